@@ -1,0 +1,137 @@
+/* engine.h - the PTX engine of the software GPU: load, link, execute.
+ *
+ * The engine knows PTX and nothing of the CUDA driver API: no handles, no
+ * contexts, no streams.  native/softgpu/driver_*.c (the libcuda look-alike)
+ * stands on it.  Device addresses are host pointers of this process.
+ *
+ * Threads: every function may be called from any thread; functions that take
+ * the same module must not run at the same time as engine_module_unload.
+ */
+#ifndef FARBUS_SOFTGPU_ENGINE_H
+#define FARBUS_SOFTGPU_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct engine_module;
+struct engine_function;
+
+enum engine_status {
+	ENGINE_OK = 0,
+	ENGINE_NO_MEMORY,
+	ENGINE_INVALID_IMAGE,	/* neither fatbin, PTX nor cubin */
+	ENGINE_NO_BINARY,	/* no PTX that this device can run */
+	ENGINE_INVALID_PTX,	/* malformed PTX */
+	ENGINE_UNSUPPORTED,	/* the function uses an instruction that is not there */
+	ENGINE_UNRESOLVED,	/* a symbol is declared and defined nowhere */
+	ENGINE_NOT_FOUND,
+	/* what a launch can end with */
+	ENGINE_ILLEGAL_ADDRESS,
+	ENGINE_MISALIGNED,
+	ENGINE_ASSERT,
+	ENGINE_TRAP,		/* trap, brkpt */
+	ENGINE_LAUNCH_FAILED,	/* shared out of bounds, barrier deadlock, stack overflow */
+	ENGINE_TIMEOUT,		/* watchdog */
+	ENGINE_CANCELLED,
+};
+
+/* One line for a person: what failed, on what, where. */
+struct engine_diagnostic {
+	char text[512];
+};
+
+/* Where the engine gets memory that the device sees (module variables), so
+ * that it counts against the device's memory.  Returns NULL when full. */
+struct engine_memory {
+	void *(*alloc)(void *opaque, size_t bytes, size_t align);
+	void (*free)(void *opaque, void *ptr);
+	void *opaque;
+};
+
+struct engine_load_options {
+	unsigned sm;			/* 75, 80, 90, 100, 120, ...: newest PTX target accepted */
+	struct engine_memory memory;
+};
+
+/* Load what cuModuleLoadData and cuLibraryLoadData get: a fatbin wrapper
+ * (version 1 or 2), a fatbin container or NUL-terminated PTX.  A function
+ * that uses an instruction the engine lacks is refused alone: its info says
+ * ENGINE_UNSUPPORTED and a launch returns that.  *out is set on success. */
+enum engine_status engine_module_load(struct engine_module **out, const void *image,
+				      const struct engine_load_options *options,
+				      struct engine_diagnostic *why);
+void engine_module_unload(struct engine_module *module);
+
+struct engine_param {
+	uint32_t offset;		/* bytes, in the kernel's parameter buffer */
+	uint32_t size;			/* bytes */
+};
+
+struct engine_function_info {
+	const char *name;		/* mangled, lives as long as the module */
+	enum engine_status status;	/* ENGINE_OK or ENGINE_UNSUPPORTED */
+	const char *unsupported;	/* the missing instruction, or NULL */
+	bool is_entry;
+	uint32_t param_count;
+	const struct engine_param *params;
+	uint32_t param_bytes;		/* size of the whole parameter buffer */
+	uint32_t registers;		/* per thread, an estimate of what ptxas would use */
+	uint32_t static_shared_bytes;
+	uint32_t const_bytes;		/* of the module */
+	uint32_t local_bytes;		/* per thread */
+	uint32_t max_threads_per_block;	/* .maxntid product, or 1024 */
+	uint32_t required_cluster[3];	/* .reqnctapercluster, or 0 */
+	uint32_t ptx_version;		/* 90 for .target sm_90 */
+};
+
+struct engine_variable_info {
+	const char *name;
+	void *address;
+	size_t size;
+	bool is_const;
+	bool is_managed;
+};
+
+size_t engine_module_function_count(const struct engine_module *module);
+struct engine_function *engine_module_function_at(const struct engine_module *module, size_t index);
+/* Entry functions and device functions by mangled name; NULL if not there. */
+struct engine_function *engine_module_function(const struct engine_module *module, const char *name);
+void engine_function_info(const struct engine_function *function, struct engine_function_info *info);
+size_t engine_module_variable_count(const struct engine_module *module);
+enum engine_status engine_module_variable(const struct engine_module *module, const char *name,
+					  struct engine_variable_info *info);
+void engine_module_variable_at(const struct engine_module *module, size_t index,
+			       struct engine_variable_info *info);
+
+struct engine_launch {
+	const struct engine_function *function;
+	uint32_t grid[3];
+	uint32_t block[3];
+	uint32_t cluster[3];		/* 1,1,1 or 0 when none */
+	uint32_t dynamic_shared_bytes;
+	const void *params;		/* info.param_bytes bytes, read during the call */
+	bool cooperative;		/* all blocks resident together; grid sync works */
+	/* Set from another thread to stop the launch early; may be NULL. */
+	const volatile int *cancel;
+	uint64_t timeout_ns;		/* 0: none */
+	/* Device printf: complete formatted text, called under a lock. */
+	void (*print)(void *opaque, const char *text, size_t length);
+	void *print_opaque;
+};
+
+/* Run the kernel to its end; blocks the calling thread, spreads the blocks
+ * over the engine's worker pool.  Geometry has been checked by the caller. */
+enum engine_status engine_launch(const struct engine_launch *launch,
+				 struct engine_diagnostic *why);
+
+struct engine_options {
+	unsigned workers;		/* 0: one per online processor */
+	bool deterministic;		/* one worker, blocks in order */
+	bool strict;			/* alignment, uninitialised reads, races */
+};
+
+/* Once per process, before the first launch; later calls are ignored. */
+void engine_configure(const struct engine_options *options);
+
+#endif
