@@ -1,0 +1,74 @@
+"""What a scheduling round sees and what it answers: pure values on both sides."""
+
+from __future__ import annotations
+
+from farbus.model.device import Device
+from farbus.model.job import Job, Miss, TaskPlacement
+from farbus.model.node import Resources
+from farbus.model.value import Value
+
+
+class NodeView(Value):
+    """A node that may be given tasks, with what is free on it now."""
+
+    name: str
+    capacity: Resources
+    free: Resources
+    labels: dict[str, str] = {}
+    rack: str = ""
+
+
+class DeviceView(Value):
+    """A device with its node; ``free`` when no lease holds it."""
+
+    device: Device
+    node: str
+    free: bool
+
+
+class Snapshot(Value):
+    """The cluster at one moment.  Phases of a round all work on the same one."""
+
+    nodes: tuple[NodeView, ...]
+    devices: tuple[DeviceView, ...]
+
+
+class PendingJob(Value):
+    """A job in the queue.  ``rounds_waited`` counts rounds in which it alone would have fitted."""
+
+    job: Job
+    rounds_waited: int = 0
+
+
+class JobPlacement(Value):
+    """A whole job placed."""
+
+    job: str
+    tasks: tuple[TaskPlacement, ...]
+
+
+class JobMiss(Value):
+    """A job not placed in this round, and why."""
+
+    job: str
+    misses: tuple[Miss, ...]
+    feasible_alone: bool
+    """True when an otherwise idle cluster in its present shape could have placed it."""
+
+
+class RoundReport(Value):
+    """How a round went, for metrics and ``farbus explain``."""
+
+    pending: int
+    placed: int
+    decision_ms: float
+    solves: int
+    certified: bool
+
+
+class Decision(Value):
+    """The answer of a round."""
+
+    placements: tuple[JobPlacement, ...]
+    misses: tuple[JobMiss, ...]
+    report: RoundReport

@@ -1,0 +1,55 @@
+"""Devices, named by what stays the same when they move: UUID, serial, NQN."""
+
+from __future__ import annotations
+
+import enum
+
+from farbus.model.states import DeviceState
+from farbus.model.value import Value
+
+
+class DeviceKind(enum.StrEnum):
+    """What sort of device it is."""
+
+    GPU = "gpu"
+    NVME = "nvme"
+    PCI = "pci"
+
+
+class Route(enum.StrEnum):
+    """How a device is given to a node."""
+
+    LOCAL = "local"
+    REMOTE = "remote"
+    RECOMPOSED = "recomposed"
+
+
+class Device(Value):
+    """One device as the agent of its node reports it.
+
+    ``id`` is a GPU's UUID (``GPU-...``), a drive's serial with its model, or a
+    PCI function's stable identity; never an index.  ``memory_bytes`` is a
+    GPU's memory or a drive's capacity.
+    """
+
+    id: str
+    kind: DeviceKind
+    model: str
+    memory_bytes: int = 0
+    software: bool = False
+    pci_address: str = ""
+    numa_node: int = -1
+    compute_capability: str = ""
+    attributes: dict[str, str] = {}
+
+
+class DeviceStatus(Value):
+    """A device with what the scheduler knows of its use."""
+
+    device: Device
+    node: str
+    state: DeviceState
+    epoch: int = 0
+    lease: str = ""
+    job: str = ""
+    used_by: str = ""

@@ -1,0 +1,123 @@
+"""Jobs: what people ask for, and what became of it."""
+
+from __future__ import annotations
+
+import enum
+
+from farbus.model.device import Route
+from farbus.model.states import JobState
+from farbus.model.value import Value
+
+
+class Requests(Value):
+    """What one task needs, all of it at once."""
+
+    cpu_milli: int = 1000
+    memory_bytes: int = 256 * 2**20
+    gpus: int = 0
+    gpu_memory_bytes: int = 0
+    """Least memory of each GPU."""
+    gpu_model: str = ""
+    """Part of the model's name that each GPU must have, in any case; empty for any."""
+
+
+class TaskGroup(Value):
+    """``count`` equal tasks that run the same command."""
+
+    name: str
+    command: tuple[str, ...]
+    count: int = 1
+    requests: Requests = Requests()
+    node: str = ""
+    """The node that must run these tasks; empty for any."""
+    labels: dict[str, str] = {}
+    """Labels that the node must have."""
+    routes: tuple[Route, ...] = (Route.LOCAL, Route.REMOTE)
+    """How devices may be given to the tasks."""
+
+
+class Job(Value):
+    """A job as it was submitted.  ``id`` is given by the scheduler.
+
+    A job is placed whole: all tasks of all groups, or none.  A job whose
+    ``interactive`` is set has one task without a command: the program is the
+    one that ``farbus run`` starts, and the job lasts as long as the connection.
+    """
+
+    id: str
+    name: str
+    user: str
+    groups: tuple[TaskGroup, ...]
+    cwd: str = "/"
+    environment: dict[str, str] = {}
+    priority: int = 0
+    time_limit_s: float = 0.0
+    """Longest time that the job may run; 0 for no limit."""
+    interactive: bool = False
+    submitted_at: float = 0.0
+    """Seconds since the epoch, by the scheduler's clock."""
+
+
+class TaskState(enum.StrEnum):
+    """Where one task is."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    EXITED = "exited"
+
+
+class DevicePlacement(Value):
+    """One device for one task."""
+
+    device: str
+    node: str
+    """The node that has the device."""
+    route: Route
+
+
+class TaskPlacement(Value):
+    """Where a task goes, with the reason in words."""
+
+    task: str
+    """``GROUP.INDEX``, for example ``main.0``."""
+    node: str
+    devices: tuple[DevicePlacement, ...] = ()
+    cost: int = 0
+    """Sum of the costs of the chosen arcs, in thousandths."""
+    why: str = ""
+
+
+class TaskStatus(Value):
+    """What became of a task.  ``exit_code`` is negative for a signal."""
+
+    task: str
+    state: TaskState
+    node: str = ""
+    exit_code: int = 0
+    reason: str = ""
+
+
+class Miss(Value):
+    """Why a job waits: one phase's nearest miss."""
+
+    phase: str
+    resource: str
+    message: str
+    short_by: int = 0
+    permanent: bool = False
+    """True when no state of the present cluster could serve it."""
+
+
+class JobStatus(Value):
+    """A job with what became of it."""
+
+    job: Job
+    state: JobState
+    reason: str = ""
+    placements: tuple[TaskPlacement, ...] = ()
+    tasks: tuple[TaskStatus, ...] = ()
+    misses: tuple[Miss, ...] = ()
+    rounds_waited: int = 0
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    story: tuple[str, ...] = ()

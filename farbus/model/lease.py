@@ -1,0 +1,59 @@
+"""Leases: the right to use devices until it expires."""
+
+from __future__ import annotations
+
+from farbus.model.device import Route
+from farbus.model.states import LeaseState
+from farbus.model.value import Value
+
+
+class LeasedDevice(Value):
+    """A device under a lease with the epoch that the ledger counted for this grant."""
+
+    device: str
+    epoch: int
+
+
+class Lease(Value):
+    """The right of one task's node to use devices of one node by one route.
+
+    ``device_node`` has the devices, ``client_node`` uses them (the same for a
+    local route).  ``secret`` is 32 bytes in hexadecimal; it never appears in
+    argv, logs or listings.
+    """
+
+    id: str
+    job: str
+    task: str
+    user: str
+    client_node: str
+    device_node: str
+    route: Route
+    devices: tuple[LeasedDevice, ...]
+    term: int
+    secret: str
+
+    def without_secret(self) -> Lease:
+        """Return the lease as a listing may show it."""
+        return Lease(
+            id=self.id,
+            job=self.job,
+            task=self.task,
+            user=self.user,
+            client_node=self.client_node,
+            device_node=self.device_node,
+            route=self.route,
+            devices=self.devices,
+            term=self.term,
+            secret="",
+        )
+
+
+class LeaseStatus(Value):
+    """A lease, without its secret, with its state and the seconds it has left."""
+
+    lease: Lease
+    state: LeaseState
+    expires_in_s: float
+    endpoint: str = ""
+    """``ADDRESS:PORT`` of the remoting supervisor, once it is prepared."""

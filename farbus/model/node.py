@@ -1,0 +1,39 @@
+"""Nodes: machines with one agent."""
+
+from __future__ import annotations
+
+from farbus.model.device import Device
+from farbus.model.states import NodeState
+from farbus.model.value import Value
+
+
+class Resources(Value):
+    """What a node has, or a task wants, of processor and memory."""
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+
+class Node(Value):
+    """A node as its agent announces it.
+
+    ``address`` is the name or IP address at which other nodes reach what this
+    node serves.  ``boot_id`` is the kernel's, and tells a reboot.
+    """
+
+    name: str
+    address: str
+    boot_id: str
+    agent_version: str
+    capacity: Resources
+    labels: dict[str, str] = {}
+    devices: tuple[Device, ...] = ()
+
+
+class NodeStatus(Value):
+    """A node with what the scheduler knows of it; ``seen_s`` is seconds since it was last heard."""
+
+    node: Node
+    state: NodeState
+    free: Resources
+    seen_s: float = 0.0

@@ -1,0 +1,102 @@
+"""Quantities as people write them: ``512MiB``, ``1.5``, ``250m``, ``10m``, ``2h``.
+
+Everything inside Farbus is an integer in one unit: bytes, thousandths of a
+processor, seconds as float.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from farbus.errors import InvalidInput
+
+_BYTES = {
+    "": 1,
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+    "K": 2**10,
+    "M": 2**20,
+    "G": 2**30,
+    "T": 2**40,
+}
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+
+MAX_BYTES = 2**60
+"""Largest amount of memory or storage that a request may name: one exbibyte."""
+
+MAX_CPU_MILLI = 10**9
+"""Largest number of thousandths of a processor that a request may name: a million processors."""
+
+MAX_SECONDS = 10.0 * 366 * 86400
+"""Longest duration that a request may name: ten years."""
+
+
+def _split(text: str | int | float, what: str) -> tuple[float, str]:
+    if isinstance(text, bool):
+        raise InvalidInput(f"{what}: {text!r} is not a number")
+    if isinstance(text, int | float):
+        if not math.isfinite(text) or text < 0:
+            raise InvalidInput(f"{what}: {text!r} is not a number of zero or more")
+        return float(text), ""
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        raise InvalidInput(f"{what}: {text!r} is not a number with a unit")
+    return float(match[1]), match[2]
+
+
+def parse_bytes(text: str | int | float, *, what: str = "size") -> int:
+    """Parse an amount of memory or storage into bytes; a bare number is bytes."""
+    number, unit = _split(text, what)
+    if unit not in _BYTES:
+        raise InvalidInput(f"{what}: unknown unit {unit!r}", hint="use B, KiB, MiB, GiB, TiB, kB, MB, GB or TB")
+    result = round(number * _BYTES[unit])
+    if result > MAX_BYTES:
+        raise InvalidInput(f"{what}: {text} is more than one exbibyte")
+    return result
+
+
+def parse_cpu(text: str | int | float, *, what: str = "cpus") -> int:
+    """Parse a number of processors (``2``, ``0.5``, ``250m``) into thousandths."""
+    number, unit = _split(text, what)
+    if unit not in ("", "m"):
+        raise InvalidInput(f"{what}: unknown unit {unit!r}", hint="write 2, 0.5 or 250m")
+    result = round(number if unit == "m" else number * 1000)
+    if result > MAX_CPU_MILLI:
+        raise InvalidInput(f"{what}: {text} is more than a million processors")
+    return result
+
+
+def parse_seconds(text: str | int | float, *, what: str = "time") -> float:
+    """Parse a duration into seconds; a bare number is seconds."""
+    number, unit = _split(text, what)
+    if unit not in _SECONDS:
+        raise InvalidInput(f"{what}: unknown unit {unit!r}", hint="use ms, s, m, h or d")
+    result = number * _SECONDS[unit]
+    if result > MAX_SECONDS:
+        raise InvalidInput(f"{what}: {text} is more than ten years")
+    return result
+
+
+def format_bytes(count: int) -> str:
+    """Write a number of bytes for a person: ``1.5 GiB``."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" or size == int(size) else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.0f} TiB" if size == int(size) else f"{size:.1f} TiB"
+
+
+def format_cpu(milli: int) -> str:
+    """Write thousandths of a processor for a person: ``1.5``."""
+    return f"{milli / 1000:g}"

@@ -1,0 +1,107 @@
+"""States and their legal transitions, as tables.
+
+A pair that is not in the table is illegal: :meth:`StateTable.check` raises
+with the object's story, so that the report of a bug holds its history.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
+
+from farbus.errors import IllegalTransition
+
+
+class JobState(enum.StrEnum):
+    """Where a job is on its way."""
+
+    QUEUED = "queued"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    FINISHING = "finishing"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class LeaseState(enum.StrEnum):
+    """Where a lease is on its way; a device is free again only once it is RELEASED."""
+
+    GRANTED = "granted"
+    PREPARED = "prepared"
+    RELEASING = "releasing"
+    RELEASED = "released"
+
+
+class NodeState(enum.StrEnum):
+    """What the scheduler thinks of a node."""
+
+    READY = "ready"
+    CORDONED = "cordoned"
+    LOST = "lost"
+
+
+class DeviceState(enum.StrEnum):
+    """What a device can be used for now."""
+
+    FREE = "free"
+    LEASED = "leased"
+    CORDONED = "cordoned"
+    LOST = "lost"
+
+
+S = TypeVar("S", bound=enum.StrEnum)
+
+
+class StateTable(Generic[S]):
+    """The arrows between the states of one kind of object."""
+
+    def __init__(self, noun: str, arrows: Mapping[S, Iterable[S]]) -> None:
+        self.noun = noun
+        self.arrows = {source: frozenset(targets) for source, targets in arrows.items()}
+
+    def check(self, name: str, source: S, target: S, story: Iterable[str] = ()) -> None:
+        """Raise :class:`IllegalTransition`, with the story, where there is no arrow."""
+        if target in self.arrows.get(source, frozenset()):
+            return
+        told = " -> ".join(story) or "no story kept"
+        raise IllegalTransition(f"{self.noun} {name}: {source} to {target} is not legal (story: {told})")
+
+    def is_final(self, state: S) -> bool:
+        """Say whether nothing leads out of ``state``."""
+        return not self.arrows.get(state)
+
+    def mermaid(self) -> str:
+        """Draw the table as a Mermaid state diagram, for the docs."""
+        lines = ["stateDiagram-v2"]
+        for source, targets in self.arrows.items():
+            lines += [f"    {source} --> {target}" for target in sorted(targets)]
+            if not targets:
+                lines.append(f"    {source} --> [*]")
+        return "\n".join(lines)
+
+
+JOB_STATES: StateTable[JobState] = StateTable(
+    "job",
+    {
+        JobState.QUEUED: (JobState.PREPARING, JobState.CANCELLED, JobState.FAILED),
+        # A preparation that fails through no fault of the job puts it back into the queue.
+        JobState.PREPARING: (JobState.RUNNING, JobState.FINISHING, JobState.QUEUED),
+        JobState.RUNNING: (JobState.FINISHING,),
+        JobState.FINISHING: (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.QUEUED),
+        JobState.SUCCEEDED: (),
+        JobState.FAILED: (),
+        JobState.CANCELLED: (),
+    },
+)
+
+LEASE_STATES: StateTable[LeaseState] = StateTable(
+    "lease",
+    {
+        LeaseState.GRANTED: (LeaseState.PREPARED, LeaseState.RELEASING),
+        LeaseState.PREPARED: (LeaseState.RELEASING,),
+        LeaseState.RELEASING: (LeaseState.RELEASED,),
+        LeaseState.RELEASED: (),
+    },
+)
