@@ -8,7 +8,7 @@ from farbus.model.node import Resources
 from farbus.model.value import Value
 
 
-class NodeView(Value):
+class NodeView(Value, frozen=True, kw_only=True):
     """A node that may be given tasks, with what is free on it now."""
 
     name: str
@@ -18,7 +18,7 @@ class NodeView(Value):
     rack: str = ""
 
 
-class DeviceView(Value):
+class DeviceView(Value, frozen=True, kw_only=True):
     """A device with its node; ``free`` when no lease holds it."""
 
     device: Device
@@ -26,28 +26,28 @@ class DeviceView(Value):
     free: bool
 
 
-class Snapshot(Value):
+class Snapshot(Value, frozen=True, kw_only=True):
     """The cluster at one moment.  Phases of a round all work on the same one."""
 
     nodes: tuple[NodeView, ...]
     devices: tuple[DeviceView, ...]
 
 
-class PendingJob(Value):
+class PendingJob(Value, frozen=True, kw_only=True):
     """A job in the queue.  ``rounds_waited`` counts rounds in which it alone would have fitted."""
 
     job: Job
     rounds_waited: int = 0
 
 
-class JobPlacement(Value):
+class JobPlacement(Value, frozen=True, kw_only=True):
     """A whole job placed."""
 
     job: str
     tasks: tuple[TaskPlacement, ...]
 
 
-class JobMiss(Value):
+class JobMiss(Value, frozen=True, kw_only=True):
     """A job not placed in this round, and why."""
 
     job: str
@@ -56,7 +56,7 @@ class JobMiss(Value):
     """True when an otherwise idle cluster in its present shape could have placed it."""
 
 
-class RoundReport(Value):
+class RoundReport(Value, frozen=True, kw_only=True):
     """How a round went, for metrics and ``farbus explain``."""
 
     pending: int
@@ -66,7 +66,7 @@ class RoundReport(Value):
     certified: bool
 
 
-class Decision(Value):
+class Decision(Value, frozen=True, kw_only=True):
     """The answer of a round."""
 
     placements: tuple[JobPlacement, ...]

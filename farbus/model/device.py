@@ -24,7 +24,7 @@ class Route(enum.StrEnum):
     RECOMPOSED = "recomposed"
 
 
-class Device(Value):
+class Device(Value, frozen=True, kw_only=True):
     """One device as the agent of its node reports it.
 
     ``id`` is a GPU's UUID (``GPU-...``), a drive's serial with its model, or a
@@ -43,7 +43,7 @@ class Device(Value):
     attributes: dict[str, str] = {}
 
 
-class DeviceStatus(Value):
+class DeviceStatus(Value, frozen=True, kw_only=True):
     """A device with what the scheduler knows of its use."""
 
     device: Device

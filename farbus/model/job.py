@@ -9,7 +9,7 @@ from farbus.model.states import JobState
 from farbus.model.value import Value
 
 
-class Requests(Value):
+class Requests(Value, frozen=True, kw_only=True):
     """What one task needs, all of it at once."""
 
     cpu_milli: int = 1000
@@ -21,7 +21,7 @@ class Requests(Value):
     """Part of the model's name that each GPU must have, in any case; empty for any."""
 
 
-class TaskGroup(Value):
+class TaskGroup(Value, frozen=True, kw_only=True):
     """``count`` equal tasks that run the same command."""
 
     name: str
@@ -36,7 +36,7 @@ class TaskGroup(Value):
     """How devices may be given to the tasks."""
 
 
-class Job(Value):
+class Job(Value, frozen=True, kw_only=True):
     """A job as it was submitted.  ``id`` is given by the scheduler.
 
     A job is placed whole: all tasks of all groups, or none.  A job whose
@@ -66,7 +66,7 @@ class TaskState(enum.StrEnum):
     EXITED = "exited"
 
 
-class DevicePlacement(Value):
+class DevicePlacement(Value, frozen=True, kw_only=True):
     """One device for one task."""
 
     device: str
@@ -75,7 +75,7 @@ class DevicePlacement(Value):
     route: Route
 
 
-class TaskPlacement(Value):
+class TaskPlacement(Value, frozen=True, kw_only=True):
     """Where a task goes, with the reason in words."""
 
     task: str
@@ -87,7 +87,7 @@ class TaskPlacement(Value):
     why: str = ""
 
 
-class TaskStatus(Value):
+class TaskStatus(Value, frozen=True, kw_only=True):
     """What became of a task.  ``exit_code`` is negative for a signal."""
 
     task: str
@@ -97,7 +97,7 @@ class TaskStatus(Value):
     reason: str = ""
 
 
-class Miss(Value):
+class Miss(Value, frozen=True, kw_only=True):
     """Why a job waits: one phase's nearest miss."""
 
     phase: str
@@ -108,7 +108,7 @@ class Miss(Value):
     """True when no state of the present cluster could serve it."""
 
 
-class JobStatus(Value):
+class JobStatus(Value, frozen=True, kw_only=True):
     """A job with what became of it."""
 
     job: Job

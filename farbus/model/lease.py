@@ -7,14 +7,14 @@ from farbus.model.states import LeaseState
 from farbus.model.value import Value
 
 
-class LeasedDevice(Value):
+class LeasedDevice(Value, frozen=True, kw_only=True):
     """A device under a lease with the epoch that the ledger counted for this grant."""
 
     device: str
     epoch: int
 
 
-class Lease(Value):
+class Lease(Value, frozen=True, kw_only=True):
     """The right of one task's node to use devices of one node by one route.
 
     ``device_node`` has the devices, ``client_node`` uses them (the same for a
@@ -49,7 +49,7 @@ class Lease(Value):
         )
 
 
-class LeaseStatus(Value):
+class LeaseStatus(Value, frozen=True, kw_only=True):
     """A lease, without its secret, with its state and the seconds it has left."""
 
     lease: Lease

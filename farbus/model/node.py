@@ -7,14 +7,14 @@ from farbus.model.states import NodeState
 from farbus.model.value import Value
 
 
-class Resources(Value):
+class Resources(Value, frozen=True, kw_only=True):
     """What a node has, or a task wants, of processor and memory."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0
 
 
-class Node(Value):
+class Node(Value, frozen=True, kw_only=True):
     """A node as its agent announces it.
 
     ``address`` is the name or IP address at which other nodes reach what this
@@ -30,7 +30,7 @@ class Node(Value):
     devices: tuple[Device, ...] = ()
 
 
-class NodeStatus(Value):
+class NodeStatus(Value, frozen=True, kw_only=True):
     """A node with what the scheduler knows of it; ``seen_s`` is seconds since it was last heard."""
 
     node: Node
