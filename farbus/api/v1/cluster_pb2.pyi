@@ -1,0 +1,162 @@
+from farbus.api.v1 import types_pb2 as _types_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class SubmitRequest(_message.Message):
+    __slots__ = ("job", "check_only")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    CHECK_ONLY_FIELD_NUMBER: _ClassVar[int]
+    job: _types_pb2.Job
+    check_only: bool
+    def __init__(self, job: _Optional[_Union[_types_pb2.Job, _Mapping]] = ..., check_only: _Optional[bool] = ...) -> None: ...
+
+class SubmitReply(_message.Message):
+    __slots__ = ("job_id", "would_be")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    WOULD_BE_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    would_be: _types_pb2.JobStatus
+    def __init__(self, job_id: _Optional[str] = ..., would_be: _Optional[_Union[_types_pb2.JobStatus, _Mapping]] = ...) -> None: ...
+
+class ListJobsRequest(_message.Message):
+    __slots__ = ("all",)
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    all: bool
+    def __init__(self, all: _Optional[bool] = ...) -> None: ...
+
+class ListJobsReply(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[_types_pb2.JobStatus]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[_types_pb2.JobStatus, _Mapping]]] = ...) -> None: ...
+
+class JobRequest(_message.Message):
+    __slots__ = ("job_id",)
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ...) -> None: ...
+
+class ReadLogsRequest(_message.Message):
+    __slots__ = ("job_id", "task", "follow")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    task: str
+    follow: bool
+    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[str] = ..., follow: _Optional[bool] = ...) -> None: ...
+
+class LogChunk(_message.Message):
+    __slots__ = ("data", "stream")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    stream: int
+    def __init__(self, data: _Optional[bytes] = ..., stream: _Optional[int] = ...) -> None: ...
+
+class ListNodesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListNodesReply(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[_types_pb2.NodeStatus]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[_types_pb2.NodeStatus, _Mapping]]] = ...) -> None: ...
+
+class ListDevicesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListDevicesReply(_message.Message):
+    __slots__ = ("devices",)
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    devices: _containers.RepeatedCompositeFieldContainer[_types_pb2.DeviceStatus]
+    def __init__(self, devices: _Optional[_Iterable[_Union[_types_pb2.DeviceStatus, _Mapping]]] = ...) -> None: ...
+
+class ListLeasesRequest(_message.Message):
+    __slots__ = ("all",)
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    all: bool
+    def __init__(self, all: _Optional[bool] = ...) -> None: ...
+
+class ListLeasesReply(_message.Message):
+    __slots__ = ("leases",)
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    leases: _containers.RepeatedCompositeFieldContainer[_types_pb2.LeaseStatus]
+    def __init__(self, leases: _Optional[_Iterable[_Union[_types_pb2.LeaseStatus, _Mapping]]] = ...) -> None: ...
+
+class Explanation(_message.Message):
+    __slots__ = ("status", "lines")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    status: _types_pb2.JobStatus
+    lines: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[_Union[_types_pb2.JobStatus, _Mapping]] = ..., lines: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GetClusterRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ClusterInfo(_message.Message):
+    __slots__ = ("scheduler_version", "term", "lease_ttl_s", "nodes", "jobs_queued", "jobs_running", "node", "agent_version", "scheduler_error")
+    SCHEDULER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    LEASE_TTL_S_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    JOBS_QUEUED_FIELD_NUMBER: _ClassVar[int]
+    JOBS_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULER_ERROR_FIELD_NUMBER: _ClassVar[int]
+    scheduler_version: str
+    term: int
+    lease_ttl_s: float
+    nodes: int
+    jobs_queued: int
+    jobs_running: int
+    node: str
+    agent_version: str
+    scheduler_error: str
+    def __init__(self, scheduler_version: _Optional[str] = ..., term: _Optional[int] = ..., lease_ttl_s: _Optional[float] = ..., nodes: _Optional[int] = ..., jobs_queued: _Optional[int] = ..., jobs_running: _Optional[int] = ..., node: _Optional[str] = ..., agent_version: _Optional[str] = ..., scheduler_error: _Optional[str] = ...) -> None: ...
+
+class HoldRequest(_message.Message):
+    __slots__ = ("name", "requests", "routes", "wait_limit_s")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    ROUTES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    requests: _types_pb2.Requests
+    routes: _containers.RepeatedScalarFieldContainer[str]
+    wait_limit_s: float
+    def __init__(self, name: _Optional[str] = ..., requests: _Optional[_Union[_types_pb2.Requests, _Mapping]] = ..., routes: _Optional[_Iterable[str]] = ..., wait_limit_s: _Optional[float] = ...) -> None: ...
+
+class HoldEvent(_message.Message):
+    __slots__ = ("waiting", "ready", "lost")
+    class Ready(_message.Message):
+        __slots__ = ("status", "environment")
+        class EnvironmentEntry(_message.Message):
+            __slots__ = ("key", "value")
+            KEY_FIELD_NUMBER: _ClassVar[int]
+            VALUE_FIELD_NUMBER: _ClassVar[int]
+            key: str
+            value: str
+            def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+        STATUS_FIELD_NUMBER: _ClassVar[int]
+        ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+        status: _types_pb2.JobStatus
+        environment: _containers.ScalarMap[str, str]
+        def __init__(self, status: _Optional[_Union[_types_pb2.JobStatus, _Mapping]] = ..., environment: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    waiting: _types_pb2.JobStatus
+    ready: HoldEvent.Ready
+    lost: str
+    def __init__(self, waiting: _Optional[_Union[_types_pb2.JobStatus, _Mapping]] = ..., ready: _Optional[_Union[HoldEvent.Ready, _Mapping]] = ..., lost: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,307 @@
+from farbus.api.v1 import types_pb2 as _types_pb2
+from farbus.api.v1 import cluster_pb2 as _cluster_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class NodeMessage(_message.Message):
+    __slots__ = ("hello", "inventory_changed", "heartbeat", "outcome", "task_changed", "log_data", "lease_ended")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    INVENTORY_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    TASK_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    LOG_DATA_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ENDED_FIELD_NUMBER: _ClassVar[int]
+    hello: NodeHello
+    inventory_changed: InventoryChanged
+    heartbeat: Heartbeat
+    outcome: Outcome
+    task_changed: TaskChanged
+    log_data: LogData
+    lease_ended: LeaseEnded
+    def __init__(self, hello: _Optional[_Union[NodeHello, _Mapping]] = ..., inventory_changed: _Optional[_Union[InventoryChanged, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., task_changed: _Optional[_Union[TaskChanged, _Mapping]] = ..., log_data: _Optional[_Union[LogData, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ...) -> None: ...
+
+class SchedulerMessage(_message.Message):
+    __slots__ = ("welcome", "refused", "heartbeat_reply", "prepare_devices", "prepare_client", "start_task", "stop_task", "unprepare_client", "unprepare_devices", "log_request", "log_cancel")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_REPLY_FIELD_NUMBER: _ClassVar[int]
+    PREPARE_DEVICES_FIELD_NUMBER: _ClassVar[int]
+    PREPARE_CLIENT_FIELD_NUMBER: _ClassVar[int]
+    START_TASK_FIELD_NUMBER: _ClassVar[int]
+    STOP_TASK_FIELD_NUMBER: _ClassVar[int]
+    UNPREPARE_CLIENT_FIELD_NUMBER: _ClassVar[int]
+    UNPREPARE_DEVICES_FIELD_NUMBER: _ClassVar[int]
+    LOG_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    LOG_CANCEL_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    refused: Refused
+    heartbeat_reply: HeartbeatReply
+    prepare_devices: PrepareDevices
+    prepare_client: PrepareClient
+    start_task: StartTask
+    stop_task: StopTask
+    unprepare_client: UnprepareClient
+    unprepare_devices: UnprepareDevices
+    log_request: LogRequest
+    log_cancel: LogCancel
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., prepare_devices: _Optional[_Union[PrepareDevices, _Mapping]] = ..., prepare_client: _Optional[_Union[PrepareClient, _Mapping]] = ..., start_task: _Optional[_Union[StartTask, _Mapping]] = ..., stop_task: _Optional[_Union[StopTask, _Mapping]] = ..., unprepare_client: _Optional[_Union[UnprepareClient, _Mapping]] = ..., unprepare_devices: _Optional[_Union[UnprepareDevices, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ...) -> None: ...
+
+class NodeHello(_message.Message):
+    __slots__ = ("protocol", "node", "held", "tasks")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    node: _types_pb2.Node
+    held: _containers.RepeatedCompositeFieldContainer[HeldLease]
+    tasks: _containers.RepeatedCompositeFieldContainer[HeldTask]
+    def __init__(self, protocol: _Optional[int] = ..., node: _Optional[_Union[_types_pb2.Node, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., tasks: _Optional[_Iterable[_Union[HeldTask, _Mapping]]] = ...) -> None: ...
+
+class HeldLease(_message.Message):
+    __slots__ = ("lease_id", "device_side", "endpoint", "devices")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_SIDE_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    device_side: bool
+    endpoint: str
+    devices: _containers.RepeatedCompositeFieldContainer[_types_pb2.LeasedDevice]
+    def __init__(self, lease_id: _Optional[str] = ..., device_side: _Optional[bool] = ..., endpoint: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_types_pb2.LeasedDevice, _Mapping]]] = ...) -> None: ...
+
+class HeldTask(_message.Message):
+    __slots__ = ("job_id", "status")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    status: _types_pb2.TaskStatus
+    def __init__(self, job_id: _Optional[str] = ..., status: _Optional[_Union[_types_pb2.TaskStatus, _Mapping]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("term", "lease_ttl_s", "heartbeat_s", "scheduler_version")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    LEASE_TTL_S_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    lease_ttl_s: float
+    heartbeat_s: float
+    scheduler_version: str
+    def __init__(self, term: _Optional[int] = ..., lease_ttl_s: _Optional[float] = ..., heartbeat_s: _Optional[float] = ..., scheduler_version: _Optional[str] = ...) -> None: ...
+
+class Refused(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class InventoryChanged(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: _types_pb2.Node
+    def __init__(self, node: _Optional[_Union[_types_pb2.Node, _Mapping]] = ...) -> None: ...
+
+class Telemetry(_message.Message):
+    __slots__ = ("cpu_busy_fraction", "memory_used_bytes", "devices", "network_receive_bytes_per_s", "network_send_bytes_per_s")
+    CPU_BUSY_FRACTION_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_RECEIVE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_SEND_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    cpu_busy_fraction: float
+    memory_used_bytes: int
+    devices: _containers.RepeatedCompositeFieldContainer[DeviceTelemetry]
+    network_receive_bytes_per_s: float
+    network_send_bytes_per_s: float
+    def __init__(self, cpu_busy_fraction: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[DeviceTelemetry, _Mapping]]] = ..., network_receive_bytes_per_s: _Optional[float] = ..., network_send_bytes_per_s: _Optional[float] = ...) -> None: ...
+
+class DeviceTelemetry(_message.Message):
+    __slots__ = ("device", "busy_fraction", "memory_used_bytes")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FRACTION_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    busy_fraction: float
+    memory_used_bytes: int
+    def __init__(self, device: _Optional[str] = ..., busy_fraction: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("lease_ids", "telemetry")
+    LEASE_IDS_FIELD_NUMBER: _ClassVar[int]
+    TELEMETRY_FIELD_NUMBER: _ClassVar[int]
+    lease_ids: _containers.RepeatedScalarFieldContainer[str]
+    telemetry: Telemetry
+    def __init__(self, lease_ids: _Optional[_Iterable[str]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ...) -> None: ...
+
+class HeartbeatReply(_message.Message):
+    __slots__ = ("renewed", "void")
+    RENEWED_FIELD_NUMBER: _ClassVar[int]
+    VOID_FIELD_NUMBER: _ClassVar[int]
+    renewed: _containers.RepeatedScalarFieldContainer[str]
+    void: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, renewed: _Optional[_Iterable[str]] = ..., void: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class PrepareDevices(_message.Message):
+    __slots__ = ("command_id", "lease")
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    command_id: str
+    lease: _types_pb2.Lease
+    def __init__(self, command_id: _Optional[str] = ..., lease: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ...) -> None: ...
+
+class PrepareClient(_message.Message):
+    __slots__ = ("command_id", "job_id", "task", "user", "leases")
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    command_id: str
+    job_id: str
+    task: str
+    user: str
+    leases: _containers.RepeatedCompositeFieldContainer[PreparedLease]
+    def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[PreparedLease, _Mapping]]] = ...) -> None: ...
+
+class PreparedLease(_message.Message):
+    __slots__ = ("lease", "endpoint")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    lease: _types_pb2.Lease
+    endpoint: str
+    def __init__(self, lease: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ..., endpoint: _Optional[str] = ...) -> None: ...
+
+class StartTask(_message.Message):
+    __slots__ = ("command_id", "job_id", "task", "user", "command", "cwd", "environment", "requests", "time_limit_s")
+    class EnvironmentEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    CWD_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    TIME_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    command_id: str
+    job_id: str
+    task: str
+    user: str
+    command: _containers.RepeatedScalarFieldContainer[str]
+    cwd: str
+    environment: _containers.ScalarMap[str, str]
+    requests: _types_pb2.Requests
+    time_limit_s: float
+    def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., requests: _Optional[_Union[_types_pb2.Requests, _Mapping]] = ..., time_limit_s: _Optional[float] = ...) -> None: ...
+
+class StopTask(_message.Message):
+    __slots__ = ("command_id", "job_id", "task", "grace_s")
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    command_id: str
+    job_id: str
+    task: str
+    grace_s: float
+    def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., grace_s: _Optional[float] = ...) -> None: ...
+
+class UnprepareClient(_message.Message):
+    __slots__ = ("command_id", "job_id", "task")
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    command_id: str
+    job_id: str
+    task: str
+    def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ...) -> None: ...
+
+class UnprepareDevices(_message.Message):
+    __slots__ = ("command_id", "lease_id")
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    command_id: str
+    lease_id: str
+    def __init__(self, command_id: _Optional[str] = ..., lease_id: _Optional[str] = ...) -> None: ...
+
+class Outcome(_message.Message):
+    __slots__ = ("command_id", "ok", "error", "endpoint", "environment")
+    class EnvironmentEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    OK_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    command_id: str
+    ok: bool
+    error: str
+    endpoint: str
+    environment: _containers.ScalarMap[str, str]
+    def __init__(self, command_id: _Optional[str] = ..., ok: _Optional[bool] = ..., error: _Optional[str] = ..., endpoint: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class TaskChanged(_message.Message):
+    __slots__ = ("job_id", "status")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    status: _types_pb2.TaskStatus
+    def __init__(self, job_id: _Optional[str] = ..., status: _Optional[_Union[_types_pb2.TaskStatus, _Mapping]] = ...) -> None: ...
+
+class LeaseEnded(_message.Message):
+    __slots__ = ("lease_id", "device_side", "reason")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_SIDE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    device_side: bool
+    reason: str
+    def __init__(self, lease_id: _Optional[str] = ..., device_side: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class LogRequest(_message.Message):
+    __slots__ = ("request_id", "job_id", "task", "follow")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    job_id: str
+    task: str
+    follow: bool
+    def __init__(self, request_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., follow: _Optional[bool] = ...) -> None: ...
+
+class LogCancel(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class LogData(_message.Message):
+    __slots__ = ("request_id", "chunk", "end", "error")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    chunk: _cluster_pb2.LogChunk
+    end: bool
+    error: str
+    def __init__(self, request_id: _Optional[str] = ..., chunk: _Optional[_Union[_cluster_pb2.LogChunk, _Mapping]] = ..., end: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,289 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Resources(_message.Message):
+    __slots__ = ("cpu_milli", "memory_bytes")
+    CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    cpu_milli: int
+    memory_bytes: int
+    def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
+class Device(_message.Message):
+    __slots__ = ("id", "kind", "model", "memory_bytes", "software", "pci_address", "numa_node", "compute_capability", "attributes")
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    PCI_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    NUMA_NODE_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_CAPABILITY_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    kind: str
+    model: str
+    memory_bytes: int
+    software: bool
+    pci_address: str
+    numa_node: int
+    compute_capability: str
+    attributes: _containers.ScalarMap[str, str]
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., software: _Optional[bool] = ..., pci_address: _Optional[str] = ..., numa_node: _Optional[int] = ..., compute_capability: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class DeviceStatus(_message.Message):
+    __slots__ = ("device", "node", "state", "epoch", "lease", "job", "used_by")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    USED_BY_FIELD_NUMBER: _ClassVar[int]
+    device: Device
+    node: str
+    state: str
+    epoch: int
+    lease: str
+    job: str
+    used_by: str
+    def __init__(self, device: _Optional[_Union[Device, _Mapping]] = ..., node: _Optional[str] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., lease: _Optional[str] = ..., job: _Optional[str] = ..., used_by: _Optional[str] = ...) -> None: ...
+
+class Node(_message.Message):
+    __slots__ = ("name", "address", "boot_id", "agent_version", "capacity", "labels", "devices")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    address: str
+    boot_id: str
+    agent_version: str
+    capacity: Resources
+    labels: _containers.ScalarMap[str, str]
+    devices: _containers.RepeatedCompositeFieldContainer[Device]
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., capacity: _Optional[_Union[Resources, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ...) -> None: ...
+
+class NodeStatus(_message.Message):
+    __slots__ = ("node", "state", "free", "seen_s")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    FREE_FIELD_NUMBER: _ClassVar[int]
+    SEEN_S_FIELD_NUMBER: _ClassVar[int]
+    node: Node
+    state: str
+    free: Resources
+    seen_s: float
+    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., state: _Optional[str] = ..., free: _Optional[_Union[Resources, _Mapping]] = ..., seen_s: _Optional[float] = ...) -> None: ...
+
+class Requests(_message.Message):
+    __slots__ = ("cpu_milli", "memory_bytes", "gpus", "gpu_memory_bytes", "gpu_model")
+    CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPU_MODEL_FIELD_NUMBER: _ClassVar[int]
+    cpu_milli: int
+    memory_bytes: int
+    gpus: int
+    gpu_memory_bytes: int
+    gpu_model: str
+    def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., gpus: _Optional[int] = ..., gpu_memory_bytes: _Optional[int] = ..., gpu_model: _Optional[str] = ...) -> None: ...
+
+class TaskGroup(_message.Message):
+    __slots__ = ("name", "command", "count", "requests", "node", "labels", "routes")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    ROUTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    command: _containers.RepeatedScalarFieldContainer[str]
+    count: int
+    requests: Requests
+    node: str
+    labels: _containers.ScalarMap[str, str]
+    routes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., requests: _Optional[_Union[Requests, _Mapping]] = ..., node: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., routes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Job(_message.Message):
+    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at")
+    class EnvironmentEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    CWD_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TIME_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    INTERACTIVE_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_AT_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    user: str
+    groups: _containers.RepeatedCompositeFieldContainer[TaskGroup]
+    cwd: str
+    environment: _containers.ScalarMap[str, str]
+    priority: int
+    time_limit_s: float
+    interactive: bool
+    submitted_at: float
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ...) -> None: ...
+
+class DevicePlacement(_message.Message):
+    __slots__ = ("device", "node", "route")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    node: str
+    route: str
+    def __init__(self, device: _Optional[str] = ..., node: _Optional[str] = ..., route: _Optional[str] = ...) -> None: ...
+
+class TaskPlacement(_message.Message):
+    __slots__ = ("task", "node", "devices", "cost", "why")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    task: str
+    node: str
+    devices: _containers.RepeatedCompositeFieldContainer[DevicePlacement]
+    cost: int
+    why: str
+    def __init__(self, task: _Optional[str] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DevicePlacement, _Mapping]]] = ..., cost: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
+
+class TaskStatus(_message.Message):
+    __slots__ = ("task", "state", "node", "exit_code", "reason")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    task: str
+    state: str
+    node: str
+    exit_code: int
+    reason: str
+    def __init__(self, task: _Optional[str] = ..., state: _Optional[str] = ..., node: _Optional[str] = ..., exit_code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Miss(_message.Message):
+    __slots__ = ("phase", "resource", "message", "short_by", "permanent")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    SHORT_BY_FIELD_NUMBER: _ClassVar[int]
+    PERMANENT_FIELD_NUMBER: _ClassVar[int]
+    phase: str
+    resource: str
+    message: str
+    short_by: int
+    permanent: bool
+    def __init__(self, phase: _Optional[str] = ..., resource: _Optional[str] = ..., message: _Optional[str] = ..., short_by: _Optional[int] = ..., permanent: _Optional[bool] = ...) -> None: ...
+
+class JobStatus(_message.Message):
+    __slots__ = ("job", "state", "reason", "placements", "tasks", "misses", "rounds_waited", "started_at", "ended_at", "story")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENTS_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    MISSES_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_WAITED_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    STORY_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    state: str
+    reason: str
+    placements: _containers.RepeatedCompositeFieldContainer[TaskPlacement]
+    tasks: _containers.RepeatedCompositeFieldContainer[TaskStatus]
+    misses: _containers.RepeatedCompositeFieldContainer[Miss]
+    rounds_waited: int
+    started_at: float
+    ended_at: float
+    story: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., placements: _Optional[_Iterable[_Union[TaskPlacement, _Mapping]]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., misses: _Optional[_Iterable[_Union[Miss, _Mapping]]] = ..., rounds_waited: _Optional[int] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., story: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LeasedDevice(_message.Message):
+    __slots__ = ("device", "epoch")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    epoch: int
+    def __init__(self, device: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class Lease(_message.Message):
+    __slots__ = ("id", "job", "task", "user", "client_node", "device_node", "route", "devices", "term", "secret")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_NODE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_NODE_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    job: str
+    task: str
+    user: str
+    client_node: str
+    device_node: str
+    route: str
+    devices: _containers.RepeatedCompositeFieldContainer[LeasedDevice]
+    term: int
+    secret: str
+    def __init__(self, id: _Optional[str] = ..., job: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., client_node: _Optional[str] = ..., device_node: _Optional[str] = ..., route: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[LeasedDevice, _Mapping]]] = ..., term: _Optional[int] = ..., secret: _Optional[str] = ...) -> None: ...
+
+class LeaseStatus(_message.Message):
+    __slots__ = ("lease", "state", "expires_in_s", "endpoint")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_IN_S_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    lease: Lease
+    state: str
+    expires_in_s: float
+    endpoint: str
+    def __init__(self, lease: _Optional[_Union[Lease, _Mapping]] = ..., state: _Optional[str] = ..., expires_in_s: _Optional[float] = ..., endpoint: _Optional[str] = ...) -> None: ...
