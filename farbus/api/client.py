@@ -1,0 +1,177 @@
+"""The client of the Cluster service, for the CLI and for agents that forward."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+
+from farbus.api.authority import SCHEDULER_SERVER_NAME, Credentials
+from farbus.api.conversion import from_message, to_message
+from farbus.api.identity import ROLE_METADATA, USER_METADATA, Identity
+from farbus.api.server import MAX_MESSAGE_BYTES
+from farbus.api.status import converted
+from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, types_pb2
+from farbus.errors import FarbusError
+from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
+from farbus.model.device import DeviceStatus, Route
+from farbus.model.job import Job, JobStatus, Requests
+from farbus.model.lease import LeaseStatus
+from farbus.model.node import NodeStatus
+
+CALL_TIMEOUT_S = 30.0
+"""Longest time that one call without a stream may take."""
+
+_CLIENT_OPTIONS: list[tuple[str, int | str]] = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # A peer that vanished without a word is noticed within 30 s.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+def open_tls_channel(address: str, credentials: Credentials) -> grpc.aio.Channel:
+    """Open a channel to the scheduler at ``address`` (``HOST:PORT``), with mutual TLS."""
+    pem = credentials.read()
+    return grpc.aio.secure_channel(
+        address,
+        grpc.ssl_channel_credentials(pem.authority, pem.key, pem.certificate),
+        options=[*_CLIENT_OPTIONS, ("grpc.ssl_target_name_override", SCHEDULER_SERVER_NAME)],
+    )
+
+
+class ClusterClient:
+    """Calls to a scheduler or to an agent's socket; every error is a :class:`FarbusError`.
+
+    Use as an asynchronous context manager, or call :meth:`close`.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, peer: str, metadata: Sequence[tuple[str, str]] = ()) -> None:
+        self._channel = channel
+        self._peer = peer
+        self._metadata = tuple(metadata)
+        self._stub: Any = cluster_pb2_grpc.ClusterStub(channel)
+
+    @classmethod
+    def remote(cls, *, address: str, credentials: Credentials, on_behalf_of: Identity | None = None) -> ClusterClient:
+        """Call the scheduler at ``address``; a node may do so on behalf of a user of its own."""
+        metadata = []
+        if on_behalf_of is not None:
+            metadata = [(USER_METADATA, on_behalf_of.name), (ROLE_METADATA, on_behalf_of.role.value)]
+        return cls(open_tls_channel(address, credentials), f"scheduler at {address}", metadata)
+
+    @classmethod
+    def local(cls, *, socket: str) -> ClusterClient:
+        """Call the agent that serves the Unix socket ``socket``."""
+        return cls(grpc.aio.insecure_channel(f"unix:{socket}", options=_CLIENT_OPTIONS), f"agent at {socket}")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection; calls under way end with Unavailable."""
+        await self._channel.close()
+
+    async def _call(self, method: str, request: Any) -> Any:
+        with converted(self._peer):
+            return await getattr(self._stub, method)(request, metadata=self._metadata, timeout=CALL_TIMEOUT_S)
+
+    async def _stream(self, method: str, request: Any) -> AsyncIterator[Any]:
+        with converted(self._peer):
+            call = getattr(self._stub, method)(request, metadata=self._metadata)
+            try:
+                async for message in call:
+                    yield message
+            finally:
+                call.cancel()
+
+    async def submit(self, job: Job, *, check_only: bool = False) -> tuple[str, JobStatus | None]:
+        """Queue ``job``; return its id and, with ``check_only``, what would become of it."""
+        request = cluster_pb2.SubmitRequest(job=to_message(job, types_pb2.Job), check_only=check_only)
+        reply = await self._call("Submit", request)
+        return reply.job_id, from_message(reply.would_be, JobStatus) if reply.HasField("would_be") else None
+
+    async def list_jobs(self, *, include_ended: bool = False) -> tuple[JobStatus, ...]:
+        """Return the jobs that the caller may see."""
+        reply = await self._call("ListJobs", cluster_pb2.ListJobsRequest(all=include_ended))
+        return tuple(from_message(job, JobStatus) for job in reply.jobs)
+
+    async def get_job(self, job_id: str) -> JobStatus:
+        """Return one job; raise :class:`farbus.errors.NotFound`."""
+        return from_message(await self._call("GetJob", cluster_pb2.JobRequest(job_id=job_id)), JobStatus)
+
+    async def watch_job(self, job_id: str) -> AsyncIterator[JobStatus]:
+        """Yield the job now and at every change, until it has ended."""
+        async for message in self._stream("WatchJob", cluster_pb2.JobRequest(job_id=job_id)):
+            yield from_message(message, JobStatus)
+
+    async def cancel_job(self, job_id: str) -> JobStatus:
+        """Start ending the job and return it."""
+        return from_message(await self._call("CancelJob", cluster_pb2.JobRequest(job_id=job_id)), JobStatus)
+
+    async def read_logs(self, job_id: str, *, task: str = "", follow: bool = False) -> AsyncIterator[LogChunk]:
+        """Yield a task's output, and with ``follow`` what comes until it has ended."""
+        request = cluster_pb2.ReadLogsRequest(job_id=job_id, task=task, follow=follow)
+        async for message in self._stream("ReadLogs", request):
+            yield from_message(message, LogChunk)
+
+    async def list_nodes(self) -> tuple[NodeStatus, ...]:
+        """Return all nodes."""
+        reply = await self._call("ListNodes", cluster_pb2.ListNodesRequest())
+        return tuple(from_message(node, NodeStatus) for node in reply.nodes)
+
+    async def list_devices(self) -> tuple[DeviceStatus, ...]:
+        """Return all devices."""
+        reply = await self._call("ListDevices", cluster_pb2.ListDevicesRequest())
+        return tuple(from_message(device, DeviceStatus) for device in reply.devices)
+
+    async def list_leases(self, *, include_released: bool = False) -> tuple[LeaseStatus, ...]:
+        """Return the leases that the caller may see, without their secrets."""
+        reply = await self._call("ListLeases", cluster_pb2.ListLeasesRequest(all=include_released))
+        return tuple(from_message(lease, LeaseStatus) for lease in reply.leases)
+
+    async def explain(self, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
+        """Return the job and, in words, why it is where it is."""
+        reply = await self._call("Explain", cluster_pb2.JobRequest(job_id=job_id))
+        return from_message(reply.status, JobStatus), tuple(reply.lines)
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Return one line about the cluster."""
+        return from_message(await self._call("GetCluster", cluster_pb2.GetClusterRequest()), ClusterInfo)
+
+    async def hold(
+        self, *, name: str, requests: Requests, routes: Sequence[Route], wait_limit_s: float = 0.0
+    ) -> AsyncIterator[HoldEvent]:
+        """Hold devices until the iterator is closed (``aclose``)."""
+        request = cluster_pb2.HoldRequest(
+            name=name,
+            requests=to_message(requests, types_pb2.Requests),
+            routes=[route.value for route in routes],
+            wait_limit_s=wait_limit_s,
+        )
+        async for message in self._stream("Hold", request):
+            yield _hold_event(message)
+
+
+def _hold_event(message: cluster_pb2.HoldEvent) -> HoldEvent:
+    match message.WhichOneof("event"):
+        case "waiting":
+            return HoldWaiting(status=from_message(message.waiting, JobStatus))
+        case "ready":
+            ready = message.ready
+            return HoldReady(status=from_message(ready.status, JobStatus), environment=dict(ready.environment))
+        case "lost":
+            return HoldLost(reason=message.lost)
+        case other:
+            raise FarbusError(f"the agent sent an event that this version does not know: {other}")

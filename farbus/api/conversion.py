@@ -1,0 +1,107 @@
+"""Values of :mod:`farbus.model` to and from messages, by the names of their fields.
+
+A value and its message have the same field names (a test holds them to it),
+so one pair of functions serves all types.  A message may have fields that the
+value lacks (a newer peer) and the other way round (an older one).
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+import typing
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+from google.protobuf.message import Message
+
+from farbus.errors import InvalidInput
+from farbus.model.value import Value
+
+V = TypeVar("V", bound=Value)
+M = TypeVar("M", bound=Message)
+
+
+def to_message(value: Value, kind: type[M]) -> M:
+    """Return ``value`` as a message of type ``kind``."""
+    message = kind()
+    _fill(message, value)
+    return message
+
+
+def _fill(message: Message, value: Value) -> None:
+    known = message.DESCRIPTOR.fields_by_name
+    for name in value.__struct_fields__:
+        if name not in known:
+            continue
+        item = getattr(value, name)
+        if isinstance(item, Value):
+            target = getattr(message, name)
+            target.SetInParent()
+            _fill(target, item)
+        elif isinstance(item, Mapping):
+            getattr(message, name).update(item)
+        elif isinstance(item, tuple | list):
+            repeated = getattr(message, name)
+            for element in item:
+                if isinstance(element, Value):
+                    _fill(repeated.add(), element)
+                else:
+                    repeated.append(_scalar(element))
+        elif item is not None:
+            setattr(message, name, _scalar(item))
+
+
+def _scalar(item: Any) -> Any:
+    return item.value if isinstance(item, enum.Enum) else item
+
+
+def from_message(message: Message, kind: type[V]) -> V:
+    """Return ``message`` as a value of type ``kind``.
+
+    Raises :class:`InvalidInput` with the path of the field whose value is not
+    one of the allowed ones.
+    """
+    return typing.cast("V", _reader(kind)(message, kind.__name__))
+
+
+Reader = Callable[[Any, str], Any]
+
+
+@cache
+def _reader(kind: type[Value]) -> Reader:
+    hints = typing.get_type_hints(kind)
+    fields = [(field.encode_name, _item_reader(hints[field.name])) for field in msgspec.structs.fields(kind)]
+
+    def read(message: Message, path: str) -> Value:
+        known = message.DESCRIPTOR.fields_by_name
+        arguments = {name: reader(getattr(message, name), f"{path}.{name}") for name, reader in fields if name in known}
+        return kind(**arguments)
+
+    return read
+
+
+def _item_reader(hint: Any) -> Reader:
+    origin = typing.get_origin(hint)
+    if origin is tuple:
+        element = _item_reader(typing.get_args(hint)[0])
+        return lambda items, path: tuple(element(item, f"{path}[{index}]") for index, item in enumerate(items))
+    if origin is dict:
+        return lambda items, path: dict(items)
+    if origin in (typing.Union, types.UnionType):
+        raise TypeError(f"a union of values has no message: {hint}")
+    if issubclass(hint, Value):
+        return _reader(hint)
+    if issubclass(hint, enum.Enum):
+        return lambda item, path: _enum_member(hint, item, path)
+    return lambda item, path: hint(item)
+
+
+def _enum_member(kind: type[enum.Enum], item: Any, path: str) -> enum.Enum:
+    try:
+        return kind(item)
+    except ValueError as error:
+        allowed = ", ".join(str(member.value) for member in kind)
+        raise InvalidInput(f"{path}: {item!r} is not one of {allowed}") from error

@@ -1,0 +1,94 @@
+"""Who calls, and what each role may call.
+
+A certificate's subject says who its holder is: the common name is the name,
+the organisation is the role.  A user on a node with an agent needs none: the
+agent's socket takes the kernel's word (SO_PEERCRED) and the agent vouches for
+the user with metadata that the scheduler believes of node certificates only.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+
+from farbus.errors import NotPermitted
+from farbus.model.value import Value
+
+USER_METADATA = "farbus-user"
+ROLE_METADATA = "farbus-role"
+
+_NAME = re.compile(r"[A-Za-z0-9_.@][A-Za-z0-9_.@-]{0,62}")
+
+
+class Role(enum.StrEnum):
+    """What the holder of a certificate is."""
+
+    SCHEDULER = "scheduler"
+    NODE = "node"
+    USER = "user"
+    OPERATOR = "operator"
+
+
+class Identity(Value, frozen=True, kw_only=True):
+    """A caller.  ``node`` is the node that vouches for a user of its own."""
+
+    name: str
+    role: Role
+    node: str = ""
+
+    @property
+    def is_operator(self) -> bool:
+        """Say whether the caller may see and end what belongs to others."""
+        return self.role is Role.OPERATOR
+
+    def may_manage(self, owner: str) -> bool:
+        """Say whether the caller may see and end what belongs to ``owner``."""
+        return self.is_operator or self.name == owner
+
+
+PEOPLE = frozenset({Role.USER, Role.OPERATOR})
+
+METHOD_ROLES: Mapping[str, frozenset[Role]] = {
+    "/farbus.v1.Cluster/Submit": PEOPLE,
+    "/farbus.v1.Cluster/ListJobs": PEOPLE,
+    "/farbus.v1.Cluster/GetJob": PEOPLE,
+    "/farbus.v1.Cluster/WatchJob": PEOPLE,
+    "/farbus.v1.Cluster/CancelJob": PEOPLE,
+    "/farbus.v1.Cluster/ReadLogs": PEOPLE,
+    "/farbus.v1.Cluster/ListNodes": PEOPLE,
+    "/farbus.v1.Cluster/ListDevices": PEOPLE,
+    "/farbus.v1.Cluster/ListLeases": PEOPLE,
+    "/farbus.v1.Cluster/Explain": PEOPLE,
+    "/farbus.v1.Cluster/GetCluster": PEOPLE,
+    "/farbus.v1.Cluster/Hold": PEOPLE,
+    "/farbus.v1.NodeSession/Session": frozenset({Role.NODE}),
+}
+"""Roles that may call each method; a method that is not here may be called by nobody."""
+
+
+def valid_name(name: str) -> bool:
+    """Say whether ``name`` can name a node or a user: 1 to 63 of letters, digits and ``_.@-``."""
+    return _NAME.fullmatch(name) is not None
+
+
+def resolve_caller(certificate: Identity, metadata: Mapping[str, str], method: str) -> Identity:
+    """Return on whose behalf ``method`` is called, given the certificate's holder and the call's metadata.
+
+    Raises :class:`NotPermitted` where the role may not call it, or where
+    somebody other than a node vouches for a user.
+    """
+    caller = certificate
+    if USER_METADATA in metadata:
+        if certificate.role is not Role.NODE:
+            raise NotPermitted(f"{certificate.role} {certificate.name} can't vouch for another user")
+        name, role = metadata[USER_METADATA], metadata.get(ROLE_METADATA, Role.USER)
+        if not valid_name(name) or role not in PEOPLE:
+            raise NotPermitted(f"node {certificate.name} vouches for an impossible user: {role} {name}")
+        caller = Identity(name=name, role=Role(role), node=certificate.name)
+    if caller.role not in METHOD_ROLES.get(method, frozenset()):
+        raise NotPermitted(
+            f"{caller.role} {caller.name} may not call {method.rpartition('/')[2]}",
+            hint="use a certificate of another role (farbus ca issue --role)",
+        )
+    return caller

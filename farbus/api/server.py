@@ -1,0 +1,493 @@
+"""The servers: the scheduler's over mutual TLS, an agent's on its Unix socket.
+
+Handlers speak values; this module turns messages into values, errors into
+status codes, and certificates or peer credentials into identities.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import contextlib
+import logging
+import os
+import socket as sockets
+import struct
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from farbus.api.authority import Credentials, identity_of
+from farbus.api.conversion import from_message, to_message
+from farbus.api.identity import Identity, resolve_caller
+from farbus.api.status import HINT_METADATA, code_of
+from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, session_pb2, session_pb2_grpc, types_pb2
+from farbus.errors import Conflict, FarbusError, InvalidInput, NotPermitted
+from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
+from farbus.model.device import DeviceStatus, Route
+from farbus.model.job import Job, JobStatus, Requests
+from farbus.model.lease import LeaseStatus
+from farbus.model.node import NodeStatus
+
+_log = logging.getLogger(__name__)
+
+MAX_MESSAGE_BYTES = 64 * 2**20
+"""Largest message either side accepts: a listing of some 100,000 jobs."""
+
+MAX_LOCAL_CONNECTIONS = 512
+"""Connections to an agent's socket at one time, over all users."""
+
+_SERVER_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # A second process on the same port must fail, not share it.
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+]
+
+Context = grpc.aio.ServicerContext[Any, Any]
+SendToNode = Callable[[session_pb2.SchedulerMessage], Awaitable[None]]
+
+
+class ClusterHandler(abc.ABC):
+    """What people ask of the cluster; ``caller`` has been authenticated and may call the method at all.
+
+    Handlers raise :class:`FarbusError`; anything else is a defect, logged with
+    its traceback, of which the caller learns only that it happened.
+    """
+
+    @abc.abstractmethod
+    async def submit(self, caller: Identity, job: Job, *, check_only: bool) -> tuple[str, JobStatus | None]:
+        """Queue ``job`` and return its id; with ``check_only`` only say what would become of it."""
+
+    @abc.abstractmethod
+    async def list_jobs(self, caller: Identity, *, include_ended: bool) -> tuple[JobStatus, ...]:
+        """Return the jobs that the caller may see."""
+
+    @abc.abstractmethod
+    async def get_job(self, caller: Identity, job_id: str) -> JobStatus:
+        """Return one job."""
+
+    @abc.abstractmethod
+    def watch_job(self, caller: Identity, job_id: str) -> AsyncIterator[JobStatus]:
+        """Yield the job now and at every change, until it has ended."""
+
+    @abc.abstractmethod
+    async def cancel_job(self, caller: Identity, job_id: str) -> JobStatus:
+        """Start ending the job."""
+
+    @abc.abstractmethod
+    def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
+        """Yield a task's output, and with ``follow`` what comes until it has ended."""
+
+    @abc.abstractmethod
+    async def list_nodes(self, caller: Identity) -> tuple[NodeStatus, ...]:
+        """Return all nodes."""
+
+    @abc.abstractmethod
+    async def list_devices(self, caller: Identity) -> tuple[DeviceStatus, ...]:
+        """Return all devices."""
+
+    @abc.abstractmethod
+    async def list_leases(self, caller: Identity, *, include_released: bool) -> tuple[LeaseStatus, ...]:
+        """Return the leases that the caller may see, without their secrets."""
+
+    @abc.abstractmethod
+    async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
+        """Return the job and, in words, why it is where it is."""
+
+    @abc.abstractmethod
+    async def cluster_info(self, caller: Identity) -> ClusterInfo:
+        """Return one line about the cluster."""
+
+    @abc.abstractmethod
+    def hold(
+        self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
+    ) -> AsyncIterator[HoldEvent]:
+        """Hold devices for as long as the caller reads; only an agent's socket does it."""
+
+
+class SessionHandler(abc.ABC):
+    """The scheduler's end of the agents' sessions."""
+
+    @abc.abstractmethod
+    async def session(
+        self, caller: Identity, incoming: AsyncIterator[session_pb2.NodeMessage], send: SendToNode
+    ) -> None:
+        """Serve one agent until ``incoming`` ends; returning ends the stream.
+
+        ``send`` may be called from several tasks; it waits while the agent
+        does not read.
+        """
+
+
+class RunningServer:
+    """A server that accepts calls; ``port`` is 0 for a Unix socket."""
+
+    def __init__(self, port: int, stop: Callable[[float], Awaitable[None]]) -> None:
+        self.port = port
+        self._stop = stop
+
+    async def stop(self, grace_s: float = 0.0) -> None:
+        """Accept no more calls, give those under way ``grace_s`` seconds, then cancel them."""
+        await self._stop(grace_s)
+
+
+async def serve_scheduler(
+    *, cluster: ClusterHandler, sessions: SessionHandler, listen: str, credentials: Credentials
+) -> RunningServer:
+    """Serve both services over mutual TLS on ``listen`` (``ADDRESS:PORT``, port 0 for any free one).
+
+    Raises :class:`InvalidInput` for bad credentials, :class:`Conflict` for an
+    address that can't be bound.
+    """
+    pem = credentials.read()
+    server = grpc.aio.server(options=_SERVER_OPTIONS)
+    cluster_pb2_grpc.add_ClusterServicer_to_server(_ClusterServicer(cluster, _caller_by_certificate), server)
+    session_pb2_grpc.add_NodeSessionServicer_to_server(_SessionServicer(sessions), server)
+    tls = grpc.ssl_server_credentials(
+        [(pem.key, pem.certificate)], root_certificates=pem.authority, require_client_auth=True
+    )
+    try:
+        port = server.add_secure_port(listen, tls)
+    except RuntimeError as error:
+        raise Conflict(
+            f"can't listen on {listen}: the address is in use or not of this node",
+            hint="stop what uses it or choose another with --listen",
+        ) from error
+    await server.start()
+    return RunningServer(port, server.stop)
+
+
+async def serve_local(
+    *, cluster: ClusterHandler, socket: str, identify: Callable[[int, int, int], Identity]
+) -> RunningServer:
+    """Serve the Cluster service on the Unix socket ``socket`` to every local user.
+
+    gRPC does not tell a handler who is at the other end of a Unix socket, so
+    the socket is accepted here, the kernel is asked for the peer's (uid, gid,
+    pid), ``identify`` names the caller, and the bytes are passed on to a
+    private socket whose server knows that one identity.
+
+    Raises :class:`Conflict` where another process serves the socket.
+    """
+    front = _LocalFront(cluster, socket, identify)
+    await front.start()
+    return RunningServer(0, front.stop)
+
+
+Caller = Callable[[Context, str], Identity]
+
+
+def _caller_by_certificate(context: Context, method: str) -> Identity:
+    certificates = context.auth_context().get("x509_pem_cert") or ()
+    certificate = next(iter(certificates), None)
+    if certificate is None:
+        raise NotPermitted("the connection carries no client certificate")
+    metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+    return resolve_caller(identity_of(certificate), metadata, method)
+
+
+@contextlib.asynccontextmanager
+async def _errors_become_status(context: Context, method: str) -> AsyncIterator[None]:
+    try:
+        yield
+    except FarbusError as error:
+        context.set_trailing_metadata(((HINT_METADATA, error.hint.encode()),))
+        await context.abort(code_of(error), error.message)
+    except (asyncio.CancelledError, grpc.aio.AbortError):
+        raise
+    except Exception:
+        _log.exception("defect in %s", method)
+        await context.abort(grpc.StatusCode.INTERNAL, f"a defect in {method.rpartition('/')[2]}: see the server's log")
+
+
+class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
+    """Messages to values and back, for one way of knowing the caller."""
+
+    def __init__(self, handler: ClusterHandler, caller: Caller) -> None:
+        self._handler = handler
+        self._caller = caller
+
+    async def _call(self, method: str, context: Context, answer: Callable[[Identity], Awaitable[Any]]) -> Any:
+        path = f"/farbus.v1.Cluster/{method}"
+        async with _errors_become_status(context, path):
+            return await answer(self._caller(context, path))
+
+    async def _stream(
+        self, method: str, context: Context, answers: Callable[[Identity], AsyncIterator[Any]]
+    ) -> AsyncIterator[Any]:
+        path = f"/farbus.v1.Cluster/{method}"
+        async with _errors_become_status(context, path):
+            stream = answers(self._caller(context, path))
+            try:
+                async for item in stream:
+                    yield item
+            finally:
+                # An abandoned generator would run its cleanup whenever the collector finds it.
+                if (close := getattr(stream, "aclose", None)) is not None:
+                    await close()
+
+    async def Submit(self, request: cluster_pb2.SubmitRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.SubmitReply:
+            job = from_message(request.job, Job)
+            job_id, would_be = await self._handler.submit(caller, job, check_only=request.check_only)
+            reply = cluster_pb2.SubmitReply(job_id=job_id)
+            if would_be is not None:
+                reply.would_be.CopyFrom(to_message(would_be, types_pb2.JobStatus))
+            return reply
+
+        return await self._call("Submit", context, answer)
+
+    async def ListJobs(self, request: cluster_pb2.ListJobsRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.ListJobsReply:
+            jobs = await self._handler.list_jobs(caller, include_ended=request.all)
+            return cluster_pb2.ListJobsReply(jobs=[to_message(job, types_pb2.JobStatus) for job in jobs])
+
+        return await self._call("ListJobs", context, answer)
+
+    async def GetJob(self, request: cluster_pb2.JobRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> types_pb2.JobStatus:
+            return to_message(await self._handler.get_job(caller, request.job_id), types_pb2.JobStatus)
+
+        return await self._call("GetJob", context, answer)
+
+    async def WatchJob(self, request: cluster_pb2.JobRequest, context: Any) -> AsyncIterator[Any]:
+        async for status in self._stream(
+            "WatchJob", context, lambda caller: self._handler.watch_job(caller, request.job_id)
+        ):
+            yield to_message(status, types_pb2.JobStatus)
+
+    async def CancelJob(self, request: cluster_pb2.JobRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> types_pb2.JobStatus:
+            return to_message(await self._handler.cancel_job(caller, request.job_id), types_pb2.JobStatus)
+
+        return await self._call("CancelJob", context, answer)
+
+    async def ReadLogs(self, request: cluster_pb2.ReadLogsRequest, context: Any) -> AsyncIterator[Any]:
+        async for chunk in self._stream(
+            "ReadLogs",
+            context,
+            lambda caller: self._handler.read_logs(caller, request.job_id, task=request.task, follow=request.follow),
+        ):
+            yield to_message(chunk, cluster_pb2.LogChunk)
+
+    async def ListNodes(self, request: cluster_pb2.ListNodesRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.ListNodesReply:
+            nodes = await self._handler.list_nodes(caller)
+            return cluster_pb2.ListNodesReply(nodes=[to_message(node, types_pb2.NodeStatus) for node in nodes])
+
+        return await self._call("ListNodes", context, answer)
+
+    async def ListDevices(self, request: cluster_pb2.ListDevicesRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.ListDevicesReply:
+            devices = await self._handler.list_devices(caller)
+            return cluster_pb2.ListDevicesReply(
+                devices=[to_message(device, types_pb2.DeviceStatus) for device in devices]
+            )
+
+        return await self._call("ListDevices", context, answer)
+
+    async def ListLeases(self, request: cluster_pb2.ListLeasesRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.ListLeasesReply:
+            leases = await self._handler.list_leases(caller, include_released=request.all)
+            return cluster_pb2.ListLeasesReply(leases=[to_message(lease, types_pb2.LeaseStatus) for lease in leases])
+
+        return await self._call("ListLeases", context, answer)
+
+    async def Explain(self, request: cluster_pb2.JobRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.Explanation:
+            status, lines = await self._handler.explain(caller, request.job_id)
+            return cluster_pb2.Explanation(status=to_message(status, types_pb2.JobStatus), lines=lines)
+
+        return await self._call("Explain", context, answer)
+
+    async def GetCluster(self, request: cluster_pb2.GetClusterRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.ClusterInfo:
+            return to_message(await self._handler.cluster_info(caller), cluster_pb2.ClusterInfo)
+
+        return await self._call("GetCluster", context, answer)
+
+    async def Hold(self, request: cluster_pb2.HoldRequest, context: Any) -> AsyncIterator[Any]:
+        def answers(caller: Identity) -> AsyncIterator[HoldEvent]:
+            return self._handler.hold(
+                caller,
+                name=request.name,
+                requests=from_message(request.requests, Requests),
+                routes=tuple(_route(route) for route in request.routes),
+                wait_limit_s=request.wait_limit_s,
+            )
+
+        async for event in self._stream("Hold", context, answers):
+            yield hold_event_to_message(event)
+
+
+def _route(name: str) -> Route:
+    try:
+        return Route(name)
+    except ValueError as error:
+        raise InvalidInput(f"routes: {name!r} is not one of {', '.join(Route)}") from error
+
+
+def hold_event_to_message(event: HoldEvent) -> cluster_pb2.HoldEvent:
+    """Return the message that carries ``event``."""
+    message = cluster_pb2.HoldEvent()
+    match event:
+        case HoldWaiting():
+            message.waiting.CopyFrom(to_message(event.status, types_pb2.JobStatus))
+        case HoldReady():
+            message.ready.status.CopyFrom(to_message(event.status, types_pb2.JobStatus))
+            message.ready.environment.update(event.environment)
+        case HoldLost():
+            message.lost = event.reason
+    return message
+
+
+class _SessionServicer(session_pb2_grpc.NodeSessionServicer):
+    def __init__(self, handler: SessionHandler) -> None:
+        self._handler = handler
+
+    async def Session(self, request_iterator: Any, context: Any) -> None:
+        path = "/farbus.v1.NodeSession/Session"
+        lock = asyncio.Lock()
+
+        async def send(message: session_pb2.SchedulerMessage) -> None:
+            async with lock:
+                await context.write(message)
+
+        async with _errors_become_status(context, path):
+            await self._handler.session(_caller_by_certificate(context, path), aiter(request_iterator), send)
+
+
+class _LocalFront:
+    """Accepts on the public socket and passes bytes on to one private server for each caller."""
+
+    def __init__(self, handler: ClusterHandler, path: str, identify: Callable[[int, int, int], Identity]) -> None:
+        self._handler = handler
+        self._path = Path(path)
+        self._identify = identify
+        self._servers: dict[Identity, tuple[grpc.aio.Server, str]] = {}
+        self._starting = asyncio.Lock()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._private: tempfile.TemporaryDirectory[str] | None = None
+        self._front: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        if len(os.fsencode(self._path)) > 100:
+            raise InvalidInput(f"{self._path}: too long for a Unix socket", hint="choose a path under 100 bytes")
+        await self._clear_stale_socket()
+        try:
+            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._private = tempfile.TemporaryDirectory(prefix=".farbus-", dir=self._path.parent)
+            self._front = await asyncio.start_unix_server(self._accept, str(self._path))
+        except OSError as error:
+            raise InvalidInput(f"{self._path}: can't make the socket: {error.strerror}") from error
+        self._path.chmod(0o666)
+
+    async def _clear_stale_socket(self) -> None:
+        if not self._path.exists():
+            return
+        try:
+            _, writer = await asyncio.open_unix_connection(str(self._path))
+        except OSError:
+            # Nobody listens: its process was killed.
+            with contextlib.suppress(FileNotFoundError):
+                self._path.unlink()
+        else:
+            writer.close()
+            raise Conflict(f"{self._path}: another agent serves this socket", hint="stop it or choose another path")
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= MAX_LOCAL_CONNECTIONS:
+            _log.error("refused a connection: %d are open on %s", len(self._connections), self._path)
+            writer.close()
+            return
+        task = asyncio.create_task(self._serve(reader, writer), name="local connection")
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            target = await self._server_for(self._identify(*_peer_credentials(writer)))
+            inner_reader, inner_writer = await asyncio.open_unix_connection(target)
+        except FarbusError as error:
+            _log.error("refused a local connection: %s", error)
+            writer.close()
+            return
+        except OSError:
+            writer.close()
+            return
+        # Either end closing ends both: the caller's end of stream is what releases a lease.
+        directions = [
+            asyncio.create_task(_pump(reader, inner_writer)),
+            asyncio.create_task(_pump(inner_reader, writer)),
+        ]
+        try:
+            await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for direction in directions:
+                direction.cancel()
+            await asyncio.gather(*directions, return_exceptions=True)
+            for end in (inner_writer, writer):
+                end.close()
+
+    async def _server_for(self, identity: Identity) -> str:
+        async with self._starting:
+            if identity in self._servers:
+                return self._servers[identity][1]
+            if self._private is None:
+                raise Conflict("the agent is stopping")
+            path = f"{self._private.name}/{len(self._servers)}"
+            server = grpc.aio.server(options=_SERVER_OPTIONS)
+            cluster_pb2_grpc.add_ClusterServicer_to_server(
+                _ClusterServicer(self._handler, lambda _context, method: resolve_caller(identity, {}, method)), server
+            )
+            server.add_insecure_port(f"unix:{path}")
+            await server.start()
+            self._servers[identity] = (server, path)
+            return path
+
+    async def stop(self, grace_s: float) -> None:
+        if self._front is not None:
+            self._front.close()
+            with contextlib.suppress(FileNotFoundError):
+                self._path.unlink()
+        await asyncio.gather(*(server.stop(grace_s) for server, _ in self._servers.values()))
+        for connection in tuple(self._connections):
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        if self._private is not None:
+            self._private.cleanup()
+            self._private = None
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(2**16):
+            writer.write(data)
+            await writer.drain()
+
+
+def _peer_credentials(writer: asyncio.StreamWriter) -> tuple[int, int, int]:
+    """Return the peer's uid, gid and pid; see SO_PEERCRED in unix(7)."""
+    with _borrowed(writer.get_extra_info("socket").fileno()) as borrowed:
+        data = borrowed.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, gid = struct.unpack("3i", data)
+    return uid, gid, pid
+
+
+@contextlib.contextmanager
+def _borrowed(descriptor: int) -> Iterator[sockets.socket]:
+    """Make a socket of a descriptor that somebody else closes: uvloop's own lacks getsockopt."""
+    borrowed = sockets.socket(fileno=os.dup(descriptor))
+    try:
+        yield borrowed
+    finally:
+        borrowed.close()

@@ -1,0 +1,98 @@
+"""Farbus's errors to gRPC's status codes and back, converted once at this edge."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import grpc
+
+from farbus.errors import (
+    Conflict,
+    FarbusError,
+    InvalidInput,
+    NotFound,
+    NotPermitted,
+    TimedOut,
+    Unavailable,
+    Unsatisfiable,
+)
+
+HINT_METADATA = "farbus-hint-bin"
+
+_CODES: dict[type[FarbusError], grpc.StatusCode] = {
+    InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFound: grpc.StatusCode.NOT_FOUND,
+    Unsatisfiable: grpc.StatusCode.FAILED_PRECONDITION,
+    NotPermitted: grpc.StatusCode.PERMISSION_DENIED,
+    Unavailable: grpc.StatusCode.UNAVAILABLE,
+    Conflict: grpc.StatusCode.ABORTED,
+    TimedOut: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+_ERRORS = {code: kind for kind, code in _CODES.items()}
+_ERRORS[grpc.StatusCode.UNAUTHENTICATED] = NotPermitted
+_ERRORS[grpc.StatusCode.RESOURCE_EXHAUSTED] = InvalidInput
+
+# What OpenSSL says, inside gRPC's message, when the two sides' authorities differ.
+_CERTIFICATE_SIGNS = (
+    "CERTIFICATE_VERIFY_FAILED",
+    "unknown ca",
+    "UNKNOWN_CA",
+    "certificate required",
+    "bad certificate",
+)
+
+
+def code_of(error: FarbusError) -> grpc.StatusCode:
+    """Return the status code that carries ``error``; a plain FarbusError becomes INTERNAL."""
+    for kind in type(error).__mro__:
+        if kind in _CODES:
+            return _CODES[kind]
+    return grpc.StatusCode.INTERNAL
+
+
+@contextlib.contextmanager
+def converted(peer: str) -> Iterator[None]:
+    """Turn gRPC's errors inside the block into Farbus's; ``peer`` says who was called."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error, peer) from error
+    except grpc.aio.UsageError as error:
+        raise Unavailable(f"{peer}: the connection is closed") from error
+
+
+def from_rpc_error(error: grpc.aio.AioRpcError, peer: str) -> FarbusError:
+    """Return the Farbus error that ``error`` carries or means."""
+    details = error.details() or ""
+    hint = ""
+    for key, value in error.trailing_metadata() or ():
+        if key == HINT_METADATA:
+            hint = value.decode(errors="replace") if isinstance(value, bytes) else value
+            return _ERRORS.get(error.code(), FarbusError)(details, hint=hint)
+    code = error.code()
+    if code is grpc.StatusCode.UNAVAILABLE:
+        if any(sign in details for sign in _CERTIFICATE_SIGNS):
+            return NotPermitted(
+                f"{peer}: the certificates were not accepted",
+                hint="use a certificate that the cluster's own authority issued (farbus ca issue)",
+            )
+        return Unavailable(f"{peer} can't be reached: {_short(details)}", hint="is it running?")
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return TimedOut(f"{peer} did not answer in time")
+    if code is grpc.StatusCode.CANCELLED:
+        return Unavailable(f"{peer} ended the call")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return InvalidInput(f"{peer} does not know this call", hint="are both sides of the same version?")
+    return _ERRORS.get(code, FarbusError)(f"{peer}: {_short(details) or code.name.lower()}")
+
+
+def _short(details: str) -> str:
+    """Keep the last cause of gRPC's nested message, on one line."""
+    text = details.replace("\n", " ").strip()
+    for mark in ("last error: ", "errors resolving "):
+        if mark in text:
+            text = text.rpartition(mark)[2]
+    for noise in ("UNAVAILABLE: ", "UNKNOWN: "):
+        text = text.removeprefix(noise)
+    return text[:200]

@@ -1,0 +1,106 @@
+"""The authority and the files that hold credentials."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from farbus.api.authority import Authority, Credentials, write_credentials
+from farbus.api.identity import Identity, Role, resolve_caller
+from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.create(tmp_path / "ca")
+
+
+def credentials_for(authority: Authority, directory: Path, name: str, role: Role) -> Credentials:
+    return write_credentials(directory, name, authority.issue(name, role))
+
+
+def test_issued_certificate_names_its_holder(authority: Authority, tmp_path: Path) -> None:
+    credentials = credentials_for(authority, tmp_path / "c", "alpha", Role.NODE)
+    assert credentials.identity() == Identity(name="alpha", role=Role.NODE)
+
+
+def test_keys_are_readable_by_their_owner_alone(authority: Authority, tmp_path: Path) -> None:
+    credentials = credentials_for(authority, tmp_path / "c", "alpha", Role.NODE)
+    for path in (Path(credentials.key), tmp_path / "ca" / "ca.key"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_second_authority_in_one_directory_is_refused(authority: Authority) -> None:
+    with pytest.raises(Conflict, match="there is an authority already"):
+        Authority.create(authority.directory)
+
+
+def test_opened_authority_issues_what_the_first_would_accept(authority: Authority, tmp_path: Path) -> None:
+    credentials_for(Authority.open(authority.directory), tmp_path / "c", "bob", Role.USER).read()
+
+
+def test_missing_authority_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="farbus ca init"):
+        Authority.open(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 64, "../etc", "-rf"])
+def test_impossible_name_is_refused(authority: Authority, name: str) -> None:
+    with pytest.raises(InvalidInput, match="can't name a user"):
+        authority.issue(name, Role.USER)
+
+
+def test_certificate_of_another_authority_is_refused(authority: Authority, tmp_path: Path) -> None:
+    other = Authority.create(tmp_path / "other")
+    credentials = credentials_for(authority, tmp_path / "c", "bob", Role.USER)
+    Path(credentials.authority).write_bytes((other.directory / "ca.crt").read_bytes())
+    with pytest.raises(InvalidInput, match=r"bob\.crt: not signed by"):
+        credentials.read()
+
+
+def test_key_of_another_certificate_is_refused(authority: Authority, tmp_path: Path) -> None:
+    credentials = credentials_for(authority, tmp_path / "c", "bob", Role.USER)
+    Path(credentials.key).write_bytes(authority.issue("eve", Role.USER).key)
+    with pytest.raises(InvalidInput, match=r"bob\.key: not the key of"):
+        credentials.read()
+
+
+@pytest.mark.parametrize("member", ["authority", "certificate", "key"])
+def test_malformed_file_is_named(authority: Authority, tmp_path: Path, member: str) -> None:
+    credentials = credentials_for(authority, tmp_path / "c", "bob", Role.USER)
+    path = getattr(credentials, member)
+    Path(path).write_text("rubbish")
+    with pytest.raises(InvalidInput, match=path):
+        credentials.read()
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"ca\.crt: no such file"):
+        Credentials.in_directory(tmp_path, "bob").read()
+
+
+SUBMIT = "/farbus.v1.Cluster/Submit"
+NODE = Identity(name="alpha", role=Role.NODE)
+
+
+def test_node_vouches_for_its_user() -> None:
+    caller = resolve_caller(NODE, {"farbus-user": "bob", "farbus-role": "user"}, SUBMIT)
+    assert caller == Identity(name="bob", role=Role.USER, node="alpha")
+
+
+@pytest.mark.parametrize("metadata", [{}, {"farbus-user": "bob", "farbus-role": "node"}, {"farbus-user": "a b"}])
+def test_node_itself_may_not_submit(metadata: dict[str, str]) -> None:
+    with pytest.raises(NotPermitted):
+        resolve_caller(NODE, metadata, SUBMIT)
+
+
+def test_user_may_not_vouch_for_another() -> None:
+    with pytest.raises(NotPermitted, match="can't vouch"):
+        resolve_caller(Identity(name="eve", role=Role.USER), {"farbus-user": "bob"}, SUBMIT)
+
+
+def test_user_may_not_open_a_node_session() -> None:
+    with pytest.raises(NotPermitted, match="may not call Session"):
+        resolve_caller(Identity(name="eve", role=Role.USER), {}, "/farbus.v1.NodeSession/Session")

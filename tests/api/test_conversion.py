@@ -1,0 +1,116 @@
+"""Every model value that travels has a message with the same fields, and survives the trip."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from farbus.api.conversion import from_message, to_message
+from farbus.api.v1 import cluster_pb2, session_pb2, types_pb2
+from farbus.errors import InvalidInput
+from farbus.model.cluster import ClusterInfo, LogChunk
+from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
+from farbus.model.job import (
+    DevicePlacement,
+    Job,
+    JobStatus,
+    Miss,
+    Requests,
+    TaskGroup,
+    TaskPlacement,
+    TaskState,
+    TaskStatus,
+)
+from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
+from farbus.model.node import Node, NodeStatus, Resources
+from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
+from farbus.model.telemetry import DeviceTelemetry, Telemetry
+from farbus.model.value import Value
+
+RESOURCES = Resources(cpu_milli=4000, memory_bytes=2**34)
+DEVICE = Device(
+    id="GPU-1", kind=DeviceKind.GPU, model="Software GPU", memory_bytes=2**33, software=True, numa_node=1,
+    pci_address="0000:17:00.0", compute_capability="9.0", attributes={"sms": "16"},
+)  # fmt: skip
+NODE = Node(
+    name="alpha", address="127.0.0.1", boot_id="b", agent_version="1", capacity=RESOURCES, labels={"rack": "r1"},
+    devices=(DEVICE,),
+)  # fmt: skip
+GROUP = TaskGroup(
+    name="main", command=("./a", "b"), count=2, requests=Requests(gpus=1, gpu_model="H200"), node="alpha",
+    labels={"a": "b"}, routes=(Route.REMOTE,),
+)  # fmt: skip
+JOB = Job(
+    id="1", name="j", user="u", groups=(GROUP,), cwd="/tmp", environment={"A": "1"}, priority=-3, time_limit_s=1.5,
+    interactive=True, submitted_at=12.25,
+)  # fmt: skip
+PLACEMENT = TaskPlacement(
+    task="main.0",
+    node="alpha",
+    devices=(DevicePlacement(device="GPU-1", node="beta", route=Route.REMOTE),),
+    cost=7,
+    why="because",
+)
+STATUS = JobStatus(
+    job=JOB, state=JobState.RUNNING, reason="r", placements=(PLACEMENT,),
+    tasks=(TaskStatus(task="main.0", state=TaskState.EXITED, node="alpha", exit_code=-9, reason="killed"),),
+    misses=(Miss(phase="gpu", resource="gpus", message="m", short_by=2, permanent=True),),
+    rounds_waited=3, started_at=1.0, ended_at=2.0, story=("queued", "running"),
+)  # fmt: skip
+LEASE = Lease(
+    id="L1", job="1", task="main.0", user="u", client_node="a", device_node="b", route=Route.REMOTE,
+    devices=(LeasedDevice(device="GPU-1", epoch=4),), term=2, secret="00",
+)  # fmt: skip
+
+PAIRS = [
+    (STATUS, types_pb2.JobStatus),
+    (NodeStatus(node=NODE, state=NodeState.LOST, free=RESOURCES, seen_s=2.5), types_pb2.NodeStatus),
+    (
+        DeviceStatus(
+            device=DEVICE, node="a", state=DeviceState.LEASED, epoch=2, lease="L", job="1", used_by="u"
+        ),
+        types_pb2.DeviceStatus,
+    ),
+    (LeaseStatus(lease=LEASE, state=LeaseState.PREPARED, expires_in_s=2.5, endpoint="h:1"), types_pb2.LeaseStatus),
+    (
+        ClusterInfo(
+            scheduler_version="1", term=2, lease_ttl_s=3.5, nodes=4, jobs_queued=5, jobs_running=6, node="a",
+            agent_version="7", scheduler_error="e",
+        ),  # fmt: skip
+        cluster_pb2.ClusterInfo,
+    ),
+    (LogChunk(data=b"\xff\x00", stream=2), cluster_pb2.LogChunk),
+    (
+        Telemetry(
+            cpu_busy_fraction=0.5, memory_used_bytes=1,
+            devices=(DeviceTelemetry(device="GPU-1", busy_fraction=0.25, memory_used_bytes=9),),
+            network_receive_bytes_per_s=2.5, network_send_bytes_per_s=3.5,
+        ),  # fmt: skip
+        session_pb2.Telemetry,
+    ),
+]
+
+
+@pytest.mark.parametrize(("value", "kind"), PAIRS, ids=lambda item: getattr(item, "__name__", type(item).__name__))
+def test_value_survives_the_trip(value: Value, kind: type) -> None:
+    assert from_message(kind.FromString(to_message(value, kind).SerializeToString()), type(value)) == value
+
+
+@pytest.mark.parametrize(("value", "kind"), PAIRS, ids=lambda item: getattr(item, "__name__", type(item).__name__))
+def test_value_and_message_have_the_same_fields(value: Value, kind: type) -> None:
+    def compare(value: Value, descriptor: object) -> None:
+        assert set(value.__struct_fields__) == set(descriptor.fields_by_name)
+        for field in msgspec.structs.fields(type(value)):
+            item = getattr(value, field.name)
+            nested = item[0] if isinstance(item, tuple) and item else item
+            if isinstance(nested, Value):
+                compare(nested, descriptor.fields_by_name[field.name].message_type)
+
+    compare(value, kind.DESCRIPTOR)
+
+
+def test_unknown_enum_value_is_refused_with_the_path() -> None:
+    message = to_message(JOB, types_pb2.Job)
+    message.groups[0].routes.append("teleport")
+    with pytest.raises(InvalidInput, match=r"Job\.groups\[0\]\.routes\[1\]: 'teleport' is not one of local, remote"):
+        from_message(message, Job)

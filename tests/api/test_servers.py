@@ -1,0 +1,314 @@
+"""Both servers with real connections: identities, values, streams, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket as sockets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from farbus.api.authority import Authority, Credentials, write_credentials
+from farbus.api.client import ClusterClient
+from farbus.api.identity import Identity, Role
+from farbus.api.server import ClusterHandler, SendToNode, SessionHandler, serve_local, serve_scheduler
+from farbus.api.session import open_session
+from farbus.api.v1 import session_pb2
+from farbus.errors import Conflict, FarbusError, NotFound, NotPermitted, Unavailable
+from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, LogChunk
+from farbus.model.device import DeviceStatus, Route
+from farbus.model.job import Job, JobStatus, Requests, TaskGroup
+from farbus.model.lease import LeaseStatus
+from farbus.model.node import NodeStatus
+from farbus.model.states import JobState
+
+JOB = Job(id="", name="hello", user="", groups=(TaskGroup(name="main", command=("true",)),))
+
+
+class Recorder(ClusterHandler):
+    """Answers with what it was asked."""
+
+    def __init__(self) -> None:
+        self.callers: list[Identity] = []
+        self.hold_closed = asyncio.Event()
+        self.watch_closed = asyncio.Event()
+
+    async def submit(self, caller: Identity, job: Job, *, check_only: bool) -> tuple[str, JobStatus | None]:
+        self.callers.append(caller)
+        return "7", JobStatus(job=job, state=JobState.QUEUED) if check_only else None
+
+    async def list_jobs(self, caller: Identity, *, include_ended: bool) -> tuple[JobStatus, ...]:
+        raise ValueError("a planted defect")
+
+    async def get_job(self, caller: Identity, job_id: str) -> JobStatus:
+        raise NotFound(f"job {job_id}: no such job", hint="see farbus jobs --all")
+
+    async def watch_job(self, caller: Identity, job_id: str) -> AsyncIterator[JobStatus]:
+        try:
+            yield JobStatus(job=JOB, state=JobState.QUEUED)
+            await asyncio.Event().wait()
+        finally:
+            self.watch_closed.set()
+
+    async def cancel_job(self, caller: Identity, job_id: str) -> JobStatus:
+        return JobStatus(job=JOB, state=JobState.CANCELLED)
+
+    async def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
+        yield LogChunk(data=b"one")
+        yield LogChunk(data=b"two", stream=2)
+        raise Conflict("the log was cut")
+
+    async def list_nodes(self, caller: Identity) -> tuple[NodeStatus, ...]:
+        return ()
+
+    async def list_devices(self, caller: Identity) -> tuple[DeviceStatus, ...]:
+        return ()
+
+    async def list_leases(self, caller: Identity, *, include_released: bool) -> tuple[LeaseStatus, ...]:
+        return ()
+
+    async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
+        return JobStatus(job=JOB, state=JobState.QUEUED), ("one", "two")
+
+    async def cluster_info(self, caller: Identity) -> ClusterInfo:
+        return ClusterInfo(node=caller.name, term=3)
+
+    async def hold(
+        self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
+    ) -> AsyncIterator[HoldEvent]:
+        try:
+            yield HoldReady(status=JobStatus(job=JOB, state=JobState.RUNNING), environment={"A": name})
+            await asyncio.Event().wait()
+            yield HoldLost(reason="never")
+        finally:
+            self.hold_closed.set()
+
+
+class Echo(SessionHandler):
+    """Answers each outcome with a refusal that quotes it."""
+
+    async def session(
+        self, caller: Identity, incoming: AsyncIterator[session_pb2.NodeMessage], send: SendToNode
+    ) -> None:
+        async for message in incoming:
+            if message.outcome.command_id == "end":
+                raise Conflict(f"node {caller.name} is known already")
+            await send(session_pb2.SchedulerMessage(refused={"reason": message.outcome.command_id}))
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.create(tmp_path / "ca")
+
+
+@pytest.fixture
+def credentials(authority: Authority, tmp_path: Path) -> Callable[[str, Role], Credentials]:
+    return lambda name, role: write_credentials(tmp_path / "certs", name, authority.issue(name, role))
+
+
+@pytest.fixture
+async def scheduler(
+    credentials: Callable[[str, Role], Credentials],
+) -> AsyncIterator[tuple[Recorder, str]]:
+    handler = Recorder()
+    server = await serve_scheduler(
+        cluster=handler, sessions=Echo(), listen="127.0.0.1:0", credentials=credentials("s", Role.SCHEDULER)
+    )
+    yield handler, f"127.0.0.1:{server.port}"
+    await server.stop()
+
+
+async def test_user_submits_over_tls(scheduler, credentials) -> None:
+    handler, address = scheduler
+    async with ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER)) as client:
+        job_id, would_be = await client.submit(JOB, check_only=True)
+    assert (job_id, would_be.job) == ("7", JOB)
+    assert handler.callers == [Identity(name="bob", role=Role.USER)]
+
+
+async def test_node_forwards_a_user(scheduler, credentials) -> None:
+    handler, address = scheduler
+    bob = Identity(name="bob", role=Role.USER)
+    async with ClusterClient.remote(
+        address=address, credentials=credentials("alpha", Role.NODE), on_behalf_of=bob
+    ) as client:
+        await client.submit(JOB)
+    assert handler.callers == [Identity(name="bob", role=Role.USER, node="alpha")]
+
+
+async def test_user_can_not_vouch(scheduler, credentials) -> None:
+    _, address = scheduler
+    bob = Identity(name="bob", role=Role.OPERATOR)
+    async with ClusterClient.remote(
+        address=address, credentials=credentials("eve", Role.USER), on_behalf_of=bob
+    ) as client:
+        with pytest.raises(NotPermitted, match="can't vouch"):
+            await client.submit(JOB)
+
+
+async def test_error_keeps_its_kind_and_hint(scheduler, credentials) -> None:
+    _, address = scheduler
+    async with ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER)) as client:
+        with pytest.raises(NotFound) as caught:
+            await client.get_job("99")
+    assert (caught.value.message, caught.value.hint) == ("job 99: no such job", "see farbus jobs --all")
+
+
+async def test_defect_tells_the_caller_no_more_than_that(scheduler, credentials) -> None:
+    _, address = scheduler
+    async with ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER)) as client:
+        with pytest.raises(FarbusError, match="a defect in ListJobs") as caught:
+            await client.list_jobs()
+    assert "planted" not in str(caught.value)
+
+
+async def test_stream_ends_with_its_error(scheduler, credentials) -> None:
+    _, address = scheduler
+    received = []
+    async with ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER)) as client:
+        with pytest.raises(Conflict, match="the log was cut"):
+            async for chunk in client.read_logs("7"):
+                received.append(chunk)
+    assert received == [LogChunk(data=b"one"), LogChunk(data=b"two", stream=2)]
+
+
+async def test_abandoned_stream_is_closed_on_the_server(scheduler, credentials) -> None:
+    handler, address = scheduler
+    async with ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER)) as client:
+        stream = client.watch_job("7")
+        await anext(stream)
+        await stream.aclose()
+        await handler.watch_closed.wait()
+
+
+async def test_certificate_of_another_authority_is_not_accepted(scheduler, tmp_path) -> None:
+    _, address = scheduler
+    other = Authority.create(tmp_path / "other")
+    wrong = write_credentials(tmp_path / "wrong", "bob", other.issue("bob", Role.USER))
+    async with ClusterClient.remote(address=address, credentials=wrong) as client:
+        with pytest.raises(NotPermitted, match="certificates were not accepted"):
+            await client.cluster_info()
+
+
+async def test_node_can_not_pose_as_the_scheduler(credentials, authority, tmp_path) -> None:
+    posing = write_credentials(
+        tmp_path / "posing", "eve", authority.issue("eve", Role.NODE, addresses=["127.0.0.1", "localhost"])
+    )
+    server = await serve_scheduler(cluster=Recorder(), sessions=Echo(), listen="127.0.0.1:0", credentials=posing)
+    try:
+        async with ClusterClient.remote(
+            address=f"127.0.0.1:{server.port}", credentials=credentials("bob", Role.USER)
+        ) as client:
+            with pytest.raises((NotPermitted, Unavailable)):
+                await client.cluster_info()
+    finally:
+        await server.stop()
+
+
+async def test_scheduler_that_is_away_is_unavailable(credentials) -> None:
+    with sockets.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        async with ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER)) as client:
+            with pytest.raises(Unavailable, match=f"scheduler at {address} can't be reached"):
+                await client.cluster_info()
+
+
+async def test_port_in_use_is_a_conflict(scheduler, credentials) -> None:
+    _, address = scheduler
+    with pytest.raises(Conflict, match=f"can't listen on {address}"):
+        await serve_scheduler(
+            cluster=Recorder(), sessions=Echo(), listen=address, credentials=credentials("t", Role.SCHEDULER)
+        )
+
+
+async def test_session_carries_messages_both_ways(scheduler, credentials) -> None:
+    _, address = scheduler
+    async with open_session(address=address, credentials=credentials("alpha", Role.NODE)) as stream:
+        await stream.send(session_pb2.NodeMessage(outcome={"command_id": "c1"}))
+        message = await anext(aiter(stream))
+    assert message.refused.reason == "c1"
+
+
+async def test_session_ends_with_the_schedulers_error(scheduler, credentials) -> None:
+    _, address = scheduler
+    async with open_session(address=address, credentials=credentials("alpha", Role.NODE)) as stream:
+        await stream.send(session_pb2.NodeMessage(outcome={"command_id": "end"}))
+        with pytest.raises(Conflict, match="node alpha is known already"):
+            await anext(aiter(stream))
+
+
+async def test_session_needs_a_node_certificate(scheduler, credentials) -> None:
+    _, address = scheduler
+    async with open_session(address=address, credentials=credentials("bob", Role.USER)) as stream:
+        with pytest.raises(NotPermitted, match="may not call Session"):
+            await anext(aiter(stream))
+
+
+def name_by_uid(uid: int, _gid: int, _pid: int) -> Identity:
+    return Identity(name=f"uid{uid}", role=Role.USER)
+
+
+@pytest.fixture
+async def agent_socket(tmp_path: Path) -> AsyncIterator[tuple[Recorder, str, Callable[[], Awaitable[None]]]]:
+    handler, path = Recorder(), str(tmp_path / "agent.sock")
+    server = await serve_local(cluster=handler, socket=path, identify=name_by_uid)
+    yield handler, path, server.stop
+    await server.stop()
+
+
+async def test_local_caller_is_named_by_the_kernel(agent_socket) -> None:
+    _, path, _ = agent_socket
+    async with ClusterClient.local(socket=path) as client:
+        assert (await client.cluster_info()).node == f"uid{os.getuid()}"
+
+
+async def test_closing_the_stream_ends_the_hold(agent_socket) -> None:
+    handler, path, _ = agent_socket
+    async with ClusterClient.local(socket=path) as client:
+        events = client.hold(name="run", requests=Requests(), routes=(Route.LOCAL,))
+        event = await anext(events)
+        assert event.environment == {"A": "run"}
+        await events.aclose()
+        await handler.hold_closed.wait()
+
+
+async def test_closing_the_connection_ends_the_hold(agent_socket) -> None:
+    handler, path, _ = agent_socket
+    client = ClusterClient.local(socket=path)
+    events = client.hold(name="run", requests=Requests(), routes=(Route.LOCAL,))
+    await anext(events)
+    await client.close()
+    await handler.hold_closed.wait()
+
+
+async def test_second_agent_on_one_socket_is_refused(agent_socket) -> None:
+    _, path, _ = agent_socket
+    with pytest.raises(Conflict, match="another agent serves this socket"):
+        await serve_local(cluster=Recorder(), socket=path, identify=name_by_uid)
+
+
+async def test_socket_of_a_killed_agent_is_replaced(tmp_path) -> None:
+    path = tmp_path / "agent.sock"
+    with sockets.socket(sockets.AF_UNIX) as dead:
+        dead.bind(str(path))
+    server = await serve_local(cluster=Recorder(), socket=str(path), identify=name_by_uid)
+    async with ClusterClient.local(socket=str(path)) as client:
+        assert (await client.cluster_info()).term == 3
+    await server.stop()
+
+
+async def test_stopped_agent_leaves_nothing(agent_socket, tmp_path) -> None:
+    _, path, stop = agent_socket
+    async with ClusterClient.local(socket=path) as client:
+        await client.cluster_info()
+    await stop()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_missing_agent_is_unavailable(tmp_path) -> None:
+    async with ClusterClient.local(socket=str(tmp_path / "none.sock")) as client:
+        with pytest.raises(Unavailable, match="can't be reached"):
+            await client.cluster_info()
