@@ -66,25 +66,32 @@ PAIRS = [
     (STATUS, types_pb2.JobStatus),
     (NodeStatus(node=NODE, state=NodeState.LOST, free=RESOURCES, seen_s=2.5), types_pb2.NodeStatus),
     (
-        DeviceStatus(
-            device=DEVICE, node="a", state=DeviceState.LEASED, epoch=2, lease="L", job="1", used_by="u"
-        ),
+        DeviceStatus(device=DEVICE, node="a", state=DeviceState.LEASED, epoch=2, lease="L", job="1", used_by="u"),
         types_pb2.DeviceStatus,
     ),
     (LeaseStatus(lease=LEASE, state=LeaseState.PREPARED, expires_in_s=2.5, endpoint="h:1"), types_pb2.LeaseStatus),
     (
         ClusterInfo(
-            scheduler_version="1", term=2, lease_ttl_s=3.5, nodes=4, jobs_queued=5, jobs_running=6, node="a",
-            agent_version="7", scheduler_error="e",
+            scheduler_version="1",
+            term=2,
+            lease_ttl_s=3.5,
+            nodes=4,
+            jobs_queued=5,
+            jobs_running=6,
+            node="a",
+            agent_version="7",
+            scheduler_error="e",
         ),  # fmt: skip
         cluster_pb2.ClusterInfo,
     ),
     (LogChunk(data=b"\xff\x00", stream=2), cluster_pb2.LogChunk),
     (
         Telemetry(
-            cpu_busy_fraction=0.5, memory_used_bytes=1,
+            cpu_busy_fraction=0.5,
+            memory_used_bytes=1,
             devices=(DeviceTelemetry(device="GPU-1", busy_fraction=0.25, memory_used_bytes=9),),
-            network_receive_bytes_per_s=2.5, network_send_bytes_per_s=3.5,
+            network_receive_bytes_per_s=2.5,
+            network_send_bytes_per_s=3.5,
         ),  # fmt: skip
         session_pb2.Telemetry,
     ),
