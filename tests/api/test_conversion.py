@@ -81,7 +81,7 @@ PAIRS = [
             node="a",
             agent_version="7",
             scheduler_error="e",
-        ),  # fmt: skip
+        ),
         cluster_pb2.ClusterInfo,
     ),
     (LogChunk(data=b"\xff\x00", stream=2), cluster_pb2.LogChunk),
@@ -92,7 +92,7 @@ PAIRS = [
             devices=(DeviceTelemetry(device="GPU-1", busy_fraction=0.25, memory_used_bytes=9),),
             network_receive_bytes_per_s=2.5,
             network_send_bytes_per_s=3.5,
-        ),  # fmt: skip
+        ),
         session_pb2.Telemetry,
     ),
 ]

@@ -166,12 +166,11 @@ async def test_defect_tells_the_caller_no_more_than_that(scheduler, credentials)
 
 async def test_stream_ends_with_its_error(scheduler, credentials) -> None:
     _, address = scheduler
-    received = []
     async with ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER)) as client:
+        chunks = client.read_logs("7")
+        assert [await anext(chunks), await anext(chunks)] == [LogChunk(data=b"one"), LogChunk(data=b"two", stream=2)]
         with pytest.raises(Conflict, match="the log was cut"):
-            async for chunk in client.read_logs("7"):
-                received.append(chunk)
-    assert received == [LogChunk(data=b"one"), LogChunk(data=b"two", stream=2)]
+            await anext(chunks)
 
 
 async def test_abandoned_stream_is_closed_on_the_server(scheduler, credentials) -> None:
