@@ -1,0 +1,49 @@
+# What people type: make demo, make test.  Both build what they need first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= $(shell nproc)
+# nvcc from the PATH, else from the PyPI wheels of CUDA 13.
+NVCC_EXTRA := $(if $(shell command -v nvcc 2>/dev/null),,[nvcc])
+
+.PHONY: help build native demo test lint check-lab campaign fuzz-smoke asan clean
+
+help:
+	@echo 'make demo         start a cluster on this machine, run CUDA programs on a node without a GPU, stop it'
+	@echo 'make test         all tests that can run here (at most ten minutes)'
+	@echo 'make build        the virtual environment in .venv with the farbus command, and the native parts'
+	@echo 'make lint         ruff, mypy and the import contracts alone'
+	@echo 'make asan         the native tests under the address and undefined-behaviour sanitizers'
+	@echo 'make fuzz-smoke   each fuzzer for 30 s'
+	@echo 'make clean        remove everything that was built'
+
+build: $(VENV)/.stamp native
+
+$(VENV)/.stamp: pyproject.toml setup.py .ci/prerequisites
+	@PYTHON=$(PYTHON) .ci/prerequisites
+	@echo 'farbus: making the virtual environment in $(VENV)'
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1' 'setuptools>=77' 'cffi>=1.17'
+	@FARBUS_SKIP_FFI=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.$(NVCC_EXTRA)' --group dev
+	@touch $@
+
+native: $(VENV)/.stamp
+	@$(MAKE) --no-print-directory -s -j$(JOBS) -C native
+	@$(BIN)/python native/ffi_build.py
+
+demo: build
+	@$(BIN)/farbus demo
+
+test: build
+	@$(BIN)/python -m pytest -q
+
+lint: build
+	@$(BIN)/python -m pytest -q tests/test_repository.py
+
+asan fuzz-smoke: build
+	@$(MAKE) --no-print-directory -C native $@
+
+clean:
+	@rm -rf $(VENV) build dist *.egg-info native/build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	@rm -f remoting/_server*.so remoting/_client*.so
