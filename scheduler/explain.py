@@ -100,11 +100,11 @@ def _nearest(cluster: Cluster, free: Integers, allowed: Flags, group: TaskGroup,
     missing = int(short[node, column])
     name = cluster.names[node]
     form = format_cpu if column == CPU else format_bytes
-    noun = {CPU: "CPUs", MEMORY: "memory"}[column]
-    of = " of" if column == MEMORY else ""
+    amount = form(int(demand[column]))
+    noun = "of memory" if column == MEMORY else "CPU" if amount == "1" else "CPUs"
     has = form(int(free[node, column]))
     only = f"node {name}" if group.node else f"the closest node, {name},"
-    message = f"a task of group {group.name} needs {form(int(demand[column]))}{of} {noun}; {only} has {has}"
+    message = f"a task of group {group.name} needs {amount} {noun}; {only} has {has}"
     message += " in all" if permanent else f" free: {form(missing)} short"
     return Miss(
         phase=COMPUTE,
@@ -138,7 +138,7 @@ def device_miss(cluster: Cluster, need: DeviceNeed, total: Integers, free: Integ
 
 
 def _device_miss(cluster: Cluster, need: DeviceNeed, there: Integers, *, spans: bool, permanent: bool) -> Miss | None:
-    has = "has" if permanent else "has free"
+    suited = "" if permanent else " that suit and are free"
     usable = there.copy()
     if need.site >= 0 and not need.remote:
         usable[:] = 0
@@ -159,9 +159,8 @@ def _device_miss(cluster: Cluster, need: DeviceNeed, there: Integers, *, spans: 
         )
 
     if amount < wanted:
-        fitting_text = "" if permanent else " that fit"
         return miss(
-            f"{_devices(wanted, need.noun)}{fitting_text} wanted, {where} {has} {amount}: {wanted - amount} short",
+            f"{_devices(wanted, need.noun)} wanted; {where} has {amount}{suited}: {wanted - amount} short",
             wanted - amount,
         )
     bundles = int((usable // need.count).sum())
@@ -176,10 +175,27 @@ def _device_miss(cluster: Cluster, need: DeviceNeed, there: Integers, *, spans: 
         )
     return miss(
         f"{_devices(need.count, need.noun)} on one node wanted for each of {_tasks(need.tasks)}; "
-        f"{where} {has} them for {bundles}",
+        f"{where} has them for {bundles}{'' if permanent else ' now'}",
         need.tasks - bundles,
     )
 
 
 def _devices(count: int, noun: str) -> str:
     return f"1 {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def next_best(cluster: Cluster, chosen: int, cost: int, places: Integers, costs: Integers) -> str:
+    """Name the alternative to node ``chosen`` among ``places``: the next dearer, or a cheaper one that was full.
+
+    Costs are in thousandths; the answer is empty when there was no other place.
+    """
+    other = places != chosen
+    places, costs = places[other], costs[other]
+    if not len(places):
+        return ""
+    dearer = np.flatnonzero(costs >= cost)
+    if len(dearer):
+        best = dearer[np.argmin(costs[dearer])]
+        return f"next best {cluster.names[places[best]]} at {int(costs[best]) / 1000:g}"
+    best = np.argmin(costs)
+    return f"cheaper ones such as {cluster.names[places[best]]} at {int(costs[best]) / 1000:g} were full"

@@ -19,7 +19,7 @@ import numpy as np
 from farbus.model.decision import PendingJob
 from farbus.model.job import Miss, TaskGroup
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
-from farbus.scheduler.explain import compute_miss
+from farbus.scheduler.explain import compute_miss, next_best
 from farbus.scheduler.phases.base import (
     ANYWHERE,
     FAR,
@@ -153,22 +153,14 @@ class ComputeDesk(Desk):
 
     def alternatives(self, award: Award) -> str:
         """Name the next best node."""
-        shape = award.source.shape
-        offers = self._first_offers.get(shape, [])
-        best: tuple[int, int] | None = None
-        for offer in offers:
-            usable = np.flatnonzero(offer.capacity > 0)
-            usable = usable[usable != award.place]
-            if len(usable):
-                place = int(usable[np.argmin(offer.cost[usable])])
-                candidate = (int(offer.cost[place]), place)
-                best = min(best, candidate) if best else candidate
         name = self.cluster.names[award.place]
         if award.source.site >= 0:
             return f"{name} because the job names it"
-        if best is None:
-            return f"{name}, the only node with room (cost {award.cost / 1000:g})"
-        return f"{name} at cost {award.cost / 1000:g} (next best {self.cluster.names[best[1]]} at {best[0] / 1000:g})"
+        offers = self._first_offers[award.source.shape]
+        places = [np.flatnonzero(offer.capacity > 0) for offer in offers]
+        costs = [offer.cost[rows] for offer, rows in zip(offers, places, strict=True)]
+        other = next_best(self.cluster, award.place, award.cost, np.concatenate(places), np.concatenate(costs))
+        return f"{name} at cost {award.cost / 1000:g} ({other or 'the only node with room'})"
 
     def misses(self, pending: PendingJob) -> list[Miss]:
         """Return why the groups of a job find no node."""

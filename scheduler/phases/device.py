@@ -24,7 +24,7 @@ from farbus.model.decision import PendingJob
 from farbus.model.device import DeviceKind, Route
 from farbus.model.job import DevicePlacement, Miss, TaskGroup
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
-from farbus.scheduler.explain import DeviceNeed, device_miss
+from farbus.scheduler.explain import DeviceNeed, device_miss, next_best
 from farbus.scheduler.phases.base import (
     FAR,
     NEAR,
@@ -345,11 +345,9 @@ class DeviceDesk(Desk):
         if offer is None:
             return f"{text} (the job allows no other route)"
         usable = np.flatnonzero(offer.capacity > 0)
-        usable = usable[(usable != award.place) & (usable != award.source.site)]
-        if not len(usable):
-            return f"{text} (no other node could lend)"
-        best = int(usable[np.argmin(offer.cost[usable])])
-        return f"{text} (next best: remote from {self.cluster.names[best]} at {int(offer.cost[best]) / 1000:g})"
+        usable = usable[usable != award.source.site]
+        other = next_best(self.cluster, award.place, award.cost, usable, offer.cost[usable])
+        return f"{text} ({f'remote: {other}' if other else 'no other node could lend'})"
 
     def misses(self, pending: PendingJob) -> list[Miss]:
         """Return why the groups of a job find no devices."""
