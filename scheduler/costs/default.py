@@ -1,0 +1,55 @@
+"""The default policy: pack, keep devices for those who need them, prefer what is local."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from farbus.scheduler.costs.policy import Integers, Policy, to_cost
+from farbus.scheduler.phases.cluster import Cluster
+
+PACKING = 1.0
+"""Cost of a node that would stay all but empty; a node that the task fills exactly costs nothing."""
+
+SPARE_DEVICES = 0.5
+"""Cost of putting a task that needs no device beside free ones, which would be stranded without processors."""
+
+FRAGMENT = 0.3
+"""Greatest cost of breaking into a large set of free devices: KubeComp's best fit, turned from a score to a cost."""
+
+REMOTE = 2.0
+"""Cost of a remote device: more than packing, stranding and fragmenting together, so that local wins where it can."""
+
+OTHER_RACK = 0.2
+"""Cost of a device in another rack."""
+
+
+class DefaultPolicy(Policy):
+    """Best fit for processor and memory, local before remote devices, small remainders before large sets."""
+
+    name = "default"
+
+    def node_cost(
+        self, cluster: Cluster, free: Integers, demand: tuple[int, int], spare: Integers, subject: Hashable
+    ) -> Integers:
+        """Return the mean share of the node that stays free, with a charge for stranding devices."""
+        del subject
+        left = (free - np.array(demand, np.int64)).clip(min=0)
+        share = left / cluster.capacity.clip(min=1)
+        return to_cost(PACKING * share.mean(axis=1) + SPARE_DEVICES * (spare > 0))
+
+    def near_cost(self, wanted: int, available: Integers, subject: Hashable) -> Integers:
+        """Return KubeComp's best fit (eq. 1): nothing for a set that is used up, more the more is left over."""
+        del subject
+        return to_cost(FRAGMENT * _left_over(wanted, available))
+
+    def far_cost(self, cluster: Cluster, wanted: int, available: Integers, site: int, subject: Hashable) -> Integers:
+        """Return the remote charge, best fit among the lenders, and a little for another rack."""
+        del subject
+        away = cluster.rack != site
+        return to_cost(REMOTE + FRAGMENT * _left_over(wanted, available) + OTHER_RACK * away)
+
+
+def _left_over(wanted: int, available: Integers) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return 1.0 - wanted / np.maximum(available, max(wanted, 1))

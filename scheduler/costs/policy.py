@@ -1,0 +1,88 @@
+"""What a policy answers: who comes first, and what each way of serving a task costs.
+
+Costs are int64 in thousandths of DRMaestro's normalised utility cost, where 1
+is the cost of finishing exactly at the goal (eq. 7 with preference 1).  They
+are never negative; :data:`FORBIDDEN` in an array of costs means that there is
+no arc at all.  Costs are made from floats by :func:`to_cost` alone.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from farbus.model.decision import PendingJob
+from farbus.model.job import TaskGroup
+from farbus.scheduler.phases.cluster import Cluster
+
+Integers = npt.NDArray[np.int64]
+
+SCALE = 1000
+"""Costs are thousandths."""
+
+MAX_COST = 10**9
+"""Dearest arc, in thousandths: keeps every network inside the solver's range of costs."""
+
+FORBIDDEN = -1
+"""In an array of costs: no arc."""
+
+AGING_ROUNDS = 100
+"""A job gains one step of priority for every so many rounds that it waited though it alone would have fitted."""
+
+
+def to_cost(values: npt.NDArray[np.floating[Any]]) -> Integers:
+    """Scale costs to thousandths, half to even; the solver would cut floats in silence."""
+    assert np.isfinite(values).all(), "a cost is not a number"
+    scaled: Integers = np.rint(values * SCALE).clip(0, MAX_COST).astype(np.int64)
+    return scaled
+
+
+class Policy(abc.ABC):
+    """Prices of one scheduling policy.  Everything here is pure: arrays in, arrays out; M is the number of nodes."""
+
+    name: str
+
+    def rank(self, pending: Sequence[PendingJob]) -> list[tuple[PendingJob, int]]:
+        """Return the jobs, first come first, each with its tier of urgency (greater is more urgent).
+
+        Priority first, raised by one for every :data:`AGING_ROUNDS` waited;
+        then the longest wait, as DRMaestro's queue (Algorithm 1); then the
+        earlier submission; the job's id last, so that the order is total.
+        """
+        urgency = {
+            job.job.id: (job.job.priority + job.rounds_waited // AGING_ROUNDS, job.rounds_waited) for job in pending
+        }
+        tiers = {value: number for number, value in enumerate(sorted(set(urgency.values())))}
+        ordered = sorted(pending, key=lambda job: (-tiers[urgency[job.job.id]], job.job.submitted_at, job.job.id))
+        return [(job, tiers[urgency[job.job.id]]) for job in ordered]
+
+    def subject(self, pending: PendingJob, group: TaskGroup) -> Hashable:
+        """Return what else, beyond requests, tells tasks apart in cost: equal subjects share aggregators."""
+        del pending, group
+        return None
+
+    def sites(self, cluster: Cluster) -> Integers:
+        """Return, shape (M,), what tells client nodes apart in the cost of remote devices: equal sites share arcs."""
+        return cluster.rack
+
+    @abc.abstractmethod
+    def node_cost(
+        self, cluster: Cluster, free: Integers, demand: tuple[int, int], spare: Integers, subject: Hashable
+    ) -> Integers:
+        """Return the cost, shape (M,), of one more task of ``demand`` (thousandths of processors, bytes) per node.
+
+        ``free`` is int64 of shape (M, 2); ``spare`` counts free devices that
+        the task does not use.
+        """
+
+    @abc.abstractmethod
+    def near_cost(self, wanted: int, available: Integers, subject: Hashable) -> Integers:
+        """Return the cost, shape (M,), of ``wanted`` devices of the task's own node, where ``available`` fit."""
+
+    @abc.abstractmethod
+    def far_cost(self, cluster: Cluster, wanted: int, available: Integers, site: int, subject: Hashable) -> Integers:
+        """Return the cost, shape (M,), of ``wanted`` devices lent by each node to a client at ``site``."""

@@ -1,0 +1,203 @@
+"""Phase 1: processor and memory.  Decides the node, with an eye on what later phases can bring there.
+
+A group of equal tasks is one want.  Its shape is its requests, labels and
+what later phases look ahead to; groups of one shape share an aggregator whose
+arcs lead to every node where a task fits.  A group bound to a node has
+preference arcs to it alone.  Each node has up to two arcs per shape: *near*,
+for as many tasks as its own free devices can serve, and *far* for the rest,
+dearer by what devices from elsewhere cost (convex, hence exact in a flow).
+This is DRMaestro's translation of preferences between phases, looking forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from farbus.model.decision import PendingJob
+from farbus.model.job import Miss, TaskGroup
+from farbus.scheduler.costs.policy import FORBIDDEN, Policy
+from farbus.scheduler.explain import compute_miss, next_best
+from farbus.scheduler.phases.base import (
+    ANYWHERE,
+    FAR,
+    NEAR,
+    NOWHERE,
+    Arc,
+    Award,
+    Desk,
+    Flags,
+    Integers,
+    Offer,
+    Outlook,
+    Phase,
+    Source,
+    Want,
+    Work,
+)
+from farbus.scheduler.phases.cluster import CPU, MAX_UNITS, MEMORY, Cluster, fitting
+
+
+@dataclass(frozen=True, slots=True)
+class TaskShape:
+    """What tells the tasks of phase 1 apart; ``keys`` are those of the later phases' outlooks, by their number."""
+
+    cpu_milli: int
+    memory_bytes: int
+    labels: tuple[tuple[str, str], ...]
+    keys: tuple[tuple[int, Hashable], ...]
+    subject: Hashable
+
+
+class ComputePhase(Phase):
+    """Processor and memory, as a plug-in of the round."""
+
+    name = "compute"
+
+    def open(self, cluster: Cluster, policy: Policy, later: Sequence[Desk]) -> Desk:
+        """Return the desk for one round."""
+        return ComputeDesk(cluster=cluster, policy=policy, later=later)
+
+
+@dataclass(slots=True)
+class ComputeDesk(Desk):
+    """Free processors and memory during one round."""
+
+    cluster: Cluster
+    policy: Policy
+    later: Sequence[Desk]
+    free: Integers = field(init=False)
+    phase: str = field(default="compute", init=False)
+    _first_offers: dict[Hashable, list[Offer]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.free = self.cluster.free.copy()
+
+    def wants(self, work: Work) -> list[Want]:
+        """Return one want per group of tasks."""
+        pending = work.pending
+        return [
+            Want(work, number, self.source(pending, group), group.count)
+            for number, group in enumerate(pending.job.groups)
+        ]
+
+    def source(self, pending: PendingJob, group: TaskGroup) -> Source:
+        """Return where the flow of ``group`` begins."""
+        requests = group.requests
+        keys = []
+        for number, desk in enumerate(self.later):
+            key = desk.outlook_key(pending, group)
+            if key is not None:
+                keys.append((number, key))
+        shape = TaskShape(
+            requests.cpu_milli,
+            requests.memory_bytes,
+            tuple(sorted(group.labels.items())),
+            tuple(keys),
+            self.policy.subject(pending, group),
+        )
+        if group.node:
+            return Source(shape, self.cluster.index.get(group.node, NOWHERE), None)
+        return Source(shape, ANYWHERE, shape)
+
+    def offers(self, source: Source) -> Sequence[Offer]:
+        """Return a near and a far arc to every node where a task fits."""
+        shape = source.shape
+        assert isinstance(shape, TaskShape)
+        offers = self._offers(shape)
+        self._first_offers.setdefault(shape, offers)
+        return offers
+
+    def arcs(self, source: Source) -> Sequence[Arc]:
+        """Return the arcs of a group that is bound to one node."""
+        if source.site < 0:
+            return ()
+        return [
+            Arc(source.site, offer.tier, int(offer.capacity[source.site]), int(offer.cost[source.site]))
+            for offer in self.offers(source)
+            if offer.capacity[source.site] > 0
+        ]
+
+    def limit(self, source: Source) -> int:
+        """Return the number of tasks that the scarcest later phase could serve."""
+        return min((look.total for look in self._outlooks(source.shape)), default=MAX_UNITS)
+
+    def take(self, source: Source, place: int, tier: int, count: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
+        """Reserve processors and memory; near units also pencil the node's devices in."""
+        shape = source.shape
+        assert isinstance(shape, TaskShape)
+        room = self.free[place]
+        if shape.cpu_milli:
+            count = min(count, int(room[CPU]) // shape.cpu_milli)
+        if shape.memory_bytes:
+            count = min(count, int(room[MEMORY]) // shape.memory_bytes)
+        if tier == NEAR and count and shape.keys:
+            count = min(count, *(self.later[number].near_room(key, place) for number, key in shape.keys))
+            for number, key in shape.keys:
+                self.later[number].pencil(key, place, count)
+        room[CPU] -= count * shape.cpu_milli
+        room[MEMORY] -= count * shape.memory_bytes
+        return count, ()
+
+    def give_back(self, award: Award) -> None:
+        """Free processors and memory again."""
+        shape = award.source.shape
+        assert isinstance(shape, TaskShape)
+        self.free[award.place, CPU] += award.count * shape.cpu_milli
+        self.free[award.place, MEMORY] += award.count * shape.memory_bytes
+        if award.tier == NEAR:
+            for number, key in shape.keys:
+                self.later[number].pencil(key, award.place, -award.count)
+
+    def alternatives(self, award: Award) -> str:
+        """Name the next best node."""
+        name = self.cluster.names[award.place]
+        if award.source.site >= 0:
+            return f"{name} because the job names it"
+        offers = self._first_offers[award.source.shape]
+        places = [np.flatnonzero(offer.capacity > 0) for offer in offers]
+        costs = [offer.cost[rows] for offer, rows in zip(offers, places, strict=True)]
+        other = next_best(self.cluster, award.place, award.cost, np.concatenate(places), np.concatenate(costs))
+        return f"{name} at cost {award.cost / 1000:g} ({other or 'the only node with room'})"
+
+    def misses(self, pending: PendingJob) -> list[Miss]:
+        """Return why the groups of a job find no node."""
+        found = []
+        for group in pending.job.groups:
+            miss = compute_miss(self.cluster, self.free, group)
+            if miss is not None:
+                found.append(miss)
+        return found
+
+    def _outlooks(self, shape: Hashable) -> list[Outlook]:
+        assert isinstance(shape, TaskShape)
+        return [self.later[number].outlook(key) for number, key in shape.keys]
+
+    def _offers(self, shape: TaskShape) -> list[Offer]:
+        fit = fitting(self.free, shape.cpu_milli, shape.memory_bytes)
+        fit[~self.cluster.labelled(shape.labels)] = 0
+        looks = self._outlooks(shape)
+        used = {number for number, _ in shape.keys}
+        spare = np.zeros(self.cluster.size, np.int64)
+        for number, desk in enumerate(self.later):
+            if number not in used:
+                spare += desk.spare()
+        demand = (shape.cpu_milli, shape.memory_bytes)
+        cost = self.policy.node_cost(self.cluster, self.free, demand, spare, shape.subject)
+        near, near_cost = fit, cost
+        far: Flags = np.ones(self.cluster.size, bool) if looks else np.zeros(self.cluster.size, bool)
+        far_cost = cost
+        for look in looks:
+            near = np.minimum(near, look.near)
+            near_cost = near_cost + look.near_cost
+            # A phase without a way from afar serves near tasks only; with one, near is still its cheaper way.
+            far = far & look.far
+            far_cost = far_cost + look.far_cost
+        near = np.where(cost == FORBIDDEN, 0, near)
+        offers = [Offer(NEAR, near, near_cost)]
+        if looks:
+            rest = np.where(far & (cost != FORBIDDEN), fit - near, 0)
+            offers.append(Offer(FAR, rest, far_cost))
+        return offers

@@ -1,0 +1,375 @@
+"""Phases of devices: bundles of whole devices, from the task's own node or lent by another.
+
+The node of each task is decided (phase 1); this phase decides its devices.
+All devices of one task are one *bundle*: it goes to one node as a unit, never
+split by the flow, because a flow of sizes would split it (unsplittable flow
+is NP-hard; the facts, pitfalls).  Tasks of one node and request share a
+source with parallel routes: a preference arc to their own node (local) and an
+aggregator to all lenders (remote).  A bundle larger than any one node has is
+served device by device, and may then come from several lenders.
+
+A new kind of device is a subclass of :class:`DevicePhase`; see
+docs/scheduling.md for one written out.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from farbus.model.decision import PendingJob
+from farbus.model.device import DeviceKind, Route
+from farbus.model.job import DevicePlacement, Miss, TaskGroup
+from farbus.scheduler.costs.policy import FORBIDDEN, Policy
+from farbus.scheduler.explain import DeviceNeed, device_miss, next_best
+from farbus.scheduler.phases.base import (
+    FAR,
+    NEAR,
+    Arc,
+    Award,
+    Desk,
+    Flags,
+    Integers,
+    Offer,
+    Outlook,
+    Phase,
+    Source,
+    Want,
+    Work,
+)
+from farbus.scheduler.phases.cluster import MAX_UNITS, Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """What one task wants: ``count`` devices for which ``filter`` holds, by one of ``routes``."""
+
+    count: int
+    filter: Hashable
+    routes: frozenset[Route]
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """What tells groups apart at the desk."""
+
+    request: DeviceRequest
+    subject: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class _Bundle:
+    """What one unit of flow is: ``size`` devices."""
+
+    key: _Key
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """An aggregator: all lenders of a zone for clients of one site; ``without`` is a node that may not lend."""
+
+    bundle: _Bundle
+    site: int
+    zone: int
+    without: int
+
+
+class DevicePhase(Phase):
+    """One kind of device as a plug-in of the round: what a group wants, and which devices will do."""
+
+    kind: DeviceKind
+    noun: str
+    """What a person calls the device: ``GPU``."""
+
+    @abc.abstractmethod
+    def request(self, pending: PendingJob, group: TaskGroup) -> DeviceRequest | None:
+        """Return what each task of ``group`` wants; None for nothing."""
+
+    @abc.abstractmethod
+    def matches(self, cluster: Cluster, wanted: Hashable) -> Flags:
+        """Return, shape (D,), which devices of the cluster satisfy the filter ``wanted``, free or not."""
+
+    def explain_filter(self, cluster: Cluster, wanted: Hashable) -> Miss | None:
+        """Say why no device of the cluster satisfies ``wanted``."""
+        del cluster
+        return Miss(
+            phase=self.name,
+            resource=self.noun,
+            message=f"no {self.noun} of the cluster is what the job wants ({wanted})",
+            permanent=True,
+        )
+
+    def zones(self, cluster: Cluster) -> Integers:
+        """Return, shape (M,), which nodes can lend to each other: those of one zone; a negative zone lends nothing."""
+        return np.zeros(cluster.size, np.int64)
+
+    def open(self, cluster: Cluster, policy: Policy, later: Sequence[Desk]) -> Desk:
+        """Return the desk for one round."""
+        del later
+        return DeviceDesk(kind=self, cluster=cluster, policy=policy)
+
+
+@dataclass(slots=True)
+class _Stock:
+    """Devices that one filter accepts: which, how many of them each node has, and how many are free there."""
+
+    accepted: Flags
+    total: Integers
+    free: Integers
+
+
+@dataclass(slots=True)
+class DeviceDesk(Desk):
+    """Free devices of one kind during one round."""
+
+    kind: DevicePhase
+    cluster: Cluster
+    policy: Policy
+    phase: str = field(init=False)
+    _free: Flags = field(init=False)
+    _zones: Integers = field(init=False)
+    _sites: Integers = field(init=False)
+    _areas: list[tuple[int, int, Integers]] = field(init=False)
+    _pencilled: Integers = field(init=False)
+    _all: _Stock = field(init=False)
+    _stocks: dict[Hashable, _Stock] = field(default_factory=dict, init=False)
+    _first_offers: dict[Hashable, Offer] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.phase = self.kind.name
+        self._free = self.cluster.device_free.copy()
+        self._zones = self.kind.zones(self.cluster)
+        self._sites = self.policy.sites(self.cluster)
+        pairs, area = np.unique(np.stack((self._zones, self._sites), axis=1), axis=0, return_inverse=True)
+        self._areas = [
+            (zone, site, np.flatnonzero(area == number))
+            for number, (zone, site) in enumerate(pairs.tolist())
+            if zone >= 0
+        ]
+        self._pencilled = np.zeros(self.cluster.size, np.int64)
+        of_kind = np.array([device.kind == self.kind.kind for device in self.cluster.devices], bool)
+        self._all = self._count(of_kind)
+
+    # What is there.
+
+    def _count(self, accepted: Flags) -> _Stock:
+        nodes, size = self.cluster.device_node, self.cluster.size
+        return _Stock(
+            accepted,
+            np.bincount(nodes[accepted], minlength=size).astype(np.int64),
+            np.bincount(nodes[accepted & self._free], minlength=size).astype(np.int64),
+        )
+
+    def stock(self, wanted: Hashable) -> _Stock:
+        """Return the devices that the filter ``wanted`` accepts."""
+        found = self._stocks.get(wanted)
+        if found is None:
+            accepted = self._all.accepted & self.kind.matches(self.cluster, wanted)
+            found = self._stocks[wanted] = self._count(accepted)
+        return found
+
+    def spare(self) -> Integers:
+        """Return how many devices are free and not pencilled in on each node."""
+        return self._all.free - self._pencilled
+
+    def spans(self, request: DeviceRequest) -> bool:
+        """Say whether a bundle must come from several nodes: when none has so many devices, free or not."""
+        if Route.REMOTE not in request.routes:
+            return False
+        return int(self.stock(request.filter).total.max(initial=0)) < request.count
+
+    # The phase before asks what to expect.
+
+    def outlook_key(self, pending: PendingJob, group: TaskGroup) -> Hashable | None:
+        """Return request and subject of the group."""
+        request = self.kind.request(pending, group)
+        return None if request is None else _Key(request, self.policy.subject(pending, group))
+
+    def outlook(self, key: Hashable) -> Outlook:
+        """Return for each node whether its own devices would do, or others' could be lent to it."""
+        assert isinstance(key, _Key)
+        request, stock = key.request, self.stock(key.request.filter)
+        wanted = request.count
+        near = np.zeros(self.cluster.size, np.int64)
+        spans = self.spans(request)
+        if Route.LOCAL in request.routes and not spans:
+            near = np.minimum(stock.free, self.spare()).clip(min=0) // wanted
+        near_cost = self.policy.near_cost(wanted, stock.free, key.subject)
+        near = np.where(near_cost == FORBIDDEN, 0, near)
+        far = np.zeros(self.cluster.size, bool)
+        far_cost = np.zeros(self.cluster.size, np.int64)
+        if Route.REMOTE in request.routes:
+            self._look_far(key, spans, far, far_cost)
+        total = int(stock.free.sum()) // wanted if spans else int((stock.free // wanted).sum())
+        return Outlook(near, near_cost, far, far_cost, total)
+
+    def _look_far(self, key: _Key, spans: bool, far: Flags, far_cost: Integers) -> None:
+        """Fill in for each client node whether the others of its zone can lend, and the least that costs."""
+        request, free = key.request, self.stock(key.request.filter).free
+        size = 1 if spans else request.count
+        for zone, site, rows in self._areas:
+            cost = self.policy.far_cost(self.cluster, size, free, site, key.subject)
+            lends = (self._zones == zone) & (free >= size) & (cost != FORBIDDEN)
+            if not lends.any():
+                continue
+            # Nobody lends to itself: what counts for a client is what the others have.
+            bundles = np.where(lends, free // size, 0)
+            others = int(bundles.sum()) - bundles[rows]
+            far[rows] = others >= (request.count if spans else 1)
+            far_cost[rows] = int(cost[lends].min()) * (request.count if spans else 1)
+
+    def near_room(self, key: Hashable, place: int) -> int:
+        """Return how many tasks the devices of ``place`` could still serve."""
+        assert isinstance(key, _Key)
+        free = min(int(self.stock(key.request.filter).free[place]), int(self._all.free[place] - self._pencilled[place]))
+        return max(free, 0) // key.request.count
+
+    def pencil(self, key: Hashable, place: int, count: int) -> None:
+        """Keep devices in mind for tasks that phase 1 put beside them."""
+        assert isinstance(key, _Key)
+        self._pencilled[place] = max(0, int(self._pencilled[place]) + count * key.request.count)
+
+    def clear_pencil(self) -> None:
+        """Forget what was kept in mind: the real bundles come now."""
+        self._pencilled[:] = 0
+
+    # The market asks for the network.
+
+    def wants(self, work: Work) -> list[Want]:
+        """Return one want per group and node that phase 1 chose."""
+        found: dict[tuple[int, int], Want] = {}
+        for award in work.awarded("compute"):
+            group = work.pending.job.groups[award.group]
+            key = self.outlook_key(work.pending, group)
+            if key is None:
+                continue
+            assert isinstance(key, _Key)
+            spans = self.spans(key.request)
+            units = award.count * key.request.count if spans else award.count
+            want = found.get((award.group, award.place))
+            if want is None:
+                source = self._source(key, award.place, spans)
+                found[award.group, award.place] = Want(work, award.group, source, units)
+            else:
+                want.count += units
+        return list(found.values())
+
+    def _source(self, key: _Key, site: int, spans: bool) -> Source:
+        bundle = _Bundle(key, 1 if spans else key.request.count)
+        if Route.REMOTE not in key.request.routes or self._zones[site] < 0:
+            return Source(bundle, site, None)
+        # Where the own node's devices may be used directly, no optimal flow leads back to it through the
+        # aggregator; where they may not, it must be kept out of it.
+        direct = Route.LOCAL in key.request.routes and not spans
+        has = int(self.stock(key.request.filter).total[site]) > 0
+        without = site if has and not direct else -1
+        return Source(bundle, site, _Pool(bundle, int(self._sites[site]), int(self._zones[site]), without))
+
+    def arcs(self, source: Source) -> Sequence[Arc]:
+        """Return the local route: the task's own node."""
+        bundle, site = source.shape, source.site
+        assert isinstance(bundle, _Bundle)
+        request = bundle.key.request
+        if Route.LOCAL not in request.routes or bundle.size != request.count:
+            return ()
+        free = self.stock(request.filter).free[site : site + 1]
+        cost = int(self.policy.near_cost(request.count, free, bundle.key.subject)[0])
+        capacity = int(free[0]) // bundle.size
+        return () if cost == FORBIDDEN or not capacity else (Arc(site, NEAR, capacity, cost),)
+
+    def offers(self, source: Source) -> Sequence[Offer]:
+        """Return the remote route: all lenders of the zone."""
+        pool = source.pool
+        assert isinstance(pool, _Pool)
+        bundle = pool.bundle
+        free = self.stock(bundle.key.request.filter).free
+        cost = self.policy.far_cost(self.cluster, bundle.size, free, pool.site, bundle.key.subject)
+        capacity = np.where((self._zones == pool.zone) & (cost != FORBIDDEN), free // bundle.size, 0)
+        if pool.without >= 0:
+            capacity[pool.without] = 0
+        offer = Offer(FAR, np.minimum(capacity, MAX_UNITS), cost)
+        self._first_offers.setdefault(pool, offer)
+        return (offer,)
+
+    def take(self, source: Source, place: int, tier: int, count: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
+        """Reserve whole bundles: the least devices of ``place`` that will do."""
+        del tier
+        bundle = source.shape
+        assert isinstance(bundle, _Bundle)
+        start, end = int(self.cluster.device_start[place]), int(self.cluster.device_start[place + 1])
+        accepted = self.stock(bundle.key.request.filter).accepted[start:end] & self._free[start:end]
+        rows = (np.flatnonzero(accepted) + start).tolist()
+        count = min(count, len(rows) // bundle.size)
+        grants = tuple(tuple(rows[n * bundle.size : (n + 1) * bundle.size]) for n in range(count))
+        self._mark(rows[: count * bundle.size], False)
+        return count, grants
+
+    def give_back(self, award: Award) -> None:
+        """Free the devices again."""
+        self._mark([row for grant in award.grants for row in grant], True)
+
+    def _mark(self, rows: Sequence[int], free: bool) -> None:
+        step = 1 if free else -1
+        for row in rows:
+            assert self._free[row] != free, f"device {self.cluster.devices[row].id} is given out twice"
+            self._free[row] = free
+            place = self.cluster.device_node[row]
+            for stock in (self._all, *self._stocks.values()):
+                if stock.accepted[row]:
+                    stock.free[place] += step
+
+    # People ask.
+
+    def device_placements(self, award: Award) -> list[tuple[DevicePlacement, ...]]:
+        """Return devices, their node and route for each bundle."""
+        route = Route.LOCAL if award.place == award.source.site else Route.REMOTE
+        node = self.cluster.names[award.place]
+        return [
+            tuple(DevicePlacement(device=self.cluster.devices[row].id, node=node, route=route) for row in grant)
+            for grant in award.grants
+        ]
+
+    def alternatives(self, award: Award) -> str:
+        """Name the route, and what the next best one would have cost."""
+        bundle = award.source.shape
+        assert isinstance(bundle, _Bundle)
+        noun = f"{bundle.size} {self.kind.noun}{'s' if bundle.size != 1 else ''}"
+        local = award.place == award.source.site
+        lender = "" if local else f" from {self.cluster.names[award.place]}"
+        text = f"{noun} {'local' if local else 'remote'}{lender} at cost {award.cost / 1000:g}"
+        offer = self._first_offers.get(award.source.pool)
+        if offer is None:
+            return f"{text} (the job allows no other route)"
+        usable = np.flatnonzero(offer.capacity > 0)
+        usable = usable[usable != award.source.site]
+        other = next_best(self.cluster, award.place, award.cost, usable, offer.cost[usable])
+        return f"{text} ({f'remote: {other}' if other else 'no other node could lend'})"
+
+    def misses(self, pending: PendingJob) -> list[Miss]:
+        """Return why the groups of a job find no devices."""
+        found = []
+        for group in pending.job.groups:
+            request = self.kind.request(pending, group)
+            if request is None:
+                continue
+            stock = self.stock(request.filter)
+            if not stock.total.any():
+                miss = self.kind.explain_filter(self.cluster, request.filter)
+            else:
+                need = DeviceNeed(
+                    phase=self.phase,
+                    noun=self.kind.noun,
+                    count=request.count,
+                    tasks=group.count,
+                    site=self.cluster.index.get(group.node, -1),
+                    local=Route.LOCAL in request.routes,
+                    remote=Route.REMOTE in request.routes,
+                )
+                miss = device_miss(self.cluster, need, stock.total, stock.free)
+            if miss is not None:
+                found.append(miss)
+        return found

@@ -1,0 +1,285 @@
+"""One scheduling round: what is free and who waits in, who goes where and why not out.
+
+:func:`decide` is a pure function of values.  It opens one desk per phase and
+lets the phases serve all jobs in turn; a job that a later phase cannot serve
+gives back what earlier phases took, and the jobs that are left go through the
+phases again for as long as that places any (*refill*).  Jobs are whole: all
+tasks of all groups, or none.  Optimality is per solve, and certified.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, RoundReport, Snapshot
+from farbus.model.job import DevicePlacement, Miss, TaskPlacement
+from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI
+from farbus.scheduler.costs.policy import Policy
+from farbus.scheduler.phases import cluster as columns
+from farbus.scheduler.phases.base import Desk, Phase, Work
+from farbus.scheduler.phases.cluster import MAX_UNITS, Cluster
+from farbus.scheduler.phases.compute import ComputePhase
+from farbus.scheduler.phases.gpu import GpuPhase
+from farbus.scheduler.phases.market import Tally, give_back, serve
+
+PHASES: tuple[Phase, ...] = (ComputePhase(), GpuPhase())
+"""The phases of a round, in order.  The first decides the node."""
+
+MAX_REFILLS = 8
+"""Most times that jobs left over go through the phases again in one round."""
+
+MAX_SINGLES = 16
+"""Most jobs tried one by one at the end of a round, because each of their parts has room by itself."""
+
+ROUND = "round"
+"""The phase that misses of the job as a whole are told under."""
+
+
+def decide(
+    snapshot: Snapshot,
+    pending: Sequence[PendingJob],
+    *,
+    policy: Policy,
+    phases: Sequence[Phase] = PHASES,
+    certify: bool = True,
+    clock: Callable[[], float] | None = None,
+) -> Decision:
+    """Decide what is placed where in this round.
+
+    The order of ``pending`` and of the snapshot has no influence.  A job that
+    cannot be read (no tasks, numbers out of range, an id that occurs twice) is
+    missed with the reason and stops no other.  ``clock`` gives seconds for
+    ``decision_ms`` alone, which is 0 without it.  Raises
+    :class:`farbus.errors.InvalidInput` for a snapshot that contradicts itself.
+    """
+    return decide_on(
+        columns.from_snapshot(snapshot), pending, policy=policy, phases=phases, certify=certify, clock=clock
+    )
+
+
+def decide_on(
+    cluster: Cluster,
+    pending: Sequence[PendingJob],
+    *,
+    policy: Policy,
+    phases: Sequence[Phase] = PHASES,
+    certify: bool = True,
+    prune: bool = True,
+    clock: Callable[[], float] | None = None,
+) -> Decision:
+    """Decide as :func:`decide` does, on columns that the caller keeps from round to round."""
+    started = clock() if clock is not None else 0.0
+    readable, malformed = _readable(pending)
+    tally = Tally(certify=certify, prune=prune)
+    books = _Round(cluster, policy, phases, tally)
+    works = [Work(job, rank, tier) for rank, (job, tier) in enumerate(policy.rank(readable))]
+    waiting = books.run(works)
+    misses = books.explain(waiting)
+    left = set(waiting)
+    placements = tuple(books.placement(work) for work in works if work not in left)
+    ended = clock() if clock is not None else 0.0
+    return Decision(
+        placements=placements,
+        misses=(*misses, *malformed),
+        report=RoundReport(
+            pending=len(pending),
+            placed=len(placements),
+            decision_ms=(ended - started) * 1000,
+            solves=tally.solves,
+            certified=tally.solves > 0 and tally.certified == tally.solves,
+        ),
+    )
+
+
+def _readable(pending: Sequence[PendingJob]) -> tuple[list[PendingJob], list[JobMiss]]:
+    """Split off the jobs that can't be scheduled whatever the cluster looks like."""
+    seen: set[str] = set()
+    readable, malformed = [], []
+    for entry in pending:
+        fault = "another job of this round has the same id" if entry.job.id in seen else _fault(entry)
+        seen.add(entry.job.id)
+        if fault:
+            miss = Miss(phase=ROUND, resource="job", message=fault, permanent=True)
+            malformed.append(JobMiss(job=entry.job.id, misses=(miss,), feasible_alone=False))
+        else:
+            readable.append(entry)
+    return readable, malformed
+
+
+def _fault(entry: PendingJob) -> str:
+    if not entry.job.groups:
+        return "the job has no tasks"
+    names = [group.name for group in entry.job.groups]
+    if len(set(names)) != len(names):
+        return "two groups of the job have the same name"
+    for group in entry.job.groups:
+        wanted = group.requests
+        limits = (
+            ("count", group.count, 1, MAX_UNITS),
+            ("cpu_milli", wanted.cpu_milli, 0, MAX_CPU_MILLI),
+            ("memory_bytes", wanted.memory_bytes, 0, MAX_BYTES),
+            ("gpus", wanted.gpus, 0, MAX_UNITS),
+            ("gpu_memory_bytes", wanted.gpu_memory_bytes, 0, MAX_BYTES),
+        )
+        for name, value, least, most in limits:
+            if not least <= value <= most:
+                return f"group {group.name}: {name} is {value}, not between {least} and {most}"
+        if group.count * max(wanted.gpus, 1) > MAX_UNITS:
+            return f"group {group.name}: {group.count} tasks with {wanted.gpus} GPUs each are more than {MAX_UNITS}"
+        if wanted.gpus and not group.routes:
+            return f"group {group.name}: wants GPUs but allows no route to them"
+    return ""
+
+
+def _signature(pending: PendingJob, policy: Policy) -> Hashable:
+    """Return what decides whether and why a job fits: jobs of one signature share the answer."""
+    return tuple(
+        (
+            group.name,
+            group.count,
+            group.requests,
+            group.node,
+            tuple(sorted(group.labels.items())),
+            group.routes,
+            policy.subject(pending, group),
+        )
+        for group in pending.job.groups
+    )
+
+
+class _Round:
+    """The desks of one round, and the way of jobs through them."""
+
+    def __init__(self, cluster: Cluster, policy: Policy, phases: Sequence[Phase], tally: Tally) -> None:
+        self.cluster = cluster
+        self.policy = policy
+        self.phases = phases
+        self.tally = tally
+        self.desks: list[Desk] = []
+        for phase in reversed(phases):
+            self.desks.insert(0, phase.open(cluster, policy, tuple(self.desks)))
+
+    def run(self, works: Sequence[Work]) -> list[Work]:
+        """Place what can be placed; return what waits."""
+        waiting = list(works)
+        for _ in range(1 + MAX_REFILLS):
+            if not waiting:
+                return []
+            served, gave_back = self._pass(waiting)
+            waiting = [work for work in waiting if work not in served]
+            if not served or not gave_back:
+                break
+        return self._singles(waiting)
+
+    def _pass(self, works: Sequence[Work]) -> tuple[set[Work], bool]:
+        """Lead ``works`` through all phases; return those served by all, and whether anything was given back."""
+        active = list(works)
+        gave_back = False
+        for number, desk in enumerate(self.desks):
+            for other in self.desks:
+                other.clear_pencil()
+            served = set(serve(desk, active, self.tally))
+            for work in active:
+                if work not in served:
+                    gave_back |= number > 0
+                    for earlier in self.desks[:number]:
+                        give_back(earlier, work)
+            active = [work for work in active if work in served]
+        return set(active), gave_back
+
+    def _singles(self, waiting: Sequence[Work]) -> list[Work]:
+        """Try jobs alone that should fit by what is free, but lost against others in every pass."""
+        left: list[Work] = []
+        tried: set[Hashable] = set()
+        for work in waiting:
+            signature = _signature(work.pending, self.policy)
+            if len(tried) < MAX_SINGLES and signature not in tried and not self._misses(work.pending):
+                served, _ = self._pass([work])
+                if served:
+                    continue
+                tried.add(signature)
+            left.append(work)
+        return left
+
+    def _misses(self, pending: PendingJob) -> list[Miss]:
+        return [miss for desk in self.desks for miss in desk.misses(pending)]
+
+    def explain(self, waiting: Sequence[Work]) -> list[JobMiss]:
+        """Say for each waiting job what it lacks in what is free now."""
+        known: dict[Hashable, tuple[tuple[Miss, ...], bool]] = {}
+        found = []
+        for work in waiting:
+            signature = _signature(work.pending, self.policy)
+            answer = known.get(signature)
+            if answer is None:
+                answer = known[signature] = self._explain(work.pending)
+            found.append(JobMiss(job=work.pending.job.id, misses=answer[0], feasible_alone=answer[1]))
+        return found
+
+    def _explain(self, pending: PendingJob) -> tuple[tuple[Miss, ...], bool]:
+        misses = self._misses(pending)
+        if any(miss.permanent for miss in misses):
+            return tuple(misses), False
+        alone = _Round(self.cluster.idle(), self.policy, self.phases, Tally(certify=False))
+        served, _ = alone._pass([Work(pending, 0, 0)])
+        if not served:
+            message = "each part of the job fits the cluster by itself, but not all of them together"
+            misses.append(Miss(phase=ROUND, resource="job", message=message, permanent=True))
+        elif not misses:
+            message = "each part of the job has room now, but not where the others have theirs"
+            misses.append(Miss(phase=ROUND, resource="job", message=message))
+        return tuple(misses), bool(served)
+
+    def placement(self, work: Work) -> JobPlacement:
+        """Say where each task of a placed job goes, with what, and why."""
+        first, others = self.desks[0], self.desks[1:]
+        awards = work.awarded(first.phase)
+        tasks_at: Counter[tuple[int, int]] = Counter()
+        for award in awards:
+            tasks_at[award.group, award.place] += award.count
+        # What each device phase granted to the tasks of one group on one node, unit by unit.
+        granted: list[dict[tuple[int, int], list[_Granted]]] = [defaultdict(list) for _ in others]
+        for desk, units in zip(others, granted, strict=True):
+            for award in work.awarded(desk.phase):
+                why = desk.alternatives(award)
+                units[award.group, award.source.site] += [
+                    _Granted(devices, award.cost, why) for devices in desk.device_placements(award)
+                ]
+        tasks = []
+        numbers: Counter[int] = Counter()
+        for award in awards:
+            key = (award.group, award.place)
+            why = first.alternatives(award)
+            for _ in range(award.count):
+                own = [unit for units in granted for unit in _share(units.get(key, []), tasks_at[key])]
+                tasks_at[key] -= 1
+                tasks.append(
+                    TaskPlacement(
+                        task=f"{work.pending.job.groups[award.group].name}.{numbers[award.group]}",
+                        node=self.cluster.names[award.place],
+                        devices=tuple(device for unit in own for device in unit.devices),
+                        cost=award.cost + sum(unit.cost for unit in own),
+                        why="; ".join(dict.fromkeys((why, *(unit.why for unit in own)))),
+                    )
+                )
+                numbers[award.group] += 1
+        return JobPlacement(job=work.pending.job.id, tasks=tuple(tasks))
+
+
+@dataclass(frozen=True, slots=True)
+class _Granted:
+    """One unit of a device phase: a bundle, or one device of a bundle that spans nodes."""
+
+    devices: tuple[DevicePlacement, ...]
+    cost: int
+    why: str
+
+
+def _share(units: list[_Granted], tasks: int) -> list[_Granted]:
+    """Take the share of one of ``tasks`` equal tasks out of ``units``."""
+    share = len(units) // tasks
+    taken = units[len(units) - share :]
+    del units[len(units) - share :]
+    return taken
