@@ -1,0 +1,276 @@
+"""What the cluster has and who uses it: nodes, devices, leases, accounts.  Pure.
+
+:class:`ClusterState` keeps the books and answers questions about them; what
+moves a job or a lease is in :mod:`farbus.scheduler.lifecycle`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from farbus.model.decision import DeviceView, JobPlacement, NodeView, PendingJob, Snapshot
+from farbus.model.device import DeviceKind, DeviceStatus, Route
+from farbus.model.job import Requests
+from farbus.model.lease import LeaseStatus
+from farbus.model.node import Node, NodeStatus, Resources
+from farbus.model.states import DeviceState, JobState, NodeState
+from farbus.model.value import to_json
+from farbus.scheduler.events import PersistDevice
+from farbus.scheduler.queue import JobQueue, task_names
+from farbus.scheduler.records import DeviceRecord, JobRecord, LeaseRecord, NodeRecord, TaskRun
+
+MAX_ROUND_JOBS = 10_000
+"""Waiting jobs that one round considers, from the front of the queue."""
+NODE_MEMORY_S = 3_600.0
+"""How long a node without a session still counts when a job asks whether it could ever fit."""
+
+
+class ClusterState:
+    """The books.  Invariants: see :meth:`check_invariants`."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, NodeRecord] = {}
+        self.devices: dict[str, DeviceRecord] = {}
+        self.leases: dict[str, LeaseRecord] = {}
+        self.jobs: dict[str, JobRecord] = {}
+        self.queue = JobQueue()
+        self.jobs_of_node: defaultdict[str, set[str]] = defaultdict(set)
+        """Jobs in an attempt with a task or a device on the node."""
+        self.leases_of_node: defaultdict[str, set[str]] = defaultdict(set)
+        """Leases of the node's devices that are not released."""
+        self.devices_of_node: defaultdict[str, set[str]] = defaultdict(set)
+        """Devices whose last known owner the node is."""
+        self.generation = 0
+        """Counts changes that a round could see."""
+
+    # --- questions -----------------------------------------------------------------------
+
+    def free_of(self, node: NodeRecord) -> Resources:
+        """Return what is free on ``node``: nothing while it may not be used."""
+        if node.node is None or not node.usable:
+            return Resources()
+        return Resources(
+            cpu_milli=max(0, node.node.capacity.cpu_milli - node.used_cpu_milli),
+            memory_bytes=max(0, node.node.capacity.memory_bytes - node.used_memory_bytes),
+        )
+
+    def is_free(self, device: DeviceRecord) -> bool:
+        """Say whether ``device`` may be leased now."""
+        node = self.nodes.get(device.node)
+        return device.present and not device.lease and node is not None and node.usable
+
+    def snapshot(self, now: float) -> Snapshot:
+        """Return the cluster as a round sees it.
+
+        A node whose session is lost is there with nothing free, so that a job
+        that fits only there waits instead of being called impossible.
+        """
+        nodes = []
+        known = set()
+        for name in sorted(self.nodes):
+            record = self.nodes[name]
+            if record.node is None or not (record.connected or now - record.seen < NODE_MEMORY_S):
+                continue
+            known.add(name)
+            nodes.append(
+                NodeView(
+                    name=name,
+                    capacity=record.node.capacity,
+                    free=self.free_of(record),
+                    labels=record.node.labels,
+                    rack=record.node.labels.get("rack", ""),
+                )
+            )
+        devices = tuple(
+            DeviceView(device=record.device, node=record.node, free=self.is_free(record))
+            for _, record in sorted(self.devices.items())
+            if record.device is not None
+            and record.node in known
+            and (record.present or not self._connected(record.node))
+        )
+        return Snapshot(nodes=tuple(nodes), devices=devices)
+
+    def pending(self, now: float) -> tuple[PendingJob, ...]:
+        """Return the jobs that the next round considers, first to be served first."""
+        pending = []
+        for job_id in self.queue:
+            record = self.jobs[job_id]
+            if record.not_before <= now:
+                pending.append(PendingJob(job=record.job, rounds_waited=record.rounds_waited))
+                if len(pending) == MAX_ROUND_JOBS:
+                    break
+        return tuple(pending)
+
+    def node_statuses(self, now: float) -> tuple[NodeStatus, ...]:
+        """Return all nodes, by name."""
+        return tuple(
+            NodeStatus(
+                node=record.node,
+                state=NodeState.READY if record.connected else NodeState.LOST,
+                free=self.free_of(record),
+                seen_s=max(0.0, now - record.seen),
+            )
+            for _, record in sorted(self.nodes.items())
+            if record.node is not None
+        )
+
+    def device_statuses(self) -> tuple[DeviceStatus, ...]:
+        """Return all devices that a node has, or had when it was lost, by id."""
+        return tuple(self._device_statuses())
+
+    def _device_statuses(self) -> Iterator[DeviceStatus]:
+        for _, record in sorted(self.devices.items()):
+            if record.device is None:
+                continue
+            lease = self.leases[record.lease].lease if record.lease else None
+            if not self._connected(record.node) or not record.present:
+                state = DeviceState.LOST
+            elif lease is not None:
+                state = DeviceState.LEASED
+            else:
+                state = DeviceState.FREE if self.is_free(record) else DeviceState.CORDONED
+            yield DeviceStatus(
+                device=record.device,
+                node=record.node,
+                state=state,
+                epoch=record.epoch,
+                lease=record.lease,
+                job=lease.job if lease else "",
+                used_by=f"{lease.user} on {lease.client_node}" if lease else "",
+            )
+
+    def lease_statuses(self, now: float) -> tuple[LeaseStatus, ...]:
+        """Return the leases that are not released, without their secrets."""
+        return tuple(
+            LeaseStatus(
+                lease=record.lease.without_secret(),
+                state=record.state,
+                expires_in_s=max(0.0, record.expires_at - now),
+                endpoint=record.endpoint,
+            )
+            for _, record in sorted(self.leases.items())
+        )
+
+    def placement_problem(self, record: JobRecord, placement: JobPlacement) -> str:
+        """Say why ``placement`` can't be committed now; an empty string when it can.
+
+        Whatever decided, the ledger has the last word: every task once, on a
+        usable node with room, every device present, free, of the kind asked for.
+        """
+        wanted = dict(task_names(record.job))
+        if sorted(task.task for task in placement.tasks) != sorted(wanted):
+            return "not every task is placed exactly once"
+        cpu: Counter[str] = Counter()
+        memory: Counter[str] = Counter()
+        taken: set[str] = set()
+        for task in placement.tasks:
+            group = record.job.groups[wanted[task.task]]
+            node = self.nodes.get(task.node)
+            if node is None or not node.usable:
+                return f"node {task.node} can't be used now"
+            if group.node and group.node != task.node:
+                return f"task {task.task} must run on node {group.node}"
+            cpu[task.node] += group.requests.cpu_milli
+            memory[task.node] += group.requests.memory_bytes
+            if len(task.devices) != group.requests.gpus:
+                return f"task {task.task} has {len(task.devices)} devices of {group.requests.gpus}"
+            for place in task.devices:
+                device = self.devices.get(place.device)
+                if place.device in taken or device is None or device.node != place.node or not self.is_free(device):
+                    return f"device {place.device} is not free on node {place.node}"
+                if device.device is None or device.device.kind is not DeviceKind.GPU:
+                    return f"device {place.device} is not a GPU"
+                if place.route not in group.routes or (place.route is Route.LOCAL) != (place.node == task.node):
+                    return f"device {place.device} can't reach task {task.task} by route {place.route}"
+                taken.add(place.device)
+        for name in cpu:
+            free = self.free_of(self.nodes[name])
+            if cpu[name] > free.cpu_milli or memory[name] > free.memory_bytes:
+                return f"node {name} has no room"
+        return ""
+
+    def _connected(self, name: str) -> bool:
+        node = self.nodes.get(name)
+        return node is not None and node.connected
+
+    # --- accounts ------------------------------------------------------------------------
+
+    def occupy(self, name: str, requests: Requests) -> None:
+        """Count a task's processors and memory against a node."""
+        node = self.node(name)
+        node.used_cpu_milli += requests.cpu_milli
+        node.used_memory_bytes += requests.memory_bytes
+
+    def vacate(self, run: TaskRun) -> None:
+        """Give back what a task's run occupies, once."""
+        if run.occupies:
+            run.occupies = False
+            node = self.node(run.node)
+            node.used_cpu_milli -= run.requests.cpu_milli
+            node.used_memory_bytes -= run.requests.memory_bytes
+            self.generation += 1
+
+    def node(self, name: str) -> NodeRecord:
+        """Return the record of a node, a new one when it was never heard of."""
+        if name not in self.nodes:
+            self.nodes[name] = NodeRecord(name=name)
+        return self.nodes[name]
+
+    def take_inventory(self, node: Node) -> list[PersistDevice]:
+        """Note which devices ``node`` has; return what the ledger must learn.
+
+        A device that another connected node still reports, or that a lease
+        holds on another node, stays where it is: two nodes can't have one.
+        """
+        changed = []
+        reported = {device.id: device for device in node.devices}
+        for device_id in self.devices_of_node[node.name] - set(reported):
+            self.devices[device_id].present = False
+        for device_id, device in reported.items():
+            record = self.devices.get(device_id) or DeviceRecord(id=device_id, node=node.name)
+            if record.node != node.name and (record.lease or (record.present and self._connected(record.node))):
+                continue
+            if device_id not in self.devices or record.node != node.name or record.device != device:
+                self.devices_of_node[record.node].discard(device_id)
+                self.devices_of_node[node.name].add(device_id)
+                record.node, record.device = node.name, device
+                self.devices[device_id] = record
+                changed.append(persist_device(record))
+            record.present = True
+        self.generation += 1
+        return changed
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError where the books are wrong; for tests."""
+        holders: dict[str, str] = {}
+        for lease_id, record in self.leases.items():
+            assert record.lease.devices, f"lease {lease_id} has no device"
+            assert lease_id in self.leases_of_node[record.lease.device_node]
+            for leased in record.lease.devices:
+                assert leased.device not in holders, f"{leased.device} is under {holders[leased.device]} and {lease_id}"
+                holders[leased.device] = lease_id
+                assert self.devices[leased.device].epoch == leased.epoch, "a newer grant exists"
+        for device_id, device in self.devices.items():
+            assert device.lease == holders.get(device_id, ""), f"{device_id} says {device.lease!r}"
+        used_cpu: Counter[str] = Counter()
+        used_memory: Counter[str] = Counter()
+        for job in self.jobs.values():
+            for run in job.progress.runs:
+                if run.occupies:
+                    used_cpu[run.node] += run.requests.cpu_milli
+                    used_memory[run.node] += run.requests.memory_bytes
+        for name, node in self.nodes.items():
+            assert node.used_cpu_milli == used_cpu[name], f"account of node {name}"
+            assert node.used_memory_bytes == used_memory[name], f"account of node {name}"
+            if node.node is not None and node.connected:
+                assert node.used_cpu_milli <= node.node.capacity.cpu_milli, f"node {name} is overcommitted"
+                assert node.used_memory_bytes <= node.node.capacity.memory_bytes, f"node {name} is overcommitted"
+        queued = {job_id for job_id, job in self.jobs.items() if job.state is JobState.QUEUED}
+        assert set(self.queue) == queued, "queue and jobs differ"
+
+
+def persist_device(record: DeviceRecord) -> PersistDevice:
+    """Return what the ledger keeps of a device."""
+    known = to_json(record.device) if record.device is not None else b""
+    return PersistDevice(id=record.id, node=record.node, epoch=record.epoch, device=known)

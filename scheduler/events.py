@@ -1,0 +1,293 @@
+"""What the cluster machine is told, and what it answers.
+
+Events are in the past tense, commands and effects in the imperative.  The
+fields of a command are those of its message in ``session.proto``, so that the
+service converts them by name.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from farbus.model.decision import Decision
+from farbus.model.job import Job, JobStatus, Requests, TaskStatus
+from farbus.model.lease import Lease, LeasedDevice
+from farbus.model.node import Node
+from farbus.model.states import JobState, LeaseState
+from farbus.model.telemetry import Telemetry
+from farbus.model.value import Value
+
+# --- what nodes and people told ---------------------------------------------------------
+
+
+class HeldLease(Value, frozen=True, kw_only=True):
+    """A lease that an agent says it holds."""
+
+    lease_id: str
+    device_side: bool = False
+    endpoint: str = ""
+    devices: tuple[LeasedDevice, ...] = ()
+
+
+class HeldTask(Value, frozen=True, kw_only=True):
+    """A task that an agent says it has."""
+
+    job_id: str
+    status: TaskStatus
+
+
+class NodeJoined(Value, frozen=True, kw_only=True):
+    """An agent opened a session; ``session`` numbers it."""
+
+    node: Node
+    session: int
+    held: tuple[HeldLease, ...] = ()
+    tasks: tuple[HeldTask, ...] = ()
+
+
+class NodeLost(Value, frozen=True, kw_only=True):
+    """A session ended."""
+
+    node: str
+    session: int
+    reason: str = ""
+
+
+class InventoryChanged(Value, frozen=True, kw_only=True):
+    """A node has other devices or resources than before."""
+
+    node: Node
+    session: int
+
+
+class HeartbeatArrived(Value, frozen=True, kw_only=True):
+    """A node is alive and wants these leases renewed."""
+
+    node: str
+    session: int
+    lease_ids: tuple[str, ...] = ()
+    telemetry: Telemetry | None = None
+
+
+class OutcomeArrived(Value, frozen=True, kw_only=True):
+    """A node answered a command."""
+
+    node: str
+    session: int
+    command_id: str
+    ok: bool
+    error: str = ""
+    endpoint: str = ""
+    environment: dict[str, str] = {}
+
+
+class TaskReported(Value, frozen=True, kw_only=True):
+    """A node says where a task is."""
+
+    node: str
+    session: int
+    job_id: str
+    status: TaskStatus
+
+
+class LeaseEndedByNode(Value, frozen=True, kw_only=True):
+    """A node ended a lease by itself."""
+
+    node: str
+    session: int
+    lease_id: str
+    device_side: bool
+    reason: str
+
+
+class JobSubmitted(Value, frozen=True, kw_only=True):
+    """A valid job with its id."""
+
+    job: Job
+
+
+class JobCancelled(Value, frozen=True, kw_only=True):
+    """Somebody who may do so cancelled a job."""
+
+    job_id: str
+    reason: str
+
+
+class RoundDecided(Value, frozen=True, kw_only=True):
+    """A round ended; ``decision`` is None when it failed, with the error."""
+
+    decision: Decision | None
+    generation: int
+    error: str = ""
+
+
+class ClockTicked(Value, frozen=True, kw_only=True):
+    """Time passed."""
+
+
+Event = (
+    NodeJoined
+    | NodeLost
+    | InventoryChanged
+    | HeartbeatArrived
+    | OutcomeArrived
+    | TaskReported
+    | LeaseEndedByNode
+    | JobSubmitted
+    | JobCancelled
+    | RoundDecided
+    | ClockTicked
+)
+
+# --- commands for nodes ------------------------------------------------------------------
+
+
+class Verb(enum.StrEnum):
+    """The commands' names, as they appear in command ids."""
+
+    PREPARE_DEVICES = "prepare-devices"
+    PREPARE_CLIENT = "prepare-client"
+    START_TASK = "start-task"
+    STOP_TASK = "stop-task"
+    UNPREPARE_CLIENT = "unprepare-client"
+    UNPREPARE_DEVICES = "unprepare-devices"
+
+
+class PrepareDevices(Value, frozen=True, kw_only=True):
+    """Make the lease's devices usable for its client node."""
+
+    command_id: str
+    lease: Lease
+
+
+class PreparedLease(Value, frozen=True, kw_only=True):
+    """A lease whose device side is ready; the endpoint is empty for a local route."""
+
+    lease: Lease
+    endpoint: str = ""
+
+
+class PrepareClient(Value, frozen=True, kw_only=True):
+    """Make the leases usable for the task."""
+
+    command_id: str
+    job_id: str
+    task: str
+    user: str
+    leases: tuple[PreparedLease, ...]
+
+
+class StartTask(Value, frozen=True, kw_only=True):
+    """Start the task's program."""
+
+    command_id: str
+    job_id: str
+    task: str
+    user: str
+    command: tuple[str, ...]
+    cwd: str
+    environment: dict[str, str]
+    requests: Requests
+    time_limit_s: float
+
+
+class StopTask(Value, frozen=True, kw_only=True):
+    """End the task's program; answered when it has ended."""
+
+    command_id: str
+    job_id: str
+    task: str
+    grace_s: float
+
+
+class UnprepareClient(Value, frozen=True, kw_only=True):
+    """Undo PrepareClient."""
+
+    command_id: str
+    job_id: str
+    task: str
+
+
+class UnprepareDevices(Value, frozen=True, kw_only=True):
+    """Undo PrepareDevices; the outcome confirms that nobody uses the devices."""
+
+    command_id: str
+    lease_id: str
+
+
+class HeartbeatReply(Value, frozen=True, kw_only=True):
+    """Which leases hold for another lease time, and which the ledger does not know."""
+
+    renewed: tuple[str, ...] = ()
+    void: tuple[str, ...] = ()
+
+
+Command = PrepareDevices | PrepareClient | StartTask | StopTask | UnprepareClient | UnprepareDevices | HeartbeatReply
+
+# --- effects -----------------------------------------------------------------------------
+
+
+class SendToNode(Value, frozen=True, kw_only=True):
+    """Send a command in this session, if it is still the node's."""
+
+    node: str
+    session: int
+    command: Command
+
+
+class CloseSession(Value, frozen=True, kw_only=True):
+    """End a session that is dead or was replaced."""
+
+    node: str
+    session: int
+    reason: str
+
+
+class PersistJob(Value, frozen=True, kw_only=True):
+    """Write a job; ``progress`` is its :class:`StoredProgress` as JSON."""
+
+    job: Job
+    state: JobState
+    progress: bytes
+    new: bool
+
+
+class PersistLease(Value, frozen=True, kw_only=True):
+    """Write a lease."""
+
+    lease: Lease
+    state: LeaseState
+    endpoint: str
+    prepared: bool
+
+
+class PersistDevice(Value, frozen=True, kw_only=True):
+    """Write a device's last known owner and its epoch."""
+
+    id: str
+    node: str
+    epoch: int
+    device: bytes
+    """The :class:`farbus.model.device.Device` as JSON, empty when not known."""
+
+
+class PersistNode(Value, frozen=True, kw_only=True):
+    """Write a node as it announced itself."""
+
+    node: Node
+    seen_at: float
+
+
+class RunRound(Value, frozen=True, kw_only=True):
+    """Ask the decision maker, soon."""
+
+
+class JobChanged(Value, frozen=True, kw_only=True):
+    """Wake who watches the job; ``ended`` is its last status once it has ended."""
+
+    job_id: str
+    ended: JobStatus | None = None
+
+
+Persist = PersistJob | PersistLease | PersistDevice | PersistNode
+Effect = SendToNode | CloseSession | Persist | RunRound | JobChanged

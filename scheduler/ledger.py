@@ -1,0 +1,270 @@
+"""The ledger: jobs, leases, epochs and the scheduler's term, surviving kill -9.
+
+The only truth about who may use what.  Jobs that have not ended and leases
+that are not released are loaded whole at the start; the others stay in the
+file, up to :data:`KEEP_ENDED`, for listings.  The secret of a lease is erased
+with its release.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import sqlite3
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from farbus.errors import Conflict
+from farbus.model.device import Device
+from farbus.model.job import Job, JobStatus
+from farbus.model.lease import Lease, LeaseStatus
+from farbus.model.node import Node
+from farbus.model.states import JOB_STATES, JobState, LeaseState
+from farbus.model.value import Value
+from farbus.scheduler.events import Persist, PersistDevice, PersistJob, PersistLease, PersistNode
+from farbus.scheduler.records import StoredProgress, job_status
+from farbus.scheduler.store import Store
+
+KEEP_ENDED = 100_000
+"""Ended jobs, and released leases, that are kept for listings."""
+PRUNE_EVERY = 10_000
+"""Jobs between two looks for what is too old to keep."""
+LIST_LIMIT = 10_000
+"""Ended jobs, or released leases, that one listing shows: the latest."""
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+INSERT INTO meta VALUES ('term', 0);
+CREATE TABLE jobs (
+    seq INTEGER PRIMARY KEY, user TEXT NOT NULL, live INTEGER NOT NULL, state TEXT NOT NULL,
+    spec BLOB NOT NULL, progress BLOB NOT NULL);
+CREATE INDEX jobs_live ON jobs (seq) WHERE live;
+CREATE INDEX jobs_ended ON jobs (user, seq) WHERE NOT live;
+CREATE TABLE leases (
+    seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, user TEXT NOT NULL, live INTEGER NOT NULL, state TEXT NOT NULL,
+    endpoint TEXT NOT NULL, prepared INTEGER NOT NULL, spec BLOB NOT NULL);
+CREATE INDEX leases_live ON leases (seq) WHERE live;
+CREATE INDEX leases_released ON leases (user, seq) WHERE NOT live;
+CREATE TABLE devices (id TEXT PRIMARY KEY, node TEXT NOT NULL, epoch INTEGER NOT NULL, device BLOB NOT NULL)
+    WITHOUT ROWID;
+CREATE TABLE nodes (name TEXT PRIMARY KEY, seen_at REAL NOT NULL, node BLOB NOT NULL) WITHOUT ROWID
+"""
+
+
+class Contents(Value, frozen=True, kw_only=True):
+    """What a scheduler takes over when it starts."""
+
+    jobs: list[tuple[Job, JobState, StoredProgress]]
+    leases: list[tuple[Lease, LeaseState, str, bool]]
+    devices: list[tuple[str, str, int, Device | None]]
+    nodes: list[tuple[Node, float]]
+    next_job: int
+
+
+class Ledger:
+    """The open ledger of ``directory``; opening it begins a new term.
+
+    Raises :class:`Conflict` while another scheduler has it,
+    :class:`FarbusError` when it is damaged or can't be written.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self._store = Store(Path(directory) / "ledger.db", _SCHEMA)
+        self._since_prune = 0
+        try:
+            self.term = self._store.submit(_begin_term).result()
+            self._store.guard(self._check_term)
+            self._store.submit(_prune).result()
+        except BaseException:
+            self._store.close()
+            raise
+
+    def _check_term(self, connection: sqlite3.Connection) -> None:
+        # The lock already keeps a second scheduler out; the term also holds
+        # where locks don't (a network file system, a copied directory).
+        (term,) = connection.execute("SELECT value FROM meta WHERE key = 'term'").fetchone()
+        if term != self.term:
+            raise Conflict(f"another scheduler took the ledger over: its term is {term}, this one's is {self.term}")
+
+    def close(self) -> None:
+        """Commit what was submitted and let go of the file."""
+        self._store.close()
+
+    def load(self) -> Contents:
+        """Return what lives."""
+        return self._store.read(_load).result()
+
+    def write(self, effects: Iterable[Persist]) -> concurrent.futures.Future[None]:
+        """Write ``effects``, all or none; the future is resolved once they are on the disk."""
+        batch = list(effects)
+        self._since_prune += sum(1 for effect in batch if isinstance(effect, PersistJob) and effect.new)
+        prune = self._since_prune >= PRUNE_EVERY
+        if prune:
+            self._since_prune = 0
+
+        def work(connection: sqlite3.Connection) -> None:
+            for effect in batch:
+                _WRITERS[type(effect)](connection, effect)
+            if prune:
+                _prune(connection)
+
+        return self._store.submit(work)
+
+    def job(self, job_id: str) -> concurrent.futures.Future[JobStatus | None]:
+        """Find a job, ended or not."""
+        number = job_number(job_id)
+
+        def work(connection: sqlite3.Connection) -> JobStatus | None:
+            row = connection.execute("SELECT state, spec, progress FROM jobs WHERE seq = ?", (number,)).fetchone()
+            return _status(row) if row is not None else None
+
+        return self._store.read(work)
+
+    def ended_jobs(self, *, user: str | None) -> concurrent.futures.Future[tuple[JobStatus, ...]]:
+        """Return the latest ended jobs, oldest first: of ``user``, or everybody's for None."""
+        return self._store.read(
+            lambda connection: tuple(_status(row) for row in _latest(connection, "jobs", "state, spec, progress", user))
+        )
+
+    def released_leases(self, *, user: str | None) -> concurrent.futures.Future[tuple[LeaseStatus, ...]]:
+        """Return the latest released leases, oldest first: of ``user``, or everybody's for None."""
+        return self._store.read(
+            lambda connection: tuple(
+                LeaseStatus(
+                    lease=_LEASE.decode(spec).without_secret(),
+                    state=LeaseState(state),
+                    expires_in_s=0.0,
+                    endpoint=endpoint,
+                )
+                for state, endpoint, spec in _latest(connection, "leases", "state, endpoint, spec", user)
+            )
+        )
+
+
+def job_id_of(number: int) -> str:
+    """Return the id of the ``number``-th job of the ledger."""
+    return f"j{number}"
+
+
+def job_number(job_id: str) -> int:
+    """Return the number in a job's id, or -1, which no job has."""
+    digits = job_id[1:]
+    valid = job_id[:1] == "j" and digits.isascii() and digits.isdigit() and len(digits) <= 18
+    return int(digits) if valid else -1
+
+
+_JOB = msgspec.json.Decoder(Job)
+_LEASE = msgspec.json.Decoder(Lease)
+_PROGRESS = msgspec.json.Decoder(StoredProgress)
+_DEVICE = msgspec.json.Decoder(Device)
+_NODE = msgspec.json.Decoder(Node)
+
+
+def _begin_term(connection: sqlite3.Connection) -> int:
+    (term,) = connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'term' RETURNING value").fetchone()
+    return int(term)
+
+
+def _load(connection: sqlite3.Connection) -> Contents:
+    jobs = [
+        (_JOB.decode(spec), JobState(state), _PROGRESS.decode(progress))
+        for state, spec, progress in connection.execute(
+            "SELECT state, spec, progress FROM jobs WHERE live ORDER BY seq"
+        )
+    ]
+    leases = [
+        (_LEASE.decode(spec), LeaseState(state), endpoint, bool(prepared))
+        for state, endpoint, prepared, spec in connection.execute(
+            "SELECT state, endpoint, prepared, spec FROM leases WHERE live ORDER BY seq"
+        )
+    ]
+    devices = [
+        (device_id, node, epoch, _DEVICE.decode(device) if device else None)
+        for device_id, node, epoch, device in connection.execute("SELECT id, node, epoch, device FROM devices")
+    ]
+    nodes = [(_NODE.decode(node), seen_at) for node, seen_at in connection.execute("SELECT node, seen_at FROM nodes")]
+    (last,) = connection.execute("SELECT COALESCE(MAX(seq), 0) FROM jobs").fetchone()
+    return Contents(jobs=jobs, leases=leases, devices=devices, nodes=nodes, next_job=last + 1)
+
+
+def _prune(connection: sqlite3.Connection) -> None:
+    for table in ("jobs", "leases"):
+        connection.execute(
+            f"DELETE FROM {table} WHERE NOT live AND seq <= "  # noqa: S608 - the names are ours
+            f"(SELECT seq FROM {table} WHERE NOT live ORDER BY seq DESC LIMIT 1 OFFSET {KEEP_ENDED})"
+        )
+
+
+def _latest(connection: sqlite3.Connection, table: str, columns: str, user: str | None) -> list[Any]:
+    by_user = "" if user is None else "AND user = ?"
+    rows = connection.execute(
+        f"SELECT {columns} FROM {table} WHERE NOT live {by_user} "  # noqa: S608 - the names are ours
+        f"ORDER BY seq DESC LIMIT {LIST_LIMIT}",
+        () if user is None else (user,),
+    ).fetchall()
+    return rows[::-1]
+
+
+def _status(row: tuple[str, bytes, bytes]) -> JobStatus:
+    state, spec, progress = row
+    return job_status(_JOB.decode(spec), JobState(state), _PROGRESS.decode(progress))
+
+
+def _write_job(connection: sqlite3.Connection, effect: PersistJob) -> None:
+    live = not JOB_STATES.is_final(effect.state)
+    number = job_number(effect.job.id)
+    if effect.new:
+        connection.execute(
+            "INSERT INTO jobs (seq, user, live, state, spec, progress) VALUES (?, ?, ?, ?, ?, ?)",
+            (number, effect.job.user, live, effect.state.value, msgspec.json.encode(effect.job), effect.progress),
+        )
+    else:
+        connection.execute(
+            "UPDATE jobs SET live = ?, state = ?, progress = ? WHERE seq = ?",
+            (live, effect.state.value, effect.progress, number),
+        )
+
+
+def _write_lease(connection: sqlite3.Connection, effect: PersistLease) -> None:
+    live = effect.state is not LeaseState.RELEASED
+    lease = effect.lease if live else effect.lease.without_secret()
+    connection.execute(
+        "INSERT INTO leases (id, user, live, state, endpoint, prepared, spec) VALUES (?, ?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (id) DO UPDATE SET live = excluded.live, state = excluded.state, "
+        "endpoint = excluded.endpoint, prepared = excluded.prepared, spec = excluded.spec",
+        (
+            lease.id,
+            lease.user,
+            live,
+            effect.state.value,
+            effect.endpoint,
+            effect.prepared,
+            msgspec.json.encode(lease),
+        ),
+    )
+
+
+def _write_device(connection: sqlite3.Connection, effect: PersistDevice) -> None:
+    connection.execute(
+        "INSERT INTO devices (id, node, epoch, device) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+        "node = excluded.node, epoch = MAX(epoch, excluded.epoch), device = excluded.device",
+        (effect.id, effect.node, effect.epoch, effect.device),
+    )
+
+
+def _write_node(connection: sqlite3.Connection, effect: PersistNode) -> None:
+    connection.execute(
+        "INSERT INTO nodes (name, seen_at, node) VALUES (?, ?, ?) "
+        "ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at, node = excluded.node",
+        (effect.node.name, effect.seen_at, msgspec.json.encode(effect.node)),
+    )
+
+
+_WRITERS: dict[type[Persist], Callable[[sqlite3.Connection, Any], None]] = {
+    PersistJob: _write_job,
+    PersistLease: _write_lease,
+    PersistDevice: _write_device,
+    PersistNode: _write_node,
+}

@@ -1,0 +1,177 @@
+"""The queue: which jobs are accepted, and in which order rounds see them.
+
+The order is priority first, then longest wait.  Everything a person can write
+into a job has a limit here, and a refusal names the field and the reason.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import re
+from collections.abc import Iterable, Iterator
+
+from farbus.errors import InvalidInput, Unavailable
+from farbus.model.device import Route
+from farbus.model.job import Job, Requests, TaskGroup
+from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, MAX_SECONDS
+
+MAX_QUEUED_JOBS = 200_000
+"""Jobs that wait at a time; one takes a few kilobytes of the scheduler's memory."""
+MAX_GROUPS = 64
+"""Task groups of a job; each is a row of arcs in a phase's network."""
+MAX_TASKS = 4_096
+"""Tasks of a job; all of them are placed in one round."""
+MAX_GPUS_PER_TASK = 1_024
+"""GPUs of a task; far more than one program can address."""
+MAX_ARGUMENTS = 4_096
+"""Words of a command."""
+MAX_COMMAND_BYTES = 128 * 2**10
+"""Bytes of a command; Linux's MAX_ARG_STRLEN, the longest single argument."""
+MAX_ENVIRONMENT_BYTES = 128 * 2**10
+"""Bytes of a job's environment, names and values."""
+MAX_PATH_BYTES = 4_096
+"""Bytes of a path; Linux's PATH_MAX."""
+MAX_NAME = 128
+"""Characters of a job's name."""
+MAX_LABELS = 64
+"""Labels that a group may ask of its node."""
+MAX_PRIORITY = 1_000
+"""Priorities run from minus to plus this."""
+
+_GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SERVED_ROUTES = (Route.LOCAL, Route.REMOTE)
+
+
+def _check(good: bool, field: str, reason: str, *, hint: str = "") -> None:
+    if not good:
+        raise InvalidInput(f"{field}: {reason}", hint=hint)
+
+
+def _check_number(value: float, field: str, *, least: float, most: float) -> None:
+    _check(math.isfinite(value), field, f"{value} is not a number")
+    _check(value >= least, field, f"{value:g} is less than {least:g}")
+    _check(value <= most, field, f"{value:g} is more than {most:g}")
+
+
+def _check_text(text: str, field: str, *, most: int, empty: bool = True) -> None:
+    _check(empty or bool(text), field, "is empty")
+    _check("\0" not in text, field, "has a NUL character")
+    _check(len(text.encode(errors="surrogateescape")) <= most, field, f"is longer than {most} bytes")
+
+
+def _validate_requests(requests: Requests, field: str) -> None:
+    _check_number(requests.cpu_milli, f"{field}.cpu_milli", least=1, most=MAX_CPU_MILLI)
+    _check_number(requests.memory_bytes, f"{field}.memory_bytes", least=1, most=MAX_BYTES)
+    _check_number(requests.gpus, f"{field}.gpus", least=0, most=MAX_GPUS_PER_TASK)
+    _check_number(requests.gpu_memory_bytes, f"{field}.gpu_memory_bytes", least=0, most=MAX_BYTES)
+    _check_text(requests.gpu_model, f"{field}.gpu_model", most=MAX_NAME)
+    if requests.gpus == 0:
+        asked = "gpu_memory_bytes" if requests.gpu_memory_bytes else "gpu_model" if requests.gpu_model else ""
+        _check(not asked, f"{field}.{asked}", "is set, but no GPU is asked for", hint="set gpus to 1 or more")
+
+
+def _validate_group(group: TaskGroup, field: str, *, interactive: bool) -> None:
+    _check(
+        _GROUP_NAME.fullmatch(group.name) is not None,
+        f"{field}.name",
+        f"{group.name!r} is not a name of 1 to 63 letters, digits, - and _ that starts and ends with a letter or digit",
+    )
+    _check_number(group.count, f"{field}.count", least=1, most=MAX_TASKS)
+    if interactive:
+        _check(not group.command, f"{field}.command", "an interactive job has no command")
+        _check(bool(group.node), f"{field}.node", "an interactive job names the node of its program")
+    else:
+        _check(bool(group.command) and bool(group.command[0]), f"{field}.command", "is empty")
+    _check(len(group.command) <= MAX_ARGUMENTS, f"{field}.command", f"has more than {MAX_ARGUMENTS} words")
+    for word in group.command:
+        _check("\0" not in word, f"{field}.command", "has a NUL character")
+    size = sum(len(word.encode(errors="surrogateescape")) + 1 for word in group.command)
+    _check(size <= MAX_COMMAND_BYTES, f"{field}.command", f"is longer than {MAX_COMMAND_BYTES} bytes")
+    _check_text(group.node, f"{field}.node", most=253)
+    _check(len(group.labels) <= MAX_LABELS, f"{field}.labels", f"has more than {MAX_LABELS} labels")
+    for key, value in group.labels.items():
+        _check_text(key, f"{field}.labels", most=MAX_NAME, empty=False)
+        _check_text(value, f"{field}.labels.{key}", most=MAX_NAME)
+    _validate_requests(group.requests, f"{field}.requests")
+    _check(bool(group.routes), f"{field}.routes", "is empty", hint="use local, remote or both")
+    for route in group.routes:
+        _check(
+            route in _SERVED_ROUTES, f"{field}.routes", f"{route} is not served yet", hint="use local, remote or both"
+        )
+    _check(len(set(group.routes)) == len(group.routes), f"{field}.routes", "names a route twice")
+
+
+def validate_job(job: Job) -> Job:
+    """Return ``job`` if it is well-formed; raise :class:`InvalidInput` naming the field and the reason."""
+    _check_text(job.name, "name", most=MAX_NAME, empty=False)
+    _check(job.name.isprintable(), "name", "has a character that can't be printed")
+    _check_text(job.user, "user", most=MAX_NAME, empty=False)
+    _check_text(job.cwd, "cwd", most=MAX_PATH_BYTES)
+    _check(job.cwd.startswith("/"), "cwd", f"{job.cwd!r} is not an absolute path")
+    for name, value in job.environment.items():
+        _check(_VARIABLE.fullmatch(name) is not None, "environment", f"{name!r} is not the name of a variable")
+        _check("\0" not in value, f"environment.{name}", "has a NUL character")
+    size = sum(len(name) + len(value.encode(errors="surrogateescape")) + 2 for name, value in job.environment.items())
+    _check(size <= MAX_ENVIRONMENT_BYTES, "environment", f"is larger than {MAX_ENVIRONMENT_BYTES} bytes")
+    _check_number(job.priority, "priority", least=-MAX_PRIORITY, most=MAX_PRIORITY)
+    _check_number(job.time_limit_s, "time_limit_s", least=0, most=MAX_SECONDS)
+    _check(bool(job.groups), "groups", "is empty", hint="a job has at least one group of tasks")
+    _check(len(job.groups) <= MAX_GROUPS, "groups", f"has more than {MAX_GROUPS} groups")
+    for index, group in enumerate(job.groups):
+        _validate_group(group, f"groups[{index}]", interactive=job.interactive)
+    names = [group.name for group in job.groups]
+    _check(len(set(names)) == len(names), "groups", "two groups have the same name")
+    tasks = sum(group.count for group in job.groups)
+    _check(tasks <= MAX_TASKS, "groups", f"{tasks} tasks are more than {MAX_TASKS}")
+    if job.interactive:
+        _check(tasks == 1, "groups", "an interactive job has one task")
+    return job
+
+
+def task_names(job: Job) -> Iterator[tuple[str, int]]:
+    """Yield the name of each task with the index of its group, in order."""
+    for index, group in enumerate(job.groups):
+        for number in range(group.count):
+            yield f"{group.name}.{number}", index
+
+
+_Key = tuple[int, float, int, str]
+
+
+def _key(job: Job) -> _Key:
+    number = int(job.id[1:]) if job.id[1:].isdigit() else 0
+    return (-job.priority, job.submitted_at, number, job.id)
+
+
+class JobQueue:
+    """Waiting jobs in the order in which rounds see them."""
+
+    def __init__(self, jobs: Iterable[Job] = ()) -> None:
+        self._keys = sorted(_key(job) for job in jobs)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[str]:
+        return (key[3] for key in self._keys)
+
+    def check_room(self) -> None:
+        """Raise :class:`Unavailable` when no further job may wait."""
+        if len(self._keys) >= MAX_QUEUED_JOBS:
+            raise Unavailable(f"the queue is full: {len(self._keys)} jobs wait", hint="try again later")
+
+    def add(self, job: Job) -> None:
+        """Put ``job`` where it belongs."""
+        bisect.insort(self._keys, _key(job))
+
+    def remove(self, job: Job) -> None:
+        """Take ``job`` out; it must be there."""
+        position = bisect.bisect_left(self._keys, _key(job))
+        assert self._keys[position][3] == job.id, f"job {job.id} is not in the queue"
+        del self._keys[position]
+
+    def position(self, job: Job) -> int:
+        """Return how many jobs are ahead of ``job``."""
+        return bisect.bisect_left(self._keys, _key(job))

@@ -1,0 +1,221 @@
+"""What the scheduler keeps about jobs, leases, devices and nodes while they live.
+
+The records are mutable and belong to :class:`farbus.scheduler.lifecycle.ClusterMachine`
+alone; what leaves it are the frozen values of :mod:`farbus.model`.  The
+``Stored*`` values are the ledger's form.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+import msgspec
+
+from farbus.model.device import Device
+from farbus.model.job import Job, JobStatus, Miss, Requests, TaskGroup, TaskPlacement, TaskState, TaskStatus
+from farbus.model.lease import Lease
+from farbus.model.node import Node
+from farbus.model.states import JobState, LeaseState
+from farbus.model.telemetry import Telemetry
+from farbus.model.value import Value
+
+STORY_LINES = 64
+"""Lines of a job's story that are kept; the middle of a longer one is left out."""
+
+
+class ClientSide(enum.StrEnum):
+    """How far the task's node has prepared to use the leases."""
+
+    NONE = "none"
+    PREPARING = "preparing"
+    PREPARED = "prepared"
+
+
+class Program(enum.StrEnum):
+    """How far the task's program is."""
+
+    NONE = "none"
+    STARTING = "starting"
+    RUNNING = "running"
+    EXITED = "exited"
+
+
+class Verdict(Value, frozen=True, kw_only=True):
+    """What a job that is being undone becomes, and why."""
+
+    state: JobState
+    reason: str
+
+
+class TaskRun(msgspec.Struct, kw_only=True):
+    """One task of one attempt."""
+
+    placement: TaskPlacement
+    group: int
+    requests: Requests
+    leases: tuple[str, ...] = ()
+    occupies: bool = True
+    """Whether its processors and memory count against the node."""
+    client: ClientSide = ClientSide.NONE
+    program: Program = Program.NONE
+    exit_code: int = 0
+    reason: str = ""
+
+    @property
+    def task(self) -> str:
+        """``GROUP.INDEX``."""
+        return self.placement.task
+
+    @property
+    def node(self) -> str:
+        """The node that runs the task."""
+        return self.placement.node
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a process of the task may exist."""
+        return self.program in (Program.STARTING, Program.RUNNING)
+
+    def status(self) -> TaskStatus:
+        """Return the task as people see it."""
+        state = {
+            Program.NONE: TaskState.PENDING,
+            Program.STARTING: TaskState.PENDING,
+            Program.RUNNING: TaskState.RUNNING,
+            Program.EXITED: TaskState.EXITED,
+        }[self.program]
+        return TaskStatus(task=self.task, state=state, node=self.node, exit_code=self.exit_code, reason=self.reason)
+
+
+class StoredProgress(msgspec.Struct, kw_only=True):
+    """The part of a job's record that changes, as the ledger has it."""
+
+    reason: str = ""
+    runs: list[TaskRun] = []
+    verdict: Verdict | None = None
+    attempt: int = 0
+    failures: int = 0
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    story: list[str] = []
+
+
+@dataclasses.dataclass(slots=True)
+class JobRecord:
+    """A job that has not ended."""
+
+    job: Job
+    state: JobState = JobState.QUEUED
+    progress: StoredProgress = dataclasses.field(default_factory=StoredProgress)
+    misses: tuple[Miss, ...] = ()
+    rounds_waited: int = 0
+    not_before: float = 0.0
+    """Monotonic time before which no round considers the job (after a failed attempt)."""
+    limit_at: float = 0.0
+    """Monotonic time at which the time limit ends the job."""
+    environments: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+    """By task: what the client side returned for the program's environment."""
+
+    def tell(self, line: str) -> None:
+        """Add a line to the story."""
+        story = self.progress.story
+        story.append(line)
+        if len(story) > STORY_LINES:
+            half = STORY_LINES // 2
+            self.progress.story = [*story[:half], "...", *story[len(story) - half + 2 :]]
+
+    def run(self, task: str) -> TaskRun | None:
+        """Return the run of ``task`` in the present attempt."""
+        return next((run for run in self.progress.runs if run.task == task), None)
+
+    def group(self, run: TaskRun) -> TaskGroup:
+        """Return the group of ``run``."""
+        return self.job.groups[run.group]
+
+    def status(self) -> JobStatus:
+        """Return the job as people see it."""
+        return job_status(self.job, self.state, self.progress, misses=self.misses, rounds_waited=self.rounds_waited)
+
+
+def job_status(
+    job: Job, state: JobState, progress: StoredProgress, *, misses: tuple[Miss, ...] = (), rounds_waited: int = 0
+) -> JobStatus:
+    """Put a job's parts together as people see it."""
+    tasks = tuple(run.status() for run in progress.runs)
+    if job.interactive and state is JobState.RUNNING:
+        # Its program belongs to the terminal, not to an agent that would report it.
+        tasks = tuple(msgspec.structs.replace(task, state=TaskState.RUNNING) for task in tasks)
+    return JobStatus(
+        job=job,
+        state=state,
+        reason=progress.reason,
+        placements=tuple(run.placement for run in progress.runs),
+        tasks=tasks,
+        misses=misses,
+        rounds_waited=rounds_waited,
+        started_at=progress.started_at,
+        ended_at=progress.ended_at,
+        story=tuple(progress.story),
+    )
+
+
+@dataclasses.dataclass(slots=True)
+class LeaseRecord:
+    """A lease that is not released."""
+
+    lease: Lease
+    state: LeaseState = LeaseState.GRANTED
+    endpoint: str = ""
+    prepared: bool = False
+    """Whether the device's side ever confirmed it."""
+    expires_at: float = 0.0
+    """Monotonic time at which it ends unless the device's node renews it."""
+    story: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(slots=True)
+class DeviceRecord:
+    """A device that some node has or had."""
+
+    id: str
+    node: str
+    device: Device | None = None
+    epoch: int = 0
+    lease: str = ""
+    """The lease that has it until the device's side confirmed the release."""
+    present: bool = False
+    """Whether its node's inventory has it now."""
+
+
+@dataclasses.dataclass(slots=True)
+class NodeRecord:
+    """A node that has a session, or had one."""
+
+    name: str
+    node: Node | None = None
+    session: int = 0
+    """Number of its session; 0 when it has none."""
+    seen: float = 0.0
+    """Monotonic time at which it was last heard."""
+    seen_at: float = 0.0
+    """The same in seconds since the epoch, for the ledger."""
+    gone: bool = False
+    """It had no session for the lease time: what ran there has ended or is fenced."""
+    watched: bool = False
+    """Whether the machine is going to look whether it is gone."""
+    strays: set[str] = dataclasses.field(default_factory=set)
+    """Slots of commands that remove what the node holds without right."""
+    used_cpu_milli: int = 0
+    used_memory_bytes: int = 0
+    telemetry: Telemetry | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether commands can be sent to it."""
+        return self.session != 0
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may be given new tasks and its devices leased."""
+        return self.session != 0 and not self.strays

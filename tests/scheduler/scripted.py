@@ -1,0 +1,369 @@
+"""What the scheduler's tests share: a small cluster, first fit, and agents that do as they are told."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import msgspec
+
+from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, RoundReport, Snapshot
+from farbus.model.device import Device, DeviceKind, Route
+from farbus.model.job import DevicePlacement, Job, Miss, Requests, TaskGroup, TaskPlacement, TaskState, TaskStatus
+from farbus.model.node import Node, Resources
+from farbus.model.states import LeaseState
+from farbus.scheduler import events
+from farbus.scheduler.lifecycle import ClusterMachine
+from farbus.scheduler.queue import task_names
+from farbus.scheduler.records import StoredProgress
+
+GIB = 2**30
+TTL_S = 15.0
+
+
+def gpu(identity: str) -> Device:
+    return Device(id=f"GPU-{identity}", kind=DeviceKind.GPU, model="Software GPU", memory_bytes=GIB, software=True)
+
+
+def node(name: str, gpus: int = 0, *, cpu_milli: int = 4000) -> Node:
+    return Node(
+        name=name,
+        address="127.0.0.1",
+        boot_id="boot-1",
+        agent_version="1",
+        capacity=Resources(cpu_milli=cpu_milli, memory_bytes=4 * GIB),
+        devices=tuple(gpu(f"{name}-{index}") for index in range(gpus)),
+    )
+
+
+def job(
+    job_id: str = "j1",
+    *,
+    gpus: int = 0,
+    count: int = 1,
+    on: str = "",
+    interactive: bool = False,
+    time_limit_s: float = 0.0,
+    user: str = "ada",
+    cpu_milli: int = 1000,
+    priority: int = 0,
+    submitted_at: float = 0.0,
+) -> Job:
+    group = TaskGroup(
+        name="main",
+        command=() if interactive else ("program",),
+        count=count,
+        node=on,
+        requests=Requests(gpus=gpus, cpu_milli=cpu_milli),
+    )
+    return Job(
+        id=job_id,
+        name="job",
+        user=user,
+        groups=(group,),
+        interactive=interactive,
+        time_limit_s=time_limit_s,
+        priority=priority,
+        submitted_at=submitted_at,
+    )
+
+
+def first_fit(snapshot: Snapshot, pending: tuple[PendingJob, ...], **_: object) -> Decision:
+    """The plainest decision maker that keeps the rules."""
+    free = {view.name: [view.free.cpu_milli, view.free.memory_bytes] for view in snapshot.nodes}
+    devices = {view.device.id: view.node for view in snapshot.devices if view.free}
+    placements, misses = [], []
+    for waiting in pending:
+        trial_free, trial_devices = {name: list(left) for name, left in free.items()}, dict(devices)
+        tasks = []
+        for task, index in task_names(waiting.job):
+            placed = _fit(waiting.job.groups[index], task, trial_free, trial_devices)
+            if placed is None:
+                break
+            tasks.append(placed)
+        else:
+            free, devices = trial_free, trial_devices
+            placements.append(JobPlacement(job=waiting.job.id, tasks=tuple(tasks)))
+            continue
+        wanted = sum(group.count * group.requests.gpus for group in waiting.job.groups)
+        permanent = wanted > len(snapshot.devices)
+        miss = Miss(phase="gpu", resource="gpus", message=f"{wanted} GPUs are not free", permanent=permanent)
+        misses.append(JobMiss(job=waiting.job.id, misses=(miss,), feasible_alone=not permanent))
+    report = RoundReport(pending=len(pending), placed=len(placements), decision_ms=0.1, solves=0, certified=False)
+    return Decision(placements=tuple(placements), misses=tuple(misses), report=report)
+
+
+def _fit(group: TaskGroup, task: str, free: dict[str, list[int]], devices: dict[str, str]) -> TaskPlacement | None:
+    for name, left in free.items():
+        if (group.node and group.node != name) or group.requests.cpu_milli > left[0]:
+            continue
+        if group.requests.memory_bytes > left[1]:
+            continue
+        chosen = sorted(devices, key=lambda device: (devices[device] != name, device))[: group.requests.gpus]
+        if len(chosen) < group.requests.gpus:
+            return None
+        left[0] -= group.requests.cpu_milli
+        left[1] -= group.requests.memory_bytes
+        places = tuple(
+            DevicePlacement(
+                device=device, node=devices[device], route=Route.LOCAL if devices[device] == name else Route.REMOTE
+            )
+            for device in chosen
+        )
+        for device in chosen:
+            del devices[device]
+        return TaskPlacement(task=task, node=name, devices=places, why="first fit")
+    return None
+
+
+@dataclasses.dataclass
+class ScriptedAgent:
+    """An agent as the protocol describes it; a test decides when it answers, and what it forgets."""
+
+    node: Node
+    session: int = 0
+    device_side: dict[str, events.HeldLease] = dataclasses.field(default_factory=dict)
+    client_side: dict[tuple[str, str], tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    tasks: dict[tuple[str, str], TaskStatus] = dataclasses.field(default_factory=dict)
+    inbox: list[events.Command] = dataclasses.field(default_factory=list)
+    epochs: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    def hello(self, session: int) -> events.NodeJoined:
+        self.session = session
+        self.inbox.clear()
+        client = [events.HeldLease(lease_id=lease_id) for leases in self.client_side.values() for lease_id in leases]
+        tasks = tuple(events.HeldTask(job_id=job_id, status=status) for (job_id, _), status in self.tasks.items())
+        return events.NodeJoined(
+            node=self.node, session=session, held=(*self.device_side.values(), *client), tasks=tasks
+        )
+
+    def die(self) -> None:
+        """Lose everything, as step 1's agents do with their children."""
+        self.device_side.clear()
+        self.client_side.clear()
+        self.tasks.clear()
+        self.inbox.clear()
+        self.session = 0
+
+    def do(self, command: events.Command) -> events.OutcomeArrived | None:
+        """Carry out one command."""
+        endpoint, environment = "", {}
+        match command:
+            case events.HeartbeatReply():
+                return None
+            case events.PrepareDevices(lease=lease):
+                for leased in lease.devices:
+                    assert leased.epoch >= self.epochs.get(leased.device, 0), "an old epoch came back"
+                    self.epochs[leased.device] = leased.epoch
+                    for held in self.device_side.values():
+                        clash = any(other.device == leased.device for other in held.devices)
+                        assert held.lease_id == lease.id or not clash, f"{leased.device} is under two leases"
+                endpoint = "127.0.0.1:7000" if lease.route is Route.REMOTE else ""
+                self.device_side[lease.id] = events.HeldLease(
+                    lease_id=lease.id, device_side=True, endpoint=endpoint, devices=lease.devices
+                )
+            case events.PrepareClient(job_id=job_id, task=task, leases=leases):
+                self.client_side[job_id, task] = tuple(prepared.lease.id for prepared in leases)
+                environment = {"FARBUS_SESSION": f"/run/{job_id}-{task}"}
+            case events.StartTask(job_id=job_id, task=task):
+                if (job_id, task) not in self.tasks:
+                    self.tasks[job_id, task] = TaskStatus(task=task, state=TaskState.RUNNING, node=self.name)
+            case events.StopTask(job_id=job_id, task=task):
+                if (job_id, task) in self.tasks:
+                    self.exit(job_id, task, -15)
+            case events.UnprepareClient(job_id=job_id, task=task):
+                self.client_side.pop((job_id, task), None)
+                self.tasks.pop((job_id, task), None)
+            case events.UnprepareDevices(lease_id=lease_id):
+                self.device_side.pop(lease_id, None)
+        return self.answer(command, endpoint=endpoint, environment=environment)
+
+    def exit(self, job_id: str, task: str, code: int = 0) -> events.TaskReported:
+        status = TaskStatus(task=task, state=TaskState.EXITED, node=self.name, exit_code=code)
+        self.tasks[job_id, task] = status
+        return events.TaskReported(node=self.name, session=self.session, job_id=job_id, status=status)
+
+    def answer(
+        self,
+        command: events.Command,
+        *,
+        error: str = "",
+        endpoint: str = "",
+        environment: dict[str, str] | None = None,
+    ) -> events.OutcomeArrived:
+        assert not isinstance(command, events.HeartbeatReply)
+        return events.OutcomeArrived(
+            node=self.name,
+            session=self.session,
+            command_id=command.command_id,
+            ok=not error,
+            error=error,
+            endpoint=endpoint,
+            environment=environment or {},
+        )
+
+
+class Memory:
+    """What a ledger keeps, in memory, as bytes are kept: nothing is shared with the machine."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, events.PersistJob] = {}
+        self.leases: dict[str, events.PersistLease] = {}
+        self.devices: dict[str, events.PersistDevice] = {}
+        self.nodes: dict[str, events.PersistNode] = {}
+
+    def write(self, effect: events.Persist) -> None:
+        match effect:
+            case events.PersistJob():
+                self.jobs[effect.job.id] = effect
+                if effect.state in ("succeeded", "failed", "cancelled"):
+                    del self.jobs[effect.job.id]
+            case events.PersistLease():
+                self.leases[effect.lease.id] = effect
+                if effect.state is LeaseState.RELEASED:
+                    del self.leases[effect.lease.id]
+            case events.PersistDevice():
+                self.devices[effect.id] = effect
+            case events.PersistNode():
+                self.nodes[effect.node.name] = effect
+
+    def restore(self, machine: ClusterMachine, *, now: float, wall: float) -> None:
+        machine.restore(
+            jobs=[
+                (kept.job, kept.state, msgspec.json.decode(kept.progress, type=StoredProgress))
+                for kept in self.jobs.values()
+            ],
+            leases=[(kept.lease, kept.state, kept.endpoint, kept.prepared) for kept in self.leases.values()],
+            devices=[
+                (kept.id, kept.node, kept.epoch, msgspec.json.decode(kept.device, type=Device) if kept.device else None)
+                for kept in self.devices.values()
+            ],
+            nodes=[(kept.node, kept.seen_at) for kept in self.nodes.values()],
+            now=now,
+            wall=wall,
+        )
+
+
+class Cluster:
+    """A machine, its ledger in memory, its agents and a clock that a test moves."""
+
+    def __init__(self, *nodes: Node) -> None:
+        self.now = 1000.0
+        self.agents = {each.name: ScriptedAgent(each) for each in nodes}
+        self.memory = Memory()
+        self.ended: dict[str, events.JobStatus] = {}
+        self.sent: list[tuple[str, events.Command]] = []
+        self._sessions = itertools.count(1)
+        self._secrets = itertools.count(1)
+        self.term = 0
+        self.round_asked = False
+        self.machine = self._start()
+
+    def _start(self) -> ClusterMachine:
+        self.term += 1
+        self.round_asked = False
+        return ClusterMachine(term=self.term, lease_ttl_s=TTL_S, new_secret=lambda: f"{next(self._secrets):064x}")
+
+    @property
+    def wall(self) -> float:
+        return 1_700_000_000.0 + self.now
+
+    def restart(self) -> None:
+        """Kill the scheduler and start it again: sessions end, the ledger stays."""
+        for agent in self.agents.values():
+            agent.session = 0
+            agent.inbox.clear()
+        self.machine = self._start()
+        self.memory.restore(self.machine, now=self.now, wall=self.wall)
+        self.machine.check_invariants()
+
+    def tell(self, event: events.Event) -> None:
+        for effect in self.machine.handle(event, now=self.now, wall=self.wall):
+            match effect:
+                case events.SendToNode(node=name, session=session, command=command):
+                    if self.agents[name].session == session:
+                        self.agents[name].inbox.append(command)
+                        self.sent.append((name, command))
+                case events.CloseSession(node=name, session=session):
+                    if self.agents[name].session == session:
+                        self.agents[name].session = 0
+                        self.agents[name].inbox.clear()
+                case events.RunRound():
+                    self.round_asked = True
+                case events.JobChanged(job_id=job_id, ended=ended):
+                    if ended is not None:
+                        assert job_id not in self.ended, "a job ended twice"
+                        self.ended[job_id] = ended
+                case _:
+                    self.memory.write(effect)
+        self.machine.check_invariants()
+
+    def join(self, *names: str) -> None:
+        for name in names or tuple(self.agents):
+            self.tell(self.agents[name].hello(next(self._sessions)))
+
+    def lose(self, name: str) -> None:
+        agent = self.agents[name]
+        session, agent.session = agent.session, 0
+        agent.inbox.clear()
+        self.tell(events.NodeLost(node=name, session=session, reason="closed"))
+
+    def submit(self, *jobs: Job) -> None:
+        for each in jobs:
+            self.tell(events.JobSubmitted(job=each))
+
+    def decide(self) -> None:
+        """Run the round that was asked for."""
+        self.round_asked = False
+        snapshot, pending, generation = self.machine.round_input(self.now)
+        decision = first_fit(snapshot, pending)
+        self.tell(events.RoundDecided(decision=decision, generation=generation))
+
+    def step(self, name: str) -> events.Command | None:
+        """Have one agent carry out its next command and answer it."""
+        agent = self.agents[name]
+        if not agent.inbox:
+            return None
+        command = agent.inbox.pop(0)
+        outcome = agent.do(command)
+        if outcome is not None:
+            self.tell(outcome)
+        return command
+
+    def settle(self) -> None:
+        """Run rounds and agents until nobody has anything to do."""
+        for _ in range(10_000):
+            if self.round_asked:
+                self.decide()
+            elif not sum(self.step(name) is not None for name in self.agents):
+                return
+        raise AssertionError("the cluster does not come to rest")
+
+    def pass_time(self, seconds: float, *, heartbeats: bool = True) -> None:
+        """Let time pass in steps of a second, agents with a session renewing what they hold."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now = min(until, self.now + 1.0)
+            for agent in self.agents.values() if heartbeats else ():
+                if agent.session:
+                    client = [lease for leases in agent.client_side.values() for lease in leases]
+                    self.tell(
+                        events.HeartbeatArrived(
+                            node=agent.name, session=agent.session, lease_ids=(*agent.device_side, *client)
+                        )
+                    )
+            self.tell(events.ClockTicked())
+
+    def state_of(self, job_id: str) -> str:
+        if job_id in self.ended:
+            return self.ended[job_id].state.value
+        return self.machine.jobs[job_id].state.value
+
+    def reason_of(self, job_id: str) -> str:
+        if job_id in self.ended:
+            return self.ended[job_id].reason
+        return self.machine.jobs[job_id].progress.reason

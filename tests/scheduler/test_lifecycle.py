@@ -1,0 +1,502 @@
+"""The cluster machine, step by step."""
+
+from __future__ import annotations
+
+import msgspec
+
+from farbus.model.device import Route
+from farbus.model.states import LeaseState
+from farbus.scheduler import events
+from farbus.scheduler.lifecycle import MAX_FAILURES
+from tests.scheduler.scripted import TTL_S, Cluster, first_fit, job, node
+
+
+def running_remote() -> Cluster:
+    """A job running on node c with the GPU of node a."""
+    cluster = Cluster(node("a", 1), node("c"))
+    cluster.join()
+    cluster.submit(job(gpus=1, on="c"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+    return cluster
+
+
+def verbs(cluster: Cluster) -> list[tuple[str, str]]:
+    return [(name, type(command).__name__) for name, command in cluster.sent]
+
+
+def test_a_job_goes_through_every_step_in_order() -> None:
+    cluster = running_remote()
+    cluster.tell(cluster.agents["c"].exit("j1", "main.0"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "succeeded"
+    assert verbs(cluster) == [
+        ("a", "PrepareDevices"),
+        ("c", "PrepareClient"),
+        ("c", "StartTask"),
+        ("c", "UnprepareClient"),
+        ("a", "UnprepareDevices"),
+    ]
+    assert not cluster.machine.leases
+
+
+def test_the_program_gets_what_the_client_side_prepared() -> None:
+    cluster = running_remote()
+    start = next(command for _, command in cluster.sent if isinstance(command, events.StartTask))
+    prepare = next(command for _, command in cluster.sent if isinstance(command, events.PrepareClient))
+    assert start.environment == {"FARBUS_SESSION": "/run/j1-main.0"}
+    assert prepare.leases[0].endpoint == "127.0.0.1:7000"
+    assert prepare.leases[0].lease.route is Route.REMOTE
+
+
+def test_a_failing_program_fails_the_job_with_its_exit_status() -> None:
+    cluster = running_remote()
+    cluster.tell(cluster.agents["c"].exit("j1", "main.0", 3))
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    assert cluster.reason_of("j1") == "task main.0 on node c ended with exit status 3"
+
+
+def test_every_grant_counts_the_devices_epoch() -> None:
+    cluster = Cluster(node("a", 1))
+    cluster.join()
+    for number in (1, 2, 3):
+        cluster.submit(job(f"j{number}", gpus=1))
+        cluster.settle()
+        lease = next(iter(cluster.machine.leases.values())).lease
+        assert [leased.epoch for leased in lease.devices] == [number]
+        cluster.tell(cluster.agents["a"].exit(f"j{number}", "main.0"))
+        cluster.settle()
+
+
+def test_tasks_start_only_when_all_are_prepared() -> None:
+    cluster = Cluster(node("a", 1), node("b", 1))
+    cluster.join()
+    cluster.submit(job(gpus=1, count=2, cpu_milli=3000))
+    cluster.decide()
+    while cluster.step("a"):
+        pass
+    assert ("a", "StartTask") not in verbs(cluster)
+    cluster.settle()
+    assert {("a", "StartTask"), ("b", "StartTask")} <= set(verbs(cluster))
+    assert cluster.state_of("j1") == "running"
+
+
+def test_a_failed_preparation_is_undone_and_tried_again() -> None:
+    cluster = Cluster(node("a", 1), node("c"))
+    cluster.join()
+    cluster.submit(job(gpus=1, on="c"))
+    cluster.decide()
+    cluster.step("a")
+    agent = cluster.agents["c"]
+    cluster.tell(agent.answer(agent.inbox.pop(), error="no room in /run"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "queued"
+    assert "no room in /run" in cluster.reason_of("j1")
+    assert not cluster.machine.leases
+    cluster.pass_time(60)
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+
+
+def test_attempts_are_bounded() -> None:
+    cluster = Cluster(node("a", 1))
+    cluster.join()
+    cluster.submit(job(gpus=1))
+    for _ in range(MAX_FAILURES):
+        cluster.pass_time(60)
+        cluster.decide()
+        agent = cluster.agents["a"]
+        prepare = next(command for command in agent.inbox if isinstance(command, events.PrepareDevices))
+        agent.inbox.clear()
+        cluster.tell(agent.answer(prepare, error="the GPU is wedged"))
+        cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    assert "the GPU is wedged" in cluster.reason_of("j1")
+
+
+def test_a_program_that_can_not_start_is_not_tried_again() -> None:
+    cluster = Cluster(node("a"))
+    cluster.join()
+    cluster.submit(job())
+    cluster.decide()
+    cluster.step("a")
+    agent = cluster.agents["a"]
+    cluster.tell(agent.answer(agent.inbox.pop(), error="program: no such file"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    assert "no such file" in cluster.reason_of("j1")
+    assert ("a", "StopTask") not in verbs(cluster)
+
+
+def test_a_queued_job_is_cancelled_at_once() -> None:
+    cluster = Cluster(node("a"))
+    cluster.submit(job())
+    cluster.tell(events.JobCancelled(job_id="j1", reason="cancelled by ada"))
+    assert cluster.state_of("j1") == "cancelled"
+
+
+def test_a_preparing_job_is_undone_when_cancelled() -> None:
+    cluster = Cluster(node("a", 1), node("c"))
+    cluster.join()
+    cluster.submit(job(gpus=1, on="c"))
+    cluster.decide()
+    cluster.tell(events.JobCancelled(job_id="j1", reason="cancelled by ada"))
+    assert verbs(cluster) == [("a", "PrepareDevices")]  # undo waits for what is under way
+    cluster.settle()
+    assert cluster.state_of("j1") == "cancelled"
+    assert verbs(cluster) == [("a", "PrepareDevices"), ("a", "UnprepareDevices")]
+
+
+def test_a_running_job_is_stopped_when_cancelled() -> None:
+    cluster = running_remote()
+    cluster.tell(events.JobCancelled(job_id="j1", reason="cancelled by ada"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "cancelled"
+    assert ("c", "StopTask") in verbs(cluster)
+    assert cluster.ended["j1"].tasks[0].exit_code == 0
+
+
+def test_a_job_that_waits_to_be_tried_again_can_be_cancelled_while_it_is_undone() -> None:
+    cluster = Cluster(node("a", 1), node("c"))
+    cluster.join()
+    cluster.submit(job(gpus=1, on="c"))
+    cluster.decide()
+    agent = cluster.agents["a"]
+    cluster.tell(agent.answer(agent.inbox.pop(), error="wedged"))
+    cluster.tell(events.JobCancelled(job_id="j1", reason="cancelled by ada"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "cancelled"
+
+
+def test_a_job_ends_at_its_time_limit() -> None:
+    cluster = Cluster(node("a"))
+    cluster.join()
+    cluster.submit(job(time_limit_s=30))
+    cluster.settle()
+    cluster.pass_time(29)
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+    cluster.pass_time(1)
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    assert "time limit of 30 s" in cluster.reason_of("j1")
+
+
+def test_the_time_limit_counts_on_over_a_restart() -> None:
+    cluster = Cluster(node("a"))
+    cluster.join()
+    cluster.submit(job(time_limit_s=30))
+    cluster.settle()
+    cluster.pass_time(20)
+    cluster.restart()
+    cluster.join()
+    cluster.pass_time(10)
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+
+
+def test_a_short_loss_of_the_session_changes_nothing() -> None:
+    cluster = running_remote()
+    cluster.lose("a")
+    cluster.lose("c")
+    cluster.pass_time(TTL_S - 1)
+    cluster.join()
+    cluster.settle()
+    cluster.pass_time(TTL_S * 2)
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+
+
+def test_a_lost_device_node_ends_the_job_and_keeps_the_device() -> None:
+    cluster = running_remote()
+    cluster.agents["a"].die()
+    cluster.lose("a")
+    cluster.pass_time(TTL_S)
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    assert "node a was lost" in cluster.reason_of("j1")
+    assert "GPU-a-0" in cluster.reason_of("j1")
+    assert not cluster.agents["c"].tasks
+    (lease,) = cluster.machine.leases.values()
+    assert lease.state is LeaseState.RELEASING
+    cluster.join("a")
+    assert not cluster.machine.leases
+
+
+def test_a_device_is_not_granted_again_before_its_node_confirmed() -> None:
+    cluster = running_remote()
+    cluster.lose("a")  # cut off, but alive and still holding
+    cluster.pass_time(TTL_S)
+    cluster.settle()
+    cluster.submit(job("j2", gpus=1))
+    cluster.settle()
+    assert cluster.state_of("j2") == "queued"
+    cluster.join("a")
+    assert cluster.machine.leases
+    cluster.settle()
+    assert cluster.state_of("j2") == "running"
+
+
+def test_a_lost_client_node_ends_the_job_and_frees_the_device() -> None:
+    cluster = running_remote()
+    cluster.agents["c"].die()
+    cluster.lose("c")
+    cluster.pass_time(TTL_S)
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    assert "node c was lost" in cluster.reason_of("j1")
+    assert not cluster.machine.leases
+
+
+def test_an_agent_that_died_and_came_back_ends_its_jobs_at_once() -> None:
+    cluster = running_remote()
+    cluster.agents["c"].die()
+    cluster.lose("c")
+    cluster.join("c")
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    assert "restarted" in cluster.reason_of("j1")
+
+
+def test_a_node_lost_while_preparing_puts_the_job_back() -> None:
+    cluster = Cluster(node("a", 1), node("b", 1), node("c"))
+    cluster.join()
+    cluster.submit(job(gpus=1, on="c"))
+    cluster.decide()
+    cluster.agents["a"].die()
+    cluster.lose("a")
+    cluster.pass_time(60)
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+    assert {record.lease.device_node for record in cluster.machine.leases.values()} == {"a", "b"}
+
+
+def test_what_a_returned_node_holds_without_right_is_removed_before_it_is_used() -> None:
+    cluster = running_remote()
+    cluster.lose("c")  # cut off, its task runs on
+    cluster.pass_time(TTL_S)
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    cluster.submit(job("j2", on="c", cpu_milli=4000))
+    cluster.join("c")
+    assert ("j1", "main.0") in cluster.agents["c"].tasks
+    assert cluster.machine.nodes["c"].strays
+    cluster.settle()
+    assert cluster.agents["c"].tasks.keys() == {("j2", "main.0")}
+
+
+def test_a_lease_that_its_node_ended_fails_the_job() -> None:
+    cluster = running_remote()
+    agent = cluster.agents["a"]
+    cluster.tell(
+        events.LeaseEndedByNode(
+            node="a", session=agent.session, lease_id="j1-1-0", device_side=True, reason="its server died"
+        )
+    )
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    assert "its server died" in cluster.reason_of("j1")
+
+
+def test_a_lease_that_is_not_renewed_ends() -> None:
+    cluster = running_remote()
+    cluster.agents["a"].device_side.clear()
+    cluster.pass_time(TTL_S + 1)
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    assert "did not renew" in cluster.reason_of("j1")
+
+
+def test_heartbeats_tell_what_is_void() -> None:
+    cluster = running_remote()
+    agent = cluster.agents["a"]
+    cluster.tell(events.HeartbeatArrived(node="a", session=agent.session, lease_ids=("j1-1-0", "j9-1-0")))
+    assert agent.inbox == [events.HeartbeatReply(renewed=("j1-1-0",), void=("j9-1-0",))]
+
+
+def test_a_silent_session_is_closed() -> None:
+    cluster = running_remote()
+    cluster.pass_time(TTL_S + 1, heartbeats=False)
+    assert cluster.agents["a"].session == 0
+    assert cluster.state_of("j1") == "failed" or cluster.state_of("j1") == "finishing"
+
+
+def test_an_interactive_job_runs_once_it_is_prepared_until_it_is_cancelled() -> None:
+    cluster = Cluster(node("a", 1), node("c"))
+    cluster.join()
+    cluster.submit(job(gpus=1, on="c", interactive=True))
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+    assert ("c", "StartTask") not in verbs(cluster)
+    cluster.tell(events.JobCancelled(job_id="j1", reason="closed"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "cancelled"
+    assert not cluster.machine.leases
+
+
+def test_an_interactive_job_ends_with_its_agent() -> None:
+    cluster = Cluster(node("a", 1), node("c"))
+    cluster.join()
+    cluster.submit(job(gpus=1, on="c", interactive=True))
+    cluster.settle()
+    cluster.agents["c"].die()
+    cluster.lose("c")
+    cluster.join("c")
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    assert not cluster.machine.leases
+
+
+def test_a_doubled_outcome_changes_nothing() -> None:
+    cluster = Cluster(node("a", 1))
+    cluster.join()
+    cluster.submit(job(gpus=1))
+    cluster.decide()
+    agent = cluster.agents["a"]
+    outcome = agent.do(agent.inbox.pop(0))
+    assert outcome is not None
+    cluster.tell(outcome)
+    told = len(cluster.sent)
+    cluster.tell(outcome)
+    assert len(cluster.sent) == told
+
+
+def test_a_command_without_an_answer_is_given_up_and_undone() -> None:
+    cluster = Cluster(node("a", 1))
+    cluster.join()
+    cluster.submit(job(gpus=1))
+    cluster.decide()
+    cluster.agents["a"].inbox.clear()
+    cluster.pass_time(121)
+    assert ("a", "UnprepareDevices") in verbs(cluster)
+    cluster.settle()
+    cluster.pass_time(60)
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+
+
+def test_a_start_without_an_answer_is_stopped_before_the_job_ends() -> None:
+    cluster = Cluster(node("a"))
+    cluster.join()
+    cluster.submit(job())
+    cluster.decide()
+    cluster.step("a")
+    agent = cluster.agents["a"]
+    agent.do(agent.inbox.pop())
+    cluster.pass_time(61)
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    assert ("a", "StopTask") in verbs(cluster)
+
+
+def test_an_undo_that_fails_is_tried_until_it_succeeds() -> None:
+    cluster = running_remote()
+    agent = cluster.agents["a"]
+    cluster.tell(cluster.agents["c"].exit("j1", "main.0"))
+    cluster.step("c")
+    for _ in range(5):
+        unprepare = next(command for command in agent.inbox if isinstance(command, events.UnprepareDevices))
+        agent.inbox.clear()
+        cluster.tell(agent.answer(unprepare, error="busy"))
+        assert cluster.machine.leases
+        cluster.pass_time(31)
+    cluster.settle()
+    assert cluster.state_of("j1") == "succeeded"
+
+
+def test_a_restart_continues_every_job() -> None:
+    cluster = running_remote()
+    cluster.submit(job("j2", gpus=1))
+    cluster.settle()
+    cluster.restart()
+    assert cluster.state_of("j1") == "running"
+    assert cluster.state_of("j2") == "queued"
+    cluster.join()
+    cluster.settle()
+    cluster.pass_time(TTL_S * 2)
+    assert cluster.state_of("j1") == "running"
+    cluster.tell(cluster.agents["c"].exit("j1", "main.0"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "succeeded"
+    assert cluster.state_of("j2") == "running"
+
+
+def test_a_restart_at_every_step_of_a_job_loses_nothing() -> None:
+    for steps in range(12):
+        cluster = Cluster(node("a", 1), node("c"))
+        cluster.join()
+        cluster.submit(job(gpus=1, on="c"))
+        done = 0
+        while done < steps:
+            if cluster.round_asked:
+                cluster.decide()
+            elif cluster.agents["c"].tasks and not cluster.agents["c"].inbox:
+                cluster.tell(cluster.agents["c"].exit("j1", "main.0"))
+                cluster.agents["c"].tasks.pop(("j1", "main.0"))
+            else:
+                cluster.step("a") or cluster.step("c")
+            done += 1
+        cluster.restart()
+        cluster.join()
+        cluster.settle()
+        if "j1" not in cluster.ended and cluster.agents["c"].tasks:
+            cluster.tell(cluster.agents["c"].exit("j1", "main.0"))
+            cluster.settle()
+        assert cluster.state_of("j1") == "succeeded", steps
+        assert not cluster.machine.leases
+
+
+def test_no_more_is_placed_than_a_node_has() -> None:
+    cluster = Cluster(node("a", cpu_milli=2000))
+    cluster.join()
+    cluster.submit(*(job(f"j{number}") for number in range(1, 6)))
+    cluster.settle()
+    assert [cluster.state_of(f"j{number}") for number in range(1, 6)].count("running") == 2
+
+
+def test_a_plan_that_no_longer_fits_is_refused_and_decided_anew() -> None:
+    cluster = Cluster(node("a", 1), node("b", 1))
+    cluster.join()
+    cluster.submit(job(gpus=1))
+    cluster.round_asked = False
+    snapshot, pending, generation = cluster.machine.round_input(cluster.now)
+    cluster.lose("a")
+    cluster.tell(events.RoundDecided(decision=first_fit(snapshot, pending), generation=generation))
+    assert cluster.state_of("j1") == "queued"
+    assert cluster.round_asked
+    cluster.settle()
+    assert cluster.machine.jobs["j1"].progress.runs[0].node == "b"
+
+
+def test_a_job_that_waits_says_why_and_counts_rounds() -> None:
+    cluster = Cluster(node("a", 1))
+    cluster.join()
+    cluster.submit(job("j1", gpus=1), job("j2", gpus=1))
+    cluster.settle()
+    status = cluster.machine.jobs["j2"].status()
+    assert [miss.message for miss in status.misses] == ["1 GPUs are not free"]
+    assert status.rounds_waited >= 1
+
+
+def test_a_second_session_of_a_node_replaces_the_first() -> None:
+    cluster = running_remote()
+    cluster.join("a")
+    cluster.settle()
+    cluster.pass_time(TTL_S + 1)
+    assert cluster.state_of("j1") == "running"
+
+
+def test_events_of_an_old_session_are_ignored() -> None:
+    cluster = running_remote()
+    old = cluster.agents["c"].session
+    cluster.join("c")
+    cluster.tell(events.NodeLost(node="c", session=old, reason="late"))
+    assert cluster.machine.nodes["c"].connected
+
+
+def test_two_nodes_can_not_have_one_device() -> None:
+    cluster = running_remote()
+    thief = msgspec.structs.replace(node("c"), devices=node("a", 1).devices)
+    cluster.tell(events.InventoryChanged(node=thief, session=cluster.agents["c"].session))
+    assert cluster.machine.devices["GPU-a-0"].node == "a"

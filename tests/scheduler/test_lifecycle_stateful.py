@@ -1,0 +1,202 @@
+"""The cluster machine under any interleaving of what can happen to it."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from farbus.scheduler import events
+from tests.scheduler.scripted import TTL_S, Cluster, first_fit, job, node
+
+NAMES = st.sampled_from(["a", "b", "c"])
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Nodes a and b have GPUs, c has none; the agents assert that no device is under two leases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = Cluster(node("a", 2, cpu_milli=2000), node("b", 1, cpu_milli=2000), node("c", cpu_milli=3000))
+        self.cluster.join()
+        self.jobs = 0
+        self.answered: list[events.OutcomeArrived] = []
+
+    @rule(
+        gpus=st.integers(0, 2),
+        count=st.integers(1, 2),
+        on=st.sampled_from(["", "", "a", "c"]),
+        interactive=st.booleans(),
+        limit=st.sampled_from([0.0, 0.0, 40.0]),
+    )
+    def submit(self, gpus: int, count: int, on: str, interactive: bool, limit: float) -> None:
+        self.jobs += 1
+        if interactive:
+            new = job(f"j{self.jobs}", gpus=gpus, on="c", interactive=True, time_limit_s=limit)
+        else:
+            new = job(f"j{self.jobs}", gpus=gpus, count=count, on=on, time_limit_s=limit)
+        self.cluster.submit(new)
+
+    @precondition(lambda self: self.cluster.round_asked)
+    @rule()
+    def decide(self) -> None:
+        self.cluster.decide()
+
+    @precondition(lambda self: self.cluster.round_asked)
+    @rule(name=NAMES)
+    def decide_late(self, name: str) -> None:
+        """A node is lost, or comes back, between a round's snapshot and its decision."""
+        cluster = self.cluster
+        cluster.round_asked = False
+        snapshot, pending, generation = cluster.machine.round_input(cluster.now)
+        decision = first_fit(snapshot, pending)
+        if cluster.agents[name].session:
+            cluster.lose(name)
+        else:
+            cluster.join(name)
+        cluster.tell(events.RoundDecided(decision=decision, generation=generation))
+
+    @rule(name=NAMES)
+    def work(self, name: str) -> None:
+        self.cluster.step(name)
+
+    @rule(name=NAMES, times=st.integers(1, 2))
+    def work_and_answer_twice(self, name: str, times: int) -> None:
+        agent = self.cluster.agents[name]
+        if agent.inbox:
+            outcome = agent.do(agent.inbox.pop(0))
+            if outcome is not None:
+                self.answered.append(outcome)
+                for _ in range(times):
+                    self.cluster.tell(outcome)
+
+    @precondition(lambda self: self.answered)
+    @rule(data=st.data())
+    def answer_again(self, data: st.DataObject) -> None:
+        self.cluster.tell(data.draw(st.sampled_from(self.answered)))
+
+    @rule(name=NAMES, done=st.booleans())
+    def fail(self, name: str, done: bool) -> None:
+        """A command fails, having done its work or not."""
+        agent = self.cluster.agents[name]
+        if agent.inbox:
+            command = agent.inbox.pop(0)
+            if isinstance(command, events.HeartbeatReply):
+                return
+            if done:
+                agent.do(command)
+            self.cluster.tell(agent.answer(command, error="it failed"))
+
+    @rule(name=NAMES, done=st.booleans())
+    def lose_an_answer(self, name: str, done: bool) -> None:
+        agent = self.cluster.agents[name]
+        if agent.inbox:
+            command = agent.inbox.pop(0)
+            if done:
+                agent.do(command)
+
+    @rule(name=NAMES, code=st.sampled_from([0, 0, 0, 1, -9]), told=st.booleans())
+    def exit(self, name: str, code: int, told: bool) -> None:
+        agent = self.cluster.agents[name]
+        for (job_id, task), status in agent.tasks.items():
+            if status.state == "running":
+                report = agent.exit(job_id, task, code)
+                if told and agent.session:
+                    self.cluster.tell(report)
+                elif agent.session:
+                    self.cluster.lose(name)  # a report is only lost with its session
+                return
+
+    @rule(name=NAMES)
+    def end_a_lease(self, name: str) -> None:
+        agent = self.cluster.agents[name]
+        if agent.session and agent.device_side:
+            lease_id = sorted(agent.device_side)[0]
+            del agent.device_side[lease_id]
+            self.cluster.tell(
+                events.LeaseEndedByNode(
+                    node=name, session=agent.session, lease_id=lease_id, device_side=True, reason="its server died"
+                )
+            )
+
+    @rule(name=NAMES)
+    def cut_off(self, name: str) -> None:
+        if self.cluster.agents[name].session:
+            self.cluster.lose(name)
+
+    @rule(name=NAMES)
+    def kill_agent(self, name: str) -> None:
+        agent = self.cluster.agents[name]
+        connected = agent.session
+        agent_session = agent.session
+        agent.die()
+        agent.session = agent_session
+        if connected:
+            self.cluster.lose(name)
+
+    @rule(name=NAMES)
+    def come_back(self, name: str) -> None:
+        self.cluster.join(name)
+
+    @rule()
+    def restart_scheduler(self) -> None:
+        self.cluster.restart()
+        self.answered.clear()
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        number = data.draw(st.integers(1, self.jobs))
+        self.cluster.tell(events.JobCancelled(job_id=f"j{number}", reason="cancelled"))
+
+    @rule(seconds=st.sampled_from([1.0, 5.0, TTL_S, 70.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.cluster.pass_time(seconds)
+
+    @invariant()
+    def the_ledger_agrees_with_the_machine(self) -> None:
+        machine, memory = self.cluster.machine, self.cluster.memory
+        assert set(memory.leases) == set(machine.leases)
+        assert set(memory.jobs) == set(machine.jobs)
+        for job_id, kept in memory.jobs.items():
+            assert kept.state is machine.jobs[job_id].state
+
+    def teardown(self) -> None:
+        """Everything works from now on: every job ends or runs, and nothing is left over."""
+        cluster = self.cluster
+        cluster.join(*(name for name, agent in cluster.agents.items() if not agent.session))
+        for _ in range(6):
+            cluster.settle()
+            cluster.pass_time(130.0)
+        cluster.settle()
+        for _ in range(self.jobs + 1):
+            for agent in cluster.agents.values():
+                for (job_id, task), status in list(agent.tasks.items()):
+                    if status.state == "running":
+                        cluster.tell(agent.exit(job_id, task))
+            for record in list(cluster.machine.jobs.values()):
+                if record.job.interactive and record.state == "running":
+                    cluster.tell(events.JobCancelled(job_id=record.job.id, reason="closed"))
+            for _ in range(3):
+                cluster.settle()
+                cluster.pass_time(40.0)
+        cluster.settle()
+        waiting = dict(cluster.machine.jobs)
+        for record in waiting.values():
+            assert record.state == "queued", (record.job.id, record.state, record.progress.story)
+            assert any(miss.permanent for miss in record.misses), (record.misses, record.progress.story)
+        assert not cluster.machine.leases
+        assert not cluster.machine._slots
+        assert not cluster.machine._commands
+        for agent in cluster.agents.values():
+            assert not agent.device_side, agent
+            assert not agent.client_side, agent
+            assert all(status.state != "running" for status in agent.tasks.values())
+        for record in cluster.machine.nodes.values():
+            assert not record.used_cpu_milli
+            assert not record.strays
+        assert len(cluster.ended) + len(waiting) == self.jobs
+
+
+AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+TestAnyOrder = AnyOrder.TestCase
