@@ -1,0 +1,23 @@
+/* driver_abi.h - types and numbers of the CUDA driver API, from one place.
+ *
+ * Everything in native/softgpu that needs a type, an enumerator or a structure
+ * of the driver API includes this file and nothing else for it.  The API's
+ * functions are wanted by their exported names (cuMemAlloc_v2, never the
+ * cuMemAlloc that cuda.h maps to it), which is what the internal switch does.
+ */
+#ifndef FARBUS_SOFTGPU_DRIVER_ABI_H
+#define FARBUS_SOFTGPU_DRIVER_ABI_H
+
+#define __CUDA_API_VERSION_INTERNAL
+#if __has_include("../generated/cuda_abi.h")
+#include "../generated/cuda_abi.h"
+#else
+#include <cuda.h>
+#endif
+
+/* The version of the API that this driver implements. */
+#define DRIVER_API_VERSION 13000
+
+#define DRIVER_EXPORT __attribute__((visibility("default")))
+
+#endif

@@ -1,0 +1,36 @@
+/* driver_arena.h - the device addresses of one board in this process.
+ *
+ * One stretch of address space is reserved per device, at a place that follows
+ * from the board's UUID, so that the devices of different boards seldom claim
+ * the same addresses even when they are used from one program.  Within it,
+ * memory is mapped in granules of 2 MiB, as a GPU's large pages are: requests
+ * of at most 1 MiB share granules, at multiples of 512 bytes; larger ones have
+ * granules of their own.  Mapped granules count against the board's memory.
+ *
+ * Around every mapped stretch one more granule is accessible, because real
+ * programs read a little out of bounds and real GPUs let them (their pages are
+ * as large).  In strict mode nothing around is accessible and every request
+ * ends at an inaccessible page.
+ */
+#ifndef FARBUS_SOFTGPU_DRIVER_ARENA_H
+#define FARBUS_SOFTGPU_DRIVER_ARENA_H
+
+#include "driver_board.h"
+
+#define DRIVER_ARENA_GRANULE (2ul << 20)	/* bytes */
+#define DRIVER_ARENA_ALIGN 512ul		/* bytes */
+#define DRIVER_ARENA_SMALL (1ul << 20)		/* largest request that shares a granule */
+
+struct driver_arena;
+
+/* 0 or -ENOMEM when the addresses can't be reserved. */
+int driver_arena_open(struct driver_arena **out, struct board *board, bool strict);
+void driver_arena_close(struct driver_arena *arena);
+
+/* `align` is a power of two of at most one granule.
+ * 0 or -ENOMEM: the board's memory is full, or no gap is large enough. */
+int driver_arena_take(struct driver_arena *arena, size_t bytes, size_t align, uintptr_t *address);
+/* `address` is one that take gave. */
+void driver_arena_give(struct driver_arena *arena, uintptr_t address, size_t bytes);
+
+#endif

@@ -1,0 +1,735 @@
+#define _GNU_SOURCE
+#include "driver_board.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BOARD_MAGIC 0x50474653u		/* "SFGP" */
+#define BOARD_LAYOUT 1u
+#define BOARD_OPEN_ATTEMPTS 64		/* a board may retire while it is opened */
+#define BOARD_WINDOW_NS 250000000ull	/* grain of the utilisation */
+#define BOARD_WINDOW_COUNT 8		/* ring; four full ones make the last second */
+#define BOARD_WINDOWS_READ 4
+
+struct board_window {
+	uint64_t epoch;			/* start time / BOARD_WINDOW_NS */
+	uint64_t busy_ns;
+};
+
+/* One process.  Free when pid is 0. */
+struct board_user {
+	int32_t pid;
+	uint32_t contexts;
+	uint64_t start_time;		/* field 22 of /proc/<pid>/stat, in ticks */
+	uint64_t used_bytes;
+	uint64_t busy_ns;		/* finished busy spans */
+	uint64_t busy_since_ns;		/* 0: idle */
+	struct board_window windows[BOARD_WINDOW_COUNT];
+};
+
+struct board_region {
+	uint32_t magic;
+	uint32_t layout;
+	pthread_mutex_t lock;		/* process-shared and robust: a holder may die */
+	uint32_t retired;		/* unlinked: openers must start again */
+	uint32_t reserved;
+	struct board_model model;
+	struct board_user users[BOARD_USER_MAX];
+};
+
+struct board {
+	struct board_identity identity;
+	struct board_region *region;
+	struct board_user *self;	/* NULL for one that only looks */
+	/* Stands in for self when the account was given up: what threads that
+	 * outlive it still count must not reach the slot's next owner. */
+	struct board_user departed;
+	char path[96];
+	/* Spans of several threads merge into one: first in begins, last out ends. */
+	pthread_mutex_t busy_lock;
+	unsigned busy_count;
+};
+
+static uint64_t clock_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+/* ---- options ---- */
+
+static int parse_unsigned(const char *text, uint64_t low, uint64_t high, uint64_t *value)
+{
+	char *end;
+	unsigned long long number;
+
+	if (*text < '0' || *text > '9')
+		return -EINVAL;
+	errno = 0;
+	number = strtoull(text, &end, 10);
+	if (errno || *end || number < low || number > high)
+		return -EINVAL;
+	*value = number;
+	return 0;
+}
+
+/* 512MiB, 8GiB, or plain bytes. */
+static int parse_bytes(const char *text, uint64_t *bytes)
+{
+	static const struct {
+		const char *suffix;
+		unsigned shift;
+	} units[] = { { "", 0 }, { "KiB", 10 }, { "MiB", 20 }, { "GiB", 30 }, { "TiB", 40 } };
+	char *end;
+	unsigned long long number;
+
+	if (*text < '0' || *text > '9')
+		return -EINVAL;
+	errno = 0;
+	number = strtoull(text, &end, 10);
+	if (errno)
+		return -EINVAL;
+	for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+		if (strcmp(end, units[i].suffix))
+			continue;
+		if (number > (UINT64_MAX >> units[i].shift))
+			return -EINVAL;
+		*bytes = (uint64_t)number << units[i].shift;
+		/* Between one allocation granule and what fits an address arena. */
+		return *bytes >= 16ull << 20 && *bytes <= 1ull << 40 ? 0 : -EINVAL;
+	}
+	return -EINVAL;
+}
+
+static int parse_capability(const char *text, uint32_t *sm)
+{
+	static const uint32_t known[] = { 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121 };
+	unsigned major, minor;
+	int used = 0;
+
+	if (sscanf(text, "%2u.%1u%n", &major, &minor, &used) != 2 || text[used])
+		return -EINVAL;
+	for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+		if (known[i] == major * 10 + minor) {
+			*sm = known[i];
+			return 0;
+		}
+	}
+	return -EINVAL;
+}
+
+static int options_set(struct board_options *options, const char *key, const char *value)
+{
+	uint64_t number;
+
+	if (!strcmp(key, "cc"))
+		return parse_capability(value, &options->model.sm);
+	if (!strcmp(key, "mem"))
+		return parse_bytes(value, &options->model.memory_bytes);
+	if (!strcmp(key, "count")) {
+		if (parse_unsigned(value, 0, BOARD_COUNT_MAX, &number))
+			return -EINVAL;
+		options->count = (unsigned)number;
+		return 0;
+	}
+	if (!strcmp(key, "sms")) {
+		if (parse_unsigned(value, 1, 256, &number))
+			return -EINVAL;
+		options->model.multiprocessors = (uint32_t)number;
+		return 0;
+	}
+	if (!strcmp(key, "workers")) {
+		if (parse_unsigned(value, 0, 1024, &number))
+			return -EINVAL;
+		options->workers = (unsigned)number;
+		return 0;
+	}
+	if (!strcmp(key, "watchdog_s")) {
+		if (parse_unsigned(value, 0, 86400, &number))
+			return -EINVAL;
+		options->watchdog_ns = number * 1000000000ull;
+		return 0;
+	}
+	if (!strcmp(key, "strict") || !strcmp(key, "deterministic")) {
+		if (parse_unsigned(value, 0, 1, &number))
+			return -EINVAL;
+		*(*key == 's' ? &options->strict : &options->deterministic) = number;
+		return 0;
+	}
+	return -ENOENT;
+}
+
+int board_options_read(struct board_options *options, struct board_diagnostic *why)
+{
+	struct board_options read = {
+		.count = 1,
+		.model = { .sm = 90, .multiprocessors = 16, .memory_bytes = 4ull << 30 },
+	};
+	const char *text = getenv("FARBUS_SOFTGPU");
+	char copy[256], *rest = copy, *item;
+
+	if (text && strlen(text) >= sizeof copy) {
+		snprintf(why->text, sizeof why->text,
+			 "FARBUS_SOFTGPU is longer than %zu characters", sizeof copy - 1);
+		return -EINVAL;
+	}
+	strcpy(copy, text ? text : "");
+	while ((item = strsep(&rest, ","))) {
+		char *value = strchr(item, '=');
+		int error;
+
+		if (!*item)
+			continue;
+		if (value)
+			*value++ = '\0';
+		error = value ? options_set(&read, item, value) : -ENOENT;
+		if (!error)
+			continue;
+		if (error == -ENOENT)
+			snprintf(why->text, sizeof why->text,
+				 "FARBUS_SOFTGPU: unknown setting %.40s; write for instance "
+				 "count=2,cc=9.0,mem=8GiB,sms=16", item);
+		else
+			snprintf(why->text, sizeof why->text,
+				 "FARBUS_SOFTGPU: %.20s=%.40s is not a value that it can have "
+				 "(count 0-%d, cc 7.5-12.1, mem 16MiB-1TiB, sms 1-256, "
+				 "strict and deterministic 0 or 1)",
+				 item, value, BOARD_COUNT_MAX);
+		return -EINVAL;
+	}
+	*options = read;
+	return 0;
+}
+
+/* ---- identity ---- */
+
+/* FNV-1a in 64 bits, then the finaliser of SplitMix64 so that neighbouring
+ * inputs differ in every byte.  Identity needs spread, not secrecy. */
+static uint64_t hash_text(const char *text, uint64_t seed)
+{
+	uint64_t hash = 0xcbf29ce484222325ull ^ seed;
+
+	for (; *text; text++)
+		hash = (hash ^ (unsigned char)*text) * 0x100000001b3ull;
+	hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9ull;
+	hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebull;
+	return hash ^ (hash >> 31);
+}
+
+static void read_machine_id(char *text, size_t room)
+{
+	FILE *file = fopen("/etc/machine-id", "re");
+
+	text[0] = '\0';
+	if (file) {
+		if (!fgets(text, (int)room, file))
+			text[0] = '\0';
+		fclose(file);
+	}
+	text[strcspn(text, "\n")] = '\0';
+	/* A minimal container has no machine id; its name is the next best. */
+	if (!text[0] && gethostname(text, room))
+		text[0] = '\0';
+	text[room - 1] = '\0';
+}
+
+void board_identity_of(unsigned index, struct board_identity *identity)
+{
+	const char *node = getenv("FARBUS_SOFTGPU_NODE");
+	char machine[80], seed[192], place[192];
+	uint64_t high, low, slot;
+
+	read_machine_id(machine, sizeof machine);
+	snprintf(place, sizeof place, "%s/%.64s", machine, node ? node : "");
+	snprintf(seed, sizeof seed, "%.160s/%u", place, index);
+	high = hash_text(seed, 0);
+	low = hash_text(seed, 0x9e3779b97f4a7c15ull);
+	memset(identity, 0, sizeof *identity);
+	for (unsigned i = 0; i < 8; i++) {
+		identity->uuid[i] = (uint8_t)(high >> (8 * i));
+		identity->uuid[8 + i] = (uint8_t)(low >> (8 * i));
+	}
+	/* Version 8 (vendor specific) and the variant of RFC 9562. */
+	identity->uuid[6] = (uint8_t)((identity->uuid[6] & 0x0f) | 0x80);
+	identity->uuid[8] = (uint8_t)((identity->uuid[8] & 0x3f) | 0x80);
+	snprintf(identity->name, sizeof identity->name, "Farbus Software GPU %u", index);
+	/* A PCI domain per node, far above those that machines have, so that a
+	 * program that sees the boards of two nodes sees no address twice. */
+	slot = hash_text(place, 1);
+	identity->pci_domain = 0x8000u + (uint32_t)(slot % 0x7000u);
+	identity->pci_bus = 1 + index;
+}
+
+void board_uuid_format(const uint8_t uuid[16], char text[41])
+{
+	const uint8_t *b = uuid;
+
+	snprintf(text, 41,
+		 "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+		 b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11],
+		 b[12], b[13], b[14], b[15]);
+}
+
+/* ---- the shared region ---- */
+
+/* Field 22 of /proc/<pid>/stat tells a process from a later one with the same
+ * number.  0 when there is no such process (or it is a zombie, whose memory is
+ * gone already). */
+static uint64_t process_start_time(pid_t pid)
+{
+	char path[48], text[1024], *field;
+	unsigned long long start = 0;
+	char state = 0;
+	ssize_t got;
+	int fd;
+
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	got = read(fd, text, sizeof text - 1);
+	close(fd);
+	if (got <= 0)
+		return 0;
+	text[got] = '\0';
+	/* The command's name is in parentheses and may hold any character. */
+	field = strrchr(text, ')');
+	if (!field || sscanf(field + 1,
+			     " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+			     "%*s %*s %*s %*s %llu", &state, &start) != 2)
+		return 0;
+	return state == 'Z' || state == 'X' ? 0 : start;
+}
+
+static void region_lock(struct board_region *region)
+{
+	/* What the lock guards are single stores per user, so a holder that died
+	 * left nothing half-done that the sweep would not mend. */
+	if (pthread_mutex_lock(&region->lock) == EOWNERDEAD)
+		pthread_mutex_consistent(&region->lock);
+}
+
+static void region_unlock(struct board_region *region)
+{
+	pthread_mutex_unlock(&region->lock);
+}
+
+/* Forget users that are gone; called with the lock.  Returns how many live. */
+static unsigned region_sweep(struct board_region *region)
+{
+	unsigned live = 0;
+
+	for (unsigned i = 0; i < BOARD_USER_MAX; i++) {
+		struct board_user *user = &region->users[i];
+
+		if (!user->pid)
+			continue;
+		if (process_start_time(user->pid) == user->start_time)
+			live++;
+		else
+			memset(user, 0, sizeof *user);
+	}
+	return live;
+}
+
+static uint64_t region_used(const struct board_region *region)
+{
+	uint64_t used = 0;
+
+	for (unsigned i = 0; i < BOARD_USER_MAX; i++)
+		used += region->users[i].used_bytes;
+	return used;
+}
+
+static int region_map(int fd, struct board_region **out)
+{
+	struct board_region *region;
+	struct stat status;
+
+	if (fstat(fd, &status))
+		return -errno;
+	if (status.st_size != sizeof *region)
+		return -EPROTO;
+	region = mmap(NULL, sizeof *region, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (region == MAP_FAILED)
+		return -errno;
+	if (region->magic != BOARD_MAGIC || region->layout != BOARD_LAYOUT) {
+		munmap(region, sizeof *region);
+		return -EPROTO;
+	}
+	*out = region;
+	return 0;
+}
+
+static int region_open(const char *path, struct board_region **out)
+{
+	int fd, error;
+
+	fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+	if (fd < 0)
+		return -errno;
+	error = region_map(fd, out);
+	close(fd);
+	return error;
+}
+
+/* Build the region aside and link it into place, so that nobody ever sees half
+ * of it.  -EEXIST when another process was faster. */
+static int region_create(const char *path, const struct board_model *model)
+{
+	struct board_region *region;
+	pthread_mutexattr_t attributes;
+	char aside[128];
+	int fd, error = 0;
+
+	snprintf(aside, sizeof aside, "%s.%d.%llx", path, (int)getpid(),
+		 (unsigned long long)clock_ns());
+	fd = open(aside, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -errno;
+	if (ftruncate(fd, sizeof *region)) {
+		error = -errno;
+		goto out_unlink;
+	}
+	region = mmap(NULL, sizeof *region, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (region == MAP_FAILED) {
+		error = -errno;
+		goto out_unlink;
+	}
+	pthread_mutexattr_init(&attributes);
+	pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+	pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+	pthread_mutex_init(&region->lock, &attributes);
+	pthread_mutexattr_destroy(&attributes);
+	region->model = *model;
+	region->layout = BOARD_LAYOUT;
+	region->magic = BOARD_MAGIC;
+	munmap(region, sizeof *region);
+	/* Open to every user of the node, as a GPU's device file is. */
+	if (fchmod(fd, 0666) || link(aside, path))
+		error = -errno;
+out_unlink:
+	unlink(aside);
+	close(fd);
+	return error;
+}
+
+static struct board_user *region_join(struct board_region *region)
+{
+	pid_t pid = getpid();
+	struct board_user *slot = NULL;
+
+	for (unsigned i = 0; i < BOARD_USER_MAX; i++) {
+		/* A slot of this very process is what it left before an exec. */
+		if (region->users[i].pid == pid) {
+			slot = &region->users[i];
+			break;
+		}
+		if (!region->users[i].pid && !slot)
+			slot = &region->users[i];
+	}
+	if (!slot)
+		return NULL;
+	memset(slot, 0, sizeof *slot);
+	slot->start_time = process_start_time(pid);
+	slot->pid = pid;
+	return slot;
+}
+
+static struct board *board_make(unsigned index)
+{
+	struct board *board = calloc(1, sizeof *board);
+	char uuid[41];
+
+	if (!board)
+		return NULL;
+	board_identity_of(index, &board->identity);
+	board_uuid_format(board->identity.uuid, uuid);
+	snprintf(board->path, sizeof board->path, "/dev/shm/farbus-softgpu-%s", uuid + 4);
+	pthread_mutex_init(&board->busy_lock, NULL);
+	return board;
+}
+
+static void board_free(struct board *board)
+{
+	if (board->region)
+		munmap(board->region, sizeof *board->region);
+	pthread_mutex_destroy(&board->busy_lock);
+	free(board);
+}
+
+int board_open(struct board **out, unsigned index, const struct board_model *wanted,
+	       bool *adopted, struct board_diagnostic *why)
+{
+	struct board *board = board_make(index);
+	int error = -EAGAIN;
+
+	if (!board)
+		return -ENOMEM;
+	for (unsigned attempt = 0; attempt < BOARD_OPEN_ATTEMPTS; attempt++) {
+		error = region_open(board->path, &board->region);
+		if (error == -ENOENT) {
+			error = region_create(board->path, wanted);
+			if (error && error != -EEXIST)
+				break;
+			continue;
+		}
+		if (error)
+			break;
+		region_lock(board->region);
+		if (!board->region->retired) {
+			/* Nobody else there: the board takes this process's model. */
+			if (!region_sweep(board->region))
+				board->region->model = *wanted;
+			board->self = region_join(board->region);
+			error = board->self ? 0 : -ENOSPC;
+			*adopted = memcmp(&board->region->model, wanted, sizeof *wanted) != 0;
+			region_unlock(board->region);
+			break;
+		}
+		region_unlock(board->region);
+		munmap(board->region, sizeof *board->region);
+		board->region = NULL;
+		error = -EAGAIN;
+	}
+	if (error) {
+		snprintf(why->text, sizeof why->text, "%s: %s%s", board->path,
+			 error == -EPROTO ? "not a software GPU of this version" :
+			 error == -ENOSPC ? "too many processes use it" : strerror(-error),
+			 error == -EPROTO ? "; remove it when no program uses it" : "");
+		board_free(board);
+		return error;
+	}
+	*out = board;
+	return 0;
+}
+
+int board_peek(struct board **out, unsigned index)
+{
+	struct board *board = board_make(index);
+	int error;
+
+	if (!board)
+		return -ENOMEM;
+	error = region_open(board->path, &board->region);
+	if (error) {
+		board_free(board);
+		return error;
+	}
+	region_lock(board->region);
+	/* All of its users were killed: nobody is left to remove it but us. */
+	if (!board->region->retired && !region_sweep(board->region)) {
+		board->region->retired = 1;
+		unlink(board->path);
+	}
+	error = board->region->retired ? -ENOENT : 0;
+	region_unlock(board->region);
+	if (error) {
+		board_free(board);
+		return error;
+	}
+	*out = board;
+	return 0;
+}
+
+void board_retire(struct board *board)
+{
+	region_lock(board->region);
+	memset(board->self, 0, sizeof *board->self);
+	board->self = &board->departed;
+	if (!board->region->retired && !region_sweep(board->region)) {
+		board->region->retired = 1;
+		unlink(board->path);
+	}
+	region_unlock(board->region);
+}
+
+void board_close(struct board *board)
+{
+	if (!board)
+		return;
+	if (board->self)
+		board_retire(board);
+	board_free(board);
+}
+
+const struct board_identity *board_identity(const struct board *board)
+{
+	return &board->identity;
+}
+
+const struct board_model *board_model(const struct board *board)
+{
+	return &board->region->model;
+}
+
+/* ---- accounts ---- */
+
+int board_memory_take(struct board *board, uint64_t bytes)
+{
+	struct board_region *region = board->region;
+	uint64_t total = region->model.memory_bytes;
+	int error = 0;
+
+	region_lock(region);
+	if (bytes > total || region_used(region) > total - bytes) {
+		/* Before saying no, look whether some of it belongs to the dead. */
+		region_sweep(region);
+		if (bytes > total || region_used(region) > total - bytes)
+			error = -ENOMEM;
+	}
+	if (!error)
+		board->self->used_bytes += bytes;
+	region_unlock(region);
+	return error;
+}
+
+void board_memory_give(struct board *board, uint64_t bytes)
+{
+	region_lock(board->region);
+	board->self->used_bytes -= bytes < board->self->used_bytes ? bytes : board->self->used_bytes;
+	region_unlock(board->region);
+}
+
+uint64_t board_memory_used(struct board *board)
+{
+	uint64_t used;
+
+	region_lock(board->region);
+	region_sweep(board->region);
+	used = region_used(board->region);
+	region_unlock(board->region);
+	return used;
+}
+
+void board_context_enter(struct board *board)
+{
+	region_lock(board->region);
+	board->self->contexts++;
+	region_unlock(board->region);
+}
+
+void board_context_leave(struct board *board)
+{
+	region_lock(board->region);
+	if (board->self->contexts)
+		board->self->contexts--;
+	region_unlock(board->region);
+}
+
+size_t board_processes(struct board *board, struct board_process *list, size_t room)
+{
+	size_t count = 0;
+
+	region_lock(board->region);
+	region_sweep(board->region);
+	for (unsigned i = 0; i < BOARD_USER_MAX; i++) {
+		const struct board_user *user = &board->region->users[i];
+
+		if (!user->pid || !user->contexts)
+			continue;
+		if (count < room)
+			list[count] = (struct board_process){ user->pid, user->used_bytes };
+		count++;
+	}
+	region_unlock(board->region);
+	return count;
+}
+
+/* Spread a busy span over the windows that it touches. */
+static void user_add_span(struct board_user *user, uint64_t from, uint64_t to)
+{
+	uint64_t newest = to / BOARD_WINDOW_NS;
+	uint64_t oldest = from / BOARD_WINDOW_NS;
+
+	user->busy_ns += to - from;
+	if (newest - oldest >= BOARD_WINDOW_COUNT)
+		oldest = newest - BOARD_WINDOW_COUNT + 1;
+	for (uint64_t epoch = oldest; epoch <= newest; epoch++) {
+		struct board_window *window = &user->windows[epoch % BOARD_WINDOW_COUNT];
+		uint64_t start = epoch * BOARD_WINDOW_NS, end = start + BOARD_WINDOW_NS;
+
+		if (window->epoch != epoch)
+			*window = (struct board_window){ .epoch = epoch };
+		window->busy_ns += (to < end ? to : end) - (from > start ? from : start);
+	}
+}
+
+void board_busy_begin(struct board *board)
+{
+	pthread_mutex_lock(&board->busy_lock);
+	if (!board->busy_count++) {
+		region_lock(board->region);
+		board->self->busy_since_ns = clock_ns();
+		region_unlock(board->region);
+	}
+	pthread_mutex_unlock(&board->busy_lock);
+}
+
+void board_busy_end(struct board *board)
+{
+	pthread_mutex_lock(&board->busy_lock);
+	if (!--board->busy_count) {
+		uint64_t now = clock_ns();
+
+		region_lock(board->region);
+		if (board->self->busy_since_ns)
+			user_add_span(board->self, board->self->busy_since_ns, now);
+		board->self->busy_since_ns = 0;
+		region_unlock(board->region);
+	}
+	pthread_mutex_unlock(&board->busy_lock);
+}
+
+unsigned board_utilization(struct board *board)
+{
+	uint64_t now = clock_ns(), current = now / BOARD_WINDOW_NS, total = 0;
+
+	region_lock(board->region);
+	for (unsigned i = 0; i < BOARD_USER_MAX; i++) {
+		struct board_user user = board->region->users[i];
+
+		if (!user.pid)
+			continue;
+		if (user.busy_since_ns && user.busy_since_ns < now)
+			user_add_span(&user, user.busy_since_ns, now);
+		for (uint64_t back = 1; back <= BOARD_WINDOWS_READ && back <= current; back++) {
+			uint64_t epoch = current - back;
+			const struct board_window *window =
+				&user.windows[epoch % BOARD_WINDOW_COUNT];
+
+			if (window->epoch == epoch)
+				total += window->busy_ns;
+		}
+	}
+	region_unlock(board->region);
+	total = total * 100 / (BOARD_WINDOWS_READ * BOARD_WINDOW_NS);
+	return total > 100 ? 100 : (unsigned)total;
+}
+
+uint64_t board_busy_ns(struct board *board)
+{
+	uint64_t now = clock_ns(), total = 0;
+
+	region_lock(board->region);
+	for (unsigned i = 0; i < BOARD_USER_MAX; i++) {
+		const struct board_user *user = &board->region->users[i];
+
+		total += user->busy_ns;
+		if (user->busy_since_ns && user->busy_since_ns < now)
+			total += now - user->busy_since_ns;
+	}
+	region_unlock(board->region);
+	return total;
+}

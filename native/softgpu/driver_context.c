@@ -1,0 +1,773 @@
+#include "driver_context.h"
+
+#include "driver_handle.h"
+#include "driver_memory.h"
+#include "driver_module.h"
+#include "driver_stream.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+/* Guards activation, retain counts and flags; taken before the locks of
+ * streams, modules and memory, never after them. */
+static pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* ---- the calling thread's stack of contexts ---- */
+
+struct context_stack {
+	unsigned depth;
+	struct CUctx_st *contexts[DRIVER_CONTEXT_STACK_MAX];
+};
+
+static _Thread_local struct context_stack stack;
+static pthread_key_t stack_key;
+static pthread_once_t stack_once = PTHREAD_ONCE_INIT;
+
+static void stack_end(void *unused)
+{
+	(void)unused;
+	while (stack.depth)
+		driver_context_drop(stack.contexts[--stack.depth]);
+}
+
+static void stack_make_key(void)
+{
+	pthread_key_create(&stack_key, stack_end);
+}
+
+static CUresult stack_push(struct CUctx_st *context)
+{
+	if (stack.depth == DRIVER_CONTEXT_STACK_MAX)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	/* Any value but NULL makes the destructor run when the thread ends. */
+	pthread_once(&stack_once, stack_make_key);
+	pthread_setspecific(stack_key, &stack);
+	driver_context_hold(context);
+	stack.contexts[stack.depth++] = context;
+	return CUDA_SUCCESS;
+}
+
+static struct CUctx_st *stack_top(void)
+{
+	return stack.depth ? stack.contexts[stack.depth - 1] : NULL;
+}
+
+static void stack_pop(void)
+{
+	driver_context_drop(stack.contexts[--stack.depth]);
+}
+
+/* ---- life ---- */
+
+/* Taken after all other locks but those of memory and handles. */
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct CUctx_st *all_contexts;
+
+void driver_context_each_lock(void)
+{
+	pthread_mutex_lock(&list_lock);
+}
+
+void driver_context_each_unlock(void)
+{
+	pthread_mutex_unlock(&list_lock);
+}
+
+struct CUctx_st *driver_context_first(void)
+{
+	return all_contexts;
+}
+
+static void list_add(struct CUctx_st *context)
+{
+	pthread_mutex_lock(&list_lock);
+	context->next = all_contexts;
+	all_contexts = context;
+	pthread_mutex_unlock(&list_lock);
+}
+
+static void list_remove(struct CUctx_st *context)
+{
+	struct CUctx_st **link = &all_contexts;
+
+	pthread_mutex_lock(&list_lock);
+	while (*link && *link != context)
+		link = &(*link)->next;
+	if (*link)
+		*link = context->next;
+	pthread_mutex_unlock(&list_lock);
+}
+
+void driver_context_hold(struct CUctx_st *context)
+{
+	__atomic_add_fetch(&context->references, 1, __ATOMIC_RELAXED);
+}
+
+void driver_context_drop(struct CUctx_st *context)
+{
+	if (!__atomic_sub_fetch(&context->references, 1, __ATOMIC_ACQ_REL))
+		free(context);
+}
+
+static struct CUctx_st *context_make(struct driver_device *device)
+{
+	static uint64_t last_id;
+	struct CUctx_st *context = calloc(1, sizeof *context);
+
+	if (!context)
+		return NULL;
+	context->device = device;
+	context->references = 1;
+	context->id = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED);
+	if (driver_handle_add(context, DRIVER_KIND_CONTEXT)) {
+		free(context);
+		return NULL;
+	}
+	list_add(context);
+	return context;
+}
+
+void driver_context_drain_all(void)
+{
+	struct CUctx_st *context, *following;
+
+	/* Hold the one at hand, so that its next can be read afterwards.  One that
+	 * was destroyed meanwhile has left the list; then start again. */
+	driver_context_each_lock();
+	for (context = all_contexts; context; context = following) {
+		driver_context_hold(context);
+		driver_context_each_unlock();
+		driver_stream_drain(context);
+		driver_context_each_lock();
+		following = driver_handle_is(context, DRIVER_KIND_CONTEXT) ? context->next :
+									     all_contexts;
+		driver_context_drop(context);
+	}
+	driver_context_each_unlock();
+}
+
+CUresult driver_context_make_primary(struct driver_device *device)
+{
+	device->primary = context_make(device);
+	if (!device->primary)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	device->primary->primary = true;
+	return CUDA_SUCCESS;
+}
+
+void driver_context_free_primary(struct driver_device *device)
+{
+	driver_handle_remove(device->primary, DRIVER_KIND_CONTEXT);
+	list_remove(device->primary);
+	driver_context_drop(device->primary);
+	device->primary = NULL;
+}
+
+/* With the lock. */
+static CUresult context_activate(struct CUctx_st *context)
+{
+	CUresult result;
+
+	context->error = CUDA_SUCCESS;
+	context->peers = 0;
+	context->cache_config = CU_FUNC_CACHE_PREFER_NONE;
+	context->limits[CU_LIMIT_STACK_SIZE] = 1024;
+	context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
+	context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
+	context->limits[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
+	context->limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
+	context->limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
+	result = driver_stream_make_legacy(context);
+	if (result)
+		return result;
+	board_context_enter(context->device->board);
+	__atomic_store_n(&context->active, true, __ATOMIC_RELEASE);
+	return CUDA_SUCCESS;
+}
+
+/* With the lock.  Work that was submitted finishes first; then everything that
+ * the context owns goes. */
+static void context_deactivate(struct CUctx_st *context)
+{
+	driver_stream_drain(context);
+	__atomic_store_n(&context->active, false, __ATOMIC_RELEASE);
+	driver_stream_end_context(context);
+	driver_module_end_context(context);
+	driver_memory_end_context(context);
+	board_context_leave(context->device->board);
+}
+
+CUresult driver_context_state(const struct CUctx_st *context)
+{
+	if (!__atomic_load_n(&context->active, __ATOMIC_ACQUIRE))
+		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	return __atomic_load_n(&context->error, __ATOMIC_ACQUIRE);
+}
+
+void driver_context_fail(struct CUctx_st *context, CUresult error)
+{
+	CUresult none = CUDA_SUCCESS;
+
+	__atomic_compare_exchange_n(&context->error, &none, error, false, __ATOMIC_ACQ_REL,
+				    __ATOMIC_RELAXED);
+}
+
+CUresult driver_context_current(struct CUctx_st **context)
+{
+	CUresult result = driver_ready();
+	struct CUctx_st *top = stack_top();
+
+	if (result)
+		return result;
+	if (!top)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (!__atomic_load_n(&top->active, __ATOMIC_ACQUIRE))
+		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	*context = top;
+	return CUDA_SUCCESS;
+}
+
+CUresult driver_context_enter(struct CUctx_st **context)
+{
+	CUresult result = driver_context_current(context);
+
+	return result ? result : driver_context_state(*context);
+}
+
+/* ---- primary contexts ---- */
+
+static CUresult primary_of(CUdevice ordinal, struct CUctx_st **context)
+{
+	struct driver_device *device;
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	device = driver_device_at(ordinal);
+	if (!device)
+		return CUDA_ERROR_INVALID_DEVICE;
+	*context = device->primary;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice ordinal)
+{
+	struct CUctx_st *context;
+	CUresult result = primary_of(ordinal, &context);
+
+	if (result)
+		return result;
+	if (!out)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&context_lock);
+	if (!context->active)
+		result = context_activate(context);
+	if (!result) {
+		context->retained++;
+		*out = context;
+	}
+	pthread_mutex_unlock(&context_lock);
+	return result;
+}
+
+DRIVER_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
+{
+	struct CUctx_st *context;
+	CUresult result = primary_of(ordinal, &context);
+
+	if (result)
+		return result;
+	pthread_mutex_lock(&context_lock);
+	if (!context->retained)
+		result = CUDA_ERROR_INVALID_CONTEXT;
+	else if (!--context->retained && context->active)
+		context_deactivate(context);
+	pthread_mutex_unlock(&context_lock);
+	return result;
+}
+
+/* Everything in the context goes, whoever retained it; the next retain makes it
+ * active again. */
+DRIVER_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
+{
+	struct CUctx_st *context;
+	CUresult result = primary_of(ordinal, &context);
+
+	if (result)
+		return result;
+	pthread_mutex_lock(&context_lock);
+	if (context->active)
+		context_deactivate(context);
+	context->retained = 0;
+	context->flags = 0;
+	pthread_mutex_unlock(&context_lock);
+	return CUDA_SUCCESS;
+}
+
+static bool flags_are_valid(unsigned flags)
+{
+	unsigned schedule = flags & CU_CTX_SCHED_MASK;
+
+	return !(flags & ~(unsigned)CU_CTX_FLAGS_MASK) &&
+	       (schedule == CU_CTX_SCHED_AUTO || schedule == CU_CTX_SCHED_SPIN ||
+		schedule == CU_CTX_SCHED_YIELD || schedule == CU_CTX_SCHED_BLOCKING_SYNC);
+}
+
+DRIVER_EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags)
+{
+	struct CUctx_st *context;
+	CUresult result = primary_of(ordinal, &context);
+
+	if (result)
+		return result;
+	if (!flags_are_valid(flags))
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&context_lock);
+	context->flags = flags;
+	pthread_mutex_unlock(&context_lock);
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int *flags,
+						  int *active)
+{
+	struct CUctx_st *context;
+	CUresult result = primary_of(ordinal, &context);
+
+	if (result)
+		return result;
+	if (!flags || !active)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&context_lock);
+	*flags = context->flags;
+	*active = context->active;
+	pthread_mutex_unlock(&context_lock);
+	return CUDA_SUCCESS;
+}
+
+/* ---- created contexts ---- */
+
+static CUresult context_create(CUcontext *out, unsigned flags, CUdevice ordinal)
+{
+	struct driver_device *device;
+	struct CUctx_st *context;
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	device = driver_device_at(ordinal);
+	if (!device)
+		return CUDA_ERROR_INVALID_DEVICE;
+	if (!out || !flags_are_valid(flags))
+		return CUDA_ERROR_INVALID_VALUE;
+	context = context_make(device);
+	if (!context)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	context->flags = flags;
+	context->retained = 1;
+	pthread_mutex_lock(&context_lock);
+	result = context_activate(context);
+	pthread_mutex_unlock(&context_lock);
+	if (!result)
+		result = stack_push(context);
+	if (result) {
+		cuCtxDestroy_v2(context);
+		return result;
+	}
+	*out = context;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuCtxCreate_v2(CUcontext *out, unsigned int flags, CUdevice ordinal)
+{
+	return context_create(out, flags, ordinal);
+}
+
+DRIVER_EXPORT CUresult cuCtxCreate_v3(CUcontext *out, CUexecAffinityParam *affinity, int count,
+				      unsigned int flags, CUdevice ordinal)
+{
+	if (affinity || count)
+		return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+	return context_create(out, flags, ordinal);
+}
+
+DRIVER_EXPORT CUresult cuCtxCreate_v4(CUcontext *out, CUctxCreateParams *params,
+				      unsigned int flags, CUdevice ordinal)
+{
+	if (params && (params->execAffinityParams || params->numExecAffinityParams))
+		return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+	if (params && params->cigParams)
+		return driver_unsupported("cuCtxCreate_v4 with cigParams");
+	return context_create(out, flags, ordinal);
+}
+
+DRIVER_EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
+{
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	if (!driver_handle_is(context, DRIVER_KIND_CONTEXT) || context->primary)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	pthread_mutex_lock(&context_lock);
+	if (!driver_handle_remove(context, DRIVER_KIND_CONTEXT)) {
+		pthread_mutex_unlock(&context_lock);
+		return CUDA_ERROR_INVALID_CONTEXT;
+	}
+	if (context->active)
+		context_deactivate(context);
+	list_remove(context);
+	pthread_mutex_unlock(&context_lock);
+	if (stack_top() == context)
+		stack_pop();
+	driver_context_drop(context);
+	return CUDA_SUCCESS;
+}
+
+/* Usage counts of contexts ended with CUDA 4; what remains of these two is
+ * "create's reference" (cuda.h, "Deprecated Context Management"). */
+DRIVER_EXPORT CUresult cuCtxAttach(CUcontext *out, unsigned int flags)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_current(&context);
+
+	if (result)
+		return result;
+	if (!out || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	__atomic_add_fetch(&context->retained, 1, __ATOMIC_RELAXED);
+	*out = context;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuCtxDetach(CUcontext context)
+{
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	if (!driver_handle_is(context, DRIVER_KIND_CONTEXT) || context->primary ||
+	    stack_top() != context)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (__atomic_sub_fetch(&context->retained, 1, __ATOMIC_RELAXED))
+		return CUDA_SUCCESS;
+	return cuCtxDestroy_v2(context);
+}
+
+/* ---- the stack ---- */
+
+DRIVER_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
+{
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	if (!driver_handle_is(context, DRIVER_KIND_CONTEXT))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	return stack_push(context);
+}
+
+DRIVER_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *out)
+{
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	if (!stack.depth)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (out)
+		*out = stack_top();
+	stack_pop();
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuCtxSetCurrent(CUcontext context)
+{
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	if (context && !driver_handle_is(context, DRIVER_KIND_CONTEXT))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (context == stack_top())
+		return CUDA_SUCCESS;
+	if (stack.depth)
+		stack_pop();
+	return context ? stack_push(context) : CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuCtxGetCurrent(CUcontext *out)
+{
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	if (!out)
+		return CUDA_ERROR_INVALID_VALUE;
+	*out = stack_top();
+	return CUDA_SUCCESS;
+}
+
+/* ---- questions ---- */
+
+/* The context that a call with an optional context means. */
+static CUresult context_or_current(CUcontext wanted, struct CUctx_st **context)
+{
+	CUresult result;
+
+	if (!wanted)
+		return driver_context_current(context);
+	result = driver_ready();
+	if (result)
+		return result;
+	if (!driver_handle_is(wanted, DRIVER_KIND_CONTEXT))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	*context = wanted;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuCtxGetDevice(CUdevice *ordinal)
+{
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	if (!ordinal)
+		return CUDA_ERROR_INVALID_VALUE;
+	/* A primary context that is not active yet has its device already. */
+	if (!stack_top())
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (!stack_top()->active && !stack_top()->primary)
+		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	*ordinal = stack_top()->device->ordinal;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuCtxGetDevice_v2(CUdevice *ordinal, CUcontext wanted)
+{
+	struct CUctx_st *context;
+	CUresult result;
+
+	if (!wanted)
+		return cuCtxGetDevice(ordinal);
+	result = context_or_current(wanted, &context);
+	if (result)
+		return result;
+	if (!ordinal)
+		return CUDA_ERROR_INVALID_VALUE;
+	*ordinal = context->device->ordinal;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuCtxGetFlags(unsigned int *flags)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_current(&context);
+
+	if (result)
+		return result;
+	if (!flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	*flags = context->flags;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuCtxSetFlags(unsigned int flags)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_current(&context);
+
+	if (result)
+		return result;
+	if (!flags_are_valid(flags))
+		return CUDA_ERROR_INVALID_VALUE;
+	context->flags = flags;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuCtxGetId(CUcontext wanted, unsigned long long *id)
+{
+	struct CUctx_st *context;
+	CUresult result = context_or_current(wanted, &context);
+
+	if (result)
+		return result;
+	if (!id)
+		return CUDA_ERROR_INVALID_VALUE;
+	*id = context->id;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuCtxGetApiVersion(CUcontext wanted, unsigned int *version)
+{
+	struct CUctx_st *context;
+	CUresult result = context_or_current(wanted, &context);
+
+	if (result)
+		return result;
+	if (!version)
+		return CUDA_ERROR_INVALID_VALUE;
+	*version = 3020;	/* of the context's interface, not of the driver */
+	return CUDA_SUCCESS;
+}
+
+static CUresult context_synchronize(CUcontext wanted)
+{
+	struct CUctx_st *context;
+	CUresult result = context_or_current(wanted, &context);
+
+	if (!result)
+		result = driver_context_state(context);
+	if (result)
+		return result;
+	driver_stream_drain(context);
+	return driver_context_state(context);
+}
+
+DRIVER_EXPORT CUresult cuCtxSynchronize(void)
+{
+	return context_synchronize(NULL);
+}
+
+DRIVER_EXPORT CUresult cuCtxSynchronize_v2(CUcontext context)
+{
+	return context_synchronize(context);
+}
+
+DRIVER_EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_current(&context);
+
+	if (result)
+		return result;
+	if (least)
+		*least = DRIVER_PRIORITY_LEAST;
+	if (greatest)
+		*greatest = DRIVER_PRIORITY_GREATEST;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_current(&context);
+
+	if (result)
+		return result;
+	if (!value)
+		return CUDA_ERROR_INVALID_VALUE;
+	if ((unsigned)limit >= DRIVER_LIMIT_COUNT)
+		return CUDA_ERROR_UNSUPPORTED_LIMIT;
+	*value = context->limits[limit];
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_current(&context);
+
+	if (result)
+		return result;
+	if ((unsigned)limit >= DRIVER_LIMIT_COUNT)
+		return CUDA_ERROR_UNSUPPORTED_LIMIT;
+	context->limits[limit] = value;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuCtxGetCacheConfig(CUfunc_cache *config)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_current(&context);
+
+	if (result)
+		return result;
+	if (!config)
+		return CUDA_ERROR_INVALID_VALUE;
+	*config = context->cache_config;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuCtxSetCacheConfig(CUfunc_cache config)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_current(&context);
+
+	if (result)
+		return result;
+	if ((unsigned)config > CU_FUNC_CACHE_PREFER_EQUAL)
+		return CUDA_ERROR_INVALID_VALUE;
+	context->cache_config = config;
+	return CUDA_SUCCESS;
+}
+
+/* Shared memory banks have had one size since Maxwell. */
+DRIVER_EXPORT CUresult cuCtxGetSharedMemConfig(CUsharedconfig *config)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_current(&context);
+
+	if (result)
+		return result;
+	if (!config)
+		return CUDA_ERROR_INVALID_VALUE;
+	*config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuCtxSetSharedMemConfig(CUsharedconfig config)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_current(&context);
+
+	if (result)
+		return result;
+	return (unsigned)config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ?
+		CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuCtxResetPersistingL2Cache(void)
+{
+	struct CUctx_st *context;
+
+	return driver_context_current(&context);
+}
+
+/* ---- peers ---- */
+
+DRIVER_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_enter(&context);
+	uint32_t bit;
+
+	if (result)
+		return result;
+	if (flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!driver_handle_is(peer, DRIVER_KIND_CONTEXT) || peer == context)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (peer->device == context->device)
+		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+	bit = 1u << peer->device->ordinal;
+	if (__atomic_fetch_or(&context->peers, bit, __ATOMIC_RELAXED) & bit)
+		return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peer)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_enter(&context);
+	uint32_t bit;
+
+	if (result)
+		return result;
+	if (!driver_handle_is(peer, DRIVER_KIND_CONTEXT))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	bit = 1u << peer->device->ordinal;
+	if (!(__atomic_fetch_and(&context->peers, ~bit, __ATOMIC_RELAXED) & bit))
+		return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+	return CUDA_SUCCESS;
+}

@@ -1,0 +1,461 @@
+#include "driver_memory.h"
+#include "driver_stream.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Copies of at most this many bytes run in the caller when their turn is now:
+ * waking a worker would take longer. */
+#define SHORT_MAX (64ul << 10)
+/* Pageable memory is copied aside for an asynchronous copy up to this size; a
+ * larger copy waits for its turn instead, as CUDA's staging buffers do. */
+#define STAGE_MAX (1ul << 20)
+
+/* A box of bytes: `width` bytes in each of `height` rows in each of `depth`
+ * slices. */
+struct box {
+	size_t width, height, depth;
+};
+
+struct side {
+	uintptr_t address;		/* of the first byte */
+	size_t pitch;			/* bytes from row to row */
+	size_t slice;			/* bytes from slice to slice */
+};
+
+struct copy_operation {
+	struct driver_operation base;
+	struct box box;
+	struct side from, to;
+	unsigned char staged[];
+};
+
+static CUresult run_copy(struct driver_operation *operation, CUresult state)
+{
+	const struct copy_operation *copy = (struct copy_operation *)operation;
+
+	(void)state;
+	for (size_t z = 0; z < copy->box.depth; z++) {
+		for (size_t y = 0; y < copy->box.height; y++)
+			memmove((void *)(copy->to.address + z * copy->to.slice + y * copy->to.pitch),
+				(void *)(copy->from.address + z * copy->from.slice +
+					 y * copy->from.pitch), copy->box.width);
+	}
+	return CUDA_SUCCESS;
+}
+
+static void release_copy(struct driver_operation *operation)
+{
+	free(operation);
+}
+
+/* Bytes from the first to behind the last; SIZE_MAX if that can't be. */
+static size_t span_of(const struct box *box, const struct side *side)
+{
+	size_t rows, slices, span;
+
+	if (__builtin_mul_overflow(box->height - 1, side->pitch, &rows) ||
+	    __builtin_mul_overflow(box->depth - 1, side->slice, &slices) ||
+	    __builtin_add_overflow(rows, slices, &span) ||
+	    __builtin_add_overflow(span, box->width, &span))
+		return SIZE_MAX;
+	return span;
+}
+
+/* One side of a copy: is it where it was said to be, and all of it memory? */
+static CUresult check_side(const struct box *box, const struct side *side,
+			   CUmemorytype expected, enum driver_memory_kind *kind)
+{
+	*kind = driver_memory_kind_of(side->address);
+	if (*kind == DRIVER_MEMORY_NONE)
+		return expected == CU_MEMORYTYPE_DEVICE || !side->address ?
+			CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+	return driver_memory_check(side->address, span_of(box, side));
+}
+
+/* Copy the rows of a pageable source into the operation, one after another. */
+static void stage(struct copy_operation *copy)
+{
+	struct copy_operation aside = {
+		.box = copy->box, .from = copy->from,
+		.to = { (uintptr_t)copy->staged, copy->box.width,
+			copy->box.width * copy->box.height },
+	};
+
+	run_copy(&aside.base, CUDA_SUCCESS);
+	copy->from = aside.to;
+}
+
+/* When may a copy return?  (CUDA Driver API, "API synchronization behavior")
+ *   pageable source       as soon as the source was read
+ *   pageable destination  when it is complete
+ *   host to host          when it is complete
+ *   device to device      at once, also from the functions without Async
+ *   pinned                at once from Async, complete from the others */
+static CUresult copy_box(CUstream handle, const struct box *box, const struct side *to,
+			 CUmemorytype to_type, const struct side *from, CUmemorytype from_type,
+			 bool async)
+{
+	enum driver_memory_kind to_kind, from_kind;
+	struct copy_operation *copy;
+	struct CUstream_st *stream;
+	size_t bytes;
+	bool to_device, from_device, staged;
+	unsigned flags = 0;
+	CUresult result = driver_stream_enter(handle, &stream);
+
+	if (result)
+		return result;
+	if (!box->width || !box->height || !box->depth)
+		return CUDA_SUCCESS;
+	result = check_side(box, to, to_type, &to_kind);
+	if (!result)
+		result = check_side(box, from, from_type, &from_kind);
+	if (result)
+		return result;
+	/* Both spans are below SIZE_MAX, so this product is. */
+	bytes = box->width * box->height * box->depth;
+	to_device = driver_memory_is_on_device(to_kind);
+	from_device = driver_memory_is_on_device(from_kind);
+	staged = async && from_kind == DRIVER_MEMORY_NONE && to_device && bytes <= STAGE_MAX;
+	if (to_kind == DRIVER_MEMORY_NONE || (from_kind == DRIVER_MEMORY_NONE && !staged) ||
+	    (!to_device && !from_device) || (!async && !(to_device && from_device)))
+		flags |= DRIVER_SUBMIT_WAIT;
+	if (bytes <= SHORT_MAX)
+		flags |= DRIVER_SUBMIT_SHORT;
+	copy = calloc(1, sizeof *copy + (staged ? bytes : 0));
+	if (!copy)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	copy->base.run = run_copy;
+	copy->base.release = release_copy;
+	copy->box = *box;
+	copy->to = *to;
+	copy->from = *from;
+	if (staged)
+		stage(copy);
+	return driver_stream_submit(stream, &copy->base, flags, NULL);
+}
+
+static CUresult copy_line(CUstream stream, uintptr_t to, CUmemorytype to_type, uintptr_t from,
+			  CUmemorytype from_type, size_t bytes, bool async)
+{
+	struct box box = { bytes, 1, 1 };
+	struct side into = { to, 0, 0 }, out_of = { from, 0, 0 };
+
+	return copy_box(stream, &box, &into, to_type, &out_of, from_type, async);
+}
+
+/* ---- one dimension ---- */
+
+#define HOST CU_MEMORYTYPE_HOST
+#define DEVICE CU_MEMORYTYPE_DEVICE
+#define UNIFIED CU_MEMORYTYPE_UNIFIED
+
+DRIVER_EXPORT CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+	return copy_line(NULL, to, UNIFIED, from, UNIFIED, bytes, false);
+}
+
+DRIVER_EXPORT CUresult cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+	return copy_line(CU_STREAM_PER_THREAD, to, UNIFIED, from, UNIFIED, bytes, false);
+}
+
+DRIVER_EXPORT CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes,
+				     CUstream stream)
+{
+	return copy_line(stream, to, UNIFIED, from, UNIFIED, bytes, true);
+}
+
+DRIVER_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
+{
+	return copy_line(NULL, to, DEVICE, (uintptr_t)from, HOST, bytes, false);
+}
+
+DRIVER_EXPORT CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void *from, size_t bytes)
+{
+	return copy_line(CU_STREAM_PER_THREAD, to, DEVICE, (uintptr_t)from, HOST, bytes, false);
+}
+
+DRIVER_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes,
+					    CUstream stream)
+{
+	return copy_line(stream, to, DEVICE, (uintptr_t)from, HOST, bytes, true);
+}
+
+DRIVER_EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
+{
+	return copy_line(NULL, (uintptr_t)to, HOST, from, DEVICE, bytes, false);
+}
+
+DRIVER_EXPORT CUresult cuMemcpyDtoH_v2_ptds(void *to, CUdeviceptr from, size_t bytes)
+{
+	return copy_line(CU_STREAM_PER_THREAD, (uintptr_t)to, HOST, from, DEVICE, bytes, false);
+}
+
+DRIVER_EXPORT CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes,
+					    CUstream stream)
+{
+	return copy_line(stream, (uintptr_t)to, HOST, from, DEVICE, bytes, true);
+}
+
+DRIVER_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+	return copy_line(NULL, to, DEVICE, from, DEVICE, bytes, false);
+}
+
+DRIVER_EXPORT CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+	return copy_line(CU_STREAM_PER_THREAD, to, DEVICE, from, DEVICE, bytes, false);
+}
+
+DRIVER_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes,
+					    CUstream stream)
+{
+	return copy_line(stream, to, DEVICE, from, DEVICE, bytes, true);
+}
+
+DRIVER_EXPORT CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+				    CUcontext from_context, size_t bytes)
+{
+	(void)to_context, (void)from_context;	/* the addresses say it */
+	return copy_line(NULL, to, DEVICE, from, DEVICE, bytes, false);
+}
+
+DRIVER_EXPORT CUresult cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+					 CUcontext from_context, size_t bytes)
+{
+	(void)to_context, (void)from_context;
+	return copy_line(CU_STREAM_PER_THREAD, to, DEVICE, from, DEVICE, bytes, false);
+}
+
+DRIVER_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+					 CUcontext from_context, size_t bytes, CUstream stream)
+{
+	(void)to_context, (void)from_context;
+	return copy_line(stream, to, DEVICE, from, DEVICE, bytes, true);
+}
+
+/* ---- two and three dimensions ---- */
+
+/* Where a side of a 2D or 3D copy begins; 2D is 3D with one slice. */
+static CUresult side_of(struct side *side, CUmemorytype type, const void *host,
+			CUdeviceptr device, size_t x, size_t y, size_t z, size_t pitch,
+			size_t height, const struct box *box)
+{
+	size_t least;
+
+	if (type == CU_MEMORYTYPE_ARRAY)
+		return driver_unsupported("copying to or from a CUarray");
+	if (type != HOST && type != DEVICE && type != UNIFIED)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (__builtin_add_overflow(x, box->width, &least))
+		return CUDA_ERROR_INVALID_VALUE;
+	/* A pitch of zero is allowed where no second row makes it matter. */
+	if (!pitch && box->height <= 1 && box->depth <= 1 && !y && !z)
+		pitch = least;
+	if (pitch < least)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!height)
+		height = y + box->height;
+	if (box->depth > 1 && height < y + box->height)
+		return CUDA_ERROR_INVALID_VALUE;
+	side->pitch = pitch;
+	if (__builtin_mul_overflow(pitch, height, &side->slice))
+		return CUDA_ERROR_INVALID_VALUE;
+	side->address = (type == HOST ? (uintptr_t)host : (uintptr_t)device) +
+			z * side->slice + y * pitch + x;
+	return CUDA_SUCCESS;
+}
+
+static CUresult copy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
+{
+	struct side to, from;
+	struct box box;
+	CUresult result;
+
+	if (!copy)
+		return CUDA_ERROR_INVALID_VALUE;
+	box = (struct box){ copy->WidthInBytes, copy->Height, 1 };
+	result = side_of(&from, copy->srcMemoryType, copy->srcHost, copy->srcDevice,
+			 copy->srcXInBytes, copy->srcY, 0, copy->srcPitch, 0, &box);
+	if (!result)
+		result = side_of(&to, copy->dstMemoryType, copy->dstHost, copy->dstDevice,
+				 copy->dstXInBytes, copy->dstY, 0, copy->dstPitch, 0, &box);
+	if (result)
+		return result;
+	return copy_box(stream, &box, &to, copy->dstMemoryType, &from, copy->srcMemoryType, async);
+}
+
+static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
+{
+	struct side to, from;
+	struct box box;
+	CUresult result;
+
+	if (!copy || copy->srcLOD || copy->dstLOD)
+		return CUDA_ERROR_INVALID_VALUE;
+	box = (struct box){ copy->WidthInBytes, copy->Height, copy->Depth };
+	result = side_of(&from, copy->srcMemoryType, copy->srcHost, copy->srcDevice,
+			 copy->srcXInBytes, copy->srcY, copy->srcZ, copy->srcPitch,
+			 copy->srcHeight, &box);
+	if (!result)
+		result = side_of(&to, copy->dstMemoryType, copy->dstHost, copy->dstDevice,
+				 copy->dstXInBytes, copy->dstY, copy->dstZ, copy->dstPitch,
+				 copy->dstHeight, &box);
+	if (result)
+		return result;
+	return copy_box(stream, &box, &to, copy->dstMemoryType, &from, copy->srcMemoryType, async);
+}
+
+DRIVER_EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *copy)
+{
+	return copy_2d(copy, NULL, false);
+}
+
+DRIVER_EXPORT CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *copy)
+{
+	return copy_2d(copy, CU_STREAM_PER_THREAD, false);
+}
+
+DRIVER_EXPORT CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *copy)
+{
+	return copy_2d(copy, NULL, false);
+}
+
+DRIVER_EXPORT CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *copy)
+{
+	return copy_2d(copy, CU_STREAM_PER_THREAD, false);
+}
+
+DRIVER_EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream)
+{
+	return copy_2d(copy, stream, true);
+}
+
+DRIVER_EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *copy)
+{
+	return copy_3d(copy, NULL, false);
+}
+
+DRIVER_EXPORT CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *copy)
+{
+	return copy_3d(copy, CU_STREAM_PER_THREAD, false);
+}
+
+DRIVER_EXPORT CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *copy, CUstream stream)
+{
+	return copy_3d(copy, stream, true);
+}
+
+/* ---- memset ---- */
+
+struct fill_operation {
+	struct driver_operation base;
+	uintptr_t to;
+	size_t pitch, width, height;	/* width in elements */
+	unsigned element;		/* 1, 2 or 4 bytes */
+	uint32_t value;
+};
+
+static void fill_row(uintptr_t to, unsigned element, uint32_t value, size_t count)
+{
+	switch (element) {
+	case 1:
+		memset((void *)to, (int)value, count);
+		break;
+	case 2:
+		for (size_t i = 0; i < count; i++)
+			((uint16_t *)to)[i] = (uint16_t)value;
+		break;
+	default:
+		for (size_t i = 0; i < count; i++)
+			((uint32_t *)to)[i] = value;
+	}
+}
+
+static CUresult run_fill(struct driver_operation *operation, CUresult state)
+{
+	const struct fill_operation *fill = (struct fill_operation *)operation;
+
+	(void)state;
+	for (size_t y = 0; y < fill->height; y++)
+		fill_row(fill->to + y * fill->pitch, fill->element, fill->value, fill->width);
+	return CUDA_SUCCESS;
+}
+
+/* Asynchronous also without Async in the name, except for pinned memory, which
+ * the program could look at next. */
+static CUresult fill(CUstream handle, CUdeviceptr to, size_t pitch, unsigned element,
+		     uint32_t value, size_t width, size_t height, bool async)
+{
+	struct fill_operation *operation;
+	struct CUstream_st *stream;
+	struct side side = { to, pitch, 0 };
+	struct box box = { 0, height, 1 };
+	unsigned flags = 0;
+	CUresult result = driver_stream_enter(handle, &stream);
+
+	if (result)
+		return result;
+	if (!width || !height)
+		return CUDA_SUCCESS;
+	if (__builtin_mul_overflow(width, (size_t)element, &box.width) || to % element ||
+	    (height > 1 && (pitch < box.width || pitch % element)))
+		return CUDA_ERROR_INVALID_VALUE;
+	result = driver_memory_check(to, span_of(&box, &side));
+	if (result)
+		return result;
+	if (!async && !driver_memory_is_on_device(driver_memory_kind_of(to)))
+		flags |= DRIVER_SUBMIT_WAIT;
+	if (box.width <= SHORT_MAX / height)
+		flags |= DRIVER_SUBMIT_SHORT;
+	operation = calloc(1, sizeof *operation);
+	if (!operation)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	operation->base.run = run_fill;
+	operation->base.release = release_copy;
+	operation->to = to;
+	operation->pitch = pitch;
+	operation->width = width;
+	operation->height = height;
+	operation->element = element;
+	operation->value = value;
+	return driver_stream_submit(stream, &operation->base, flags, NULL);
+}
+
+/* The four forms of each width: legacy and per-thread default stream, in the
+ * order the API has them. */
+#define DEFINE_FILL(bits, type)									\
+DRIVER_EXPORT CUresult cuMemsetD##bits##_v2(CUdeviceptr to, type value, size_t count)		\
+{												\
+	return fill(NULL, to, 0, (bits) / 8, value, count, 1, false);				\
+}												\
+DRIVER_EXPORT CUresult cuMemsetD##bits##_v2_ptds(CUdeviceptr to, type value, size_t count)	\
+{												\
+	return fill(CU_STREAM_PER_THREAD, to, 0, (bits) / 8, value, count, 1, false);		\
+}												\
+DRIVER_EXPORT CUresult cuMemsetD##bits##Async(CUdeviceptr to, type value, size_t count,	\
+					      CUstream stream)					\
+{												\
+	return fill(stream, to, 0, (bits) / 8, value, count, 1, true);				\
+}												\
+DRIVER_EXPORT CUresult cuMemsetD2D##bits##_v2(CUdeviceptr to, size_t pitch, type value,	\
+					      size_t width, size_t height)			\
+{												\
+	return fill(NULL, to, pitch, (bits) / 8, value, width, height, false);			\
+}												\
+DRIVER_EXPORT CUresult cuMemsetD2D##bits##_v2_ptds(CUdeviceptr to, size_t pitch, type value,	\
+						   size_t width, size_t height)			\
+{												\
+	return fill(CU_STREAM_PER_THREAD, to, pitch, (bits) / 8, value, width, height, false);	\
+}												\
+DRIVER_EXPORT CUresult cuMemsetD2D##bits##Async(CUdeviceptr to, size_t pitch, type value,	\
+						size_t width, size_t height, CUstream stream)	\
+{												\
+	return fill(stream, to, pitch, (bits) / 8, value, width, height, true);		\
+}
+
+DEFINE_FILL(8, unsigned char)
+DEFINE_FILL(16, unsigned short)
+DEFINE_FILL(32, unsigned int)

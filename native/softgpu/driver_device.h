@@ -1,0 +1,64 @@
+/* driver_device.h - the devices that this process sees. */
+#ifndef FARBUS_SOFTGPU_DRIVER_DEVICE_H
+#define FARBUS_SOFTGPU_DRIVER_DEVICE_H
+
+#include "driver_abi.h"
+#include "driver_board.h"
+
+#include <stdbool.h>
+
+/* What a compute capability fixes: CUDA C++ Programming Guide, "Technical
+ * Specifications per Compute Capability". */
+struct driver_capability {
+	uint32_t sm;
+	uint32_t warps;			/* resident, per multiprocessor */
+	uint32_t blocks;		/* resident, per multiprocessor */
+	uint32_t shared_per_sm;		/* bytes */
+	uint32_t shared_per_block_optin;	/* bytes */
+	uint32_t shared_reserved_per_block;	/* bytes, taken by the system */
+	uint32_t shared_granule;	/* bytes */
+};
+
+#define DRIVER_WARP_SIZE 32
+#define DRIVER_THREADS_PER_BLOCK 1024
+#define DRIVER_SHARED_PER_BLOCK 49152	/* bytes, without opting in */
+#define DRIVER_REGISTERS_PER_SM 65536
+#define DRIVER_REGISTER_GRANULE 256	/* registers, per warp */
+#define DRIVER_WARP_GRANULE 4		/* warps */
+#define DRIVER_GRID_X_MAX 2147483647u
+#define DRIVER_GRID_YZ_MAX 65535u
+#define DRIVER_BLOCK_Z_MAX 64u
+#define DRIVER_CLUSTER_PORTABLE 8	/* blocks */
+#define DRIVER_CLUSTER_MAX 16		/* blocks, non-portable */
+#define DRIVER_TEXTURE_PITCH 512	/* bytes: also what cuMemAllocPitch rounds to */
+
+struct driver_device {
+	CUdevice ordinal;		/* among the visible ones */
+	unsigned index;			/* of the board on this node */
+	struct board *board;
+	const struct board_identity *identity;
+	const struct board_model *model;
+	const struct driver_capability *capability;
+	struct CUctx_st *primary;	/* always there; active while retained */
+	struct driver_arena *arena;	/* device addresses */
+	struct CUmemPoolHandle_st *default_pool;
+	struct CUmemPoolHandle_st *current_pool;
+};
+
+/* What FARBUS_SOFTGPU said when cuInit ran. */
+const struct board_options *driver_options(void);
+
+/* CUDA_SUCCESS when cuInit has run, in this process and not in its parent, and
+ * the caller is not a host function in a stream (which may not call CUDA). */
+CUresult driver_ready(void);
+/* Set around host functions. */
+extern _Thread_local bool driver_in_host_function;
+
+int driver_device_count(void);
+/* NULL when there is no such device. */
+struct driver_device *driver_device_at(CUdevice ordinal);
+
+/* Say once per name, on stderr, that the driver lacks something. */
+CUresult driver_unsupported(const char *what);
+
+#endif

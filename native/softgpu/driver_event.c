@@ -1,0 +1,312 @@
+#include "driver_handle.h"
+#include "driver_stream.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+/* What one cuEventRecord recorded: a point of a stream and, once the point is
+ * reached, the time.  Recording again makes another one, so that waits on the
+ * earlier one keep their meaning. */
+struct event_record {
+	unsigned references;		/* under event_lock */
+	struct driver_point point;
+	uint64_t time_ns;		/* written by the stream before the point is reached */
+};
+
+struct CUevent_st {
+	struct CUctx_st *context;	/* held */
+	unsigned flags;
+	struct event_record *record;	/* under event_lock; NULL before the first record */
+};
+
+static pthread_mutex_t event_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void record_drop(struct event_record *record)
+{
+	bool last;
+
+	if (!record)
+		return;
+	pthread_mutex_lock(&event_lock);
+	last = !--record->references;
+	pthread_mutex_unlock(&event_lock);
+	if (last) {
+		driver_point_drop(&record->point);
+		free(record);
+	}
+}
+
+static struct event_record *record_of(struct CUevent_st *event)
+{
+	struct event_record *record;
+
+	pthread_mutex_lock(&event_lock);
+	record = event->record;
+	if (record)
+		record->references++;
+	pthread_mutex_unlock(&event_lock);
+	return record;
+}
+
+static CUresult event_of(CUevent event)
+{
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	return driver_handle_is(event, DRIVER_KIND_EVENT) ? CUDA_SUCCESS :
+							    CUDA_ERROR_INVALID_HANDLE;
+}
+
+DRIVER_EXPORT CUresult cuEventCreate(CUevent *out, unsigned int flags)
+{
+	struct CUctx_st *context;
+	struct CUevent_st *event;
+	CUresult result = driver_context_enter(&context);
+
+	if (result)
+		return result;
+	if (!out || flags & ~(unsigned)(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING |
+					CU_EVENT_INTERPROCESS))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (flags & CU_EVENT_INTERPROCESS) {
+		if (!(flags & CU_EVENT_DISABLE_TIMING))
+			return CUDA_ERROR_INVALID_VALUE;
+		return driver_unsupported("cuEventCreate with CU_EVENT_INTERPROCESS");
+	}
+	event = calloc(1, sizeof *event);
+	if (!event)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	event->context = context;
+	event->flags = flags;
+	if (driver_handle_add(event, DRIVER_KIND_EVENT)) {
+		free(event);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	driver_context_hold(context);
+	*out = event;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuEventDestroy_v2(CUevent event)
+{
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	if (!driver_handle_remove(event, DRIVER_KIND_EVENT))
+		return CUDA_ERROR_INVALID_HANDLE;
+	result = driver_context_state(event->context);
+	record_drop(event->record);
+	driver_context_drop(event->context);
+	free(event);
+	return result;
+}
+
+/* ---- recording ---- */
+
+struct record_operation {
+	struct driver_operation base;
+	struct event_record *record;
+};
+
+static CUresult run_record(struct driver_operation *operation, CUresult state)
+{
+	struct timespec now;
+
+	(void)state;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	((struct record_operation *)operation)->record->time_ns =
+		(uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+	return CUDA_SUCCESS;
+}
+
+static void release_record(struct driver_operation *operation)
+{
+	record_drop(((struct record_operation *)operation)->record);
+	free(operation);
+}
+
+static CUresult event_record(CUevent event, CUstream handle)
+{
+	struct record_operation *operation;
+	struct event_record *record, *before;
+	struct CUstream_st *stream;
+	struct driver_point point;
+	CUresult result = event_of(event);
+
+	if (!result)
+		result = driver_stream_enter(handle, &stream);
+	if (result)
+		return result;
+	if (stream->context != event->context)
+		return CUDA_ERROR_INVALID_HANDLE;
+	operation = calloc(1, sizeof *operation);
+	record = calloc(1, sizeof *record);
+	if (!operation || !record) {
+		free(operation);
+		free(record);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	record->references = 2;		/* the operation's and the event's */
+	operation->record = record;
+	operation->base.run = run_record;
+	operation->base.release = release_record;
+	operation->base.run_when_failed = true;
+	result = driver_stream_submit(stream, &operation->base, DRIVER_SUBMIT_SHORT, &point);
+	if (result) {
+		record_drop(record);
+		return result;
+	}
+	record->point = point;
+	pthread_mutex_lock(&event_lock);
+	before = event->record;
+	event->record = record;
+	pthread_mutex_unlock(&event_lock);
+	record_drop(before);
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+	return event_record(event, stream);
+}
+
+DRIVER_EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags)
+{
+	/* CU_EVENT_RECORD_EXTERNAL only differs in a captured graph. */
+	if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
+		return CUDA_ERROR_INVALID_VALUE;
+	return event_record(event, stream);
+}
+
+/* ---- waiting ---- */
+
+DRIVER_EXPORT CUresult cuEventQuery(CUevent event)
+{
+	struct event_record *record;
+	CUresult result = event_of(event);
+	bool reached = true;
+
+	if (result)
+		return result;
+	record = record_of(event);
+	if (record)
+		reached = driver_point_reached(&record->point);
+	record_drop(record);
+	result = driver_context_state(event->context);
+	return result ? result : reached ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+DRIVER_EXPORT CUresult cuEventSynchronize(CUevent event)
+{
+	struct event_record *record;
+	struct CUctx_st *context;
+	CUresult result = event_of(event);
+
+	if (result)
+		return result;
+	context = event->context;
+	record = record_of(event);
+	if (record)
+		driver_point_wait(&record->point);
+	record_drop(record);
+	return driver_context_state(context);
+}
+
+static CUresult nothing(struct driver_operation *operation, CUresult state)
+{
+	(void)operation, (void)state;
+	return CUDA_SUCCESS;
+}
+
+static void release_wait(struct driver_operation *operation)
+{
+	free(operation);
+}
+
+/* An empty operation that has to wait makes everything behind it wait too. */
+static CUresult wait_for(struct CUstream_st *stream, const struct event_record *record)
+{
+	struct driver_operation *wait;
+
+	if (record->point.stream == stream || driver_point_reached(&record->point))
+		return CUDA_SUCCESS;
+	wait = calloc(1, sizeof *wait);
+	if (!wait)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	wait->run = nothing;
+	wait->release = release_wait;
+	if (driver_operation_after(wait, &record->point)) {
+		free(wait);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	return driver_stream_submit(stream, wait, DRIVER_SUBMIT_SHORT, NULL);
+}
+
+DRIVER_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int flags)
+{
+	struct event_record *record;
+	struct CUstream_st *stream;
+	CUresult result = driver_stream_enter(handle, &stream);
+
+	if (!result)
+		result = event_of(event);
+	if (result)
+		return result;
+	if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
+		return CUDA_ERROR_INVALID_VALUE;
+	record = record_of(event);
+	if (record)
+		result = wait_for(stream, record);
+	record_drop(record);
+	return result;
+}
+
+/* ---- timing ---- */
+
+static CUresult elapsed(float *milliseconds, const struct event_record *from,
+			const struct event_record *to)
+{
+	if (!from || !to)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (!driver_point_reached(&from->point) || !driver_point_reached(&to->point))
+		return CUDA_ERROR_NOT_READY;
+	*milliseconds = (float)((double)(int64_t)(to->time_ns - from->time_ns) * 1e-6);
+	return CUDA_SUCCESS;
+}
+
+static CUresult event_elapsed(float *milliseconds, CUevent start, CUevent end)
+{
+	struct event_record *from, *to;
+	CUresult result = event_of(start);
+
+	if (!result)
+		result = event_of(end);
+	if (result)
+		return result;
+	if (!milliseconds)
+		return CUDA_ERROR_INVALID_VALUE;
+	if ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING ||
+	    start->context != end->context)
+		return CUDA_ERROR_INVALID_HANDLE;
+	result = driver_context_state(start->context);
+	if (result)
+		return result;
+	from = record_of(start);
+	to = record_of(end);
+	result = elapsed(milliseconds, from, to);
+	record_drop(from);
+	record_drop(to);
+	return result;
+}
+
+DRIVER_EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
+{
+	return event_elapsed(milliseconds, start, end);
+}
+
+DRIVER_EXPORT CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end)
+{
+	return event_elapsed(milliseconds, start, end);
+}

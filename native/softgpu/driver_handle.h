@@ -1,0 +1,30 @@
+/* driver_handle.h - which objects a program may name.
+ *
+ * Programs pass handles that were destroyed, that belong to another kind, or
+ * that never existed.  CUDA answers those with an error; so every handle is
+ * looked up here before it is followed.
+ */
+#ifndef FARBUS_SOFTGPU_DRIVER_HANDLE_H
+#define FARBUS_SOFTGPU_DRIVER_HANDLE_H
+
+#include <stdbool.h>
+
+enum driver_kind {
+	DRIVER_KIND_CONTEXT = 1,
+	DRIVER_KIND_STREAM,
+	DRIVER_KIND_EVENT,
+	DRIVER_KIND_MODULE,
+	DRIVER_KIND_LIBRARY,
+	DRIVER_KIND_FUNCTION,
+	DRIVER_KIND_KERNEL,
+	DRIVER_KIND_POOL,
+};
+
+/* 0 or -ENOMEM. */
+int driver_handle_add(const void *object, enum driver_kind kind);
+/* False when the object was not there (any more): of two threads that destroy
+ * the same object, one gets true. */
+bool driver_handle_remove(const void *object, enum driver_kind kind);
+bool driver_handle_is(const void *object, enum driver_kind kind);
+
+#endif

@@ -1,0 +1,723 @@
+#define _GNU_SOURCE
+#include "driver_memory.h"
+
+#include "driver_arena.h"
+#include "driver_stream.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static struct {
+	pthread_rwlock_t lock;
+	struct driver_allocation *items;	/* sorted by base, never overlapping */
+	size_t count, room;
+	uint64_t last_id;
+	/* Frees that wait in streams: memory that is as good as free. */
+	pthread_mutex_t free_lock;
+	pthread_cond_t freed;
+	unsigned frees_queued;
+} table = {
+	.lock = PTHREAD_RWLOCK_INITIALIZER,
+	.free_lock = PTHREAD_MUTEX_INITIALIZER,
+	.freed = PTHREAD_COND_INITIALIZER,
+};
+
+/* ---- the table; callers hold the lock ---- */
+
+/* Index of the first item with base > address. */
+static size_t table_after(uintptr_t address)
+{
+	size_t low = 0, high = table.count;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (table.items[middle].base <= address)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static struct driver_allocation *table_find(uintptr_t address)
+{
+	size_t after = table_after(address);
+	struct driver_allocation *item;
+
+	if (!after)
+		return NULL;
+	item = &table.items[after - 1];
+	return address - item->base < (item->size ? item->size : 1) ? item : NULL;
+}
+
+static bool table_overlaps(uintptr_t base, size_t size)
+{
+	size_t after = table_after(base);
+
+	return table_find(base) || (after < table.count && table.items[after].base - base < size);
+}
+
+static bool table_insert(const struct driver_allocation *allocation)
+{
+	size_t at;
+
+	if (table.count == table.room) {
+		size_t room = table.room ? 2 * table.room : 64;
+		struct driver_allocation *grown = realloc(table.items, room * sizeof *grown);
+
+		if (!grown)
+			return false;
+		table.items = grown;
+		table.room = room;
+	}
+	at = table_after(allocation->base);
+	memmove(&table.items[at + 1], &table.items[at], (table.count - at) * sizeof *table.items);
+	table.items[at] = *allocation;
+	table.items[at].id = ++table.last_id;
+	table.count++;
+	return true;
+}
+
+static void table_remove(struct driver_allocation *item)
+{
+	size_t at = (size_t)(item - table.items);
+
+	memmove(item, item + 1, (table.count - at - 1) * sizeof *item);
+	table.count--;
+}
+
+/* Let go of the memory itself, without the lock. */
+static void allocation_release(const struct driver_allocation *allocation)
+{
+	switch (allocation->kind) {
+	case DRIVER_MEMORY_DEVICE:
+	case DRIVER_MEMORY_MANAGED:
+	case DRIVER_MEMORY_MODULE:
+		driver_arena_give(allocation->device->arena, allocation->base, allocation->size);
+		if (allocation->pool)
+			driver_pool_count(allocation->pool, allocation->size, false);
+		break;
+	case DRIVER_MEMORY_PINNED:
+		munmap((void *)allocation->base, allocation->size);
+		break;
+	case DRIVER_MEMORY_REGISTERED:
+	case DRIVER_MEMORY_NONE:
+		break;
+	}
+}
+
+/* ---- life ---- */
+
+CUresult driver_memory_open(struct driver_device *device)
+{
+	CUresult result;
+
+	if (driver_arena_open(&device->arena, device->board, driver_options()->strict))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = driver_pool_open(device);
+	if (result) {
+		driver_arena_close(device->arena);
+		device->arena = NULL;
+	}
+	return result;
+}
+
+void driver_memory_close(struct driver_device *device)
+{
+	driver_pool_close(device);
+	driver_arena_close(device->arena);
+	device->arena = NULL;
+}
+
+void driver_memory_end_context(struct CUctx_st *context)
+{
+	struct driver_allocation gone;
+	size_t i = 0;
+
+	pthread_rwlock_wrlock(&table.lock);
+	while (i < table.count) {
+		if (table.items[i].context != context) {
+			i++;
+			continue;
+		}
+		gone = table.items[i];
+		table_remove(&table.items[i]);
+		pthread_rwlock_unlock(&table.lock);
+		allocation_release(&gone);
+		pthread_rwlock_wrlock(&table.lock);
+		i = 0;	/* others may have changed the table meanwhile */
+	}
+	pthread_rwlock_unlock(&table.lock);
+}
+
+/* ---- questions ---- */
+
+bool driver_memory_find(uintptr_t address, struct driver_allocation *allocation)
+{
+	struct driver_allocation *item;
+
+	pthread_rwlock_rdlock(&table.lock);
+	item = table_find(address);
+	if (item)
+		*allocation = *item;
+	pthread_rwlock_unlock(&table.lock);
+	return item != NULL;
+}
+
+enum driver_memory_kind driver_memory_kind_of(uintptr_t address)
+{
+	struct driver_allocation allocation;
+
+	return driver_memory_find(address, &allocation) ? allocation.kind : DRIVER_MEMORY_NONE;
+}
+
+bool driver_memory_is_on_device(enum driver_memory_kind kind)
+{
+	return kind == DRIVER_MEMORY_DEVICE || kind == DRIVER_MEMORY_MANAGED ||
+	       kind == DRIVER_MEMORY_MODULE;
+}
+
+CUresult driver_memory_check(uintptr_t address, size_t bytes)
+{
+	struct driver_allocation allocation;
+
+	if (!driver_memory_find(address, &allocation) ||
+	    bytes > allocation.size - (address - allocation.base))
+		return CUDA_ERROR_INVALID_VALUE;
+	return CUDA_SUCCESS;
+}
+
+/* ---- taking and giving ---- */
+
+static CUresult remember(const struct driver_allocation *allocation)
+{
+	bool kept;
+
+	pthread_rwlock_wrlock(&table.lock);
+	kept = table_insert(allocation);
+	pthread_rwlock_unlock(&table.lock);
+	return kept ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Wait until one of the queued frees is done; false when there are none. */
+static bool await_free(void)
+{
+	unsigned before;
+	bool any;
+
+	pthread_mutex_lock(&table.free_lock);
+	before = table.frees_queued;
+	any = before > 0;
+	while (before && table.frees_queued >= before)
+		pthread_cond_wait(&table.freed, &table.free_lock);
+	pthread_mutex_unlock(&table.free_lock);
+	return any;
+}
+
+CUresult driver_memory_take(struct CUctx_st *context, size_t bytes, size_t align,
+			    enum driver_memory_kind kind, struct CUmemPoolHandle_st *pool,
+			    uintptr_t *address)
+{
+	struct driver_allocation allocation = {
+		.size = bytes, .kind = kind, .context = context, .device = context->device,
+		.pool = pool,
+	};
+	CUresult result;
+
+	while (driver_arena_take(context->device->arena, bytes, align, &allocation.base)) {
+		if (!await_free())
+			return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	result = remember(&allocation);
+	if (result) {
+		driver_arena_give(context->device->arena, allocation.base, bytes);
+		return result;
+	}
+	if (pool)
+		driver_pool_count(pool, bytes, true);
+	*address = allocation.base;
+	return CUDA_SUCCESS;
+}
+
+static bool forget(uintptr_t address, struct driver_allocation *gone)
+{
+	struct driver_allocation *item;
+	bool found;
+
+	pthread_rwlock_wrlock(&table.lock);
+	item = table_find(address);
+	found = item && item->base == address;
+	if (found) {
+		*gone = *item;
+		table_remove(item);
+	}
+	pthread_rwlock_unlock(&table.lock);
+	return found;
+}
+
+void driver_memory_give(uintptr_t address)
+{
+	struct driver_allocation gone;
+
+	if (forget(address, &gone))
+		allocation_release(&gone);
+}
+
+bool driver_memory_begin_free(uintptr_t address, struct driver_allocation *allocation)
+{
+	struct driver_allocation *item;
+	bool may;
+
+	pthread_rwlock_wrlock(&table.lock);
+	item = table_find(address);
+	may = item && item->base == address && !item->freeing &&
+	      (item->kind == DRIVER_MEMORY_DEVICE || item->kind == DRIVER_MEMORY_MANAGED);
+	if (may) {
+		item->freeing = true;
+		*allocation = *item;
+	}
+	pthread_rwlock_unlock(&table.lock);
+	if (may) {
+		pthread_mutex_lock(&table.free_lock);
+		table.frees_queued++;
+		pthread_mutex_unlock(&table.free_lock);
+	}
+	return may;
+}
+
+void driver_memory_end_free(uintptr_t address)
+{
+	driver_memory_give(address);
+	pthread_mutex_lock(&table.free_lock);
+	table.frees_queued--;
+	pthread_cond_broadcast(&table.freed);
+	pthread_mutex_unlock(&table.free_lock);
+}
+
+/* ---- device and managed memory ---- */
+
+DRIVER_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_enter(&context);
+	uintptr_t address;
+
+	if (result)
+		return result;
+	if (!out || !bytes)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = driver_memory_take(context, bytes, DRIVER_ARENA_ALIGN, DRIVER_MEMORY_DEVICE,
+				    NULL, &address);
+	if (!result)
+		*out = address;
+	return result;
+}
+
+DRIVER_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned int flags)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_enter(&context);
+	uintptr_t address;
+
+	if (result)
+		return result;
+	if (!out || !bytes || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
+		return CUDA_ERROR_INVALID_VALUE;
+	result = driver_memory_take(context, bytes, DRIVER_ARENA_ALIGN, DRIVER_MEMORY_MANAGED,
+				    NULL, &address);
+	if (!result)
+		*out = address;
+	return result;
+}
+
+DRIVER_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width,
+					  size_t height, unsigned int element)
+{
+	size_t row;
+	CUresult result;
+
+	if (!out || !pitch || !width || !height ||
+	    (element != 4 && element != 8 && element != 16))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (width > SIZE_MAX - DRIVER_TEXTURE_PITCH)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	row = (width + DRIVER_TEXTURE_PITCH - 1) / DRIVER_TEXTURE_PITCH * DRIVER_TEXTURE_PITCH;
+	if (height > SIZE_MAX / row)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = cuMemAlloc_v2(out, row * height);
+	if (!result)
+		*pitch = row;
+	return result;
+}
+
+/* Freeing waits for the work that may still use the memory, as CUDA does. */
+DRIVER_EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
+{
+	struct driver_allocation allocation;
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	if (!address)
+		return CUDA_SUCCESS;
+	if (!driver_memory_begin_free(address, &allocation))
+		return CUDA_ERROR_INVALID_VALUE;
+	driver_stream_drain(allocation.context);
+	driver_memory_end_free(address);
+	return driver_context_state(allocation.context);
+}
+
+DRIVER_EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_enter(&context);
+	uint64_t size, used;
+
+	if (result)
+		return result;
+	size = context->device->model->memory_bytes;
+	used = board_memory_used(context->device->board);
+	if (available)
+		*available = used < size ? size - used : 0;
+	if (total)
+		*total = size;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size,
+					       CUdeviceptr address)
+{
+	struct driver_allocation allocation;
+	struct CUctx_st *context;
+	CUresult result = driver_context_enter(&context);
+
+	if (result)
+		return result;
+	if (!driver_memory_find(address, &allocation))
+		return CUDA_ERROR_NOT_FOUND;
+	if (base)
+		*base = allocation.base;
+	if (size)
+		*size = allocation.size;
+	return CUDA_SUCCESS;
+}
+
+/* ---- host memory ---- */
+
+static CUresult host_alloc(void **out, size_t bytes, unsigned flags)
+{
+	struct driver_allocation allocation = {
+		.size = bytes, .kind = DRIVER_MEMORY_PINNED, .flags = flags,
+	};
+	CUresult result = driver_context_enter(&allocation.context);
+	void *memory;
+
+	if (result)
+		return result;
+	if (!out || !bytes || flags & ~(unsigned)(CU_MEMHOSTALLOC_PORTABLE |
+						  CU_MEMHOSTALLOC_DEVICEMAP |
+						  CU_MEMHOSTALLOC_WRITECOMBINED))
+		return CUDA_ERROR_INVALID_VALUE;
+	memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (memory == MAP_FAILED)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	allocation.base = (uintptr_t)memory;
+	allocation.device = allocation.context->device;
+	result = remember(&allocation);
+	if (result) {
+		munmap(memory, bytes);
+		return result;
+	}
+	*out = memory;
+	return CUDA_SUCCESS;
+}
+
+/* All pinned memory is mapped and portable where addressing is unified. */
+DRIVER_EXPORT CUresult cuMemAllocHost_v2(void **out, size_t bytes)
+{
+	return host_alloc(out, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+}
+
+DRIVER_EXPORT CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned int flags)
+{
+	return host_alloc(out, bytes, flags);
+}
+
+/* Find the host allocation of that kind that begins at the address. */
+static bool host_allocation(const void *address, enum driver_memory_kind kind,
+			    struct driver_allocation *allocation)
+{
+	return driver_memory_find((uintptr_t)address, allocation) &&
+	       allocation->base == (uintptr_t)address && allocation->kind == kind;
+}
+
+DRIVER_EXPORT CUresult cuMemFreeHost(void *address)
+{
+	struct driver_allocation allocation;
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	if (!address)
+		return CUDA_SUCCESS;
+	if (!host_allocation(address, DRIVER_MEMORY_PINNED, &allocation))
+		return CUDA_ERROR_INVALID_VALUE;
+	driver_stream_drain(allocation.context);
+	driver_memory_give((uintptr_t)address);
+	return driver_context_state(allocation.context);
+}
+
+DRIVER_EXPORT CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags)
+{
+	struct driver_allocation allocation = {
+		.base = (uintptr_t)address, .size = bytes, .kind = DRIVER_MEMORY_REGISTERED,
+		.flags = flags,
+	};
+	CUresult result = driver_context_enter(&allocation.context);
+
+	if (result)
+		return result;
+	if (!address || !bytes || bytes > UINTPTR_MAX - (uintptr_t)address ||
+	    flags & ~(unsigned)(CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
+				CU_MEMHOSTREGISTER_READ_ONLY | CU_MEMHOSTREGISTER_IOMEMORY))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (flags & CU_MEMHOSTREGISTER_IOMEMORY)
+		return driver_unsupported("cuMemHostRegister with CU_MEMHOSTREGISTER_IOMEMORY");
+	allocation.device = allocation.context->device;
+	pthread_rwlock_wrlock(&table.lock);
+	if (table_overlaps(allocation.base, bytes))
+		result = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+	else if (!table_insert(&allocation))
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	pthread_rwlock_unlock(&table.lock);
+	return result;
+}
+
+DRIVER_EXPORT CUresult cuMemHostUnregister(void *address)
+{
+	struct driver_allocation allocation;
+	struct CUctx_st *context;
+	CUresult result = driver_context_enter(&context);
+
+	if (result)
+		return result;
+	if (!host_allocation(address, DRIVER_MEMORY_REGISTERED, &allocation))
+		return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+	driver_stream_drain(allocation.context);
+	driver_memory_give((uintptr_t)address);
+	return CUDA_SUCCESS;
+}
+
+static CUresult find_host(const void *address, struct driver_allocation *allocation)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_enter(&context);
+
+	if (result)
+		return result;
+	if (!driver_memory_find((uintptr_t)address, allocation) ||
+	    (allocation->kind != DRIVER_MEMORY_PINNED &&
+	     allocation->kind != DRIVER_MEMORY_REGISTERED))
+		return CUDA_ERROR_INVALID_VALUE;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *address,
+						    unsigned int flags)
+{
+	struct driver_allocation allocation;
+	CUresult result = find_host(address, &allocation);
+
+	if (result)
+		return result;
+	if (!out || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	*out = (CUdeviceptr)(uintptr_t)address;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuMemHostGetFlags(unsigned int *flags, void *address)
+{
+	struct driver_allocation allocation;
+	CUresult result = find_host(address, &allocation);
+
+	if (result)
+		return result;
+	if (!flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	*flags = allocation.flags;
+	return CUDA_SUCCESS;
+}
+
+/* ---- attributes of pointers ---- */
+
+/* What each attribute of a pointer is; `found` is false for pageable memory,
+ * whose attributes are all zero but for the device (-2, as CUDA answers). */
+static CUresult pointer_attribute(void *out, CUpointer_attribute attribute, uintptr_t address,
+				  const struct driver_allocation *a, bool found)
+{
+	bool host = found && (a->kind == DRIVER_MEMORY_PINNED || a->kind == DRIVER_MEMORY_REGISTERED);
+	bool managed = found && a->kind == DRIVER_MEMORY_MANAGED;
+
+	switch (attribute) {
+	case CU_POINTER_ATTRIBUTE_CONTEXT:
+		*(CUcontext *)out = found ? a->context : NULL;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+		*(unsigned *)out = !found ? 0 : host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+		*(CUdeviceptr *)out = found ? address : 0;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+		*(void **)out = host || managed ? (void *)address : NULL;
+		return host || managed || !found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+		*(unsigned *)out = 0;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+		*(unsigned long long *)out = found ? a->id : 0;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+		*(unsigned *)out = managed;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+		*(int *)out = found ? a->device->ordinal : -2;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+		*(unsigned *)out = 0;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+		*(CUdeviceptr *)out = found ? a->base : 0;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+		*(size_t *)out = found ? a->size : 0;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_MAPPED:
+		*(unsigned *)out = found;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+		*(unsigned long long *)out = 0;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+		*(unsigned *)out = found ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE :
+					   CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+		*(CUmemoryPool *)out = found ? a->pool : NULL;
+		return CUDA_SUCCESS;
+	default:
+		driver_unsupported("an attribute of cuPointerGetAttribute");
+		return CUDA_ERROR_NOT_SUPPORTED;
+	}
+}
+
+DRIVER_EXPORT CUresult cuPointerGetAttribute(void *out, CUpointer_attribute attribute,
+					     CUdeviceptr address)
+{
+	struct driver_allocation allocation;
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	if (!out || !driver_memory_find(address, &allocation))
+		return CUDA_ERROR_INVALID_VALUE;
+	return pointer_attribute(out, attribute, address, &allocation, true);
+}
+
+DRIVER_EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *list,
+					      void **out, CUdeviceptr address)
+{
+	struct driver_allocation allocation = { 0 };
+	CUresult result = driver_ready();
+	bool found;
+
+	if (result)
+		return result;
+	if (!count || !list || !out)
+		return CUDA_ERROR_INVALID_VALUE;
+	found = driver_memory_find(address, &allocation);
+	for (unsigned i = 0; i < count; i++) {
+		if (!out[i])
+			return CUDA_ERROR_INVALID_VALUE;
+		result = pointer_attribute(out[i], list[i], address, &allocation, found);
+		/* Several at once: what an allocation lacks is NULL, not an error. */
+		if (result && result != CUDA_ERROR_INVALID_VALUE)
+			return result;
+	}
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
+					     CUdeviceptr address)
+{
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	/* Copies of an allocation are never asynchronous to it when that matters
+	 * (RDMA), so the one attribute that can be set changes nothing. */
+	if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
+	    driver_memory_kind_of(address) == DRIVER_MEMORY_NONE)
+		return CUDA_ERROR_INVALID_VALUE;
+	return CUDA_SUCCESS;
+}
+
+/* ---- hints for managed memory: all of it is near everybody ---- */
+
+static CUresult check_hint(CUdeviceptr address, size_t bytes)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_enter(&context);
+
+	if (result)
+		return result;
+	if (!bytes || driver_memory_kind_of(address) != DRIVER_MEMORY_MANAGED)
+		return CUDA_ERROR_INVALID_VALUE;
+	return driver_memory_check(address, bytes);
+}
+
+DRIVER_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice device,
+					  CUstream handle)
+{
+	struct CUstream_st *stream;
+	CUresult result = driver_stream_enter(handle, &stream);
+
+	if (result)
+		return result;
+	if (device != CU_DEVICE_CPU && !driver_device_at(device))
+		return CUDA_ERROR_INVALID_DEVICE;
+	return check_hint(address, bytes);
+}
+
+DRIVER_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes,
+					     CUmemLocation location, unsigned int flags,
+					     CUstream stream)
+{
+	if (flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	return cuMemPrefetchAsync(address, bytes, location.type == CU_MEM_LOCATION_TYPE_DEVICE ?
+				  location.id : CU_DEVICE_CPU, stream);
+}
+
+DRIVER_EXPORT CUresult cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise advice,
+				   CUdevice device)
+{
+	if ((int)advice < CU_MEM_ADVISE_SET_READ_MOSTLY ||
+	    advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (device != CU_DEVICE_CPU && !driver_device_at(device))
+		return CUDA_ERROR_INVALID_DEVICE;
+	return check_hint(address, bytes);
+}
+
+DRIVER_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice,
+				      CUmemLocation location)
+{
+	return cuMemAdvise(address, bytes, advice,
+			   location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : CU_DEVICE_CPU);
+}

@@ -1,0 +1,63 @@
+/* driver_memory.h - what memory the program has: device, managed, pinned host.
+ *
+ * Every allocation is a record in one table, sorted by address, so that any
+ * pointer can be told what it points into.
+ */
+#ifndef FARBUS_SOFTGPU_DRIVER_MEMORY_H
+#define FARBUS_SOFTGPU_DRIVER_MEMORY_H
+
+#include "driver_context.h"
+
+enum driver_memory_kind {
+	DRIVER_MEMORY_NONE,	/* pageable host memory: not ours */
+	DRIVER_MEMORY_DEVICE,
+	DRIVER_MEMORY_MANAGED,
+	DRIVER_MEMORY_PINNED,	/* cuMemHostAlloc */
+	DRIVER_MEMORY_REGISTERED,	/* cuMemHostRegister */
+	DRIVER_MEMORY_MODULE,	/* variables of a module: not the program's to free */
+};
+
+struct driver_allocation {
+	uintptr_t base;
+	size_t size;			/* bytes, as asked for */
+	enum driver_memory_kind kind;
+	unsigned flags;			/* of cuMemHostAlloc, cuMemHostRegister, cuMemAllocManaged */
+	bool freeing;			/* cuMemFreeAsync is queued */
+	uint64_t id;			/* CU_POINTER_ATTRIBUTE_BUFFER_ID */
+	struct CUctx_st *context;	/* that it was made in */
+	struct driver_device *device;
+	struct CUmemPoolHandle_st *pool;	/* or NULL */
+};
+
+CUresult driver_memory_open(struct driver_device *device);
+void driver_memory_close(struct driver_device *device);
+/* Free what a context owns; nothing of it is in use any more. */
+void driver_memory_end_context(struct CUctx_st *context);
+
+/* The allocation that holds the address; false when there is none. */
+bool driver_memory_find(uintptr_t address, struct driver_allocation *allocation);
+enum driver_memory_kind driver_memory_kind_of(uintptr_t address);
+/* Is this memory of a device, for a copy's side that must be? */
+bool driver_memory_is_on_device(enum driver_memory_kind kind);
+/* CUDA_ERROR_INVALID_VALUE unless all bytes lie in one allocation that the
+ * device can reach. */
+CUresult driver_memory_check(uintptr_t address, size_t bytes);
+
+/* Device memory for `context`; CUDA_ERROR_OUT_OF_MEMORY after queued frees were
+ * waited for in vain. */
+CUresult driver_memory_take(struct CUctx_st *context, size_t bytes, size_t align,
+			    enum driver_memory_kind kind, struct CUmemPoolHandle_st *pool,
+			    uintptr_t *address);
+/* Give back what take gave. */
+void driver_memory_give(uintptr_t address);
+/* Mark for a queued free.  False when the address is none that the program may
+ * free, or is being freed already. */
+bool driver_memory_begin_free(uintptr_t address, struct driver_allocation *allocation);
+void driver_memory_end_free(uintptr_t address);
+
+/* driver_pool.c */
+CUresult driver_pool_open(struct driver_device *device);
+void driver_pool_close(struct driver_device *device);
+void driver_pool_count(struct CUmemPoolHandle_st *pool, size_t bytes, bool take);
+
+#endif

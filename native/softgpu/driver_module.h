@@ -1,0 +1,86 @@
+/* driver_module.h - modules, libraries, kernels, functions.
+ *
+ *   library  an image, of no context; its kernels have names only
+ *   module   an image loaded into one context, with the variables there
+ *   kernel   a name in a library, of no context
+ *   function code in a module, of one context
+ *
+ * A library becomes a module in every context that uses it, when it first
+ * does.  Wherever the API takes a function it takes a kernel too, meaning the
+ * kernel's function in the context at hand.
+ */
+#ifndef FARBUS_SOFTGPU_DRIVER_MODULE_H
+#define FARBUS_SOFTGPU_DRIVER_MODULE_H
+
+#include "driver_context.h"
+#include "engine.h"
+
+/* What cuFuncSetAttribute can change. */
+struct driver_function_settings {
+	int max_dynamic_shared;		/* bytes */
+	int carveout;			/* percent, -1: default */
+	int cluster[3];			/* required, 0: none */
+	int non_portable_cluster;
+	int cluster_policy;
+};
+
+struct CUfunc_st {
+	struct CUmod_st *module;
+	struct CUfunc_st *next;		/* of the module */
+	struct engine_function *code;
+	struct engine_function_info info;
+	struct driver_function_settings settings;
+	bool told_unsupported;
+};
+
+struct CUmod_st {
+	struct CUctx_st *context;
+	struct CUmod_st *next;		/* of the context */
+	struct CUlib_st *library;	/* or NULL */
+	struct engine_module *engine;
+	struct CUfunc_st *functions;	/* those that were asked for */
+};
+
+struct CUkern_st {
+	struct CUlib_st *library;
+	struct CUkern_st *next;		/* of the library */
+	const char *name;		/* lives in the allocation */
+	/* What cuKernelSetAttribute set, for functions that are yet to be made. */
+	bool is_set[BOARD_COUNT_MAX];
+	struct driver_function_settings settings[BOARD_COUNT_MAX];
+};
+
+struct CUlib_st {
+	void *image;
+	struct CUkern_st *kernels;
+};
+
+/* The function that a handle, also a kernel's, means in a context.
+ * CUDA_ERROR_INVALID_HANDLE if it is neither. */
+CUresult driver_function_of(CUfunction handle, struct CUctx_st *context,
+			    struct CUfunc_st **function);
+/* Most threads of one block that the function can run with. */
+uint32_t driver_function_threads(const struct CUfunc_st *function);
+
+/* CUDA's number for what the engine says. */
+CUresult driver_engine_result(enum engine_status status);
+
+/* The context in which names are looked up: the current one, or the first
+ * device's primary one when there is none. */
+CUresult driver_module_context(struct CUctx_st **context);
+/* The guard of all lists of modules, functions and kernels. */
+void driver_module_lock(void);
+void driver_module_unlock(void);
+/* The function in a module if it was asked for before; with the guard. */
+struct CUfunc_st *driver_module_find(struct CUmod_st *module, struct engine_function *code);
+
+/* Unload all modules of a context that was drained. */
+void driver_module_end_context(struct CUctx_st *context);
+
+/* driver_image.c: copy an image that comes without a length, so that it can be
+ * loaded again later.  *copy is one block for free(). */
+CUresult driver_image_copy(const void *image, void **copy);
+/* Read a file; what is read ends with a NUL.  *image is for free(). */
+CUresult driver_image_read(const char *path, void **image);
+
+#endif

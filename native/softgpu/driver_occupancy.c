@@ -1,0 +1,178 @@
+#include "driver_occupancy.h"
+
+#include "driver_handle.h"
+
+/* The arithmetic is that of the CUDA Occupancy Calculator (CUDA C++ Best
+ * Practices Guide, "Calculating Occupancy"): each of warps, block slots,
+ * registers and shared memory allows some number of blocks, the least wins. */
+
+#define SUB_PARTITIONS 4u	/* register files of a multiprocessor */
+
+static uint32_t round_up(uint32_t value, uint32_t unit)
+{
+	return (value + unit - 1) / unit * unit;
+}
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
+static uint32_t blocks_by_registers(uint32_t registers, uint32_t warps)
+{
+	uint32_t per_warp = round_up(registers * DRIVER_WARP_SIZE, DRIVER_REGISTER_GRANULE);
+	uint32_t resident;
+
+	if (!per_warp)
+		return UINT32_MAX;
+	/* A launch is checked as if its warps were spread evenly. */
+	if (round_up(warps, SUB_PARTITIONS) * per_warp > DRIVER_REGISTERS_PER_SM)
+		return 0;
+	resident = DRIVER_REGISTERS_PER_SM / SUB_PARTITIONS / per_warp * SUB_PARTITIONS;
+	return resident / warps;
+}
+
+static uint32_t blocks_by_shared(const struct driver_capability *capability, uint64_t wanted)
+{
+	uint64_t per_block;
+
+	if (wanted > capability->shared_per_block_optin)
+		return 0;
+	per_block = round_up((uint32_t)wanted + capability->shared_reserved_per_block,
+			     capability->shared_granule);
+	return per_block ? (uint32_t)(capability->shared_per_sm / per_block) : UINT32_MAX;
+}
+
+uint32_t driver_occupancy_blocks(const struct CUfunc_st *function, uint32_t threads,
+				 size_t dynamic_shared)
+{
+	const struct driver_capability *capability =
+		function->module->context->device->capability;
+	uint32_t warps = (threads + DRIVER_WARP_SIZE - 1) / DRIVER_WARP_SIZE;
+	uint32_t blocks;
+
+	if (!threads || threads > driver_function_threads(function) ||
+	    dynamic_shared > capability->shared_per_block_optin)
+		return 0;
+	blocks = least(capability->blocks, capability->warps / warps);
+	blocks = least(blocks, blocks_by_registers(function->info.registers, warps));
+	return least(blocks, blocks_by_shared(capability, (uint64_t)dynamic_shared +
+							  function->info.static_shared_bytes));
+}
+
+/* ---- the API ---- */
+
+static CUresult function_here(CUfunction handle, struct CUfunc_st **function)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_current(&context);
+
+	if (result)
+		return result;
+	return driver_function_of(handle, context, function);
+}
+
+static CUresult max_active_blocks(int *blocks, CUfunction handle, int threads,
+				  size_t dynamic_shared)
+{
+	struct CUfunc_st *function;
+	CUresult result = function_here(handle, &function);
+
+	if (result)
+		return result;
+	if (!blocks || threads <= 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	*blocks = (int)driver_occupancy_blocks(function, (uint32_t)threads, dynamic_shared);
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction handle,
+								   int threads,
+								   size_t dynamic_shared)
+{
+	return max_active_blocks(blocks, handle, threads, dynamic_shared);
+}
+
+DRIVER_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+	int *blocks, CUfunction handle, int threads, size_t dynamic_shared, unsigned int flags)
+{
+	/* The one flag is about a cache policy that has no effect on blocks here. */
+	if (flags & ~(unsigned)CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE)
+		return CUDA_ERROR_INVALID_VALUE;
+	return max_active_blocks(blocks, handle, threads, dynamic_shared);
+}
+
+/* The block size, a multiple of the warp, with the most resident threads; of
+ * several the largest. */
+static CUresult max_potential(int *grid, int *block, CUfunction handle,
+			      CUoccupancyB2DSize shared_of, size_t shared, int limit)
+{
+	struct CUfunc_st *function;
+	uint32_t most, best = 0, best_threads = 0, best_blocks = 0;
+	CUresult result = function_here(handle, &function);
+
+	if (result)
+		return result;
+	if (!grid || !block || limit < 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	most = driver_function_threads(function);
+	if (limit && (uint32_t)limit < most)
+		most = (uint32_t)limit;
+	for (uint32_t top = round_up(most, DRIVER_WARP_SIZE); top; top -= DRIVER_WARP_SIZE) {
+		uint32_t threads = least(top, most);
+		size_t dynamic = shared_of ? shared_of((int)threads) : shared;
+		uint32_t blocks = driver_occupancy_blocks(function, threads, dynamic);
+
+		if (blocks * threads > best) {
+			best = blocks * threads;
+			best_threads = threads;
+			best_blocks = blocks;
+		}
+	}
+	*block = (int)best_threads;
+	*grid = (int)(best_blocks *
+		      function->module->context->device->model->multiprocessors);
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunction handle,
+							CUoccupancyB2DSize shared_of,
+							size_t shared, int limit)
+{
+	return max_potential(grid, block, handle, shared_of, shared, limit);
+}
+
+DRIVER_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block,
+								 CUfunction handle,
+								 CUoccupancyB2DSize shared_of,
+								 size_t shared, int limit,
+								 unsigned int flags)
+{
+	if (flags & ~(unsigned)CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE)
+		return CUDA_ERROR_INVALID_VALUE;
+	return max_potential(grid, block, handle, shared_of, shared, limit);
+}
+
+DRIVER_EXPORT CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunction handle,
+							       int blocks, int threads)
+{
+	const struct driver_capability *capability;
+	struct CUfunc_st *function;
+	uint64_t per_block, taken;
+	CUresult result = function_here(handle, &function);
+
+	if (result)
+		return result;
+	if (!bytes || blocks <= 0 || threads <= 0 ||
+	    driver_occupancy_blocks(function, (uint32_t)threads, 0) < (uint32_t)blocks)
+		return CUDA_ERROR_INVALID_VALUE;
+	capability = function->module->context->device->capability;
+	per_block = capability->shared_per_sm / (uint32_t)blocks /
+		    capability->shared_granule * capability->shared_granule;
+	taken = (uint64_t)capability->shared_reserved_per_block +
+		function->info.static_shared_bytes;
+	per_block = per_block > taken ? per_block - taken : 0;
+	taken = capability->shared_per_block_optin - function->info.static_shared_bytes;
+	*bytes = (size_t)(per_block < taken ? per_block : taken);
+	return CUDA_SUCCESS;
+}

@@ -1,0 +1,106 @@
+/* driver_stream.h - streams: queues of operations that run in order.
+ *
+ * Every stream numbers its operations 1, 2, 3, ... and knows how many were
+ * submitted and how many are complete; "operation n of stream s is complete"
+ * is all that ordering needs.  An operation may wait for such points of other
+ * streams: that is what the legacy default stream, cuStreamWaitEvent and
+ * events are made of.  A point is always one that was submitted before, so
+ * waits cannot form a ring.
+ *
+ * A stream has one worker thread, started when something is queued first.  An
+ * operation whose turn it is at once may instead run in the thread that
+ * submits it, if that thread would wait for it anyway or if it is short: no
+ * order can tell the difference.
+ *
+ * One lock, the queue lock, guards all of this; operations run without it.
+ */
+#ifndef FARBUS_SOFTGPU_DRIVER_STREAM_H
+#define FARBUS_SOFTGPU_DRIVER_STREAM_H
+
+#include "driver_context.h"
+
+#include <pthread.h>
+
+#define DRIVER_PRIORITY_LEAST 0
+#define DRIVER_PRIORITY_GREATEST (-5)
+#define DRIVER_QUEUE_MAX 1024	/* operations of one stream; submitters then wait */
+
+struct CUstream_st;
+
+/* "The first `sequence` operations of the stream." */
+struct driver_point {
+	struct CUstream_st *stream;	/* held */
+	uint64_t sequence;
+};
+
+struct driver_operation {
+	struct driver_operation *next;
+	uint64_t sequence;
+	/* Do the work.  `state` is CUDA_SUCCESS or the context's sticky error; an
+	 * operation without run_when_failed is left out then.  What run returns
+	 * becomes the sticky error. */
+	CUresult (*run)(struct driver_operation *operation, CUresult state);
+	/* Free the operation and what it holds; never under the queue lock. */
+	void (*release)(struct driver_operation *operation);
+	bool run_when_failed;
+	unsigned point_count;
+	struct driver_point *points;
+	struct driver_point point_room[2];
+};
+
+/* Flags of driver_stream_submit. */
+enum {
+	DRIVER_SUBMIT_WAIT = 1,		/* return when it is complete */
+	DRIVER_SUBMIT_SHORT = 2,	/* may run in the caller if its turn is now */
+};
+
+struct CUstream_st {
+	struct CUctx_st *context;	/* held */
+	struct CUstream_st *next;	/* of the context */
+	uint64_t id;
+	unsigned references;		/* under the queue lock */
+	unsigned flags;			/* CU_STREAM_NON_BLOCKING */
+	int priority;
+	bool legacy;			/* the context's default stream */
+	bool per_thread;
+	bool ended;			/* destroyed: the worker ends when it is idle */
+	bool busy;			/* an operation of it runs */
+	bool has_worker;
+	uint64_t submitted, completed;
+	unsigned queued;
+	struct driver_operation *head, *tail;
+	pthread_cond_t work;		/* for the worker: queue or ended changed */
+	pthread_cond_t done;		/* for everybody: completed grew */
+	unsigned waiters;		/* on done */
+};
+
+CUresult driver_stream_make_legacy(struct CUctx_st *context);
+/* Wait until everything that was submitted to the context is complete. */
+void driver_stream_drain(struct CUctx_st *context);
+/* Forget all streams of a context that was drained. */
+void driver_stream_end_context(struct CUctx_st *context);
+
+/* The stream that a handle means in the current context: NULL and
+ * CU_STREAM_LEGACY the legacy one, CU_STREAM_PER_THREAD the thread's own.
+ * Enters the context of the stream: its sticky error is returned.  *stream is
+ * valid until the program destroys it. */
+CUresult driver_stream_enter(CUstream handle, struct CUstream_st **stream);
+/* The same without the sticky error. */
+CUresult driver_stream_of(CUstream handle, struct CUstream_st **stream);
+
+/* Queue an operation (a fresh one, with run and release set) and take it over:
+ * it is released in every case.  With DRIVER_SUBMIT_WAIT the result is the
+ * context's state afterwards, else CUDA_SUCCESS or CUDA_ERROR_OUT_OF_MEMORY.
+ * *point, if not NULL, becomes the operation's point; the caller drops it. */
+CUresult driver_stream_submit(struct CUstream_st *stream, struct driver_operation *operation,
+			      unsigned flags, struct driver_point *point);
+/* Let the operation wait for a point of another stream, before it is submitted.
+ * Takes a hold of its own.  -ENOMEM only. */
+int driver_operation_after(struct driver_operation *operation, const struct driver_point *point);
+
+bool driver_point_reached(const struct driver_point *point);
+void driver_point_wait(const struct driver_point *point);
+void driver_point_copy(struct driver_point *to, const struct driver_point *from);
+void driver_point_drop(struct driver_point *point);
+
+#endif
