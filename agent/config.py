@@ -1,0 +1,84 @@
+"""What an operator sets for an agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from farbus.api.authority import Credentials
+from farbus.api.identity import valid_name
+from farbus.errors import InvalidInput
+from farbus.model.value import Value
+
+# sun_path of a Unix socket's address has 108 bytes with its final zero (unix(7)).
+SOCKET_PATH_LIMIT = 107
+
+
+class AgentConfig(Value, frozen=True, kw_only=True):
+    """The settings of one agent."""
+
+    name: str
+    scheduler: str
+    """``HOST:PORT`` of the scheduler."""
+    address: str
+    """Name or IP address at which other nodes reach what this node serves."""
+    state: str
+    """Directory for the journal, logs and session files; made if it is not there."""
+    socket: str
+    """Path of the Unix socket that serves the ``farbus`` command on this node."""
+    credentials: Credentials
+    labels: dict[str, str] = {}
+
+    cpu_milli: int = 0
+    """Thousandths of processors to offer; 0 for all."""
+    memory_bytes: int = 0
+    """Memory to offer; 0 for all."""
+    physical_devices: bool = True
+    """Offer NVIDIA's GPUs and NVMe drives.  Off where several agents share a machine."""
+    softgpu: str = ""
+    """FARBUS_SOFTGPU for this node's software GPUs (``count=2,mem=1GiB``); empty for none."""
+    softgpu_node: str = ""
+    """FARBUS_SOFTGPU_NODE: names whose software GPUs they are; empty for ``name``."""
+    softgpu_library: str = ""
+    """Directory of the software GPU's ``libcuda.so.1`` and ``libnvidia-ml.so.1``; empty for where the build puts it."""
+
+    run_as_self: bool = False
+    """Run tasks as the agent's own user, and only that user's (``farbus up``)."""
+    allow_root: bool = False
+    """Run tasks of the user root."""
+    operators: tuple[str, ...] = ()
+    """Local users for whom this node vouches as operators of the cluster."""
+
+    log_bytes_per_task: int = 64 * 2**20
+    """Output kept of each task; the oldest goes first."""
+    log_bytes: int = 2**30
+    """Output kept of all tasks together; that of the task that ended first goes first."""
+
+    def check(self) -> None:
+        """Raise :class:`InvalidInput` naming the setting that can't be."""
+        if not valid_name(self.name):
+            raise InvalidInput(f"name: {self.name!r} can't name a node", hint="use 1 to 63 letters, digits and -._@")
+        host, _, port = self.scheduler.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise InvalidInput(f"scheduler: {self.scheduler!r} is not HOST:PORT")
+        if not self.address:
+            raise InvalidInput("address: it is empty", hint="give the name or IP address that other nodes reach")
+        if len(self.socket.encode()) > SOCKET_PATH_LIMIT:
+            raise InvalidInput(f"socket: {self.socket} is longer than {SOCKET_PATH_LIMIT} bytes", hint="use a shorter path")
+        for what, number in (
+            ("cpu_milli", self.cpu_milli),
+            ("memory_bytes", self.memory_bytes),
+            ("log_bytes_per_task", self.log_bytes_per_task),
+            ("log_bytes", self.log_bytes),
+        ):
+            if number < 0:
+                raise InvalidInput(f"{what}: {number} is less than zero")
+
+    @property
+    def logs_directory(self) -> Path:
+        """Where the output of tasks is kept."""
+        return Path(self.state) / "logs"
+
+    @property
+    def sessions_directory(self) -> Path:
+        """Where session files of programs are, each readable by its user alone."""
+        return Path(self.state) / "sessions"
