@@ -8,6 +8,7 @@ this user runs.
 from __future__ import annotations
 
 import asyncio
+import os
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from farbus.errors import InvalidInput, NotFound, Unavailable
 from farbus.model.value import Value
 
 if TYPE_CHECKING:
+    from farbus.api.authority import Credentials
     from farbus.api.client import ClusterClient
 
 AGENT_SOCKET = "/run/farbus/agent.sock"
@@ -42,6 +44,11 @@ def find_target(*, socket: str = "", server: str = "", credentials: str = "", no
     :class:`InvalidInput` for options that contradict each other and
     :class:`Unavailable` where there is no cluster to be found.
     """
+    if socket and server and socket == os.environ.get("FARBUS_SOCKET"):
+        # An option goes before the environment.
+        socket = ""
+    if socket and server and server == os.environ.get("FARBUS_SERVER"):
+        server = ""
     if socket and server:
         raise InvalidInput("--socket and --server exclude each other", hint="give one of them")
     if node and (socket or server):
@@ -56,9 +63,7 @@ def find_target(*, socket: str = "", server: str = "", credentials: str = "", no
         if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
             raise InvalidInput(f"--server {server}: not HOST:PORT", hint="for example --server scheduler:7411")
         if not credentials:
-            raise InvalidInput(
-                "--server needs --credentials DIR", hint="make a user certificate with farbus ca issue"
-            )
+            raise InvalidInput("--server needs --credentials DIR", hint="make a user certificate with farbus ca issue")
         return Target(server=server, credentials=credentials, name=server)
     if not node and _is_socket(AGENT_SOCKET):
         return Target(socket=AGENT_SOCKET, name=AGENT_SOCKET)
@@ -86,11 +91,11 @@ def connect(target: Target) -> ClusterClient:
     from farbus.api.client import ClusterClient  # noqa: PLC0415 - gRPC takes a third of a second to load
 
     if target.socket:
-        return ClusterClient.local(target.socket)
-    return ClusterClient.remote(target.server, credentials=find_credentials(target.credentials))
+        return ClusterClient.local(socket=target.socket)
+    return ClusterClient.remote(address=target.server, credentials=find_credentials(target.credentials))
 
 
-def find_credentials(directory: str):  # type: ignore[no-untyped-def]  # noqa: ANN201
+def find_credentials(directory: str) -> Credentials:
     """Return the only credentials in ``directory``."""
     from farbus.api.authority import Credentials  # noqa: PLC0415 - cryptography is not needed for a socket
 
@@ -124,5 +129,7 @@ def _is_socket(path: str) -> bool:
 
 def _existing_socket(path: str) -> str:
     if not _is_socket(path):
-        raise Unavailable(f"{path}: no agent listens there", hint="start farbus agent or farbus up, or correct --socket")
+        raise Unavailable(
+            f"{path}: no agent listens there", hint="start farbus agent or farbus up, or correct --socket"
+        )
     return path

@@ -7,6 +7,7 @@ and ``grep`` can read it.
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
@@ -14,6 +15,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from farbus.cli.options import Output
+from farbus.errors import NotFound
 from farbus.model.value import Value
 
 V = TypeVar("V", bound=Value)
@@ -49,7 +51,7 @@ class Column(Generic[V]):
         self.state = state
 
 
-def print_json(values: Value | Sequence[Value]) -> None:
+def print_json(values: msgspec.Struct | Sequence[msgspec.Struct]) -> None:
     """Print the JSON of a value, or a list of values, for programs."""
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(values), indent=2).decode() + "\n")
 
@@ -68,6 +70,20 @@ def print_listing(values: Sequence[V], columns: Sequence[Column[V]], output: Out
         _print_rich(rows, shown)
     else:
         sys.stdout.write(plain_table(rows, shown))
+
+
+def choose(values: Sequence[V], names: Sequence[str] | None, *, key: Callable[[V], str], noun: str) -> tuple[V, ...]:
+    """Return those of ``values`` that ``names`` name, or all; raise :class:`NotFound` for a name without a value."""
+    if not names:
+        return tuple(values)
+    by_name = {key(value): value for value in values}
+    for name in names:
+        if name not in by_name:
+            near = difflib.get_close_matches(name, by_name, n=1)
+            raise NotFound(
+                f"there is no {noun} {name}", hint=f"did you mean {near[0]}?" if near else f"farbus {noun}s lists them"
+            )
+    return tuple(by_name[name] for name in names)
 
 
 def printable(text: str) -> str:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+
+from farbus.cli.jobfile import MAX_GPUS, ResourceTable, convert_requests
+from farbus.model.device import Route
+from farbus.model.job import Requests
 
 
 class Output(enum.StrEnum):
@@ -55,6 +60,29 @@ CredentialsOption = Annotated[
 ]
 
 
+GpusOption = Annotated[int, typer.Option("--gpus", min=0, max=MAX_GPUS, help="GPUs that each task needs.")]
+GpuMemoryOption = Annotated[
+    str, typer.Option("--gpu-memory", metavar="SIZE", help="Least memory of each GPU, like 8GiB.", show_default=False)
+]
+GpuModelOption = Annotated[
+    str,
+    typer.Option("--gpu-model", metavar="TEXT", help="Part of the GPU model's name, in any case.", show_default=False),
+]
+CpusOption = Annotated[str, typer.Option("--cpus", metavar="N", help="Processors: 2, 0.5 or 250m.")]
+MemoryOption = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory, like 512MiB or 4GiB.")]
+RouteOption = Annotated[
+    list[Route] | None,
+    typer.Option("--route", help="How devices may be given: repeat for several.  [default: local, remote]"),
+]
+
+
+def read_requests(*, gpus: int, gpu_memory: str, gpu_model: str, cpus: str, memory: str) -> Requests:
+    """Turn the options into what each task needs."""
+    return convert_requests(
+        ResourceTable(cpus=cpus, memory=memory, gpus=gpus, gpu_memory=gpu_memory or 0, gpu_model=gpu_model), "--"
+    )
+
+
 def command_app() -> typer.Typer:
     """Return a typer application for one command's module, without typer's own colours and boxes."""
     return typer.Typer(
@@ -67,5 +95,29 @@ def command_app() -> typer.Typer:
 
 def examples(*lines: str) -> str:
     """Return the end of a help text: ``lines`` as they stand, under a heading."""
-    # \b keeps the lines of a paragraph as they are.
-    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+    # \b keeps the lines of a paragraph as they are; an empty line begins an ordinary paragraph.
+    kept, _, rest = "\n".join(f"  {line}" if line else "" for line in lines).partition("\n\n")
+    return f"\b\nExamples:\n{kept}" + (f"\n\n{rest.strip()}" if rest else "")
+
+
+class CommandAfterDashes(TyperCommand):
+    """A command that may end with ``--`` and a program with the program's own arguments."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Remember whether ``--`` stood before the program: click takes it away."""
+        ctx.meta[_DASHES] = "--" in args
+        return super().parse_args(ctx, args)
+
+
+class ProgramCommand(CommandAfterDashes):
+    """A command that ends with a program: what follows the program's name is the program's own."""
+
+    allow_interspersed_args = False
+
+
+_DASHES = "farbus.dashes"
+
+
+def has_dashes(ctx: typer.Context) -> bool:
+    """Say whether ``--`` was among the arguments of a :class:`CommandAfterDashes`."""
+    return bool(ctx.meta[_DASHES])

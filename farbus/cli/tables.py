@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from farbus.cli.listing import Column
+from farbus.cli.listing import Column, printable
 from farbus.model.device import DeviceKind, DeviceStatus
 from farbus.model.job import JobStatus, TaskPlacement, TaskState, TaskStatus
 from farbus.model.lease import LeaseStatus
@@ -63,6 +63,29 @@ def _job_reason(status: JobStatus) -> str:
 def is_ended(status: JobStatus) -> bool:
     """Say whether nothing more becomes of the job."""
     return JOB_STATES.is_final(status.state)
+
+
+def describe_job(status: JobStatus) -> list[str]:
+    """Return what is to be said about one job, in lines: tasks, placements, reasons, story."""
+    lines = [f"job {status.job.id}: {status.state}" + (f": {status.reason}" if status.reason else "")]
+    placements = {placement.task: placement for placement in status.placements}
+    tasks = {task.task: task for task in status.tasks}
+    for name in dict.fromkeys([*placements, *tasks]):
+        words = [f"  task {name}:"]
+        if name in tasks:
+            words.append(tasks[name].state.value)
+            if tasks[name].state is TaskState.EXITED:
+                words.append(f"({'' if tasks[name].exit_code < 0 else 'code '}{format_exit([tasks[name]])})")
+        if name in placements:
+            words.append(f"on {format_placement(placements[name])}")
+            if placements[name].why:
+                words.append(f"because {placements[name].why}")
+        if name in tasks and tasks[name].reason:
+            words.append(f"- {tasks[name].reason}")
+        lines.append(" ".join(words))
+    lines += [f"  waits for {miss.resource}: {miss.message}" for miss in status.misses]
+    lines += [f"  {line}" for line in status.story]
+    return [printable(line) for line in lines]
 
 
 JOB_COLUMNS: tuple[Column[JobStatus], ...] = (
