@@ -1,0 +1,155 @@
+"""The command line as a whole: which commands there are, and how errors end it.
+
+Each command lives in a module of its own in :mod:`farbus.cli.commands`, with a
+``app`` that typer builds the command from.  The table here holds what the
+overview shows, so that ``farbus --help`` loads none of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from farbus.errors import ExitCode, FarbusError
+
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    # command: module, chapter of the overview, one line
+    "up": ("up", "Start here", "Start a whole cluster on this machine, with software GPUs."),
+    "down": ("down", "Start here", "Stop the cluster that `farbus up --detach` left running."),
+    "demo": ("demo", "Start here", "Watch a CUDA program run on a node without a GPU."),
+    "doctor": ("doctor", "Start here", "Check this machine, and say what to do about each fault."),
+    "run": ("run", "Work", "Run a program here with devices of the cluster."),
+    "submit": ("submit", "Work", "Queue a job."),
+    "jobs": ("jobs", "Work", "List jobs, or show one."),
+    "logs": ("logs", "Work", "Show what a job printed."),
+    "cancel": ("cancel", "Work", "End jobs."),
+    "explain": ("explain", "Work", "Say why a job waits, or why it was placed where it is."),
+    "schema": ("schema", "Work", "Print the JSON schema of job files."),
+    "nodes": ("nodes", "Cluster", "List nodes, or show one."),
+    "devices": ("devices", "Cluster", "List devices, or show one."),
+    "leases": ("leases", "Cluster", "List who may use which devices now."),
+    "scheduler": ("scheduler", "Operate", "Serve the cluster's scheduler."),
+    "agent": ("agent", "Operate", "Serve this machine as a node."),
+    "ca": ("ca", "Operate", "Make the cluster's authority and certificates."),
+    "bench": ("bench", "Operate", "Measure, beside the limit that the machine sets."),
+    "version": ("version", "Operate", "Print the version."),
+}
+
+
+class CommandTable(TyperGroup):
+    """The top-level group: loads a command's module only when that command is meant."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands in the order of the overview."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Load and return one command, or None where there is none of that name."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"farbus.cli.commands.{COMMANDS[cmd_name][0]}")
+        command = typer.main.get_command(module.app)
+        command.name = cmd_name
+        return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that ``args`` name; a wrong name gets the nearest right one."""
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in COMMANDS and not ctx.resilient_parsing:
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            raise FarbusError(
+                f"there is no command {name!r}",
+                hint=f"did you mean farbus {near[0]}?" if near else "farbus --help lists them",
+            ).with_exit_code(ExitCode.USAGE)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the overview, by chapter."""
+        del ctx
+        chapters: dict[str, list[tuple[str, str]]] = {}
+        for name, (_, chapter, line) in COMMANDS.items():
+            chapters.setdefault(chapter, []).append((name, line))
+        for chapter, rows in chapters.items():
+            with formatter.section(chapter):
+                formatter.write_dl(rows, col_spacing=3)
+
+
+app = typer.Typer(
+    name="farbus",
+    cls=CommandTable,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="`farbus COMMAND --help` explains a command, with examples.  Exit codes are in docs/cli.md.",
+)
+
+
+@app.callback()
+def farbus() -> None:
+    """Devices of a data centre, usable from any machine in it."""
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; print an error as one line; return the exit code."""
+    try:
+        code = _invoke(list(sys.argv[1:] if arguments is None else arguments))
+        # What is still buffered must meet its error here, not in the interpreter's exit.
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of a pipe went away (`farbus jobs | head`): that ends a command as it ends cat.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    return code
+
+
+def _invoke(arguments: list[str]) -> int:
+    try:
+        outcome = typer.main.get_command(app).main(arguments, prog_name="farbus", standalone_mode=False)
+    except FarbusError as error:
+        _report(str(error), error)
+        return int(error.exit_code)
+    except typer.Abort as error:
+        _report("given up", error)
+        return int(ExitCode.FAILED)
+    except (BrokenPipeError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        # Typer brings its own copy of click or uses the installed one, by version: go by what a usage error can do.
+        describe = getattr(error, "format_message", None)
+        if type(error).__name__ == "NoArgsIsHelpError" and describe is not None:
+            typer.echo(describe())
+            return int(ExitCode.OK)
+        if describe is not None:
+            _report(_usage_line(error, str(describe())), error)
+            return int(getattr(error, "exit_code", ExitCode.USAGE))
+        _report(f"{type(error).__name__}: {error}; this is a fault of farbus: FARBUS_DEBUG=1 shows where", error)
+        return int(ExitCode.FAILED)
+    return outcome if isinstance(outcome, int) else int(ExitCode.OK)
+
+
+def _usage_line(error: Exception, message: str) -> str:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "farbus"
+    message = message[:1].lower() + message[1:].rstrip(".")
+    return f"{message}; {command} --help shows how it is used"
+
+
+def _report(message: str, error: BaseException) -> None:
+    if os.environ.get("FARBUS_DEBUG") == "1":
+        traceback.print_exception(error)
+    line = " ".join(message.split())
+    print(f"farbus: {line}", file=sys.stderr, flush=True)  # noqa: T201 - the one place that errors are printed

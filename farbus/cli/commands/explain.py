@@ -1,0 +1,53 @@
+"""``farbus explain``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from farbus.cli.completion import complete_job
+from farbus.cli.connection import ask, find_target
+from farbus.cli.listing import plain_table, print_json, printable
+from farbus.cli.options import (
+    CredentialsOption,
+    Output,
+    OutputOption,
+    ServerOption,
+    SocketOption,
+    command_app,
+    examples,
+)
+from farbus.cli.tables import JOB_COLUMNS
+from farbus.model.job import JobStatus
+
+app = command_app()
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``-o json`` prints."""
+
+    status: JobStatus
+    lines: tuple[str, ...]
+
+
+@app.command(epilog=examples("farbus explain j-12", "farbus explain j-12 -o json"))
+def explain(
+    job_id: Annotated[str, typer.Argument(metavar="JOB", help="The job.", autocompletion=complete_job)],
+    output: OutputOption = Output.TABLE,
+    socket: SocketOption = "",
+    server: ServerOption = "",
+    credentials: CredentialsOption = "",
+) -> None:
+    """Say why a job waits, or why it was placed where it is."""
+    target = find_target(socket=socket, server=server, credentials=credentials)
+    status, lines = ask(target, lambda client: client.explain(job_id))
+    if output is Output.JSON:
+        print_json(Explanation(status=status, lines=lines))
+        return
+    if output is Output.WIDE:
+        row = [printable(column.cell(status)) or "-" for column in JOB_COLUMNS]
+        typer.echo(plain_table([row], JOB_COLUMNS))
+    for line in lines:
+        typer.echo(printable(line))

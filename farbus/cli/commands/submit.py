@@ -1,0 +1,243 @@
+"""``farbus submit``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from farbus.cli import jobfile
+from farbus.cli.completion import complete_node
+from farbus.cli.connection import Target, connect, find_target
+from farbus.cli.following import exit_code_of_job, follow_job, job_error, say
+from farbus.cli.listing import print_json, printable
+from farbus.cli.options import (
+    CpusOption,
+    CredentialsOption,
+    GpuMemoryOption,
+    GpuModelOption,
+    GpusOption,
+    MemoryOption,
+    Output,
+    OutputOption,
+    CommandAfterDashes,
+    RouteOption,
+    ServerOption,
+    SocketOption,
+    command_app,
+    examples,
+    has_dashes,
+)
+from farbus.cli.tables import format_placement
+from farbus.errors import FarbusError, InvalidInput, Unsatisfiable
+from farbus.model.job import Job, JobStatus
+
+if TYPE_CHECKING:
+    from farbus.api.client import ClusterClient
+
+app = command_app()
+
+_DEFAULTS = {"gpus": 0, "gpu_memory": "", "gpu_model": "", "cpus": "1", "memory": "256MiB", "routes": None, "count": 1}
+
+
+@app.command(
+    cls=CommandAfterDashes,
+    epilog=examples(
+        "farbus submit job.toml                          queue what the file describes",
+        "farbus submit job.toml --check                  say where it would go now; queue nothing",
+        "farbus submit --follow job.toml                 queue it, show its output, end with its exit code",
+        "farbus submit --gpus 1 -- ./train --epochs 3    queue a command without a file",
+        "",
+        "Job files are explained in docs/job-files.md.",
+    ),
+)
+def submit(
+    ctx: typer.Context,
+    arguments: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE|-- PROGRAM", help="A job file (- for standard input), or a command after --."),
+    ],
+    check: Annotated[bool, typer.Option("--check", help="Say where the job would go; queue nothing.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for its end; end with its exit code.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Like --wait, and show its output.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing about waiting and placement.")] = False,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Name the job.", show_default=False)] = "",
+    gpus: GpusOption = 0,
+    gpu_memory: GpuMemoryOption = "",
+    gpu_model: GpuModelOption = "",
+    cpus: CpusOption = "1",
+    memory: MemoryOption = "256MiB",
+    routes: RouteOption = None,
+    count: Annotated[int, typer.Option("--count", min=1, max=jobfile.MAX_TASKS, help="How many tasks.")] = 1,
+    node: Annotated[
+        str,
+        typer.Option(
+            "--node",
+            metavar="NAME",
+            help="The node that must run it.",
+            autocompletion=complete_node,
+            show_default=False,
+        ),
+    ] = "",
+    environment: Annotated[
+        list[str] | None,
+        typer.Option("--env", "-e", metavar="NAME[=VALUE]", help="Add a variable; without a value, take yours."),
+    ] = None,
+    time_limit: Annotated[
+        str, typer.Option("--time-limit", metavar="TIME", help="Longest run: 90s, 30m, 2h.", show_default=False)
+    ] = "",
+    priority: Annotated[int | None, typer.Option("--priority", help="More goes first.", show_default=False)] = None,
+    output: OutputOption = Output.TABLE,
+    socket: SocketOption = "",
+    server: ServerOption = "",
+    credentials: CredentialsOption = "",
+) -> int:
+    """Queue a job: what a file describes, or a command.  Prints the job's id."""
+    variables = _read_variables(environment or [])
+    if has_dashes(ctx):
+        job = _command_job(
+            arguments,
+            name=name,
+            resources=jobfile.ResourceTable(
+                cpus=cpus, memory=memory, gpus=gpus, gpu_memory=gpu_memory or 0, gpu_model=gpu_model
+            ),
+            table={"count": count, "node": node, "env": variables},
+            routes=[route.value for route in routes] if routes else None,
+            time_limit=time_limit,
+            priority=priority,
+        )
+    else:
+        if len(arguments) != 1:
+            raise InvalidInput(
+                f"{len(arguments)} job files given, or a command without --",
+                hint=f"write farbus submit [options] -- {' '.join(arguments[:3])}",
+            )
+        given = {"gpus": gpus, "gpu_memory": gpu_memory, "gpu_model": gpu_model, "cpus": cpus, "memory": memory}
+        given |= {"routes": routes, "count": count}
+        for option, value in given.items():
+            if value != _DEFAULTS[option]:
+                raise InvalidInput(
+                    f"--{option.replace('_', '-')} is for a command after --",
+                    hint=f"write it into {arguments[0]}",
+                )
+        job = _file_job(
+            arguments[0], name=name, node=node, variables=variables, time_limit=time_limit, priority=priority
+        )
+    target = find_target(socket=socket, server=server, credentials=credentials)
+    if check:
+        return asyncio.run(_check(target, job, output))
+    return asyncio.run(_submit(target, job, output, wait=wait or follow, follow=follow, quiet=quiet))
+
+
+def _read_variables(words: list[str]) -> dict[str, str]:
+    variables = {}
+    for word in words:
+        variable, equals, value = word.partition("=")
+        if not equals:
+            if variable not in os.environ:
+                raise InvalidInput(f"--env {variable}: you have no such variable", hint=f"write --env {variable}=VALUE")
+            value = os.environ[variable]
+        variables[variable] = value
+    return variables
+
+
+def _command_job(
+    command: list[str],
+    *,
+    name: str,
+    resources: jobfile.ResourceTable,
+    table: dict[str, object],
+    routes: list[str] | None,
+    time_limit: str,
+    priority: int | None,
+) -> Job:
+    jobfile.convert_requests(resources, "--")
+    fields: dict[str, object] = {"name": name, "command": command, **table}
+    fields |= {"time_limit": time_limit or 0, "priority": priority or 0}
+    if routes:
+        fields["routes"] = routes
+    job_table = jobfile.table_from_fields(fields, name="the command")
+    job_table.resources = resources
+    return jobfile.convert_table(
+        job_table, name="the command", directory=Path.cwd(), fallback=jobfile.name_from(command[0])
+    )
+
+
+def _file_job(
+    path: str, *, name: str, node: str, variables: dict[str, str], time_limit: str, priority: int | None
+) -> Job:
+    """Read a job file; options that say how to treat the job as a whole go before what the file says."""
+    table, shown, directory = jobfile.read_table(path)
+    if name:
+        table.name = name
+    if node:
+        for task in table.task or [table]:
+            task.node = node
+    table.env = {**table.env, **variables}
+    if time_limit:
+        table.time_limit = time_limit
+    if priority is not None:
+        if abs(priority) > jobfile.MAX_PRIORITY:
+            raise InvalidInput(
+                f"--priority {priority}: out of range", hint=f"use -{jobfile.MAX_PRIORITY} to {jobfile.MAX_PRIORITY}"
+            )
+        table.priority = priority
+    return jobfile.convert_table(table, name=shown, directory=directory, fallback=jobfile.name_from(shown))
+
+
+async def _check(target: Target, job: Job, output: Output) -> int:
+    async with connect(target) as client:
+        _, status = await client.submit(job, check_only=True)
+    if status is None:
+        typer.echo(f"{job.name}: the job is well-formed")
+        return 0
+    permanent = [miss for miss in status.misses if miss.permanent]
+    if permanent:
+        raise Unsatisfiable(
+            f"{job.name} can never run here: {'; '.join(miss.message for miss in permanent)}",
+            hint="ask for less, or add what is missing",
+        )
+    if output is Output.JSON:
+        print_json(status)
+        return 0
+    if status.placements:
+        for placement in status.placements:
+            why = f": {placement.why}" if placement.why else ""
+            typer.echo(printable(f"{placement.task} would go to {format_placement(placement)}{why}"))
+    else:
+        why = "; ".join(miss.message for miss in status.misses) or status.reason or "no reason is known"
+        typer.echo(printable(f"{job.name} would wait: {why}"))
+    return 0
+
+
+async def _submit(target: Target, job: Job, output: Output, *, wait: bool, follow: bool, quiet: bool) -> int:
+    async with connect(target) as client:
+        job_id, _ = await client.submit(job)
+        if not wait:
+            if output is Output.JSON:
+                print_json(await client.get_job(job_id))
+            else:
+                typer.echo(job_id)
+                if sys.stdout.isatty():
+                    say(f"queued; farbus logs -f {job_id} follows it", quiet=quiet)
+            return 0
+        say(f"{job_id} queued", quiet=quiet)
+        status = await _follow(client, job_id, follow=follow, quiet=quiet)
+        if output is Output.JSON and not follow:
+            print_json(status)
+        return exit_code_of_job(status)
+
+
+async def _follow(client: ClusterClient, job_id: str, *, follow: bool, quiet: bool) -> JobStatus:
+    try:
+        return await follow_job(client, job_id, output=follow, quiet=quiet)
+    except FarbusError as error:
+        raise job_error(error, job_id) from error
+    except asyncio.CancelledError:
+        # Ctrl-C ends the watching, not the job.
+        say(f"{job_id} goes on; farbus logs -f {job_id} follows it, farbus cancel {job_id} ends it")
+        raise

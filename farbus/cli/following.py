@@ -1,0 +1,152 @@
+"""Watching a job: its output as it comes, and what its end means for the exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from farbus.cli.tables import format_placement, is_ended
+from farbus.errors import ExitCode, FarbusError, NotFound, Unavailable
+from farbus.model.job import JobStatus, TaskState, TaskStatus
+from farbus.model.states import JobState
+
+if TYPE_CHECKING:
+    from farbus.api.client import ClusterClient
+
+T = TypeVar("T")
+
+
+def say(message: str, *, quiet: bool = False) -> None:
+    """Tell the person at the terminal something about the job, beside the job's own output."""
+    if not quiet:
+        print(f"farbus: {' '.join(message.split())}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+@contextlib.asynccontextmanager
+async def closing(stream: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
+    """Close a stream of the client's however the block ends: that is what ends its call."""
+    try:
+        yield stream
+    finally:
+        await cast(AsyncGenerator[T, None], stream).aclose()
+
+
+def exit_code_of(task: TaskStatus) -> int:
+    """Return a task's exit code as a shell would: 128 + n for signal n."""
+    return 128 - task.exit_code if task.exit_code < 0 else task.exit_code
+
+
+def exit_code_of_job(status: JobStatus) -> int:
+    """Return what ``submit --wait`` ends with: the code of the first task that failed.
+
+    A job that failed or was cancelled without a task of its own that did
+    ends with 125 (:attr:`ExitCode.RUN_FAILED`).
+    """
+    failed = [code for code in map(exit_code_of, status.tasks) if code]
+    if status.state is JobState.SUCCEEDED:
+        return int(ExitCode.OK)
+    return failed[0] if failed else int(ExitCode.RUN_FAILED)
+
+
+def write_chunk(data: bytes, stream: int, prefix: bytes) -> None:
+    """Write part of a task's output to where the task wrote it; with several tasks each line begins with its name."""
+    out = sys.stderr.buffer if stream == 2 else sys.stdout.buffer
+    if prefix:
+        data = b"".join(prefix + line for line in data.splitlines(keepends=True))
+    out.write(data)
+    out.flush()
+
+
+async def copy_logs(client: ClusterClient, job_id: str, *, task: str, follow: bool, prefix: str = "") -> None:
+    """Copy a task's output to this process's, until it ends or, without ``follow``, what there is."""
+    label = f"[{prefix}] ".encode() if prefix else b""
+    rest: dict[int, bytes] = {}
+    async for chunk in client.read_logs(job_id, task=task, follow=follow):
+        data = rest.pop(chunk.stream, b"") + chunk.data
+        if label:
+            # Whole lines only: those of different tasks must not run into each other.
+            data, newline, tail = data.rpartition(b"\n")
+            data += newline
+            if tail:
+                rest[chunk.stream] = tail
+        if data:
+            write_chunk(data, chunk.stream, label)
+    for stream, data in rest.items():
+        write_chunk(data + b"\n", stream, label)
+
+
+async def follow_job(client: ClusterClient, job_id: str, *, output: bool, quiet: bool = False) -> JobStatus:
+    """Watch a job to its end, telling on stderr what becomes of it; with ``output`` copy its output too."""
+    told = ""
+    copies: list[asyncio.Task[None]] = []
+    last: JobStatus | None = None
+    try:
+        async with closing(client.watch_job(job_id)) as statuses:
+            async for status in statuses:
+                last = status
+                line = _news(status)
+                if line and line != told:
+                    say(line, quiet=quiet)
+                    told = line
+                started = {task.task for task in status.tasks if task.state is not TaskState.PENDING}
+                if output and not copies and started:
+                    copies = _start_copies(client, status)
+        if last is None or not is_ended(last):
+            raise Unavailable(
+                f"the watch on job {job_id} ended before the job", hint=f"farbus jobs {job_id} shows how it is"
+            )
+        for copy in copies:
+            with contextlib.suppress(NotFound):
+                await copy
+    finally:
+        for copy in copies:
+            copy.cancel()
+    return last
+
+
+def _start_copies(client: ClusterClient, status: JobStatus) -> list[asyncio.Task[None]]:
+    names = [task.task for task in status.tasks]
+    return [
+        asyncio.create_task(
+            copy_logs(client, status.job.id, task=name, follow=True, prefix=name if len(names) > 1 else ""),
+            name=f"output of {name}",
+        )
+        for name in names
+    ]
+
+
+def _news(status: JobStatus) -> str:
+    job_id = status.job.id
+    match status.state:
+        case JobState.QUEUED:
+            why = "; ".join(miss.message for miss in status.misses) or status.reason
+            return f"{job_id} waits: {why}" if why else ""
+        case JobState.PREPARING:
+            return f"{job_id} goes to " + ", ".join(format_placement(p) for p in status.placements)
+        case JobState.CANCELLED:
+            return f"{job_id} was cancelled" + (f": {status.reason}" if status.reason else "")
+        case JobState.FAILED:
+            return f"{job_id} failed: {_failure(status)}"
+        case _:
+            return ""
+
+
+def _failure(status: JobStatus) -> str:
+    if status.reason:
+        return status.reason
+    for task in status.tasks:
+        if task.exit_code < 0:
+            return f"task {task.task} was ended by signal {-task.exit_code}"
+        if task.exit_code:
+            return f"task {task.task} ended with exit code {task.exit_code}"
+    return "no reason is known"
+
+
+def job_error(error: FarbusError, job_id: str) -> FarbusError:
+    """Add to an error met while watching that the job itself goes on."""
+    error.hint = f"{error.hint}; " if error.hint else ""
+    error.hint += f"job {job_id} goes on, farbus logs -f {job_id} follows it again"
+    return error

@@ -1,0 +1,123 @@
+"""Options that several commands share, and how help texts show examples."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from farbus.cli.jobfile import MAX_GPUS, ResourceTable, convert_requests
+from farbus.model.device import Route
+from farbus.model.job import Requests
+
+
+class Output(enum.StrEnum):
+    """Forms of a listing."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+
+
+OutputOption = Annotated[
+    Output,
+    typer.Option("--output", "-o", help="table, wide (more columns) or json (every field, for programs)."),
+]
+
+SocketOption = Annotated[
+    str,
+    typer.Option(
+        "--socket",
+        metavar="PATH",
+        envvar="FARBUS_SOCKET",
+        help="Speak to the agent that serves this Unix socket.",
+        show_default=False,
+    ),
+]
+
+ServerOption = Annotated[
+    str,
+    typer.Option(
+        "--server",
+        metavar="HOST:PORT",
+        envvar="FARBUS_SERVER",
+        help="Speak to the scheduler itself; needs --credentials.",
+        show_default=False,
+    ),
+]
+
+CredentialsOption = Annotated[
+    str,
+    typer.Option(
+        "--credentials",
+        metavar="DIR",
+        envvar="FARBUS_CREDENTIALS",
+        help="Directory with ca.crt and one NAME.crt with its NAME.key (farbus ca issue).",
+        show_default=False,
+    ),
+]
+
+
+GpusOption = Annotated[int, typer.Option("--gpus", min=0, max=MAX_GPUS, help="GPUs that each task needs.")]
+GpuMemoryOption = Annotated[
+    str, typer.Option("--gpu-memory", metavar="SIZE", help="Least memory of each GPU, like 8GiB.", show_default=False)
+]
+GpuModelOption = Annotated[
+    str,
+    typer.Option("--gpu-model", metavar="TEXT", help="Part of the GPU model's name, in any case.", show_default=False),
+]
+CpusOption = Annotated[str, typer.Option("--cpus", metavar="N", help="Processors: 2, 0.5 or 250m.")]
+MemoryOption = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory, like 512MiB or 4GiB.")]
+RouteOption = Annotated[
+    list[Route] | None,
+    typer.Option("--route", help="How devices may be given: repeat for several.  [default: local, remote]"),
+]
+
+
+def read_requests(*, gpus: int, gpu_memory: str, gpu_model: str, cpus: str, memory: str) -> Requests:
+    """Turn the options into what each task needs."""
+    return convert_requests(
+        ResourceTable(cpus=cpus, memory=memory, gpus=gpus, gpu_memory=gpu_memory or 0, gpu_model=gpu_model), "--"
+    )
+
+
+def command_app() -> typer.Typer:
+    """Return a typer application for one command's module, without typer's own colours and boxes."""
+    return typer.Typer(
+        rich_markup_mode=None,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a help text: ``lines`` as they stand, under a heading."""
+    # \b keeps the lines of a paragraph as they are; an empty line begins an ordinary paragraph.
+    kept, _, rest = "\n".join(f"  {line}" if line else "" for line in lines).partition("\n\n")
+    return f"\b\nExamples:\n{kept}" + (f"\n\n{rest.strip()}" if rest else "")
+
+
+class CommandAfterDashes(TyperCommand):
+    """A command that may end with ``--`` and a program with the program's own arguments."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Remember whether ``--`` stood before the program: click takes it away."""
+        ctx.meta[_DASHES] = "--" in args
+        return super().parse_args(ctx, args)
+
+
+class ProgramCommand(CommandAfterDashes):
+    """A command that ends with a program: what follows the program's name is the program's own."""
+
+    allow_interspersed_args = False
+
+
+_DASHES = "farbus.dashes"
+
+
+def has_dashes(ctx: typer.Context) -> bool:
+    """Say whether ``--`` was among the arguments of a :class:`CommandAfterDashes`."""
+    return bool(ctx.meta[_DASHES])

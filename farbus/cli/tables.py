@@ -1,0 +1,163 @@
+"""The columns of each listing, and how its cells are worded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from farbus.cli.listing import Column, printable
+from farbus.model.device import DeviceKind, DeviceStatus
+from farbus.model.job import JobStatus, TaskPlacement, TaskState, TaskStatus
+from farbus.model.lease import LeaseStatus
+from farbus.model.node import NodeStatus
+from farbus.model.quantity import format_bytes, format_cpu
+from farbus.model.states import JOB_STATES
+
+
+def format_age(seconds: float) -> str:
+    """Write a duration in its one or two largest units: ``42s``, ``7m10s``, ``3h05m``, ``2d4h``."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600}h"
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else ""
+
+
+def _unique(names: Sequence[str]) -> str:
+    return ",".join(dict.fromkeys(names))
+
+
+def format_placement(placement: TaskPlacement) -> str:
+    """Write where a task and its devices are: ``gamma (GPU-1 of alpha, remote)``."""
+    if not placement.devices:
+        return placement.node
+    devices = ", ".join(f"{device.device} of {device.node}, {device.route}" for device in placement.devices)
+    return f"{placement.node} ({devices})"
+
+
+def format_exit(tasks: Sequence[TaskStatus]) -> str:
+    """Write the exit codes of the tasks that have ended; a signal is written as one."""
+    ended = [task.exit_code for task in tasks if task.state is TaskState.EXITED]
+    return ",".join(dict.fromkeys(f"signal {-code}" if code < 0 else str(code) for code in ended))
+
+
+def _job_seconds(status: JobStatus) -> float:
+    if not status.started_at:
+        return 0.0
+    return (status.ended_at or time.time()) - status.started_at
+
+
+def _job_reason(status: JobStatus) -> str:
+    if status.reason:
+        return status.reason
+    return "; ".join(miss.message for miss in status.misses)
+
+
+def is_ended(status: JobStatus) -> bool:
+    """Say whether nothing more becomes of the job."""
+    return JOB_STATES.is_final(status.state)
+
+
+def describe_job(status: JobStatus) -> list[str]:
+    """Return what is to be said about one job, in lines: tasks, placements, reasons, story."""
+    lines = [f"job {status.job.id}: {status.state}" + (f": {status.reason}" if status.reason else "")]
+    placements = {placement.task: placement for placement in status.placements}
+    tasks = {task.task: task for task in status.tasks}
+    for name in dict.fromkeys([*placements, *tasks]):
+        words = [f"  task {name}:"]
+        if name in tasks:
+            words.append(tasks[name].state.value)
+            if tasks[name].state is TaskState.EXITED:
+                words.append(f"({'' if tasks[name].exit_code < 0 else 'code '}{format_exit([tasks[name]])})")
+        if name in placements:
+            words.append(f"on {format_placement(placements[name])}")
+            if placements[name].why:
+                words.append(f"because {placements[name].why}")
+        if name in tasks and tasks[name].reason:
+            words.append(f"- {tasks[name].reason}")
+        lines.append(" ".join(words))
+    lines += [f"  waits for {miss.resource}: {miss.message}" for miss in status.misses]
+    lines += [f"  {line}" for line in status.story]
+    return [printable(line) for line in lines]
+
+
+JOB_COLUMNS: tuple[Column[JobStatus], ...] = (
+    Column("ID", lambda status: status.job.id),
+    Column("NAME", lambda status: status.job.name),
+    Column("USER", lambda status: status.job.user),
+    Column("STATE", lambda status: status.state.value, state=True),
+    Column("NODES", lambda status: _unique([placement.node for placement in status.placements])),
+    Column("GPUS", lambda status: str(sum(group.count * group.requests.gpus for group in status.job.groups))),
+    Column("EXIT", lambda status: format_exit(status.tasks)),
+    Column("AGE", lambda status: format_age(time.time() - status.job.submitted_at), right=True),
+    Column("RAN", lambda status: format_age(_job_seconds(status)), right=True),
+    Column("PRIORITY", lambda status: str(status.job.priority), wide=True, right=True),
+    Column("TASKS", lambda status: str(sum(group.count for group in status.job.groups)), wide=True, right=True),
+    Column("DEVICES", lambda s: _unique([d.device for p in s.placements for d in p.devices]), wide=True),
+    Column("SUBMITTED", lambda status: _moment(status.job.submitted_at), wide=True),
+    Column("REASON", _job_reason, wide=True),
+)
+
+
+def _gpu_count(status: NodeStatus) -> str:
+    return str(sum(device.kind is DeviceKind.GPU for device in status.node.devices))
+
+
+def _labels(status: NodeStatus) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(status.node.labels.items()))
+
+
+NODE_COLUMNS: tuple[Column[NodeStatus], ...] = (
+    Column("NAME", lambda status: status.node.name),
+    Column("STATE", lambda status: status.state.value, state=True),
+    Column("GPUS", _gpu_count, right=True),
+    Column("CPUS FREE", lambda s: f"{format_cpu(s.free.cpu_milli)} of {format_cpu(s.node.capacity.cpu_milli)}"),
+    Column(
+        "MEMORY FREE",
+        lambda s: f"{format_bytes(s.free.memory_bytes)} of {format_bytes(s.node.capacity.memory_bytes)}",
+    ),
+    Column("ADDRESS", lambda status: status.node.address),
+    Column("SEEN", lambda status: f"{format_age(status.seen_s)} ago"),
+    Column("VERSION", lambda status: status.node.agent_version, wide=True),
+    Column("LABELS", _labels, wide=True),
+    Column("BOOT", lambda status: status.node.boot_id, wide=True),
+)
+
+DEVICE_COLUMNS: tuple[Column[DeviceStatus], ...] = (
+    Column("ID", lambda status: status.device.id),
+    Column("NODE", lambda status: status.node),
+    Column("KIND", lambda status: status.device.kind.value),
+    Column("MODEL", lambda status: status.device.model),
+    Column("MEMORY", lambda status: format_bytes(status.device.memory_bytes) if status.device.memory_bytes else ""),
+    Column("STATE", lambda status: status.state.value, state=True),
+    Column("USED BY", lambda status: status.used_by or status.job),
+    Column("JOB", lambda status: status.job, wide=True),
+    Column("LEASE", lambda status: status.lease, wide=True),
+    Column("EPOCH", lambda status: str(status.epoch), wide=True, right=True),
+    Column("COMPUTE", lambda status: status.device.compute_capability, wide=True),
+    Column("PCI", lambda status: status.device.pci_address, wide=True),
+    Column("SOFTWARE", lambda status: "yes" if status.device.software else "no", wide=True),
+)
+
+LEASE_COLUMNS: tuple[Column[LeaseStatus], ...] = (
+    Column("ID", lambda status: status.lease.id),
+    Column("JOB", lambda status: status.lease.job),
+    Column("USER", lambda status: status.lease.user),
+    Column("DEVICE", lambda status: _unique([device.device for device in status.lease.devices])),
+    Column("OF", lambda status: status.lease.device_node),
+    Column("USED ON", lambda status: status.lease.client_node),
+    Column("ROUTE", lambda status: status.lease.route.value),
+    Column("STATE", lambda status: status.state.value, state=True),
+    Column("EXPIRES IN", lambda status: f"{max(0.0, status.expires_in_s):.1f} s", right=True),
+    Column("TASK", lambda status: status.lease.task, wide=True),
+    Column("EPOCH", lambda s: _unique([str(device.epoch) for device in s.lease.devices]), wide=True),
+    Column("TERM", lambda status: str(status.lease.term), wide=True, right=True),
+    Column("ENDPOINT", lambda status: status.endpoint, wide=True),
+)

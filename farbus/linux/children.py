@@ -1,0 +1,171 @@
+"""The process door for the command line: services of ``farbus up``, short tools, and their end.
+
+What tasks need (guards, privileges, limits) is in :mod:`farbus.linux.processes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from farbus.errors import FarbusError, TimedOut, Unavailable
+
+# linux/prctl.h
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: int, signal_number: int = signal.SIGKILL) -> None:
+    """Let the kernel send this process a signal when ``parent``, its parent, ends (prctl(2), PR_SET_PDEATHSIG).
+
+    Raises :class:`Unavailable` where ``parent`` has ended already: then no
+    signal will come, and nobody is there to serve.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal_number), 0, 0, 0) != 0:
+        raise Unavailable(f"prctl(PR_SET_PDEATHSIG): {os.strerror(ctypes.get_errno())}")
+    # The parent may have ended before the request: then this process has another one by now.
+    if os.getppid() != parent:
+        raise Unavailable(f"process {parent}, which started this one, has ended")
+
+
+class Service:
+    """A long-running child whose output goes to a file."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self._process = process
+        self.log = log
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Say whether it has not ended yet."""
+        return self._process.returncode is None
+
+    async def wait(self) -> int:
+        """Wait for its end; return its exit code, negative for a signal."""
+        return await self._process.wait()
+
+    def signal(self, number: int) -> None:
+        """Send a signal; nothing happens when it has ended."""
+        if self.running:
+            self._process.send_signal(number)
+
+
+async def start_service(arguments: Sequence[str], *, environment: Mapping[str, str], log: Path) -> Service:
+    """Start a service in a session of its own, so that a Ctrl-C at the terminal does not reach it.
+
+    Its output is appended to ``log``.  Raises :class:`FarbusError` where it can't be started.
+    """
+    with open(log, "ab") as output:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *arguments,
+                env=dict(environment),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise FarbusError(f"start {arguments[0]}: {error.strerror}") from error
+    return Service(process, log)
+
+
+def start_detached(arguments: Sequence[str], *, environment: Mapping[str, str], log: Path) -> int:
+    """Start a process that outlives this one, in a session of its own; return its process id."""
+    with open(log, "ab") as output:
+        try:
+            process = subprocess.Popen(
+                list(arguments),
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                cwd="/",
+            )
+        except OSError as error:
+            raise FarbusError(f"start {arguments[0]}: {error.strerror}") from error
+    # Nobody waits for it here; Popen would warn that it still runs.
+    process.returncode = 0
+    return process.pid
+
+
+class Finished(NamedTuple):
+    """What a short tool printed, and how it ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+def run_tool(
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+    timeout_s: float = 60.0,
+) -> Finished:
+    """Run a tool to its end and return what it printed; ``environment`` is the whole of it, by default this one's."""
+    try:
+        done = subprocess.run(
+            list(arguments),
+            env=None if environment is None else dict(environment),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TimedOut(f"{arguments[0]}: not done after {timeout_s:g} s") from error
+    except OSError as error:
+        raise Unavailable(f"{arguments[0]}: {error.strerror}") from error
+    return Finished(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+
+
+def run_visibly(
+    arguments: Sequence[str], *, environment: Mapping[str, str] | None = None, cwd: str | Path | None = None
+) -> int:
+    """Run a program with this process's own terminal or pipes; return its exit code, negative for a signal."""
+    try:
+        return subprocess.run(
+            list(arguments), env=None if environment is None else dict(environment), cwd=cwd, check=False
+        ).returncode
+    except OSError as error:
+        raise Unavailable(f"{arguments[0]}: {error.strerror}") from error
+
+
+def process_exists(pid: int) -> bool:
+    """Say whether there is a process of that id that has not ended (a zombie has)."""
+    try:
+        # The state follows the command in parentheses, which may hold any character (proc(5)).
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except (OSError, IndexError):
+        return False
+
+
+def processes_with(variable: str, value: str) -> list[int]:
+    """Return the ids of this user's processes whose environment at exec had ``variable=value``."""
+    wanted = f"{variable}={value}".encode()
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        try:
+            environment = Path(f"/proc/{entry}/environ").read_bytes()
+        except OSError:
+            continue
+        if wanted in environment.split(b"\0") and process_exists(int(entry)):
+            found.append(int(entry))
+    return sorted(found)
