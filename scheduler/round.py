@@ -192,14 +192,17 @@ class _Round:
     def _singles(self, waiting: Sequence[Work]) -> list[Work]:
         """Try jobs alone that should fit by what is free, but lost against others in every pass."""
         left: list[Work] = []
-        tried: set[Hashable] = set()
+        hopeless: set[Hashable] = set()
+        tries = 0
         for work in waiting:
             signature = _signature(work.pending, self.policy)
-            if len(tried) < MAX_SINGLES and signature not in tried and not self._misses(work.pending):
+            if signature not in hopeless and not self._misses(work.pending) and tries < MAX_SINGLES:
+                tries += 1
                 served, _ = self._pass([work])
                 if served:
                     continue
-                tried.add(signature)
+            # What is free only shrinks from here on.
+            hopeless.add(signature)
             left.append(work)
         return left
 

@@ -19,12 +19,13 @@ import numpy as np
 from farbus.model.decision import PendingJob
 from farbus.model.job import Miss, TaskGroup
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
-from farbus.scheduler.explain import compute_miss, next_best
+from farbus.scheduler.explain import compute_miss
 from farbus.scheduler.phases.base import (
     ANYWHERE,
     FAR,
     NEAR,
     NOWHERE,
+    Alternatives,
     Arc,
     Award,
     Desk,
@@ -70,7 +71,8 @@ class ComputeDesk(Desk):
     later: Sequence[Desk]
     free: Integers = field(init=False)
     phase: str = field(default="compute", init=False)
-    _first_offers: dict[Hashable, list[Offer]] = field(default_factory=dict, init=False)
+    _sources: dict[tuple[TaskShape, str], Source] = field(default_factory=dict, init=False)
+    _first: dict[Hashable, Alternatives] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.free = self.cluster.free.copy()
@@ -91,23 +93,25 @@ class ComputeDesk(Desk):
             key = desk.outlook_key(pending, group)
             if key is not None:
                 keys.append((number, key))
-        shape = TaskShape(
-            requests.cpu_milli,
-            requests.memory_bytes,
-            tuple(sorted(group.labels.items())),
-            tuple(keys),
-            self.policy.subject(pending, group),
-        )
-        if group.node:
-            return Source(shape, self.cluster.index.get(group.node, NOWHERE), None)
-        return Source(shape, ANYWHERE, shape)
+        labels = tuple(sorted(group.labels.items())) if group.labels else ()
+        subject = self.policy.subject(pending, group)
+        shape = TaskShape(requests.cpu_milli, requests.memory_bytes, labels, tuple(keys), subject)
+        known = self._sources.get((shape, group.node))
+        if known is None:
+            if group.node:
+                known = Source(shape, self.cluster.index.get(group.node, NOWHERE))
+            else:
+                known = Source(shape, ANYWHERE, len(self._sources))
+            self._sources[shape, group.node] = known
+        return known
 
     def offers(self, source: Source) -> Sequence[Offer]:
         """Return a near and a far arc to every node where a task fits."""
         shape = source.shape
         assert isinstance(shape, TaskShape)
         offers = self._offers(shape)
-        self._first_offers.setdefault(shape, offers)
+        if shape not in self._first:
+            self._first[shape] = Alternatives.of(offers)
         return offers
 
     def arcs(self, source: Source) -> Sequence[Arc]:
@@ -156,10 +160,7 @@ class ComputeDesk(Desk):
         name = self.cluster.names[award.place]
         if award.source.site >= 0:
             return f"{name} because the job names it"
-        offers = self._first_offers[award.source.shape]
-        places = [np.flatnonzero(offer.capacity > 0) for offer in offers]
-        costs = [offer.cost[rows] for offer, rows in zip(offers, places, strict=True)]
-        other = next_best(self.cluster, award.place, award.cost, np.concatenate(places), np.concatenate(costs))
+        other = self._first[award.source.shape].beside(award, self.cluster.names)
         return f"{name} at cost {award.cost / 1000:g} ({other or 'the only node with room'})"
 
     def misses(self, pending: PendingJob) -> list[Miss]:
