@@ -26,8 +26,8 @@ from farbus.scheduler.phases.cluster import MAX_UNITS, Cluster
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-NEAR, FAR = 0, 1
-"""Tiers of an offer: with everything that later phases bring at hand on the node itself, or not."""
+NEAR, MIXED, FAR = 0, 1, 2
+"""Tiers of an offer: all, some or nothing of what later phases bring is at hand on the node itself."""
 
 ANYWHERE = -1
 """The site of a source that is bound to no node."""

@@ -215,6 +215,7 @@ class DeviceDesk(Desk):
         far_cost = np.zeros(self.cluster.size, np.int64)
         if Route.REMOTE in request.routes:
             self._look_far(key, spans, far, far_cost)
+            far_cost += self.policy.shortfall_cost(wanted, stock.free, key.subject)
         total = int(stock.free.sum()) // wanted if spans else int((stock.free // wanted).sum())
         return Outlook(near, near_cost, far, far_cost, total)
 
@@ -391,7 +392,24 @@ class DeviceDesk(Desk):
                     local=Route.LOCAL in request.routes,
                     remote=Route.REMOTE in request.routes,
                 )
-                miss = device_miss(self.cluster, need, stock.total, stock.free)
+                miss = device_miss(self.cluster, need, stock.total, stock.free) or self._held_back(
+                    pending, group, need.site
+                )
             if miss is not None:
                 found.append(miss)
         return found
+
+    def _held_back(self, pending: PendingJob, group: TaskGroup, site: int) -> Miss | None:
+        """Say when there are free devices, but no arc leads to any of them."""
+        look = self.outlook(self.outlook_key(pending, group))
+        served = (look.near > 0) | look.far
+        if served[site] if site >= 0 else served.any():
+            return None
+        return Miss(
+            phase=self.phase,
+            resource="route",
+            message=(
+                f"{self.kind.noun}s that suit are free, but on no node from which group {group.name} may use them now "
+                f"(routes {', '.join(group.routes)}; policy {self.policy.name})"
+            ),
+        )

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from farbus.scheduler.phases.base import Arc, Award, Desk, Integers, Offer, Source, Want, Work
+from farbus.scheduler.phases.base import FAR, Arc, Award, Desk, Integers, Offer, Source, Want, Work
 from farbus.scheduler.solver import Network, certify, solve
 
 MAX_SOLVES = 12
@@ -160,7 +160,7 @@ class _Plan:
         heads.append(self.first_place + rows)
         capacities.append(table[:, 2])
         costs.append(table[:, 3])
-        # One source may have a near and a far arc to one place: their sum counts.
+        # One source may have arcs of several tiers to one place: their sum counts.
         if len(table):
             pair = table[:, 0] * (len(self.places) + 1) + rows
             _, first, group = np.unique(pair, return_index=True, return_inverse=True)
@@ -326,7 +326,7 @@ def _prune(offers: Sequence[Offer], units: int, prune: bool) -> list[_Tier]:
     cost = np.concatenate([offer.cost[place[split[n] : split[n + 1]]] for n, offer in enumerate(offers)])
     if prune and len(place):
         # Cost first, then the place: one total order, so that the same input keeps the same arcs.
-        key = (cost * 2 + tier) * size + place
+        key = (cost * (FAR + 1) + tier) * size + place
         if len(key) > 2 * units:
             # Every arc kept holds a unit at least.
             cheapest = np.argpartition(key, 2 * units)[: 2 * units]
