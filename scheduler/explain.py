@@ -182,20 +182,3 @@ def _device_miss(cluster: Cluster, need: DeviceNeed, there: Integers, *, spans: 
 
 def _devices(count: int, noun: str) -> str:
     return f"1 {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def next_best(cluster: Cluster, chosen: int, cost: int, places: Integers, costs: Integers) -> str:
-    """Name the alternative to node ``chosen`` among ``places``: the next dearer, or a cheaper one that was full.
-
-    Costs are in thousandths; the answer is empty when there was no other place.
-    """
-    other = places != chosen
-    places, costs = places[other], costs[other]
-    if not len(places):
-        return ""
-    dearer = np.flatnonzero(costs >= cost)
-    if len(dearer):
-        best = dearer[np.argmin(costs[dearer])]
-        return f"next best {cluster.names[places[best]]} at {int(costs[best]) / 1000:g}"
-    best = np.argmin(costs)
-    return f"cheaper ones such as {cluster.names[places[best]]} at {int(costs[best]) / 1000:g} were full"

@@ -9,6 +9,7 @@ tasks of all groups, or none.  Optimality is per solve, and certified.
 
 from __future__ import annotations
 
+import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -16,12 +17,13 @@ from dataclasses import dataclass
 from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, RoundReport, Snapshot
 from farbus.model.job import DevicePlacement, Miss, TaskPlacement
 from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI
-from farbus.scheduler.costs.policy import Policy
+from farbus.scheduler.costs.policy import Choice, Policy
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.phases.base import Desk, Phase, Work
 from farbus.scheduler.phases.cluster import MAX_UNITS, Cluster
 from farbus.scheduler.phases.compute import ComputePhase
 from farbus.scheduler.phases.gpu import GpuPhase
+from farbus.scheduler.phases.greedy import serve_greedily
 from farbus.scheduler.phases.market import Tally, give_back, serve
 
 PHASES: tuple[Phase, ...] = (ComputePhase(), GpuPhase())
@@ -157,12 +159,15 @@ class _Round:
         self.policy = policy
         self.phases = phases
         self.tally = tally
+        self.draw = random.Random(policy.seed)  # noqa: S311 - a baseline's dice, no secret
         self.desks: list[Desk] = []
         for phase in reversed(phases):
             self.desks.insert(0, phase.open(cluster, policy, tuple(self.desks)))
 
     def run(self, works: Sequence[Work]) -> list[Work]:
         """Place what can be placed; return what waits."""
+        if self.policy.choice != Choice.FLOW:
+            return [work for work in works if not self._pass([work])[0]]
         waiting = list(works)
         for _ in range(1 + MAX_REFILLS):
             if not waiting:
@@ -180,7 +185,7 @@ class _Round:
         for number, desk in enumerate(self.desks):
             for other in self.desks:
                 other.clear_pencil()
-            served = set(serve(desk, active, self.tally))
+            served = set(self._serve(desk, active))
             for work in active:
                 if work not in served:
                     gave_back |= number > 0
@@ -189,17 +194,25 @@ class _Round:
             active = [work for work in active if work in served]
         return set(active), gave_back
 
+    def _serve(self, desk: Desk, works: Sequence[Work]) -> list[Work]:
+        if self.policy.choice == Choice.FLOW:
+            return serve(desk, works, self.tally)
+        return serve_greedily(desk, works, self.policy.choice, self.draw)
+
     def _singles(self, waiting: Sequence[Work]) -> list[Work]:
         """Try jobs alone that should fit by what is free, but lost against others in every pass."""
         left: list[Work] = []
-        tried: set[Hashable] = set()
+        hopeless: set[Hashable] = set()
+        tries = 0
         for work in waiting:
             signature = _signature(work.pending, self.policy)
-            if len(tried) < MAX_SINGLES and signature not in tried and not self._misses(work.pending):
+            if signature not in hopeless and not self._misses(work.pending) and tries < MAX_SINGLES:
+                tries += 1
                 served, _ = self._pass([work])
                 if served:
                     continue
-                tried.add(signature)
+            # What is free only shrinks from here on.
+            hopeless.add(signature)
             left.append(work)
         return left
 
@@ -222,7 +235,7 @@ class _Round:
         misses = self._misses(pending)
         if any(miss.permanent for miss in misses):
             return tuple(misses), False
-        alone = _Round(self.cluster.idle(), self.policy, self.phases, Tally(certify=False))
+        alone = _Round(self.cluster.idle(), self.policy.unconditional(), self.phases, Tally(certify=False))
         served, _ = alone._pass([Work(pending, 0, 0)])
         if not served:
             message = "each part of the job fits the cluster by itself, but not all of them together"

@@ -9,6 +9,7 @@ no arc at all.  Costs are made from floats by :func:`to_cost` alone.
 from __future__ import annotations
 
 import abc
+import enum
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -41,10 +42,22 @@ def to_cost(values: npt.NDArray[np.floating[Any]]) -> Integers:
     return scaled
 
 
+class Choice(enum.Enum):
+    """How places are chosen: all at once by a flow, or one after the other by a simple rule."""
+
+    FLOW = "flow"
+    FIRST = "first"
+    BEST = "best"
+    RANDOM = "random"
+
+
 class Policy(abc.ABC):
     """Prices of one scheduling policy.  Everything here is pure: arrays in, arrays out; M is the number of nodes."""
 
     name: str
+    choice: Choice = Choice.FLOW
+    seed: int = 0
+    """Where random choices begin."""
 
     def rank(self, pending: Sequence[PendingJob]) -> list[tuple[PendingJob, int]]:
         """Return the jobs, first come first, each with its tier of urgency (greater is more urgent).
@@ -64,6 +77,18 @@ class Policy(abc.ABC):
         """Return what else, beyond requests, tells tasks apart in cost: equal subjects share aggregators."""
         del pending, group
         return None
+
+    def unconditional(self) -> Policy:
+        """Return the policy that judges whether a job could ever be placed: without what only delays jobs."""
+        return self
+
+    def shortfall_cost(self, wanted: int, available: Integers, subject: Hashable) -> Integers:
+        """Return the cost, shape (M,), of choosing a node for a task whose ``wanted`` devices must be lent to it.
+
+        ``available`` counts the fitting devices of the node itself.
+        """
+        del wanted, subject
+        return np.zeros(len(available), np.int64)
 
     def sites(self, cluster: Cluster) -> Integers:
         """Return, shape (M,), what tells client nodes apart in the cost of remote devices: equal sites share arcs."""

@@ -26,8 +26,8 @@ from farbus.scheduler.phases.cluster import MAX_UNITS, Cluster
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-NEAR, FAR = 0, 1
-"""Tiers of an offer: with everything that later phases bring at hand on the node itself, or not."""
+NEAR, MIXED, FAR = 0, 1, 2
+"""Tiers of an offer: all, some or nothing of what later phases bring is at hand on the node itself."""
 
 ANYWHERE = -1
 """The site of a source that is bound to no node."""
@@ -36,18 +36,19 @@ NOWHERE = -2
 """The site of a source that is bound to a node which does not exist."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Source:
     """Where flow begins: all wants of one source have the same arcs.
 
     ``shape`` says what one unit is, ``site`` the node that the wants are bound
-    to, ``pool`` the aggregator through which they reach places at a cost
-    shared by all (None: by preference arcs alone).
+    to, ``pool`` the number of the aggregator through which they reach places
+    at a cost shared by all (None: by preference arcs alone).  A desk makes one
+    object per source, so that sources compare by identity.
     """
 
     shape: Hashable
     site: int = ANYWHERE
-    pool: Hashable | None = None
+    pool: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,37 @@ class Offer:
     tier: int
     capacity: Integers
     cost: Integers
+
+
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """The arcs that an aggregator had at first, by cost: what an award is explained against."""
+
+    place: Integers
+    cost: Integers
+
+    @classmethod
+    def of(cls, offers: Sequence[Offer]) -> Alternatives:
+        """Sort the arcs of ``offers`` by cost, then place."""
+        rows = [np.flatnonzero(offer.capacity > 0) for offer in offers]
+        place = np.concatenate(rows)
+        cost = np.concatenate([offer.cost[row] for offer, row in zip(offers, rows, strict=True)])
+        order = np.lexsort((place, cost))
+        return cls(place[order], cost[order])
+
+    def beside(self, award: Award, names: Sequence[str], without: int = -1) -> str:
+        """Name the next dearer place than that of ``award``, else a cheaper one that was full; empty if there is none.
+
+        ``without`` is a place that does not count.
+        """
+        first = int(np.searchsorted(self.cost, award.cost))
+        for row in range(first, len(self.place)):
+            if self.place[row] not in (award.place, without):
+                return f"next best {names[self.place[row]]} at {int(self.cost[row]) / 1000:g}"
+        for row in range(first):
+            if self.place[row] not in (award.place, without):
+                return f"cheaper ones such as {names[self.place[row]]} at {int(self.cost[row]) / 1000:g} were full"
+        return ""
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ agents connected nor that of the snapshot has any influence on a decision.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -49,7 +49,8 @@ class Cluster:
     device_node: Integers
     device_start: Integers
     device_free: Flags
-    _labelled: dict[tuple[tuple[str, str], ...], Flags] = field(default_factory=dict)
+    memo: dict[Hashable, Flags] = field(default_factory=dict)
+    """What was found once about nodes or devices that does not depend on what is free."""
 
     @property
     def size(self) -> int:
@@ -60,10 +61,10 @@ class Cluster:
         """Return which nodes may run tasks and have all of the ``wanted`` labels."""
         if not wanted:
             return self.schedulable
-        found = self._labelled.get(wanted)
+        found = self.memo.get(wanted)
         if found is None:
             has = [all(labels.get(key) == value for key, value in wanted) for labels in self.labels]
-            found = self._labelled[wanted] = self.schedulable & np.array(has, bool)
+            found = self.memo[wanted] = self.schedulable & np.array(has, bool)
         return found
 
     def idle(self) -> Cluster:
@@ -80,7 +81,7 @@ class Cluster:
             device_node=self.device_node,
             device_start=self.device_start,
             device_free=np.ones(len(self.devices), bool),
-            _labelled=self._labelled,
+            memo=self.memo,
         )
 
 

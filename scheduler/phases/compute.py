@@ -3,9 +3,10 @@
 A group of equal tasks is one want.  Its shape is its requests, labels and
 what later phases look ahead to; groups of one shape share an aggregator whose
 arcs lead to every node where a task fits.  A group bound to a node has
-preference arcs to it alone.  Each node has up to two arcs per shape: *near*,
-for as many tasks as its own free devices can serve, and *far* for the rest,
-dearer by what devices from elsewhere cost (convex, hence exact in a flow).
+preference arcs to it alone.  Each node has up to three arcs per shape: *near*,
+for as many tasks as its own free devices can serve, *far* for the rest, dearer
+by what devices from elsewhere cost (convex, hence exact in a flow), and, where
+several later phases serve the shape, *mixed* between the two.
 This is DRMaestro's translation of preferences between phases, looking forward.
 """
 
@@ -19,12 +20,14 @@ import numpy as np
 from farbus.model.decision import PendingJob
 from farbus.model.job import Miss, TaskGroup
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
-from farbus.scheduler.explain import compute_miss, next_best
+from farbus.scheduler.explain import compute_miss
 from farbus.scheduler.phases.base import (
     ANYWHERE,
     FAR,
+    MIXED,
     NEAR,
     NOWHERE,
+    Alternatives,
     Arc,
     Award,
     Desk,
@@ -70,7 +73,8 @@ class ComputeDesk(Desk):
     later: Sequence[Desk]
     free: Integers = field(init=False)
     phase: str = field(default="compute", init=False)
-    _first_offers: dict[Hashable, list[Offer]] = field(default_factory=dict, init=False)
+    _sources: dict[tuple[TaskShape, str], Source] = field(default_factory=dict, init=False)
+    _first: dict[Hashable, Alternatives] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.free = self.cluster.free.copy()
@@ -91,23 +95,25 @@ class ComputeDesk(Desk):
             key = desk.outlook_key(pending, group)
             if key is not None:
                 keys.append((number, key))
-        shape = TaskShape(
-            requests.cpu_milli,
-            requests.memory_bytes,
-            tuple(sorted(group.labels.items())),
-            tuple(keys),
-            self.policy.subject(pending, group),
-        )
-        if group.node:
-            return Source(shape, self.cluster.index.get(group.node, NOWHERE), None)
-        return Source(shape, ANYWHERE, shape)
+        labels = tuple(sorted(group.labels.items())) if group.labels else ()
+        subject = self.policy.subject(pending, group)
+        shape = TaskShape(requests.cpu_milli, requests.memory_bytes, labels, tuple(keys), subject)
+        known = self._sources.get((shape, group.node))
+        if known is None:
+            if group.node:
+                known = Source(shape, self.cluster.index.get(group.node, NOWHERE))
+            else:
+                known = Source(shape, ANYWHERE, len(self._sources))
+            self._sources[shape, group.node] = known
+        return known
 
     def offers(self, source: Source) -> Sequence[Offer]:
         """Return a near and a far arc to every node where a task fits."""
         shape = source.shape
         assert isinstance(shape, TaskShape)
         offers = self._offers(shape)
-        self._first_offers.setdefault(shape, offers)
+        if shape not in self._first:
+            self._first[shape] = Alternatives.of(offers)
         return offers
 
     def arcs(self, source: Source) -> Sequence[Arc]:
@@ -133,13 +139,25 @@ class ComputeDesk(Desk):
             count = min(count, int(room[CPU]) // shape.cpu_milli)
         if shape.memory_bytes:
             count = min(count, int(room[MEMORY]) // shape.memory_bytes)
-        if tier == NEAR and count and shape.keys:
-            count = min(count, *(self.later[number].near_room(key, place) for number, key in shape.keys))
-            for number, key in shape.keys:
-                self.later[number].pencil(key, place, count)
+        if tier != FAR and count:
+            count = self._pencil_in(shape, place, tier, count)
         room[CPU] -= count * shape.cpu_milli
         room[MEMORY] -= count * shape.memory_bytes
         return count, ()
+
+    def _pencil_in(self, shape: TaskShape, place: int, tier: int, count: int) -> int:
+        """Keep the node's devices in mind for the tasks that count on them; return how many tasks can."""
+        rooms = [self.later[number].near_room(key, place) for number, key in shape.keys]
+        needed = [
+            room
+            for room, look in zip(rooms, self._outlooks(shape) if tier == MIXED else (None,) * len(rooms), strict=True)
+            if look is None or not look.far[place]
+        ]
+        count = min(count, *needed) if needed else count
+        for room, (number, key) in zip(rooms, shape.keys, strict=True):
+            if room >= count:
+                self.later[number].pencil(key, place, count)
+        return count
 
     def give_back(self, award: Award) -> None:
         """Free processors and memory again."""
@@ -147,7 +165,7 @@ class ComputeDesk(Desk):
         assert isinstance(shape, TaskShape)
         self.free[award.place, CPU] += award.count * shape.cpu_milli
         self.free[award.place, MEMORY] += award.count * shape.memory_bytes
-        if award.tier == NEAR:
+        if award.tier != FAR:
             for number, key in shape.keys:
                 self.later[number].pencil(key, award.place, -award.count)
 
@@ -156,10 +174,7 @@ class ComputeDesk(Desk):
         name = self.cluster.names[award.place]
         if award.source.site >= 0:
             return f"{name} because the job names it"
-        offers = self._first_offers[award.source.shape]
-        places = [np.flatnonzero(offer.capacity > 0) for offer in offers]
-        costs = [offer.cost[rows] for offer, rows in zip(offers, places, strict=True)]
-        other = next_best(self.cluster, award.place, award.cost, np.concatenate(places), np.concatenate(costs))
+        other = self._first[award.source.shape].beside(award, self.cluster.names)
         return f"{name} at cost {award.cost / 1000:g} ({other or 'the only node with room'})"
 
     def misses(self, pending: PendingJob) -> list[Miss]:
@@ -186,18 +201,34 @@ class ComputeDesk(Desk):
                 spare += desk.spare()
         demand = (shape.cpu_milli, shape.memory_bytes)
         cost = self.policy.node_cost(self.cluster, self.free, demand, spare, shape.subject)
+        fit = np.where(cost == FORBIDDEN, 0, fit)
         near, near_cost = fit, cost
-        far: Flags = np.ones(self.cluster.size, bool) if looks else np.zeros(self.cluster.size, bool)
-        far_cost = cost
         for look in looks:
             near = np.minimum(near, look.near)
             near_cost = near_cost + look.near_cost
-            # A phase without a way from afar serves near tasks only; with one, near is still its cheaper way.
-            far = far & look.far
-            far_cost = far_cost + look.far_cost
-        near = np.where(cost == FORBIDDEN, 0, near)
         offers = [Offer(NEAR, near, near_cost)]
+        if len(looks) > 1:
+            offers.append(self._mixed(fit, cost, near, looks))
         if looks:
-            rest = np.where(far & (cost != FORBIDDEN), fit - near, 0)
-            offers.append(Offer(FAR, rest, far_cost))
+            far: Flags = np.ones(self.cluster.size, bool)
+            far_cost = cost
+            for look in looks:
+                far = far & look.far
+                far_cost = far_cost + look.far_cost
+            taken = sum(offer.capacity for offer in offers)
+            offers.append(Offer(FAR, np.where(far, fit - taken, 0), far_cost))
         return offers
+
+    def _mixed(self, fit: Integers, cost: Integers, near: Integers, looks: Sequence[Outlook]) -> Offer:
+        """Offer nodes that have what some later phases bring at hand, and are lent the rest."""
+        capacity = fit
+        possible = np.zeros(self.cluster.size, bool)
+        allowed = np.ones(self.cluster.size, bool)
+        for look in looks:
+            # At hand where it is all that some phase has; else only where there is no other way.
+            own = (look.near > 0) & ((near == 0) | ~look.far)
+            possible |= own
+            allowed &= own | look.far
+            capacity = np.where(own, np.minimum(capacity, look.near), capacity)
+            cost = cost + np.where(own, look.near_cost, look.far_cost)
+        return Offer(MIXED, np.where(possible & allowed, capacity - near, 0), cost)

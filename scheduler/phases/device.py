@@ -24,10 +24,11 @@ from farbus.model.decision import PendingJob
 from farbus.model.device import DeviceKind, Route
 from farbus.model.job import DevicePlacement, Miss, TaskGroup
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
-from farbus.scheduler.explain import DeviceNeed, device_miss, next_best
+from farbus.scheduler.explain import DeviceNeed, device_miss
 from farbus.scheduler.phases.base import (
     FAR,
     NEAR,
+    Alternatives,
     Arc,
     Award,
     Desk,
@@ -137,21 +138,27 @@ class DeviceDesk(Desk):
     _pencilled: Integers = field(init=False)
     _all: _Stock = field(init=False)
     _stocks: dict[Hashable, _Stock] = field(default_factory=dict, init=False)
-    _first_offers: dict[Hashable, Offer] = field(default_factory=dict, init=False)
+    _sources: dict[tuple[_Bundle, int], Source] = field(default_factory=dict, init=False)
+    _pools: list[_Pool] = field(default_factory=list, init=False)
+    _numbers: dict[_Pool, int] = field(default_factory=dict, init=False)
+    _first: dict[int, Alternatives] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.phase = self.kind.name
         self._free = self.cluster.device_free.copy()
         self._zones = self.kind.zones(self.cluster)
         self._sites = self.policy.sites(self.cluster)
-        pairs, area = np.unique(np.stack((self._zones, self._sites), axis=1), axis=0, return_inverse=True)
         self._areas = [
-            (zone, site, np.flatnonzero(area == number))
-            for number, (zone, site) in enumerate(pairs.tolist())
+            (int(zone), int(site), np.flatnonzero((self._zones == zone) & (self._sites == site)))
+            for zone in np.unique(self._zones)
+            for site in np.unique(self._sites[self._zones == zone])
             if zone >= 0
         ]
         self._pencilled = np.zeros(self.cluster.size, np.int64)
-        of_kind = np.array([device.kind == self.kind.kind for device in self.cluster.devices], bool)
+        of_kind = self.cluster.memo.get(self.phase)
+        if of_kind is None:
+            of_kind = np.array([device.kind == self.kind.kind for device in self.cluster.devices], bool)
+            self.cluster.memo[self.phase] = of_kind
         self._all = self._count(of_kind)
 
     # What is there.
@@ -168,7 +175,11 @@ class DeviceDesk(Desk):
         """Return the devices that the filter ``wanted`` accepts."""
         found = self._stocks.get(wanted)
         if found is None:
-            accepted = self._all.accepted & self.kind.matches(self.cluster, wanted)
+            memo = (self.phase, wanted)
+            suits = self.cluster.memo.get(memo)
+            if suits is None:
+                suits = self.cluster.memo[memo] = self.kind.matches(self.cluster, wanted)
+            accepted = self._all.accepted & suits
             found = self._stocks[wanted] = self._count(accepted)
         return found
 
@@ -204,6 +215,7 @@ class DeviceDesk(Desk):
         far_cost = np.zeros(self.cluster.size, np.int64)
         if Route.REMOTE in request.routes:
             self._look_far(key, spans, far, far_cost)
+            far_cost += self.policy.shortfall_cost(wanted, stock.free, key.subject)
         total = int(stock.free.sum()) // wanted if spans else int((stock.free // wanted).sum())
         return Outlook(near, near_cost, far, far_cost, total)
 
@@ -260,14 +272,26 @@ class DeviceDesk(Desk):
 
     def _source(self, key: _Key, site: int, spans: bool) -> Source:
         bundle = _Bundle(key, 1 if spans else key.request.count)
-        if Route.REMOTE not in key.request.routes or self._zones[site] < 0:
-            return Source(bundle, site, None)
+        known = self._sources.get((bundle, site))
+        if known is None:
+            pool = self._pool(bundle, site, spans)
+            known = self._sources[bundle, site] = Source(bundle, site, pool)
+        return known
+
+    def _pool(self, bundle: _Bundle, site: int, spans: bool) -> int | None:
+        """Return the number of the aggregator that lends to ``site``, None if nobody may."""
+        request = bundle.key.request
+        if Route.REMOTE not in request.routes or self._zones[site] < 0:
+            return None
         # Where the own node's devices may be used directly, no optimal flow leads back to it through the
         # aggregator; where they may not, it must be kept out of it.
-        direct = Route.LOCAL in key.request.routes and not spans
-        has = int(self.stock(key.request.filter).total[site]) > 0
-        without = site if has and not direct else -1
-        return Source(bundle, site, _Pool(bundle, int(self._sites[site]), int(self._zones[site]), without))
+        direct = Route.LOCAL in request.routes and not spans
+        has = int(self.stock(request.filter).total[site]) > 0
+        pool = _Pool(bundle, int(self._sites[site]), int(self._zones[site]), site if has and not direct else -1)
+        number = self._numbers.setdefault(pool, len(self._pools))
+        if number == len(self._pools):
+            self._pools.append(pool)
+        return number
 
     def arcs(self, source: Source) -> Sequence[Arc]:
         """Return the local route: the task's own node."""
@@ -283,8 +307,8 @@ class DeviceDesk(Desk):
 
     def offers(self, source: Source) -> Sequence[Offer]:
         """Return the remote route: all lenders of the zone."""
-        pool = source.pool
-        assert isinstance(pool, _Pool)
+        assert source.pool is not None
+        pool = self._pools[source.pool]
         bundle = pool.bundle
         free = self.stock(bundle.key.request.filter).free
         cost = self.policy.far_cost(self.cluster, bundle.size, free, pool.site, bundle.key.subject)
@@ -292,7 +316,8 @@ class DeviceDesk(Desk):
         if pool.without >= 0:
             capacity[pool.without] = 0
         offer = Offer(FAR, np.minimum(capacity, MAX_UNITS), cost)
-        self._first_offers.setdefault(pool, offer)
+        if source.pool not in self._first:
+            self._first[source.pool] = Alternatives.of((offer,))
         return (offer,)
 
     def take(self, source: Source, place: int, tier: int, count: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
@@ -341,12 +366,10 @@ class DeviceDesk(Desk):
         local = award.place == award.source.site
         lender = "" if local else f" from {self.cluster.names[award.place]}"
         text = f"{noun} {'local' if local else 'remote'}{lender} at cost {award.cost / 1000:g}"
-        offer = self._first_offers.get(award.source.pool)
-        if offer is None:
+        if award.source.pool is None:
             return f"{text} (the job allows no other route)"
-        usable = np.flatnonzero(offer.capacity > 0)
-        usable = usable[usable != award.source.site]
-        other = next_best(self.cluster, award.place, award.cost, usable, offer.cost[usable])
+        first = self._first.get(award.source.pool)
+        other = first.beside(award, self.cluster.names, award.source.site) if first else ""
         return f"{text} ({f'remote: {other}' if other else 'no other node could lend'})"
 
     def misses(self, pending: PendingJob) -> list[Miss]:
@@ -369,7 +392,24 @@ class DeviceDesk(Desk):
                     local=Route.LOCAL in request.routes,
                     remote=Route.REMOTE in request.routes,
                 )
-                miss = device_miss(self.cluster, need, stock.total, stock.free)
+                miss = device_miss(self.cluster, need, stock.total, stock.free) or self._held_back(
+                    pending, group, need.site
+                )
             if miss is not None:
                 found.append(miss)
         return found
+
+    def _held_back(self, pending: PendingJob, group: TaskGroup, site: int) -> Miss | None:
+        """Say when there are free devices, but no arc leads to any of them."""
+        look = self.outlook(self.outlook_key(pending, group))
+        served = (look.near > 0) | look.far
+        if served[site] if site >= 0 else served.any():
+            return None
+        return Miss(
+            phase=self.phase,
+            resource="route",
+            message=(
+                f"{self.kind.noun}s that suit are free, but on no node from which group {group.name} may use them now "
+                f"(routes {', '.join(group.routes)}; policy {self.policy.name})"
+            ),
+        )

@@ -15,12 +15,12 @@ solve on what is left.  The first unit at a place always fits, so this ends.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from farbus.scheduler.phases.base import Arc, Award, Desk, Integers, Offer, Source, Want, Work
+from farbus.scheduler.phases.base import FAR, Arc, Award, Desk, Integers, Offer, Source, Want, Work
 from farbus.scheduler.solver import Network, certify, solve
 
 MAX_SOLVES = 12
@@ -113,8 +113,8 @@ class _Plan:
         for want in wants:
             by_source.setdefault(want.source, []).append(want)
         self.preferring: list[tuple[Source, list[Want], Sequence[Arc]]] = []
-        self.contracted: dict[Hashable, list[Want]] = {}
-        self.pools: dict[Hashable, Source] = {}
+        self.contracted: dict[int, list[Want]] = {}
+        self.pools: dict[int, Source] = {}
         for source, claims in by_source.items():
             arcs = desk.arcs(source)
             if source.pool is not None:
@@ -160,7 +160,7 @@ class _Plan:
         heads.append(self.first_place + rows)
         capacities.append(table[:, 2])
         costs.append(table[:, 3])
-        # One source may have a near and a far arc to one place: their sum counts.
+        # One source may have arcs of several tiers to one place: their sum counts.
         if len(table):
             pair = table[:, 0] * (len(self.places) + 1) + rows
             _, first, group = np.unique(pair, return_index=True, return_inverse=True)
@@ -236,7 +236,7 @@ class _Plan:
         start = len(flow) - len(self.unscheduled)
         for offset, (_, want) in enumerate(self.unscheduled):
             served[id(want)] = want.count - int(flow[start + offset])
-        queues: dict[Hashable, list[tuple[Want, int]]] = {
+        queues: dict[int, list[tuple[Want, int]]] = {
             pool: [(want, served[id(want)]) for want in claims if served[id(want)]]
             for pool, claims in self.contracted.items()
         }
@@ -250,7 +250,7 @@ class _Plan:
                 left = served[id(want)] - _hand_out(self.desk, want, served[id(want)], stock)
                 # What a preferred place refused must not crowd others out of the pool.
                 left = min(left, through)
-                if left:
+                if left and source.pool is not None:
                     through -= left
                     queues.setdefault(source.pool, []).append((want, left))
         for pool, queue in queues.items():
@@ -262,7 +262,7 @@ class _Plan:
             assert not leftover, "units were taken that nobody wants"
         return refused
 
-    def _take(self, flow: Integers) -> tuple[dict[int, list[_Unit]], dict[Hashable, list[_Unit]], bool]:
+    def _take(self, flow: Integers) -> tuple[dict[int, list[_Unit]], dict[int, list[_Unit]], bool]:
         """Reserve the flow's units at the desk, by place and cost.
 
         Returns them by source and by pool, the cheapest last, and whether any was refused.
@@ -271,7 +271,7 @@ class _Plan:
         placing = np.flatnonzero(flow[: self.preference_arcs + self.pool_arcs])
         order = placing[np.lexsort((placing, self.arc_cost[placing], self.arc_head[placing]))]
         direct: dict[int, list[_Unit]] = {}
-        pooled: dict[Hashable, list[_Unit]] = {}
+        pooled: dict[int, list[_Unit]] = {}
         tiers = self._tiers()
         refused = False
         for arc in order.tolist():
@@ -326,7 +326,7 @@ def _prune(offers: Sequence[Offer], units: int, prune: bool) -> list[_Tier]:
     cost = np.concatenate([offer.cost[place[split[n] : split[n + 1]]] for n, offer in enumerate(offers)])
     if prune and len(place):
         # Cost first, then the place: one total order, so that the same input keeps the same arcs.
-        key = (cost * 2 + tier) * size + place
+        key = (cost * (FAR + 1) + tier) * size + place
         if len(key) > 2 * units:
             # Every arc kept holds a unit at least.
             cheapest = np.argpartition(key, 2 * units)[: 2 * units]

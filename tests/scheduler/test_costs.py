@@ -1,0 +1,200 @@
+"""Policies: the papers' equations and examples, and whole rounds under each policy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from farbus.errors import InvalidInput
+from farbus.model.decision import PendingJob, Snapshot
+from farbus.model.device import Route
+from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy, RandomPolicy
+from farbus.scheduler.costs.default import DefaultPolicy
+from farbus.scheduler.costs.drmaestro import DRMaestroPolicy, Profile, utility, utility_cost
+from farbus.scheduler.costs.kubecomp import KubeCompPolicy, score
+from farbus.scheduler.costs.policy import AGING_ROUNDS, Policy, to_cost
+from farbus.scheduler.phases import cluster as columns
+from farbus.scheduler.round import decide
+from tests.scheduler.worlds import check_decision, gpu, job, node, node_of, pending_jobs, snapshots
+
+POLICIES: tuple[Policy, ...] = (
+    DefaultPolicy(),
+    KubeCompPolicy(),
+    DRMaestroPolicy(profiles={"j1": Profile(goal_s=100, expected_s=80, sensitivity=1.0)}, loads={"n0": 0.9, "n1": 0.1}),
+    FirstFitPolicy(),
+    BestFitPolicy(),
+    RandomPolicy(seed=3),
+)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+def test_every_policy_keeps_every_promise(policy: Policy) -> None:
+    @given(snapshots(), pending_jobs())
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    def promise(snapshot: Snapshot, pending: list[PendingJob]) -> None:
+        decision = decide(snapshot, pending, policy=policy)
+        check_decision(snapshot, pending, decision)
+        assert decision == decide(snapshot, pending, policy=policy)
+
+    promise()
+
+
+# DRMaestro, equations 6 and 7.
+
+
+@pytest.mark.parametrize(
+    ("expected_s", "importance", "value"),
+    [
+        (0, 1, 1.0),
+        (50, 1, 0.5),
+        (100, 1, 0.0),
+        (100, 9, 0.0),
+        (200, 1, -1.0),
+        (300, 1, -2.0),
+        # (10 - z) / 9 of the loss.
+        (200, 5.5, -0.5),
+        (200, 9, -1 / 9),
+        # Not beyond ten times the goal.
+        (5000, 1, -9.0),
+    ],
+)
+def test_utility_is_equation_6(expected_s: float, importance: float, value: float) -> None:
+    assert utility(np.array([float(expected_s)]), 100.0, importance)[0] == pytest.approx(value)
+
+
+def test_utility_never_rises_with_time() -> None:
+    times = np.linspace(0, 1500, 400)
+    assert (np.diff(utility(times, 100.0, 4.0)) <= 1e-12).all()
+
+
+def test_cost_is_equation_7() -> None:
+    profile = Profile(goal_s=100, expected_s=0)
+    cost = utility_cost(np.array([0.0, 100.0, 300.0]), profile, 2.0)
+    assert cost.tolist() == pytest.approx([0.0, 2.0, 6.0])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"goal_s": 0, "expected_s": 1},
+        {"goal_s": 1, "expected_s": -1},
+        {"goal_s": 1, "expected_s": 1, "importance": 10},
+        {"goal_s": 1, "expected_s": 1, "importance": 0.5},
+        {"goal_s": 1, "expected_s": 1, "sensitivity": -1},
+        {"goal_s": float("nan"), "expected_s": 1},
+    ],
+)
+def test_nonsense_profiles_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(InvalidInput, match="profile"):
+        Profile(**bad)
+
+
+def lenders() -> Snapshot:
+    return Snapshot(nodes=(node("a"), node("b"), node("c")), devices=(gpu("ga", "a"), gpu("gb", "b")))
+
+
+def test_the_less_loaded_lender_is_chosen() -> None:
+    policy = DRMaestroPolicy(
+        profiles={"nw": Profile(goal_s=100, expected_s=80, sensitivity=0.8)}, loads={"a": 0.9, "b": 0.1}
+    )
+    decision = decide(lenders(), [job("nw", gpus=1, node="c")], policy=policy)
+    assert decision.placements[0].tasks[0].devices[0].node == "b"
+
+
+def busy(**more: int) -> DRMaestroPolicy:
+    return DRMaestroPolicy(
+        profiles={"nw": Profile(goal_s=100, expected_s=90, sensitivity=0.8)}, loads={"a": 0.9, "b": 0.9}, **more
+    )
+
+
+def test_a_remote_device_that_would_miss_the_goal_is_postponed_and_says_so() -> None:
+    decision = decide(lenders(), [job("nw", gpus=1, node="c")], policy=busy())
+    assert decision.placements == ()
+    assert decision.misses[0].feasible_alone
+    assert "policy drmaestro" in decision.misses[0].misses[0].message
+
+
+def test_postponement_ends_at_the_stated_round() -> None:
+    policy = busy(postpone_rounds=3)
+    placed = [
+        bool(decide(lenders(), [job("nw", gpus=1, node="c", waited=waited)], policy=policy).placements)
+        for waited in range(5)
+    ]
+    assert placed == [False, False, False, True, True]
+
+
+def test_postponement_does_not_keep_from_local_devices() -> None:
+    decision = decide(lenders(), [job("nw", gpus=1)], policy=busy())
+    assert decision.placements[0].tasks[0].devices[0].route == Route.LOCAL
+
+
+def test_without_network_awareness_loads_do_not_count() -> None:
+    policy = DRMaestroPolicy(
+        profiles={"nw": Profile(goal_s=100, expected_s=90, sensitivity=0.8)}, loads={"a": 1.0}, network_aware=False
+    )
+    assert decide(lenders(), [job("nw", gpus=1, node="c")], policy=policy).placements
+
+
+# KubeComp, equation 1 and Algorithm 1.
+
+
+def test_score_is_equation_1() -> None:
+    assert score(4, np.array([4, 8, 5, 2, 0])).tolist() == pytest.approx([100, 50, 80, -2, -4])
+
+
+def test_best_fit_keeps_the_larger_set() -> None:
+    world = Snapshot(nodes=(node("n1"), node("n2")), devices=(*(gpu(f"x{n}", "n1") for n in range(3)), gpu("y", "n2")))
+    assert node_of(decide(world, [job("j", gpus=1)], policy=KubeCompPolicy()), "j") == ["n2"]
+
+
+def test_devices_come_from_the_node_with_the_fewest() -> None:
+    # The paper's figure 5: the candidate on the node with fewer free devices goes first.
+    world = Snapshot(
+        nodes=(node("n0"), node("n1"), node("n2")),
+        devices=(gpu("g1", "n1"), gpu("g2", "n1"), gpu("g6", "n2")),
+    )
+    decision = decide(world, [job("j", gpus=1, node="n0")], policy=KubeCompPolicy())
+    assert decision.placements[0].tasks[0].devices[0].device == "g6"
+
+
+# What all share.
+
+
+def test_costs_are_rounded_half_to_even_and_never_cut() -> None:
+    assert to_cost(np.array([0.0007, 0.0005, 0.0015, 1e30])).tolist() == [1, 0, 2, 10**9]
+    with pytest.raises(AssertionError):
+        to_cost(np.array([float("nan")]))
+
+
+def test_rank_is_priority_then_wait_then_submission() -> None:
+    jobs = [
+        job("late", at=2),
+        job("early", at=1),
+        job("waited", waited=1, at=3),
+        job("high", priority=1, at=4),
+        job("aged", waited=AGING_ROUNDS, at=5),
+    ]
+    ranked = DefaultPolicy().rank(jobs)
+    assert [entry.job.id for entry, _ in ranked] == ["aged", "high", "waited", "early", "late"]
+    assert [tier for _, tier in ranked] == [3, 2, 1, 0, 0]
+
+
+def test_a_node_that_fits_exactly_costs_nothing() -> None:
+    table = columns.from_snapshot(Snapshot(nodes=(node("a", cpus=2, memory_gib=4), node("b")), devices=()))
+    cost = DefaultPolicy().node_cost(table, table.free, (2000, 4 * 2**30), np.zeros(2, np.int64), None)
+    assert cost[0] == 0 < cost[1]
+
+
+def test_first_fit_takes_the_first_node_by_name() -> None:
+    world = Snapshot(nodes=(node("b", cpus=2), node("a", cpus=64)), devices=())
+    assert node_of(decide(world, [job("j")], policy=FirstFitPolicy()), "j") == ["a"]
+    assert node_of(decide(world, [job("j")], policy=BestFitPolicy()), "j") == ["b"]
+
+
+def test_random_follows_its_seed() -> None:
+    world = Snapshot(nodes=tuple(node(f"n{n}") for n in range(8)), devices=())
+    plans = {
+        tuple(node_of(decide(world, [job("j", count=6)], policy=RandomPolicy(seed=seed)), "j")) for seed in range(6)
+    }
+    assert len(plans) > 1

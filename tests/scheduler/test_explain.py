@@ -1,0 +1,144 @@
+"""What people are told: why a task is where it is, and why a job waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from farbus.model.decision import PendingJob, Snapshot
+from farbus.model.device import Route
+from farbus.model.job import Miss
+from farbus.scheduler.costs.default import DefaultPolicy
+from farbus.scheduler.round import decide
+from tests.scheduler.worlds import GIB, gpu, group, job, node
+
+DEMO = Snapshot(
+    nodes=(node("alpha"), node("beta", cpus=4, free_cpus=1), node("gamma", labels={"disk": "ssd"})),
+    devices=(gpu("g0", "alpha"), gpu("g1", "alpha", free=False), gpu("g2", "beta", memory_gib=16, model="T4")),
+)
+
+
+def misses(pending: PendingJob, snapshot: Snapshot = DEMO) -> tuple[Miss, ...]:
+    decision = decide(snapshot, [pending], policy=DefaultPolicy())
+    assert not decision.placements
+    return decision.misses[0].misses
+
+
+def miss(pending: PendingJob, snapshot: Snapshot = DEMO) -> Miss:
+    found = misses(pending, snapshot)
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("pending", "message", "short_by", "permanent"),
+    [
+        (job("j", node="alhpa"), "there is no node called alhpa (is it alpha?)", 0, True),
+        (job("j", labels={"disk": "tape"}), "no node has the labels disk=tape", 0, True),
+        (
+            job("j", labels={"disk": "ssd"}, node="beta"),
+            "node beta does not have the labels disk=ssd",
+            0,
+            True,
+        ),
+        (
+            job("j", cpus=9.5),
+            "a task of group main needs 9.5 CPUs; the closest node, alpha, has 8 in all",
+            1500,
+            True,
+        ),
+        (
+            job("j", memory_gib=40),
+            "a task of group main needs 40 GiB of memory; the closest node, alpha, has 32 GiB in all",
+            8 * GIB,
+            True,
+        ),
+        (
+            job("j", cpus=4, node="beta"),
+            "a task of group main needs 4 CPUs; node beta has 1 free: 3 short",
+            3000,
+            False,
+        ),
+        (
+            job("j", count=3, cpus=8),
+            "group main has 3 tasks; the cluster holds 2 of them when nothing else runs",
+            1,
+            True,
+        ),
+        (job("j", count=5, cpus=4), "there is room for 4 of the 5 tasks of group main now", 1, False),
+        (job("j", gpus=9), "9 GPUs wanted; the cluster has 3: 6 short", 6, True),
+        (
+            job("j", gpus=1, gpu_model="H100"),
+            "no GPU of the cluster has 'h100' in its model; there are 2 Software A100, 1 T4",
+            0,
+            True,
+        ),
+        (job("j", gpus=1, gpu_memory_gib=100), "no GPU has 100 GiB of memory; the largest has 80 GiB", 20 * GIB, True),
+        (
+            job("j", gpus=1, gpu_model="t4", gpu_memory_gib=40),
+            "no GPU with 't4' in its model has 40 GiB of memory; the largest has 16 GiB",
+            24 * GIB,
+            True,
+        ),
+        (job("j", gpus=1, node="gamma", routes=(Route.LOCAL,)), "1 GPU wanted; node gamma has 0: 1 short", 1, True),
+        (
+            job("j", gpus=2, gpu_model="a100"),
+            "2 GPUs wanted; the cluster has 1 that suit and are free: 1 short",
+            1,
+            False,
+        ),
+        (
+            job("j", gpus=2),
+            "2 GPUs on one node wanted; alpha comes closest with 1 free",
+            1,
+            False,
+        ),
+    ],
+)
+def test_the_nearest_miss_is_told(pending: PendingJob, message: str, short_by: int, permanent: bool) -> None:
+    found = miss(pending)
+    assert found.message == message
+    assert found.short_by == short_by
+    assert found.permanent == permanent
+
+
+def test_a_cluster_without_nodes_says_so() -> None:
+    assert miss(job("j"), Snapshot(nodes=(), devices=())).message == "the cluster has no node that takes tasks"
+
+
+def test_a_cluster_without_gpus_says_so() -> None:
+    world = Snapshot(nodes=(node("a"),), devices=())
+    assert miss(job("j", gpus=1), world).message == "the cluster has no GPU"
+
+
+def test_every_phase_tells_its_own_miss() -> None:
+    found = misses(job("j", cpus=4, node="beta", gpus=9))
+    assert [part.phase for part in found] == ["compute", "gpu"]
+
+
+def test_parts_that_fit_only_one_by_one_are_told_as_such() -> None:
+    world = Snapshot(nodes=(node("a", cpus=2),), devices=())
+    found = miss(job("j", group("x", cpus=2), group("y", cpus=1)), world)
+    assert found.permanent
+    assert "not all of them together" in found.message
+
+
+def test_a_placed_task_tells_route_and_next_best() -> None:
+    decision = decide(DEMO, [job("j", gpus=1, gpu_model="a100")], policy=DefaultPolicy())
+    why = decision.placements[0].tasks[0].why
+    assert why.startswith("alpha at cost ")
+    assert "1 GPU local at cost 0" in why
+
+
+def test_a_lent_device_tells_its_lender() -> None:
+    world = Snapshot(
+        nodes=(node("far", rack="r2"), node("near", rack="r1"), node("here", rack="r1")),
+        devices=(gpu("g0", "far"), gpu("g1", "near")),
+    )
+    decision = decide(world, [job("j", gpus=1, node="here")], policy=DefaultPolicy())
+    why = decision.placements[0].tasks[0].why
+    assert why == "here because the job names it; 1 GPU remote from near at cost 2 (remote: next best far at 2.2)"
+
+
+def test_costs_add_up_over_phases() -> None:
+    decision = decide(DEMO, [job("j", gpus=1, node="gamma")], policy=DefaultPolicy())
+    assert decision.placements[0].tasks[0].cost > 2000
