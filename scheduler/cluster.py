@@ -41,6 +41,8 @@ class ClusterState:
         """Leases of the node's devices that are not released."""
         self.devices_of_node: defaultdict[str, set[str]] = defaultdict(set)
         """Devices whose last known owner the node is."""
+        self.shape = 0
+        """Counts changes of what nodes have: what was impossible may have become possible."""
         self.generation = 0
         """Counts changes that a round could see."""
 
@@ -239,6 +241,7 @@ class ClusterState:
                 changed.append(persist_device(record))
             record.present = True
         self.generation += 1
+        self.shape += 1
         return changed
 
     def check_invariants(self) -> None:

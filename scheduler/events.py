@@ -178,7 +178,7 @@ class PrepareClient(Value, frozen=True, kw_only=True):
 
 
 class StartTask(Value, frozen=True, kw_only=True):
-    """Start the task's program."""
+    """Start the task's program, in the job's environment and what the node's client side adds to it."""
 
     command_id: str
     job_id: str

@@ -217,9 +217,6 @@ class ClusterMachine(ClusterState):
             for run in progress.runs:
                 if run.occupies:
                     self.occupy(run.node, run.requests)
-                if run.client is ClientSide.PREPARED and run.program is Program.NONE and not job.interactive:
-                    # Its environment was never written down; the step is repeatable.
-                    run.client = ClientSide.PREPARING
             self._index(found)
             if state is JobState.RUNNING and job.time_limit_s:
                 found.limit_at = now + min(job.time_limit_s, progress.started_at + job.time_limit_s - wall)
@@ -470,7 +467,6 @@ class ClusterMachine(ClusterState):
         if slot.verb is Verb.PREPARE_CLIENT:
             if outcome.ok:
                 run.client = ClientSide.PREPARED
-                job.environments[run.task] = outcome.environment
             else:
                 self._undo(job, JobState.QUEUED, f"node {slot.node} could not prepare task {run.task}: {outcome.error}")
         elif not outcome.ok:
@@ -713,10 +709,15 @@ class ClusterMachine(ClusterState):
         """Take the next step back; say whether nothing is left that could be waited for."""
         if self._is_gone(run.node):
             self._abandon(job, run)
-        if self._in_flight(job, run, Verb.PREPARE_CLIENT) or self._in_flight(job, run, Verb.START_TASK):
-            return False
+        # One step at a time: what is under way is answered before it is undone.
+        # A step that is not under way any more (its session ended) is not asked again.
+        for verb in (Verb.PREPARE_CLIENT, Verb.START_TASK):
+            if not self._drop_idle(self._task_slot(job, run, verb)):
+                return False
         if run.is_alive:
             self._task_step(job, run, Verb.STOP_TASK)
+            return False
+        if not self._drop_idle(self._task_slot(job, run, Verb.STOP_TASK)):
             return False
         if run.client is not ClientSide.NONE:
             self._task_step(job, run, Verb.UNPREPARE_CLIENT)
@@ -742,8 +743,7 @@ class ClusterMachine(ClusterState):
 
     def _release(self, record: LeaseRecord) -> None:
         lease = record.lease
-        prepare = self._slots.get(f"{lease.id}.{Verb.PREPARE_DEVICES}")
-        if prepare is not None and prepare.command_id:
+        if not self._drop_idle(f"{lease.id}.{Verb.PREPARE_DEVICES}"):
             return
         if record.state is not LeaseState.RELEASING:
             self._move_lease(record, LeaseState.RELEASING)
@@ -778,7 +778,6 @@ class ClusterMachine(ClusterState):
             self._end(job, JobState.FAILED, f"{verdict.reason} (attempt {progress.failures} of {MAX_FAILURES})")
             return
         progress.runs, progress.verdict = [], None
-        job.environments = {}
         job.not_before = self._now + RETRY_S * 2**progress.failures
         self._wake_at(job.not_before, "job", job.job.id)
         self.queue.add(job.job)
@@ -875,10 +874,6 @@ class ClusterMachine(ClusterState):
     def _task_step(self, job: JobRecord, run: TaskRun, verb: Verb) -> None:
         self._step(self._task_slot(job, run, verb), _Slot(verb=verb, node=run.node, job=job.job.id, task=run.task))
 
-    def _in_flight(self, job: JobRecord, run: TaskRun, verb: Verb) -> bool:
-        slot = self._slots.get(self._task_slot(job, run, verb))
-        return slot is not None and bool(slot.command_id)
-
     def _step(self, key: str, slot: _Slot) -> None:
         """Have a step done, unless it is asked for already or waits for its next try."""
         known = self._slots.setdefault(key, slot)
@@ -930,7 +925,7 @@ class ClusterMachine(ClusterState):
             user=job.user,
             command=record.group(run).command,
             cwd=job.cwd,
-            environment={**job.environment, **record.environments.get(run.task, {})},
+            environment=job.environment,
             requests=run.requests,
             time_limit_s=job.time_limit_s,
         )
@@ -950,6 +945,14 @@ class ClusterMachine(ClusterState):
                     del self._slots[key]
         for key in self.nodes[name].strays:
             self._slots.pop(key, None)
+
+    def _drop_idle(self, key: str) -> bool:
+        """Forget a step, unless it is under way; say whether it is not."""
+        slot = self._slots.get(key)
+        if slot is not None and slot.command_id:
+            return False
+        self._slots.pop(key, None)
+        return True
 
     def _drop_slot(self, key: str) -> None:
         slot = self._slots.pop(key, None)

@@ -114,8 +114,6 @@ class JobRecord:
     """Monotonic time before which no round considers the job (after a failed attempt)."""
     limit_at: float = 0.0
     """Monotonic time at which the time limit ends the job."""
-    environments: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
-    """By task: what the client side returned for the program's environment."""
 
     def tell(self, line: str) -> None:
         """Add a line to the story."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from farbus.model.job import TaskPlacement
+from farbus.model.job import JobStatus, Miss, TaskPlacement
+from farbus.model.states import JobState
 from farbus.scheduler.records import TaskRun
 
 
@@ -28,3 +29,34 @@ def describe_placement(task: TaskPlacement) -> str:
     if devices:
         told += f" with {', '.join(devices)}"
     return f"{told}: {task.why}" if task.why else told
+
+
+def explain_job(status: JobStatus, *, ahead: int, nodes: int) -> tuple[str, ...]:
+    """Say why a job is where it is: what it waits for, where it went and why there."""
+    lines = []
+    if status.state is JobState.QUEUED:
+        lines.append(f"job {status.job.id} waits; jobs ahead of it in the queue: {ahead}")
+        if status.reason:
+            lines.append(f"its last attempt was undone: {status.reason}")
+        if not nodes:
+            lines.append("no node is connected")
+        elif not status.misses:
+            lines.append("no round has considered it yet")
+        lines += [describe_miss(miss) for miss in status.misses]
+        if status.rounds_waited:
+            lines.append(f"rounds in which it would have fitted alone: {status.rounds_waited}")
+    else:
+        lines.append(f"job {status.job.id} is {status.state}" + (f": {status.reason}" if status.reason else ""))
+    for task in status.placements:
+        lines.append(describe_placement(task))
+        if task.cost:
+            lines.append(f"  cost {task.cost / 1000:g}")
+    return tuple(lines)
+
+
+def describe_miss(miss: Miss) -> str:
+    """Say what was missing in a phase."""
+    told = f"{miss.phase}: {miss.message}"
+    if miss.permanent:
+        told += " (nothing that ends will change that)"
+    return told

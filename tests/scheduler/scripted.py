@@ -153,7 +153,12 @@ class ScriptedAgent:
         """Carry out one command."""
         endpoint, environment = "", {}
         match command:
-            case events.HeartbeatReply():
+            case events.HeartbeatReply(void=void):
+                for lease_id in void:
+                    self.device_side.pop(lease_id, None)
+                for key, held in list(self.client_side.items()):
+                    if set(held) & set(void):
+                        del self.client_side[key]
                 return None
             case events.PrepareDevices(lease=lease):
                 for leased in lease.devices:
@@ -167,7 +172,8 @@ class ScriptedAgent:
                     lease_id=lease.id, device_side=True, endpoint=endpoint, devices=lease.devices
                 )
             case events.PrepareClient(job_id=job_id, task=task, leases=leases):
-                self.client_side[job_id, task] = tuple(prepared.lease.id for prepared in leases)
+                if leases:
+                    self.client_side[job_id, task] = tuple(prepared.lease.id for prepared in leases)
                 environment = {"FARBUS_SESSION": f"/run/{job_id}-{task}"}
             case events.StartTask(job_id=job_id, task=task):
                 if (job_id, task) not in self.tasks:

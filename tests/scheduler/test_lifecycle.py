@@ -40,11 +40,9 @@ def test_a_job_goes_through_every_step_in_order() -> None:
     assert not cluster.machine.leases
 
 
-def test_the_program_gets_what_the_client_side_prepared() -> None:
+def test_the_client_side_gets_the_leases_with_their_endpoints() -> None:
     cluster = running_remote()
-    start = next(command for _, command in cluster.sent if isinstance(command, events.StartTask))
     prepare = next(command for _, command in cluster.sent if isinstance(command, events.PrepareClient))
-    assert start.environment == {"FARBUS_SESSION": "/run/j1-main.0"}
     assert prepare.leases[0].endpoint == "127.0.0.1:7000"
     assert prepare.leases[0].lease.route is Route.REMOTE
 

@@ -1,0 +1,57 @@
+"""What an operator sets for the scheduler."""
+
+from __future__ import annotations
+
+import math
+
+from farbus.api.authority import Credentials
+from farbus.errors import InvalidInput
+from farbus.model.value import Value
+
+MIN_LEASE_TTL_S = 1.0
+MAX_LEASE_TTL_S = 3_600.0
+HEARTBEATS_PER_LEASE = 5.0
+"""Heartbeats in a lease time, so that a lost one or two end no lease."""
+
+
+def _check_address(address: str, field: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65_535:
+        raise InvalidInput(f"{field}: {address!r} is not ADDRESS:PORT", hint=f"for example {field} 0.0.0.0:7411")
+
+
+class SchedulerConfig(Value, frozen=True, kw_only=True):
+    """The settings of a scheduler."""
+
+    listen: str = "0.0.0.0:7411"
+    """``ADDRESS:PORT`` to serve on; port 0 for any free one."""
+    state: str
+    """Directory of the ledger; made if it is not there."""
+    credentials: Credentials
+    lease_ttl_s: float = 15.0
+    """How long a lease holds without renewal, and how long a node may be silent."""
+    round_delay_s: float = 0.01
+    """How long a round waits for further events, so that a burst of them shares one."""
+    policy: str = ""
+    """Name of the placement policy; empty for the default."""
+    metrics: str = ""
+    """``ADDRESS:PORT`` for Prometheus, without authentication; empty for none."""
+
+    @property
+    def heartbeat_s(self) -> float:
+        """Seconds between an agent's heartbeats."""
+        return self.lease_ttl_s / HEARTBEATS_PER_LEASE
+
+    def check(self) -> None:
+        """Raise :class:`InvalidInput` naming the setting that can't be."""
+        _check_address(self.listen, "--listen")
+        if self.metrics:
+            _check_address(self.metrics, "--metrics")
+        if not self.state:
+            raise InvalidInput("--state: it is empty", hint="give the directory for the scheduler's ledger")
+        if not MIN_LEASE_TTL_S <= self.lease_ttl_s <= MAX_LEASE_TTL_S:
+            raise InvalidInput(
+                f"lease_ttl_s: {self.lease_ttl_s:g} is not from {MIN_LEASE_TTL_S:g} to {MAX_LEASE_TTL_S:g}"
+            )
+        if not math.isfinite(self.round_delay_s) or not 0 <= self.round_delay_s <= 10:
+            raise InvalidInput(f"round_delay_s: {self.round_delay_s:g} is not from 0 to 10")

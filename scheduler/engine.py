@@ -1,0 +1,283 @@
+"""Drives the cluster machine: time, the ledger, sessions, rounds and watchers.
+
+Everything that happens is told to :meth:`Engine.tell`, in the event loop.  The
+machine's effects go through one pump in their order: what must last is
+committed first, many events to a commit; only then is anything sent to a node
+or shown to a watcher.  A ledger that can't be written ends the scheduler: what
+it holds is still the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import AsyncGenerator, Iterator
+from typing import Protocol
+
+import structlog
+
+from farbus.errors import FarbusError, NotFound
+from farbus.model.decision import RoundReport
+from farbus.model.job import JobStatus
+from farbus.scheduler import events
+from farbus.scheduler.events import Effect, Event
+from farbus.scheduler.ledger import Contents, Ledger
+from farbus.scheduler.lifecycle import ClusterMachine
+from farbus.scheduler.rounds import DecisionMaker
+
+_log = structlog.get_logger()
+
+RECENT_ENDED = 4_096
+"""Ended jobs that are kept at hand for those who watched them; others are read from the ledger."""
+MIN_TIMER_S = 0.002
+"""Shortest wait for the clock: event loops round to milliseconds."""
+TRANSIENT_S = 10.0
+"""Pause after a round that failed as a whole, before the next event asks for one."""
+
+
+class SessionPort(Protocol):
+    """The engine's side of a session."""
+
+    def send(self, command: events.Command) -> None:
+        """Queue a command; a full queue ends the session."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """End the session."""
+        ...
+
+
+@dataclasses.dataclass(slots=True)
+class Counters:
+    """What the engine counted since it started."""
+
+    rounds: int = 0
+    rounds_failed: int = 0
+    placed: int = 0
+    events: int = 0
+    commits: int = 0
+    last_round: RoundReport | None = None
+    decision_s_total: float = 0.0
+
+
+class Engine:
+    """See the module.  Use :meth:`run` in a task; it returns only by cancellation or failure."""
+
+    def __init__(self, *, machine: ClusterMachine, ledger: Ledger, maker: DecisionMaker, round_delay_s: float) -> None:
+        self.machine = machine
+        self.ledger = ledger
+        self.maker = maker
+        self.counters = Counters()
+        self._round_delay_s = round_delay_s
+        self._ports: dict[tuple[str, int], SessionPort] = {}
+        self._waiting: list[tuple[list[Effect], asyncio.Future[None]]] = []
+        self._wake = asyncio.Event()
+        self._round_asked = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._watchers: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._recent: OrderedDict[str, JobStatus] = OrderedDict()
+        self._failure: BaseException | None = None
+        self._sessions = 0
+
+    def restore(self, contents: Contents) -> None:
+        """Take over what the ledger has, before :meth:`run`."""
+        self.machine.restore(
+            jobs=contents.jobs,
+            leases=contents.leases,
+            devices=contents.devices,
+            nodes=contents.nodes,
+            now=asyncio.get_running_loop().time(),
+            wall=time.time(),
+        )
+
+    # --- telling -------------------------------------------------------------------------
+
+    def tell(self, event: Event) -> asyncio.Future[None]:
+        """Take in an event; the future is done once its consequences are on the disk and on their way."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        # Nobody has to wait for it; a failure is reported by run().
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if self._failure is not None:
+            future.set_exception(FarbusError("the scheduler is stopping after a failure"))
+            return future
+        self.counters.events += 1
+        try:
+            effects = self.machine.handle(event, now=loop.time(), wall=time.time())
+        except Exception as error:
+            # The machine may be half-way: the ledger is whole, so start again from it.
+            self._fail(error)
+            future.set_exception(error)
+            return future
+        for effect in effects:
+            if isinstance(effect, events.JobChanged) and effect.ended is not None:
+                # At once, not after the commit: the machine has let go of it.
+                self._recent[effect.job_id] = effect.ended
+                while len(self._recent) > RECENT_ENDED:
+                    self._recent.popitem(last=False)
+        self._waiting.append((effects, future))
+        self._wake.set()
+        self._set_timer(loop)
+        return future
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        self._wake.set()
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        due = self.machine.next_wakeup()
+        if due is None:
+            return
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(max(due, loop.time() + MIN_TIMER_S), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.tell(events.ClockTicked())
+
+    # --- sessions ------------------------------------------------------------------------
+
+    def next_session(self) -> int:
+        """Return a number for a session that opens now."""
+        self._sessions += 1
+        return self._sessions
+
+    def attach(self, node: str, session: int, port: SessionPort) -> None:
+        """Have commands for ``session`` go to ``port``."""
+        self._ports[node, session] = port
+
+    def detach(self, node: str, session: int) -> None:
+        """Forget a session that has ended."""
+        self._ports.pop((node, session), None)
+
+    # --- running -------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Commit, send and decide until cancelled; raise what makes going on impossible."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._pump(), name="pump")
+            group.create_task(self._decide(), name="rounds")
+            # Time may have made something due since the restart, and rounds may be wanted.
+            self.tell(events.ClockTicked())
+
+    async def _pump(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._failure is not None:
+                self._abandon(self._failure)
+                raise self._failure
+            waiting, self._waiting = self._waiting, []
+            effects = [effect for group, _ in waiting for effect in group]
+            lasting = [effect for effect in effects if isinstance(effect, events.Persist)]
+            if lasting:
+                try:
+                    await asyncio.wrap_future(self.ledger.write(lasting))
+                except FarbusError as error:
+                    self._failure = error
+                    self._waiting = waiting + self._waiting
+                    self._abandon(error)
+                    raise
+                self.counters.commits += 1
+            for effect in effects:
+                self._dispatch(effect)
+            for _, future in waiting:
+                if not future.done():
+                    future.set_result(None)
+
+    def _abandon(self, error: BaseException) -> None:
+        for _, future in self._waiting:
+            if not future.done():
+                future.set_exception(error)
+        self._waiting = []
+
+    def _dispatch(self, effect: Effect) -> None:
+        match effect:
+            case events.SendToNode(node=node, session=session, command=command):
+                port = self._ports.get((node, session))
+                if port is not None:
+                    port.send(command)
+            case events.CloseSession(node=node, session=session, reason=reason):
+                port = self._ports.pop((node, session), None)
+                if port is not None:
+                    port.close(reason)
+            case events.RunRound():
+                self._round_asked.set()
+            case events.JobChanged(job_id=job_id):
+                for watcher in self._watchers.get(job_id, ()):
+                    watcher.set()
+
+    async def _decide(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._round_asked.wait()
+            # A burst of events shares a round.
+            await asyncio.sleep(self._round_delay_s)
+            self._round_asked.clear()
+            snapshot, pending, generation = self.machine.round_input(loop.time())
+            decision, told = None, ""
+            if pending:
+                began = time.perf_counter()
+                try:
+                    decision = await self.maker.decide(snapshot, pending)
+                except Exception as error:
+                    self.counters.rounds_failed += 1
+                    told = f"{type(error).__name__}: {error}"
+                    _log.exception("round failed", pending=len(pending))
+                    await asyncio.sleep(TRANSIENT_S)
+                else:
+                    self.counters.rounds += 1
+                    self.counters.placed += len(decision.placements)
+                    self.counters.last_round = decision.report
+                self.counters.decision_s_total += time.perf_counter() - began
+            self.tell(events.RoundDecided(decision=decision, generation=generation, error=told))
+
+    # --- looking -------------------------------------------------------------------------
+
+    async def find(self, job_id: str) -> JobStatus:
+        """Return a job; raise :class:`NotFound`."""
+        record = self.machine.jobs.get(job_id)
+        if record is not None:
+            return record.status()
+        if job_id in self._recent:
+            return self._recent[job_id]
+        status = await asyncio.wrap_future(self.ledger.job(job_id))
+        if status is None:
+            raise NotFound(f"there is no job {job_id}", hint="farbus jobs --all lists them")
+        return status
+
+    async def watch(self, job_id: str) -> AsyncGenerator[JobStatus, None]:
+        """Yield the job now and at every change until it has ended.
+
+        A slow reader misses states in between, never the last one, and costs
+        no memory.
+        """
+        with self._watching(job_id) as changed:
+            last: JobStatus | None = None
+            while True:
+                changed.clear()
+                live = job_id in self.machine.jobs
+                status = await self.find(job_id)
+                if status != last:
+                    last = status
+                    yield status
+                if not live:
+                    return
+                await changed.wait()
+
+    @contextlib.contextmanager
+    def _watching(self, job_id: str) -> Iterator[asyncio.Event]:
+        changed = asyncio.Event()
+        self._watchers[job_id].add(changed)
+        try:
+            yield changed
+        finally:
+            self._watchers[job_id].discard(changed)
+            if not self._watchers[job_id]:
+                del self._watchers[job_id]

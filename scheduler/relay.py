@@ -1,0 +1,108 @@
+"""Carries tasks' output from the agents that keep it to those who read it.
+
+A reader costs a bounded buffer.  The sessions are shared by everything that a
+node says, so a slow reader can't hold one up: when its buffer, or all buffers
+together, are full, that reader is cut off and told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+
+from farbus.errors import FarbusError, Unavailable
+from farbus.model.cluster import LogChunk
+
+MAX_READER_BYTES = 80 * 2**20
+"""Buffer of one reader: more than the log that an agent keeps of a task (64 MiB)."""
+MAX_TOTAL_BYTES = 512 * 2**20
+"""Buffers of all readers."""
+MAX_READERS = 1_024
+"""Readers at a time."""
+
+
+class _Reader:
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.chunks: deque[LogChunk] = deque()
+        self.size = 0
+        self.changed = asyncio.Event()
+        self.ended = False
+        self.error: FarbusError | None = None
+
+    def end(self, error: FarbusError | None) -> None:
+        self.ended = True
+        self.error = self.error or error
+        self.changed.set()
+
+
+class LogRelay:
+    """All readers; ``request`` and ``cancel`` send to a node and say whether it has a session."""
+
+    def __init__(
+        self, *, request: Callable[[str, str, str, str, bool], bool], cancel: Callable[[str, str], None]
+    ) -> None:
+        self._request = request
+        self._cancel = cancel
+        self._numbers = itertools.count(1)
+        self._readers: dict[str, _Reader] = {}
+        self._total = 0
+
+    async def read(self, node: str, job_id: str, task: str, *, follow: bool) -> AsyncGenerator[LogChunk, None]:
+        """Yield a task's output from ``node``.
+
+        Raises :class:`Unavailable` when the node is away or lost on the way,
+        or this reader was too slow; :class:`FarbusError` with what the node
+        has to say against it.
+        """
+        if len(self._readers) >= MAX_READERS:
+            raise Unavailable(f"{MAX_READERS} logs are being read already", hint="try again later")
+        number = f"log-{next(self._numbers)}"
+        reader = self._readers[number] = _Reader(node)
+        try:
+            if not self._request(node, number, job_id, task, follow):
+                raise Unavailable(f"node {node}, which has the log, is not connected", hint="try again later")
+            while True:
+                while reader.chunks:
+                    chunk = reader.chunks.popleft()
+                    self._count(reader, -len(chunk.data))
+                    yield chunk
+                if reader.ended:
+                    if reader.error is not None:
+                        raise reader.error
+                    return
+                reader.changed.clear()
+                await reader.changed.wait()
+        finally:
+            del self._readers[number]
+            self._count(reader, -reader.size)
+            if not reader.ended:
+                self._cancel(node, number)
+
+    def take(self, node: str, number: str, chunk: LogChunk | None, *, end: bool, error: str) -> None:
+        """Take what a node sent; of requests that nobody waits for any more, nothing."""
+        reader = self._readers.get(number)
+        if reader is None or reader.node != node or reader.ended:
+            return
+        if chunk is not None and chunk.data:
+            reader.chunks.append(chunk)
+            self._count(reader, len(chunk.data))
+            if reader.size > MAX_READER_BYTES or self._total > MAX_TOTAL_BYTES:
+                reader.end(Unavailable("the log was cut off here: it was read too slowly", hint="read it again"))
+                self._cancel(node, number)
+                return
+            reader.changed.set()
+        if end:
+            reader.end(FarbusError(error) if error else None)
+
+    def lose(self, node: str) -> None:
+        """End what is read from a node whose session ended."""
+        for reader in self._readers.values():
+            if reader.node == node and not reader.ended:
+                reader.end(Unavailable(f"node {node}, which has the log, was lost", hint="try again later"))
+
+    def _count(self, reader: _Reader, size: int) -> None:
+        reader.size += size
+        self._total += size

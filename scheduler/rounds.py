@@ -1,0 +1,82 @@
+"""Asks the decision maker, away from the event loop, and survives what it can't digest."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from farbus.model.decision import Decision, JobMiss, PendingJob, Snapshot
+from farbus.model.job import Job, Miss
+
+_log = structlog.get_logger()
+
+
+class Decide(Protocol):
+    """The decision maker: pure, total, in bounded time."""
+
+    def __call__(self, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
+        """Place what can be placed; say of the rest why not."""
+        ...
+
+
+class DecisionMaker:
+    """Runs ``decide`` in a thread, one round at a time."""
+
+    def __init__(self, decide: Decide) -> None:
+        self._decide = decide
+        self._thread = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="decide")
+
+    async def decide(self, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
+        """Decide a round."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, _decide_safely, self._decide, snapshot, pending)
+
+    async def would_be(self, snapshot: Snapshot, job: Job) -> Decision:
+        """Decide as if ``job`` alone were waiting."""
+        return await self.decide(snapshot, (PendingJob(job=job),))
+
+    def close(self) -> None:
+        """Let the thread end after what it is doing."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _decide_safely(decide: Decide, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
+    """Decide; where that fails because of single jobs, decide on the others and say so of those.
+
+    One poisoned job never stops the others: halving finds it in as many
+    further solves as the queue's length has binary digits.
+    """
+    try:
+        return decide(snapshot, pending)
+    except Exception as error:
+        poisoned = _find_poisoned(decide, snapshot, pending)
+        if not poisoned:
+            raise
+        _log.exception("decision failed", jobs=sorted(poisoned), error=str(error))
+    healthy = tuple(waiting for waiting in pending if waiting.job.id not in poisoned)
+    decision = decide(snapshot, healthy)
+    misses = tuple(
+        JobMiss(
+            job=job_id,
+            misses=(Miss(phase="decision", resource="job", message=f"a defect in the decision maker: {told}"),),
+            feasible_alone=False,
+        )
+        for job_id, told in poisoned.items()
+    )
+    return msgspec.structs.replace(decision, misses=decision.misses + misses)
+
+
+def _find_poisoned(decide: Decide, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> dict[str, str]:
+    try:
+        decide(snapshot, pending)
+    except Exception as error:
+        if len(pending) == 1:
+            return {pending[0].job.id: f"{type(error).__name__}: {error}"}
+        middle = len(pending) // 2
+        first = _find_poisoned(decide, snapshot, pending[:middle])
+        return {**first, **_find_poisoned(decide, snapshot, pending[middle:])}
+    return {}

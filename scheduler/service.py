@@ -1,0 +1,242 @@
+"""What people ask of the scheduler: :class:`farbus.api.server.ClusterHandler`.
+
+A user sees and ends only his own jobs, an operator everybody's.  Nodes and
+devices are seen by all, but not whose jobs use them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+import structlog
+
+from farbus import __version__
+from farbus.api.identity import Identity
+from farbus.api.server import ClusterHandler
+from farbus.errors import InvalidInput, NotFound, NotPermitted, Unsatisfiable
+from farbus.model.cluster import ClusterInfo, HoldEvent, LogChunk
+from farbus.model.device import DeviceStatus, Route
+from farbus.model.job import Job, JobStatus, Miss, Requests
+from farbus.model.lease import LeaseStatus
+from farbus.model.node import NodeStatus
+from farbus.model.states import JOB_STATES, JobState
+from farbus.scheduler import events
+from farbus.scheduler.engine import Engine
+from farbus.scheduler.ledger import job_id_of
+from farbus.scheduler.queue import validate_job
+from farbus.scheduler.relay import LogRelay
+from farbus.scheduler.words import explain_job
+
+_log = structlog.get_logger()
+
+MAX_SHAPES = 1_024
+"""Kinds of job whose possibility is remembered, so that a batch of equal ones is checked once."""
+
+
+class ClusterService(ClusterHandler):
+    """See the module; ``next_job`` is the number of the first job it will queue."""
+
+    def __init__(
+        self, engine: Engine, relay: LogRelay, *, next_job: int, lease_ttl_s: float, now: Callable[[], float]
+    ) -> None:
+        self._engine = engine
+        self._relay = relay
+        self._next_job = next_job
+        self._lease_ttl_s = lease_ttl_s
+        self._now = now
+        self._shapes: OrderedDict[tuple[int, bytes], tuple[Miss, ...]] = OrderedDict()
+
+    # --- jobs ----------------------------------------------------------------------------
+
+    async def submit(self, caller: Identity, job: Job, *, check_only: bool) -> tuple[str, JobStatus | None]:
+        """Queue ``job``."""
+        owner = job.user or caller.name
+        if not caller.may_manage(owner):
+            raise NotPermitted(
+                f"user: {caller.name} may not submit a job as {owner}", hint="leave it out, or ask an operator"
+            )
+        job = msgspec.structs.replace(job, id="", user=owner, submitted_at=time.time())
+        validate_job(job)
+        if job.interactive and (not caller.node or any(group.node != caller.node for group in job.groups)):
+            raise NotPermitted(
+                "interactive: only the agent of the program's node may submit such a job", hint="use farbus run there"
+            )
+        impossible = await self._impossible(job)
+        if impossible:
+            told = "; ".join(miss.message for miss in impossible)
+            raise Unsatisfiable(
+                f"job {job.name} can never fit on this cluster: {told}",
+                hint="ask for less, or add nodes (farbus nodes and farbus devices say what there is)",
+            )
+        if check_only:
+            return "", await self._would_be(job)
+        self._engine.machine.queue.check_room()
+        job = msgspec.structs.replace(job, id=job_id_of(self._next_job))
+        self._next_job += 1
+        await self._engine.tell(events.JobSubmitted(job=job))
+        _log.info("job submitted", job=job.id, user=job.user, name=job.name)
+        return job.id, None
+
+    async def _impossible(self, job: Job) -> tuple[Miss, ...]:
+        """Return why no state of the present cluster could serve ``job``.
+
+        Nothing is impossible before the first node has joined.
+        """
+        machine = self._engine.machine
+        if not any(record.node is not None for record in machine.nodes.values()):
+            return ()
+        shape = (machine.shape, msgspec.json.encode((job.groups, job.interactive)))
+        if shape not in self._shapes:
+            decision = await self._engine.maker.would_be(machine.snapshot(self._now()), job)
+            misses = tuple(miss for missed in decision.misses for miss in missed.misses if miss.permanent)
+            self._shapes[shape] = misses
+            while len(self._shapes) > MAX_SHAPES:
+                self._shapes.popitem(last=False)
+        return self._shapes[shape]
+
+    async def _would_be(self, job: Job) -> JobStatus:
+        machine = self._engine.machine
+        decision = await self._engine.maker.would_be(machine.snapshot(self._now()), job)
+        placements = tuple(task for placed in decision.placements for task in placed.tasks)
+        misses = tuple(miss for missed in decision.misses for miss in missed.misses)
+        return JobStatus(job=job, state=JobState.QUEUED, placements=placements, misses=misses)
+
+    async def list_jobs(self, caller: Identity, *, include_ended: bool) -> tuple[JobStatus, ...]:
+        """Return the jobs that the caller may see, oldest first."""
+        ended: tuple[JobStatus, ...] = ()
+        if include_ended:
+            user = None if caller.is_operator else caller.name
+            ended = await asyncio.wrap_future(self._engine.ledger.ended_jobs(user=user))
+        live = tuple(
+            record.status() for record in self._engine.machine.jobs.values() if caller.may_manage(record.job.user)
+        )
+        # A job may have ended between the two looks.
+        known = {status.job.id for status in ended}
+        return ended + tuple(status for status in live if status.job.id not in known)
+
+    async def get_job(self, caller: Identity, job_id: str) -> JobStatus:
+        """Return one job."""
+        status = await self._engine.find(job_id)
+        if not caller.may_manage(status.job.user):
+            # Others' jobs are not told from those that never were.
+            raise NotFound(f"there is no job {job_id}", hint="farbus jobs --all lists them")
+        return status
+
+    async def watch_job(self, caller: Identity, job_id: str) -> AsyncIterator[JobStatus]:
+        """Yield the job now and at every change, until it has ended."""
+        await self.get_job(caller, job_id)
+        async with contextlib.aclosing(self._engine.watch(job_id)) as statuses:
+            async for status in statuses:
+                yield status
+
+    async def cancel_job(self, caller: Identity, job_id: str) -> JobStatus:
+        """Start ending the job; one that has ended stays as it is."""
+        await self.get_job(caller, job_id)
+        await self._engine.tell(events.JobCancelled(job_id=job_id, reason=f"cancelled by {caller.name}"))
+        _log.info("job cancelled", job=job_id, by=caller.name)
+        return await self._engine.find(job_id)
+
+    async def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
+        """Yield a task's output; with ``follow`` wait for the task to start, and for its end."""
+        status = await self.get_job(caller, job_id)
+        if status.job.interactive:
+            raise InvalidInput(f"job {job_id} is interactive: its output is in the terminal of its program")
+        task = _task_to_read(status.job, task)
+        node = _node_of(status, task)
+        if not node and follow:
+            async with contextlib.aclosing(self._engine.watch(job_id)) as statuses:
+                async for status in statuses:
+                    node = _node_of(status, task)
+                    if node:
+                        break
+        if not node:
+            return
+        async with contextlib.aclosing(self._relay.read(node, job_id, task, follow=follow)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
+        """Return the job and, in words, why it is where it is."""
+        status = await self.get_job(caller, job_id)
+        machine = self._engine.machine
+        ahead = machine.queue.position(status.job) if status.state is JobState.QUEUED else 0
+        nodes = sum(1 for record in machine.nodes.values() if record.connected)
+        return status, explain_job(status, ahead=ahead, nodes=nodes)
+
+    # --- the cluster ---------------------------------------------------------------------
+
+    async def list_nodes(self, caller: Identity) -> tuple[NodeStatus, ...]:
+        """Return all nodes."""
+        return self._engine.machine.node_statuses(self._now())
+
+    async def list_devices(self, caller: Identity) -> tuple[DeviceStatus, ...]:
+        """Return all devices; whose job uses one is shown to those who may see the job."""
+        machine = self._engine.machine
+        statuses = []
+        for status in machine.device_statuses():
+            lease = machine.leases.get(status.lease)
+            hidden = lease is not None and not caller.may_manage(lease.lease.user)
+            statuses.append(
+                msgspec.structs.replace(status, lease="", job="", used_by="another user") if hidden else status
+            )
+        return tuple(statuses)
+
+    async def list_leases(self, caller: Identity, *, include_released: bool) -> tuple[LeaseStatus, ...]:
+        """Return the leases that the caller may see, without their secrets."""
+        released: tuple[LeaseStatus, ...] = ()
+        if include_released:
+            user = None if caller.is_operator else caller.name
+            released = await asyncio.wrap_future(self._engine.ledger.released_leases(user=user))
+        live = tuple(
+            status
+            for status in self._engine.machine.lease_statuses(self._now())
+            if caller.may_manage(status.lease.user)
+        )
+        known = {status.lease.id for status in released}
+        return released + tuple(status for status in live if status.lease.id not in known)
+
+    async def cluster_info(self, caller: Identity) -> ClusterInfo:
+        """Return one line about the cluster."""
+        machine = self._engine.machine
+        return ClusterInfo(
+            scheduler_version=__version__,
+            term=machine.term,
+            lease_ttl_s=self._lease_ttl_s,
+            nodes=sum(1 for record in machine.nodes.values() if record.connected),
+            jobs_queued=len(machine.queue),
+            jobs_running=sum(1 for record in machine.jobs.values() if record.state is JobState.RUNNING),
+        )
+
+    async def hold(
+        self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
+    ) -> AsyncIterator[HoldEvent]:
+        """Refuse: the connection that holds devices is one to an agent."""
+        raise InvalidInput(
+            "the scheduler does not hold devices for a terminal", hint="use farbus run on a node with an agent"
+        )
+        yield  # makes this a generator, as the interface asks
+
+
+def _task_to_read(job: Job, task: str) -> str:
+    names = [f"{group.name}.{number}" for group in job.groups for number in range(group.count)]
+    if not task:
+        if len(names) > 1:
+            raise InvalidInput(f"job {job.id} has {len(names)} tasks", hint=f"name one, from {names[0]} to {names[-1]}")
+        return names[0]
+    if task not in names:
+        raise NotFound(f"job {job.id} has no task {task}", hint=f"its tasks are {names[0]} to {names[-1]}")
+    return task
+
+
+def _node_of(status: JobStatus, task: str) -> str:
+    """Return the node that has the task's log: where it started, or may have."""
+    started = status.state in (JobState.RUNNING, JobState.FINISHING) or JOB_STATES.is_final(status.state)
+    for each in status.tasks:
+        if each.task == task and (started or each.state != "pending"):
+            return each.node
+    return ""

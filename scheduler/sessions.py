@@ -1,0 +1,270 @@
+"""The scheduler's end of the agents' sessions: messages to events, commands to messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import structlog
+
+from farbus import __version__
+from farbus.api.conversion import from_message, to_message
+from farbus.api.identity import Identity, Role
+from farbus.api.server import SessionHandler
+from farbus.api.session import PROTOCOL_VERSION
+from farbus.api.v1 import session_pb2, types_pb2
+from farbus.errors import InvalidInput
+from farbus.model.cluster import LogChunk
+from farbus.model.job import TaskStatus
+from farbus.model.node import Node
+from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI
+from farbus.model.telemetry import Telemetry
+from farbus.scheduler import events
+from farbus.scheduler.engine import Engine
+from farbus.scheduler.relay import LogRelay
+
+_log = structlog.get_logger()
+
+HELLO_TIMEOUT_S = 10.0
+"""How long a new session may stay without its hello."""
+OUTBOX_LENGTH = 65_536
+"""Commands that wait for one node; one that reads so slowly is cut off and told all again when it is back."""
+MAX_DEVICES = 4_096
+"""Devices of one node."""
+MAX_TEXT = 4_096
+"""Characters of a name or an error that a node sends."""
+
+Send = Callable[[session_pb2.SchedulerMessage], Awaitable[None]]
+
+_FIELDS: dict[type[events.Command], str] = {
+    events.PrepareDevices: "prepare_devices",
+    events.PrepareClient: "prepare_client",
+    events.StartTask: "start_task",
+    events.StopTask: "stop_task",
+    events.UnprepareClient: "unprepare_client",
+    events.UnprepareDevices: "unprepare_devices",
+    events.HeartbeatReply: "heartbeat_reply",
+}
+
+
+def command_message(command: events.Command) -> session_pb2.SchedulerMessage:
+    """Return ``command`` as the message of its name."""
+    field = _FIELDS[type(command)]
+    kind = getattr(session_pb2, type(command).__name__)
+    return session_pb2.SchedulerMessage(**{field: to_message(command, kind)})
+
+
+class _Port:
+    """A session's outbox, and the means to end it."""
+
+    def __init__(self) -> None:
+        self.outbox: asyncio.Queue[session_pb2.SchedulerMessage] = asyncio.Queue(OUTBOX_LENGTH)
+        self.closed = asyncio.Event()
+        self.reason = ""
+
+    def put(self, message: session_pb2.SchedulerMessage) -> None:
+        try:
+            self.outbox.put_nowait(message)
+        except asyncio.QueueFull:
+            self.close(f"{OUTBOX_LENGTH} commands wait for it")
+
+    def send(self, command: events.Command) -> None:
+        self.put(command_message(command))
+
+    def close(self, reason: str) -> None:
+        self.reason = self.reason or reason
+        self.closed.set()
+
+
+class Sessions(SessionHandler):
+    """All sessions, and the log readers that use them."""
+
+    def __init__(self, engine: Engine, *, lease_ttl_s: float, heartbeat_s: float) -> None:
+        self._engine = engine
+        self._lease_ttl_s = lease_ttl_s
+        self._heartbeat_s = heartbeat_s
+        self._ports: dict[str, _Port] = {}
+        self.relay = LogRelay(request=self._request_log, cancel=self._cancel_log)
+
+    async def session(self, caller: Identity, incoming: AsyncIterator[session_pb2.NodeMessage], send: Send) -> None:
+        """Serve one agent; see :class:`farbus.api.server.SessionHandler`."""
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                first = await anext(incoming, None)
+            if first is None:
+                return
+            joined = self._read_hello(caller, first)
+        except TimeoutError:
+            await self._refuse(caller, send, f"no hello came within {HELLO_TIMEOUT_S:g} s")
+            return
+        except InvalidInput as error:
+            await self._refuse(caller, send, str(error))
+            return
+        await self._serve(joined, incoming, send)
+
+    async def _refuse(self, caller: Identity, send: Send, reason: str) -> None:
+        _log.warning("session refused", node=caller.name, reason=reason)
+        await send(session_pb2.SchedulerMessage(refused=session_pb2.Refused(reason=reason)))
+
+    def _read_hello(self, caller: Identity, message: session_pb2.NodeMessage) -> events.NodeJoined:
+        if not message.HasField("hello"):
+            raise InvalidInput("the first message of a session must be its hello")
+        hello = message.hello
+        if hello.protocol != PROTOCOL_VERSION:
+            raise InvalidInput(
+                f"the agent speaks version {hello.protocol} of the protocol, this scheduler {PROTOCOL_VERSION}",
+                hint="install the same version of Farbus on both",
+            )
+        node = read_node(caller, hello.node)
+        present = self._engine.machine.nodes.get(node.name)
+        if present is not None and present.connected and present.node is not None:
+            # The same agent may be back before its old connection was missed;
+            # on another boot it is another machine under the same name.
+            silent_s = asyncio.get_running_loop().time() - present.seen
+            if present.node.boot_id != node.boot_id and silent_s < self._lease_ttl_s:
+                raise InvalidInput(
+                    f"another agent is connected as node {node.name}", hint="give each node a name of its own"
+                )
+        return events.NodeJoined(
+            node=node,
+            session=self._engine.next_session(),
+            held=tuple(from_message(held, events.HeldLease) for held in hello.held),
+            tasks=tuple(from_message(task, events.HeldTask) for task in hello.tasks),
+        )
+
+    async def _serve(
+        self, joined: events.NodeJoined, incoming: AsyncIterator[session_pb2.NodeMessage], send: Send
+    ) -> None:
+        name, session = joined.node.name, joined.session
+        port = _Port()
+        port.put(
+            session_pb2.SchedulerMessage(
+                welcome=session_pb2.Welcome(
+                    term=self._engine.machine.term,
+                    lease_ttl_s=self._lease_ttl_s,
+                    heartbeat_s=self._heartbeat_s,
+                    scheduler_version=__version__,
+                )
+            )
+        )
+        self._ports[name] = port
+        self._engine.attach(name, session, port)
+        _log.info("node joined", node=name, devices=len(joined.node.devices), held=len(joined.held))
+        self._engine.tell(joined)
+        helpers = {
+            asyncio.create_task(self._read(name, session, incoming), name=f"read {name}"),
+            asyncio.create_task(_write(port, send), name=f"write {name}"),
+            asyncio.create_task(port.closed.wait(), name=f"close {name}"),
+        }
+        try:
+            done, _ = await asyncio.wait(helpers, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if (error := task.exception()) is not None:
+                    port.close(f"{type(error).__name__}: {error}")
+        finally:
+            for task in helpers:
+                task.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+            self._engine.detach(name, session)
+            if self._ports.get(name) is port:
+                del self._ports[name]
+                self.relay.lose(name)
+            reason = port.reason or "the agent closed it"
+            _log.info("session ended", node=name, reason=reason)
+            self._engine.tell(events.NodeLost(node=name, session=session, reason=reason))
+
+    async def _read(self, name: str, session: int, incoming: AsyncIterator[session_pb2.NodeMessage]) -> None:
+        async for message in incoming:
+            if message.HasField("log_data"):
+                data = message.log_data
+                chunk = from_message(data.chunk, LogChunk) if data.HasField("chunk") else None
+                self.relay.take(name, data.request_id, chunk, end=data.end, error=data.error[:MAX_TEXT])
+                continue
+            event = _event(name, session, message)
+            if event is not None:
+                # The next message waits until this one is on the disk, so that
+                # a node can't pile up more than the ledger can take.
+                await self._engine.tell(event)
+
+    def _request_log(self, node: str, number: str, job_id: str, task: str, follow: bool) -> bool:
+        port = self._ports.get(node)
+        if port is None:
+            return False
+        request = session_pb2.LogRequest(request_id=number, job_id=job_id, task=task, follow=follow)
+        port.put(session_pb2.SchedulerMessage(log_request=request))
+        return True
+
+    def _cancel_log(self, node: str, number: str) -> None:
+        port = self._ports.get(node)
+        if port is not None:
+            port.put(session_pb2.SchedulerMessage(log_cancel=session_pb2.LogCancel(request_id=number)))
+
+
+async def _write(port: _Port, send: Send) -> None:
+    while True:
+        await send(await port.outbox.get())
+
+
+def _event(name: str, session: int, message: session_pb2.NodeMessage) -> events.Event | None:
+    """Return what a message of a running session means; None for one of a newer agent."""
+    match message.WhichOneof("message"):
+        case "heartbeat":
+            beat = message.heartbeat
+            telemetry = from_message(beat.telemetry, Telemetry) if beat.HasField("telemetry") else None
+            return events.HeartbeatArrived(
+                node=name, session=session, lease_ids=tuple(beat.lease_ids), telemetry=telemetry
+            )
+        case "outcome":
+            outcome = message.outcome
+            return events.OutcomeArrived(
+                node=name,
+                session=session,
+                command_id=outcome.command_id,
+                ok=outcome.ok,
+                error=outcome.error[:MAX_TEXT] or ("" if outcome.ok else "no reason was given"),
+                endpoint=outcome.endpoint[:MAX_TEXT],
+                environment=dict(outcome.environment),
+            )
+        case "task_changed":
+            changed = message.task_changed
+            status = from_message(changed.status, TaskStatus)
+            return events.TaskReported(node=name, session=session, job_id=changed.job_id, status=status)
+        case "lease_ended":
+            ended = message.lease_ended
+            return events.LeaseEndedByNode(
+                node=name,
+                session=session,
+                lease_id=ended.lease_id,
+                device_side=ended.device_side,
+                reason=ended.reason[:MAX_TEXT],
+            )
+        case "inventory_changed":
+            node = read_node(Identity(name=name, role=Role.NODE), message.inventory_changed.node)
+            return events.InventoryChanged(node=node, session=session)
+        case "hello":
+            raise InvalidInput(f"node {name} sent a second hello")
+        case _:
+            return None
+
+
+def read_node(caller: Identity, message: types_pb2.Node) -> Node:
+    """Return the node that a message announces, if it is the caller's and makes sense."""
+    node = from_message(message, Node)
+    if node.name != caller.name:
+        raise InvalidInput(f"the certificate is of node {caller.name}, but the agent calls itself {node.name}")
+    for field, value, most in (
+        ("capacity.cpu_milli", node.capacity.cpu_milli, MAX_CPU_MILLI),
+        ("capacity.memory_bytes", node.capacity.memory_bytes, MAX_BYTES),
+    ):
+        if not 0 <= value <= most:
+            raise InvalidInput(f"node {node.name} reports {field} {value}, which is not from 0 to {most}")
+    if len(node.devices) > MAX_DEVICES:
+        raise InvalidInput(f"node {node.name} reports more than {MAX_DEVICES} devices")
+    seen = set()
+    for device in node.devices:
+        if not device.id or len(device.id) > MAX_TEXT or device.id in seen:
+            raise InvalidInput(f"node {node.name} reports device {device.id!r} twice, or without a name")
+        if not 0 <= device.memory_bytes <= MAX_BYTES:
+            raise InvalidInput(f"node {node.name} reports device {device.id} with {device.memory_bytes} bytes")
+        seen.add(device.id)
+    return node
