@@ -304,6 +304,17 @@ DRIVER_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
 	return CUDA_SUCCESS;
 }
 
+/* The versions before CUDA 11 differ in nothing that is left. */
+DRIVER_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal)
+{
+	return cuDevicePrimaryCtxRelease_v2(ordinal);
+}
+
+DRIVER_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice ordinal)
+{
+	return cuDevicePrimaryCtxReset_v2(ordinal);
+}
+
 static bool flags_are_valid(unsigned flags)
 {
 	unsigned schedule = flags & CU_CTX_SCHED_MASK;
@@ -328,6 +339,11 @@ DRIVER_EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned 
 	return CUDA_SUCCESS;
 }
 
+DRIVER_EXPORT CUresult cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int flags)
+{
+	return cuDevicePrimaryCtxSetFlags_v2(ordinal, flags);
+}
+
 DRIVER_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int *flags,
 						  int *active)
 {
@@ -346,6 +362,23 @@ DRIVER_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int
 }
 
 /* ---- created contexts ---- */
+
+static CUresult context_destroy(struct CUctx_st *context)
+{
+	pthread_mutex_lock(&context_lock);
+	if (!driver_handle_remove(context, DRIVER_KIND_CONTEXT)) {
+		pthread_mutex_unlock(&context_lock);
+		return CUDA_ERROR_INVALID_CONTEXT;
+	}
+	if (context->active)
+		context_deactivate(context);
+	list_remove(context);
+	pthread_mutex_unlock(&context_lock);
+	if (stack_top() == context)
+		stack_pop();
+	driver_context_drop(context);
+	return CUDA_SUCCESS;
+}
 
 static CUresult context_create(CUcontext *out, unsigned flags, CUdevice ordinal)
 {
@@ -371,7 +404,7 @@ static CUresult context_create(CUcontext *out, unsigned flags, CUdevice ordinal)
 	if (!result)
 		result = stack_push(context);
 	if (result) {
-		cuCtxDestroy_v2(context);
+		context_destroy(context);
 		return result;
 	}
 	*out = context;
@@ -409,19 +442,7 @@ DRIVER_EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
 		return result;
 	if (!driver_handle_is(context, DRIVER_KIND_CONTEXT) || context->primary)
 		return CUDA_ERROR_INVALID_CONTEXT;
-	pthread_mutex_lock(&context_lock);
-	if (!driver_handle_remove(context, DRIVER_KIND_CONTEXT)) {
-		pthread_mutex_unlock(&context_lock);
-		return CUDA_ERROR_INVALID_CONTEXT;
-	}
-	if (context->active)
-		context_deactivate(context);
-	list_remove(context);
-	pthread_mutex_unlock(&context_lock);
-	if (stack_top() == context)
-		stack_pop();
-	driver_context_drop(context);
-	return CUDA_SUCCESS;
+	return context_destroy(context);
 }
 
 /* Usage counts of contexts ended with CUDA 4; what remains of these two is
@@ -451,7 +472,7 @@ DRIVER_EXPORT CUresult cuCtxDetach(CUcontext context)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (__atomic_sub_fetch(&context->retained, 1, __ATOMIC_RELAXED))
 		return CUDA_SUCCESS;
-	return cuCtxDestroy_v2(context);
+	return context_destroy(context);
 }
 
 /* ---- the stack ---- */

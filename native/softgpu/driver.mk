@@ -1,0 +1,43 @@
+# driver.mk - the software GPU's libcuda.so.1 and libnvidia-ml.so.1.
+#
+# Included by native/Makefile, with the engine's objects in
+# SOFTGPU_ENGINE_OBJECTS and, when they are there, those of native/cudart in
+# CUDART_OBJECTS; or used alone from native/:
+#   make -f softgpu/driver.mk SOFTGPU_ENGINE_OBJECTS="..."
+
+BUILD ?= build
+SOFTGPU_BUILD := $(BUILD)/softgpu
+SOFTGPU_CFLAGS ?= -O2 -g
+SOFTGPU_DRIVER_FLAGS := -std=gnu11 -Wall -Wextra -Werror -fPIC -fvisibility=hidden \
+	-fno-strict-aliasing -MMD -MP
+
+SOFTGPU_DRIVER_SOURCES := $(sort $(wildcard softgpu/driver_*.c))
+SOFTGPU_DRIVER_OBJECTS := $(SOFTGPU_DRIVER_SOURCES:softgpu/%.c=$(SOFTGPU_BUILD)/%.o)
+SOFTGPU_NVML_SOURCES := $(sort $(wildcard softgpu/nvml_*.c))
+SOFTGPU_NVML_OBJECTS := $(SOFTGPU_NVML_SOURCES:softgpu/%.c=$(SOFTGPU_BUILD)/%.o) \
+	$(SOFTGPU_BUILD)/driver_board.o
+
+.PHONY: softgpu-driver
+softgpu-driver: $(SOFTGPU_BUILD)/libcuda.so.1 $(SOFTGPU_BUILD)/libnvidia-ml.so.1
+
+$(SOFTGPU_BUILD)/driver_%.o: softgpu/driver_%.c
+	@mkdir -p $(@D)
+	$(CC) $(SOFTGPU_DRIVER_FLAGS) $(SOFTGPU_CFLAGS) -c $< -o $@
+
+$(SOFTGPU_BUILD)/nvml_%.o: softgpu/nvml_%.c
+	@mkdir -p $(@D)
+	$(CC) $(SOFTGPU_DRIVER_FLAGS) $(SOFTGPU_CFLAGS) -c $< -o $@
+
+# Calls between the driver's own functions stay inside it (-Bsymbolic), also
+# when another libcuda is loaded in the same process.  No dlclose: workers run.
+$(SOFTGPU_BUILD)/libcuda.so.1: $(SOFTGPU_DRIVER_OBJECTS) $(SOFTGPU_ENGINE_OBJECTS) \
+		$(CUDART_OBJECTS) softgpu/driver_libcuda.map
+	$(CC) -shared -Wl,-soname,libcuda.so.1 -Wl,--version-script=softgpu/driver_libcuda.map \
+		-Wl,-Bsymbolic -Wl,-z,nodelete -Wl,-z,defs $(SOFTGPU_CFLAGS) -o $@ \
+		$(filter %.o,$^) -lm -lpthread -ldl
+
+$(SOFTGPU_BUILD)/libnvidia-ml.so.1: $(SOFTGPU_NVML_OBJECTS) softgpu/nvml.map
+	$(CC) -shared -Wl,-soname,libnvidia-ml.so.1 -Wl,--version-script=softgpu/nvml.map \
+		-Wl,-Bsymbolic -Wl,-z,defs $(SOFTGPU_CFLAGS) -o $@ $(filter %.o,$^) -lpthread
+
+-include $(SOFTGPU_DRIVER_OBJECTS:.o=.d) $(SOFTGPU_NVML_OBJECTS:.o=.d)

@@ -1,0 +1,309 @@
+#include "driver_device.h"
+
+#include <string.h>
+
+/* One variant of a function: what cuGetProcAddress gives for requests of
+ * `version` and later, up to the next variant.  A function whose default
+ * stream can be the thread's has a second form for that, since
+ * `thread_version`.  The numbers are those of cudaTypedefs.h (PFN_<name>_v<n>).
+ */
+#define PLAIN(name, version, symbol) \
+	X(name, version, symbol, symbol, 0)
+#define STREAM(name, version, symbol, thread_symbol, thread_version) \
+	X(name, version, symbol, thread_symbol, thread_version)
+
+#define VARIANTS \
+	PLAIN(cuCtxAttach, 2000, cuCtxAttach) \
+	PLAIN(cuCtxCreate, 3020, cuCtxCreate_v2) \
+	PLAIN(cuCtxCreate, 11040, cuCtxCreate_v3) \
+	PLAIN(cuCtxCreate, 12050, cuCtxCreate_v4) \
+	PLAIN(cuCtxDestroy, 4000, cuCtxDestroy_v2) \
+	PLAIN(cuCtxDetach, 2000, cuCtxDetach) \
+	PLAIN(cuCtxDisablePeerAccess, 4000, cuCtxDisablePeerAccess) \
+	PLAIN(cuCtxEnablePeerAccess, 4000, cuCtxEnablePeerAccess) \
+	PLAIN(cuCtxGetApiVersion, 3020, cuCtxGetApiVersion) \
+	PLAIN(cuCtxGetCacheConfig, 3020, cuCtxGetCacheConfig) \
+	PLAIN(cuCtxGetCurrent, 4000, cuCtxGetCurrent) \
+	PLAIN(cuCtxGetDevice, 2000, cuCtxGetDevice) \
+	PLAIN(cuCtxGetDevice, 13000, cuCtxGetDevice_v2) \
+	PLAIN(cuCtxGetFlags, 7000, cuCtxGetFlags) \
+	PLAIN(cuCtxGetId, 12000, cuCtxGetId) \
+	PLAIN(cuCtxGetLimit, 3010, cuCtxGetLimit) \
+	PLAIN(cuCtxGetSharedMemConfig, 4020, cuCtxGetSharedMemConfig) \
+	PLAIN(cuCtxGetStreamPriorityRange, 5050, cuCtxGetStreamPriorityRange) \
+	PLAIN(cuCtxPopCurrent, 4000, cuCtxPopCurrent_v2) \
+	PLAIN(cuCtxPushCurrent, 4000, cuCtxPushCurrent_v2) \
+	PLAIN(cuCtxResetPersistingL2Cache, 11000, cuCtxResetPersistingL2Cache) \
+	PLAIN(cuCtxSetCacheConfig, 3020, cuCtxSetCacheConfig) \
+	PLAIN(cuCtxSetCurrent, 4000, cuCtxSetCurrent) \
+	PLAIN(cuCtxSetFlags, 12010, cuCtxSetFlags) \
+	PLAIN(cuCtxSetLimit, 3010, cuCtxSetLimit) \
+	PLAIN(cuCtxSetSharedMemConfig, 4020, cuCtxSetSharedMemConfig) \
+	PLAIN(cuCtxSynchronize, 2000, cuCtxSynchronize) \
+	PLAIN(cuCtxSynchronize, 13000, cuCtxSynchronize_v2) \
+	PLAIN(cuDeviceCanAccessPeer, 4000, cuDeviceCanAccessPeer) \
+	PLAIN(cuDeviceComputeCapability, 2000, cuDeviceComputeCapability) \
+	PLAIN(cuDeviceGet, 2000, cuDeviceGet) \
+	PLAIN(cuDeviceGetAttribute, 2000, cuDeviceGetAttribute) \
+	PLAIN(cuDeviceGetByPCIBusId, 4010, cuDeviceGetByPCIBusId) \
+	PLAIN(cuDeviceGetCount, 2000, cuDeviceGetCount) \
+	PLAIN(cuDeviceGetDefaultMemPool, 11020, cuDeviceGetDefaultMemPool) \
+	PLAIN(cuDeviceGetMemPool, 11020, cuDeviceGetMemPool) \
+	PLAIN(cuDeviceGetName, 2000, cuDeviceGetName) \
+	PLAIN(cuDeviceGetP2PAttribute, 8000, cuDeviceGetP2PAttribute) \
+	PLAIN(cuDeviceGetPCIBusId, 4010, cuDeviceGetPCIBusId) \
+	PLAIN(cuDeviceGetProperties, 2000, cuDeviceGetProperties) \
+	PLAIN(cuDeviceGetUuid, 9020, cuDeviceGetUuid) \
+	PLAIN(cuDeviceGetUuid, 11040, cuDeviceGetUuid_v2) \
+	PLAIN(cuDevicePrimaryCtxGetState, 7000, cuDevicePrimaryCtxGetState) \
+	PLAIN(cuDevicePrimaryCtxRelease, 7000, cuDevicePrimaryCtxRelease_v2) \
+	PLAIN(cuDevicePrimaryCtxRelease, 11000, cuDevicePrimaryCtxRelease_v2) \
+	PLAIN(cuDevicePrimaryCtxReset, 7000, cuDevicePrimaryCtxReset_v2) \
+	PLAIN(cuDevicePrimaryCtxReset, 11000, cuDevicePrimaryCtxReset_v2) \
+	PLAIN(cuDevicePrimaryCtxRetain, 7000, cuDevicePrimaryCtxRetain) \
+	PLAIN(cuDevicePrimaryCtxSetFlags, 7000, cuDevicePrimaryCtxSetFlags_v2) \
+	PLAIN(cuDevicePrimaryCtxSetFlags, 11000, cuDevicePrimaryCtxSetFlags_v2) \
+	PLAIN(cuDeviceSetMemPool, 11020, cuDeviceSetMemPool) \
+	PLAIN(cuDeviceTotalMem, 3020, cuDeviceTotalMem_v2) \
+	PLAIN(cuDriverGetVersion, 2020, cuDriverGetVersion) \
+	PLAIN(cuEventCreate, 2000, cuEventCreate) \
+	PLAIN(cuEventDestroy, 4000, cuEventDestroy_v2) \
+	PLAIN(cuEventElapsedTime, 2000, cuEventElapsedTime) \
+	PLAIN(cuEventElapsedTime, 12080, cuEventElapsedTime_v2) \
+	PLAIN(cuEventQuery, 2000, cuEventQuery) \
+	STREAM(cuEventRecord, 2000, cuEventRecord, cuEventRecord_ptsz, 7000) \
+	STREAM(cuEventRecordWithFlags, 11010, cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz, 11010) \
+	PLAIN(cuEventSynchronize, 2000, cuEventSynchronize) \
+	PLAIN(cuFuncGetAttribute, 2020, cuFuncGetAttribute) \
+	PLAIN(cuFuncGetModule, 11000, cuFuncGetModule) \
+	PLAIN(cuFuncGetName, 12030, cuFuncGetName) \
+	PLAIN(cuFuncGetParamInfo, 12040, cuFuncGetParamInfo) \
+	PLAIN(cuFuncIsLoaded, 12040, cuFuncIsLoaded) \
+	PLAIN(cuFuncLoad, 12040, cuFuncLoad) \
+	PLAIN(cuFuncSetAttribute, 9000, cuFuncSetAttribute) \
+	PLAIN(cuFuncSetCacheConfig, 3000, cuFuncSetCacheConfig) \
+	PLAIN(cuFuncSetSharedMemConfig, 4020, cuFuncSetSharedMemConfig) \
+	PLAIN(cuGetErrorName, 6000, cuGetErrorName) \
+	PLAIN(cuGetErrorString, 6000, cuGetErrorString) \
+	PLAIN(cuGetExportTable, 3000, cuGetExportTable) \
+	PLAIN(cuGetProcAddress, 11030, cuGetProcAddress) \
+	PLAIN(cuGetProcAddress, 12000, cuGetProcAddress_v2) \
+	PLAIN(cuInit, 2000, cuInit) \
+	PLAIN(cuKernelGetAttribute, 12000, cuKernelGetAttribute) \
+	PLAIN(cuKernelGetFunction, 12000, cuKernelGetFunction) \
+	PLAIN(cuKernelGetLibrary, 12050, cuKernelGetLibrary) \
+	PLAIN(cuKernelGetName, 12030, cuKernelGetName) \
+	PLAIN(cuKernelGetParamInfo, 12040, cuKernelGetParamInfo) \
+	PLAIN(cuKernelSetAttribute, 12000, cuKernelSetAttribute) \
+	PLAIN(cuKernelSetCacheConfig, 12000, cuKernelSetCacheConfig) \
+	STREAM(cuLaunchCooperativeKernel, 9000, cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz, 9000) \
+	STREAM(cuLaunchHostFunc, 10000, cuLaunchHostFunc, cuLaunchHostFunc_ptsz, 10000) \
+	STREAM(cuLaunchKernel, 4000, cuLaunchKernel, cuLaunchKernel_ptsz, 7000) \
+	STREAM(cuLaunchKernelEx, 11060, cuLaunchKernelEx, cuLaunchKernelEx_ptsz, 11060) \
+	PLAIN(cuLibraryEnumerateKernels, 12040, cuLibraryEnumerateKernels) \
+	PLAIN(cuLibraryGetGlobal, 12000, cuLibraryGetGlobal) \
+	PLAIN(cuLibraryGetKernel, 12000, cuLibraryGetKernel) \
+	PLAIN(cuLibraryGetKernelCount, 12040, cuLibraryGetKernelCount) \
+	PLAIN(cuLibraryGetManaged, 12000, cuLibraryGetManaged) \
+	PLAIN(cuLibraryGetModule, 12000, cuLibraryGetModule) \
+	PLAIN(cuLibraryLoadData, 12000, cuLibraryLoadData) \
+	PLAIN(cuLibraryLoadFromFile, 12000, cuLibraryLoadFromFile) \
+	PLAIN(cuLibraryUnload, 12000, cuLibraryUnload) \
+	PLAIN(cuMemAdvise, 8000, cuMemAdvise) \
+	PLAIN(cuMemAdvise, 12020, cuMemAdvise_v2) \
+	PLAIN(cuMemAlloc, 3020, cuMemAlloc_v2) \
+	STREAM(cuMemAllocAsync, 11020, cuMemAllocAsync, cuMemAllocAsync_ptsz, 11020) \
+	STREAM(cuMemAllocFromPoolAsync, 11020, cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz, 11020) \
+	PLAIN(cuMemAllocHost, 3020, cuMemAllocHost_v2) \
+	PLAIN(cuMemAllocManaged, 6000, cuMemAllocManaged) \
+	PLAIN(cuMemAllocPitch, 3020, cuMemAllocPitch_v2) \
+	PLAIN(cuMemFree, 3020, cuMemFree_v2) \
+	STREAM(cuMemFreeAsync, 11020, cuMemFreeAsync, cuMemFreeAsync_ptsz, 11020) \
+	PLAIN(cuMemFreeHost, 2000, cuMemFreeHost) \
+	PLAIN(cuMemGetAddressRange, 3020, cuMemGetAddressRange_v2) \
+	PLAIN(cuMemGetInfo, 3020, cuMemGetInfo_v2) \
+	PLAIN(cuMemHostAlloc, 2020, cuMemHostAlloc) \
+	PLAIN(cuMemHostGetDevicePointer, 3020, cuMemHostGetDevicePointer_v2) \
+	PLAIN(cuMemHostGetFlags, 2030, cuMemHostGetFlags) \
+	PLAIN(cuMemHostRegister, 6050, cuMemHostRegister_v2) \
+	PLAIN(cuMemHostUnregister, 4000, cuMemHostUnregister) \
+	PLAIN(cuMemPoolCreate, 11020, cuMemPoolCreate) \
+	PLAIN(cuMemPoolDestroy, 11020, cuMemPoolDestroy) \
+	PLAIN(cuMemPoolGetAccess, 11020, cuMemPoolGetAccess) \
+	PLAIN(cuMemPoolGetAttribute, 11020, cuMemPoolGetAttribute) \
+	PLAIN(cuMemPoolSetAccess, 11020, cuMemPoolSetAccess) \
+	PLAIN(cuMemPoolSetAttribute, 11020, cuMemPoolSetAttribute) \
+	PLAIN(cuMemPoolTrimTo, 11020, cuMemPoolTrimTo) \
+	STREAM(cuMemPrefetchAsync, 8000, cuMemPrefetchAsync, cuMemPrefetchAsync_ptsz, 8000) \
+	STREAM(cuMemPrefetchAsync, 12020, cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz, 12020) \
+	STREAM(cuMemcpy, 4000, cuMemcpy, cuMemcpy_ptds, 7000) \
+	STREAM(cuMemcpy2D, 3020, cuMemcpy2D_v2, cuMemcpy2D_v2_ptds, 7000) \
+	STREAM(cuMemcpy2DAsync, 3020, cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz, 7000) \
+	STREAM(cuMemcpy2DUnaligned, 3020, cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds, 7000) \
+	STREAM(cuMemcpy3D, 3020, cuMemcpy3D_v2, cuMemcpy3D_v2_ptds, 7000) \
+	STREAM(cuMemcpy3DAsync, 3020, cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz, 7000) \
+	STREAM(cuMemcpyAsync, 4000, cuMemcpyAsync, cuMemcpyAsync_ptsz, 7000) \
+	STREAM(cuMemcpyDtoD, 3020, cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds, 7000) \
+	STREAM(cuMemcpyDtoDAsync, 3020, cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz, 7000) \
+	STREAM(cuMemcpyDtoH, 3020, cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds, 7000) \
+	STREAM(cuMemcpyDtoHAsync, 3020, cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz, 7000) \
+	STREAM(cuMemcpyHtoD, 3020, cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds, 7000) \
+	STREAM(cuMemcpyHtoDAsync, 3020, cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz, 7000) \
+	STREAM(cuMemcpyPeer, 4000, cuMemcpyPeer, cuMemcpyPeer_ptds, 7000) \
+	STREAM(cuMemcpyPeerAsync, 4000, cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz, 7000) \
+	STREAM(cuMemsetD16, 3020, cuMemsetD16_v2, cuMemsetD16_v2_ptds, 7000) \
+	STREAM(cuMemsetD16Async, 3020, cuMemsetD16Async, cuMemsetD16Async_ptsz, 7000) \
+	STREAM(cuMemsetD2D16, 3020, cuMemsetD2D16_v2, cuMemsetD2D16_v2_ptds, 7000) \
+	STREAM(cuMemsetD2D16Async, 3020, cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz, 7000) \
+	STREAM(cuMemsetD2D32, 3020, cuMemsetD2D32_v2, cuMemsetD2D32_v2_ptds, 7000) \
+	STREAM(cuMemsetD2D32Async, 3020, cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz, 7000) \
+	STREAM(cuMemsetD2D8, 3020, cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds, 7000) \
+	STREAM(cuMemsetD2D8Async, 3020, cuMemsetD2D8Async, cuMemsetD2D8Async_ptsz, 7000) \
+	STREAM(cuMemsetD32, 3020, cuMemsetD32_v2, cuMemsetD32_v2_ptds, 7000) \
+	STREAM(cuMemsetD32Async, 3020, cuMemsetD32Async, cuMemsetD32Async_ptsz, 7000) \
+	STREAM(cuMemsetD8, 3020, cuMemsetD8_v2, cuMemsetD8_v2_ptds, 7000) \
+	STREAM(cuMemsetD8Async, 3020, cuMemsetD8Async, cuMemsetD8Async_ptsz, 7000) \
+	PLAIN(cuModuleEnumerateFunctions, 12040, cuModuleEnumerateFunctions) \
+	PLAIN(cuModuleGetFunction, 2000, cuModuleGetFunction) \
+	PLAIN(cuModuleGetFunctionCount, 12040, cuModuleGetFunctionCount) \
+	PLAIN(cuModuleGetGlobal, 3020, cuModuleGetGlobal_v2) \
+	PLAIN(cuModuleGetLoadingMode, 11070, cuModuleGetLoadingMode) \
+	PLAIN(cuModuleLoad, 2000, cuModuleLoad) \
+	PLAIN(cuModuleLoadData, 2000, cuModuleLoadData) \
+	PLAIN(cuModuleLoadDataEx, 2010, cuModuleLoadDataEx) \
+	PLAIN(cuModuleLoadFatBinary, 2000, cuModuleLoadFatBinary) \
+	PLAIN(cuModuleUnload, 2000, cuModuleUnload) \
+	PLAIN(cuOccupancyAvailableDynamicSMemPerBlock, 10020, cuOccupancyAvailableDynamicSMemPerBlock) \
+	PLAIN(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, cuOccupancyMaxActiveBlocksPerMultiprocessor) \
+	PLAIN(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 7000, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags) \
+	PLAIN(cuOccupancyMaxPotentialBlockSize, 6050, cuOccupancyMaxPotentialBlockSize) \
+	PLAIN(cuOccupancyMaxPotentialBlockSizeWithFlags, 7000, cuOccupancyMaxPotentialBlockSizeWithFlags) \
+	PLAIN(cuPointerGetAttribute, 4000, cuPointerGetAttribute) \
+	PLAIN(cuPointerGetAttributes, 7000, cuPointerGetAttributes) \
+	PLAIN(cuPointerSetAttribute, 6000, cuPointerSetAttribute) \
+	PLAIN(cuProfilerInitialize, 4000, cuProfilerInitialize) \
+	PLAIN(cuProfilerStart, 4000, cuProfilerStart) \
+	PLAIN(cuProfilerStop, 4000, cuProfilerStop) \
+	STREAM(cuStreamAddCallback, 5000, cuStreamAddCallback, cuStreamAddCallback_ptsz, 7000) \
+	STREAM(cuStreamAttachMemAsync, 6000, cuStreamAttachMemAsync, cuStreamAttachMemAsync_ptsz, 7000) \
+	PLAIN(cuStreamCreate, 2000, cuStreamCreate) \
+	PLAIN(cuStreamCreateWithPriority, 5050, cuStreamCreateWithPriority) \
+	PLAIN(cuStreamDestroy, 4000, cuStreamDestroy_v2) \
+	STREAM(cuStreamGetCaptureInfo, 11030, cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2_ptsz, 11030) \
+	STREAM(cuStreamGetCaptureInfo, 12030, cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz, 12030) \
+	STREAM(cuStreamGetCtx, 9020, cuStreamGetCtx, cuStreamGetCtx_ptsz, 9020) \
+	STREAM(cuStreamGetCtx, 12050, cuStreamGetCtx_v2, cuStreamGetCtx_v2_ptsz, 12050) \
+	STREAM(cuStreamGetDevice, 12080, cuStreamGetDevice, cuStreamGetDevice_ptsz, 12080) \
+	STREAM(cuStreamGetFlags, 5050, cuStreamGetFlags, cuStreamGetFlags_ptsz, 7000) \
+	STREAM(cuStreamGetId, 12000, cuStreamGetId, cuStreamGetId_ptsz, 12000) \
+	STREAM(cuStreamGetPriority, 5050, cuStreamGetPriority, cuStreamGetPriority_ptsz, 7000) \
+	STREAM(cuStreamIsCapturing, 10000, cuStreamIsCapturing, cuStreamIsCapturing_ptsz, 10000) \
+	STREAM(cuStreamQuery, 2000, cuStreamQuery, cuStreamQuery_ptsz, 7000) \
+	STREAM(cuStreamSynchronize, 2000, cuStreamSynchronize, cuStreamSynchronize_ptsz, 7000) \
+	STREAM(cuStreamWaitEvent, 3020, cuStreamWaitEvent, cuStreamWaitEvent_ptsz, 7000) \
+	PLAIN(cuThreadExchangeStreamCaptureMode, 10010, cuThreadExchangeStreamCaptureMode)
+
+/* Addresses without prototypes: an assembler name each.  A symbol that has
+ * several variants is declared as often, always the same. */
+#define X(name, version, symbol, thread_symbol, thread_version)			\
+	extern char entry_##symbol[] __asm__(#symbol);				\
+	extern char entry_##thread_symbol[] __asm__(#thread_symbol);
+VARIANTS
+#undef X
+
+static const struct {
+	const char *name;
+	int version;
+	void *entry;
+	void *thread_entry;
+	int thread_version;	/* 0: there is no form of its own */
+} variants[] = {
+#define X(name, version, symbol, thread_symbol, thread_version) \
+	{ #name, version, entry_##symbol, entry_##thread_symbol, thread_version },
+VARIANTS
+#undef X
+};
+
+#define FLAGS_KNOWN (CU_GET_PROC_ADDRESS_LEGACY_STREAM | \
+		     CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
+
+/* The newest variant that is not newer than asked for. */
+static CUresult resolve(const char *name, int version, cuuint64_t flags, void **entry,
+			CUdriverProcAddressQueryResult *status)
+{
+	bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+	int best = -1;
+	bool known = false;
+
+	for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
+		int needed = variants[i].version;
+
+		if (strcmp(variants[i].name, name))
+			continue;
+		known = true;
+		if (per_thread && variants[i].thread_version > needed)
+			needed = variants[i].thread_version;
+		if (needed <= version && (best < 0 || variants[i].version > variants[best].version))
+			best = (int)i;
+	}
+	*status = best >= 0 ? CU_GET_PROC_ADDRESS_SUCCESS :
+		  known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT :
+			  CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+	*entry = best < 0 ? NULL :
+		 per_thread ? variants[best].thread_entry : variants[best].entry;
+	return best < 0 ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuGetProcAddress_v2(const char *name, void **entry, int version,
+					   cuuint64_t flags, CUdriverProcAddressQueryResult *status)
+{
+	CUdriverProcAddressQueryResult found;
+	CUresult result;
+
+	if (!name || !entry || flags & ~(cuuint64_t)FLAGS_KNOWN)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = resolve(name, version, flags, entry, &found);
+	if (status)
+		*status = found;
+	return result;
+}
+
+DRIVER_EXPORT CUresult cuGetProcAddress(const char *name, void **entry, int version,
+					cuuint64_t flags)
+{
+	CUdriverProcAddressQueryResult status;
+
+	if (!name || !entry || flags & ~(cuuint64_t)FLAGS_KNOWN)
+		return CUDA_ERROR_INVALID_VALUE;
+	return resolve(name, version, flags, entry, &status);
+}
+
+/* Tables of functions that only the CUDA runtime and its libraries ask for;
+ * native/cudart has them when it is linked in. */
+extern CUresult cudart_export_table(const void **table, const CUuuid *id) __attribute__((weak));
+
+DRIVER_EXPORT CUresult cuGetExportTable(const void **table, const CUuuid *id)
+{
+	if (!table || !id)
+		return CUDA_ERROR_INVALID_VALUE;
+	*table = NULL;
+	return cudart_export_table ? cudart_export_table(table, id) : CUDA_ERROR_NOT_FOUND;
+}
+
+/* ---- there is no profiler to switch ---- */
+
+DRIVER_EXPORT CUresult cuProfilerInitialize(const char *config, const char *output, int mode)
+{
+	(void)config, (void)output, (void)mode;
+	return CUDA_ERROR_PROFILER_DISABLED;
+}
+
+DRIVER_EXPORT CUresult cuProfilerStart(void)
+{
+	return driver_ready();
+}
+
+DRIVER_EXPORT CUresult cuProfilerStop(void)
+{
+	return driver_ready();
+}
