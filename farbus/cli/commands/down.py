@@ -27,7 +27,9 @@ def down(
     force: Annotated[bool, typer.Option("--force", help="Kill it: for one that does not stop.")] = False,
 ) -> int:
     """Stop your `farbus up`, in the background or in another terminal, and all that runs in it."""
-    directory = runtime.open_runtime_directory()
+    directory = runtime.runtime_directory()
+    if directory.exists():
+        runtime.check_private(directory)
     pid = runtime.lock_holder(directory)
     if pid is None:
         typer.echo("no farbus up of yours runs")
