@@ -144,7 +144,7 @@ def _invoke(arguments: list[str]) -> int:
 def _usage_line(error: Exception, message: str) -> str:
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "farbus"
-    message = message[:1].lower() + message[1:].rstrip(".")
+    message = message[:1].lower() + message[1:].rstrip(".").replace("Value error, ", "")
     return f"{message}; {command} --help shows how it is used"
 
 

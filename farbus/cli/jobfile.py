@@ -7,25 +7,19 @@ error is one line that names the file, the field and what is allowed there.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-import sys
-import tomllib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from farbus.errors import InvalidInput, NotFound
+from farbus.cli.decoding import decode_file, read_file
+from farbus.errors import InvalidInput
 from farbus.model.device import Route
 from farbus.model.job import Job, Requests, TaskGroup
 from farbus.model.quantity import parse_bytes, parse_cpu, parse_seconds
-
-MAX_FILE_BYTES = 2**20
-"""Largest job file: far more than anybody writes, and a bound on what a slip of the hand can cost."""
 
 MAX_TASKS = 4096
 """Most tasks of one job."""
@@ -95,7 +89,7 @@ def read_job(path: str) -> Job:
 
 def read_table(path: str) -> tuple[JobTable, str, Path]:
     """Read a job file; return it with what errors call it and the directory that its paths start from."""
-    text = _read(path)
+    text = read_file(path, what="job file")
     name = "standard input" if path == "-" else path
     directory = Path.cwd() if path == "-" else Path(path).resolve().parent
     return parse_table(text, name=name), name, directory
@@ -108,20 +102,7 @@ def parse_job(text: bytes, *, name: str, directory: Path) -> Job:
 
 def parse_table(text: bytes, *, name: str) -> JobTable:
     """Decode the ``text`` of a job file, and check names and types."""
-    if len(text) > MAX_FILE_BYTES:
-        raise InvalidInput(f"{name}: larger than 1 MiB, which no job file is", hint="is it the right file?")
-    try:
-        return table_from_fields(_decode(text, name), name=name)
-    except RecursionError as error:
-        raise InvalidInput(f"{name}: nested too deeply for a job file") from error
-
-
-def table_from_fields(fields: Any, *, name: str) -> JobTable:
-    """Check names and types of what a file held."""
-    try:
-        return msgspec.convert(fields, JobTable)
-    except msgspec.ValidationError as error:
-        raise _explain(name, str(error), fields) from error
+    return decode_file(text, JobTable, name=name)
 
 
 def convert_table(table: JobTable, *, name: str, directory: Path, fallback: str) -> Job:
@@ -227,104 +208,3 @@ def name_from(name: str) -> str:
     """Make a job's name from a file's."""
     words = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(name).stem).strip("-_.")[:63].strip("-_.")
     return words or "job"
-
-
-def _read(path: str) -> bytes:
-    try:
-        if path == "-":
-            return sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
-        with open(path, "rb") as file:
-            return file.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError as error:
-        raise NotFound(f"{path}: no such job file", hint="give the path of a TOML or JSON file") from error
-    except IsADirectoryError as error:
-        raise InvalidInput(
-            f"{path}: a directory, not a job file", hint="give the path of a TOML or JSON file"
-        ) from error
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InvalidInput(f"{path}: can't be read: {reason}", hint="check the path and its permissions") from error
-
-
-def _decode(text: bytes, name: str) -> Any:
-    is_json = name.endswith(".json") or (not name.endswith(".toml") and text.lstrip()[:1] == b"{")
-    try:
-        if is_json:
-            return msgspec.json.decode(text)
-        return tomllib.loads(text.decode())
-    except UnicodeDecodeError as error:
-        raise InvalidInput(
-            f"{name}: not UTF-8 text (byte {error.start})", hint="a job file is TOML or JSON, see docs/job-files.md"
-        ) from error
-    except tomllib.TOMLDecodeError as error:
-        reason = str(error)[:1].lower() + str(error)[1:]
-        raise InvalidInput(f"{name}: not TOML: {reason}", hint="docs/job-files.md shows how one looks") from error
-    except msgspec.DecodeError as error:
-        raise InvalidInput(
-            f"{name}: not JSON: {_json_reason(str(error), text)}", hint="check it with a JSON tool"
-        ) from error
-
-
-def _json_reason(message: str, text: bytes) -> str:
-    reason = message.removeprefix("JSON is malformed: ")
-    match = re.search(r"\(byte (\d+)\)", reason)
-    if match is None:
-        return reason[:1].lower() + reason[1:]
-    before = text[: int(match[1])]
-    line, column = before.count(b"\n") + 1, len(before) - (before.rfind(b"\n") + 1) + 1
-    return reason.replace(match[0], f"(at line {line}, column {column})")
-
-
-def _explain(name: str, message: str, fields: Any) -> InvalidInput:
-    """Turn a message of msgspec into one that says what is allowed."""
-    text, _, path = message.partition(" - at `$")
-    path = re.sub(r"^\.|`$", "", path)
-    if path.endswith("[...]"):
-        path = path.removesuffix("[...]")
-        path = f"{path}.{_key_of_wrong_value(path, fields)}"
-    unknown = re.match(r"Object contains unknown field `(.*)`", text, re.DOTALL)
-    if unknown is not None:
-        known = _fields_at(path)
-        near = difflib.get_close_matches(unknown[1], known, n=1)
-        where = f"{path}.{unknown[1]}" if path else unknown[1]
-        hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
-        return InvalidInput(f"{name}: {where[:120]}: unknown field", hint=hint)
-    if path.endswith("command") and text.startswith("Expected `array`"):
-        return InvalidInput(
-            f"{name}: {path}: not a list of strings",
-            hint='write command = ["./program", "argument"], or ["sh", "-c", "..."] for a shell',
-        )
-    reason = text.replace("`", "").replace("Expected", "expected").replace("Invalid enum value", "unknown value")
-    for word, plain in _PLAIN_WORDS.items():
-        reason = re.sub(rf"\b{word}\b", plain, reason)
-    hint = f"one of {', '.join(Route)}" if "unknown value" in reason and path.startswith(("routes", "task")) else ""
-    return InvalidInput(f"{name}: {path}: {reason}" if path else f"{name}: {reason}", hint=hint)
-
-
-def _key_of_wrong_value(path: str, fields: Any) -> str:
-    """Return the key, in a table of strings, whose value is none: msgspec leaves it out."""
-    for step in re.findall(r"[^.\[\]]+", path):
-        fields = fields[int(step)] if isinstance(fields, list) else fields[step]
-    return str(next(key for key, value in fields.items() if not isinstance(value, str)))
-
-
-_PLAIN_WORDS: Mapping[str, str] = {
-    "str": "a string",
-    "int": "an integer",
-    "float": "a number",
-    "object": "a table",
-    "array": "a list",
-    "bool": "true or false",
-    "null": "nothing",
-}
-
-
-def _fields_at(path: str) -> list[str]:
-    struct: type[msgspec.Struct] = JobTable
-    for step in re.findall(r"[a-z_]+", path):
-        hint = get_type_hints(struct).get(step)
-        arguments = get_args(hint)
-        struct = next(
-            (kind for kind in (hint, *arguments) if isinstance(kind, type) and issubclass(kind, msgspec.Struct)), struct
-        )
-    return list(struct.__struct_fields__)

@@ -20,9 +20,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
-from farbus.errors import Conflict, NotPermitted
+from farbus.errors import Conflict, InvalidInput, NotPermitted
 from farbus.model.value import Value, from_json, to_json
 
 
@@ -45,6 +43,8 @@ class RunningCluster(Value, frozen=True, kw_only=True):
     default_node: str
     nodes: tuple[RunningNode, ...]
     state: str
+    devices: tuple[str, ...]
+    """Identities of the software GPUs: they have shared memory to be removed at the end."""
 
 
 def runtime_directory() -> Path:
@@ -84,12 +84,20 @@ def find_running_cluster() -> RunningCluster | None:
         text = (path / "up.json").read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if not is_locked(path / "up.lock"):
+    if lock_holder(path) is None:
         return None
     try:
         return from_json(text, RunningCluster)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise Conflict(f"{path / 'up.json'}: not readable by this version", hint="stop that farbus up") from error
+    except InvalidInput as error:
+        raise Conflict(f"{path / 'up.json'}: written by another version", hint="stop that farbus up") from error
+
+
+def read_published(path: Path) -> RunningCluster | None:
+    """Return what the last ``farbus up`` wrote of itself, whether it runs or was killed."""
+    try:
+        return from_json((path / "up.json").read_bytes(), RunningCluster)
+    except (FileNotFoundError, InvalidInput):
+        return None
 
 
 def publish(path: Path, cluster: RunningCluster) -> None:
@@ -104,20 +112,34 @@ def publish(path: Path, cluster: RunningCluster) -> None:
 def lock(path: Path) -> Iterator[None]:
     """Hold ``up.lock``; raise :class:`Conflict` where another process has it.
 
-    The kernel lets go of it when its holder ends, however it ends.
+    The kernel lets go of it when its holder ends, however it ends.  At the end
+    the file is removed, and the directory with it if nothing else is in it.
     """
-    handle = os.open(path / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
+    name = path / "up.lock"
+    while True:
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
+            holder = _holder(handle)
+            os.close(handle)
             raise Conflict(
-                f"a farbus up of yours runs already (pid {_holder(handle)})", hint="stop it with farbus down"
+                f"a farbus up of yours runs already (pid {holder})", hint="stop it with farbus down"
             ) from error
+        if os.fstat(handle).st_nlink:
+            break
+        # Its last holder removed it between open and flock: what is locked now nobody else will see.
+        os.close(handle)
+    try:
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+            os.rmdir(path)
         os.close(handle)
 
 
@@ -131,25 +153,11 @@ def lock_holder(path: Path) -> int | None:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         text = _holder(handle)
-        return int(text) if text.isdigit() else None
+        # 0 for one that has locked the file and not yet written its number.
+        return int(text) if text.isdigit() else 0
     finally:
         os.close(handle)
     return None
-
-
-def is_locked(path: Path) -> bool:
-    """Say whether some process holds the lock at ``path``."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
 
 
 def _holder(handle: int) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from farbus.errors import FarbusError, TimedOut, Unavailable
+from farbus.errors import ExitCode, FarbusError, TimedOut, Unavailable
 
 # linux/prctl.h
 _PR_SET_PDEATHSIG = 1
@@ -51,6 +51,14 @@ class Service:
         """Say whether it has not ended yet."""
         return self._process.returncode is None
 
+    @property
+    def exit_code(self) -> ExitCode:
+        """What it ended with, as one of Farbus's own exit codes; FAILED for any other."""
+        try:
+            return ExitCode(self._process.returncode or ExitCode.FAILED)
+        except ValueError:
+            return ExitCode.FAILED
+
     async def wait(self) -> int:
         """Wait for its end; return its exit code, negative for a signal."""
         return await self._process.wait()
@@ -66,7 +74,7 @@ async def start_service(arguments: Sequence[str], *, environment: Mapping[str, s
 
     Its output is appended to ``log``.  Raises :class:`FarbusError` where it can't be started.
     """
-    with open(log, "ab") as output:
+    with open(log, "ab") as output:  # noqa: ASYNC230 - opening a local file for appending does not wait
         try:
             process = await asyncio.create_subprocess_exec(
                 *arguments,
@@ -81,21 +89,23 @@ async def start_service(arguments: Sequence[str], *, environment: Mapping[str, s
     return Service(process, log)
 
 
-def start_detached(arguments: Sequence[str], *, environment: Mapping[str, str], log: Path) -> int:
-    """Start a process that outlives this one, in a session of its own; return its process id."""
-    with open(log, "ab") as output:
-        try:
-            process = subprocess.Popen(
-                list(arguments),
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                cwd="/",
-            )
-        except OSError as error:
-            raise FarbusError(f"start {arguments[0]}: {error.strerror}") from error
+def start_detached(arguments: Sequence[str], *, environment: Mapping[str, str], output: int) -> int:
+    """Start a process that outlives this one, in a session of its own; return its process id.
+
+    ``output`` is the descriptor of the file that gets what it says.
+    """
+    try:
+        process = subprocess.Popen(
+            list(arguments),
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            cwd="/",
+        )
+    except OSError as error:
+        raise FarbusError(f"start {arguments[0]}: {error.strerror}") from error
     # Nobody waits for it here; Popen would warn that it still runs.
     process.returncode = 0
     return process.pid

@@ -54,7 +54,10 @@ class ForegroundProgram:
         return cls(pid, commands, answers)
 
     def start(self, environment: Mapping[str, str]) -> None:
-        """Let the program start with ``environment`` (the whole of it); raise :class:`InvalidInput` where exec fails."""
+        """Let the program start with ``environment``, which is the whole of it.
+
+        Raises :class:`InvalidInput`, with the exit code that shells use, where exec fails.
+        """
         text = json.dumps(dict(environment)).encode()
         with contextlib.suppress(BrokenPipeError), os.fdopen(self._commands, "wb") as pipe:
             pipe.write(_LENGTH.pack(len(text)) + text)
@@ -93,7 +96,8 @@ class ForegroundProgram:
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        # It has ended: this waits for nothing.
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])  # noqa: ASYNC222
 
 
 def _become(path: str, arguments: Sequence[str], parent: int, commands: int, answers: int) -> NoReturn:

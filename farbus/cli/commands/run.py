@@ -33,8 +33,8 @@ from farbus.linux.foreground import ForegroundProgram, SignalListener
 from farbus.model.cluster import HoldEvent, HoldLost, HoldReady, HoldWaiting
 from farbus.model.device import Route
 from farbus.model.job import JobStatus, Requests
-from farbus.model.value import Value
 from farbus.model.quantity import parse_seconds
+from farbus.model.value import Value
 
 app = command_app()
 

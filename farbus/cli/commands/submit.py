@@ -13,9 +13,11 @@ import typer
 from farbus.cli import jobfile
 from farbus.cli.completion import complete_node
 from farbus.cli.connection import Target, connect, find_target
+from farbus.cli.decoding import convert_fields
 from farbus.cli.following import exit_code_of_job, follow_job, job_error, say
 from farbus.cli.listing import print_json, printable
 from farbus.cli.options import (
+    CommandAfterDashes,
     CpusOption,
     CredentialsOption,
     GpuMemoryOption,
@@ -24,7 +26,6 @@ from farbus.cli.options import (
     MemoryOption,
     Output,
     OutputOption,
-    CommandAfterDashes,
     RouteOption,
     ServerOption,
     SocketOption,
@@ -160,7 +161,7 @@ def _command_job(
     fields |= {"time_limit": time_limit or 0, "priority": priority or 0}
     if routes:
         fields["routes"] = routes
-    job_table = jobfile.table_from_fields(fields, name="the command")
+    job_table = convert_fields(fields, jobfile.JobTable, name="the command")
     job_table.resources = resources
     return jobfile.convert_table(
         job_table, name="the command", directory=Path.cwd(), fallback=jobfile.name_from(command[0])

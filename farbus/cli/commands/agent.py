@@ -1,0 +1,97 @@
+"""``farbus agent``."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from farbus.cli.connection import AGENT_SOCKET
+from farbus.cli.daemons import read_settings, serve_daemon
+from farbus.cli.options import CredentialsOption, command_app, examples
+from farbus.errors import InvalidInput
+
+app = command_app()
+
+
+@app.command(
+    epilog=examples(
+        "farbus agent --scheduler control:7411 --credentials /etc/farbus/node",
+        "farbus agent --config /etc/farbus/agent.toml",
+        "",
+        'A configuration file has the same settings in TOML or JSON, for example scheduler = "control:7411".',
+    )
+)
+def agent(
+    config: Annotated[
+        str, typer.Option("--config", "-c", metavar="FILE", help="Settings in TOML or JSON.", show_default=False)
+    ] = "",
+    name: Annotated[
+        str,
+        typer.Option("--name", metavar="NAME", help="[default: the machine's name]", show_default=False),
+    ] = "",
+    scheduler: Annotated[
+        str, typer.Option("--scheduler", metavar="HOST:PORT", help="Where the scheduler serves.", show_default=False)
+    ] = "",
+    address: Annotated[
+        str,
+        typer.Option(
+            "--address",
+            metavar="ADDRESS",
+            help="Name or IP address at which other nodes reach this one.  [default: the node's name]",
+            show_default=False,
+        ),
+    ] = "",
+    state: Annotated[
+        str,
+        typer.Option(
+            "--state",
+            metavar="DIR",
+            help="[default: /var/lib/farbus/agent]",
+            show_default=False,
+        ),
+    ] = "",
+    socket: Annotated[
+        str,
+        typer.Option(
+            "--socket", metavar="PATH", help=f"Socket for commands.  [default: {AGENT_SOCKET}]", show_default=False
+        ),
+    ] = "",
+    label: Annotated[
+        list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="Label of the node; repeat for several.")
+    ] = None,
+    softgpu: Annotated[
+        str,
+        typer.Option(
+            "--softgpu", metavar="OPTIONS", help="Software GPUs to offer, like count=2,mem=1GiB.", show_default=False
+        ),
+    ] = "",
+    credentials: CredentialsOption = "",
+) -> int:
+    """Serve this machine as a node, until it is stopped."""
+    options = {
+        "name": name,
+        "scheduler": scheduler,
+        "address": address,
+        "state": state,
+        "socket": socket,
+        "softgpu": softgpu,
+        "labels": _read_labels(label or []) or None,
+    }
+    settings = read_settings(config, options, credentials=credentials)
+    settings.setdefault("name", os.uname().nodename)
+    settings.setdefault("address", settings["name"])
+    settings.setdefault("state", "/var/lib/farbus/agent")
+    settings.setdefault("socket", AGENT_SOCKET)
+    return serve_daemon("agent", "AgentConfig", settings, source=config or "farbus agent")
+
+
+def _read_labels(words: list[str]) -> dict[str, str]:
+    labels = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            raise InvalidInput(f"--label {word}: not KEY=VALUE", hint="for example --label rack=r12")
+        labels[key] = value
+    return labels

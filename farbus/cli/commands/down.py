@@ -1,0 +1,52 @@
+"""``farbus down``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from typing import Annotated
+
+import typer
+
+from farbus.cli import runtime
+from farbus.cli.commands.up import clean_up
+from farbus.cli.embedded import STOP_WITHIN_S
+from farbus.cli.options import command_app, examples
+from farbus.errors import ExitCode, TimedOut
+
+app = command_app()
+
+WITHIN_S = 3 * STOP_WITHIN_S
+"""Agents and scheduler stop one after the other, each within its own limit."""
+
+
+@app.command(epilog=examples("farbus down"))
+def down(
+    force: Annotated[bool, typer.Option("--force", help="Kill it: for one that does not stop.")] = False,
+) -> int:
+    """Stop your `farbus up`, in the background or in another terminal, and all that runs in it."""
+    directory = runtime.runtime_directory()
+    if directory.exists():
+        runtime.check_private(directory)
+    pid = runtime.lock_holder(directory)
+    if pid is None:
+        typer.echo("no farbus up of yours runs")
+        return int(ExitCode.OK)
+    with contextlib.suppress(ProcessLookupError):
+        process = os.pidfd_open(pid)
+        try:
+            # It may have ended, and its number gone to somebody else, before the descriptor was opened.
+            if runtime.lock_holder(directory) == pid:
+                signal.pidfd_send_signal(process, signal.SIGKILL if force else signal.SIGTERM)
+                ended = select.select([process], [], [], WITHIN_S)[0]
+                if not ended:
+                    raise TimedOut(f"farbus up (pid {pid}) still runs after {WITHIN_S:g} s", hint="farbus down --force")
+        finally:
+            os.close(process)
+    if force:
+        with runtime.lock(directory):
+            clean_up(directory)
+    typer.echo("stopped")
+    return int(ExitCode.OK)

@@ -1,0 +1,52 @@
+"""``farbus scheduler``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from farbus.cli.daemons import read_settings, serve_daemon
+from farbus.cli.options import CredentialsOption, command_app, examples
+
+app = command_app()
+
+DEFAULT_PORT = 7411
+
+
+@app.command(
+    epilog=examples(
+        "farbus scheduler --credentials /etc/farbus/scheduler",
+        "farbus scheduler --listen 10.0.0.1:7411 --state /srv/farbus --credentials /etc/farbus/scheduler",
+        "farbus scheduler --config /etc/farbus/scheduler.toml",
+    )
+)
+def scheduler(
+    config: Annotated[
+        str, typer.Option("--config", "-c", metavar="FILE", help="Settings in TOML or JSON.", show_default=False)
+    ] = "",
+    listen: Annotated[
+        str,
+        typer.Option(
+            "--listen",
+            metavar="ADDRESS:PORT",
+            help=f"Where to serve.  [default: 0.0.0.0:{DEFAULT_PORT}]",
+            show_default=False,
+        ),
+    ] = "",
+    state: Annotated[
+        str,
+        typer.Option(
+            "--state",
+            metavar="DIR",
+            help="Ledger and queue.  [default: /var/lib/farbus/scheduler]",
+            show_default=False,
+        ),
+    ] = "",
+    credentials: CredentialsOption = "",
+) -> int:
+    """Serve the cluster's scheduler, until it is stopped."""
+    settings = read_settings(config, {"listen": listen, "state": state}, credentials=credentials)
+    settings.setdefault("listen", f"0.0.0.0:{DEFAULT_PORT}")
+    settings.setdefault("state", "/var/lib/farbus/scheduler")
+    return serve_daemon("scheduler", "SchedulerConfig", settings, source=config or "farbus scheduler")

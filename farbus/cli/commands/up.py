@@ -1,0 +1,207 @@
+"""``farbus up``: a whole cluster on this machine, in one command."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+import farbus
+from farbus.cli import embedded, runtime
+from farbus.cli.embedded import DEFAULT_NODES, EmbeddedCluster, Plan, describe_gpus, parse_nodes, remove_leftovers
+from farbus.cli.following import say
+from farbus.cli.options import command_app, examples
+from farbus.errors import ExitCode, FarbusError, InvalidInput, TimedOut
+from farbus.linux.children import process_exists, start_detached
+from farbus.model.device import DeviceKind
+from farbus.model.node import NodeStatus
+from farbus.model.quantity import parse_bytes
+
+app = command_app()
+
+
+@app.command(
+    epilog=examples(
+        "farbus up                                  three nodes, until Ctrl-C",
+        "farbus up --detach                         in the background, until farbus down",
+        "farbus up --nodes head:0,big:4,small:1     other nodes: name and number of GPUs",
+        "",
+        "While it runs, other commands of yours find it by themselves.",
+    )
+)
+def up(
+    nodes: Annotated[
+        str, typer.Option("--nodes", metavar="NAME:GPUS,...", help="The nodes and how many software GPUs each has.")
+    ] = DEFAULT_NODES,
+    gpu_memory: Annotated[str, typer.Option("--gpu-memory", metavar="SIZE", help="Memory of each GPU.")] = "1GiB",
+    physical: Annotated[
+        str,
+        typer.Option(
+            "--physical", metavar="NODE", help="Let this node offer the machine's own devices.", show_default=False
+        ),
+    ] = "",
+    state: Annotated[
+        str,
+        typer.Option(
+            "--state",
+            metavar="DIR",
+            help="Keep ledger, authority and logs here.  [default: nothing is kept]",
+            show_default=False,
+        ),
+    ] = "",
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once it is ready; stop it by farbus down.")] = (
+        False
+    ),
+) -> int:
+    """Start a whole cluster on this machine.
+
+    One scheduler and one agent for each node, every one a process of its own,
+    with an authority made for them.  Where the machine has no GPU, software
+    GPUs stand in: they execute CUDA programs on the processor.
+    """
+    plan = Plan(
+        nodes=parse_nodes(nodes),
+        gpu_memory_bytes=_read_gpu_memory(gpu_memory),
+        physical_node=_check_node(physical, nodes),
+    )
+    directory = runtime.open_runtime_directory()
+    if detach:
+        return _detach(directory, [f"--nodes={nodes}", f"--gpu-memory={gpu_memory}", f"--physical={physical}"], state)
+    with runtime.lock(directory):
+        return asyncio.run(_serve(plan, directory, Path(state).resolve() if state else None))
+
+
+def _read_gpu_memory(text: str) -> int:
+    size = parse_bytes(text, what="--gpu-memory")
+    if size < 2**24:
+        raise InvalidInput(f"--gpu-memory {text}: too little for any program", hint="use at least 16MiB")
+    return size
+
+
+def _check_node(name: str, nodes: str) -> str:
+    names = [node.name for node in parse_nodes(nodes)]
+    if name and name not in names:
+        raise InvalidInput(f"--physical {name}: no such node", hint=f"one of {', '.join(names)}")
+    return name
+
+
+async def _serve(plan: Plan, directory: Path, chosen_state: Path | None) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stop.set)
+    clean_up(directory)
+    state = chosen_state or directory / "up" / "state"
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"--state {state}: {error.strerror}", hint="choose another directory") from error
+    cluster = EmbeddedCluster(plan, state=state, sockets=directory / "up" / "sockets", tell=say)
+    started = time.monotonic()
+    try:
+        starting = asyncio.create_task(cluster.start(), name="start")
+        stopping = asyncio.create_task(stop.wait(), name="stop")
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await starting
+            return 128 + signal.SIGINT
+        nodes = starting.result()
+        runtime.publish(directory, cluster.describe(_software_gpus(nodes)))
+        _welcome(plan, cluster, time.monotonic() - started)
+        serving = asyncio.create_task(cluster.serve(), name="serve")
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        serving.cancel()
+        say("stopping")
+        return int(ExitCode.OK)
+    finally:
+        await cluster.stop()
+        clean_up(directory)
+
+
+def _software_gpus(nodes: tuple[NodeStatus, ...]) -> tuple[str, ...]:
+    return tuple(
+        device.id
+        for status in nodes
+        for device in status.node.devices
+        if device.software and device.kind is DeviceKind.GPU
+    )
+
+
+def clean_up(directory: Path) -> None:
+    """Remove what this ``farbus up``, or an earlier one that was killed, has made; not a state that was chosen."""
+    previous = runtime.read_published(directory)
+    remove_leftovers(
+        directory=directory / "up",
+        state=Path(previous.state) if previous else None,
+        devices=previous.devices if previous else (),
+    )
+    with contextlib.suppress(FileNotFoundError):
+        (directory / "up.json").unlink()
+
+
+def _welcome(plan: Plan, cluster: EmbeddedCluster, seconds: float) -> None:
+    default = plan.default_node
+    lines = [f"cluster ready after {seconds:.1f} s: scheduler at {cluster.server}"]
+    width = max(len(node.name) for node in plan.nodes)
+    for node in plan.nodes:
+        here = "   <- commands run here" if node.name == default else ""
+        lines.append(f"  {node.name:<{width}}  {describe_gpus(plan, node)}{here}")
+    lines += [
+        "",
+        "Try, in another terminal:",
+        "  farbus nodes                          what is there",
+        "  farbus run --gpus 1 -- ./program      a CUDA program, with a GPU of another node",
+        "  farbus submit --gpus 1 -- ./program   the same, as a job",
+        "  farbus demo                           a guided tour",
+        "",
+        f"Logs: {cluster.state / 'logs'}",
+        "Stop it with Ctrl-C, or farbus down.",
+    ]
+    typer.echo("\n".join(lines))
+    sys.stdout.flush()
+
+
+def _detach(directory: Path, options: list[str], state: str) -> int:
+    """Start another ``farbus up`` in the background, and wait until it is ready."""
+    with runtime.lock(directory):
+        # Nobody else runs; let go, so that the other one can take it.
+        clean_up(directory)
+    environment = dict(os.environ)
+    root = str(Path(farbus.__file__).resolve().parent.parent)
+    environment["PYTHONPATH"] = ":".join(filter(None, [root, environment.get("PYTHONPATH", "")]))
+    if state:
+        options = [*options, f"--state={Path(state).resolve()}"]
+    with tempfile.TemporaryFile("w+", errors="replace") as said:
+        arguments = [sys.executable, "-P", "-m", "farbus.cli", "up", *options]
+        pid = start_detached(arguments, environment=environment, output=said.fileno())
+        try:
+            _wait_for(pid, said)
+        except KeyboardInterrupt:
+            os.kill(pid, signal.SIGTERM)
+            raise
+        said.seek(0)
+        typer.echo(said.read().replace("Ctrl-C, or farbus down", "farbus down"), nl=False)
+    return int(ExitCode.OK)
+
+
+def _wait_for(pid: int, said: TextIO) -> None:
+    deadline = time.monotonic() + embedded.READY_WITHIN_S + embedded.STOP_WITHIN_S
+    while runtime.find_running_cluster() is None:
+        if not process_exists(pid):
+            said.seek(0)
+            words = said.read().strip().splitlines()
+            raise FarbusError((words[-1] if words else "farbus up ended without a word").removeprefix("farbus: "))
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGTERM)
+            raise TimedOut("the cluster is not ready", hint="try farbus up without --detach")
+        time.sleep(embedded.LOOK_EVERY_S)

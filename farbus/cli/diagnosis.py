@@ -1,0 +1,193 @@
+"""The checks of ``farbus doctor``: what is wrong with this machine, and what to do about it."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import importlib.util
+import sys
+from collections.abc import Iterator
+
+import farbus
+from farbus.api.authority import Credentials
+from farbus.cli.connection import Target, ask, find_credentials, find_target
+from farbus.cli.runtime import find_running_cluster
+from farbus.cli.toolchain import find_toolchain
+from farbus.errors import FarbusError
+from farbus.linux.diagnosis import KernelFactsReader
+from farbus.model.quantity import format_bytes
+from farbus.model.value import Value
+
+WARN_DAYS = 30
+"""A certificate that has fewer days left is worth a warning."""
+
+LEAST_SHARED_MEMORY = 16 * 2**20
+
+LATER_MODULES = {
+    "nvme-tcp": "use NVMe drives of other nodes over TCP",
+    "nvmet-tcp": "offer NVMe drives to other nodes over TCP",
+    "nvme-rdma": "use NVMe drives of other nodes over RDMA",
+    "pciehp": "PCIe hot-plug",
+}
+
+
+class Verdict(enum.StrEnum):
+    """How a check came out; only ``broken`` makes ``farbus doctor`` fail."""
+
+    OK = "ok"
+    NOTE = "note"
+    WARNING = "warning"
+    BROKEN = "broken"
+
+
+class Finding(Value, frozen=True, kw_only=True):
+    """One check."""
+
+    check: str
+    verdict: Verdict
+    found: str
+    cure: str = ""
+
+
+def examine(*, socket: str = "", server: str = "", credentials: str = "") -> Iterator[Finding]:
+    """Yield the findings one by one, those that need nothing first."""
+    yield _python()
+    yield from _native_parts()
+    yield _nvcc()
+    facts = KernelFactsReader().read()
+    yield _shared_memory(facts.shared_memory_bytes)
+    if facts.nvidia_driver:
+        yield _ok("nvidia driver", f"version {facts.nvidia_driver}")
+    else:
+        yield _note("nvidia driver", "none: this node has no NVIDIA GPU of its own", "software GPUs need none")
+    yield _cgroups(facts.cgroup_version, facts.cgroup_writable)
+    yield from _modules()
+    yield from _cluster(socket, server, credentials)
+
+
+def _ok(check: str, found: str) -> Finding:
+    return Finding(check=check, verdict=Verdict.OK, found=found)
+
+
+def _note(check: str, found: str, cure: str = "") -> Finding:
+    return Finding(check=check, verdict=Verdict.NOTE, found=found, cure=cure)
+
+
+def _broken(check: str, error: FarbusError) -> Finding:
+    return Finding(check=check, verdict=Verdict.BROKEN, found=error.message, cure=error.hint)
+
+
+def _python() -> Finding:
+    # Older versions fail at the first import: a check of 3.11 could not run on them.
+    version = ".".join(map(str, sys.version_info[:3]))
+    return _ok("python", f"version {version}, farbus {farbus.__version__}")
+
+
+NATIVE_MODULES = {"remoting server": "farbus.remoting._server", "remoting client": "farbus.remoting._client"}
+
+
+def _native_parts() -> Iterator[Finding]:
+    for what, module in NATIVE_MODULES.items():
+        if importlib.util.find_spec(module) is None:
+            yield Finding(check=what, verdict=Verdict.BROKEN, found=f"{module} is not built", cure="make build")
+        else:
+            yield _ok(what, f"{module} is built")
+
+
+def _nvcc() -> Finding:
+    try:
+        toolchain = find_toolchain()
+    except FarbusError as error:
+        return Finding(
+            check="nvcc", verdict=Verdict.WARNING, found=f"{error.message}: CUDA programs can't be compiled here",
+            cure=error.hint,
+        )  # fmt: skip
+    return _ok("nvcc", f"{toolchain.nvcc}, version {toolchain.version}")
+
+
+def _shared_memory(free_bytes: int) -> Finding:
+    if free_bytes < LEAST_SHARED_MEMORY:
+        return Finding(
+            check="shared memory",
+            verdict=Verdict.WARNING,
+            found=f"{format_bytes(free_bytes)} in /dev/shm: software GPUs keep their accounts there",
+            cure="make room, or mount it larger (docker run --shm-size)",
+        )
+    return _ok("shared memory", f"{format_bytes(free_bytes)} free")
+
+
+def _cgroups(version: int, writable: bool) -> Finding:
+    if version == 2 and writable:
+        return _ok("cgroups", "version 2, writable")
+    found = {2: "version 2, read-only for this user", 1: "version 1"}.get(version, "none")
+    return _note(
+        "cgroups", f"{found}: tasks get no cgroup of their own", "run the agent as root under cgroup version 2"
+    )
+
+
+def _modules() -> Iterator[Finding]:
+    reader = KernelFactsReader()
+    there = [name for name in LATER_MODULES if reader.has_module(name)]
+    missing = [f"{name} ({purpose})" for name, purpose in LATER_MODULES.items() if name not in there]
+    if there:
+        yield _ok("kernel modules", ", ".join(there))
+    if missing:
+        yield _note("kernel modules", f"not there: {', '.join(missing)}", "not needed for GPUs by remoting")
+
+
+def _cluster(socket: str, server: str, credentials: str) -> Iterator[Finding]:
+    try:
+        target = find_target(socket=socket, server=server, credentials=credentials)
+    except FarbusError as error:
+        if socket or server:
+            yield _broken("cluster", error)
+        else:
+            yield _note("cluster", "none runs here", "start one with farbus up, or farbus agent")
+        return
+    if target.server or find_running_cluster() is not None:
+        yield from _certificate(target)
+    yield from _reach(target)
+
+
+def _certificate(target: Target) -> Iterator[Finding]:
+    running = find_running_cluster()
+    directory = target.credentials or (running.credentials if running else "")
+    if not directory:
+        return
+    try:
+        files: Credentials = find_credentials(directory)
+        identity, expires_at = files.identity(), files.expires_at()
+    except FarbusError as error:
+        yield _broken("certificate", error)
+        return
+    left = (expires_at - datetime.datetime.now(datetime.UTC)).days
+    found = f"{identity.role} {identity.name}, valid for {left} more days"
+    if left < WARN_DAYS:
+        yield Finding(
+            check="certificate", verdict=Verdict.WARNING, found=found, cure="issue a new one with farbus ca issue"
+        )
+    else:
+        yield _ok("certificate", found)
+
+
+def _reach(target: Target) -> Iterator[Finding]:
+    try:
+        info = ask(target, lambda client: client.cluster_info())
+    except FarbusError as error:
+        yield _broken("scheduler" if target.server else "agent", error)
+        return
+    if target.socket:
+        yield _ok("agent", f"{target.name} answers: node {info.node}, version {info.agent_version}")
+    if info.scheduler_error:
+        yield Finding(
+            check="scheduler",
+            verdict=Verdict.BROKEN,
+            found=info.scheduler_error,
+            cure="start it, or correct the agent's --scheduler",
+        )
+        return
+    yield _ok(
+        "scheduler",
+        f"version {info.scheduler_version}, {info.nodes} nodes, "
+        f"{info.jobs_running} jobs running, {info.jobs_queued} waiting",
+    )
