@@ -1,0 +1,131 @@
+// Bitonic sort (Batcher, 1968): steps that stay within a block run in shared memory, the wider
+// ones as one compare-and-exchange launch each.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#define FAIL(...) (std::printf("FAIL bitonic_sort " __VA_ARGS__), std::puts(""), std::exit(1))
+
+#define CUDA(call)                                                                 \
+	do {                                                                       \
+		if (const cudaError_t error = (call))                              \
+			FAIL("%s: %s", #call, cudaGetErrorString(error));          \
+	} while (0)
+
+/// The N of `--size N`, or `size`; ends the program when N is not from `least` to `most`.
+static long size_option(int argc, char **argv, long size, long least, long most)
+{
+	if (argc == 1)
+		return size;
+	if (argc != 3 || std::strcmp(argv[1], "--size"))
+		FAIL("does not know its arguments; usage: %s [--size N]", argv[0]);
+	char *end;
+	size = std::strtol(argv[2], &end, 10);
+	if (*end || end == argv[2] || size < least || size > most)
+		FAIL("--size %s: N must be from %ld to %ld", argv[2], least, most);
+	return size;
+}
+
+template <typename T> static T *device_array(size_t count)
+{
+	T *array = nullptr;
+	CUDA(cudaMalloc(&array, count * sizeof(T)));
+	return array;
+}
+
+template <typename T> static T *to_device(const std::vector<T> &values)
+{
+	T *array = device_array<T>(values.size());
+	CUDA(cudaMemcpy(array, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+	return array;
+}
+
+template <typename T> static std::vector<T> to_host(const T *array, size_t count)
+{
+	std::vector<T> values(count);
+	CUDA(cudaMemcpy(values.data(), array, count * sizeof(T), cudaMemcpyDeviceToHost));
+	return values;
+}
+
+/// A bijective mix of 32 bits (two rounds of xorshift and multiply): our random numbers.
+__host__ __device__ static inline uint32_t hash(uint32_t x)
+{
+	x = (x ^ (x >> 16)) * 0x7feb352du;
+	x = (x ^ (x >> 15)) * 0x846ca68bu;
+	return x ^ (x >> 16);
+}
+
+static const int THREADS = 256;
+static const int TILE = 2 * THREADS;
+
+__device__ static void order(int &a, int &b, bool ascending)
+{
+	if ((a > b) == ascending) {
+		const int kept = a;
+		a = b;
+		b = kept;
+	}
+}
+
+/// Index of the left partner of pair `pair` when partners lie `stride` apart.
+__device__ static int left_of(int pair, int stride)
+{
+	return pair / stride * 2 * stride + pair % stride;
+}
+
+__global__ void sort_tiles(int *values, int first_run, int last_run)
+{
+	__shared__ int tile[TILE];
+	const int base = blockIdx.x * TILE;
+	tile[threadIdx.x] = values[base + threadIdx.x];
+	tile[threadIdx.x + THREADS] = values[base + threadIdx.x + THREADS];
+	for (int run = first_run; run <= last_run; run *= 2)
+		for (int stride = min(run, TILE) / 2; stride > 0; stride /= 2) {
+			__syncthreads();
+			const int left = left_of(threadIdx.x, stride);
+			order(tile[left], tile[left + stride], ((base + left) & run) == 0);
+		}
+	__syncthreads();
+	values[base + threadIdx.x] = tile[threadIdx.x];
+	values[base + threadIdx.x + THREADS] = tile[threadIdx.x + THREADS];
+}
+
+__global__ void exchange(int *values, int run, int stride)
+{
+	const int left = left_of(blockIdx.x * THREADS + threadIdx.x, stride);
+	order(values[left], values[left + stride], (left & run) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	const int count = size_option(argc, argv, 10000, 1, 1 << 26);
+	int padded = TILE;
+	while (padded < count)
+		padded *= 2;
+	std::vector<int> values(padded, INT32_MAX);
+	for (int i = 0; i < count; i++)
+		values[i] = static_cast<int>(hash(i));
+	int *device_values = to_device(values);
+
+	sort_tiles<<<padded / TILE, THREADS>>>(device_values, 2, TILE);
+	CUDA(cudaGetLastError());
+	for (int run = 2 * TILE; run <= padded; run *= 2) {
+		for (int stride = run / 2; stride >= TILE; stride /= 2) {
+			exchange<<<padded / TILE, THREADS>>>(device_values, run, stride);
+			CUDA(cudaGetLastError());
+		}
+		sort_tiles<<<padded / TILE, THREADS>>>(device_values, run, run);
+		CUDA(cudaGetLastError());
+	}
+
+	const std::vector<int> sorted = to_host(device_values, padded);
+	std::sort(values.begin(), values.end());
+	for (int i = 0; i < padded; i++)
+		if (sorted[i] != values[i])
+			FAIL("element %d: %d instead of %d", i, sorted[i], values[i]);
+	CUDA(cudaFree(device_values));
+	std::printf("ok bitonic_sort of %d numbers, padded to %d\n", count, padded);
+}

@@ -1,0 +1,151 @@
+// Shortest paths of all pairs, blocked Floyd-Warshall: the diagonal tile, then its row and
+// column, then the rest (Venkataraman, Sahni and Mukhopadhyaya, 2003).
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#define FAIL(...) (std::printf("FAIL floyd_warshall " __VA_ARGS__), std::puts(""), std::exit(1))
+
+#define CUDA(call)                                                                 \
+	do {                                                                       \
+		if (const cudaError_t error = (call))                              \
+			FAIL("%s: %s", #call, cudaGetErrorString(error));          \
+	} while (0)
+
+/// The N of `--size N`, or `size`; ends the program when N is not from `least` to `most`.
+static long size_option(int argc, char **argv, long size, long least, long most)
+{
+	if (argc == 1)
+		return size;
+	if (argc != 3 || std::strcmp(argv[1], "--size"))
+		FAIL("does not know its arguments; usage: %s [--size N]", argv[0]);
+	char *end;
+	size = std::strtol(argv[2], &end, 10);
+	if (*end || end == argv[2] || size < least || size > most)
+		FAIL("--size %s: N must be from %ld to %ld", argv[2], least, most);
+	return size;
+}
+
+template <typename T> static T *device_array(size_t count)
+{
+	T *array = nullptr;
+	CUDA(cudaMalloc(&array, count * sizeof(T)));
+	return array;
+}
+
+template <typename T> static T *to_device(const std::vector<T> &values)
+{
+	T *array = device_array<T>(values.size());
+	CUDA(cudaMemcpy(array, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+	return array;
+}
+
+template <typename T> static std::vector<T> to_host(const T *array, size_t count)
+{
+	std::vector<T> values(count);
+	CUDA(cudaMemcpy(values.data(), array, count * sizeof(T), cudaMemcpyDeviceToHost));
+	return values;
+}
+
+/// A bijective mix of 32 bits (two rounds of xorshift and multiply): our random numbers.
+__host__ __device__ static inline uint32_t hash(uint32_t x)
+{
+	x = (x ^ (x >> 16)) * 0x7feb352du;
+	x = (x ^ (x >> 15)) * 0x846ca68bu;
+	return x ^ (x >> 16);
+}
+
+static const int TILE = 16;
+static const int FAR = 1 << 28; // no path; two of them still fit an int
+
+__device__ static void relax(int (*to)[TILE], int (*left)[TILE], int (*right)[TILE])
+{
+	for (int k = 0; k < TILE; k++) {
+		__syncthreads();
+		to[threadIdx.y][threadIdx.x] =
+			min(to[threadIdx.y][threadIdx.x], left[threadIdx.y][k] + right[k][threadIdx.x]);
+	}
+}
+
+__global__ void diagonal(int *distance, int size, int step)
+{
+	__shared__ int tile[TILE][TILE];
+	int *cell = &distance[(step * TILE + threadIdx.y) * size + step * TILE + threadIdx.x];
+	tile[threadIdx.y][threadIdx.x] = *cell;
+	relax(tile, tile, tile);
+	*cell = tile[threadIdx.y][threadIdx.x];
+}
+
+__global__ void row_and_column(int *distance, int size, int step)
+{
+	__shared__ int tile[TILE][TILE], pivot[TILE][TILE];
+	if (blockIdx.x == step)
+		return;
+	const int tile_x = blockIdx.y ? step : blockIdx.x, tile_y = blockIdx.y ? blockIdx.x : step;
+	int *cell = &distance[(tile_y * TILE + threadIdx.y) * size + tile_x * TILE + threadIdx.x];
+	tile[threadIdx.y][threadIdx.x] = *cell;
+	pivot[threadIdx.y][threadIdx.x] = distance[(step * TILE + threadIdx.y) * size + step * TILE + threadIdx.x];
+	if (blockIdx.y)
+		relax(tile, tile, pivot);
+	else
+		relax(tile, pivot, tile);
+	*cell = tile[threadIdx.y][threadIdx.x];
+}
+
+__global__ void rest(int *distance, int size, int step)
+{
+	__shared__ int left[TILE][TILE], right[TILE][TILE];
+	if (blockIdx.x == step || blockIdx.y == step)
+		return;
+	const int x = blockIdx.x * TILE + threadIdx.x, y = blockIdx.y * TILE + threadIdx.y;
+	left[threadIdx.y][threadIdx.x] = distance[y * size + step * TILE + threadIdx.x];
+	right[threadIdx.y][threadIdx.x] = distance[(step * TILE + threadIdx.y) * size + x];
+	__syncthreads();
+	int shortest = distance[y * size + x];
+	for (int k = 0; k < TILE; k++)
+		shortest = min(shortest, left[threadIdx.y][k] + right[k][threadIdx.x]);
+	distance[y * size + x] = shortest;
+}
+
+int main(int argc, char **argv)
+{
+	const int asked = size_option(argc, argv, 100, 1, 8192);
+	const int tiles = (asked + TILE - 1) / TILE, size = tiles * TILE;
+	std::vector<int> distance(size * size, FAR);
+	for (int from = 0; from < size; from++) {
+		distance[from * size + from] = 0;
+		if (from < asked)
+			for (uint32_t k = 0; k < 4; k++) {
+				const int to = hash(from * 4 + k) % asked;
+				if (to != from)
+					distance[from * size + to] = 1 + hash(~(from * 4 + k)) % 100;
+			}
+	}
+	int *device_distance = to_device(distance);
+	const dim3 threads(TILE, TILE);
+	for (int step = 0; step < tiles; step++) {
+		diagonal<<<1, threads>>>(device_distance, size, step);
+		row_and_column<<<dim3(tiles, 2), threads>>>(device_distance, size, step);
+		rest<<<dim3(tiles, tiles), threads>>>(device_distance, size, step);
+		CUDA(cudaGetLastError());
+	}
+
+	const std::vector<int> result = to_host(device_distance, size * size);
+	for (int k = 0; k < size; k++)
+		for (int from = 0; from < size; from++)
+			for (int to = 0; to < size; to++) {
+				const int through = distance[from * size + k] + distance[k * size + to];
+				if (through < distance[from * size + to])
+					distance[from * size + to] = through;
+			}
+	long long sum = 0;
+	for (int i = 0; i < size * size; i++) {
+		if (result[i] != distance[i])
+			FAIL("from %d to %d: %d instead of %d", i / size, i % size, result[i], distance[i]);
+		sum += distance[i] < FAR ? distance[i] : 0;
+	}
+	CUDA(cudaFree(device_distance));
+	std::printf("ok floyd_warshall of %d nodes, distances sum to %lld\n", asked, sum);
+}
