@@ -1,0 +1,352 @@
+/* block.c - blocks of a grid on one thread: memory, turns of warps, errors. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "launch.h"
+
+/* While no helper has been called the turns are short, so that a long first
+ * block does not keep the others waiting. */
+#define FUEL_BEFORE_HELPERS 64
+#define SLOT_BYTES_KEPT ((size_t)1 << 30)	/* of address space, in an idle slot */
+
+/* ---- memory ---- */
+
+void slot_release(struct slot *slot)
+{
+	for (uint32_t k = 0; k < slot->warp_capacity; k++) {
+		struct frame *frame = slot->warps[k].owned_frames;
+
+		while (frame) {
+			struct frame *next = frame->next_owned;
+
+			free(frame);
+			frame = next;
+		}
+	}
+	if (slot->memory)
+		munmap(slot->memory, slot->memory_bytes);
+	free(slot->warps);
+	slot->memory = NULL;
+	slot->memory_bytes = 0;
+	slot->warps = NULL;
+	slot->warp_capacity = 0;
+	slot->prepared_function = NULL;
+}
+
+static bool reserve_warps(struct slot *slot, uint32_t count)
+{
+	struct warp *warps;
+
+	if (slot->warp_capacity >= count)
+		return true;
+	slot_release(slot);
+	warps = aligned_alloc(64, count * sizeof(*warps));
+	if (!warps)
+		return false;
+	memset(warps, 0, count * sizeof(*warps));
+	slot->warps = warps;
+	slot->warp_capacity = count;
+	return true;
+}
+
+static bool reserve_memory(struct slot *slot, size_t bytes)
+{
+	char *memory;
+
+	if (slot->memory_bytes >= bytes && slot->memory_bytes <= SLOT_BYTES_KEPT)
+		return true;
+	if (slot->memory)
+		munmap(slot->memory, slot->memory_bytes);
+	slot->memory = NULL;
+	slot->memory_bytes = 0;
+	/* Reserved only: a kernel touches what it uses of its stacks. */
+	memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (memory == MAP_FAILED)
+		return false;
+	slot->memory = memory;
+	slot->memory_bytes = bytes;
+	return true;
+}
+
+static bool is_prepared(const struct slot *slot, const struct launch *launch)
+{
+	return slot->prepared_function == launch->function &&
+	       slot->prepared_generation == launch->function->module->generation &&
+	       slot->prepared_shared_bytes == launch->shared_bytes &&
+	       slot->prepared_local_stride == launch->local_stride &&
+	       slot->prepared_register_bytes == launch->register_bytes &&
+	       !memcmp(slot->prepared_block, launch->request->block, sizeof(slot->prepared_block));
+}
+
+static void set_thread_indices(struct warp *warp, const uint32_t block[3])
+{
+	for (unsigned lane = 0; lane < WARP_LANES; lane++) {
+		uint32_t thread = warp->index * WARP_LANES + lane;
+
+		warp->thread_index[0][lane] = thread % block[0];
+		warp->thread_index[1][lane] = thread / block[0] % block[1];
+		warp->thread_index[2][lane] = thread / (block[0] * block[1]);
+	}
+}
+
+static void lay_out(struct slot *slot, const struct launch *launch, size_t shared_room,
+		    size_t warp_room)
+{
+	struct block *block = &slot->block;
+
+	block->shared = slot->memory;
+	for (uint32_t k = 0; k < launch->warps_per_block; k++) {
+		struct warp *warp = &slot->warps[k];
+
+		warp->index = k;
+		warp->block = block;
+		warp->shared = block->shared;
+		warp->shared_bytes = launch->shared_bytes;
+		warp->alignment_checked = pool_options.strict ? ~0u : 0;
+		warp->register_base = slot->memory + shared_room + k * warp_room;
+		warp->register_bytes = launch->register_bytes;
+		warp->local = warp->register_base + launch->register_bytes;
+		warp->local_stride = launch->local_stride;
+		frame_set_constants(launch->function, warp->register_base, ~0u);
+		set_thread_indices(warp, launch->request->block);
+	}
+	slot->prepared_function = launch->function;
+	slot->prepared_generation = launch->function->module->generation;
+	slot->prepared_shared_bytes = launch->shared_bytes;
+	slot->prepared_local_stride = launch->local_stride;
+	slot->prepared_register_bytes = launch->register_bytes;
+	memcpy(slot->prepared_block, launch->request->block, sizeof(slot->prepared_block));
+}
+
+enum engine_status slot_prepare(struct slot *slot, const struct launch *launch,
+				struct engine_diagnostic *why)
+{
+	size_t shared_room = ((size_t)launch->shared_bytes + 4095) & ~(size_t)4095;
+	size_t warp_room = launch->register_bytes + (size_t)launch->local_stride * WARP_LANES;
+	size_t total = shared_room + launch->warps_per_block * warp_room + 4096;
+	struct block *block = &slot->block;
+
+	if (!is_prepared(slot, launch)) {
+		slot->prepared_function = NULL;
+		if (!reserve_warps(slot, launch->warps_per_block) || !reserve_memory(slot, total)) {
+			snprintf(why->text, sizeof(why->text),
+				 "launch %s: no memory for a block (%zu bytes)",
+				 launch->function->name, total);
+			return ENGINE_NO_MEMORY;
+		}
+		lay_out(slot, launch, shared_room, warp_room);
+	}
+	block->warps = slot->warps;
+	block->warp_count = launch->warps_per_block;
+	block->shared_bytes = launch->shared_bytes;
+	block->dynamic_offset = launch->dynamic_offset;
+	block->launch = (struct launch *)launch;
+	block->slot = slot;
+	for (uint32_t k = 0; k < block->warp_count; k++)
+		slot->warps[k].parameters = launch->request->params;
+	return ENGINE_OK;
+}
+
+/* ---- running ---- */
+
+static void block_start(struct block *block, const struct launch *launch, uint64_t linear_index)
+{
+	const uint32_t *grid = launch->request->grid;
+	uint32_t threads = launch->threads_per_block;
+
+	block->linear_index = linear_index;
+	block->index[0] = (uint32_t)(linear_index % grid[0]);
+	block->index[1] = (uint32_t)(linear_index / grid[0] % grid[1]);
+	block->index[2] = (uint32_t)(linear_index / ((uint64_t)grid[0] * grid[1]));
+	block->live = threads;
+	block->barriers_in_use = 0;
+	memset(block->barriers, 0, sizeof(block->barriers));
+	for (uint32_t k = 0; k < block->warp_count; k++) {
+		uint32_t rest = threads - k * WARP_LANES;
+
+		warp_start(&block->warps[k], launch->function,
+			   rest >= WARP_LANES ? ~0u : (1u << rest) - 1);
+	}
+}
+
+/* Whether the launch is to end early; sets its status when it is the first to say so. */
+static bool must_stop(struct launch *launch, const struct block *block)
+{
+	const struct engine_launch *request = launch->request;
+	struct engine_diagnostic why;
+
+	if (atomic_load_explicit(&launch->status, memory_order_relaxed) != ENGINE_OK)
+		return true;
+	if (request->cancel && *request->cancel) {
+		snprintf(why.text, sizeof(why.text), "%s was cancelled", launch->function->name);
+		pool_fail(launch, ENGINE_CANCELLED, &why);
+		return true;
+	}
+	if (launch->deadline_ns && clock_monotonic_ns() > launch->deadline_ns) {
+		snprintf(why.text, sizeof(why.text),
+			 "%s ran longer than %llu ms; last in block (%u,%u,%u)",
+			 launch->function->name,
+			 (unsigned long long)(request->timeout_ns / 1000000), block->index[0],
+			 block->index[1], block->index[2]);
+		pool_fail(launch, ENGINE_TIMEOUT, &why);
+		return true;
+	}
+	return false;
+}
+
+static void call_helpers_when_due(struct slot *slot, struct launch *launch)
+{
+	if (!slot->helpers_due || time_stamp_counter() < slot->helpers_due)
+		return;
+	slot->helpers_due = 0;
+	/* The helpers' queue is under a mutex: no unwinding out of it. */
+	fault_disarm();
+	pool_call_helpers(launch);
+	fault_arm(slot);
+}
+
+enum step_result { STEP_DONE, STEP_AGAIN, STEP_STOP };
+
+/* One turn for every warp that can run. */
+static enum step_result block_step(struct slot *driver, struct block *block,
+				   void (*run)(struct warp *warp))
+{
+	bool progress = false;
+
+	for (uint32_t k = 0; k < block->warp_count; k++) {
+		struct warp *warp = &block->warps[k];
+
+		if (!warp->live || !warp_is_ready(warp))
+			continue;
+		progress = true;
+		warp->fuel = driver->helpers_due ? FUEL_BEFORE_HELPERS : WARP_FUEL;
+		driver->running = warp;
+		run(warp);
+		if (warp->preempted) {
+			warp->preempted = false;
+			if (must_stop(block->launch, block))
+				return STEP_STOP;
+		}
+		if (driver->helpers_due)
+			call_helpers_when_due(driver, block->launch);
+	}
+	if (!block->live)
+		return STEP_DONE;
+	if (!progress) {
+		for (uint32_t k = 0; k < block->warp_count; k++)
+			if (block->warps[k].live)
+				warp_fail(&block->warps[k], ENGINE_LAUNCH_FAILED,
+					  "barrier deadlock: %u threads wait", block->live);
+	}
+	return STEP_AGAIN;
+}
+
+static void report(struct slot *slot, struct launch *launch, struct block *block)
+{
+	const char *name = launch->function->name;
+
+	if (slot->status == ENGINE_ILLEGAL_ADDRESS && slot->fault_address != UINTPTR_MAX) {
+		const struct instruction *ip = NULL;
+
+		/* Every access notes where it is before it touches memory. */
+		if (slot->running)
+			ip = slot->running->ip;
+		snprintf(slot->why.text, sizeof(slot->why.text),
+			 "illegal address %#zx in %s block (%u,%u,%u), PTX line %u",
+			 (size_t)slot->fault_address, name, block->index[0], block->index[1],
+			 block->index[2], ip ? ip->line : 0);
+	}
+	for (uint32_t k = 0; k < block->warp_count; k++)
+		warp_reclaim_frames(&block->warps[k]);
+	pool_fail(launch, slot->status, &slot->why);
+}
+
+void block_run_all(struct slot *slot, struct launch *launch)
+{
+	void (*run)(struct warp *warp) = isa_selected()->run;
+	struct block *block = &slot->block;
+
+	slot->fault_address = UINTPTR_MAX;
+	if (_setjmp(slot->recover)) {
+		fault_disarm();
+		report(slot, launch, block);
+		/* Registers and stacks are as the fault left them; constants are not
+		 * written by kernels, so the next block may start from here. */
+		return;
+	}
+	fault_arm(slot);
+	for (;;) {
+		uint64_t index = atomic_fetch_add_explicit(&launch->next_block, 1,
+							   memory_order_relaxed);
+		enum step_result result;
+
+		if (index >= launch->block_total || must_stop(launch, block))
+			break;
+		block_start(block, launch, index);
+		do
+			result = block_step(slot, block, run);
+		while (result == STEP_AGAIN);
+		if (result == STEP_STOP)
+			break;
+	}
+	fault_disarm();
+}
+
+void block_run_cooperative(struct slot *slot, struct launch *launch)
+{
+	void (*run)(struct warp *warp) = isa_selected()->run;
+	uint64_t total = launch->block_total, left = total;
+	struct engine_diagnostic why;
+	struct slot *slots;
+	enum engine_status status = ENGINE_OK;
+
+	slots = calloc(total, sizeof(*slots));
+	if (!slots) {
+		snprintf(why.text, sizeof(why.text), "launch %s: no memory for %llu blocks",
+			 launch->function->name, (unsigned long long)total);
+		pool_fail(launch, ENGINE_NO_MEMORY, &why);
+		return;
+	}
+	for (uint64_t k = 0; k < total && status == ENGINE_OK; k++) {
+		status = slot_prepare(&slots[k], launch, &why);
+		slots[k].block.slot = slot;	/* errors unwind to the driving slot */
+	}
+	if (status != ENGINE_OK) {
+		pool_fail(launch, status, &why);
+		goto out;
+	}
+	slot->fault_address = UINTPTR_MAX;
+	slot->helpers_due = 0;
+	if (_setjmp(slot->recover)) {
+		fault_disarm();
+		report(slot, launch, slot->running ? slot->running->block : &slots[0].block);
+		goto out;
+	}
+	fault_arm(slot);
+	for (uint64_t k = 0; k < total; k++)
+		block_start(&slots[k].block, launch, k);
+	while (left) {
+		for (uint64_t k = 0; k < total; k++) {
+			enum step_result result;
+
+			if (!slots[k].block.live)
+				continue;
+			result = block_step(slot, &slots[k].block, run);
+			if (result == STEP_DONE)
+				left--;
+			if (result == STEP_STOP || must_stop(launch, &slots[k].block)) {
+				left = 0;
+				break;
+			}
+		}
+	}
+	fault_disarm();
+out:
+	for (uint64_t k = 0; k < total; k++)
+		slot_release(&slots[k]);
+	free(slots);
+}

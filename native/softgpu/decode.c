@@ -1,0 +1,551 @@
+/* decode.c - a function's body, statement by statement. */
+#include "decode.h"
+
+#include <stdio.h>
+
+#define LOCAL_BYTES_MAX (16u << 20)
+
+/* ---- binding by the form's operand list ---- */
+
+/* Modifiers that change nothing for an engine that executes one instruction
+ * after the other for all lanes of a warp, with coherent memory. */
+static bool modifier_is_silent(const struct modifier *modifier)
+{
+	static const char *const silent[] = { "uni", "sync", "aligned", "rn" };
+
+	for (size_t k = 0; k < sizeof(silent) / sizeof(silent[0]); k++) {
+		if (strlen(silent[k]) == modifier->length &&
+		    !memcmp(silent[k], modifier->text, modifier->length))
+			return true;
+	}
+	return false;
+}
+
+static const struct form *find_form(struct decoder *decoder, bool with_saturation)
+{
+	const struct statement *statement = decoder->statement;
+	char name[96];
+	size_t used = strlen(statement->opcode);
+
+	memcpy(name, statement->opcode, used);
+	for (unsigned k = 0; k < statement->modifier_count; k++) {
+		const struct modifier *modifier = &statement->modifiers[k];
+
+		if (modifier_is_silent(modifier))
+			continue;
+		if (!with_saturation && modifier->length == 3 && !memcmp(modifier->text, "sat", 3))
+			continue;
+		if (used + 1 + modifier->length >= sizeof(name))
+			return NULL;
+		name[used++] = '.';
+		memcpy(name + used, modifier->text, modifier->length);
+		used += modifier->length;
+	}
+	return form_find(name, used);
+}
+
+const struct form *decode_find_form(struct decoder *decoder)
+{
+	return find_form(decoder, true);
+}
+
+static int32_t *binding_field(struct instruction *instruction, char letter)
+{
+	switch (letter) {
+	case 'a': return &instruction->a;
+	case 'b': return &instruction->b;
+	case 'c': return &instruction->c;
+	case 'x': return &instruction->x;
+	case 'y': return &instruction->y;
+	default: return &instruction->dst;
+	}
+}
+
+/* See struct form for the language of `operands`. */
+static void bind(struct decoder *decoder, const struct form *form, struct instruction *draft)
+{
+	struct statement *statement = decoder->statement;
+	const char *word = form->operands;
+	unsigned at = 0;
+
+	for (; *word; at++) {
+		const struct operand *operand = &statement->operands[at];
+		unsigned bytes = word[1] == 'p' ? 0 : (unsigned)(word[1] - '0');
+		bool optional = false;
+
+		if (at >= statement->operand_count) {
+			/* shfl and vote before PTX 6.0 had no member mask */
+			optional = true;
+			if (word[0] != 'y')
+				decode_unsupported(decoder, "too few operands");
+		}
+		if (optional) {
+			draft->y = decode_constant(decoder, 4, 0xffffffffu);
+		} else if (word[0] == 'd') {
+			draft->dst = decode_destination(decoder, operand, bytes);
+		} else if (word[0] == 'i') {
+			if (operand->kind != OPERAND_INTEGER)
+				decode_unsupported(decoder, "a constant operand is needed");
+			if (word[1] == 'x')
+				draft->x = (int32_t)operand->value;
+			else
+				draft->imm = (int64_t)operand->value;
+		} else if (word[0] == 'k') {
+			if (form->run_immediate && decode_is_constant(operand)) {
+				draft->imm = (int64_t)decode_literal(operand, bytes);
+				draft->run = form->run_immediate;
+			} else {
+				draft->b = decode_source(decoder, operand, bytes);
+			}
+		} else {
+			*binding_field(draft, word[0]) =
+				bytes ? decode_source(decoder, operand, bytes)
+				      : decode_predicate_source(decoder, operand);
+		}
+		word += 2;
+		word += *word == ' ';
+	}
+	if (at < statement->operand_count)
+		decode_unsupported(decoder, "too many operands");
+}
+
+/* Emit one instruction of `form` with operands bound as it says. */
+static struct instruction *emit_bound(struct decoder *decoder, const struct form *form)
+{
+	struct statement *statement = decoder->statement;
+	struct instruction draft = {
+		.run = form->run, .dst = -1, .a = -1, .b = -1, .c = -1, .imm = -1, .x = form->x,
+		.line = decoder->parser->lexer.line,
+	};
+	struct instruction *instruction;
+
+	/* Operands may emit instructions of their own: bind before taking room. */
+	bind(decoder, form, &draft);
+	if (statement->has_second)
+		draft.imm = statement->second.kind == OPERAND_SINK ? -1 : statement->second.slot;
+	instruction = ARENA_PUSH(decoder->arena, decoder->function->code,
+				 decoder->function->code_count);
+	*instruction = draft;
+	return instruction;
+}
+
+void decode_plain(struct decoder *decoder)
+{
+	struct statement *statement = decoder->statement;
+	const struct form *form = find_form(decoder, true);
+	const struct form *saturate;
+	struct instruction *instruction;
+	int32_t dst;
+
+	if (form && form->operands) {
+		emit_bound(decoder, form);
+		return;
+	}
+	if (!statement_has(statement, "sat") || !statement->type_count)
+		decode_unsupported(decoder, NULL);
+	form = find_form(decoder, false);
+	if (!form || !form->operands)
+		decode_unsupported(decoder, NULL);
+	dst = emit_bound(decoder, form)->dst;
+	saturate = statement->types[0].kind == 'x'   ? form_find("@saturate.f16x2", 15)
+		   : statement->types[0].kind != 'f' ? NULL
+		   : statement->types[0].bytes == 2  ? form_find("@saturate.f16", 13)
+		   : statement->types[0].bytes == 4  ? form_find("@saturate.f32", 13)
+						     : form_find("@saturate.f64", 13);
+	if (!saturate)
+		decode_unsupported(decoder, NULL);
+	instruction = decode_emit(decoder, saturate->names);
+	instruction->dst = instruction->a = dst;
+}
+
+/* ---- statements ---- */
+
+/* Opcodes that only advise the hardware. */
+static bool is_advice(const struct statement *statement)
+{
+	static const char *const advice[] = {
+		"prefetch", "prefetchu", "nanosleep", "pmevent", "griddepcontrol", "discard",
+		"applypriority", "setmaxnreg",
+	};
+
+	for (size_t k = 0; k < sizeof(advice) / sizeof(advice[0]); k++)
+		if (statement_is(statement, advice[k]))
+			return true;
+	return false;
+}
+
+static void decode_unguarded(struct decoder *decoder)
+{
+	if (is_advice(decoder->statement))
+		return;
+	if (decode_memory(decoder) || decode_move(decoder) || decode_compare(decoder) ||
+	    decode_convert(decoder))
+		return;
+	decode_plain(decoder);
+}
+
+static bool may_suspend(struct decoder *decoder)
+{
+	const struct form *form = find_form(decoder, true);
+
+	return form && form->suspends;
+}
+
+static void decode_statement(struct decoder *decoder, const struct ptx_token *opcode)
+{
+	struct statement *statement = decoder->statement;
+	struct engine_function *function = decoder->function;
+	struct instruction *guard;
+	size_t guard_at;
+
+	decode_take_statement(decoder, opcode);
+	if (decode_control(decoder))
+		return;
+	if (!statement->has_guard) {
+		decode_unguarded(decoder);
+		return;
+	}
+	if (may_suspend(decoder)) {
+		/* A turn that ends inside a guard would lose the other lanes. */
+		int64_t branch = decode_guard_branch(decoder);
+
+		decode_unguarded(decoder);
+		decode_guard_end(decoder, branch);
+		return;
+	}
+	guard = decode_emit(decoder, statement->guard_negated ? "@guard.not" : "@guard");
+	guard->a = statement->guard;
+	guard_at = function->code_count - 1;
+	decode_unguarded(decoder);
+	decode_emit(decoder, "@unguard");
+	function->code[guard_at].x = (int32_t)(function->code_count - 1 - guard_at);
+}
+
+static void declare_registers(struct decoder *decoder)
+{
+	struct ptx_parser *parser = decoder->parser;
+	struct ptx_type type;
+
+	if (ptx_is(parser, ".v2") || ptx_is(parser, ".v4"))
+		ptx_fail(parser, ENGINE_UNSUPPORTED, "vector registers (.reg %.3s)",
+			 parser->lexer.token.text);
+	type = ptx_take_type(parser);
+	if (type.bytes == 1)
+		type.bytes = 2;
+	do {
+		uint32_t length;
+		const char *name = ptx_take_name(parser, &length);
+		struct symbol *symbol = decode_add_symbol(decoder, name, length, SYMBOL_REGISTER);
+
+		symbol->bytes = type.bytes;
+		if (ptx_accept(parser, "<")) {
+			uint64_t count = ptx_take_integer(parser);
+
+			ptx_expect(parser, ">");
+			if (count > 1u << 20)
+				ptx_fail(parser, ENGINE_INVALID_PTX, "%llu registers %.*s",
+					 (unsigned long long)count, (int)length, name);
+			symbol->kind = SYMBOL_REGISTER_ARRAY;
+			symbol->count = (uint32_t)count;
+			symbol->slot = decode_slot(decoder, type.bytes);
+			for (uint64_t k = 1; k < count; k++)
+				decode_slot(decoder, type.bytes);
+		} else {
+			symbol->slot = decode_slot(decoder, type.bytes);
+		}
+	} while (ptx_accept(parser, ","));
+	ptx_expect(parser, ";");
+}
+
+static int32_t place_local(struct decoder *decoder, uint64_t bytes, uint32_t align)
+{
+	uint32_t offset;
+
+	if (align < 8)
+		align = 8;
+	offset = (decoder->local_bytes + align - 1) & ~(align - 1);
+	if (bytes > LOCAL_BYTES_MAX || offset + bytes > LOCAL_BYTES_MAX)
+		ptx_fail(decoder->parser, ENGINE_INVALID_PTX, "function %s has too much local memory",
+			 decoder->function->name);
+	decoder->local_bytes = offset + (uint32_t)bytes;
+	return (int32_t)offset;
+}
+
+static void declare_objects(struct decoder *decoder, enum symbol_kind kind)
+{
+	struct ptx_parser *parser = decoder->parser;
+	struct engine_function *function = decoder->function;
+	struct ptx_declarator base;
+
+	ptx_take_object_type(parser, &base);
+	do {
+		struct ptx_declarator declarator = base;
+		struct symbol *symbol;
+
+		ptx_take_declarator(parser, &declarator);
+		symbol = decode_add_symbol(decoder, declarator.name, declarator.length, kind);
+		symbol->size = (uint32_t)declarator.bytes;
+		if (kind == SYMBOL_LOCAL) {
+			symbol->slot = place_local(decoder, declarator.bytes, declarator.align);
+		} else if (declarator.is_unsized) {
+			symbol->kind = SYMBOL_DYNAMIC_SHARED;
+			function->uses_dynamic_shared = true;
+		} else {
+			uint32_t align = declarator.align;
+
+			function->shared_bytes = (function->shared_bytes + align - 1) & ~(align - 1);
+			if (declarator.bytes > 1 << 24)
+				ptx_fail(parser, ENGINE_INVALID_PTX, "%.*s is too large",
+					 (int)declarator.length, declarator.name);
+			symbol->slot = (int32_t)function->shared_bytes;
+			function->shared_bytes += (uint32_t)declarator.bytes;
+		}
+		if (ptx_is(parser, "="))
+			ptx_fail(parser, ENGINE_UNSUPPORTED, "initializer of %.*s",
+				 (int)declarator.length, declarator.name);
+	} while (ptx_accept(parser, ","));
+	ptx_expect(parser, ";");
+}
+
+/* "$L_table: .branchtargets L1, L2;" */
+static void declare_jump_table(struct decoder *decoder, const struct ptx_token *name)
+{
+	struct ptx_parser *parser = decoder->parser;
+	struct jump_table *table = ARENA_NEW(decoder->arena, struct jump_table);
+	struct ptx_token *labels = NULL;
+	size_t count = 0;
+
+	do {
+		struct ptx_token *label = ARENA_PUSH(decoder->arena, labels, count);
+
+		*label = parser->lexer.token;
+		ptx_advance(parser);
+	} while (ptx_accept(parser, ","));
+	ptx_expect(parser, ";");
+	table->count = (uint32_t)count;
+	table->targets = arena_alloc(decoder->arena, count * sizeof(*table->targets));
+	table->indices = arena_alloc(decoder->arena, count * sizeof(*table->indices));
+	for (size_t k = 0; k < count; k++)
+		decode_branch_reference(decoder, labels[k].text, labels[k].length,
+					&table->indices[k]);
+	*(ARENA_PUSH(decoder->arena, decoder->tables, decoder->table_count)) = table;
+	decode_add_symbol(decoder, name->text, name->length, SYMBOL_JUMP_TABLE)->table = table;
+}
+
+static void define_label(struct decoder *decoder, const struct ptx_token *name)
+{
+	struct ptx_parser *parser = decoder->parser;
+	struct symbol *label;
+
+	if (ptx_accept(parser, ".branchtargets")) {
+		declare_jump_table(decoder, name);
+		return;
+	}
+	if (ptx_is(parser, ".callprototype") || ptx_is(parser, ".calltargets")) {
+		/* What it says is also in the call and the callee. */
+		while (!ptx_is(parser, ";") && parser->lexer.token.kind != PTX_END)
+			ptx_advance(parser);
+		ptx_expect(parser, ";");
+		return;
+	}
+	label = decode_add_symbol(decoder, name->text, name->length, SYMBOL_LABEL);
+	label->at = (uint32_t)decoder->function->code_count;
+	decode_emit(decoder, "@label");
+}
+
+void decode_branch_reference(struct decoder *decoder, const char *name, uint32_t length,
+			     uint32_t *index)
+{
+	struct label_reference *reference =
+		ARENA_PUSH(decoder->arena, decoder->references, decoder->reference_count);
+
+	*reference = (struct label_reference){
+		.name = name, .length = length, .index = index,
+		.instruction = (uint32_t)decoder->function->code_count - 1,
+		.line = decoder->parser->lexer.line,
+	};
+}
+
+static void open_scope(struct decoder *decoder)
+{
+	if (decoder->scope_count >= sizeof(decoder->scopes) / sizeof(decoder->scopes[0]))
+		ptx_fail(decoder->parser, ENGINE_INVALID_PTX, "blocks are nested too deep");
+	decoder->scopes[decoder->scope_count++] = (struct scope){
+		(uint32_t)decoder->symbol_count, (uint32_t)decoder->reference_count,
+	};
+}
+
+/* Branches find labels of their own block; the others wait for the block
+ * around it. */
+static void close_scope(struct decoder *decoder)
+{
+	const struct scope *scope = &decoder->scopes[decoder->scope_count - 1];
+	uint32_t kept = scope->first_reference;
+
+	for (size_t k = scope->first_reference; k < decoder->reference_count; k++) {
+		struct label_reference *reference = &decoder->references[k];
+		struct symbol *label = name_map_get(&decoder->symbol_names, reference->name,
+						    reference->length);
+
+		if (!label || label->kind != SYMBOL_LABEL || label->scope != decoder->scope_count) {
+			decoder->references[kept++] = *reference;
+			continue;
+		}
+		if (reference->index)
+			*reference->index = label->at + 1;
+		else
+			decoder->function->code[reference->instruction].branch_to = label->at + 1;
+	}
+	decoder->scope_count--;
+	if (!decoder->scope_count && kept)
+		ptx_fail(decoder->parser, ENGINE_INVALID_PTX, "line %u: label %.*s is not defined",
+			 decoder->references[0].line, (int)decoder->references[0].length,
+			 decoder->references[0].name);
+	while (decoder->symbol_count > scope->first_symbol) {
+		struct symbol *symbol = decoder->symbols[--decoder->symbol_count];
+
+		name_map_set(&decoder->symbol_names, decoder->arena, symbol->name, symbol->length,
+			     symbol->shadowed);
+	}
+	decoder->reference_count = kept;
+}
+
+static void take_guard(struct decoder *decoder)
+{
+	struct statement *statement = decoder->statement;
+	struct operand operand;
+
+	statement->guard_negated = ptx_accept(decoder->parser, "!");
+	decode_take_operand(decoder, &operand);
+	if (operand.kind != OPERAND_PREDICATE)
+		ptx_fail(decoder->parser, ENGINE_INVALID_PTX, "guard '%.*s' is not a predicate",
+			 (int)operand.length, operand.text);
+	statement->has_guard = true;
+	statement->guard_negated ^= operand.negated;
+	statement->guard = operand.slot;
+}
+
+static void take_directive_or_statement(struct decoder *decoder)
+{
+	struct ptx_parser *parser = decoder->parser;
+	struct statement *statement = decoder->statement;
+	struct ptx_token opcode;
+
+	/* The arrays are written before they are read: clear the rest only. */
+	statement->modifier_count = statement->type_count = 0;
+	statement->operand_count = statement->element_count = 0;
+	statement->has_second = statement->has_guard = statement->guard_negated = false;
+	statement->opcode[0] = 0;
+	memset(statement->types, 0, sizeof(statement->types));
+	if (ptx_accept(parser, "@"))
+		take_guard(decoder);
+	opcode = parser->lexer.token;
+	if (opcode.kind != PTX_WORD)
+		ptx_fail(parser, ENGINE_INVALID_PTX, "'%.24s' is no statement", opcode.text);
+	ptx_advance(parser);
+	if (opcode.text[0] != '.') {
+		if (ptx_accept(parser, ":"))
+			define_label(decoder, &opcode);
+		else
+			decode_statement(decoder, &opcode);
+		return;
+	}
+	if (ptx_token_is(&opcode, ".reg")) {
+		declare_registers(decoder);
+	} else if (ptx_token_is(&opcode, ".local") || ptx_token_is(&opcode, ".param")) {
+		declare_objects(decoder, SYMBOL_LOCAL);
+	} else if (ptx_token_is(&opcode, ".shared")) {
+		declare_objects(decoder, SYMBOL_SHARED);
+	} else if (ptx_token_is(&opcode, ".loc")) {
+		ptx_lexer_skip_line(&parser->lexer);
+	} else if (ptx_token_is(&opcode, ".pragma")) {
+		while (!ptx_is(parser, ";") && parser->lexer.token.kind != PTX_END)
+			ptx_advance(parser);
+		ptx_expect(parser, ";");
+	} else {
+		ptx_fail(parser, ENGINE_UNSUPPORTED, "directive %.*s in a function",
+			 (int)opcode.length, opcode.text);
+	}
+}
+
+static void declare_function_parameters(struct decoder *decoder)
+{
+	struct engine_function *function = decoder->function;
+
+	for (size_t k = 0; k < function->parameter_count; k++) {
+		struct parameter *parameter = &function->parameters[k];
+		struct symbol *symbol = decode_add_symbol(
+			decoder, parameter->name, (uint32_t)strlen(parameter->name),
+			function->is_entry ? SYMBOL_KERNEL_PARAMETER : SYMBOL_LOCAL);
+
+		if (!function->is_entry)
+			parameter->offset = (uint32_t)place_local(decoder, parameter->size,
+								  parameter->align);
+		symbol->slot = (int32_t)parameter->offset;
+		symbol->size = parameter->size;
+	}
+	if (function->has_result) {
+		struct parameter *result = &function->result;
+		struct symbol *symbol = decode_add_symbol(
+			decoder, result->name, (uint32_t)strlen(result->name), SYMBOL_LOCAL);
+
+		result->offset = (uint32_t)place_local(decoder, result->size, result->align);
+		symbol->slot = (int32_t)result->offset;
+		symbol->size = result->size;
+	}
+}
+
+/* Indices to addresses, once the code no longer moves. */
+static void link_branches(struct decoder *decoder)
+{
+	struct engine_function *function = decoder->function;
+
+	for (size_t k = 0; k < function->code_count; k++) {
+		struct instruction *instruction = &function->code[k];
+
+		if (instruction->branch_to)
+			instruction->target = &function->code[instruction->branch_to - 1];
+	}
+	for (size_t t = 0; t < decoder->table_count; t++) {
+		struct jump_table *table = decoder->tables[t];
+
+		for (uint32_t k = 0; k < table->count; k++)
+			table->targets[k] = &function->code[table->indices[k] - 1];
+	}
+}
+
+void decode_function(struct ptx_parser *parser, struct engine_function *function)
+{
+	struct arena *arena = &function->module->arena;
+	struct decoder *decoder = ARENA_NEW(arena, struct decoder);
+
+	*decoder = (struct decoder){ .parser = parser, .arena = arena, .function = function };
+	decoder->statement = ARENA_NEW(arena, struct statement);
+	parser->lexer = function->body;
+	function->code = NULL;
+	function->code_count = 0;
+	function->constants = NULL;
+	function->constant_count = 0;
+	function->shared_bytes = function->module->shared_bytes;
+	open_scope(decoder);
+	declare_function_parameters(decoder);
+	ptx_expect(parser, "{");
+	open_scope(decoder);
+	while (decoder->scope_count > 1) {
+		if (ptx_accept(parser, "{")) {
+			open_scope(decoder);
+		} else if (ptx_is(parser, "}")) {
+			/* Ends the function even where the last statement did not. */
+			if (decoder->scope_count == 2)
+				decode_emit(decoder, "ret");
+			close_scope(decoder);
+			ptx_advance(parser);
+		} else if (!ptx_accept(parser, ";")) {
+			take_directive_or_statement(decoder);
+		}
+	}
+	close_scope(decoder);
+	link_branches(decoder);
+	function->frame_bytes = (decoder->frame_bytes + 63) & ~63u;
+	function->local_bytes = (decoder->local_bytes + 15) & ~15u;
+}

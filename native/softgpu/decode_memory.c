@@ -1,0 +1,330 @@
+/* decode_memory.c - loads, stores, atomics, fences. */
+#include "decode.h"
+
+/* How an address is formed; names the form of the access. */
+struct address {
+	const char *form;	/* "pointer", "absolute", "parameter", "local", "shared", ... */
+	int32_t slot;		/* register, or -1 */
+	int64_t offset;
+	bool is_shared;
+};
+
+static struct address shared_register_address(struct decoder *decoder, int32_t slot,
+					      unsigned bytes, int64_t offset)
+{
+	return (struct address){
+		"shared", decode_resize(decoder, slot, bytes, 4, false), offset, true,
+	};
+}
+
+static struct address symbol_address(struct decoder *decoder, const struct operand *operand)
+{
+	const struct symbol *symbol = operand->symbol;
+	int64_t offset = symbol->slot + operand->addend;
+
+	switch (symbol->kind) {
+	case SYMBOL_KERNEL_PARAMETER:
+		return (struct address){ "parameter", -1, offset, false };
+	case SYMBOL_LOCAL:
+		return (struct address){ "local", -1, offset, false };
+	case SYMBOL_SHARED:
+		return (struct address){ "shared_absolute", -1, offset, true };
+	case SYMBOL_DYNAMIC_SHARED:
+		return (struct address){ "shared", decode_source(decoder, operand, 4), 0, true };
+	default:
+		ptx_fail(decoder->parser, ENGINE_INVALID_PTX, "%.*s is no address",
+			 (int)operand->length, operand->text);
+	}
+}
+
+static struct address variable_address(struct decoder *decoder, const struct operand *operand)
+{
+	const struct variable *variable = operand->variable;
+
+	if (variable->is_declaration)
+		ptx_fail(decoder->parser, ENGINE_UNRESOLVED, "variable %s is defined nowhere",
+			 variable->name);
+	if (variable->is_dynamic)
+		return (struct address){ "shared", decode_source(decoder, operand, 4), 0, true };
+	return (struct address){
+		variable->space == SPACE_SHARED ? "shared_absolute" : "absolute", -1,
+		(int64_t)variable->address + operand->addend, variable->space == SPACE_SHARED,
+	};
+}
+
+/* `shared`: the instruction says .shared, so that a register holds an offset. */
+static struct address take_address(struct decoder *decoder, const struct operand *operand,
+				   bool shared)
+{
+	struct operand base = *operand;
+
+	if (operand->kind != OPERAND_ADDRESS)
+		decode_unsupported(decoder, "the address is not in []");
+	base.kind = operand->base;
+	switch (operand->base) {
+	case OPERAND_REGISTER:
+		if (shared)
+			return shared_register_address(decoder, operand->slot, operand->bytes,
+						       operand->addend);
+		return (struct address){
+			"pointer", decode_resize(decoder, operand->slot, operand->bytes, 8, false),
+			operand->addend, false,
+		};
+	case OPERAND_INTEGER:
+		return (struct address){
+			shared ? "shared_absolute" : "absolute", -1,
+			(int64_t)(operand->value + (uint64_t)operand->addend), shared,
+		};
+	case OPERAND_SYMBOL:
+		return symbol_address(decoder, &base);
+	case OPERAND_VARIABLE:
+		return variable_address(decoder, &base);
+	case OPERAND_NAME:
+		ptx_fail(decoder->parser, ENGINE_UNRESOLVED, "address %.*s is not defined",
+			 (int)operand->length, operand->text);
+	default:
+		decode_unsupported(decoder, "this kind of address");
+	}
+}
+
+/* The address in a register, for accesses with no form of their own for it. */
+static struct address in_register(struct decoder *decoder, struct address address)
+{
+	struct instruction *instruction;
+	int32_t slot;
+
+	if (!strcmp(address.form, "pointer") || !strcmp(address.form, "shared"))
+		return address;
+	if (!strcmp(address.form, "shared_absolute"))
+		return (struct address){
+			"shared", decode_constant(decoder, 4, (uint64_t)address.offset), 0, true,
+		};
+	if (!strcmp(address.form, "absolute"))
+		return (struct address){
+			"pointer", decode_constant(decoder, 8, (uint64_t)address.offset), 0, false,
+		};
+	slot = decode_slot(decoder, 8);
+	instruction = decode_emit(decoder, !strcmp(address.form, "local") ? "@local_address"
+									   : "@parameter_address");
+	instruction->dst = slot;
+	instruction->imm = address.offset;
+	return (struct address){ "pointer", slot, 0, false };
+}
+
+static bool says_shared(struct statement *statement)
+{
+	if (statement_has(statement, "shared::cluster"))
+		return true;	/* a cluster of one block */
+	return statement_has(statement, "shared") || statement_has(statement, "shared::cta");
+}
+
+/* ---- ld, st ---- */
+
+static void emit_access(struct decoder *decoder, const char *verb, const struct address *address,
+			struct ptx_type type, unsigned register_bytes, int32_t slot, int64_t offset)
+{
+	struct instruction *access;
+	bool extends = verb[0] == 'l' && type.kind == 's' && register_bytes > type.bytes;
+
+	access = decode_emitf(decoder, "@%s.%s.%c%u.%u", verb, address->form, extends ? 's' : 'u',
+			      type.bytes * 8, register_bytes * 8);
+	access->dst = slot;
+	access->a = address->slot;
+	access->imm = address->offset + offset;
+}
+
+static void emit_load(struct decoder *decoder, const struct address *address,
+		      struct ptx_type type, const struct operand *element, int64_t offset)
+{
+	if (element->kind == OPERAND_SINK)
+		return;
+	if (element->kind != OPERAND_REGISTER || element->bytes < type.bytes)
+		decode_unsupported(decoder, "the destination does not hold the value");
+	emit_access(decoder, "load", address, type, element->bytes, element->slot, offset);
+}
+
+static void emit_store(struct decoder *decoder, const struct address *address,
+		       struct ptx_type type, const struct operand *element, int64_t offset)
+{
+	unsigned bytes = type.bytes < 2 ? 2 : type.bytes;
+	int32_t slot;
+
+	if (element->kind == OPERAND_REGISTER && element->bytes >= type.bytes) {
+		bytes = element->bytes;
+		slot = element->slot;
+	} else {
+		slot = decode_source(decoder, element, bytes);
+	}
+	emit_access(decoder, "store", address, type, bytes, slot, offset);
+}
+
+/* A vector load must not overwrite its own address before its last element. */
+static void protect_address(struct decoder *decoder, struct address *address,
+			    const struct operand *elements, unsigned count)
+{
+	unsigned bytes = address->is_shared ? 4 : 8;
+	struct instruction *copy;
+	int32_t slot;
+
+	for (unsigned k = 0; k + 1 < count; k++) {
+		if (elements[k].kind != OPERAND_REGISTER || elements[k].slot != address->slot)
+			continue;
+		slot = decode_slot(decoder, bytes);
+		copy = decode_emitf(decoder, "mov.b%u", bytes * 8);
+		copy->dst = slot;
+		copy->a = address->slot;
+		address->slot = slot;
+		return;
+	}
+}
+
+static void decode_load_store(struct decoder *decoder, bool stores)
+{
+	struct statement *statement = decoder->statement;
+	const struct operand *operands = statement->operands;
+	const struct operand *value, *elements;
+	struct ptx_type type;
+	struct address address;
+	unsigned count = 1;
+
+	/* A third operand is a cache hint. */
+	if (statement->operand_count < 2 || !statement->type_count)
+		decode_unsupported(decoder, "too few operands");
+	type = statement->types[statement->type_count - 1];
+	if (!type.bytes || type.bytes > 8)
+		decode_unsupported(decoder, NULL);
+	value = elements = &operands[stores ? 1 : 0];
+	address = take_address(decoder, &operands[stores ? 0 : 1], says_shared(statement));
+	if (value->kind == OPERAND_VECTOR) {
+		elements = &statement->elements[value->first_element];
+		count = value->element_count;
+	}
+	if (stores && !strcmp(address.form, "parameter"))
+		decode_unsupported(decoder, "a store to a kernel parameter");
+	if (!stores)
+		protect_address(decoder, &address, elements, count);
+	if (count > 1 && address.slot >= 0) {
+		struct instruction *check = decode_emit(
+			decoder, address.is_shared ? "@aligned.shared" : "@aligned.pointer");
+
+		check->a = address.slot;
+		check->imm = address.offset;
+		check->x = (int32_t)(count * type.bytes - 1);
+	}
+	for (unsigned k = 0; k < count; k++) {
+		if (stores)
+			emit_store(decoder, &address, type, &elements[k], k * type.bytes);
+		else
+			emit_load(decoder, &address, type, &elements[k], k * type.bytes);
+	}
+}
+
+/* ---- atom, red ---- */
+
+static const char *const atomic_operations[] = {
+	"add", "and", "or", "xor", "exch", "cas", "min", "max", "inc", "dec",
+};
+
+static void decode_atomic(struct decoder *decoder, bool returns)
+{
+	struct statement *statement = decoder->statement;
+	const struct operand *operands = statement->operands;
+	unsigned at = returns ? 1 : 0;
+	const char *operation = NULL;
+	struct instruction *instruction;
+	struct address address;
+	struct ptx_type type;
+	int32_t first, second = -1, dst = -1;
+	char kind;
+
+	for (size_t k = 0; k < sizeof(atomic_operations) / sizeof(atomic_operations[0]); k++)
+		if (statement_has(statement, atomic_operations[k]))
+			operation = atomic_operations[k];
+	if (!operation || !statement->type_count || statement->operand_count < at + 2 ||
+	    operands[at + 1].kind == OPERAND_VECTOR)
+		decode_unsupported(decoder, NULL);
+	type = statement->types[statement->type_count - 1];
+	if (!type.bytes || type.bytes > 8)
+		decode_unsupported(decoder, NULL);
+	address = in_register(decoder,
+			      take_address(decoder, &operands[at], says_shared(statement)));
+	first = decode_source(decoder, &operands[at + 1], type.bytes);
+	if (!strcmp(operation, "cas")) {
+		if (statement->operand_count < at + 3)
+			decode_unsupported(decoder, "too few operands");
+		second = decode_source(decoder, &operands[at + 2], type.bytes);
+	}
+	if (returns && operands[0].kind != OPERAND_SINK)
+		dst = decode_destination(decoder, &operands[0], type.bytes);
+	kind = strchr("fhxy", type.kind) ? type.kind : 'u';
+	if (type.kind == 's' && (!strcmp(operation, "min") || !strcmp(operation, "max")))
+		kind = 's';
+	instruction = decode_emitf(decoder, "@atomic.%s.%s.%c%u", operation, address.form, kind,
+				   type.bytes * 8);
+	instruction->dst = dst;
+	instruction->a = address.slot;
+	instruction->b = first;
+	instruction->c = second;
+	instruction->imm = address.offset;
+}
+
+/* ---- cp.async: done at issue, so that groups are always complete ---- */
+
+static void decode_async_copy(struct decoder *decoder)
+{
+	struct statement *statement = decoder->statement;
+	const struct operand *operands = statement->operands;
+	struct address to, from;
+	struct instruction *copy;
+	uint64_t bytes;
+	int32_t size = -1;
+
+	if (statement_has(statement, "commit_group") || statement_has(statement, "wait_group") ||
+	    statement_has(statement, "wait_all"))
+		return;
+	if (statement_has(statement, "bulk") || statement_has(statement, "mbarrier") ||
+	    statement->operand_count < 3 || operands[2].kind != OPERAND_INTEGER)
+		decode_unsupported(decoder, NULL);
+	bytes = operands[2].value;
+	if (bytes != 4 && bytes != 8 && bytes != 16)
+		decode_unsupported(decoder, "copies of this size");
+	to = in_register(decoder, take_address(decoder, &operands[0], true));
+	from = in_register(decoder, take_address(decoder, &operands[1], false));
+	if (statement->operand_count > 3) {
+		if (operands[3].kind == OPERAND_PREDICATE)
+			decode_unsupported(decoder, "the ignore-src predicate");
+		/* A 64-bit operand is a cache policy, a 32-bit one the source size. */
+		if (!(operands[3].kind == OPERAND_REGISTER && operands[3].bytes == 8))
+			size = decode_source(decoder, &operands[3], 4);
+	}
+	copy = decode_emit(decoder, "@copy_async");
+	copy->a = to.slot;
+	copy->b = from.slot;
+	copy->c = size;
+	copy->imm = to.offset;
+	copy->x = (int32_t)bytes;
+	if (from.offset != (int32_t)from.offset)
+		decode_unsupported(decoder, "an offset of more than 31 bits");
+	copy->y = (int32_t)from.offset;
+}
+
+bool decode_memory(struct decoder *decoder)
+{
+	struct statement *statement = decoder->statement;
+
+	if (statement_is(statement, "ld") || statement_is(statement, "ldu"))
+		decode_load_store(decoder, false);
+	else if (statement_is(statement, "st"))
+		decode_load_store(decoder, true);
+	else if (statement_is(statement, "atom"))
+		decode_atomic(decoder, true);
+	else if (statement_is(statement, "red") && !statement_has(statement, "async"))
+		decode_atomic(decoder, false);
+	else if (statement_is(statement, "membar") || statement_is(statement, "fence"))
+		decode_emit(decoder, "@fence");
+	else if (statement_is(statement, "cp") && statement_has(statement, "async"))
+		decode_async_copy(decoder);
+	else
+		return false;
+	return true;
+}

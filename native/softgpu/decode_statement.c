@@ -1,0 +1,278 @@
+/* decode_statement.c - one statement: guard, opcode, modifiers, operands. */
+#include "decode.h"
+
+/* ---- symbols of the function ---- */
+
+struct symbol *decode_add_symbol(struct decoder *decoder, const char *name, uint32_t length,
+				 enum symbol_kind kind)
+{
+	struct symbol *symbol = ARENA_NEW(decoder->arena, struct symbol);
+
+	*symbol = (struct symbol){
+		.name = name, .length = length, .kind = kind,
+		.scope = decoder->scope_count,
+		.shadowed = name_map_get(&decoder->symbol_names, name, length),
+	};
+	*(ARENA_PUSH(decoder->arena, decoder->symbols, decoder->symbol_count)) = symbol;
+	name_map_set(&decoder->symbol_names, decoder->arena, name, length, symbol);
+	return symbol;
+}
+
+/* "%r12" is element 12 of ".reg .b32 %r<100>": try each split into name and
+ * number, the longest name first. */
+static struct symbol *find_array_element(struct decoder *decoder, const char *name,
+					 uint32_t length, int32_t *slot)
+{
+	uint64_t number = 0, scale = 1;
+
+	for (uint32_t digits = 1; digits < length && digits < 10; digits++) {
+		char c = name[length - digits];
+		struct symbol *symbol;
+
+		if (c < '0' || c > '9')
+			break;
+		number += (uint64_t)(c - '0') * scale;
+		scale *= 10;
+		symbol = name_map_get(&decoder->symbol_names, name, length - digits);
+		if (symbol && symbol->kind == SYMBOL_REGISTER_ARRAY && number < symbol->count) {
+			*slot = symbol->slot + (int32_t)number * (symbol->bytes
+				? symbol->bytes * WARP_LANES : 4);
+			return symbol;
+		}
+	}
+	return NULL;
+}
+
+struct symbol *decode_find_symbol(struct decoder *decoder, const char *name, uint32_t length,
+				  int32_t *slot)
+{
+	struct symbol *symbol = name_map_get(&decoder->symbol_names, name, length);
+
+	if (symbol && symbol->kind != SYMBOL_REGISTER_ARRAY) {
+		*slot = symbol->slot;
+		return symbol;
+	}
+	return find_array_element(decoder, name, length, slot);
+}
+
+/* ---- operands ---- */
+
+static void take_addend(struct decoder *decoder, struct operand *operand)
+{
+	struct ptx_parser *parser = decoder->parser;
+
+	while (ptx_is(parser, "+") || ptx_is(parser, "-")) {
+		bool minus = ptx_is(parser, "-");
+		int64_t value;
+
+		ptx_advance(parser);
+		if (ptx_accept(parser, "-"))
+			minus = !minus;
+		value = (int64_t)ptx_take_integer(parser);
+		operand->addend = (int64_t)((uint64_t)operand->addend +
+					    (minus ? 0 - (uint64_t)value : (uint64_t)value));
+	}
+}
+
+static void name_operand(struct decoder *decoder, struct operand *operand)
+{
+	struct ptx_parser *parser = decoder->parser;
+	struct symbol *symbol;
+
+	operand->text = ptx_take_name(parser, &operand->length);
+	if (operand->length == 1 && *operand->text == '_') {
+		operand->kind = OPERAND_SINK;
+		return;
+	}
+	symbol = decode_find_symbol(decoder, operand->text, operand->length, &operand->slot);
+	if (symbol && symbol->kind != SYMBOL_LABEL) {
+		operand->symbol = symbol;
+		if (symbol->kind == SYMBOL_REGISTER || symbol->kind == SYMBOL_REGISTER_ARRAY) {
+			operand->bytes = symbol->bytes;
+			operand->kind = symbol->bytes ? OPERAND_REGISTER : OPERAND_PREDICATE;
+		} else {
+			operand->kind = OPERAND_SYMBOL;
+		}
+		return;
+	}
+	operand->kind = OPERAND_NAME;
+	if (*operand->text == '%') {
+		operand->kind = OPERAND_SPECIAL;
+		operand->special = decode_special_named(operand->text, operand->length);
+		return;
+	}
+	operand->variable = unit_variable(decoder->function->unit, operand->text, operand->length);
+	if (operand->variable) {
+		operand->kind = OPERAND_VARIABLE;
+		return;
+	}
+	operand->function = unit_function(decoder->function->unit, operand->text, operand->length);
+	if (operand->function)
+		operand->kind = OPERAND_FUNCTION;
+}
+
+static void scalar_operand(struct decoder *decoder, struct operand *operand)
+{
+	struct ptx_parser *parser = decoder->parser;
+	const struct ptx_token *token = &parser->lexer.token;
+	bool minus;
+
+	*operand = (struct operand){ .text = token->text, .length = token->length };
+	operand->negated = ptx_accept(parser, "!");
+	minus = ptx_accept(parser, "-");
+	if (token->kind == PTX_INTEGER) {
+		operand->kind = OPERAND_INTEGER;
+		operand->value = minus ? 0 - token->value : token->value;
+		ptx_advance(parser);
+	} else if (token->kind == PTX_FLOAT) {
+		operand->kind = OPERAND_FLOAT;
+		operand->float_bytes = token->float_bytes;
+		operand->value = token->value;
+		if (minus)
+			operand->value ^= 1ull << (token->float_bytes * 8 - 1);
+		ptx_advance(parser);
+	} else {
+		if (minus)
+			ptx_fail(parser, ENGINE_INVALID_PTX, "'-' before '%.24s'", token->text);
+		name_operand(decoder, operand);
+	}
+}
+
+static void take_elements(struct decoder *decoder, struct operand *operand, const char *close)
+{
+	struct statement *statement = decoder->statement;
+	unsigned first = statement->element_count;
+
+	while (!ptx_is(decoder->parser, close)) {
+		struct operand *element;
+
+		if (statement->element_count >= ELEMENTS_MAX)
+			ptx_fail(decoder->parser, ENGINE_UNSUPPORTED,
+				 "%s with more than %d operands in lists", statement->opcode,
+				 ELEMENTS_MAX);
+		element = &statement->elements[statement->element_count++];
+		scalar_operand(decoder, element);
+		take_addend(decoder, element);
+		if (!ptx_accept(decoder->parser, ","))
+			break;
+	}
+	ptx_expect(decoder->parser, close);
+	operand->first_element = (uint16_t)first;
+	operand->element_count = (uint16_t)(statement->element_count - first);
+}
+
+void decode_take_operand(struct decoder *decoder, struct operand *operand)
+{
+	struct ptx_parser *parser = decoder->parser;
+	const char *text = parser->lexer.token.text;
+
+	if (ptx_accept(parser, "[")) {
+		scalar_operand(decoder, operand);
+		operand->base = operand->kind;
+		operand->kind = OPERAND_ADDRESS;
+		take_addend(decoder, operand);
+		if (ptx_is(parser, ","))
+			decode_unsupported(decoder, "texture and tensor addresses");
+		ptx_expect(parser, "]");
+	} else if (ptx_accept(parser, "{")) {
+		*operand = (struct operand){ .kind = OPERAND_VECTOR, .text = text, .length = 1 };
+		take_elements(decoder, operand, "}");
+	} else if (ptx_accept(parser, "(")) {
+		*operand = (struct operand){ .kind = OPERAND_LIST, .text = text, .length = 1 };
+		take_elements(decoder, operand, ")");
+	} else {
+		scalar_operand(decoder, operand);
+		if (operand->kind == OPERAND_SYMBOL || operand->kind == OPERAND_VARIABLE)
+			take_addend(decoder, operand);
+	}
+}
+
+/* ---- opcode and modifiers ---- */
+
+bool statement_is(const struct statement *statement, const char *opcode)
+{
+	return !strcmp(statement->opcode, opcode);
+}
+
+bool statement_has(struct statement *statement, const char *modifier)
+{
+	size_t length = strlen(modifier);
+
+	for (unsigned k = 0; k < statement->modifier_count; k++) {
+		struct modifier *candidate = &statement->modifiers[k];
+
+		if (candidate->length == length && !memcmp(candidate->text, modifier, length)) {
+			candidate->used = true;
+			return true;
+		}
+	}
+	return false;
+}
+
+bool statement_has_prefix(struct statement *statement, const char *prefix)
+{
+	size_t length = strlen(prefix);
+
+	for (unsigned k = 0; k < statement->modifier_count; k++) {
+		struct modifier *candidate = &statement->modifiers[k];
+
+		if (candidate->length >= length && !memcmp(candidate->text, prefix, length)) {
+			candidate->used = true;
+			return true;
+		}
+	}
+	return false;
+}
+
+static void split_opcode(struct decoder *decoder, const struct ptx_token *token)
+{
+	struct statement *statement = decoder->statement;
+	const char *end = token->text + token->length;
+	const char *at = memchr(token->text, '.', token->length);
+	size_t length = (size_t)((at ? at : end) - token->text);
+
+	if (length >= sizeof(statement->opcode))
+		ptx_fail(decoder->parser, ENGINE_INVALID_PTX, "unknown instruction '%.*s'",
+			 (int)length, token->text);
+	memcpy(statement->opcode, token->text, length);
+	statement->opcode[length] = 0;
+	while (at) {
+		const char *start = at + 1;
+		struct modifier *modifier;
+
+		at = memchr(start, '.', (size_t)(end - start));
+		if (statement->modifier_count >= MODIFIERS_MAX)
+			ptx_fail(decoder->parser, ENGINE_INVALID_PTX, "too many modifiers on %s",
+				 statement->opcode);
+		modifier = &statement->modifiers[statement->modifier_count++];
+		*modifier = (struct modifier){ start, (uint32_t)((at ? at : end) - start), false };
+		if (statement->type_count < 4 &&
+		    ptx_type_named(start, modifier->length,
+				   &statement->types[statement->type_count]))
+			statement->type_count++;
+	}
+}
+
+/* The opcode has been taken; everything up to the ';' follows. */
+void decode_take_statement(struct decoder *decoder, const struct ptx_token *opcode)
+{
+	struct statement *statement = decoder->statement;
+	struct ptx_parser *parser = decoder->parser;
+
+	split_opcode(decoder, opcode);
+	while (!ptx_is(parser, ";")) {
+		struct operand *operand;
+
+		if (statement->operand_count >= OPERANDS_MAX)
+			decode_unsupported(decoder, "too many operands");
+		operand = &statement->operands[statement->operand_count++];
+		decode_take_operand(decoder, operand);
+		if (statement->operand_count == 1 && ptx_accept(parser, "|")) {
+			decode_take_operand(decoder, &statement->second);
+			statement->has_second = true;
+		}
+		if (!ptx_accept(parser, ","))
+			break;
+	}
+	ptx_expect(parser, ";");
+}

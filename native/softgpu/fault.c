@@ -1,0 +1,82 @@
+/* fault.c - a kernel's bad address becomes the launch's error. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "launch.h"
+
+static struct sigaction previous_segv, previous_bus;
+static pthread_mutex_t install_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+/* initial-exec: the first touch of lazily made TLS allocates, which a signal
+ * handler must not. */
+static __thread struct slot *volatile armed __attribute__((tls_model("initial-exec")));
+
+static void pass_on(int signal_number, siginfo_t *info, void *context)
+{
+	const struct sigaction *previous =
+		signal_number == SIGSEGV ? &previous_segv : &previous_bus;
+
+	if (previous->sa_flags & SA_SIGINFO) {
+		previous->sa_sigaction(signal_number, info, context);
+	} else if (previous->sa_handler == SIG_DFL || previous->sa_handler == SIG_IGN) {
+		/* Back to the default: the instruction faults again and ends the process. */
+		signal(signal_number, SIG_DFL);
+	} else {
+		previous->sa_handler(signal_number);
+	}
+}
+
+static void on_fault(int signal_number, siginfo_t *info, void *context)
+{
+	struct slot *slot = armed;
+	sigset_t unblock;
+
+	/* si_code <= 0: sent by a process, not by an access. */
+	if (!slot || info->si_code <= 0) {
+		pass_on(signal_number, info, context);
+		return;
+	}
+	armed = NULL;
+	slot->status = ENGINE_ILLEGAL_ADDRESS;
+	slot->fault_address = (uintptr_t)info->si_addr;
+	sigemptyset(&unblock);
+	sigaddset(&unblock, signal_number);
+	pthread_sigmask(SIG_UNBLOCK, &unblock, NULL);
+	longjmp(slot->recover, 2);
+}
+
+static void install_one(int signal_number, struct sigaction *previous)
+{
+	struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK };
+	struct sigaction current;
+
+	/* The program may have set its own handler since: stand in front of it again. */
+	if (sigaction(signal_number, NULL, &current) ||
+	    ((current.sa_flags & SA_SIGINFO) && current.sa_sigaction == on_fault))
+		return;
+	*previous = current;
+	sigemptyset(&action.sa_mask);
+	sigaction(signal_number, &action, NULL);
+}
+
+void fault_handlers_install(void)
+{
+	pthread_mutex_lock(&install_mutex);
+	install_one(SIGSEGV, &previous_segv);
+	install_one(SIGBUS, &previous_bus);
+	pthread_mutex_unlock(&install_mutex);
+}
+
+void fault_arm(struct slot *slot)
+{
+	armed = slot;
+}
+
+struct slot *fault_disarm(void)
+{
+	struct slot *slot = armed;
+
+	armed = NULL;
+	return slot;
+}

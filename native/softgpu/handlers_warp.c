@@ -1,0 +1,199 @@
+/* handlers_warp.c - operations across the lanes of a warp (PTX ISA 9.7.13, 9.7.9.6). */
+#include "handlers.h"
+
+/* Wait until the lanes of the member mask (a register, the same for all of
+ * them) that can still come are here. */
+#define WAIT_FOR_MEMBERS(slot)                                                                 \
+	const u32 members = REGISTER(u32, slot)[__builtin_ctz(w->mask)];                       \
+	do {                                                                                   \
+		const struct instruction *next_;                                               \
+		if ((members & w->live & ~w->mask) && !warp_sync(w, i, members, &next_))       \
+			return next_;                                                          \
+	} while (0)
+
+HANDLER(warp_barrier)
+{
+	WAIT_FOR_MEMBERS(i->a);
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	NEXT;
+}
+
+/* ---- shfl ---- */
+
+enum { SHUFFLE_UP, SHUFFLE_DOWN, SHUFFLE_BUTTERFLY, SHUFFLE_INDEX };
+
+/* PTX ISA, "shfl.sync": c holds the clamp value and the segment mask. */
+static inline int shuffle_source(int mode, int lane, int b, int clamp, int segment, bool *valid)
+{
+	int last = (lane & segment) | (clamp & ~segment), first = lane & segment;
+	int source;
+
+	switch (mode) {
+	case SHUFFLE_UP:
+		source = lane - b;
+		*valid = source >= last;
+		break;
+	case SHUFFLE_DOWN:
+		source = lane + b;
+		*valid = source <= last;
+		break;
+	case SHUFFLE_BUTTERFLY:
+		source = lane ^ b;
+		*valid = source <= last;
+		break;
+	default:
+		source = first | (b & ~segment);
+		*valid = source <= last;
+		break;
+	}
+	return *valid ? source & 31 : lane;
+}
+
+#define DEFINE_SHUFFLE(name, mode)                                                             \
+	HANDLER(shuffle_##name)                                                                \
+	{                                                                                      \
+		WAIT_FOR_MEMBERS(i->y);                                                        \
+		u32 *d = REGISTER(u32, i->dst);                                                \
+		const u32 *b = REGISTER(u32, i->b), *c = REGISTER(u32, i->c);                  \
+		u32 values[WARP_LANES], valid_lanes = 0;                                       \
+		memcpy(values, REGISTER(u32, i->a), sizeof(values));                           \
+		FOR_ACTIVE(w->mask, l)                                                         \
+		{                                                                              \
+			bool valid;                                                            \
+			d[l] = values[shuffle_source(mode, (int)l, b[l] & 31, c[l] & 31,       \
+						     c[l] >> 8 & 31, &valid)];                 \
+			valid_lanes |= (u32)valid << l;                                        \
+		}                                                                              \
+		if (i->imm >= 0)                                                               \
+			SET_PREDICATE(i->imm, valid_lanes);                                    \
+		return i + 1;                                                                  \
+	}
+DEFINE_SHUFFLE(up, SHUFFLE_UP)
+DEFINE_SHUFFLE(down, SHUFFLE_DOWN)
+DEFINE_SHUFFLE(butterfly, SHUFFLE_BUTTERFLY)
+DEFINE_SHUFFLE(index, SHUFFLE_INDEX)
+
+/* ---- vote, match, elect ---- */
+
+HANDLER(vote_ballot)
+{
+	WAIT_FOR_MEMBERS(i->y);
+	u32 *d = REGISTER(u32, i->dst);
+	u32 result = PREDICATE(i->a) & w->mask & members;
+
+	STORE(u32, result);
+	NEXT;
+}
+
+#define VOTE_ROWS(X)                                                                           \
+	X("vote.all.pred", vote_all, votes == voters)                                          \
+	X("vote.any.pred", vote_any, votes != 0)                                               \
+	X("vote.uni.pred", vote_uniform, votes == voters || votes == 0)
+#define DEFINE_VOTE(names, id, expression)                                                     \
+	HANDLER(id)                                                                            \
+	{                                                                                      \
+		WAIT_FOR_MEMBERS(i->y);                                                        \
+		u32 voters = w->mask & members, votes = PREDICATE(i->a) & voters;              \
+		SET_PREDICATE(i->dst, (expression) ? ALL_LANES : 0);                           \
+		NEXT;                                                                          \
+	}
+#define FORM_VOTE(names, id, expression) { names, "dp ap y4", id, NULL, 0, true },
+VOTE_ROWS(DEFINE_VOTE)
+
+#define DEFINE_MATCH(T)                                                                        \
+	HANDLER(match_any_##T)                                                                 \
+	{                                                                                      \
+		WAIT_FOR_MEMBERS(i->y);                                                        \
+		u32 *d = REGISTER(u32, i->dst);                                                \
+		T values[WARP_LANES];                                                          \
+		memcpy(values, REGISTER(T, i->a), sizeof(values));                             \
+		FOR_ACTIVE(w->mask, l)                                                         \
+		{                                                                              \
+			u32 same = 0;                                                          \
+			for (u32 k = 0; k < WARP_LANES; k++)                                   \
+				same |= (u32)(values[k] == values[l]) << k;                    \
+			d[l] = same & w->mask & members;                                       \
+		}                                                                              \
+		return i + 1;                                                                  \
+	}                                                                                      \
+	HANDLER(match_all_##T)                                                                 \
+	{                                                                                      \
+		WAIT_FOR_MEMBERS(i->y);                                                        \
+		u32 *d = REGISTER(u32, i->dst);                                                \
+		const T *a = REGISTER(T, i->a);                                                \
+		T first = a[__builtin_ctz(w->mask)];                                           \
+		u32 all = w->mask & members, result = all;                                     \
+		FOR_ACTIVE(all, l) result = a[l] == first ? result : 0;                        \
+		STORE(u32, result);                                                            \
+		if (i->imm >= 0)                                                               \
+			SET_PREDICATE(i->imm, result ? ALL_LANES : 0);                         \
+		return i + 1;                                                                  \
+	}
+DEFINE_MATCH(u32)
+DEFINE_MATCH(u64)
+
+HANDLER(elect)
+{
+	WAIT_FOR_MEMBERS(i->y);
+	u32 *d = REGISTER(u32, i->dst);
+	u32 leader = (u32)__builtin_ctz(w->mask & members ? w->mask & members : w->mask);
+
+	STORE(u32, leader);
+	if (i->imm >= 0)
+		SET_PREDICATE(i->imm, 1u << leader);
+	NEXT;
+}
+
+HANDLER(activemask)
+{
+	u32 *d = REGISTER(u32, i->dst);
+	u32 result = w->mask;
+
+	STORE(u32, result);
+	NEXT;
+}
+
+/* ---- redux ---- */
+
+#define REDUCE_ROWS(X)                                                                         \
+	X("redux.add.u32 redux.add.s32", redux_add, u32, total + a[l])                         \
+	X("redux.min.u32", redux_min_u32, u32, a[l] < total ? a[l] : total)                    \
+	X("redux.max.u32", redux_max_u32, u32, a[l] > total ? a[l] : total)                    \
+	X("redux.min.s32", redux_min_s32, s32, a[l] < total ? a[l] : total)                    \
+	X("redux.max.s32", redux_max_s32, s32, a[l] > total ? a[l] : total)                    \
+	X("redux.and.b32", redux_and, u32, total & a[l])                                       \
+	X("redux.or.b32", redux_or, u32, total | a[l])                                         \
+	X("redux.xor.b32", redux_xor, u32, total ^ a[l])
+#define DEFINE_REDUCE(names, id, T, expression)                                                \
+	HANDLER(id)                                                                            \
+	{                                                                                      \
+		WAIT_FOR_MEMBERS(i->y);                                                        \
+		T *d = REGISTER(T, i->dst);                                                    \
+		const T *a = REGISTER(T, i->a);                                                \
+		T total = a[__builtin_ctz(w->mask)];                                           \
+		FOR_ACTIVE(w->mask & (w->mask - 1), l) total = (expression);                   \
+		STORE(T, total);                                                               \
+		NEXT;                                                                          \
+	}
+#define FORM_REDUCE(names, id, T, expression) { names, "d4 a4 y4", id, NULL, 0, true },
+REDUCE_ROWS(DEFINE_REDUCE)
+
+#define SHUFFLE_OPERANDS "d4 a4 b4 c4 y4"
+static const struct form forms[] = {
+	{ "@warp_barrier", NULL, warp_barrier, NULL, 0, true },
+	{ "shfl.up.b32", SHUFFLE_OPERANDS, shuffle_up, NULL, 0, true },
+	{ "shfl.down.b32", SHUFFLE_OPERANDS, shuffle_down, NULL, 0, true },
+	{ "shfl.bfly.b32", SHUFFLE_OPERANDS, shuffle_butterfly, NULL, 0, true },
+	{ "shfl.idx.b32", SHUFFLE_OPERANDS, shuffle_index, NULL, 0, true },
+	{ "vote.ballot.b32", "d4 ap y4", vote_ballot, NULL, 0, true },
+	VOTE_ROWS(FORM_VOTE)
+	{ "match.any.b32", "d4 a4 y4", match_any_u32, NULL, 0, true },
+	{ "match.any.b64", "d4 a8 y4", match_any_u64, NULL, 0, true },
+	{ "match.all.b32", "d4 a4 y4", match_all_u32, NULL, 0, true },
+	{ "match.all.b64", "d4 a8 y4", match_all_u64, NULL, 0, true },
+	{ "elect", "d4 y4", elect, NULL, 0, true },
+	{ "activemask.b32", "d4", activemask, NULL, 0, false },
+	REDUCE_ROWS(FORM_REDUCE)
+};
+
+TABLE(forms_warp, forms);

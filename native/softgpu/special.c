@@ -1,0 +1,76 @@
+/* special.c - special registers that are the same for all lanes of a warp. */
+#include <time.h>
+
+#include "launch.h"
+
+uint64_t clock_monotonic_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* %globaltimer counts nanoseconds of wall time. */
+static uint64_t global_timer(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+uint64_t special_read(const struct warp *warp, enum special_register which)
+{
+	const struct block *block = warp->block;
+	const struct launch *launch = block->launch;
+	const struct engine_launch *request = launch->request;
+
+	switch (which) {
+	case SPECIAL_NTID_X:
+	case SPECIAL_NTID_Y:
+	case SPECIAL_NTID_Z:
+		return request->block[which - SPECIAL_NTID_X];
+	case SPECIAL_CTAID_X:
+	case SPECIAL_CTAID_Y:
+	case SPECIAL_CTAID_Z:
+		return block->index[which - SPECIAL_CTAID_X];
+	case SPECIAL_NCTAID_X:
+	case SPECIAL_NCTAID_Y:
+	case SPECIAL_NCTAID_Z:
+		return request->grid[which - SPECIAL_NCTAID_X];
+	case SPECIAL_WARPID:
+		return warp->index;
+	case SPECIAL_NWARPID:
+		return block->warp_count;
+	case SPECIAL_CLOCK:
+		return (uint32_t)time_stamp_counter();
+	case SPECIAL_CLOCK_HI:
+		return time_stamp_counter() >> 32;
+	case SPECIAL_CLOCK64:
+		return time_stamp_counter();
+	case SPECIAL_GLOBALTIMER:
+		return global_timer();
+	case SPECIAL_GLOBALTIMER_LO:
+		return (uint32_t)global_timer();
+	case SPECIAL_GLOBALTIMER_HI:
+		return global_timer() >> 32;
+	case SPECIAL_TOTAL_SHARED:
+	case SPECIAL_AGGREGATE_SHARED:
+		return block->shared_bytes;
+	case SPECIAL_DYNAMIC_SHARED:
+		return block->shared_bytes - block->dynamic_offset;
+	case SPECIAL_ENVREG_WORKSPACE_HIGH:
+		return (uintptr_t)launch->workspace >> 32;
+	case SPECIAL_ENVREG_WORKSPACE_LOW:
+		return (uint32_t)(uintptr_t)launch->workspace;
+	case SPECIAL_ONE:
+	case SPECIAL_NSMID:
+		return 1;
+	case SPECIAL_ZERO:
+	case SPECIAL_SMID:
+	case SPECIAL_GRIDID:
+		return 0;
+	}
+	return 0;
+}

@@ -1,0 +1,183 @@
+/* warp.h - the state of a running block and its warps.
+ *
+ * A warp is a set of *fragments*: lanes that stand at one instruction in one
+ * call frame.  The deepest frame runs first, then the lowest instruction;
+ * where a fragment reaches a label at or behind which another one of its frame
+ * waits, the two may merge.  No control-flow analysis is needed.  Back edges
+ * and calls burn fuel; without fuel the turn ends and the fragment that ran
+ * longest ago is next, so that a lane may wait for another lane of its warp.
+ */
+#ifndef FARBUS_SOFTGPU_WARP_H
+#define FARBUS_SOFTGPU_WARP_H
+
+#include <setjmp.h>
+
+#include "module.h"
+
+#define WARP_LANES 32
+#define WARP_FUEL 2000			/* back edges a turn: tens of microseconds */
+#define BLOCK_BARRIERS 16		/* PTX: barrier resources of a block */
+#define CALL_DEPTH_MAX 4096		/* frames; the local stack usually ends before */
+#define LOCAL_STACK_BYTES (64u << 10)	/* per lane, beyond the kernel's own frame */
+#define REGISTER_STACK_BYTES (1u << 20)	/* per warp, beyond the kernel's own window */
+
+struct launch;
+struct slot;
+
+struct call_argument {
+	int32_t offset;		/* in the caller's local frame */
+	uint32_t bytes;
+};
+
+struct call_site {
+	struct engine_function *callee;	/* NULL: through a register */
+	struct call_argument *arguments;
+	uint32_t argument_count;
+	bool has_result;
+	struct call_argument result;
+};
+
+struct jump_table {
+	uint32_t count;
+	const struct instruction **targets;
+	uint32_t *indices;	/* while decoding */
+};
+
+struct frame {
+	struct frame *caller;
+	const struct instruction *return_to;
+	const struct call_site *site;
+	const struct engine_function *function;
+	char *registers;
+	size_t local_offset;
+	uint32_t depth;
+	uint32_t references;	/* fragments in it, and frames called from it */
+	struct frame *next_owned;	/* all frames that the warp has allocated */
+};
+
+enum fragment_state {
+	FRAGMENT_READY,
+	FRAGMENT_AT_BARRIER,	/* bar.sync: until the barrier completes */
+	FRAGMENT_AT_WARP_SYNC,	/* shfl.sync and its kind: until its lanes have come */
+};
+
+struct fragment {
+	const struct instruction *ip;
+	struct frame *frame;
+	uint32_t mask;
+	uint8_t state;
+	uint8_t barrier;
+	uint64_t last_turn;
+};
+
+struct warp {
+	/* of the running fragment */
+	char *registers;
+	uint32_t mask;
+	uint32_t guarded_mask;		/* mask to restore behind a guarded instruction */
+	const struct instruction *merge_at;	/* lowest place where another fragment waits */
+	int32_t fuel;
+	uint32_t carry;			/* condition code: a bit a lane */
+	struct frame *frame;
+	size_t local_offset;
+
+	/* fixed for a block */
+	char *shared;
+	uint32_t shared_bytes;
+	uint32_t alignment_checked;	/* ~0 in strict mode, else 0 */
+	const char *parameters;
+	char *local;			/* lane 0; the next lane is local_stride further */
+	size_t local_stride;
+	struct block *block;
+	uint32_t index;
+
+	const struct instruction *ip;	/* last one that may fault */
+	uint32_t live;			/* lanes that have not exited */
+	uint32_t fragment_count;
+	uint64_t turn;
+	bool force_sync;		/* let an incomplete warp-wide operation proceed */
+	bool rotate;			/* the oldest fragment is next, not the deepest */
+	bool preempted;
+	struct frame *free_frames, *owned_frames;
+	char *register_base;
+	size_t register_bytes;
+	struct frame root;		/* the kernel's own frame */
+	struct fragment fragments[WARP_LANES];
+	uint32_t thread_index[3][WARP_LANES] __attribute__((aligned(64)));
+};
+
+struct barrier {
+	uint32_t arrived;	/* threads */
+	uint32_t expected;	/* threads; 0: all that live */
+	uint32_t population;	/* bar.red: threads with a true predicate */
+	uint32_t result;	/* population of the completed phase */
+	uint32_t result_threads;
+};
+
+struct block {
+	struct warp *warps;
+	uint32_t warp_count;
+	uint32_t live;			/* threads */
+	uint32_t barriers_in_use;	/* a bit each */
+	uint32_t index[3];
+	uint64_t linear_index;
+	char *shared;
+	uint32_t shared_bytes;		/* static and dynamic */
+	uint32_t dynamic_offset;
+	struct barrier barriers[BLOCK_BARRIERS];
+	struct launch *launch;
+	struct slot *slot;
+};
+
+/* ---- fragments (warp.c) ---- */
+const struct instruction *warp_resume(struct warp *warp);
+const struct instruction *warp_split(struct warp *warp, const struct instruction *branch,
+				     uint32_t taken);
+const struct instruction *warp_preempt(struct warp *warp, const struct instruction *next);
+const struct instruction *warp_merge(struct warp *warp, const struct instruction *label);
+const struct instruction *warp_call(struct warp *warp, const struct instruction *call,
+				    struct engine_function *callee);
+const struct instruction *warp_call_indirect(struct warp *warp, const struct instruction *call);
+const struct instruction *warp_return(struct warp *warp);
+const struct instruction *warp_exit(struct warp *warp);
+const struct instruction *warp_jump(struct warp *warp, const struct instruction *jump);
+/* True: all lanes of `lanes` that can still come are here.  False: the
+ * fragment waits, go on at *next. */
+bool warp_sync(struct warp *warp, const struct instruction *instruction, uint32_t lanes,
+	       const struct instruction **next);
+void warp_add_fragment(struct warp *warp, const struct instruction *ip, uint32_t mask,
+		       struct frame *frame, enum fragment_state state, unsigned barrier);
+/* Start a warp at the kernel's first instruction. */
+void warp_start(struct warp *warp, const struct engine_function *kernel, uint32_t live);
+/* After an error: whatever was called is called no more. */
+void warp_reclaim_frames(struct warp *warp);
+bool warp_is_ready(const struct warp *warp);
+/* Fill the slots of constants in a register window. */
+void frame_set_constants(const struct engine_function *function, char *registers, uint32_t mask);
+/* End the launch with an error; does not return. */
+_Noreturn void warp_fail(struct warp *warp, enum engine_status status, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* ---- barriers (barrier.c) ---- */
+enum barrier_mode { BARRIER_SYNC, BARRIER_ARRIVE, BARRIER_REDUCE };
+const struct instruction *barrier_arrive(struct warp *warp, const struct instruction *instruction);
+/* After threads have exited: barriers that waited for them may be complete. */
+void barrier_recheck(struct block *block);
+
+/* ---- functions that the engine provides (builtin.c) ---- */
+handler_fn builtin_handler(const char *name);
+
+/* ---- special registers that are the same for all lanes (special.c) ---- */
+enum special_register {
+	SPECIAL_NTID_X, SPECIAL_NTID_Y, SPECIAL_NTID_Z,
+	SPECIAL_CTAID_X, SPECIAL_CTAID_Y, SPECIAL_CTAID_Z,
+	SPECIAL_NCTAID_X, SPECIAL_NCTAID_Y, SPECIAL_NCTAID_Z,
+	SPECIAL_WARPID, SPECIAL_NWARPID, SPECIAL_SMID, SPECIAL_NSMID, SPECIAL_GRIDID,
+	SPECIAL_CLOCK, SPECIAL_CLOCK_HI, SPECIAL_CLOCK64, SPECIAL_GLOBALTIMER,
+	SPECIAL_GLOBALTIMER_LO, SPECIAL_GLOBALTIMER_HI,
+	SPECIAL_TOTAL_SHARED, SPECIAL_DYNAMIC_SHARED, SPECIAL_AGGREGATE_SHARED,
+	SPECIAL_ENVREG_WORKSPACE_HIGH, SPECIAL_ENVREG_WORKSPACE_LOW, SPECIAL_ZERO, SPECIAL_ONE,
+};
+uint64_t special_read(const struct warp *warp, enum special_register which);
+
+#endif
