@@ -76,19 +76,10 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """The arcs that an aggregator had at first, by cost: what an award is explained against."""
+    """The arcs that an aggregator had at first, cheapest first: what an award is explained against."""
 
     place: Integers
     cost: Integers
-
-    @classmethod
-    def of(cls, offers: Sequence[Offer]) -> Alternatives:
-        """Sort the arcs of ``offers`` by cost, then place."""
-        rows = [np.flatnonzero(offer.capacity > 0) for offer in offers]
-        place = np.concatenate(rows)
-        cost = np.concatenate([offer.cost[row] for offer, row in zip(offers, rows, strict=True)])
-        order = np.lexsort((place, cost))
-        return cls(place[order], cost[order])
 
     def beside(self, award: Award, names: Sequence[str], without: int = -1) -> str:
         """Name the next dearer place than that of ``award``, else a cheaper one that was full; empty if there is none.
@@ -169,6 +160,9 @@ class Desk(abc.ABC):
 
     phase: str
     """Name of the phase."""
+
+    first: dict[int, Alternatives]
+    """By the number of the pool, the arcs that its first network of the round had; kept by the market."""
 
     @abc.abstractmethod
     def wants(self, work: Work) -> list[Want]:

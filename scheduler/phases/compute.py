@@ -73,8 +73,8 @@ class ComputeDesk(Desk):
     later: Sequence[Desk]
     free: Integers = field(init=False)
     phase: str = field(default="compute", init=False)
+    first: dict[int, Alternatives] = field(default_factory=dict, init=False)
     _sources: dict[tuple[TaskShape, str], Source] = field(default_factory=dict, init=False)
-    _first: dict[Hashable, Alternatives] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.free = self.cluster.free.copy()
@@ -111,10 +111,7 @@ class ComputeDesk(Desk):
         """Return a near and a far arc to every node where a task fits."""
         shape = source.shape
         assert isinstance(shape, TaskShape)
-        offers = self._offers(shape)
-        if shape not in self._first:
-            self._first[shape] = Alternatives.of(offers)
-        return offers
+        return self._offers(shape)
 
     def arcs(self, source: Source) -> Sequence[Arc]:
         """Return the arcs of a group that is bound to one node."""
@@ -174,8 +171,12 @@ class ComputeDesk(Desk):
         name = self.cluster.names[award.place]
         if award.source.site >= 0:
             return f"{name} because the job names it"
-        other = self._first[award.source.shape].beside(award, self.cluster.names)
-        return f"{name} at cost {award.cost / 1000:g} ({other or 'the only node with room'})"
+        assert award.source.pool is not None
+        text = f"{name} at cost {award.cost / 1000:g}"
+        first = self.first.get(award.source.pool)
+        if first is None:
+            return text
+        return f"{text} ({first.beside(award, self.cluster.names) or 'the only node with room'})"
 
     def misses(self, pending: PendingJob) -> list[Miss]:
         """Return why the groups of a job find no node."""

@@ -131,6 +131,7 @@ class DeviceDesk(Desk):
     cluster: Cluster
     policy: Policy
     phase: str = field(init=False)
+    first: dict[int, Alternatives] = field(default_factory=dict, init=False)
     _free: Flags = field(init=False)
     _zones: Integers = field(init=False)
     _sites: Integers = field(init=False)
@@ -141,7 +142,8 @@ class DeviceDesk(Desk):
     _sources: dict[tuple[_Bundle, int], Source] = field(default_factory=dict, init=False)
     _pools: list[_Pool] = field(default_factory=list, init=False)
     _numbers: dict[_Pool, int] = field(default_factory=dict, init=False)
-    _first: dict[int, Alternatives] = field(default_factory=dict, init=False)
+    _looks: dict[_Key, tuple[int, Outlook]] = field(default_factory=dict, init=False)
+    _changes: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.phase = self.kind.name
@@ -203,6 +205,13 @@ class DeviceDesk(Desk):
     def outlook(self, key: Hashable) -> Outlook:
         """Return for each node whether its own devices would do, or others' could be lent to it."""
         assert isinstance(key, _Key)
+        changes, look = self._looks.get(key, (-1, None))
+        if look is None or changes != self._changes:
+            look = self._look(key)
+            self._looks[key] = (self._changes, look)
+        return look
+
+    def _look(self, key: _Key) -> Outlook:
         request, stock = key.request, self.stock(key.request.filter)
         wanted = request.count
         near = np.zeros(self.cluster.size, np.int64)
@@ -243,11 +252,14 @@ class DeviceDesk(Desk):
     def pencil(self, key: Hashable, place: int, count: int) -> None:
         """Keep devices in mind for tasks that phase 1 put beside them."""
         assert isinstance(key, _Key)
+        self._changes += 1
         self._pencilled[place] = max(0, int(self._pencilled[place]) + count * key.request.count)
 
     def clear_pencil(self) -> None:
         """Forget what was kept in mind: the real bundles come now."""
-        self._pencilled[:] = 0
+        if self._pencilled.any():
+            self._changes += 1
+            self._pencilled[:] = 0
 
     # The market asks for the network.
 
@@ -315,10 +327,7 @@ class DeviceDesk(Desk):
         capacity = np.where((self._zones == pool.zone) & (cost != FORBIDDEN), free // bundle.size, 0)
         if pool.without >= 0:
             capacity[pool.without] = 0
-        offer = Offer(FAR, np.minimum(capacity, MAX_UNITS), cost)
-        if source.pool not in self._first:
-            self._first[source.pool] = Alternatives.of((offer,))
-        return (offer,)
+        return (Offer(FAR, np.minimum(capacity, MAX_UNITS), cost),)
 
     def take(self, source: Source, place: int, tier: int, count: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
         """Reserve whole bundles: the least devices of ``place`` that will do."""
@@ -338,6 +347,7 @@ class DeviceDesk(Desk):
         self._mark([row for grant in award.grants for row in grant], True)
 
     def _mark(self, rows: Sequence[int], free: bool) -> None:
+        self._changes += 1
         step = 1 if free else -1
         for row in rows:
             assert self._free[row] != free, f"device {self.cluster.devices[row].id} is given out twice"
@@ -368,8 +378,10 @@ class DeviceDesk(Desk):
         text = f"{noun} {'local' if local else 'remote'}{lender} at cost {award.cost / 1000:g}"
         if award.source.pool is None:
             return f"{text} (the job allows no other route)"
-        first = self._first.get(award.source.pool)
-        other = first.beside(award, self.cluster.names, award.source.site) if first else ""
+        first = self.first.get(award.source.pool)
+        if first is None:
+            return text
+        other = first.beside(award, self.cluster.names, award.source.site)
         return f"{text} ({f'remote: {other}' if other else 'no other node could lend'})"
 
     def misses(self, pending: PendingJob) -> list[Miss]:

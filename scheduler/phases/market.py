@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from farbus.scheduler.phases.base import FAR, Arc, Award, Desk, Integers, Offer, Source, Want, Work
+from farbus.scheduler.phases.base import FAR, Alternatives, Arc, Award, Desk, Integers, Offer, Source, Want, Work
 from farbus.scheduler.solver import Network, certify, solve
 
 MAX_SOLVES = 12
@@ -128,6 +128,9 @@ class _Plan:
             self.contracted[pool] = _first(claims, desk.limit(self.pools[pool]))
         self.units = sum(want.count for want in wants)
         self.offers = {pool: _prune(desk.offers(source), self.units, prune) for pool, source in self.pools.items()}
+        for pool, tiers in self.offers.items():
+            if pool not in desk.first:
+                desk.first[pool] = _alternatives(tiers)
         self._number()
 
     def _number(self) -> None:
@@ -316,8 +319,7 @@ def _prune(offers: Sequence[Offer], units: int, prune: bool) -> list[_Tier]:
     Exact: if an optimal flow used an arc that was left out, the other units
     could not fill what was kept, and moving the unit there costs no more.
     """
-    if not offers:
-        return []
+    assert offers, "an aggregator offers at least one tier, even if it is empty"
     size = len(offers[0].capacity)
     place = np.concatenate([np.flatnonzero(offer.capacity > 0) for offer in offers])
     split = np.cumsum([0] + [int((offer.capacity > 0).sum()) for offer in offers])
@@ -340,6 +342,13 @@ def _prune(offers: Sequence[Offer], units: int, prune: bool) -> list[_Tier]:
         _Tier(number, place[tier == number], capacity[tier == number], cost[tier == number])
         for number in sorted({offer.tier for offer in offers})
     ]
+
+
+def _alternatives(tiers: Sequence[_Tier]) -> Alternatives:
+    place = np.concatenate([tier.place for tier in tiers])
+    cost = np.concatenate([tier.cost for tier in tiers])
+    order = np.lexsort((place, cost))
+    return Alternatives(place[order], cost[order])
 
 
 def _prices(wants: Sequence[Want], dearest: int) -> Integers:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from farbus.model.decision import Decision, DeviceView, PendingJob, Snapshot
 from farbus.model.device import Device, DeviceKind, Route
 from farbus.model.job import Job
@@ -61,3 +63,11 @@ def test_what_the_third_phase_lacks_is_given_back_by_the_first_two() -> None:
     decision = run(greedy, modest)
     assert [placement.job for placement in decision.placements] == ["modest"]
     assert [miss.phase for miss in decision.misses[0].misses] == ["gpu", "cxl"]
+
+
+def test_the_documentation_shows_this_very_phase() -> None:
+    root = Path(__file__).resolve().parents[2]
+    code = (Path(__file__).parent / "cxl_phase.py").read_text()
+    page = (root / "docs" / "scheduling.md").read_text()
+    shown = page[page.index("class CxlMemoryPhase") :]
+    assert code[code.index("class CxlMemoryPhase") :] == shown[: shown.index("```")]
