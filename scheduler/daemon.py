@@ -9,6 +9,7 @@ import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import structlog
 import uvloop
@@ -17,13 +18,13 @@ from farbus import __version__
 from farbus.api.identity import Role
 from farbus.api.server import serve_scheduler
 from farbus.errors import FarbusError, InvalidInput
+from farbus.linux.notify import Notifier, SystemdNotifier
 from farbus.scheduler.config import SchedulerConfig
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.ledger import Ledger
 from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.metrics import serve_metrics
-from farbus.scheduler.notify import notify, watchdog_s
-from farbus.scheduler.rounds import Decide, DecisionMaker
+from farbus.scheduler.rounds import Decide, DecisionMaker, decision_maker
 from farbus.scheduler.service import ClusterService
 from farbus.scheduler.sessions import Sessions
 
@@ -77,11 +78,13 @@ async def _run_until_stopped(config: SchedulerConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
 
+    notifier = SystemdNotifier()
+
     def ready(port: int) -> None:
         _log.info("scheduler ready", listen=config.listen, port=port, version=__version__)
-        notify("READY=1")
+        notifier.tell("READY=1")
 
-    await serve(config, stop=stop, ready=ready)
+    await serve(config, stop=stop, ready=ready, notifier=notifier)
 
 
 async def serve(
@@ -90,6 +93,7 @@ async def serve(
     stop: asyncio.Event,
     ready: Callable[[int], None] = lambda port: None,
     decide: Decide | None = None,
+    notifier: Notifier | None = None,
 ) -> None:
     """Serve until ``stop`` is set; ``ready`` is told the port once calls are accepted.
 
@@ -105,20 +109,20 @@ async def serve(
             f"{config.credentials.certificate}: it is the certificate of {holder.role} {holder.name}",
             hint="issue one with farbus ca issue --role scheduler",
         )
-    decide = decide or _decision_maker(config)
+    decide = decide or decision_maker(config.policy)
     ledger = Ledger(config.state)
     try:
         maker = DecisionMaker(decide)
         async with _running(config, ledger, maker) as (engine, next_job):
-            await _serve_engine(config, engine, next_job, stop=stop, ready=ready)
+            await _serve_engine(
+                config, engine, next_job, stop=stop, ready=ready, notifier=notifier or SystemdNotifier()
+            )
     finally:
         ledger.close()
 
 
 @contextlib.asynccontextmanager
-async def _running(
-    config: SchedulerConfig, ledger: Ledger, maker: DecisionMaker
-) -> AsyncIterator[tuple[Engine, int]]:
+async def _running(config: SchedulerConfig, ledger: Ledger, maker: DecisionMaker) -> AsyncIterator[tuple[Engine, int]]:
     """Take over what the ledger has and keep an engine without its own task."""
     machine = ClusterMachine(
         term=ledger.term, lease_ttl_s=config.lease_ttl_s, new_secret=lambda: secrets.token_hex(SECRET_BYTES)
@@ -140,13 +144,17 @@ async def _running(
 
 
 async def _serve_engine(
-    config: SchedulerConfig, engine: Engine, next_job: int, *, stop: asyncio.Event, ready: Callable[[int], None]
+    config: SchedulerConfig,
+    engine: Engine,
+    next_job: int,
+    *,
+    stop: asyncio.Event,
+    ready: Callable[[int], None],
+    notifier: Notifier,
 ) -> None:
     loop = asyncio.get_running_loop()
     sessions = Sessions(engine, lease_ttl_s=config.lease_ttl_s, heartbeat_s=config.heartbeat_s)
-    cluster = ClusterService(
-        engine, sessions.relay, next_job=next_job, lease_ttl_s=config.lease_ttl_s, now=loop.time
-    )
+    cluster = ClusterService(engine, sessions.relay, next_job=next_job, lease_ttl_s=config.lease_ttl_s, now=loop.time)
     async with contextlib.AsyncExitStack() as stack:
         if config.metrics:
             stack.callback(serve_metrics(engine, config.metrics))
@@ -156,30 +164,29 @@ async def _serve_engine(
             cluster=cluster, sessions=sessions, listen=config.listen, credentials=config.credentials
         )
         stack.push_async_callback(server.stop, STOP_GRACE_S)
-        watchdog = asyncio.create_task(_watchdog(), name="watchdog")
+        watchdog = asyncio.create_task(_watchdog(notifier), name="watchdog")
         stack.push_async_callback(_end, watchdog)
         stopping = asyncio.create_task(stop.wait(), name="stop")
         stack.push_async_callback(_end, stopping)
         ready(server.port)
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        notify("STOPPING=1")
+        notifier.tell("STOPPING=1")
         if running.done():
             raise _first(running.exception())
         _log.info("scheduler stopping")
 
 
-async def _end(task: asyncio.Task[None]) -> None:
+async def _end(task: asyncio.Task[Any]) -> None:
     task.cancel()
     with contextlib.suppress(BaseException):
         await task
 
 
-async def _watchdog() -> None:
+async def _watchdog(notifier: Notifier) -> None:
     """Show the service manager that the event loop turns."""
-    interval_s = watchdog_s()
-    while interval_s:
-        notify("WATCHDOG=1")
-        await asyncio.sleep(interval_s)
+    while notifier.watchdog_s:
+        notifier.tell("WATCHDOG=1")
+        await asyncio.sleep(notifier.watchdog_s)
 
 
 def _first(error: BaseException | None) -> BaseException:

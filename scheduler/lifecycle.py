@@ -368,7 +368,7 @@ class ClusterMachine(ClusterState):
             return
         record.telemetry = event.telemetry
         renewed, void = [], []
-        for lease_id in event.lease_ids:
+        for lease_id in dict.fromkeys(event.lease_ids):
             lease = self.leases.get(lease_id)
             if lease is None or event.node not in (lease.lease.device_node, lease.lease.client_node):
                 void.append(lease_id)

@@ -87,7 +87,9 @@ def serve_metrics(engine: Engine, address: str) -> Callable[[], None]:
     try:
         server, thread = start_http_server(int(port), addr=host.strip("[]"), registry=registry)
     except OSError as error:
-        raise Conflict(f"can't serve metrics on {address}: {error.strerror}", hint="choose another --metrics") from error
+        raise Conflict(
+            f"can't serve metrics on {address}: {error.strerror}", hint="choose another --metrics"
+        ) from error
 
     def stop() -> None:
         server.shutdown()

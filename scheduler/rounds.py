@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
+import time
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
 import structlog
 
+from farbus.errors import InvalidInput
 from farbus.model.decision import Decision, JobMiss, PendingJob, Snapshot
 from farbus.model.job import Job, Miss
+from farbus.scheduler.costs.default import DefaultPolicy
+from farbus.scheduler.costs.policy import Policy
+from farbus.scheduler.round import decide
 
 _log = structlog.get_logger()
 
@@ -23,11 +30,23 @@ class Decide(Protocol):
         ...
 
 
-class DecisionMaker:
-    """Runs ``decide`` in a thread, one round at a time."""
+POLICIES: Mapping[str, Callable[[], Policy]] = {"default": DefaultPolicy}
+"""Policies by the names that the configuration uses; an empty name means the first."""
 
-    def __init__(self, decide: Decide) -> None:
-        self._decide = decide
+
+def decision_maker(policy: str) -> Decide:
+    """Return the decision maker with the policy of that name; raise :class:`InvalidInput` for another."""
+    name = policy or next(iter(POLICIES))
+    if name not in POLICIES:
+        raise InvalidInput(f"policy: there is no policy {name!r}", hint=f"choose from {', '.join(POLICIES)}")
+    return functools.partial(decide, policy=POLICIES[name](), clock=time.perf_counter)
+
+
+class DecisionMaker:
+    """Runs a decision maker in a thread, one round at a time."""
+
+    def __init__(self, maker: Decide) -> None:
+        self._decide = maker
         self._thread = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="decide")
 
     async def decide(self, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
@@ -44,21 +63,21 @@ class DecisionMaker:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _decide_safely(decide: Decide, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
+def _decide_safely(maker: Decide, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
     """Decide; where that fails because of single jobs, decide on the others and say so of those.
 
     One poisoned job never stops the others: halving finds it in as many
     further solves as the queue's length has binary digits.
     """
     try:
-        return decide(snapshot, pending)
+        return maker(snapshot, pending)
     except Exception as error:
-        poisoned = _find_poisoned(decide, snapshot, pending)
+        poisoned = _find_poisoned(maker, snapshot, pending)
         if not poisoned:
             raise
         _log.exception("decision failed", jobs=sorted(poisoned), error=str(error))
     healthy = tuple(waiting for waiting in pending if waiting.job.id not in poisoned)
-    decision = decide(snapshot, healthy)
+    decision = maker(snapshot, healthy)
     misses = tuple(
         JobMiss(
             job=job_id,
@@ -70,13 +89,13 @@ def _decide_safely(decide: Decide, snapshot: Snapshot, pending: tuple[PendingJob
     return msgspec.structs.replace(decision, misses=decision.misses + misses)
 
 
-def _find_poisoned(decide: Decide, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> dict[str, str]:
+def _find_poisoned(maker: Decide, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> dict[str, str]:
     try:
-        decide(snapshot, pending)
+        maker(snapshot, pending)
     except Exception as error:
         if len(pending) == 1:
             return {pending[0].job.id: f"{type(error).__name__}: {error}"}
         middle = len(pending) // 2
-        first = _find_poisoned(decide, snapshot, pending[:middle])
-        return {**first, **_find_poisoned(decide, snapshot, pending[middle:])}
+        first = _find_poisoned(maker, snapshot, pending[:middle])
+        return {**first, **_find_poisoned(maker, snapshot, pending[middle:])}
     return {}

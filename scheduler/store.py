@@ -100,6 +100,7 @@ class Store:
                 self._commit(batch)
 
     def _commit(self, batch: list[_Queued]) -> None:
+        batch = [queued for queued in batch if queued[1].set_running_or_notify_cancel()]
         results: list[Any] = []
         if self._failure is None:
             try:

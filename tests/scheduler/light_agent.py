@@ -1,0 +1,116 @@
+"""An agent that speaks the real protocol over a real connection and only pretends to work."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from farbus.api.authority import Credentials
+from farbus.api.conversion import from_message, to_message
+from farbus.api.session import PROTOCOL_VERSION, NodeStream, open_session
+from farbus.api.v1 import cluster_pb2, session_pb2, types_pb2
+from farbus.model.cluster import LogChunk
+from farbus.model.job import TaskState, TaskStatus
+from farbus.model.node import Node
+from farbus.scheduler import events
+from tests.scheduler.scripted import ScriptedAgent
+
+_COMMANDS = {
+    "prepare_devices": events.PrepareDevices,
+    "prepare_client": events.PrepareClient,
+    "start_task": events.StartTask,
+    "stop_task": events.StopTask,
+    "unprepare_client": events.UnprepareClient,
+    "unprepare_devices": events.UnprepareDevices,
+    "heartbeat_reply": events.HeartbeatReply,
+}
+
+
+class LightAgent:
+    """Answers every command at once; tasks run until :meth:`finish`."""
+
+    def __init__(self, node: Node) -> None:
+        self.state = ScriptedAgent(node)
+        self.welcome: asyncio.Future[session_pb2.SchedulerMessage] = asyncio.get_running_loop().create_future()
+        self.commands: list[events.Command] = []
+        self.logs: dict[tuple[str, str], list[bytes]] = {}
+        self._stream: NodeStream | None = None
+        self._changed = asyncio.Event()
+
+    def hello(self) -> session_pb2.NodeMessage:
+        said = self.state.hello(1)
+        return session_pb2.NodeMessage(
+            hello=session_pb2.NodeHello(
+                protocol=PROTOCOL_VERSION,
+                node=to_message(said.node, types_pb2.Node),
+                held=[to_message(held, session_pb2.HeldLease) for held in said.held],
+                tasks=[to_message(task, session_pb2.HeldTask) for task in said.tasks],
+            )
+        )
+
+    @contextlib.asynccontextmanager
+    async def connected(self, address: str, credentials: Credentials) -> AsyncIterator[LightAgent]:
+        """Keep a session for the block, after its welcome."""
+        async with open_session(address=address, credentials=credentials) as stream:
+            self._stream = stream
+            self.welcome = asyncio.get_running_loop().create_future()
+            await stream.send(self.hello())
+            reader = asyncio.create_task(self._read(stream))
+            try:
+                await self.welcome
+                yield self
+            finally:
+                reader.cancel()
+                with contextlib.suppress(BaseException):
+                    await reader
+                self._stream = None
+
+    async def _read(self, stream: NodeStream) -> None:
+        async for message in stream:
+            name = message.WhichOneof("message")
+            assert name is not None
+            if name in ("welcome", "refused"):
+                self.welcome.set_result(message)
+            elif name == "log_request":
+                await self._send_log(message.log_request)
+            elif name != "log_cancel":
+                command = from_message(getattr(message, name), _COMMANDS[name])
+                self.commands.append(command)
+                outcome = self.state.do(command)
+                if outcome is not None:
+                    await self.send(outcome=to_message(outcome, session_pb2.Outcome))
+            self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def send(self, **message: object) -> None:
+        assert self._stream is not None
+        await self._stream.send(session_pb2.NodeMessage(**message))  # type: ignore[arg-type]
+
+    async def until(self, kind: type[events.Command], job_id: str) -> None:
+        """Wait for a command of a job."""
+        while not any(
+            isinstance(command, kind) and getattr(command, "job_id", job_id) == job_id for command in self.commands
+        ):
+            await self._changed.wait()
+
+    async def finish(self, job_id: str, task: str = "main.0", code: int = 0) -> None:
+        """End a task's program."""
+        status = TaskStatus(task=task, state=TaskState.EXITED, node=self.state.name, exit_code=code)
+        self.state.tasks[job_id, task] = status
+        changed = session_pb2.TaskChanged(job_id=job_id, status=to_message(status, types_pb2.TaskStatus))
+        await self.send(task_changed=changed)
+
+    async def beat(self) -> None:
+        """Send one heartbeat for what is held."""
+        client = [lease for leases in self.state.client_side.values() for lease in leases]
+        await self.send(heartbeat=session_pb2.Heartbeat(lease_ids=[*self.state.device_side, *client]))
+
+    async def _send_log(self, request: session_pb2.LogRequest) -> None:
+        for data in self.logs.get((request.job_id, request.task), []):
+            chunk = to_message(LogChunk(data=data), cluster_pb2.LogChunk)
+            await self.send(log_data=session_pb2.LogData(request_id=request.request_id, chunk=chunk))
+        await self.send(log_data=session_pb2.LogData(request_id=request.request_id, end=True))

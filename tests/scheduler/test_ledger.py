@@ -1,0 +1,185 @@
+"""The ledger: what was written is there again, in a new term."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from farbus.errors import Conflict
+from farbus.model.device import Route
+from farbus.model.lease import Lease, LeasedDevice
+from farbus.model.states import JobState, LeaseState
+from farbus.model.value import to_json
+from farbus.scheduler import events, ledger
+from farbus.scheduler.ledger import Ledger, job_id_of, job_number
+from farbus.scheduler.lifecycle import ClusterMachine
+from farbus.scheduler.records import StoredProgress
+from tests.scheduler.scripted import gpu, job, node
+
+
+def put_job(
+    number: int, state: JobState = JobState.QUEUED, *, new: bool = True, user: str = "ada"
+) -> events.PersistJob:
+    progress = StoredProgress(story=["queued by ada"], reason="because")
+    return events.PersistJob(
+        job=job(f"j{number}", user=user), state=state, progress=msgspec.json.encode(progress), new=new
+    )
+
+
+def put_lease(lease_id: str, state: LeaseState = LeaseState.GRANTED, *, user: str = "ada") -> events.PersistLease:
+    lease = Lease(
+        id=lease_id,
+        job="j1",
+        task="main.0",
+        user=user,
+        client_node="c",
+        device_node="a",
+        route=Route.REMOTE,
+        devices=(LeasedDevice(device="GPU-1", epoch=7),),
+        term=1,
+        secret="5ec2e7",
+    )
+    return events.PersistLease(lease=lease, state=state, endpoint="a:1", prepared=True)
+
+
+def put_device(epoch: int) -> events.PersistDevice:
+    return events.PersistDevice(id="GPU-1", node="a", epoch=epoch, device=to_json(gpu("1")))
+
+
+def test_each_opening_is_a_term(tmp_path: Path) -> None:
+    for term in (1, 2, 3):
+        opened = Ledger(tmp_path)
+        assert opened.term == term
+        opened.close()
+
+
+def test_what_lives_is_loaded_again(tmp_path: Path) -> None:
+    first = Ledger(tmp_path)
+    first.write([put_job(1), put_lease("j1-1-0"), put_device(7), events.PersistNode(node=node("a"), seen_at=5.0)])
+    first.write([put_job(2), put_job(1, JobState.PREPARING, new=False)]).result()
+    first.close()
+    second = Ledger(tmp_path)
+    contents = second.load()
+    second.close()
+    assert [(each.id, state) for each, state, _ in contents.jobs] == [
+        ("j1", JobState.PREPARING),
+        ("j2", JobState.QUEUED),
+    ]
+    assert contents.jobs[0][2].story == ["queued by ada"]
+    assert [(lease.id, lease.secret, state) for lease, state, _, _ in contents.leases] == [
+        ("j1-1-0", "5ec2e7", LeaseState.GRANTED)
+    ]
+    assert contents.devices == [("GPU-1", "a", 7, gpu("1"))]
+    assert contents.nodes == [(node("a"), 5.0)]
+    assert contents.next_job == 3
+
+
+def test_what_ended_is_listed_but_not_loaded(tmp_path: Path) -> None:
+    opened = Ledger(tmp_path)
+    opened.write([put_job(1), put_job(2, user="bob"), put_job(1, JobState.FAILED, new=False)])
+    opened.write([put_job(2, JobState.SUCCEEDED, new=False), put_lease("l"), put_lease("l", LeaseState.RELEASED)])
+    assert opened.load().jobs == []
+    assert opened.load().leases == []
+    assert opened.load().next_job == 3
+    assert [status.job.id for status in opened.ended_jobs(user=None).result()] == ["j1", "j2"]
+    assert [status.job.id for status in opened.ended_jobs(user="bob").result()] == ["j2"]
+    assert [status.lease.id for status in opened.released_leases(user="ada").result()] == ["l"]
+    status = opened.job("j1").result()
+    assert status is not None
+    assert (status.state, status.reason) == (JobState.FAILED, "because")
+    assert opened.job("nonsense").result() is None
+    opened.close()
+
+
+def test_a_released_leases_secret_is_erased(tmp_path: Path) -> None:
+    opened = Ledger(tmp_path)
+    opened.write([put_lease("l")])
+    opened.write([put_lease("l", LeaseState.RELEASED)]).result()
+    opened.close()
+    assert b"5ec2e7" not in (tmp_path / "ledger.db").read_bytes()
+
+
+def test_an_epoch_never_goes_back(tmp_path: Path) -> None:
+    opened = Ledger(tmp_path)
+    opened.write([put_device(7)])
+    opened.write([put_device(3)]).result()
+    assert opened.load().devices[0][2] == 7
+    opened.close()
+
+
+def test_a_scheduler_of_an_older_term_is_fenced(tmp_path: Path) -> None:
+    old = Ledger(tmp_path)
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:  # as on a file system without locks
+        connection.execute("UPDATE meta SET value = value + 1")
+    connection.close()
+    with pytest.raises(Conflict, match="another scheduler took the ledger over"):
+        old.write([put_job(1)]).result()
+    old.close()
+
+
+def test_a_batch_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    opened = Ledger(tmp_path)
+    opened.write([put_job(1)]).result()
+    with pytest.raises(Exception, match="UNIQUE"):
+        opened.write([put_device(9), put_job(1)]).result()
+    opened.close()
+    again = Ledger(tmp_path)
+    assert again.load().devices == []
+    again.close()
+
+
+def test_only_so_many_ended_jobs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "KEEP_ENDED", 10)
+    opened = Ledger(tmp_path)
+    opened.write([put_job(number) for number in range(1, 31)])
+    opened.write([put_job(number, JobState.SUCCEEDED, new=False) for number in range(1, 26)]).result()
+    opened.close()
+    again = Ledger(tmp_path)
+    assert [status.job.id for status in again.ended_jobs(user=None).result()] == [f"j{n}" for n in range(16, 26)]
+    assert len(again.load().jobs) == 5
+    again.close()
+
+
+def test_job_ids_are_numbers() -> None:
+    assert job_number(job_id_of(42)) == 42
+    assert {job_number(text) for text in ("", "j", "x1", "j-1", "j1.5", "j" + "9" * 40, "j१")} == {-1}
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_jobs_and_leases_are_taken_over_in_seconds(tmp_path: Path) -> None:
+    many = 100_000
+    opened = Ledger(tmp_path)
+    for start in range(1, many + 1, 10_000):
+        batch: list[events.Persist] = []
+        for number in range(start, start + 10_000):
+            lease = msgspec.structs.replace(
+                put_lease(f"j{number}-1-0").lease, devices=(LeasedDevice(device=f"GPU-{number}", epoch=1),)
+            )
+            batch += [
+                put_job(number),
+                events.PersistLease(lease=lease, state=LeaseState.RELEASING, endpoint="", prepared=True),
+                events.PersistDevice(id=f"GPU-{number}", node="a", epoch=1, device=to_json(gpu(str(number)))),
+            ]
+        opened.write(batch).result()
+    opened.close()
+    began = time.monotonic()
+    opened = Ledger(tmp_path)
+    contents = opened.load()
+    machine = ClusterMachine(term=opened.term, lease_ttl_s=15.0, new_secret=lambda: "")
+    machine.restore(
+        jobs=contents.jobs,
+        leases=contents.leases,
+        devices=contents.devices,
+        nodes=contents.nodes,
+        now=0.0,
+        wall=0.0,
+    )
+    took_s = time.monotonic() - began
+    opened.close()
+    assert len(machine.queue) == len(machine.leases) == many
+    print(f"restart with {many} jobs and leases: {took_s:.2f} s")
+    assert took_s < 60  # the figure belongs to the benchmark; this is only against a loop within a loop

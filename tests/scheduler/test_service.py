@@ -1,0 +1,251 @@
+"""The scheduler over real connections, with light agents."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import urllib.request
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from farbus.api.client import ClusterClient
+from farbus.api.identity import Identity, Role
+from farbus.errors import InvalidInput, NotFound, NotPermitted, Unavailable, Unsatisfiable
+from farbus.model.job import Job
+from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
+from farbus.scheduler import events
+from tests.scheduler.light_agent import LightAgent
+from tests.scheduler.scripted import job, node
+from tests.scheduler.site import Site
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def asked(**wanted: object) -> Job:
+    return job("", **wanted)  # type: ignore[arg-type]
+
+
+async def until_state(client: ClusterClient, job_id: str, state: JobState) -> None:
+    async for status in client.watch_job(job_id):
+        if status.state is state:
+            return
+    raise AssertionError(f"job {job_id} ended as {(await client.get_job(job_id)).state}")
+
+
+async def test_a_job_is_placed_runs_and_leaves_nothing(site: Site) -> None:
+    async with (
+        site.scheduler(),
+        site.client() as client,
+        site.agent(LightAgent(node("a", 1))) as a,
+        site.agent(LightAgent(node("c"))) as c,
+    ):
+        job_id, _ = await client.submit(asked(gpus=1, on="c"))
+        await c.until(events.StartTask, job_id)
+        await until_state(client, job_id, JobState.RUNNING)
+        (lease,) = await client.list_leases()
+        assert (lease.state, lease.lease.secret) == (LeaseState.PREPARED, "")
+        (device,) = await client.list_devices()
+        assert (device.state, device.job) == (DeviceState.LEASED, job_id)
+        await c.finish(job_id)
+        states = [status.state async for status in client.watch_job(job_id)]
+        assert states[-1] is JobState.SUCCEEDED
+        assert await client.list_leases() == ()
+        assert [lease.state for lease in await client.list_leases(include_released=True)] == [LeaseState.RELEASED]
+        assert [status.job.id for status in await client.list_jobs(include_ended=True)] == [job_id]
+        assert await client.list_jobs() == ()
+        assert not a.state.device_side
+
+
+async def test_a_waiting_job_is_explained(site: Site) -> None:
+    async with site.scheduler(), site.client() as client, site.agent(LightAgent(node("a", 1))) as a:
+        first, _ = await client.submit(asked(gpus=1))
+        await a.until(events.StartTask, first)
+        second, _ = await client.submit(asked(gpus=1))
+        async for status in client.watch_job(second):
+            if status.misses:
+                break
+        _, lines = await client.explain(second)
+        assert any("1 GPUs are not free" in line for line in lines)
+        _, lines = await client.explain(first)
+        assert any("first fit" in line for line in lines)
+
+
+async def test_what_can_never_fit_is_refused(site: Site) -> None:
+    async with site.scheduler(), site.client() as client, site.agent(LightAgent(node("a", 1))):
+        with pytest.raises(Unsatisfiable, match="2 GPUs"):
+            await client.submit(asked(gpus=2))
+        assert await client.list_jobs(include_ended=True) == ()
+
+
+async def test_before_the_first_node_a_job_is_queued(site: Site) -> None:
+    async with site.scheduler(), site.client() as client:
+        job_id, _ = await client.submit(asked(gpus=1))
+        async with site.agent(LightAgent(node("a", 1))) as a:
+            await a.until(events.StartTask, job_id)
+
+
+async def test_a_check_says_where_the_job_would_go_and_queues_nothing(site: Site) -> None:
+    async with site.scheduler(), site.client() as client, site.agent(LightAgent(node("a", 1))):
+        job_id, would_be = await client.submit(asked(gpus=1), check_only=True)
+        assert job_id == ""
+        assert would_be is not None
+        assert would_be.placements[0].node == "a"
+        assert await client.list_jobs() == ()
+
+
+async def test_a_malformed_job_is_refused_with_the_field(site: Site) -> None:
+    async with site.scheduler(), site.client() as client:
+        with pytest.raises(InvalidInput, match=r"groups\[0\].requests.cpu_milli: -1 is less than 1"):
+            await client.submit(asked(cpu_milli=-1))
+
+
+async def test_a_user_sees_only_his_own(site: Site) -> None:
+    async with (
+        site.scheduler(),
+        site.agent(LightAgent(node("a", 1))) as a,
+        site.client("ada") as ada,
+        site.client("bob") as bob,
+        site.client("root", Role.OPERATOR) as operator,
+    ):
+        job_id, _ = await ada.submit(asked(user="", gpus=1))
+        await a.until(events.StartTask, job_id)
+        assert await bob.list_jobs() == ()
+        assert await bob.list_leases() == ()
+        assert [device.used_by for device in await bob.list_devices()] == ["another user"]
+        for refused in (bob.get_job(job_id), bob.cancel_job(job_id), bob.explain(job_id)):
+            with pytest.raises(NotFound):
+                await refused
+        with pytest.raises(NotPermitted):
+            await bob.submit(asked(user="ada"))
+        assert len(await operator.list_jobs()) == 1
+        assert (await operator.cancel_job(job_id)).state in (JobState.FINISHING, JobState.CANCELLED)
+        states = [status async for status in operator.watch_job(job_id)]
+        assert states[-1].reason == "cancelled by root"
+
+
+async def test_only_the_agent_of_the_node_submits_interactive_jobs(site: Site) -> None:
+    async with site.scheduler(), site.agent(LightAgent(node("c"))):
+        wanted = asked(interactive=True, on="c")
+        async with site.client() as client:
+            with pytest.raises(NotPermitted):
+                await client.submit(wanted)
+        ada = Identity(name="ada", role=Role.USER)
+        async with ClusterClient.remote(
+            address=site.address, credentials=site.credentials("c"), on_behalf_of=ada
+        ) as agent:
+            job_id, _ = await agent.submit(wanted)
+            await until_state(agent, job_id, JobState.RUNNING)
+            await agent.cancel_job(job_id)
+            assert [status.state async for status in agent.watch_job(job_id)][-1] is JobState.CANCELLED
+
+
+async def test_output_comes_from_the_node_that_has_it(site: Site) -> None:
+    async with site.scheduler(), site.client() as client, site.agent(LightAgent(node("c"))) as c:
+        job_id, _ = await client.submit(asked())
+        c.logs[job_id, "main.0"] = [b"hello ", b"world"]
+        await c.until(events.StartTask, job_id)
+        chunks = [chunk.data async for chunk in client.read_logs(job_id, follow=True)]
+        assert b"".join(chunks) == b"hello world"
+        with pytest.raises(NotFound, match="no task other"):
+            _ = [chunk async for chunk in client.read_logs(job_id, task="other")]
+
+
+async def test_output_of_a_node_that_is_away_is_unavailable(site: Site) -> None:
+    async with site.scheduler(), site.client() as client:
+        async with site.agent(LightAgent(node("c"))) as c:
+            job_id, _ = await client.submit(asked())
+            await until_state(client, job_id, JobState.RUNNING)
+            await c.finish(job_id)
+            _ = [status async for status in client.watch_job(job_id)]
+        while (await client.list_nodes())[0].state is not NodeState.LOST:
+            pass
+        with pytest.raises(Unavailable, match="node c"):
+            _ = [chunk async for chunk in client.read_logs(job_id)]
+
+
+async def test_a_hello_under_another_name_is_refused(site: Site) -> None:
+    async with site.scheduler():
+        liar = LightAgent(node("b"))
+        async with liar.connected(site.address, site.credentials("a")):
+            assert "the certificate is of node a" in liar.welcome.result().refused.reason
+
+
+async def test_a_second_agent_of_the_same_name_is_refused(site: Site) -> None:
+    async with site.scheduler(), site.agent(LightAgent(node("a"))):
+        twin = LightAgent(msgspec.structs.replace(node("a"), boot_id="boot-2"))
+        async with twin.connected(site.address, site.credentials("a")):
+            assert "another agent is connected as node a" in twin.welcome.result().refused.reason
+
+
+async def test_a_node_that_reports_nonsense_is_refused(site: Site) -> None:
+    async with site.scheduler():
+        agent = LightAgent(node("a", cpu_milli=-5))
+        async with agent.connected(site.address, site.credentials("a")):
+            assert "capacity.cpu_milli -5" in agent.welcome.result().refused.reason
+
+
+async def test_heartbeats_are_answered_and_nodes_listed(site: Site) -> None:
+    async with site.scheduler(), site.client() as client, site.agent(LightAgent(node("a", 1))) as a:
+        job_id, _ = await client.submit(asked(gpus=1))
+        await a.until(events.StartTask, job_id)
+        await a.beat()
+        await a.until(events.HeartbeatReply, "")
+        reply = next(command for command in a.commands if isinstance(command, events.HeartbeatReply))
+        assert reply.renewed == (f"{job_id}-1-0",)
+        (status,) = await client.list_nodes()
+        assert (status.state, status.free.cpu_milli) == (NodeState.READY, 3000)
+        info = await client.cluster_info()
+        assert (info.nodes, info.term, info.lease_ttl_s) == (1, 1, 15.0)
+
+
+async def test_a_restarted_scheduler_takes_over_what_runs(site: Site) -> None:
+    agent = LightAgent(node("a", 1))
+    async with site.scheduler(), site.client() as client, site.agent(agent):
+        running, _ = await client.submit(asked(gpus=1))
+        await agent.until(events.StartTask, running)
+        await until_state(client, running, JobState.RUNNING)
+        waiting, _ = await client.submit(asked(gpus=1))
+    async with site.scheduler(), site.client() as client, site.agent(agent):
+        assert (await client.cluster_info()).term == 2
+        assert (await client.get_job(running)).state is JobState.RUNNING
+        assert (await client.get_job(waiting)).state is JobState.QUEUED
+        await agent.finish(running)
+        await until_state(client, waiting, JobState.RUNNING)
+        (device,) = await client.list_devices()
+        assert device.epoch == 2
+
+
+async def test_a_second_scheduler_on_the_ledger_is_refused(site: Site) -> None:
+    async with site.scheduler():
+        port = site.port
+        with pytest.raises(Exception, match="in use by another scheduler"):
+            async with site.scheduler():
+                pass
+        site.port = port
+        async with site.client() as client:
+            assert (await client.cluster_info()).term == 1
+
+
+async def test_a_port_in_use_is_one_line(site: Site, tmp_path: Path) -> None:
+    async with site.scheduler():
+        taken = site.address
+        with pytest.raises(Exception, match="the address is in use"):
+            async with site.scheduler(listen=taken, state=str(tmp_path / "other")):
+                pass
+
+
+async def test_metrics_are_served(site: Site) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    async with site.scheduler(metrics=address), site.agent(LightAgent(node("a", 1))):
+        text = (await asyncio.to_thread(lambda: urllib.request.urlopen(f"http://{address}/metrics").read())).decode()
+    assert 'farbus_scheduler_nodes{state="ready"} 1.0' in text
+    assert "farbus_scheduler_queue_jobs 0.0" in text

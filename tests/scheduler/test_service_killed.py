@@ -1,0 +1,204 @@
+"""A scheduler process that is killed with SIGKILL and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from farbus.api.client import ClusterClient
+from farbus.model.states import JobState, LeaseState
+from farbus.model.value import to_json
+from farbus.scheduler import events
+from tests.scheduler.light_agent import LightAgent
+from tests.scheduler.scripted import job, node
+from tests.scheduler.site import Site
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Process:
+    """A scheduler's process on the site's state."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.child: asyncio.subprocess.Process | None = None
+
+    async def start(self, **changes: object) -> None:
+        path = self.site.directory / "scheduler.json"
+        path.write_bytes(to_json(self.site.config(listen=f"127.0.0.1:{self.site.port}", **changes)))
+        self.child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.scheduler.scheduler_process", str(path), stderr=asyncio.subprocess.PIPE
+        )
+        assert self.child.stderr is not None
+        async for line in self.child.stderr:
+            said = json.loads(line)
+            if said["event"] == "scheduler ready":
+                self.site.port = said["port"]
+                return
+        raise AssertionError(f"the scheduler ended with {await self.child.wait()}")
+
+    async def kill(self) -> None:
+        assert self.child is not None
+        assert self.child.stderr is not None
+        self.child.send_signal(signal.SIGKILL)
+        await asyncio.gather(self.child.wait(), self.child.stderr.read())
+
+    async def stop(self) -> int:
+        assert self.child is not None
+        assert self.child.stderr is not None
+        if self.child.returncode is None:
+            self.child.terminate()
+        _, code = await asyncio.gather(self.child.stderr.read(), self.child.wait())
+        return code
+
+
+@pytest.fixture
+async def process(tmp_path: Path) -> AsyncIterator[Process]:
+    process = Process(Site(tmp_path))
+    await process.start()
+    yield process
+    with contextlib.suppress(ProcessLookupError):
+        await process.stop()
+
+
+async def wait_for(client: ClusterClient, job_id: str, *states: JobState) -> None:
+    async for status in client.watch_job(job_id):
+        if status.state in states:
+            return
+    raise AssertionError(f"{job_id} ended")
+
+
+async def test_a_queued_job_survives(process: Process) -> None:
+    async with process.site.client() as client:
+        job_id, _ = await client.submit(job("", gpus=1))
+        await process.kill()
+    await process.start()
+    async with process.site.client() as client, process.site.agent(LightAgent(node("a", 1))) as agent:
+        await agent.until(events.StartTask, job_id)
+        await wait_for(client, job_id, JobState.RUNNING)
+        await agent.finish(job_id)
+        assert [status.state async for status in client.watch_job(job_id)][-1] is JobState.SUCCEEDED
+
+
+async def test_a_running_job_is_adopted(process: Process) -> None:
+    a, c = LightAgent(node("a", 1)), LightAgent(node("c"))
+    async with process.site.client() as client, process.site.agent(a), process.site.agent(c):
+        job_id, _ = await client.submit(job("", gpus=1, on="c"))
+        await wait_for(client, job_id, JobState.RUNNING)
+        await process.kill()
+    await process.start()
+    async with process.site.client() as client, process.site.agent(a), process.site.agent(c):
+        assert (await client.get_job(job_id)).state is JobState.RUNNING
+        await c.finish(job_id)
+        assert [status.state async for status in client.watch_job(job_id)][-1] is JobState.SUCCEEDED
+        assert await client.list_leases() == ()
+    assert sum(isinstance(command, events.StartTask) for command in c.commands) == 1
+
+
+async def test_a_job_that_was_being_prepared_goes_on(process: Process) -> None:
+    a, c = LightAgent(node("a", 1)), LightAgent(node("c"))
+    async with process.site.client() as client, process.site.agent(c), process.site.agent(a):
+        job_id, _ = await client.submit(job("", gpus=1, on="c"))
+        await a.until(events.PrepareDevices, job_id)
+        await process.kill()
+    await process.start()
+    async with process.site.client() as client, process.site.agent(a), process.site.agent(c):
+        await wait_for(client, job_id, JobState.RUNNING)
+        (lease,) = await client.list_leases()
+        assert [device.epoch for device in lease.lease.devices] == [1]
+
+
+async def test_a_lease_whose_node_stays_away_is_not_granted_again(process: Process) -> None:
+    a, c = LightAgent(node("a", 1)), LightAgent(node("c"))
+    async with process.site.client() as client, process.site.agent(a), process.site.agent(c):
+        job_id, _ = await client.submit(job("", gpus=1, on="c"))
+        await wait_for(client, job_id, JobState.RUNNING)
+        await process.kill()
+    await process.start(lease_ttl_s=1.0)
+    async with process.site.client() as client:
+        async with process.site.agent(c):
+            assert [status.state async for status in client.watch_job(job_id)][-1] is JobState.FAILED
+            (lease,) = await client.list_leases()
+            assert lease.state is LeaseState.RELEASING
+            waiting, _ = await client.submit(job("", gpus=1, on="c"))
+            async for status in client.watch_job(waiting):
+                if status.misses:
+                    break
+        async with process.site.agent(a), process.site.agent(c):
+            await wait_for(client, waiting, JobState.RUNNING)
+
+
+async def test_every_acknowledged_job_of_a_burst_survives(process: Process) -> None:
+    acknowledged: list[str] = []
+
+    async def submit(client: ClusterClient) -> None:
+        with contextlib.suppress(Exception):
+            while True:
+                job_id, _ = await client.submit(job(""))
+                acknowledged.append(job_id)
+                if len(acknowledged) == 50:
+                    await process.kill()
+
+    async with process.site.client() as client:
+        await asyncio.gather(*(submit(client) for _ in range(8)))
+    await process.start()
+    async with process.site.client() as client:
+        known = {status.job.id for status in await client.list_jobs()}
+    assert len(acknowledged) >= 50
+    assert set(acknowledged) <= known
+
+
+async def test_sigterm_ends_it_in_good_order(process: Process) -> None:
+    assert await process.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code", "told"),
+    [
+        ("ledger", 1, "is damaged"),
+        ("certificate", 2, "not a PEM certificate"),
+        ("role", 2, "it is the certificate of node a"),
+        ("port", 7, "the address is in use"),
+        ("lock", 7, "in use by another scheduler"),
+        ("missing", 3, "no such file"),
+    ],
+)
+async def test_what_prevents_it_is_told_in_one_line(
+    process: Process, tmp_path: Path, spoil: str, code: int, told: str
+) -> None:
+    site = process.site
+    config = site.config(state=str(tmp_path / "other"))
+    if spoil == "ledger":
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "ledger.db").write_bytes(b"not a database, " * 1000)
+    elif spoil == "certificate":
+        bad = msgspec.structs.replace(config.credentials, certificate=str(tmp_path / "bad.crt"))
+        (tmp_path / "bad.crt").write_text("nonsense")
+        config = msgspec.structs.replace(config, credentials=bad)
+    elif spoil == "missing":
+        bad = msgspec.structs.replace(config.credentials, key=str(tmp_path / "none.key"))
+        config = msgspec.structs.replace(config, credentials=bad)
+    elif spoil == "role":
+        config = msgspec.structs.replace(config, credentials=site.credentials("a"))
+    elif spoil == "port":
+        config = msgspec.structs.replace(config, listen=site.address)
+    elif spoil == "lock":
+        config = site.config()
+    path = tmp_path / "second.json"
+    path.write_bytes(to_json(config))
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.scheduler.scheduler_process", str(path), stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await child.communicate()
+    lines = [line for line in said.decode().splitlines() if not line.startswith("{")]
+    assert len(lines) == 1, said.decode()
+    assert told in lines[0]
+    assert child.returncode == code
