@@ -63,7 +63,9 @@ class AgentConfig(Value, frozen=True, kw_only=True):
         if not self.address:
             raise InvalidInput("address: it is empty", hint="give the name or IP address that other nodes reach")
         if len(self.socket.encode()) > SOCKET_PATH_LIMIT:
-            raise InvalidInput(f"socket: {self.socket} is longer than {SOCKET_PATH_LIMIT} bytes", hint="use a shorter path")
+            raise InvalidInput(
+                f"socket: {self.socket} is longer than {SOCKET_PATH_LIMIT} bytes", hint="use a shorter path"
+            )
         for what, number in (
             ("cpu_milli", self.cpu_milli),
             ("memory_bytes", self.memory_bytes),

@@ -108,7 +108,7 @@ class WorkerNvml:
                 sys.executable, "-m", "farbus.linux.nvml_worker",
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
                 limit=ANSWER_LIMIT_BYTES, start_new_session=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **self._environment},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **self._environment},
             )  # fmt: skip
         except OSError as error:
             raise Unavailable(f"NVML: start its worker: {error.strerror}") from error

@@ -84,7 +84,10 @@ class Child(Protocol):
         ...
 
     def memory_bytes(self) -> int:
-        """Return the memory of the program and its descendants: proportional set size, resident where that can't be read."""
+        """Return the memory of the program and its descendants.
+
+        Proportional set size (shared pages counted once), resident where that can't be read.
+        """
         ...
 
 
@@ -295,9 +298,7 @@ class GuardedProcesses:
         message = json.loads(answer)
         if message["event"] == "failed":
             await guard.wait()
-            raise start_error(
-                program, stage=message["stage"], number=message["errno"], text=message.get("text", "")
-            )
+            raise start_error(program, stage=message["stage"], number=message["errno"], text=message.get("text", ""))
         return GuardedChild(guard, message["pid"], outputs)
 
     def remains(self) -> Sequence[Remains]:

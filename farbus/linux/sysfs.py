@@ -142,9 +142,7 @@ def _link_name(path: Path) -> str:
 class FakeSysfs:
     """Devices that a test sets."""
 
-    def __init__(
-        self, functions: tuple[PciFunction, ...] = (), controllers: tuple[NvmeController, ...] = ()
-    ) -> None:
+    def __init__(self, functions: tuple[PciFunction, ...] = (), controllers: tuple[NvmeController, ...] = ()) -> None:
         self.functions = functions
         self.controllers = controllers
 

@@ -48,7 +48,9 @@ class SystemUsers:
         try:
             return _account(pwd.getpwnam(name))
         except (KeyError, ValueError) as error:
-            raise NotFound(f"user {name}: not known on this node", hint="users need the same name on every node") from error
+            raise NotFound(
+                f"user {name}: not known on this node", hint="users need the same name on every node"
+            ) from error
 
     def by_uid(self, uid: int) -> Account:
         """Look a user up by number."""
@@ -62,9 +64,7 @@ class SystemUsers:
         try:
             return self.by_uid(os.geteuid())
         except NotFound:
-            return Account(
-                name=f"uid{os.geteuid()}", uid=os.geteuid(), gid=os.getegid(), groups=tuple(os.getgroups())
-            )
+            return Account(name=f"uid{os.geteuid()}", uid=os.geteuid(), gid=os.getegid(), groups=tuple(os.getgroups()))
 
 
 def _account(entry: pwd.struct_passwd) -> Account:

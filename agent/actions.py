@@ -1,0 +1,120 @@
+"""What the node's machine wants done: actions in the imperative.
+
+Work (:data:`Work`) is journalled, takes time, and ends in an
+:class:`farbus.agent.events.ActionDone` with its serial number.  Each kind can
+be repeated without harm and has a compensation::
+
+    PrepareDevices <-> UnprepareDevices
+    PrepareClient  <-> UnprepareClient
+    StartTask      <-> StopTask
+
+All of these are volatile: nothing of them outlives a boot, or, in this
+version, the agent.  Reports (:data:`Report`) only tell the scheduler.
+"""
+
+from __future__ import annotations
+
+from farbus.agent.events import PreparedLease, TaskRun
+from farbus.model.job import TaskStatus
+from farbus.model.lease import Lease
+from farbus.model.value import Value
+
+
+class PrepareDevices(Value, frozen=True, kw_only=True):
+    """Serve the devices of a lease."""
+
+    serial: int
+    lease: Lease
+
+
+class UnprepareDevices(Value, frozen=True, kw_only=True):
+    """End serving a lease: afterwards nobody uses its devices by it."""
+
+    serial: int
+    lease_id: str
+
+
+class PrepareClient(Value, frozen=True, kw_only=True):
+    """Make what a task's program needs to reach its devices."""
+
+    serial: int
+    job: str
+    task: str
+    user: str
+    leases: tuple[PreparedLease, ...]
+
+
+class UnprepareClient(Value, frozen=True, kw_only=True):
+    """Remove what :class:`PrepareClient` made."""
+
+    serial: int
+    job: str
+    task: str
+
+
+class StartTask(Value, frozen=True, kw_only=True):
+    """Start a task's program; ``environment`` is what its devices need of it."""
+
+    serial: int
+    run: TaskRun
+    environment: dict[str, str] = {}
+
+
+class StopTask(Value, frozen=True, kw_only=True):
+    """End a task's program: SIGTERM to its group, after ``grace_s`` SIGKILL to all of it.
+
+    ``reason`` goes to its status.
+    """
+
+    serial: int
+    job: str
+    task: str
+    grace_s: float
+    reason: str = ""
+
+
+Work = PrepareDevices | UnprepareDevices | PrepareClient | UnprepareClient | StartTask | StopTask
+
+
+class RecordExit(Value, frozen=True, kw_only=True):
+    """Keep a task's status, before anybody is told of it."""
+
+    job: str
+    status: TaskStatus
+
+
+class ForgetTask(Value, frozen=True, kw_only=True):
+    """Drop a task's kept status: the scheduler has it."""
+
+    job: str
+    task: str
+
+
+class Answer(Value, frozen=True, kw_only=True):
+    """Answer a command."""
+
+    command: str
+    ok: bool
+    error: str = ""
+    endpoint: str = ""
+    environment: dict[str, str] = {}
+
+
+class ReportTask(Value, frozen=True, kw_only=True):
+    """Tell what became of a task."""
+
+    job: str
+    status: TaskStatus
+
+
+class ReportLeaseEnded(Value, frozen=True, kw_only=True):
+    """Tell that this node has ended a lease by itself."""
+
+    lease_id: str
+    device_side: bool
+    reason: str
+
+
+Record = RecordExit | ForgetTask
+Report = Answer | ReportTask | ReportLeaseEnded
+Action = Work | Record | Report

@@ -1,0 +1,123 @@
+"""What a node has: devices by what stays the same about them, processors, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from farbus import __version__
+from farbus.agent.config import AgentConfig
+from farbus.errors import FarbusError
+from farbus.linux.node_facts import NodeFacts
+from farbus.linux.nvml import GpuList, Nvml
+from farbus.linux.sysfs import NvmeController, PciFunction, Sysfs
+from farbus.model.device import Device, DeviceKind
+from farbus.model.node import Node, Resources
+
+# PCI class codes (PCI Code and ID Assignment): 3D controller, processing accelerator.
+_CLASS_3D_CONTROLLER = 0x0302
+_CLASS_ACCELERATOR = 0x1200
+
+
+class GpuSource(msgspec.Struct, frozen=True):
+    """A driver to ask, and whether its GPUs are software."""
+
+    nvml: Nvml
+    software: bool
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found, and what could not be asked, in one line each."""
+
+    node: Node
+    troubles: tuple[str, ...] = ()
+
+
+def gpu_devices(found: GpuList, *, software: bool) -> tuple[Device, ...]:
+    """Return a driver's GPUs as devices."""
+    attributes = {
+        name: value
+        for name, value in (("driver_version", found.driver_version), ("cuda_version", found.cuda_version))
+        if value
+    }
+    return tuple(
+        Device(
+            id=gpu.uuid,
+            kind=DeviceKind.GPU,
+            model=gpu.name,
+            memory_bytes=gpu.memory_bytes,
+            software=software,
+            pci_address=gpu.pci_address,
+            numa_node=gpu.numa_node,
+            compute_capability=gpu.compute_capability,
+            attributes=attributes,
+        )
+        for gpu in found.gpus
+    )
+
+
+def nvme_devices(controllers: Sequence[NvmeController]) -> tuple[Device, ...]:
+    """Return this node's own drives as devices, named by model and serial; those of a fabric are another node's."""
+    return tuple(
+        Device(
+            id=f"NVME-{controller.serial}-{'_'.join(controller.model.split())}",
+            kind=DeviceKind.NVME,
+            model=controller.model,
+            memory_bytes=controller.capacity_bytes,
+            pci_address=controller.address,
+            numa_node=controller.numa_node,
+            attributes={"controller": controller.name, "subsystem_nqn": controller.subsystem_nqn},
+        )
+        for controller in controllers
+        if controller.transport == "pcie" and controller.serial
+    )
+
+
+def accelerator_devices(functions: Sequence[PciFunction], gpus: Sequence[Device]) -> tuple[Device, ...]:
+    """Return accelerators on the bus that no driver here has claimed as a GPU."""
+    claimed = {gpu.pci_address for gpu in gpus}
+    return tuple(
+        Device(
+            id=f"PCI-{function.address}",
+            kind=DeviceKind.PCI,
+            model=f"{function.vendor:04x}:{function.device:04x}",
+            pci_address=function.address,
+            numa_node=function.numa_node,
+            attributes={"driver": function.driver} if function.driver else {},
+        )
+        for function in functions
+        if function.pci_class >> 8 in (_CLASS_3D_CONTROLLER, _CLASS_ACCELERATOR) and function.address not in claimed
+    )
+
+
+async def take_inventory(
+    config: AgentConfig, *, facts: NodeFacts, sysfs: Sysfs, gpu_sources: Sequence[GpuSource]
+) -> Inventory:
+    """Look at the whole node.  A driver that can't answer is a trouble, and its devices are not offered."""
+    devices: list[Device] = []
+    troubles = []
+    for source in gpu_sources:
+        try:
+            found = await source.nvml.list()
+            if found.absent and source.software:
+                troubles.append(f"software GPUs: {found.absent}")
+            devices += gpu_devices(found, software=source.software)
+        except FarbusError as error:
+            troubles.append(str(error))
+    if config.physical_devices:
+        devices += nvme_devices(sysfs.nvme_controllers())
+        devices += accelerator_devices(sysfs.pci_functions(), devices)
+    node = Node(
+        name=config.name,
+        address=config.address,
+        boot_id=facts.boot_id(),
+        agent_version=__version__,
+        capacity=Resources(
+            cpu_milli=config.cpu_milli or facts.cpu_count() * 1000,
+            memory_bytes=config.memory_bytes or facts.memory_bytes(),
+        ),
+        labels=config.labels,
+        devices=tuple(devices),
+    )
+    return Inventory(node=node, troubles=tuple(troubles))

@@ -1,0 +1,313 @@
+"""The agent's dealings with remoting: a supervisor for each lease, a session file for each program.
+
+Device side, remote route: one supervisor process per lease
+(``farbus.remoting.supervisor``), which sees exactly the leased devices.  Local
+route: nothing to start.  Client side: a session file that only the task's user
+can read, and the environment that puts the shim, or for a local route the
+GPU's own driver, into the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import structlog
+
+import farbus
+from farbus.agent.config import AgentConfig
+from farbus.agent.events import PreparedLease, SupervisorDied
+from farbus.agent.jobs import DEFAULT_PATH, choose_account
+from farbus.agent.names import file_name
+from farbus.errors import Conflict, FarbusError, NotFound, TimedOut, Unavailable
+from farbus.linux.files import write_owned
+from farbus.linux.processes import Child, Processes, Program
+from farbus.linux.users import Users
+from farbus.model.device import Device, Route
+from farbus.model.lease import Lease
+
+_log = structlog.get_logger()
+
+SUPERVISOR_START_S = 20.0
+"""Longest wait for a supervisor to listen: it opens the driver, seconds for each GPU without persistence mode."""
+
+SUPERVISOR_END_S = 15.0
+"""Longest wait for a killed supervisor and its servers; one in state D takes longer, and the lease is wedged then."""
+
+MAX_LINE_BYTES = 4096
+"""Most of a supervisor's line that goes into the agent's log."""
+
+
+def software_gpu_environment(config: AgentConfig) -> dict[str, str]:
+    """Return what makes a process see this node's software GPUs; empty where there are none."""
+    if not config.softgpu:
+        return {}
+    return {"FARBUS_SOFTGPU": config.softgpu, "FARBUS_SOFTGPU_NODE": config.softgpu_node or config.name}
+
+
+def source_root() -> Path:
+    """Return the directory that holds the farbus package."""
+    return Path(farbus.__file__).resolve().parent.parent
+
+
+def software_gpu_directory(config: AgentConfig) -> Path:
+    """Return where the software GPU's libraries are: as set, else where the build puts them."""
+    return Path(config.softgpu_library) if config.softgpu_library else source_root() / "native/build/softgpu"
+
+
+@dataclass
+class _Served:
+    lease: Lease
+    child: Child | None
+    endpoint: str
+    leaving: bool = False
+
+
+class RemotingHost:
+    """Serves leases and prepares programs.  ``died`` hears of supervisors that end by themselves."""
+
+    def __init__(
+        self,
+        *,
+        config: AgentConfig,
+        processes: Processes,
+        users: Users,
+        devices: Callable[[], Mapping[str, Device]],
+        group: asyncio.TaskGroup,
+        died: Callable[[SupervisorDied], None],
+        supervisor: SupervisorProgram | None = None,
+    ) -> None:
+        self._config = config
+        self._processes = processes
+        self._users = users
+        self._devices = devices
+        self._group = group
+        self._died = died
+        self._supervisor = supervisor or SupervisorProgram()
+        self._served: dict[str, _Served] = {}
+
+    # Device side.
+
+    async def prepare_devices(self, lease: Lease) -> str:
+        """Serve a lease's devices; for one that is served already, return its endpoint."""
+        if (served := self._served.get(lease.id)) is not None:
+            return served.endpoint
+        devices = self._leased(lease)
+        if lease.route is Route.LOCAL:
+            self._served[lease.id] = _Served(lease=lease, child=None, endpoint="")
+            return ""
+        if lease.route is not Route.REMOTE:
+            raise Unavailable(f"lease {lease.id}: this version can't serve the route {lease.route}")
+        child, endpoint = await self._start_supervisor(lease, devices)
+        served = _Served(lease=lease, child=child, endpoint=endpoint)
+        self._served[lease.id] = served
+        self._group.create_task(self._attend(served, child), name=f"supervisor of lease {lease.id}")
+        return endpoint
+
+    def _leased(self, lease: Lease) -> tuple[Device, ...]:
+        known = self._devices()
+        found = []
+        for leased in lease.devices:
+            if leased.device not in known:
+                raise NotFound(f"device {leased.device}: not on node {self._config.name}")
+            found.append(known[leased.device])
+        if len({device.software for device in found}) > 1:
+            raise Conflict(f"lease {lease.id}: software GPUs and real ones have different drivers")
+        return tuple(found)
+
+    async def _start_supervisor(self, lease: Lease, devices: tuple[Device, ...]) -> tuple[Child, str]:
+        software = devices[0].software
+        environment = {
+            "PATH": DEFAULT_PATH,
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": str(source_root()),
+            "PYTHONUNBUFFERED": "1",
+            # By UUID: indices change when a GPU is drained (dra-driver-nvidia-gpu issue 427).
+            "CUDA_VISIBLE_DEVICES": ",".join(device.id for device in devices),
+        }
+        library = ""
+        if software:
+            environment |= software_gpu_environment(self._config)
+            library = str(software_gpu_directory(self._config) / "libcuda.so.1")
+        secret_reader, secret_writer = os.pipe()
+        try:
+            try:
+                os.write(secret_writer, lease.secret.encode() + b"\n")
+            finally:
+                os.close(secret_writer)
+            child = await self._processes.spawn(
+                Program(
+                    what=f"lease {lease.id}",
+                    argv=self._supervisor.command(
+                        lease=lease, address=self._config.address, secret_descriptor=secret_reader, library=library
+                    ),
+                    environment=environment,
+                    limits={"RLIMIT_CORE": 0},
+                    keep=(secret_reader,),
+                )
+            )
+        finally:
+            os.close(secret_reader)
+        try:
+            async with asyncio.timeout(SUPERVISOR_START_S):
+                port, said = await self._read_port(child)
+        except TimeoutError as error:
+            await _kill(child)
+            raise TimedOut(f"lease {lease.id}: its supervisor did not listen after {SUPERVISOR_START_S:g} s") from error
+        except BaseException:
+            await _kill(child)
+            raise
+        if not port:
+            code = await child.wait()
+            raise Unavailable(f"lease {lease.id}: its supervisor ended with {code}: {said or 'it said nothing'}")
+        return child, f"{self._config.address}:{port}"
+
+    async def _read_port(self, child: Child) -> tuple[int, str]:
+        """Return the port, or 0 with the last line that the supervisor said before it ended."""
+        buffers = {1: b"", 2: b""}
+        last = ""
+        while (piece := await child.read_output()) is not None:
+            stream, data = piece
+            buffers[stream] = (buffers[stream] + data)[-MAX_LINE_BYTES:]
+            *lines, buffers[stream] = buffers[stream].split(b"\n")
+            for line in lines:
+                if stream == 1 and (port := self._supervisor.port_in(line)):
+                    return port, ""
+                last = line.decode(errors="replace").strip() or last
+        rest = (buffers[2] or buffers[1]).decode(errors="replace").strip()
+        return 0, rest or last
+
+    async def _attend(self, served: _Served, child: Child) -> None:
+        """Put what a supervisor says into the agent's log; tell when it ends."""
+        buffer = b""
+        while (piece := await child.read_output()) is not None:
+            *lines, buffer = (buffer + piece[1]).split(b"\n")
+            buffer = buffer[-MAX_LINE_BYTES:]
+            for line in lines:
+                text = line[:MAX_LINE_BYTES].decode(errors="replace").strip()
+                if text:
+                    _log.info("supervisor", lease=served.lease.id, line=text)
+        code = await child.wait()
+        if not served.leaving:
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            self._died(SupervisorDied(lease_id=served.lease.id, reason=f"its remoting supervisor ended ({how})"))
+
+    async def unprepare_devices(self, lease_id: str) -> None:
+        """End a lease's supervisor with all its servers."""
+        served = self._served.get(lease_id)
+        if served is None:
+            return
+        served.leaving = True
+        if served.child is not None:
+            try:
+                async with asyncio.timeout(SUPERVISOR_END_S):
+                    await _kill(served.child)
+            except TimeoutError as error:
+                raise TimedOut(
+                    f"lease {lease_id}: its supervisor can't be killed (pid {served.child.pid})",
+                    hint="a driver call hangs; see dmesg, the node may need a reboot",
+                ) from error
+        del self._served[lease_id]
+
+    # Client side.
+
+    async def prepare_client(
+        self, *, job: str, task: str, user: str, leases: tuple[PreparedLease, ...]
+    ) -> dict[str, str]:
+        """Return the environment for a task's program; write its session file where a lease is remote."""
+        if not leases:
+            return {}
+        routes = {prepared.lease.route for prepared in leases}
+        if len(routes) > 1:
+            raise Unavailable(
+                f"task {job}/{task}: one program can't use local and remote devices together in this version"
+            )
+        if routes == {Route.LOCAL}:
+            return self._local_environment(leases)
+        path = self._session_path(job, task)
+        account = choose_account(
+            user, users=self._users, run_as_self=self._config.run_as_self, allow_root=self._config.allow_root
+        )
+        write_owned(path, self._supervisor.session_file(leases), account=account)
+        return self._supervisor.client_environment(path)
+
+    def _local_environment(self, leases: tuple[PreparedLease, ...]) -> dict[str, str]:
+        devices = [device for prepared in leases for device in self._leased(prepared.lease)]
+        environment = {"CUDA_VISIBLE_DEVICES": ",".join(device.id for device in devices)}
+        if devices and devices[0].software:
+            directory = software_gpu_directory(self._config)
+            library = directory / "libcuda.so.1"
+            if not library.exists():
+                raise Unavailable(f"{library}: the software GPU is not built", hint="run make build")
+            # Preloaded as well: the static cudart opens libcuda.so.1 by name, and an
+            # rpath of the program comes before LD_LIBRARY_PATH.
+            environment |= {"LD_LIBRARY_PATH": str(directory), "LD_PRELOAD": str(library)}
+            environment |= software_gpu_environment(self._config)
+        return environment
+
+    async def unprepare_client(self, *, job: str, task: str) -> None:
+        """Remove a task's session file."""
+        self.remove_session(self._session_path(job, task).name)
+
+    def _session_path(self, job: str, task: str) -> Path:
+        name = f"{file_name(job, what='job')}.{file_name(task, what='task')}.session"
+        return self._config.sessions_directory / name
+
+    def sessions(self) -> tuple[str, ...]:
+        """Return the names of the session files there are, also half-written ones."""
+        try:
+            return tuple(sorted(os.listdir(self._config.sessions_directory)))
+        except FileNotFoundError:
+            return ()
+
+    def remove_session(self, name: str) -> None:
+        """Remove a session file; nothing happens when it is not there."""
+        try:
+            (self._config.sessions_directory / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise FarbusError(f"remove session file {name}: {error.strerror}") from error
+
+
+async def _kill(child: Child) -> None:
+    child.kill()
+    await child.wait()
+
+
+class SupervisorProgram:
+    """How the remoting package's programs are called: the only place that knows."""
+
+    def command(self, *, lease: Lease, address: str, secret_descriptor: int, library: str) -> tuple[str, ...]:
+        """Return the command that serves ``lease`` on a free port of ``address``."""
+        command = [sys.executable, "-m", "farbus.remoting.supervisor", "--lease", lease.id]
+        command += ["--listen", f"{address}:0", "--secret-fd", str(secret_descriptor)]
+        if library:
+            command += ["--libcuda", library]
+        return tuple(command)
+
+    def port_in(self, line: bytes) -> int:
+        """Return the port that a supervisor's first line tells; 0 for any other line."""
+        word, _, rest = line.decode(errors="replace").strip().partition(" ")
+        port = rest.rpartition(":")[2]
+        return int(port) if word == "listening" and port.isdigit() else 0
+
+    def session_file(self, leases: tuple[PreparedLease, ...]) -> bytes:
+        """Return the content of a program's session file."""
+        servers = [
+            {"endpoint": prepared.endpoint, "lease": prepared.lease.id, "secret": prepared.lease.secret}
+            for prepared in leases
+        ]
+        return msgspec.json.encode({"version": 1, "servers": servers})
+
+    def client_environment(self, session: Path) -> dict[str, str]:
+        """Return the environment that puts the shim into a program."""
+        directory = source_root() / "native/build/client"
+        return {
+            "FARBUS_SESSION": str(session),
+            "LD_LIBRARY_PATH": str(directory),
+            "LD_PRELOAD": str(directory / "libcuda.so.1"),
+        }

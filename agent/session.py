@@ -1,0 +1,443 @@
+"""The agent's end of its session: dial, say hello, take commands, report, renew; again when it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import structlog
+
+from farbus.agent.actions import Answer, Report, ReportLeaseEnded, ReportTask
+from farbus.agent.events import (
+    ClientReleased,
+    ClientRequested,
+    DevicesReleased,
+    DevicesRequested,
+    Event,
+    LeasesRenewed,
+    LeasesVoided,
+    PreparedLease,
+    SessionOpened,
+    StartRequested,
+    StopRequested,
+    TaskRun,
+)
+from farbus.agent.logs import LogStore
+from farbus.agent.machine import NodeMachine
+from farbus.api.conversion import from_message, to_message
+from farbus.api.session import PROTOCOL_VERSION
+from farbus.api.v1 import cluster_pb2, session_pb2, types_pb2
+from farbus.errors import Conflict, FarbusError, InvalidInput, TimedOut, Unavailable
+from farbus.linux.clock import Clock
+from farbus.model.job import Requests
+from farbus.model.lease import Lease
+from farbus.model.node import Node
+from farbus.model.telemetry import Telemetry
+
+_log = structlog.get_logger()
+
+BACKOFF_FIRST_S = 0.2
+BACKOFF_MOST_S = 10.0
+BACKOFF_FACTOR = 2.0
+
+WELCOME_TIMEOUT_S = 15.0
+
+MISSED_HEARTBEATS = 3
+"""Heartbeats without a reply after which the session counts as dead, though TCP has not noticed."""
+
+HEARTBEAT_LEAST_S = 0.1
+"""Whatever the scheduler says, not more often than this."""
+
+OUTBOX_LENGTH = 10_000
+"""Reports that wait to be sent.  More means that the scheduler does not read: the session is given up."""
+
+FLUSH_TIMEOUT_S = 2.0
+"""How long an agent that stops waits for its last reports to be sent."""
+
+MAX_LOG_STREAMS = 64
+"""Logs that are read at the same time over one session."""
+
+
+class Stream(Protocol):
+    """A session that is open: :class:`farbus.api.session.NodeStream`."""
+
+    async def send(self, message: session_pb2.NodeMessage) -> None:
+        """Send; waits while the other side does not read."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[session_pb2.SchedulerMessage]:
+        """Receive until the session ends."""
+        ...
+
+
+class Backoff:
+    """Waits that grow, each drawn evenly from its upper half, so that a thousand agents don't return at once."""
+
+    def __init__(self, *, random_source: random.Random | None = None) -> None:
+        self._random = random_source or random.Random()  # noqa: S311 - spreads load, guards nothing
+        self._next_s = BACKOFF_FIRST_S
+
+    def reset(self) -> None:
+        """Start small again."""
+        self._next_s = BACKOFF_FIRST_S
+
+    def next_s(self) -> float:
+        """Return the next wait in seconds."""
+        wait = self._next_s
+        self._next_s = min(BACKOFF_MOST_S, wait * BACKOFF_FACTOR)
+        return wait * self._random.uniform(0.5, 1.0)
+
+
+def heed_cancellation() -> None:
+    """Raise CancelledError if this task has been cancelled.
+
+    For handlers of errors of the scheduler's: a call that is cancelled while
+    gRPC connects may end in an error of its own instead, and a loop that
+    takes it for the scheduler's would go on for ever.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+def hello(machine: NodeMachine, node: Node) -> session_pb2.NodeMessage:
+    """Return the first message of a session: the node, and all that it holds."""
+    message = session_pb2.NodeHello(protocol=PROTOCOL_VERSION, node=to_message(node, types_pb2.Node))
+    for held in machine.held():
+        message.held.add(
+            lease_id=held.lease.id,
+            device_side=held.device_side,
+            endpoint=held.endpoint,
+            devices=[to_message(device, types_pb2.LeasedDevice) for device in held.lease.devices],
+        )
+    for job, status in machine.task_statuses():
+        message.tasks.add(job_id=job, status=to_message(status, types_pb2.TaskStatus))
+    return session_pb2.NodeMessage(hello=message)
+
+
+def report_message(report: Report) -> session_pb2.NodeMessage:
+    """Return the message that carries a report of the machine."""
+    match report:
+        case Answer():
+            return session_pb2.NodeMessage(
+                outcome=session_pb2.Outcome(
+                    command_id=report.command,
+                    ok=report.ok,
+                    error=report.error,
+                    endpoint=report.endpoint,
+                    environment=report.environment,
+                )
+            )
+        case ReportTask():
+            status = to_message(report.status, types_pb2.TaskStatus)
+            return session_pb2.NodeMessage(task_changed=session_pb2.TaskChanged(job_id=report.job, status=status))
+        case ReportLeaseEnded():
+            return session_pb2.NodeMessage(
+                lease_ended=session_pb2.LeaseEnded(
+                    lease_id=report.lease_id, device_side=report.device_side, reason=report.reason
+                )
+            )
+
+
+def command_event(message: session_pb2.SchedulerMessage, *, now: float) -> Event | None:
+    """Return the event that a command is; None for a message that is no command.
+
+    Raises :class:`InvalidInput` for one that can't be understood.
+    """
+    match message.WhichOneof("message"):
+        case "prepare_devices":
+            devices = message.prepare_devices
+            return DevicesRequested(command=devices.command_id, lease=from_message(devices.lease, Lease), now=now)
+        case "unprepare_devices":
+            back = message.unprepare_devices
+            return DevicesReleased(command=back.command_id, lease_id=back.lease_id)
+        case "prepare_client":
+            client = message.prepare_client
+            leases = tuple(
+                PreparedLease(lease=from_message(prepared.lease, Lease), endpoint=prepared.endpoint)
+                for prepared in client.leases
+            )
+            return ClientRequested(
+                command=client.command_id,
+                job=client.job_id,
+                task=client.task,
+                user=client.user,
+                leases=leases,
+                now=now,
+            )
+        case "unprepare_client":
+            gone = message.unprepare_client
+            return ClientReleased(command=gone.command_id, job=gone.job_id, task=gone.task)
+        case "start_task":
+            start = message.start_task
+            run = TaskRun(
+                job=start.job_id,
+                task=start.task,
+                user=start.user,
+                command=tuple(start.command),
+                cwd=start.cwd or "/",
+                environment=dict(start.environment),
+                requests=from_message(start.requests, Requests),
+                time_limit_s=start.time_limit_s,
+            )
+            return StartRequested(command=start.command_id, run=run)
+        case "stop_task":
+            stop = message.stop_task
+            return StopRequested(command=stop.command_id, job=stop.job_id, task=stop.task, grace_s=stop.grace_s)
+    return None
+
+
+def command_id(message: session_pb2.SchedulerMessage) -> str:
+    """Return a command's id; an empty string for a message that has none."""
+    name = message.WhichOneof("message")
+    return str(getattr(getattr(message, name), "command_id", "")) if name else ""
+
+
+class SessionRunner:
+    """Keeps a session with the scheduler."""
+
+    def __init__(
+        self,
+        *,
+        open_stream: Callable[[], AbstractAsyncContextManager[Stream]],
+        machine: NodeMachine,
+        node: Callable[[], Node],
+        telemetry: Callable[[], Telemetry],
+        logs: LogStore,
+        clock: Clock,
+        post: Callable[[Event], None],
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._open_stream = open_stream
+        self._machine = machine
+        self._node = node
+        self._telemetry = telemetry
+        self._logs = logs
+        self._clock = clock
+        self._post = post
+        self._backoff = backoff or Backoff()
+        self._current: _Session | None = None
+        self.error = "the agent has not yet reached the scheduler"
+        """Why there is no session; empty while there is one."""
+        self.lease_ttl_s = 0.0
+        self.term = 0
+        self.scheduler_version = ""
+
+    def report(self, report: Report) -> None:
+        """Send a report in the present session; without one, the next hello tells it all."""
+        if self._current is not None:
+            self._current.put(report_message(report))
+
+    def inventory_changed(self, node: Node) -> None:
+        """Tell what the node has now."""
+        if self._current is not None:
+            changed = session_pb2.InventoryChanged(node=to_message(node, types_pb2.Node))
+            self._current.put(session_pb2.NodeMessage(inventory_changed=changed))
+
+    async def flush(self) -> None:
+        """Return once what was reported has been sent, or after :data:`FLUSH_TIMEOUT_S`."""
+        if self._current is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                    await self._current.sent()
+
+    async def run(self) -> None:
+        """Keep a session until cancelled."""
+        while True:
+            try:
+                await self._serve_one()
+                self._lost("the scheduler ended the session")
+            except FarbusError as error:
+                heed_cancellation()
+                self._lost(str(error))
+            except ExceptionGroup as group:
+                farbus, other = group.split(FarbusError)
+                if other is not None:
+                    raise other from None
+                assert farbus is not None
+                heed_cancellation()
+                self._lost(str(_first(farbus)))
+            await self._clock.sleep(self._backoff.next_s())
+
+    def _lost(self, reason: str) -> None:
+        # Once for each reason: a scheduler that is away for a night is one line, not thousands.
+        if reason != self.error:
+            _log.warning("no session", reason=reason)
+        self.error = reason
+
+    async def _serve_one(self) -> None:
+        async with self._open_stream() as stream:
+            await stream.send(hello(self._machine, self._node()))
+            incoming = aiter(stream)
+            try:
+                async with asyncio.timeout(WELCOME_TIMEOUT_S):
+                    first = await anext(incoming, None)
+            except TimeoutError as error:
+                raise TimedOut(f"the scheduler did not answer the hello in {WELCOME_TIMEOUT_S:g} s") from error
+            if first is None:
+                raise Unavailable("the scheduler ended the session before its welcome")
+            if first.HasField("refused"):
+                raise Conflict(f"the scheduler refuses this node: {first.refused.reason}")
+            if not first.HasField("welcome"):
+                raise InvalidInput("the scheduler's first message is no welcome", hint="is it of the same version?")
+            welcome = first.welcome
+            self.error = ""
+            self.lease_ttl_s, self.term = welcome.lease_ttl_s, welcome.term
+            self.scheduler_version = welcome.scheduler_version
+            self._backoff.reset()
+            self._post(SessionOpened(lease_ttl_s=welcome.lease_ttl_s, now=self._clock.monotonic()))
+            _log.info("session open", term=welcome.term, lease_ttl_s=welcome.lease_ttl_s)
+            session = _Session(
+                stream=stream,
+                machine=self._machine,
+                heartbeat_s=max(HEARTBEAT_LEAST_S, welcome.heartbeat_s),
+                telemetry=self._telemetry,
+                logs=self._logs,
+                clock=self._clock,
+                post=self._post,
+            )
+            self._current = session
+            try:
+                await session.serve(incoming)
+            finally:
+                self._current = None
+
+
+class _Session:
+    """One session after its welcome."""
+
+    def __init__(
+        self,
+        *,
+        stream: Stream,
+        machine: NodeMachine,
+        heartbeat_s: float,
+        telemetry: Callable[[], Telemetry],
+        logs: LogStore,
+        clock: Clock,
+        post: Callable[[Event], None],
+    ) -> None:
+        self._stream = stream
+        self._machine = machine
+        self._heartbeat_s = heartbeat_s
+        self._telemetry = telemetry
+        self._logs = logs
+        self._clock = clock
+        self._post = post
+        self._outbox: asyncio.Queue[session_pb2.NodeMessage] = asyncio.Queue(OUTBOX_LENGTH)
+        self._overflow = asyncio.Event()
+        self._sent_at: deque[float] = deque()
+        self._log_streams: dict[str, asyncio.Task[None]] = {}
+
+    def put(self, message: session_pb2.NodeMessage) -> None:
+        """Queue a report; when there are too many, the session ends, and the next hello tells it all."""
+        try:
+            self._outbox.put_nowait(message)
+        except asyncio.QueueFull:
+            self._overflow.set()
+
+    async def serve(self, incoming: AsyncIterator[session_pb2.SchedulerMessage]) -> None:
+        """Serve until the stream ends or breaks."""
+        async with asyncio.TaskGroup() as group:
+            helpers = [
+                group.create_task(self._send_outbox(), name="session outbox"),
+                group.create_task(self._send_heartbeats(), name="session heartbeats"),
+                group.create_task(self._watch_overflow(), name="session overflow"),
+            ]
+            async for message in incoming:
+                self._receive(message, group)
+            for helper in (*helpers, *self._log_streams.values()):
+                helper.cancel()
+
+    async def _send_outbox(self) -> None:
+        while True:
+            await self._stream.send(await self._outbox.get())
+            self._outbox.task_done()
+
+    async def sent(self) -> None:
+        """Return once the outbox is empty and its last message has been sent."""
+        await self._outbox.join()
+
+    async def _watch_overflow(self) -> None:
+        await self._overflow.wait()
+        raise Unavailable(f"the scheduler does not read: {OUTBOX_LENGTH} reports wait")
+
+    async def _send_heartbeats(self) -> None:
+        while True:
+            if len(self._sent_at) >= MISSED_HEARTBEATS:
+                raise TimedOut(f"the scheduler has not answered {MISSED_HEARTBEATS} heartbeats")
+            beat = session_pb2.Heartbeat(
+                lease_ids=sorted({held.lease.id for held in self._machine.held()}),
+                telemetry=to_message(self._telemetry(), session_pb2.Telemetry),
+            )
+            # Counted from before it was sent: the device side never believes in a lease
+            # for longer than the scheduler does.
+            self._sent_at.append(self._clock.monotonic())
+            await self._stream.send(session_pb2.NodeMessage(heartbeat=beat))
+            await self._clock.sleep(self._heartbeat_s)
+
+    def _receive(self, message: session_pb2.SchedulerMessage, group: asyncio.TaskGroup) -> None:
+        match message.WhichOneof("message"):
+            case "heartbeat_reply":
+                if self._sent_at:
+                    now = self._sent_at.popleft()
+                    self._post(LeasesRenewed(lease_ids=tuple(message.heartbeat_reply.renewed), now=now))
+                if message.heartbeat_reply.void:
+                    self._post(LeasesVoided(lease_ids=tuple(message.heartbeat_reply.void)))
+            case "log_request":
+                self._start_log(message.log_request, group)
+            case "log_cancel":
+                if (task := self._log_streams.get(message.log_cancel.request_id)) is not None:
+                    task.cancel()
+            case _:
+                self._receive_command(message)
+
+    def _receive_command(self, message: session_pb2.SchedulerMessage) -> None:
+        try:
+            event = command_event(message, now=self._clock.monotonic())
+            if event is None:
+                raise InvalidInput("this agent does not know the command", hint="upgrade the agent")
+        except InvalidInput as error:
+            _log.error("command not understood", error=str(error))
+            self.put(report_message(Answer(command=command_id(message), ok=False, error=str(error))))
+        else:
+            self._post(event)
+
+    def _start_log(self, request: session_pb2.LogRequest, group: asyncio.TaskGroup) -> None:
+        number = request.request_id
+        if len(self._log_streams) >= MAX_LOG_STREAMS or number in self._log_streams:
+            self.put(_log_end(number, error=f"{MAX_LOG_STREAMS} logs of this node are being read; try again later"))
+            return
+        task = group.create_task(self._send_log(request), name=f"log {request.job_id}/{request.task}")
+        self._log_streams[number] = task
+        task.add_done_callback(lambda _: self._log_streams.pop(number, None))
+
+    async def _send_log(self, request: session_pb2.LogRequest) -> None:
+        number, error = request.request_id, ""
+        try:
+            chunks = self._logs.read(request.job_id, request.task, follow=request.follow)
+            async with contextlib.aclosing(chunks):
+                async for chunk in chunks:
+                    data = session_pb2.LogData(request_id=number, chunk=to_message(chunk, cluster_pb2.LogChunk))
+                    # Straight to the stream: a reader that is slow holds up the task that reads for it.
+                    await self._stream.send(session_pb2.NodeMessage(log_data=data))
+        except FarbusError as problem:
+            error = str(problem)
+        await self._stream.send(_log_end(number, error=error))
+
+
+def _log_end(number: str, *, error: str) -> session_pb2.NodeMessage:
+    return session_pb2.NodeMessage(log_data=session_pb2.LogData(request_id=number, end=True, error=error))
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first single error of nested groups."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

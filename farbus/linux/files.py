@@ -1,0 +1,78 @@
+"""The door to files that matter beyond their content: locks, owners, atomic replacement."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+from typing import Protocol
+
+from farbus.errors import Conflict, Unavailable
+from farbus.linux.users import Account
+
+
+class Lock(Protocol):
+    """Something held until released, or until this process ends."""
+
+    def release(self) -> None:
+        """Let go."""
+        ...
+
+
+class FileLock:
+    """A lock on a file (flock(2)): held by one process, let go by the kernel when that process ends."""
+
+    def __init__(self, path: str | Path, *, what: str) -> None:
+        """Take the lock; raise :class:`Conflict` naming ``what`` when another process has it."""
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise Unavailable(f"{path}: {error.strerror}", hint="is its directory there and writable?") from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(self._descriptor, 20, 0).decode("ascii", "replace").strip()
+            os.close(self._descriptor)
+            raise Conflict(
+                f"{what} is in use by process {holder or 'of another user'}", hint="stop it or choose another"
+            ) from error
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let go; the file stays, so that no two processes ever lock different files of one name."""
+        os.close(self._descriptor)
+
+
+def write_owned(path: Path, data: bytes, *, account: Account | None, mode: int = 0o600) -> None:
+    """Write a file whole or not at all, owned by ``account`` from the moment it has its name."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            if account is not None and account.uid != os.geteuid():
+                os.fchown(file.fileno(), account.uid, account.gid)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def make_directory(path: Path, *, mode: int) -> None:
+    """Make a directory with ``mode`` (whatever the umask), or check that this process can write into the one there is.
+
+    Raises :class:`Unavailable` in one line.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if path.stat().st_uid == os.geteuid():
+            path.chmod(mode)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise Unavailable(f"{path}: {error.strerror}", hint="choose a directory that this user can write") from error
