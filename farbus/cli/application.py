@@ -122,6 +122,11 @@ def _invoke(arguments: list[str]) -> int:
     except FarbusError as error:
         _report(str(error), error)
         return int(error.exit_code)
+    except SystemExit as ended:
+        # Typer answers EPIPE by sys.exit(1).
+        if isinstance(ended.__context__, BrokenPipeError):
+            raise BrokenPipeError from ended
+        raise
     except typer.Abort as error:
         _report("given up", error)
         return int(ExitCode.FAILED)

@@ -88,7 +88,8 @@ async def follow_job(client: ClusterClient, job_id: str, *, output: bool, quiet:
             async for status in statuses:
                 last = status
                 line = _news(status)
-                if line and line != told:
+                # How it ended is told after its last output.
+                if line and line != told and not is_ended(status):
                     say(line, quiet=quiet)
                     told = line
                 started = {task.task for task in status.tasks if task.state is not TaskState.PENDING}
@@ -101,6 +102,8 @@ async def follow_job(client: ClusterClient, job_id: str, *, output: bool, quiet:
         for copy in copies:
             with contextlib.suppress(NotFound):
                 await copy
+        if line := _news(last):
+            say(line, quiet=quiet)
     finally:
         for copy in copies:
             copy.cancel()

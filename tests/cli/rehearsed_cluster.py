@@ -1,0 +1,206 @@
+"""A cluster whose answers are known: an agent's socket served with real gRPC, for tests of the commands.
+
+Run as a process: ``python -m tests.cli.rehearsed_cluster SOCKET``.  It prints
+one line for each thing that tests wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+
+from farbus.api.identity import Identity, Role
+from farbus.api.server import ClusterHandler, serve_local
+from farbus.errors import Conflict, InvalidInput, NotFound, Unsatisfiable
+from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
+from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
+from farbus.model.job import (
+    DevicePlacement,
+    Job,
+    JobStatus,
+    Miss,
+    Requests,
+    TaskGroup,
+    TaskPlacement,
+    TaskState,
+    TaskStatus,
+)
+from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
+from farbus.model.node import Node, NodeStatus, Resources
+from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
+
+GPU = Device(id="GPU-0001", kind=DeviceKind.GPU, model="Farbus Software GPU 0", memory_bytes=2**30, software=True)
+PLACEMENT = TaskPlacement(
+    task="main.0",
+    node="gamma",
+    devices=(DevicePlacement(device="GPU-0001", node="alpha", route=Route.REMOTE),),
+    why="alpha has the fewest free GPUs that suffice",
+)
+MISS = Miss(phase="gpu", resource="gpus", message="needs 8 GPUs, 3 are free", short_by=5)
+
+
+def job(job_id: str, *command: str, name: str = "train") -> Job:
+    """A job of one task with one GPU."""
+    group = TaskGroup(name="main", command=command or ("./train",), requests=Requests(gpus=1))
+    return Job(id=job_id, name=name, user="ada", groups=(group,), submitted_at=1e9)
+
+
+def ended(submitted: Job, code: int) -> JobStatus:
+    """The job after its only task has ended with ``code``."""
+    task = TaskStatus(task="main.0", state=TaskState.EXITED, node="gamma", exit_code=code)
+    return JobStatus(
+        job=submitted,
+        state=JobState.FAILED if code else JobState.SUCCEEDED,
+        placements=(PLACEMENT,),
+        tasks=(task,),
+        started_at=1e9 + 1,
+        ended_at=1e9 + 3,
+    )
+
+
+def running(submitted: Job) -> JobStatus:
+    """The job while it runs."""
+    task = TaskStatus(task="main.0", state=TaskState.RUNNING, node="gamma")
+    return JobStatus(
+        job=submitted, state=JobState.RUNNING, placements=(PLACEMENT,), tasks=(task,), started_at=1e9 + 1
+    )
+
+
+class RehearsedCluster(ClusterHandler):
+    """Three jobs, two nodes, one GPU; submitted jobs end as their command says (``exits 3``, ``killed``)."""
+
+    def __init__(self) -> None:
+        self.jobs = {
+            "j-1": running(job("j-1")),
+            "j-2": JobStatus(job=job("j-2", name="big\x1b[31m"), state=JobState.QUEUED, misses=(MISS,)),
+            "j-3": ended(job("j-3"), -9),
+        }
+
+    def _job(self, job_id: str) -> JobStatus:
+        if job_id not in self.jobs:
+            raise NotFound(f"job {job_id}: no such job", hint="farbus jobs --all lists them")
+        return self.jobs[job_id]
+
+    async def submit(self, caller: Identity, job: Job, *, check_only: bool) -> tuple[str, JobStatus | None]:
+        gpus = job.groups[0].requests.gpus
+        if gpus > 32:
+            raise Unsatisfiable(f"needs {gpus} GPUs, the whole cluster has 3", hint="ask for fewer")
+        if check_only and gpus > 16:
+            miss = Miss(phase="gpu", resource="gpus", message="the whole cluster has 3 GPUs", permanent=True)
+            return "", JobStatus(job=job, state=JobState.QUEUED, misses=(miss,))
+        if check_only and gpus > 3:
+            return "", JobStatus(job=job, state=JobState.QUEUED, misses=(MISS,))
+        if check_only:
+            return "", JobStatus(job=job, state=JobState.QUEUED, placements=(PLACEMENT,))
+        environment = dict(sorted(job.environment.items()))
+        print(f"submitted {job.name} cwd={job.cwd} env={environment} node={job.groups[0].node}", flush=True)
+        submitted = Job(
+            id="j-9", name=job.name, user=caller.name, groups=job.groups, cwd=job.cwd, submitted_at=1e9
+        )
+        self.jobs["j-9"] = JobStatus(job=submitted, state=JobState.QUEUED, misses=(MISS,))
+        return "j-9", None
+
+    async def list_jobs(self, caller: Identity, *, include_ended: bool) -> tuple[JobStatus, ...]:
+        return tuple(self.jobs[name] for name in ("j-1", "j-2", "j-3") if include_ended or name != "j-3")
+
+    async def get_job(self, caller: Identity, job_id: str) -> JobStatus:
+        return self._job(job_id)
+
+    async def watch_job(self, caller: Identity, job_id: str) -> AsyncIterator[JobStatus]:
+        status = self._job(job_id)
+        yield status
+        command = status.job.groups[0].command
+        if command[0] == "hangs":
+            print("watched", flush=True)
+            await asyncio.Event().wait()
+        yield JobStatus(job=status.job, state=JobState.PREPARING, placements=(PLACEMENT,))
+        yield running(status.job)
+        code = int(command[1]) if command[0] == "exits" else -9 if command[0] == "killed" else 0
+        yield ended(status.job, code)
+
+    async def cancel_job(self, caller: Identity, job_id: str) -> JobStatus:
+        status = self._job(job_id)
+        if status.state is JobState.FAILED:
+            raise Conflict(f"job {job_id} has ended already")
+        return JobStatus(job=status.job, state=JobState.CANCELLED)
+
+    async def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
+        self._job(job_id)
+        yield LogChunk(data=b"to standard output\n")
+        yield LogChunk(data=b"to standard error\n", stream=2)
+
+    async def list_nodes(self, caller: Identity) -> tuple[NodeStatus, ...]:
+        capacity = Resources(cpu_milli=4000, memory_bytes=8 * 2**30)
+        return tuple(
+            NodeStatus(
+                node=Node(
+                    name=name, address="127.0.0.1", boot_id="b", agent_version="0.1.0", capacity=capacity,
+                    labels={"rack": "r1"}, devices=(GPU,) if name == "alpha" else (),
+                ),
+                state=NodeState.READY,
+                free=Resources(cpu_milli=3500, memory_bytes=7 * 2**30),
+                seen_s=1.0,
+            )
+            for name in ("alpha", "gamma")
+        )  # fmt: skip
+
+    async def list_devices(self, caller: Identity) -> tuple[DeviceStatus, ...]:
+        return (
+            DeviceStatus(
+                device=GPU, node="alpha", state=DeviceState.LEASED, epoch=7, lease="l-1", job="j-1", used_by="ada"
+            ),
+        )
+
+    async def list_leases(self, caller: Identity, *, include_released: bool) -> tuple[LeaseStatus, ...]:
+        lease = Lease(
+            id="l-1", job="j-1", task="main.0", user="ada", client_node="gamma", device_node="alpha",
+            route=Route.REMOTE, devices=(LeasedDevice(device="GPU-0001", epoch=7),), term=3, secret="",
+        )  # fmt: skip
+        return (LeaseStatus(lease=lease, state=LeaseState.PREPARED, expires_in_s=4.5, endpoint="127.0.0.1:9"),)
+
+    async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
+        return self._job(job_id), ("it waits because", "needs 8 GPUs, 3 are free")
+
+    async def cluster_info(self, caller: Identity) -> ClusterInfo:
+        return ClusterInfo(scheduler_version="0.1.0", nodes=2, node="gamma", agent_version="0.1.0")
+
+    async def hold(
+        self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
+    ) -> AsyncIterator[HoldEvent]:
+        if requests.gpu_model == "nonsense":
+            raise Unsatisfiable("no GPU of this cluster is a nonsense", hint="farbus devices lists the models")
+        if requests.gpu_model == "refuse":
+            raise InvalidInput("refused")
+        print(f"hold {name} {requests.gpus}", flush=True)
+        try:
+            yield HoldWaiting(status=JobStatus(job=job("j-5"), state=JobState.QUEUED, misses=(MISS,)))
+            if requests.gpus == 8:
+                await asyncio.Event().wait()
+            environment = {"FARBUS_SESSION": "/run/session", "LD_LIBRARY_PATH": "/shim"}
+            yield HoldReady(status=running(job("j-5")), environment=environment)
+            if requests.gpu_model == "lost":
+                yield HoldLost(reason="node alpha went away")
+            await asyncio.Event().wait()
+        finally:
+            print("released", flush=True)
+
+
+def identify(uid: int, gid: int, pid: int) -> Identity:
+    """Everybody is Ada."""
+    return Identity(name="ada", role=Role.USER)
+
+
+async def serve(socket: str) -> None:
+    """Serve until SIGTERM."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    server = await serve_local(cluster=RehearsedCluster(), socket=socket, identify=identify)
+    print("ready", flush=True)
+    await stop.wait()
+    await server.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1]))

@@ -1,0 +1,199 @@
+"""Whatever goes wrong: one line, what to do, the documented exit code, no traceback."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from farbus.cli.application import COMMANDS
+from farbus.errors import ExitCode
+from tests.cli.conftest import ROOT, Farbus
+
+CASES = {
+    "unknown command": (("nods",), 2, "there is no command 'nods'; did you mean farbus nodes?"),
+    "unknown option": (("nodes", "--colour"), 2, "no such option: --colour; farbus nodes --help shows how it is used"),
+    "no cluster": (
+        ("nodes",),
+        6,
+        "no cluster found: no agent on this machine (/run/farbus/agent.sock) and no farbus up of yours; "
+        "start one with farbus up, or name one with --socket or --server",
+    ),
+    "no agent at the socket": (
+        ("nodes", "--socket", "/nowhere.sock"),
+        6,
+        "/nowhere.sock: no agent listens there; start farbus agent or farbus up, or correct --socket",
+    ),
+    "server without certificate": (
+        ("nodes", "--server", "a:1"),
+        2,
+        "--server needs --credentials DIR; make a user certificate with farbus ca issue",
+    ),
+    "server without port": (
+        ("nodes", "--server", "a", "--credentials", "/x"),
+        2,
+        "--server a: not HOST:PORT; for example --server scheduler:7411",
+    ),
+    "no certificate": (
+        ("nodes", "--server", "a:1", "--credentials", "/nowhere"),
+        3,
+        "/nowhere: no certificate with its key; make one with farbus ca issue",
+    ),
+    "two ways to the cluster": (
+        ("nodes", "--server", "a:1", "--socket", "/s"),
+        2,
+        "--socket and --server exclude each other; give one of them",
+    ),
+    "no job file": (
+        ("submit", "none.toml"),
+        3,
+        "none.toml: no such job file; give the path of a TOML or JSON file",
+    ),
+    "command without dashes": (
+        ("submit", "./a", "b"),
+        2,
+        "2 job files given, or a command without --; write farbus submit [options] -- ./a b",
+    ),
+    "option of a command with a file": (
+        ("submit", "--gpus", "1", "job.toml"),
+        2,
+        "--gpus is for a command after --; write it into job.toml",
+    ),
+    "GPU memory without a GPU": (
+        ("submit", "--gpu-memory", "1GiB", "--", "a"),
+        2,
+        "--gpu-memory: set, but gpus is 0; ask for gpus too, or leave it out",
+    ),
+    "variable without a value": (
+        ("submit", "--env", "NOT_SET", "--", "a"),
+        2,
+        "--env NOT_SET: you have no such variable; write --env NOT_SET=VALUE",
+    ),
+    "GPUs out of range": (("run", "--gpus", "65", "--", "true"), 2, None),
+    "program that is not there": (
+        ("run", "--", "no-such-program"),
+        127,
+        "no-such-program: no such program in PATH; give its path, or add its directory to PATH",
+    ),
+    "run without a cluster": (
+        ("run", "--", "true"),
+        125,
+        "no cluster found: no agent on this machine (/run/farbus/agent.sock) and no farbus up of yours; "
+        "start one with farbus up, or name one with --socket or --server",
+    ),
+    "node without a name": (
+        ("up", "--nodes", "alpha:2,:1"),
+        2,
+        "--nodes: ':1' names no node; write for example --nodes alpha:2,beta:1,gamma:0",
+    ),
+    "node named twice": (
+        ("up", "--nodes", "a:1,a:2"),
+        2,
+        "--nodes: a:1,a:2: a name stands twice; give each node a name of its own",
+    ),
+    "too many GPUs on a node": (("up", "--nodes", "a:17"), 2, "--nodes: a:17: '17' is not a number of GPUs; use 0 to 16"),
+    "agent without a scheduler": (
+        ("agent",),
+        2,
+        "not set: scheduler, credentials; give --scheduler, --credentials, or a configuration file with --config",
+    ),
+    "configuration file that is not there": (
+        ("agent", "--config", "none.toml"),
+        3,
+        "none.toml: no such configuration file; give the path of a TOML or JSON file",
+    ),
+    "label without a value": (("agent", "--label", "rack"), 2, "--label rack: not KEY=VALUE; for example --label rack=r12"),
+    "role that is not one": (
+        ("ca", "issue", "ada", "--role", "king", "--out", "d"),
+        2,
+        "invalid value for '--role': 'king' is not one of 'scheduler', 'node', 'user', 'operator'; "
+        "farbus ca issue --help shows how it is used",
+    ),
+    "authority that is not there": (
+        ("ca", "issue", "ada", "--role", "user", "--out", "d", "--authority", "none"),
+        3,
+        "none: no authority here; make one with farbus ca init",
+    ),
+    "measurement that is not there": (("bench", "nothing"), 2, None),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_error_is_one_line_with_its_exit_code(farbus: Farbus, case: str) -> None:
+    arguments, code, message = CASES[case]
+    done = farbus(*arguments)
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("farbus: ")
+    if message is not None:
+        assert done.stderr == f"farbus: {message}\n"
+    assert done.returncode == code
+
+
+def test_a_traceback_is_shown_on_request_only(farbus: Farbus) -> None:
+    assert "Traceback" in farbus("nodes", environment={"FARBUS_DEBUG": "1"}).stderr
+
+
+def test_a_certificate_of_another_authority_is_refused(farbus: Farbus, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        assert farbus("ca", "init", "--authority", name).returncode == 0
+    assert farbus("ca", "issue", "ada", "--role", "user", "--out", "ada", "--authority", "one").returncode == 0
+    (tmp_path / "ada" / "ca.crt").write_bytes((tmp_path / "other" / "ca.crt").read_bytes())
+    done = farbus("nodes", "--server", "127.0.0.1:1", "--credentials", "ada")
+    assert done.returncode == 2
+    assert done.stderr.startswith("farbus: ada/ada.crt: not signed by ada/ca.crt; ")
+
+
+def test_a_scheduler_that_is_away_is_named(farbus: Farbus) -> None:
+    farbus("ca", "init", "--authority", "ca")
+    farbus("ca", "issue", "ada", "--role", "user", "--out", "ada", "--authority", "ca")
+    done = farbus("nodes", "--server", "127.0.0.1:1", "--credentials", "ada")
+    assert done.returncode == 6
+    assert done.stderr.startswith("farbus: scheduler at 127.0.0.1:1 can't be reached")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_certificate_is_issued_once_and_readable_by_its_owner_alone(farbus: Farbus, tmp_path: Path) -> None:
+    farbus("ca", "init", "--authority", "ca")
+    issue = ("ca", "issue", "ada", "--role", "user", "--out", "ada", "--authority", "ca")
+    assert re.fullmatch(r"ada/ada\.crt: user ada, valid until \d{4}-\d\d-\d\d\n", farbus(*issue).stdout)
+    assert (tmp_path / "ada" / "ada.key").stat().st_mode & 0o777 == 0o600
+    done = farbus(*issue)
+    assert (done.returncode, done.stderr) == (
+        7, "farbus: ada: there is a certificate of ada already; --force replaces it\n"
+    )  # fmt: skip
+    assert farbus(*issue, "--force").returncode == 0
+
+
+def test_a_directory_that_others_may_enter_is_no_runtime_directory(farbus: Farbus, tmp_path: Path) -> None:
+    (tmp_path / "farbus").mkdir()
+    (tmp_path / "farbus").chmod(0o777)
+    done = farbus("up")
+    assert done.returncode == 5
+    assert "not a private directory" in done.stderr
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_every_help_text_has_examples_and_says_what_the_overview_says(farbus: Farbus, command: str | None) -> None:
+    done = farbus(*([command] if command else []), "--help")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    if command is None:
+        assert all(name in done.stdout for name in COMMANDS)
+    else:
+        assert "Examples:" in done.stdout
+        assert f"farbus {command}" in done.stdout.partition("Examples:")[2]
+
+
+def test_the_documented_exit_codes_are_those_of_the_program() -> None:
+    table = (ROOT / "docs" / "cli.md").read_text()
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
+    assert {int(code) for code in ExitCode} <= documented
+
+
+def test_the_version_loads_neither_grpc_nor_the_solver(farbus: Farbus) -> None:
+    done = farbus("version", environment={"PYTHONPROFILEIMPORTTIME": "1"})
+    assert done.stdout.startswith("farbus ")
+    for heavy in ("grpc", "ortools", "numpy", "rich", "cryptography"):
+        assert f"| {heavy}\n" not in done.stderr.replace("|   ", "| ").replace("  ", " ")

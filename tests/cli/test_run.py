@@ -1,0 +1,181 @@
+"""``farbus run``: exit codes, signals, environment, and that devices are given back."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from farbus.cli.commands.run import merge_environment
+from farbus.cli.program import find_program
+from farbus.errors import ExitCode, InvalidInput
+from tests.cli.conftest import Cluster, Farbus, clean_environment
+
+
+@pytest.fixture
+def run(farbus: Farbus, shared_cluster: Cluster):
+    """``farbus run`` against the shared cluster."""
+
+    def command(*arguments: str, **options):
+        return farbus("run", "--socket", shared_cluster.socket, *arguments, **options)
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("kill -TERM $$", 143)]
+)
+def test_it_ends_with_the_programs_code(run, script: str, code: int) -> None:
+    assert run("-q", "--", "sh", "-c", script).returncode == code
+
+
+def test_it_says_in_one_line_where_the_devices_are(run) -> None:
+    done = run("--gpus", "1", "--", "true")
+    assert done.stderr.splitlines()[-1] == "farbus: GPU-0001 of node alpha, remote"
+
+
+def test_quiet_says_nothing(run) -> None:
+    assert run("-q", "--", "true").stderr == ""
+
+
+def test_the_program_gets_streams_arguments_and_environment(run) -> None:
+    done = run(
+        "-q", "--", "sh", "-c", 'cat; echo "$1 $FARBUS_SESSION $LD_LIBRARY_PATH $MINE"', "sh", "--gpus",
+        stdin="input\n", environment={"MINE": "yes", "LD_LIBRARY_PATH": "/my/libraries"},
+    )  # fmt: skip
+    assert done.stdout == "input\n--gpus /run/session /shim:/my/libraries yes\n"
+
+
+def test_lists_of_directories_are_joined_and_other_variables_replaced() -> None:
+    merged = merge_environment({"LD_LIBRARY_PATH": "/a", "X": "1"}, {"LD_LIBRARY_PATH": "/shim", "X": "2", "Y": "3"})
+    assert merged == {"LD_LIBRARY_PATH": "/shim:/a", "X": "2", "Y": "3"}
+
+
+def test_what_can_never_be_had_ends_with_125(run) -> None:
+    done = run("--gpu-model", "nonsense", "--", "true")
+    assert (done.returncode, done.stderr) == (
+        125, "farbus: no GPU of this cluster is a nonsense; farbus devices lists the models\n"
+    )  # fmt: skip
+
+
+def start(cluster: Cluster, directory: Path, *arguments: str, **options) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "farbus.cli", "run", "--socket", cluster.socket, *arguments],
+        env=clean_environment(directory), cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        **options,
+    )  # fmt: skip
+
+
+def test_devices_are_given_back_when_the_program_ends(cluster: Cluster, farbus: Farbus) -> None:
+    farbus("run", "--socket", cluster.socket, "--", "true")
+    assert [cluster.line(), cluster.line()] == ["hold true 1", "released"]
+
+
+def test_ctrl_c_while_waiting_gives_back_what_was_asked_for(cluster: Cluster, tmp_path: Path) -> None:
+    with start(cluster, tmp_path, "--gpus", "8", "--", "true") as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "farbus: waiting: needs 8 GPUs, 3 are free\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+    assert [cluster.line(), cluster.line()] == ["hold true 8", "released"]
+
+
+def test_a_signal_to_farbus_reaches_the_program(cluster: Cluster, tmp_path: Path) -> None:
+    script = "trap 'echo caught; exit 7' USR1; echo ready; while :; do read line || :; done"
+    with start(cluster, tmp_path, "-q", "--", "sh", "-c", script, stdin=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGUSR1)
+        output, _ = process.communicate("\n", timeout=30)
+    assert (output, process.returncode) == ("caught\n", 7)
+
+
+def test_a_program_whose_farbus_is_killed_is_ended(cluster: Cluster, tmp_path: Path) -> None:
+    with start(cluster, tmp_path, "-q", "--", "sh", "-c", "echo ready; exec sleep 1000") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.kill()
+        # The pipe ends when its last writer, the program, has ended.
+        assert process.stdout.read() == ""
+    assert [cluster.line(), cluster.line()] == ["hold sh 1", "released"]
+
+
+def test_ctrl_c_at_the_terminal_reaches_the_program_once(cluster: Cluster, tmp_path: Path) -> None:
+    script = 'n=0; trap "n=\\$((n+1))" INT; echo ready; read a; read a; echo "interrupts $n"'
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        arguments = [sys.executable, "-P", "-m", "farbus.cli", "run", "-q", "--socket", cluster.socket, "--"]
+        os.execve(sys.executable, [*arguments, "bash", "-c", script], clean_environment(tmp_path))
+    said = b""
+    while b"ready" not in said:
+        said += os.read(terminal, 4096)
+    os.write(terminal, b"\x03")
+    while b"^C" not in said:
+        said += os.read(terminal, 4096)
+    os.write(terminal, b"\n\n")
+    while b"interrupts" not in said:
+        said += os.read(terminal, 4096)
+    assert b"interrupts 1" in said
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)
+
+
+def test_lost_devices_are_told(cluster: Cluster, tmp_path: Path) -> None:
+    with start(cluster, tmp_path, "--gpu-model", "lost", "--", "cat", stdin=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        while "lost" not in (line := process.stderr.readline()):
+            assert line
+        assert line == (
+            "farbus: the devices were lost: node alpha went away; the program's next use of them fails\n"
+        )
+        process.communicate(timeout=30)
+        assert process.returncode == 0
+
+
+def elf(machine: int, *, bits: int = 64) -> bytes:
+    return b"\x7fELF" + bytes([2 if bits == 64 else 1, 1, 1]) + bytes(9) + struct.pack("<HH", 2, machine) + bytes(100)
+
+
+def program(directory: Path, content: bytes, mode: int = 0o755) -> str:
+    path = directory / "program"
+    path.write_bytes(content)
+    path.chmod(mode)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (elf(183), "built for aarch64, this node is x86_64; build it for this architecture"),
+        (elf(3, bits=32), "built for 32-bit x86, this node is x86_64; build it for this architecture"),
+        (elf(4711), "built for machine 4711 of elf.h, this node is x86_64; build it for this architecture"),
+        (b"#!/nowhere/python\n", "its interpreter /nowhere/python is not there; correct the first line of the script"),
+        (b"hello\n", "neither a program for this machine nor a script with #!; try sh {path}"),
+        (b"", "neither a program for this machine nor a script with #!; try sh {path}"),
+    ],
+)
+def test_a_program_that_can_not_run_here_is_refused_before_devices_are_asked_for(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    path = program(tmp_path, content)
+    with pytest.raises(InvalidInput) as caught:
+        find_program(path, machine="x86_64")
+    assert str(caught.value) == f"{path}: {reason.format(path=path)}"
+    assert caught.value.exit_code == ExitCode.NOT_EXECUTABLE
+
+
+def test_a_program_that_may_not_be_executed(tmp_path: Path) -> None:
+    path = program(tmp_path, elf(62), 0o644)
+    with pytest.raises(InvalidInput, match="not executable; chmod"):
+        find_program(path)
+
+
+def test_a_program_of_this_architecture_is_found() -> None:
+    assert find_program("sh", path="/nowhere:/bin:/usr/bin").endswith("/sh")
