@@ -64,8 +64,9 @@ __device__ static void relax(int (*to)[TILE], int (*left)[TILE], int (*right)[TI
 {
 	for (int k = 0; k < TILE; k++) {
 		__syncthreads();
-		to[threadIdx.y][threadIdx.x] =
-			min(to[threadIdx.y][threadIdx.x], left[threadIdx.y][k] + right[k][threadIdx.x]);
+		const int through = left[threadIdx.y][k] + right[k][threadIdx.x];
+		__syncthreads();
+		to[threadIdx.y][threadIdx.x] = min(to[threadIdx.y][threadIdx.x], through);
 	}
 }
 

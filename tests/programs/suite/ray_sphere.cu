@@ -1,0 +1,130 @@
+// Nearest intersections of camera rays with many spheres, in float with / and sqrtf, which are
+// correctly rounded: hits and distances agree with the CPU bit for bit.
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#define FAIL(...) (std::printf("FAIL ray_sphere " __VA_ARGS__), std::puts(""), std::exit(1))
+
+#define CUDA(call)                                                                 \
+	do {                                                                       \
+		if (const cudaError_t error = (call))                              \
+			FAIL("%s: %s", #call, cudaGetErrorString(error));          \
+	} while (0)
+
+/// The N of `--size N`, or `size`; ends the program when N is not from `least` to `most`.
+static long size_option(int argc, char **argv, long size, long least, long most)
+{
+	if (argc == 1)
+		return size;
+	if (argc != 3 || std::strcmp(argv[1], "--size"))
+		FAIL("does not know its arguments; usage: %s [--size N]", argv[0]);
+	char *end;
+	size = std::strtol(argv[2], &end, 10);
+	if (*end || end == argv[2] || size < least || size > most)
+		FAIL("--size %s: N must be from %ld to %ld", argv[2], least, most);
+	return size;
+}
+
+template <typename T> static T *device_array(size_t count)
+{
+	T *array = nullptr;
+	CUDA(cudaMalloc(&array, count * sizeof(T)));
+	return array;
+}
+
+template <typename T> static T *to_device(const std::vector<T> &values)
+{
+	T *array = device_array<T>(values.size());
+	CUDA(cudaMemcpy(array, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+	return array;
+}
+
+template <typename T> static std::vector<T> to_host(const T *array, size_t count)
+{
+	std::vector<T> values(count);
+	CUDA(cudaMemcpy(values.data(), array, count * sizeof(T), cudaMemcpyDeviceToHost));
+	return values;
+}
+
+/// A bijective mix of 32 bits (two rounds of xorshift and multiply): our random numbers.
+__host__ __device__ static inline uint32_t hash(uint32_t x)
+{
+	x = (x ^ (x >> 16)) * 0x7feb352du;
+	x = (x ^ (x >> 15)) * 0x846ca68bu;
+	return x ^ (x >> 16);
+}
+
+struct Sphere {
+	float3 centre;
+	float radius;
+};
+
+struct Hit {
+	int sphere;
+	float distance;
+};
+
+__host__ __device__ static float dot(const float3 &a, const float3 &b)
+{
+	return a.x * b.x + a.y * b.y + a.z * b.z;
+}
+
+__host__ __device__ static Hit trace(int column, int row, int size, const Sphere *spheres, int count)
+{
+	float3 ray = make_float3((2.0f * column - size) / size, (2.0f * row - size) / size, 1.5f);
+	const float inverse = 1.0f / sqrtf(dot(ray, ray));
+	ray = make_float3(ray.x * inverse, ray.y * inverse, ray.z * inverse);
+	Hit nearest = {-1, 1e30f};
+	for (int i = 0; i < count; i++) {
+		const float3 &centre = spheres[i].centre;
+		const float along = dot(ray, centre);
+		const float square = along * along - dot(centre, centre) + spheres[i].radius * spheres[i].radius;
+		if (square < 0.0f)
+			continue;
+		const float distance = along - sqrtf(square);
+		if (distance > 0.0f && distance < nearest.distance)
+			nearest = {i, distance};
+	}
+	return nearest;
+}
+
+__global__ void render(const Sphere *spheres, int count, Hit *hits, int size)
+{
+	const int column = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y * blockDim.y + threadIdx.y;
+	if (column < size && row < size)
+		hits[row * size + column] = trace(column, row, size, spheres, count);
+}
+
+int main(int argc, char **argv)
+{
+	const int size = size_option(argc, argv, 80, 1, 8192);
+	const int count = 40;
+	std::vector<Sphere> spheres(count);
+	for (int i = 0; i < count; i++) {
+		spheres[i].centre = make_float3(8.0f * (hash(4 * i) * 0x1p-32f - 0.5f),
+						8.0f * (hash(4 * i + 1) * 0x1p-32f - 0.5f),
+						4.0f + 6.0f * (hash(4 * i + 2) * 0x1p-32f));
+		spheres[i].radius = 0.2f + hash(4 * i + 3) * 0x1p-32f;
+	}
+	Sphere *device_spheres = to_device(spheres);
+	Hit *device_hits = device_array<Hit>(size * size);
+	render<<<dim3((size + 15) / 16, (size + 7) / 8), dim3(16, 8)>>>(device_spheres, count, device_hits, size);
+	CUDA(cudaGetLastError());
+
+	const std::vector<Hit> hits = to_host(device_hits, size * size);
+	int hit = 0;
+	for (int i = 0; i < size * size; i++) {
+		const Hit expected = trace(i % size, i / size, size, spheres.data(), count);
+		if (hits[i].sphere != expected.sphere || hits[i].distance != expected.distance)
+			FAIL("pixel (%d, %d): sphere %d at %.9g instead of %d at %.9g", i % size, i / size,
+			     hits[i].sphere, hits[i].distance, expected.sphere, expected.distance);
+		hit += expected.sphere >= 0;
+	}
+	CUDA(cudaFree(device_spheres));
+	CUDA(cudaFree(device_hits));
+	std::printf("ok ray_sphere of %d x %d rays, %d spheres: %d hits\n", size, size, count, hit);
+}
