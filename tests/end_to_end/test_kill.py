@@ -1,0 +1,95 @@
+"""Kill any part at work: devices come free again, and what can be used is usable."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+
+from tests.end_to_end.conftest import Cluster
+
+Compiled = Callable[..., Path]
+
+
+@pytest.fixture
+def busy(cluster: Cluster, compiled: Compiled, tmp_path: Path) -> Iterator[Popen[str]]:
+    """A job on gamma that uses the GPU of beta, followed by a command whose output is read line by line."""
+    holder = cluster.run("devices", "-o", "json")
+    assert holder.returncode == 0
+    follower = cluster.start(
+        "submit", "--follow", "--gpus", "3", "--node", "gamma", "--", compiled("cluster/stay.cu"), tmp_path / "never"
+    )
+    for line in follower.stdout:
+        if line.startswith("using"):
+            break
+    yield follower
+    follower.stdout.close()
+    follower.wait(60)
+
+
+def program_of(cluster: Cluster) -> int:
+    return next(pid for pid in cluster.processes("stay") if "farbus" not in Path(f"/proc/{pid}/cmdline").read_text())
+
+
+def test_program_killed(cluster: Cluster, busy: Popen[str]) -> None:
+    os.kill(program_of(cluster), signal.SIGKILL)
+    assert "SIGKILL" in busy.stdout.read()
+    assert busy.wait(60) != 0
+    assert cluster.all_devices_can_be_used().returncode == 0
+
+
+def test_remoting_servers_killed(cluster: Cluster, busy: Popen[str]) -> None:
+    cluster.kill("farbus.remoting.server")
+    busy.stdout.read()
+    assert busy.wait(60) != 0
+    assert cluster.all_devices_can_be_used().returncode == 0
+
+
+def test_remoting_supervisors_killed(cluster: Cluster, busy: Popen[str]) -> None:
+    cluster.kill("farbus.remoting.supervisor")
+    busy.stdout.read()
+    assert busy.wait(60) != 0
+    assert cluster.all_devices_can_be_used().returncode == 0
+
+
+@pytest.mark.parametrize("node", ["alpha", "beta", "gamma"])
+def test_agent_killed(cluster: Cluster, busy: Popen[str], node: str) -> None:
+    cluster.kill("farbus.cli agent", f"/{node}/")
+    busy.stdout.read()
+    assert busy.wait(60) != 0
+    assert cluster.all_devices_can_be_used().returncode == 0
+    assert {status["state"] for status in cluster.ask("nodes")} == {"ready"}
+
+
+def test_scheduler_killed_and_the_job_goes_on(cluster: Cluster, compiled: Compiled, tmp_path: Path) -> None:
+    end = tmp_path / "end"
+    program = cluster.start("run", "--gpus", "1", "--quiet", "--", compiled("cluster/stay.cu"), end)
+    assert program.stdout.readline() == "using 1 device(s)\n"
+    cluster.kill("farbus.cli scheduler")
+    end.touch()
+    assert "right throughout" in program.stdout.read()
+    program.wait(60)
+    program.stdout.close()
+    assert cluster.all_devices_can_be_used().returncode == 0
+
+
+def test_interactive_command_killed(cluster: Cluster, compiled: Compiled, tmp_path: Path) -> None:
+    command = cluster.start("run", "--gpus", "3", "--quiet", "--", compiled("cluster/stay.cu"), tmp_path / "never")
+    assert command.stdout.readline() == "using 3 device(s)\n"
+    command.kill()
+    command.wait(60)
+    command.stdout.close()
+    assert cluster.all_devices_can_be_used().returncode == 0
+
+
+def test_interrupted_command_releases(cluster: Cluster, compiled: Compiled, tmp_path: Path) -> None:
+    command = cluster.start("run", "--gpus", "3", "--quiet", "--", compiled("cluster/stay.cu"), tmp_path / "never")
+    assert command.stdout.readline() == "using 3 device(s)\n"
+    command.send_signal(signal.SIGTERM)
+    assert command.wait(60) == 128 + signal.SIGTERM
+    command.stdout.close()
+    assert cluster.all_devices_can_be_used().returncode == 0

@@ -1,0 +1,59 @@
+// Uses a GPU until told to end: for tests that kill something meanwhile.
+//
+// Prints "using DEVICES device(s)" once its first kernel has run, then keeps
+// launching until the file named by its argument exists.  Exits 0 when the
+// results were right throughout, 1 on a CUDA error (printed), 2 on a wrong one.
+#include <cstdio>
+#include <cstdlib>
+#include <unistd.h>
+
+#define CHECK(call)                                                                         \
+	do {                                                                                \
+		cudaError_t error_ = (call);                                                \
+		if (error_ != cudaSuccess) {                                                \
+			printf("%s: %s\n", #call, cudaGetErrorString(error_));              \
+			return 1;                                                           \
+		}                                                                           \
+	} while (0)
+
+__global__ void increment(int *values, int count)
+{
+	int index = blockIdx.x * blockDim.x + threadIdx.x;
+
+	if (index < count)
+		values[index]++;
+}
+
+int main(int argc, char **argv)
+{
+	const int count = 1024;
+	int devices = 0, last = 0;
+	int *values;
+
+	if (argc != 2) {
+		fprintf(stderr, "usage: stay FILE\n");
+		return 2;
+	}
+	CHECK(cudaGetDeviceCount(&devices));
+	CHECK(cudaMalloc(&values, count * sizeof(*values)));
+	CHECK(cudaMemset(values, 0, count * sizeof(*values)));
+	for (int round = 1;; round++) {
+		increment<<<count / 128, 128>>>(values, count);
+		CHECK(cudaGetLastError());
+		CHECK(cudaMemcpy(&last, values + count - 1, sizeof(last), cudaMemcpyDeviceToHost));
+		if (last != round) {
+			printf("round %d counted %d\n", round, last);
+			return 2;
+		}
+		if (round == 1) {
+			printf("using %d device(s)\n", devices);
+			fflush(stdout);
+		}
+		if (access(argv[1], F_OK) == 0)
+			break;
+		usleep(5000);
+	}
+	CHECK(cudaFree(values));
+	printf("right %s\n", "throughout");
+	return 0;
+}
