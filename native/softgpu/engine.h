@@ -14,6 +14,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Visible to a library that is linked from the engine's objects and wants it so
+ * (version script); everything else of the engine is hidden. */
+#pragma GCC visibility push(default)
+
 struct engine_module;
 struct engine_function;
 
@@ -133,5 +137,7 @@ struct engine_options {
 
 /* Once per process, before the first launch; later calls are ignored. */
 void engine_configure(const struct engine_options *options);
+
+#pragma GCC visibility pop
 
 #endif

@@ -55,17 +55,28 @@ void warp_reclaim_frames(struct warp *warp)
 	}
 }
 
+/* A window is free when all above it are: frames mostly end in the order of a
+ * stack, and where fragments take turns the holes close a little later. */
+static void close_windows(struct warp *warp)
+{
+	struct frame *top = warp->top_window;
+
+	while (!top->references && top != &warp->root) {
+		struct frame *below = top->below;
+
+		top->caller = warp->free_frames;
+		warp->free_frames = top;
+		top = below;
+	}
+	warp->top_window = top;
+}
+
 static void frame_drop(struct warp *warp, struct frame *frame)
 {
-	while (frame && --frame->references == 0) {
-		struct frame *caller = frame->caller;
-
-		if (frame != &warp->root) {
-			frame->caller = warp->free_frames;
-			warp->free_frames = frame;
-		}
-		frame = caller;
-	}
+	while (frame && --frame->references == 0)
+		frame = frame->caller;
+	if (!warp->top_window->references)
+		close_windows(warp);
 }
 
 static void set_constant(const struct constant *constant, char *at, uint32_t mask)
@@ -127,6 +138,7 @@ void warp_start(struct warp *warp, const struct engine_function *kernel, uint32_
 	root->local_offset = 0;
 	root->depth = 0;
 	root->references = 1;
+	warp->top_window = root;
 	warp->live = live;
 	warp->frame = root;
 	warp->turn = 0;
@@ -339,7 +351,8 @@ const struct instruction *warp_call(struct warp *warp, const struct instruction 
 		.return_to = call + 1,
 		.site = call->target,
 		.function = callee,
-		.registers = caller->registers + caller->function->frame_bytes,
+		.registers = warp->top_window->registers + warp->top_window->function->frame_bytes,
+		.below = warp->top_window,
 		.local_offset = caller->local_offset + caller->function->local_bytes,
 		.depth = caller->depth + 1,
 		.references = 1,
@@ -350,6 +363,7 @@ const struct instruction *warp_call(struct warp *warp, const struct instruction 
 	    frame->local_offset + callee->local_bytes > warp->local_stride)
 		warp_fail(warp, ENGINE_LAUNCH_FAILED, "stack overflow: %u calls deep at %s",
 			  frame->depth, callee->name);
+	warp->top_window = frame;
 	copy_arguments(warp, frame->site, callee, caller->local_offset, frame->local_offset);
 	enter_frame(warp, frame);
 	frame_set_constants(callee, frame->registers, warp->mask);

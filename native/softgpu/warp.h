@@ -19,7 +19,7 @@
 #define BLOCK_BARRIERS 16		/* PTX: barrier resources of a block */
 #define CALL_DEPTH_MAX 4096		/* frames; the local stack usually ends before */
 #define LOCAL_STACK_BYTES (64u << 10)	/* per lane, beyond the kernel's own frame */
-#define REGISTER_STACK_BYTES (1u << 20)	/* per warp, beyond the kernel's own window */
+#define REGISTER_STACK_BYTES (16u << 20)	/* per warp, beyond the kernel's own window */
 
 struct launch;
 struct slot;
@@ -48,7 +48,9 @@ struct frame {
 	const struct instruction *return_to;
 	const struct call_site *site;
 	const struct engine_function *function;
-	char *registers;
+	char *registers;	/* a window of its own: lanes of one register lie where another
+				 * function has lanes of another */
+	struct frame *below;	/* whose window ends where this one starts */
 	size_t local_offset;
 	uint32_t depth;
 	uint32_t references;	/* fragments in it, and frames called from it */
@@ -99,6 +101,7 @@ struct warp {
 	bool rotate;			/* the oldest fragment is next, not the deepest */
 	bool preempted;
 	struct frame *free_frames, *owned_frames;
+	struct frame *top_window;
 	char *register_base;
 	size_t register_bytes;
 	struct frame root;		/* the kernel's own frame */

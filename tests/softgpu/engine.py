@@ -1,0 +1,293 @@
+"""The PTX engine of the software GPU through ctypes.
+
+Device addresses are host pointers of this process, so a kernel reads and writes numpy arrays in place.
+"""
+
+import ctypes
+import enum
+import functools
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = ROOT / "native/build/softgpu/tests/libsoftgpu_engine.so"
+CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
+
+
+class Status(enum.IntEnum):
+    """enum engine_status of native/softgpu/engine.h."""
+
+    OK = 0
+    NO_MEMORY = 1
+    INVALID_IMAGE = 2
+    NO_BINARY = 3
+    INVALID_PTX = 4
+    UNSUPPORTED = 5
+    UNRESOLVED = 6
+    NOT_FOUND = 7
+    ILLEGAL_ADDRESS = 8
+    MISALIGNED = 9
+    ASSERT = 10
+    TRAP = 11
+    LAUNCH_FAILED = 12
+    TIMEOUT = 13
+    CANCELLED = 14
+
+
+class EngineError(Exception):
+    def __init__(self, status: Status, text: str) -> None:
+        super().__init__(f"{status.name}: {text}")
+        self.status = status
+        self.text = text
+
+
+class Diagnostic(ctypes.Structure):
+    _fields_ = [("text", ctypes.c_char * 512)]
+
+
+ALLOC = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+PRINT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_char), ctypes.c_size_t)
+
+
+class LoadOptions(ctypes.Structure):
+    _fields_ = [("sm", ctypes.c_uint), ("alloc", ALLOC), ("free", FREE), ("opaque", ctypes.c_void_p)]
+
+
+class Param(ctypes.Structure):
+    _fields_ = [("offset", ctypes.c_uint32), ("size", ctypes.c_uint32)]
+
+
+class FunctionInfo(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("status", ctypes.c_int),
+        ("unsupported", ctypes.c_char_p),
+        ("is_entry", ctypes.c_bool),
+        ("param_count", ctypes.c_uint32),
+        ("params", ctypes.POINTER(Param)),
+        ("param_bytes", ctypes.c_uint32),
+        ("registers", ctypes.c_uint32),
+        ("static_shared_bytes", ctypes.c_uint32),
+        ("const_bytes", ctypes.c_uint32),
+        ("local_bytes", ctypes.c_uint32),
+        ("max_threads_per_block", ctypes.c_uint32),
+        ("required_cluster", ctypes.c_uint32 * 3),
+        ("ptx_version", ctypes.c_uint32),
+    ]
+
+
+class VariableInfo(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+        ("size", ctypes.c_size_t),
+        ("is_const", ctypes.c_bool),
+        ("is_managed", ctypes.c_bool),
+    ]
+
+
+class Launch(ctypes.Structure):
+    _fields_ = [
+        ("function", ctypes.c_void_p),
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("cluster", ctypes.c_uint32 * 3),
+        ("dynamic_shared_bytes", ctypes.c_uint32),
+        ("params", ctypes.c_void_p),
+        ("cooperative", ctypes.c_bool),
+        ("cancel", ctypes.c_void_p),
+        ("timeout_ns", ctypes.c_uint64),
+        ("print", PRINT),
+        ("print_opaque", ctypes.c_void_p),
+    ]
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The engine, built when it is not there or older than its sources."""
+    subprocess.run(
+        ["make", "-s", "-j2", "-C", str(ROOT / "native"), "-f", "softgpu/engine.mk", "engine-test-library"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    lib = ctypes.CDLL(str(LIBRARY))
+    lib.engine_module_load.argtypes = [
+        ctypes.POINTER(ctypes.c_void_p),
+        ctypes.c_char_p,
+        ctypes.POINTER(LoadOptions),
+        ctypes.POINTER(Diagnostic),
+    ]
+    lib.engine_module_unload.argtypes = [ctypes.c_void_p]
+    lib.engine_module_unload.restype = None
+    lib.engine_module_function.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    lib.engine_module_function.restype = ctypes.c_void_p
+    lib.engine_module_function_count.argtypes = [ctypes.c_void_p]
+    lib.engine_module_function_count.restype = ctypes.c_size_t
+    lib.engine_module_function_at.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    lib.engine_module_function_at.restype = ctypes.c_void_p
+    lib.engine_function_info.argtypes = [ctypes.c_void_p, ctypes.POINTER(FunctionInfo)]
+    lib.engine_function_info.restype = None
+    lib.engine_module_variable.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(VariableInfo)]
+    lib.engine_launch.argtypes = [ctypes.POINTER(Launch), ctypes.POINTER(Diagnostic)]
+    return lib
+
+
+_libc = ctypes.CDLL(None)
+_libc.aligned_alloc.restype = ctypes.c_void_p
+_libc.aligned_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+_libc.free.argtypes = [ctypes.c_void_p]
+
+
+@ALLOC
+def _alloc(_opaque: int, size: int, align: int) -> int:
+    return int(_libc.aligned_alloc(align, (size + align - 1) // align * align))
+
+
+@FREE
+def _free(_opaque: int, pointer: int) -> None:
+    _libc.free(pointer)
+
+
+def _three(value: int | Sequence[int]) -> Any:
+    values = [value] if isinstance(value, int) else list(value)
+    return (ctypes.c_uint32 * 3)(*(values + [1, 1, 1])[:3])
+
+
+class Module:
+    """A loaded module. `image` is PTX text, or the bytes of a fatbin."""
+
+    def __init__(self, image: str | bytes, *, sm: int = 120) -> None:
+        self._lib = library()
+        self._handle = ctypes.c_void_p()
+        self._image = image.encode() if isinstance(image, str) else image
+        diagnostic = Diagnostic()
+        options = LoadOptions(sm, _alloc, _free, None)
+        status = self._lib.engine_module_load(self._handle, self._image, options, diagnostic)
+        if status:
+            raise EngineError(Status(status), diagnostic.text.decode(errors="replace"))
+
+    def unload(self) -> None:
+        if self._handle:
+            self._lib.engine_module_unload(self._handle)
+            self._handle = ctypes.c_void_p()
+
+    def __enter__(self) -> "Module":
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.unload()
+
+    def function_names(self) -> list[str]:
+        count = self._lib.engine_module_function_count(self._handle)
+        return [self._info(self._lib.engine_module_function_at(self._handle, k)).name.decode() for k in range(count)]
+
+    def _info(self, function: int) -> FunctionInfo:
+        info = FunctionInfo()
+        self._lib.engine_function_info(function, info)
+        return info
+
+    def _find(self, name: str) -> int:
+        """By mangled name, or by the part of it that the source spells."""
+        function = self._lib.engine_module_function(self._handle, name.encode())
+        if function:
+            return int(function)
+        matches = [full for full in self.function_names() if f"{len(name)}{name}" in full]
+        assert len(matches) == 1, f"{name}: {matches or self.function_names()}"
+        return int(self._lib.engine_module_function(self._handle, matches[0].encode()))
+
+    def info(self, name: str) -> FunctionInfo:
+        return self._info(self._find(name))
+
+    def variable(self, name: str) -> VariableInfo:
+        info = VariableInfo()
+        status = self._lib.engine_module_variable(self._handle, name.encode(), info)
+        if status:
+            raise EngineError(Status(status), name)
+        return info
+
+    def launch(
+        self,
+        name: str,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        *args: Any,
+        shared: int = 0,
+        cooperative: bool = False,
+        timeout_ns: int = 20_000_000_000,
+        cancel: ctypes.c_int | None = None,
+        on_print: Callable[[str], None] | None = None,
+    ) -> None:
+        """Run a kernel. Arrays are passed by address; numpy and ctypes scalars by value."""
+        function = self._find(name)
+        info = self._info(function)
+        assert info.param_count == len(args), f"{name} takes {info.param_count} parameters"
+        buffer = ctypes.create_string_buffer(max(info.param_bytes, 1))
+        for index, arg in enumerate(args):
+            raw = _bytes_of(arg)
+            param = info.params[index]
+            assert len(raw) == param.size, f"{name}: parameter {index} has {param.size} bytes, not {len(raw)}"
+            ctypes.memmove(ctypes.addressof(buffer) + param.offset, raw, len(raw))
+
+        @PRINT
+        def emit(_opaque: int, text: Any, length: int) -> None:
+            if on_print:
+                on_print(ctypes.string_at(text, length).decode(errors="replace"))
+
+        launch = Launch(
+            function=function,
+            grid=_three(grid),
+            block=_three(block),
+            cluster=_three(1),
+            dynamic_shared_bytes=shared,
+            params=ctypes.addressof(buffer),
+            cooperative=cooperative,
+            cancel=ctypes.addressof(cancel) if cancel is not None else None,
+            timeout_ns=timeout_ns,
+            print=emit,
+        )
+        diagnostic = Diagnostic()
+        status = self._lib.engine_launch(launch, diagnostic)
+        if status:
+            raise EngineError(Status(status), diagnostic.text.decode(errors="replace"))
+
+
+def _bytes_of(arg: Any) -> bytes:
+    if isinstance(arg, np.ndarray):
+        return arg.ctypes.data.to_bytes(8, "little")
+    if isinstance(arg, np.generic):
+        return arg.tobytes()
+    if isinstance(arg, int):
+        return arg.to_bytes(4, "little", signed=arg < 0)
+    if isinstance(arg, float):
+        return np.float32(arg).tobytes()
+    return bytes(arg)
+
+
+def nvcc() -> str | None:
+    found = shutil.which("nvcc")
+    if found:
+        return found
+    local = CUDA / "bin/nvcc"
+    return str(local) if local.exists() else None
+
+
+def compile_cuda(source: Path, out: Path, *, arch: str = "sm_75", kind: str = "ptx", flags: Sequence[str] = ()) -> bytes:
+    """PTX text or a fatbin of a CUDA source file."""
+    compiler = nvcc()
+    assert compiler
+    out.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(
+        [compiler, f"-{kind}", f"-arch={arch}", "-std=c++17", *flags, "-o", str(out), str(source)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return out.read_bytes()
