@@ -1,9 +1,13 @@
 # driver.mk - the software GPU's libcuda.so.1 and libnvidia-ml.so.1.
 #
-# Included by native/Makefile, with the engine's objects in
-# SOFTGPU_ENGINE_OBJECTS and, when they are there, those of native/cudart in
-# CUDART_OBJECTS; or used alone from native/:
-#   make -f softgpu/driver.mk SOFTGPU_ENGINE_OBJECTS="..."
+# Included by native/Makefile after engine.mk, which names the engine's objects
+# in ENGINE_OBJS; CUDART_OBJS are those of native/cudart, when they are there.
+# Used alone from native/ (make -f softgpu/driver.mk) it includes engine.mk.
+
+ifndef ENGINE_OBJS
+.DEFAULT_GOAL := softgpu-driver
+include softgpu/engine.mk
+endif
 
 BUILD ?= build
 SOFTGPU_BUILD := $(BUILD)/softgpu
@@ -30,11 +34,11 @@ $(SOFTGPU_BUILD)/nvml_%.o: softgpu/nvml_%.c
 
 # Calls between the driver's own functions stay inside it (-Bsymbolic), also
 # when another libcuda is loaded in the same process.  No dlclose: workers run.
-$(SOFTGPU_BUILD)/libcuda.so.1: $(SOFTGPU_DRIVER_OBJECTS) $(SOFTGPU_ENGINE_OBJECTS) \
-		$(CUDART_OBJECTS) softgpu/driver_libcuda.map
+$(SOFTGPU_BUILD)/libcuda.so.1: $(SOFTGPU_DRIVER_OBJECTS) $(ENGINE_OBJS) \
+		$(CUDART_OBJS) softgpu/driver_libcuda.map
 	$(CC) -shared -Wl,-soname,libcuda.so.1 -Wl,--version-script=softgpu/driver_libcuda.map \
 		-Wl,-Bsymbolic -Wl,-z,nodelete -Wl,-z,defs $(SOFTGPU_CFLAGS) -o $@ \
-		$(filter %.o,$^) -lm -lpthread -ldl
+		$(filter %.o,$^) $(or $(ENGINE_LDLIBS),-lm -ldl -pthread)
 
 $(SOFTGPU_BUILD)/libnvidia-ml.so.1: $(SOFTGPU_NVML_OBJECTS) softgpu/nvml.map
 	$(CC) -shared -Wl,-soname,libnvidia-ml.so.1 -Wl,--version-script=softgpu/nvml.map \

@@ -247,14 +247,14 @@ static void read_machine_id(char *text, size_t room)
 void board_identity_of(unsigned index, struct board_identity *identity)
 {
 	const char *node = getenv("FARBUS_SOFTGPU_NODE");
-	char machine[80], seed[192], place[192];
-	uint64_t high, low, slot;
+	char machine[80], number[16];
+	uint64_t place, high, low;
 
 	read_machine_id(machine, sizeof machine);
-	snprintf(place, sizeof place, "%s/%.64s", machine, node ? node : "");
-	snprintf(seed, sizeof seed, "%.160s/%u", place, index);
-	high = hash_text(seed, 0);
-	low = hash_text(seed, 0x9e3779b97f4a7c15ull);
+	snprintf(number, sizeof number, "%u", index);
+	place = hash_text(node ? node : "", hash_text(machine, 0));
+	high = hash_text(number, place);
+	low = hash_text(number, high ^ 0x9e3779b97f4a7c15ull);
 	memset(identity, 0, sizeof *identity);
 	for (unsigned i = 0; i < 8; i++) {
 		identity->uuid[i] = (uint8_t)(high >> (8 * i));
@@ -266,8 +266,7 @@ void board_identity_of(unsigned index, struct board_identity *identity)
 	snprintf(identity->name, sizeof identity->name, "Farbus Software GPU %u", index);
 	/* A PCI domain per node, far above those that machines have, so that a
 	 * program that sees the boards of two nodes sees no address twice. */
-	slot = hash_text(place, 1);
-	identity->pci_domain = 0x8000u + (uint32_t)(slot % 0x7000u);
+	identity->pci_domain = 0x8000u + (uint32_t)(place % 0x7000u);
 	identity->pci_bus = 1 + index;
 }
 

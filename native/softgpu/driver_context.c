@@ -637,11 +637,11 @@ static CUresult context_synchronize(CUcontext wanted)
 	struct CUctx_st *context;
 	CUresult result = context_or_current(wanted, &context);
 
-	if (!result)
-		result = driver_context_state(context);
 	if (result)
 		return result;
-	driver_stream_drain(context);
+	/* Also with an error, wait: callbacks are still told of it. */
+	if (driver_context_state(context) != CUDA_ERROR_CONTEXT_IS_DESTROYED)
+		driver_stream_drain(context);
 	return driver_context_state(context);
 }
 

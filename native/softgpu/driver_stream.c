@@ -576,7 +576,7 @@ DRIVER_EXPORT CUresult cuStreamDestroy_v2(CUstream handle)
 static CUresult stream_point(CUstream handle, struct driver_point *point)
 {
 	struct CUstream_st *stream;
-	CUresult result = driver_stream_enter(handle, &stream);
+	CUresult result = driver_stream_of(handle, &stream);
 
 	if (result)
 		return result;
@@ -632,10 +632,11 @@ DRIVER_EXPORT CUresult cuStreamSynchronize(CUstream handle)
 	struct CUstream_st *stream;
 	struct driver_point point;
 	struct CUctx_st *context;
-	CUresult result = driver_stream_enter(handle, &stream);
+	CUresult result = driver_stream_of(handle, &stream);
 
 	if (result)
 		return result;
+	/* Also with an error, wait: callbacks are still told of it. */
 	context = stream->context;
 	if (stream->legacy) {
 		/* An empty operation waits for just what the stream waits for. */

@@ -1,0 +1,102 @@
+"""A software GPU belongs to the node: processes share its memory, and killed ones leave nothing behind."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.softgpu.driver_programs import TIMEOUT_S, boards, build, environment
+
+OPTIONS = "mem=64MiB"
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    return build("driver_hold_memory", tmp_path)
+
+
+@contextmanager
+def holder(program: Path, mebibytes: int, options: str = OPTIONS) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process that holds memory until the block ends, and what it said of it."""
+    process = subprocess.Popen(
+        [str(program), str(mebibytes)],
+        env=environment(str(program.parent), options),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.communicate(timeout=TIMEOUT_S)
+
+
+def test_memory_limit_is_shared(program: Path) -> None:
+    with holder(program, 40) as (_, first):
+        assert first == "64 CUDA_SUCCESS"
+        with holder(program, 40) as (_, second):
+            assert second == "24 CUDA_ERROR_OUT_OF_MEMORY"
+        with holder(program, 24) as (_, third):
+            assert third == "24 CUDA_SUCCESS"
+    with holder(program, 64) as (_, alone):
+        assert alone == "64 CUDA_SUCCESS"
+
+
+def test_killed_process_gives_its_memory_back(program: Path) -> None:
+    with holder(program, 8) as (_, witness):
+        assert witness == "64 CUDA_SUCCESS"
+        with holder(program, 40) as (victim, held):
+            assert held == "56 CUDA_SUCCESS"
+            victim.kill()
+        with holder(program, 56) as (_, after):
+            assert after == "56 CUDA_SUCCESS"
+
+
+def test_stopped_process_keeps_its_memory(program: Path) -> None:
+    with holder(program, 40) as (process, _):
+        process.send_signal(19)
+        try:
+            with holder(program, 40) as (_, second):
+                assert second == "24 CUDA_ERROR_OUT_OF_MEMORY"
+        finally:
+            process.send_signal(18)
+
+
+def test_last_user_removes_the_board(program: Path) -> None:
+    before = boards()
+    with holder(program, 8):
+        assert len(boards() - before) == 1
+        with holder(program, 8):
+            assert len(boards() - before) == 1
+    assert boards() == before
+
+
+def test_board_of_a_killed_user_is_taken_over_and_removed(program: Path) -> None:
+    before = boards()
+    with holder(program, 40) as (victim, _):
+        victim.kill()
+    assert len(boards() - before) == 1
+    with holder(program, 64) as (_, after):
+        assert after == "64 CUDA_SUCCESS"
+    assert boards() == before
+
+
+def test_model_in_use_wins_and_says_so(program: Path) -> None:
+    with holder(program, 8):
+        other = subprocess.run(
+            [str(program), "0"],
+            env=environment(str(program.parent), "mem=128MiB"),
+            input="",
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=True,
+        )
+    assert other.stdout.split()[0] == "56"
+    assert "in use with another model" in other.stderr
