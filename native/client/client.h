@@ -1,0 +1,314 @@
+/* client.h - the shim: a libcuda.so.1 whose device is somewhere else.
+ *
+ * A guest in somebody's program: needs libc only, does nothing before the first
+ * call, starts threads (signals blocked) at cuInit, and answers what it can from
+ * the snapshot that the server sent when the session began.
+ *
+ * Locks, in the order in which they are taken:
+ *	client.init  >  context_lock  >  memory_lock  >  outbox.write  >
+ *	outbox.append  >  session.wait_lock
+ */
+#ifndef FARBUS_CLIENT_CLIENT_H
+#define FARBUS_CLIENT_CLIENT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../generated/client_api.h"
+#include "../generated/cuda_abi.h"
+#include "../transport/inbox.h"
+#include "../transport/outbox.h"
+#include "../wire/frame.h"
+#include "../wire/handle.h"
+#include "../wire/hello.h"
+#include "../wire/kernel.h"
+
+/* The newest CUDA version that the shim implements the driver API of. */
+#define CLIENT_DRIVER_VERSION 13000
+
+/* ---- entries: the driver API as a table (generated/client_entries.c) ---- */
+
+struct client_entry {
+	const char *name;
+	const char *symbol;
+	void *function;
+	int version;
+	int thread_version;		/* 0: no per-thread-stream form */
+	void *thread_function;
+	const char *thread_symbol;
+	int number;
+	const char *reason;		/* why it is unsupported, or NULL */
+};
+
+extern const struct client_entry client_entries[];
+extern const size_t client_entry_count;
+
+/* Say once, by name, that a function is not there. */
+CUresult client_unsupported(int number);
+
+/* ---- objects ---- */
+
+struct client_library;
+
+struct client_parameter {
+	uint32_t offset;
+	uint32_t bytes;
+};
+
+/* CUfunction_attribute values that are kept with a kernel. */
+#define CLIENT_FUNCTION_ATTRIBUTES WIRE_KERNEL_ATTRIBUTES
+
+/* A kernel; its handle is both its CUkernel and its CUfunction. */
+struct client_function {
+	CUfunction handle;
+	uint64_t wire;			/* the server's name for it */
+	struct client_library *library;
+	char *name;
+	struct client_parameter *parameters;
+	uint32_t parameter_count;
+	uint32_t parameter_bytes;
+	_Atomic int attributes[CLIENT_FUNCTION_ATTRIBUTES];
+};
+
+/* A library or a module: the same thing with a different door. */
+struct client_library {
+	CUlibrary handle;
+	struct client_context *context;	/* of a module; NULL: a library */
+	struct client_library *next;
+	pthread_mutex_t lock;		/* over functions */
+	struct client_function **functions;
+	uint32_t function_count;
+	uint32_t function_room;
+	bool enumerated;		/* functions holds all there are */
+};
+
+struct client_context {
+	CUcontext handle;
+	int device;			/* ordinal as the program sees it */
+	bool primary;
+	bool active;			/* the server has it */
+	unsigned references;		/* of a primary context */
+	unsigned flags;
+	unsigned long long id;
+	_Atomic CUfunc_cache cache;
+	_Atomic CUresult sticky;	/* what every later call returns */
+	_Atomic CUresult late;		/* a posted operation's; the next called one reports it */
+	_Atomic int priorities_known;
+	int least_priority;
+	int greatest_priority;
+};
+
+struct client_stream {
+	CUstream handle;
+	struct client_context *context;
+	unsigned flags;
+	int priority;
+	unsigned long long id;
+};
+
+struct client_event {
+	CUevent handle;
+	struct client_context *context;
+	unsigned flags;
+};
+
+struct client_device {
+	struct wire_device snapshot;
+	uint32_t server_ordinal;
+	int pci[3];			/* domain, bus, device */
+	struct client_context *primary;
+};
+
+/* ---- the session ---- */
+
+/* Where the bytes of a copy to host memory go: rows of `width` bytes. */
+struct client_target {
+	struct client_target *next;
+	uint64_t sequence;
+	uint8_t *host;
+	size_t pitch;
+	size_t width;
+	size_t height;
+	size_t missing;			/* bytes that have not arrived */
+	bool owned;			/* freed when the last byte is there */
+};
+
+struct client_wait {
+	struct client_wait *next;
+	uint64_t sequence;
+	_Atomic uint32_t state;		/* enum client_wait_state; waited on */
+	CUresult result;
+	void *reply;
+	size_t reply_bytes;
+	uint8_t *tail;			/* malloc'ed by the reader, if wanted */
+	size_t tail_bytes;
+	bool want_tail;
+	struct client_target *target;
+};
+
+enum client_wait_state { WAIT_PENDING, WAIT_DONE, WAIT_LEAD };
+
+struct client_session {
+	struct transport transport;
+	struct outbox outbox;
+	struct inbox inbox;
+	char peer[160];			/* for messages */
+
+	pthread_mutex_t wait_lock;	/* over what follows */
+	pthread_cond_t receiver_wake;
+	struct client_wait *waits;
+	struct client_target *targets;	/* of asynchronous copies */
+	unsigned outstanding;		/* host functions and pulled copies */
+	bool leader;			/* somebody reads the inbox */
+	struct client_wait *leader_wait; /* what the leader waits for, if it is a caller */
+	bool receiver_parked;		/* the receiver thread waits without a time-out */
+	uint64_t last_call_ns;
+	_Atomic bool dead;
+};
+
+enum client_state {
+	CLIENT_FRESH = 0,
+	CLIENT_CONNECTED,		/* the hello has been answered; no threads */
+	CLIENT_READY,			/* cuInit has succeeded */
+	CLIENT_FAILED,			/* for good: see client.failure */
+	CLIENT_FORKED,			/* the child of a process that used CUDA */
+};
+
+/* The shim's only global. */
+struct client {
+	pthread_mutex_t init;
+	_Atomic int state;		/* enum client_state */
+	CUresult failure;
+	struct client_session session;
+	struct client_device *devices;
+	int device_count;
+	int driver_version;
+	struct handle_table handles;
+	pthread_key_t thread_key;
+	_Atomic uint32_t lanes_used[WIRE_LANES / 32];
+	_Atomic unsigned long long next_id;
+};
+
+extern struct client farbus_client;
+
+/* ---- threads ---- */
+
+/* Most contexts that one thread may push. */
+#define CLIENT_CONTEXT_STACK 64
+
+struct client_thread {
+	bool registered;
+	uint16_t lane;
+	unsigned per_thread;		/* inside a _ptds or _ptsz entry */
+	unsigned depth;
+	CUcontext contexts[CLIENT_CONTEXT_STACK];
+	CUstreamCaptureMode capture_mode;
+};
+
+struct client_thread *client_thread(void);
+/* Once, by cuInit. */
+int client_threads_init(void);
+
+void client_per_thread_begin(void);
+void client_per_thread_end(void);
+
+/* The current context, or NULL. */
+struct client_context *client_context_current(void);
+struct client_context *client_context_get(CUcontext handle);
+
+/* Begin a call that needs a context: initialised, current, not destroyed, no
+ * sticky error.  client_enter_any: initialised and connected. */
+CUresult client_enter(void);
+CUresult client_enter_any(void);
+
+/* What travels for a handle; the result that CUDA gives for a wrong one. */
+CUresult client_stream_wire(CUstream stream, uint64_t *wire);
+CUresult client_event_wire(CUevent event, uint64_t *wire);
+CUresult client_function_wire(CUfunction function, uint64_t *wire);
+CUresult client_function_get(CUfunction handle, struct client_function **function);
+
+/* ---- talking to the server ---- */
+
+struct client_request {
+	enum wire_op op;
+	const void *fixed;
+	size_t fixed_bytes;
+	const void *tail;
+	size_t tail_bytes;
+};
+
+CUresult client_post(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
+		     size_t tail_bytes);
+CUresult client_call(enum wire_op op, const void *fixed, size_t fixed_bytes, void *reply,
+		     size_t reply_bytes);
+/* A call with a tail in either direction, or whose bytes go to a target.  The
+ * caller sets reply, reply_bytes, want_tail and target of `wait`. */
+CUresult client_call_wide(const struct client_request *request, struct client_wait *wait);
+/* The same as the context `context` being current, whatever the thread's is. */
+CUresult client_call_as(uint64_t context, const struct client_request *request,
+			struct client_wait *wait);
+/* Post a request whose answer is data for `target`, which it takes over. */
+CUresult client_post_target(const struct client_request *request, struct client_target *target);
+
+int client_session_open(struct client_session *session);
+int client_session_start(struct client_session *session);
+/* The connection is lost: say so once, wake everybody. */
+void client_session_fail(struct client_session *session, int error);
+
+/* Host functions and pulled copies on behalf of the server (host.c). */
+void client_host_call(uint64_t token, CUresult status);
+void client_host_pull(uint64_t token);
+CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host, size_t host_pitch,
+			  size_t width, size_t height, uint64_t stream_wire);
+/* May anything that is still to run write to this process's memory? */
+bool client_host_busy(void);
+void client_outstanding(int change);
+
+/* ---- memory (memory.c) ---- */
+
+enum client_memory_kind { MEMORY_PAGEABLE, MEMORY_DEVICE, MEMORY_PINNED };
+
+struct client_range {
+	uint64_t base;
+	uint64_t bytes;
+	enum client_memory_kind kind;
+	struct client_context *context;
+	unsigned flags;
+	bool registered;		/* pinned by cuMemHostRegister */
+	bool global;			/* a module's variable */
+	struct client_library *library;
+	unsigned long long id;
+};
+
+/* The range that holds the address; false: the driver does not know it. */
+bool client_memory_find(uint64_t address, struct client_range *range);
+/* CUDA_SUCCESS if [address, address + bytes) is in one allocation on the device. */
+CUresult client_memory_check(uint64_t address, uint64_t bytes);
+/* Take a device range into the table, reserving its addresses here.
+ * -EEXIST: this process uses them; -ENOMEM. */
+int client_memory_add(const struct client_range *range);
+bool client_memory_remove(uint64_t base, enum client_memory_kind kind, struct client_range *range);
+void client_memory_forget_library(struct client_library *library);
+void client_memory_forget_context(struct client_context *context);
+CUresult client_memory_allocate(enum wire_op op, const void *request, size_t request_bytes,
+				void *reply, size_t reply_bytes, uint64_t bytes, uint64_t *address);
+
+/* ---- the rest ---- */
+
+CUresult client_context_make_primary(struct client_device *device);
+void client_libraries_forget(struct client_context *context);
+CUresult client_module_load(CUmodule *module, const void *image);
+int client_module_visit(CUmodule module, void (*visit)(void *opaque, CUfunction function),
+			void *opaque);
+void client_cudart_start(void);
+
+/* One line on stderr: "farbus: ...". */
+void client_message(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* May this CUresult only be got rid of by ending the context? */
+bool client_result_is_sticky(CUresult result);
+
+#endif

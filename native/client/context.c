@@ -1,0 +1,482 @@
+/* Contexts: stacks and handles here, lives on the server. */
+#include "client.h"
+
+#include <stdlib.h>
+
+#include "../cudart/cudart.h"
+
+static pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct client_context *context_make(int device)
+{
+	struct client_context *context = calloc(1, sizeof(*context));
+	uint64_t handle;
+
+	if (!context)
+		return NULL;
+	context->device = device;
+	context->id = atomic_fetch_add(&farbus_client.next_id, 1) + 1;
+	if (handle_open(&farbus_client.handles, HANDLE_CONTEXT, context, &handle)) {
+		free(context);
+		return NULL;
+	}
+	context->handle = (CUcontext)(uintptr_t)handle;
+	return context;
+}
+
+CUresult client_context_make_primary(struct client_device *device)
+{
+	device->primary = context_make((int)(device - farbus_client.devices));
+	if (!device->primary)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	device->primary->primary = true;
+	device->primary->flags = device->snapshot.primary_flags;
+	return CUDA_SUCCESS;
+}
+
+/* What a context leaves behind when it ends: its objects are gone with it. */
+static void context_forget(struct client_context *context)
+{
+	cudart_context_destroyed(context->handle);
+	client_memory_forget_context(context);
+	client_libraries_forget(context);
+}
+
+static CUresult device_get(CUdevice ordinal, struct client_device **device)
+{
+	CUresult result = client_enter_any();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (ordinal < 0 || ordinal >= farbus_client.device_count)
+		return CUDA_ERROR_INVALID_DEVICE;
+	*device = &farbus_client.devices[ordinal];
+	return CUDA_SUCCESS;
+}
+
+/* ---- primary contexts ---- */
+
+static CUresult primary_activate(struct client_device *device)
+{
+	const struct wire_primary_retain request = {
+		.device = device->server_ordinal,
+		.context = (uint64_t)(uintptr_t)device->primary->handle,
+	};
+	CUresult result = client_call(WIRE_OP_PRIMARY_RETAIN, &request, sizeof(request), NULL, 0);
+
+	if (result == CUDA_SUCCESS) {
+		atomic_store(&device->primary->sticky, CUDA_SUCCESS);
+		device->primary->active = true;
+	}
+	return result;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+{
+	struct client_device *device;
+	CUresult result = device_get(dev, &device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pctx)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&context_lock);
+	if (!device->primary->active)
+		result = primary_activate(device);
+	if (result == CUDA_SUCCESS) {
+		device->primary->references++;
+		*pctx = device->primary->handle;
+	}
+	pthread_mutex_unlock(&context_lock);
+	return result;
+}
+
+static CUresult primary_end(struct client_device *device, enum wire_op op)
+{
+	const struct wire_primary_release request = { .device = device->server_ordinal };
+	CUresult result;
+
+	device->primary->active = false;
+	device->primary->references = 0;
+	result = client_call(op, &request, sizeof(request), NULL, 0);
+	context_forget(device->primary);
+	/* The error that the context died of is not this call's. */
+	return client_result_is_sticky(result) ? CUDA_SUCCESS : result;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+{
+	struct client_device *device;
+	CUresult result = device_get(dev, &device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&context_lock);
+	if (device->primary->references == 0)
+		result = CUDA_ERROR_INVALID_CONTEXT;
+	else if (--device->primary->references == 0)
+		result = primary_end(device, WIRE_OP_PRIMARY_RELEASE);
+	pthread_mutex_unlock(&context_lock);
+	return result;
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+	struct client_device *device;
+	CUresult result = device_get(dev, &device);
+	unsigned references;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&context_lock);
+	references = device->primary->references;
+	if (device->primary->active) {
+		result = primary_end(device, WIRE_OP_PRIMARY_RESET);
+		/* The references stay: CUDA revives the context for them. */
+		device->primary->references = references;
+		if (result == CUDA_SUCCESS && references)
+			result = primary_activate(device);
+	}
+	pthread_mutex_unlock(&context_lock);
+	return result;
+}
+
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
+{
+	struct wire_primary_set_flags request = { .flags = flags };
+	struct client_device *device;
+	CUresult result = device_get(dev, &device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request.device = device->server_ordinal;
+	result = client_call(WIRE_OP_PRIMARY_SET_FLAGS, &request, sizeof(request), NULL, 0);
+	if (result == CUDA_SUCCESS)
+		device->primary->flags = flags;
+	return result;
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
+{
+	struct client_device *device;
+	CUresult result = device_get(dev, &device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!flags || !active)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&context_lock);
+	*flags = device->primary->flags;
+	*active = device->primary->active;
+	pthread_mutex_unlock(&context_lock);
+	return CUDA_SUCCESS;
+}
+
+/* ---- other contexts ---- */
+
+static CUresult thread_push(CUcontext handle)
+{
+	struct client_thread *thread = client_thread();
+
+	if (thread->depth == CLIENT_CONTEXT_STACK)
+		return CUDA_ERROR_INVALID_VALUE;
+	thread->contexts[thread->depth++] = handle;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
+{
+	struct wire_context_create request = { .flags = flags };
+	struct client_device *device;
+	struct client_context *context;
+	CUresult result = device_get(dev, &device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pctx)
+		return CUDA_ERROR_INVALID_VALUE;
+	context = context_make(dev);
+	if (!context)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	context->flags = flags;
+	request.device = device->server_ordinal;
+	request.context = (uint64_t)(uintptr_t)context->handle;
+	result = client_call(WIRE_OP_CONTEXT_CREATE, &request, sizeof(request), NULL, 0);
+	if (result == CUDA_SUCCESS) {
+		context->active = true;
+		result = thread_push(context->handle);
+	}
+	if (result != CUDA_SUCCESS) {
+		handle_close(&farbus_client.handles, HANDLE_CONTEXT, request.context);
+		free(context);
+		return result;
+	}
+	*pctx = context->handle;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
+			unsigned int flags, CUdevice dev)
+{
+	if (numParams || paramsArray)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	return cuCtxCreate_v2(pctx, flags, dev);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags,
+			CUdevice dev)
+{
+	if (ctxCreateParams &&
+	    (ctxCreateParams->numExecAffinityParams || ctxCreateParams->cigParams))
+		return CUDA_ERROR_NOT_SUPPORTED;
+	return cuCtxCreate_v2(pctx, flags, dev);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext ctx)
+{
+	const struct wire_context_destroy request = { .context = (uint64_t)(uintptr_t)ctx };
+	struct client_thread *thread;
+	struct client_context *context;
+	CUresult result = client_enter_any();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	context = client_context_get(ctx);
+	if (!context || context->primary)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	result = client_call(WIRE_OP_CONTEXT_DESTROY, &request, sizeof(request), NULL, 0);
+	context_forget(context);
+	/* The handle stays known to other threads that have it current: they are
+	 * told that it is destroyed, so the object is not freed. */
+	handle_close(&farbus_client.handles, HANDLE_CONTEXT, request.context);
+	thread = client_thread();
+	if (thread->depth && thread->contexts[thread->depth - 1] == ctx)
+		thread->depth--;
+	return client_result_is_sticky(result) ? CUDA_SUCCESS : result;
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext ctx)
+{
+	CUresult result = client_enter_any();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!ctx || !client_context_get(ctx))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	return thread_push(ctx);
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
+{
+	CUresult result = client_enter_any();
+	struct client_thread *thread;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	thread = client_thread();
+	if (!thread->depth)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	thread->depth--;
+	if (pctx)
+		*pctx = thread->contexts[thread->depth];
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCurrent(CUcontext ctx)
+{
+	CUresult result = client_enter_any();
+	struct client_thread *thread;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (ctx && !client_context_get(ctx))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	thread = client_thread();
+	if (!ctx) {
+		if (thread->depth)
+			thread->depth--;
+		return CUDA_SUCCESS;
+	}
+	if (!thread->depth)
+		thread->depth = 1;
+	thread->contexts[thread->depth - 1] = ctx;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *pctx)
+{
+	CUresult result = client_enter_any();
+	const struct client_thread *thread;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pctx)
+		return CUDA_ERROR_INVALID_VALUE;
+	thread = client_thread();
+	*pctx = thread->depth ? thread->contexts[thread->depth - 1] : NULL;
+	return CUDA_SUCCESS;
+}
+
+/* The context a caller means: `handle`, or the current one. */
+static CUresult context_meant(CUcontext handle, struct client_context **context)
+{
+	CUresult result = client_enter_any();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (handle) {
+		*context = client_context_get(handle);
+		return *context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+	}
+	*context = client_context_current();
+	if (*context)
+		return CUDA_SUCCESS;
+	return client_thread()->depth ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
+{
+	struct client_context *context;
+	CUresult result = context_meant(ctx, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!device)
+		return CUDA_ERROR_INVALID_VALUE;
+	*device = context->device;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetDevice(CUdevice *device)
+{
+	return cuCtxGetDevice_v2(device, NULL);
+}
+
+CUresult cuCtxGetFlags(unsigned int *flags)
+{
+	struct client_context *context;
+	CUresult result = context_meant(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	*flags = context->flags;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version)
+{
+	struct client_context *context;
+	CUresult result = context_meant(ctx, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!version)
+		return CUDA_ERROR_INVALID_VALUE;
+	*version = 3020;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
+{
+	struct client_context *context;
+	CUresult result = context_meant(ctx, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!ctxId)
+		return CUDA_ERROR_INVALID_VALUE;
+	*ctxId = context->id;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCacheConfig(CUfunc_cache *pconfig)
+{
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pconfig)
+		return CUDA_ERROR_INVALID_VALUE;
+	*pconfig = atomic_load(&client_context_current()->cache);
+	return CUDA_SUCCESS;
+}
+
+/* A preference that no GPU since Volta takes notice of: kept, not sent. */
+CUresult cuCtxSetCacheConfig(CUfunc_cache config)
+{
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (config > CU_FUNC_CACHE_PREFER_EQUAL)
+		return CUDA_ERROR_INVALID_VALUE;
+	atomic_store(&client_context_current()->cache, config);
+	return CUDA_SUCCESS;
+}
+
+/* Bank sizes were a choice on Kepler only. */
+CUresult cuCtxGetSharedMemConfig(CUsharedconfig *pConfig)
+{
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pConfig)
+		return CUDA_ERROR_INVALID_VALUE;
+	*pConfig = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetSharedMemConfig(CUsharedconfig config)
+{
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	return config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_ERROR_INVALID_VALUE
+								  : CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority)
+{
+	struct wire_context_stream_priorities_reply reply;
+	struct client_context *context;
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	context = client_context_current();
+	if (!atomic_load(&context->priorities_known)) {
+		result = client_call(WIRE_OP_CONTEXT_STREAM_PRIORITIES, NULL, 0, &reply,
+				     sizeof(reply));
+		if (result != CUDA_SUCCESS)
+			return result;
+		context->least_priority = reply.least;
+		context->greatest_priority = reply.greatest;
+		atomic_store(&context->priorities_known, 1);
+	}
+	if (leastPriority)
+		*leastPriority = context->least_priority;
+	if (greatestPriority)
+		*greatestPriority = context->greatest_priority;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext ctx)
+{
+	const struct client_request request = { .op = WIRE_OP_CONTEXT_SYNCHRONIZE };
+	struct client_wait wait = { 0 };
+	struct client_context *context;
+	CUresult result;
+
+	if (!ctx)
+		return cuCtxSynchronize();
+	result = context_meant(ctx, &context);
+	if (result == CUDA_SUCCESS)
+		result = atomic_load(&context->sticky);
+	if (result != CUDA_SUCCESS)
+		return result;
+	return client_call_as((uint64_t)(uintptr_t)ctx, &request, &wait);
+}

@@ -1,0 +1,463 @@
+/* Copies and fills.
+ *
+ * Bytes for the device are taken when the call is made, except from pinned memory
+ * that something still to run may write first: the server asks for those when the
+ * stream gets there.  Bytes for the host are written by whoever reads the inbox,
+ * before the reply or event that tells of the copy's end.
+ */
+#include "client.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Rows of `width` bytes on one side; height 1: pitch does not matter. */
+struct plane {
+	uint64_t address;
+	size_t pitch;
+	enum client_memory_kind kind;
+};
+
+struct extent {
+	size_t width;
+	size_t height;
+};
+
+static size_t plane_span(const struct plane *plane, const struct extent *extent)
+{
+	return (extent->height - 1) * plane->pitch + extent->width;
+}
+
+static CUresult plane_check(const struct plane *plane, const struct extent *extent)
+{
+	if (plane->kind != MEMORY_DEVICE)
+		return plane->address ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	return client_memory_check(plane->address, plane_span(plane, extent));
+}
+
+static enum client_memory_kind kind_of(uint64_t address)
+{
+	struct client_range range;
+
+	return client_memory_find(address, &range) ? range.kind : MEMORY_PAGEABLE;
+}
+
+static CUresult stream_wait(uint64_t stream)
+{
+	const struct wire_stream_synchronize request = { .stream = stream };
+
+	return client_call(WIRE_OP_STREAM_SYNCHRONIZE, &request, sizeof(request), NULL, 0);
+}
+
+/* ---- to the device ---- */
+
+static CUresult send_linear(uint64_t device, const uint8_t *host, size_t bytes, uint64_t stream)
+{
+	while (bytes) {
+		size_t now = bytes < WIRE_BULK_BYTES ? bytes : WIRE_BULK_BYTES;
+		const struct wire_copy_to_device request = { .device = device, .stream = stream };
+		CUresult result = client_post(WIRE_OP_COPY_TO_DEVICE, &request, sizeof(request), host,
+					      now);
+
+		if (result != CUDA_SUCCESS)
+			return result;
+		device += now;
+		host += now;
+		bytes -= now;
+	}
+	return CUDA_SUCCESS;
+}
+
+static CUresult send_rows(const struct plane *device, const struct plane *host,
+			  const struct extent *extent, uint64_t stream)
+{
+	size_t rows = WIRE_BULK_BYTES / extent->width;
+	const uint8_t *from = (const uint8_t *)(uintptr_t)host->address;
+	CUresult result = CUDA_SUCCESS;
+	uint8_t *packed;
+
+	if (rows == 0) {
+		for (size_t y = 0; y < extent->height && result == CUDA_SUCCESS; y++)
+			result = send_linear(device->address + y * device->pitch,
+					     from + y * host->pitch, extent->width, stream);
+		return result;
+	}
+	if (rows > extent->height)
+		rows = extent->height;
+	packed = malloc(rows * extent->width);
+	if (!packed)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	for (size_t y = 0; y < extent->height && result == CUDA_SUCCESS; y += rows) {
+		struct wire_copy_to_device_2d request = {
+			.device = device->address + y * device->pitch,
+			.pitch = device->pitch,
+			.width = extent->width,
+			.height = rows < extent->height - y ? rows : extent->height - y,
+			.stream = stream,
+		};
+
+		for (size_t row = 0; row < request.height; row++)
+			memcpy(packed + row * extent->width, from + (y + row) * host->pitch,
+			       extent->width);
+		result = client_post(WIRE_OP_COPY_TO_DEVICE_2D, &request, sizeof(request), packed,
+				     request.height * extent->width);
+	}
+	free(packed);
+	return result;
+}
+
+static CUresult copy_to_device(const struct plane *device, const struct plane *host,
+			       const struct extent *extent, uint64_t stream, bool async)
+{
+	bool linear = extent->height == 1 ||
+		      (device->pitch == extent->width && host->pitch == extent->width);
+
+	if (async && host->kind == MEMORY_PINNED && client_host_busy())
+		return client_host_copy(device->address, device->pitch,
+					(const void *)(uintptr_t)host->address, host->pitch,
+					extent->width, extent->height, stream);
+	if (linear)
+		return send_linear(device->address, (const uint8_t *)(uintptr_t)host->address,
+				   extent->width * extent->height, stream);
+	return send_rows(device, host, extent, stream);
+}
+
+/* ---- to the host ---- */
+
+static void target_fill(struct client_target *target, const struct plane *host,
+			const struct extent *extent)
+{
+	memset(target, 0, sizeof(*target));
+	target->host = (uint8_t *)(uintptr_t)host->address;
+	target->width = extent->width;
+	target->height = extent->height;
+	target->pitch = extent->height == 1 ? extent->width : host->pitch;
+	target->missing = extent->width * extent->height;
+}
+
+static CUresult copy_to_host(const struct plane *host, const struct plane *device,
+			     const struct extent *extent, uint64_t stream, bool async)
+{
+	const struct wire_copy_to_host fixed = {
+		.device = device->address,
+		.pitch = device->pitch,
+		.width = extent->width,
+		.height = extent->height,
+		.stream = stream,
+	};
+	struct client_request request = {
+		.op = WIRE_OP_COPY_TO_HOST,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
+	struct client_target target;
+	struct client_wait wait = { .target = &target };
+
+	_Static_assert(sizeof(struct wire_copy_to_host) == sizeof(struct wire_copy_to_host_async),
+		       "the two travel alike");
+	/* CUDA completes a copy to pageable memory before it returns. */
+	if (async && host->kind == MEMORY_PINNED) {
+		struct client_target *kept = malloc(sizeof(*kept));
+
+		if (!kept)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		target_fill(kept, host, extent);
+		kept->owned = true;
+		request.op = WIRE_OP_COPY_TO_HOST_ASYNC;
+		return client_post_target(&request, kept);
+	}
+	target_fill(&target, host, extent);
+	return client_call_wide(&request, &wait);
+}
+
+/* ---- on the device ---- */
+
+static CUresult copy_on_device(const struct plane *to, const struct plane *from,
+			       const struct extent *extent, uint64_t stream)
+{
+	if (extent->height == 1 || (to->pitch == extent->width && from->pitch == extent->width)) {
+		const struct wire_copy_on_device request = {
+			.target = to->address,
+			.source = from->address,
+			.bytes = extent->width * extent->height,
+			.stream = stream,
+		};
+
+		return client_post(WIRE_OP_COPY_ON_DEVICE, &request, sizeof(request), NULL, 0);
+	}
+	const struct wire_copy_on_device_2d request = {
+		.target = to->address,
+		.target_pitch = to->pitch,
+		.source = from->address,
+		.source_pitch = from->pitch,
+		.width = extent->width,
+		.height = extent->height,
+		.stream = stream,
+	};
+
+	return client_post(WIRE_OP_COPY_ON_DEVICE_2D, &request, sizeof(request), NULL, 0);
+}
+
+/* CUDA makes copies within host memory itself, after the stream's work. */
+static CUresult copy_on_host(const struct plane *to, const struct plane *from,
+			     const struct extent *extent, uint64_t stream)
+{
+	CUresult result = stream_wait(stream);
+
+	for (size_t y = 0; y < extent->height && result == CUDA_SUCCESS; y++)
+		memmove((uint8_t *)(uintptr_t)to->address + y * to->pitch,
+			(const uint8_t *)(uintptr_t)from->address + y * from->pitch, extent->width);
+	return result;
+}
+
+/* ---- the one way all copies go ---- */
+
+static CUresult copy(const struct plane *to, const struct plane *from, const struct extent *extent,
+		     uint64_t stream, bool async)
+{
+	CUresult result;
+
+	if (!extent->width || !extent->height)
+		return CUDA_SUCCESS;
+	result = plane_check(to, extent);
+	if (result == CUDA_SUCCESS)
+		result = plane_check(from, extent);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (to->kind == MEMORY_DEVICE && from->kind == MEMORY_DEVICE)
+		return copy_on_device(to, from, extent, stream);
+	if (to->kind == MEMORY_DEVICE) {
+		result = copy_to_device(to, from, extent, stream, async);
+		/* A synchronous copy reports what went wrong before it. */
+		return result == CUDA_SUCCESS && !async ? stream_wait(stream) : result;
+	}
+	if (from->kind == MEMORY_DEVICE)
+		return copy_to_host(to, from, extent, stream, async);
+	return copy_on_host(to, from, extent, stream);
+}
+
+static CUresult copy_linear(uint64_t to, enum client_memory_kind to_kind, uint64_t from,
+			    enum client_memory_kind from_kind, size_t bytes, CUstream stream,
+			    bool async)
+{
+	const struct plane target = { .address = to, .pitch = bytes, .kind = to_kind };
+	const struct plane source = { .address = from, .pitch = bytes, .kind = from_kind };
+	const struct extent extent = { .width = bytes, .height = 1 };
+	CUresult result = client_enter();
+	uint64_t wire;
+
+	if (result == CUDA_SUCCESS)
+		result = client_stream_wire(stream, &wire);
+	if (result != CUDA_SUCCESS)
+		return result;
+	return copy(&target, &source, &extent, wire, async);
+}
+
+static uint64_t address_of(const void *pointer)
+{
+	return (uint64_t)(uintptr_t)pointer;
+}
+
+/* Host memory as a caller names it: pinned or pageable, never the device's. */
+static enum client_memory_kind host_kind(const void *pointer)
+{
+	enum client_memory_kind kind = kind_of(address_of(pointer));
+
+	return kind == MEMORY_PINNED ? MEMORY_PINNED : MEMORY_PAGEABLE;
+}
+
+CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
+{
+	return copy_linear(dst, kind_of(dst), src, kind_of(src), ByteCount, NULL, false);
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream)
+{
+	return copy_linear(dst, kind_of(dst), src, kind_of(src), ByteCount, hStream, true);
+}
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
+{
+	return copy_linear(dstDevice, MEMORY_DEVICE, address_of(srcHost), host_kind(srcHost),
+			   ByteCount, NULL, false);
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount,
+			      CUstream hStream)
+{
+	return copy_linear(dstDevice, MEMORY_DEVICE, address_of(srcHost), host_kind(srcHost),
+			   ByteCount, hStream, true);
+}
+
+CUresult cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
+{
+	return copy_linear(address_of(dstHost), host_kind(dstHost), srcDevice, MEMORY_DEVICE,
+			   ByteCount, NULL, false);
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount,
+			      CUstream hStream)
+{
+	return copy_linear(address_of(dstHost), host_kind(dstHost), srcDevice, MEMORY_DEVICE,
+			   ByteCount, hStream, true);
+}
+
+CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
+{
+	return copy_linear(dstDevice, MEMORY_DEVICE, srcDevice, MEMORY_DEVICE, ByteCount, NULL, true);
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
+			      CUstream hStream)
+{
+	return copy_linear(dstDevice, MEMORY_DEVICE, srcDevice, MEMORY_DEVICE, ByteCount, hStream,
+			   true);
+}
+
+/* ---- two and three dimensions ---- */
+
+/* One side of CUDA_MEMCPY2D or CUDA_MEMCPY3D, before its offsets are applied. */
+struct side {
+	CUmemorytype type;
+	const void *host;
+	CUdeviceptr device;
+	size_t x;
+	size_t y;
+	size_t z;
+	size_t pitch;
+	size_t slice_height;
+};
+
+static CUresult side_plane(const struct side *side, size_t width, size_t height, size_t depth,
+			   struct plane *plane)
+{
+	uint64_t base;
+
+	switch (side->type) {
+	case CU_MEMORYTYPE_HOST:
+		base = address_of(side->host);
+		plane->kind = host_kind(side->host);
+		break;
+	case CU_MEMORYTYPE_DEVICE:
+		base = side->device;
+		plane->kind = MEMORY_DEVICE;
+		break;
+	case CU_MEMORYTYPE_UNIFIED:
+		base = side->device;
+		plane->kind = kind_of(side->device);
+		break;
+	case CU_MEMORYTYPE_ARRAY:
+		return CUDA_ERROR_NOT_SUPPORTED;
+	default:
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	plane->pitch = side->pitch ? side->pitch : side->x + width;
+	if ((height > 1 || depth > 1) && plane->pitch < side->x + width)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (depth > 1 && side->slice_height && side->slice_height < side->y + height)
+		return CUDA_ERROR_INVALID_VALUE;
+	plane->address = base +
+			 (side->z * side->slice_height + side->y) * plane->pitch + side->x;
+	return CUDA_SUCCESS;
+}
+
+static CUresult copy_box(const struct side *to, const struct side *from, size_t width, size_t height,
+			 size_t depth, CUstream stream, bool async)
+{
+	const struct extent extent = { .width = width, .height = height };
+	size_t to_slice = to->slice_height ? to->slice_height : height;
+	size_t from_slice = from->slice_height ? from->slice_height : height;
+	struct plane target, source;
+	CUresult result = client_enter();
+	uint64_t wire;
+
+	if (result == CUDA_SUCCESS)
+		result = client_stream_wire(stream, &wire);
+	if (result == CUDA_SUCCESS)
+		result = side_plane(to, width, height, depth, &target);
+	if (result == CUDA_SUCCESS)
+		result = side_plane(from, width, height, depth, &source);
+	for (size_t z = 0; z < depth && result == CUDA_SUCCESS; z++) {
+		/* Only the last slice of a synchronous copy has to wait. */
+		result = copy(&target, &source, &extent, wire, async || z + 1 < depth);
+		target.address += to_slice * target.pitch;
+		source.address += from_slice * source.pitch;
+	}
+	return result;
+}
+
+static CUresult copy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
+{
+	if (!copy)
+		return CUDA_ERROR_INVALID_VALUE;
+	const struct side to = {
+		.type = copy->dstMemoryType,
+		.host = copy->dstHost,
+		.device = copy->dstDevice,
+		.x = copy->dstXInBytes,
+		.y = copy->dstY,
+		.pitch = copy->dstPitch,
+	};
+	const struct side from = {
+		.type = copy->srcMemoryType,
+		.host = copy->srcHost,
+		.device = copy->srcDevice,
+		.x = copy->srcXInBytes,
+		.y = copy->srcY,
+		.pitch = copy->srcPitch,
+	};
+
+	return copy_box(&to, &from, copy->WidthInBytes, copy->Height, 1, stream, async);
+}
+
+CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
+{
+	return copy_2d(pCopy, NULL, false);
+}
+
+CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
+{
+	return copy_2d(pCopy, NULL, false);
+}
+
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
+{
+	return copy_2d(pCopy, hStream, true);
+}
+
+static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
+{
+	if (!copy || copy->srcLOD || copy->dstLOD)
+		return CUDA_ERROR_INVALID_VALUE;
+	const struct side to = {
+		.type = copy->dstMemoryType,
+		.host = copy->dstHost,
+		.device = copy->dstDevice,
+		.x = copy->dstXInBytes,
+		.y = copy->dstY,
+		.z = copy->dstZ,
+		.pitch = copy->dstPitch,
+		.slice_height = copy->dstHeight ? copy->dstHeight : copy->Height,
+	};
+	const struct side from = {
+		.type = copy->srcMemoryType,
+		.host = copy->srcHost,
+		.device = copy->srcDevice,
+		.x = copy->srcXInBytes,
+		.y = copy->srcY,
+		.z = copy->srcZ,
+		.pitch = copy->srcPitch,
+		.slice_height = copy->srcHeight ? copy->srcHeight : copy->Height,
+	};
+
+	return copy_box(&to, &from, copy->WidthInBytes, copy->Height, copy->Depth, stream, async);
+}
+
+CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
+{
+	return copy_3d(pCopy, NULL, false);
+}
+
+CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
+{
+	return copy_3d(pCopy, hStream, true);
+}

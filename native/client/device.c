@@ -1,0 +1,270 @@
+/* Devices: everything from the snapshot that came with the hello. */
+#include "client.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static CUresult device_get(CUdevice ordinal, const struct client_device **device)
+{
+	const struct client *client = &farbus_client;
+	CUresult result = client_enter_any();
+
+	if (result == CUDA_ERROR_DEVICE_UNAVAILABLE && atomic_load(&client->state) == CLIENT_READY)
+		result = CUDA_SUCCESS;	/* the snapshot outlives the connection */
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (ordinal < 0 || ordinal >= client->device_count)
+		return CUDA_ERROR_INVALID_DEVICE;
+	*device = &client->devices[ordinal];
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetCount(int *count)
+{
+	CUresult result = client_enter_any();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!count)
+		return CUDA_ERROR_INVALID_VALUE;
+	*count = farbus_client.device_count;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+	const struct client_device *found;
+	CUresult result = device_get(ordinal, &found);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!device)
+		return CUDA_ERROR_INVALID_VALUE;
+	*device = ordinal;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetName(char *name, int len, CUdevice dev)
+{
+	const struct client_device *device;
+	CUresult result = device_get(dev, &device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!name || len <= 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	snprintf(name, (size_t)len, "%s", device->snapshot.name);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
+{
+	const struct client_device *device;
+	CUresult result = device_get(dev, &device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!uuid)
+		return CUDA_ERROR_INVALID_VALUE;
+	memcpy(uuid->bytes, device->snapshot.uuid, sizeof(uuid->bytes));
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
+{
+	const struct client_device *device;
+	CUresult result = device_get(dev, &device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!uuid)
+		return CUDA_ERROR_INVALID_VALUE;
+	memcpy(uuid->bytes, device->snapshot.uuid_v2, sizeof(uuid->bytes));
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
+{
+	const struct client_device *device;
+	CUresult result = device_get(dev, &device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!bytes)
+		return CUDA_ERROR_INVALID_VALUE;
+	*bytes = device->snapshot.total_bytes;
+	return CUDA_SUCCESS;
+}
+
+/* What the GPU can do and remoting cannot (yet): programs that ask choose
+ * another way instead of failing. */
+static const CUdevice_attribute withheld[] = {
+	/* No coherent link: neither mapped nor managed nor pageable memory. */
+	CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
+	CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
+	CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
+	CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+	CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
+	CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
+	CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
+	CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED,
+	CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
+	CU_DEVICE_ATTRIBUTE_INTEGRATED,
+	/* Handles of this machine's kernel. */
+	CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+	CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
+	CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
+	CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+	CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED,
+	CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED,
+	/* See docs/coverage.md. */
+	CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+	CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,
+	CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1,
+	CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1,
+	CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1,
+	CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+	CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR,
+	CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES,
+	CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED,
+	CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED,
+	CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED,
+};
+
+static bool attribute_withheld(CUdevice_attribute attribute)
+{
+	for (size_t i = 0; i < sizeof(withheld) / sizeof(withheld[0]); i++)
+		if (withheld[i] == attribute)
+			return true;
+	return false;
+}
+
+CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
+{
+	const struct client_device *device;
+	CUresult result = device_get(dev, &device);
+	unsigned index = (unsigned)attrib;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pi || index >= WIRE_DEVICE_ATTRIBUTES ||
+	    !(device->snapshot.attribute_known[index / 8] >> index % 8 & 1))
+		return CUDA_ERROR_INVALID_VALUE;
+	*pi = attribute_withheld(attrib) ? 0 : device->snapshot.attributes[index];
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetPCIBusId(char *pciBusId, int len, CUdevice dev)
+{
+	const struct client_device *device;
+	CUresult result = device_get(dev, &device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pciBusId || len <= (int)strlen(device->snapshot.pci_bus_id))
+		return CUDA_ERROR_INVALID_VALUE;
+	strcpy(pciBusId, device->snapshot.pci_bus_id);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *pciBusId)
+{
+	CUresult result = client_enter_any();
+	unsigned domain = 0, bus, device, function = 0;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!dev || !pciBusId)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (sscanf(pciBusId, "%x:%x:%x.%x", &domain, &bus, &device, &function) < 3) {
+		domain = 0;
+		if (sscanf(pciBusId, "%x:%x.%x", &bus, &device, &function) < 2)
+			return CUDA_ERROR_INVALID_VALUE;
+	}
+	for (int i = 0; i < farbus_client.device_count; i++) {
+		const int *pci = farbus_client.devices[i].pci;
+
+		if (pci[0] == (int)domain && pci[1] == (int)bus && pci[2] == (int)device) {
+			*dev = i;
+			return CUDA_SUCCESS;
+		}
+	}
+	return CUDA_ERROR_INVALID_DEVICE;
+}
+
+/* No copies between GPUs yet: say that none reaches another's memory. */
+CUresult cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDev)
+{
+	const struct client_device *device;
+	CUresult result = device_get(dev, &device);
+
+	if (result == CUDA_SUCCESS)
+		result = device_get(peerDev, &device);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!canAccessPeer)
+		return CUDA_ERROR_INVALID_VALUE;
+	*canAccessPeer = 0;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice,
+				 CUdevice dstDevice)
+{
+	const struct client_device *device;
+	CUresult result = device_get(srcDevice, &device);
+
+	if (result == CUDA_SUCCESS)
+		result = device_get(dstDevice, &device);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!value || (int)attrib < 1 || srcDevice == dstDevice)
+		return CUDA_ERROR_INVALID_VALUE;
+	*value = 0;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
+{
+	CUresult result;
+
+	if (!major || !minor)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = cuDeviceGetAttribute(major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, dev);
+	if (result == CUDA_SUCCESS)
+		result = cuDeviceGetAttribute(minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, dev);
+	return result;
+}
+
+CUresult cuDeviceGetProperties(CUdevprop *prop, CUdevice dev)
+{
+	const struct {
+		int *to;
+		CUdevice_attribute attribute;
+	} fields[] = {
+		{ &prop->maxThreadsPerBlock, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK },
+		{ &prop->maxThreadsDim[0], CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X },
+		{ &prop->maxThreadsDim[1], CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y },
+		{ &prop->maxThreadsDim[2], CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z },
+		{ &prop->maxGridSize[0], CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X },
+		{ &prop->maxGridSize[1], CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y },
+		{ &prop->maxGridSize[2], CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z },
+		{ &prop->sharedMemPerBlock, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK },
+		{ &prop->totalConstantMemory, CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY },
+		{ &prop->SIMDWidth, CU_DEVICE_ATTRIBUTE_WARP_SIZE },
+		{ &prop->memPitch, CU_DEVICE_ATTRIBUTE_MAX_PITCH },
+		{ &prop->regsPerBlock, CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK },
+		{ &prop->clockRate, CU_DEVICE_ATTRIBUTE_CLOCK_RATE },
+		{ &prop->textureAlign, CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT },
+	};
+
+	if (!prop)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+		CUresult result = cuDeviceGetAttribute(fields[i].to, fields[i].attribute, dev);
+
+		if (result != CUDA_SUCCESS)
+			return result;
+	}
+	return CUDA_SUCCESS;
+}

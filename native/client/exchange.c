@@ -1,0 +1,554 @@
+/* Requests, replies, and who reads them.
+ *
+ * Whoever waits for a reply reads the inbox (the leader) until it has come, and
+ * finishes other threads' replies on the way: a round trip then costs no switch
+ * between threads of this process.  While nobody waits, a receiver thread reads,
+ * so that what the server sends by itself (data of asynchronous copies, host
+ * functions, errors, printed text) arrives without further calls.
+ */
+#include "client.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* After the last call the receiver thread leaves the inbox to callers for this
+ * long: a caller that finds it reading has to wait for two thread switches. */
+#define RECEIVER_PAUSE_NS 1000000u
+/* Rounds of that pause spent behind a leader before it waits to be woken. */
+#define RECEIVER_ROUNDS 4
+
+static void wait_set(struct client_session *session, struct client_wait *wait, uint32_t state)
+{
+	/* The leader does not sleep on its own wait; and once it is done it may
+	 * be gone, so look before. */
+	bool asleep = wait != session->leader_wait;
+
+	atomic_store(&wait->state, state);
+	if (asleep)
+		syscall(SYS_futex, &wait->state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+static struct client_wait *wait_take(struct client_session *session, uint64_t sequence)
+{
+	struct client_wait **link = &session->waits, *wait;
+
+	while (*link && (*link)->sequence != sequence)
+		link = &(*link)->next;
+	wait = *link;
+	if (wait)
+		*link = wait->next;
+	return wait;
+}
+
+bool client_result_is_sticky(CUresult result)
+{
+	switch (result) {
+	case CUDA_ERROR_ILLEGAL_ADDRESS:
+	case CUDA_ERROR_LAUNCH_TIMEOUT:
+	case CUDA_ERROR_ASSERT:
+	case CUDA_ERROR_HARDWARE_STACK_ERROR:
+	case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+	case CUDA_ERROR_MISALIGNED_ADDRESS:
+	case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+	case CUDA_ERROR_INVALID_PC:
+	case CUDA_ERROR_LAUNCH_FAILED:
+	case CUDA_ERROR_ECC_UNCORRECTABLE:
+	case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+	case CUDA_ERROR_CONTAINED:
+	case CUDA_ERROR_TENSOR_MEMORY_LEAK:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* Remember what ends a context, and report what a posted operation left. */
+static CUresult context_note(CUcontext handle, CUresult result)
+{
+	struct client_context *context = client_context_get(handle);
+
+	if (!context)
+		return result;
+	if (client_result_is_sticky(result))
+		atomic_store(&context->sticky, result);
+	else if (result == CUDA_SUCCESS && atomic_load(&context->late))
+		result = atomic_exchange(&context->late, CUDA_SUCCESS);
+	return result;
+}
+
+void client_session_fail(struct client_session *session, int error)
+{
+	struct client_wait *wait;
+
+	if (!atomic_exchange(&session->dead, true))
+		client_message("the connection to the GPU at %s is lost (%s); "
+			       "every CUDA call now fails with CUDA_ERROR_DEVICE_UNAVAILABLE",
+			       session->peer, error == -EPIPE || error == -ECONNRESET
+						      ? "the server or its lease has ended"
+						      : strerror(-error));
+	session->transport.ops->shutdown(&session->transport);
+	pthread_mutex_lock(&session->wait_lock);
+	while ((wait = session->waits)) {
+		session->waits = wait->next;
+		wait->result = CUDA_ERROR_DEVICE_UNAVAILABLE;
+		wait_set(session, wait, WAIT_DONE);
+	}
+	pthread_mutex_unlock(&session->wait_lock);
+}
+
+/* ---- reading; the caller is the leader ---- */
+
+static int read_reply(struct client_session *session, const struct wire_header *header)
+{
+	struct inbox *inbox = &session->inbox;
+	size_t left = header->length;
+	struct client_wait *wait;
+	int rc = 0;
+
+	pthread_mutex_lock(&session->wait_lock);
+	wait = wait_take(session, header->sequence);
+	pthread_mutex_unlock(&session->wait_lock);
+	if (!wait)
+		return -EPROTO;
+	wait->result = (CUresult)header->argument;
+	if (wait->result == CUDA_SUCCESS) {
+		if (left < wait->reply_bytes) {
+			rc = -EPROTO;
+		} else {
+			rc = inbox_take(inbox, wait->reply, wait->reply_bytes);
+			left -= wait->reply_bytes;
+		}
+	}
+	if (!rc && left && wait->want_tail) {
+		wait->tail = malloc(left);
+		if (wait->tail) {
+			rc = inbox_take(inbox, wait->tail, left);
+			wait->tail_bytes = left;
+			left = 0;
+		} else {
+			wait->result = CUDA_ERROR_OUT_OF_MEMORY;
+		}
+	}
+	if (!rc)
+		rc = inbox_skip(inbox, left);
+	if (rc)
+		wait->result = CUDA_ERROR_DEVICE_UNAVAILABLE;
+	wait_set(session, wait, WAIT_DONE);
+	return rc;
+}
+
+/* The target of a copy, asynchronous or waited for. */
+static struct client_target *target_find(struct client_session *session, uint64_t sequence)
+{
+	struct client_target *target;
+	struct client_wait *wait;
+
+	for (target = session->targets; target; target = target->next)
+		if (target->sequence == sequence)
+			return target;
+	for (wait = session->waits; wait; wait = wait->next)
+		if (wait->sequence == sequence)
+			return wait->target;
+	return NULL;
+}
+
+static void target_done(struct client_session *session, struct client_target *target)
+{
+	struct client_target **link;
+
+	pthread_mutex_lock(&session->wait_lock);
+	for (link = &session->targets; *link && *link != target; link = &(*link)->next)
+		;
+	if (*link)
+		*link = target->next;
+	pthread_mutex_unlock(&session->wait_lock);
+	if (target->owned)
+		free(target);
+}
+
+static int read_data(struct client_session *session, const struct wire_header *header)
+{
+	struct client_target *target;
+	struct wire_data data;
+	size_t bytes, at;
+	int rc;
+
+	if (header->length < sizeof(data))
+		return -EPROTO;
+	rc = inbox_take(&session->inbox, &data, sizeof(data));
+	if (rc)
+		return rc;
+	bytes = header->length - sizeof(data);
+	pthread_mutex_lock(&session->wait_lock);
+	target = target_find(session, data.sequence);
+	pthread_mutex_unlock(&session->wait_lock);
+	if (!target || bytes > target->missing ||
+	    data.offset > target->width * target->height ||
+	    bytes > target->width * target->height - data.offset)
+		return -EPROTO;
+	target->missing -= bytes;
+	at = data.offset;
+	while (bytes && !rc) {
+		size_t column = at % target->width;
+		size_t now = target->pitch == target->width ? bytes : target->width - column;
+
+		if (now > bytes)
+			now = bytes;
+		rc = inbox_take(&session->inbox,
+				target->host + at / target->width * target->pitch + column, now);
+		at += now;
+		bytes -= now;
+	}
+	if (!rc && target->missing == 0 && target->owned)
+		target_done(session, target);
+	return rc;
+}
+
+static int read_text(struct client_session *session, const struct wire_header *header)
+{
+	struct wire_text text;
+	char *bytes;
+	size_t length;
+	int rc;
+
+	if (header->length < sizeof(text))
+		return -EPROTO;
+	rc = inbox_take(&session->inbox, &text, sizeof(text));
+	if (rc)
+		return rc;
+	length = header->length - sizeof(text);
+	bytes = malloc(length ? length : 1);
+	if (!bytes)
+		return inbox_skip(&session->inbox, length);
+	rc = inbox_take(&session->inbox, bytes, length);
+	/* Through stdio, like the driver's own printf: it keeps its place among
+	 * what the program prints. */
+	if (!rc)
+		fwrite(bytes, 1, length, text.descriptor == 2 ? stderr : stdout);
+	free(bytes);
+	return rc;
+}
+
+static int read_failure(struct client_session *session, const struct wire_header *header)
+{
+	struct client_context *context;
+	struct wire_failure failure;
+	const char *name = "?";
+	int rc;
+
+	if (header->length != sizeof(failure))
+		return -EPROTO;
+	rc = inbox_take(&session->inbox, &failure, sizeof(failure));
+	if (rc)
+		return rc;
+	if (client_result_is_sticky((CUresult)failure.status)) {
+		context_note((CUcontext)(uintptr_t)failure.context, (CUresult)failure.status);
+		return 0;
+	}
+	if (failure.opcode < WIRE_OP_LIMIT && wire_op_infos[failure.opcode].name)
+		name = wire_op_infos[failure.opcode].name;
+	context = client_context_get((CUcontext)(uintptr_t)failure.context);
+	if (context)
+		atomic_store(&context->late, (CUresult)failure.status);
+	client_message("the GPU's driver refused a posted %s (CUDA error %d)", name, failure.status);
+	return 0;
+}
+
+static int read_frame(struct client_session *session, int timeout_ms)
+{
+	struct wire_header header;
+	struct wire_host_call host_call;
+	struct wire_pull pull;
+	int rc = inbox_header(&session->inbox, &header, timeout_ms);
+
+	if (rc)
+		return rc;
+	if (header.opcode & WIRE_REPLY)
+		return read_reply(session, &header);
+	switch (header.opcode) {
+	case WIRE_EVENT_DATA:
+		return read_data(session, &header);
+	case WIRE_EVENT_TEXT:
+		return read_text(session, &header);
+	case WIRE_EVENT_FAILURE:
+		return read_failure(session, &header);
+	case WIRE_EVENT_HOST_CALL:
+		if (header.length != sizeof(host_call))
+			return -EPROTO;
+		rc = inbox_take(&session->inbox, &host_call, sizeof(host_call));
+		if (!rc)
+			client_host_call(host_call.token, (CUresult)host_call.status);
+		return rc;
+	case WIRE_EVENT_PULL:
+		if (header.length != sizeof(pull))
+			return -EPROTO;
+		rc = inbox_take(&session->inbox, &pull, sizeof(pull));
+		if (!rc)
+			client_host_pull(pull.token);
+		return rc;
+	default:
+		return -EPROTO;
+	}
+}
+
+/* ---- leading ---- */
+
+/* Stop reading: somebody who waits takes over, or the receiver thread. */
+static void leader_step_down(struct client_session *session)
+{
+	pthread_mutex_lock(&session->wait_lock);
+	session->leader = false;
+	session->leader_wait = NULL;
+	session->last_call_ns = transport_now_ns();
+	if (session->waits)
+		wait_set(session, session->waits, WAIT_LEAD);
+	else if (session->receiver_parked || session->targets || session->outstanding)
+		pthread_cond_signal(&session->receiver_wake);
+	pthread_mutex_unlock(&session->wait_lock);
+}
+
+static void wait_for(struct client_session *session, struct client_wait *wait)
+{
+	for (;;) {
+		bool lead;
+		int rc = 0;
+
+		pthread_mutex_lock(&session->wait_lock);
+		if (atomic_load(&wait->state) == WAIT_DONE) {
+			/* Woken to lead, but served meanwhile: pass it on. */
+			pthread_mutex_unlock(&session->wait_lock);
+			return;
+		}
+		lead = !session->leader;
+		if (lead) {
+			session->leader = true;
+			session->leader_wait = wait;
+		} else {
+			uint32_t nudged = WAIT_LEAD;
+
+			/* Too late to lead; but it may be done just now. */
+			atomic_compare_exchange_strong(&wait->state, &nudged, WAIT_PENDING);
+		}
+		pthread_mutex_unlock(&session->wait_lock);
+		if (!lead) {
+			while (atomic_load(&wait->state) == WAIT_PENDING)
+				syscall(SYS_futex, &wait->state, FUTEX_WAIT_PRIVATE, WAIT_PENDING,
+					NULL, NULL, 0);
+			continue;
+		}
+		while (!rc && atomic_load(&wait->state) != WAIT_DONE)
+			rc = read_frame(session, -1);
+		if (rc)
+			client_session_fail(session, rc);
+		leader_step_down(session);
+		return;
+	}
+}
+
+static void *receiver_thread(void *opaque)
+{
+	struct client_session *session = opaque;
+	int rounds = 0;
+
+	pthread_mutex_lock(&session->wait_lock);
+	while (!atomic_load(&session->dead)) {
+		bool expected = session->targets || session->outstanding;
+		bool recent = transport_now_ns() - session->last_call_ns < RECEIVER_PAUSE_NS;
+		int rc;
+
+		if (session->leader || session->waits || (recent && !expected)) {
+			struct timespec until;
+
+			if (session->leader && ++rounds > RECEIVER_ROUNDS) {
+				session->receiver_parked = true;
+				pthread_cond_wait(&session->receiver_wake, &session->wait_lock);
+				session->receiver_parked = false;
+				rounds = 0;
+				continue;
+			}
+			clock_gettime(CLOCK_MONOTONIC, &until);
+			until.tv_nsec += RECEIVER_PAUSE_NS;
+			if (until.tv_nsec >= 1000000000) {
+				until.tv_nsec -= 1000000000;
+				until.tv_sec++;
+			}
+			pthread_cond_timedwait(&session->receiver_wake, &session->wait_lock, &until);
+			continue;
+		}
+		rounds = 0;
+		session->leader = true;
+		pthread_mutex_unlock(&session->wait_lock);
+		rc = 0;
+		if (!inbox_buffered(&session->inbox))
+			rc = session->transport.ops->wait(&session->transport, -1);
+		if (!rc)
+			rc = read_frame(session, -1);
+		if (rc)
+			client_session_fail(session, rc);
+		pthread_mutex_lock(&session->wait_lock);
+		session->leader = false;
+		if (session->waits)
+			wait_set(session, session->waits, WAIT_LEAD);
+	}
+	pthread_mutex_unlock(&session->wait_lock);
+	return NULL;
+}
+
+int client_session_start(struct client_session *session)
+{
+	pthread_condattr_t attributes;
+	pthread_attr_t detached;
+	sigset_t all, before;
+	pthread_t thread;
+	int rc;
+
+	pthread_mutex_init(&session->wait_lock, NULL);
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	pthread_cond_init(&session->receiver_wake, &attributes);
+	pthread_condattr_destroy(&attributes);
+	rc = outbox_start(&session->outbox);
+	if (rc)
+		return rc;
+	pthread_attr_init(&detached);
+	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = pthread_create(&thread, &detached, receiver_thread, session);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&detached);
+	return -rc;
+}
+
+/* ---- asking ---- */
+
+static void header_fill(struct wire_header *header, enum wire_op op, uint64_t context)
+{
+	header->opcode = (uint16_t)op;
+	header->lane = client_thread()->lane;
+	header->argument = context;
+}
+
+static uint64_t context_wire(void)
+{
+	const struct client_thread *thread = client_thread();
+
+	return thread->depth ? (uint64_t)(uintptr_t)thread->contexts[thread->depth - 1] : 0;
+}
+
+CUresult client_post(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
+		     size_t tail_bytes)
+{
+	struct client_session *session = &farbus_client.session;
+	struct wire_header header;
+	int rc;
+
+	header_fill(&header, op, context_wire());
+	rc = outbox_append(&session->outbox, &header, fixed, fixed_bytes, tail, tail_bytes, NULL, NULL);
+	if (rc) {
+		client_session_fail(session, rc);
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
+	}
+	return CUDA_SUCCESS;
+}
+
+static void register_wait(void *opaque, uint64_t sequence)
+{
+	struct client_session *session = &farbus_client.session;
+	struct client_wait *wait = opaque;
+
+	wait->sequence = sequence;
+	if (wait->target)
+		wait->target->sequence = sequence;
+	pthread_mutex_lock(&session->wait_lock);
+	wait->next = session->waits;
+	session->waits = wait;
+	pthread_mutex_unlock(&session->wait_lock);
+}
+
+static void register_target(void *opaque, uint64_t sequence)
+{
+	struct client_session *session = &farbus_client.session;
+	struct client_target *target = opaque;
+
+	target->sequence = sequence;
+	pthread_mutex_lock(&session->wait_lock);
+	target->next = session->targets;
+	session->targets = target;
+	pthread_mutex_unlock(&session->wait_lock);
+}
+
+CUresult client_call_as(uint64_t context, const struct client_request *request,
+			struct client_wait *wait)
+{
+	struct client_session *session = &farbus_client.session;
+	struct wire_header header;
+	int rc;
+
+	atomic_store(&wait->state, WAIT_PENDING);
+	header_fill(&header, request->op, context);
+	rc = outbox_append(&session->outbox, &header, request->fixed, request->fixed_bytes,
+			   request->tail, request->tail_bytes, register_wait, wait);
+	if (rc) {
+		client_session_fail(session, rc);
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
+	}
+	rc = outbox_flush(&session->outbox);
+	if (rc || atomic_load(&session->dead))
+		client_session_fail(session, rc ? rc : -EPIPE);
+	wait_for(session, wait);
+	return context_note((CUcontext)(uintptr_t)context, wait->result);
+}
+
+CUresult client_call_wide(const struct client_request *request, struct client_wait *wait)
+{
+	return client_call_as(context_wire(), request, wait);
+}
+
+CUresult client_call(enum wire_op op, const void *fixed, size_t fixed_bytes, void *reply,
+		     size_t reply_bytes)
+{
+	const struct client_request request = {
+		.op = op,
+		.fixed = fixed,
+		.fixed_bytes = fixed_bytes,
+	};
+	struct client_wait wait = { .reply = reply, .reply_bytes = reply_bytes };
+
+	return client_call_wide(&request, &wait);
+}
+
+CUresult client_post_target(const struct client_request *request, struct client_target *target)
+{
+	struct client_session *session = &farbus_client.session;
+	struct wire_header header;
+	int rc;
+
+	header_fill(&header, request->op, context_wire());
+	rc = outbox_append(&session->outbox, &header, request->fixed, request->fixed_bytes,
+			   request->tail, request->tail_bytes, register_target, target);
+	if (!rc)
+		rc = outbox_flush(&session->outbox);
+	if (rc) {
+		client_session_fail(session, rc);
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
+	}
+	return CUDA_SUCCESS;
+}
+
+void client_outstanding(int change)
+{
+	struct client_session *session = &farbus_client.session;
+
+	pthread_mutex_lock(&session->wait_lock);
+	session->outstanding = (unsigned)((int)session->outstanding + change);
+	pthread_mutex_unlock(&session->wait_lock);
+}

@@ -1,0 +1,280 @@
+/* Kernels: attributes, names, parameters; occupancy. */
+#include "client.h"
+
+static CUresult function_meant(const void *handle, struct client_function **function)
+{
+	CUresult result = client_enter_any();
+
+	return result == CUDA_SUCCESS ? client_function_get((CUfunction)(uintptr_t)handle, function)
+				      : result;
+}
+
+static CUresult attribute_get(const void *handle, CUfunction_attribute attribute, int *value)
+{
+	struct client_function *function;
+	CUresult result = function_meant(handle, &function);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!value || (unsigned)attribute >= CLIENT_FUNCTION_ATTRIBUTES ||
+	    function->attributes[attribute] < 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	*value = function->attributes[attribute];
+	return CUDA_SUCCESS;
+}
+
+static CUresult attribute_set(const void *handle, CUfunction_attribute attribute, int value)
+{
+	struct wire_function_set_attribute request = {
+		.attribute = (int32_t)attribute,
+		.value = value,
+	};
+	struct client_function *function;
+	CUresult result = client_enter();
+
+	if (result == CUDA_SUCCESS)
+		result = client_function_get((CUfunction)(uintptr_t)handle, &function);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if ((unsigned)attribute >= CLIENT_FUNCTION_ATTRIBUTES)
+		return CUDA_ERROR_INVALID_VALUE;
+	request.function = function->wire;
+	result = client_call(WIRE_OP_FUNCTION_SET_ATTRIBUTE, &request, sizeof(request), NULL, 0);
+	if (result == CUDA_SUCCESS)
+		function->attributes[attribute] = value;
+	return result;
+}
+
+static CUresult parameter_get(const void *handle, size_t index, size_t *offset, size_t *bytes)
+{
+	struct client_function *function;
+	CUresult result = function_meant(handle, &function);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!offset || function->parameter_count == UINT32_MAX || index >= function->parameter_count)
+		return CUDA_ERROR_INVALID_VALUE;
+	*offset = function->parameters[index].offset;
+	if (bytes)
+		*bytes = function->parameters[index].bytes;
+	return CUDA_SUCCESS;
+}
+
+static CUresult name_get(const void *handle, const char **name)
+{
+	struct client_function *function;
+	CUresult result = function_meant(handle, &function);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!name)
+		return CUDA_ERROR_INVALID_VALUE;
+	*name = function->name;
+	return CUDA_SUCCESS;
+}
+
+static CUresult cache_set(const void *handle, CUfunc_cache config)
+{
+	struct wire_function_set_cache request = { .preference = config };
+	CUresult result = client_enter();
+
+	if (result == CUDA_SUCCESS)
+		result = client_function_wire((CUfunction)(uintptr_t)handle, &request.function);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (config > CU_FUNC_CACHE_PREFER_EQUAL)
+		return CUDA_ERROR_INVALID_VALUE;
+	return client_post(WIRE_OP_FUNCTION_SET_CACHE, &request, sizeof(request), NULL, 0);
+}
+
+CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc)
+{
+	return attribute_get(hfunc, attrib, pi);
+}
+
+CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev)
+{
+	if (dev < 0 || dev >= farbus_client.device_count)
+		return CUDA_ERROR_INVALID_DEVICE;
+	return attribute_get(kernel, attrib, pi);
+}
+
+CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value)
+{
+	return attribute_set(hfunc, attrib, value);
+}
+
+CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev)
+{
+	if (dev < 0 || dev >= farbus_client.device_count)
+		return CUDA_ERROR_INVALID_DEVICE;
+	return attribute_set(kernel, attrib, val);
+}
+
+CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset,
+			    size_t *paramSize)
+{
+	return parameter_get(func, paramIndex, paramOffset, paramSize);
+}
+
+CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset,
+			      size_t *paramSize)
+{
+	return parameter_get(kernel, paramIndex, paramOffset, paramSize);
+}
+
+CUresult cuFuncGetName(const char **name, CUfunction hfunc)
+{
+	return name_get(hfunc, name);
+}
+
+CUresult cuKernelGetName(const char **name, CUkernel hfunc)
+{
+	return name_get(hfunc, name);
+}
+
+CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config)
+{
+	return cache_set(hfunc, config);
+}
+
+CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev)
+{
+	if (dev < 0 || dev >= farbus_client.device_count)
+		return CUDA_ERROR_INVALID_DEVICE;
+	return cache_set(kernel, config);
+}
+
+/* Bank sizes were a choice on Kepler only. */
+CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config)
+{
+	struct client_function *function;
+
+	(void)config;
+	return function_meant(hfunc, &function);
+}
+
+CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc)
+{
+	struct client_function *function;
+	CUresult result = function_meant(hfunc, &function);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!hmod)
+		return CUDA_ERROR_INVALID_VALUE;
+	*hmod = (CUmodule)function->library->handle;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel)
+{
+	struct client_function *function;
+	CUresult result = function_meant(kernel, &function);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pLib)
+		return CUDA_ERROR_INVALID_VALUE;
+	*pLib = function->library->handle;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel)
+{
+	struct client_function *function;
+	CUresult result = function_meant(kernel, &function);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pFunc)
+		return CUDA_ERROR_INVALID_VALUE;
+	*pFunc = function->handle;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function)
+{
+	struct client_function *found;
+	CUresult result = function_meant(function, &found);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!state)
+		return CUDA_ERROR_INVALID_VALUE;
+	*state = CU_FUNCTION_LOADING_STATE_LOADED;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuFuncLoad(CUfunction function)
+{
+	struct client_function *found;
+
+	return function_meant(function, &found);
+}
+
+/* ---- occupancy ---- */
+
+static int device_attribute(CUdevice_attribute attribute)
+{
+	int value = 0;
+
+	cuDeviceGetAttribute(&value, attribute, client_context_current()->device);
+	return value;
+}
+
+/* The block size with the most resident threads, and the grid that fills the
+ * device with it: tried in steps of a warp, largest first, as CUDA documents it. */
+CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockSize, CUfunction func,
+						   CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+						   size_t dynamicSMemSize, int blockSizeLimit,
+						   unsigned int flags)
+{
+	struct client_function *function;
+	CUresult result = client_enter();
+	int limit, warp, per_multiprocessor, best_threads = 0;
+
+	if (result == CUDA_SUCCESS)
+		result = client_function_get(func, &function);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!minGridSize || !blockSize)
+		return CUDA_ERROR_INVALID_VALUE;
+	limit = function->attributes[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
+	warp = device_attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE);
+	per_multiprocessor = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
+	if (limit <= 0)
+		limit = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
+	if (blockSizeLimit > 0 && blockSizeLimit < limit)
+		limit = blockSizeLimit;
+	if (warp <= 0)
+		return CUDA_ERROR_UNKNOWN;
+	for (int block = (limit + warp - 1) / warp * warp; block > 0; block -= warp) {
+		int size = block < limit ? block : limit, blocks = 0;
+
+		if (blockSizeToDynamicSMemSize)
+			dynamicSMemSize = blockSizeToDynamicSMemSize(size);
+		result = cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, func, size,
+									      dynamicSMemSize, flags);
+		if (result != CUDA_SUCCESS)
+			return result;
+		if (size * blocks > best_threads) {
+			best_threads = size * blocks;
+			*blockSize = size;
+			*minGridSize =
+				blocks * device_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+		}
+		if (best_threads == per_multiprocessor)
+			break;
+	}
+	return best_threads ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfunction func,
+					  CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+					  size_t dynamicSMemSize, int blockSizeLimit)
+{
+	return cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func,
+							 blockSizeToDynamicSMemSize, dynamicSMemSize,
+							 blockSizeLimit, 0);
+}

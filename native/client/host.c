@@ -1,0 +1,257 @@
+/* What the server asks this process to do when a stream gets there: host
+ * functions, and the bytes of pinned memory that could not be taken earlier.
+ * A thread of its own does both: a host function may take long, and what it
+ * does must not keep the inbox from being read. */
+#include "client.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct host_job {
+	struct host_job *next;
+	uint64_t token;
+	CUresult status;		/* what a stream callback is told */
+	/* a host function */
+	CUhostFn function;
+	CUstreamCallback callback;
+	CUstream stream;
+	void *argument;
+	/* or a pulled copy */
+	const uint8_t *host;
+	size_t pitch;
+	size_t width;
+	size_t height;
+};
+
+static pthread_mutex_t job_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t job_there = PTHREAD_COND_INITIALIZER;
+static struct host_job *job_first;
+static struct host_job **job_last = &job_first;
+static bool job_thread_started;
+
+bool client_host_busy(void)
+{
+	struct client_session *session = &farbus_client.session;
+	bool busy;
+
+	pthread_mutex_lock(&session->wait_lock);
+	busy = session->outstanding || session->targets;
+	pthread_mutex_unlock(&session->wait_lock);
+	return busy;
+}
+
+/* Send the rows of a pulled copy, packed. */
+static void job_send(const struct host_job *job)
+{
+	size_t total = job->width * job->height, at = 0;
+	uint8_t *packed = malloc(WIRE_BULK_BYTES);
+
+	if (!packed) {
+		client_message("out of memory while reading pinned memory for the GPU");
+		client_session_fail(&farbus_client.session, -12);
+		return;
+	}
+	while (at < total) {
+		const struct wire_pull_data request = { .token = job->token, .offset = at };
+		size_t bytes = 0;
+
+		while (bytes < WIRE_BULK_BYTES && at + bytes < total) {
+			size_t row = (at + bytes) / job->width, column = (at + bytes) % job->width;
+			size_t now = job->width - column;
+
+			if (now > WIRE_BULK_BYTES - bytes)
+				now = WIRE_BULK_BYTES - bytes;
+			memcpy(packed + bytes, job->host + row * job->pitch + column, now);
+			bytes += now;
+		}
+		if (client_post(WIRE_OP_PULL_DATA, &request, sizeof(request), packed, bytes) !=
+		    CUDA_SUCCESS)
+			break;
+		at += bytes;
+	}
+	free(packed);
+}
+
+static void job_run(struct host_job *job)
+{
+	if (job->host) {
+		job_send(job);
+	} else {
+		const struct wire_host_done request = { .token = job->token };
+
+		if (job->callback)
+			job->callback(job->stream, job->status, job->argument);
+		else
+			job->function(job->argument);
+		client_post(WIRE_OP_HOST_DONE, &request, sizeof(request), NULL, 0);
+	}
+	outbox_flush(&farbus_client.session.outbox);
+	handle_close(&farbus_client.handles, HANDLE_TOKEN, job->token);
+	client_outstanding(-1);
+	free(job);
+}
+
+static void *job_thread(void *opaque)
+{
+	(void)opaque;
+	for (;;) {
+		struct host_job *job;
+
+		pthread_mutex_lock(&job_lock);
+		while (!job_first)
+			pthread_cond_wait(&job_there, &job_lock);
+		job = job_first;
+		job_first = job->next;
+		if (!job_first)
+			job_last = &job_first;
+		pthread_mutex_unlock(&job_lock);
+		job_run(job);
+	}
+	return NULL;
+}
+
+static int job_thread_start(void)
+{
+	pthread_attr_t detached;
+	sigset_t all, before;
+	pthread_t thread;
+	int rc = 0;
+
+	pthread_mutex_lock(&job_lock);
+	if (!job_thread_started) {
+		pthread_attr_init(&detached);
+		pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+		sigfillset(&all);
+		pthread_sigmask(SIG_SETMASK, &all, &before);
+		rc = pthread_create(&thread, &detached, job_thread, NULL);
+		pthread_sigmask(SIG_SETMASK, &before, NULL);
+		pthread_attr_destroy(&detached);
+		job_thread_started = rc == 0;
+	}
+	pthread_mutex_unlock(&job_lock);
+	return -rc;
+}
+
+/* The server says that a stream has come to a token. */
+static void job_ready(uint64_t token, CUresult status)
+{
+	struct host_job *job = handle_get(&farbus_client.handles, HANDLE_TOKEN, token);
+
+	if (!job)
+		return;
+	job->status = status;
+	pthread_mutex_lock(&job_lock);
+	job->next = NULL;
+	*job_last = job;
+	job_last = &job->next;
+	pthread_cond_signal(&job_there);
+	pthread_mutex_unlock(&job_lock);
+}
+
+void client_host_call(uint64_t token, CUresult status)
+{
+	job_ready(token, status);
+}
+
+void client_host_pull(uint64_t token)
+{
+	job_ready(token, CUDA_SUCCESS);
+}
+
+/* Name a job and count it, before its request is posted. */
+static CUresult job_open(const struct host_job *template, struct host_job **job)
+{
+	*job = malloc(sizeof(**job));
+	if (!*job)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	**job = *template;
+	if (job_thread_start() ||
+	    handle_open(&farbus_client.handles, HANDLE_TOKEN, *job, &(*job)->token)) {
+		free(*job);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	client_outstanding(1);
+	return CUDA_SUCCESS;
+}
+
+static void job_cancel(struct host_job *job)
+{
+	handle_close(&farbus_client.handles, HANDLE_TOKEN, job->token);
+	client_outstanding(-1);
+	free(job);
+}
+
+CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host, size_t host_pitch,
+			  size_t width, size_t height, uint64_t stream_wire)
+{
+	const struct host_job template = {
+		.host = host,
+		.pitch = host_pitch,
+		.width = width,
+		.height = height,
+	};
+	struct wire_copy_pinned_to_device request = {
+		.device = device,
+		.pitch = device_pitch,
+		.width = width,
+		.height = height,
+		.stream = stream_wire,
+	};
+	struct host_job *job;
+	CUresult result = job_open(&template, &job);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request.token = job->token;
+	result = client_post(WIRE_OP_COPY_PINNED_TO_DEVICE, &request, sizeof(request), NULL, 0);
+	if (result != CUDA_SUCCESS)
+		job_cancel(job);
+	else
+		outbox_flush(&farbus_client.session.outbox);
+	return result;
+}
+
+static CUresult host_function(CUstream stream, const struct host_job *template)
+{
+	struct wire_stream_host_function request;
+	struct host_job *job;
+	CUresult result = client_enter();
+
+	if (result == CUDA_SUCCESS)
+		result = client_stream_wire(stream, &request.stream);
+	if (result == CUDA_SUCCESS)
+		result = job_open(template, &job);
+	if (result != CUDA_SUCCESS)
+		return result;
+	request.token = job->token;
+	result = client_post(WIRE_OP_STREAM_HOST_FUNCTION, &request, sizeof(request), NULL, 0);
+	if (result != CUDA_SUCCESS)
+		job_cancel(job);
+	else
+		outbox_flush(&farbus_client.session.outbox);
+	return result;
+}
+
+CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
+{
+	const struct host_job template = { .function = fn, .argument = userData };
+
+	if (!fn)
+		return CUDA_ERROR_INVALID_VALUE;
+	return host_function(hStream, &template);
+}
+
+CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData,
+			     unsigned int flags)
+{
+	const struct host_job template = {
+		.callback = callback,
+		.stream = hStream,
+		.argument = userData,
+	};
+
+	if (!callback || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	return host_function(hStream, &template);
+}

@@ -1,0 +1,239 @@
+/* Launches: everything CUDA reports at the call is checked here, then posted. */
+#include "client.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../wire/kernel.h"
+
+/* Most launch attributes that one launch may carry. */
+#define ATTRIBUTES_LIMIT 32u
+
+struct launch {
+	struct client_function *function;
+	struct wire_launch fixed;
+	bool checked;			/* the driver must answer */
+	const CUlaunchAttribute *attributes;
+	void **parameters;
+	void **extra;
+};
+
+static unsigned limit_of(int device, CUdevice_attribute attribute)
+{
+	return (unsigned)farbus_client.devices[device].snapshot.attributes[attribute];
+}
+
+static CUresult geometry_check(const struct launch *launch, int device)
+{
+	static const CUdevice_attribute grid_limits[3] = {
+		CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X,
+		CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y,
+		CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z,
+	};
+	static const CUdevice_attribute block_limits[3] = {
+		CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X,
+		CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y,
+		CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z,
+	};
+	const uint32_t *grid = launch->fixed.grid, *block = launch->fixed.block;
+	uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
+	int most = launch->function->attributes[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
+
+	for (int i = 0; i < 3; i++)
+		if (!grid[i] || !block[i] || grid[i] > limit_of(device, grid_limits[i]) ||
+		    block[i] > limit_of(device, block_limits[i]))
+			return CUDA_ERROR_INVALID_VALUE;
+	if (threads > limit_of(device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK))
+		return CUDA_ERROR_INVALID_VALUE;
+	/* The kernel needs more registers per thread than such a block leaves. */
+	if (most > 0 && threads > (unsigned)most)
+		return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+	return CUDA_SUCCESS;
+}
+
+static CUresult shared_check(const struct launch *launch)
+{
+	int most = launch->function->attributes[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES];
+
+	if (most >= 0 && launch->fixed.shared_bytes > (unsigned)most)
+		return CUDA_ERROR_INVALID_VALUE;
+	return CUDA_SUCCESS;
+}
+
+/* The parameters as one buffer, in `buffer`. */
+static CUresult parameters_gather(const struct launch *launch, uint8_t *buffer, uint32_t *bytes)
+{
+	const struct client_function *function = launch->function;
+	const void *ready = NULL;
+	size_t ready_bytes = 0;
+
+	if (launch->extra) {
+		for (void **item = launch->extra; *item != CU_LAUNCH_PARAM_END; item += 2) {
+			if (*item == CU_LAUNCH_PARAM_BUFFER_POINTER)
+				ready = item[1];
+			else if (*item == CU_LAUNCH_PARAM_BUFFER_SIZE)
+				ready_bytes = *(const size_t *)item[1];
+			else
+				return CUDA_ERROR_INVALID_VALUE;
+		}
+		if (launch->parameters || ready_bytes > WIRE_KERNEL_PARAMETERS ||
+		    (ready_bytes && !ready))
+			return CUDA_ERROR_INVALID_VALUE;
+		if (ready_bytes)
+			memcpy(buffer, ready, ready_bytes);
+		*bytes = (uint32_t)ready_bytes;
+		return CUDA_SUCCESS;
+	}
+	if (function->parameter_count == UINT32_MAX) {
+		client_message("the driver on the GPU's node is older than CUDA 12.4 and does not tell "
+			       "the parameters of %s; update it", function->name);
+		return CUDA_ERROR_NOT_SUPPORTED;
+	}
+	if (function->parameter_count && !launch->parameters)
+		return CUDA_ERROR_INVALID_VALUE;
+	memset(buffer, 0, function->parameter_bytes);
+	for (uint32_t i = 0; i < function->parameter_count; i++) {
+		if (!launch->parameters[i])
+			return CUDA_ERROR_INVALID_VALUE;
+		memcpy(buffer + function->parameters[i].offset, launch->parameters[i],
+		       function->parameters[i].bytes);
+	}
+	*bytes = function->parameter_bytes;
+	return CUDA_SUCCESS;
+}
+
+/* Which attributes may travel: those without handles of this process. */
+static CUresult attributes_check(struct launch *launch)
+{
+	if (launch->fixed.attribute_count > ATTRIBUTES_LIMIT)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (uint32_t i = 0; i < launch->fixed.attribute_count; i++) {
+		switch (launch->attributes[i].id) {
+		case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
+		case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
+		case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
+			client_message("launch attribute %d is not supported over remoting: "
+				       "it names an event or a graph node",
+				       (int)launch->attributes[i].id);
+			return CUDA_ERROR_NOT_SUPPORTED;
+		case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+			launch->checked = launch->checked || launch->attributes[i].value.cooperative;
+			break;
+		case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+		case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
+			launch->checked = true;
+			break;
+		default:
+			break;
+		}
+	}
+	return CUDA_SUCCESS;
+}
+
+static CUresult launch_send(struct launch *launch)
+{
+	uint8_t tail[ATTRIBUTES_LIMIT * sizeof(CUlaunchAttribute) + WIRE_KERNEL_PARAMETERS + 8];
+	size_t attribute_bytes = launch->fixed.attribute_count * sizeof(CUlaunchAttribute);
+	struct client_request request = {
+		.op = WIRE_OP_LAUNCH_CHECKED,
+		.fixed = &launch->fixed,
+		.fixed_bytes = sizeof(launch->fixed),
+		.tail = tail,
+	};
+	struct client_wait wait = { 0 };
+	CUresult result;
+
+	_Static_assert(sizeof(struct wire_launch) == sizeof(struct wire_launch_checked),
+		       "the two travel alike");
+	if (attribute_bytes)
+		memcpy(tail, launch->attributes, attribute_bytes);
+	result = parameters_gather(launch, tail + attribute_bytes, &launch->fixed.parameter_bytes);
+	if (result != CUDA_SUCCESS)
+		return result;
+	request.tail_bytes = attribute_bytes + launch->fixed.parameter_bytes;
+	if (launch->checked)
+		return client_call_wide(&request, &wait);
+	return client_post(WIRE_OP_LAUNCH, &launch->fixed, sizeof(launch->fixed), tail,
+			   request.tail_bytes);
+}
+
+static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
+{
+	CUresult result = client_enter();
+
+	if (result == CUDA_SUCCESS)
+		result = client_function_get(f, &launch->function);
+	if (result == CUDA_SUCCESS)
+		result = client_stream_wire(stream, &launch->fixed.stream);
+	if (result == CUDA_SUCCESS)
+		result = geometry_check(launch, client_context_current()->device);
+	if (result == CUDA_SUCCESS)
+		result = shared_check(launch);
+	if (result == CUDA_SUCCESS)
+		result = attributes_check(launch);
+	if (result != CUDA_SUCCESS)
+		return result;
+	launch->fixed.function = launch->function->wire;
+	return launch_send(launch);
+}
+
+CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+			unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+			unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+			void **kernelParams, void **extra)
+{
+	struct launch launch = {
+		.fixed = {
+			.grid = { gridDimX, gridDimY, gridDimZ },
+			.block = { blockDimX, blockDimY, blockDimZ },
+			.shared_bytes = sharedMemBytes,
+		},
+		.parameters = kernelParams,
+		.extra = extra,
+	};
+
+	return launch_run(&launch, f, hStream);
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+				   unsigned int gridDimZ, unsigned int blockDimX,
+				   unsigned int blockDimY, unsigned int blockDimZ,
+				   unsigned int sharedMemBytes, CUstream hStream, void **kernelParams)
+{
+	const CUlaunchAttribute cooperative = {
+		.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+		.value = { .cooperative = 1 },
+	};
+	struct launch launch = {
+		.fixed = {
+			.grid = { gridDimX, gridDimY, gridDimZ },
+			.block = { blockDimX, blockDimY, blockDimZ },
+			.shared_bytes = sharedMemBytes,
+			.attribute_count = 1,
+		},
+		.attributes = &cooperative,
+		.parameters = kernelParams,
+	};
+
+	return launch_run(&launch, f, hStream);
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
+			  void **extra)
+{
+	if (!config || (config->numAttrs && !config->attrs))
+		return CUDA_ERROR_INVALID_VALUE;
+	struct launch launch = {
+		.fixed = {
+			.grid = { config->gridDimX, config->gridDimY, config->gridDimZ },
+			.block = { config->blockDimX, config->blockDimY, config->blockDimZ },
+			.shared_bytes = config->sharedMemBytes,
+			.attribute_count = config->numAttrs,
+		},
+		.attributes = config->attrs,
+		.parameters = kernelParams,
+		.extra = extra,
+	};
+
+	return launch_run(&launch, f, config->hStream);
+}

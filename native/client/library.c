@@ -1,0 +1,768 @@
+/* Libraries, modules, kernels.
+ *
+ * An image travels once; the reply describes every kernel (name, parameter
+ * layout, attributes), so that all later questions are answered here.  A library
+ * and a module are one kind of object, and so are CUkernel and CUfunction: CUDA
+ * accepts either where it takes a function.
+ */
+#include "client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../wire/image.h"
+#include "../wire/kernel.h"
+
+static pthread_mutex_t libraries_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct client_library *libraries;
+
+static struct client_library *library_get(const void *handle)
+{
+	return handle_get(&farbus_client.handles, HANDLE_LIBRARY, (uint64_t)(uintptr_t)handle);
+}
+
+CUresult client_function_get(CUfunction handle, struct client_function **function)
+{
+	*function = handle_get(&farbus_client.handles, HANDLE_FUNCTION, (uint64_t)(uintptr_t)handle);
+	return *function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult client_function_wire(CUfunction handle, uint64_t *wire)
+{
+	struct client_function *function;
+	CUresult result = client_function_get(handle, &function);
+
+	if (result == CUDA_SUCCESS)
+		*wire = function->wire;
+	return result;
+}
+
+/* ---- descriptions from the server ---- */
+
+static void function_free(struct client_function *function)
+{
+	handle_close(&farbus_client.handles, HANDLE_FUNCTION,
+		     (uint64_t)(uintptr_t)function->handle);
+	free(function->parameters);
+	free(function->name);
+	free(function);
+}
+
+static struct client_function *function_make(struct client_library *library,
+					     const struct wire_kernel *kernel,
+					     const struct wire_parameter *parameters,
+					     const char *name)
+{
+	struct client_function *function = calloc(1, sizeof(*function));
+	uint64_t handle;
+
+	if (!function)
+		return NULL;
+	function->wire = kernel->handle;
+	function->library = library;
+	function->name = strndup(name, kernel->name_bytes);
+	function->parameters = calloc(kernel->parameter_count ? kernel->parameter_count : 1,
+				      sizeof(*function->parameters));
+	if (!function->name || !function->parameters ||
+	    handle_open(&farbus_client.handles, HANDLE_FUNCTION, function, &handle)) {
+		free(function->parameters);
+		free(function->name);
+		free(function);
+		return NULL;
+	}
+	function->handle = (CUfunction)(uintptr_t)handle;
+	function->parameter_count = kernel->parameters_known ? kernel->parameter_count : UINT32_MAX;
+	for (uint32_t i = 0; i < kernel->parameter_count; i++) {
+		function->parameters[i].offset = parameters[i].offset;
+		function->parameters[i].bytes = parameters[i].bytes;
+		if (parameters[i].offset + parameters[i].bytes > function->parameter_bytes)
+			function->parameter_bytes = parameters[i].offset + parameters[i].bytes;
+	}
+	for (int i = 0; i < CLIENT_FUNCTION_ATTRIBUTES; i++)
+		function->attributes[i] = kernel->attributes_known >> i & 1 ? kernel->attributes[i] : -1;
+	return function;
+}
+
+static bool parameters_sane(const struct wire_kernel *kernel, const struct wire_parameter *parameters)
+{
+	for (uint32_t i = 0; i < kernel->parameter_count; i++)
+		if (parameters[i].offset > WIRE_KERNEL_PARAMETERS ||
+		    parameters[i].bytes > WIRE_KERNEL_PARAMETERS - parameters[i].offset)
+			return false;
+	return true;
+}
+
+/* Add one described kernel; the library's lock is held or it is not yet public. */
+static CUresult library_add(struct client_library *library, struct wire_reader *reader)
+{
+	const struct wire_parameter *parameters;
+	struct client_function *function;
+	struct wire_kernel kernel;
+	const void *head = wire_read_bytes(reader, sizeof(kernel));
+	const char *name;
+
+	if (!head)
+		return CUDA_ERROR_UNKNOWN;
+	memcpy(&kernel, head, sizeof(kernel));
+	if (kernel.parameter_count > WIRE_KERNEL_PARAMETERS ||
+	    kernel.name_bytes > WIRE_KERNEL_NAME_BYTES)
+		return CUDA_ERROR_UNKNOWN;
+	parameters = wire_read_bytes(reader, kernel.parameter_count * sizeof(*parameters));
+	name = wire_read_bytes(reader, (kernel.name_bytes + 7u) & ~7u);
+	if (reader->failed || !parameters_sane(&kernel, parameters))
+		return CUDA_ERROR_UNKNOWN;
+	if (library->function_count == library->function_room) {
+		uint32_t room = library->function_room ? 2 * library->function_room : 16;
+		void *functions = realloc(library->functions, room * sizeof(*library->functions));
+
+		if (!functions)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		library->functions = functions;
+		library->function_room = room;
+	}
+	function = function_make(library, &kernel, parameters, name);
+	if (!function)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	library->functions[library->function_count++] = function;
+	return CUDA_SUCCESS;
+}
+
+static CUresult library_add_all(struct client_library *library, const uint8_t *tail, size_t bytes)
+{
+	struct wire_reader reader = { .at = tail, .left = bytes };
+	CUresult result = CUDA_SUCCESS;
+
+	while (reader.left && result == CUDA_SUCCESS)
+		result = library_add(library, &reader);
+	if (result == CUDA_ERROR_UNKNOWN)
+		client_message("the server's description of a kernel is malformed");
+	return result;
+}
+
+static void library_free(struct client_library *library)
+{
+	for (uint32_t i = 0; i < library->function_count; i++)
+		function_free(library->functions[i]);
+	free(library->functions);
+	free(library);
+}
+
+/* ---- loading ---- */
+
+/* Options of the just-in-time compiler that are plain numbers; the others are
+ * buffers of this process, which stay untouched. */
+static bool jit_option_travels(CUjit_option option)
+{
+	switch (option) {
+	case CU_JIT_MAX_REGISTERS:
+	case CU_JIT_OPTIMIZATION_LEVEL:
+	case CU_JIT_TARGET_FROM_CUCONTEXT:
+	case CU_JIT_TARGET:
+	case CU_JIT_FALLBACK_STRATEGY:
+	case CU_JIT_GENERATE_DEBUG_INFO:
+	case CU_JIT_GENERATE_LINE_INFO:
+	case CU_JIT_CACHE_MODE:
+		return true;
+	default:
+		return false;
+	}
+}
+
+#define JIT_OPTIONS_LIMIT 64u
+
+struct jit_options {
+	uint64_t pairs[JIT_OPTIONS_LIMIT][2];
+	uint32_t count;
+};
+
+static void jit_options_collect(struct jit_options *out, const CUjit_option *options,
+				void *const *values, unsigned count)
+{
+	out->count = 0;
+	for (unsigned i = 0; options && values && i < count; i++) {
+		/* Nothing is written into log buffers: say that they are empty. */
+		if (options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES ||
+		    options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
+			((void **)(uintptr_t)values)[i] = NULL;
+		if (!jit_option_travels(options[i]) || out->count == JIT_OPTIONS_LIMIT)
+			continue;
+		out->pairs[out->count][0] = (uint64_t)options[i];
+		out->pairs[out->count][1] = (uint64_t)(uintptr_t)values[i];
+		out->count++;
+	}
+}
+
+static uint32_t device_architectures(uint32_t *out, uint32_t limit)
+{
+	const struct client *client = &farbus_client;
+	uint32_t count = 0;
+
+	for (int i = 0; i < client->device_count && count < limit; i++) {
+		const int32_t *attributes = client->devices[i].snapshot.attributes;
+		uint32_t architecture =
+			(uint32_t)attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] * 10 +
+			(uint32_t)attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR];
+		bool there = false;
+
+		for (uint32_t k = 0; k < count; k++)
+			there = there || out[k] == architecture;
+		if (!there)
+			out[count++] = architecture;
+	}
+	return count;
+}
+
+static CUresult blob_send(uint64_t blob, const uint8_t *data, size_t bytes)
+{
+	for (size_t at = 0; at < bytes;) {
+		const struct wire_blob_part part = { .blob = blob, .total = bytes, .offset = at };
+		size_t now = bytes - at < WIRE_BULK_BYTES ? bytes - at : WIRE_BULK_BYTES;
+		CUresult result = client_post(WIRE_OP_BLOB_PART, &part, sizeof(part), data + at, now);
+
+		if (result != CUDA_SUCCESS)
+			return result;
+		at += now;
+	}
+	return CUDA_SUCCESS;
+}
+
+/* The kernels that one reply could not hold. */
+static CUresult library_rest(struct client_library *library, uint32_t total)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	while (library->function_count < total && result == CUDA_SUCCESS) {
+		const struct wire_library_kernels fixed = {
+			.library = (uint64_t)(uintptr_t)library->handle,
+			.first = library->function_count,
+		};
+		const struct client_request request = {
+			.op = WIRE_OP_LIBRARY_KERNELS,
+			.fixed = &fixed,
+			.fixed_bytes = sizeof(fixed),
+		};
+		struct wire_library_kernels_reply reply;
+		struct client_wait wait = {
+			.reply = &reply,
+			.reply_bytes = sizeof(reply),
+			.want_tail = true,
+		};
+		uint32_t before = library->function_count;
+
+		result = client_call_wide(&request, &wait);
+		if (result == CUDA_SUCCESS)
+			result = library_add_all(library, wait.tail, wait.tail_bytes);
+		free(wait.tail);
+		if (result == CUDA_SUCCESS && library->function_count == before)
+			result = CUDA_ERROR_UNKNOWN;
+	}
+	return result;
+}
+
+static CUresult library_send(struct client_library *library, const void *packed, size_t bytes,
+			     const struct jit_options *options)
+{
+	struct wire_library_load fixed = {
+		.library = (uint64_t)(uintptr_t)library->handle,
+		.blob_bytes = bytes,
+		.is_module = library->context != NULL,
+		.jit_count = options->count,
+	};
+	const struct client_request request = {
+		.op = WIRE_OP_LIBRARY_LOAD,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+		.tail = options->pairs,
+		.tail_bytes = options->count * sizeof(options->pairs[0]),
+	};
+	struct wire_library_load_reply reply;
+	struct client_wait wait = {
+		.reply = &reply,
+		.reply_bytes = sizeof(reply),
+		.want_tail = true,
+	};
+	CUresult result;
+
+	if (handle_open(&farbus_client.handles, HANDLE_BLOB, library, &fixed.blob))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = blob_send(fixed.blob, packed, bytes);
+	if (result == CUDA_SUCCESS)
+		result = client_call_wide(&request, &wait);
+	handle_close(&farbus_client.handles, HANDLE_BLOB, fixed.blob);
+	if (result == CUDA_SUCCESS)
+		result = library_add_all(library, wait.tail, wait.tail_bytes);
+	if (result == CUDA_SUCCESS) {
+		library->enumerated = reply.enumerated;
+		result = library_rest(library, reply.kernel_count);
+	}
+	free(wait.tail);
+	return result;
+}
+
+static CUresult library_load(const void *image, bool module, const struct jit_options *options,
+			     struct client_library **out)
+{
+	uint32_t architectures[WIRE_DEVICES];
+	uint32_t architecture_count = device_architectures(architectures, WIRE_DEVICES);
+	struct client_library *library;
+	CUresult result;
+	uint64_t handle;
+	void *packed;
+	size_t bytes;
+	int rc;
+
+	rc = image_pack(image, architectures, architecture_count, &packed, &bytes);
+	if (rc)
+		return rc == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_IMAGE;
+	library = calloc(1, sizeof(*library));
+	if (!library || handle_open(&farbus_client.handles, HANDLE_LIBRARY, library, &handle)) {
+		free(library);
+		free(packed);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	library->handle = (CUlibrary)(uintptr_t)handle;
+	library->context = module ? client_context_current() : NULL;
+	pthread_mutex_init(&library->lock, NULL);
+	result = library_send(library, packed, bytes, options);
+	free(packed);
+	if (result != CUDA_SUCCESS) {
+		handle_close(&farbus_client.handles, HANDLE_LIBRARY, handle);
+		library_free(library);
+		return result;
+	}
+	pthread_mutex_lock(&libraries_lock);
+	library->next = libraries;
+	libraries = library;
+	pthread_mutex_unlock(&libraries_lock);
+	*out = library;
+	return CUDA_SUCCESS;
+}
+
+static void library_unlink(struct client_library *library)
+{
+	struct client_library **link = &libraries;
+
+	while (*link && *link != library)
+		link = &(*link)->next;
+	if (*link)
+		*link = library->next;
+}
+
+static CUresult library_unload(const void *handle, bool module)
+{
+	const struct wire_library_unload request = { .library = (uint64_t)(uintptr_t)handle };
+	struct client_library *library = library_get(handle);
+	CUresult result;
+
+	if (!library || module != (library->context != NULL))
+		return CUDA_ERROR_INVALID_HANDLE;
+	result = client_call(WIRE_OP_LIBRARY_UNLOAD, &request, sizeof(request), NULL, 0);
+	pthread_mutex_lock(&libraries_lock);
+	library_unlink(library);
+	pthread_mutex_unlock(&libraries_lock);
+	client_memory_forget_library(library);
+	handle_close(&farbus_client.handles, HANDLE_LIBRARY, request.library);
+	library_free(library);
+	return result;
+}
+
+/* A context takes its modules with it. */
+void client_libraries_forget(struct client_context *context)
+{
+	struct client_library **link = &libraries;
+
+	pthread_mutex_lock(&libraries_lock);
+	while (*link) {
+		struct client_library *library = *link;
+
+		if (library->context == context) {
+			*link = library->next;
+			handle_close(&farbus_client.handles, HANDLE_LIBRARY,
+				     (uint64_t)(uintptr_t)library->handle);
+			library_free(library);
+		} else {
+			link = &library->next;
+		}
+	}
+	pthread_mutex_unlock(&libraries_lock);
+}
+
+/* The bytes of a file and a NUL behind them. */
+static CUresult file_read(const char *path, void **data)
+{
+	int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+	struct stat status;
+	size_t at = 0;
+	char *bytes;
+
+	if (descriptor < 0)
+		return CUDA_ERROR_FILE_NOT_FOUND;
+	if (fstat(descriptor, &status) < 0 || !S_ISREG(status.st_mode) ||
+	    !(bytes = malloc((size_t)status.st_size + 1))) {
+		close(descriptor);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	while (at < (size_t)status.st_size) {
+		ssize_t got = read(descriptor, bytes + at, (size_t)status.st_size - at);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			break;
+		at += (size_t)got;
+	}
+	close(descriptor);
+	bytes[at] = 0;
+	*data = bytes;
+	return CUDA_SUCCESS;
+}
+
+/* ---- modules ---- */
+
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions,
+			    CUjit_option *options, void **optionValues)
+{
+	struct client_library *library;
+	struct jit_options collected;
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!module || !image)
+		return CUDA_ERROR_INVALID_VALUE;
+	jit_options_collect(&collected, options, optionValues, numOptions);
+	result = library_load(image, true, &collected, &library);
+	if (result == CUDA_SUCCESS)
+		*module = (CUmodule)library->handle;
+	return result;
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+	return cuModuleLoadDataEx(module, image, 0, NULL, NULL);
+}
+
+CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
+{
+	return cuModuleLoadDataEx(module, fatCubin, 0, NULL, NULL);
+}
+
+CUresult cuModuleLoad(CUmodule *module, const char *fname)
+{
+	CUresult result = client_enter();
+	void *image;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!module || !fname)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = file_read(fname, &image);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = cuModuleLoadData(module, image);
+	free(image);
+	return result;
+}
+
+CUresult client_module_load(CUmodule *module, const void *image)
+{
+	return cuModuleLoadData(module, image);
+}
+
+CUresult cuModuleUnload(CUmodule hmod)
+{
+	CUresult result = client_enter_any();
+
+	return result == CUDA_SUCCESS ? library_unload(hmod, true) : result;
+}
+
+CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
+{
+	CUresult result = client_enter_any();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!mode)
+		return CUDA_ERROR_INVALID_VALUE;
+	*mode = CU_MODULE_LAZY_LOADING;
+	return CUDA_SUCCESS;
+}
+
+/* ---- kernels by name ---- */
+
+static struct client_function *function_known(const struct client_library *library, const char *name)
+{
+	for (uint32_t i = 0; i < library->function_count; i++)
+		if (strcmp(library->functions[i]->name, name) == 0)
+			return library->functions[i];
+	return NULL;
+}
+
+/* Drivers before 12.4 cannot list the kernels of a library: ask for this one. */
+static CUresult function_ask(struct client_library *library, const char *name)
+{
+	const struct wire_library_function fixed = {
+		.library = (uint64_t)(uintptr_t)library->handle,
+	};
+	const struct client_request request = {
+		.op = WIRE_OP_LIBRARY_FUNCTION,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+		.tail = name,
+		.tail_bytes = strlen(name) + 1,
+	};
+	struct wire_library_function_reply reply;
+	struct client_wait wait = {
+		.reply = &reply,
+		.reply_bytes = sizeof(reply),
+		.want_tail = true,
+	};
+	CUresult result;
+
+	if (request.tail_bytes > 4096)
+		return CUDA_ERROR_NOT_FOUND;
+	result = client_call_wide(&request, &wait);
+	if (result == CUDA_SUCCESS)
+		result = library_add_all(library, wait.tail, wait.tail_bytes);
+	free(wait.tail);
+	return result;
+}
+
+static CUresult function_find(const void *handle, const char *name, CUfunction *function)
+{
+	CUresult result = client_enter();
+	struct client_library *library;
+	struct client_function *found;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!function || !name)
+		return CUDA_ERROR_INVALID_VALUE;
+	library = library_get(handle);
+	if (!library)
+		return CUDA_ERROR_INVALID_HANDLE;
+	pthread_mutex_lock(&library->lock);
+	found = function_known(library, name);
+	if (!found && !library->enumerated) {
+		result = function_ask(library, name);
+		found = function_known(library, name);
+	}
+	pthread_mutex_unlock(&library->lock);
+	if (found)
+		*function = found->handle;
+	else if (result == CUDA_SUCCESS)
+		result = CUDA_ERROR_NOT_FOUND;
+	return result;
+}
+
+CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
+{
+	return function_find(hmod, name, hfunc);
+}
+
+CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name)
+{
+	return function_find(library, name, (CUfunction *)pKernel);
+}
+
+/* How many kernels there are; only where the server could list them. */
+static CUresult function_count(const void *handle, unsigned *count, struct client_library **library)
+{
+	CUresult result = client_enter_any();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*library = library_get(handle);
+	if (!*library)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (!(*library)->enumerated)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	*count = (*library)->function_count;
+	return CUDA_SUCCESS;
+}
+
+static CUresult function_list(const void *handle, CUfunction *functions, unsigned room)
+{
+	struct client_library *library;
+	unsigned count;
+	CUresult result = function_count(handle, &count, &library);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!functions)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (unsigned i = 0; i < count && i < room; i++)
+		functions[i] = library->functions[i]->handle;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod)
+{
+	struct client_library *library;
+
+	return count ? function_count(mod, count, &library) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions, CUmodule mod)
+{
+	return function_list(mod, functions, numFunctions);
+}
+
+CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib)
+{
+	struct client_library *library;
+
+	return count ? function_count(lib, count, &library) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, CUlibrary lib)
+{
+	return function_list(lib, (CUfunction *)kernels, numKernels);
+}
+
+int client_module_visit(CUmodule module, void (*visit)(void *opaque, CUfunction function),
+			void *opaque)
+{
+	struct client_library *library;
+	unsigned count;
+
+	if (function_count(module, &count, &library) != CUDA_SUCCESS)
+		return -1;
+	for (unsigned i = 0; i < count; i++)
+		visit(opaque, library->functions[i]->handle);
+	return (int)count;
+}
+
+/* ---- libraries ---- */
+
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions,
+			   void **jitOptionsValues, unsigned int numJitOptions,
+			   CUlibraryOption *libraryOptions, void **libraryOptionValues,
+			   unsigned int numLibraryOptions)
+{
+	struct client_library *loaded;
+	struct jit_options collected;
+	CUresult result = client_enter_any();
+
+	/* Both library options are about memory of this process: the image is
+	 * packed before the call returns, so neither changes anything. */
+	(void)libraryOptions;
+	(void)libraryOptionValues;
+	(void)numLibraryOptions;
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!library || !code)
+		return CUDA_ERROR_INVALID_VALUE;
+	jit_options_collect(&collected, jitOptions, jitOptionsValues, numJitOptions);
+	result = library_load(code, false, &collected, &loaded);
+	if (result == CUDA_SUCCESS)
+		*library = loaded->handle;
+	return result;
+}
+
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
+			       void **jitOptionsValues, unsigned int numJitOptions,
+			       CUlibraryOption *libraryOptions, void **libraryOptionValues,
+			       unsigned int numLibraryOptions)
+{
+	CUresult result = client_enter_any();
+	void *image;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!library || !fileName)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = file_read(fileName, &image);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = cuLibraryLoadData(library, image, jitOptions, jitOptionsValues, numJitOptions,
+				   libraryOptions, libraryOptionValues, numLibraryOptions);
+	free(image);
+	return result;
+}
+
+CUresult cuLibraryUnload(CUlibrary library)
+{
+	CUresult result = client_enter_any();
+
+	return result == CUDA_SUCCESS ? library_unload(library, false) : result;
+}
+
+CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
+{
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pMod)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!library_get(library))
+		return CUDA_ERROR_INVALID_HANDLE;
+	*pMod = (CUmodule)library;
+	return CUDA_SUCCESS;
+}
+
+/* ---- variables ---- */
+
+static CUresult global_find(const void *handle, const char *name, CUdeviceptr *address,
+			    size_t *bytes)
+{
+	const struct wire_library_global fixed = { .library = (uint64_t)(uintptr_t)handle };
+	struct client_request request = {
+		.op = WIRE_OP_LIBRARY_GLOBAL,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+		.tail = name,
+	};
+	struct wire_library_global_reply reply;
+	struct client_wait wait = { .reply = &reply, .reply_bytes = sizeof(reply) };
+	struct client_range range = { .kind = MEMORY_DEVICE, .global = true };
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!name || (!address && !bytes))
+		return CUDA_ERROR_INVALID_VALUE;
+	range.library = library_get(handle);
+	if (!range.library)
+		return CUDA_ERROR_INVALID_HANDLE;
+	request.tail_bytes = strlen(name) + 1;
+	if (request.tail_bytes > 4096)
+		return CUDA_ERROR_NOT_FOUND;
+	result = client_call_wide(&request, &wait);
+	if (result != CUDA_SUCCESS)
+		return result;
+	range.base = reply.address;
+	range.bytes = reply.bytes;
+	range.context = client_context_current();
+	if (reply.bytes && client_memory_add(&range)) {
+		struct client_range known;
+
+		/* Asked for before; or its addresses are taken in this process. */
+		if (!client_memory_find(reply.address, &known) || known.base != reply.address ||
+		    known.bytes != reply.bytes) {
+			client_message("the variable %s lies at an address that this process uses; "
+				       "start the program again", name);
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		}
+	}
+	if (address)
+		*address = reply.address;
+	if (bytes)
+		*bytes = reply.bytes;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name)
+{
+	return global_find(hmod, name, dptr, bytes);
+}
+
+CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
+{
+	return global_find(library, name, dptr, bytes);
+}

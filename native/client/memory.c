@@ -1,0 +1,510 @@
+/* What the program knows as device memory and pinned memory.
+ *
+ * Device addresses are the same here and on the server.  Every allocation's
+ * addresses are reserved in this process (PROT_NONE), in blocks of 2 MiB as GPUs
+ * map memory, so that nothing else can come to lie there; a block belongs to all
+ * allocations that touch it.
+ */
+#include "client.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define BLOCK_BYTES (2ull << 20)
+/* Attempts to find addresses that are free on both sides; each keeps twice as
+ * many bytes away from the next. */
+#define PLACEMENT_ATTEMPTS 12
+
+/* Ranges sorted by base, none overlapping another. */
+struct range_table {
+	struct client_range *ranges;
+	size_t count;
+	size_t room;
+};
+
+static pthread_rwlock_t memory_lock = PTHREAD_RWLOCK_INITIALIZER;
+static struct range_table device_table;
+static struct range_table host_table;
+
+/* Index of the first range that ends behind the address. */
+static size_t table_search(const struct range_table *table, uint64_t address)
+{
+	size_t low = 0, high = table->count;
+
+	while (low < high) {
+		size_t middle = (low + high) / 2;
+		const struct client_range *range = &table->ranges[middle];
+
+		if (range->base + range->bytes <= address)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static struct client_range *table_find(const struct range_table *table, uint64_t address)
+{
+	size_t index = table_search(table, address);
+
+	if (index < table->count && table->ranges[index].base <= address)
+		return &table->ranges[index];
+	return NULL;
+}
+
+static int table_insert(struct range_table *table, const struct client_range *range)
+{
+	size_t index = table_search(table, range->base);
+
+	if (index < table->count && table->ranges[index].base < range->base + range->bytes)
+		return -EEXIST;
+	if (table->count == table->room) {
+		size_t room = table->room ? 2 * table->room : 64;
+		struct client_range *ranges = realloc(table->ranges, room * sizeof(*ranges));
+
+		if (!ranges)
+			return -ENOMEM;
+		table->ranges = ranges;
+		table->room = room;
+	}
+	memmove(&table->ranges[index + 1], &table->ranges[index],
+		(table->count - index) * sizeof(*table->ranges));
+	table->ranges[index] = *range;
+	table->ranges[index].id = atomic_fetch_add(&farbus_client.next_id, 1) + 1;
+	table->count++;
+	return 0;
+}
+
+/* The blocks of range `index` that no neighbour touches: [*low, *high). */
+static void own_blocks(const struct range_table *table, size_t index, uint64_t *low, uint64_t *high)
+{
+	const struct client_range *range = &table->ranges[index];
+
+	*low = range->base & ~(BLOCK_BYTES - 1);
+	*high = (range->base + range->bytes + BLOCK_BYTES - 1) & ~(BLOCK_BYTES - 1);
+	if (index > 0) {
+		uint64_t end = table->ranges[index - 1].base + table->ranges[index - 1].bytes;
+
+		if (end > *low)
+			*low = (end + BLOCK_BYTES - 1) & ~(BLOCK_BYTES - 1);
+	}
+	if (index + 1 < table->count && table->ranges[index + 1].base < *high)
+		*high = table->ranges[index + 1].base & ~(BLOCK_BYTES - 1);
+}
+
+static int reserve(uint64_t low, uint64_t high)
+{
+	void *wanted = (void *)(uintptr_t)low;
+	void *got;
+
+	if (low >= high)
+		return 0;
+	got = mmap(wanted, high - low, PROT_NONE,
+		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+	if (got == MAP_FAILED)
+		return errno == ENOMEM ? -ENOMEM : -EEXIST;
+	if (got != wanted) {
+		/* A kernel before 4.17 takes the address as a wish. */
+		munmap(got, high - low);
+		return -EEXIST;
+	}
+	return 0;
+}
+
+static void table_erase(struct range_table *table, size_t index)
+{
+	uint64_t low, high;
+
+	if (table == &device_table) {
+		own_blocks(table, index, &low, &high);
+		if (low < high)
+			munmap((void *)(uintptr_t)low, high - low);
+	}
+	table->count--;
+	memmove(&table->ranges[index], &table->ranges[index + 1],
+		(table->count - index) * sizeof(*table->ranges));
+}
+
+bool client_memory_find(uint64_t address, struct client_range *range)
+{
+	struct client_range *found;
+
+	pthread_rwlock_rdlock(&memory_lock);
+	found = table_find(&device_table, address);
+	if (!found)
+		found = table_find(&host_table, address);
+	if (found)
+		*range = *found;
+	pthread_rwlock_unlock(&memory_lock);
+	return found;
+}
+
+CUresult client_memory_check(uint64_t address, uint64_t bytes)
+{
+	CUresult result = CUDA_ERROR_INVALID_VALUE;
+	const struct client_range *found;
+
+	pthread_rwlock_rdlock(&memory_lock);
+	found = table_find(&device_table, address);
+	if (found && bytes <= found->base + found->bytes - address)
+		result = CUDA_SUCCESS;
+	pthread_rwlock_unlock(&memory_lock);
+	return result;
+}
+
+int client_memory_add(const struct client_range *range)
+{
+	bool device = range->kind == MEMORY_DEVICE;
+	struct range_table *table = device ? &device_table : &host_table;
+	int rc;
+
+	pthread_rwlock_wrlock(&memory_lock);
+	rc = table_insert(table, range);
+	if (!rc && device) {
+		size_t index = table_search(table, range->base);
+		uint64_t low, high;
+
+		own_blocks(table, index, &low, &high);
+		rc = reserve(low, high);
+		if (rc) {
+			table->count--;
+			memmove(&table->ranges[index], &table->ranges[index + 1],
+				(table->count - index) * sizeof(*table->ranges));
+		}
+	}
+	pthread_rwlock_unlock(&memory_lock);
+	return rc;
+}
+
+bool client_memory_remove(uint64_t base, enum client_memory_kind kind, struct client_range *range)
+{
+	struct range_table *table = kind == MEMORY_DEVICE ? &device_table : &host_table;
+	struct client_range *found;
+
+	pthread_rwlock_wrlock(&memory_lock);
+	found = table_find(table, base);
+	if (found && found->base == base && !found->global) {
+		*range = *found;
+		table_erase(table, (size_t)(found - table->ranges));
+	} else {
+		found = NULL;
+	}
+	pthread_rwlock_unlock(&memory_lock);
+	return found;
+}
+
+void client_memory_forget_library(struct client_library *library)
+{
+	pthread_rwlock_wrlock(&memory_lock);
+	for (size_t i = device_table.count; i-- > 0;)
+		if (device_table.ranges[i].global && device_table.ranges[i].library == library)
+			table_erase(&device_table, i);
+	pthread_rwlock_unlock(&memory_lock);
+}
+
+void client_memory_forget_context(struct client_context *context)
+{
+	pthread_rwlock_wrlock(&memory_lock);
+	for (size_t i = device_table.count; i-- > 0;)
+		if (device_table.ranges[i].context == context)
+			table_erase(&device_table, i);
+	pthread_rwlock_unlock(&memory_lock);
+}
+
+/* ---- device memory ---- */
+
+static void free_quietly(uint64_t address)
+{
+	const struct wire_memory_free request = { .address = address };
+
+	client_call(WIRE_OP_MEMORY_FREE, &request, sizeof(request), NULL, 0);
+}
+
+/* Ask for memory until its addresses are free here too.  What collides is kept
+ * until the end, and a growing filler with it, so that the driver gives others. */
+CUresult client_memory_allocate(enum wire_op op, const void *request, size_t request_bytes,
+				void *reply, size_t reply_bytes, uint64_t bytes, uint64_t *address)
+{
+	uint64_t kept[2 * PLACEMENT_ATTEMPTS];
+	unsigned kept_count = 0;
+	struct client_range range = {
+		.kind = MEMORY_DEVICE,
+		.context = client_context_current(),
+	};
+	CUresult result = CUDA_SUCCESS;
+	int rc = -EEXIST;
+
+	for (unsigned attempt = 0; attempt < PLACEMENT_ATTEMPTS && rc == -EEXIST; attempt++) {
+		result = client_call(op, request, request_bytes, reply, reply_bytes);
+		if (result != CUDA_SUCCESS)
+			break;
+		range.base = *address;
+		/* A pitched allocation's size is known from its reply only. */
+		range.bytes = op == WIRE_OP_MEMORY_ALLOC_PITCH
+				      ? ((struct wire_memory_alloc_pitch_reply *)reply)->pitch * bytes
+				      : bytes;
+		rc = client_memory_add(&range);
+		if (rc) {
+			struct wire_memory_alloc filler = { .bytes = BLOCK_BYTES << attempt };
+			struct wire_memory_alloc_reply filled;
+
+			kept[kept_count++] = *address;
+			if (client_call(WIRE_OP_MEMORY_ALLOC, &filler, sizeof(filler), &filled,
+					sizeof(filled)) == CUDA_SUCCESS)
+				kept[kept_count++] = filled.address;
+		}
+	}
+	while (kept_count)
+		free_quietly(kept[--kept_count]);
+	if (result == CUDA_SUCCESS && rc) {
+		client_message("no addresses for %llu bytes are free both here and on the GPU",
+			       (unsigned long long)range.bytes);
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	return result;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
+{
+	const struct wire_memory_alloc request = { .bytes = bytesize };
+	struct wire_memory_alloc_reply reply;
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!dptr || !bytesize)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = client_memory_allocate(WIRE_OP_MEMORY_ALLOC, &request, sizeof(request), &reply,
+					sizeof(reply), bytesize, &reply.address);
+	if (result == CUDA_SUCCESS)
+		*dptr = reply.address;
+	return result;
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
+			    unsigned int ElementSizeBytes)
+{
+	const struct wire_memory_alloc_pitch request = {
+		.width = WidthInBytes,
+		.height = Height,
+		.element = ElementSizeBytes,
+	};
+	struct wire_memory_alloc_pitch_reply reply;
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!dptr || !pPitch || !WidthInBytes || !Height ||
+	    (ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16))
+		return CUDA_ERROR_INVALID_VALUE;
+	result = client_memory_allocate(WIRE_OP_MEMORY_ALLOC_PITCH, &request, sizeof(request), &reply,
+					sizeof(reply), Height, &reply.address);
+	if (result == CUDA_SUCCESS) {
+		*dptr = reply.address;
+		*pPitch = reply.pitch;
+	}
+	return result;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr dptr)
+{
+	const struct wire_memory_free request = { .address = dptr };
+	struct client_range range;
+	CUresult result = client_enter_any();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!dptr)
+		return CUDA_SUCCESS;
+	result = client_enter();
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!client_memory_find(dptr, &range) || range.base != dptr ||
+	    range.kind != MEMORY_DEVICE || range.global)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = client_call(WIRE_OP_MEMORY_FREE, &request, sizeof(request), NULL, 0);
+	if (result == CUDA_SUCCESS)
+		client_memory_remove(dptr, MEMORY_DEVICE, &range);
+	return result;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
+{
+	struct wire_memory_alloc_async request = { .bytes = bytesize };
+	struct wire_memory_alloc_async_reply reply;
+	CUresult result = client_enter();
+
+	if (result == CUDA_SUCCESS)
+		result = client_stream_wire(hStream, &request.stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!dptr || !bytesize)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = client_memory_allocate(WIRE_OP_MEMORY_ALLOC_ASYNC, &request, sizeof(request), &reply,
+					sizeof(reply), bytesize, &reply.address);
+	if (result == CUDA_SUCCESS)
+		*dptr = reply.address;
+	return result;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
+{
+	struct wire_memory_free_async request = { .address = dptr };
+	struct client_range range;
+	CUresult result = client_enter();
+
+	if (result == CUDA_SUCCESS)
+		result = client_stream_wire(hStream, &request.stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!client_memory_remove(dptr, MEMORY_DEVICE, &range))
+		return CUDA_ERROR_INVALID_VALUE;
+	return client_post(WIRE_OP_MEMORY_FREE_ASYNC, &request, sizeof(request), NULL, 0);
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
+{
+	struct client_range range;
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!client_memory_find(dptr, &range))
+		return CUDA_ERROR_NOT_FOUND;
+	if (pbase)
+		*pbase = range.base;
+	if (psize)
+		*psize = range.bytes;
+	return CUDA_SUCCESS;
+}
+
+/* ---- pinned memory: it is this process's, the server has no part in it ---- */
+
+static size_t page_round(size_t bytes)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+	return (bytes + page - 1) & ~(page - 1);
+}
+
+CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
+{
+	const unsigned known = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP |
+			       CU_MEMHOSTALLOC_WRITECOMBINED;
+	struct client_range range = {
+		.kind = MEMORY_PINNED,
+		.bytes = bytesize,
+		.flags = Flags,
+	};
+	CUresult result = client_enter();
+	void *memory;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pp || !bytesize || Flags & ~known)
+		return CUDA_ERROR_INVALID_VALUE;
+	memory = mmap(NULL, page_round(bytesize), PROT_READ | PROT_WRITE,
+		      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (memory == MAP_FAILED)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	/* As the driver's own pinned memory, it is not the child's after a fork. */
+	madvise(memory, page_round(bytesize), MADV_DONTFORK);
+	range.base = (uint64_t)(uintptr_t)memory;
+	range.context = client_context_current();
+	if (client_memory_add(&range)) {
+		munmap(memory, page_round(bytesize));
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*pp = memory;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocHost_v2(void **pp, size_t bytesize)
+{
+	return cuMemHostAlloc(pp, bytesize, 0);
+}
+
+CUresult cuMemFreeHost(void *p)
+{
+	struct client_range range;
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!p || !client_memory_find((uint64_t)(uintptr_t)p, &range) ||
+	    range.base != (uint64_t)(uintptr_t)p || range.kind != MEMORY_PINNED || range.registered)
+		return CUDA_ERROR_INVALID_VALUE;
+	/* Copies that are still to write there must be over, as with a GPU. */
+	if (client_host_busy()) {
+		result = cuCtxSynchronize();
+		if (result != CUDA_SUCCESS)
+			return result;
+	}
+	client_memory_remove(range.base, MEMORY_PINNED, &range);
+	munmap(p, page_round(range.bytes));
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p)
+{
+	struct client_range range;
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pFlags || !client_memory_find((uint64_t)(uintptr_t)p, &range) ||
+	    range.kind != MEMORY_PINNED)
+		return CUDA_ERROR_INVALID_VALUE;
+	*pFlags = range.flags;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
+{
+	struct client_range range = {
+		.kind = MEMORY_PINNED,
+		.base = (uint64_t)(uintptr_t)p,
+		.bytes = bytesize,
+		.flags = Flags,
+		.registered = true,
+	};
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!p || !bytesize || Flags & ~0xfu)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (Flags & (CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY))
+		return CUDA_ERROR_NOT_SUPPORTED;
+	range.context = client_context_current();
+	switch (client_memory_add(&range)) {
+	case 0:
+		return CUDA_SUCCESS;
+	case -EEXIST:
+		return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+	default:
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+}
+
+CUresult cuMemHostUnregister(void *p)
+{
+	struct client_range range;
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!p || !client_memory_find((uint64_t)(uintptr_t)p, &range) || !range.registered ||
+	    range.base != (uint64_t)(uintptr_t)p)
+		return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+	if (client_host_busy()) {
+		result = cuCtxSynchronize();
+		if (result != CUDA_SUCCESS)
+			return result;
+	}
+	client_memory_remove(range.base, MEMORY_PINNED, &range);
+	return CUDA_SUCCESS;
+}

@@ -1,0 +1,27 @@
+#include "client.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+void client_message(const char *format, ...)
+{
+	char line[512] = "farbus: ";
+	size_t start = strlen(line);
+	va_list arguments;
+	int length;
+
+	va_start(arguments, format);
+	length = vsnprintf(line + start, sizeof(line) - start - 1, format, arguments);
+	va_end(arguments);
+	if (length < 0)
+		return;
+	if ((size_t)length > sizeof(line) - start - 2)
+		length = (int)(sizeof(line) - start - 2);
+	line[start + (size_t)length] = '\n';
+	/* One write: lines of several threads do not mix.  Nothing can be done
+	 * about a stderr that is closed. */
+	if (write(STDERR_FILENO, line, start + (size_t)length + 1) < 0)
+		return;
+}

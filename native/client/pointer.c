@@ -1,0 +1,126 @@
+/* Pointer attributes: answered from the table of what the program was given. */
+#include "client.h"
+
+/* Store `value` with the type that the attribute has. */
+#define STORE(type, value) (*(type *)data = (type)(value), CUDA_SUCCESS)
+
+static CUresult attribute_known(void *data, CUpointer_attribute attribute, uint64_t pointer,
+				const struct client_range *range)
+{
+	bool device = range->kind == MEMORY_DEVICE;
+
+	switch (attribute) {
+	case CU_POINTER_ATTRIBUTE_CONTEXT:
+		return STORE(CUcontext, range->context ? range->context->handle : NULL);
+	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+		return STORE(unsigned, device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST);
+	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+		/* Pinned memory is not mapped: the GPU is elsewhere. */
+		if (!device) {
+			*(CUdeviceptr *)data = 0;
+			return CUDA_ERROR_INVALID_VALUE;
+		}
+		return STORE(CUdeviceptr, pointer);
+	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+		if (device) {
+			*(void **)data = NULL;
+			return CUDA_ERROR_INVALID_VALUE;
+		}
+		return STORE(uintptr_t, pointer);
+	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+		return STORE(unsigned long long, range->id);
+	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+	case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+		return STORE(bool, false);
+	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+		return STORE(bool, false);
+	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+		return STORE(int, range->context ? range->context->device : 0);
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+		return STORE(bool, false);
+	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+		return STORE(CUdeviceptr, range->base);
+	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+		return STORE(size_t, range->bytes);
+	case CU_POINTER_ATTRIBUTE_MAPPED:
+		return STORE(bool, device);
+	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+		return STORE(unsigned long long, 0);
+	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+		return STORE(bool, false);
+	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+		return STORE(unsigned, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
+	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+		return STORE(CUmemoryPool, NULL);
+	case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+		return STORE(size_t, range->bytes);
+	case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+		return STORE(CUdeviceptr, range->base);
+	case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+		return STORE(unsigned long long, range->id);
+	default:
+		return CUDA_ERROR_NOT_SUPPORTED;
+	}
+}
+
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+	struct client_range range;
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!data || !client_memory_find(ptr, &range))
+		return CUDA_ERROR_INVALID_VALUE;
+	return attribute_known(data, attribute, ptr, &range);
+}
+
+/* What cuPointerGetAttributes says of memory that the driver does not know. */
+static void attribute_unknown(void *data, CUpointer_attribute attribute)
+{
+	switch (attribute) {
+	case CU_POINTER_ATTRIBUTE_CONTEXT:
+	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+	case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+	case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+	case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+		*(uint64_t *)data = 0;
+		break;
+	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+		*(unsigned *)data = 0;
+		break;
+	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+		*(int *)data = CU_DEVICE_INVALID;
+		break;
+	default:
+		*(bool *)data = false;
+		break;
+	}
+}
+
+CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes,
+				void **data, CUdeviceptr ptr)
+{
+	struct client_range range;
+	CUresult result = client_enter();
+	bool known;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!numAttributes || !attributes || !data)
+		return CUDA_ERROR_INVALID_VALUE;
+	known = client_memory_find(ptr, &range);
+	for (unsigned i = 0; i < numAttributes; i++) {
+		attribute_unknown(data[i], attributes[i]);
+		if (known)
+			attribute_known(data[i], attributes[i], ptr, &range);
+	}
+	return CUDA_SUCCESS;
+}

@@ -1,0 +1,122 @@
+/* Threads of the program: their lanes and their stacks of contexts. */
+#include "client.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static __thread struct client_thread thread_state;
+
+/* Lane 0 is shared by all threads that found no other free. */
+static uint16_t lane_take(void)
+{
+	for (uint32_t word = 0; word < WIRE_LANES / 32; word++) {
+		uint32_t used = atomic_load(&farbus_client.lanes_used[word]);
+
+		while (~used) {
+			uint32_t bit = (uint32_t)__builtin_ctz(~used);
+
+			if (word == 0 && bit == 0) {
+				/* never given to one thread alone */
+				used |= atomic_fetch_or(&farbus_client.lanes_used[0], 1u) | 1u;
+				continue;
+			}
+			if (atomic_compare_exchange_weak(&farbus_client.lanes_used[word], &used,
+							 used | 1u << bit))
+				return (uint16_t)(word * 32 + bit);
+		}
+	}
+	return 0;
+}
+
+static void lane_give(uint16_t lane)
+{
+	if (lane)
+		atomic_fetch_and(&farbus_client.lanes_used[lane / 32], ~(1u << lane % 32));
+}
+
+/* Runs when a thread ends. */
+static void thread_end(void *opaque)
+{
+	struct client_thread *thread = opaque;
+
+	if (atomic_load(&farbus_client.state) != CLIENT_READY)
+		return;
+	client_post(WIRE_OP_LANE_END, NULL, 0, NULL, 0);
+	lane_give(thread->lane);
+	thread->registered = false;
+}
+
+struct client_thread *client_thread(void)
+{
+	struct client_thread *thread = &thread_state;
+
+	if (!thread->registered && atomic_load(&farbus_client.state) == CLIENT_READY) {
+		thread->registered = true;
+		thread->lane = lane_take();
+		pthread_setspecific(farbus_client.thread_key, thread);
+	}
+	return thread;
+}
+
+int client_threads_init(void)
+{
+	return -pthread_key_create(&farbus_client.thread_key, thread_end);
+}
+
+void client_per_thread_begin(void)
+{
+	thread_state.per_thread++;
+}
+
+void client_per_thread_end(void)
+{
+	thread_state.per_thread--;
+}
+
+struct client_context *client_context_get(CUcontext handle)
+{
+	return handle_get(&farbus_client.handles, HANDLE_CONTEXT, (uint64_t)(uintptr_t)handle);
+}
+
+struct client_context *client_context_current(void)
+{
+	const struct client_thread *thread = client_thread();
+
+	return thread->depth ? client_context_get(thread->contexts[thread->depth - 1]) : NULL;
+}
+
+CUresult client_enter_any(void)
+{
+	const struct client *client = &farbus_client;
+
+	switch (atomic_load(&client->state)) {
+	case CLIENT_READY:
+		break;
+	case CLIENT_FAILED:
+		return client->failure;
+	default:
+		return CUDA_ERROR_NOT_INITIALIZED;
+	}
+	if (atomic_load_explicit(&client->session.dead, memory_order_relaxed))
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
+	return CUDA_SUCCESS;
+}
+
+CUresult client_enter(void)
+{
+	CUresult result = client_enter_any();
+	const struct client_thread *thread;
+	struct client_context *context;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	thread = client_thread();
+	if (!thread->depth || !thread->contexts[thread->depth - 1])
+		return CUDA_ERROR_INVALID_CONTEXT;
+	context = client_context_get(thread->contexts[thread->depth - 1]);
+	if (!context)
+		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	if (!context->active)
+		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	return atomic_load(&context->sticky);
+}

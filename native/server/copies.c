@@ -1,0 +1,434 @@
+/* Bytes between the socket and the device, through pinned staging buffers. */
+#include "server_ops.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- staging ---- */
+
+static void staging_busy(struct server_context *context, struct server_staging *staging)
+{
+	pthread_mutex_lock(&context->lock);
+	staging->next = NULL;
+	*context->busy_last = staging;
+	context->busy_last = &staging->next;
+	pthread_mutex_unlock(&context->lock);
+}
+
+static void staging_idle(struct server_context *context, struct server_staging *staging)
+{
+	pthread_mutex_lock(&context->lock);
+	staging->next = context->idle;
+	context->idle = staging;
+	pthread_mutex_unlock(&context->lock);
+}
+
+static struct server_staging *staging_make(const struct server_driver *driver)
+{
+	struct server_staging *staging = calloc(1, sizeof(*staging));
+	void *memory = NULL;
+
+	if (!staging)
+		return NULL;
+	if (driver->cuEventCreate(&staging->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+		free(staging);
+		return NULL;
+	}
+	if (!driver->cuMemHostAlloc ||
+	    driver->cuMemHostAlloc(&memory, WIRE_BULK_BYTES, CU_MEMHOSTALLOC_PORTABLE) !=
+		    CUDA_SUCCESS)
+		memory = malloc(WIRE_BULK_BYTES);
+	if (!memory) {
+		driver->cuEventDestroy_v2(staging->event);
+		free(staging);
+		return NULL;
+	}
+	staging->memory = memory;
+	return staging;
+}
+
+/* Take the oldest busy buffer whose copy is over; the lock is held. */
+static struct server_staging *staging_reap(struct server_context *context,
+					   const struct server_driver *driver)
+{
+	struct server_staging *oldest = context->busy_first;
+
+	if (!oldest || driver->cuEventQuery(oldest->event) == CUDA_ERROR_NOT_READY)
+		return NULL;
+	context->busy_first = oldest->next;
+	if (!context->busy_first)
+		context->busy_last = &context->busy_first;
+	return oldest;
+}
+
+/* A buffer that nothing uses.  Waits for the oldest copy when there are as many
+ * as may be. */
+static struct server_staging *staging_take(struct server_call *call)
+{
+	struct server_context *context = call->context;
+	struct server_staging *staging;
+	CUevent oldest = NULL;
+
+	for (;;) {
+		bool make = false;
+
+		pthread_mutex_lock(&context->lock);
+		staging = context->idle;
+		if (staging) {
+			context->idle = staging->next;
+		} else {
+			staging = staging_reap(context, call->driver);
+			if (!staging && context->staging_count < SERVER_STAGING_LIMIT) {
+				context->staging_count++;
+				make = true;
+			}
+			oldest = context->busy_first ? context->busy_first->event : NULL;
+		}
+		pthread_mutex_unlock(&context->lock);
+		if (staging)
+			return staging;
+		if (make) {
+			staging = staging_make(call->driver);
+			if (staging)
+				return staging;
+			pthread_mutex_lock(&context->lock);
+			context->staging_count--;
+			pthread_mutex_unlock(&context->lock);
+		}
+		if (!oldest)
+			return NULL;
+		call->driver->cuEventSynchronize(oldest);
+	}
+}
+
+/* Mark a buffer as used by what `stream` holds now. */
+static CUresult staging_fence(struct server_call *call, struct server_staging *staging,
+			      CUstream stream)
+{
+	CUresult result = call->driver->cuEventRecord(staging->event, stream);
+
+	if (result == CUDA_SUCCESS)
+		staging_busy(call->context, staging);
+	else
+		staging_idle(call->context, staging);
+	return result;
+}
+
+/* ---- rows ---- */
+
+/* Copy rows between packed host memory and the device, in stream order. */
+static CUresult rows_copy(const struct server_driver *driver, uint64_t device, size_t pitch,
+			  void *host, size_t width, size_t height, bool to_device, CUstream stream)
+{
+	CUDA_MEMCPY2D rows = {
+		.srcMemoryType = to_device ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE,
+		.dstMemoryType = to_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST,
+		.WidthInBytes = width,
+		.Height = height,
+	};
+
+	if (height == 1 || pitch == width)
+		return to_device ? driver->cuMemcpyHtoDAsync_v2(device, host, width * height, stream)
+				 : driver->cuMemcpyDtoHAsync_v2(host, device, width * height, stream);
+	if (to_device) {
+		rows.srcHost = host;
+		rows.srcPitch = width;
+		rows.dstDevice = device;
+		rows.dstPitch = pitch;
+	} else {
+		rows.srcDevice = device;
+		rows.srcPitch = pitch;
+		rows.dstHost = host;
+		rows.dstPitch = width;
+	}
+	return driver->cuMemcpy2DAsync_v2(&rows, stream);
+}
+
+/* The next piece of a plane of rows: as many whole rows as fit a staging buffer,
+ * or a part of one row.  `at` counts packed bytes. */
+struct piece {
+	uint64_t device;
+	size_t width;
+	size_t height;
+};
+
+static struct piece piece_at(uint64_t device, size_t pitch, size_t width, size_t height, size_t at)
+{
+	size_t row = at / width, column = at % width;
+	struct piece piece = { .device = device + row * pitch + column };
+
+	if (width >= WIRE_BULK_BYTES || column) {
+		size_t left = width - column;
+
+		piece.width = left < WIRE_BULK_BYTES ? left : WIRE_BULK_BYTES;
+		piece.height = 1;
+	} else {
+		size_t rows = WIRE_BULK_BYTES / width;
+
+		piece.width = width;
+		piece.height = rows < height - row ? rows : height - row;
+	}
+	return piece;
+}
+
+/* Sizes as the client sends them: no product may overflow. */
+static bool plane_sane(uint64_t pitch, uint64_t width, uint64_t height)
+{
+	const uint64_t most = 1ull << 47;
+
+	return width && height && width <= most && height <= most && pitch <= most &&
+	       width <= most / height && (height == 1 || pitch >= width);
+}
+
+/* A plane without gaps is one row. */
+static void plane_flatten(size_t *pitch, size_t *width, size_t *height)
+{
+	if (*height > 1 && *pitch == *width) {
+		*width *= *height;
+		*height = 1;
+		*pitch = *width;
+	}
+}
+
+/* ---- to the device ---- */
+
+static CUresult receive_rows(struct server_call *call, uint64_t device, size_t pitch, size_t width,
+			     size_t height, uint64_t stream_handle)
+{
+	struct server_staging *staging;
+	CUstream stream;
+	CUresult result = server_resolve_stream(call, stream_handle, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	staging = staging_take(call);
+	if (!staging)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = server_take(call, staging->memory, width * height);
+	if (result == CUDA_SUCCESS)
+		result = rows_copy(call->driver, device, pitch, staging->memory, width, height, true,
+				   stream);
+	if (result != CUDA_SUCCESS) {
+		staging_idle(call->context, staging);
+		return result;
+	}
+	return staging_fence(call, staging, stream);
+}
+
+CUresult serve_copy_to_device(struct server_call *call)
+{
+	const struct wire_copy_to_device *request = call->request;
+
+	if (!call->tail_bytes)
+		return SERVER_MALFORMED;
+	return receive_rows(call, request->device, call->tail_bytes, call->tail_bytes, 1,
+			    request->stream);
+}
+
+CUresult serve_copy_to_device_2d(struct server_call *call)
+{
+	const struct wire_copy_to_device_2d *request = call->request;
+
+	if (!plane_sane(request->pitch, request->width, request->height) ||
+	    request->width * request->height != call->tail_bytes)
+		return SERVER_MALFORMED;
+	return receive_rows(call, request->device, request->pitch, request->width, request->height,
+			    request->stream);
+}
+
+/* ---- to the host ---- */
+
+static CUresult send_data(struct server *server, uint16_t lane, uint64_t sequence, uint64_t offset,
+			  const void *bytes, size_t count)
+{
+	const struct wire_data data = { .sequence = sequence, .offset = offset };
+
+	return server_send(server, WIRE_EVENT_DATA, lane, sequence, 0, &data, sizeof(data), bytes,
+			   count)
+		       ? SERVER_MALFORMED
+		       : CUDA_SUCCESS;
+}
+
+/* Two buffers take turns: one is filled by the device while the other is sent. */
+CUresult serve_copy_to_host(struct server_call *call)
+{
+	const struct wire_copy_to_host *request = call->request;
+	size_t pitch = request->pitch, width = request->width, height = request->height;
+	struct server_staging *filled = NULL, *staging = NULL;
+	size_t total, at = 0, sent = 0, filled_bytes = 0;
+	CUstream stream;
+	CUresult result = server_resolve_stream(call, request->stream, &stream);
+
+	if (!plane_sane(pitch, width, height))
+		return SERVER_MALFORMED;
+	if (result != CUDA_SUCCESS)
+		return result;
+	plane_flatten(&pitch, &width, &height);
+	total = width * height;
+	while (result == CUDA_SUCCESS && (at < total || filled)) {
+		size_t bytes = 0;
+
+		if (at < total) {
+			struct piece piece = piece_at(request->device, pitch, width, height, at);
+
+			staging = staging_take(call);
+			if (!staging) {
+				result = CUDA_ERROR_OUT_OF_MEMORY;
+				break;
+			}
+			bytes = piece.width * piece.height;
+			result = rows_copy(call->driver, piece.device, pitch, staging->memory,
+					   piece.width, piece.height, false, stream);
+			if (result == CUDA_SUCCESS)
+				result = call->driver->cuEventRecord(staging->event, stream);
+			at += bytes;
+		}
+		if (result == CUDA_SUCCESS && filled) {
+			result = call->driver->cuEventSynchronize(filled->event);
+			if (result == CUDA_SUCCESS)
+				result = send_data(call->server, call->header.lane,
+						   call->header.sequence, sent, filled->memory,
+						   filled_bytes);
+			sent += filled_bytes;
+		}
+		if (filled)
+			staging_idle(call->context, filled);
+		filled = staging;
+		filled_bytes = bytes;
+		staging = NULL;
+	}
+	if (filled)
+		staging_idle(call->context, filled);
+	return result;
+}
+
+/* What a callback in a stream needs to know; the driver calls it on a thread of
+ * its own, where no CUDA call is allowed. */
+struct stream_data {
+	struct server_context *context;
+	struct server_staging *staging;
+	uint16_t lane;
+	uint64_t sequence;
+	uint64_t offset;
+	size_t bytes;
+};
+
+static void stream_data_send(void *opaque)
+{
+	struct stream_data *data = opaque;
+
+	send_data(data->context->server, data->lane, data->sequence, data->offset,
+		  data->staging->memory, data->bytes);
+	staging_idle(data->context, data->staging);
+	free(data);
+}
+
+/* The bytes leave from within the stream: whatever completes behind the copy is
+ * reported on the same connection after them. */
+CUresult serve_copy_to_host_async(struct server_call *call)
+{
+	const struct wire_copy_to_host_async *request = call->request;
+	size_t pitch = request->pitch, width = request->width, height = request->height;
+	size_t total;
+	CUstream stream;
+	CUresult result = server_resolve_stream(call, request->stream, &stream);
+
+	if (!plane_sane(pitch, width, height))
+		return SERVER_MALFORMED;
+	if (result != CUDA_SUCCESS)
+		return result;
+	plane_flatten(&pitch, &width, &height);
+	total = width * height;
+	for (size_t at = 0; at < total && result == CUDA_SUCCESS;) {
+		struct piece piece = piece_at(request->device, pitch, width, height, at);
+		struct stream_data *data = malloc(sizeof(*data));
+		struct server_staging *staging = staging_take(call);
+
+		if (!data || !staging) {
+			free(data);
+			if (staging)
+				staging_idle(call->context, staging);
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		}
+		*data = (struct stream_data){
+			.context = call->context,
+			.staging = staging,
+			.lane = call->header.lane,
+			.sequence = call->header.sequence,
+			.offset = at,
+			.bytes = piece.width * piece.height,
+		};
+		at += data->bytes;
+		result = rows_copy(call->driver, piece.device, pitch, staging->memory, piece.width,
+				   piece.height, false, stream);
+		if (result == CUDA_SUCCESS)
+			result = call->driver->cuLaunchHostFunc(stream, stream_data_send, data);
+		if (result != CUDA_SUCCESS) {
+			staging_idle(call->context, staging);
+			free(data);
+		}
+	}
+	return result;
+}
+
+/* ---- on the device ---- */
+
+CUresult serve_copy_on_device_2d(struct server_call *call)
+{
+	const struct wire_copy_on_device_2d *request = call->request;
+	const CUDA_MEMCPY2D rows = {
+		.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+		.srcDevice = request->source,
+		.srcPitch = request->source_pitch,
+		.dstMemoryType = CU_MEMORYTYPE_DEVICE,
+		.dstDevice = request->target,
+		.dstPitch = request->target_pitch,
+		.WidthInBytes = request->width,
+		.Height = request->height,
+	};
+	CUstream stream;
+	CUresult result = server_resolve_stream(call, request->stream, &stream);
+
+	return result == CUDA_SUCCESS ? call->driver->cuMemcpy2DAsync_v2(&rows, stream) : result;
+}
+
+CUresult serve_fill(struct server_call *call)
+{
+	const struct wire_fill *request = call->request;
+	const struct server_driver *driver = call->driver;
+	CUstream stream;
+	CUresult result = server_resolve_stream(call, request->stream, &stream);
+	bool rows = request->height > 1;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	switch (request->element) {
+	case 1:
+		return rows ? driver->cuMemsetD2D8Async(request->device, request->pitch,
+							(unsigned char)request->value, request->width,
+							request->height, stream)
+			    : driver->cuMemsetD8Async(request->device, (unsigned char)request->value,
+						      request->width, stream);
+	case 2:
+		if (!rows)
+			return driver->cuMemsetD16Async(request->device,
+							(unsigned short)request->value,
+							request->width, stream);
+		return driver->cuMemsetD2D16Async ? driver->cuMemsetD2D16Async(
+			       request->device, request->pitch, (unsigned short)request->value,
+			       request->width, request->height, stream)
+						  : CUDA_ERROR_NOT_SUPPORTED;
+	case 4:
+		if (!rows)
+			return driver->cuMemsetD32Async(request->device, request->value,
+							request->width, stream);
+		return driver->cuMemsetD2D32Async
+			       ? driver->cuMemsetD2D32Async(request->device, request->pitch,
+							    request->value, request->width,
+							    request->height, stream)
+			       : CUDA_ERROR_NOT_SUPPORTED;
+	default:
+		return SERVER_MALFORMED;
+	}
+}

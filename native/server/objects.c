@@ -1,0 +1,345 @@
+/* Contexts, streams, events, memory: the handlers that are more than one call. */
+#include "server_ops.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+/* ---- handles ---- */
+
+CUresult server_context_enter(struct server_thread *thread, struct server_context *context)
+{
+	struct server *server = thread->server;
+	uint64_t epoch = atomic_load(&server->context_epoch);
+	CUresult result;
+
+	if (thread->current == context && thread->epoch == epoch)
+		return CUDA_SUCCESS;
+	result = server->driver.cuCtxSetCurrent(context->real);
+	if (result == CUDA_SUCCESS) {
+		thread->current = context;
+		thread->epoch = epoch;
+	}
+	return result;
+}
+
+CUresult server_resolve_context(struct server_call *call, uint64_t handle, CUcontext *context)
+{
+	struct server_context *found = handle_get(&call->server->objects, HANDLE_CONTEXT, handle);
+
+	if (!found)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	*context = found->real;
+	return CUDA_SUCCESS;
+}
+
+/* The stream that stands for CUDA's per-thread default stream of a lane: a
+ * blocking stream, which is what that stream is. */
+static CUresult lane_stream(struct server_call *call, CUstream *stream)
+{
+	struct server_context *context = call->context;
+	struct server_lane_stream *found;
+	CUresult result = CUDA_SUCCESS;
+
+	if (!context)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	pthread_mutex_lock(&context->lock);
+	for (found = context->lanes; found; found = found->next)
+		if (found->lane == call->header.lane)
+			break;
+	if (!found) {
+		found = calloc(1, sizeof(*found));
+		result = found ? call->driver->cuStreamCreate(&found->stream, CU_STREAM_DEFAULT)
+			       : CUDA_ERROR_OUT_OF_MEMORY;
+		if (result == CUDA_SUCCESS) {
+			found->lane = call->header.lane;
+			found->next = context->lanes;
+			context->lanes = found;
+		} else {
+			free(found);
+		}
+	}
+	if (result == CUDA_SUCCESS)
+		*stream = found->stream;
+	pthread_mutex_unlock(&context->lock);
+	return result;
+}
+
+CUresult server_resolve_stream(struct server_call *call, uint64_t handle, CUstream *stream)
+{
+	if (handle == (uint64_t)(uintptr_t)CU_STREAM_LEGACY) {
+		*stream = NULL;
+		return CUDA_SUCCESS;
+	}
+	if (handle == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD)
+		return lane_stream(call, stream);
+	*stream = handle_get(&call->server->objects, HANDLE_STREAM, handle);
+	return *stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult server_resolve_event(struct server_call *call, uint64_t handle, CUevent *event)
+{
+	*event = handle_get(&call->server->objects, HANDLE_EVENT, handle);
+	return *event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult server_resolve_function(struct server_call *call, uint64_t handle, CUfunction *function)
+{
+	*function = handle_get(&call->server->functions, HANDLE_FUNCTION, handle);
+	return *function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+/* The name that the client chose is not free, or not a name at all: no client of
+ * ours does that. */
+static CUresult bind_result(int rc)
+{
+	return rc == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : SERVER_MALFORMED;
+}
+
+/* ---- threads of the client ---- */
+
+CUresult serve_lane_end(struct server_call *call)
+{
+	struct server *server = call->server;
+
+	for (int i = 0; i < server->device_count; i++) {
+		struct server_context *context = server->primaries[i];
+		struct server_lane_stream **link, *lane = NULL;
+
+		if (!context)
+			continue;
+		pthread_mutex_lock(&context->lock);
+		for (link = &context->lanes; *link; link = &(*link)->next) {
+			if ((*link)->lane == call->header.lane) {
+				lane = *link;
+				*link = lane->next;
+				break;
+			}
+		}
+		pthread_mutex_unlock(&context->lock);
+		if (!lane)
+			continue;
+		if (server_context_enter(call->thread, context) == CUDA_SUCCESS)
+			call->driver->cuStreamDestroy_v2(lane->stream);
+		free(lane);
+	}
+	return CUDA_SUCCESS;
+}
+
+/* ---- contexts ---- */
+
+static CUresult context_bind(struct server_call *call, uint64_t handle, CUcontext real,
+			     CUdevice device, struct server_context **out)
+{
+	struct server_context *context = calloc(1, sizeof(*context));
+	int rc;
+
+	if (!context)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	context->server = call->server;
+	context->handle = handle;
+	context->real = real;
+	context->device = device;
+	context->busy_last = &context->busy_first;
+	pthread_mutex_init(&context->lock, NULL);
+	rc = handle_bind(&call->server->objects, HANDLE_CONTEXT, handle, context);
+	if (rc) {
+		free(context);
+		return bind_result(rc);
+	}
+	*out = context;
+	return CUDA_SUCCESS;
+}
+
+/* The context is gone for the driver.  The object stays: other threads may hold
+ * it; their number is bounded by how often a client makes contexts. */
+static void context_gone(struct server *server, struct server_context *context)
+{
+	handle_close(&server->objects, HANDLE_CONTEXT, context->handle);
+	atomic_fetch_add(&server->context_epoch, 1);
+}
+
+static CUresult device_of(const struct server *server, uint32_t ordinal, CUdevice *device)
+{
+	if (ordinal >= (uint32_t)server->device_count)
+		return CUDA_ERROR_INVALID_DEVICE;
+	*device = server->devices[ordinal];
+	return CUDA_SUCCESS;
+}
+
+CUresult serve_primary_retain(struct server_call *call)
+{
+	const struct wire_primary_retain *request = call->request;
+	struct server *server = call->server;
+	struct server_context *context;
+	CUcontext real;
+	CUdevice device;
+	CUresult result = device_of(server, request->device, &device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (server->primaries[request->device])
+		return CUDA_ERROR_INVALID_VALUE;
+	result = call->driver->cuDevicePrimaryCtxRetain(&real, device);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = context_bind(call, request->context, real, device, &context);
+	if (result != CUDA_SUCCESS) {
+		call->driver->cuDevicePrimaryCtxRelease_v2(device);
+		return result;
+	}
+	context->primary = true;
+	server->primaries[request->device] = context;
+	return CUDA_SUCCESS;
+}
+
+static struct server_context *primary_take(struct server *server, uint32_t ordinal)
+{
+	struct server_context *context;
+
+	if (ordinal >= (uint32_t)server->device_count)
+		return NULL;
+	pthread_mutex_lock(&server->lock);
+	context = server->primaries[ordinal];
+	server->primaries[ordinal] = NULL;
+	pthread_mutex_unlock(&server->lock);
+	return context;
+}
+
+CUresult serve_primary_release(struct server_call *call)
+{
+	const struct wire_primary_release *request = call->request;
+	struct server_context *context = primary_take(call->server, request->device);
+
+	if (!context)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	context_gone(call->server, context);
+	return call->driver->cuDevicePrimaryCtxRelease_v2(context->device);
+}
+
+CUresult serve_primary_reset(struct server_call *call)
+{
+	const struct wire_primary_reset *request = call->request;
+	struct server_context *context = primary_take(call->server, request->device);
+	CUresult result;
+
+	if (!context)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	context_gone(call->server, context);
+	result = call->driver->cuDevicePrimaryCtxReset_v2(context->device);
+	/* The reference of primary_retain outlives a reset. */
+	call->driver->cuDevicePrimaryCtxRelease_v2(context->device);
+	return result;
+}
+
+CUresult serve_context_create(struct server_call *call)
+{
+	const struct wire_context_create *request = call->request;
+	struct server_context *context;
+	CUcontext real, popped;
+	CUdevice device;
+	CUresult result = device_of(call->server, request->device, &device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!call->driver->cuCtxCreate_v2)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	result = call->driver->cuCtxCreate_v2(&real, request->flags, device);
+	if (result != CUDA_SUCCESS)
+		return result;
+	call->driver->cuCtxPopCurrent_v2(&popped);
+	call->thread->current = NULL;
+	result = context_bind(call, request->context, real, device, &context);
+	if (result != CUDA_SUCCESS)
+		call->driver->cuCtxDestroy_v2(real);
+	return result;
+}
+
+CUresult serve_context_destroy(struct server_call *call)
+{
+	const struct wire_context_destroy *request = call->request;
+	struct server_context *context =
+		handle_get(&call->server->objects, HANDLE_CONTEXT, request->context);
+
+	if (!context || context->primary)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	context_gone(call->server, context);
+	call->thread->current = NULL;
+	return call->driver->cuCtxDestroy_v2(context->real);
+}
+
+/* ---- streams ---- */
+
+CUresult serve_stream_create(struct server_call *call)
+{
+	const struct wire_stream_create *request = call->request;
+	CUstream stream;
+	CUresult result;
+	int rc;
+
+	if (request->priority && call->driver->cuStreamCreateWithPriority)
+		result = call->driver->cuStreamCreateWithPriority(&stream, request->flags,
+								  request->priority);
+	else
+		result = call->driver->cuStreamCreate(&stream, request->flags);
+	if (result != CUDA_SUCCESS)
+		return result;
+	rc = handle_bind(&call->server->objects, HANDLE_STREAM, request->stream, stream);
+	if (rc) {
+		call->driver->cuStreamDestroy_v2(stream);
+		return bind_result(rc);
+	}
+	return CUDA_SUCCESS;
+}
+
+CUresult serve_stream_destroy(struct server_call *call)
+{
+	const struct wire_stream_destroy *request = call->request;
+	CUstream stream = handle_close(&call->server->objects, HANDLE_STREAM, request->stream);
+
+	return stream ? call->driver->cuStreamDestroy_v2(stream) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+/* ---- events ---- */
+
+CUresult serve_event_create(struct server_call *call)
+{
+	const struct wire_event_create *request = call->request;
+	CUevent event;
+	CUresult result = call->driver->cuEventCreate(&event, request->flags);
+	int rc;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	rc = handle_bind(&call->server->objects, HANDLE_EVENT, request->event, event);
+	if (rc) {
+		call->driver->cuEventDestroy_v2(event);
+		return bind_result(rc);
+	}
+	return CUDA_SUCCESS;
+}
+
+CUresult serve_event_destroy(struct server_call *call)
+{
+	const struct wire_event_destroy *request = call->request;
+	CUevent event = handle_close(&call->server->objects, HANDLE_EVENT, request->event);
+
+	return event ? call->driver->cuEventDestroy_v2(event) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult serve_event_record(struct server_call *call)
+{
+	const struct wire_event_record *request = call->request;
+	CUstream stream;
+	CUevent event;
+	CUresult result = server_resolve_event(call, request->event, &event);
+
+	if (result == CUDA_SUCCESS)
+		result = server_resolve_stream(call, request->stream, &stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!request->flags)
+		return call->driver->cuEventRecord(event, stream);
+	if (!call->driver->cuEventRecordWithFlags)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	return call->driver->cuEventRecordWithFlags(event, stream, request->flags);
+}

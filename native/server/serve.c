@@ -1,0 +1,352 @@
+/* The session: hello, frames, threads.
+ *
+ * All threads are alike.  One of them leads: it reads frames in the session's
+ * order and executes what does not wait for the device at once.  Before a call
+ * that may wait, it lets go of the lead, so that such a call holds nobody else;
+ * no later frame of the same lane can be there, because the lane's thread waits
+ * for the reply.
+ */
+#include "server.h"
+#include "server_ops.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The supervisor has seen the whole hello before it starts this process. */
+#define HELLO_TIMEOUT_MS 10000
+
+int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
+		uint64_t argument, const void *fixed, size_t fixed_bytes, const void *tail,
+		size_t tail_bytes)
+{
+	struct wire_header header = {
+		.length = (uint32_t)(fixed_bytes + tail_bytes),
+		.opcode = opcode,
+		.lane = lane,
+		.sequence = sequence,
+		.argument = argument,
+	};
+	struct iovec vector[3] = { { .iov_base = &header, .iov_len = sizeof(header) } };
+	int count = 1, rc;
+
+	if (fixed_bytes)
+		vector[count++] = (struct iovec){ .iov_base = (void *)fixed, .iov_len = fixed_bytes };
+	if (tail_bytes)
+		vector[count++] = (struct iovec){ .iov_base = (void *)tail, .iov_len = tail_bytes };
+	pthread_mutex_lock(&server->write);
+	rc = server->transport.ops->write(&server->transport, vector, count);
+	pthread_mutex_unlock(&server->write);
+	return rc;
+}
+
+CUresult server_take(struct server_call *call, void *target, size_t bytes)
+{
+	if (bytes > call->tail_bytes)
+		return SERVER_MALFORMED;
+	if (inbox_take(&call->server->inbox, target, bytes))
+		return SERVER_MALFORMED;
+	call->tail_bytes -= bytes;
+	return CUDA_SUCCESS;
+}
+
+static void server_end(struct server *server)
+{
+	atomic_store(&server->ended, true);
+	server->transport.ops->shutdown(&server->transport);
+}
+
+/* Find and enter the context that was current in the client's thread. */
+static CUresult call_context(struct server_call *call)
+{
+	uint64_t handle = call->header.argument;
+
+	call->context = handle ? handle_get(&call->server->objects, HANDLE_CONTEXT, handle) : NULL;
+	if (!call->context)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	return server_context_enter(call->thread, call->context);
+}
+
+static CUresult call_execute(struct server_call *call, const struct wire_op_info *info)
+{
+	CUresult result = call_context(call);
+
+	if (result != CUDA_SUCCESS && info->context)
+		return result;
+	return server_handlers[call->header.opcode](call);
+}
+
+/* Execute and answer.  false: the session is over. */
+static bool call_serve(struct server_call *call, const struct wire_op_info *info)
+{
+	struct server *server = call->server;
+	uint8_t reply[WIRE_FIXED_BYTES] __attribute__((aligned(8))) = { 0 };
+	CUresult result;
+	int rc = 0;
+
+	call->reply = reply;
+	result = call_execute(call, info);
+	if (result == SERVER_MALFORMED) {
+		free(call->reply_tail);
+		return false;
+	}
+	if (info->called) {
+		bool good = result == CUDA_SUCCESS;
+
+		rc = server_send(server, call->header.opcode | WIRE_REPLY, call->header.lane,
+				 call->header.sequence, (uint64_t)(uint32_t)result, reply,
+				 good ? info->reply_size : 0, call->reply_tail,
+				 good ? call->reply_tail_bytes : 0);
+	} else if (result != CUDA_SUCCESS) {
+		const struct wire_failure failure = {
+			.context = call->header.argument,
+			.sequence = call->header.sequence,
+			.status = (int32_t)result,
+			.opcode = call->header.opcode,
+		};
+
+		rc = server_send(server, WIRE_EVENT_FAILURE, call->header.lane,
+				 call->header.sequence, 0, &failure, sizeof(failure), NULL, 0);
+	}
+	free(call->reply_tail);
+	return rc == 0;
+}
+
+static void *server_thread(void *opaque);
+
+/* Let another thread lead while this one waits for the device. */
+static void server_pass_lead(struct server *server)
+{
+	if (!atomic_load(&server->waiting) && atomic_load(&server->threads) < SERVER_THREADS) {
+		pthread_attr_t detached;
+		pthread_t thread;
+
+		pthread_attr_init(&detached);
+		pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+		atomic_fetch_add(&server->threads, 1);
+		if (pthread_create(&thread, &detached, server_thread, server))
+			atomic_fetch_sub(&server->threads, 1);
+		pthread_attr_destroy(&detached);
+	}
+	pthread_mutex_unlock(&server->leader);
+}
+
+/* Read one frame and serve it; the caller leads.  *leading says whether it still
+ * does.  false: the session is over. */
+static bool frame_serve(struct server_thread *thread, bool *leading)
+{
+	struct server *server = thread->server;
+	uint8_t fixed[WIRE_FIXED_BYTES] __attribute__((aligned(8)));
+	struct server_call call = {
+		.server = server,
+		.driver = &server->driver,
+		.thread = thread,
+		.request = fixed,
+	};
+	const struct wire_op_info *info;
+	bool good;
+
+	if (inbox_header(&server->inbox, &call.header, -1))
+		return false;
+	if (call.header.opcode >= WIRE_OP_LIMIT || call.header.lane >= WIRE_LANES)
+		return false;
+	info = &wire_op_infos[call.header.opcode];
+	if (!info->name || call.header.length < info->request_size ||
+	    call.header.length - info->request_size > info->request_tail)
+		return false;
+	if (inbox_take(&server->inbox, fixed, info->request_size))
+		return false;
+	call.tail_bytes = call.header.length - info->request_size;
+	if (info->request_tail <= sizeof(thread->tail)) {
+		if (inbox_take(&server->inbox, thread->tail, call.tail_bytes))
+			return false;
+		call.tail = thread->tail;
+	}
+	*leading = !info->blocking;
+	if (info->blocking)
+		server_pass_lead(server);
+	good = call_serve(&call, info);
+	/* What a handler of a bulk operation left behind when it failed. */
+	if (good && !call.tail && call.tail_bytes)
+		good = inbox_skip(&server->inbox, call.tail_bytes) == 0;
+	return good;
+}
+
+static void *server_thread(void *opaque)
+{
+	struct server_thread *thread = calloc(1, sizeof(*thread));
+	struct server *server = opaque;
+	bool leading = false;
+
+	if (!thread)
+		server_end(server);
+	else
+		thread->server = server;
+	while (!atomic_load(&server->ended)) {
+		if (!leading) {
+			atomic_fetch_add(&server->waiting, 1);
+			pthread_mutex_lock(&server->leader);
+			atomic_fetch_sub(&server->waiting, 1);
+			leading = true;
+			continue;	/* it may have ended meanwhile */
+		}
+		if (!frame_serve(thread, &leading))
+			server_end(server);
+	}
+	if (leading)
+		pthread_mutex_unlock(&server->leader);
+	free(thread);
+	atomic_fetch_sub(&server->threads, 1);
+	return NULL;
+}
+
+/* ---- hello ---- */
+
+static bool secret_equal(const uint8_t *a, const uint8_t *b)
+{
+	uint8_t difference = 0;
+
+	for (size_t i = 0; i < WIRE_SECRET_BYTES; i++)
+		difference |= a[i] ^ b[i];
+	return difference == 0;
+}
+
+static int hello_refuse(struct server *server, enum wire_hello_status status, CUresult result,
+			const char *text)
+{
+	struct wire_hello_reply reply = {
+		.magic = WIRE_HELLO_MAGIC,
+		.major = WIRE_PROTOCOL_MAJOR,
+		.minor = WIRE_PROTOCOL_MINOR,
+		.status = status,
+		.spec_version = WIRE_SPEC_VERSION,
+		.result = (int32_t)result,
+		.text_bytes = (uint32_t)strnlen(text, WIRE_HELLO_TEXT_BYTES),
+	};
+	int rc = transport_write_all(&server->transport, &reply, sizeof(reply));
+
+	return rc ? rc : transport_write_all(&server->transport, text, reply.text_bytes);
+}
+
+static int hello_accept(struct server *server)
+{
+	struct wire_hello_reply reply = {
+		.magic = WIRE_HELLO_MAGIC,
+		.major = WIRE_PROTOCOL_MAJOR,
+		.minor = WIRE_PROTOCOL_MINOR,
+		.status = WIRE_HELLO_OK,
+		.spec_version = WIRE_SPEC_VERSION,
+		.device_count = (uint32_t)server->device_count,
+	};
+	struct wire_device device;
+	int rc;
+
+	server_driver_operations(server, reply.operations, sizeof(reply.operations));
+	server->driver.cuDriverGetVersion(&reply.driver_version);
+	rc = transport_write_all(&server->transport, &reply, sizeof(reply));
+	for (int i = 0; !rc && i < server->device_count; i++) {
+		server_driver_describe(server, server->devices[i], &device);
+		rc = transport_write_all(&server->transport, &device, sizeof(device));
+	}
+	return rc;
+}
+
+static CUresult driver_start(struct server *server)
+{
+	CUresult result = server->driver.cuInit(0);
+	int count = 0;
+
+	if (result == CUDA_SUCCESS)
+		result = server->driver.cuDeviceGetCount(&count);
+	if (count > (int)WIRE_DEVICES)
+		count = WIRE_DEVICES;
+	for (int i = 0; i < count && result == CUDA_SUCCESS; i++)
+		result = server->driver.cuDeviceGet(&server->devices[i], i);
+	server->device_count = count;
+	return result;
+}
+
+/* Say why in one line, for the log of whoever started this process. */
+static int __attribute__((format(printf, 4, 5)))
+fail(char *why, int bytes, int rc, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(why, (size_t)bytes, format, arguments);
+	va_end(arguments);
+	return rc;
+}
+
+static int server_hello(struct server *server, const struct server_options *options, char *why,
+			int bytes)
+{
+	struct wire_hello hello;
+	char text[WIRE_HELLO_TEXT_BYTES];
+	CUresult result;
+	int rc;
+
+	rc = transport_read_all(&server->transport, &hello, sizeof(hello), HELLO_TIMEOUT_MS);
+	if (rc)
+		return fail(why, bytes, rc, "read the client's hello: %s", strerror(-rc));
+	if (hello.magic != WIRE_HELLO_MAGIC || hello.major != WIRE_PROTOCOL_MAJOR ||
+	    hello.byte_order != WIRE_BYTE_ORDER) {
+		hello_refuse(server, WIRE_HELLO_VERSION, CUDA_SUCCESS, "");
+		return fail(why, bytes, -EPROTO, "the client speaks protocol %u.%u, this server %u.%u",
+			    hello.major, hello.minor, WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
+	}
+	if (!secret_equal(hello.secret, options->secret)) {
+		hello_refuse(server, WIRE_HELLO_SECRET, CUDA_SUCCESS, "");
+		return fail(why, bytes, -EACCES, "the client does not have this lease's secret");
+	}
+	explicit_bzero(&hello, sizeof(hello));
+	rc = server_driver_open(server, options->libcuda, text, sizeof(text));
+	if (rc) {
+		hello_refuse(server, WIRE_HELLO_DRIVER, CUDA_ERROR_NO_DEVICE, text);
+		return fail(why, bytes, rc, "%s", text);
+	}
+	result = driver_start(server);
+	if (result != CUDA_SUCCESS) {
+		snprintf(text, sizeof(text), "the CUDA driver does not start (error %d)", (int)result);
+		hello_refuse(server, WIRE_HELLO_DRIVER, result, text);
+		return fail(why, bytes, -ENODEV, "%s", text);
+	}
+	rc = hello_accept(server);
+	if (rc)
+		return fail(why, bytes, rc, "answer the client's hello: %s", strerror(-rc));
+	return 0;
+}
+
+int server_serve(const struct server_options *options, char *why, int bytes)
+{
+	struct server *server = calloc(1, sizeof(*server));
+	int rc;
+
+	if (!server)
+		return fail(why, bytes, -ENOMEM, "out of memory");
+	pthread_mutex_init(&server->leader, NULL);
+	pthread_mutex_init(&server->write, NULL);
+	pthread_mutex_init(&server->lock, NULL);
+	pthread_mutex_init(&server->objects.lock, NULL);
+	pthread_mutex_init(&server->functions.lock, NULL);
+	rc = transport_socket_init(&server->transport, options->descriptor);
+	if (rc) {
+		free(server);
+		return fail(why, bytes, rc, "take over descriptor %d: %s", options->descriptor,
+			    strerror(-rc));
+	}
+	rc = server_hello(server, options, why, bytes);
+	if (!rc)
+		rc = inbox_init(&server->inbox, &server->transport);
+	if (!rc) {
+		atomic_store(&server->threads, 1);
+		server_thread(server);
+	}
+	server->transport.ops->shutdown(&server->transport);
+	/* Not freed: other threads may be inside the driver, and the process ends. */
+	return rc;
+}

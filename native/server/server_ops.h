@@ -1,0 +1,132 @@
+/* server_ops.h - the engine's inside: session, threads, and what a handler sees. */
+#ifndef FARBUS_SERVER_SERVER_OPS_H
+#define FARBUS_SERVER_SERVER_OPS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "../generated/cuda_abi.h"
+#include "../generated/server_driver.h"
+#include "../generated/server_handlers.h"
+#include "../transport/inbox.h"
+#include "../transport/transport.h"
+#include "../wire/frame.h"
+#include "../wire/handle.h"
+#include "../wire/hello.h"
+
+/* Calls that may wait for the device at the same time; more are served one after
+ * another.  Each needs a thread, and a client thread waits for each. */
+#define SERVER_THREADS 256
+
+/* Bytes that are on their way between the socket and the device. */
+struct server_staging {
+	struct server_staging *next;
+	uint8_t *memory;		/* WIRE_BULK_BYTES, pinned where the driver can */
+	CUevent event;			/* recorded behind the copy that uses it */
+};
+
+/* Most staging buffers of one context: 256 MiB. */
+#define SERVER_STAGING_LIMIT 256
+
+struct server_lane_stream {
+	struct server_lane_stream *next;
+	uint16_t lane;
+	CUstream stream;
+};
+
+struct server_context {
+	struct server *server;
+	uint64_t handle;
+	CUcontext real;
+	CUdevice device;
+	bool primary;
+	pthread_mutex_t lock;		/* over what follows */
+	struct server_staging *idle;
+	struct server_staging *busy_first;	/* oldest copy first */
+	struct server_staging **busy_last;
+	unsigned staging_count;
+	struct server_lane_stream *lanes;
+};
+
+struct server_blob {
+	struct server_blob *next;
+	uint64_t handle;
+	uint64_t total;
+	uint64_t filled;
+	uint8_t *data;
+};
+
+struct server {
+	struct transport transport;
+	struct inbox inbox;		/* the leader's */
+	struct server_driver driver;
+	void *driver_library;
+	CUdevice devices[WIRE_DEVICES];
+	int device_count;
+
+	pthread_mutex_t leader;		/* who holds it reads frames */
+	pthread_mutex_t write;		/* over the transport's writing side */
+	_Atomic int waiting;		/* threads that wait to lead */
+	_Atomic int threads;
+	_Atomic bool ended;
+	_Atomic uint64_t context_epoch;	/* counts contexts that have ended */
+
+	struct handle_table objects;	/* named by the client */
+	struct handle_table functions;	/* named here */
+	pthread_mutex_t lock;		/* over what follows */
+	struct server_blob *blobs;
+	uint64_t blob_bytes;
+	struct server_context *primaries[WIRE_DEVICES];
+};
+
+struct server_thread {
+	struct server *server;
+	struct server_context *current;
+	uint64_t epoch;			/* of server.context_epoch when it was made current */
+	uint8_t tail[128 << 10];
+};
+
+struct server_call {
+	struct server *server;
+	const struct server_driver *driver;
+	struct server_thread *thread;
+	struct server_context *context;	/* the current one, or NULL */
+	struct wire_header header;
+	const void *request;		/* the fixed part, aligned */
+	const uint8_t *tail;		/* NULL when the handler takes it itself */
+	size_t tail_bytes;
+	void *reply;			/* WIRE_FIXED_BYTES zeroed bytes */
+	uint8_t *reply_tail;		/* malloc'ed by the handler, freed by the engine */
+	size_t reply_tail_bytes;
+};
+
+typedef CUresult (*server_handler)(struct server_call *call);
+extern const server_handler server_handlers[];
+
+/* A result that ends the session: the client does not speak the protocol. */
+#define SERVER_MALFORMED ((CUresult)-1)
+
+/* Take the tail's next bytes from the inbox; for operations with bulk tails. */
+CUresult server_take(struct server_call *call, void *target, size_t bytes);
+
+/* Send one frame; parts with no bytes are left out. */
+int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
+		uint64_t argument, const void *fixed, size_t fixed_bytes, const void *tail,
+		size_t tail_bytes);
+
+/* Make a context current on this thread. */
+CUresult server_context_enter(struct server_thread *thread, struct server_context *context);
+
+CUresult server_resolve_context(struct server_call *call, uint64_t handle, CUcontext *context);
+CUresult server_resolve_stream(struct server_call *call, uint64_t handle, CUstream *stream);
+CUresult server_resolve_event(struct server_call *call, uint64_t handle, CUevent *event);
+CUresult server_resolve_library(struct server_call *call, uint64_t handle, CUlibrary *library);
+CUresult server_resolve_function(struct server_call *call, uint64_t handle, CUfunction *function);
+
+/* driver.c */
+int server_driver_open(struct server *server, const char *path, char *why, size_t bytes);
+void server_driver_describe(struct server *server, CUdevice device, struct wire_device *out);
+void server_driver_operations(const struct server *server, uint8_t *bits, size_t bytes);
+
+#endif

@@ -1,0 +1,144 @@
+#include "inbox.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int inbox_init(struct inbox *inbox, struct transport *transport)
+{
+	inbox->buffer = malloc(INBOX_BYTES);
+	if (!inbox->buffer)
+		return -ENOMEM;
+	inbox->transport = transport;
+	inbox->start = 0;
+	inbox->end = 0;
+	inbox->spin_ns = INBOX_SPIN_MAX_NS / 2;
+	return 0;
+}
+
+void inbox_release(struct inbox *inbox)
+{
+	free(inbox->buffer);
+	inbox->buffer = NULL;
+}
+
+/* Read at least one byte into [target, target + bytes): spin a while, then sleep.
+ * The time spent spinning follows what has paid off: it grows when bytes came
+ * while spinning, and shrinks when it was in vain. */
+static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int timeout_ms)
+{
+	struct transport *transport = inbox->transport;
+	uint64_t start = 0;
+
+	for (;;) {
+		ssize_t got = transport->ops->read(transport, target, bytes);
+		uint64_t now;
+
+		if (got != -EAGAIN) {
+			if (start && inbox->spin_ns < INBOX_SPIN_MAX_NS)
+				inbox->spin_ns += inbox->spin_ns / 4;
+			return got;
+		}
+		now = transport_now_ns();
+		if (!start)
+			start = now;
+		if (now - start >= inbox->spin_ns)
+			break;
+		transport_relax();
+	}
+	if (inbox->spin_ns > INBOX_SPIN_MIN_NS)
+		inbox->spin_ns -= inbox->spin_ns / 8;
+	for (;;) {
+		int rc = transport->ops->wait(transport, timeout_ms);
+		ssize_t got;
+
+		if (rc)
+			return rc;
+		got = transport->ops->read(transport, target, bytes);
+		if (got != -EAGAIN)
+			return got;
+	}
+}
+
+/* Have at least `bytes` (no more than the buffer holds) buffered. */
+static int inbox_fill(struct inbox *inbox, size_t bytes, int timeout_ms)
+{
+	if (inbox->start == inbox->end) {
+		inbox->start = 0;
+		inbox->end = 0;
+	} else if (INBOX_BYTES - inbox->start < bytes) {
+		memmove(inbox->buffer, inbox->buffer + inbox->start, inbox->end - inbox->start);
+		inbox->end -= inbox->start;
+		inbox->start = 0;
+	}
+	while (inbox->end - inbox->start < bytes) {
+		ssize_t got = inbox_read(inbox, inbox->buffer + inbox->end, INBOX_BYTES - inbox->end,
+					 timeout_ms);
+
+		if (got < 0)
+			return (int)got;
+		inbox->end += (size_t)got;
+	}
+	return 0;
+}
+
+int inbox_header(struct inbox *inbox, struct wire_header *header, int timeout_ms)
+{
+	int rc = inbox_fill(inbox, sizeof(*header), timeout_ms);
+
+	if (rc)
+		return rc;
+	memcpy(header, inbox->buffer + inbox->start, sizeof(*header));
+	if (header->length > WIRE_FRAME_BYTES)
+		return -EPROTO;
+	inbox->start += sizeof(*header);
+	return 0;
+}
+
+int inbox_take(struct inbox *inbox, void *target, size_t bytes)
+{
+	uint8_t *at = target;
+	size_t buffered = inbox->end - inbox->start;
+	size_t now = bytes < buffered ? bytes : buffered;
+
+	if (now) {
+		memcpy(at, inbox->buffer + inbox->start, now);
+		inbox->start += now;
+		at += now;
+		bytes -= now;
+	}
+	/* What is left and large bypasses the buffer; the end of it, and small
+	 * pieces, come through it together with what follows. */
+	while (bytes >= INBOX_BYTES / 4) {
+		ssize_t got = inbox_read(inbox, at, bytes, -1);
+
+		if (got < 0)
+			return (int)got;
+		at += got;
+		bytes -= (size_t)got;
+	}
+	if (bytes) {
+		int rc = inbox_fill(inbox, bytes, -1);
+
+		if (rc)
+			return rc;
+		memcpy(at, inbox->buffer + inbox->start, bytes);
+		inbox->start += bytes;
+	}
+	return 0;
+}
+
+int inbox_skip(struct inbox *inbox, size_t bytes)
+{
+	uint8_t waste[4096];
+
+	while (bytes) {
+		size_t now = bytes < sizeof(waste) ? bytes : sizeof(waste);
+		int rc = inbox_take(inbox, waste, now);
+
+		if (rc)
+			return rc;
+		bytes -= now;
+	}
+	return 0;
+}

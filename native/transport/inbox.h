@@ -1,0 +1,47 @@
+/* inbox.h - frames out of a transport, one reader at a time.
+ *
+ * Small payloads are read through a buffer, so that many frames cost one
+ * system call; large ones go from the transport to their destination.
+ */
+#ifndef FARBUS_TRANSPORT_INBOX_H
+#define FARBUS_TRANSPORT_INBOX_H
+
+#include "../wire/frame.h"
+#include "transport.h"
+
+#define INBOX_BYTES (128u << 10)
+
+struct inbox {
+	struct transport *transport;
+	uint8_t *buffer;
+	size_t start;			/* of what is buffered and not yet taken */
+	size_t end;
+	uint64_t spin_ns;		/* how long to spin before sleeping; adapts */
+};
+
+/* Bounds of the spinning time.  A blocking wake-up costs some 50 us, a spinning
+ * one about 10: spinning pays as long as replies come sooner than that. */
+#define INBOX_SPIN_MIN_NS 2000u
+#define INBOX_SPIN_MAX_NS 60000u
+
+int inbox_init(struct inbox *inbox, struct transport *transport);
+void inbox_release(struct inbox *inbox);
+
+/* The next header; its payload must be taken before the next call.  Waits at most
+ * timeout_ms (-1: for ever).  0, -ETIMEDOUT, -EPIPE, -EPROTO (an impossible
+ * length), -errno. */
+int inbox_header(struct inbox *inbox, struct wire_header *header, int timeout_ms);
+
+/* Take exactly `bytes` of the current payload. */
+int inbox_take(struct inbox *inbox, void *target, size_t bytes);
+
+/* Take and drop. */
+int inbox_skip(struct inbox *inbox, size_t bytes);
+
+/* Is there a byte that has been read and not taken? */
+static inline int inbox_buffered(const struct inbox *inbox)
+{
+	return inbox->end > inbox->start;
+}
+
+#endif

@@ -1,0 +1,240 @@
+#include "transport.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+uint64_t transport_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static int socket_poll(int descriptor, short events, int timeout_ms)
+{
+	struct pollfd poll_on = { .fd = descriptor, .events = events };
+	int rc;
+
+	do {
+		rc = poll(&poll_on, 1, timeout_ms);
+	} while (rc < 0 && errno == EINTR);
+	if (rc < 0)
+		return -errno;
+	return rc ? 0 : -ETIMEDOUT;
+}
+
+static int socket_write(struct transport *transport, struct iovec *vector, int count)
+{
+	while (count) {
+		struct msghdr message = { .msg_iov = vector, .msg_iovlen = (size_t)count };
+		ssize_t sent = sendmsg(transport->descriptor, &message, MSG_NOSIGNAL);
+
+		if (sent < 0) {
+			int rc;
+
+			if (errno == EINTR)
+				continue;
+			if (errno != EAGAIN)
+				return -errno;
+			rc = socket_poll(transport->descriptor, POLLOUT, -1);
+			if (rc)
+				return rc;
+			continue;
+		}
+		while (count && (size_t)sent >= vector->iov_len) {
+			sent -= (ssize_t)vector->iov_len;
+			vector++;
+			count--;
+		}
+		if (count) {
+			vector->iov_base = (char *)vector->iov_base + sent;
+			vector->iov_len -= (size_t)sent;
+		}
+	}
+	return 0;
+}
+
+static ssize_t socket_read(struct transport *transport, void *buffer, size_t bytes)
+{
+	ssize_t got;
+
+	do {
+		got = recv(transport->descriptor, buffer, bytes, MSG_DONTWAIT);
+	} while (got < 0 && errno == EINTR);
+	if (got < 0)
+		return -errno;
+	return got ? got : -EPIPE;
+}
+
+static int socket_wait(struct transport *transport, int timeout_ms)
+{
+	return socket_poll(transport->descriptor, POLLIN, timeout_ms);
+}
+
+static void socket_shutdown(struct transport *transport)
+{
+	shutdown(transport->descriptor, SHUT_RDWR);
+}
+
+static const struct transport_ops socket_ops = {
+	.name = "socket",
+	.write = socket_write,
+	.read = socket_read,
+	.wait = socket_wait,
+	.shutdown = socket_shutdown,
+};
+
+int transport_socket_init(struct transport *transport, int descriptor)
+{
+	int one = 1;
+	int flags = fcntl(descriptor, F_GETFD);
+
+	if (flags < 0 || fcntl(descriptor, F_SETFD, flags | FD_CLOEXEC) < 0)
+		return -errno;
+	/* Frames are batched by the outbox; the kernel must not wait for more.
+	 * A Unix socket has no such option, which is fine. */
+	(void)setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	/* A peer whose machine has died sends nothing at all: without keep-alive
+	 * a waiting thread would wait for ever. */
+	(void)setsockopt(descriptor, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+	one = 15;
+	(void)setsockopt(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, &one, sizeof(one));
+	one = 5;
+	(void)setsockopt(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, &one, sizeof(one));
+	one = 3;
+	(void)setsockopt(descriptor, IPPROTO_TCP, TCP_KEEPCNT, &one, sizeof(one));
+	transport->ops = &socket_ops;
+	transport->descriptor = descriptor;
+	return 0;
+}
+
+/* Connect a fresh socket within timeout_ms; closes it on failure. */
+static int socket_connect(struct transport *transport, int descriptor, const struct sockaddr *address,
+			  socklen_t length, int timeout_ms)
+{
+	int rc = 0, error = 0;
+	socklen_t size = sizeof(error);
+	int flags = fcntl(descriptor, F_GETFL);
+
+	if (flags < 0 || fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) < 0) {
+		rc = -errno;
+		goto fail;
+	}
+	if (connect(descriptor, address, length) < 0) {
+		if (errno != EINPROGRESS) {
+			rc = -errno;
+			goto fail;
+		}
+		rc = socket_poll(descriptor, POLLOUT, timeout_ms);
+		if (rc)
+			goto fail;
+		if (getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &size) < 0)
+			error = errno;
+		if (error) {
+			rc = -error;
+			goto fail;
+		}
+	}
+	if (fcntl(descriptor, F_SETFL, flags) < 0) {
+		rc = -errno;
+		goto fail;
+	}
+	rc = transport_socket_init(transport, descriptor);
+	if (rc)
+		goto fail;
+	return 0;
+fail:
+	close(descriptor);
+	return rc;
+}
+
+int transport_tcp_connect(struct transport *transport, const char *address, const char *port,
+			  int timeout_ms)
+{
+	struct addrinfo hints = {
+		.ai_family = AF_UNSPEC,
+		.ai_socktype = SOCK_STREAM,
+		/* Session files hold addresses: a resolver would load libraries
+		 * into the program and may take minutes. */
+		.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV,
+	};
+	struct addrinfo *found;
+	int rc, descriptor;
+
+	if (getaddrinfo(address, port, &hints, &found))
+		return -EADDRNOTAVAIL;
+	descriptor = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (descriptor < 0)
+		rc = -errno;
+	else
+		rc = socket_connect(transport, descriptor, found->ai_addr, found->ai_addrlen,
+				    timeout_ms);
+	freeaddrinfo(found);
+	return rc;
+}
+
+int transport_unix_connect(struct transport *transport, const char *path, int timeout_ms)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	int descriptor;
+
+	if (strlen(path) >= sizeof(address.sun_path))
+		return -ENAMETOOLONG;
+	strcpy(address.sun_path, path);
+	descriptor = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (descriptor < 0)
+		return -errno;
+	return socket_connect(transport, descriptor, (struct sockaddr *)&address, sizeof(address),
+			      timeout_ms);
+}
+
+void transport_release(struct transport *transport)
+{
+	if (transport->descriptor >= 0)
+		close(transport->descriptor);
+	transport->descriptor = -1;
+}
+
+int transport_write_all(struct transport *transport, const void *data, size_t bytes)
+{
+	struct iovec vector = { .iov_base = (void *)data, .iov_len = bytes };
+
+	return transport->ops->write(transport, &vector, 1);
+}
+
+int transport_read_all(struct transport *transport, void *data, size_t bytes, int timeout_ms)
+{
+	uint64_t end = transport_now_ns() + (uint64_t)timeout_ms * 1000000u;
+	char *at = data;
+
+	while (bytes) {
+		ssize_t got = transport->ops->read(transport, at, bytes);
+
+		if (got > 0) {
+			at += got;
+			bytes -= (size_t)got;
+		} else if (got == -EAGAIN) {
+			uint64_t now = transport_now_ns();
+			int rc;
+
+			if (now >= end)
+				return -ETIMEDOUT;
+			rc = transport->ops->wait(transport, (int)((end - now) / 1000000u) + 1);
+			if (rc)
+				return rc;
+		} else {
+			return (int)got;
+		}
+	}
+	return 0;
+}

@@ -1,0 +1,80 @@
+/* hello.h - how a session begins: versions, secret, and the device snapshot.
+ *
+ *	client                          server
+ *	wire_hello            ->
+ *	                      <-        wire_hello_reply, text, wire_device[device_count]
+ *
+ * Both messages begin with the same 16 bytes in every version of the protocol,
+ * so that peers of different versions can tell each other apart and say so.
+ */
+#ifndef FARBUS_WIRE_HELLO_H
+#define FARBUS_WIRE_HELLO_H
+
+#include <stdint.h>
+
+#define WIRE_HELLO_MAGIC 0x0a0d5355u	/* "US\r\n": a text protocol never starts so */
+#define WIRE_PROTOCOL_MAJOR 1u		/* peers that differ refuse each other */
+#define WIRE_PROTOCOL_MINOR 0u
+#define WIRE_SECRET_BYTES 32u
+#define WIRE_BYTE_ORDER 0x01020304u
+
+/* Most devices of one session: a chassis of 16 with room. */
+#define WIRE_DEVICES 64u
+/* Attributes travel as an array indexed by CUdevice_attribute. */
+#define WIRE_DEVICE_ATTRIBUTES 256u
+#define WIRE_HELLO_TEXT_BYTES 512u
+
+struct wire_hello {
+	uint32_t magic;
+	uint16_t major;
+	uint16_t minor;
+	uint32_t byte_order;
+	uint32_t spec_version;
+	uint64_t capabilities;		/* enum wire_capability bits */
+	uint64_t session;		/* 0: a new one; reserved for resuming */
+	uint64_t received;		/* reserved for resuming: last sequence seen */
+	uint32_t process;
+	uint32_t reserved;
+	uint8_t secret[WIRE_SECRET_BYTES];
+	char program[48];		/* for the server's log, NUL-terminated */
+};
+_Static_assert(sizeof(struct wire_hello) == 128, "wire layout");
+
+enum wire_hello_status {
+	WIRE_HELLO_OK = 0,
+	WIRE_HELLO_VERSION = 1,		/* the protocols have nothing in common */
+	WIRE_HELLO_SECRET = 2,		/* not this lease's secret */
+	WIRE_HELLO_DRIVER = 3,		/* no driver, or cuInit failed: see result */
+	WIRE_HELLO_BUSY = 4,		/* too many processes of this lease */
+};
+
+struct wire_hello_reply {
+	uint32_t magic;
+	uint16_t major;
+	uint16_t minor;
+	uint32_t status;		/* enum wire_hello_status */
+	uint32_t spec_version;
+	uint64_t capabilities;
+	uint64_t session;
+	int32_t result;			/* CUresult of the driver's cuInit */
+	int32_t driver_version;
+	uint32_t device_count;
+	uint32_t text_bytes;		/* of a sentence for a person, no NUL */
+	uint8_t operations[64];		/* bit n: operation n is there */
+};
+_Static_assert(sizeof(struct wire_hello_reply) == 112, "wire layout");
+
+struct wire_device {
+	char name[256];
+	uint8_t uuid[16];
+	uint8_t uuid_v2[16];
+	uint64_t total_bytes;
+	char pci_bus_id[32];
+	uint32_t primary_flags;
+	uint32_t reserved;
+	int32_t attributes[WIRE_DEVICE_ATTRIBUTES];
+	uint8_t attribute_known[WIRE_DEVICE_ATTRIBUTES / 8];
+};
+_Static_assert(sizeof(struct wire_device) == 1392, "wire layout");
+
+#endif

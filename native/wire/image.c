@@ -1,0 +1,426 @@
+#include "image.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WRAPPER_MAGIC 0x466243b1u
+#define CONTAINER_MAGIC 0xba55ed50u
+#define CONTAINER_HEADER 16u
+#define ENTRY_HEADER 48u	/* the part of it that is read here */
+#define ENTRY_PTX 1u
+#define ENTRY_CUBIN 2u
+
+struct wrapper {
+	uint32_t magic;
+	uint32_t version;
+	const void *data;
+	const void *const *prelinked;
+};
+
+struct entry {
+	uint16_t kind;
+	uint32_t header;
+	uint32_t architecture;
+	uint64_t bytes;		/* header and payload */
+};
+
+static uint32_t load_u32(const uint8_t *at)
+{
+	uint32_t value;
+
+	memcpy(&value, at, sizeof(value));
+	return value;
+}
+
+static uint64_t load_u64(const uint8_t *at)
+{
+	uint64_t value;
+
+	memcpy(&value, at, sizeof(value));
+	return value;
+}
+
+static size_t align_8(size_t bytes)
+{
+	return (bytes + 7) & ~(size_t)7;
+}
+
+/* Read the entry at `at`, of which `left` bytes may be touched. */
+static int entry_read(const uint8_t *at, uint64_t left, struct entry *entry)
+{
+	uint64_t payload;
+
+	if (left < ENTRY_HEADER)
+		return -EINVAL;
+	entry->kind = (uint16_t)load_u32(at);
+	entry->header = load_u32(at + 4);
+	payload = load_u64(at + 8);
+	entry->architecture = load_u32(at + 28);
+	if (entry->header < ENTRY_HEADER || entry->header > left ||
+	    payload > left - entry->header)
+		return -EINVAL;
+	entry->bytes = entry->header + payload;
+	return 0;
+}
+
+/* Total bytes of a container; `left` bounds it (UINT64_MAX: the program's own). */
+static int container_bytes(const uint8_t *container, uint64_t left, uint64_t *bytes)
+{
+	uint16_t header;
+	uint64_t behind;
+
+	if (left < CONTAINER_HEADER || load_u32(container) != CONTAINER_MAGIC)
+		return -EINVAL;
+	header = (uint16_t)(load_u32(container + 4) >> 16);
+	behind = load_u64(container + 8);
+	if (header != CONTAINER_HEADER)
+		return -EINVAL;
+	if (behind > WIRE_IMAGE_BYTES)
+		return -EFBIG;
+	if (behind > left - CONTAINER_HEADER)
+		return -EINVAL;
+	*bytes = CONTAINER_HEADER + behind;
+	return 0;
+}
+
+/* Is a cubin for `entry` runnable on `device`?  Same major, not newer. */
+static bool cubin_fits(uint32_t entry, uint32_t device)
+{
+	return entry / 10 == device / 10 && entry <= device;
+}
+
+/* Which entries of a container to send: for each architecture the best cubin,
+ * and the newest PTX that it can compile. */
+static int container_choose(const uint8_t *container, uint64_t total, const uint32_t *devices,
+			    uint32_t device_count, uint8_t *chosen, size_t limit, size_t *count)
+{
+	for (uint32_t d = 0; d < device_count; d++) {
+		uint64_t best_cubin = 0, best_ptx = 0;
+		uint64_t offset = CONTAINER_HEADER;
+		size_t index = 0, cubin_index = 0, ptx_index = 0;
+		struct entry entry;
+
+		while (offset < total) {
+			if (index == limit || entry_read(container + offset, total - offset, &entry))
+				return -EINVAL;
+			if (entry.kind == ENTRY_CUBIN && cubin_fits(entry.architecture, devices[d]) &&
+			    entry.architecture + 1 > best_cubin) {
+				best_cubin = entry.architecture + 1;
+				cubin_index = index;
+			}
+			if (entry.kind == ENTRY_PTX && entry.architecture <= devices[d] &&
+			    entry.architecture + 1 > best_ptx) {
+				best_ptx = entry.architecture + 1;
+				ptx_index = index;
+			}
+			/* What is neither (linker options and the like) always goes. */
+			if (entry.kind != ENTRY_CUBIN && entry.kind != ENTRY_PTX)
+				chosen[index] = 1;
+			offset += entry.bytes;
+			index++;
+		}
+		if (best_cubin)
+			chosen[cubin_index] = 1;
+		if (best_ptx)
+			chosen[ptx_index] = 1;
+		*count = index;
+	}
+	return 0;
+}
+
+/* Most entries of one container: kinds times architectures times files. */
+#define ENTRIES_LIMIT 65536u
+
+/* Copy a container with only what the devices can use; out NULL: just measure. */
+static int container_filter(const uint8_t *container, const uint32_t *devices,
+			    uint32_t device_count, uint8_t *out, size_t *bytes)
+{
+	uint64_t total, offset = CONTAINER_HEADER, kept = 0;
+	uint8_t *chosen;
+	size_t count = 0;
+	bool any = false;
+	int rc;
+
+	rc = container_bytes(container, UINT64_MAX, &total);
+	if (rc)
+		return rc;
+	chosen = calloc(ENTRIES_LIMIT, 1);
+	if (!chosen)
+		return -ENOMEM;
+	rc = container_choose(container, total, devices, device_count, chosen, ENTRIES_LIMIT, &count);
+	if (rc)
+		goto out;
+	for (size_t i = 0; i < count; i++)
+		any = any || chosen[i];
+	/* Nothing fits: send all and let the driver say what it says. */
+	if (!any)
+		memset(chosen, 1, count);
+	for (size_t i = 0; i < count; i++) {
+		struct entry entry;
+
+		rc = entry_read(container + offset, total - offset, &entry);
+		if (rc)
+			goto out;
+		if (chosen[i]) {
+			if (out)
+				memcpy(out + CONTAINER_HEADER + kept, container + offset, entry.bytes);
+			kept += entry.bytes;
+		}
+		offset += entry.bytes;
+	}
+	if (out) {
+		memcpy(out, container, 8);
+		memcpy(out + 8, &kept, sizeof(kept));
+	}
+	*bytes = CONTAINER_HEADER + kept;
+out:
+	free(chosen);
+	return rc;
+}
+
+/* Bytes of an ELF64 file in memory: the end of what its headers mention. */
+static int cubin_bytes(const uint8_t *image, uint64_t left, uint64_t *bytes)
+{
+	Elf64_Ehdr header;
+	uint64_t end;
+
+	if (left < sizeof(header))
+		return -EINVAL;
+	memcpy(&header, image, sizeof(header));
+	if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ehsize < sizeof(header))
+		return -EINVAL;
+	if (header.e_shoff > WIRE_IMAGE_BYTES || header.e_phoff > WIRE_IMAGE_BYTES)
+		return -EFBIG;
+	end = header.e_shoff + (uint64_t)header.e_shnum * header.e_shentsize;
+	if (header.e_phoff + (uint64_t)header.e_phnum * header.e_phentsize > end)
+		end = header.e_phoff + (uint64_t)header.e_phnum * header.e_phentsize;
+	if (end > left || (header.e_shnum && header.e_shentsize < sizeof(Elf64_Shdr)))
+		return -EINVAL;
+	for (uint16_t i = 0; i < header.e_shnum; i++) {
+		Elf64_Shdr section;
+
+		memcpy(&section, image + header.e_shoff + (uint64_t)i * header.e_shentsize,
+		       sizeof(section));
+		if (section.sh_type == SHT_NOBITS)
+			continue;
+		if (section.sh_offset > WIRE_IMAGE_BYTES || section.sh_size > WIRE_IMAGE_BYTES)
+			return -EFBIG;
+		if (section.sh_offset + section.sh_size > end)
+			end = section.sh_offset + section.sh_size;
+	}
+	if (end > left)
+		return -EINVAL;
+	*bytes = end;
+	return 0;
+}
+
+static bool is_elf(const uint8_t *image)
+{
+	return memcmp(image, ELFMAG, SELFMAG) == 0;
+}
+
+static int pack_wrapper(const struct wrapper *wrapper, const uint32_t *devices,
+			uint32_t device_count, struct wire_image *head, uint8_t *out, size_t *bytes)
+{
+	size_t at = sizeof(*head), part;
+	uint32_t parts = 1;
+	int rc;
+
+	if (wrapper->version != 1 && wrapper->version != 2)
+		return -EINVAL;
+	for (uint32_t i = 0; i < parts; i++) {
+		const void *container = i ? wrapper->prelinked[i - 1] : wrapper->data;
+
+		rc = container_filter(container, devices, device_count,
+				      out ? out + at + 8 : NULL, &part);
+		if (rc)
+			return rc;
+		if (out) {
+			uint64_t size = part;
+
+			memcpy(out + at, &size, sizeof(size));
+		}
+		at += 8 + align_8(part);
+		if (wrapper->version == 2 && wrapper->prelinked && wrapper->prelinked[i])
+			parts++;
+		if (parts > WIRE_IMAGE_PARTS || at > WIRE_IMAGE_BYTES)
+			return -EFBIG;
+	}
+	head->form = WIRE_IMAGE_WRAPPER;
+	head->wrapper_version = wrapper->version;
+	head->part_count = parts;
+	*bytes = at;
+	return 0;
+}
+
+static int pack_plain(const uint8_t *image, const uint32_t *devices, uint32_t device_count,
+		      struct wire_image *head, uint8_t *out, size_t *bytes)
+{
+	uint64_t size = 0;
+	size_t part;
+	int rc;
+
+	head->wrapper_version = 0;
+	head->part_count = 1;
+	if (load_u32(image) == CONTAINER_MAGIC) {
+		head->form = WIRE_IMAGE_CONTAINER;
+		rc = container_filter(image, devices, device_count,
+				      out ? out + sizeof(*head) + 8 : NULL, &part);
+		if (rc)
+			return rc;
+		size = part;
+	} else if (is_elf(image)) {
+		head->form = WIRE_IMAGE_CUBIN;
+		rc = cubin_bytes(image, UINT64_MAX, &size);
+		if (rc)
+			return rc;
+	} else {
+		head->form = WIRE_IMAGE_PTX;
+		size = strlen((const char *)image) + 1;
+	}
+	if (size > WIRE_IMAGE_BYTES)
+		return -EFBIG;
+	if (out) {
+		memcpy(out + sizeof(*head), &size, sizeof(size));
+		if (head->form != WIRE_IMAGE_CONTAINER)
+			memcpy(out + sizeof(*head) + 8, image, size);
+	}
+	*bytes = sizeof(*head) + 8 + align_8(size);
+	return 0;
+}
+
+static int pack_any(const void *image, const uint32_t *devices, uint32_t device_count,
+		    struct wire_image *head, uint8_t *out, size_t *bytes)
+{
+	uint32_t magic = load_u32(image);
+
+	if (magic == WRAPPER_MAGIC) {
+		struct wrapper wrapper;
+
+		memcpy(&wrapper, image, sizeof(wrapper));
+		return pack_wrapper(&wrapper, devices, device_count, head, out, bytes);
+	}
+	return pack_plain(image, devices, device_count, head, out, bytes);
+}
+
+int image_pack(const void *image, const uint32_t *architectures, uint32_t architecture_count,
+	       void **packed, size_t *bytes)
+{
+	struct wire_image head = { 0 };
+	uint8_t *out;
+	size_t size;
+	int rc;
+
+	rc = pack_any(image, architectures, architecture_count, &head, NULL, &size);
+	if (rc)
+		return rc;
+	out = calloc(1, size);
+	if (!out)
+		return -ENOMEM;
+	rc = pack_any(image, architectures, architecture_count, &head, out, &size);
+	if (rc) {
+		free(out);
+		return rc;
+	}
+	memcpy(out, &head, sizeof(head));
+	*packed = out;
+	*bytes = size;
+	return 0;
+}
+
+/* A container whose entries all lie within it. */
+static int container_check(const uint8_t *container, uint64_t bytes)
+{
+	uint64_t total, offset = CONTAINER_HEADER;
+	struct entry entry;
+
+	if (container_bytes(container, bytes, &total) || total != bytes)
+		return -EINVAL;
+	for (; offset < total; offset += entry.bytes)
+		if (entry_read(container + offset, total - offset, &entry))
+			return -EINVAL;
+	return 0;
+}
+
+static int part_check(uint32_t form, const uint8_t *part, uint64_t bytes)
+{
+	uint64_t size;
+
+	switch (form) {
+	case WIRE_IMAGE_WRAPPER:
+	case WIRE_IMAGE_CONTAINER:
+		return container_check(part, bytes);
+	case WIRE_IMAGE_CUBIN:
+		return bytes >= SELFMAG && is_elf(part) ? cubin_bytes(part, bytes, &size) : -EINVAL;
+	case WIRE_IMAGE_PTX:
+		return bytes && part[bytes - 1] == 0 ? 0 : -EINVAL;
+	default:
+		return -EINVAL;
+	}
+}
+
+int image_unpack(const void *packed, size_t bytes, struct image_unpacked *out)
+{
+	const uint8_t *at = packed;
+	struct wire_image head;
+	const void **parts;
+	size_t offset = sizeof(head);
+	int rc = -EINVAL;
+
+	if (bytes < sizeof(head))
+		return -EINVAL;
+	memcpy(&head, at, sizeof(head));
+	if (head.part_count == 0 || head.part_count > WIRE_IMAGE_PARTS ||
+	    (head.form != WIRE_IMAGE_WRAPPER && head.part_count != 1))
+		return -EINVAL;
+	parts = calloc(head.part_count + 1, sizeof(*parts));
+	if (!parts)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < head.part_count; i++) {
+		uint64_t size;
+
+		if (bytes - offset < 8)
+			goto fail;
+		size = load_u64(at + offset);
+		offset += 8;
+		if (size > bytes - offset || align_8(size) > bytes - offset)
+			goto fail;
+		if (part_check(head.form, at + offset, size))
+			goto fail;
+		parts[i] = at + offset;
+		offset += align_8(size);
+	}
+	if (offset != bytes)
+		goto fail;
+	memset(out, 0, sizeof(*out));
+	out->prelinked = parts;
+	out->image = parts[0];
+	if (head.form == WIRE_IMAGE_WRAPPER) {
+		struct wrapper wrapper = {
+			.magic = WRAPPER_MAGIC,
+			.version = head.wrapper_version,
+			.data = parts[0],
+			.prelinked = head.part_count > 1 ? (const void *const *)(parts + 1) : NULL,
+		};
+
+		if (wrapper.version != 1 && wrapper.version != 2)
+			goto fail;
+		_Static_assert(sizeof(wrapper) == sizeof(out->wrapper), "layout");
+		memcpy(out->wrapper, &wrapper, sizeof(wrapper));
+		out->image = out->wrapper;
+	}
+	return 0;
+fail:
+	free(parts);
+	return rc;
+}
+
+void image_unpacked_release(struct image_unpacked *unpacked)
+{
+	free(unpacked->prelinked);
+	unpacked->prelinked = NULL;
+	unpacked->image = NULL;
+}

@@ -1,0 +1,80 @@
+"""The remoting server's process: one per client process.
+
+``python -m farbus.remoting.server`` is started by the supervisor, which passes it
+the connected socket, the lease's secret and a pipe that closes when the supervisor
+dies.  Everything that matters happens in native threads without the GIL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+
+from farbus.remoting.session import SECRET_BYTES
+
+
+def _watch(descriptor: int) -> None:
+    """End this process when the supervisor's end of the pipe is closed."""
+    while os.read(descriptor, 1):
+        pass
+    os._exit(0)
+
+
+def read_exactly(descriptor: int, count: int) -> bytes:
+    """Read ``count`` bytes or raise EOFError."""
+    data = b""
+    while len(data) < count:
+        piece = os.read(descriptor, count - len(data))
+        if not piece:
+            raise EOFError(f"expected {count} bytes, got {len(data)}")
+        data += piece
+    return data
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve one client until it has gone.  0, or 1 with one line on stderr."""
+    parser = argparse.ArgumentParser(prog="farbus-remoting-server", description=__doc__)
+    parser.add_argument("--socket-fd", type=int, required=True, help="the connected socket")
+    parser.add_argument("--secret-fd", type=int, required=True, help="pipe with the secret")
+    parser.add_argument("--life-fd", type=int, help="pipe that closes when the parent dies")
+    parser.add_argument("--libcuda", required=True, help="the driver to open")
+    options = parser.parse_args(arguments)
+
+    # A terminal's Ctrl-C is meant for the program: the connection ends with it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if options.life_fd is not None:
+        threading.Thread(target=_watch, args=(options.life_fd,), daemon=True).start()
+    secret = read_exactly(options.secret_fd, SECRET_BYTES)
+    os.close(options.secret_fd)
+
+    try:
+        from farbus.remoting._server import ffi, lib  # type: ignore[import-untyped]  # noqa: PLC0415
+    except ImportError as error:
+        print(
+            f"farbus remoting server: the native engine is not built ({error}); "
+            "run make -C native and python native/ffi_build.py",
+            file=sys.stderr,
+        )
+        return 1
+    libcuda = ffi.new("char[]", os.fsencode(options.libcuda))
+    key = ffi.new("uint8_t[]", secret)
+    native = ffi.new("struct server_options *")
+    native.descriptor = options.socket_fd
+    native.libcuda = libcuda
+    native.secret = key
+    why = ffi.new("char[]", 512)
+    result = lib.server_serve(native, why, 512)
+    if result < 0:
+        reason = ffi.string(why).decode(errors="replace")
+        print(f"farbus remoting server: {reason}", file=sys.stderr)
+    sys.stderr.flush()
+    # Threads may still wait inside the driver; nothing here needs unwinding.
+    os._exit(1 if result < 0 else 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

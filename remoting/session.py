@@ -1,0 +1,79 @@
+"""Session files and the hello: what client, supervisor and server agree on.
+
+A session file tells the shim where its GPU is.  It is a text file of mode 0600, one
+``key value...`` per line, with a block per server::
+
+    farbus-session 1
+    server tcp 192.0.2.7 41234
+    secret <64 hexadecimal digits>
+    device GPU-...
+
+The shim of today uses the first server; unknown keys are for newer ones.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SECRET_BYTES = 32
+
+# wire/hello.h
+HELLO_MAGIC = 0x0A0D5355
+PROTOCOL_MAJOR = 1
+PROTOCOL_MINOR = 0
+HELLO = struct.Struct("<IHHIIQQQII32s48s")
+HELLO_REPLY = struct.Struct("<IHHIIQQiiII64s")
+HELLO_OK, HELLO_VERSION, HELLO_SECRET, HELLO_DRIVER, HELLO_BUSY = range(5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """One remoting supervisor: where it listens and the lease's secret."""
+
+    address: str  # a numeric IP address, or the path of a Unix socket
+    port: int | None  # None: a Unix socket
+    secret: bytes = field(repr=False)
+    devices: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.secret) != SECRET_BYTES:
+            raise ValueError(f"secret: expected {SECRET_BYTES} bytes, got {len(self.secret)}")
+
+
+def render_session(servers: Sequence[Server]) -> str:
+    """The text of a session file."""
+    lines = ["farbus-session 1"]
+    for server in servers:
+        if server.port is None:
+            lines.append(f"server unix {server.address}")
+        else:
+            lines.append(f"server tcp {server.address} {server.port}")
+        lines.append(f"secret {server.secret.hex()}")
+        lines += [f"device {device}" for device in server.devices]
+    return "\n".join(lines) + "\n"
+
+
+def write_session(path: Path, servers: Sequence[Server]) -> None:
+    """Write a session file, readable by its owner only, in one step."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(render_session(servers))
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def hello_refusal(status: int, text: str = "") -> bytes:
+    """The reply to a hello that is refused."""
+    encoded = text.encode()[:512]
+    reply = HELLO_REPLY.pack(
+        HELLO_MAGIC, PROTOCOL_MAJOR, PROTOCOL_MINOR, status, 0, 0, 0, 0, 0, 0, len(encoded), b""
+    )
+    return reply + encoded

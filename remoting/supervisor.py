@@ -1,0 +1,332 @@
+"""The remoting supervisor: one per lease.
+
+Listens for the lease's client processes, checks their hello, and starts one server
+process for each, so that two programs never share a context or a sticky error.  The
+servers die with the supervisor, and the supervisor with the lease.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hmac
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Self
+
+import farbus
+from farbus.remoting import session
+from farbus.remoting.server import read_exactly
+
+#: A client sends its hello in the same breath as it connects.
+HELLO_TIMEOUT_S = 5.0
+#: Client processes of one lease at the same time: each is a process with a context.
+PROCESSES_LIMIT = 128
+#: Connections whose hello has not come yet; more are a flood, not a program.
+UNHEARD_LIMIT = 64
+
+Log = Callable[[str], None]
+
+
+def _discard(_: str) -> None:
+    pass
+
+
+class Supervisor:
+    """Accepts clients of one lease and runs a server process for each.
+
+    ``libcuda`` is the path of the driver, ``secret`` the lease's 32 bytes,
+    ``visible_devices`` what the servers get as CUDA_VISIBLE_DEVICES (None: all).
+    ``log`` gets one line per event worth telling an operator.
+    """
+
+    def __init__(
+        self,
+        *,
+        libcuda: str,
+        secret: bytes,
+        address: str = "127.0.0.1",
+        port: int = 0,
+        visible_devices: str | None = None,
+        environment: dict[str, str] | None = None,
+        processes_limit: int = PROCESSES_LIMIT,
+        log: Log = _discard,
+    ) -> None:
+        if len(secret) != session.SECRET_BYTES:
+            raise ValueError(
+                f"secret: expected {session.SECRET_BYTES} bytes, got {len(secret)}"
+            )
+        self._libcuda = libcuda
+        self._secret = secret
+        self._bind = (address, port)
+        self._visible_devices = visible_devices
+        self._environment = environment or {}
+        self._processes_limit = processes_limit
+        self._log = log
+        self._lock = threading.Lock()
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._listener: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+        self._wake_read = self._wake_write = -1
+        self._life_read = self._life_write = -1
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where clients connect; valid after start."""
+        if self._listener is None:
+            raise RuntimeError("the supervisor is not started")
+        host, port = self._listener.getsockname()[:2]
+        return str(host), int(port)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the servers that are running."""
+        with self._lock:
+            return tuple(pid for pid, child in self._processes.items() if child.poll() is None)
+
+    def start(self) -> None:
+        """Listen and accept; raises OSError when the address cannot be bound."""
+        family = socket.AF_INET6 if ":" in self._bind[0] else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(self._bind)
+            listener.listen(UNHEARD_LIMIT)
+            listener.setblocking(False)
+        except OSError:
+            listener.close()
+            raise
+        self._listener = listener
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC)
+        self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
+        self._thread = threading.Thread(
+            target=self._serve, name="farbus-remoting-supervisor", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End all servers and stop listening; may be called twice."""
+        if self._thread is None:
+            return
+        os.write(self._wake_write, b"x")
+        self._thread.join()
+        self._thread = None
+        if self._listener is not None:
+            self._listener.close()
+        with self._lock:
+            children = list(self._processes.values())
+            self._processes.clear()
+        for child in children:
+            child.kill()
+        for child in children:
+            child.wait()
+        for descriptor in (self._wake_read, self._wake_write, self._life_read, self._life_write):
+            os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # The accepting thread.
+
+    def _serve(self) -> None:
+        assert self._listener is not None
+        unheard: dict[socket.socket, float] = {}
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            while True:
+                timeout = 1.0 if unheard or self._processes else None
+                for key, _ in selector.select(timeout):
+                    if key.fileobj == self._wake_read:
+                        for connection in unheard:
+                            connection.close()
+                        return
+                    if key.fileobj is self._listener:
+                        accepted = self._accept(len(unheard))
+                        if accepted is not None:
+                            unheard[accepted] = time.monotonic() + HELLO_TIMEOUT_S
+                            selector.register(accepted, selectors.EVENT_READ)
+                        continue
+                    assert isinstance(key.fileobj, socket.socket)
+                    if self._hear(key.fileobj):
+                        selector.unregister(key.fileobj)
+                        del unheard[key.fileobj]
+                        key.fileobj.close()
+                now = time.monotonic()
+                for connection in [each for each, end in unheard.items() if end <= now]:
+                    selector.unregister(connection)
+                    del unheard[connection]
+                    connection.close()
+                self._reap()
+
+    def _accept(self, unheard: int) -> socket.socket | None:
+        assert self._listener is not None
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return None  # the client has gone again, or descriptors are short
+        if unheard >= UNHEARD_LIMIT:
+            connection.close()
+            return None
+        connection.setblocking(False)
+        # Wake up only when the whole hello is there.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, session.HELLO.size)
+        return connection
+
+    def _hear(self, connection: socket.socket) -> bool:
+        """Look at a connection's hello; True when it is dealt with."""
+        try:
+            data = connection.recv(session.HELLO.size, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        if not data:
+            return True
+        if len(data) < session.HELLO.size:
+            # Less than a hello, and readable: it has ended, or it is no client.
+            return True
+        fields = session.HELLO.unpack(data)
+        magic, major, secret = fields[0], fields[1], fields[10]
+        peer = connection.getpeername()
+        if magic != session.HELLO_MAGIC:
+            self._log(f"refused {peer}: not a farbus client")
+            return True
+        if major != session.PROTOCOL_MAJOR:
+            self._refuse(connection, session.HELLO_VERSION, "")
+            self._log(f"refused {peer}: protocol {major}, this is {session.PROTOCOL_MAJOR}")
+            return True
+        if not hmac.compare_digest(secret, self._secret):
+            self._refuse(connection, session.HELLO_SECRET, "")
+            self._log(f"refused {peer}: wrong secret")
+            return True
+        self._reap()
+        if len(self._processes) >= self._processes_limit:
+            self._refuse(
+                connection,
+                session.HELLO_BUSY,
+                f"this lease already has {self._processes_limit} client processes",
+            )
+            return True
+        try:
+            self._spawn(connection)
+        except OSError as error:
+            self._refuse(connection, session.HELLO_DRIVER, f"start a server: {error}")
+            self._log(f"start a server for {peer}: {error}")
+        return True
+
+    def _refuse(self, connection: socket.socket, status: int, text: str) -> None:
+        # Take the hello out, or closing resets the connection under the reply.
+        with contextlib.suppress(OSError):
+            connection.recv(session.HELLO.size)
+            connection.send(session.hello_refusal(status, text))
+
+    def _spawn(self, connection: socket.socket) -> None:
+        connection.setblocking(True)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        secret_read, secret_write = os.pipe2(os.O_CLOEXEC)
+        try:
+            os.write(secret_write, self._secret)
+            descriptors = (connection.fileno(), secret_read, self._life_read)
+            command = [
+                sys.executable,
+                "-m",
+                "farbus.remoting.server",
+                f"--socket-fd={connection.fileno()}",
+                f"--secret-fd={secret_read}",
+                f"--life-fd={self._life_read}",
+                f"--libcuda={self._libcuda}",
+            ]
+            child = subprocess.Popen(
+                command,
+                pass_fds=descriptors,
+                env=self._child_environment(),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        finally:
+            os.close(secret_read)
+            os.close(secret_write)
+        with self._lock:
+            self._processes[child.pid] = child
+
+    def _child_environment(self) -> dict[str, str]:
+        """This process's environment, without what would put the shim under the server."""
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("LD_PRELOAD", "LD_LIBRARY_PATH", "FARBUS_SESSION", "CUDA_VISIBLE_DEVICES")
+        }
+        if self._visible_devices is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = self._visible_devices
+        # The package is found wherever this process found it.
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [str(Path(farbus.__file__).parents[1]), *filter(None, [environment.get("PYTHONPATH")])]
+        )
+        environment.update(self._environment)
+        return environment
+
+    def _reap(self) -> None:
+        with self._lock:
+            for pid, child in list(self._processes.items()):
+                if child.poll() is not None:
+                    del self._processes[pid]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a supervisor until SIGTERM or until standard input ends.
+
+    The secret comes from a descriptor; one line of JSON on standard output tells
+    where it listens: ``{"address": ..., "port": ...}``.
+    """
+    parser = argparse.ArgumentParser(prog="farbus-remoting-supervisor", description=main.__doc__)
+    parser.add_argument("--libcuda", default="libcuda.so.1", help="the driver the servers open")
+    parser.add_argument("--address", default="127.0.0.1", help="numeric address to listen on")
+    parser.add_argument("--port", type=int, default=0, help="0: any")
+    parser.add_argument("--secret-fd", type=int, required=True, help="descriptor with 32 bytes")
+    parser.add_argument("--visible-devices", help="CUDA_VISIBLE_DEVICES of the servers")
+    options = parser.parse_args(arguments)
+    secret = read_exactly(options.secret_fd, session.SECRET_BYTES)
+    os.close(options.secret_fd)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    supervisor = Supervisor(
+        libcuda=options.libcuda,
+        secret=secret,
+        address=options.address,
+        port=options.port,
+        visible_devices=options.visible_devices,
+        log=lambda line: print(f"farbus remoting: {line}", file=sys.stderr, flush=True),
+    )
+    try:
+        supervisor.start()
+    except OSError as error:
+        print(
+            f"farbus remoting: listen on {options.address} port {options.port}: {error}",
+            file=sys.stderr,
+        )
+        return 1
+    try:
+        address, port = supervisor.address
+        print(json.dumps({"address": address, "port": port}), flush=True)
+        while os.read(0, 4096):
+            pass
+    finally:
+        supervisor.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
