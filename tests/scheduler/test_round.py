@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +16,7 @@ from farbus.model.device import Route
 from farbus.model.node import Resources
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.phases import cluster as columns
-from farbus.scheduler.round import decide, decide_on
+from farbus.scheduler.round import HOLD_ROUNDS, decide, decide_on
 from tests.scheduler.worlds import after, check_decision, gpu, group, job, node, node_of, pending_jobs, snapshots
 
 POLICY = DefaultPolicy()
@@ -165,6 +166,67 @@ def test_waiting_overtakes_priority_in_the_end() -> None:
     one = cluster(node("a", cpus=1))
     decision = run(one, job("old", waited=201), job("new", priority=2))
     assert node_of(decision, "old") == ["a"]
+
+
+def stream(gang: PendingJob, *, rounds: int, small: Callable[[int], PendingJob], world: Snapshot) -> int | None:
+    """Feed one small job a round, each running for two, and ``gang`` after the first; return when it is placed."""
+    queue: dict[str, PendingJob] = {}
+    running: list[tuple[int, PendingJob, Decision]] = []
+    for now in range(rounds):
+        queue[f"s{now}"] = small(now)
+        if now == 1:
+            queue[gang.job.id] = gang
+        running = [entry for entry in running if entry[0] > now]
+        free = world
+        for _, entry, decision in running:
+            free = after(free, [entry], decision)
+        pending = list(queue.values())
+        decision = decide(free, pending, policy=POLICY)
+        check_decision(free, pending, decision)
+        for placement in decision.placements:
+            if placement.job == gang.job.id:
+                return now
+            entry = queue.pop(placement.job)
+            alone = Decision(placements=(placement,), misses=(), report=decision.report)
+            running.append((now + 2, entry, alone))
+        for miss in decision.misses:
+            if miss.feasible_alone:
+                entry = queue[miss.job]
+                queue[miss.job] = PendingJob(job=entry.job, rounds_waited=entry.rounds_waited + 1)
+    return None
+
+
+def test_a_stream_of_small_jobs_does_not_starve_a_gang() -> None:
+    world = cluster(node("a", cpus=1), node("b", cpus=1))
+    placed = stream(
+        job("gang", count=2), rounds=HOLD_ROUNDS + 10, small=lambda now: job(f"s{now}", at=now + 1), world=world
+    )
+    assert placed is not None
+    assert placed >= HOLD_ROUNDS
+
+
+def test_a_stream_of_small_jobs_does_not_starve_a_large_bundle() -> None:
+    world = cluster(node("a", cpus=8), gpu("g0", "a"), gpu("g1", "a"))
+    placed = stream(
+        job("wide", gpus=2), rounds=HOLD_ROUNDS + 10, small=lambda now: job(f"s{now}", gpus=1, at=now + 1), world=world
+    )
+    assert placed is not None
+    assert placed >= HOLD_ROUNDS
+
+
+def test_room_that_is_kept_is_told() -> None:
+    world = cluster(node("a", cpus=4, free_cpus=3))
+    decision = run(world, job("big", cpus=4, waited=HOLD_ROUNDS), job("small"))
+    assert decision.placements == ()
+    told = {miss.job: [part.message for part in miss.misses] for miss in decision.misses}
+    assert told["big"][-1] == f"after {HOLD_ROUNDS} rounds of waiting, room on a is kept for this job"
+    assert told["small"] == ["what is free is kept for big, which waited longer"]
+
+
+def test_room_is_not_kept_from_a_job_of_higher_priority() -> None:
+    world = cluster(node("a", cpus=4, free_cpus=3))
+    decision = run(world, job("big", cpus=4, waited=HOLD_ROUNDS), job("high", priority=1))
+    assert node_of(decision, "high") == ["a"]
 
 
 # Poison.
