@@ -13,7 +13,7 @@ from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy, Rand
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.drmaestro import DRMaestroPolicy, Profile, utility, utility_cost
 from farbus.scheduler.costs.kubecomp import KubeCompPolicy, score
-from farbus.scheduler.costs.policy import AGING_ROUNDS, Policy, to_cost
+from farbus.scheduler.costs.policy import AGING_ROUNDS, MAX_COST, Policy, to_cost
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.round import decide
 from tests.scheduler.worlds import check_decision, gpu, job, node, node_of, pending_jobs, snapshots
@@ -162,7 +162,7 @@ def test_devices_come_from_the_node_with_the_fewest() -> None:
 
 
 def test_costs_are_rounded_half_to_even_and_never_cut() -> None:
-    assert to_cost(np.array([0.0007, 0.0005, 0.0015, 1e30])).tolist() == [1, 0, 2, 10**9]
+    assert to_cost(np.array([0.0007, 0.0005, 0.0015, 1e30])).tolist() == [1, 0, 2, MAX_COST]
     with pytest.raises(AssertionError):
         to_cost(np.array([float("nan")]))
 
