@@ -13,6 +13,8 @@ from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy, Rand
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.drmaestro import DRMaestroPolicy, Profile, utility, utility_cost
 from farbus.scheduler.costs.kubecomp import KubeCompPolicy, score
+from farbus.scheduler.costs.named import POLICIES as POLICY_NAMES
+from farbus.scheduler.costs.named import policy_named
 from farbus.scheduler.costs.policy import AGING_ROUNDS, MAX_COST, Policy, to_cost
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.round import decide
@@ -198,3 +200,10 @@ def test_random_follows_its_seed() -> None:
         tuple(node_of(decide(world, [job("j", count=6)], policy=RandomPolicy(seed=seed)), "j")) for seed in range(6)
     }
     assert len(plans) > 1
+
+
+def test_policies_are_found_by_name() -> None:
+    for name in POLICY_NAMES:
+        assert policy_named(name).name == name
+    with pytest.raises(InvalidInput, match="use one of default, drmaestro"):
+        policy_named("best")
