@@ -12,14 +12,14 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, RoundReport, Snapshot
 from farbus.model.job import DevicePlacement, Miss, TaskPlacement
 from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI
 from farbus.scheduler.costs.policy import Choice, Policy
 from farbus.scheduler.phases import cluster as columns
-from farbus.scheduler.phases.base import Desk, Phase, Work
+from farbus.scheduler.phases.base import Desk, Phase, Source, Work
 from farbus.scheduler.phases.cluster import MAX_UNITS, Cluster
 from farbus.scheduler.phases.compute import ComputePhase
 from farbus.scheduler.phases.gpu import GpuPhase
@@ -34,6 +34,12 @@ MAX_REFILLS = 8
 
 MAX_SINGLES = 16
 """Most jobs tried one by one at the end of a round, because each of their parts has room by itself."""
+
+HOLD_ROUNDS = 30
+"""A job that fits the idle cluster and waited so many rounds has room kept for it, where lower ranks would take it."""
+
+MAX_HOLDS = 4
+"""Most jobs in one round that are tried first, or have room kept for them, because of their wait."""
 
 ROUND = "round"
 """The phase that misses of the job as a whole are told under."""
@@ -77,7 +83,7 @@ def decide_on(
     tally = Tally(certify=certify, prune=prune)
     books = _Round(cluster, policy, phases, tally)
     works = [Work(job, rank, tier) for rank, (job, tier) in enumerate(policy.rank(readable))]
-    waiting = books.run(works)
+    waiting = sorted(books.run(works), key=lambda work: work.rank)
     misses = books.explain(waiting)
     left = set(waiting)
     placements = tuple(books.placement(work) for work in works if work not in left)
@@ -160,6 +166,8 @@ class _Round:
         self.phases = phases
         self.tally = tally
         self.draw = random.Random(policy.seed)  # noqa: S311 - a baseline's dice, no secret
+        self.holding: dict[str, str] = {}
+        """Nodes on which room is kept, by the id of the job for which it is."""
         self.desks: list[Desk] = []
         for phase in reversed(phases):
             self.desks.insert(0, phase.open(cluster, policy, tuple(self.desks)))
@@ -168,6 +176,22 @@ class _Round:
         """Place what can be placed; return what waits."""
         if self.policy.choice != Choice.FLOW:
             return [work for work in works if not self._pass([work])[0]]
+        waiting: list[Work] = []
+        rest = list(works)
+        for _ in range(MAX_HOLDS):
+            long = next((n for n, work in enumerate(rest) if work.pending.rounds_waited >= HOLD_ROUNDS), None)
+            if long is None:
+                break
+            waiting += self._flow(rest[:long])
+            work, rest = rest[long], rest[long + 1 :]
+            if not self._pass([work])[0] and not self._hold(work):
+                waiting.append(work)
+        waiting += self._flow(rest)
+        for desk in self.desks:
+            desk.end_holds(release=True)
+        return waiting
+
+    def _flow(self, works: Sequence[Work]) -> list[Work]:
         waiting = list(works)
         for _ in range(1 + MAX_REFILLS):
             if not waiting:
@@ -177,6 +201,32 @@ class _Round:
             if not served or not gave_back:
                 break
         return self._singles(waiting)
+
+    def _hold(self, work: Work) -> bool:
+        """Keep the room free that ``work`` would have on the idle cluster; place it there once all of it is free.
+
+        Where a job would go on the idle cluster does not change from round to
+        round.  What runs there ends, nothing of lower rank comes in, and so
+        its turn comes: the counter of waiting alone cannot give a large job
+        what a stream of small ones always takes first.
+        """
+        alone = self._alone()
+        ghost = Work(work.pending, 0, 0)
+        if not alone._pass([ghost])[0]:
+            return False
+        plan = [(desk, award) for desk in self.desks for award in ghost.awarded(desk.phase)]
+        # All of it is held, also after the first that is not complete.
+        complete = [desk.hold(award) for desk, award in plan]
+        if all(complete) and not self.holding:
+            for desk, award in plan:
+                desk.end_holds(release=False)
+                # The other desk's aggregators mean nothing here.
+                source = Source(award.source.shape, award.source.site)
+                work.awards.setdefault(desk.phase, []).append(replace(award, source=source))
+            return True
+        nodes = dict.fromkeys(self.cluster.names[award.place] for _, award in plan)
+        self.holding[work.pending.job.id] = ", ".join(nodes)
+        return False
 
     def _pass(self, works: Sequence[Work]) -> tuple[set[Work], bool]:
         """Lead ``works`` through all phases; return those served by all, and whether anything was given back."""
@@ -193,6 +243,10 @@ class _Round:
                         give_back(earlier, work)
             active = [work for work in active if work in served]
         return set(active), gave_back
+
+    def _alone(self) -> _Round:
+        """Return a round on the idle cluster, without what only delays jobs."""
+        return _Round(self.cluster.idle(), self.policy.unconditional(), self.phases, Tally(certify=False))
 
     def _serve(self, desk: Desk, works: Sequence[Work]) -> list[Work]:
         if self.policy.choice == Choice.FLOW:
@@ -228,6 +282,11 @@ class _Round:
             answer = known.get(signature)
             if answer is None:
                 answer = known[signature] = self._explain(work.pending)
+            nodes = self.holding.get(work.pending.job.id)
+            if nodes is not None:
+                waited = work.pending.rounds_waited
+                message = f"after {waited} rounds of waiting, room on {nodes} is kept for this job"
+                answer = ((*answer[0], Miss(phase=ROUND, resource="hold", message=message)), answer[1])
             found.append(JobMiss(job=work.pending.job.id, misses=answer[0], feasible_alone=answer[1]))
         return found
 
@@ -235,13 +294,14 @@ class _Round:
         misses = self._misses(pending)
         if any(miss.permanent for miss in misses):
             return tuple(misses), False
-        alone = _Round(self.cluster.idle(), self.policy.unconditional(), self.phases, Tally(certify=False))
-        served, _ = alone._pass([Work(pending, 0, 0)])
+        served, _ = self._alone()._pass([Work(pending, 0, 0)])
         if not served:
             message = "each part of the job fits the cluster by itself, but not all of them together"
             misses.append(Miss(phase=ROUND, resource="job", message=message, permanent=True))
         elif not misses:
             message = "each part of the job has room now, but not where the others have theirs"
+            if self.holding:
+                message = f"what is free is kept for {', '.join(self.holding)}, which waited longer"
             misses.append(Miss(phase=ROUND, resource="job", message=message))
         return tuple(misses), bool(served)
 

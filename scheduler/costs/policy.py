@@ -25,8 +25,8 @@ Integers = npt.NDArray[np.int64]
 SCALE = 1000
 """Costs are thousandths."""
 
-MAX_COST = 10**9
-"""Dearest arc, in thousandths: keeps every network inside the solver's range of costs."""
+MAX_COST = 10**7
+"""Dearest answer of a policy, in thousandths: keeps every network inside the solver's range of costs."""
 
 FORBIDDEN = -1
 """In an array of costs: no arc."""

@@ -189,6 +189,17 @@ class Desk(abc.ABC):
     def give_back(self, award: Award) -> None:
         """Undo what :meth:`take` reserved for ``award``."""
 
+    @abc.abstractmethod
+    def hold(self, award: Award) -> bool:
+        """Keep what ``award`` names away from others, as far as it is free; return whether all of it is.
+
+        ``award`` comes from the desk of an idle cluster of the same columns.
+        """
+
+    @abc.abstractmethod
+    def end_holds(self, *, release: bool) -> None:
+        """Forget all holds: ``release`` what they kept, or leave it taken."""
+
     def limit(self, source: Source) -> int:
         """Return an upper bound of the units that ``source.pool`` can serve in all; the rest is not even asked."""
         del source

@@ -49,6 +49,8 @@ class Cluster:
     device_node: Integers
     device_start: Integers
     device_free: Flags
+    device_certain: Flags
+    """False for a device that several nodes claim: nobody is given it."""
     memo: dict[Hashable, Flags] = field(default_factory=dict)
     """What was found once about nodes or devices that does not depend on what is free."""
 
@@ -80,7 +82,8 @@ class Cluster:
             devices=self.devices,
             device_node=self.device_node,
             device_start=self.device_start,
-            device_free=np.ones(len(self.devices), bool),
+            device_free=self.device_certain,
+            device_certain=self.device_certain,
             memo=self.memo,
         )
 
@@ -108,6 +111,7 @@ def from_snapshot(snapshot: Snapshot) -> Cluster:
     racks = {name: number for number, name in enumerate(sorted({view.rack for view in views if view}))}
     devices = _devices(snapshot.devices, index)
     claimed = Counter(view.device.id for view in snapshot.devices)
+    certain = np.array([claimed[view.device.id] == 1 for view in devices], bool)
     device_node = np.array([index[view.node] for view in devices], np.int64)
     return Cluster(
         names=names,
@@ -120,7 +124,8 @@ def from_snapshot(snapshot: Snapshot) -> Cluster:
         devices=tuple(view.device for view in devices),
         device_node=device_node,
         device_start=np.searchsorted(device_node, np.arange(len(names) + 1)).astype(np.int64),
-        device_free=np.array([view.free and claimed[view.device.id] == 1 for view in devices], bool),
+        device_free=np.array([view.free for view in devices], bool) & certain,
+        device_certain=certain,
     )
 
 

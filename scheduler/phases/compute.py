@@ -74,6 +74,7 @@ class ComputeDesk(Desk):
     free: Integers = field(init=False)
     phase: str = field(default="compute", init=False)
     first: dict[int, Alternatives] = field(default_factory=dict, init=False)
+    _holds: list[tuple[int, Integers]] = field(default_factory=list, init=False)
     _sources: dict[tuple[TaskShape, str], Source] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -166,12 +167,29 @@ class ComputeDesk(Desk):
             for number, key in shape.keys:
                 self.later[number].pencil(key, award.place, -award.count)
 
+    def hold(self, award: Award) -> bool:
+        """Take as much of the processors and memory as is free."""
+        shape = award.source.shape
+        assert isinstance(shape, TaskShape)
+        demand = award.count * np.array((shape.cpu_milli, shape.memory_bytes), np.int64)
+        kept = np.minimum(self.free[award.place], demand)
+        self.free[award.place] -= kept
+        self._holds.append((award.place, kept))
+        return bool((kept == demand).all())
+
+    def end_holds(self, *, release: bool) -> None:
+        """Free what was held, or leave it taken."""
+        for place, kept in self._holds if release else ():
+            self.free[place] += kept
+        self._holds.clear()
+
     def alternatives(self, award: Award) -> str:
         """Name the next best node."""
         name = self.cluster.names[award.place]
         if award.source.site >= 0:
             return f"{name} because the job names it"
-        assert award.source.pool is not None
+        if award.source.pool is None:
+            return f"{name}, where room was kept for the job because it had waited long"
         text = f"{name} at cost {award.cost / 1000:g}"
         first = self.first.get(award.source.pool)
         if first is None:

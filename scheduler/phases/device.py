@@ -139,6 +139,7 @@ class DeviceDesk(Desk):
     _pencilled: Integers = field(init=False)
     _all: _Stock = field(init=False)
     _stocks: dict[Hashable, _Stock] = field(default_factory=dict, init=False)
+    _holds: list[int] = field(default_factory=list, init=False)
     _sources: dict[tuple[_Bundle, int], Source] = field(default_factory=dict, init=False)
     _pools: list[_Pool] = field(default_factory=list, init=False)
     _numbers: dict[_Pool, int] = field(default_factory=dict, init=False)
@@ -346,6 +347,20 @@ class DeviceDesk(Desk):
         """Free the devices again."""
         self._mark([row for grant in award.grants for row in grant], True)
 
+    def hold(self, award: Award) -> bool:
+        """Take those of the devices that are free."""
+        wanted = [row for grant in award.grants for row in grant]
+        kept = [row for row in wanted if self._free[row]]
+        self._mark(kept, False)
+        self._holds += kept
+        return len(kept) == len(wanted)
+
+    def end_holds(self, *, release: bool) -> None:
+        """Free what was held, or leave it taken."""
+        if release:
+            self._mark(self._holds, True)
+        self._holds.clear()
+
     def _mark(self, rows: Sequence[int], free: bool) -> None:
         self._changes += 1
         step = 1 if free else -1
@@ -376,8 +391,10 @@ class DeviceDesk(Desk):
         local = award.place == award.source.site
         lender = "" if local else f" from {self.cluster.names[award.place]}"
         text = f"{noun} {'local' if local else 'remote'}{lender} at cost {award.cost / 1000:g}"
-        if award.source.pool is None:
+        if Route.REMOTE not in bundle.key.request.routes:
             return f"{text} (the job allows no other route)"
+        if award.source.pool is None:
+            return text
         first = self.first.get(award.source.pool)
         if first is None:
             return text

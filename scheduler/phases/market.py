@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from farbus.scheduler.phases.base import FAR, Alternatives, Arc, Award, Desk, Integers, Offer, Source, Want, Work
-from farbus.scheduler.solver import Network, certify, solve
+from farbus.scheduler.solver import COST_BUDGET, Network, certify, solve
 
 MAX_SOLVES = 12
 """Most solves on one set of wants; two to four are usual.  Beyond it the rest waits for the next round."""
@@ -127,7 +127,18 @@ class _Plan:
             claims.sort(key=_by_rank)
             self.contracted[pool] = _first(claims, desk.limit(self.pools[pool]))
         self.units = sum(want.count for want in wants)
-        self.offers = {pool: _prune(desk.offers(source), self.units, prune) for pool, source in self.pools.items()}
+        self.offers: dict[int, list[_Tier]] = {}
+        self.dearest = max((arc.cost for _, _, arcs in self.preferring for arc in arcs), default=0)
+        # Counted before pruning, so that pruning changes no price.
+        reachable = len({arc.place for _, _, arcs in self.preferring for arc in arcs})
+        for pool, source in self.pools.items():
+            offers = desk.offers(source)
+            for offer in offers:
+                self.dearest = max(self.dearest, int(offer.cost.max(where=offer.capacity > 0, initial=0)))
+                reachable += int(np.count_nonzero(offer.capacity))
+            self.offers[pool] = _prune(offers, self.units, prune)
+        self.reach = min(self.units, reachable)
+        self.most_nodes = len(self.preferring) + len(self.pools) + reachable + 1
         for pool, tiers in self.offers.items():
             if pool not in desk.first:
                 desk.first[pool] = _alternatives(tiers)
@@ -207,7 +218,6 @@ class _Plan:
         costs.append(joined[:, 3])
 
         # Unscheduled arcs: dearer than any placing, in strict order of rank, a whole step per tier of urgency.
-        dearest = max((int(part.max()) for part in costs if len(part)), default=0)
         self.unscheduled = [(node, want) for node, (_, claims, _) in enumerate(self.preferring) for want in claims]
         self.unscheduled += [
             (self.pool_node[pool], want) for pool, claims in self.contracted.items() for want in claims
@@ -216,7 +226,7 @@ class _Plan:
         heads.append(np.full(len(self.unscheduled), self.sink, np.int64))
         counts = np.array([want.count for _, want in self.unscheduled], np.int64)
         capacities.append(counts)
-        costs.append(_prices([want for _, want in self.unscheduled], dearest))
+        costs.append(_prices([want for _, want in self.unscheduled], self.dearest, self.reach, self.most_nodes))
 
         supply = np.zeros(self.sink + 1, np.int64)
         np.add.at(supply, tails[-1], counts)
@@ -351,22 +361,26 @@ def _alternatives(tiers: Sequence[_Tier]) -> Alternatives:
     return Alternatives(place[order], cost[order])
 
 
-def _prices(wants: Sequence[Want], dearest: int) -> Integers:
+def _prices(wants: Sequence[Want], dearest: int, reach: int, nodes: int) -> Integers:
     """Return the price of leaving one unit of each want unscheduled.
 
-    Every price is above ``dearest``, the dearest arc to a place.  A better
-    rank has a strictly higher price; from one tier of urgency to the next it
-    rises by more than any arc costs, so that no saving on arcs puts a job of
-    lower tier into the place of one of higher tier.  (DRMaestro's eq. 8 as
-    printed makes waiting as cheap as placing; this is what its text asks for.)
+    To place one more unit, as many as ``reach`` others may have to move, each
+    to an arc that costs up to ``dearest``: a price beyond that product never
+    leaves a unit waiting that could be placed.  A better rank has a strictly
+    higher price.  From one tier of urgency to the next it rises by the same
+    product again, so that no saving on arcs puts a job of lower tier into the
+    place of one of higher tier.  Where the product is beyond the solver's
+    range of costs it is cut to what is in it.  (DRMaestro's eq. 8 as printed
+    makes waiting as cheap as placing; this is what its text asks for.)
     """
     if not wants:
         return np.zeros(0, np.int64)
     ranks = np.array([want.work.rank for want in wants], np.int64)
     tiers = np.array([want.work.tier for want in wants], np.int64)
-    _, tier = np.unique(tiers, return_inverse=True)
+    distinct_tiers, tier = np.unique(tiers, return_inverse=True)
     distinct, order = np.unique(-ranks, return_inverse=True)
-    gap = max(dearest, len(distinct)) + 1
+    most = COST_BUDGET // (2 * (nodes + 1) * (len(distinct_tiers) + 1))
+    gap = max(dearest, len(distinct), min((dearest + 1) * (reach + 1), most)) + 1
     return gap * (1 + tier.astype(np.int64)) + order.astype(np.int64)
 
 

@@ -13,7 +13,9 @@ from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy, Rand
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.drmaestro import DRMaestroPolicy, Profile, utility, utility_cost
 from farbus.scheduler.costs.kubecomp import KubeCompPolicy, score
-from farbus.scheduler.costs.policy import AGING_ROUNDS, Policy, to_cost
+from farbus.scheduler.costs.named import POLICIES as POLICY_NAMES
+from farbus.scheduler.costs.named import policy_named
+from farbus.scheduler.costs.policy import AGING_ROUNDS, MAX_COST, Policy, to_cost
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.round import decide
 from tests.scheduler.worlds import check_decision, gpu, job, node, node_of, pending_jobs, snapshots
@@ -162,7 +164,7 @@ def test_devices_come_from_the_node_with_the_fewest() -> None:
 
 
 def test_costs_are_rounded_half_to_even_and_never_cut() -> None:
-    assert to_cost(np.array([0.0007, 0.0005, 0.0015, 1e30])).tolist() == [1, 0, 2, 10**9]
+    assert to_cost(np.array([0.0007, 0.0005, 0.0015, 1e30])).tolist() == [1, 0, 2, MAX_COST]
     with pytest.raises(AssertionError):
         to_cost(np.array([float("nan")]))
 
@@ -198,3 +200,10 @@ def test_random_follows_its_seed() -> None:
         tuple(node_of(decide(world, [job("j", count=6)], policy=RandomPolicy(seed=seed)), "j")) for seed in range(6)
     }
     assert len(plans) > 1
+
+
+def test_policies_are_found_by_name() -> None:
+    for name in POLICY_NAMES:
+        assert policy_named(name).name == name
+    with pytest.raises(InvalidInput, match="use one of default, drmaestro"):
+        policy_named("best")

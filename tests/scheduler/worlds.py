@@ -182,6 +182,12 @@ def pending_jobs(draw: st.DrawFn, *, most: int = 8) -> list[PendingJob]:
             for part in range(draw(st.integers(1, 2)))
         ]
         jobs.append(
-            job(f"j{number}", *groups, priority=draw(st.integers(0, 2)), waited=draw(st.integers(0, 3)), at=number)
+            job(
+                f"j{number}",
+                *groups,
+                priority=draw(st.integers(0, 2)),
+                waited=draw(st.sampled_from((0, 0, 1, 2, 40))),
+                at=number,
+            )
         )
     return jobs

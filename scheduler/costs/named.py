@@ -1,0 +1,28 @@
+"""Policies by name, as ``farbus scheduler --policy`` takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from farbus.errors import InvalidInput
+from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy, RandomPolicy
+from farbus.scheduler.costs.default import DefaultPolicy
+from farbus.scheduler.costs.drmaestro import DRMaestroPolicy
+from farbus.scheduler.costs.kubecomp import KubeCompPolicy
+from farbus.scheduler.costs.policy import Policy
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "default": DefaultPolicy,
+    "drmaestro": DRMaestroPolicy,
+    "kubecomp": KubeCompPolicy,
+    "first-fit": FirstFitPolicy,
+    "best-fit": BestFitPolicy,
+    "random": lambda: RandomPolicy(seed=0),
+}
+
+
+def policy_named(name: str) -> Policy:
+    """Return the policy called ``name``, with nothing known yet of profiles and loads; else :class:`InvalidInput`."""
+    if name not in POLICIES:
+        raise InvalidInput(f"policy: there is none called {name!r}", hint=f"use one of {', '.join(POLICIES)}")
+    return POLICIES[name]()
