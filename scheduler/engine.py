@@ -114,6 +114,8 @@ class Engine:
             return future
         for effect in effects:
             if isinstance(effect, events.JobChanged) and effect.ended is not None:
+                status = effect.ended
+                _log.info("job ended", job=effect.job_id, state=status.state.value, reason=status.reason)
                 # At once, not after the commit: the machine has let go of it.
                 self._recent[effect.job_id] = effect.ended
                 while len(self._recent) > RECENT_ENDED:

@@ -47,7 +47,7 @@ from farbus.scheduler.records import (
     TaskRun,
     Verdict,
 )
-from farbus.scheduler.words import describe_exit, describe_placement
+from farbus.scheduler.words import describe_exit, describe_placement, describe_time
 
 MAX_FAILURES = 3
 """Attempts of a job that may fail before it started; then the job has failed."""
@@ -496,7 +496,7 @@ class ClusterMachine(ClusterState):
         self._wake_at(slot.not_before, "slot", key)
         job = self.jobs.get(slot.job)
         if job is not None and told:
-            job.tell(told)
+            self._tell(job, told)
             self._announce(job)
 
     # --- what nodes report by themselves -------------------------------------------------
@@ -516,7 +516,7 @@ class ClusterMachine(ClusterState):
         self._persist.add(job.job.id)
         if run.program is Program.EXITED:
             run.exit_code, run.reason = status.exit_code, status.reason
-            job.tell(f"task {run.task} {describe_exit(run)}")
+            self._tell(job, f"task {run.task} {describe_exit(run)}")
             if status.exit_code != 0:
                 self._undo(job, JobState.FAILED, f"task {run.task} on node {run.node} {describe_exit(run)}")
         self._announce(job)
@@ -532,7 +532,7 @@ class ClusterMachine(ClusterState):
 
     def _job_submitted(self, event: events.JobSubmitted) -> None:
         record = JobRecord(job=event.job)
-        record.tell(f"queued by {event.job.user}")
+        self._tell(record, f"queued by {event.job.user}")
         self.jobs[event.job.id] = record
         self.queue.add(event.job)
         self._persist_job(record, new=True)
@@ -553,6 +553,7 @@ class ClusterMachine(ClusterState):
     def _round_decided(self, event: events.RoundDecided) -> None:
         self._round_running = False
         if event.decision is None:
+            self._round_wanted |= bool(event.error)
             return
         self._round_wanted |= self._round_truncated and bool(event.decision.placements)
         refused = False
@@ -598,7 +599,7 @@ class ClusterMachine(ClusterState):
                 TaskRun(placement=task, group=groups[task.task], requests=requests, leases=tuple(leases))
             )
             self.occupy(task.node, requests)
-            job.tell(describe_placement(task))
+            self._tell(job, describe_placement(task))
         self.generation += 1
         self.queue.remove(job.job)
         job.misses = ()
@@ -691,7 +692,7 @@ class ClusterMachine(ClusterState):
             assert told is not None, f"job {job.job.id} finishes without a verdict"
             if told.state is JobState.QUEUED and state is JobState.CANCELLED:
                 job.progress.verdict = verdict
-                job.tell(f"{state} after all: {reason}")
+                self._tell(job, f"{state} after all: {reason}")
                 self._announce(job)
                 self._persist.add(job.job.id)
             return
@@ -998,11 +999,14 @@ class ClusterMachine(ClusterState):
         self._effects.append(events.JobChanged(job_id=job.job.id))
         self._touch(job.job.id)
 
+    def _tell(self, job: JobRecord, line: str) -> None:
+        job.tell(f"{describe_time(self._wall)} {line}")
+
     def _move_job(self, job: JobRecord, state: JobState, reason: str) -> None:
         JOB_STATES.check(job.job.id, job.state, state, job.progress.story)
         job.state = state
         job.progress.reason = reason
-        job.tell(f"{state}: {reason}" if reason else state.value)
+        self._tell(job, f"{state}: {reason}" if reason else state.value)
         self._persist.add(job.job.id)
         self._announce(job)
 

@@ -15,7 +15,9 @@ import structlog
 from farbus.errors import InvalidInput
 from farbus.model.decision import Decision, JobMiss, PendingJob, Snapshot
 from farbus.model.job import Job, Miss
+from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy
 from farbus.scheduler.costs.default import DefaultPolicy
+from farbus.scheduler.costs.kubecomp import KubeCompPolicy
 from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.round import decide
 
@@ -30,7 +32,9 @@ class Decide(Protocol):
         ...
 
 
-POLICIES: Mapping[str, Callable[[], Policy]] = {"default": DefaultPolicy}
+POLICIES: Mapping[str, Callable[[], Policy]] = {
+    each.name: each for each in (DefaultPolicy, KubeCompPolicy, BestFitPolicy, FirstFitPolicy)
+}
 """Policies by the names that the configuration uses; an empty name means the first."""
 
 

@@ -27,7 +27,7 @@ from farbus.model.node import NodeStatus
 from farbus.model.states import JOB_STATES, JobState
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine
-from farbus.scheduler.ledger import job_id_of
+from farbus.scheduler.ledger import job_id_of, job_number
 from farbus.scheduler.queue import validate_job
 from farbus.scheduler.relay import LogRelay
 from farbus.scheduler.words import explain_job
@@ -117,7 +117,8 @@ class ClusterService(ClusterHandler):
         )
         # A job may have ended between the two looks.
         known = {status.job.id for status in ended}
-        return ended + tuple(status for status in live if status.job.id not in known)
+        found = ended + tuple(status for status in live if status.job.id not in known)
+        return tuple(sorted(found, key=lambda status: job_number(status.job.id)))
 
     async def get_job(self, caller: Identity, job_id: str) -> JobStatus:
         """Return one job."""

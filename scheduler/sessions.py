@@ -102,6 +102,11 @@ class Sessions(SessionHandler):
             return
         await self._serve(joined, incoming, send)
 
+    def close(self) -> None:
+        """End all sessions; the agents dial again."""
+        for port in self._ports.values():
+            port.close("the scheduler is stopping")
+
     async def _refuse(self, caller: Identity, send: Send, reason: str) -> None:
         _log.warning("session refused", node=caller.name, reason=reason)
         await send(session_pb2.SchedulerMessage(refused=session_pb2.Refused(reason=reason)))
@@ -147,6 +152,9 @@ class Sessions(SessionHandler):
                 )
             )
         )
+        if name in self._ports:
+            # What the older session was asked for it will not deliver.
+            self.relay.lose(name)
         self._ports[name] = port
         self._engine.attach(name, session, port)
         _log.info("node joined", node=name, devices=len(joined.node.devices), held=len(joined.held))

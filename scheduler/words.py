@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
 import signal
 
 from farbus.model.job import JobStatus, Miss, TaskPlacement
 from farbus.model.states import JobState
 from farbus.scheduler.records import TaskRun
+
+
+def describe_time(wall: float) -> str:
+    """Write seconds since the epoch as a moment in UTC, to the second."""
+    return f"{datetime.datetime.fromtimestamp(wall, datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def describe_exit(run: TaskRun) -> str:

@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from farbus.model.job import TaskState, TaskStatus
 from farbus.scheduler import events
 from tests.scheduler.scripted import TTL_S, Cluster, first_fit, job, node
 
@@ -118,6 +119,36 @@ class AnyOrder(RuleBasedStateMachine):
                     node=name, session=agent.session, lease_id=lease_id, device_side=True, reason="its server died"
                 )
             )
+
+    @rule(liar=NAMES, ok=st.booleans(), code=st.sampled_from([0, 1]), state=st.sampled_from(list(TaskState)))
+    def lie_about_others(self, liar: str, ok: bool, code: int, state: TaskState) -> None:
+        """A node answers, reports and ends what is another node's: nothing changes."""
+        cluster, machine = self.cluster, self.cluster.machine
+        session = cluster.agents[liar].session
+        if not session:
+            return
+        before = len(cluster.sent), dict(cluster.memory.jobs), dict(cluster.memory.leases)
+        for command_id, key in list(machine._commands.items()):
+            if machine._slots[key].node != liar:
+                cluster.tell(events.OutcomeArrived(node=liar, session=session, command_id=command_id, ok=ok))
+        for record in list(machine.jobs.values()):
+            for run in record.progress.runs:
+                if run.node != liar:
+                    status = TaskStatus(task=run.task, state=state, node=liar, exit_code=code)
+                    cluster.tell(events.TaskReported(node=liar, session=session, job_id=record.job.id, status=status))
+        for lease in list(machine.leases.values()):
+            if liar not in (lease.lease.device_node, lease.lease.client_node):
+                cluster.tell(
+                    events.LeaseEndedByNode(
+                        node=liar, session=session, lease_id=lease.lease.id, device_side=True, reason="a lie"
+                    )
+                )
+                expires_at = lease.expires_at
+                cluster.tell(events.HeartbeatArrived(node=liar, session=session, lease_ids=(lease.lease.id,)))
+                assert lease.expires_at == expires_at
+                cluster.sent.pop()
+                cluster.agents[liar].inbox.pop()
+        assert before == (len(cluster.sent), cluster.memory.jobs, cluster.memory.leases)
 
     @rule(name=NAMES)
     def cut_off(self, name: str) -> None:

@@ -1,0 +1,126 @@
+"""The books: what rounds see, what plans are refused, what people are shown."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from farbus.model.decision import JobPlacement
+from farbus.model.device import Device, DeviceKind, Route
+from farbus.model.job import DevicePlacement, TaskPlacement
+from farbus.model.node import Resources
+from farbus.model.states import DeviceState, NodeState
+from farbus.scheduler import events
+from farbus.scheduler.cluster import NODE_MEMORY_S
+from tests.scheduler.scripted import Cluster, job, node
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Nodes a and b with a GPU each, c without; job j2 wants one GPU and waits."""
+    cluster = Cluster(node("a", 1), node("b", 1), node("c"))
+    cluster.join()
+    cluster.submit(job("j2", gpus=1))
+    return cluster
+
+
+def placed(on: str, *devices: tuple[str, str, Route], task: str = "main.0") -> JobPlacement:
+    places = tuple(DevicePlacement(device=device, node=owner, route=route) for device, owner, route in devices)
+    return JobPlacement(job="j2", tasks=(TaskPlacement(task=task, node=on, devices=places),))
+
+
+GOOD = ("GPU-a-0", "a", Route.REMOTE)
+
+
+def test_a_plan_that_fits_has_no_problem(cluster: Cluster) -> None:
+    assert cluster.machine.placement_problem(cluster.machine.jobs["j2"], placed("c", GOOD)) == ""
+
+
+@pytest.mark.parametrize(
+    ("plan", "problem"),
+    [
+        (JobPlacement(job="j2", tasks=()), "not every task is placed exactly once"),
+        (JobPlacement(job="j2", tasks=placed("c", GOOD).tasks * 2), "not every task is placed exactly once"),
+        (placed("c", GOOD, task="main.1"), "not every task is placed exactly once"),
+        (placed("nowhere", GOOD), "node nowhere can't be used now"),
+        (placed("c"), "task main.0 has 0 devices of 1"),
+        (placed("c", GOOD, ("GPU-b-0", "b", Route.REMOTE)), "task main.0 has 2 devices of 1"),
+        (placed("c", ("GPU-x", "a", Route.REMOTE)), "device GPU-x is not free on node a"),
+        (placed("c", ("GPU-a-0", "b", Route.REMOTE)), "device GPU-a-0 is not free on node b"),
+        (placed("c", ("GPU-a-0", "a", Route.LOCAL)), "device GPU-a-0 can't reach task main.0 by route local"),
+        (placed("a", ("GPU-a-0", "a", Route.REMOTE)), "device GPU-a-0 can't reach task main.0 by route remote"),
+        (placed("c", ("GPU-a-0", "a", Route.RECOMPOSED)), "device GPU-a-0 can't reach task main.0 by route recomposed"),
+    ],
+)
+def test_a_plan_that_breaks_a_rule_is_refused(cluster: Cluster, plan: JobPlacement, problem: str) -> None:
+    assert cluster.machine.placement_problem(cluster.machine.jobs["j2"], plan) == problem
+
+
+def test_a_plan_for_a_device_that_is_leased_is_refused(cluster: Cluster) -> None:
+    cluster.settle()
+    (lease,) = cluster.machine.leases.values()
+    taken = lease.lease.devices[0].device
+    cluster.submit(job("j3", gpus=1))
+    plan = placed("c", (taken, lease.lease.device_node, Route.REMOTE))
+    assert "is not free" in cluster.machine.placement_problem(cluster.machine.jobs["j3"], plan)
+
+
+def test_a_plan_that_overcommits_a_node_is_refused(cluster: Cluster) -> None:
+    cluster.submit(job("j4", count=2, cpu_milli=3000))
+    tasks = tuple(TaskPlacement(task=f"main.{number}", node="c") for number in (0, 1))
+    plan = JobPlacement(job="j4", tasks=tasks)
+    assert cluster.machine.placement_problem(cluster.machine.jobs["j4"], plan) == "node c has no room"
+
+
+def test_a_plan_with_a_device_of_another_kind_is_refused(cluster: Cluster) -> None:
+    drive = Device(id="NVME-1", kind=DeviceKind.NVME, model="drive")
+    announced = msgspec.structs.replace(node("c"), devices=(drive,))
+    cluster.tell(events.InventoryChanged(node=announced, session=cluster.agents["c"].session))
+    plan = placed("a", ("NVME-1", "c", Route.REMOTE))
+    assert cluster.machine.placement_problem(cluster.machine.jobs["j2"], plan) == "device NVME-1 is not a GPU"
+
+
+def test_a_lost_node_is_seen_with_nothing_free(cluster: Cluster) -> None:
+    cluster.lose("a")
+    view = next(view for view in cluster.machine.snapshot(cluster.now).nodes if view.name == "a")
+    assert (view.capacity.cpu_milli, view.free) == (4000, Resources())
+    devices = {view.device.id: view.free for view in cluster.machine.snapshot(cluster.now).devices}
+    assert devices == {"GPU-a-0": False, "GPU-b-0": True}
+
+
+def test_a_node_that_stays_away_is_forgotten_by_rounds(cluster: Cluster) -> None:
+    cluster.lose("a")
+    later = cluster.now + NODE_MEMORY_S
+    assert [view.name for view in cluster.machine.snapshot(later).nodes] == ["b", "c"]
+    assert [view.device.id for view in cluster.machine.snapshot(later).devices] == ["GPU-b-0"]
+
+
+def test_people_see_what_is_lost_leased_and_free(cluster: Cluster) -> None:
+    cluster.settle()
+    cluster.lose("b")
+    states = {status.device.id: status.state for status in cluster.machine.device_statuses()}
+    assert states == {"GPU-a-0": DeviceState.LEASED, "GPU-b-0": DeviceState.LOST}
+    nodes = {status.node.name: status.state for status in cluster.machine.node_statuses(cluster.now)}
+    assert nodes == {"a": NodeState.READY, "b": NodeState.LOST, "c": NodeState.READY}
+
+
+def test_listings_carry_no_secret(cluster: Cluster) -> None:
+    cluster.settle()
+    assert [status.lease.secret for status in cluster.machine.lease_statuses(cluster.now)] == [""]
+
+
+def test_a_device_that_a_node_no_longer_reports_is_not_given_away(cluster: Cluster) -> None:
+    bare = msgspec.structs.replace(node("a", 1), devices=())
+    cluster.tell(events.InventoryChanged(node=bare, session=cluster.agents["a"].session))
+    assert [view.device.id for view in cluster.machine.snapshot(cluster.now).devices] == ["GPU-b-0"]
+    cluster.settle()
+    (lease,) = cluster.machine.leases.values()
+    assert lease.lease.device_node == "b"
+
+
+def test_a_device_moves_with_its_node_gone(cluster: Cluster) -> None:
+    cluster.lose("b")
+    moved = msgspec.structs.replace(node("c"), devices=node("b", 1).devices)
+    cluster.tell(events.InventoryChanged(node=moved, session=cluster.agents["c"].session))
+    assert cluster.machine.devices["GPU-b-0"].node == "c"
+    assert cluster.machine.is_free(cluster.machine.devices["GPU-b-0"])
