@@ -21,7 +21,7 @@ from farbus.agent.local import Identifier, LocalCluster
 from farbus.agent.logs import LogStore
 from farbus.agent.machine import NodeMachine
 from farbus.agent.reconcile import Observed, compensation_of, reconcile
-from farbus.agent.remoting_host import RemotingHost, software_gpu_directory, software_gpu_environment
+from farbus.agent.remoting_host import RemotingHost, SupervisorProgram, software_gpu_directory, software_gpu_environment
 from farbus.agent.service import AgentService
 from farbus.agent.session import SessionRunner
 from farbus.agent.telemetry import Collector
@@ -75,6 +75,7 @@ class Doors(msgspec.Struct, frozen=True, kw_only=True):
     sysfs: Sysfs
     notifier: Notifier
     gpu_sources: tuple[GpuSource, ...]
+    remoting: SupervisorProgram = SupervisorProgram()
 
 
 def real_doors(config: AgentConfig) -> Doors:
@@ -149,10 +150,11 @@ async def serve(config: AgentConfig, *, doors: Doors | None = None, stop: asynci
     config.check()
     check_credentials(config)
     state = Path(config.state)
-    # Others may pass through to their session files, and no further.
-    make_directory(state, mode=0o711)
+    # Where tasks run as others, those may pass through to their session files, and no further.
+    passage = 0o700 if config.run_as_self else 0o711
+    make_directory(state, mode=passage)
     make_directory(config.logs_directory, mode=0o700)
-    make_directory(config.sessions_directory, mode=0o711)
+    make_directory(config.sessions_directory, mode=passage)
     lock = FileLock(state / "lock", what=f"state directory {state}")
     try:
         doors = doors or real_doors(config)
@@ -243,6 +245,7 @@ class Agent:
             devices=lambda: self._devices,
             group=group,
             died=service.post,
+            supervisor=doors.remoting,
         )
         runner = TaskRunner(
             processes=doors.processes,
@@ -271,7 +274,7 @@ class Agent:
         server = await serve_local(
             cluster=local,
             socket=config.socket,
-            identify=Identifier(node=config.name, users=doors.users, operators=config.operators),
+            identify=Identifier(node=config.name, users=doors.users, operators=self._operators()),
         )
         try:
             group.create_task(service.run(executor, session.report), name="events")
@@ -302,6 +305,11 @@ class Agent:
         except TimeoutError:
             _log.error("not everything ended in time; the guards end it", seconds=STOP_GRACE_S + STOP_MARGIN_S)
         await session.flush()
+
+    def _operators(self) -> tuple[str, ...]:
+        # An agent that runs everything as its own user belongs to a cluster of that user's own.
+        own = (self._doors.users.myself().name,) if self._config.run_as_self else ()
+        return (*self._config.operators, *own)
 
     # Before anything else: what an earlier agent left.
 

@@ -60,6 +60,41 @@ def software_gpu_directory(config: AgentConfig) -> Path:
     return Path(config.softgpu_library) if config.softgpu_library else source_root() / "native/build/softgpu"
 
 
+class SupervisorProgram:
+    """How the remoting package's programs are called: the only place that knows."""
+
+    def command(self, *, lease: Lease, address: str, secret_descriptor: int, library: str) -> tuple[str, ...]:
+        """Return the command that serves ``lease`` on a free port of ``address``."""
+        command = [sys.executable, "-m", "farbus.remoting.supervisor", "--lease", lease.id]
+        command += ["--listen", f"{address}:0", "--secret-fd", str(secret_descriptor)]
+        if library:
+            command += ["--libcuda", library]
+        return tuple(command)
+
+    def port_in(self, line: bytes) -> int:
+        """Return the port that a supervisor's first line tells; 0 for any other line."""
+        word, _, rest = line.decode(errors="replace").strip().partition(" ")
+        port = rest.rpartition(":")[2]
+        return int(port) if word == "listening" and port.isdigit() else 0
+
+    def session_file(self, leases: tuple[PreparedLease, ...]) -> bytes:
+        """Return the content of a program's session file."""
+        servers = [
+            {"endpoint": prepared.endpoint, "lease": prepared.lease.id, "secret": prepared.lease.secret}
+            for prepared in leases
+        ]
+        return msgspec.json.encode({"version": 1, "servers": servers})
+
+    def client_environment(self, session: Path) -> dict[str, str]:
+        """Return the environment that puts the shim into a program."""
+        directory = source_root() / "native/build/client"
+        return {
+            "FARBUS_SESSION": str(session),
+            "LD_LIBRARY_PATH": str(directory),
+            "LD_PRELOAD": str(directory / "libcuda.so.1"),
+        }
+
+
 @dataclass
 class _Served:
     lease: Lease
@@ -80,7 +115,7 @@ class RemotingHost:
         devices: Callable[[], Mapping[str, Device]],
         group: asyncio.TaskGroup,
         died: Callable[[SupervisorDied], None],
-        supervisor: SupervisorProgram | None = None,
+        supervisor: SupervisorProgram,
     ) -> None:
         self._config = config
         self._processes = processes
@@ -88,7 +123,7 @@ class RemotingHost:
         self._devices = devices
         self._group = group
         self._died = died
-        self._supervisor = supervisor or SupervisorProgram()
+        self._supervisor = supervisor
         self._served: dict[str, _Served] = {}
 
     # Device side.
@@ -276,38 +311,3 @@ class RemotingHost:
 async def _kill(child: Child) -> None:
     child.kill()
     await child.wait()
-
-
-class SupervisorProgram:
-    """How the remoting package's programs are called: the only place that knows."""
-
-    def command(self, *, lease: Lease, address: str, secret_descriptor: int, library: str) -> tuple[str, ...]:
-        """Return the command that serves ``lease`` on a free port of ``address``."""
-        command = [sys.executable, "-m", "farbus.remoting.supervisor", "--lease", lease.id]
-        command += ["--listen", f"{address}:0", "--secret-fd", str(secret_descriptor)]
-        if library:
-            command += ["--libcuda", library]
-        return tuple(command)
-
-    def port_in(self, line: bytes) -> int:
-        """Return the port that a supervisor's first line tells; 0 for any other line."""
-        word, _, rest = line.decode(errors="replace").strip().partition(" ")
-        port = rest.rpartition(":")[2]
-        return int(port) if word == "listening" and port.isdigit() else 0
-
-    def session_file(self, leases: tuple[PreparedLease, ...]) -> bytes:
-        """Return the content of a program's session file."""
-        servers = [
-            {"endpoint": prepared.endpoint, "lease": prepared.lease.id, "secret": prepared.lease.secret}
-            for prepared in leases
-        ]
-        return msgspec.json.encode({"version": 1, "servers": servers})
-
-    def client_environment(self, session: Path) -> dict[str, str]:
-        """Return the environment that puts the shim into a program."""
-        directory = source_root() / "native/build/client"
-        return {
-            "FARBUS_SESSION": str(session),
-            "LD_LIBRARY_PATH": str(directory),
-            "LD_PRELOAD": str(directory / "libcuda.so.1"),
-        }

@@ -44,6 +44,7 @@ class AgentService:
         self._report: Callable[[Report], None] = _nobody_listens
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._changed = asyncio.Event()
+        self._handling = False
         self._executor: Executor | None = None
 
     def post(self, event: Event) -> None:
@@ -62,8 +63,10 @@ class AgentService:
             await self._handle(await self._events.get())
 
     async def _handle(self, event: Event) -> None:
+        self._handling = True
         for action in self.machine.handle(event):
             await self._do(action)
+        self._handling = False
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -112,8 +115,8 @@ class AgentService:
                     wait.cancel()
 
     async def until(self, condition: Callable[[NodeMachine], bool]) -> None:
-        """Return once ``condition`` holds of the machine, looked at after each event."""
-        while not condition(self.machine):
+        """Return once ``condition`` holds of the machine, looked at after each event with all its actions begun."""
+        while self._handling or not condition(self.machine):
             await self._changed.wait()
 
 

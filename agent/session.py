@@ -240,9 +240,9 @@ class SessionRunner:
             self._current.put(session_pb2.NodeMessage(inventory_changed=changed))
 
     async def flush(self) -> None:
-        """Return once what was reported has been sent, or after :data:`FLUSH_TIMEOUT_S`."""
+        """Return once the scheduler has read what was reported, or after :data:`FLUSH_TIMEOUT_S`."""
         if self._current is not None:
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError, FarbusError):
                 async with asyncio.timeout(FLUSH_TIMEOUT_S):
                     await self._current.sent()
 
@@ -332,6 +332,7 @@ class _Session:
         self._outbox: asyncio.Queue[session_pb2.NodeMessage] = asyncio.Queue(OUTBOX_LENGTH)
         self._overflow = asyncio.Event()
         self._sent_at: deque[float] = deque()
+        self._answered = asyncio.Event()
         self._log_streams: dict[str, asyncio.Task[None]] = {}
 
     def put(self, message: session_pb2.NodeMessage) -> None:
@@ -360,8 +361,15 @@ class _Session:
             self._outbox.task_done()
 
     async def sent(self) -> None:
-        """Return once the outbox is empty and its last message has been sent."""
+        """Return once the scheduler has read all that was put.
+
+        To end a stream drops what is still under way, so the sign is the
+        answer to a heartbeat sent after everything else.
+        """
         await self._outbox.join()
+        await self._send_heartbeat()
+        while self._sent_at:
+            await self._answered.wait()
 
     async def _watch_overflow(self) -> None:
         await self._overflow.wait()
@@ -371,21 +379,26 @@ class _Session:
         while True:
             if len(self._sent_at) >= MISSED_HEARTBEATS:
                 raise TimedOut(f"the scheduler has not answered {MISSED_HEARTBEATS} heartbeats")
-            beat = session_pb2.Heartbeat(
-                lease_ids=sorted({held.lease.id for held in self._machine.held()}),
-                telemetry=to_message(self._telemetry(), session_pb2.Telemetry),
-            )
-            # Counted from before it was sent: the device side never believes in a lease
-            # for longer than the scheduler does.
-            self._sent_at.append(self._clock.monotonic())
-            await self._stream.send(session_pb2.NodeMessage(heartbeat=beat))
+            await self._send_heartbeat()
             await self._clock.sleep(self._heartbeat_s)
+
+    async def _send_heartbeat(self) -> None:
+        beat = session_pb2.Heartbeat(
+            lease_ids=sorted({held.lease.id for held in self._machine.held()}),
+            telemetry=to_message(self._telemetry(), session_pb2.Telemetry),
+        )
+        # Counted from before it was sent: the device side never believes in a lease
+        # for longer than the scheduler does.
+        self._sent_at.append(self._clock.monotonic())
+        await self._stream.send(session_pb2.NodeMessage(heartbeat=beat))
 
     def _receive(self, message: session_pb2.SchedulerMessage, group: asyncio.TaskGroup) -> None:
         match message.WhichOneof("message"):
             case "heartbeat_reply":
                 if self._sent_at:
                     now = self._sent_at.popleft()
+                    self._answered.set()
+                    self._answered = asyncio.Event()
                     self._post(LeasesRenewed(lease_ids=tuple(message.heartbeat_reply.renewed), now=now))
                 if message.heartbeat_reply.void:
                     self._post(LeasesVoided(lease_ids=tuple(message.heartbeat_reply.void)))

@@ -11,17 +11,23 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import msgspec
+
 from farbus.agent.config import AgentConfig
-from farbus.agent.daemon import serve
+from farbus.agent.daemon import Doors, real_doors, serve
+from farbus.agent.events import PreparedLease
+from farbus.agent.inventory import GpuSource
+from farbus.agent.remoting_host import SupervisorProgram
 from farbus.api.authority import Authority, write_credentials
 from farbus.api.identity import Identity, Role
 from farbus.api.server import ClusterHandler, RunningServer, SendToNode, SessionHandler, serve_scheduler
 from farbus.api.v1 import session_pb2
 from farbus.errors import Unavailable
+from farbus.linux.nvml import FakeNvml, Gpu, GpuList
 from farbus.model.cluster import ClusterInfo, HoldEvent, LogChunk
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.job import Job, JobStatus, Requests
-from farbus.model.lease import LeaseStatus
+from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.states import JobState
 
@@ -145,6 +151,20 @@ class ScriptedSessions(SessionHandler):
         err = b"".join(part.chunk.data for part in parts() if part.chunk.stream == 2)
         return out, err, next(part.error for part in parts() if part.end)
 
+    async def log_has(self, job: str, part: bytes) -> bytes:
+        """Follow a task's log until its output has ``part``; return the output so far."""
+        number = f"r{next(self._commands)}"
+        request = session_pb2.LogRequest(request_id=number, job_id=job, task="main.0", follow=True)
+        await self.tell(session_pb2.SchedulerMessage(log_request=request))
+
+        def output() -> bytes:
+            data = [one.log_data for one in self.said if one.HasField("log_data") and one.log_data.request_id == number]
+            return b"".join(piece.chunk.data for piece in data)
+
+        await self.until(lambda: part in output())
+        await self.tell(session_pb2.SchedulerMessage(log_cancel=session_pb2.LogCancel(request_id=number)))
+        return output()
+
     def ended_leases(self) -> list[session_pb2.LeaseEnded]:
         """Return the leases that agents have ended by themselves."""
         return [one.lease_ended for one in self.said if one.HasField("lease_ended")]
@@ -234,6 +254,55 @@ class ScriptedScheduler:
             self._server = None
 
 
+class SmallSupervisor(SupervisorProgram):
+    """A supervisor that listens, lets nobody in, and shows what it was given."""
+
+    PROGRAM = """
+import os, socket, sys
+secret = os.read(int(sys.argv[1]), 100).decode().strip()
+listener = socket.create_server((sys.argv[2], 0))
+print("sees", os.environ["CUDA_VISIBLE_DEVICES"], len(secret), flush=True)
+print("listening", f"{sys.argv[2]}:{listener.getsockname()[1]}", flush=True)
+listener.accept()
+"""
+
+    def command(self, *, lease: Lease, address: str, secret_descriptor: int, library: str) -> tuple[str, ...]:
+        return (sys.executable, "-c", self.PROGRAM, str(secret_descriptor), address)
+
+    def client_environment(self, session: Path) -> dict[str, str]:
+        return {"FARBUS_SESSION": str(session)}
+
+    def session_file(self, leases: tuple[PreparedLease, ...]) -> bytes:
+        return b"".join(f"{one.endpoint} {one.lease.secret}\n".encode() for one in leases)
+
+
+GPU = "GPU-8f2d6c1e-0000-4000-8000-000000000001"
+
+
+def doors_with_gpu(config: AgentConfig) -> Doors:
+    """Return this machine's doors, but for one GPU that NVML is made to report, and small supervisors."""
+    gpus = GpuList(gpus=(Gpu(uuid=GPU, name="Test GPU", memory_bytes=2**30),))
+    return msgspec.structs.replace(
+        real_doors(config), gpu_sources=(GpuSource(FakeNvml(gpus), False),), remoting=SmallSupervisor()
+    )
+
+
+def lease(number: str = "l1", *, route: Route = Route.REMOTE, job: str = "j1", client_node: str = "n1") -> Lease:
+    """Return a lease of the GPU for a task of this test's user."""
+    return Lease(
+        id=number,
+        job=job,
+        task="main.0",
+        user=MYSELF,
+        client_node=client_node,
+        device_node="n1",
+        route=route,
+        devices=(LeasedDevice(device=GPU, epoch=1),),
+        term=1,
+        secret="5e" * 32,
+    )
+
+
 class AgentInProcess:
     """An agent in the test's own event loop."""
 
@@ -241,10 +310,10 @@ class AgentInProcess:
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, config: AgentConfig) -> None:
+    def start(self, config: AgentConfig, doors: Doors | None = None) -> None:
         """Start it."""
         self._stop = asyncio.Event()
-        self._task = asyncio.create_task(serve(config, stop=self._stop), name="agent")
+        self._task = asyncio.create_task(serve(config, doors=doors, stop=self._stop), name="agent")
 
     async def stop(self) -> None:
         """Stop it as SIGTERM does, and raise what it raised."""

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+import psutil
 import pytest
 
 from farbus.agent.config import AgentConfig
-from farbus.api.v1 import session_pb2
-from tests.agent.harness import MYSELF, AgentInProcess, ScriptedScheduler
+from farbus.agent.daemon import serve
+from farbus.api.authority import Authority, write_credentials
+from farbus.api.conversion import to_message
+from farbus.api.identity import Role
+from farbus.api.v1 import session_pb2, types_pb2
+from farbus.errors import Conflict, ExitCode, NotPermitted, Unavailable
+from farbus.model.device import Route
+from farbus.model.lease import Lease
+from tests.agent.harness import (
+    GPU,
+    MYSELF,
+    AgentInProcess,
+    AgentProcess,
+    ScriptedScheduler,
+    doors_with_gpu,
+    lease,
+)
 
 
 def start_task(job: str, *command: str, **more: object) -> session_pb2.StartTask:
@@ -67,3 +89,304 @@ async def test_a_program_that_cannot_run_ends_its_task_as_a_shell_would(
     exited = await scheduler.sessions.exited("j1")
     assert exited.status.exit_code == code
     assert says in exited.status.reason
+
+
+def prepare_devices(one: Lease) -> session_pb2.PrepareDevices:
+    """Return a command that prepares the device side of a lease."""
+    return session_pb2.PrepareDevices(lease=to_message(one, types_pb2.Lease))
+
+
+def prepare_client(one: Lease, endpoint: str) -> session_pb2.PrepareClient:
+    """Return a command that prepares the client side of a lease."""
+    prepared = session_pb2.PreparedLease(lease=to_message(one, types_pb2.Lease), endpoint=endpoint)
+    return session_pb2.PrepareClient(job_id=one.job, task=one.task, user=one.user, leases=[prepared])
+
+
+def unprepare_client(job: str) -> session_pb2.UnprepareClient:
+    """Return a command that gives a task's client side up."""
+    return session_pb2.UnprepareClient(job_id=job, task="main.0")
+
+
+def can_connect(endpoint: str) -> bool:
+    """Say whether somebody listens."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=5):
+            return True
+    except ConnectionRefusedError:
+        return False
+
+
+def mode_of(file: Path) -> int | None:
+    """Return a file's permissions; None for one that is not there."""
+    return file.stat().st_mode & 0o777 if file.exists() else None
+
+
+async def test_a_leased_task_finds_its_session_and_leaves_nothing_behind(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(config, doors_with_gpu(config))
+    sessions = scheduler.sessions
+    await sessions.connected()
+    devices = await sessions.command(prepare_devices=prepare_devices(lease()))
+    assert devices.ok, devices.error
+    client = await sessions.command(prepare_client=prepare_client(lease(), devices.endpoint))
+    file = Path(client.environment["FARBUS_SESSION"])
+    assert mode_of(file) == 0o600
+    await sessions.command(start_task=start_task("j1", "sh", "-c", 'cat "$FARBUS_SESSION"'))
+    await sessions.exited("j1")
+    assert (await sessions.log("j1"))[0].decode() == f"{devices.endpoint} {lease().secret}\n"
+    assert (await sessions.command(unprepare_client=unprepare_client("j1"))).ok
+    assert mode_of(file) is None
+    released = await sessions.command(unprepare_devices=session_pb2.UnprepareDevices(lease_id="l1"))
+    assert released.ok
+    assert not can_connect(devices.endpoint)
+
+
+async def test_a_command_that_comes_again_gets_the_same_outcome(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(config, doors_with_gpu(config))
+    await scheduler.sessions.connected()
+    first = await scheduler.sessions.command(prepare_devices=prepare_devices(lease()))
+    second = await scheduler.sessions.command(prepare_devices=prepare_devices(lease()))
+    assert (first.ok, first.endpoint) == (second.ok, second.endpoint)
+
+
+async def test_an_unknown_device_is_refused_by_name(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(config)
+    await scheduler.sessions.connected()
+    outcome = await scheduler.sessions.command(prepare_devices=prepare_devices(lease()))
+    assert not outcome.ok
+    assert outcome.error == f"device {GPU}: not on node n1"
+
+
+async def test_a_lease_that_is_not_renewed_is_fenced(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    scheduler.sessions.lease_ttl_s = 0.5
+    scheduler.sessions.renew = False
+    agent.start(config, doors_with_gpu(config))
+    await scheduler.sessions.connected()
+    devices = await scheduler.sessions.command(prepare_devices=prepare_devices(lease(client_node="n2")))
+    await scheduler.sessions.until(lambda: bool(scheduler.sessions.ended_leases()))
+    ended = scheduler.sessions.ended_leases()[0]
+    assert (ended.lease_id, ended.device_side) == ("l1", True)
+    assert "not renewed it for 0.5 s" in ended.reason
+    assert not can_connect(devices.endpoint)
+
+
+async def test_a_lease_is_fenced_while_the_scheduler_is_away(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    scheduler.sessions.lease_ttl_s = 1.0
+    agent.start(config, doors_with_gpu(config))
+    await scheduler.sessions.connected()
+    devices = await scheduler.sessions.command(prepare_devices=prepare_devices(lease(client_node="n2")))
+    supervisors = [child for child in psutil.Process().children(recursive=True) if "listening" in str(child.cmdline())]
+    await scheduler.stop()
+    gone, alive = await asyncio.to_thread(psutil.wait_procs, supervisors, 20)
+    assert gone
+    assert not alive
+    assert not can_connect(devices.endpoint)
+
+
+async def test_a_renewed_lease_outlives_its_time(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    scheduler.sessions.lease_ttl_s = 0.6
+    agent.start(config, doors_with_gpu(config))
+    sessions = scheduler.sessions
+    await sessions.connected()
+    devices = await sessions.command(prepare_devices=prepare_devices(lease(client_node="n2")))
+    beats = sum(said.HasField("heartbeat") for said in sessions.said)
+    await sessions.until(lambda: sum(said.HasField("heartbeat") for said in sessions.said) >= beats + 6)
+    assert not sessions.ended_leases()
+    assert can_connect(devices.endpoint)
+
+
+async def test_a_void_lease_is_given_up(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(config, doors_with_gpu(config))
+    await scheduler.sessions.connected()
+    await scheduler.sessions.command(prepare_devices=prepare_devices(lease(client_node="n2")))
+    scheduler.sessions.void.add("l1")
+    await scheduler.sessions.until(lambda: bool(scheduler.sessions.ended_leases()))
+    assert "ledger does not know" in scheduler.sessions.ended_leases()[0].reason
+
+
+async def test_a_supervisor_that_dies_ends_its_lease(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(config, doors_with_gpu(config))
+    await scheduler.sessions.connected()
+    await scheduler.sessions.command(prepare_devices=prepare_devices(lease(client_node="n2")))
+    for child in psutil.Process().children(recursive=True):
+        if "listening" in str(child.cmdline()):
+            child.kill()
+    await scheduler.sessions.until(lambda: bool(scheduler.sessions.ended_leases()))
+    assert "ended (signal 9)" in scheduler.sessions.ended_leases()[0].reason
+
+
+async def test_releasing_a_local_lease_ends_the_task_that_uses_it(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(config, doors_with_gpu(config))
+    sessions = scheduler.sessions
+    await sessions.connected()
+    local = lease(route=Route.LOCAL)
+    devices = await sessions.command(prepare_devices=prepare_devices(local))
+    assert (devices.ok, devices.endpoint) == (True, "")
+    client = await sessions.command(prepare_client=prepare_client(local, ""))
+    assert client.environment["CUDA_VISIBLE_DEVICES"] == GPU
+    await sessions.command(start_task=start_task("j1", "sleep", "1000"))
+    assert (await sessions.command(unprepare_devices=session_pb2.UnprepareDevices(lease_id="l1"))).ok
+    assert (await sessions.exited("j1")).status.exit_code == -9
+
+
+async def test_a_stopped_task_gets_its_grace(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(config)
+    sessions = scheduler.sessions
+    await sessions.connected()
+    await sessions.command(start_task=start_task("j1", "sh", "-c", "trap 'exit 7' TERM; echo ready; sleep 1000 & wait"))
+    assert await sessions.log_has("j1", b"ready")
+    stopped = await sessions.command(stop_task=session_pb2.StopTask(job_id="j1", task="main.0", grace_s=20))
+    assert stopped.ok
+    assert (await sessions.exited("j1")).status.exit_code == 7
+
+
+async def test_a_task_that_has_used_its_time_is_stopped(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(config)
+    await scheduler.sessions.connected()
+    await scheduler.sessions.command(start_task=start_task("j1", "sleep", "1000", time_limit_s=0.2))
+    exited = await scheduler.sessions.exited("j1")
+    assert exited.status.exit_code == -15
+    assert exited.status.reason == "it has run for its time limit of 0.2 s"
+
+
+async def test_a_followed_log_goes_on_to_the_end(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler, tmp_path: Path
+) -> None:
+    agent.start(config)
+    await scheduler.sessions.connected()
+    fifo = tmp_path / "go"
+    os.mkfifo(fifo)
+    await scheduler.sessions.command(start_task=start_task("j1", "sh", "-c", f"echo one; read line < {fifo}; echo two"))
+    following = asyncio.create_task(scheduler.sessions.log("j1", follow=True))
+    await asyncio.to_thread(fifo.write_text, "\n")
+    assert await following == (b"one\ntwo\n", b"", "")
+
+
+async def test_a_log_that_is_not_there_is_said_to_be_missing(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(config)
+    await scheduler.sessions.connected()
+    assert (await scheduler.sessions.log("j1"))[2] == "task j1/main.0: no output is kept on this node"
+
+
+async def test_a_cut_session_is_opened_again_and_tells_what_is_held(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(config, doors_with_gpu(config))
+    sessions = scheduler.sessions
+    await sessions.connected()
+    devices = await sessions.command(prepare_devices=prepare_devices(lease(client_node="n2")))
+    await sessions.command(start_task=start_task("j2", "sleep", "1000"))
+    await sessions.running("j2")
+    sessions.cut()
+    await sessions.connected(hellos=2)
+    hello = sessions.hellos[1]
+    assert [(held.lease_id, held.device_side, held.endpoint) for held in hello.held] == [("l1", True, devices.endpoint)]
+    assert [(task.job_id, task.status.state) for task in hello.tasks] == [("j2", "running")]
+
+
+async def test_an_agent_that_stops_ends_and_reports_its_tasks(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(config)
+    await scheduler.sessions.connected()
+    await scheduler.sessions.command(start_task=start_task("j1", "sleep", "1000"))
+    await scheduler.sessions.running("j1")
+    await agent.stop()
+    exited = await scheduler.sessions.exited("j1")
+    assert (exited.status.exit_code, exited.status.reason) == (-15, "the agent was stopped")
+
+
+async def test_a_killed_agent_takes_its_tasks_with_it_and_says_so_later(
+    config: AgentConfig, scheduler: ScriptedScheduler, tmp_path: Path
+) -> None:
+    sessions = scheduler.sessions
+    first = await AgentProcess.start(config, tmp_path)
+    try:
+        await sessions.connected()
+        # A process in a session of its own: the program's death alone would not reach it.
+        script = "setsid sleep 1000 & echo $! $$; wait"
+        await sessions.command(start_task=start_task("j1", "sh", "-c", script))
+        pids = [int(word) for word in (await sessions.log_has("j1", b"\n")).split()]
+        processes = [psutil.Process(pid) for pid in pids]
+    finally:
+        await first.kill()
+    gone, alive = await asyncio.to_thread(psutil.wait_procs, processes, 20)
+    assert not alive
+    assert len(gone) == 2
+    second = await AgentProcess.start(config, tmp_path)
+    try:
+        await sessions.connected(hellos=2)
+    finally:
+        await second.kill()
+    (task,) = sessions.hellos[1].tasks
+    assert (task.job_id, task.status.state, task.status.exit_code) == ("j1", "exited", -9)
+    assert "the agent ended while it ran" in task.status.reason
+
+
+async def test_two_agents_never_share_a_state_directory(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler, tmp_path: Path
+) -> None:
+    agent.start(config)
+    await scheduler.sessions.connected()
+    second = await AgentProcess.start(config, tmp_path)
+    output = await second.output()
+    assert second.process.returncode == ExitCode.CONFLICT
+    assert output.strip().splitlines()[-1].startswith(f"farbus agent: state directory {config.state} is in use by")
+    assert "Traceback" not in output
+
+
+async def test_a_socket_of_a_live_agent_is_not_taken(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler, tmp_path: Path
+) -> None:
+    agent.start(config)
+    await scheduler.sessions.connected()
+    other = msgspec.structs.replace(config, state=str(tmp_path / "other"))
+    with pytest.raises(Conflict, match="another agent serves this socket"):
+        await serve(other, stop=asyncio.Event())
+
+
+async def test_a_stale_socket_is_replaced(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(config.socket)
+    agent.start(config)
+    await scheduler.sessions.connected()
+
+
+async def test_a_certificate_of_another_node_is_refused_at_once(
+    config: AgentConfig, authority: Authority, tmp_path: Path
+) -> None:
+    credentials = write_credentials(tmp_path / "wrong", "n2", authority.issue("n2", Role.NODE))
+    with pytest.raises(NotPermitted, match="it is of node n2, not of node n1"):
+        await serve(msgspec.structs.replace(config, credentials=credentials))
+
+
+async def test_a_state_directory_that_cannot_be_made_is_named(config: AgentConfig, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Unavailable, match="file/state: Not a directory"):
+        await serve(msgspec.structs.replace(config, state=str(tmp_path / "file" / "state")))
