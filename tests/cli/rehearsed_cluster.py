@@ -63,9 +63,7 @@ def ended(submitted: Job, code: int) -> JobStatus:
 def running(submitted: Job) -> JobStatus:
     """The job while it runs."""
     task = TaskStatus(task="main.0", state=TaskState.RUNNING, node="gamma")
-    return JobStatus(
-        job=submitted, state=JobState.RUNNING, placements=(PLACEMENT,), tasks=(task,), started_at=1e9 + 1
-    )
+    return JobStatus(job=submitted, state=JobState.RUNNING, placements=(PLACEMENT,), tasks=(task,), started_at=1e9 + 1)
 
 
 class RehearsedCluster(ClusterHandler):
@@ -96,9 +94,7 @@ class RehearsedCluster(ClusterHandler):
             return "", JobStatus(job=job, state=JobState.QUEUED, placements=(PLACEMENT,))
         environment = dict(sorted(job.environment.items()))
         print(f"submitted {job.name} cwd={job.cwd} env={environment} node={job.groups[0].node}", flush=True)
-        submitted = Job(
-            id="j-9", name=job.name, user=caller.name, groups=job.groups, cwd=job.cwd, submitted_at=1e9
-        )
+        submitted = Job(id="j-9", name=job.name, user=caller.name, groups=job.groups, cwd=job.cwd, submitted_at=1e9)
         self.jobs["j-9"] = JobStatus(job=submitted, state=JobState.QUEUED, misses=(MISS,))
         return "j-9", None
 

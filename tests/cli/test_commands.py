@@ -139,9 +139,7 @@ def test_a_job_that_can_never_fit_ends_with_4(ask) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("command", "code"), [(("exits", "0"), 0), (("exits", "3"), 3), (("killed",), 137)], ids=str
-)
+@pytest.mark.parametrize(("command", "code"), [(("exits", "0"), 0), (("exits", "3"), 3), (("killed",), 137)], ids=str)
 def test_wait_ends_with_the_programs_code(ask, command: tuple[str, ...], code: int) -> None:
     assert ask("submit", "--wait", "-q", "--", *command).returncode == code
 

@@ -92,7 +92,11 @@ CASES = {
         2,
         "--nodes: a:1,a:2: a name stands twice; give each node a name of its own",
     ),
-    "too many GPUs on a node": (("up", "--nodes", "a:17"), 2, "--nodes: a:17: '17' is not a number of GPUs; use 0 to 16"),
+    "too many GPUs on a node": (
+        ("up", "--nodes", "a:17"),
+        2,
+        "--nodes: a:17: '17' is not a number of GPUs; use 0 to 16",
+    ),
     "agent without a scheduler": (
         ("agent",),
         2,
@@ -103,7 +107,11 @@ CASES = {
         3,
         "none.toml: no such configuration file; give the path of a TOML or JSON file",
     ),
-    "label without a value": (("agent", "--label", "rack"), 2, "--label rack: not KEY=VALUE; for example --label rack=r12"),
+    "label without a value": (
+        ("agent", "--label", "rack"),
+        2,
+        "--label rack: not KEY=VALUE; for example --label rack=r12",
+    ),
     "role that is not one": (
         ("ca", "issue", "ada", "--role", "king", "--out", "d"),
         2,

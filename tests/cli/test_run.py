@@ -132,9 +132,7 @@ def test_lost_devices_are_told(cluster: Cluster, tmp_path: Path) -> None:
         assert process.stderr is not None
         while "lost" not in (line := process.stderr.readline()):
             assert line
-        assert line == (
-            "farbus: the devices were lost: node alpha went away; the program's next use of them fails\n"
-        )
+        assert line == ("farbus: the devices were lost: node alpha went away; the program's next use of them fails\n")
         process.communicate(timeout=30)
         assert process.returncode == 0
 
