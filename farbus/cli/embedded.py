@@ -347,7 +347,7 @@ class EmbeddedCluster:
     def _failure(self) -> FarbusError:
         for daemon in self._daemons:
             if daemon.service is not None and not daemon.service.running:
-                words = daemon.last_words().removeprefix("farbus: ")
+                words = re.sub(r"^farbus( \w+)?: ", "", daemon.last_words())
                 return FarbusError(f"{daemon.name} does not start: {words}").with_exit_code(daemon.service.exit_code)
         return FarbusError(f"a daemon does not start; its log is in {self.state / 'logs'}")
 
