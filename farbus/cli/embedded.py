@@ -30,7 +30,7 @@ from farbus.api.identity import Role, valid_name
 from farbus.cli.daemons import PARENT_VARIABLE
 from farbus.cli.runtime import RunningCluster, RunningNode
 from farbus.errors import FarbusError, InvalidInput, TimedOut
-from farbus.linux.children import Service, processes_with, start_service
+from farbus.linux.children import Service, processes_naming, start_service
 from farbus.model.node import NodeStatus
 from farbus.model.quantity import format_bytes
 from farbus.model.states import NodeState
@@ -46,6 +46,9 @@ READY_WITHIN_S = 60.0
 LOOK_EVERY_S = 0.1
 STOP_WITHIN_S = 10.0
 """How long a daemon may take to end its tasks and give back its devices before it is killed."""
+
+LEASE_TTL_S = 5.0
+"""Shorter than in a cluster with a network in it: who kills a process to see what happens need not wait long."""
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 10.0
@@ -217,10 +220,10 @@ class EmbeddedCluster:
             self._ready = True
             return nodes
         except TimeoutError as error:
-            late = [name for name, text in self._not_ready.items() if text]
+            late = [f"node {name}: {text}" for name, text in self._not_ready.items() if text]
             raise TimedOut(
-                f"not ready after {READY_WITHIN_S:g} s: {', '.join(late) or 'the scheduler'}",
-                hint=f"their logs are in {self.state / 'logs'}",
+                f"not ready after {READY_WITHIN_S:g} s: {'; '.join(late) or 'the scheduler'}",
+                hint="keep the logs with --state DIR and look into them",
             ) from error
 
     def _tell_later(self, message: str) -> None:
@@ -260,7 +263,12 @@ class EmbeddedCluster:
     def _scheduler(self, authority: Authority) -> Daemon:
         home = self.state / "scheduler"
         credentials = write_credentials(home / "credentials", "scheduler", authority.issue("scheduler", Role.SCHEDULER))
-        settings = {"listen": self.server, "state": str(home), "credentials": credentials}
+        settings = {
+            "listen": self.server,
+            "state": str(home),
+            "credentials": credentials,
+            "lease_ttl_s": LEASE_TTL_S,
+        }
         return self._daemon("scheduler", "scheduler", home, settings)
 
     def _agent(self, authority: Authority, node: NodePlan) -> Daemon:
@@ -339,7 +347,7 @@ class EmbeddedCluster:
     def _failure(self) -> FarbusError:
         for daemon in self._daemons:
             if daemon.service is not None and not daemon.service.running:
-                words = daemon.last_words().removeprefix("farbus: ")
+                words = re.sub(r"^farbus( \w+)?: ", "", daemon.last_words())
                 return FarbusError(f"{daemon.name} does not start: {words}").with_exit_code(daemon.service.exit_code)
         return FarbusError(f"a daemon does not start; its log is in {self.state / 'logs'}")
 
@@ -360,7 +368,7 @@ def remove_leftovers(*, directory: Path, state: Path | None, devices: tuple[str,
     that are still there are killed first.
     """
     found = []
-    for pid in processes_with(MARK, str(state or directory / "state")):
+    for pid in processes_naming(f"{MARK}={state or directory / 'state'}"):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             found.append(f"process {pid}")

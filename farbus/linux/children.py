@@ -10,7 +10,7 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -144,16 +144,37 @@ def run_tool(
     return Finished(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
 
-def run_visibly(
-    arguments: Sequence[str], *, environment: Mapping[str, str] | None = None, cwd: str | Path | None = None
-) -> int:
-    """Run a program with this process's own terminal or pipes; return its exit code, negative for a signal."""
+def run_showing(
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+    show: Callable[[str], None],
+) -> Finished:
+    """Run a tool, pass each line of its output (standard error too) to ``show`` as it comes, and return all of it."""
+    lines = []
     try:
-        return subprocess.run(
-            list(arguments), env=None if environment is None else dict(environment), cwd=cwd, check=False
-        ).returncode
+        with subprocess.Popen(
+            list(arguments),
+            env=None if environment is None else dict(environment),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process:
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    lines.append(line)
+                    show(line.rstrip("\n"))
+            except BaseException:
+                process.terminate()
+                raise
     except OSError as error:
         raise Unavailable(f"{arguments[0]}: {error.strerror}") from error
+    return Finished(process.returncode, "".join(lines), "")
 
 
 def process_exists(pid: int) -> bool:
@@ -165,17 +186,22 @@ def process_exists(pid: int) -> bool:
         return False
 
 
-def processes_with(variable: str, value: str) -> list[int]:
-    """Return the ids of this user's processes whose environment at exec had ``variable=value``."""
-    wanted = f"{variable}={value}".encode()
+def processes_naming(text: str) -> list[int]:
+    """Return the ids of processes whose command line or first environment holds ``text``; this process is left out.
+
+    Those of other users are seen by their command line alone.
+    """
+    wanted = text.encode()
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():
             continue
-        try:
-            environment = Path(f"/proc/{entry}/environ").read_bytes()
-        except OSError:
-            continue
-        if wanted in environment.split(b"\0") and process_exists(int(entry)):
-            found.append(int(entry))
+        for name in ("cmdline", "environ"):
+            try:
+                named = wanted in Path(f"/proc/{entry}/{name}").read_bytes()
+            except OSError:
+                continue
+            if named and process_exists(int(entry)):
+                found.append(int(entry))
+                break
     return sorted(found)

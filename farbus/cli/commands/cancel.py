@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 app = command_app()
 
 
-@app.command(epilog=examples("farbus cancel j-12", "farbus cancel j-12 j-13"))
+@app.command(epilog=examples("farbus cancel j12", "farbus cancel j12 j13"))
 def cancel(
     job_ids: Annotated[
         list[str], typer.Argument(metavar="JOB...", help="The jobs to end.", autocompletion=complete_job)

@@ -32,7 +32,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...]
 
 
-@app.command(epilog=examples("farbus explain j-12", "farbus explain j-12 -o json"))
+@app.command(epilog=examples("farbus explain j12", "farbus explain j12 -o json"))
 def explain(
     job_id: Annotated[str, typer.Argument(metavar="JOB", help="The job.", autocompletion=complete_job)],
     output: OutputOption = Output.TABLE,

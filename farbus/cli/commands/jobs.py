@@ -32,7 +32,7 @@ app = command_app()
     epilog=examples(
         "farbus jobs                  jobs that wait or run",
         "farbus jobs --all            also those that have ended",
-        "farbus jobs j-12             one job: where it is, its tasks, its story",
+        "farbus jobs j12             one job: where it is, its tasks, its story",
         "farbus jobs --all -o json    every field, for programs",
     )
 )

@@ -21,9 +21,9 @@ app = command_app()
 
 @app.command(
     epilog=examples(
-        "farbus logs j-12                   what it printed so far",
-        "farbus logs -f j-12                and what it prints until it ends",
-        "farbus logs j-12 --task worker.3   one task of several",
+        "farbus logs j12                   what it printed so far",
+        "farbus logs -f j12                and what it prints until it ends",
+        "farbus logs j12 --task worker.3   one task of several",
     )
 )
 def logs(

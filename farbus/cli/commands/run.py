@@ -141,7 +141,7 @@ def describe_devices(status: JobStatus) -> str:
         for placement in status.placements
         for device in placement.devices
     ]
-    return "; ".join(words) or "no device"
+    return "; ".join(words)
 
 
 async def _run(target: Target, child: ForegroundProgram, listener: SignalListener, wish: Wish) -> int:
@@ -176,7 +176,8 @@ async def _hold_and_run(target: Target, child: ForegroundProgram, wish: Wish) ->
         stream = client.hold(name=wish.name, requests=wish.requests, routes=wish.routes, wait_limit_s=wish.wait_limit_s)
         async with closing(stream) as events:
             ready = await _wait_for_devices(events, quiet=wish.quiet)
-            say(describe_devices(ready.status), quiet=wish.quiet)
+            if devices := describe_devices(ready.status):
+                say(devices, quiet=wish.quiet)
             child.start(merge_environment(os.environ, ready.environment))
             watch = asyncio.create_task(_tell_of_loss(events), name="devices")
             try:

@@ -43,10 +43,21 @@ def scheduler(
             show_default=False,
         ),
     ] = "",
+    metrics: Annotated[
+        str,
+        typer.Option(
+            "--metrics",
+            metavar="ADDRESS:PORT",
+            help="Serve Prometheus here, without authentication.",
+            show_default=False,
+        ),
+    ] = "",
+    policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="Placement policy.", show_default=False)] = "",
     credentials: CredentialsOption = "",
 ) -> int:
     """Serve the cluster's scheduler, until it is stopped."""
-    settings = read_settings(config, {"listen": listen, "state": state}, credentials=credentials)
+    options = {"listen": listen, "state": state, "metrics": metrics, "policy": policy}
+    settings = read_settings(config, options, credentials=credentials)
     settings.setdefault("listen", f"0.0.0.0:{DEFAULT_PORT}")
     settings.setdefault("state", "/var/lib/farbus/scheduler")
     return serve_daemon("scheduler", "SchedulerConfig", settings, source=config or "farbus scheduler")

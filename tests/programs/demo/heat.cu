@@ -7,7 +7,8 @@
  * that every machine, and every compiler's idea of fused multiplication,
  * gives the same numbers.
  *
- * Usage: heat [STEPS]
+ * Usage: heat [STEPS [PAUSE]]
+ * PAUSE is how many milliseconds to rest after each picture, for people who watch.
  * Exit code: 0 when both agree, 1 when they differ, 2 for a CUDA error.
  */
 #include <cstdio>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include <cuda_runtime.h>
+#include <unistd.h>
 
 namespace {
 
@@ -95,14 +97,15 @@ std::vector<int> on_processor(std::vector<int> plate, int steps)
 int main(int argc, char **argv)
 {
 	const int steps = argc > 1 ? std::atoi(argv[1]) : 1000;
+	const int pause = argc > 2 ? std::atoi(argv[2]) : 0;
 	const dim3 block(32, 8), grid((WIDTH + 31) / 32, (HEIGHT + 7) / 8);
 	const std::vector<int> start = new_plate();
 	std::vector<int> plate(CELLS);
 	cudaDeviceProp properties;
 	int *from, *to, device, different = 0;
 
-	if (steps < 1 || steps > 1000000) {
-		std::fprintf(stderr, "heat: STEPS must be from 1 to 1000000\n");
+	if (steps < 1 || steps > 1000000 || pause < 0 || pause > 10000) {
+		std::fprintf(stderr, "heat: STEPS must be from 1 to 1000000, PAUSE from 0 to 10000\n");
 		return 2;
 	}
 	check(cudaGetDevice(&device), "cudaGetDevice");
@@ -121,6 +124,7 @@ int main(int argc, char **argv)
 		check(cudaMemcpy(plate.data(), from, CELLS * sizeof *from, cudaMemcpyDeviceToHost),
 		      "cudaMemcpy from the device");
 		draw(plate, done);
+		usleep(static_cast<useconds_t>(pause) * 1000);
 	}
 	check(cudaFree(from), "cudaFree");
 	check(cudaFree(to), "cudaFree");

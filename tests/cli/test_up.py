@@ -1,0 +1,223 @@
+"""``farbus up``: ready, found by other commands, restarted, stopped, and nothing left behind.
+
+Nodes have no GPU here, so that nothing native is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from farbus.cli.runtime import RunningCluster
+from farbus.errors import Conflict
+from farbus.model.value import from_json
+from tests.cli.conftest import Farbus, clean_environment
+
+NODES = "--nodes=left:0,right:0"
+
+
+class Up:
+    """A ``farbus up`` as a process."""
+
+    def __init__(self, process: subprocess.Popen[str], runtime: Path) -> None:
+        self.process = process
+        self.runtime = runtime
+
+    @property
+    def cluster(self) -> RunningCluster:
+        """What it tells other commands."""
+        return from_json((self.runtime / "farbus" / "up.json").read_bytes(), RunningCluster)
+
+    def child(self, name: str) -> psutil.Process:
+        """The daemon that serves ``name``: scheduler, or a node."""
+        for child in psutil.Process(self.process.pid).children():
+            command = child.cmdline()
+            if command[-1].endswith(f"{name}/config.json"):
+                return child
+        raise AssertionError(f"no child {name}")
+
+    def line(self, beginning: str) -> str:
+        """Wait for a line of its output that begins so."""
+        for stream in (self.process.stdout,):
+            assert stream is not None
+            for line in stream:
+                if line.startswith(beginning):
+                    return line.strip()
+        raise AssertionError(f"it ended without saying {beginning}")
+
+
+def start(runtime: Path, *arguments: str) -> Up:
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "farbus.cli", "up", NODES, *arguments],
+        env=clean_environment(runtime), cwd=runtime, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    up = Up(process, runtime)
+    up.line("cluster ready")
+    up.line("Stop it")
+    return up
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    """A cluster of two nodes."""
+    running = start(tmp_path)
+    yield running
+    running.process.kill()
+    running.process.wait()
+    assert running.process.stdout is not None
+    running.process.stdout.close()
+
+
+def left_in(runtime: Path) -> list[str]:
+    return sorted(str(path.relative_to(runtime)) for path in runtime.rglob("*"))
+
+
+def test_other_commands_find_it_and_it_stops_without_a_trace(up: Up, farbus: Farbus, tmp_path: Path) -> None:
+    nodes = json.loads(farbus("nodes", "-o", "json").stdout)
+    assert [(node["node"]["name"], node["state"]) for node in nodes] == [("left", "ready"), ("right", "ready")]
+    children = psutil.Process(up.process.pid).children(recursive=True)
+    up.process.send_signal(signal.SIGINT)
+    assert up.process.wait(timeout=30) == 0
+    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+    assert left_in(tmp_path) == []
+    assert farbus("nodes").returncode == 6
+
+
+def test_a_second_one_is_refused(up: Up, farbus: Farbus) -> None:
+    for arguments in (("up", NODES), ("up", NODES, "--detach")):
+        done = farbus(*arguments)
+        assert done.returncode == Conflict.exit_code
+        assert (
+            done.stderr
+            == f"farbus: a farbus up of yours runs already (pid {up.process.pid}); stop it with farbus down\n"
+        )
+    assert farbus("nodes").returncode == 0
+
+
+def test_down_stops_it(up: Up, farbus: Farbus, tmp_path: Path) -> None:
+    done = farbus("down")
+    assert (done.returncode, done.stdout) == (0, "stopped\n")
+    assert up.process.wait(timeout=30) == 0
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("victim", ["scheduler", "left"])
+def test_a_daemon_that_is_killed_is_started_again(up: Up, farbus: Farbus, victim: str) -> None:
+    up.child(victim).send_signal(signal.SIGKILL)
+    name = victim if victim == "scheduler" else f"node {victim}"
+    assert up.line(f"farbus: {name}").startswith(f"farbus: {name} was ended by signal 9")
+    # A job ends only when the scheduler and this node are there again and agree.
+    done = farbus("submit", "--wait", "-q", "--node", "left", "--", "true")
+    for _ in range(100):
+        if done.returncode == 0:
+            break
+        done = farbus("submit", "--wait", "-q", "--node", "left", "--", "true")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_when_it_is_killed_its_daemons_end_and_the_next_one_starts(up: Up, farbus: Farbus, tmp_path: Path) -> None:
+    children = psutil.Process(up.process.pid).children(recursive=True)
+    up.process.kill()
+    up.process.wait()
+    assert psutil.wait_procs(children, timeout=30)[1] == []
+    assert farbus("nodes").returncode == 6
+    again = start(tmp_path)
+    assert farbus("nodes").returncode == 0
+    assert farbus("down").returncode == 0
+    assert again.process.wait(timeout=30) == 0
+    assert again.process.stdout is not None
+    again.process.stdout.close()
+    assert left_in(tmp_path) == []
+
+
+def test_detached_it_returns_when_it_is_ready(farbus: Farbus, tmp_path: Path) -> None:
+    done = farbus("up", NODES, "--detach")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("cluster ready")
+    assert farbus("nodes").returncode == 0
+    assert farbus("down").returncode == 0
+    assert left_in(tmp_path) == []
+
+
+def test_a_chosen_state_is_kept_and_used_again(farbus: Farbus, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert farbus("up", NODES, "--detach", "--state", "kept").returncode == 0
+        assert farbus("submit", "--wait", "-q", "--", "true").returncode == 0
+        jobs = json.loads(farbus("jobs", "--all", "-o", "json").stdout)
+        assert farbus("down").returncode == 0
+    assert len(jobs) == 2
+    assert sorted(os.listdir(tmp_path)) == ["kept"]
+
+
+@pytest.fixture(scope="module")
+def shared_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """A cluster of two nodes for tests that leave it as it is."""
+    running = start(tmp_path_factory.mktemp("up"))
+    yield running
+    running.process.terminate()
+    running.process.wait()
+    assert running.process.stdout is not None
+    running.process.stdout.close()
+
+
+@pytest.fixture
+def ask(farbus: Farbus, shared_up: Up) -> Farbus:
+    """Run a command that finds the shared cluster."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return farbus(*arguments, environment={"XDG_RUNTIME_DIR": str(shared_up.runtime)})
+
+    return run
+
+
+def test_a_program_runs_as_on_a_chosen_node(ask: Farbus) -> None:
+    done = ask("run", "-q", "--gpus", "0", "--node", "right", "--", "sh", "-c", "exit 5")
+    assert (done.returncode, done.stderr) == (5, "")
+    done = ask("run", "--node", "middle", "--", "true")
+    assert (done.returncode, done.stderr) == (125, "farbus: this farbus up has no node middle; it has left, right\n")
+
+
+def test_a_program_that_is_not_there_fails_its_job(ask: Farbus) -> None:
+    done = ask("submit", "--wait", "-q", "--", "./none")
+    assert done.returncode == 127
+
+
+def test_what_the_cluster_can_never_have_is_refused(ask: Farbus) -> None:
+    done = ask("submit", "--gpus", "1", "--", "true")
+    assert done.returncode == 4
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_port_in_use_is_named(shared_up: Up, farbus: Farbus) -> None:
+    server = shared_up.cluster.server
+    farbus("ca", "init", "--authority", "ca")
+    farbus("ca", "issue", "scheduler", "--role", "scheduler", "--out", "credentials", "--authority", "ca")
+    done = farbus("scheduler", "--listen", server, "--state", "state", "--credentials", "credentials")
+    assert done.returncode == Conflict.exit_code
+    assert f"can't listen on {server}: the address is in use" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_certificate_of_another_authority_reaches_nothing(shared_up: Up, farbus: Farbus) -> None:
+    server = shared_up.cluster.server
+    farbus("ca", "init", "--authority", "ca")
+    farbus("ca", "issue", "eve", "--role", "operator", "--out", "eve", "--authority", "ca")
+    done = farbus("nodes", "--server", server, "--credentials", "eve")
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"farbus: scheduler at {server}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_certificate_of_its_own_reaches_the_scheduler(shared_up: Up, farbus: Farbus) -> None:
+    cluster = shared_up.cluster
+    done = farbus("nodes", "--server", cluster.server, "--credentials", cluster.credentials)
+    assert (done.returncode, done.stderr) == (0, "")
