@@ -145,7 +145,7 @@ __host__ __device__ static Gradient gradient_of(const float *image, int x, int y
 		x > 0 ? pixel[-1] - *pixel : 0.0f, x < size - 1 ? pixel[1] - *pixel : 0.0f};
 }
 
-/// Equation (33) with (31) and (35) of the paper: q0 is the speckle scale, squared.
+/// The diffusion coefficient of the paper, kept within 0 to 1; q0 is the speckle scale, squared.
 __host__ __device__ static float coefficient_of(const Gradient &d, float pixel, float q0)
 {
 	const float squares = (d.north * d.north + d.south * d.south + d.west * d.west + d.east * d.east) / (pixel * pixel);

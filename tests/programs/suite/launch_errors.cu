@@ -1,0 +1,105 @@
+// Errors that the launch itself reports: impossible geometry, too much shared memory, too many
+// threads for the kernel's bounds.  None of them is sticky: the next right launch works.
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#define FAIL(...) (std::printf("FAIL launch_errors " __VA_ARGS__), std::puts(""), std::exit(1))
+
+#define CUDA(call)                                                                 \
+	do {                                                                       \
+		if (const cudaError_t error = (call))                              \
+			FAIL("%s: %s", #call, cudaGetErrorString(error));          \
+	} while (0)
+
+template <typename T> static T *device_array(size_t count)
+{
+	T *array = nullptr;
+	CUDA(cudaMalloc(&array, count * sizeof(T)));
+	return array;
+}
+
+template <typename T> static T *to_device(const std::vector<T> &values)
+{
+	T *array = device_array<T>(values.size());
+	CUDA(cudaMemcpy(array, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+	return array;
+}
+
+template <typename T> static std::vector<T> to_host(const T *array, size_t count)
+{
+	std::vector<T> values(count);
+	CUDA(cudaMemcpy(values.data(), array, count * sizeof(T), cudaMemcpyDeviceToHost));
+	return values;
+}
+
+__global__ void count(int *counter)
+{
+	if (threadIdx.x == 0 && threadIdx.y == 0)
+		atomicAdd(counter, 1);
+}
+
+__global__ void __launch_bounds__(64) count_bounded(int *counter)
+{
+	if (threadIdx.x == 0)
+		atomicAdd(counter, 1);
+}
+
+typedef void (*Kernel)(int *);
+
+int main()
+{
+	int *counter = to_device(std::vector<int>(1, 0));
+	const struct {
+		const char *what;
+		Kernel kernel;
+		dim3 blocks, threads;
+		size_t shared;
+		cudaError_t error;
+	} launches[] = {
+		{"1025 threads", count, dim3(1), dim3(1025), 0, cudaErrorInvalidConfiguration},
+		{"no threads", count, dim3(1), dim3(0), 0, cudaErrorInvalidConfiguration},
+		{"no blocks", count, dim3(0), dim3(32), 0, cudaErrorInvalidConfiguration},
+		{"65 threads in z", count, dim3(1), dim3(1, 1, 65), 0, cudaErrorInvalidConfiguration},
+		{"32 x 33 threads", count, dim3(1), dim3(32, 33), 0, cudaErrorInvalidConfiguration},
+		{"65536 blocks in y", count, dim3(1, 65536), dim3(1), 0, cudaErrorInvalidConfiguration},
+		{"a MiB of shared memory", count, dim3(1), dim3(32), 1 << 20, cudaErrorInvalidValue},
+	};
+	int expected = 0;
+	for (const auto &launch : launches) {
+		launch.kernel<<<launch.blocks, launch.threads, launch.shared>>>(counter);
+		if (cudaPeekAtLastError() != launch.error)
+			FAIL("%s: %s instead of %s", launch.what, cudaGetErrorName(cudaPeekAtLastError()),
+			     cudaGetErrorName(launch.error));
+		if (cudaGetLastError() != launch.error || cudaGetLastError() != cudaSuccess)
+			FAIL("%s: cudaGetLastError does not return and clear the error", launch.what);
+		launch.kernel<<<dim3(3), dim3(64)>>>(counter);
+		CUDA(cudaGetLastError());
+		CUDA(cudaDeviceSynchronize());
+		expected += 3;
+		if (to_host(counter, 1)[0] != expected)
+			FAIL("after %s: %d blocks ran instead of %d", launch.what, to_host(counter, 1)[0], expected);
+	}
+
+	// More threads than __launch_bounds__ promises: which error is not documented, that it fails is.
+	count_bounded<<<1, 128>>>(counter);
+	if (cudaGetLastError() == cudaSuccess)
+		FAIL("more threads than the launch bounds are accepted");
+	count_bounded<<<3, 64>>>(counter);
+	CUDA(cudaGetLastError());
+	if (to_host(counter, 1)[0] != expected + 3)
+		FAIL("after too many threads: %d blocks ran instead of %d", to_host(counter, 1)[0], expected + 3);
+
+	// Errors of other calls, not sticky either.
+	void *memory = nullptr;
+	if (cudaMalloc(&memory, ~size_t(0) / 2) != cudaErrorMemoryAllocation)
+		FAIL("the device gave 8 EiB");
+	if (cudaGetLastError() != cudaErrorMemoryAllocation)
+		FAIL("the failed allocation left no error");
+	if (cudaSetDevice(1000) != cudaErrorInvalidDevice)
+		FAIL("there is a device 1000");
+	cudaGetLastError();
+	CUDA(cudaFree(counter));
+	CUDA(cudaFree(nullptr));
+	std::printf("ok launch_errors: %zu bad launches refused\n", sizeof launches / sizeof *launches + 1);
+}
