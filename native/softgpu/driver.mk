@@ -1,8 +1,9 @@
 # driver.mk - the software GPU's libcuda.so.1 and libnvidia-ml.so.1.
 #
 # Included by native/Makefile after engine.mk, which names the engine's objects
-# in ENGINE_OBJS; CUDART_OBJS are those of native/cudart, when they are there.
-# Used alone from native/ (make -f softgpu/driver.mk) it includes engine.mk.
+# in ENGINE_OBJS; adds itself to `all`.  Used alone from native/ (make -f
+# softgpu/driver.mk) it includes engine.mk.  What CUDA's runtime needs comes from
+# native/cudart; CUDART_HANDSHAKE=0 leaves its handshake out there.
 
 ifndef ENGINE_OBJS
 .DEFAULT_GOAL := softgpu-driver
@@ -21,7 +22,13 @@ SOFTGPU_NVML_SOURCES := $(sort $(wildcard softgpu/nvml_*.c))
 SOFTGPU_NVML_OBJECTS := $(SOFTGPU_NVML_SOURCES:softgpu/%.c=$(SOFTGPU_BUILD)/%.o) \
 	$(SOFTGPU_BUILD)/driver_board.o
 
+SOFTGPU_CUDART_SOURCES := $(filter-out $(if $(filter 0,$(CUDART_HANDSHAKE)),cudart/handshake.c), \
+	$(wildcard cudart/*.c))
+SOFTGPU_CUDART_OBJECTS := $(SOFTGPU_CUDART_SOURCES:cudart/%.c=$(SOFTGPU_BUILD)/cudart_%.o)
+SOFTGPU_CUDART_FLAGS := $(if $(filter 0,$(CUDART_HANDSHAKE)),,-DCUDART_HANDSHAKE)
+
 .PHONY: softgpu-driver
+all: softgpu-driver
 softgpu-driver: $(SOFTGPU_BUILD)/libcuda.so.1 $(SOFTGPU_BUILD)/libnvidia-ml.so.1
 
 $(SOFTGPU_BUILD)/driver_%.o: softgpu/driver_%.c
@@ -32,10 +39,14 @@ $(SOFTGPU_BUILD)/nvml_%.o: softgpu/nvml_%.c
 	@mkdir -p $(@D)
 	$(CC) $(SOFTGPU_DRIVER_FLAGS) $(SOFTGPU_CFLAGS) -c $< -o $@
 
+$(SOFTGPU_BUILD)/cudart_%.o: cudart/%.c
+	@mkdir -p $(@D)
+	$(CC) $(SOFTGPU_DRIVER_FLAGS) $(SOFTGPU_CUDART_FLAGS) -D_GNU_SOURCE $(SOFTGPU_CFLAGS) -c $< -o $@
+
 # Calls between the driver's own functions stay inside it (-Bsymbolic), also
 # when another libcuda is loaded in the same process.  No dlclose: workers run.
 $(SOFTGPU_BUILD)/libcuda.so.1: $(SOFTGPU_DRIVER_OBJECTS) $(ENGINE_OBJS) \
-		$(CUDART_OBJS) softgpu/driver_libcuda.map
+		$(SOFTGPU_CUDART_OBJECTS) softgpu/driver_libcuda.map
 	$(CC) -shared -Wl,-soname,libcuda.so.1 -Wl,--version-script=softgpu/driver_libcuda.map \
 		-Wl,-Bsymbolic -Wl,-z,nodelete -Wl,-z,defs $(SOFTGPU_CFLAGS) -o $@ \
 		$(filter %.o,$^) $(or $(ENGINE_LDLIBS),-lm -ldl -pthread)
@@ -44,4 +55,4 @@ $(SOFTGPU_BUILD)/libnvidia-ml.so.1: $(SOFTGPU_NVML_OBJECTS) softgpu/nvml.map
 	$(CC) -shared -Wl,-soname,libnvidia-ml.so.1 -Wl,--version-script=softgpu/nvml.map \
 		-Wl,-Bsymbolic -Wl,-z,defs $(SOFTGPU_CFLAGS) -o $@ $(filter %.o,$^) -lpthread
 
--include $(SOFTGPU_DRIVER_OBJECTS:.o=.d) $(SOFTGPU_NVML_OBJECTS:.o=.d)
+-include $(SOFTGPU_DRIVER_OBJECTS:.o=.d) $(SOFTGPU_CUDART_OBJECTS:.o=.d) $(SOFTGPU_NVML_OBJECTS:.o=.d)

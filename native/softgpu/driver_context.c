@@ -1,5 +1,6 @@
 #include "driver_context.h"
 
+#include "driver_cudart.h"
 #include "driver_handle.h"
 #include "driver_memory.h"
 #include "driver_module.h"
@@ -186,15 +187,18 @@ static CUresult context_activate(struct CUctx_st *context)
 }
 
 /* With the lock.  Work that was submitted finishes first; then everything that
- * the context owns goes. */
-static void context_deactivate(struct CUctx_st *context)
+ * the context owns goes.  False when it was not active. */
+static bool context_deactivate(struct CUctx_st *context)
 {
+	if (!context->active)
+		return false;
 	driver_stream_drain(context);
 	__atomic_store_n(&context->active, false, __ATOMIC_RELEASE);
 	driver_stream_end_context(context);
 	driver_module_end_context(context);
 	driver_memory_end_context(context);
 	board_context_leave(context->device->board);
+	return true;
 }
 
 CUresult driver_context_state(const struct CUctx_st *context)
@@ -274,15 +278,18 @@ DRIVER_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
 {
 	struct CUctx_st *context;
 	CUresult result = primary_of(ordinal, &context);
+	bool ended = false;
 
 	if (result)
 		return result;
 	pthread_mutex_lock(&context_lock);
 	if (!context->retained)
 		result = CUDA_ERROR_INVALID_CONTEXT;
-	else if (!--context->retained && context->active)
-		context_deactivate(context);
+	else if (!--context->retained)
+		ended = context_deactivate(context);
 	pthread_mutex_unlock(&context_lock);
+	if (ended)
+		driver_cudart_end_context(context);
 	return result;
 }
 
@@ -292,15 +299,17 @@ DRIVER_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
 {
 	struct CUctx_st *context;
 	CUresult result = primary_of(ordinal, &context);
+	bool ended;
 
 	if (result)
 		return result;
 	pthread_mutex_lock(&context_lock);
-	if (context->active)
-		context_deactivate(context);
+	ended = context_deactivate(context);
 	context->retained = 0;
 	context->flags = 0;
 	pthread_mutex_unlock(&context_lock);
+	if (ended)
+		driver_cudart_end_context(context);
 	return CUDA_SUCCESS;
 }
 
@@ -365,15 +374,18 @@ DRIVER_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int
 
 static CUresult context_destroy(struct CUctx_st *context)
 {
+	bool ended;
+
 	pthread_mutex_lock(&context_lock);
 	if (!driver_handle_remove(context, DRIVER_KIND_CONTEXT)) {
 		pthread_mutex_unlock(&context_lock);
 		return CUDA_ERROR_INVALID_CONTEXT;
 	}
-	if (context->active)
-		context_deactivate(context);
+	ended = context_deactivate(context);
 	list_remove(context);
 	pthread_mutex_unlock(&context_lock);
+	if (ended)
+		driver_cudart_end_context(context);
 	if (stack_top() == context)
 		stack_pop();
 	driver_context_drop(context);

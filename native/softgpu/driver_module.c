@@ -434,6 +434,27 @@ DRIVER_EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigne
 	return result;
 }
 
+int driver_module_visit(CUmodule module, void (*visit)(void *opaque, CUfunction function),
+			void *opaque)
+{
+	struct CUfunc_st *function;
+	unsigned count;
+	CUresult result;
+
+	if (module_of(module))
+		return -1;
+	count = entry_count(module);
+	for (unsigned i = 0; i < count; i++) {
+		pthread_mutex_lock(&module_lock);
+		result = module_function(module, entry_at(module, i), &function);
+		pthread_mutex_unlock(&module_lock);
+		if (result)
+			return -1;
+		visit(opaque, function);
+	}
+	return (int)count;
+}
+
 static CUresult variable_of(struct CUmod_st *module, const char *name, bool only_managed,
 			    CUdeviceptr *address, size_t *bytes)
 {

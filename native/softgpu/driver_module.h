@@ -74,6 +74,10 @@ void driver_module_unlock(void);
 /* The function in a module if it was asked for before; with the guard. */
 struct CUfunc_st *driver_module_find(struct CUmod_st *module, struct engine_function *code);
 
+/* Call visit for every kernel of a module.  How many there are, or -1. */
+int driver_module_visit(CUmodule module, void (*visit)(void *opaque, CUfunction function),
+			void *opaque);
+
 /* Unload all modules of a context that was drained. */
 void driver_module_end_context(struct CUctx_st *context);
 

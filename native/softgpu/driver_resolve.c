@@ -278,18 +278,6 @@ DRIVER_EXPORT CUresult cuGetProcAddress(const char *name, void **entry, int vers
 	return resolve(name, version, flags, entry, &status);
 }
 
-/* Tables of functions that only the CUDA runtime and its libraries ask for;
- * native/cudart has them when it is linked in. */
-extern CUresult cudart_export_table(const void **table, const CUuuid *id) __attribute__((weak));
-
-DRIVER_EXPORT CUresult cuGetExportTable(const void **table, const CUuuid *id)
-{
-	if (!table || !id)
-		return CUDA_ERROR_INVALID_VALUE;
-	*table = NULL;
-	return cudart_export_table ? cudart_export_table(table, id) : CUDA_ERROR_NOT_FOUND;
-}
-
 /* ---- there is no profiler to switch ---- */
 
 DRIVER_EXPORT CUresult cuProfilerInitialize(const char *config, const char *output, int mode)
