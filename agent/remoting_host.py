@@ -10,13 +10,14 @@ GPU's own driver, into the program.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import structlog
 
 import farbus
@@ -30,6 +31,7 @@ from farbus.linux.processes import Child, Processes, Program
 from farbus.linux.users import Users
 from farbus.model.device import Device, Route
 from farbus.model.lease import Lease
+from farbus.remoting.session import Server, render_session
 
 _log = structlog.get_logger()
 
@@ -65,34 +67,54 @@ class SupervisorProgram:
 
     def command(self, *, lease: Lease, address: str, secret_descriptor: int, library: str) -> tuple[str, ...]:
         """Return the command that serves ``lease`` on a free port of ``address``."""
-        command = [sys.executable, "-m", "farbus.remoting.supervisor", "--lease", lease.id]
-        command += ["--listen", f"{address}:0", "--secret-fd", str(secret_descriptor)]
+        command = [sys.executable, "-P", "-m", "farbus.remoting.supervisor", "--until-signal"]
+        command += ["--address", numeric_address(address), "--secret-fd", str(secret_descriptor)]
         if library:
             command += ["--libcuda", library]
         return tuple(command)
 
+    def secret(self, lease: Lease) -> bytes:
+        """Return what the supervisor reads from its descriptor."""
+        return bytes.fromhex(lease.secret)
+
     def port_in(self, line: bytes) -> int:
         """Return the port that a supervisor's first line tells; 0 for any other line."""
-        word, _, rest = line.decode(errors="replace").strip().partition(" ")
-        port = rest.rpartition(":")[2]
-        return int(port) if word == "listening" and port.isdigit() else 0
+        try:
+            return int(json.loads(line)["port"])
+        except (ValueError, TypeError, KeyError):
+            return 0
 
     def session_file(self, leases: tuple[PreparedLease, ...]) -> bytes:
         """Return the content of a program's session file."""
-        servers = [
-            {"endpoint": prepared.endpoint, "lease": prepared.lease.id, "secret": prepared.lease.secret}
-            for prepared in leases
-        ]
-        return msgspec.json.encode({"version": 1, "servers": servers})
+        servers = []
+        for prepared in leases:
+            address, _, port = prepared.endpoint.rpartition(":")
+            servers.append(
+                Server(
+                    address=numeric_address(address),
+                    port=int(port),
+                    secret=self.secret(prepared.lease),
+                    devices=[leased.device for leased in prepared.lease.devices],
+                )
+            )
+        return render_session(servers).encode()
 
     def client_environment(self, session: Path) -> dict[str, str]:
         """Return the environment that puts the shim into a program."""
-        directory = source_root() / "native/build/client"
+        directory = source_root() / "native/build/shim"
         return {
             "FARBUS_SESSION": str(session),
             "LD_LIBRARY_PATH": str(directory),
             "LD_PRELOAD": str(directory / "libcuda.so.1"),
         }
+
+
+def numeric_address(name: str) -> str:
+    """Return the IP address of a node: the shim has no resolver of its own, and none is started in a program."""
+    try:
+        return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise Unavailable(f"{name}: not the address of a node: {error.strerror}") from error
 
 
 @dataclass
@@ -172,7 +194,7 @@ class RemotingHost:
         secret_reader, secret_writer = os.pipe()
         try:
             try:
-                os.write(secret_writer, lease.secret.encode() + b"\n")
+                os.write(secret_writer, self._supervisor.secret(lease))
             finally:
                 os.close(secret_writer)
             child = await self._processes.spawn(

@@ -298,6 +298,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--port", type=int, default=0, help="0: any")
     parser.add_argument("--secret-fd", type=int, required=True, help="descriptor with 32 bytes")
     parser.add_argument("--visible-devices", help="CUDA_VISIBLE_DEVICES of the servers")
+    parser.add_argument(
+        "--until-signal", action="store_true", help="stay until SIGTERM, whatever becomes of standard input"
+    )
     options = parser.parse_args(arguments)
     secret = read_exactly(options.secret_fd, session.SECRET_BYTES)
     os.close(options.secret_fd)
@@ -321,8 +324,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         address, port = supervisor.address
         print(json.dumps({"address": address, "port": port}), flush=True)
-        while os.read(0, 4096):
-            pass
+        while options.until_signal or os.read(0, 4096):
+            if options.until_signal:
+                signal.pause()
     finally:
         supervisor.stop()
     return 0

@@ -89,9 +89,9 @@ def test_two_programs_at_once_have_different_devices(cluster: Cluster, compiled:
 
 def test_job_waits_for_devices_in_use_and_explains_it(cluster: Cluster, compiled: Compiled, tmp_path: Path) -> None:
     end = tmp_path / "end"
-    holder = cluster.start("run", "--gpus", "3", "--quiet", "--", compiled("cluster/stay.cu"), end)
-    assert holder.stdout.readline() == "using 3 device(s)\n"
-    submitted = cluster.run("submit", "--gpus", "1", "--name", "waiting", "--", "true")
+    holder = cluster.start("run", "--gpus", "2", "--quiet", "--", compiled("cluster/stay.cu"), end)
+    assert holder.stdout.readline() == "using 2 device(s)\n"
+    submitted = cluster.run("submit", "--gpus", "2", "--name", "waiting", "--", "true")
     assert submitted.returncode == 0, submitted.stderr
     job = next(status for status in cluster.ask("jobs") if status["job"]["name"] == "waiting")
     assert job["state"] == "queued"
@@ -99,7 +99,7 @@ def test_job_waits_for_devices_in_use_and_explains_it(cluster: Cluster, compiled
     end.touch()
     assert holder.wait(60) == 0
     holder.stdout.close()
-    assert cluster.run("submit", "--wait", "--gpus", "3", "--", "true").returncode == 0
+    assert cluster.run("submit", "--wait", "--gpus", "2", "--", "true").returncode == 0
 
 
 def test_lease_secrets_appear_nowhere(cluster: Cluster, compiled: Compiled, tmp_path: Path) -> None:
