@@ -10,9 +10,9 @@ tasks of all groups, or none.  Optimality is per solve, and certified.
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, RoundReport, Snapshot
 from farbus.model.job import DevicePlacement, Miss, TaskPlacement
@@ -309,24 +309,25 @@ class _Round:
         """Say where each task of a placed job goes, with what, and why."""
         first, others = self.desks[0], self.desks[1:]
         awards = work.awarded(first.phase)
-        tasks_at: Counter[tuple[int, int]] = Counter()
+        tasks_at: dict[tuple[int, int], int] = {}
         for award in awards:
-            tasks_at[award.group, award.place] += award.count
+            key = (award.group, award.place)
+            tasks_at[key] = tasks_at.get(key, 0) + award.count
         # What each device phase granted to the tasks of one group on one node, unit by unit.
-        granted: list[dict[tuple[int, int], list[_Granted]]] = [defaultdict(list) for _ in others]
+        granted: list[dict[tuple[int, int], list[_Granted]]] = [{} for _ in others]
         for desk, units in zip(others, granted, strict=True):
             for award in work.awarded(desk.phase):
                 why = desk.alternatives(award)
-                units[award.group, award.source.site] += [
+                units.setdefault((award.group, award.source.site), []).extend(
                     _Granted(devices, award.cost, why) for devices in desk.device_placements(award)
-                ]
+                )
         tasks = []
-        numbers: Counter[int] = Counter()
+        numbers = [0] * len(work.pending.job.groups)
         for award in awards:
             key = (award.group, award.place)
             why = first.alternatives(award)
             for _ in range(award.count):
-                own = [unit for units in granted for unit in _share(units.get(key, []), tasks_at[key])]
+                own = [unit for units in granted if key in units for unit in _share(units[key], tasks_at[key])]
                 tasks_at[key] -= 1
                 tasks.append(
                     TaskPlacement(
@@ -341,8 +342,7 @@ class _Round:
         return JobPlacement(job=work.pending.job.id, tasks=tuple(tasks))
 
 
-@dataclass(frozen=True, slots=True)
-class _Granted:
+class _Granted(NamedTuple):
     """One unit of a device phase: a bundle, or one device of a bundle that spans nodes."""
 
     devices: tuple[DevicePlacement, ...]

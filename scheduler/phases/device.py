@@ -18,6 +18,7 @@ import abc
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from farbus.model.decision import PendingJob
@@ -44,8 +45,7 @@ from farbus.scheduler.phases.base import (
 from farbus.scheduler.phases.cluster import MAX_UNITS, Cluster
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRequest:
+class DeviceRequest(msgspec.Struct, frozen=True):
     """What one task wants: ``count`` devices for which ``filter`` holds, by one of ``routes``."""
 
     count: int
@@ -53,24 +53,21 @@ class DeviceRequest:
     routes: frozenset[Route]
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
+class _Key(msgspec.Struct, frozen=True):
     """What tells groups apart at the desk."""
 
     request: DeviceRequest
     subject: Hashable
 
 
-@dataclass(frozen=True, slots=True)
-class _Bundle:
+class _Bundle(msgspec.Struct, frozen=True):
     """What one unit of flow is: ``size`` devices."""
 
     key: _Key
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Pool:
+class _Pool(msgspec.Struct, frozen=True):
     """An aggregator: all lenders of a zone for clients of one site; ``without`` is a node that may not lend."""
 
     bundle: _Bundle
