@@ -41,6 +41,9 @@ HOLD_ROUNDS = 30
 MAX_HOLDS = 4
 """Most jobs in one round that are tried first, or have room kept for them, because of their wait."""
 
+MAX_EXPLAINED = 256
+"""Most different kinds of waiting jobs that are looked at one by one in a round; those of best rank come first."""
+
 ROUND = "round"
 """The phase that misses of the job as a whole are told under."""
 
@@ -168,6 +171,7 @@ class _Round:
         self.draw = random.Random(policy.seed)  # noqa: S311 - a baseline's dice, no secret
         self.holding: dict[str, str] = {}
         """Nodes on which room is kept, by the id of the job for which it is."""
+        self.idle: _Round | None = None
         self.desks: list[Desk] = []
         for phase in reversed(phases):
             self.desks.insert(0, phase.open(cluster, policy, tuple(self.desks)))
@@ -260,7 +264,7 @@ class _Round:
         tries = 0
         for work in waiting:
             signature = _signature(work.pending, self.policy)
-            if signature not in hopeless and not self._misses(work.pending) and tries < MAX_SINGLES:
+            if tries < MAX_SINGLES and len(hopeless) < MAX_EXPLAINED and signature not in hopeless and self._room(work):
                 tries += 1
                 served, _ = self._pass([work])
                 if served:
@@ -269,6 +273,9 @@ class _Round:
             hopeless.add(signature)
             left.append(work)
         return left
+
+    def _room(self, work: Work) -> bool:
+        return not self._misses(work.pending)
 
     def _misses(self, pending: PendingJob) -> list[Miss]:
         return [miss for desk in self.desks for miss in desk.misses(pending)]
@@ -280,8 +287,11 @@ class _Round:
         for work in waiting:
             signature = _signature(work.pending, self.policy)
             answer = known.get(signature)
-            if answer is None:
+            if answer is None and len(known) < MAX_EXPLAINED:
                 answer = known[signature] = self._explain(work.pending)
+            elif answer is None:
+                message = f"{MAX_EXPLAINED} other kinds of jobs wait ahead; this one was not looked at closely"
+                answer = ((Miss(phase=ROUND, resource="queue", message=message),), True)
             nodes = self.holding.get(work.pending.job.id)
             if nodes is not None:
                 waited = work.pending.rounds_waited
@@ -294,8 +304,8 @@ class _Round:
         misses = self._misses(pending)
         if any(miss.permanent for miss in misses):
             return tuple(misses), False
-        served, _ = self._alone()._pass([Work(pending, 0, 0)])
-        if not served:
+        feasible = self._feasible_alone(pending)
+        if not feasible:
             message = "each part of the job fits the cluster by itself, but not all of them together"
             misses.append(Miss(phase=ROUND, resource="job", message=message, permanent=True))
         elif not misses:
@@ -303,7 +313,24 @@ class _Round:
             if self.holding:
                 message = f"what is free is kept for {', '.join(self.holding)}, which waited longer"
             misses.append(Miss(phase=ROUND, resource="job", message=message))
-        return tuple(misses), bool(served)
+        return tuple(misses), feasible
+
+    def _feasible_alone(self, pending: PendingJob) -> bool:
+        """Say whether the idle cluster could serve the job; its books are kept for the next question."""
+        if self.idle is None:
+            self.idle = self._alone()
+        idle, work = self.idle, Work(pending, 0, 0)
+        first = idle.desks[0]
+        wants = first.wants(work)
+        if len(wants) == 1 and wants[0].count == 1:
+            # One task: it fits if and only if there is an arc, and no network is needed to see that.
+            source = wants[0].source
+            offers = first.offers(source) if source.pool is not None else ()
+            return bool(first.arcs(source)) or any(bool(offer.capacity.any()) for offer in offers)
+        served, _ = idle._pass([work])
+        for desk in idle.desks:
+            give_back(desk, work)
+        return bool(served)
 
     def placement(self, work: Work) -> JobPlacement:
         """Say where each task of a placed job goes, with what, and why."""
