@@ -10,9 +10,9 @@ tasks of all groups, or none.  Optimality is per solve, and certified.
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, RoundReport, Snapshot
 from farbus.model.job import DevicePlacement, Miss, TaskPlacement
@@ -40,6 +40,9 @@ HOLD_ROUNDS = 30
 
 MAX_HOLDS = 4
 """Most jobs in one round that are tried first, or have room kept for them, because of their wait."""
+
+MAX_EXPLAINED = 256
+"""Most different kinds of waiting jobs that are looked at one by one in a round; those of best rank come first."""
 
 ROUND = "round"
 """The phase that misses of the job as a whole are told under."""
@@ -168,6 +171,7 @@ class _Round:
         self.draw = random.Random(policy.seed)  # noqa: S311 - a baseline's dice, no secret
         self.holding: dict[str, str] = {}
         """Nodes on which room is kept, by the id of the job for which it is."""
+        self.idle: _Round | None = None
         self.desks: list[Desk] = []
         for phase in reversed(phases):
             self.desks.insert(0, phase.open(cluster, policy, tuple(self.desks)))
@@ -260,7 +264,7 @@ class _Round:
         tries = 0
         for work in waiting:
             signature = _signature(work.pending, self.policy)
-            if signature not in hopeless and not self._misses(work.pending) and tries < MAX_SINGLES:
+            if tries < MAX_SINGLES and len(hopeless) < MAX_EXPLAINED and signature not in hopeless and self._room(work):
                 tries += 1
                 served, _ = self._pass([work])
                 if served:
@@ -269,6 +273,9 @@ class _Round:
             hopeless.add(signature)
             left.append(work)
         return left
+
+    def _room(self, work: Work) -> bool:
+        return not self._misses(work.pending)
 
     def _misses(self, pending: PendingJob) -> list[Miss]:
         return [miss for desk in self.desks for miss in desk.misses(pending)]
@@ -280,8 +287,11 @@ class _Round:
         for work in waiting:
             signature = _signature(work.pending, self.policy)
             answer = known.get(signature)
-            if answer is None:
+            if answer is None and len(known) < MAX_EXPLAINED:
                 answer = known[signature] = self._explain(work.pending)
+            elif answer is None:
+                message = f"{MAX_EXPLAINED} other kinds of jobs wait ahead; this one was not looked at closely"
+                answer = ((Miss(phase=ROUND, resource="queue", message=message),), True)
             nodes = self.holding.get(work.pending.job.id)
             if nodes is not None:
                 waited = work.pending.rounds_waited
@@ -294,8 +304,8 @@ class _Round:
         misses = self._misses(pending)
         if any(miss.permanent for miss in misses):
             return tuple(misses), False
-        served, _ = self._alone()._pass([Work(pending, 0, 0)])
-        if not served:
+        feasible = self._feasible_alone(pending)
+        if not feasible:
             message = "each part of the job fits the cluster by itself, but not all of them together"
             misses.append(Miss(phase=ROUND, resource="job", message=message, permanent=True))
         elif not misses:
@@ -303,30 +313,48 @@ class _Round:
             if self.holding:
                 message = f"what is free is kept for {', '.join(self.holding)}, which waited longer"
             misses.append(Miss(phase=ROUND, resource="job", message=message))
-        return tuple(misses), bool(served)
+        return tuple(misses), feasible
+
+    def _feasible_alone(self, pending: PendingJob) -> bool:
+        """Say whether the idle cluster could serve the job; its books are kept for the next question."""
+        if self.idle is None:
+            self.idle = self._alone()
+        idle, work = self.idle, Work(pending, 0, 0)
+        first = idle.desks[0]
+        wants = first.wants(work)
+        if len(wants) == 1 and wants[0].count == 1:
+            # One task: it fits if and only if there is an arc, and no network is needed to see that.
+            source = wants[0].source
+            offers = first.offers(source) if source.pool is not None else ()
+            return bool(first.arcs(source)) or any(bool(offer.capacity.any()) for offer in offers)
+        served, _ = idle._pass([work])
+        for desk in idle.desks:
+            give_back(desk, work)
+        return bool(served)
 
     def placement(self, work: Work) -> JobPlacement:
         """Say where each task of a placed job goes, with what, and why."""
         first, others = self.desks[0], self.desks[1:]
         awards = work.awarded(first.phase)
-        tasks_at: Counter[tuple[int, int]] = Counter()
+        tasks_at: dict[tuple[int, int], int] = {}
         for award in awards:
-            tasks_at[award.group, award.place] += award.count
+            key = (award.group, award.place)
+            tasks_at[key] = tasks_at.get(key, 0) + award.count
         # What each device phase granted to the tasks of one group on one node, unit by unit.
-        granted: list[dict[tuple[int, int], list[_Granted]]] = [defaultdict(list) for _ in others]
+        granted: list[dict[tuple[int, int], list[_Granted]]] = [{} for _ in others]
         for desk, units in zip(others, granted, strict=True):
             for award in work.awarded(desk.phase):
                 why = desk.alternatives(award)
-                units[award.group, award.source.site] += [
+                units.setdefault((award.group, award.source.site), []).extend(
                     _Granted(devices, award.cost, why) for devices in desk.device_placements(award)
-                ]
+                )
         tasks = []
-        numbers: Counter[int] = Counter()
+        numbers = [0] * len(work.pending.job.groups)
         for award in awards:
             key = (award.group, award.place)
             why = first.alternatives(award)
             for _ in range(award.count):
-                own = [unit for units in granted for unit in _share(units.get(key, []), tasks_at[key])]
+                own = [unit for units in granted if key in units for unit in _share(units[key], tasks_at[key])]
                 tasks_at[key] -= 1
                 tasks.append(
                     TaskPlacement(
@@ -341,8 +369,7 @@ class _Round:
         return JobPlacement(job=work.pending.job.id, tasks=tuple(tasks))
 
 
-@dataclass(frozen=True, slots=True)
-class _Granted:
+class _Granted(NamedTuple):
     """One unit of a device phase: a bundle, or one device of a bundle that spans nodes."""
 
     devices: tuple[DevicePlacement, ...]

@@ -44,10 +44,12 @@ class DefaultPolicy(Policy):
         del subject
         return to_cost(FRAGMENT * _left_over(wanted, available))
 
-    def far_cost(self, cluster: Cluster, wanted: int, available: Integers, site: int, subject: Hashable) -> Integers:
+    def far_cost(
+        self, cluster: Cluster, lenders: Integers, wanted: int, available: Integers, site: int, subject: Hashable
+    ) -> Integers:
         """Return the remote charge, best fit among the lenders, and a little for another rack."""
         del subject
-        away = cluster.rack != site
+        away = cluster.rack[lenders] != site
         return to_cost(REMOTE + FRAGMENT * _left_over(wanted, available) + OTHER_RACK * away)
 
 

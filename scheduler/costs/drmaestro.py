@@ -86,7 +86,7 @@ class _Subject:
     patient: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DRMaestroPolicy(DefaultPolicy):
     """Utility costs by profile; jobs without a profile cost what the default policy says.
 
@@ -136,12 +136,14 @@ class DRMaestroPolicy(DefaultPolicy):
         expected = np.full(len(available), subject.profile.expected_s)
         return to_cost(utility_cost(expected, subject.profile, LOCAL_PREFERENCE))
 
-    def far_cost(self, cluster: Cluster, wanted: int, available: Integers, site: int, subject: Hashable) -> Integers:
+    def far_cost(
+        self, cluster: Cluster, lenders: Integers, wanted: int, available: Integers, site: int, subject: Hashable
+    ) -> Integers:
         """Return eq. 7 with the expected time stretched by the load of the busier end."""
         if not isinstance(subject, _Subject):
-            return DefaultPolicy.far_cost(self, cluster, wanted, available, site // LOADS, subject)
+            return DefaultPolicy.far_cost(self, cluster, lenders, wanted, available, site // LOADS, subject)
         profile = subject.profile
-        load = np.maximum(self._load_milli(cluster), site % LOADS) / (LOADS - 1)
+        load = np.maximum(self._load_milli(cluster)[lenders], site % LOADS) / (LOADS - 1)
         expected = profile.expected_s * (1 + (profile.sensitivity * load if self.network_aware else 0 * load))
         cost = to_cost(utility_cost(expected, profile, REMOTE_PREFERENCE))
         if subject.patient:
@@ -151,6 +153,8 @@ class DRMaestroPolicy(DefaultPolicy):
         return cost
 
     def _load_milli(self, cluster: Cluster) -> Integers:
-        loads = np.array([self.loads.get(name, 0.0) for name in cluster.names], np.float64)
-        milli: Integers = np.rint(loads.clip(0, 1) * (LOADS - 1)).astype(np.int64)
-        return milli
+        known = cluster.memo.get(self)
+        if known is None:
+            loads = np.array([self.loads.get(name, 0.0) for name in cluster.names], np.float64)
+            known = cluster.memo[self] = np.rint(loads.clip(0, 1) * (LOADS - 1)).astype(np.int64)
+        return known

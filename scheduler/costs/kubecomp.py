@@ -57,7 +57,9 @@ class KubeCompPolicy(DefaultPolicy):
         del subject
         return to_cost(-score(wanted, np.minimum(available, wanted - 1)))
 
-    def far_cost(self, cluster: Cluster, wanted: int, available: Integers, site: int, subject: Hashable) -> Integers:
+    def far_cost(
+        self, cluster: Cluster, lenders: Integers, wanted: int, available: Integers, site: int, subject: Hashable
+    ) -> Integers:
         """Return Algorithm 1 as a cost: the fewer free devices a donor has, the sooner it gives."""
-        del cluster, wanted, site, subject
+        del cluster, lenders, wanted, site, subject
         return to_cost(ELSEWHERE + FEWEST_FIRST * available)

@@ -109,5 +109,11 @@ class Policy(abc.ABC):
         """Return the cost, shape (M,), of ``wanted`` devices of the task's own node, where ``available`` fit."""
 
     @abc.abstractmethod
-    def far_cost(self, cluster: Cluster, wanted: int, available: Integers, site: int, subject: Hashable) -> Integers:
-        """Return the cost, shape (M,), of ``wanted`` devices lent by each node to a client at ``site``."""
+    def far_cost(
+        self, cluster: Cluster, lenders: Integers, wanted: int, available: Integers, site: int, subject: Hashable
+    ) -> Integers:
+        """Return the cost of ``wanted`` devices lent by each of the nodes ``lenders`` (rows) to a client at ``site``.
+
+        ``available`` counts the fitting free devices of each lender; it and
+        the answer are as long as ``lenders``.
+        """

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +52,7 @@ class Cluster:
     device_free: Flags
     device_certain: Flags
     """False for a device that several nodes claim: nobody is given it."""
-    memo: dict[Hashable, Flags] = field(default_factory=dict)
+    memo: dict[Hashable, npt.NDArray[Any]] = field(default_factory=dict)
     """What was found once about nodes or devices that does not depend on what is free."""
 
     @property

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from farbus.model.decision import PendingJob
@@ -43,8 +44,7 @@ from farbus.scheduler.phases.base import (
 from farbus.scheduler.phases.cluster import CPU, MAX_UNITS, MEMORY, Cluster, fitting
 
 
-@dataclass(frozen=True, slots=True)
-class TaskShape:
+class TaskShape(msgspec.Struct, frozen=True):
     """What tells the tasks of phase 1 apart; ``keys`` are those of the later phases' outlooks, by their number."""
 
     cpu_milli: int

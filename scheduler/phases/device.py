@@ -18,6 +18,7 @@ import abc
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from farbus.model.decision import PendingJob
@@ -44,8 +45,7 @@ from farbus.scheduler.phases.base import (
 from farbus.scheduler.phases.cluster import MAX_UNITS, Cluster
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRequest:
+class DeviceRequest(msgspec.Struct, frozen=True):
     """What one task wants: ``count`` devices for which ``filter`` holds, by one of ``routes``."""
 
     count: int
@@ -53,24 +53,21 @@ class DeviceRequest:
     routes: frozenset[Route]
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
+class _Key(msgspec.Struct, frozen=True):
     """What tells groups apart at the desk."""
 
     request: DeviceRequest
     subject: Hashable
 
 
-@dataclass(frozen=True, slots=True)
-class _Bundle:
+class _Bundle(msgspec.Struct, frozen=True):
     """What one unit of flow is: ``size`` devices."""
 
     key: _Key
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Pool:
+class _Pool(msgspec.Struct, frozen=True):
     """An aggregator: all lenders of a zone for clients of one site; ``without`` is a node that may not lend."""
 
     bundle: _Bundle
@@ -232,17 +229,26 @@ class DeviceDesk(Desk):
     def _look_far(self, key: _Key, spans: bool, far: Flags, far_cost: Integers) -> None:
         """Fill in for each client node whether the others of its zone can lend, and the least that costs."""
         request, free = key.request, self.stock(key.request.filter).free
-        size = 1 if spans else request.count
+        bundle = _Bundle(key, 1 if spans else request.count)
         for zone, site, rows in self._areas:
-            cost = self.policy.far_cost(self.cluster, size, free, site, key.subject)
-            lends = (self._zones == zone) & (free >= size) & (cost != FORBIDDEN)
-            if not lends.any():
+            lenders, cost = self._lenders(bundle, zone, site)
+            if not len(lenders):
                 continue
             # Nobody lends to itself: what counts for a client is what the others have.
-            bundles = np.where(lends, free // size, 0)
+            bundles = np.zeros(self.cluster.size, np.int64)
+            bundles[lenders] = free[lenders] // bundle.size
             others = int(bundles.sum()) - bundles[rows]
             far[rows] = others >= (request.count if spans else 1)
-            far_cost[rows] = int(cost[lends].min()) * (request.count if spans else 1)
+            far_cost[rows] = int(cost.min()) * (request.count if spans else 1)
+
+    def _lenders(self, bundle: _Bundle, zone: int, site: int) -> tuple[Integers, Integers]:
+        """Return the nodes of ``zone`` that could lend a bundle to ``site`` now, by row, and what each would cost."""
+        free = self.stock(bundle.key.request.filter).free
+        rows = np.flatnonzero(free >= bundle.size)
+        rows = rows[self._zones[rows] == zone]
+        cost = self.policy.far_cost(self.cluster, rows, bundle.size, free[rows], site, bundle.key.subject)
+        allowed = cost != FORBIDDEN
+        return rows[allowed], cost[allowed]
 
     def near_room(self, key: Hashable, place: int) -> int:
         """Return how many tasks the devices of ``place`` could still serve."""
@@ -324,8 +330,11 @@ class DeviceDesk(Desk):
         pool = self._pools[source.pool]
         bundle = pool.bundle
         free = self.stock(bundle.key.request.filter).free
-        cost = self.policy.far_cost(self.cluster, bundle.size, free, pool.site, bundle.key.subject)
-        capacity = np.where((self._zones == pool.zone) & (cost != FORBIDDEN), free // bundle.size, 0)
+        rows, lent = self._lenders(bundle, pool.zone, pool.site)
+        cost = np.zeros(self.cluster.size, np.int64)
+        cost[rows] = lent
+        capacity = np.zeros(self.cluster.size, np.int64)
+        capacity[rows] = free[rows] // bundle.size
         if pool.without >= 0:
             capacity[pool.without] = 0
         return (Offer(FAR, np.minimum(capacity, MAX_UNITS), cost),)

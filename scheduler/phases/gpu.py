@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from farbus.model.decision import PendingJob
@@ -17,8 +17,7 @@ from farbus.scheduler.phases.cluster import Cluster
 from farbus.scheduler.phases.device import DevicePhase, DeviceRequest
 
 
-@dataclass(frozen=True, slots=True)
-class GpuFilter:
+class GpuFilter(msgspec.Struct, frozen=True):
     """Which GPUs will do: ``model`` is a part of the name in lower case."""
 
     model: str

@@ -134,7 +134,7 @@ def test_gpus_go_where_brute_force_sends_them(gpus_of: list[int], tasks: list[tu
     def options(work: Work) -> list[tuple[int, int]]:
         group = work.pending.job.groups[0]
         site = names.index(group.node)
-        far = POLICY.far_cost(table, 1, free, int(table.rack[site]), None).tolist()
+        far = POLICY.far_cost(table, np.arange(len(names)), 1, free, int(table.rack[site]), None).tolist()
         return [
             (place, near[place] if place == site else far[place])
             for place in range(len(names))

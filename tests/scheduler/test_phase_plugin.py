@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from farbus.model.decision import Decision, DeviceView, PendingJob, Snapshot
 from farbus.model.device import Device, DeviceKind, Route
 from farbus.model.job import Job
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.round import PHASES, decide
 from tests.scheduler.cxl_phase import CxlMemoryPhase
-from tests.scheduler.worlds import gpu, group, node
+from tests.scheduler.worlds import check_decision, gpu, group, node, pending_jobs, snapshots
 
 
 def expander(name: str, on: str) -> DeviceView:
@@ -71,3 +75,39 @@ def test_the_documentation_shows_this_very_phase() -> None:
     page = (root / "docs" / "scheduling.md").read_text()
     shown = page[page.index("class CxlMemoryPhase") :]
     assert code[code.index("class CxlMemoryPhase") :] == shown[: shown.index("```")]
+
+
+@given(snapshots(), pending_jobs(), st.data())
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_three_phases_keep_every_promise(snapshot: Snapshot, pending: list[PendingJob], data: st.DataObject) -> None:
+    """Some jobs want expanders, some nodes have them: all of the job's devices or nothing, in the node's rack."""
+    names = [view.name for view in snapshot.nodes]
+    counts = data.draw(st.lists(st.integers(0, 2), min_size=len(names), max_size=len(names)))
+    expanders = tuple(expander(f"x{n}-{k}", names[n]) for n, count in enumerate(counts) for k in range(count))
+    world = Snapshot(nodes=snapshot.nodes, devices=(*snapshot.devices, *expanders))
+    wanted = data.draw(st.lists(st.sampled_from((0, 0, 1, 2)), min_size=len(pending), max_size=len(pending)))
+    jobs = [
+        PendingJob(
+            job=msgspec.structs.replace(entry.job, environment={"CXL_EXPANDERS": str(count)}),
+            rounds_waited=entry.rounds_waited,
+        )
+        for entry, count in zip(pending, wanted, strict=True)
+    ]
+    decision = decide(world, jobs, policy=DefaultPolicy(), phases=(*PHASES, CxlMemoryPhase()))
+    number = {entry.job.id: int(entry.job.environment["CXL_EXPANDERS"]) for entry in jobs}
+    racks = {view.name: view.rack for view in world.nodes}
+    owned = {view.device.id: view for view in expanders}
+    given_out = []
+    without = []
+    for placement in decision.placements:
+        tasks = []
+        for task in placement.tasks:
+            mine = [device for device in task.devices if device.device in owned]
+            assert len(mine) == number[placement.job]
+            assert all(racks[device.node] == racks[task.node] for device in mine)
+            given_out += [device.device for device in mine]
+            others = tuple(device for device in task.devices if device.device not in owned)
+            tasks.append(msgspec.structs.replace(task, devices=others))
+        without.append(msgspec.structs.replace(placement, tasks=tuple(tasks)))
+    assert len(set(given_out)) == len(given_out)
+    check_decision(snapshot, jobs, msgspec.structs.replace(decision, placements=tuple(without)))
