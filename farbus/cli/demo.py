@@ -86,7 +86,7 @@ class Tour:
 
     def _start_cluster(self) -> None:
         self._step("Start a cluster: a scheduler and three nodes, the last of them without a GPU.")
-        self._farbus("up", "--detach")
+        self._farbus("up", "--detach", "--quiet")
 
     def _show_cluster(self) -> None:
         self._step("What is there?")

@@ -7,6 +7,7 @@ import enum
 import importlib.util
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import farbus
 from farbus.api.authority import Credentials
@@ -83,15 +84,24 @@ def _python() -> Finding:
     return _ok("python", f"version {version}, farbus {farbus.__version__}")
 
 
-NATIVE_MODULES = {"remoting server": "farbus.remoting._server", "remoting client": "farbus.remoting._client"}
+NATIVE_PARTS = {
+    "shim": "native/build/shim/libcuda.so.1",
+    "software GPU": "native/build/softgpu/libcuda.so.1",
+    "software NVML": "native/build/softgpu/libnvidia-ml.so.1",
+}
 
 
 def _native_parts() -> Iterator[Finding]:
-    for what, module in NATIVE_MODULES.items():
-        if importlib.util.find_spec(module) is None:
-            yield Finding(check=what, verdict=Verdict.BROKEN, found=f"{module} is not built", cure="make build")
-        else:
-            yield _ok(what, f"{module} is built")
+    root = Path(farbus.__file__).resolve().parent.parent
+    found = {what: (root / path).exists() for what, path in NATIVE_PARTS.items()}
+    found["remoting server"] = importlib.util.find_spec("farbus.remoting._server") is not None
+    missing = [what for what, there in found.items() if not there]
+    if missing:
+        yield Finding(
+            check="native parts", verdict=Verdict.BROKEN, found=f"not built: {', '.join(missing)}", cure="make build"
+        )
+    else:
+        yield _ok("native parts", f"{', '.join(found)} are built")
 
 
 def _nvcc() -> Finding:

@@ -282,8 +282,9 @@ class EmbeddedCluster:
             "state": str(home),
             "socket": str(self.socket_of(node.name)),
             "credentials": credentials,
-            # The nodes share one machine: together they offer what it has, each at least one processor.
-            "cpu_milli": max(1000, (os.cpu_count() or 1) * 1000 // share),
+            # The nodes share one machine.  Processors can be shared in time, so each node offers all of
+            # them; memory can't, so together they offer what there is.
+            "cpu_milli": (os.cpu_count() or 1) * 1000,
             "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // share,
             "physical_devices": node.name == self.plan.physical_node,
             "run_as_self": True,

@@ -63,4 +63,6 @@ def devices(
         for status in statuses
         if (not node or status.node == node) and (kind is None or status.device.kind is kind)
     )
-    print_listing(statuses, DEVICE_COLUMNS, output, nothing="no such device in the cluster")
+    print_listing(
+        statuses, DEVICE_COLUMNS, output, nothing="the cluster has no such device" if node or kind else "no device yet"
+    )

@@ -60,6 +60,7 @@ def up(
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once it is ready; stop it by farbus down.")] = (
         False
     ),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say what there is, not what to do with it.")] = False,
 ) -> int:
     """Start a whole cluster on this machine.
 
@@ -74,9 +75,10 @@ def up(
     )
     directory = runtime.open_runtime_directory()
     if detach:
-        return _detach(directory, [f"--nodes={nodes}", f"--gpu-memory={gpu_memory}", f"--physical={physical}"], state)
+        options = [f"--nodes={nodes}", f"--gpu-memory={gpu_memory}", f"--physical={physical}"]
+        return _detach(directory, [*options, "--quiet"] if quiet else options, state)
     with runtime.lock(directory):
-        return asyncio.run(_serve(plan, directory, Path(state).resolve() if state else None))
+        return asyncio.run(_serve(plan, directory, Path(state).resolve() if state else None, quiet=quiet))
 
 
 def _read_gpu_memory(text: str) -> int:
@@ -93,7 +95,7 @@ def _check_node(name: str, nodes: str) -> str:
     return name
 
 
-async def _serve(plan: Plan, directory: Path, chosen_state: Path | None) -> int:
+async def _serve(plan: Plan, directory: Path, chosen_state: Path | None, *, quiet: bool) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -117,7 +119,7 @@ async def _serve(plan: Plan, directory: Path, chosen_state: Path | None) -> int:
             return 128 + signal.SIGINT
         nodes = starting.result()
         runtime.publish(directory, cluster.describe(_software_gpus(nodes)))
-        _welcome(plan, cluster, time.monotonic() - started)
+        _welcome(plan, cluster, time.monotonic() - started, quiet=quiet)
         serving = asyncio.create_task(cluster.serve(), name="serve")
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         serving.cancel()
@@ -149,24 +151,28 @@ def clean_up(directory: Path) -> None:
         (directory / "up.json").unlink()
 
 
-def _welcome(plan: Plan, cluster: EmbeddedCluster, seconds: float) -> None:
+def _welcome(plan: Plan, cluster: EmbeddedCluster, seconds: float, *, quiet: bool) -> None:
     default = plan.default_node
     lines = [f"cluster ready after {seconds:.1f} s: scheduler at {cluster.server}"]
     width = max(len(node.name) for node in plan.nodes)
     for node in plan.nodes:
         here = "   <- commands run here" if node.name == default else ""
         lines.append(f"  {node.name:<{width}}  {describe_gpus(plan, node)}{here}")
-    lines += [
-        "",
-        "Try, in another terminal:",
-        "  farbus nodes                          what is there",
-        "  farbus run --gpus 1 -- ./program      a CUDA program, with a GPU of another node",
-        "  farbus submit --gpus 1 -- ./program   the same, as a job",
-        "  farbus demo                           a guided tour",
-        "",
-        f"Logs: {cluster.state / 'logs'}",
-        "Stop it with Ctrl-C, or farbus down.",
-    ]
+    lines += (
+        []
+        if quiet
+        else [
+            "",
+            "Try, in another terminal:",
+            "  farbus nodes                          what is there",
+            "  farbus run --gpus 1 -- ./program      a CUDA program, with a GPU of another node",
+            "  farbus submit --gpus 1 -- ./program   the same, as a job",
+            "  farbus demo                           a guided tour",
+            "",
+            f"Logs: {cluster.state / 'logs'}",
+            "Stop it with Ctrl-C, or farbus down.",
+        ]
+    )
     typer.echo("\n".join(lines))
     sys.stdout.flush()
 

@@ -1,0 +1,147 @@
+"""The guided tour from beginning to end, and what is left when a part of the cluster is killed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from farbus.cli.diagnosis import Verdict, _native_parts
+from farbus.cli.embedded import SHARED_MEMORY
+from farbus.cli.toolchain import find_toolchain
+from farbus.errors import NotFound
+from tests.cli.conftest import ROOT, Farbus, clean_environment
+
+try:
+    TOOLCHAIN = find_toolchain()
+except NotFound:
+    TOOLCHAIN = None
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(TOOLCHAIN is None, reason="no nvcc"),
+    pytest.mark.skipif(any(f.verdict is Verdict.BROKEN for f in _native_parts()), reason="native parts are not built"),
+]
+
+DEMO = ROOT / "tests" / "programs" / "demo"
+
+STEPS = "1000000"
+"""More than any test waits for."""
+
+
+def test_the_tour_ends_well_and_leaves_nothing(farbus: Farbus, tmp_path: Path) -> None:
+    done = farbus("demo")
+    assert done.stderr == ""
+    assert done.returncode == 0
+    assert done.stdout.count("CORRECT: all") == 2
+    assert "no process, no socket, no shared memory, no file is left" in done.stdout
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.fixture(scope="module")
+def heat(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The heat program, compiled."""
+    program = tmp_path_factory.mktemp("programs") / "heat"
+    assert TOOLCHAIN is not None
+    TOOLCHAIN.compile(DEMO / "heat.cu", program)
+    return str(program)
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The runtime directory of a cluster: node ``far`` with one software GPU, ``near`` without."""
+    directory = tmp_path_factory.mktemp("up")
+
+    def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "farbus.cli", *arguments],
+            env=clean_environment(directory), cwd=directory, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    started = command("up", "--detach", "--nodes", "far:1,near:0")
+    assert started.returncode == 0, started.stderr
+    yield directory
+    boards = {device["device"]["id"] for device in json.loads(command("devices", "-o", "json").stdout)}
+    assert command("down").returncode == 0
+    assert not [board for board in boards if (SHARED_MEMORY / f"farbus-softgpu-{board[4:]}").exists()]
+    assert os.listdir(directory) == []
+
+
+@pytest.fixture
+def ask(farbus: Farbus, runtime: Path) -> Farbus:
+    """Run a command that finds the cluster."""
+
+    def run(*arguments: str, **options: str) -> subprocess.CompletedProcess[str]:
+        return farbus(*arguments, environment={"XDG_RUNTIME_DIR": str(runtime)}, **options)
+
+    return run
+
+
+@pytest.fixture
+def busy(runtime: Path, heat: str) -> Iterator[subprocess.Popen[str]]:
+    """``farbus run`` of a program that uses the GPU until it is ended."""
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "farbus.cli", "run", "-q", "--gpus", "1", "--", heat, STEPS],
+        env=clean_environment(runtime), cwd=runtime, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "running on Farbus Software GPU 0\n"
+        yield process
+        process.kill()
+
+
+def running(runtime: Path, matches: Callable[[list[str]], bool]) -> psutil.Process:
+    """The process of this cluster whose command line matches."""
+    up = psutil.Process(json.loads((runtime / "farbus" / "up.json").read_text())["pid"])
+    for process in up.children(recursive=True):
+        if matches(process.cmdline()):
+            return process
+    raise AssertionError("no such process")
+
+
+def daemon(name: str) -> Callable[[list[str]], bool]:
+    return lambda command: bool(command) and command[-1].endswith(f"{name}/config.json")
+
+
+def module(name: str) -> Callable[[list[str]], bool]:
+    return lambda command: command[1:3] == ["-m", f"farbus.remoting.{name}"]
+
+
+VICTIMS: dict[str, Callable[[Path, subprocess.Popen[str]], psutil.Process]] = {
+    "farbus run": lambda _, run: psutil.Process(run.pid),
+    "program": lambda _, run: psutil.Process(run.pid).children()[0],
+    "remoting server": lambda runtime, _: running(runtime, module("server")),
+    "remoting supervisor": lambda runtime, _: running(runtime, module("supervisor")),
+    "agent of the GPU": lambda runtime, _: running(runtime, daemon("far")),
+    "agent of the program": lambda runtime, _: running(runtime, daemon("near")),
+    "scheduler": lambda runtime, _: running(runtime, daemon("scheduler")),
+}
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_whoever_is_killed_the_gpu_is_free_again(
+    runtime: Path, busy: subprocess.Popen[str], ask: Farbus, heat: str, victim: str
+) -> None:
+    VICTIMS[victim](runtime, busy).send_signal(signal.SIGKILL)
+    if victim == "scheduler":
+        # The program goes on without a scheduler; its devices are given back when it ends.
+        busy.terminate()
+    else:
+        busy.wait(timeout=60)
+        assert busy.returncode != 0
+    # A program that needs the only GPU waits until it is free, and runs.
+    again = ask("run", "-q", "--wait-limit", "40s", "--gpus", "1", "--", heat, "4")
+    for _ in range(40):
+        if again.returncode != 125:
+            break
+        # The agent that is asked may be one that starts just now.
+        again = ask("run", "-q", "--wait-limit", "40s", "--gpus", "1", "--", heat, "4")
+    assert again.returncode == 0, again.stderr
+    assert "CORRECT: all" in again.stdout
