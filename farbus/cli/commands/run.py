@@ -69,8 +69,9 @@ def run(
     gpus: GpusOption = 1,
     gpu_memory: GpuMemoryOption = "",
     gpu_model: GpuModelOption = "",
-    cpus: CpusOption = "1",
-    memory: MemoryOption = "256MiB",
+    # Nothing confines a program in its user's own terminal, so by default next to nothing is set aside for it.
+    cpus: CpusOption = "100m",
+    memory: MemoryOption = "64MiB",
     routes: RouteOption = None,
     wait_limit: Annotated[
         str,
