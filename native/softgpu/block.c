@@ -159,12 +159,19 @@ static void block_start(struct block *block, const struct launch *launch, uint64
 	uint32_t threads = launch->threads_per_block;
 
 	block->linear_index = linear_index;
-	block->index[0] = (uint32_t)(linear_index % grid[0]);
-	block->index[1] = (uint32_t)(linear_index / grid[0] % grid[1]);
-	block->index[2] = (uint32_t)(linear_index / ((uint64_t)grid[0] * grid[1]));
+	if (linear_index < grid[0]) {
+		/* Without three divisions, which an empty block would notice. */
+		block->index[0] = (uint32_t)linear_index;
+		block->index[1] = block->index[2] = 0;
+	} else {
+		block->index[0] = (uint32_t)(linear_index % grid[0]);
+		block->index[1] = (uint32_t)(linear_index / grid[0] % grid[1]);
+		block->index[2] = (uint32_t)(linear_index / ((uint64_t)grid[0] * grid[1]));
+	}
 	block->live = threads;
 	block->barriers_in_use = 0;
-	memset(block->barriers, 0, sizeof(block->barriers));
+	for (unsigned k = 0; k < BLOCK_BARRIERS; k++)
+		block->barriers[k].arrived = block->barriers[k].population = 0;
 	for (uint32_t k = 0; k < block->warp_count; k++) {
 		uint32_t rest = threads - k * WARP_LANES;
 

@@ -8,7 +8,7 @@
  */
 #include "handlers.h"
 
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -27,6 +27,18 @@ static inline bool consecutive_64(const u64 *a, u64 stride)
 
 	return !(_mm512_cmpneq_epi64_mask(low, _mm512_load_si512(a)) |
 		 _mm512_cmpneq_epi64_mask(high, _mm512_load_si512(a + 8)));
+#elif defined(__AVX2__)
+	__m256i expected = _mm256_add_epi64(
+		_mm256_set1_epi64x((s64)a[0]),
+		_mm256_setr_epi64x(0, (s64)stride, 2 * (s64)stride, 3 * (s64)stride));
+	__m256i same = _mm256_set1_epi64x(-1);
+
+	for (int l = 0; l < HALF; l += 4) {
+		same = _mm256_and_si256(same, _mm256_cmpeq_epi64(
+			expected, _mm256_load_si256((const __m256i *)(a + l))));
+		expected = _mm256_add_epi64(expected, _mm256_set1_epi64x(4 * (s64)stride));
+	}
+	return _mm256_movemask_epi8(same) == -1;
 #else
 	u64 different = 0;
 
@@ -43,6 +55,8 @@ static inline bool equal_64(const u64 *a)
 
 	return !(_mm512_cmpneq_epi64_mask(first, _mm512_load_si512(a)) |
 		 _mm512_cmpneq_epi64_mask(first, _mm512_load_si512(a + 8)));
+#elif defined(__AVX2__)
+	return consecutive_64(a, 0);
 #else
 	u64 different = 0;
 
@@ -61,6 +75,15 @@ static inline bool consecutive_32(const u32 *a, u32 stride)
 	const __m512i expected = _mm512_add_epi32(_mm512_set1_epi32((s32)a[0]), step);
 
 	return !_mm512_cmpneq_epi32_mask(expected, _mm512_load_si512(a));
+#elif defined(__AVX2__)
+	const __m256i step = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
+						_mm256_set1_epi32((s32)stride));
+	const __m256i low = _mm256_add_epi32(_mm256_set1_epi32((s32)a[0]), step);
+	const __m256i high = _mm256_add_epi32(low, _mm256_set1_epi32((s32)(8 * stride)));
+
+	return _mm256_movemask_epi8(_mm256_and_si256(
+		       _mm256_cmpeq_epi32(low, _mm256_load_si256((const __m256i *)a)),
+		       _mm256_cmpeq_epi32(high, _mm256_load_si256((const __m256i *)(a + 8))))) == -1;
 #else
 	u32 different = 0;
 
@@ -74,6 +97,8 @@ static inline bool equal_32(const u32 *a)
 {
 #if defined(__AVX512F__)
 	return !_mm512_cmpneq_epi32_mask(_mm512_set1_epi32((s32)a[0]), _mm512_load_si512(a));
+#elif defined(__AVX2__)
+	return consecutive_32(a, 0);
 #else
 	u32 different = 0;
 

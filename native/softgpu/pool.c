@@ -14,7 +14,7 @@
 #include "launch.h"
 
 #define WORKERS_MAX 255
-#define HELPERS_AFTER_CYCLES 20000	/* some 8 microseconds: what waking a thread costs */
+#define HELPERS_AFTER_CYCLES 40000	/* some 15 microseconds: what waking a thread costs */
 #define IDLE_SLOTS_MAX 64
 
 struct engine_options pool_options;

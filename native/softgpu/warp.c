@@ -211,6 +211,13 @@ const struct instruction *warp_resume(struct warp *warp)
 
 	warp->rotate = false;
 	warp->turn++;
+	if (warp->fragment_count == 1 && warp->fragments[0].state == FRAGMENT_READY) {
+		warp->fragment_count = 0;
+		warp->mask = warp->fragments[0].mask;
+		enter_frame(warp, warp->fragments[0].frame);
+		warp->merge_at = MERGE_NOWHERE;
+		return warp->fragments[0].ip;
+	}
 	next = next_fragment(warp, rotate);
 	if (!next)
 		return NULL;

@@ -1,0 +1,177 @@
+"""Images that are refused, and why: nothing hostile may crash the engine or hang it."""
+
+import ctypes
+import random
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.softgpu.engine import ROOT, EngineError, Module, Status
+
+HEADER = ".version 8.0\n.target sm_80\n.address_size 64\n"
+
+
+def kernel(body: str, *, before: str = "") -> str:
+    return f"{HEADER}{before}\n.visible .entry k(.param .u64 p)\n{{\n.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<4>;\n{body}\n}}\n"
+
+
+def refused(image: str | bytes, status: Status, *words: str, sm: int = 120) -> None:
+    with pytest.raises(EngineError) as caught:
+        Module(image, sm=sm)
+    assert caught.value.status == status, caught.value
+    for word in words:
+        assert word in caught.value.text, caught.value
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        ("", ("start with .version",)),
+        ("hello", ("start with .version",)),
+        (kernel("add.u32 %r1, %r2"), ("';'",)),
+        (kernel("bra nowhere;"), ("label nowhere",)),
+        (kernel("mov.u32 %r1, %unknown_thing_;") + "}", ("module level",)),
+        (HEADER + ".global .align 3 .u32 x;", ("alignment 3",)),
+        (HEADER + ".global .u32 x[2] = {1, 2, 3};", ("too many initializers",)),
+        (HEADER + ".global .u8 x[4294967296][4294967296];", ("too large",)),
+        (kernel(".reg .b64 %q<2000000>;"), ("registers",)),
+        (kernel("{" * 300 + "}" * 300), ("nested",)),
+        (kernel("ret;")[:-3], ("ends inside",)),
+        (HEADER + ".visible .entry k(.param .b8 p[99999999]) { ret; }", ("too large",)),
+        (kernel("@%r1 bra L; L:"), ("predicate",)),
+    ],
+    ids=range(13),
+)
+def test_malformed_ptx_is_refused_with_a_reason(image: str, words: tuple[str, ...]) -> None:
+    refused(image, Status.INVALID_PTX, *words)
+
+
+def test_unresolved_symbols_are_named() -> None:
+    refused(kernel("call.uni there, ();", before=".extern .func there();"), Status.UNRESOLVED, "there")
+    refused(kernel("ld.global.u32 %r1, [x];", before=".extern .global .u32 x;"), Status.UNRESOLVED, "x")
+
+
+def test_cubin_alone_is_no_binary() -> None:
+    refused(b"\x7fELF" + bytes(64), Status.NO_BINARY, "PTX")
+
+
+def test_a_missing_instruction_disables_only_its_function() -> None:
+    text = HEADER + (
+        ".visible .entry good(.param .u64 p) { .reg .b64 %rd<3>; ld.param.u64 %rd1, [p]; st.global.u32 [%rd1], 7; ret; }\n"
+        ".visible .entry bad() { .reg .b32 %r<3>; vadd2.u32.u32.u32 %r1, %r2, %r2, %r2; ret; }\n"
+    )
+    out = np.zeros(1, np.uint32)
+    with Module(text) as module:
+        module.launch("good", 1, 1, out)
+        assert out[0] == 7
+        info = module.info("bad")
+        assert info.status == Status.UNSUPPORTED
+        assert b"vadd2" in info.unsupported
+        with pytest.raises(EngineError) as caught:
+            module.launch("bad", 1, 1)
+        assert caught.value.status == Status.UNSUPPORTED
+
+
+def container(payload: bytes) -> bytes:
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(payload)) + payload
+
+
+def entry(text: bytes, *, arch: int = 80, flags: int = 0, compressed: int = 0, uncompressed: int = 0) -> bytes:
+    return struct.pack(
+        "<HHIQIIHHIIIQQQ", 1, 0, 64, len(text), compressed, 0, 0, 8, arch, 0, 0, flags, 0, uncompressed
+    ) + text  # fmt: skip
+
+
+def test_raw_ptx_in_a_container() -> None:
+    text = kernel("ret;").encode() + b"\0"
+    with Module(container(entry(text))) as module:
+        assert module.function_names() == ["k"]
+
+
+def test_an_empty_container_is_an_empty_module() -> None:
+    with Module(container(b"")) as module:
+        assert module.function_names() == []
+
+
+@pytest.mark.parametrize("flags", [0x8000, 0x2000])
+def test_damaged_compression_is_refused(flags: int) -> None:
+    image = container(entry(b"garbage!" * 8, flags=flags, compressed=60, uncompressed=1000))
+    refused(image, Status.INVALID_IMAGE, "damaged")
+
+
+def test_entries_that_reach_beyond_the_container_are_refused() -> None:
+    broken = bytearray(container(entry(b"text")))
+    broken[16 + 8 : 16 + 16] = struct.pack("<Q", 1 << 60)
+    refused(bytes(broken), Status.INVALID_IMAGE, "damaged")
+
+
+def test_mutated_ptx_never_crashes_the_loader() -> None:
+    """Cut, repeat and swap pieces of a valid text; whatever loads also runs within its limits."""
+    text = kernel(
+        "mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 3; @%p1 bra L1; add.u32 %r2, %r1, 5; { .reg .b32 t; mov.u32 t, 4; }"
+        " L1: shfl.sync.up.b32 %r3|%p2, %r1, 1, 0, -1; bar.sync 0; ld.param.u64 %rd1, [p]; mul.wide.u32 %rd2, %r1, 4;"
+        " add.u64 %rd1, %rd1, %rd2; atom.global.add.u32 %r4, [%rd1], 1; cvt.rn.f32.u32 %r5, %r4; ret;"
+    )
+    words = text.split(" ")
+    rng = random.Random(11)
+    loaded = 0
+    out = np.zeros(4096, np.uint32)
+    for _ in range(1500):
+        mutant = list(words)
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(mutant))
+            action = rng.randrange(4)
+            if action == 0:
+                del mutant[at]
+            elif action == 1:
+                mutant.insert(at, rng.choice(words))
+            elif action == 2:
+                mutant[at] = rng.choice(words)
+            else:
+                mutant[at] = mutant[at][: rng.randint(0, len(mutant[at]))]
+        try:
+            module = Module(" ".join(mutant))
+        except EngineError:
+            continue
+        with module:
+            loaded += 1
+            try:
+                if module.function_names() == ["k"] and module.info("k").param_count == 1:
+                    module.launch("k", 2, 40, out, timeout_ns=50_000_000)
+            except EngineError:
+                pass
+    assert loaded > 10
+
+
+def test_a_fault_passes_to_the_programs_own_handler_outside_of_launches() -> None:
+    """The engine's SIGSEGV handler stands in front of the program's and calls it."""
+    script = """
+import ctypes, faulthandler, sys
+faulthandler.enable()
+from tests.softgpu.engine import Module
+import numpy as np
+m = Module(sys.argv[1]); m.launch("k", 1, 1, np.zeros(1))
+ctypes.string_at(16)
+"""
+    done = subprocess.run([sys.executable, "-c", script, kernel("ret;")], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == -11
+    assert "Segmentation fault" in done.stderr
+
+
+def test_cancel_flag_set_before_the_launch_stops_it() -> None:
+    with Module(kernel("L: bra L;")) as module, pytest.raises(EngineError) as caught:
+        module.launch("k", 1, 32, np.zeros(1), cancel=ctypes.c_int(1))
+    assert caught.value.status == Status.CANCELLED
+
+
+def test_module_variables() -> None:
+    text = HEADER + ".visible .global .align 8 .u64 two[2] = {5, two};\n.visible .const .f32 half = 0f3F000000;\n"
+    with Module(text) as module:
+        two, half = module.variable("two"), module.variable("half")
+        values = (ctypes.c_uint64 * 2).from_address(two.address)
+        assert list(values) == [5, two.address]
+        assert ctypes.c_float.from_address(half.address).value == 0.5
+        assert (half.is_const, two.is_const, two.size) == (True, False, 16)
