@@ -20,7 +20,7 @@ SOFTGPU_DRIVER_SOURCES := $(sort $(wildcard softgpu/driver_*.c))
 SOFTGPU_DRIVER_OBJECTS := $(SOFTGPU_DRIVER_SOURCES:softgpu/%.c=$(SOFTGPU_BUILD)/%.o)
 SOFTGPU_NVML_SOURCES := $(sort $(wildcard softgpu/nvml_*.c))
 SOFTGPU_NVML_OBJECTS := $(SOFTGPU_NVML_SOURCES:softgpu/%.c=$(SOFTGPU_BUILD)/%.o) \
-	$(SOFTGPU_BUILD)/driver_board.o
+	$(SOFTGPU_BUILD)/driver_board.o $(SOFTGPU_BUILD)/driver_board_options.o
 
 SOFTGPU_CUDART_SOURCES := $(filter-out $(if $(filter 0,$(CUDART_HANDSHAKE)),cudart/handshake.c), \
 	$(wildcard cudart/*.c))
