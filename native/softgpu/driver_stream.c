@@ -302,6 +302,13 @@ DRIVER_EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatu
 	return CUDA_SUCCESS;
 }
 
+DRIVER_EXPORT CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status,
+					      cuuint64_t *id)
+{
+	(void)id;
+	return cuStreamIsCapturing(handle, status);
+}
+
 DRIVER_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus *status,
 						 cuuint64_t *id, CUgraph *graph,
 						 const CUgraphNode **dependencies, size_t *count)
