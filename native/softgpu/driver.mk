@@ -3,7 +3,8 @@
 # Included by native/Makefile after engine.mk, which names the engine's objects
 # in ENGINE_OBJS; adds itself to `all`.  Used alone from native/ (make -f
 # softgpu/driver.mk) it includes engine.mk.  What CUDA's runtime needs comes from
-# native/cudart; CUDART_HANDSHAKE=0 leaves its handshake out there.
+# native/cudart: the objects in CUDART_OBJS, or else compiled here, where
+# CUDART_HANDSHAKE=0 leaves the handshake out.
 
 ifndef ENGINE_OBJS
 .DEFAULT_GOAL := softgpu-driver
@@ -14,17 +15,18 @@ BUILD ?= build
 SOFTGPU_BUILD := $(BUILD)/softgpu
 SOFTGPU_CFLAGS ?= -O2 -g
 SOFTGPU_DRIVER_FLAGS := -std=gnu11 -Wall -Wextra -Werror -fPIC -fvisibility=hidden \
-	-fno-strict-aliasing -MMD -MP
+	-fno-strict-aliasing -MMD -MP $(SANITIZE)
 
 SOFTGPU_DRIVER_SOURCES := $(sort $(wildcard softgpu/driver_*.c))
 SOFTGPU_DRIVER_OBJECTS := $(SOFTGPU_DRIVER_SOURCES:softgpu/%.c=$(SOFTGPU_BUILD)/%.o)
 SOFTGPU_NVML_SOURCES := $(sort $(wildcard softgpu/nvml_*.c))
 SOFTGPU_NVML_OBJECTS := $(SOFTGPU_NVML_SOURCES:softgpu/%.c=$(SOFTGPU_BUILD)/%.o) \
-	$(SOFTGPU_BUILD)/driver_board.o
+	$(SOFTGPU_BUILD)/driver_board.o $(SOFTGPU_BUILD)/driver_board_options.o
 
 SOFTGPU_CUDART_SOURCES := $(filter-out $(if $(filter 0,$(CUDART_HANDSHAKE)),cudart/handshake.c), \
 	$(wildcard cudart/*.c))
-SOFTGPU_CUDART_OBJECTS := $(SOFTGPU_CUDART_SOURCES:cudart/%.c=$(SOFTGPU_BUILD)/cudart_%.o)
+SOFTGPU_CUDART_OBJECTS := $(or $(CUDART_OBJS), \
+	$(SOFTGPU_CUDART_SOURCES:cudart/%.c=$(SOFTGPU_BUILD)/cudart_%.o))
 SOFTGPU_CUDART_FLAGS := $(if $(filter 0,$(CUDART_HANDSHAKE)),,-DCUDART_HANDSHAKE)
 
 .PHONY: softgpu-driver
@@ -48,11 +50,11 @@ $(SOFTGPU_BUILD)/cudart_%.o: cudart/%.c
 $(SOFTGPU_BUILD)/libcuda.so.1: $(SOFTGPU_DRIVER_OBJECTS) $(ENGINE_OBJS) \
 		$(SOFTGPU_CUDART_OBJECTS) softgpu/driver_libcuda.map
 	$(CC) -shared -Wl,-soname,libcuda.so.1 -Wl,--version-script=softgpu/driver_libcuda.map \
-		-Wl,-Bsymbolic -Wl,-z,nodelete -Wl,-z,defs $(SOFTGPU_CFLAGS) -o $@ \
+		-Wl,-Bsymbolic -Wl,-z,nodelete -Wl,-z,defs $(SANITIZE) $(SOFTGPU_CFLAGS) -o $@ \
 		$(filter %.o,$^) $(or $(ENGINE_LDLIBS),-lm -ldl -pthread)
 
 $(SOFTGPU_BUILD)/libnvidia-ml.so.1: $(SOFTGPU_NVML_OBJECTS) softgpu/nvml.map
 	$(CC) -shared -Wl,-soname,libnvidia-ml.so.1 -Wl,--version-script=softgpu/nvml.map \
-		-Wl,-Bsymbolic -Wl,-z,defs $(SOFTGPU_CFLAGS) -o $@ $(filter %.o,$^) -lpthread
+		-Wl,-Bsymbolic -Wl,-z,defs $(SANITIZE) $(SOFTGPU_CFLAGS) -o $@ $(filter %.o,$^) -lpthread
 
 -include $(SOFTGPU_DRIVER_OBJECTS:.o=.d) $(SOFTGPU_CUDART_OBJECTS:.o=.d) $(SOFTGPU_NVML_OBJECTS:.o=.d)

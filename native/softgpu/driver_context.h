@@ -53,6 +53,10 @@ void driver_context_drain_all(void);
 void driver_context_hold(struct CUctx_st *context);
 void driver_context_drop(struct CUctx_st *context);
 
+/* Are these flags that a context can have? */
+bool driver_context_flags_are_valid(unsigned flags);
+/* The top of the calling thread's stack, whatever its state, or NULL. */
+struct CUctx_st *driver_context_top(void);
 /* The prologue of every call that works in the current context: ready, a
  * context there and alive, and no sticky error. */
 CUresult driver_context_enter(struct CUctx_st **context);

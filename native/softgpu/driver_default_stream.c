@@ -28,6 +28,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
 CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext *context, CUgreenCtx *green);
 CUresult cuStreamGetDevice(CUstream stream, CUdevice *ordinal);
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status);
+CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id);
 CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status,
 		cuuint64_t *id, CUgraph *graph, const CUgraphNode **dependencies, size_t *count);
 CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status,
@@ -156,6 +157,12 @@ DRIVER_EXPORT CUresult cuStreamGetDevice_ptsz(CUstream stream, CUdevice *ordinal
 DRIVER_EXPORT CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus *status)
 {
 	return cuStreamIsCapturing(own(stream), status);
+}
+
+DRIVER_EXPORT CUresult cuStreamGetCaptureInfo_ptsz(CUstream stream,
+		CUstreamCaptureStatus *status, cuuint64_t *id)
+{
+	return cuStreamGetCaptureInfo(own(stream), status, id);
 }
 
 DRIVER_EXPORT CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream stream, CUstreamCaptureStatus *status,

@@ -58,6 +58,9 @@ int driver_device_count(void);
 /* NULL when there is no such device. */
 struct driver_device *driver_device_at(CUdevice ordinal);
 
+/* The prologue of every query about a device: CUDA_ERROR_INVALID_DEVICE. */
+CUresult driver_device_of(CUdevice ordinal, struct driver_device **device);
+
 /* Say once per name, on stderr, that the driver lacks something. */
 CUresult driver_unsupported(const char *what);
 

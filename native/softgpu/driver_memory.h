@@ -43,6 +43,11 @@ bool driver_memory_is_on_device(enum driver_memory_kind kind);
  * device can reach. */
 CUresult driver_memory_check(uintptr_t address, size_t bytes);
 
+/* Enter an allocation into the table; what overlaps another one can only be
+ * memory that the program registers: CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
+ * or CUDA_ERROR_OUT_OF_MEMORY. */
+CUresult driver_memory_remember(const struct driver_allocation *allocation);
+
 /* Device memory for `context`; CUDA_ERROR_OUT_OF_MEMORY after queued frees were
  * waited for in vain. */
 CUresult driver_memory_take(struct CUctx_st *context, size_t bytes, size_t align,

@@ -54,7 +54,7 @@ static void give_variable(void *opaque, void *address)
 	driver_memory_give((uintptr_t)address);
 }
 
-static CUresult module_load(struct CUctx_st *context, struct CUlib_st *library,
+CUresult driver_module_load(struct CUctx_st *context, struct CUlib_st *library,
 			    const void *image, struct engine_diagnostic *why,
 			    struct CUmod_st **out)
 {
@@ -88,7 +88,7 @@ static CUresult module_load(struct CUctx_st *context, struct CUlib_st *library,
 	return CUDA_SUCCESS;
 }
 
-static void module_unload(struct CUmod_st *module)
+void driver_module_unload(struct CUmod_st *module)
 {
 	struct CUmod_st **link = &module->context->modules;
 
@@ -111,12 +111,12 @@ void driver_module_end_context(struct CUctx_st *context)
 {
 	pthread_mutex_lock(&module_lock);
 	while (context->modules)
-		module_unload(context->modules);
+		driver_module_unload(context->modules);
 	pthread_mutex_unlock(&module_lock);
 }
 
 /* The library's module in a context. */
-static CUresult library_module(struct CUlib_st *library, struct CUctx_st *context,
+CUresult driver_module_of_library(struct CUlib_st *library, struct CUctx_st *context,
 			       struct CUmod_st **out)
 {
 	struct engine_diagnostic why;
@@ -128,7 +128,7 @@ static CUresult library_module(struct CUlib_st *library, struct CUctx_st *contex
 			return CUDA_SUCCESS;
 		}
 	}
-	return module_load(context, library, library->image, &why, out);
+	return driver_module_load(context, library, library->image, &why, out);
 }
 
 /* ---- functions; all with the lock ---- */
@@ -179,7 +179,7 @@ static CUresult kernel_function(struct CUkern_st *kernel, struct CUctx_st *conte
 	struct engine_function *code;
 	struct CUmod_st *module;
 	bool fresh;
-	CUresult result = library_module(kernel->library, context, &module);
+	CUresult result = driver_module_of_library(kernel->library, context, &module);
 
 	if (result)
 		return result;
@@ -235,7 +235,7 @@ void driver_module_unlock(void)
 
 /* Of the just-in-time compiler's options only the error log has a meaning
  * here.  Values may be missing altogether. */
-static void write_error_log(unsigned count, const CUjit_option *options, void **values,
+void driver_module_write_log(unsigned count, const CUjit_option *options, void **values,
 			    const char *text)
 {
 	char *buffer = NULL;
@@ -266,9 +266,9 @@ static CUresult load_data(CUmodule *out, const void *image, unsigned count,
 	if (!out || !image)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&module_lock);
-	result = module_load(context, NULL, image, &why, &module);
+	result = driver_module_load(context, NULL, image, &why, &module);
 	pthread_mutex_unlock(&module_lock);
-	write_error_log(count, options, values, why.text);
+	driver_module_write_log(count, options, values, why.text);
 	if (!result)
 		*out = module;
 	return result;
@@ -332,7 +332,7 @@ DRIVER_EXPORT CUresult cuModuleUnload(CUmodule module)
 	driver_stream_drain(context);
 	pthread_mutex_lock(&module_lock);
 	if (driver_handle_is(module, DRIVER_KIND_MODULE))
-		module_unload(module);
+		driver_module_unload(module);
 	else
 		result = CUDA_ERROR_INVALID_HANDLE;
 	pthread_mutex_unlock(&module_lock);
@@ -382,7 +382,7 @@ DRIVER_EXPORT CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, con
 }
 
 /* Entry number `index` among the module's entry functions. */
-static struct engine_function *entry_at(const struct CUmod_st *module, size_t index)
+struct engine_function *driver_module_entry_at(const struct CUmod_st *module, size_t index)
 {
 	size_t count = engine_module_function_count(module->engine);
 
@@ -397,11 +397,11 @@ static struct engine_function *entry_at(const struct CUmod_st *module, size_t in
 	return NULL;
 }
 
-static unsigned entry_count(const struct CUmod_st *module)
+unsigned driver_module_entry_count(const struct CUmod_st *module)
 {
 	unsigned count = 0;
 
-	while (entry_at(module, count))
+	while (driver_module_entry_at(module, count))
 		count++;
 	return count;
 }
@@ -414,7 +414,7 @@ DRIVER_EXPORT CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mo
 		return result;
 	if (!count)
 		return CUDA_ERROR_INVALID_VALUE;
-	*count = entry_count(module);
+	*count = driver_module_entry_count(module);
 	return CUDA_SUCCESS;
 }
 
@@ -428,8 +428,8 @@ DRIVER_EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigne
 	if (!functions)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&module_lock);
-	for (unsigned i = 0; !result && i < room && i < entry_count(module); i++)
-		result = module_function(module, entry_at(module, i), &functions[i]);
+	for (unsigned i = 0; !result && i < room && i < driver_module_entry_count(module); i++)
+		result = module_function(module, driver_module_entry_at(module, i), &functions[i]);
 	pthread_mutex_unlock(&module_lock);
 	return result;
 }
@@ -443,10 +443,10 @@ int driver_module_visit(CUmodule module, void (*visit)(void *opaque, CUfunction 
 
 	if (module_of(module))
 		return -1;
-	count = entry_count(module);
+	count = driver_module_entry_count(module);
 	for (unsigned i = 0; i < count; i++) {
 		pthread_mutex_lock(&module_lock);
-		result = module_function(module, entry_at(module, i), &function);
+		result = module_function(module, driver_module_entry_at(module, i), &function);
 		pthread_mutex_unlock(&module_lock);
 		if (result)
 			return -1;
@@ -455,7 +455,7 @@ int driver_module_visit(CUmodule module, void (*visit)(void *opaque, CUfunction 
 	return (int)count;
 }
 
-static CUresult variable_of(struct CUmod_st *module, const char *name, bool only_managed,
+CUresult driver_module_variable(struct CUmod_st *module, const char *name, bool only_managed,
 			    CUdeviceptr *address, size_t *bytes)
 {
 	struct engine_variable_info info;
@@ -477,266 +477,5 @@ DRIVER_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes,
 {
 	CUresult result = module_of(module);
 
-	return result ? result : variable_of(module, name, false, address, bytes);
-}
-
-/* ---- libraries ---- */
-
-static CUresult library_of(CUlibrary library)
-{
-	CUresult result = driver_ready();
-
-	if (result)
-		return result;
-	return driver_handle_is(library, DRIVER_KIND_LIBRARY) ? CUDA_SUCCESS :
-								CUDA_ERROR_INVALID_HANDLE;
-}
-
-/* Takes over the image. */
-static CUresult library_make(CUlibrary *out, void *image, unsigned count,
-			     const CUjit_option *options, void **values)
-{
-	struct engine_diagnostic why = { "" };
-	struct CUctx_st *context;
-	struct CUlib_st *library = NULL;
-	struct CUmod_st *module = NULL;
-	CUresult result = driver_module_context(&context);
-
-	if (!result)
-		result = driver_context_state(context) == CUDA_ERROR_CONTEXT_IS_DESTROYED ?
-			CUDA_SUCCESS : driver_context_state(context);
-	if (result)
-		goto out_free;
-	library = calloc(1, sizeof *library);
-	if (!library) {
-		result = CUDA_ERROR_OUT_OF_MEMORY;
-		goto out_free;
-	}
-	library->image = image;
-	/* Load at once, so that a bad image is reported here. */
-	pthread_mutex_lock(&module_lock);
-	result = module_load(context, library, image, &why, &module);
-	if (!result && driver_handle_add(library, DRIVER_KIND_LIBRARY)) {
-		module_unload(module);
-		result = CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	pthread_mutex_unlock(&module_lock);
-	write_error_log(count, options, values, why.text);
-	if (result)
-		goto out_free;
-	*out = library;
-	return CUDA_SUCCESS;
-out_free:
-	free(library);
-	free(image);
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuLibraryLoadData(CUlibrary *out, const void *image, CUjit_option *options,
-					 void **values, unsigned int count,
-					 CUlibraryOption *library_options, void **library_values,
-					 unsigned int library_count)
-{
-	void *copy;
-	CUresult result = driver_ready();
-
-	/* Both library options are promises that allow less work. */
-	(void)library_options, (void)library_values, (void)library_count;
-	if (result)
-		return result;
-	if (!out || !image)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = driver_image_copy(image, &copy);
-	return result ? result : library_make(out, copy, count, options, values);
-}
-
-DRIVER_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *out, const char *path,
-					     CUjit_option *options, void **values,
-					     unsigned int count, CUlibraryOption *library_options,
-					     void **library_values, unsigned int library_count)
-{
-	void *image;
-	CUresult result = driver_ready();
-
-	(void)library_options, (void)library_values, (void)library_count;
-	if (result)
-		return result;
-	if (!out || !path)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = driver_image_read(path, &image);
-	return result ? result : library_make(out, image, count, options, values);
-}
-
-DRIVER_EXPORT CUresult cuLibraryUnload(CUlibrary library)
-{
-	struct CUmod_st *module, *next;
-	CUresult result = library_of(library);
-
-	if (result)
-		return result;
-	if (!driver_handle_remove(library, DRIVER_KIND_LIBRARY))
-		return CUDA_ERROR_INVALID_HANDLE;
-	driver_context_drain_all();
-	pthread_mutex_lock(&module_lock);
-	driver_context_each_lock();
-	for (struct CUctx_st *context = driver_context_first(); context; context = context->next) {
-		for (module = context->modules; module; module = next) {
-			next = module->next;
-			if (module->library == library)
-				module_unload(module);
-		}
-	}
-	driver_context_each_unlock();
-	while (library->kernels) {
-		struct CUkern_st *kernel = library->kernels;
-
-		library->kernels = kernel->next;
-		driver_handle_remove(kernel, DRIVER_KIND_KERNEL);
-		free(kernel);
-	}
-	pthread_mutex_unlock(&module_lock);
-	free(library->image);
-	free(library);
-	return CUDA_SUCCESS;
-}
-
-/* The library's module where the caller is. */
-static CUresult library_here(CUlibrary library, struct CUmod_st **module)
-{
-	struct CUctx_st *context;
-	CUresult result = library_of(library);
-
-	if (!result)
-		result = driver_module_context(&context);
-	if (result)
-		return result;
-	pthread_mutex_lock(&module_lock);
-	result = library_module(library, context, module);
-	pthread_mutex_unlock(&module_lock);
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuLibraryGetModule(CUmodule *out, CUlibrary library)
-{
-	struct CUctx_st *context;
-	struct CUmod_st *module;
-	CUresult result = driver_context_enter(&context);
-
-	if (result)
-		return result;
-	if (!out)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = library_here(library, &module);
-	if (!result)
-		*out = module;
-	return result;
-}
-
-/* With the lock. */
-static CUresult library_kernel(struct CUlib_st *library, const char *name, CUkernel *out)
-{
-	struct CUkern_st *kernel;
-	size_t bytes = strlen(name) + 1;
-
-	for (kernel = library->kernels; kernel; kernel = kernel->next) {
-		if (!strcmp(kernel->name, name)) {
-			*out = kernel;
-			return CUDA_SUCCESS;
-		}
-	}
-	kernel = calloc(1, sizeof *kernel + bytes);
-	if (!kernel)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	kernel->library = library;
-	kernel->name = memcpy(kernel + 1, name, bytes);
-	if (driver_handle_add(kernel, DRIVER_KIND_KERNEL)) {
-		free(kernel);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	kernel->next = library->kernels;
-	library->kernels = kernel;
-	*out = kernel;
-	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuLibraryGetKernel(CUkernel *out, CUlibrary library, const char *name)
-{
-	struct engine_function_info info;
-	struct engine_function *code;
-	struct CUmod_st *module;
-	CUresult result;
-
-	if (!out || !name)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = library_here(library, &module);
-	if (result)
-		return result;
-	code = engine_module_function(module->engine, name);
-	if (!code)
-		return CUDA_ERROR_NOT_FOUND;
-	engine_function_info(code, &info);
-	if (!info.is_entry)
-		return CUDA_ERROR_NOT_FOUND;
-	pthread_mutex_lock(&module_lock);
-	result = library_kernel(library, name, out);
-	pthread_mutex_unlock(&module_lock);
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary library)
-{
-	struct CUmod_st *module;
-	CUresult result;
-
-	if (!count)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = library_here(library, &module);
-	if (!result)
-		*count = entry_count(module);
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int room,
-						 CUlibrary library)
-{
-	struct engine_function_info info;
-	struct engine_function *code;
-	struct CUmod_st *module;
-	CUresult result;
-
-	if (!kernels)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = library_here(library, &module);
-	pthread_mutex_lock(&module_lock);
-	for (unsigned i = 0; !result && i < room && (code = entry_at(module, i)); i++) {
-		engine_function_info(code, &info);
-		result = library_kernel(library, info.name, &kernels[i]);
-	}
-	pthread_mutex_unlock(&module_lock);
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary library,
-					  const char *name)
-{
-	struct CUmod_st *module;
-	CUresult result = library_here(library, &module);
-
-	return result ? result : variable_of(module, name, false, address, bytes);
-}
-
-DRIVER_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *bytes, CUlibrary library,
-					   const char *name)
-{
-	struct CUmod_st *module;
-	CUresult result = library_here(library, &module);
-
-	return result ? result : variable_of(module, name, true, address, bytes);
-}
-
-DRIVER_EXPORT CUresult cuLibraryGetUnifiedFunction(void **function, CUlibrary library,
-						   const char *name)
-{
-	(void)function, (void)library, (void)name;
-	return driver_unsupported("cuLibraryGetUnifiedFunction");
+	return result ? result : driver_module_variable(module, name, false, address, bytes);
 }

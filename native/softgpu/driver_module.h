@@ -71,6 +71,22 @@ CUresult driver_module_context(struct CUctx_st **context);
 /* The guard of all lists of modules, functions and kernels. */
 void driver_module_lock(void);
 void driver_module_unlock(void);
+/* For driver_library.c; the first three with the guard. */
+CUresult driver_module_load(struct CUctx_st *context, struct CUlib_st *library,
+			    const void *image, struct engine_diagnostic *why,
+			    struct CUmod_st **out);
+void driver_module_unload(struct CUmod_st *module);
+/* The library's module in a context, loaded if it is not there yet. */
+CUresult driver_module_of_library(struct CUlib_st *library, struct CUctx_st *context,
+				  struct CUmod_st **out);
+/* Entry function number `index`, or NULL behind the last. */
+struct engine_function *driver_module_entry_at(const struct CUmod_st *module, size_t index);
+unsigned driver_module_entry_count(const struct CUmod_st *module);
+CUresult driver_module_variable(struct CUmod_st *module, const char *name, bool only_managed,
+				CUdeviceptr *address, size_t *bytes);
+/* Write a message where the options of a load want it. */
+void driver_module_write_log(unsigned count, const CUjit_option *options, void **values,
+			     const char *text);
 /* The function in a module if it was asked for before; with the guard. */
 struct CUfunc_st *driver_module_find(struct CUmod_st *module, struct engine_function *code);
 

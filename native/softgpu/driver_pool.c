@@ -160,16 +160,6 @@ DRIVER_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle)
 
 /* ---- pools ---- */
 
-static CUresult device_of(CUdevice ordinal, struct driver_device **device)
-{
-	CUresult result = driver_ready();
-
-	if (result)
-		return result;
-	*device = driver_device_at(ordinal);
-	return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
 static CUresult check_pool(CUmemoryPool pool)
 {
 	CUresult result = driver_ready();
@@ -182,7 +172,7 @@ static CUresult check_pool(CUmemoryPool pool)
 DRIVER_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice ordinal)
 {
 	struct driver_device *device;
-	CUresult result = device_of(ordinal, &device);
+	CUresult result = driver_device_of(ordinal, &device);
 
 	if (result)
 		return result;
@@ -195,7 +185,7 @@ DRIVER_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice ord
 DRIVER_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice ordinal)
 {
 	struct driver_device *device;
-	CUresult result = device_of(ordinal, &device);
+	CUresult result = driver_device_of(ordinal, &device);
 
 	if (result)
 		return result;
@@ -208,7 +198,7 @@ DRIVER_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice ordinal)
 DRIVER_EXPORT CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool pool)
 {
 	struct driver_device *device;
-	CUresult result = device_of(ordinal, &device);
+	CUresult result = driver_device_of(ordinal, &device);
 
 	if (!result)
 		result = check_pool(pool);

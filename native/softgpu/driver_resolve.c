@@ -189,6 +189,7 @@
 	PLAIN(cuStreamCreate, 2000, cuStreamCreate) \
 	PLAIN(cuStreamCreateWithPriority, 5050, cuStreamCreateWithPriority) \
 	PLAIN(cuStreamDestroy, 4000, cuStreamDestroy_v2) \
+	STREAM(cuStreamGetCaptureInfo, 10010, cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_ptsz, 10010) \
 	STREAM(cuStreamGetCaptureInfo, 11030, cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2_ptsz, 11030) \
 	STREAM(cuStreamGetCaptureInfo, 12030, cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz, 12030) \
 	STREAM(cuStreamGetCtx, 9020, cuStreamGetCtx, cuStreamGetCtx_ptsz, 9020) \

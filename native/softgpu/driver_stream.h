@@ -74,6 +74,21 @@ struct CUstream_st {
 	unsigned waiters;		/* on done */
 };
 
+/* A new stream, with one reference; NULL without memory.  It is a stream of its
+ * context, and the reference the context's, once it is linked. */
+struct CUstream_st *driver_stream_make(struct CUctx_st *context, unsigned flags);
+void driver_stream_link(struct CUstream_st *stream);
+/* No longer a stream of its context; what is queued still runs.  Drops the
+ * context's reference.  Ending again does nothing. */
+void driver_stream_end(struct CUstream_st *stream);
+bool driver_stream_has_ended(struct CUstream_st *stream);
+void driver_stream_hold(struct CUstream_st *stream);
+void driver_stream_drop(struct CUstream_st *stream);
+/* All that was submitted so far; the caller drops the point. */
+void driver_stream_point(struct CUstream_st *stream, struct driver_point *point);
+/* Is everything complete that synchronising with the stream would wait for? */
+bool driver_stream_is_quiet(struct CUstream_st *stream);
+
 CUresult driver_stream_make_legacy(struct CUctx_st *context);
 /* Wait until everything that was submitted to the context is complete. */
 void driver_stream_drain(struct CUctx_st *context);
@@ -100,7 +115,6 @@ int driver_operation_after(struct driver_operation *operation, const struct driv
 
 bool driver_point_reached(const struct driver_point *point);
 void driver_point_wait(const struct driver_point *point);
-void driver_point_copy(struct driver_point *to, const struct driver_point *from);
 void driver_point_drop(struct driver_point *point);
 
 #endif

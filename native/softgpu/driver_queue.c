@@ -1,0 +1,460 @@
+#define _GNU_SOURCE
+#include "driver_stream.h"
+
+#include "driver_handle.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+
+static pthread_mutex_t queue_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* ---- life ---- */
+
+struct CUstream_st *driver_stream_make(struct CUctx_st *context, unsigned flags)
+{
+	static uint64_t last_id;
+	struct CUstream_st *stream = calloc(1, sizeof *stream);
+
+	if (!stream)
+		return NULL;
+	stream->context = context;
+	stream->flags = flags;
+	stream->references = 1;
+	stream->id = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED);
+	pthread_cond_init(&stream->work, NULL);
+	pthread_cond_init(&stream->done, NULL);
+	driver_context_hold(context);
+	return stream;
+}
+
+/* With the lock. */
+static void stream_drop(struct CUstream_st *stream)
+{
+	if (--stream->references)
+		return;
+	pthread_cond_destroy(&stream->work);
+	pthread_cond_destroy(&stream->done);
+	driver_context_drop(stream->context);
+	free(stream);
+}
+
+/* With the lock: no longer a stream of its context.  Its operations still run,
+ * then its worker ends. */
+static void stream_end(struct CUstream_st *stream)
+{
+	struct CUstream_st **link = &stream->context->streams;
+
+	while (*link && *link != stream)
+		link = &(*link)->next;
+	if (*link)
+		*link = stream->next;
+	stream->ended = true;
+	pthread_cond_signal(&stream->work);
+	stream_drop(stream);
+}
+
+void driver_stream_link(struct CUstream_st *stream)
+{
+	pthread_mutex_lock(&queue_lock);
+	stream->next = stream->context->streams;
+	stream->context->streams = stream;
+	pthread_mutex_unlock(&queue_lock);
+}
+
+void driver_stream_end(struct CUstream_st *stream)
+{
+	pthread_mutex_lock(&queue_lock);
+	if (!stream->ended)
+		stream_end(stream);
+	pthread_mutex_unlock(&queue_lock);
+}
+
+bool driver_stream_has_ended(struct CUstream_st *stream)
+{
+	bool ended;
+
+	pthread_mutex_lock(&queue_lock);
+	ended = stream->ended;
+	pthread_mutex_unlock(&queue_lock);
+	return ended;
+}
+
+void driver_stream_hold(struct CUstream_st *stream)
+{
+	pthread_mutex_lock(&queue_lock);
+	stream->references++;
+	pthread_mutex_unlock(&queue_lock);
+}
+
+void driver_stream_drop(struct CUstream_st *stream)
+{
+	pthread_mutex_lock(&queue_lock);
+	stream_drop(stream);
+	pthread_mutex_unlock(&queue_lock);
+}
+
+CUresult driver_stream_make_legacy(struct CUctx_st *context)
+{
+	struct CUstream_st *stream = driver_stream_make(context, 0);
+
+	if (!stream)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	stream->legacy = true;
+	context->legacy = stream;
+	driver_stream_link(stream);
+	return CUDA_SUCCESS;
+}
+
+void driver_stream_end_context(struct CUctx_st *context)
+{
+	pthread_mutex_lock(&queue_lock);
+	context->legacy = NULL;
+	while (context->streams) {
+		driver_handle_remove(context->streams, DRIVER_KIND_STREAM);
+		stream_end(context->streams);
+	}
+	pthread_mutex_unlock(&queue_lock);
+}
+
+/* ---- points ---- */
+
+/* With the lock. */
+static bool point_is_reached(const struct driver_point *point)
+{
+	return point->stream->completed >= point->sequence;
+}
+
+/* With the lock, which is let go while waiting. */
+static void point_await(const struct driver_point *point)
+{
+	while (!point_is_reached(point)) {
+		point->stream->waiters++;
+		pthread_cond_wait(&point->stream->done, &queue_lock);
+		point->stream->waiters--;
+	}
+}
+
+bool driver_point_reached(const struct driver_point *point)
+{
+	bool reached;
+
+	pthread_mutex_lock(&queue_lock);
+	reached = point_is_reached(point);
+	pthread_mutex_unlock(&queue_lock);
+	return reached;
+}
+
+void driver_point_wait(const struct driver_point *point)
+{
+	pthread_mutex_lock(&queue_lock);
+	point_await(point);
+	pthread_mutex_unlock(&queue_lock);
+}
+
+void driver_stream_point(struct CUstream_st *stream, struct driver_point *point)
+{
+	pthread_mutex_lock(&queue_lock);
+	stream->references++;
+	*point = (struct driver_point){ stream, stream->submitted };
+	pthread_mutex_unlock(&queue_lock);
+}
+
+/* The legacy stream is complete when what an operation in it would wait for is
+ * complete too: synchronising with it means all blocking streams. */
+bool driver_stream_is_quiet(struct CUstream_st *stream)
+{
+	struct CUstream_st *other;
+	bool quiet;
+
+	pthread_mutex_lock(&queue_lock);
+	quiet = stream->completed == stream->submitted;
+	if (stream->legacy) {
+		for (other = stream->context->streams; other && quiet; other = other->next)
+			quiet = other->flags & CU_STREAM_NON_BLOCKING ||
+				other->completed == other->submitted;
+	}
+	pthread_mutex_unlock(&queue_lock);
+	return quiet;
+}
+
+void driver_point_drop(struct driver_point *point)
+{
+	if (!point->stream)
+		return;
+	pthread_mutex_lock(&queue_lock);
+	stream_drop(point->stream);
+	pthread_mutex_unlock(&queue_lock);
+	point->stream = NULL;
+}
+
+/* With the lock. */
+static int operation_add_point(struct driver_operation *operation, struct CUstream_st *stream,
+			       uint64_t sequence)
+{
+	size_t inline_room = sizeof operation->point_room / sizeof *operation->point_room;
+	unsigned count = operation->point_count;
+
+	if (count < inline_room) {
+		operation->points = operation->point_room;
+	} else if (!(count & (count - 1))) {	/* room grows at powers of two */
+		struct driver_point *grown = malloc(2 * count * sizeof *grown);
+
+		if (!grown)
+			return -ENOMEM;
+		for (unsigned i = 0; i < count; i++)
+			grown[i] = operation->points[i];
+		if (operation->points != operation->point_room)
+			free(operation->points);
+		operation->points = grown;
+	}
+	stream->references++;
+	operation->points[count] = (struct driver_point){ stream, sequence };
+	operation->point_count++;
+	return 0;
+}
+
+int driver_operation_after(struct driver_operation *operation, const struct driver_point *point)
+{
+	int error = 0;
+
+	pthread_mutex_lock(&queue_lock);
+	if (!point_is_reached(point))
+		error = operation_add_point(operation, point->stream, point->sequence);
+	pthread_mutex_unlock(&queue_lock);
+	return error;
+}
+
+/* ---- order between streams ---- */
+
+/* With the lock.  The legacy stream waits for all blocking streams of its
+ * context and they for it (CUDA driver API, "Stream synchronization
+ * behavior"). */
+static int operation_add_implicit(struct CUstream_st *stream, struct driver_operation *operation)
+{
+	struct CUctx_st *context = stream->context;
+	struct CUstream_st *other;
+
+	if (stream->flags & CU_STREAM_NON_BLOCKING)
+		return 0;
+	if (!stream->legacy) {
+		other = context->legacy;
+		if (other && other->completed < other->submitted)
+			return operation_add_point(operation, other, other->submitted);
+		return 0;
+	}
+	for (other = context->streams; other; other = other->next) {
+		if (other == stream || other->flags & CU_STREAM_NON_BLOCKING ||
+		    other->completed == other->submitted)
+			continue;
+		if (operation_add_point(operation, other, other->submitted))
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+/* With the lock. */
+static void operation_drop_points(struct driver_operation *operation)
+{
+	for (unsigned i = 0; i < operation->point_count; i++)
+		stream_drop(operation->points[i].stream);
+	if (operation->points != operation->point_room)
+		free(operation->points);
+	operation->points = NULL;
+	operation->point_count = 0;
+}
+
+/* With the lock. */
+static bool operation_is_due(const struct driver_operation *operation)
+{
+	for (unsigned i = 0; i < operation->point_count; i++) {
+		if (!point_is_reached(&operation->points[i]))
+			return false;
+	}
+	return true;
+}
+
+/* ---- running ---- */
+
+/* With the lock, which is let go while the operation runs.  Its points are
+ * reached and the stream is not busy. */
+static void stream_run(struct CUstream_st *stream, struct driver_operation *operation)
+{
+	struct CUctx_st *context = stream->context;
+	uint64_t sequence = operation->sequence;
+	CUresult state;
+
+	operation_drop_points(operation);
+	stream->busy = true;
+	pthread_mutex_unlock(&queue_lock);
+	state = __atomic_load_n(&context->error, __ATOMIC_ACQUIRE);
+	if (!state || operation->run_when_failed) {
+		CUresult result = operation->run(operation, state);
+
+		if (result)
+			driver_context_fail(context, result);
+	}
+	operation->release(operation);
+	pthread_mutex_lock(&queue_lock);
+	stream->busy = false;
+	stream->completed = sequence;
+	if (stream->waiters)
+		pthread_cond_broadcast(&stream->done);
+}
+
+static void *stream_work(void *argument)
+{
+	struct CUstream_st *stream = argument;
+
+	pthread_mutex_lock(&queue_lock);
+	for (;;) {
+		struct driver_operation *operation = stream->head;
+
+		if (stream->busy || !operation) {
+			if (!operation && stream->ended && !stream->busy)
+				break;
+			pthread_cond_wait(&stream->work, &queue_lock);
+			continue;
+		}
+		for (unsigned i = 0; i < operation->point_count; i++)
+			point_await(&operation->points[i]);
+		stream->head = operation->next;
+		if (!stream->head)
+			stream->tail = NULL;
+		stream->queued--;
+		stream_run(stream, operation);
+	}
+	stream_drop(stream);
+	pthread_mutex_unlock(&queue_lock);
+	return NULL;
+}
+
+/* With the lock.  The worker takes no signals of the program's, but those that
+ * its own instructions raise must reach the engine's fault handler. */
+static int stream_start_worker(struct CUstream_st *stream)
+{
+	static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP };
+	sigset_t block, before;
+	pthread_attr_t attributes;
+	pthread_t thread;
+	int error;
+
+	sigfillset(&block);
+	for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+		sigdelset(&block, own[i]);
+	pthread_attr_init(&attributes);
+	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	pthread_sigmask(SIG_SETMASK, &block, &before);
+	stream->references++;
+	error = pthread_create(&thread, &attributes, stream_work, stream);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attributes);
+	if (error) {
+		stream->references--;
+		return -error;
+	}
+	pthread_setname_np(thread, "softgpu-stream");
+	stream->has_worker = true;
+	return 0;
+}
+
+/* With the lock.  Room in the queue and everything that has to be waited for. */
+static int stream_admit(struct CUstream_st *stream, struct driver_operation *operation)
+{
+	while (stream->queued >= DRIVER_QUEUE_MAX) {
+		struct driver_point some = { stream, stream->submitted - DRIVER_QUEUE_MAX / 2 };
+
+		point_await(&some);
+	}
+	return operation_add_implicit(stream, operation);
+}
+
+CUresult driver_stream_submit(struct CUstream_st *stream, struct driver_operation *operation,
+			      unsigned flags, struct driver_point *point)
+{
+	struct CUctx_st *context = stream->context;
+	struct driver_point own;
+	bool idle;
+
+	pthread_mutex_lock(&queue_lock);
+	stream->references++;	/* it may be destroyed while we wait for room */
+	if (stream_admit(stream, operation))
+		goto out_of_memory;
+	idle = !stream->busy && !stream->head && operation_is_due(operation);
+	if (!(idle && flags) && !stream->has_worker && stream_start_worker(stream))
+		goto out_of_memory;
+	operation->next = NULL;
+	operation->sequence = ++stream->submitted;
+	own = (struct driver_point){ stream, operation->sequence };
+	if (point) {
+		*point = own;
+		stream->references++;
+	}
+	if (idle && flags) {
+		stream_run(stream, operation);
+		/* Another thread may have queued something behind it. */
+		if (stream->head || stream->ended)
+			pthread_cond_signal(&stream->work);
+	} else {
+		if (stream->tail)
+			stream->tail->next = operation;
+		else
+			stream->head = operation;
+		stream->tail = operation;
+		stream->queued++;
+		pthread_cond_signal(&stream->work);
+		if (flags & DRIVER_SUBMIT_WAIT)
+			point_await(&own);
+	}
+	stream_drop(stream);
+	pthread_mutex_unlock(&queue_lock);
+	if (!(flags & DRIVER_SUBMIT_WAIT))
+		return CUDA_SUCCESS;
+	return __atomic_load_n(&context->error, __ATOMIC_ACQUIRE);
+
+out_of_memory:
+	operation_drop_points(operation);
+	stream_drop(stream);
+	pthread_mutex_unlock(&queue_lock);
+	operation->release(operation);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void driver_stream_drain(struct CUctx_st *context)
+{
+	struct driver_point *points = NULL;
+	size_t count = 0, room = 0;
+	struct CUstream_st *stream;
+
+	/* A stream may end while we wait for another; so hold them all first.
+	 * Without memory for that, wait for one at a time and look again. */
+	pthread_mutex_lock(&queue_lock);
+again:
+	for (stream = context->streams; stream; stream = stream->next) {
+		struct driver_point point = { stream, stream->submitted };
+
+		if (point_is_reached(&point))
+			continue;
+		if (count == room) {
+			size_t more = room ? 2 * room : 16;
+			struct driver_point *grown = realloc(points, more * sizeof *grown);
+
+			if (!grown) {
+				stream->references++;
+				point_await(&point);
+				stream_drop(stream);
+				goto again;
+			}
+			points = grown;
+			room = more;
+		}
+		stream->references++;
+		points[count++] = point;
+	}
+	for (size_t i = 0; i < count; i++) {
+		point_await(&points[i]);
+		stream_drop(points[i].stream);
+	}
+	pthread_mutex_unlock(&queue_lock);
+	free(points);
+}

@@ -1,0 +1,43 @@
+"""Programs of the CUDA runtime, as nvcc makes them, directly on the software GPU."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.softgpu.driver_programs import PROGRAMS, TIMEOUT_S, environment, require_library
+
+BUILD_TIMEOUT_S = 180
+CUDART = Path(__file__).parents[2] / "native" / "cudart" / "tables.c"
+
+
+@pytest.fixture(scope="module")
+def nvcc() -> str:
+    found = shutil.which("nvcc")
+    if not found:
+        pytest.skip("no nvcc")
+    if not CUDART.exists():
+        pytest.skip("native/cudart is not there")
+    require_library()
+    return found
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [[], ["-arch=sm_75"], ["-arch=sm_90", "-rdc=true"], ["-cudart", "shared"]],
+    ids="".join,
+)
+def test_runtime_program(nvcc: str, flags: list[str], tmp_path: Path) -> None:
+    program = tmp_path / "runtime_features"
+    subprocess.run(
+        [nvcc, *flags, "-o", str(program), str(PROGRAMS / "runtime_features.cu")], check=True, timeout=BUILD_TIMEOUT_S
+    )
+    settings = environment(str(tmp_path), "cc=9.0")
+    shared = Path(nvcc).resolve().parents[1] / "lib64"
+    settings["LD_LIBRARY_PATH"] += f":{shared}:/usr/local/cuda/lib64"
+    done = subprocess.run([str(program)], env=settings, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    assert done.stdout == "hello from thread 0\n"
