@@ -1,7 +1,7 @@
 """cffi modules over the native objects: ``python native/ffi_build.py`` builds them.
 
 ``farbus.remoting._server`` is the remoting server's engine.  Run ``make -C native``
-first; setuptools uses ``server_builder`` by ``cffi_modules``.
+first; setuptools uses ``server`` by ``cffi_modules``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import cffi
 NATIVE = Path(__file__).resolve().parent
 BUILD = NATIVE / "build"
 
-server_builder = cffi.FFI()
-server_builder.cdef(
+server = cffi.FFI()
+server.cdef(
     """
     struct server_options {
         int descriptor;
@@ -25,7 +25,7 @@ server_builder.cdef(
     int server_serve(const struct server_options *options, char *why, int bytes);
     """
 )
-server_builder.set_source(
+server.set_source(
     "farbus.remoting._server",
     '#include "server/server.h"',
     include_dirs=[str(NATIVE)],
@@ -40,7 +40,7 @@ def main() -> None:
     archive = BUILD / "server" / "libfarbus_server.a"
     if not archive.exists():
         raise SystemExit(f"{archive}: not there; run make -C {NATIVE} first")
-    built = Path(server_builder.compile(tmpdir=str(BUILD / "ffi"), verbose=False))
+    built = Path(server.compile(tmpdir=str(BUILD / "ffi"), verbose=False))
     target = NATIVE.parent / "remoting" / built.name
     # A running server keeps the old file: never write into it.
     fresh = target.with_suffix(".new")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hmac
-import json
 import os
 import selectors
 import signal
@@ -25,7 +24,6 @@ from typing import Self
 
 import farbus
 from farbus.remoting import session
-from farbus.remoting.server import read_exactly
 
 #: A client sends its hello in the same breath as it connects.
 HELLO_TIMEOUT_S = 5.0
@@ -62,9 +60,7 @@ class Supervisor:
         log: Log = _discard,
     ) -> None:
         if len(secret) != session.SECRET_BYTES:
-            raise ValueError(
-                f"secret: expected {session.SECRET_BYTES} bytes, got {len(secret)}"
-            )
+            raise ValueError(f"secret: expected {session.SECRET_BYTES} bytes, got {len(secret)}")
         self._libcuda = libcuda
         self._secret = secret
         self._bind = (address, port)
@@ -286,50 +282,87 @@ class Supervisor:
                     del self._processes[pid]
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run a supervisor until SIGTERM or until standard input ends.
+def _endpoint(text: str) -> tuple[str, int]:
+    """Parse ``ADDRESS:PORT``; an IPv6 address stands in brackets."""
+    address, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r}: expected ADDRESS:PORT, such as 127.0.0.1:0")
+    return address.removeprefix("[").removesuffix("]"), int(port)
 
-    The secret comes from a descriptor; one line of JSON on standard output tells
-    where it listens: ``{"address": ..., "port": ...}``.
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve one lease until SIGTERM, or until the life descriptor's other end is closed.
+
+    The secret comes from a descriptor.  The first line on standard output says
+    where clients connect: ``listening ADDRESS:PORT``.
     """
     parser = argparse.ArgumentParser(prog="farbus-remoting-supervisor", description=main.__doc__)
+    parser.add_argument("--lease", default="", help="its name, for messages")
     parser.add_argument("--libcuda", default="libcuda.so.1", help="the driver the servers open")
-    parser.add_argument("--address", default="127.0.0.1", help="numeric address to listen on")
-    parser.add_argument("--port", type=int, default=0, help="0: any")
-    parser.add_argument("--secret-fd", type=int, required=True, help="descriptor with 32 bytes")
+    parser.add_argument("--listen", type=_endpoint, default=("127.0.0.1", 0), help="ADDRESS:PORT, port 0: any")
+    parser.add_argument("--secret-fd", type=int, required=True, help="descriptor with the 32 bytes, raw or as hex")
+    parser.add_argument("--life-fd", type=int, help="pipe whose end ends the supervisor")
     parser.add_argument("--visible-devices", help="CUDA_VISIBLE_DEVICES of the servers")
-    parser.add_argument(
-        "--until-signal", action="store_true", help="stay until SIGTERM, whatever becomes of standard input"
-    )
     options = parser.parse_args(arguments)
-    secret = read_exactly(options.secret_fd, session.SECRET_BYTES)
-    os.close(options.secret_fd)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    prefix = f"farbus remoting {options.lease}".rstrip()
+
+    def log(line: str) -> None:
+        print(f"{prefix}: {line}", file=sys.stderr, flush=True)
+
+    try:
+        secret = _read_secret(options.secret_fd)
+    except ValueError as error:
+        log(str(error))
+        return 2
+    address, port = options.listen
     supervisor = Supervisor(
         libcuda=options.libcuda,
         secret=secret,
-        address=options.address,
-        port=options.port,
+        address=address,
+        port=port,
         visible_devices=options.visible_devices,
-        log=lambda line: print(f"farbus remoting: {line}", file=sys.stderr, flush=True),
+        log=log,
     )
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         supervisor.start()
     except OSError as error:
-        print(
-            f"farbus remoting: listen on {options.address} port {options.port}: {error}",
-            file=sys.stderr,
-        )
+        log(f"listen on {address} port {port}: {error.strerror}")
         return 1
     try:
         address, port = supervisor.address
-        print(json.dumps({"address": address, "port": port}), flush=True)
-        while options.until_signal or os.read(0, 4096):
-            if options.until_signal:
-                signal.pause()
+        print(f"listening {f'[{address}]' if ':' in address else address}:{port}", flush=True)
+        if options.life_fd is not None:
+            threading.Thread(target=_watch_life, args=(options.life_fd, ended), daemon=True).start()
+        ended.wait()
     finally:
         supervisor.stop()
     return 0
+
+
+def _watch_life(descriptor: int, ended: threading.Event) -> None:
+    while os.read(descriptor, 4096):
+        pass
+    ended.set()
+
+
+def _read_secret(descriptor: int) -> bytes:
+    """Read a descriptor to its end: the secret as 32 bytes, or as 64 hexadecimal digits."""
+    data = b""
+    while piece := os.read(descriptor, 4096):
+        data += piece
+    os.close(descriptor)
+    if len(data) == session.SECRET_BYTES:
+        return data
+    try:
+        secret = bytes.fromhex(data.decode("ascii").strip())
+    except ValueError:
+        secret = b""
+    if len(secret) != session.SECRET_BYTES:
+        raise ValueError(f"the secret on descriptor {descriptor} is neither 32 bytes nor 64 hexadecimal digits")
+    return secret
 
 
 if __name__ == "__main__":

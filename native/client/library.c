@@ -534,7 +534,7 @@ static CUresult function_ask(struct client_library *library, const char *name)
 
 static CUresult function_find(const void *handle, const char *name, CUfunction *function)
 {
-	CUresult result = client_enter();
+	CUresult result = client_enter_any();
 	struct client_library *library;
 	struct client_function *found;
 

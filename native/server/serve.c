@@ -94,6 +94,9 @@ static bool call_serve(struct server_call *call, const struct wire_op_info *info
 		free(call->reply_tail);
 		return false;
 	}
+	if (info->blocking || call->header.opcode == WIRE_OP_STREAM_QUERY ||
+	    call->header.opcode == WIRE_OP_EVENT_QUERY)
+		server_text_flush(server);
 	if (info->called) {
 		bool good = result == CUDA_SUCCESS;
 
@@ -328,6 +331,7 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 
 	if (!server)
 		return fail(why, bytes, -ENOMEM, "out of memory");
+	server->text_read = -1;
 	pthread_mutex_init(&server->leader, NULL);
 	pthread_mutex_init(&server->write, NULL);
 	pthread_mutex_init(&server->lock, NULL);
@@ -342,6 +346,8 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 	rc = server_hello(server, options, why, bytes);
 	if (!rc)
 		rc = inbox_init(&server->inbox, &server->transport);
+	if (!rc)
+		rc = server_text_start(server);
 	if (!rc) {
 		atomic_store(&server->threads, 1);
 		server_thread(server);

@@ -74,6 +74,9 @@ struct server {
 
 	struct handle_table objects;	/* named by the client */
 	struct handle_table functions;	/* named here */
+	int text_read;			/* what the driver prints; -1: not caught */
+	pthread_mutex_t text_lock;	/* over reading it */
+
 	pthread_mutex_t lock;		/* over what follows */
 	struct server_blob *blobs;
 	uint64_t blob_bytes;
@@ -123,6 +126,10 @@ CUresult server_resolve_stream(struct server_call *call, uint64_t handle, CUstre
 CUresult server_resolve_event(struct server_call *call, uint64_t handle, CUevent *event);
 CUresult server_resolve_library(struct server_call *call, uint64_t handle, CUlibrary *library);
 CUresult server_resolve_function(struct server_call *call, uint64_t handle, CUfunction *function);
+
+/* text.c: catch what the driver prints; send what is there now. */
+int server_text_start(struct server *server);
+void server_text_flush(struct server *server);
 
 /* driver.c */
 int server_driver_open(struct server *server, const char *path, char *why, size_t bytes);
