@@ -208,7 +208,7 @@ async def test_a_kept_descriptor_is_inherited(real: GuardedProcesses) -> None:
     os.write(writer, b"a secret\n")
     os.close(writer)
     try:
-        child = await real.spawn(shell(f"cat <&{reader}", keep=(reader,)))
+        child = await real.spawn(shell(f"cat /dev/fd/{reader}", keep=(reader,)))
     finally:
         os.close(reader)
     assert await output_of(child) == (b"a secret\n", b"")
