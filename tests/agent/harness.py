@@ -352,6 +352,12 @@ class AgentProcess:
             self.process.kill()
         await self.process.wait()
 
+    async def stop(self) -> None:
+        """Stop it as systemd would."""
+        self.process.terminate()
+        async with asyncio.timeout(PATIENCE_S):
+            await self.process.wait()
+
     async def output(self) -> str:
         """Wait for its end and return what it wrote to standard error."""
         async with asyncio.timeout(PATIENCE_S):

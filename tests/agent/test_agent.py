@@ -344,7 +344,7 @@ async def test_a_killed_agent_takes_its_tasks_with_it_and_says_so_later(
     try:
         await sessions.connected(hellos=2)
     finally:
-        await second.kill()
+        await second.stop()
     (task,) = sessions.hellos[1].tasks
     assert (task.job_id, task.status.state, task.status.exit_code) == ("j1", "exited", -9)
     assert "the agent ended while it ran" in task.status.reason
