@@ -41,6 +41,9 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     softgpu_library: str = ""
     """Directory of the software GPU's ``libcuda.so.1`` and ``libnvidia-ml.so.1``; empty for where the build puts it."""
 
+    remoting_user: str = ""
+    """Local user as whom remoting servers run; empty for the agent's own."""
+
     run_as_self: bool = False
     """Run tasks as the agent's own user, and only that user's (``farbus up``)."""
     allow_root: bool = False

@@ -91,7 +91,8 @@ def real_doors(config: AgentConfig) -> Doors:
         sources.append(GpuSource(WorkerNvml(environment=environment), True))
     return Doors(
         processes=GuardedProcesses(owner=agent_identity(config)),
-        cgroups=KernelCgroups(agent=config.name),
+        # By its whole identity: another cluster on this machine may have a node of this name.
+        cgroups=KernelCgroups(agent=agent_identity(config).replace(":", "-")),
         users=SystemUsers(),
         clock=SystemClock(),
         facts=KernelNodeFacts(),
@@ -104,7 +105,7 @@ def real_doors(config: AgentConfig) -> Doors:
 def agent_identity(config: AgentConfig) -> str:
     """Return what marks this agent's processes: its name and state directory, not the life of one process."""
     digest = hashlib.sha256(str(Path(config.state).resolve()).encode()).hexdigest()[:12]
-    return f"farbus-agent:{config.name}:{digest}"
+    return f"agent:{config.name}:{digest}"
 
 
 def configure_logging() -> None:
@@ -215,6 +216,7 @@ class Agent:
         finally:
             for source in self._doors.gpu_sources:
                 await source.nvml.stop()
+            self._doors.cgroups.close()
 
     async def _serve(self, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
         config, doors = self._config, self._doors
@@ -284,6 +286,11 @@ class Agent:
             group.create_task(self._keep_measuring(), name="telemetry")
             if doors.notifier.watchdog_s:
                 group.create_task(self._feed_watchdog(), name="watchdog")
+            if "memory" not in doors.cgroups.controllers:
+                _log.warning(
+                    "memory of tasks is watched once a second, not limited by the kernel",
+                    reason=doors.cgroups.trouble or "the memory controller is not available to this agent",
+                )
             doors.notifier.tell("READY=1")
             _log.info("agent ready", socket=config.socket, scheduler=config.scheduler)
             await stop.wait()

@@ -373,6 +373,10 @@ class NodeMachine:
         key = (event.job, event.task)
         side = self._clients.get(key)
         if side is None:
+            task = self._tasks.get(key)
+            if task is not None and task.state is not RunState.EXITED:
+                yield Answer(command=event.command, ok=False, error=f"task {event.job}/{event.task} runs already")
+                return
             if len(self._clients) >= MAX_OBJECTS:
                 yield Answer(command=event.command, ok=False, error=f"node {self.node} has {MAX_OBJECTS} clients")
                 return

@@ -10,12 +10,11 @@ GPU's own driver, into the program.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
@@ -65,56 +64,54 @@ def software_gpu_directory(config: AgentConfig) -> Path:
 class SupervisorProgram:
     """How the remoting package's programs are called: the only place that knows."""
 
-    def command(self, *, lease: Lease, address: str, secret_descriptor: int, library: str) -> tuple[str, ...]:
-        """Return the command that serves ``lease`` on a free port of ``address``."""
-        command = [sys.executable, "-P", "-m", "farbus.remoting.supervisor", "--until-signal"]
-        command += ["--address", numeric_address(address), "--secret-fd", str(secret_descriptor)]
+    def command(
+        self, *, lease: Lease, address: str, secret_descriptor: int, devices: tuple[str, ...], library: str
+    ) -> tuple[str, ...]:
+        """Return the command that serves ``devices`` on a free port of ``address``."""
+        host = f"[{address}]" if ":" in address else address
+        command = [sys.executable, "-m", "farbus.remoting.supervisor", "--lease", lease.id]
+        command += ["--listen", f"{host}:0", "--secret-fd", str(secret_descriptor)]
+        # By UUID: indices change when a GPU is drained (dra-driver-nvidia-gpu issue 427).
+        command += ["--visible-devices", ",".join(devices)]
         if library:
             command += ["--libcuda", library]
         return tuple(command)
 
-    def secret(self, lease: Lease) -> bytes:
-        """Return what the supervisor reads from its descriptor."""
-        return bytes.fromhex(lease.secret)
-
     def port_in(self, line: bytes) -> int:
         """Return the port that a supervisor's first line tells; 0 for any other line."""
-        try:
-            return int(json.loads(line)["port"])
-        except (ValueError, TypeError, KeyError):
-            return 0
+        word, _, rest = line.decode(errors="replace").strip().partition(" ")
+        port = rest.rpartition(":")[2]
+        return int(port) if word == "listening" and port.isdigit() else 0
 
-    def session_file(self, leases: tuple[PreparedLease, ...]) -> bytes:
+    def session_file(self, server: RemoteServer) -> bytes:
         """Return the content of a program's session file."""
-        servers = []
-        for prepared in leases:
-            address, _, port = prepared.endpoint.rpartition(":")
-            servers.append(
-                Server(
-                    address=numeric_address(address),
-                    port=int(port),
-                    secret=self.secret(prepared.lease),
-                    devices=[leased.device for leased in prepared.lease.devices],
-                )
-            )
-        return render_session(servers).encode()
+        described = Server(
+            address=server.address, port=server.port, secret=bytes.fromhex(server.secret), devices=server.devices
+        )
+        return render_session([described]).encode()
 
     def client_environment(self, session: Path) -> dict[str, str]:
         """Return the environment that puts the shim into a program."""
-        directory = source_root() / "native/build/shim"
+        library = source_root() / "native/build/shim/libcuda.so.1"
+        if not library.exists():
+            raise Unavailable(f"{library}: the shim is not built", hint="run make build")
+        # Preloaded as well: the static cudart opens libcuda.so.1 by name, and an rpath of
+        # the program comes before LD_LIBRARY_PATH.
         return {
             "FARBUS_SESSION": str(session),
-            "LD_LIBRARY_PATH": str(directory),
-            "LD_PRELOAD": str(directory / "libcuda.so.1"),
+            "LD_LIBRARY_PATH": str(library.parent),
+            "LD_PRELOAD": str(library),
         }
 
 
-def numeric_address(name: str) -> str:
-    """Return the IP address of a node: the shim has no resolver of its own, and none is started in a program."""
-    try:
-        return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
-    except OSError as error:
-        raise Unavailable(f"{name}: not the address of a node: {error.strerror}") from error
+@dataclass(frozen=True, kw_only=True)
+class RemoteServer:
+    """Where a program finds its devices: a numeric address, a port, the lease's secret in hexadecimal."""
+
+    address: str
+    port: int
+    secret: str = field(repr=False)
+    devices: tuple[str, ...]
 
 
 @dataclass
@@ -184,26 +181,31 @@ class RemotingHost:
             "LANG": "C.UTF-8",
             "PYTHONPATH": str(source_root()),
             "PYTHONUNBUFFERED": "1",
-            # By UUID: indices change when a GPU is drained (dra-driver-nvidia-gpu issue 427).
-            "CUDA_VISIBLE_DEVICES": ",".join(device.id for device in devices),
         }
         library = ""
         if software:
             environment |= software_gpu_environment(self._config)
             library = str(software_gpu_directory(self._config) / "libcuda.so.1")
+        user = self._config.remoting_user
+        account = self._users.by_name(user) if user else None
         secret_reader, secret_writer = os.pipe()
         try:
             try:
-                os.write(secret_writer, self._supervisor.secret(lease))
+                os.write(secret_writer, lease.secret.encode() + b"\n")
             finally:
                 os.close(secret_writer)
             child = await self._processes.spawn(
                 Program(
                     what=f"lease {lease.id}",
                     argv=self._supervisor.command(
-                        lease=lease, address=self._config.address, secret_descriptor=secret_reader, library=library
+                        lease=lease,
+                        address=self._config.address,
+                        secret_descriptor=secret_reader,
+                        devices=tuple(device.id for device in devices),
+                        library=library,
                     ),
                     environment=environment,
+                    account=account,
                     limits={"RLIMIT_CORE": 0},
                     keep=(secret_reader,),
                 )
@@ -222,7 +224,8 @@ class RemotingHost:
         if not port:
             code = await child.wait()
             raise Unavailable(f"lease {lease.id}: its supervisor ended with {code}: {said or 'it said nothing'}")
-        return child, f"{self._config.address}:{port}"
+        address = self._config.address
+        return child, f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
     async def _read_port(self, child: Child) -> tuple[int, str]:
         """Return the port, or 0 with the last line that the supervisor said before it ended."""
@@ -286,11 +289,16 @@ class RemotingHost:
             )
         if routes == {Route.LOCAL}:
             return self._local_environment(leases)
+        if len(leases) > 1:
+            raise Unavailable(
+                f"task {job}/{task}: one program can't use remote devices of several nodes in this version"
+            )
         path = self._session_path(job, task)
+        server = await _remote_server(leases[0])
         account = choose_account(
             user, users=self._users, run_as_self=self._config.run_as_self, allow_root=self._config.allow_root
         )
-        write_owned(path, self._supervisor.session_file(leases), account=account)
+        write_owned(path, self._supervisor.session_file(server), account=account)
         return self._supervisor.client_environment(path)
 
     def _local_environment(self, leases: tuple[PreparedLease, ...]) -> dict[str, str]:
@@ -328,6 +336,26 @@ class RemotingHost:
             (self._config.sessions_directory / name).unlink(missing_ok=True)
         except OSError as error:
             raise FarbusError(f"remove session file {name}: {error.strerror}") from error
+
+
+async def _remote_server(prepared: PreparedLease) -> RemoteServer:
+    """Return a lease's server with its address in numbers: the shim, a guest in its program, resolves no names."""
+    host, _, port = prepared.endpoint.rpartition(":")
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+        )
+    except (OSError, ValueError) as error:
+        raise Unavailable(
+            f"lease {prepared.lease.id}: its endpoint {prepared.endpoint} can't be resolved here: {error}",
+            hint="start the device node's agent with an --address that this node knows",
+        ) from error
+    return RemoteServer(
+        address=str(found[0][4][0]),
+        port=int(port),
+        secret=prepared.lease.secret,
+        devices=tuple(leased.device for leased in prepared.lease.devices),
+    )
 
 
 async def _kill(child: Child) -> None:

@@ -56,6 +56,10 @@ class Cgroups(Protocol):
         """Return the names of the groups there are."""
         ...
 
+    def close(self) -> None:
+        """Remove the agent's own group, when nothing is in it."""
+        ...
+
 
 class KernelCgroups:
     """Groups named ``farbus-AGENT`` / ``NAME`` below the agent's own."""
@@ -95,7 +99,7 @@ class KernelCgroups:
             return ""
         group = self._base / name
         try:
-            group.mkdir(exist_ok=True)
+            group.mkdir(parents=True, exist_ok=True)
             if "memory" in self._controllers and memory_bytes:
                 _write(group / "memory.max", str(memory_bytes))
                 # Killing one process of many would leave a program that half works.
@@ -137,7 +141,9 @@ class KernelCgroups:
         """List the groups."""
         if self._trouble:
             return ()
-        return sorted(entry.name for entry in self._base.iterdir() if entry.is_dir())
+        with contextlib.suppress(FileNotFoundError):
+            return sorted(entry.name for entry in self._base.iterdir() if entry.is_dir())
+        return ()
 
     def close(self) -> None:
         """Remove the agent's own group, when it is empty."""
@@ -225,3 +231,6 @@ class FakeCgroups:
     def list(self) -> Sequence[str]:
         """List the groups."""
         return sorted(self.groups)
+
+    def close(self) -> None:
+        """There is nothing to remove."""

@@ -86,6 +86,9 @@ def become(specification: dict[str, Any], guard_pid: int, report: int) -> NoRetu
         os.dup2(null, 0)
         os.dup2(specification["stdout"], 1)
         os.dup2(specification["stderr"], 2)
+        # They came with pass_fds, which made them inheritable.
+        for descriptor in (specification["stdout"], specification["stderr"]):
+            os.set_inheritable(descriptor, False)
         for descriptor in specification["keep"]:
             os.set_inheritable(descriptor, True)
         # Python ignores these for itself; a program expects the defaults.

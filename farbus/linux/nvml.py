@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from farbus.errors import FarbusError, TimedOut, Unavailable
+from farbus.linux.processes import kill_process
 
 ANSWER_TIMEOUT_S = 20.0
 """Longest wait for the worker.  The first call wakes every GPU, seconds each without persistence mode."""
@@ -94,7 +95,7 @@ class WorkerNvml:
                 raise Unavailable(f"NVML: its answer is longer than {ANSWER_LIMIT_BYTES} bytes") from error
             except BaseException:
                 # The answer that was not waited for must not reach the next question.
-                worker.kill()
+                kill_process(worker)
                 self._worker = None
                 raise
             if not line:
@@ -121,8 +122,7 @@ class WorkerNvml:
         assert worker.stdin is not None
         worker.stdin.close()
         if kill:
-            with contextlib.suppress(ProcessLookupError):
-                worker.kill()
+            kill_process(worker)
         return await worker.wait()
 
     async def list(self) -> GpuList:

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import json
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -285,13 +286,13 @@ class GuardedProcesses:
                     await guard.stdin.drain()
                 answer = await guard.stdout.readline()
         except TimeoutError as error:
-            guard.kill()
+            kill_process(guard)
             raise Unavailable(
                 f"start {program.argv[0]}: not started after {START_TIMEOUT_S:g} s",
                 hint=f"is the file system of {program.cwd} there?",
             ) from error
         except asyncio.CancelledError:
-            guard.kill()
+            kill_process(guard)
             raise
         if not answer:
             raise Unavailable(f"start {program.argv[0]}: its guard died")
@@ -321,6 +322,17 @@ class GuardedProcesses:
             for process in [*guard.children(recursive=True), guard]:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
+
+
+def kill_process(process: asyncio.subprocess.Process) -> None:
+    """Kill a child that may have ended already.
+
+    Not by its own kill(): in CPython 3.11 that looks with waitpid first, and so
+    takes the exit code away from the event loop, which then reports 255.
+    """
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
 
 
 async def _reader(descriptor: int) -> asyncio.StreamReader:

@@ -15,7 +15,6 @@ import msgspec
 
 from farbus.agent.config import AgentConfig
 from farbus.agent.daemon import Doors, real_doors, serve
-from farbus.agent.events import PreparedLease
 from farbus.agent.inventory import GpuSource
 from farbus.agent.remoting_host import SupervisorProgram
 from farbus.api.authority import Authority, write_credentials
@@ -261,19 +260,18 @@ class SmallSupervisor(SupervisorProgram):
 import os, socket, sys
 secret = os.read(int(sys.argv[1]), 100).decode().strip()
 listener = socket.create_server((sys.argv[2], 0))
-print("sees", os.environ["CUDA_VISIBLE_DEVICES"], len(secret), flush=True)
+print("sees", sys.argv[3], len(secret), flush=True)
 print("listening", f"{sys.argv[2]}:{listener.getsockname()[1]}", flush=True)
 listener.accept()
 """
 
-    def command(self, *, lease: Lease, address: str, secret_descriptor: int, library: str) -> tuple[str, ...]:
-        return (sys.executable, "-c", self.PROGRAM, str(secret_descriptor), address)
+    def command(
+        self, *, lease: Lease, address: str, secret_descriptor: int, devices: tuple[str, ...], library: str
+    ) -> tuple[str, ...]:
+        return (sys.executable, "-c", self.PROGRAM, str(secret_descriptor), address, *devices)
 
     def client_environment(self, session: Path) -> dict[str, str]:
         return {"FARBUS_SESSION": str(session)}
-
-    def session_file(self, leases: tuple[PreparedLease, ...]) -> bytes:
-        return b"".join(f"{one.endpoint} {one.lease.secret}\n".encode() for one in leases)
 
 
 GPU = "GPU-8f2d6c1e-0000-4000-8000-000000000001"
@@ -353,6 +351,12 @@ class AgentProcess:
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         await self.process.wait()
+
+    async def stop(self) -> None:
+        """Stop it as systemd would."""
+        self.process.terminate()
+        async with asyncio.timeout(PATIENCE_S):
+            await self.process.wait()
 
     async def output(self) -> str:
         """Wait for its end and return what it wrote to standard error."""

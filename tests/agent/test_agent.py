@@ -135,7 +135,10 @@ async def test_a_leased_task_finds_its_session_and_leaves_nothing_behind(
     assert mode_of(file) == 0o600
     await sessions.command(start_task=start_task("j1", "sh", "-c", 'cat "$FARBUS_SESSION"'))
     await sessions.exited("j1")
-    assert (await sessions.log("j1"))[0].decode() == f"{devices.endpoint} {lease().secret}\n"
+    told = (await sessions.log("j1"))[0].decode()
+    assert f"server tcp {devices.endpoint.replace(':', ' ')}\n" in told
+    assert f"secret {lease().secret}\n" in told
+    assert f"device {GPU}\n" in told
     assert (await sessions.command(unprepare_client=unprepare_client("j1"))).ok
     assert mode_of(file) is None
     released = await sessions.command(unprepare_devices=session_pb2.UnprepareDevices(lease_id="l1"))
@@ -341,7 +344,7 @@ async def test_a_killed_agent_takes_its_tasks_with_it_and_says_so_later(
     try:
         await sessions.connected(hellos=2)
     finally:
-        await second.kill()
+        await second.stop()
     (task,) = sessions.hellos[1].tasks
     assert (task.job_id, task.status.state, task.status.exit_code) == ("j1", "exited", -9)
     assert "the agent ended while it ran" in task.status.reason

@@ -1,0 +1,412 @@
+"""The node's machine alone: any order of events, and the cases that matter by name."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from farbus.agent.actions import (
+    Action,
+    Answer,
+    ForgetTask,
+    PrepareClient,
+    PrepareDevices,
+    RecordExit,
+    ReportLeaseEnded,
+    ReportTask,
+    StartTask,
+    StopTask,
+    UnprepareClient,
+    UnprepareDevices,
+    Work,
+)
+from farbus.agent.events import (
+    ActionDone,
+    ClientReleased,
+    ClientRequested,
+    DevicesReleased,
+    DevicesRequested,
+    Event,
+    LeasesRenewed,
+    LeasesVoided,
+    PreparedLease,
+    SessionOpened,
+    StartRequested,
+    StopRequested,
+    SupervisorDied,
+    TaskExited,
+    TaskRun,
+    TimePassed,
+)
+from farbus.agent.machine import NodeMachine
+from farbus.model.device import Route
+from farbus.model.job import TaskState, TaskStatus
+from farbus.model.lease import Lease, LeasedDevice
+
+TTL_S = 10.0
+
+
+def lease(number: str = "l1", *, job: str = "j1", route: Route = Route.REMOTE) -> Lease:
+    return Lease(
+        id=number,
+        job=job,
+        task="main.0",
+        user="ann",
+        client_node="n1",
+        device_node="n1",
+        route=route,
+        devices=(LeasedDevice(device=f"GPU-{number}", epoch=1),),
+        term=1,
+        secret="00" * 32,
+    )
+
+
+def run(job: str = "j1") -> TaskRun:
+    return TaskRun(job=job, task="main.0", user="ann", command=("true",))
+
+
+def machine() -> NodeMachine:
+    one = NodeMachine(node="n1")
+    one.handle(SessionOpened(lease_ttl_s=TTL_S, now=0.0))
+    return one
+
+
+def play(one: NodeMachine, *events: Event) -> list[Action]:
+    """Handle events; return the last one's actions."""
+    actions: list[Action] = []
+    for event in events:
+        actions = one.handle(event)
+        one.validate()
+    return actions
+
+
+def done(actions: list[Action], *, ok: bool = True, **more: object) -> ActionDone:
+    """Return the end of the only work among ``actions``."""
+    (work,) = [action for action in actions if isinstance(action, Work)]
+    return ActionDone(serial=work.serial, ok=ok, **more)  # type: ignore[arg-type]
+
+
+def prepared(one: NodeMachine, which: Lease) -> None:
+    """Bring a lease's device side to prepared."""
+    play(one, done(play(one, DevicesRequested(command="p", lease=which, now=0.0)), endpoint="a:1"))
+
+
+def running(one: NodeMachine, job: str = "j1") -> None:
+    """Bring a task to running."""
+    play(one, done(play(one, StartRequested(command="s", run=run(job)))))
+
+
+def test_a_lease_is_prepared_once_however_often_it_is_asked_for() -> None:
+    one = machine()
+    first = play(one, DevicesRequested(command="c1", lease=lease(), now=0.0))
+    assert play(one, DevicesRequested(command="c2", lease=lease(), now=0.0)) == []
+    assert play(one, done(first, endpoint="a:1")) == [
+        Answer(command="c1", ok=True, endpoint="a:1"),
+        Answer(command="c2", ok=True, endpoint="a:1"),
+    ]
+    assert play(one, DevicesRequested(command="c3", lease=lease(), now=0.0)) == [
+        Answer(command="c3", ok=True, endpoint="a:1")
+    ]
+
+
+def test_a_failed_preparation_is_undone_before_it_is_answered() -> None:
+    one = machine()
+    failed = done(play(one, DevicesRequested(command="c1", lease=lease(), now=0.0)), ok=False, error="no driver")
+    undo = play(one, failed)
+    assert [type(action) for action in undo] == [UnprepareDevices]
+    assert play(one, done(undo)) == [Answer(command="c1", ok=False, error="no driver")]
+    assert not one.held()
+
+
+def test_a_release_during_preparation_waits_for_it_and_undoes_it() -> None:
+    one = machine()
+    prepare = play(one, DevicesRequested(command="c1", lease=lease(), now=0.0))
+    assert play(one, DevicesReleased(command="c2", lease_id="l1")) == []
+    undo = play(one, done(prepare, endpoint="a:1"))
+    assert [type(action) for action in undo] == [UnprepareDevices]
+    answers = play(one, done(undo))
+    assert [(answer.command, answer.ok) for answer in answers if isinstance(answer, Answer)] == [
+        ("c1", False),
+        ("c2", True),
+    ]
+
+
+def test_a_release_of_what_is_not_held_is_confirmed() -> None:
+    assert play(machine(), DevicesReleased(command="c", lease_id="l1")) == [Answer(command="c", ok=True)]
+
+
+def test_an_expired_lease_is_fenced_and_reported_once() -> None:
+    one = machine()
+    prepared(one, lease())
+    assert play(one, TimePassed(now=TTL_S - 0.1)) == []
+    undo = play(one, TimePassed(now=TTL_S))
+    assert [type(action) for action in undo] == [UnprepareDevices]
+    assert play(one, TimePassed(now=TTL_S + 1)) == []
+    (report,) = play(one, done(undo))
+    assert isinstance(report, ReportLeaseEnded)
+    assert "not renewed it for 10 s" in report.reason
+
+
+def test_a_renewal_moves_the_expiry() -> None:
+    one = machine()
+    prepared(one, lease())
+    play(one, LeasesRenewed(lease_ids=("l1",), now=5.0))
+    assert play(one, TimePassed(now=TTL_S)) == []
+    assert one.next_expiry() == 5.0 + TTL_S
+
+
+def test_a_lease_that_cannot_be_given_up_stays_held_and_is_retried_when_asked() -> None:
+    one = machine()
+    prepared(one, lease())
+    undo = play(one, DevicesReleased(command="c1", lease_id="l1"))
+    assert play(one, done(undo, ok=False, error="state D")) == [Answer(command="c1", ok=False, error="state D")]
+    assert [held.lease.id for held in one.held()] == ["l1"]
+    again = play(one, DevicesReleased(command="c2", lease_id="l1"))
+    assert play(one, done(again)) == [Answer(command="c2", ok=True)]
+
+
+def test_a_supervisor_that_dies_while_its_start_is_recorded_is_not_missed() -> None:
+    one = machine()
+    prepare = play(one, DevicesRequested(command="c1", lease=lease(), now=0.0))
+    play(one, SupervisorDied(lease_id="l1", reason="it died"))
+    undo = play(one, done(prepare, endpoint="a:1"))
+    actions = play(one, done(undo))
+    assert ReportLeaseEnded(lease_id="l1", device_side=True, reason="it died") in actions
+    assert Answer(command="c1", ok=False, error="it died") in actions
+
+
+def test_a_task_gets_the_environment_of_its_client_side() -> None:
+    one = machine()
+    leases = (PreparedLease(lease=lease(), endpoint="a:1"),)
+    prepare = play(one, ClientRequested(command="c1", job="j1", task="main.0", user="ann", leases=leases, now=0.0))
+    play(one, done(prepare, environment={"FARBUS_SESSION": "/s"}))
+    (start,) = play(one, StartRequested(command="c2", run=run()))
+    assert isinstance(start, StartTask)
+    assert start.environment == {"FARBUS_SESSION": "/s"}
+
+
+def test_a_task_does_not_start_before_its_client_side_is_prepared() -> None:
+    one = machine()
+    play(one, ClientRequested(command="c1", job="j1", task="main.0", user="ann", leases=(), now=0.0))
+    (answer,) = play(one, StartRequested(command="c2", run=run()))
+    assert answer == Answer(command="c2", ok=False, error="client j1/main.0 is preparing, not prepared")
+
+
+def test_a_program_that_ends_before_its_start_is_recorded_is_told_as_ended() -> None:
+    one = machine()
+    start = play(one, StartRequested(command="c1", run=run()))
+    ended = play(one, TaskExited(job="j1", task="main.0", exit_code=0))
+    assert [type(action) for action in ended] == [RecordExit, ReportTask]
+    assert play(one, done(start)) == [Answer(command="c1", ok=True)]
+
+
+def test_an_error_of_the_job_ends_the_task_and_one_of_the_node_does_not() -> None:
+    one = machine()
+    start = play(one, StartRequested(command="c1", run=run()))
+    actions = play(one, done(start, ok=False, error="no such program", exit_code=127, blame_job=True))
+    assert Answer(command="c1", ok=True) in actions
+    assert one.task_statuses()[0][1].exit_code == 127
+    start = play(one, StartRequested(command="c2", run=run("j2")))
+    assert play(one, done(start, ok=False, error="disk full")) == [Answer(command="c2", ok=False, error="disk full")]
+    assert [job for job, _ in one.task_statuses()] == ["j1"]
+
+
+def test_the_exit_is_recorded_before_it_is_told() -> None:
+    one = machine()
+    running(one)
+    actions = play(one, TaskExited(job="j1", task="main.0", exit_code=3))
+    status = TaskStatus(task="main.0", state=TaskState.EXITED, node="n1", exit_code=3)
+    assert actions == [RecordExit(job="j1", status=status), ReportTask(job="j1", status=status)]
+
+
+def test_releasing_a_client_ends_its_task_first() -> None:
+    one = machine()
+    leases = (PreparedLease(lease=lease(), endpoint="a:1"),)
+    play(one, done(play(one, ClientRequested(command="c", job="j1", task="main.0", user="ann", leases=leases, now=0))))
+    running(one)
+    stop = play(one, ClientReleased(command="c2", job="j1", task="main.0"))
+    assert [type(action) for action in stop] == [StopTask]
+    undo = play(one, TaskExited(job="j1", task="main.0", exit_code=-9))
+    assert [type(action) for action in undo] == [RecordExit, ReportTask, UnprepareClient]
+    assert play(one, done(undo)) == [Answer(command="c2", ok=True), ForgetTask(job="j1", task="main.0")]
+    assert not one.task_statuses()
+
+
+def test_releasing_a_local_lease_ends_the_task_that_uses_the_device() -> None:
+    one = machine()
+    prepared(one, lease(route=Route.LOCAL))
+    running(one)
+    stop = play(one, DevicesReleased(command="c", lease_id="l1"))
+    assert [type(action) for action in stop] == [StopTask]
+    undo = play(one, TaskExited(job="j1", task="main.0", exit_code=-9))
+    assert isinstance(undo[-1], UnprepareDevices)
+
+
+def test_a_second_stop_may_shorten_the_grace_and_not_lengthen_it() -> None:
+    one = machine()
+    running(one)
+    play(one, StopRequested(command="c1", job="j1", task="main.0", grace_s=10))
+    assert play(one, StopRequested(command="c2", job="j1", task="main.0", grace_s=20)) == []
+    (stop,) = play(one, StopRequested(command="c3", job="j1", task="main.0", grace_s=1))
+    assert isinstance(stop, StopTask)
+    assert stop.grace_s == 1
+    ended = play(one, TaskExited(job="j1", task="main.0", exit_code=-9))
+    assert [action.command for action in ended if isinstance(action, Answer)] == ["c1", "c2", "c3"]
+
+
+def test_a_stop_during_the_start_follows_it() -> None:
+    one = machine()
+    start = play(one, StartRequested(command="c1", run=run()))
+    assert play(one, StopRequested(command="c2", job="j1", task="main.0", grace_s=1)) == []
+    assert isinstance(play(one, done(start))[-1], StopTask)
+
+
+def test_ended_tasks_of_an_earlier_agent_are_told_until_they_are_released() -> None:
+    status = TaskStatus(task="main.0", state=TaskState.EXITED, node="n1", exit_code=-9, reason="the agent ended")
+    one = NodeMachine(node="n1", ended_tasks=[("j1", status)])
+    assert one.task_statuses() == (("j1", status),)
+    actions = play(one, ClientReleased(command="c", job="j1", task="main.0"))
+    assert actions == [ForgetTask(job="j1", task="main.0"), Answer(command="c", ok=True)]
+    assert not one.task_statuses()
+
+
+NUMBERS = st.sampled_from(["1", "2", "3"])
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Commands, ends of work, deaths, expiry, in any order, lost and doubled.
+
+    Checked: at most one piece of work per object; no two leases of one device
+    are prepared by contradictory work; every command is answered exactly once,
+    at the latest when everything has been released and all work has ended.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.machine = machine()
+        self.now = 0.0
+        self.work: dict[int, Work] = {}
+        self.asked: list[str] = []
+        self.answered: list[str] = []
+        self.programs: set[str] = set()
+
+    def feed(self, event: Event) -> None:
+        for action in self.machine.handle(event):
+            if isinstance(action, Answer):
+                self.answered.append(action.command)
+            elif isinstance(action, Work):
+                busy = [self.object_of(other) for other in self.work.values() if not isinstance(other, StopTask)]
+                if not isinstance(action, StopTask):
+                    assert self.object_of(action) not in busy
+                self.work[action.serial] = action
+
+    @staticmethod
+    def object_of(work: Work) -> str:
+        match work:
+            case PrepareDevices():
+                return f"lease {work.lease.id}"
+            case UnprepareDevices():
+                return f"lease {work.lease_id}"
+            case PrepareClient() | UnprepareClient():
+                return f"client {work.job}"
+            case StartTask():
+                return f"task {work.run.job}"
+            case StopTask():
+                return f"task {work.job}"
+
+    def command(self) -> str:
+        self.asked.append(f"c{len(self.asked)}")
+        return self.asked[-1]
+
+    def lease(self, number: str) -> Lease:
+        return lease(f"l{number}", job=f"j{number}", route=Route.LOCAL if number == "2" else Route.REMOTE)
+
+    @rule(number=NUMBERS)
+    def devices_requested(self, number: str) -> None:
+        self.feed(DevicesRequested(command=self.command(), lease=self.lease(number), now=self.now))
+
+    @rule(number=NUMBERS)
+    def devices_released(self, number: str) -> None:
+        self.feed(DevicesReleased(command=self.command(), lease_id=f"l{number}"))
+
+    @rule(number=NUMBERS)
+    def client_requested(self, number: str) -> None:
+        leases = (PreparedLease(lease=self.lease(number), endpoint="a:1"),)
+        self.feed(
+            ClientRequested(
+                command=self.command(), job=f"j{number}", task="main.0", user="ann", leases=leases, now=self.now
+            )
+        )
+
+    @rule(number=NUMBERS)
+    def client_released(self, number: str) -> None:
+        self.feed(ClientReleased(command=self.command(), job=f"j{number}", task="main.0"))
+
+    @rule(number=NUMBERS)
+    def start_requested(self, number: str) -> None:
+        self.feed(StartRequested(command=self.command(), run=run(f"j{number}")))
+
+    @rule(number=NUMBERS, grace_s=st.sampled_from([0.0, 1.0]))
+    def stop_requested(self, number: str, grace_s: float) -> None:
+        self.feed(StopRequested(command=self.command(), job=f"j{number}", task="main.0", grace_s=grace_s))
+
+    @rule(number=NUMBERS)
+    def supervisor_died(self, number: str) -> None:
+        self.feed(SupervisorDied(lease_id=f"l{number}", reason="it died"))
+
+    @rule(number=NUMBERS)
+    def voided(self, number: str) -> None:
+        self.feed(LeasesVoided(lease_ids=(f"l{number}",)))
+
+    @rule(number=NUMBERS)
+    def renewed(self, number: str) -> None:
+        self.feed(LeasesRenewed(lease_ids=(f"l{number}",), now=self.now))
+
+    @rule(seconds=st.sampled_from([1.0, 5.0, 20.0]))
+    def time_passed(self, seconds: float) -> None:
+        self.now += seconds
+        self.feed(TimePassed(now=self.now))
+
+    @precondition(lambda self: self.work)
+    @rule(data=st.data(), ok=st.booleans(), blame_job=st.booleans())
+    def work_ends(self, data: st.DataObject, ok: bool, blame_job: bool) -> None:
+        serial = data.draw(st.sampled_from(sorted(self.work)))
+        self.end(serial, ok=ok, blame_job=blame_job)
+
+    def end(self, serial: int, *, ok: bool, blame_job: bool = False) -> None:
+        work = self.work.pop(serial)
+        if isinstance(work, StartTask) and ok:
+            self.programs.add(work.run.job)
+        if isinstance(work, StopTask) and ok and work.job in self.programs:
+            self.programs.discard(work.job)
+            self.feed(TaskExited(job=work.job, task="main.0", exit_code=-9))
+        self.feed(ActionDone(serial=serial, ok=ok, error="" if ok else "trouble", exit_code=1, blame_job=blame_job))
+
+    @precondition(lambda self: self.programs)
+    @rule(data=st.data())
+    def program_ends(self, data: st.DataObject) -> None:
+        job = data.draw(st.sampled_from(sorted(self.programs)))
+        self.programs.discard(job)
+        self.feed(TaskExited(job=job, task="main.0", exit_code=0))
+
+    @invariant()
+    def objects_are_sound(self) -> None:
+        self.machine.validate()
+        assert len(self.answered) == len(set(self.answered))
+
+    def teardown(self) -> None:
+        """Release everything, let all work succeed: nothing is held, and every command has its answer."""
+        for number in ("1", "2", "3"):
+            self.feed(ClientReleased(command=self.command(), job=f"j{number}", task="main.0"))
+            self.feed(DevicesReleased(command=self.command(), lease_id=f"l{number}"))
+        while self.work:
+            self.end(min(self.work), ok=True)
+        self.machine.validate()
+        assert not self.machine.held()
+        assert not self.machine.task_statuses()
+        assert sorted(self.answered) == sorted(self.asked)
+
+
+AnyOrder.TestCase.settings = settings(max_examples=300, stateful_step_count=40)
+TestAnyOrder = AnyOrder.TestCase

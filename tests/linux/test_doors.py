@@ -1,0 +1,334 @@
+"""The smaller doors: each real one beside its fake."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from farbus.errors import Conflict, NotFound, TimedOut, Unavailable
+from farbus.linux import nvml
+from farbus.linux.cgroups import Cgroups, FakeCgroups, KernelCgroups
+from farbus.linux.clock import Clock, FakeClock, SystemClock
+from farbus.linux.files import FileLock, make_directory, write_owned
+from farbus.linux.node_facts import FakeNodeFacts, KernelNodeFacts, NodeFacts
+from farbus.linux.notify import SystemdNotifier
+from farbus.linux.nvml import FakeNvml, Gpu, GpuList, GpuSample, Nvml, WorkerNvml
+from farbus.linux.sysfs import FakeSysfs, KernelSysfs, NvmeController, PciFunction, Sysfs
+from farbus.linux.users import Account, FakeUsers, SystemUsers, Users
+
+# The clock.
+
+
+@pytest.fixture(params=["real", "fake"])
+def clock(request: pytest.FixtureRequest) -> Clock:
+    return SystemClock() if request.param == "real" else FakeClock()
+
+
+async def test_sleeping_moves_the_clock(clock: Clock) -> None:
+    before = clock.monotonic()
+    sleeping = asyncio.create_task(clock.sleep(0.0625))
+    await asyncio.sleep(0)
+    if isinstance(clock, FakeClock):
+        await clock.advance(0.0625)
+    await sleeping
+    assert clock.monotonic() - before >= 0.0625
+
+
+async def test_a_sleep_of_nothing_returns(clock: Clock) -> None:
+    await clock.sleep(0)
+    await clock.sleep(-1)
+
+
+async def test_the_fake_clock_wakes_sleepers_in_their_order() -> None:
+    clock = FakeClock()
+    woken: list[int] = []
+
+    async def sleeper(seconds: int) -> None:
+        await clock.sleep(seconds)
+        woken.append(seconds)
+
+    tasks = [asyncio.create_task(sleeper(seconds)) for seconds in (3, 1, 2)]
+    await asyncio.sleep(0)
+    await clock.advance(2)
+    assert woken == [1, 2]
+    await clock.advance(1)
+    await asyncio.gather(*tasks)
+    assert woken == [1, 2, 3]
+
+
+# Users.
+
+ROOT = Account(name="root", uid=0, gid=0, groups=(0,), home="/root", shell="/bin/bash")
+
+
+@pytest.fixture(params=["real", "fake"])
+def users(request: pytest.FixtureRequest) -> Users:
+    return SystemUsers() if request.param == "real" else FakeUsers([ROOT])
+
+
+def test_root_is_known_by_name_and_number(users: Users) -> None:
+    assert users.by_name("root").uid == 0
+    assert users.by_uid(0).name == "root"
+    assert users.by_name("root").gid in users.by_name("root").groups
+
+
+def test_an_unknown_user_is_named(users: Users) -> None:
+    with pytest.raises(NotFound, match="user no-such-user: not known on this node"):
+        users.by_name("no-such-user")
+    with pytest.raises(NotFound, match="user id 4123456: not known"):
+        users.by_uid(4123456)
+
+
+# The node.
+
+
+@pytest.fixture(params=["real", "fake"])
+def facts(request: pytest.FixtureRequest) -> NodeFacts:
+    return KernelNodeFacts() if request.param == "real" else FakeNodeFacts()
+
+
+def test_facts_are_plausible(facts: NodeFacts) -> None:
+    assert len(facts.boot_id()) == 36
+    assert facts.boot_id() == facts.boot_id()
+    assert facts.cpu_count() >= 1
+    assert 0 < facts.memory_used_bytes() < facts.memory_bytes()
+    busy, every = facts.cpu_seconds()
+    assert 0 <= busy <= every
+    assert all(link.name != "lo" for link in facts.links())
+
+
+# sysfs.
+
+FUNCTION = PciFunction(address="0000:17:00.0", vendor=0x10DE, device=0x2330, pci_class=0x030200, driver="nvidia")
+CONTROLLER = NvmeController(
+    name="nvme0",
+    serial="S1",
+    model="A drive",
+    transport="pcie",
+    address="0000:18:00.0",
+    subsystem_nqn="nqn.2014.08.org.nvmexpress:S1",
+    capacity_bytes=512 * 1000,
+)
+
+
+def write_tree(root: Path) -> None:
+    """Lay out the two devices as the kernel does, with a broken one of each."""
+    devices = root / "bus/pci/devices"
+    function = devices / "0000:17:00.0"
+    function.mkdir(parents=True)
+    for name, text in {"vendor": "0x10de", "device": "0x2330", "class": "0x030200", "numa_node": "-1"}.items():
+        (function / name).write_text(f"{text}\n")
+    (root / "bus/pci/drivers/nvidia").mkdir(parents=True)
+    (function / "driver").symlink_to("../../drivers/nvidia")
+    (devices / "0000:99:00.0").mkdir()
+    (devices / "not-an-address").mkdir()
+    controller = root / "class/nvme/nvme0"
+    (controller / "nvme0n1").mkdir(parents=True)
+    (controller / "nvme0n1/size").write_text("1000\n")
+    texts = {
+        "serial": "S1   ",
+        "model": "A drive  ",
+        "transport": "pcie",
+        "address": "0000:18:00.0",
+        "subsysnqn": "nqn.2014.08.org.nvmexpress:S1",
+    }
+    for name, text in texts.items():
+        (controller / name).write_text(f"{text}\n")
+    (root / "class/nvme/nvme1").mkdir()
+
+
+@pytest.fixture(params=["real", "fake"])
+def sysfs(request: pytest.FixtureRequest, tmp_path: Path) -> Sysfs:
+    if request.param == "fake":
+        return FakeSysfs((FUNCTION,), (CONTROLLER,))
+    write_tree(tmp_path)
+    return KernelSysfs(str(tmp_path))
+
+
+def test_devices_are_read_and_broken_ones_left_out(sysfs: Sysfs) -> None:
+    assert sysfs.pci_functions() == (FUNCTION,)
+    assert sysfs.nvme_controllers() == (CONTROLLER,)
+
+
+def test_a_tree_without_devices_is_empty(tmp_path: Path) -> None:
+    assert KernelSysfs(str(tmp_path)).pci_functions() == ()
+    assert KernelSysfs(str(tmp_path)).nvme_controllers() == ()
+
+
+# NVML.
+
+GPUS = GpuList(
+    gpus=(Gpu(uuid="GPU-1", name="A GPU", memory_bytes=2**30, pci_address="0000:17:00.0", compute_capability="9.0"),),
+    driver_version="570.1",
+    cuda_version="12.8",
+)
+SAMPLES = (GpuSample(uuid="GPU-1", busy_fraction=0.25, memory_used_bytes=2**20),)
+
+# Stands where the worker imports the binding: what NVML would say of one GPU.
+BINDING = """
+import os, time
+class NVMLError(Exception): pass
+class NVMLError_LibraryNotFound(NVMLError): pass
+class NVMLError_DriverNotLoaded(NVMLError): pass
+class NVMLError_NoPermission(NVMLError): pass
+class Record:
+    def __init__(self, **fields): self.__dict__.update(fields)
+def nvmlInit():
+    if os.environ.get("TEST_NVML") == "absent": raise NVMLError_LibraryNotFound("NVML Shared Library Not Found")
+def nvmlDeviceGetCount():
+    if os.environ.get("TEST_NVML") == "crash": os.abort()
+    if os.environ.get("TEST_NVML") == "hang": time.sleep(1000)
+    if os.environ.get("TEST_NVML") == "error": raise NVMLError("Unknown Error")
+    return 2
+def nvmlDeviceGetHandleByIndex(index):
+    if index == 1: raise NVMLError("GPU is lost")
+    return "handle"
+def nvmlDeviceGetUUID(handle): return b"GPU-1"
+def nvmlDeviceGetName(handle): return "A GPU"
+def nvmlDeviceGetMemoryInfo(handle): return Record(total=2**30, used=2**20)
+def nvmlDeviceGetPciInfo(handle): return Record(domain=0, bus=0x17, device=0)
+def nvmlDeviceGetCudaComputeCapability(handle): return (9, 0)
+def nvmlDeviceGetNumaNodeId(handle): raise NVMLError("Not Supported")
+def nvmlDeviceGetUtilizationRates(handle): return Record(gpu=25, memory=0)
+def nvmlSystemGetDriverVersion(): return "570.1"
+def nvmlSystemGetCudaDriverVersion(): return 12080
+"""
+
+
+def worker(directory: Path, mode: str = "") -> WorkerNvml:
+    """Return the real door with that binding in place of NVIDIA's."""
+    (directory / "pynvml.py").write_text(BINDING)
+    root = str(Path(nvml.__file__).parents[2])
+    return WorkerNvml(environment={"PYTHONPATH": f"{directory}:{root}", "TEST_NVML": mode})
+
+
+@pytest.fixture(params=["real", "fake"])
+def present(request: pytest.FixtureRequest, tmp_path: Path) -> Nvml:
+    return worker(tmp_path) if request.param == "real" else FakeNvml(GPUS, SAMPLES)
+
+
+@pytest.fixture(params=["real", "fake"])
+def absent(request: pytest.FixtureRequest, tmp_path: Path) -> Nvml:
+    return worker(tmp_path, "absent") if request.param == "real" else FakeNvml()
+
+
+async def test_gpus_are_listed_and_sampled_also_after_a_stop(present: Nvml) -> None:
+    assert await present.list() == GPUS
+    assert await present.sample() == SAMPLES
+    await present.stop()
+    await present.stop()
+    assert await present.list() == GPUS
+    await present.stop()
+
+
+async def test_no_driver_is_no_error(absent: Nvml) -> None:
+    assert (await absent.list()).absent == "NVML Shared Library Not Found"
+    assert not await absent.sample()
+    await absent.stop()
+
+
+async def test_a_worker_that_crashes_is_told_and_replaced(tmp_path: Path) -> None:
+    door = worker(tmp_path, "crash")
+    for _ in range(2):
+        with pytest.raises(Unavailable, match=r"its worker died \(signal 6\)"):
+            await door.list()
+
+
+async def test_an_error_of_the_driver_is_told(tmp_path: Path) -> None:
+    door = worker(tmp_path, "error")
+    with pytest.raises(Unavailable, match="NVML: Unknown Error"):
+        await door.list()
+    await door.stop()
+
+
+async def test_a_worker_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "ANSWER_TIMEOUT_S", 0.5)
+    with pytest.raises(TimedOut, match="no answer to list"):
+        await worker(tmp_path, "hang").list()
+
+
+# Control groups.
+
+
+@pytest.fixture(params=["real", "fake"])
+def cgroups(request: pytest.FixtureRequest) -> Iterator[Cgroups]:
+    if request.param == "fake":
+        yield FakeCgroups()
+        return
+    real = KernelCgroups(agent=f"test-{os.getpid()}")
+    if real.trouble:
+        pytest.skip(real.trouble)
+    yield real
+    real.close()
+
+
+def test_a_group_is_made_listed_and_removed(cgroups: Cgroups) -> None:
+    assert cgroups.create("j1.main.0", memory_bytes=2**30, cpu_milli=1000)
+    assert cgroups.create("j1.main.0", memory_bytes=2**30, cpu_milli=1000)
+    assert list(cgroups.list()) == ["j1.main.0"]
+    assert not cgroups.out_of_memory("j1.main.0")
+    cgroups.remove("j1.main.0")
+    cgroups.remove("j1.main.0")
+    assert list(cgroups.list()) == []
+
+
+def test_without_groups_it_says_why_and_does_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mounts").write_text("proc /proc proc rw 0 0\n")
+    door = KernelCgroups(agent="n1", mounts=str(tmp_path / "mounts"))
+    assert door.trouble == "cgroup version 2 is not mounted"
+    assert door.create("a", memory_bytes=1, cpu_milli=1) == ""
+    door.remove("a")
+    assert not door.list()
+
+
+# Files.
+
+
+def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
+    lock = FileLock(tmp_path / "lock", what="the state")
+    with pytest.raises(Conflict, match=f"the state is in use by process {os.getpid()}"):
+        FileLock(tmp_path / "lock", what="the state")
+    lock.release()
+    FileLock(tmp_path / "lock", what="the state").release()
+
+
+def test_an_owned_file_is_private_and_whole(tmp_path: Path) -> None:
+    write_owned(tmp_path / "session", b"one", account=None)
+    write_owned(tmp_path / "session", b"two", account=None)
+    assert (tmp_path / "session").read_bytes() == b"two"
+    assert (tmp_path / "session").stat().st_mode & 0o777 == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == ["session"]
+
+
+def test_a_directory_gets_its_mode_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        make_directory(tmp_path / "a" / "b", mode=0o711)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o711
+
+
+# Service notification.
+
+
+def test_states_go_to_the_socket_that_the_environment_names(tmp_path: Path) -> None:
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(path)
+        notifier = SystemdNotifier({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "30000000"})
+        notifier.tell("READY=1")
+        assert manager.recv(100) == b"READY=1"
+    assert notifier.watchdog_s == 15.0
+    notifier.tell("STOPPING=1")
+
+
+def test_without_a_manager_nothing_is_told() -> None:
+    notifier = SystemdNotifier({})
+    notifier.tell("READY=1")
+    assert notifier.watchdog_s == 0.0
