@@ -179,7 +179,7 @@ static void decode_unguarded(struct decoder *decoder)
 	if (is_advice(decoder->statement))
 		return;
 	if (decode_memory(decoder) || decode_move(decoder) || decode_compare(decoder) ||
-	    decode_convert(decoder))
+	    decode_convert(decoder) || decode_matrix(decoder))
 		return;
 	decode_plain(decoder);
 }
@@ -188,7 +188,7 @@ static bool may_suspend(struct decoder *decoder)
 {
 	const struct form *form = find_form(decoder, true);
 
-	return form && form->suspends;
+	return (form && form->suspends) || statement_is_matrix(decoder->statement);
 }
 
 static void decode_statement(struct decoder *decoder, const struct ptx_token *opcode)

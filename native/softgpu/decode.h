@@ -157,6 +157,20 @@ bool statement_has(struct statement *statement, const char *modifier);
 bool statement_has_prefix(struct statement *statement, const char *prefix);
 bool statement_is(const struct statement *statement, const char *opcode);
 
+/* ---- addresses (decode_memory.c) ---- */
+/* How an address is formed; `form` names the form of the access. */
+struct address {
+	const char *form;	/* "pointer", "absolute", "parameter", "local", "shared", ... */
+	int32_t slot;		/* register, or -1 */
+	int64_t offset;
+	bool is_shared;
+};
+/* `shared`: the instruction says .shared, so that a register holds an offset. */
+struct address decode_address(struct decoder *decoder, const struct operand *operand, bool shared);
+/* The address in a register, for accesses with no form of their own for it. */
+struct address decode_address_in_register(struct decoder *decoder, struct address address);
+bool statement_says_shared(struct statement *statement);
+
 /* ---- the groups of instructions that need more than a form's operand list ---- */
 /* Each returns false when the opcode is not of its group. */
 bool decode_control(struct decoder *decoder);	/* guards itself */
@@ -164,6 +178,9 @@ bool decode_memory(struct decoder *decoder);
 bool decode_move(struct decoder *decoder);
 bool decode_compare(struct decoder *decoder);
 bool decode_convert(struct decoder *decoder);
+bool decode_matrix(struct decoder *decoder);
+/* Needs all lanes of the warp together. */
+bool statement_is_matrix(const struct statement *statement);
 void decode_plain(struct decoder *decoder);	/* by the form's operand list */
 /* The form whose name is opcode and modifiers, NULL when there is none. */
 const struct form *decode_find_form(struct decoder *decoder);

@@ -1,14 +1,6 @@
 /* decode_memory.c - loads, stores, atomics, fences. */
 #include "decode.h"
 
-/* How an address is formed; names the form of the access. */
-struct address {
-	const char *form;	/* "pointer", "absolute", "parameter", "local", "shared", ... */
-	int32_t slot;		/* register, or -1 */
-	int64_t offset;
-	bool is_shared;
-};
-
 static struct address shared_register_address(struct decoder *decoder, int32_t slot,
 					      unsigned bytes, int64_t offset)
 {
@@ -53,7 +45,7 @@ static struct address variable_address(struct decoder *decoder, const struct ope
 }
 
 /* `shared`: the instruction says .shared, so that a register holds an offset. */
-static struct address take_address(struct decoder *decoder, const struct operand *operand,
+struct address decode_address(struct decoder *decoder, const struct operand *operand,
 				   bool shared)
 {
 	struct operand base = *operand;
@@ -88,7 +80,7 @@ static struct address take_address(struct decoder *decoder, const struct operand
 }
 
 /* The address in a register, for accesses with no form of their own for it. */
-static struct address in_register(struct decoder *decoder, struct address address)
+struct address decode_address_in_register(struct decoder *decoder, struct address address)
 {
 	struct instruction *instruction;
 	int32_t slot;
@@ -111,7 +103,7 @@ static struct address in_register(struct decoder *decoder, struct address addres
 	return (struct address){ "pointer", slot, 0, false };
 }
 
-static bool says_shared(struct statement *statement)
+bool statement_says_shared(struct statement *statement)
 {
 	if (statement_has(statement, "shared::cluster"))
 		return true;	/* a cluster of one block */
@@ -194,7 +186,7 @@ static void decode_load_store(struct decoder *decoder, bool stores)
 	if (!type.bytes || type.bytes > 8)
 		decode_unsupported(decoder, NULL);
 	value = elements = &operands[stores ? 1 : 0];
-	address = take_address(decoder, &operands[stores ? 0 : 1], says_shared(statement));
+	address = decode_address(decoder, &operands[stores ? 0 : 1], statement_says_shared(statement));
 	if (value->kind == OPERAND_VECTOR) {
 		elements = &statement->elements[value->first_element];
 		count = value->element_count;
@@ -246,8 +238,8 @@ static void decode_atomic(struct decoder *decoder, bool returns)
 	type = statement->types[statement->type_count - 1];
 	if (!type.bytes || type.bytes > 8)
 		decode_unsupported(decoder, NULL);
-	address = in_register(decoder,
-			      take_address(decoder, &operands[at], says_shared(statement)));
+	address = decode_address_in_register(decoder,
+			      decode_address(decoder, &operands[at], statement_says_shared(statement)));
 	first = decode_source(decoder, &operands[at + 1], type.bytes);
 	if (!strcmp(operation, "cas")) {
 		if (statement->operand_count < at + 3)
@@ -288,8 +280,8 @@ static void decode_async_copy(struct decoder *decoder)
 	bytes = operands[2].value;
 	if (bytes != 4 && bytes != 8 && bytes != 16)
 		decode_unsupported(decoder, "copies of this size");
-	to = in_register(decoder, take_address(decoder, &operands[0], true));
-	from = in_register(decoder, take_address(decoder, &operands[1], false));
+	to = decode_address_in_register(decoder, decode_address(decoder, &operands[0], true));
+	from = decode_address_in_register(decoder, decode_address(decoder, &operands[1], false));
 	if (statement->operand_count > 3) {
 		if (operands[3].kind == OPERAND_PREDICATE)
 			decode_unsupported(decoder, "the ignore-src predicate");

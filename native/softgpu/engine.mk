@@ -13,8 +13,8 @@ ENGINE_LDLIBS := -lm -ldl -pthread
 
 ENGINE_SOURCES := arena names ptx_lex ptx_parse ptx_declare fatbin module forms decode \
 	decode_emit decode_statement decode_control decode_memory decode_move decode_compare \
-	decode_convert warp barrier special fault block pool print builtin launch
-ENGINE_HANDLERS := integer float half convert memory warp control
+	decode_convert decode_matrix warp barrier special fault block pool print builtin launch
+ENGINE_HANDLERS := integer float half convert memory warp matrix control
 ENGINE_LEVELS := v2 v3 v4
 
 ENGINE_OBJS := $(ENGINE_SOURCES:%=$(ENGINE_BUILD)/%.o) \

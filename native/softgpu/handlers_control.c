@@ -2,7 +2,8 @@
 #include "handlers.h"
 
 extern const struct form_table LEVEL(forms_integer), LEVEL(forms_float), LEVEL(forms_half),
-	LEVEL(forms_convert), LEVEL(forms_memory), LEVEL(forms_warp), LEVEL(forms_control);
+	LEVEL(forms_convert), LEVEL(forms_memory), LEVEL(forms_warp), LEVEL(forms_matrix),
+	LEVEL(forms_control);
 
 /* ---- control flow ---- */
 
@@ -474,7 +475,7 @@ static void warp_run(struct warp *warp)
 
 static const struct form_table *const tables[] = {
 	&LEVEL(forms_integer), &LEVEL(forms_float), &LEVEL(forms_half), &LEVEL(forms_convert),
-	&LEVEL(forms_memory), &LEVEL(forms_warp), &LEVEL(forms_control), NULL,
+	&LEVEL(forms_memory), &LEVEL(forms_warp), &LEVEL(forms_matrix), &LEVEL(forms_control), NULL,
 };
 
 #define NAME_(level) #level

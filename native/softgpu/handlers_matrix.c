@@ -1,0 +1,295 @@
+/* handlers_matrix.c - matrix multiply-accumulate of a warp (PTX ISA 9.7.14).
+ *
+ * Fragments are gathered into plain matrices, multiplied, and scattered.  Sums
+ * of floats are kept in double and rounded once, which is at least as close to
+ * the exact result as the hardware's own order of additions.
+ */
+#include "handlers.h"
+
+#include "matrix.h"
+
+#define ROWS_MAX 32
+#define COLUMNS_MAX 32
+
+struct matrix {
+	f64 at[ROWS_MAX][COLUMNS_MAX];
+};
+
+#define WAIT_FOR_WARP                                                                          \
+	do {                                                                                   \
+		const struct instruction *next_;                                               \
+		if ((w->live & ~w->mask) && !warp_sync(w, i, ALL_LANES, &next_))               \
+			return next_;                                                          \
+	} while (0)
+
+static inline u32 bytes_of(enum matrix_element element)
+{
+	static const u8 bytes[] = { 2, 2, 4, 4, 8, 1, 1, 4 };
+
+	return bytes[element];
+}
+
+static f64 read_element(enum matrix_element element, const char *at)
+{
+	f16 half;
+	u16 bits;
+	u32 word;
+	f32 value;
+	s32 integer;
+
+	switch (element) {
+	case ELEMENT_F16:
+		memcpy(&half, at, sizeof(half));
+		return (f64)half;
+	case ELEMENT_BF16:
+		memcpy(&bits, at, sizeof(bits));
+		return (f64)bf16_to_f32(bits);
+	case ELEMENT_TF32:
+		/* The hardware looks at the upper 19 bits only. */
+		memcpy(&word, at, sizeof(word));
+		word &= ~0x1fffu;
+		memcpy(&value, &word, sizeof(value));
+		return (f64)value;
+	case ELEMENT_F32:
+		memcpy(&value, at, sizeof(value));
+		return (f64)value;
+	case ELEMENT_S8:
+		return (f64)*(const s8 *)at;
+	case ELEMENT_U8:
+		return (f64)*(const u8 *)at;
+	default:
+		memcpy(&integer, at, sizeof(integer));
+		return (f64)integer;
+	}
+}
+
+static void write_element(enum matrix_element element, char *at, f64 value, bool saturates)
+{
+	f16 half;
+	f32 narrow;
+	s32 integer;
+
+	switch (element) {
+	case ELEMENT_F16:
+		half = (f16)value;
+		memcpy(at, &half, sizeof(half));
+		break;
+	case ELEMENT_S32:
+		/* Sums of at most 32 products and an s32 are exact in a double. */
+		integer = saturates ? (value > INT32_MAX   ? INT32_MAX
+				       : value < INT32_MIN ? INT32_MIN
+							   : (s32)value)
+				    : (s32)(u32)(s64)value;
+		memcpy(at, &integer, sizeof(integer));
+		break;
+	default:
+		narrow = (f32)value;
+		memcpy(at, &narrow, sizeof(narrow));
+		break;
+	}
+}
+
+/* Visit the elements of a fragment: lane, byte in its registers, row, column. */
+struct place {
+	u32 index;	/* of the element among the lane's own */
+	u32 row, column;
+};
+
+static u32 elements_per_lane(const struct matrix_fragment *fragment)
+{
+	return (u32)fragment->rows * fragment->columns / WARP_LANES;
+}
+
+static struct place place_of(const struct matrix_fragment *fragment, u32 lane, u32 index)
+{
+	u32 group = lane >> 2, thread = lane & 3;
+	u32 packed = 4 / bytes_of(fragment->element);	/* elements in a register */
+	u32 reg = index / packed, part = index % packed;
+	u32 linear = lane * elements_per_lane(fragment) + index;
+
+	switch (fragment->layout) {
+	case LAYOUT_MMA_A:
+		return (struct place){ index, group + 8 * (reg & 1),
+				       thread * packed + part + 4 * packed * (reg >> 1) };
+	case LAYOUT_MMA_B:
+		return (struct place){ index, thread * packed + part + 4 * packed * reg, group };
+	case LAYOUT_MMA_C:
+		return (struct place){ index, group + 8 * (index >> 1), thread * 2 + (index & 1) };
+	default:
+		return (struct place){ index, linear / fragment->columns, linear % fragment->columns };
+	}
+}
+
+static char *element_address(const struct warp *w, const struct matrix_fragment *fragment,
+			     u32 lane, u32 index)
+{
+	u32 offset = index * bytes_of(fragment->element);
+
+	return w->registers + fragment->slots[offset / 4] + lane * 4 + offset % 4;
+}
+
+static void gather(const struct warp *w, const struct matrix_fragment *fragment,
+		   struct matrix *matrix)
+{
+	for (u32 lane = 0; lane < WARP_LANES; lane++) {
+		for (u32 k = 0; k < elements_per_lane(fragment); k++) {
+			struct place place = place_of(fragment, lane, k);
+
+			matrix->at[place.row][place.column] = read_element(
+				fragment->element, element_address(w, fragment, lane, k));
+		}
+	}
+}
+
+HANDLER(multiply)
+{
+	const struct matrix_operation *operation = i->target;
+	struct matrix a, b, c;
+	u32 m = operation->a.rows, k = operation->a.columns, n = operation->b.columns;
+
+	WAIT_FOR_WARP;
+	gather(w, &operation->a, &a);
+	gather(w, &operation->b, &b);
+	gather(w, &operation->c, &c);
+	for (u32 row = 0; row < m; row++)
+		for (u32 inner = 0; inner < k; inner++)
+			for (u32 column = 0; column < n; column++)
+				c.at[row][column] += a.at[row][inner] * b.at[inner][column];
+	for (u32 lane = 0; lane < WARP_LANES; lane++) {
+		for (u32 index = 0; index < elements_per_lane(&operation->d); index++) {
+			struct place place = place_of(&operation->d, lane, index);
+
+			if (w->mask >> lane & 1)
+				write_element(operation->d.element,
+					      element_address(w, &operation->d, lane, index),
+					      c.at[place.row][place.column], operation->saturates);
+		}
+	}
+	return i + 1;
+}
+
+/* ---- transfers ---- */
+
+static char *checked_address(struct warp *w, const struct instruction *i,
+			     const struct matrix_transfer *transfer, u32 lane, u64 distance, u32 bytes)
+{
+	if (transfer->is_shared) {
+		u32 offset = REGISTER(u32, transfer->address_slot)[lane] +
+			     (u32)transfer->offset + (u32)distance;
+
+		if ((u64)offset + bytes > w->shared_bytes)
+			warp_fail(w, ENGINE_LAUNCH_FAILED,
+				  "shared memory access at %#x of %#x bytes (PTX line %u)", offset,
+				  w->shared_bytes, i->line);
+		return w->shared + offset;
+	}
+	return (char *)(uintptr_t)(REGISTER(u64, transfer->address_slot)[lane] +
+				   (u64)transfer->offset + distance);
+}
+
+/* wmma.load, wmma.store: the address and stride are the same for all lanes */
+static void transfer_linear(struct warp *w, const struct instruction *i, bool stores)
+{
+	const struct matrix_transfer *transfer = i->target;
+	const struct matrix_fragment *fragment = &transfer->fragment;
+	u32 bytes = bytes_of(fragment->element), first = (u32)__builtin_ctz(w->mask);
+	u64 stride = REGISTER(u32, transfer->stride_slot)[first];
+
+	w->ip = i;
+	FOR_ACTIVE(w->mask, lane)
+	{
+		for (u32 k = 0; k < elements_per_lane(fragment); k++) {
+			struct place place = place_of(fragment, lane, k);
+			u64 distance = transfer->column_major
+					       ? place.column * stride + place.row
+					       : place.row * stride + place.column;
+			char *memory = checked_address(w, i, transfer, first, distance * bytes, bytes);
+			char *value = element_address(w, fragment, lane, k);
+
+			memcpy(stores ? memory : value, stores ? value : memory, bytes);
+		}
+	}
+}
+
+HANDLER(load)
+{
+	WAIT_FOR_WARP;
+	transfer_linear(w, i, false);
+	return i + 1;
+}
+
+HANDLER(store)
+{
+	WAIT_FOR_WARP;
+	transfer_linear(w, i, true);
+	return i + 1;
+}
+
+/* Tile t of 8 x 8 16-bit elements has its rows where lanes 8t to 8t+7 point;
+ * lane l holds elements 2 (l mod 4) and the next one of row l / 4. */
+static void transfer_tiles(struct warp *w, const struct instruction *i, bool stores)
+{
+	const struct matrix_transfer *transfer = i->target;
+	u32 registers[4][WARP_LANES];
+	u32 tiles = transfer->fragment.register_count;
+
+	w->ip = i;
+	for (u32 tile = 0; tile < tiles && stores; tile++)
+		memcpy(registers[tile], REGISTER(u32, transfer->fragment.slots[tile]),
+		       sizeof(registers[tile]));
+	for (u32 tile = 0; tile < tiles; tile++) {
+		for (u32 lane = 0; lane < WARP_LANES; lane++) {
+			for (u32 k = 0; k < 2; k++) {
+				u32 row = lane / 4, column = 2 * (lane % 4) + k;
+				u32 line = transfer->column_major ? column : row;
+				u32 place = transfer->column_major ? row : column;
+				char *memory = checked_address(w, i, transfer, tile * 8 + line,
+							       place * 2, 2);
+				char *value = (char *)&registers[tile][lane] + 2 * k;
+
+				memcpy(stores ? memory : value, stores ? value : memory, 2);
+			}
+		}
+	}
+	for (u32 tile = 0; tile < tiles && !stores; tile++) {
+		u32 *d = REGISTER(u32, transfer->fragment.slots[tile]);
+
+		STORE(u32, registers[tile][l]);
+	}
+}
+
+HANDLER(load_tiles)
+{
+	WAIT_FOR_WARP;
+	transfer_tiles(w, i, false);
+	return i + 1;
+}
+
+HANDLER(store_tiles)
+{
+	WAIT_FOR_WARP;
+	transfer_tiles(w, i, true);
+	return i + 1;
+}
+
+HANDLER(transpose)
+{
+	u16 values[8][8];
+	u32 *d = REGISTER(u32, i->dst);
+
+	WAIT_FOR_WARP;
+	memcpy(values, REGISTER(u32, i->a), sizeof(values));
+	STORE(u32, (u32)values[2 * (l % 4) + 1][l / 4] << 16 | values[2 * (l % 4)][l / 4]);
+	return i + 1;
+}
+
+static const struct form forms[] = {
+	{ "@matrix.multiply", NULL, multiply, NULL, 0, true },
+	{ "@matrix.load", NULL, load, NULL, 0, true },
+	{ "@matrix.store", NULL, store, NULL, 0, true },
+	{ "@matrix.load_tiles", NULL, load_tiles, NULL, 0, true },
+	{ "@matrix.store_tiles", NULL, store_tiles, NULL, 0, true },
+	{ "@matrix.transpose", NULL, transpose, NULL, 0, true },
+};
+
+TABLE(forms_matrix, forms);
