@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "driver_board.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -13,6 +14,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#define BOARD_FOLDER "/dev/shm"
+#define BOARD_PREFIX "farbus-softgpu-"
+#define BOARD_UUID_LENGTH 36		/* characters, without "GPU-" */
 #define BOARD_MAGIC 0x50474653u		/* "SFGP" */
 #define BOARD_LAYOUT 1u
 #define BOARD_OPEN_ATTEMPTS 64		/* a board may retire while it is opened */
@@ -242,7 +246,7 @@ static struct board *board_make(unsigned index)
 		return NULL;
 	board_identity_of(index, &board->identity);
 	board_uuid_format(board->identity.uuid, uuid);
-	snprintf(board->path, sizeof board->path, "/dev/shm/farbus-softgpu-%s", uuid + 4);
+	snprintf(board->path, sizeof board->path, BOARD_FOLDER "/" BOARD_PREFIX "%s", uuid + 4);
 	pthread_mutex_init(&board->busy_lock, NULL);
 	return board;
 }
@@ -301,6 +305,16 @@ int board_open(struct board **out, unsigned index, const struct board_model *wan
 	return 0;
 }
 
+/* With the lock: without users left the board goes; true when it is gone. */
+static bool region_retire_if_idle(struct board_region *region, const char *path)
+{
+	if (!region->retired && !region_sweep(region)) {
+		region->retired = 1;
+		unlink(path);
+	}
+	return region->retired;
+}
+
 int board_peek(struct board **out, unsigned index)
 {
 	struct board *board = board_make(index);
@@ -315,11 +329,7 @@ int board_peek(struct board **out, unsigned index)
 	}
 	region_lock(board->region);
 	/* All of its users were killed: nobody is left to remove it but us. */
-	if (!board->region->retired && !region_sweep(board->region)) {
-		board->region->retired = 1;
-		unlink(board->path);
-	}
-	error = board->region->retired ? -ENOENT : 0;
+	error = region_retire_if_idle(board->region, board->path) ? -ENOENT : 0;
 	region_unlock(board->region);
 	if (error) {
 		board_free(board);
@@ -334,11 +344,32 @@ void board_retire(struct board *board)
 	region_lock(board->region);
 	memset(board->self, 0, sizeof *board->self);
 	board->self = &board->departed;
-	if (!board->region->retired && !region_sweep(board->region)) {
-		board->region->retired = 1;
-		unlink(board->path);
-	}
+	region_retire_if_idle(board->region, board->path);
 	region_unlock(board->region);
+}
+
+void board_sweep_node(void)
+{
+	DIR *folder = opendir(BOARD_FOLDER);
+	struct board_region *region;
+	struct dirent *entry;
+	char path[96];
+
+	if (!folder)
+		return;
+	while ((entry = readdir(folder))) {
+		if (strncmp(entry->d_name, BOARD_PREFIX, strlen(BOARD_PREFIX)) ||
+		    strlen(entry->d_name) != strlen(BOARD_PREFIX) + BOARD_UUID_LENGTH)
+			continue;
+		snprintf(path, sizeof path, "%s/%.60s", BOARD_FOLDER, entry->d_name);
+		if (region_open(path, &region))
+			continue;
+		region_lock(region);
+		region_retire_if_idle(region, path);
+		region_unlock(region);
+		munmap(region, sizeof *region);
+	}
+	closedir(folder);
 }
 
 void board_close(struct board *board)

@@ -75,6 +75,10 @@ void board_close(struct board *board);
  * when threads that use the board may still run. */
 void board_retire(struct board *board);
 
+/* Remove every board of this machine whose users were all killed, whatever its
+ * name: nobody may ever ask for that board again. */
+void board_sweep_node(void);
+
 const struct board_identity *board_identity(const struct board *board);
 const struct board_model *board_model(const struct board *board);
 

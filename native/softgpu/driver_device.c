@@ -215,6 +215,7 @@ static CUresult initialise(void)
 		fprintf(stderr, "softgpu: %s\n", why.text);
 		return CUDA_ERROR_INVALID_VALUE;
 	}
+	board_sweep_node();
 	visible = read_visible(indices, driver.options.count);
 	if (visible < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;

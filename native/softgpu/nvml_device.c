@@ -42,6 +42,7 @@ static nvmlReturn_t initialise(void)
 		result = NVML_ERROR_UNKNOWN;
 	}
 	if (!result && !nvml.users++) {
+		board_sweep_node();
 		for (unsigned i = 0; i < nvml.options.count; i++) {
 			nvml.devices[i].index = i;
 			board_identity_of(i, &nvml.devices[i].identity);

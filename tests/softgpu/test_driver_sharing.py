@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.softgpu.driver_programs import TIMEOUT_S, boards, build, environment
+from tests.softgpu.driver_programs import TIMEOUT_S, board_path, build, environment
 
 OPTIONS = "mem=64MiB"
 
@@ -69,22 +69,40 @@ def test_stopped_process_keeps_its_memory(program: Path) -> None:
 
 
 def test_last_user_removes_the_board(program: Path) -> None:
-    before = boards()
+    board = board_path(str(program.parent), program.parent)
+    assert not board.exists()
     with holder(program, 8):
-        assert len(boards() - before) == 1
         with holder(program, 8):
-            assert len(boards() - before) == 1
-    assert boards() == before
+            assert board.exists()
+        assert board.exists()
+    assert not board.exists()
 
 
 def test_board_of_a_killed_user_is_taken_over_and_removed(program: Path) -> None:
-    before = boards()
+    board = board_path(str(program.parent), program.parent)
     with holder(program, 40) as (victim, _):
         victim.kill()
-    assert len(boards() - before) == 1
     with holder(program, 64) as (_, after):
         assert after == "64 CUDA_SUCCESS"
-    assert boards() == before
+        assert board.exists()
+    assert not board.exists()
+
+
+def test_board_of_a_killed_user_is_removed_by_any_other(program: Path) -> None:
+    board = board_path(str(program.parent), program.parent)
+    with holder(program, 8) as (victim, _):
+        assert board.exists()
+        victim.kill()
+    subprocess.run(
+        [str(program), "0"],
+        env=environment(f"{program.parent}/another"),
+        input="",
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    assert not board.exists()
 
 
 def test_model_in_use_wins_and_says_so(program: Path) -> None:
