@@ -207,7 +207,9 @@ class AnyOrder(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Everything works from now on: every job ends or runs, and nothing is left over."""
         cluster = self.cluster
-        cluster.join(*(name for name, agent in cluster.agents.items() if not agent.session))
+        for name, agent in cluster.agents.items():
+            if not agent.session:
+                cluster.join(name)
         for _ in range(6):
             cluster.settle()
             cluster.pass_time(130.0)
