@@ -307,8 +307,11 @@ class Cluster:
             match effect:
                 case events.SendToNode(node=name, session=session, command=command):
                     if self.agents[name].session == session:
-                        self.agents[name].inbox.append(command)
                         self.sent.append((name, command))
+                        if isinstance(command, events.HeartbeatReply):
+                            self.agents[name].do(command)
+                        else:
+                            self.agents[name].inbox.append(command)
                 case events.CloseSession(node=name, session=session):
                     if self.agents[name].session == session:
                         self.agents[name].cut()

@@ -310,7 +310,7 @@ def test_heartbeats_tell_what_is_void() -> None:
     cluster = running_remote()
     agent = cluster.agents["a"]
     cluster.tell(events.HeartbeatArrived(node="a", session=agent.session, lease_ids=("j1-1-0", "j9-1-0")))
-    assert agent.inbox == [events.HeartbeatReply(renewed=("j1-1-0",), void=("j9-1-0",))]
+    assert cluster.sent[-1] == ("a", events.HeartbeatReply(renewed=("j1-1-0",), void=("j9-1-0",)))
 
 
 def test_a_silent_session_is_closed() -> None:
