@@ -168,6 +168,16 @@ class AnyOrder(RuleBasedStateMachine):
             self.cluster.lose(name)
 
     @rule(name=NAMES)
+    def cut_off_until_it_is_gone(self, name: str) -> None:
+        if self.cluster.agents[name].session:
+            self.cluster.lose(name)
+            self.cluster.pass_time(TTL_S)
+
+    @rule()
+    def settle(self) -> None:
+        self.cluster.settle()
+
+    @rule(name=NAMES)
     def kill_agent(self, name: str) -> None:
         agent = self.cluster.agents[name]
         if agent.session:
