@@ -127,19 +127,28 @@ class ScriptedAgent:
     tasks: dict[tuple[str, str], TaskStatus] = dataclasses.field(default_factory=dict)
     inbox: list[events.Command] = dataclasses.field(default_factory=list)
     epochs: dict[str, int] = dataclasses.field(default_factory=dict)
+    late: list[events.PrepareDevices] = dataclasses.field(default_factory=list)
+    """Preparations of an ended session that are still under way: no hello tells of them."""
+    used_cpu_milli: dict[tuple[str, str], int] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
         return self.node.name
 
     def hello(self, session: int) -> events.NodeJoined:
+        self.cut()
         self.session = session
-        self.inbox.clear()
         client = [events.HeldLease(lease_id=lease_id) for leases in self.client_side.values() for lease_id in leases]
         tasks = tuple(events.HeldTask(job_id=job_id, status=status) for (job_id, _), status in self.tasks.items())
         return events.NodeJoined(
             node=self.node, session=session, held=(*self.device_side.values(), *client), tasks=tasks
         )
+
+    def cut(self) -> None:
+        """Lose the session: what is being prepared goes on, what waits is forgotten."""
+        self.session = 0
+        self.late += [command for command in self.inbox if isinstance(command, events.PrepareDevices)]
+        self.inbox.clear()
 
     def die(self) -> None:
         """Lose everything, as step 1's agents do with their children."""
@@ -147,10 +156,13 @@ class ScriptedAgent:
         self.client_side.clear()
         self.tasks.clear()
         self.inbox.clear()
+        self.late.clear()
         self.session = 0
 
     def do(self, command: events.Command) -> events.OutcomeArrived | None:
-        """Carry out one command."""
+        """Carry out one command, after what was begun earlier."""
+        while self.late:
+            self.do(self.late.pop(0))
         endpoint, environment = "", {}
         match command:
             case events.HeartbeatReply(void=void):
@@ -178,6 +190,10 @@ class ScriptedAgent:
             case events.StartTask(job_id=job_id, task=task):
                 if (job_id, task) not in self.tasks:
                     self.tasks[job_id, task] = TaskStatus(task=task, state=TaskState.RUNNING, node=self.name)
+                self.used_cpu_milli[job_id, task] = command.requests.cpu_milli
+                running = [key for key, status in self.tasks.items() if status.state is TaskState.RUNNING]
+                used = sum(self.used_cpu_milli[key] for key in running)
+                assert used <= self.node.capacity.cpu_milli, f"node {self.name} is overcommitted by {running}"
             case events.StopTask(job_id=job_id, task=task):
                 if (job_id, task) in self.tasks:
                     self.exit(job_id, task, -15)
@@ -281,8 +297,7 @@ class Cluster:
     def restart(self) -> None:
         """Kill the scheduler and start it again: sessions end, the ledger stays."""
         for agent in self.agents.values():
-            agent.session = 0
-            agent.inbox.clear()
+            agent.cut()
         self.machine = self._start()
         self.memory.restore(self.machine, now=self.now, wall=self.wall)
         self.machine.check_invariants()
@@ -292,12 +307,14 @@ class Cluster:
             match effect:
                 case events.SendToNode(node=name, session=session, command=command):
                     if self.agents[name].session == session:
-                        self.agents[name].inbox.append(command)
                         self.sent.append((name, command))
+                        if isinstance(command, events.HeartbeatReply):
+                            self.agents[name].do(command)
+                        else:
+                            self.agents[name].inbox.append(command)
                 case events.CloseSession(node=name, session=session):
                     if self.agents[name].session == session:
-                        self.agents[name].session = 0
-                        self.agents[name].inbox.clear()
+                        self.agents[name].cut()
                 case events.RunRound():
                     self.round_asked = True
                 case events.JobChanged(job_id=job_id, ended=ended):
@@ -314,8 +331,8 @@ class Cluster:
 
     def lose(self, name: str) -> None:
         agent = self.agents[name]
-        session, agent.session = agent.session, 0
-        agent.inbox.clear()
+        session = agent.session
+        agent.cut()
         self.tell(events.NodeLost(node=name, session=session, reason="closed"))
 
     def submit(self, *jobs: Job) -> None:

@@ -208,8 +208,8 @@ def test_a_short_loss_of_the_session_changes_nothing() -> None:
 
 def test_a_lost_device_node_ends_the_job_and_keeps_the_device() -> None:
     cluster = running_remote()
-    cluster.agents["a"].die()
     cluster.lose("a")
+    cluster.agents["a"].die()
     cluster.pass_time(TTL_S)
     cluster.settle()
     assert cluster.state_of("j1") == "failed"
@@ -238,8 +238,8 @@ def test_a_device_is_not_granted_again_before_its_node_confirmed() -> None:
 
 def test_a_lost_client_node_ends_the_job_and_frees_the_device() -> None:
     cluster = running_remote()
-    cluster.agents["c"].die()
     cluster.lose("c")
+    cluster.agents["c"].die()
     cluster.pass_time(TTL_S)
     cluster.settle()
     assert cluster.state_of("j1") == "failed"
@@ -249,8 +249,8 @@ def test_a_lost_client_node_ends_the_job_and_frees_the_device() -> None:
 
 def test_an_agent_that_died_and_came_back_ends_its_jobs_at_once() -> None:
     cluster = running_remote()
-    cluster.agents["c"].die()
     cluster.lose("c")
+    cluster.agents["c"].die()
     cluster.join("c")
     cluster.settle()
     assert cluster.state_of("j1") == "failed"
@@ -262,8 +262,8 @@ def test_a_node_lost_while_preparing_puts_the_job_back() -> None:
     cluster.join()
     cluster.submit(job(gpus=1, on="c"))
     cluster.decide()
-    cluster.agents["a"].die()
     cluster.lose("a")
+    cluster.agents["a"].die()
     cluster.pass_time(60)
     cluster.settle()
     assert cluster.state_of("j1") == "running"
@@ -310,7 +310,7 @@ def test_heartbeats_tell_what_is_void() -> None:
     cluster = running_remote()
     agent = cluster.agents["a"]
     cluster.tell(events.HeartbeatArrived(node="a", session=agent.session, lease_ids=("j1-1-0", "j9-1-0")))
-    assert agent.inbox == [events.HeartbeatReply(renewed=("j1-1-0",), void=("j9-1-0",))]
+    assert cluster.sent[-1] == ("a", events.HeartbeatReply(renewed=("j1-1-0",), void=("j9-1-0",)))
 
 
 def test_a_silent_session_is_closed() -> None:
@@ -338,8 +338,8 @@ def test_an_interactive_job_ends_with_its_agent() -> None:
     cluster.join()
     cluster.submit(job(gpus=1, on="c", interactive=True))
     cluster.settle()
-    cluster.agents["c"].die()
     cluster.lose("c")
+    cluster.agents["c"].die()
     cluster.join("c")
     cluster.settle()
     assert cluster.state_of("j1") == "failed"
