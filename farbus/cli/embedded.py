@@ -47,8 +47,8 @@ LOOK_EVERY_S = 0.1
 STOP_WITHIN_S = 10.0
 """How long a daemon may take to end its tasks and give back its devices before it is killed."""
 
-LEASE_TTL_S = 5.0
-"""Shorter than in a cluster with a network in it: who kills a process to see what happens need not wait long."""
+LEASE_TTL_S = 10.0
+"""Long enough for a scheduler to be started again on a busy machine, and for the agents to find it."""
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 10.0

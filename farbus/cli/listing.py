@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from farbus.cli.options import Output
 from farbus.errors import NotFound
-from farbus.model.value import Value
 
-V = TypeVar("V", bound=Value)
+V = TypeVar("V", bound=msgspec.Struct)
 
 COLOURS = {
     "ready": "green",
@@ -51,7 +50,7 @@ class Column(Generic[V]):
         self.state = state
 
 
-def print_json(values: msgspec.Struct | Sequence[msgspec.Struct]) -> None:
+def print_json(values: msgspec.Struct | Sequence[msgspec.Struct] | Mapping[str, Any]) -> None:
     """Print the JSON of a value, or a list of values, for programs."""
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(values), indent=2).decode() + "\n")
 

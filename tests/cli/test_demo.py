@@ -46,6 +46,15 @@ def test_the_tour_ends_well_and_leaves_nothing(farbus: Farbus, tmp_path: Path) -
 
 
 @pytest.fixture(scope="module")
+def saxpy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The saxpy program, compiled."""
+    program = tmp_path_factory.mktemp("programs") / "saxpy"
+    assert TOOLCHAIN is not None
+    TOOLCHAIN.compile(DEMO / "saxpy.cu", program)
+    return str(program)
+
+
+@pytest.fixture(scope="module")
 def heat(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The heat program, compiled."""
     program = tmp_path_factory.mktemp("programs") / "heat"
@@ -145,3 +154,23 @@ def test_whoever_is_killed_the_gpu_is_free_again(
         again = ask("run", "-q", "--wait-limit", "40s", "--gpus", "1", "--", heat, "4")
     assert again.returncode == 0, again.stderr
     assert "CORRECT: all" in again.stdout
+
+
+def test_a_program_goes_on_while_the_scheduler_is_started_again(runtime: Path, saxpy: str, ask: Farbus) -> None:
+    script = f"{saxpy} && read line && {saxpy}"
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "farbus.cli", "run", "--gpus", "1", "--", "sh", "-c", script],
+        env=clean_environment(runtime), cwd=runtime, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        while "CORRECT" not in process.stdout.readline():
+            assert process.poll() is None
+        running(runtime, daemon("scheduler")).send_signal(signal.SIGKILL)
+        for _ in range(200):
+            nodes = ask("nodes", "-o", "json")
+            if nodes.returncode == 0 and all(node["state"] == "ready" for node in json.loads(nodes.stdout)):
+                break
+        output, errors = process.communicate("\n", timeout=60)
+    assert "CORRECT: all" in output, errors
+    assert process.returncode == 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 import typer
 
-from farbus.cli.options import ProgramCommand, command_app, examples
+from farbus.cli.listing import Column, print_json, print_listing
+from farbus.cli.options import Output, command_app, examples
 from farbus.errors import InvalidInput
 
 app = command_app()
@@ -18,7 +20,28 @@ BENCHES = {
     "scheduler": "farbus.scheduler.bench",
     "softgpu": "farbus.remoting.softgpu_bench",
 }
-"""Each module has ``main(arguments) -> exit code`` and understands ``--json`` and ``--help``."""
+"""Each module has ``run(*, quick) -> {"bench": ..., "results": [...]}``."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement; ``labels`` are what else was said of it."""
+
+    name: str
+    value: float
+    unit: str
+    reference: float | None = None
+    ratio: float | None = None
+    labels: dict[str, Any] = {}
+
+
+COLUMNS: tuple[Column[Row], ...] = (
+    Column("NAME", lambda row: row.name),
+    Column("VALUE", lambda row: f"{row.value:g}", right=True),
+    Column("UNIT", lambda row: row.unit),
+    Column("REFERENCE", lambda row: "" if row.reference is None else f"{row.reference:g}", right=True),
+    Column("RATIO", lambda row: "" if row.ratio is None else f"{row.ratio:.3g}", right=True),
+    Column("OF", lambda row: ", ".join(f"{key} {value}" for key, value in row.labels.items())),
+)
 
 
 def available() -> list[str]:
@@ -27,31 +50,40 @@ def available() -> list[str]:
 
 
 @app.command(
-    cls=ProgramCommand,
     epilog=examples(
         "farbus bench                     which there are",
         "farbus bench remoting            calls and copies, beside a bare socket",
         "farbus bench remoting --json     for programs",
-        "farbus bench remoting --help     its own options",
-    ),
+        "farbus bench scheduler --full    also the sizes that take minutes",
+    )
 )
 def bench(
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]", help="What to measure, with options of its own.")
-    ] = None,
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="What to measure.", autocompletion=available, show_default=False)
+    ] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Measure all sizes, however long it takes.")] = False,
 ) -> int:
     """Measure, beside the limit that the machine sets.
 
-    With --json it prints {"bench", "results": [{"name", "value", "unit", "reference", "ratio", ...}]}.
+    JSON is {"bench", "results": [{"name", "value", "unit", "reference", "ratio", labels...}]}.
     """
     names = available()
-    if not arguments:
-        for name in names:
-            typer.echo(name)
+    if not name:
+        for known in names:
+            typer.echo(known)
         return 0
-    if arguments[0] not in names:
-        raise InvalidInput(
-            f"there is no measurement {arguments[0]!r}",
-            hint=f"one of {', '.join(names) or 'none: nothing is installed'}",
-        )
-    return int(importlib.import_module(BENCHES[arguments[0]]).main(arguments[1:]))
+    if name not in names:
+        hint = f"there is {', '.join(names)}" if names else "this installation has none"
+        raise InvalidInput(f"there is no measurement {name!r}", hint=hint)
+    result = importlib.import_module(BENCHES[name]).run(quick=not full)
+    if json:
+        print_json(result)
+        return 0
+    print_listing([_row(fields) for fields in result["results"]], COLUMNS, Output.TABLE, nothing="nothing was measured")
+    return 0
+
+
+def _row(fields: dict[str, Any]) -> Row:
+    known = {key: fields[key] for key in ("name", "value", "unit", "reference", "ratio") if key in fields}
+    return Row(**known, labels={key: value for key, value in fields.items() if key not in known})
