@@ -67,7 +67,7 @@ __global__ void count_under_lock(int *mutex, volatile long long *counter, int ro
 {
 	for (int round = 0; round < rounds; round++) {
 		lock(mutex);
-		*counter = *counter * 1 + threadIdx.x + 1;
+		*counter = *counter + threadIdx.x + 1;
 		unlock(mutex);
 	}
 }
@@ -85,9 +85,8 @@ __global__ void pass_through_queue(unsigned per_producer, unsigned long long *su
 	__shared__ Queue shared_queue;
 	volatile Queue *queue = &shared_queue;
 	const int producers = blockDim.x / 2;
-	if (threadIdx.x == 0) {
+	if (threadIdx.x == 0)
 		queue->mutex = queue->head = queue->tail = queue->finished = 0;
-	}
 	__syncthreads();
 	if (threadIdx.x < producers) {
 		for (unsigned i = 0; i < per_producer;) {

@@ -74,13 +74,11 @@ __global__ void vote(const unsigned *values, Votes *votes)
 		v.half_ballot = __ballot_sync(odd_lanes, value & 2);
 		v.active = __activemask() & odd_lanes; // hardware may run fewer lanes at a time, never others
 	}
-#if __CUDA_ARCH__ >= 700
 	v.match = __match_any_sync(0xffffffffu, value % 4);
 	int predicate;
 	v.match_all = __match_all_sync(0xffffffffu, value / 1000000000, &predicate);
 	v.predicate = predicate;
 	v.match64 = __match_any_sync(0xffffffffu, static_cast<unsigned long long>(value % 3) << 40);
-#endif
 	votes[i] = v;
 }
 

@@ -155,7 +155,8 @@ int main(int argc, char **argv)
 	std::vector<uint8_t> a(size), b(size);
 	for (int i = 0; i < size; i++) {
 		a[i] = hash(i) % LETTERS;
-		b[i] = hash(~i) % 3 ? a[std::max(0, i - static_cast<int>(i > size / 2))] : hash(~i) / 3 % LETTERS;
+		// Like `a` with changed letters and, in the middle, an inserted one.
+		b[i] = hash(~i) % 3 ? a[i > size / 2 ? i - 1 : i] : hash(~i) / 3 % LETTERS;
 	}
 	std::vector<int> expected(static_cast<size_t>(pitch) * pitch);
 	for (int i = 0; i <= size; i++)

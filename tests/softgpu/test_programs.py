@@ -1,0 +1,90 @@
+"""The CUDA programs of tests/programs, compiled by nvcc as any program is, run on the software GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.programs.manifest import HERE, PROGRAMS, Program
+from tests.softgpu.driver_programs import environment, require_library
+
+RUN_TIMEOUT_S = 120
+
+# What the software GPU doesn't do yet.  Strict: what starts to work must leave this table.
+GAPS = {
+    "integer_carry": "after sub.cc the condition bit is the borrow; it should be the carry of a + ~b + 1",
+    "integer_division": "nvcc's division of __int128 relies on the condition bit after sub.cc",
+    "launch_errors": "a bad geometry comes out of cudart as cudaErrorInvalidValue, not cudaErrorInvalidConfiguration",
+    "wmma_matmul": "no tensor-core instructions",
+}
+WORKLOADS = [program for program in PROGRAMS if program.category == "workload"]
+
+
+def run(program: Program, node: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    require_library()
+    return subprocess.run(
+        [str(program.compile()), *arguments],
+        env=environment(str(node)),
+        cwd=node,
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
+
+
+def parameter(program: Program) -> object:
+    marks = []
+    if program.category == "cub":
+        marks.append(pytest.mark.slow)
+    if program.name in GAPS:
+        marks.append(pytest.mark.xfail(strict=True, reason=GAPS[program.name]))
+    return pytest.param(program, id=program.name, marks=marks)
+
+
+@pytest.mark.timeout(900)  # the first run compiles
+@pytest.mark.parametrize("program", [parameter(program) for program in PROGRAMS])
+def test_program_agrees_with_the_cpu(program: Program, tmp_path: Path) -> None:
+    done = run(program, tmp_path)
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    assert done.stdout.startswith(f"ok {program.name}")
+    assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("program", WORKLOADS, ids=lambda program: program.name)
+def test_workload_reports_its_kernels_time(program: Program, tmp_path: Path) -> None:
+    done = run(program, tmp_path, "--json", "--size", "64", "--iterations", "2")
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    told = json.loads(done.stdout)
+    assert told.pop("kernel_seconds") > 0
+    assert told == {"name": program.name, "size": 64, "iterations": 2, "ok": True}
+
+
+@pytest.mark.parametrize("arguments", [("--size", "0"), ("--size", "12x"), ("--iterations",), ("--colour", "red")])
+def test_wrong_argument_is_named(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = run(WORKLOADS[0], tmp_path, *arguments)
+    assert done.returncode == 1
+    assert done.stdout.startswith(f"FAIL {WORKLOADS[0].name} ")
+    assert arguments[0] in done.stdout
+
+
+def test_a_wrong_result_fails(tmp_path: Path) -> None:
+    """A program whose kernel is broken on purpose must say so: the checks do check."""
+    reduction = next(program for program in PROGRAMS if program.name == "reduction")
+    text = reduction.source.read_text()
+    broken = tmp_path / "reduction.cu"
+    broken.write_text(text.replace("offset = 16; offset > 0", "offset = 16; offset > 1", 1))
+    assert broken.read_text() != text
+    done = run(dataclasses.replace(reduction, name="reduction_broken", source=broken), tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.startswith("FAIL reduction sum by shuffle: ")
+
+
+def test_manifest_lists_every_program_once() -> None:
+    listed = [program.source for program in PROGRAMS]
+    assert sorted(listed) == sorted([*HERE.glob("suite/*.cu"), *HERE.glob("workloads/*.cu")])
+    assert all(program.source.stem == program.name for program in PROGRAMS)
