@@ -70,6 +70,7 @@ struct client_function {
 	struct client_parameter *parameters;
 	uint32_t parameter_count;
 	uint32_t parameter_bytes;
+	_Atomic uint32_t attributes_known;	/* bit n: attributes[n]; else it is -1 */
 	_Atomic int attributes[CLIENT_FUNCTION_ATTRIBUTES];
 };
 

@@ -17,7 +17,7 @@ static CUresult attribute_get(const void *handle, CUfunction_attribute attribute
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!value || (unsigned)attribute >= CLIENT_FUNCTION_ATTRIBUTES ||
-	    function->attributes[attribute] < 0)
+	    !(function->attributes_known >> attribute & 1))
 		return CUDA_ERROR_INVALID_VALUE;
 	*value = function->attributes[attribute];
 	return CUDA_SUCCESS;

@@ -23,6 +23,17 @@ static unsigned limit_of(int device, CUdevice_attribute attribute)
 	return (unsigned)farbus_client.devices[device].snapshot.attributes[attribute];
 }
 
+/* The runtime reports cudaErrorInvalidConfiguration (9) where the driver API says
+ * CUDA_ERROR_INVALID_VALUE for the same launch, and passes on what it is told.  The
+ * runtime loads its code as libraries, users of the driver API as modules. */
+#define RUNTIME_INVALID_CONFIGURATION ((CUresult)9)
+
+static CUresult geometry_error(const struct launch *launch)
+{
+	return launch->function->library->context ? CUDA_ERROR_INVALID_VALUE
+						  : RUNTIME_INVALID_CONFIGURATION;
+}
+
 static CUresult geometry_check(const struct launch *launch, int device)
 {
 	static const CUdevice_attribute grid_limits[3] = {
@@ -42,9 +53,9 @@ static CUresult geometry_check(const struct launch *launch, int device)
 	for (int i = 0; i < 3; i++)
 		if (!grid[i] || !block[i] || grid[i] > limit_of(device, grid_limits[i]) ||
 		    block[i] > limit_of(device, block_limits[i]))
-			return CUDA_ERROR_INVALID_VALUE;
+			return geometry_error(launch);
 	if (threads > limit_of(device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK))
-		return CUDA_ERROR_INVALID_VALUE;
+		return geometry_error(launch);
 	/* The kernel needs more registers per thread than such a block leaves. */
 	if (most > 0 && threads > (unsigned)most)
 		return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;

@@ -82,6 +82,7 @@ static struct client_function *function_make(struct client_library *library,
 		if (parameters[i].offset + parameters[i].bytes > function->parameter_bytes)
 			function->parameter_bytes = parameters[i].offset + parameters[i].bytes;
 	}
+	function->attributes_known = kernel->attributes_known;
 	for (int i = 0; i < CLIENT_FUNCTION_ATTRIBUTES; i++)
 		function->attributes[i] = kernel->attributes_known >> i & 1 ? kernel->attributes[i] : -1;
 	return function;

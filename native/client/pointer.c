@@ -1,7 +1,8 @@
 /* Pointer attributes: answered from the table of what the program was given. */
 #include "client.h"
 
-/* Store `value` with the type that the attribute has. */
+/* Store `value` with the type that the attribute has.  CUDA's booleans are four
+ * bytes here: cudart and NCCL read an int. */
 #define STORE(type, value) (*(type *)data = (type)(value), CUDA_SUCCESS)
 
 static CUresult attribute_known(void *data, CUpointer_attribute attribute, uint64_t pointer,
@@ -31,23 +32,23 @@ static CUresult attribute_known(void *data, CUpointer_attribute attribute, uint6
 		return STORE(unsigned long long, range->id);
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
 	case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-		return STORE(bool, false);
+		return STORE(int, false);
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-		return STORE(bool, false);
+		return STORE(int, false);
 	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
 		return STORE(int, range->context ? range->context->device : 0);
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-		return STORE(bool, false);
+		return STORE(int, false);
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
 		return STORE(CUdeviceptr, range->base);
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
 		return STORE(size_t, range->bytes);
 	case CU_POINTER_ATTRIBUTE_MAPPED:
-		return STORE(bool, device);
+		return STORE(int, device);
 	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
 		return STORE(unsigned long long, 0);
 	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-		return STORE(bool, false);
+		return STORE(int, false);
 	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
 		return STORE(unsigned, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
 	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
@@ -100,7 +101,7 @@ static void attribute_unknown(void *data, CUpointer_attribute attribute)
 		*(int *)data = CU_DEVICE_INVALID;
 		break;
 	default:
-		*(bool *)data = false;
+		*(int *)data = false;
 		break;
 	}
 }
