@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from farbus.model.job import TaskState, TaskStatus
 from farbus.scheduler import events
@@ -29,6 +29,16 @@ class AnyOrder(RuleBasedStateMachine):
         self.cluster.join()
         self.jobs = 0
         self.answered: list[events.OutcomeArrived] = []
+
+    @initialize(settled=st.booleans(), decided=st.booleans())
+    def begin_with_work(self, settled: bool, decided: bool) -> None:
+        """Begin where it is interesting: with jobs that wait, are being prepared, or run."""
+        self.jobs = 3
+        self.cluster.submit(job("j1", gpus=1, on="c"), job("j2", on="a"), job("j3", gpus=1, on="c", interactive=True))
+        if settled:
+            self.cluster.settle()
+        elif decided:
+            self.cluster.decide()
 
     @rule(
         gpus=st.integers(0, 2),
@@ -254,5 +264,5 @@ class AnyOrder(RuleBasedStateMachine):
         assert len(cluster.ended) + len(waiting) == self.jobs
 
 
-AnyOrder.TestCase.settings = settings(max_examples=100, stateful_step_count=50)
+AnyOrder.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestAnyOrder = AnyOrder.TestCase
