@@ -19,7 +19,10 @@ GAPS = {
     "integer_carry": "after sub.cc the condition bit is the borrow; it should be the carry of a + ~b + 1",
     "integer_division": "nvcc's division of __int128 relies on the condition bit after sub.cc",
     "launch_errors": "a bad geometry comes out of cudart as cudaErrorInvalidValue, not cudaErrorInvalidConfiguration",
-    "wmma_matmul": "no tensor-core instructions",
+}
+# What it does wrong now and then, with more than one worker.
+RACES = {
+    "cub_scan": "look-back reads a 16-byte word that another block stores; the halves may not fit together",
 }
 WORKLOADS = [program for program in PROGRAMS if program.category == "workload"]
 
@@ -43,6 +46,8 @@ def parameter(program: Program) -> object:
         marks.append(pytest.mark.slow)
     if program.name in GAPS:
         marks.append(pytest.mark.xfail(strict=True, reason=GAPS[program.name]))
+    if program.name in RACES:
+        marks.append(pytest.mark.xfail(strict=False, reason=RACES[program.name]))
     return pytest.param(program, id=program.name, marks=marks)
 
 
