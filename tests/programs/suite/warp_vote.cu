@@ -49,7 +49,7 @@ template <typename T> static std::vector<T> to_host(const T *array, size_t count
 	return values;
 }
 
-/// A bijective mix of 32 bits (two rounds of xorshift and multiply): our random numbers.
+/// A bijective mix of 32 bits (lowbias32, C. Wellons, "Prospecting for Hash Functions", 2018).
 __host__ __device__ static inline uint32_t hash(uint32_t x)
 {
 	x = (x ^ (x >> 16)) * 0x7feb352du;
