@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from farbus.cli import main
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 Farbus = Callable[..., subprocess.CompletedProcess[str]]
@@ -38,6 +40,24 @@ def farbus(tmp_path: Path) -> Farbus:
             timeout=60,
             check=False,
         )
+
+    return run
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Farbus:
+    """Run ``farbus ARGUMENTS...`` inside this process: for what prints and returns, and starts nothing."""
+    for name in [name for name in os.environ if name.startswith("FARBUS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, environment: Mapping[str, str] = {}) -> subprocess.CompletedProcess[str]:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        code = main(arguments)
+        printed = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, code, printed.out, printed.err)
 
     return run
 

@@ -20,11 +20,11 @@ from tests.cli.conftest import ROOT, Cluster, Farbus, clean_environment
 
 
 @pytest.fixture
-def ask(farbus: Farbus, shared_cluster: Cluster):
+def ask(here: Farbus, shared_cluster: Cluster):
     """Run a command that speaks to the shared cluster."""
 
-    def run(*arguments: str, **options):
-        return farbus(*arguments, environment={"FARBUS_SOCKET": shared_cluster.socket}, **options)
+    def run(*arguments: str):
+        return here(*arguments, environment={"FARBUS_SOCKET": shared_cluster.socket})
 
     return run
 

@@ -120,7 +120,7 @@ def daemon(name: str) -> Callable[[list[str]], bool]:
 
 
 def module(name: str) -> Callable[[list[str]], bool]:
-    return lambda command: command[1:3] == ["-m", f"farbus.remoting.{name}"]
+    return lambda command: f"farbus.remoting.{name}" in command
 
 
 VICTIMS: dict[str, Callable[[Path, subprocess.Popen[str]], psutil.Process]] = {

@@ -128,9 +128,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_error_is_one_line_with_its_exit_code(farbus: Farbus, case: str) -> None:
+def test_an_error_is_one_line_with_its_exit_code(here: Farbus, case: str) -> None:
     arguments, code, message = CASES[case]
-    done = farbus(*arguments)
+    done = here(*arguments)
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("farbus: ")
@@ -139,52 +139,52 @@ def test_an_error_is_one_line_with_its_exit_code(farbus: Farbus, case: str) -> N
     assert done.returncode == code
 
 
-def test_a_traceback_is_shown_on_request_only(farbus: Farbus) -> None:
-    assert "Traceback" in farbus("nodes", environment={"FARBUS_DEBUG": "1"}).stderr
+def test_a_traceback_is_shown_on_request_only(here: Farbus) -> None:
+    assert "Traceback" in here("nodes", environment={"FARBUS_DEBUG": "1"}).stderr
 
 
-def test_a_certificate_of_another_authority_is_refused(farbus: Farbus, tmp_path: Path) -> None:
+def test_a_certificate_of_another_authority_is_refused(here: Farbus, tmp_path: Path) -> None:
     for name in ("one", "other"):
-        assert farbus("ca", "init", "--authority", name).returncode == 0
-    assert farbus("ca", "issue", "ada", "--role", "user", "--out", "ada", "--authority", "one").returncode == 0
+        assert here("ca", "init", "--authority", name).returncode == 0
+    assert here("ca", "issue", "ada", "--role", "user", "--out", "ada", "--authority", "one").returncode == 0
     (tmp_path / "ada" / "ca.crt").write_bytes((tmp_path / "other" / "ca.crt").read_bytes())
-    done = farbus("nodes", "--server", "127.0.0.1:1", "--credentials", "ada")
+    done = here("nodes", "--server", "127.0.0.1:1", "--credentials", "ada")
     assert done.returncode == 2
     assert done.stderr.startswith("farbus: ada/ada.crt: not signed by ada/ca.crt; ")
 
 
-def test_a_scheduler_that_is_away_is_named(farbus: Farbus) -> None:
-    farbus("ca", "init", "--authority", "ca")
-    farbus("ca", "issue", "ada", "--role", "user", "--out", "ada", "--authority", "ca")
-    done = farbus("nodes", "--server", "127.0.0.1:1", "--credentials", "ada")
+def test_a_scheduler_that_is_away_is_named(here: Farbus) -> None:
+    here("ca", "init", "--authority", "ca")
+    here("ca", "issue", "ada", "--role", "user", "--out", "ada", "--authority", "ca")
+    done = here("nodes", "--server", "127.0.0.1:1", "--credentials", "ada")
     assert done.returncode == 6
     assert done.stderr.startswith("farbus: scheduler at 127.0.0.1:1 can't be reached")
     assert done.stderr.count("\n") == 1
 
 
-def test_a_certificate_is_issued_once_and_readable_by_its_owner_alone(farbus: Farbus, tmp_path: Path) -> None:
-    farbus("ca", "init", "--authority", "ca")
+def test_a_certificate_is_issued_once_and_readable_by_its_owner_alone(here: Farbus, tmp_path: Path) -> None:
+    here("ca", "init", "--authority", "ca")
     issue = ("ca", "issue", "ada", "--role", "user", "--out", "ada", "--authority", "ca")
-    assert re.fullmatch(r"ada/ada\.crt: user ada, valid until \d{4}-\d\d-\d\d\n", farbus(*issue).stdout)
+    assert re.fullmatch(r"ada/ada\.crt: user ada, valid until \d{4}-\d\d-\d\d\n", here(*issue).stdout)
     assert (tmp_path / "ada" / "ada.key").stat().st_mode & 0o777 == 0o600
-    done = farbus(*issue)
+    done = here(*issue)
     assert (done.returncode, done.stderr) == (
         7, "farbus: ada: there is a certificate of ada already; --force replaces it\n"
     )  # fmt: skip
-    assert farbus(*issue, "--force").returncode == 0
+    assert here(*issue, "--force").returncode == 0
 
 
-def test_a_directory_that_others_may_enter_is_no_runtime_directory(farbus: Farbus, tmp_path: Path) -> None:
+def test_a_directory_that_others_may_enter_is_no_runtime_directory(here: Farbus, tmp_path: Path) -> None:
     (tmp_path / "farbus").mkdir()
     (tmp_path / "farbus").chmod(0o777)
-    done = farbus("up")
+    done = here("up")
     assert done.returncode == 5
     assert "not a private directory" in done.stderr
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
-def test_every_help_text_has_examples_and_says_what_the_overview_says(farbus: Farbus, command: str | None) -> None:
-    done = farbus(*([command] if command else []), "--help")
+def test_every_help_text_has_examples_and_says_what_the_overview_says(here: Farbus, command: str | None) -> None:
+    done = here(*([command] if command else []), "--help")
     assert done.returncode == 0
     assert done.stderr == ""
     if command is None:
@@ -203,5 +203,6 @@ def test_the_documented_exit_codes_are_those_of_the_program() -> None:
 def test_the_version_loads_neither_grpc_nor_the_solver(farbus: Farbus) -> None:
     done = farbus("version", environment={"PYTHONPROFILEIMPORTTIME": "1"})
     assert done.stdout.startswith("farbus ")
-    for heavy in ("grpc", "ortools", "numpy", "rich", "cryptography"):
-        assert f"| {heavy}\n" not in done.stderr.replace("|   ", "| ").replace("  ", " ")
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "typer" in loaded
+    assert not loaded & {"grpc", "ortools", "numpy", "rich", "cryptography", "asyncio"}
