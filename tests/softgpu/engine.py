@@ -301,7 +301,9 @@ def nvcc() -> str | None:
     return str(local) if local.exists() else None
 
 
-def compile_cuda(source: Path, out: Path, *, arch: str = "sm_75", kind: str = "ptx", flags: Sequence[str] = ()) -> bytes:
+def compile_cuda(
+    source: Path, out: Path, *, arch: str = "sm_75", kind: str = "ptx", flags: Sequence[str] = ()
+) -> bytes:
     """PTX text or a fatbin of a CUDA source file."""
     compiler = nvcc()
     assert compiler
