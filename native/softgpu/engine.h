@@ -138,6 +138,13 @@ struct engine_options {
 /* Once per process, before the first launch; later calls are ignored. */
 void engine_configure(const struct engine_options *options);
 
+/* Every instruction form that the engine executes, from the tables that it
+ * decodes by: `names` are its spellings, separated by spaces (".rn", ".sync" and
+ * ".aligned" left out; those with '@' are steps into which the decoder breaks
+ * ld, st, atom, bar, mma and their kind), `operands` its operand list or NULL. */
+void engine_forms_visit(void (*visit)(void *opaque, const char *names, const char *operands),
+			void *opaque);
+
 #pragma GCC visibility pop
 
 #endif

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine.h"
 #include "instruction.h"
 #include "names.h"
 
@@ -68,4 +69,14 @@ const struct form *form_find(const char *name, size_t length)
 {
 	pthread_once(&forms.once, forms_initialize);
 	return name_map_get(&forms.names, name, (uint32_t)length);
+}
+
+void engine_forms_visit(void (*visit)(void *opaque, const char *names, const char *operands),
+			void *opaque)
+{
+	const struct isa *isa = isa_selected();
+
+	for (const struct form_table *const *table = isa->tables; *table; table++)
+		for (size_t k = 0; k < (*table)->count; k++)
+			visit(opaque, (*table)->forms[k].names, (*table)->forms[k].operands);
 }

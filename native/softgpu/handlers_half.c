@@ -108,8 +108,8 @@ static inline f64 fused_odd(f64 a, f64 b, f64 c)
 	X("fma", ".relu", fma_relu, 3, T, KEEP_##T(relu(LOAD_##T(FUSE_##T(a, b, c)))))         \
 	X("neg", "", neg, 1, T, KEEP_##T(-a))                                                  \
 	X("abs", "", abs, 1, T, KEEP_##T(__builtin_fabsf(a)))                                  \
-	X("ex2", ".approx", ex2, 1, T, KEEP_##T(exp2f(a)))                                     \
-	X("tanh", ".approx", tanh, 1, T, KEEP_##T(tanhf(a)))                                   \
+	X("ex2.approx", "", ex2, 1, T, KEEP_##T(exp2f(a)))                                     \
+	X("tanh.approx", "", tanh, 1, T, KEEP_##T(tanhf(a)))                                   \
 	X("@saturate", "", saturate, 1, T, KEEP_##T(saturate(a)))                              \
 	X("@relu", "", relu, 1, T, KEEP_##T(relu(a)))
 
@@ -136,9 +136,9 @@ static inline f64 fused_odd(f64 a, f64 b, f64 c)
 #define OPERANDS_2(n) "d" n " a" n " b" n
 #define OPERANDS_3(n) "d" n " a" n " b" n " c" n
 #define FORM_HALF(op, modifier, id, sources, T, expression)                                    \
-	{ op modifier "." #T " " op modifier ".ftz." #T " " op ".ftz" modifier "." #T,         \
+	{ op modifier "." #T " " op ".ftz" modifier "." #T,                                    \
 	  OPERANDS_##sources("2"), id##_##T, NULL, 0, 0 },                                     \
-	{ op modifier "." #T "x2 " op modifier ".ftz." #T "x2 " op ".ftz" modifier "." #T "x2", \
+	{ op modifier "." #T "x2 " op ".ftz" modifier "." #T "x2",                             \
 	  OPERANDS_##sources("4"), id##_##T##x2, NULL, 0, 0 },
 
 HALF_ROWS(DEFINE_HALF, f16)

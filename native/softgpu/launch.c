@@ -34,6 +34,17 @@ static void plan_memory(struct launch *launch)
 	launch->shared_bytes = launch->dynamic_offset + launch->request->dynamic_shared_bytes;
 }
 
+/* Special registers and shared::cluster treat every block as a cluster of one. */
+static bool wants_cluster(const struct engine_launch *request)
+{
+	const uint32_t *required = request->function->cluster;
+
+	for (unsigned k = 0; k < 3; k++)
+		if (request->cluster[k] > 1 || required[k] > 1)
+			return true;
+	return false;
+}
+
 enum engine_status engine_launch(const struct engine_launch *request,
 				 struct engine_diagnostic *why)
 {
@@ -45,6 +56,12 @@ enum engine_status engine_launch(const struct engine_launch *request,
 		snprintf(why->text, sizeof(why->text), "launch %s: %s", function->name,
 			 function->unsupported);
 		return function->status;
+	}
+	if (wants_cluster(request)) {
+		snprintf(why->text, sizeof(why->text),
+			 "launch %s: clusters of more than one block are not supported",
+			 function->name);
+		return ENGINE_UNSUPPORTED;
 	}
 	memset(&launch, 0, sizeof(launch));
 	launch.request = request;

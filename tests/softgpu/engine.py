@@ -53,6 +53,7 @@ class Diagnostic(ctypes.Structure):
 
 ALLOC = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
 FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+VISIT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
 PRINT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_char), ctypes.c_size_t)
 
 
@@ -138,6 +139,27 @@ def library() -> ctypes.CDLL:
     lib.engine_module_variable.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(VariableInfo)]
     lib.engine_launch.argtypes = [ctypes.POINTER(Launch), ctypes.POINTER(Diagnostic)]
     return lib
+
+
+def form_names() -> list[str]:
+    """The spellings of all instruction forms, in the order of the engine's tables."""
+    names: list[str] = []
+
+    @VISIT
+    def visit(_opaque: int, spellings: bytes, _operands: bytes | None) -> None:
+        names.extend(spellings.decode().split())
+
+    library().engine_forms_visit(visit, None)
+    return names
+
+
+class Options(ctypes.Structure):
+    _fields_ = [("workers", ctypes.c_uint), ("deterministic", ctypes.c_bool), ("strict", ctypes.c_bool)]
+
+
+def configure(*, workers: int = 0, deterministic: bool = False, strict: bool = False) -> None:
+    """For the whole process, once: use it in a process of its own."""
+    library().engine_configure(ctypes.byref(Options(workers, deterministic, strict)))
 
 
 _libc = ctypes.CDLL(None)
@@ -279,7 +301,9 @@ def nvcc() -> str | None:
     return str(local) if local.exists() else None
 
 
-def compile_cuda(source: Path, out: Path, *, arch: str = "sm_75", kind: str = "ptx", flags: Sequence[str] = ()) -> bytes:
+def compile_cuda(
+    source: Path, out: Path, *, arch: str = "sm_75", kind: str = "ptx", flags: Sequence[str] = ()
+) -> bytes:
     """PTX text or a fatbin of a CUDA source file."""
     compiler = nvcc()
     assert compiler

@@ -15,7 +15,8 @@ HEADER = ".version 8.0\n.target sm_80\n.address_size 64\n"
 
 
 def kernel(body: str, *, before: str = "") -> str:
-    return f"{HEADER}{before}\n.visible .entry k(.param .u64 p)\n{{\n.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<4>;\n{body}\n}}\n"
+    registers = ".reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<4>;"
+    return f"{HEADER}{before}\n.visible .entry k(.param .u64 p)\n{{\n{registers}\n{body}\n}}\n"
 
 
 def refused(image: str | bytes, status: Status, *words: str, sm: int = 120) -> None:
@@ -60,7 +61,8 @@ def test_cubin_alone_is_no_binary() -> None:
 
 def test_a_missing_instruction_disables_only_its_function() -> None:
     text = HEADER + (
-        ".visible .entry good(.param .u64 p) { .reg .b64 %rd<3>; ld.param.u64 %rd1, [p]; st.global.u32 [%rd1], 7; ret; }\n"
+        ".visible .entry good(.param .u64 p)\n"
+        "{ .reg .b64 %rd<3>; ld.param.u64 %rd1, [p]; st.global.u32 [%rd1], 7; ret; }\n"
         ".visible .entry bad() { .reg .b32 %r<3>; vadd2.u32.u32.u32 %r1, %r2, %r2, %r2; ret; }\n"
     )
     out = np.zeros(1, np.uint32)
@@ -175,3 +177,11 @@ def test_module_variables() -> None:
         assert list(values) == [5, two.address]
         assert ctypes.c_float.from_address(half.address).value == 0.5
         assert (half.is_const, two.is_const, two.size) == (True, False, 16)
+
+
+def test_clusters_of_several_blocks_are_refused_by_name() -> None:
+    text = HEADER + ".visible .entry k() .reqnctapercluster 2, 1, 1 { ret; }"
+    with Module(text) as module, pytest.raises(EngineError) as caught:
+        module.launch("k", 2, 32)
+    assert caught.value.status == Status.UNSUPPORTED
+    assert "clusters" in caught.value.text

@@ -252,7 +252,8 @@ def test_integer_instruction(case: Case) -> None:
     got = run(module_of(f"{case.name} %d, {operands}", case.dst, list(case.sources)), case.dst, columns)
     modulus = 1 << bits_of(case.dst)
     expected = [case.reference(*(int(value) for value in row)) % modulus for row in zip(*columns, strict=True)]
-    np.testing.assert_array_equal(got.view(UNSIGNED[bits_of(case.dst)]), np.array(expected, UNSIGNED[bits_of(case.dst)]))
+    unsigned = UNSIGNED[bits_of(case.dst)]
+    np.testing.assert_array_equal(got.view(unsigned), np.array(expected, unsigned))
 
 
 @pytest.mark.parametrize("table", [0x00, 0x80, 0x96, 0xE8, 0xCA, 0x1E, 0xFF])

@@ -1,14 +1,16 @@
 """CUDA kernels on the engine: what they compute, and how they fail."""
 
 import ctypes
+import os
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.softgpu.engine import EngineError, Module, Status, compile_cuda, nvcc
+from tests.softgpu.engine import ROOT, EngineError, Module, Status, compile_cuda, form_names, nvcc
 
 KERNELS = Path(__file__).parent / "kernels"
 pytestmark = pytest.mark.skipif(nvcc() is None, reason="kernels are compiled with nvcc, which is not installed")
@@ -270,3 +272,82 @@ def test_compiler_modes(tmp_path: Path, flags: list[str]) -> None:
     with Module(compile_cuda(KERNELS / "basics.cu", tmp_path / "b.ptx", arch="sm_80", flags=flags)) as module:
         module.launch("diverge", 1, 256, out)
     assert out[:8].tolist() == [0, 1, 7, 2, 5, 8, 16, 3 + 13]
+
+
+def test_objects_compiled_apart_are_linked_and_keep_their_local_names(tmp_path: Path) -> None:
+    parts = [
+        ctypes.create_string_buffer(
+            compile_cuda(KERNELS / f"link_{part}.cu", tmp_path / part, kind="fatbin", flags=["-rdc=true"])
+        )
+        for part in "ab"
+    ]
+    table = (ctypes.c_void_p * 3)(*(ctypes.addressof(part) for part in parts), None)
+    wrapper = (ctypes.c_uint64 * 3)(0x466243B1 | 2 << 32, ctypes.addressof(parts[0]), ctypes.addressof(table))
+    out = np.full(1, 5, np.int32)
+    with Module(ctypes.string_at(wrapper, 24)) as module:
+        module.launch("linked", 1, 1, out)
+    assert out[0] == 5 * 2 + 7 + 100
+
+
+def in_own_process(script: str, *args: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", script, *args],
+        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+STRICT = """
+import sys
+import numpy as np
+from tests.softgpu.engine import EngineError, Module, configure
+configure(strict=sys.argv[2] == "strict")
+with Module(open(sys.argv[1]).read()) as module:
+    out = np.zeros(64, np.uint8)
+    try:
+        module.launch("writes_to", 1, 1, np.uint64(out.ctypes.data // 8 * 8 + 9))
+        print("ran")
+    except EngineError as error:
+        print(error.status.name)
+"""
+
+
+def test_strict_mode_finds_misaligned_accesses(tmp_path: Path) -> None:
+    ptx = tmp_path / "b.ptx"
+    compile_cuda(KERNELS / "basics.cu", ptx)
+    assert in_own_process(STRICT, str(ptx), "strict") == "MISALIGNED\n"
+    assert in_own_process(STRICT, str(ptx), "lenient") == "ran\n"
+
+
+LEVEL = """
+import hashlib, sys
+import numpy as np
+from tests.softgpu.engine import Module
+with Module(open(sys.argv[1]).read()) as module:
+    digest = hashlib.sha256()
+    n = 64
+    a, b = np.random.default_rng(9).random((2, n, n)).astype(np.float32)
+    c = np.zeros((n, n), np.float32)
+    module.launch("matmul", (n // 16, n // 16), (16, 16), a, b, c, n)
+    out = np.zeros(1024, np.int32)
+    module.launch("diverge", 4, 256, out)
+    switched = np.zeros(200, np.int32)
+    module.launch("switches", 1, 200, np.arange(200, dtype=np.int32), switched)
+    for array in (c, out, switched):
+        digest.update(array.tobytes())
+    print(digest.hexdigest())
+"""
+
+
+def test_all_instruction_set_levels_agree(tmp_path: Path) -> None:
+    ptx = tmp_path / "b.ptx"
+    compile_cuda(KERNELS / "basics.cu", ptx)
+    digests = {in_own_process(LEVEL, str(ptx), FARBUS_SOFTGPU_ISA=level) for level in ("v2", "v3", "v4")}
+    assert len(digests) == 1
+
+
+def test_every_form_has_one_spelling_of_its_own() -> None:
+    names = form_names()
+    assert len(names) == len(set(names))
+    assert {"add.u32", "fma.f32", "setp.lt.s32", "shfl.up.b32", "cvt.s32.f32", "@matrix.multiply"} <= set(names)
