@@ -7,6 +7,8 @@ socket copy, and ``first_launch_round_trips``, counted on the wire.  Nothing her
 more than the standard library and cffi.
 """
 
+# ruff: noqa: T201 - what it prints is for whoever started it
+
 from __future__ import annotations
 
 import argparse
@@ -101,10 +103,10 @@ class CountingProxy:
 
 
 def _parse(output: str) -> list[Result]:
-    rows = {}
+    rows: dict[tuple[str, int], tuple[float, str]] = {}
     for line in output.splitlines():
-        name, value, unit, count = line.split()
-        rows[name, int(count)] = (float(value), unit)
+        words = line.split()
+        rows[words[0], int(words[3])] = (float(words[1]), words[2])
     results = []
     for (name, count), (value, unit) in rows.items():
         if name.startswith("bare_"):

@@ -12,7 +12,9 @@ from pathlib import Path
 
 #: Machine numbers of ELF headers (elf.h) that the shim is built for.
 _MACHINES = {"x86_64": 62, "aarch64": 183}
-_NAMES = {3: "i386", 8: "MIPS", 20: "PowerPC", 21: "ppc64", 22: "s390", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv"}
+_NAMES = {3: "i386", 8: "MIPS", 20: "PowerPC", 21: "ppc64", 22: "s390", 40: "arm", 243: "riscv"} | {
+    number: name for name, number in _MACHINES.items()
+}
 
 #: Most interpreters that a script may go through (Linux's own limit is 4).
 _SCRIPT_DEPTH = 4
@@ -47,7 +49,7 @@ class Launch:
         """``base`` with the shim put in front of what it preloads and searches."""
         library = self.shim / "libcuda.so.1"
         if not library.exists():
-            raise UnusableProgram(f"{library}: the shim is not there; run make build, or install farbus with its native parts")
+            raise UnusableProgram(f"{library}: the shim is not there; run make build")
         environment = dict(base)
         environment["FARBUS_SESSION"] = str(self.session)
         environment["LD_PRELOAD"] = _prepend(str(library), base.get("LD_PRELOAD", ""))

@@ -16,6 +16,7 @@ from farbus.remoting.session import Server, write_session
 from farbus.remoting.supervisor import Supervisor
 from tests.remoting.harness import BUILD, PROGRAMS, ROOT, SHIM, Remote
 
+
 def require(path: Path, hint: str) -> Path:
     if not path.exists():
         pytest.skip(f"{path.relative_to(ROOT)} is not built: {hint}")

@@ -44,7 +44,7 @@ def test_fixed_parts_fit_the_server_s_buffers() -> None:
 def test_a_posted_operation_has_no_reply_and_does_not_block() -> None:
     for op in OPERATIONS:
         if op.answer is Answer.POSTED:
-            assert not op.reply and not op.reply_tail and not op.blocking, op.name
+            assert (op.reply, op.reply_tail, op.blocking) == ((), 0, False), op.name
 
 
 def test_every_look_up_of_the_runtime_has_an_entry() -> None:
