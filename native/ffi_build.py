@@ -4,6 +4,8 @@
 first; setuptools uses ``server`` by ``cffi_modules``.
 """
 
+# ruff: noqa: T201 - a build step says what it built
+
 from __future__ import annotations
 
 import shutil

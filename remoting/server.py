@@ -5,9 +5,12 @@ the connected socket, the lease's secret and a pipe that closes when the supervi
 dies.  Everything that matters happens in native threads without the GIL.
 """
 
+# ruff: noqa: T201 - what it prints is for whoever started it
+
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import signal
 import sys
@@ -52,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     os.close(options.secret_fd)
 
     try:
-        from farbus.remoting._server import ffi, lib  # type: ignore[import-untyped]  # noqa: PLC0415
+        native_module = importlib.import_module("farbus.remoting._server")
     except ImportError as error:
         print(
             f"farbus remoting server: the native engine is not built ({error}); "
@@ -60,6 +63,7 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 1
+    ffi, lib = native_module.ffi, native_module.lib
     libcuda = ffi.new("char[]", os.fsencode(options.libcuda))
     key = ffi.new("uint8_t[]", secret)
     native = ffi.new("struct server_options *")

@@ -73,7 +73,5 @@ def write_session(path: Path, servers: Sequence[Server]) -> None:
 def hello_refusal(status: int, text: str = "") -> bytes:
     """The reply to a hello that is refused."""
     encoded = text.encode()[:512]
-    reply = HELLO_REPLY.pack(
-        HELLO_MAGIC, PROTOCOL_MAJOR, PROTOCOL_MINOR, status, 0, 0, 0, 0, 0, 0, len(encoded), b""
-    )
+    reply = HELLO_REPLY.pack(HELLO_MAGIC, PROTOCOL_MAJOR, PROTOCOL_MINOR, status, 0, 0, 0, 0, 0, 0, len(encoded), b"")
     return reply + encoded

@@ -5,6 +5,8 @@ process for each, so that two programs never share a context or a sticky error. 
 servers die with the supervisor, and the supervisor with the lease.
 """
 
+# ruff: noqa: T201 - what it prints is for whoever started it
+
 from __future__ import annotations
 
 import argparse
@@ -104,9 +106,7 @@ class Supervisor:
         self._listener = listener
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC)
         self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
-        self._thread = threading.Thread(
-            target=self._serve, name="farbus-remoting-supervisor", daemon=True
-        )
+        self._thread = threading.Thread(target=self._serve, name="farbus-remoting-supervisor", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

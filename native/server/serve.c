@@ -56,8 +56,11 @@ CUresult server_take(struct server_call *call, void *target, size_t bytes)
 
 static void server_end(struct server *server)
 {
-	atomic_store(&server->ended, true);
 	server->transport.ops->shutdown(&server->transport);
+	pthread_mutex_lock(&server->lock);
+	atomic_store(&server->ended, true);
+	pthread_cond_broadcast(&server->end);
+	pthread_mutex_unlock(&server->lock);
 }
 
 /* Find and enter the context that was current in the client's thread. */
@@ -121,20 +124,28 @@ static bool call_serve(struct server_call *call, const struct wire_op_info *info
 
 static void *server_thread(void *opaque);
 
-/* Let another thread lead while this one waits for the device. */
+static int server_thread_start(struct server *server)
+{
+	pthread_attr_t detached;
+	pthread_t thread;
+	int rc;
+
+	pthread_attr_init(&detached);
+	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+	atomic_fetch_add(&server->threads, 1);
+	rc = pthread_create(&thread, &detached, server_thread, server);
+	if (rc)
+		atomic_fetch_sub(&server->threads, 1);
+	pthread_attr_destroy(&detached);
+	return -rc;
+}
+
+/* Let another thread lead while this one waits for the device.  Without one, the
+ * frames wait until this call is over. */
 static void server_pass_lead(struct server *server)
 {
-	if (!atomic_load(&server->waiting) && atomic_load(&server->threads) < SERVER_THREADS) {
-		pthread_attr_t detached;
-		pthread_t thread;
-
-		pthread_attr_init(&detached);
-		pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-		atomic_fetch_add(&server->threads, 1);
-		if (pthread_create(&thread, &detached, server_thread, server))
-			atomic_fetch_sub(&server->threads, 1);
-		pthread_attr_destroy(&detached);
-	}
+	if (!atomic_load(&server->waiting) && atomic_load(&server->threads) < SERVER_THREADS)
+		(void)server_thread_start(server);
 	pthread_mutex_unlock(&server->leader);
 }
 
@@ -335,6 +346,7 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 	pthread_mutex_init(&server->leader, NULL);
 	pthread_mutex_init(&server->write, NULL);
 	pthread_mutex_init(&server->lock, NULL);
+	pthread_cond_init(&server->end, NULL);
 	pthread_mutex_init(&server->objects.lock, NULL);
 	pthread_mutex_init(&server->functions.lock, NULL);
 	rc = transport_socket_init(&server->transport, options->descriptor);
@@ -348,9 +360,15 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 		rc = inbox_init(&server->inbox, &server->transport);
 	if (!rc)
 		rc = server_text_start(server);
+	if (!rc)
+		rc = server_thread_start(server);
 	if (!rc) {
-		atomic_store(&server->threads, 1);
-		server_thread(server);
+		/* This thread never enters the driver, so that nothing in there can
+		 * keep the process from ending. */
+		pthread_mutex_lock(&server->lock);
+		while (!atomic_load(&server->ended))
+			pthread_cond_wait(&server->end, &server->lock);
+		pthread_mutex_unlock(&server->lock);
 	}
 	server->transport.ops->shutdown(&server->transport);
 	/* Not freed: other threads may be inside the driver, and the process ends. */

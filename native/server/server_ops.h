@@ -69,7 +69,8 @@ struct server {
 	pthread_mutex_t write;		/* over the transport's writing side */
 	_Atomic int waiting;		/* threads that wait to lead */
 	_Atomic int threads;
-	_Atomic bool ended;
+	_Atomic bool ended;		/* set under `lock`, which `end` goes with */
+	pthread_cond_t end;
 	_Atomic uint64_t context_epoch;	/* counts contexts that have ended */
 
 	struct handle_table objects;	/* named by the client */

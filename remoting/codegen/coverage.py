@@ -27,8 +27,7 @@ def generate_coverage() -> str:
     for entry in sorted(ENTRIES, key=lambda entry: (entry.name, entry.version)):
         since = f"{entry.version // 1000}.{entry.version % 1000 // 10}"
         out.append(
-            f"| {entry.number} | {entry.name} | {since} | {entry.symbol} |"
-            f" {entry.answer.value} | {entry.reason} |"
+            f"| {entry.number} | {entry.name} | {since} | {entry.symbol} | {entry.answer.value} | {entry.reason} |"
         )
     out.append("")
     return "\n".join(out)

@@ -5,6 +5,8 @@ CUDA_VERSION 13000); ``tests/remoting/test_abi.py`` compares every value with
 an installed header.  The number of an entry never changes once released.
 """
 
+# ruff: noqa: E501 - a text is one string
+
 from __future__ import annotations
 
 from typing import Final
@@ -143,7 +145,7 @@ ENUMS: Final[dict[str, dict[str, int]]] = {
         "CU_AD_FORMAT_YUV444_8bit_SemiPlanar": 180,
         "CU_AD_FORMAT_YUV444_16bit_SemiPlanar": 181,
         "CU_AD_FORMAT_UNORM_INT_101010_2": 80,
-        "CU_AD_FORMAT_MAX": 0x7fffffff,
+        "CU_AD_FORMAT_MAX": 0x7FFFFFFF,
     },
     "CUaddress_mode": {
         "CU_TR_ADDRESS_MODE_WRAP": 0,
@@ -460,14 +462,14 @@ ENUMS: Final[dict[str, dict[str, int]]] = {
         "CU_TARGET_COMPUTE_103": 103,
         "CU_TARGET_COMPUTE_120": 120,
         "CU_TARGET_COMPUTE_121": 121,
-        "CU_TARGET_COMPUTE_90A": 0x1005a,
+        "CU_TARGET_COMPUTE_90A": 0x1005A,
         "CU_TARGET_COMPUTE_100A": 0x10064,
-        "CU_TARGET_COMPUTE_110A": 0x1006e,
+        "CU_TARGET_COMPUTE_110A": 0x1006E,
         "CU_TARGET_COMPUTE_103A": 0x10067,
         "CU_TARGET_COMPUTE_120A": 0x10078,
         "CU_TARGET_COMPUTE_121A": 0x10079,
         "CU_TARGET_COMPUTE_100F": 0x20064,
-        "CU_TARGET_COMPUTE_110F": 0x2006e,
+        "CU_TARGET_COMPUTE_110F": 0x2006E,
         "CU_TARGET_COMPUTE_103F": 0x20067,
         "CU_TARGET_COMPUTE_120F": 0x20078,
         "CU_TARGET_COMPUTE_121F": 0x20079,
@@ -886,13 +888,13 @@ ENUMS: Final[dict[str, dict[str, int]]] = {
         "CU_MEM_HANDLE_TYPE_WIN32": 2,
         "CU_MEM_HANDLE_TYPE_WIN32_KMT": 4,
         "CU_MEM_HANDLE_TYPE_FABRIC": 8,
-        "CU_MEM_HANDLE_TYPE_MAX": 0x7fffffff,
+        "CU_MEM_HANDLE_TYPE_MAX": 0x7FFFFFFF,
     },
     "CUmemAccess_flags": {
         "CU_MEM_ACCESS_FLAGS_PROT_NONE": 0,
         "CU_MEM_ACCESS_FLAGS_PROT_READ": 1,
         "CU_MEM_ACCESS_FLAGS_PROT_READWRITE": 3,
-        "CU_MEM_ACCESS_FLAGS_PROT_MAX": 0x7fffffff,
+        "CU_MEM_ACCESS_FLAGS_PROT_MAX": 0x7FFFFFFF,
     },
     "CUmemLocationType": {
         "CU_MEM_LOCATION_TYPE_INVALID": 0,
@@ -901,13 +903,13 @@ ENUMS: Final[dict[str, dict[str, int]]] = {
         "CU_MEM_LOCATION_TYPE_HOST": 2,
         "CU_MEM_LOCATION_TYPE_HOST_NUMA": 3,
         "CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT": 4,
-        "CU_MEM_LOCATION_TYPE_MAX": 0x7fffffff,
+        "CU_MEM_LOCATION_TYPE_MAX": 0x7FFFFFFF,
     },
     "CUmemAllocationType": {
         "CU_MEM_ALLOCATION_TYPE_INVALID": 0,
         "CU_MEM_ALLOCATION_TYPE_PINNED": 1,
         "CU_MEM_ALLOCATION_TYPE_MANAGED": 2,
-        "CU_MEM_ALLOCATION_TYPE_MAX": 0x7fffffff,
+        "CU_MEM_ALLOCATION_TYPE_MAX": 0x7FFFFFFF,
     },
     "CUmemAllocationGranularity_flags": {
         "CU_MEM_ALLOC_GRANULARITY_MINIMUM": 0,
@@ -915,7 +917,7 @@ ENUMS: Final[dict[str, dict[str, int]]] = {
     },
     "CUmemRangeHandleType": {
         "CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD": 1,
-        "CU_MEM_RANGE_HANDLE_TYPE_MAX": 0x7fffffff,
+        "CU_MEM_RANGE_HANDLE_TYPE_MAX": 0x7FFFFFFF,
     },
     "CUmemRangeFlags": {
         "CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE": 1,
@@ -969,12 +971,12 @@ ENUMS: Final[dict[str, dict[str, int]]] = {
         "CU_MEMCPY_SRC_ACCESS_ORDER_STREAM": 1,
         "CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL": 2,
         "CU_MEMCPY_SRC_ACCESS_ORDER_ANY": 3,
-        "CU_MEMCPY_SRC_ACCESS_ORDER_MAX": 0x7fffffff,
+        "CU_MEMCPY_SRC_ACCESS_ORDER_MAX": 0x7FFFFFFF,
     },
     "CUmemcpy3DOperandType": {
         "CU_MEMCPY_OPERAND_TYPE_POINTER": 1,
         "CU_MEMCPY_OPERAND_TYPE_ARRAY": 2,
-        "CU_MEMCPY_OPERAND_TYPE_MAX": 0x7fffffff,
+        "CU_MEMCPY_OPERAND_TYPE_MAX": 0x7FFFFFFF,
     },
     "CUgraphMem_attribute": {
         "CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT": 0,

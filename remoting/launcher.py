@@ -1,0 +1,105 @@
+"""What a program needs to use a remote GPU: its environment, and a look at its executable."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Machine numbers of ELF headers (elf.h) that the shim is built for.
+_MACHINES = {"x86_64": 62, "aarch64": 183}
+_NAMES = {3: "i386", 8: "MIPS", 20: "PowerPC", 21: "ppc64", 22: "s390", 40: "arm", 243: "riscv"} | {
+    number: name for name, number in _MACHINES.items()
+}
+
+#: Most interpreters that a script may go through (Linux's own limit is 4).
+_SCRIPT_DEPTH = 4
+
+
+class UnusableProgram(Exception):
+    """A program that cannot run under the shim; the message says what to do."""
+
+
+def default_shim() -> Path:
+    """The directory with the shim's libcuda.so.1: installed, or as built in the source tree."""
+    package = Path(__file__).parents[1]
+    installed = package / "_native" / "shim"
+    if installed.exists():
+        return installed
+    return Path(__file__).resolve().parents[1] / "native" / "build" / "shim"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """How to start a program under the shim.
+
+    ``session`` is the session file, ``shim`` the directory that holds the shim's
+    ``libcuda.so.1`` (programs that look for the file, such as Triton and numba, find
+    it there; all others get it by LD_PRELOAD).
+    """
+
+    session: Path
+    shim: Path
+
+    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
+        """``base`` with the shim put in front of what it preloads and searches."""
+        library = self.shim / "libcuda.so.1"
+        if not library.exists():
+            raise UnusableProgram(f"{library}: the shim is not there; run make build")
+        environment = dict(base)
+        environment["FARBUS_SESSION"] = str(self.session)
+        environment["LD_PRELOAD"] = _prepend(str(library), base.get("LD_PRELOAD", ""))
+        environment["LD_LIBRARY_PATH"] = _prepend(str(self.shim), base.get("LD_LIBRARY_PATH", ""))
+        environment["TRITON_LIBCUDA_PATH"] = str(self.shim)
+        environment["NUMBA_CUDA_DRIVER"] = str(library)
+        return environment
+
+
+def _prepend(entry: str, existing: str) -> str:
+    rest = [part for part in existing.split(":") if part and part != entry]
+    return ":".join([entry, *rest])
+
+
+def check_program(program: str, *, path: str | None = None, machine: str | None = None) -> Path:
+    """Find a program as a shell would and check that the shim can be loaded into it.
+
+    Raises UnusableProgram for one that is not there, not executable, or of another
+    architecture than this machine's: preloading would fail, and the program would
+    run without a GPU.
+    """
+    machine = machine or platform.machine()
+    found = shutil.which(program, path=path)
+    if found is None:
+        if os.path.sep in program and Path(program).exists():
+            raise UnusableProgram(f"{program}: not executable; chmod +x it, or name its interpreter")
+        raise UnusableProgram(f"{program}: no such program")
+    file = Path(found)
+    for _ in range(_SCRIPT_DEPTH):
+        try:
+            with file.open("rb") as stream:
+                head = stream.read(256)
+        except OSError as error:
+            raise UnusableProgram(f"{file}: {error.strerror}") from error
+        if head.startswith(b"#!"):
+            interpreter = head[2:].split(b"\n", 1)[0].split()
+            if not interpreter:
+                break
+            file = Path(os.fsdecode(interpreter[0]))
+            continue
+        _check_header(file, head, machine)
+        break
+    return Path(found)
+
+
+def _check_header(file: Path, head: bytes, machine: str) -> None:
+    if not head.startswith(b"\x7fELF") or len(head) < 20:
+        return  # the kernel decides what else it can execute
+    bits = {1: 32, 2: 64}.get(head[4], 0)
+    number = struct.unpack_from("<H" if head[5] == 1 else ">H", head, 18)[0]
+    if bits != 64 or number != _MACHINES.get(machine, number):
+        name = _NAMES.get(number, f"machine {number}")
+        raise UnusableProgram(f"{file}: a {bits}-bit {name} program; remote GPUs need one for {machine}")

@@ -1,0 +1,68 @@
+"""Real programs through shim, TCP, server and software GPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from farbus.remoting.session import Server, write_session
+from farbus.remoting.supervisor import Supervisor
+from tests.remoting.harness import BUILD, PROGRAMS, ROOT, SHIM, Remote
+
+
+def require(path: Path, hint: str) -> Path:
+    if not path.exists():
+        pytest.skip(f"{path.relative_to(ROOT)} is not built: {hint}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def libcuda() -> Path:
+    """The driver that the servers open: NVIDIA's when FARBUS_TEST_LIBCUDA names it, else the software GPU."""
+    named = os.environ.get("FARBUS_TEST_LIBCUDA")
+    return Path(named) if named else require(BUILD / "softgpu" / "libcuda.so.1", "run make -C native")
+
+
+@pytest.fixture(scope="session")
+def build() -> Callable[[str], Path]:
+    """Compile tests/programs/NAME.cu with nvcc, default flags and what its ``// flags:`` line adds."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("nvcc is not in PATH")
+
+    def compile_program(name: str) -> Path:
+        source = PROGRAMS / f"{name}.cu"
+        target = BUILD / "programs" / name
+        newest = max(path.stat().st_mtime for path in [source, *source.parent.glob("*.h")])
+        if target.exists() and target.stat().st_mtime > newest:
+            return target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        found = re.search(r"^// flags: (.*)$", source.read_text(), re.MULTILINE)
+        flags = found[1].split() if found else []
+        fresh = target.with_suffix(f".{os.getpid()}")
+        subprocess.run([nvcc, "-fmad=false", *flags, "-o", fresh, source, "-ldl"], check=True, capture_output=True)
+        fresh.replace(target)
+        return target
+
+    return compile_program
+
+
+@pytest.fixture
+def remote(libcuda: Path, tmp_path: Path) -> Iterator[Remote]:
+    """A running supervisor with a session file for it."""
+    require(SHIM / "libcuda.so.1", "run make -C native")
+    pytest.importorskip("farbus.remoting._server", reason="run python native/ffi_build.py")
+    secret = secrets.token_bytes(32)
+    lines: list[str] = []
+    with Supervisor(libcuda=str(libcuda), secret=secret, log=lines.append) as supervisor:
+        address, port = supervisor.address
+        session = tmp_path / "session"
+        write_session(session, [Server(address=address, port=port, secret=secret)])
+        yield Remote(supervisor=supervisor, session=session, secret=secret, lines=lines)

@@ -1,0 +1,48 @@
+"""What the tests of remoting share: paths, and a lease's device side."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from farbus.remoting.launcher import Launch
+from farbus.remoting.supervisor import Supervisor
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ROOT / "tests" / "programs"
+BUILD = ROOT / "native" / "build"
+SHIM = BUILD / "shim"
+
+#: A program here takes well under a second; a hang must not hold the whole run.
+PROGRAM_TIMEOUT_S = 60
+
+
+@dataclass(kw_only=True)
+class Remote:
+    """A lease's device side, and programs run with its session."""
+
+    supervisor: Supervisor
+    session: Path
+    secret: bytes
+    lines: list[str] = field(default_factory=list)
+
+    def environment(self, **changes: str) -> dict[str, str]:
+        base = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "LD_"))}
+        return Launch(session=self.session, shim=SHIM).environment(base) | changes
+
+    def run(self, *command: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            env=self.environment(**changes),
+            capture_output=True,
+            text=True,
+            timeout=PROGRAM_TIMEOUT_S,
+            check=False,
+        )
+
+    def start(self, *command: str | Path, **changes: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command, env=self.environment(**changes), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )

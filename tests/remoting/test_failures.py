@@ -1,0 +1,157 @@
+"""What goes wrong: each a message that says what to do, the right error, no hang, nothing left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from farbus.remoting import session as wire
+from farbus.remoting.launcher import UnusableProgram, check_program
+from farbus.remoting.session import Server, write_session
+from tests.remoting.harness import Remote
+
+Build = Callable[[str], Path]
+
+#: Long enough for a loaded machine, far below any time-out of the code under test.
+PATIENCE_S = 10.0
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail(f"not so after {PATIENCE_S} s: {what}")
+        os.sched_yield()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def waiting_program(remote: Remote, build: Build) -> subprocess.Popen[str]:
+    program = remote.start(build("remoting/wait_forever"))
+    assert program.stdout is not None
+    assert program.stdout.readline() == "waiting\n"
+    return program
+
+
+def failure(remote: Remote, build: Build, **changes: str) -> str:
+    """Run a program that cannot work and return what it said on stderr."""
+    done = remote.run(build("remoting/events"), **changes)
+    assert done.returncode == 1, done.stdout + done.stderr
+    return done.stderr
+
+
+def test_killed_server_is_an_error_and_no_hang(remote: Remote, build: Build) -> None:
+    program = waiting_program(remote, build)
+    (server,) = remote.supervisor.pids
+    os.kill(server, signal.SIGKILL)
+    out, err = program.communicate(timeout=PATIENCE_S)
+    assert program.returncode == 3
+    assert "cudaErrorDevicesUnavailable" in out
+    assert err.count("the connection to the GPU at ") == 1
+
+
+def test_killed_program_ends_its_server(remote: Remote, build: Build) -> None:
+    program = waiting_program(remote, build)
+    (server,) = remote.supervisor.pids
+    program.kill()
+    program.communicate()
+    wait_until(lambda: not alive(server), "the server has ended")
+
+
+def test_the_end_of_the_lease_ends_the_servers(remote: Remote, build: Build) -> None:
+    program = waiting_program(remote, build)
+    (server,) = remote.supervisor.pids
+    remote.supervisor.stop()
+    assert not alive(server)
+    program.communicate(timeout=PATIENCE_S)
+    assert program.returncode == 3
+
+
+def test_wrong_secret(remote: Remote, build: Build, tmp_path: Path) -> None:
+    address, port = remote.supervisor.address
+    write_session(tmp_path / "other", [Server(address=address, port=port, secret=bytes(32))])
+    said = failure(remote, build, FARBUS_SESSION=str(tmp_path / "other"))
+    assert f"farbus: {address}:{port} refuses the secret of this session" in said
+    assert remote.supervisor.pids == ()
+
+
+def test_server_away(remote: Remote, build: Build) -> None:
+    remote.supervisor.stop()
+    said = failure(remote, build)
+    assert "Connection refused" in said
+    assert said.count("\n") == 1
+
+
+def test_no_session(remote: Remote, build: Build) -> None:
+    assert "cannot" not in failure(remote, build, FARBUS_SESSION="/nowhere/at/all")
+    assert "start the program with farbus run" in failure(remote, build, FARBUS_SESSION="/nowhere/at/all")
+
+
+def test_session_file_that_others_can_read(remote: Remote, build: Build) -> None:
+    remote.session.chmod(0o644)
+    assert "chmod 600" in failure(remote, build)
+
+
+def test_malformed_session_file(remote: Remote, build: Build, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.touch(mode=0o600)
+    broken.write_bytes(b"farbus-session 1\nserver tcp 127.0.0.1\x00\nsecret zz\n")
+    assert "malformed" in failure(remote, build, FARBUS_SESSION=str(broken))
+
+
+def test_driver_that_is_not_one(tmp_path: Path, remote: Remote, build: Build) -> None:
+    fake = tmp_path / "libcuda.so.1"
+    fake.write_text("not a library")
+    remote.supervisor._libcuda = str(fake)
+    said = failure(remote, build)
+    assert "open the driver" in said
+
+
+def test_other_protocol_version(remote: Remote) -> None:
+    hello = wire.HELLO.pack(wire.HELLO_MAGIC, 99, 0, 0x01020304, 1, 0, 0, 0, 1, 0, remote.secret, b"test")
+    with socket.create_connection(remote.supervisor.address, timeout=PATIENCE_S) as connection:
+        connection.sendall(hello)
+        reply = wire.HELLO_REPLY.unpack(connection.recv(wire.HELLO_REPLY.size, socket.MSG_WAITALL))
+    assert reply[:4] == (wire.HELLO_MAGIC, wire.PROTOCOL_MAJOR, wire.PROTOCOL_MINOR, wire.HELLO_VERSION)
+
+
+def test_no_client_at_all(remote: Remote) -> None:
+    with socket.create_connection(remote.supervisor.address, timeout=PATIENCE_S) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: somebody\r\n" + b"x" * 200 + b"\r\n\r\n")
+        try:
+            assert connection.recv(1) == b""
+        except ConnectionResetError:
+            pass
+    assert remote.supervisor.pids == ()
+
+
+def test_wrong_architecture(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(b"\x7fELF\x01\x01\x01" + bytes(9) + b"\x02\x00\x28\x00" + bytes(100))
+    program.chmod(0o755)
+    with pytest.raises(UnusableProgram, match="a 32-bit arm program; remote GPUs need one for x86_64"):
+        check_program(str(program), machine="x86_64")
+
+
+def test_program_that_is_not_there() -> None:
+    with pytest.raises(UnusableProgram, match="no such program"):
+        check_program("/no/such/program")
+
+
+def test_script_is_judged_by_its_interpreter(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\necho hello\n")
+    script.chmod(0o755)
+    assert check_program(str(script)) == script

@@ -1,0 +1,181 @@
+"""The server takes every byte as hostile: it ends the session, and only that."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from farbus.remoting import session as wire
+from farbus.remoting.spec import OPERATIONS
+from tests.remoting.harness import ROOT
+
+SECRET = bytes(range(32))
+HEADER = struct.Struct("<IHHQQ")
+DEVICE_BYTES = 1392
+OPCODE = {op.name: op.opcode for op in OPERATIONS}
+CONTEXT = 1 << 43 | 1 << 4  # a context's handle: kind 1, first slot
+
+PATIENCE_S = 20.0
+
+
+@dataclass
+class Session:
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+    sequence: int = 0
+
+    def send(self, name: str | int, fixed: bytes = b"", tail: bytes = b"", *, context: int = 0, lane: int = 1) -> None:
+        self.sequence += 1
+        opcode = OPCODE[name] if isinstance(name, str) else name
+        header = HEADER.pack(len(fixed) + len(tail), opcode, lane, self.sequence, context)
+        self.connection.sendall(header + fixed + tail)
+
+    def receive(self) -> tuple[int, int, bytes]:
+        """The next frame: opcode, result, payload."""
+        length, opcode, _, _, result = HEADER.unpack(self.exactly(HEADER.size))
+        return opcode, result, self.exactly(length)
+
+    def exactly(self, count: int) -> bytes:
+        data = self.connection.recv(count, socket.MSG_WAITALL) if count else b""
+        assert len(data) == count, "the server has closed the connection"
+        return data
+
+    def call(self, name: str, fixed: bytes = b"", *, context: int = 0) -> int:
+        self.send(name, fixed, context=context)
+        opcode, result, _ = self.receive()
+        assert opcode == OPCODE[name] | 0x8000
+        return result
+
+    def ended(self) -> int:
+        """Wait until the server has ended the session, and return its exit status."""
+        try:
+            while self.connection.recv(1 << 16):
+                pass
+        except ConnectionResetError:
+            pass
+        return self.process.wait(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def open_session(libcuda: Path) -> Iterator[Callable[[], Session]]:
+    pytest.importorskip("farbus.remoting._server", reason="run python native/ffi_build.py")
+    opened: list[Session] = []
+
+    def start() -> Session:
+        ours, theirs = socket.socketpair()
+        secret_read, secret_write = os.pipe()
+        os.write(secret_write, SECRET)
+        os.close(secret_write)
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "farbus.remoting.server", f"--libcuda={libcuda}"),
+                *(f"--socket-fd={theirs.fileno()}", f"--secret-fd={secret_read}"),
+            ],
+            pass_fds=(theirs.fileno(), secret_read),
+            cwd=ROOT,
+            stderr=subprocess.DEVNULL,
+        )
+        theirs.close()
+        os.close(secret_read)
+        ours.settimeout(PATIENCE_S)
+        ours.sendall(wire.HELLO.pack(wire.HELLO_MAGIC, 1, 0, 0x01020304, 1, 0, 0, 0, 1, 0, SECRET, b"test"))
+        session = Session(process, ours)
+        reply = wire.HELLO_REPLY.unpack(session.exactly(wire.HELLO_REPLY.size))
+        assert reply[3] == wire.HELLO_OK
+        session.exactly(reply[9] * DEVICE_BYTES)
+        opened.append(session)
+        return session
+
+    yield start
+    for session in opened:
+        session.connection.close()
+        session.process.kill()
+        session.process.wait()
+
+
+def with_context(session: Session) -> Session:
+    assert session.call("primary_retain", struct.pack("<IIQ", 0, 0, CONTEXT)) == 0
+    return session
+
+
+@pytest.mark.parametrize(
+    ("what", "header"),
+    [
+        ("a length beyond all limits", HEADER.pack(0xFFFFFFFF, 0x20, 1, 1, 0)),
+        ("an opcode that does not exist", HEADER.pack(0, 0x7FFF, 1, 1, 0)),
+        ("an opcode in a gap of the table", HEADER.pack(0, 0x000F, 1, 1, 0)),
+        ("a reply", HEADER.pack(0, 0x8020, 1, 1, 0)),
+        ("a lane beyond the limit", HEADER.pack(0, 0x20, 0xFFFF, 1, 0)),
+        ("a fixed part that is too short", HEADER.pack(4, 0x21, 1, 1, 0) + bytes(4)),
+        ("a tail where none may be", HEADER.pack(4096, 0x20, 1, 1, 0) + bytes(4096)),
+        ("half a header", HEADER.pack(0, 0x20, 1, 1, 0)[:10]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_malformed_frame_ends_the_session(open_session: Callable[[], Session], what: str, header: bytes) -> None:
+    session = open_session()
+    session.connection.sendall(header)
+    session.connection.shutdown(socket.SHUT_WR)
+    assert session.ended() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "fixed", "tail"),
+    [
+        ("stream_create", struct.pack("<QIi", 0x1234, 0, 0), b""),  # a name that is no handle
+        ("stream_create", struct.pack("<QIi", CONTEXT, 0, 0), b""),  # a handle of another kind
+        ("host_done", struct.pack("<Q", 0xDEAD0), b""),  # of a function nobody asked for
+        ("pull_data", struct.pack("<QQ", 0xDEAD0, 0), b"x" * 100),
+        ("blob_part", struct.pack("<QQQ", 5, 100, 50), b"x" * 10),  # begins in the middle
+        ("blob_part", struct.pack("<QQQ", 5, 10, 0), b"x" * 100),  # longer than it says
+        ("copy_to_device", struct.pack("<QQ", 0, 1), b""),
+        ("copy_to_device_2d", struct.pack("<QQQQQ", 0, 1 << 63, 1 << 62, 4, 1), b"x" * 100),
+        ("copy_to_host", struct.pack("<QQQQQ", 0, 1 << 40, 1 << 40, 1 << 40, 1), b""),
+        ("fill", struct.pack("<QQQQIIQ", 0, 0, 1, 1, 3, 0, 1), b""),  # elements of three bytes
+        ("library_load", struct.pack("<QQQIII", CONTEXT, 1, 1, 0, 1000, 0) + bytes(4), b""),
+        ("library_global", struct.pack("<Q", CONTEXT), b"no end"),
+    ],
+)
+def test_impossible_request_ends_the_session_or_is_refused(
+    open_session: Callable[[], Session], name: str, fixed: bytes, tail: bytes
+) -> None:
+    session = with_context(open_session())
+    session.send(name, fixed, tail, context=CONTEXT)
+    session.connection.shutdown(socket.SHUT_WR)
+    assert session.ended() == 0
+
+
+def test_unknown_handles_are_refused(open_session: Callable[[], Session]) -> None:
+    session = with_context(open_session())
+    for handle in (0, 3, 0x1230, CONTEXT, (1 << 64) - 1, 2 << 43 | 5 << 4):
+        assert session.call("stream_synchronize", struct.pack("<Q", handle), context=CONTEXT) == 400
+        assert session.call("event_query", struct.pack("<Q", handle), context=CONTEXT) == 400
+    assert session.call("memory_info", context=0xBAD0) == 201
+
+
+def test_a_stream_s_old_name_is_refused(open_session: Callable[[], Session]) -> None:
+    session = with_context(open_session())
+    first, second = 2 << 43 | 9 << 4, 2 << 43 | 1 << 27 | 9 << 4  # one slot, two generations
+    session.send("stream_create", struct.pack("<QIi", first, 0, 0), context=CONTEXT)
+    session.send("stream_destroy", struct.pack("<Q", first), context=CONTEXT)
+    session.send("stream_create", struct.pack("<QIi", second, 0, 0), context=CONTEXT)
+    assert session.call("stream_synchronize", struct.pack("<Q", first), context=CONTEXT) == 400
+    assert session.call("stream_synchronize", struct.pack("<Q", second), context=CONTEXT) == 0
+
+
+def test_malformed_image_is_refused(open_session: Callable[[], Session]) -> None:
+    session = with_context(open_session())
+    image = struct.pack("<IIIIQ", 2, 0, 1, 0, 64) + struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 48) + b"\xff" * 48
+    session.send("blob_part", struct.pack("<QQQ", 7, len(image), 0), image)
+    library = 4 << 43 | 1 << 4
+    fixed = struct.pack("<QQQIII", library, 7, len(image), 0, 0, 0) + bytes(4)
+    assert session.call("library_load", fixed, context=CONTEXT) == 200
+    assert session.call("memory_info", context=CONTEXT) == 0

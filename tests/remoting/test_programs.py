@@ -1,0 +1,64 @@
+"""One behaviour of CUDA per program, through the whole path."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.remoting.harness import PROGRAMS, Remote
+
+BEHAVIOURS = sorted(path.stem for path in (PROGRAMS / "remoting").glob("*.cu") if path.stem != "wait_forever")
+
+
+@pytest.mark.parametrize("name", BEHAVIOURS)
+def test_program(remote: Remote, build: Callable[[str], Path], name: str) -> None:
+    done = remote.run(build(f"remoting/{name}"))
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+def test_printing_kernels_print_on_the_program_s_output(remote: Remote, build: Callable[[str], Path]) -> None:
+    done = remote.run(build("suite/device_printf"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_two_programs_have_a_server_each(remote: Remote, build: Callable[[str], Path]) -> None:
+    program = build("remoting/wait_forever")
+    running = [remote.start(program) for _ in range(2)]
+    try:
+        for each in running:
+            assert each.stdout is not None
+            assert each.stdout.readline() == "waiting\n"
+        assert len(set(remote.supervisor.pids)) == 2
+    finally:
+        for each in running:
+            each.kill()
+            each.communicate()
+
+
+def test_an_unsupported_function_says_its_name_once(remote: Remote, build: Callable[[str], Path]) -> None:
+    done = remote.run(build("remoting/unsupported"))
+    assert done.stderr.count("farbus: cuGraphCreate is not supported over remoting: ") == 1
+
+
+def test_a_program_without_cuda_is_left_alone(remote: Remote) -> None:
+    done = remote.run("/bin/echo", "hello", FARBUS_SESSION="/nowhere")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
+
+
+def test_the_shim_needs_libc_only(remote: Remote) -> None:
+    shim = remote.environment()["LD_PRELOAD"].split(":")[0]
+    dynamic = subprocess.run(["readelf", "-d", shim], capture_output=True, text=True, check=True).stdout
+    needed = [line.split("[")[1].rstrip("]") for line in dynamic.splitlines() if "(NEEDED)" in line]
+    # The loader is a part of libc; thread-local variables need it.
+    assert [name for name in needed if not name.startswith("ld-linux")] == ["libc.so.6"]
+    assert "Library soname: [libcuda.so.1]" in dynamic
+
+
+def test_the_shim_exports_the_driver_api_only(remote: Remote) -> None:
+    shim = remote.environment()["LD_PRELOAD"].split(":")[0]
+    listing = subprocess.run(["nm", "-D", "--defined-only", shim], capture_output=True, text=True, check=True).stdout
+    strangers = [line for line in listing.splitlines() if not line.split()[-1].startswith("cu")]
+    assert strangers == []
