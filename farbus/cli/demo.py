@@ -54,6 +54,8 @@ class Tour:
         root = str(Path(farbus.__file__).resolve().parent.parent)
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("FARBUS_")}
         self._environment["XDG_RUNTIME_DIR"] = str(self._place)
+        # Named, since an agent of this machine would be found first.
+        self._environment["FARBUS_SOCKET"] = str(self._place / "farbus" / "up" / "sockets" / "gamma.sock")
         self._environment["PYTHONPATH"] = ":".join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
         self._devices: list[str] = []
         self._terminal = sys.stdout.isatty()

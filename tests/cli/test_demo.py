@@ -77,9 +77,9 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     started = command("up", "--detach", "--nodes", "far:1,near:0")
     assert started.returncode == 0, started.stderr
     yield directory
-    boards = {device["device"]["id"] for device in json.loads(command("devices", "-o", "json").stdout)}
+    mine = boards(command("devices", "-o", "json"))
     assert command("down").returncode == 0
-    assert not [board for board in boards if (SHARED_MEMORY / f"farbus-softgpu-{board[4:]}").exists()]
+    assert not [board for board in mine if board.exists()]
     assert os.listdir(directory) == []
 
 
@@ -174,3 +174,32 @@ def test_a_program_goes_on_while_the_scheduler_is_started_again(runtime: Path, s
         output, errors = process.communicate("\n", timeout=60)
     assert "CORRECT: all" in output, errors
     assert process.returncode == 0
+
+
+def boards(devices: subprocess.CompletedProcess[str]) -> list[Path]:
+    """The shared memory of the software GPUs in a listing."""
+    return [SHARED_MEMORY / f"farbus-softgpu-{d['device']['id'][4:]}" for d in json.loads(devices.stdout)]
+
+
+def test_a_killed_farbus_up_ends_programs_and_the_next_one_removes_the_rest(
+    farbus: Farbus, heat: str, tmp_path: Path
+) -> None:
+    up = ("up", "--detach", "--quiet", "--nodes", "distant:1,here:0")
+    assert farbus(*up).returncode == 0
+    mine = boards(farbus("devices", "-o", "json"))
+    job_id = farbus("submit", "--gpus", "1", "--", heat, STEPS).stdout.strip()
+    process = psutil.Process(json.loads((tmp_path / "farbus" / "up.json").read_text())["pid"])
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "farbus.cli", "logs", "-f", job_id],
+        env=clean_environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as logs:  # fmt: skip
+        assert logs.stdout is not None
+        assert logs.stdout.readline() == "running on Farbus Software GPU 0\n"
+        family = process.children(recursive=True)
+        process.kill()
+    assert psutil.wait_procs(family, timeout=60)[1] == []
+    assert farbus(*up).returncode == 0
+    assert farbus("jobs", "--all", "-o", "json").stdout == "[]\n"
+    assert farbus("down").returncode == 0
+    assert not [board for board in mine if board.exists()]
+    assert os.listdir(tmp_path) == []

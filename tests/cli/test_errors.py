@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -180,6 +181,14 @@ def test_a_directory_that_others_may_enter_is_no_runtime_directory(here: Farbus,
     done = here("up")
     assert done.returncode == 5
     assert "not a private directory" in done.stderr
+
+
+def test_a_user_without_a_name_is_told_so(here: Farbus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    done = here("up")
+    assert (done.returncode, done.stderr) == (
+        2, "farbus: user id 4000000000 has no name on this machine; add a line for it to /etc/passwd\n"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])

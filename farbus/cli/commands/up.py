@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pwd
 import signal
 import sys
 import tempfile
@@ -73,6 +74,7 @@ def up(
         gpu_memory_bytes=_read_gpu_memory(gpu_memory),
         physical_node=_check_node(physical, nodes),
     )
+    _check_user()
     directory = runtime.open_runtime_directory()
     if detach:
         options = [f"--nodes={nodes}", f"--gpu-memory={gpu_memory}", f"--physical={physical}"]
@@ -86,6 +88,16 @@ def _read_gpu_memory(text: str) -> int:
     if size < 2**24:
         raise InvalidInput(f"--gpu-memory {text}: too little for any program", hint="use at least 16MiB")
     return size
+
+
+def _check_user() -> None:
+    """Raise :class:`InvalidInput` where the user has no name: jobs and leases are somebody's, by name."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError as error:
+        raise InvalidInput(
+            f"user id {os.getuid()} has no name on this machine", hint="add a line for it to /etc/passwd"
+        ) from error
 
 
 def _check_node(name: str, nodes: str) -> str:
@@ -122,6 +134,9 @@ async def _serve(plan: Plan, directory: Path, chosen_state: Path | None, *, quie
         _welcome(plan, cluster, time.monotonic() - started, quiet=quiet)
         serving = asyncio.create_task(cluster.serve(), name="serve")
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            # It ends by an error alone: a daemon that can't even be started.
+            serving.result()
         serving.cancel()
         say("stopping")
         return int(ExitCode.OK)
