@@ -132,7 +132,7 @@ enum engine_status engine_launch(const struct engine_launch *launch,
 struct engine_options {
 	unsigned workers;		/* 0: one per online processor */
 	bool deterministic;		/* one worker, blocks in order */
-	bool strict;			/* alignment, uninitialised reads, races */
+	bool strict;			/* alignment as hardware checks it */
 };
 
 /* Once per process, before the first launch; later calls are ignored. */
