@@ -33,6 +33,11 @@ MAX_CLIENTS = 256
 MAX_HOLDS = 1024
 """Programs that hold devices through one agent at one time."""
 
+SCHEDULER_PATIENCE_S = 5.0
+"""How long a request for devices waits for a session: a scheduler that is restarted is back within it."""
+
+SCHEDULER_LOOK_S = 0.1
+
 HOLD_TASK = "main.0"
 
 HOLD_EVENTS = 64
@@ -162,8 +167,7 @@ class LocalCluster(ClusterHandler):
         self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
     ) -> AsyncIterator[HoldEvent]:
         """Submit an interactive job for this node, tell how it goes, and end it when the caller leaves."""
-        if self._scheduler.error:
-            raise Unavailable(f"no devices can be had now: {self._scheduler.error}")
+        await self._wait_for_scheduler()
         if self._holds >= MAX_HOLDS:
             raise Unavailable(f"node {self._node}: {MAX_HOLDS} programs hold devices already", hint="try later")
         job = Job(
@@ -186,6 +190,14 @@ class LocalCluster(ClusterHandler):
                 self._group.create_task(self._cancel(client, job_id), name=f"cancel {job_id}")
         finally:
             self._holds -= 1
+
+    async def _wait_for_scheduler(self) -> None:
+        """Give a scheduler that is being restarted a moment; raise :class:`Unavailable` for one that is away."""
+        end = self._clock.monotonic() + SCHEDULER_PATIENCE_S
+        while self._scheduler.error:
+            if self._clock.monotonic() >= end:
+                raise Unavailable(f"no devices can be had now: {self._scheduler.error}")
+            await self._clock.sleep(SCHEDULER_LOOK_S)
 
     async def _follow(self, client: ClusterClient, job_id: str, wait_limit_s: float) -> AsyncGenerator[HoldEvent, None]:
         queue: asyncio.Queue[HoldEvent | FarbusError] = asyncio.Queue(HOLD_EVENTS)

@@ -42,7 +42,7 @@ from farbus.model.telemetry import Telemetry
 _log = structlog.get_logger()
 
 BACKOFF_FIRST_S = 0.2
-BACKOFF_MOST_S = 10.0
+BACKOFF_MOST_S = 5.0
 BACKOFF_FACTOR = 2.0
 
 WELCOME_TIMEOUT_S = 15.0

@@ -35,8 +35,9 @@ async def test_calls_go_on_behalf_of_the_caller(
 
 
 async def test_a_scheduler_that_is_away_is_said_to_be(
-    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("farbus.agent.local.SCHEDULER_PATIENCE_S", 0.0)
     agent.start(config)
     await scheduler.sessions.connected()
     await scheduler.stop()
