@@ -279,6 +279,7 @@ class Agent:
             group=group,
             clock=doors.clock,
         )
+        session.on_lost = local.reconnect
         server = await serve_local(
             cluster=local,
             socket=config.socket,
