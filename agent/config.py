@@ -9,8 +9,8 @@ from farbus.api.identity import valid_name
 from farbus.errors import InvalidInput
 from farbus.model.value import Value
 
-# sun_path of a Unix socket's address has 108 bytes with its final zero (unix(7)).
-SOCKET_PATH_LIMIT = 107
+# sun_path of a Unix socket's address has 108 bytes (unix(7)); farbus.api keeps some for itself.
+SOCKET_PATH_LIMIT = 100
 
 
 class AgentConfig(Value, frozen=True, kw_only=True):

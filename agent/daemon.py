@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import signal
 import sys
 from pathlib import Path
@@ -51,6 +52,9 @@ INVENTORY_INTERVAL_S = 30.0
 TELEMETRY_INTERVAL_S = 2.0
 """How often a heartbeat finds new numbers."""
 
+MARKS = ("FARBUS_UP_STATE",)
+"""Variables by which a command that runs this agent finds all that belongs to it."""
+
 STOP_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL for tasks when the agent is stopped."""
 
@@ -90,7 +94,9 @@ def real_doors(config: AgentConfig) -> Doors:
         environment = {"LD_LIBRARY_PATH": str(directory), **software_gpu_environment(config)}
         sources.append(GpuSource(WorkerNvml(environment=environment), True))
     return Doors(
-        processes=GuardedProcesses(owner=agent_identity(config)),
+        processes=GuardedProcesses(
+            owner=agent_identity(config), mark={name: os.environ[name] for name in MARKS if name in os.environ}
+        ),
         # By its whole identity: another cluster on this machine may have a node of this name.
         cgroups=KernelCgroups(agent=agent_identity(config).replace(":", "-")),
         users=SystemUsers(),
@@ -273,6 +279,7 @@ class Agent:
             group=group,
             clock=doors.clock,
         )
+        session.on_lost = local.reconnect
         server = await serve_local(
             cluster=local,
             socket=config.socket,

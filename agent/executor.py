@@ -126,7 +126,7 @@ class Executor:
         name, kind = object_of(work), type(work).__name__
         number = 0
         try:
-            number = await self._journal.started(object=name, action=kind, body=body_of(work), at=self._clock.wall())
+            number = await self._record_start(work)
             outcome = await self._do(work)
         except FarbusError as error:
             outcome = ActionDone(
@@ -155,6 +155,18 @@ class Executor:
                 # It stays "started": a restart cleans up after it, as after a crash.
                 _log.error("journal not written", action=kind, object=name, error=str(error))
         self._done(outcome)
+
+    async def _record_start(self, work: Work) -> int:
+        """Return the record's number; 0 for one that could not be written and does not hold the work up."""
+        name, kind = object_of(work), type(work).__name__
+        try:
+            return await self._journal.started(object=name, action=kind, body=body_of(work), at=self._clock.wall())
+        except FarbusError as error:
+            if not isinstance(work, UnprepareDevices | UnprepareClient | StopTask):
+                raise
+            # Giving up must work on a full disk too: what is not recorded is cleaned up once more.
+            _log.error("journal not written", action=kind, object=name, error=str(error))
+            return 0
 
     async def _do(self, work: Work) -> ActionDone:
         endpoint = ""

@@ -33,6 +33,11 @@ MAX_CLIENTS = 256
 MAX_HOLDS = 1024
 """Programs that hold devices through one agent at one time."""
 
+SCHEDULER_PATIENCE_S = 5.0
+"""How long calls wait after a session was lost: a scheduler that is restarted is back within it."""
+
+SCHEDULER_LOOK_S = 0.1
+
 HOLD_TASK = "main.0"
 
 HOLD_EVENTS = 64
@@ -43,6 +48,7 @@ class SchedulerState(Protocol):
     """What is known of the scheduler: :class:`farbus.agent.session.SessionRunner`."""
 
     error: str
+    lost_at: float
 
 
 class Identifier:
@@ -82,12 +88,19 @@ class LocalCluster(ClusterHandler):
         self._clients: dict[Identity, ClusterClient] = {}
         self._holds = 0
 
-    def _client(self, caller: Identity) -> ClusterClient:
+    async def _client(self, caller: Identity) -> ClusterClient:
+        await self._wait_for_scheduler()
         if caller not in self._clients:
             if len(self._clients) >= MAX_CLIENTS:
                 raise Unavailable(f"node {self._node}: {MAX_CLIENTS} users are connected already", hint="try later")
             self._clients[caller] = self._connect(caller)
         return self._clients[caller]
+
+    def reconnect(self) -> None:
+        """Give up the connections: a new one reaches a new scheduler sooner than one that waits to dial again."""
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            self._group.create_task(client.close(), name="close connection")
 
     async def close(self) -> None:
         """Close the connections."""
@@ -97,45 +110,45 @@ class LocalCluster(ClusterHandler):
 
     async def submit(self, caller: Identity, job: Job, *, check_only: bool) -> tuple[str, JobStatus | None]:
         """Forward."""
-        return await self._client(caller).submit(job, check_only=check_only)
+        return await (await self._client(caller)).submit(job, check_only=check_only)
 
     async def list_jobs(self, caller: Identity, *, include_ended: bool) -> tuple[JobStatus, ...]:
         """Forward."""
-        return await self._client(caller).list_jobs(include_ended=include_ended)
+        return await (await self._client(caller)).list_jobs(include_ended=include_ended)
 
     async def get_job(self, caller: Identity, job_id: str) -> JobStatus:
         """Forward."""
-        return await self._client(caller).get_job(job_id)
+        return await (await self._client(caller)).get_job(job_id)
 
     async def watch_job(self, caller: Identity, job_id: str) -> AsyncIterator[JobStatus]:
         """Forward."""
-        async for status in self._client(caller).watch_job(job_id):
+        async for status in (await self._client(caller)).watch_job(job_id):
             yield status
 
     async def cancel_job(self, caller: Identity, job_id: str) -> JobStatus:
         """Forward."""
-        return await self._client(caller).cancel_job(job_id)
+        return await (await self._client(caller)).cancel_job(job_id)
 
     async def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
         """Forward."""
-        async for chunk in self._client(caller).read_logs(job_id, task=task, follow=follow):
+        async for chunk in (await self._client(caller)).read_logs(job_id, task=task, follow=follow):
             yield chunk
 
     async def list_nodes(self, caller: Identity) -> tuple[NodeStatus, ...]:
         """Forward."""
-        return await self._client(caller).list_nodes()
+        return await (await self._client(caller)).list_nodes()
 
     async def list_devices(self, caller: Identity) -> tuple[DeviceStatus, ...]:
         """Forward."""
-        return await self._client(caller).list_devices()
+        return await (await self._client(caller)).list_devices()
 
     async def list_leases(self, caller: Identity, *, include_released: bool) -> tuple[LeaseStatus, ...]:
         """Forward."""
-        return await self._client(caller).list_leases(include_released=include_released)
+        return await (await self._client(caller)).list_leases(include_released=include_released)
 
     async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
         """Forward."""
-        return await self._client(caller).explain(job_id)
+        return await (await self._client(caller)).explain(job_id)
 
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
         """Answer with this node; with the scheduler's word when it can be had, else with why not."""
@@ -143,7 +156,7 @@ class LocalCluster(ClusterHandler):
         known = ClusterInfo()
         if not error:
             try:
-                known = await self._client(caller).cluster_info()
+                known = await (await self._client(caller)).cluster_info()
             except FarbusError as problem:
                 error = str(problem)
         return ClusterInfo(
@@ -162,8 +175,6 @@ class LocalCluster(ClusterHandler):
         self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
     ) -> AsyncIterator[HoldEvent]:
         """Submit an interactive job for this node, tell how it goes, and end it when the caller leaves."""
-        if self._scheduler.error:
-            raise Unavailable(f"no devices can be had now: {self._scheduler.error}")
         if self._holds >= MAX_HOLDS:
             raise Unavailable(f"node {self._node}: {MAX_HOLDS} programs hold devices already", hint="try later")
         job = Job(
@@ -173,23 +184,29 @@ class LocalCluster(ClusterHandler):
             groups=(TaskGroup(name="main", command=(), requests=requests, node=self._node, routes=routes),),
             interactive=True,
         )
-        client = self._client(caller)
         self._holds += 1
         try:
-            job_id, _ = await client.submit(job)
+            job_id, _ = await (await self._client(caller)).submit(job)
             try:
-                async with contextlib.aclosing(self._follow(client, job_id, wait_limit_s)) as events:
+                async with contextlib.aclosing(self._follow(caller, job_id, wait_limit_s)) as events:
                     async for event in events:
                         yield event
             finally:
                 # In a task of its own: the caller's going away cancels this one.
-                self._group.create_task(self._cancel(client, job_id), name=f"cancel {job_id}")
+                self._group.create_task(self._cancel(caller, job_id), name=f"cancel {job_id}")
         finally:
             self._holds -= 1
 
-    async def _follow(self, client: ClusterClient, job_id: str, wait_limit_s: float) -> AsyncGenerator[HoldEvent, None]:
+    async def _wait_for_scheduler(self) -> None:
+        """Give a scheduler that has just gone the time to restart; raise :class:`Unavailable` for one that is away."""
+        while self._scheduler.error:
+            if self._clock.monotonic() >= self._scheduler.lost_at + SCHEDULER_PATIENCE_S:
+                raise Unavailable(self._scheduler.error)
+            await self._clock.sleep(SCHEDULER_LOOK_S)
+
+    async def _follow(self, caller: Identity, job_id: str, wait_limit_s: float) -> AsyncGenerator[HoldEvent, None]:
         queue: asyncio.Queue[HoldEvent | FarbusError] = asyncio.Queue(HOLD_EVENTS)
-        watches = [asyncio.create_task(self._watch(client, job_id, queue), name=f"hold {job_id}")]
+        watches = [asyncio.create_task(self._watch(caller, job_id, queue), name=f"hold {job_id}")]
         started = self._clock.monotonic()
         ready = False
         try:
@@ -220,13 +237,13 @@ class LocalCluster(ClusterHandler):
         await self._service.until(lambda machine: machine.client_environment(job_id, HOLD_TASK) is None)
         await queue.put(HoldLost(reason=f"job {job_id}: its devices are gone from this node"))
 
-    async def _watch(self, client: ClusterClient, job_id: str, queue: asyncio.Queue[HoldEvent | FarbusError]) -> None:
+    async def _watch(self, caller: Identity, job_id: str, queue: asyncio.Queue[HoldEvent | FarbusError]) -> None:
         """Put what becomes of the job into ``queue``."""
         ready = False
         backoff = Backoff()
         while True:
             try:
-                async for status in client.watch_job(job_id):
+                async for status in (await self._client(caller)).watch_job(job_id):
                     backoff.reset()
                     if JOB_STATES.is_final(status.state) or status.state is JobState.FINISHING:
                         reason = status.reason or f"job {job_id} is {status.state}"
@@ -252,12 +269,12 @@ class LocalCluster(ClusterHandler):
             # A scheduler that is away does not take the devices; the end of the lease does.
             await self._clock.sleep(backoff.next_s())
 
-    async def _cancel(self, client: ClusterClient, job_id: str) -> None:
+    async def _cancel(self, caller: Identity, job_id: str) -> None:
         """End a job whose caller has left; again until the scheduler has heard it."""
         backoff = Backoff()
         while True:
             try:
-                await client.cancel_job(job_id)
+                await (await self._client(caller)).cancel_job(job_id)
             except (NotFound, NotPermitted):
                 return
             except FarbusError as error:

@@ -119,9 +119,9 @@ class LogStore:
             directory.mkdir(mode=0o700, parents=True)
         except OSError as error:
             raise Unavailable(f"make the log of {job}/{task}: {error.strerror}", hint=f"see {directory}") from error
-        self._prune()
         writer = LogWriter(self, directory, limit_bytes=self._limit_bytes_per_task)
         self._live[directory] = writer
+        self._prune()
         return writer
 
     def ended(self, directory: Path) -> None:

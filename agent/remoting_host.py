@@ -295,9 +295,8 @@ class RemotingHost:
             )
         path = self._session_path(job, task)
         server = await _remote_server(leases[0])
-        account = choose_account(
-            user, users=self._users, run_as_self=self._config.run_as_self, allow_root=self._config.allow_root
-        )
+        # Whether a task may run as root is asked when it starts; root's own farbus run may have its file.
+        account = choose_account(user, users=self._users, run_as_self=self._config.run_as_self, allow_root=True)
         write_owned(path, self._supervisor.session_file(server), account=account)
         return self._supervisor.client_environment(path)
 

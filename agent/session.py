@@ -42,7 +42,7 @@ from farbus.model.telemetry import Telemetry
 _log = structlog.get_logger()
 
 BACKOFF_FIRST_S = 0.2
-BACKOFF_MOST_S = 10.0
+BACKOFF_MOST_S = 5.0
 BACKOFF_FACTOR = 2.0
 
 WELCOME_TIMEOUT_S = 15.0
@@ -224,6 +224,10 @@ class SessionRunner:
         self._current: _Session | None = None
         self.error = "the agent has not yet reached the scheduler"
         """Why there is no session; empty while there is one."""
+        self.on_lost: Callable[[], None] = _nothing_to_do
+        """Called when a session has ended."""
+        self.lost_at = clock.monotonic()
+        """Monotonic time since which there is none."""
         self.lease_ttl_s = 0.0
         self.term = 0
         self.scheduler_version = ""
@@ -265,6 +269,9 @@ class SessionRunner:
             await self._clock.sleep(self._backoff.next_s())
 
     def _lost(self, reason: str) -> None:
+        if not self.error:
+            self.lost_at = self._clock.monotonic()
+            self.on_lost()
         # Once for each reason: a scheduler that is away for a night is one line, not thousands.
         if reason != self.error:
             _log.warning("no session", reason=reason)
@@ -442,6 +449,10 @@ class _Session:
         except FarbusError as problem:
             error = str(problem)
         await self._stream.send(_log_end(number, error=error))
+
+
+def _nothing_to_do() -> None:
+    """Stand where nobody asks to be called."""
 
 
 def _log_end(number: str, *, error: str) -> session_pb2.NodeMessage:

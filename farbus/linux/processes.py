@@ -233,10 +233,15 @@ class GuardedChild:
 
 
 class GuardedProcesses:
-    """The machine's processes.  ``owner`` marks what this agent started, in the guards' command lines."""
+    """The machine's processes.
 
-    def __init__(self, *, owner: str) -> None:
+    ``owner`` marks what this agent started, in the guards' command lines;
+    ``mark`` does so in the environment of all of it.
+    """
+
+    def __init__(self, *, owner: str, mark: Mapping[str, str] | None = None) -> None:
         self.owner = owner
+        self.mark = dict(mark or {})
 
     async def spawn(self, program: Program) -> Child:
         """Start ``program`` under a guard."""
@@ -244,7 +249,7 @@ class GuardedProcesses:
             raise InvalidInput(f"{program.what}: there is no command to run")
         specification = {
             "argv": program.argv,
-            "environment": dict(program.environment),
+            "environment": {**self.mark, **program.environment},
             "cwd": program.cwd,
             "uid": program.account.uid if program.account else None,
             "gid": program.account.gid if program.account else None,
@@ -266,7 +271,7 @@ class GuardedProcesses:
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
                 pass_fds=(*theirs, *program.keep), start_new_session=True, close_fds=True, cwd="/",
                 # None of the agent's own environment: it may hold what the program's user must not see.
-                env={"LC_ALL": "C.UTF-8"},
+                env={"LC_ALL": "C.UTF-8", **self.mark},
             )  # fmt: skip
         except OSError as error:
             for descriptor in ours:

@@ -1,0 +1,117 @@
+"""What a node says it has, and how busy it says it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from farbus.agent.config import AgentConfig
+from farbus.agent.inventory import GpuSource, take_inventory
+from farbus.agent.telemetry import Collector, Counters, rates
+from farbus.api.authority import Credentials
+from farbus.errors import InvalidInput, Unavailable
+from farbus.linux.clock import FakeClock
+from farbus.linux.node_facts import FakeNodeFacts, NetworkLink
+from farbus.linux.nvml import FakeNvml, Gpu, GpuList, GpuSample
+from farbus.linux.sysfs import FakeSysfs, NvmeController, PciFunction
+from farbus.model.device import DeviceKind
+
+CONFIG = AgentConfig(
+    name="n1",
+    scheduler="head:7411",
+    address="10.0.0.1",
+    state="/s",
+    socket="/s/agent.sock",
+    credentials=Credentials(authority="a", certificate="c", key="k"),
+)
+GPU = Gpu(uuid="GPU-1", name="A GPU", memory_bytes=2**30, pci_address="0000:17:00.0", compute_capability="9.0")
+FUNCTIONS = (
+    PciFunction(address="0000:17:00.0", vendor=0x10DE, device=0x2330, pci_class=0x030200, driver="nvidia"),
+    PciFunction(address="0000:18:00.0", vendor=0x1EC0, device=0x0001, pci_class=0x120000),
+    PciFunction(address="0000:00:1f.0", vendor=0x8086, device=0x0001, pci_class=0x060100),
+)
+DRIVE = NvmeController(
+    name="nvme0",
+    serial="S1",
+    model="A drive",
+    transport="pcie",
+    address="0000:19:00.0",
+    subsystem_nqn="nqn.1",
+    capacity_bytes=10**12,
+)
+
+
+def changed(**fields: object) -> AgentConfig:
+    return AgentConfig(**{name: fields.get(name, getattr(CONFIG, name)) for name in CONFIG.__struct_fields__})
+
+
+async def test_each_device_is_told_once_by_what_stays_the_same() -> None:
+    fabric = NvmeController(**{**{f: getattr(DRIVE, f) for f in DRIVE.__struct_fields__}, "transport": "tcp"})
+    found = await take_inventory(
+        CONFIG,
+        facts=FakeNodeFacts(),
+        sysfs=FakeSysfs(FUNCTIONS, (DRIVE, fabric)),
+        gpu_sources=[GpuSource(FakeNvml(GpuList(gpus=(GPU,))), False)],
+    )
+    assert [(device.kind, device.id) for device in found.node.devices] == [
+        (DeviceKind.GPU, "GPU-1"),
+        (DeviceKind.NVME, "NVME-S1-A_drive"),
+        (DeviceKind.PCI, "PCI-0000:18:00.0"),
+    ]
+    assert found.node.capacity.cpu_milli == 4000
+    assert found.troubles == ()
+
+
+async def test_a_driver_that_does_not_answer_is_a_trouble_and_hides_no_other() -> None:
+    broken = FakeNvml()
+    broken.trouble = Unavailable("NVML: Unknown Error")
+    found = await take_inventory(
+        changed(physical_devices=False),
+        facts=FakeNodeFacts(),
+        sysfs=FakeSysfs(FUNCTIONS, (DRIVE,)),
+        gpu_sources=[GpuSource(broken, False), GpuSource(FakeNvml(GpuList(gpus=(GPU,))), True)],
+    )
+    assert [(device.id, device.software) for device in found.node.devices] == [("GPU-1", True)]
+    assert found.troubles == ("NVML: Unknown Error",)
+
+
+async def test_software_gpus_that_are_not_there_are_a_trouble_and_real_ones_are_not() -> None:
+    for software, troubles in ((True, ("software GPUs: NVML Shared Library Not Found",)), (False, ())):
+        found = await take_inventory(
+            CONFIG, facts=FakeNodeFacts(), sysfs=FakeSysfs(), gpu_sources=[GpuSource(FakeNvml(), software)]
+        )
+        assert found.troubles == troubles
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("name", "a/b"), ("scheduler", "head"), ("address", ""), ("socket", "/s" * 60), ("memory_bytes", -1)],
+)
+def test_a_setting_that_cannot_be_is_named(field: str, value: object) -> None:
+    CONFIG.check()
+    with pytest.raises(InvalidInput, match=f"^{field}: "):
+        changed(**{field: value}).check()
+
+
+def test_rates_are_of_the_time_between_two_looks() -> None:
+    before = Counters(at=10.0, cpu_busy_s=5.0, cpu_all_s=20.0, receive_bytes=1000, send_bytes=500)
+    now = Counters(at=12.0, cpu_busy_s=7.0, cpu_all_s=28.0, receive_bytes=3000, send_bytes=400)
+    assert rates(before, now) == (0.25, 1000.0, 0.0)
+    assert rates(now, now) == (0.0, 0.0, 0.0)
+
+
+async def test_telemetry_adds_links_and_devices_up() -> None:
+    facts, clock = FakeNodeFacts(), FakeClock()
+    nvml = FakeNvml(GpuList(gpus=(GPU,)), (GpuSample(uuid="GPU-1", busy_fraction=0.5, memory_used_bytes=7),))
+    broken = FakeNvml()
+    broken.trouble = Unavailable("NVML: its worker died")
+    collector = Collector(facts=facts, nvmls=[nvml, broken], clock=clock)
+    await clock.advance(2.0)
+    facts.busy = (2.0, 8.0)
+    facts.link_list = (
+        NetworkLink(name="a", up=True, speed_mbit=1000, receive_bytes=100, send_bytes=20),
+        NetworkLink(name="b", up=True, speed_mbit=1000, receive_bytes=100, send_bytes=20),
+    )
+    sample = await collector.sample()
+    assert sample.cpu_busy_fraction == 0.25
+    assert sample.network_receive_bytes_per_s == 100.0
+    assert [(device.device, device.memory_used_bytes) for device in sample.devices] == [("GPU-1", 7)]

@@ -1,0 +1,125 @@
+"""An agent's socket: calls on behalf of the caller, devices for a terminal, and a scheduler that is away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from farbus.agent.config import AgentConfig
+from farbus.api.client import ClusterClient
+from farbus.api.identity import Role
+from farbus.api.v1 import session_pb2
+from farbus.errors import TimedOut, Unavailable
+from farbus.model.cluster import HoldLost, HoldReady, HoldWaiting
+from farbus.model.device import Route
+from farbus.model.job import Requests
+from farbus.model.states import JobState
+from tests.agent.harness import GPU, MYSELF, AgentInProcess, ScriptedScheduler, doors_with_gpu, lease
+from tests.agent.test_agent import prepare_client, prepare_devices
+
+REQUESTS = Requests(gpus=1)
+
+
+async def test_calls_go_on_behalf_of_the_caller(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(config)
+    await scheduler.sessions.connected()
+    async with ClusterClient.local(socket=config.socket) as client:
+        chunks = [chunk.data async for chunk in client.read_logs("j1")]
+        info = await client.cluster_info()
+    assert chunks == [f"{MYSELF} at n1".encode()]
+    assert (info.node, info.scheduler_version, info.scheduler_error) == ("n1", "test", "")
+
+
+async def test_a_scheduler_that_is_away_is_said_to_be(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farbus.agent.local.SCHEDULER_PATIENCE_S", 0.0)
+    agent.start(config)
+    await scheduler.sessions.connected()
+    await scheduler.stop()
+    async with ClusterClient.local(socket=config.socket) as client:
+        async with asyncio.timeout(20):
+            while not (info := await client.cluster_info()).scheduler_error:
+                pass
+        assert info.node == "n1"
+        with pytest.raises(Unavailable, match=r"scheduler at .* can't be reached"):
+            await client.list_jobs()
+        with pytest.raises(Unavailable, match=r"scheduler at .* can't be reached"):
+            async for _ in client.hold(name="x", requests=REQUESTS, routes=[Route.REMOTE]):
+                pass
+
+
+async def test_devices_are_held_while_the_caller_reads(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(config, doors_with_gpu(config))
+    await scheduler.sessions.connected()
+    held = lease(job="j9")
+    async with ClusterClient.local(socket=config.socket) as client:
+        events = client.hold(name="python", requests=REQUESTS, routes=[Route.REMOTE])
+        assert isinstance(await anext(events), HoldWaiting)
+        job = scheduler.cluster.job
+        assert job is not None
+        assert (job.user, job.interactive, job.groups[0].node, job.groups[0].command) == (MYSELF, True, "n1", ())
+        assert scheduler.cluster.callers[0].role is Role.OPERATOR
+        devices = await scheduler.sessions.command(prepare_devices=prepare_devices(held))
+        await scheduler.sessions.command(prepare_client=prepare_client(held, devices.endpoint))
+        scheduler.cluster.states.put_nowait(JobState.RUNNING)
+        ready = await anext(events)
+        assert isinstance(ready, HoldReady)
+        assert "FARBUS_SESSION" in ready.environment
+        assert not scheduler.cluster.cancelled.is_set()
+        await events.aclose()
+        async with asyncio.timeout(20):
+            await scheduler.cluster.cancelled.wait()
+
+
+async def test_a_caller_is_told_when_its_devices_are_gone(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(config, doors_with_gpu(config))
+    await scheduler.sessions.connected()
+    held = lease(job="j9", route=Route.LOCAL)
+    async with ClusterClient.local(socket=config.socket) as client:
+        events = client.hold(name="python", requests=REQUESTS, routes=[Route.LOCAL])
+        assert isinstance(await anext(events), HoldWaiting)
+        await scheduler.sessions.command(prepare_devices=prepare_devices(held))
+        await scheduler.sessions.command(prepare_client=prepare_client(held, ""))
+        scheduler.cluster.states.put_nowait(JobState.RUNNING)
+        ready = await anext(events)
+        assert isinstance(ready, HoldReady)
+        assert ready.environment["CUDA_VISIBLE_DEVICES"] == GPU
+        released = session_pb2.UnprepareClient(job_id="j9", task="main.0")
+        await scheduler.sessions.command(unprepare_client=released)
+        assert await anext(events) == HoldLost(reason="job j9: its devices are gone from this node")
+
+
+async def test_a_caller_whose_job_ends_is_told_why(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(config)
+    await scheduler.sessions.connected()
+    async with ClusterClient.local(socket=config.socket) as client:
+        events = client.hold(name="python", requests=REQUESTS, routes=[Route.REMOTE])
+        await anext(events)
+        scheduler.cluster.states.put_nowait(JobState.CANCELLED)
+        assert await anext(events) == HoldLost(reason="job j9 is cancelled")
+
+
+async def test_a_wait_for_devices_has_its_limit(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(config)
+    await scheduler.sessions.connected()
+    async with ClusterClient.local(socket=config.socket) as client:
+        events = client.hold(name="python", requests=REQUESTS, routes=[Route.REMOTE], wait_limit_s=0.2)
+        async with contextlib.aclosing(events):
+            assert isinstance(await anext(events), HoldWaiting)
+            with pytest.raises(TimedOut, match=r"job j9: no devices after 0\.2 s; farbus explain j9 says why"):
+                await anext(events)
+    async with asyncio.timeout(20):
+        await scheduler.cluster.cancelled.wait()
