@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from farbus.cli.toolchain import find_toolchain
@@ -21,7 +22,11 @@ PROGRAMS = ROOT / "tests" / "programs"
 GPUS = 3
 """Software GPUs of the default cluster: two of alpha, one of beta."""
 
+NODES = ("alpha", "beta", "gamma")
+
 COMMAND_LIMIT_S = 120
+LOOKS_LIMIT = 40
+"""Most looks at a cluster that comes back; one takes about a second."""
 
 
 class Cluster:
@@ -65,25 +70,38 @@ class Cluster:
             text=True,
         )
 
-    def all_devices_can_be_used(self) -> subprocess.CompletedProcess[str]:
+    def wait_until_whole(self) -> None:
+        """Wait until the scheduler and every agent answer again; each look is a process of its own, so none is idle."""
+        told = ""
+        for _ in range(LOOKS_LIMIT):
+            looks = [self.run("nodes", "--node", node, "-o", "json") for node in NODES]
+            told = "".join(look.stderr for look in looks)
+            if all(look.returncode == 0 for look in looks):
+                states = {status["node"]["name"]: status["state"] for status in json.loads(looks[0].stdout)}
+                told = str(states)
+                if states == dict.fromkeys(NODES, "ready"):
+                    return
+        raise AssertionError(f"not whole after {LOOKS_LIMIT} looks: {told}")
+
+    def assert_all_devices_usable(self) -> None:
         """Run a job that needs every GPU of the cluster: it starts once all of them are free."""
-        return self.run("submit", "--wait", "--time-limit", "60s", "--count", str(GPUS), "--gpus", "1", "--cpus", "0.1",
-                        "--", "true")  # fmt: skip
+        self.wait_until_whole()
+        job = ["--count", str(GPUS), "--gpus", "1", "--cpus", "0.1", "--time-limit", "60s", "--", "true"]
+        done = self.run("submit", "--wait", *job)
+        assert done.returncode == 0, done.stderr
+        assert self.ask("leases") == []
 
     def processes(self, *words: str) -> list[int]:
         """Return the processes of this cluster whose command line has all ``words``."""
-        mark = f"FARBUS_UP_STATE={self.runtime}/".encode()
+        up = json.loads((self.runtime / "farbus" / "up.json").read_text())["pid"]
         found = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
+        for process in psutil.Process(up).children(recursive=True):
             try:
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                environment = (entry / "environ").read_bytes()
-            except OSError:
+                command = " ".join(process.cmdline())
+            except psutil.NoSuchProcess:
                 continue
-            if mark in environment and all(word in command for word in words):
-                found.append(int(entry.name))
+            if all(word in command for word in words):
+                found.append(process.pid)
         return found
 
     def kill(self, *words: str) -> None:
@@ -123,9 +141,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     try:
         yield cluster
     finally:
+        before = [psutil.Process(pid) for pid in cluster.processes()]
         down = cluster.run("down")
     assert down.returncode == 0, down.stderr
-    assert cluster.processes() == []
+    assert [process.pid for process in before if process.is_running()] == []
     assert [board for board in boards if Path(f"/dev/shm/farbus-softgpu-{board}").exists()] == []
     assert list((cluster.runtime / "farbus").glob("up/*")) == []
 

@@ -240,8 +240,12 @@ def integer_cases() -> list[Case]:
     add("shf.l.clamp.b32", "b32", "b32 b32 u32", lambda a, b, c: (b << 32 | a) << min(c, 32) >> 32)
     add("shf.r.clamp.b32", "b32", "b32 b32 u32", lambda a, b, c: (b << 32 | a) >> min(c, 32))
     add("bmsk.clamp.b32", "b32", "u32 u32", lambda a, b: ((1 << min(b, 32)) - 1) << min(a, 32))
-    add("dp4a.u32.u32", "u32", "u32 u32 u32", lambda a, b, c: c + sum(
-        (a >> 8 * k & 255) * (b >> 8 * k & 255) for k in range(4)))
+    add(
+        "dp4a.u32.u32",
+        "u32",
+        "u32 u32 u32",
+        lambda a, b, c: c + sum((a >> 8 * k & 255) * (b >> 8 * k & 255) for k in range(4)),
+    )
     return cases
 
 
