@@ -76,8 +76,7 @@ class KernelCgroups:
             if not delegated and not (path == "" and os.access(own, os.W_OK)):
                 raise Unavailable(f"{own} is not delegated to this process", hint="set Delegate=yes in its unit")
             self._base = own / f"farbus-{agent}"
-            self._base.mkdir(exist_ok=True)
-            self._controllers = _enable(own, self._base, may_move=delegated)
+            self._controllers = _enable(own, may_move=delegated)
         except Unavailable as error:
             self._trouble = str(error)
         except OSError as error:
@@ -99,7 +98,11 @@ class KernelCgroups:
             return ""
         group = self._base / name
         try:
-            group.mkdir(parents=True, exist_ok=True)
+            if not self._base.is_dir():
+                self._base.mkdir(exist_ok=True)
+                for controller in self._controllers:
+                    _write(self._base / "cgroup.subtree_control", f"+{controller}")
+            group.mkdir(exist_ok=True)
             if "memory" in self._controllers and memory_bytes:
                 _write(group / "memory.max", str(memory_bytes))
                 # Killing one process of many would leave a program that half works.
@@ -129,6 +132,8 @@ class KernelCgroups:
             return
         except OSError as error:
             raise Conflict(f"remove cgroup {group}: {error.strerror}", hint="is a process of it in state D?") from error
+        # With the last task goes the agent's own: it may be killed before it can clean up.
+        self.close()
 
     def out_of_memory(self, name: str) -> bool:
         """Read memory.events."""
@@ -176,8 +181,8 @@ def _delegated(group: Path) -> bool:
     return False
 
 
-def _enable(own: Path, base: Path, *, may_move: bool) -> frozenset[str]:
-    """Turn on the controllers for the tasks' groups; return those that work."""
+def _enable(own: Path, *, may_move: bool) -> frozenset[str]:
+    """Turn on the controllers for groups below ``own``; return those that work."""
     available = set((own / "cgroup.controllers").read_text(encoding="ascii").split()) & {"memory", "cpu"}
     if available and may_move:
         # A group with controllers for its children holds no processes itself (the "no
@@ -191,7 +196,6 @@ def _enable(own: Path, base: Path, *, may_move: bool) -> frozenset[str]:
     for controller in sorted(available):
         with contextlib.suppress(OSError):
             _write(own / "cgroup.subtree_control", f"+{controller}")
-            _write(base / "cgroup.subtree_control", f"+{controller}")
             enabled.add(controller)
     return frozenset(enabled)
 
