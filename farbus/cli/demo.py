@@ -21,6 +21,7 @@ from typing import Any
 import farbus
 from farbus.cli import runtime
 from farbus.cli.embedded import SHARED_MEMORY
+from farbus.cli.listing import has_colours
 from farbus.cli.toolchain import Toolchain, find_toolchain
 from farbus.errors import FarbusError, NotFound, TimedOut
 from farbus.linux.children import Finished, processes_naming, run_showing, run_tool
@@ -59,6 +60,7 @@ class Tour:
         self._environment["PYTHONPATH"] = ":".join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
         self._devices: list[str] = []
         self._terminal = sys.stdout.isatty()
+        self._colours = has_colours()
         self._started = time.monotonic()
 
     def run(self) -> None:
@@ -158,7 +160,7 @@ class Tour:
     # -- helpers
 
     def _say(self, text: str) -> None:
-        print(f"\033[1m{text}\033[0m" if self._terminal else text, flush=True)  # noqa: T201
+        print(f"\033[1m{text}\033[0m" if self._colours else text, flush=True)  # noqa: T201
 
     def _step(self, text: str) -> None:
         if self._terminal:
@@ -169,7 +171,7 @@ class Tour:
     def _show_command(self, command: Sequence[str]) -> None:
         words = [Path(command[0]).name if shutil.which(Path(command[0]).name) == command[0] else command[0]]
         text = shlex.join([*words, *command[1:]])
-        print(f"\033[36m$ {text}\033[0m" if self._terminal else f"$ {text}", flush=True)  # noqa: T201
+        print(f"\033[36m$ {text}\033[0m" if self._colours else f"$ {text}", flush=True)  # noqa: T201
 
     def _farbus(self, *arguments: str) -> Finished:
         """Run a farbus command where the newcomer sees it; raise where it fails."""

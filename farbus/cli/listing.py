@@ -8,6 +8,7 @@ and ``grep`` can read it.
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -48,6 +49,11 @@ class Column(Generic[V]):
         self.wide = wide
         self.right = right
         self.state = state
+
+
+def has_colours() -> bool:
+    """Say whether standard output is a terminal whose user wants colours (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def print_json(values: msgspec.Struct | Sequence[msgspec.Struct] | Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from farbus.cli.listing import Column, printable
 from farbus.model.device import DeviceKind, DeviceStatus
-from farbus.model.job import JobStatus, TaskPlacement, TaskState, TaskStatus
+from farbus.model.job import DevicePlacement, JobStatus, TaskPlacement, TaskState, TaskStatus
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.quantity import format_bytes, format_cpu
@@ -34,12 +34,17 @@ def _unique(names: Sequence[str]) -> str:
     return ",".join(dict.fromkeys(names))
 
 
+def format_devices(devices: Sequence[DevicePlacement]) -> str:
+    """Write where devices are: ``GPU-1, GPU-2 of alpha, remote; GPU-3 of beta, remote``."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for device in devices:
+        groups.setdefault((device.node, device.route), []).append(device.device)
+    return "; ".join(f"{', '.join(names)} of {node}, {route}" for (node, route), names in groups.items())
+
+
 def format_placement(placement: TaskPlacement) -> str:
     """Write where a task and its devices are: ``gamma (GPU-1 of alpha, remote)``."""
-    if not placement.devices:
-        return placement.node
-    devices = ", ".join(f"{device.device} of {device.node}, {device.route}" for device in placement.devices)
-    return f"{placement.node} ({devices})"
+    return f"{placement.node} ({format_devices(placement.devices)})" if placement.devices else placement.node
 
 
 def format_exit(tasks: Sequence[TaskStatus]) -> str:
@@ -78,8 +83,9 @@ def describe_job(status: JobStatus) -> list[str]:
                 words.append(f"({'' if tasks[name].exit_code < 0 else 'code '}{format_exit([tasks[name]])})")
         if name in placements:
             words.append(f"on {format_placement(placements[name])}")
-            if placements[name].why:
-                words.append(f"because {placements[name].why}")
+            if placements[name].why and not status.story:
+                # A story tells the reasons itself.
+                words[-1] += f": {placements[name].why}"
         if name in tasks and tasks[name].reason:
             words.append(f"- {tasks[name].reason}")
         lines.append(" ".join(words))

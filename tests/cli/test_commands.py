@@ -73,7 +73,7 @@ def test_jobs_that_have_ended_are_listed_on_request(ask) -> None:
 
 def test_one_job_is_shown_with_its_placement_and_reason(ask) -> None:
     text = ask("jobs", "j-1").stdout
-    assert "task main.0: running on gamma (GPU-0001 of alpha, remote) because alpha has the fewest" in text
+    assert "task main.0: running on gamma (GPU-0001 of alpha, remote): alpha has the fewest" in text
 
 
 def test_an_unknown_job_is_one_line_and_its_code(ask) -> None:
@@ -200,3 +200,11 @@ def test_doctor_tells_of_the_cluster(ask) -> None:
     findings = {finding["check"]: finding for finding in json.loads(ask("doctor", "-o", "json").stdout)}
     assert findings["agent"]["verdict"] == "ok"
     assert findings["scheduler"]["found"].startswith("version 0.1.0, 2 nodes")
+
+
+def test_measurements_are_listed_and_know_their_options(here: Farbus) -> None:
+    assert "scheduler" in here("bench").stdout.split()
+    done = here("bench", "scheduler", "--fast")
+    assert (done.returncode, done.stderr) == (
+        2, "farbus: bench scheduler: unknown option --fast; it knows --json and --full\n"
+    )  # fmt: skip

@@ -1,4 +1,7 @@
-"""The guided tour from beginning to end, and what is left when a part of the cluster is killed meanwhile."""
+"""The guided tour from beginning to end, and programs with GPUs while a scheduler or a farbus up is killed.
+
+What killing each other part does is in tests/end_to_end.
+"""
 
 from __future__ import annotations
 
@@ -93,19 +96,6 @@ def ask(farbus: Farbus, runtime: Path) -> Farbus:
     return run
 
 
-@pytest.fixture
-def busy(runtime: Path, heat: str) -> Iterator[subprocess.Popen[str]]:
-    """``farbus run`` of a program that uses the GPU until it is ended."""
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", "farbus.cli", "run", "-q", "--gpus", "1", "--", heat, STEPS],
-        env=clean_environment(runtime), cwd=runtime, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        assert process.stdout.readline() == "running on Farbus Software GPU 0\n"
-        yield process
-        process.kill()
-
-
 def running(runtime: Path, matches: Callable[[list[str]], bool]) -> psutil.Process:
     """The process of this cluster whose command line matches."""
     up = psutil.Process(json.loads((runtime / "farbus" / "up.json").read_text())["pid"])
@@ -117,43 +107,6 @@ def running(runtime: Path, matches: Callable[[list[str]], bool]) -> psutil.Proce
 
 def daemon(name: str) -> Callable[[list[str]], bool]:
     return lambda command: bool(command) and command[-1].endswith(f"{name}/config.json")
-
-
-def module(name: str) -> Callable[[list[str]], bool]:
-    return lambda command: f"farbus.remoting.{name}" in command
-
-
-VICTIMS: dict[str, Callable[[Path, subprocess.Popen[str]], psutil.Process]] = {
-    "farbus run": lambda _, run: psutil.Process(run.pid),
-    "program": lambda _, run: psutil.Process(run.pid).children()[0],
-    "remoting server": lambda runtime, _: running(runtime, module("server")),
-    "remoting supervisor": lambda runtime, _: running(runtime, module("supervisor")),
-    "agent of the GPU": lambda runtime, _: running(runtime, daemon("far")),
-    "agent of the program": lambda runtime, _: running(runtime, daemon("near")),
-    "scheduler": lambda runtime, _: running(runtime, daemon("scheduler")),
-}
-
-
-@pytest.mark.parametrize("victim", VICTIMS)
-def test_whoever_is_killed_the_gpu_is_free_again(
-    runtime: Path, busy: subprocess.Popen[str], ask: Farbus, heat: str, victim: str
-) -> None:
-    VICTIMS[victim](runtime, busy).send_signal(signal.SIGKILL)
-    if victim == "scheduler":
-        # The program goes on without a scheduler; its devices are given back when it ends.
-        busy.terminate()
-    else:
-        busy.wait(timeout=60)
-        assert busy.returncode != 0
-    # A program that needs the only GPU waits until it is free, and runs.
-    again = ask("run", "-q", "--wait-limit", "40s", "--gpus", "1", "--", heat, "4")
-    for _ in range(40):
-        if again.returncode != 125:
-            break
-        # The agent that is asked may be one that starts just now.
-        again = ask("run", "-q", "--wait-limit", "40s", "--gpus", "1", "--", heat, "4")
-    assert again.returncode == 0, again.stderr
-    assert "CORRECT: all" in again.stdout
 
 
 def test_a_program_goes_on_while_the_scheduler_is_started_again(runtime: Path, saxpy: str, ask: Farbus) -> None:

@@ -37,7 +37,7 @@ def test_it_ends_with_the_programs_code(run, script: str, code: int) -> None:
 
 def test_it_says_in_one_line_where_the_devices_are(run) -> None:
     done = run("--gpus", "1", "--", "true")
-    assert done.stderr.splitlines()[-1] == "farbus: GPU-0001 of node alpha, remote"
+    assert done.stderr.splitlines()[-1] == "farbus: GPU-0001 of alpha, remote"
 
 
 def test_quiet_says_nothing(run) -> None:

@@ -20,7 +20,11 @@ BENCHES = {
     "scheduler": "farbus.scheduler.bench",
     "softgpu": "farbus.remoting.softgpu_bench",
 }
-"""Each module has ``run(*, quick) -> {"bench": ..., "results": [...]}``."""
+"""Each module has ``run(*, quick) -> {"bench": ..., "results": [...]}``.
+
+One that must do without the rest of Farbus, on a bare GPU machine, has
+``main(arguments) -> exit code`` instead, and options of its own.
+"""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,10 +58,13 @@ def available() -> list[str]:
         "farbus bench                     which there are",
         "farbus bench remoting            calls and copies, beside a bare socket",
         "farbus bench remoting --json     for programs",
+        "farbus bench remoting --libcuda /usr/lib/x86_64-linux-gnu/libcuda.so.1",
         "farbus bench scheduler --full    also the sizes that take minutes",
-    )
+    ),
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def bench(
+    ctx: typer.Context,
     name: Annotated[
         str, typer.Argument(metavar="[NAME]", help="What to measure.", autocompletion=available, show_default=False)
     ] = "",
@@ -76,7 +83,12 @@ def bench(
     if name not in names:
         hint = f"there is {', '.join(names)}" if names else "this installation has none"
         raise InvalidInput(f"there is no measurement {name!r}", hint=hint)
-    result = importlib.import_module(BENCHES[name]).run(quick=not full)
+    module = importlib.import_module(BENCHES[name])
+    if hasattr(module, "main"):
+        return int(module.main([*(["--json"] if json else []), *ctx.args]))
+    if ctx.args:
+        raise InvalidInput(f"bench {name}: unknown option {ctx.args[0]}", hint="it knows --json and --full")
+    result = module.run(quick=not full)
     if json:
         print_json(result)
         return 0

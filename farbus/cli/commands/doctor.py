@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import typer
 
 from farbus.cli.diagnosis import Finding, Verdict, examine
-from farbus.cli.listing import print_json
+from farbus.cli.listing import has_colours, print_json
 from farbus.cli.options import (
     CredentialsOption,
     Output,
@@ -58,7 +56,7 @@ def doctor(
 def _print(finding: Finding) -> None:
     mark = (
         typer.style(_MARKS[finding.verdict], fg=_COLOURS[finding.verdict])
-        if sys.stdout.isatty()
+        if has_colours()
         else (_MARKS[finding.verdict])
     )
     typer.echo(f"{mark}  {finding.check:<16} {finding.found}")

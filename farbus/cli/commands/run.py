@@ -28,11 +28,12 @@ from farbus.cli.options import (
     read_requests,
 )
 from farbus.cli.program import find_program
+from farbus.cli.tables import format_devices
 from farbus.errors import ExitCode, FarbusError
 from farbus.linux.foreground import ForegroundProgram, SignalListener
 from farbus.model.cluster import HoldEvent, HoldLost, HoldReady, HoldWaiting
 from farbus.model.device import Route
-from farbus.model.job import JobStatus, Requests
+from farbus.model.job import Requests
 from farbus.model.quantity import parse_seconds
 from farbus.model.value import Value
 
@@ -135,16 +136,6 @@ def merge_environment(mine: Mapping[str, str], needed: Mapping[str, str]) -> dic
     return merged
 
 
-def describe_devices(status: JobStatus) -> str:
-    """Say in a few words where the devices are."""
-    words = [
-        f"{device.device} of node {device.node}, {device.route}"
-        for placement in status.placements
-        for device in placement.devices
-    ]
-    return "; ".join(words)
-
-
 async def _run(target: Target, child: ForegroundProgram, listener: SignalListener, wish: Wish) -> int:
     signals = asyncio.create_task(_pass_signals(child, listener), name="signals")
     session = asyncio.create_task(_hold_and_run(target, child, wish), name="program")
@@ -177,8 +168,9 @@ async def _hold_and_run(target: Target, child: ForegroundProgram, wish: Wish) ->
         stream = client.hold(name=wish.name, requests=wish.requests, routes=wish.routes, wait_limit_s=wish.wait_limit_s)
         async with closing(stream) as events:
             ready = await _wait_for_devices(events, quiet=wish.quiet)
-            if devices := describe_devices(ready.status):
-                say(devices, quiet=wish.quiet)
+            devices = [device for placement in ready.status.placements for device in placement.devices]
+            if devices:
+                say(format_devices(devices), quiet=wish.quiet)
             child.start(merge_environment(os.environ, ready.environment))
             watch = asyncio.create_task(_tell_of_loss(events), name="devices")
             try:
