@@ -313,6 +313,22 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size
 			   true);
 }
 
+/* All devices of a session share one address space, so the contexts say nothing
+ * that the addresses do not; they are checked as CUDA checks them. */
+CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+			   CUcontext srcContext, size_t ByteCount, CUstream hStream)
+{
+	if (!client_context_get(dstContext) || !client_context_get(srcContext))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	return cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream);
+}
+
+CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+		      CUcontext srcContext, size_t ByteCount)
+{
+	return cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, NULL);
+}
+
 /* ---- two and three dimensions ---- */
 
 /* One side of CUDA_MEMCPY2D or CUDA_MEMCPY3D, before its offsets are applied. */
