@@ -7,8 +7,6 @@ socket copy, and ``first_launch_round_trips``, counted on the wire.  Nothing her
 more than the standard library and cffi.
 """
 
-# ruff: noqa: T201 - what it prints is for whoever started it
-
 from __future__ import annotations
 
 import argparse

@@ -5,8 +5,6 @@ the connected socket, the lease's secret and a pipe that closes when the supervi
 dies.  Everything that matters happens in native threads without the GIL.
 """
 
-# ruff: noqa: T201 - what it prints is for whoever started it
-
 from __future__ import annotations
 
 import argparse

@@ -5,8 +5,6 @@ process for each, so that two programs never share a context or a sticky error. 
 servers die with the supervisor, and the supervisor with the lease.
 """
 
-# ruff: noqa: T201 - what it prints is for whoever started it
-
 from __future__ import annotations
 
 import argparse

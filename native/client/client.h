@@ -152,6 +152,12 @@ struct client_wait {
 
 enum client_wait_state { WAIT_PENDING, WAIT_DONE, WAIT_LEAD };
 
+/* Work that one stream may hold behind a host function.  A driver queues some 1,000
+ * operations and then makes the caller wait; here the caller must wait before the
+ * server's reader would, since that must read what the host function answers. */
+#define CLIENT_BEHIND_LIMIT 128
+#define CLIENT_BEHIND_SLOTS 64
+
 struct client_session {
 	struct transport transport;
 	struct outbox outbox;
@@ -162,12 +168,15 @@ struct client_session {
 	pthread_cond_t receiver_wake;
 	struct client_wait *waits;
 	struct client_target *targets;	/* of asynchronous copies */
-	unsigned outstanding;		/* host functions and pulled copies */
+	_Atomic unsigned outstanding;	/* host functions and pulled copies */
+	pthread_cond_t settled;		/* outstanding has become 0, or the session is dead */
+	unsigned behind[CLIENT_BEHIND_SLOTS]; /* work posted to streams since it was 0 */
 	bool leader;			/* somebody reads the inbox */
 	struct client_wait *leader_wait; /* what the leader waits for, if it is a caller */
 	bool receiver_parked;		/* the receiver thread waits without a time-out */
 	uint64_t last_call_ns;
 	_Atomic bool dead;
+	_Atomic uint8_t failures_said[WIRE_OP_LIMIT];
 };
 
 enum client_state {
@@ -267,6 +276,8 @@ CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host
 /* May anything that is still to run write to this process's memory? */
 bool client_host_busy(void);
 void client_outstanding(int change);
+/* Wait, if needed, before posting more work to a stream (named as on the wire). */
+void client_stream_pace(uint64_t stream);
 
 /* ---- memory (memory.c) ---- */
 

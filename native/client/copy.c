@@ -55,8 +55,10 @@ static CUresult send_linear(uint64_t device, const uint8_t *host, size_t bytes, 
 	while (bytes) {
 		size_t now = bytes < WIRE_BULK_BYTES ? bytes : WIRE_BULK_BYTES;
 		const struct wire_copy_to_device request = { .device = device, .stream = stream };
-		CUresult result = client_post(WIRE_OP_COPY_TO_DEVICE, &request, sizeof(request), host,
-					      now);
+		CUresult result;
+
+		client_stream_pace(stream);
+		result = client_post(WIRE_OP_COPY_TO_DEVICE, &request, sizeof(request), host, now);
 
 		if (result != CUDA_SUCCESS)
 			return result;
@@ -98,6 +100,7 @@ static CUresult send_rows(const struct plane *device, const struct plane *host,
 		for (size_t row = 0; row < request.height; row++)
 			memcpy(packed + row * extent->width, from + (y + row) * host->pitch,
 			       extent->width);
+		client_stream_pace(stream);
 		result = client_post(WIRE_OP_COPY_TO_DEVICE_2D, &request, sizeof(request), packed,
 				     request.height * extent->width);
 	}
@@ -163,6 +166,7 @@ static CUresult copy_to_host(const struct plane *host, const struct plane *devic
 		target_fill(kept, host, extent);
 		kept->owned = true;
 		request.op = WIRE_OP_COPY_TO_HOST_ASYNC;
+		client_stream_pace(stream);
 		return client_post_target(&request, kept);
 	}
 	target_fill(&target, host, extent);
@@ -174,6 +178,7 @@ static CUresult copy_to_host(const struct plane *host, const struct plane *devic
 static CUresult copy_on_device(const struct plane *to, const struct plane *from,
 			       const struct extent *extent, uint64_t stream)
 {
+	client_stream_pace(stream);
 	if (extent->height == 1 || (to->pitch == extent->width && from->pitch == extent->width)) {
 		const struct wire_copy_on_device request = {
 			.target = to->address,
@@ -311,6 +316,22 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size
 {
 	return copy_linear(dstDevice, MEMORY_DEVICE, srcDevice, MEMORY_DEVICE, ByteCount, hStream,
 			   true);
+}
+
+/* All devices of a session share one address space, so the contexts say nothing
+ * that the addresses do not; they are checked as CUDA checks them. */
+CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+			   CUcontext srcContext, size_t ByteCount, CUstream hStream)
+{
+	if (!client_context_get(dstContext) || !client_context_get(srcContext))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	return cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream);
+}
+
+CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+		      CUcontext srcContext, size_t ByteCount)
+{
+	return cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, NULL);
 }
 
 /* ---- two and three dimensions ---- */

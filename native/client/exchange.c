@@ -101,6 +101,7 @@ void client_session_fail(struct client_session *session, int error)
 		wait->result = CUDA_ERROR_DEVICE_UNAVAILABLE;
 		wait_set(session, wait, WAIT_DONE);
 	}
+	pthread_cond_broadcast(&session->settled);
 	pthread_mutex_unlock(&session->wait_lock);
 }
 
@@ -258,7 +259,10 @@ static int read_failure(struct client_session *session, const struct wire_header
 	context = client_context_get((CUcontext)(uintptr_t)failure.context);
 	if (context)
 		atomic_store(&context->late, (CUresult)failure.status);
-	client_message("the GPU's driver refused a posted %s (CUDA error %d)", name, failure.status);
+	/* Once per operation: a loop of launches would say it thousands of times. */
+	if (failure.opcode >= WIRE_OP_LIMIT || !atomic_exchange(&session->failures_said[failure.opcode], 1))
+		client_message("the GPU's driver refused a posted %s (CUDA error %d)", name,
+			       failure.status);
 	return 0;
 }
 
@@ -411,6 +415,7 @@ int client_session_start(struct client_session *session)
 	int rc;
 
 	pthread_mutex_init(&session->wait_lock, NULL);
+	pthread_cond_init(&session->settled, NULL);
 	pthread_condattr_init(&attributes);
 	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
 	pthread_cond_init(&session->receiver_wake, &attributes);
@@ -550,5 +555,28 @@ void client_outstanding(int change)
 
 	pthread_mutex_lock(&session->wait_lock);
 	session->outstanding = (unsigned)((int)session->outstanding + change);
+	if (!session->outstanding) {
+		memset(session->behind, 0, sizeof(session->behind));
+		pthread_cond_broadcast(&session->settled);
+	}
+	pthread_mutex_unlock(&session->wait_lock);
+}
+
+void client_stream_pace(uint64_t stream)
+{
+	struct client_session *session = &farbus_client.session;
+	unsigned *behind = &session->behind[(stream ^ stream >> 4) % CLIENT_BEHIND_SLOTS];
+
+	if (!atomic_load_explicit(&session->outstanding, memory_order_relaxed))
+		return;
+	pthread_mutex_lock(&session->wait_lock);
+	if (session->outstanding && ++*behind > CLIENT_BEHIND_LIMIT) {
+		/* What was posted so far must get there, or nothing ever settles. */
+		pthread_mutex_unlock(&session->wait_lock);
+		outbox_flush(&session->outbox);
+		pthread_mutex_lock(&session->wait_lock);
+		while (session->outstanding && !atomic_load(&session->dead))
+			pthread_cond_wait(&session->settled, &session->wait_lock);
+	}
 	pthread_mutex_unlock(&session->wait_lock);
 }

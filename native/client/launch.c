@@ -164,6 +164,7 @@ static CUresult launch_send(struct launch *launch)
 	request.tail_bytes = attribute_bytes + launch->fixed.parameter_bytes;
 	if (launch->checked)
 		return client_call_wide(&request, &wait);
+	client_stream_pace(launch->fixed.stream);
 	return client_post(WIRE_OP_LAUNCH, &launch->fixed, sizeof(launch->fixed), tail,
 			   request.tail_bytes);
 }

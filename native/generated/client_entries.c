@@ -344,10 +344,6 @@ CLIENT_API CUresult cuMemcpyHtoAAsync_v2(void);
 CLIENT_API CUresult cuMemcpyHtoAAsync_v2_ptsz(void);
 CLIENT_API CUresult cuMemcpyHtoD(void);
 CLIENT_API CUresult cuMemcpyHtoDAsync(void);
-CLIENT_API CUresult cuMemcpyPeer(void);
-CLIENT_API CUresult cuMemcpyPeer_ptds(void);
-CLIENT_API CUresult cuMemcpyPeerAsync(void);
-CLIENT_API CUresult cuMemcpyPeerAsync_ptsz(void);
 CLIENT_API CUresult cuMemcpyWithAttributesAsync(void);
 CLIENT_API CUresult cuMemcpyWithAttributesAsync_ptsz(void);
 CLIENT_API CUresult cuMemsetD16(void);
@@ -515,8 +511,8 @@ const struct client_entry client_entries[] = {
 	{ "cuCtxDestroy", "cuCtxDestroy", (void *)cuCtxDestroy, 2000, 0, NULL, NULL, 28, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuCtxDestroy", "cuCtxDestroy_v2", (void *)cuCtxDestroy_v2, 4000, 0, NULL, NULL, 29, NULL },
 	{ "cuCtxDetach", "cuCtxDetach", (void *)cuCtxDetach, 2000, 0, NULL, NULL, 30, "not remoted yet" },
-	{ "cuCtxDisablePeerAccess", "cuCtxDisablePeerAccess", (void *)cuCtxDisablePeerAccess, 4000, 0, NULL, NULL, 31, "copies and access between GPUs are not remoted yet" },
-	{ "cuCtxEnablePeerAccess", "cuCtxEnablePeerAccess", (void *)cuCtxEnablePeerAccess, 4000, 0, NULL, NULL, 32, "copies and access between GPUs are not remoted yet" },
+	{ "cuCtxDisablePeerAccess", "cuCtxDisablePeerAccess", (void *)cuCtxDisablePeerAccess, 4000, 0, NULL, NULL, 31, "direct access between GPUs is not remoted yet" },
+	{ "cuCtxEnablePeerAccess", "cuCtxEnablePeerAccess", (void *)cuCtxEnablePeerAccess, 4000, 0, NULL, NULL, 32, "direct access between GPUs is not remoted yet" },
 	{ "cuCtxFromGreenCtx", "cuCtxFromGreenCtx", (void *)cuCtxFromGreenCtx, 12040, 0, NULL, NULL, 33, "green contexts and partitions are not remoted yet" },
 	{ "cuCtxGetApiVersion", "cuCtxGetApiVersion", (void *)cuCtxGetApiVersion, 3020, 0, NULL, NULL, 34, NULL },
 	{ "cuCtxGetCacheConfig", "cuCtxGetCacheConfig", (void *)cuCtxGetCacheConfig, 3020, 0, NULL, NULL, 35, NULL },
@@ -878,8 +874,8 @@ const struct client_entry client_entries[] = {
 	{ "cuMemcpy3DAsync", "cuMemcpy3DAsync_v2", (void *)cuMemcpy3DAsync_v2, 3020, 7000, (void *)cuMemcpy3DAsync_v2_ptsz, "cuMemcpy3DAsync_v2_ptsz", 391, NULL },
 	{ "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync", (void *)cuMemcpy3DBatchAsync, 12080, 12080, (void *)cuMemcpy3DBatchAsync_ptsz, "cuMemcpy3DBatchAsync_ptsz", 392, "batched copies are not remoted yet" },
 	{ "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync_v2", (void *)cuMemcpy3DBatchAsync_v2, 13000, 13000, (void *)cuMemcpy3DBatchAsync_v2_ptsz, "cuMemcpy3DBatchAsync_v2_ptsz", 393, "batched copies are not remoted yet" },
-	{ "cuMemcpy3DPeer", "cuMemcpy3DPeer", (void *)cuMemcpy3DPeer, 4000, 7000, (void *)cuMemcpy3DPeer_ptds, "cuMemcpy3DPeer_ptds", 394, "copies and access between GPUs are not remoted yet" },
-	{ "cuMemcpy3DPeerAsync", "cuMemcpy3DPeerAsync", (void *)cuMemcpy3DPeerAsync, 4000, 7000, (void *)cuMemcpy3DPeerAsync_ptsz, "cuMemcpy3DPeerAsync_ptsz", 395, "copies and access between GPUs are not remoted yet" },
+	{ "cuMemcpy3DPeer", "cuMemcpy3DPeer", (void *)cuMemcpy3DPeer, 4000, 7000, (void *)cuMemcpy3DPeer_ptds, "cuMemcpy3DPeer_ptds", 394, "direct access between GPUs is not remoted yet" },
+	{ "cuMemcpy3DPeerAsync", "cuMemcpy3DPeerAsync", (void *)cuMemcpy3DPeerAsync, 4000, 7000, (void *)cuMemcpy3DPeerAsync_ptsz, "cuMemcpy3DPeerAsync_ptsz", 395, "direct access between GPUs is not remoted yet" },
 	{ "cuMemcpy3DWithAttributesAsync", "cuMemcpy3DWithAttributesAsync", (void *)cuMemcpy3DWithAttributesAsync, 13020, 13020, (void *)cuMemcpy3DWithAttributesAsync_ptsz, "cuMemcpy3DWithAttributesAsync_ptsz", 396, "batched copies are not remoted yet" },
 	{ "cuMemcpyAsync", "cuMemcpyAsync", (void *)cuMemcpyAsync, 4000, 7000, (void *)cuMemcpyAsync_ptsz, "cuMemcpyAsync_ptsz", 397, NULL },
 	{ "cuMemcpyAtoA", "cuMemcpyAtoA", (void *)cuMemcpyAtoA, 2000, 0, NULL, NULL, 398, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
@@ -910,8 +906,8 @@ const struct client_entry client_entries[] = {
 	{ "cuMemcpyHtoD", "cuMemcpyHtoD_v2", (void *)cuMemcpyHtoD_v2, 3020, 7000, (void *)cuMemcpyHtoD_v2_ptds, "cuMemcpyHtoD_v2_ptds", 423, NULL },
 	{ "cuMemcpyHtoDAsync", "cuMemcpyHtoDAsync", (void *)cuMemcpyHtoDAsync, 2000, 0, NULL, NULL, 424, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuMemcpyHtoDAsync", "cuMemcpyHtoDAsync_v2", (void *)cuMemcpyHtoDAsync_v2, 3020, 7000, (void *)cuMemcpyHtoDAsync_v2_ptsz, "cuMemcpyHtoDAsync_v2_ptsz", 425, NULL },
-	{ "cuMemcpyPeer", "cuMemcpyPeer", (void *)cuMemcpyPeer, 4000, 7000, (void *)cuMemcpyPeer_ptds, "cuMemcpyPeer_ptds", 426, "copies and access between GPUs are not remoted yet" },
-	{ "cuMemcpyPeerAsync", "cuMemcpyPeerAsync", (void *)cuMemcpyPeerAsync, 4000, 7000, (void *)cuMemcpyPeerAsync_ptsz, "cuMemcpyPeerAsync_ptsz", 427, "copies and access between GPUs are not remoted yet" },
+	{ "cuMemcpyPeer", "cuMemcpyPeer", (void *)cuMemcpyPeer, 4000, 7000, (void *)cuMemcpyPeer_ptds, "cuMemcpyPeer_ptds", 426, NULL },
+	{ "cuMemcpyPeerAsync", "cuMemcpyPeerAsync", (void *)cuMemcpyPeerAsync, 4000, 7000, (void *)cuMemcpyPeerAsync_ptsz, "cuMemcpyPeerAsync_ptsz", 427, NULL },
 	{ "cuMemcpyWithAttributesAsync", "cuMemcpyWithAttributesAsync", (void *)cuMemcpyWithAttributesAsync, 13020, 13020, (void *)cuMemcpyWithAttributesAsync_ptsz, "cuMemcpyWithAttributesAsync_ptsz", 428, "batched copies are not remoted yet" },
 	{ "cuMemsetD16", "cuMemsetD16", (void *)cuMemsetD16, 2000, 0, NULL, NULL, 429, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuMemsetD16", "cuMemsetD16_v2", (void *)cuMemsetD16_v2, 3020, 7000, (void *)cuMemsetD16_v2_ptds, "cuMemsetD16_v2_ptds", 430, NULL },

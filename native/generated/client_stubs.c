@@ -2456,28 +2456,24 @@ CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void *srcHost, s
 	return result;
 }
 
-CLIENT_API CUresult cuMemcpyPeer(void);
-CUresult cuMemcpyPeer(void)
+CUresult cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount)
 {
-	return client_unsupported(426);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuMemcpyPeer_ptds(void);
-CUresult cuMemcpyPeer_ptds(void)
+CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount, CUstream hStream)
 {
-	return client_unsupported(426);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuMemcpyPeerAsync(void);
-CUresult cuMemcpyPeerAsync(void)
-{
-	return client_unsupported(427);
-}
-
-CLIENT_API CUresult cuMemcpyPeerAsync_ptsz(void);
-CUresult cuMemcpyPeerAsync_ptsz(void)
-{
-	return client_unsupported(427);
+	client_per_thread_begin();
+	result = cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
+	client_per_thread_end();
+	return result;
 }
 
 CLIENT_API CUresult cuMemcpyWithAttributesAsync(void);

@@ -116,6 +116,8 @@ struct server_driver {
 	CUresult (*cuMemcpyDtoHAsync_v2)(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream);
 	CUresult (*cuMemcpyHtoD_v2)(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount);
 	CUresult (*cuMemcpyHtoDAsync_v2)(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream);
+	CUresult (*cuMemcpyPeer)(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount);
+	CUresult (*cuMemcpyPeerAsync)(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount, CUstream hStream);
 	CUresult (*cuMemsetD16_v2)(CUdeviceptr dstDevice, unsigned short us, size_t N);
 	CUresult (*cuMemsetD16Async)(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream);
 	CUresult (*cuMemsetD2D16_v2)(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height);
@@ -277,6 +279,8 @@ struct server_driver {
 	X(cuMemcpyDtoHAsync_v2, "cuMemcpyDtoHAsync", 3020) \
 	X(cuMemcpyHtoD_v2, "cuMemcpyHtoD", 3020) \
 	X(cuMemcpyHtoDAsync_v2, "cuMemcpyHtoDAsync", 3020) \
+	X(cuMemcpyPeer, "cuMemcpyPeer", 4000) \
+	X(cuMemcpyPeerAsync, "cuMemcpyPeerAsync", 4000) \
 	X(cuMemsetD16_v2, "cuMemsetD16", 3020) \
 	X(cuMemsetD16Async, "cuMemsetD16Async", 3020) \
 	X(cuMemsetD2D16_v2, "cuMemsetD2D16", 3020) \

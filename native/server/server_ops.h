@@ -26,8 +26,9 @@ struct server_staging {
 	CUevent event;			/* recorded behind the copy that uses it */
 };
 
-/* Most staging buffers of one context: 256 MiB. */
-#define SERVER_STAGING_LIMIT 256
+/* Most staging buffers of one context: 1 GiB.  They are made as copies need them; a
+ * client stops long before (CLIENT_BEHIND_LIMIT) when a stream does not move. */
+#define SERVER_STAGING_LIMIT 1024
 
 struct server_lane_stream {
 	struct server_lane_stream *next;

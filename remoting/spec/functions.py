@@ -37,7 +37,7 @@ VMM: Final = Unsupported("virtual memory management is not remoted yet")
 PARTITIONS: Final = Unsupported("green contexts and partitions are not remoted yet")
 DIAGNOSTICS: Final = Unsupported("core dumps, checkpoints and driver logs stay on the GPU's node")
 LINKER: Final = Unsupported("the driver's linker is not remoted yet")
-PEERS: Final = Unsupported("copies and access between GPUs are not remoted yet")
+PEERS: Final = Unsupported("direct access between GPUs is not remoted yet")
 MEMOPS: Final = Unsupported("stream memory operations are not remoted yet")
 BATCH: Final = Unsupported("batched copies are not remoted yet")
 CLUSTERS: Final = Unsupported("cluster occupancy is not remoted yet")
@@ -988,8 +988,25 @@ ENTRIES: Final = (
         "CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream",
         per_thread=(7000, "_ptsz"),
     ),
-    _n(426, "cuMemcpyPeer", 4000, "cuMemcpyPeer", PEERS, per_thread=(7000, "_ptds")),
-    _n(427, "cuMemcpyPeerAsync", 4000, "cuMemcpyPeerAsync", PEERS, per_thread=(7000, "_ptsz")),
+    _e(
+        426,
+        "cuMemcpyPeer",
+        4000,
+        "cuMemcpyPeer",
+        POSTED,
+        "CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount",
+        per_thread=(7000, "_ptds"),
+    ),
+    _e(
+        427,
+        "cuMemcpyPeerAsync",
+        4000,
+        "cuMemcpyPeerAsync",
+        POSTED,
+        "CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, "
+        "size_t ByteCount, CUstream hStream",
+        per_thread=(7000, "_ptsz"),
+    ),
     _n(428, "cuMemcpyWithAttributesAsync", 13020, "cuMemcpyWithAttributesAsync", BATCH, per_thread=(13020, "_ptsz")),
     _n(429, "cuMemsetD16", 2000, "cuMemsetD16", NARROW),
     _e(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -55,14 +56,27 @@ def build() -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def remote(libcuda: Path, tmp_path: Path) -> Iterator[Remote]:
-    """A running supervisor with a session file for it."""
+def lease(libcuda: Path, tmp_path: Path) -> Iterator[Callable[..., Remote]]:
+    """Start supervisors, each with a session file; keywords are the servers' environment."""
     require(SHIM / "libcuda.so.1", "run make -C native")
     pytest.importorskip("farbus.remoting._server", reason="run python native/ffi_build.py")
-    secret = secrets.token_bytes(32)
-    lines: list[str] = []
-    with Supervisor(libcuda=str(libcuda), secret=secret, log=lines.append) as supervisor:
-        address, port = supervisor.address
-        session = tmp_path / "session"
-        write_session(session, [Server(address=address, port=port, secret=secret)])
-        yield Remote(supervisor=supervisor, session=session, secret=secret, lines=lines)
+    with contextlib.ExitStack() as stack:
+
+        def start(**environment: str) -> Remote:
+            secret = secrets.token_bytes(32)
+            lines: list[str] = []
+            supervisor = stack.enter_context(
+                Supervisor(libcuda=str(libcuda), secret=secret, environment=environment, log=lines.append)
+            )
+            address, port = supervisor.address
+            session = tmp_path / f"session-{port}"
+            write_session(session, [Server(address=address, port=port, secret=secret)])
+            return Remote(supervisor=supervisor, session=session, secret=secret, lines=lines)
+
+        yield start
+
+
+@pytest.fixture
+def remote(lease: Callable[..., Remote]) -> Remote:
+    """A running supervisor with a session file for it."""
+    return lease()

@@ -10,7 +10,9 @@ import pytest
 
 from tests.remoting.harness import PROGRAMS, Remote
 
-BEHAVIOURS = sorted(path.stem for path in (PROGRAMS / "remoting").glob("*.cu") if path.stem != "wait_forever")
+#: Programs whose output is not just "ok" have tests of their own.
+OTHERS = {"devices", "wait_forever"}
+BEHAVIOURS = sorted(path.stem for path in (PROGRAMS / "remoting").glob("*.cu") if path.stem not in OTHERS)
 
 
 @pytest.mark.parametrize("name", BEHAVIOURS)
@@ -62,3 +64,22 @@ def test_the_shim_exports_the_driver_api_only(remote: Remote) -> None:
     listing = subprocess.run(["nm", "-D", "--defined-only", shim], capture_output=True, text=True, check=True).stdout
     strangers = [line for line in listing.splitlines() if not line.split()[-1].startswith("cu")]
     assert strangers == []
+
+
+def test_several_devices(lease: Callable[..., Remote], build: Callable[[str], Path]) -> None:
+    remote = lease(FARBUS_SOFTGPU="count=3", FARBUS_SOFTGPU_NODE="remoting-tests")
+    done = remote.run(build("remoting/devices"))
+    assert (done.returncode, done.stdout) == (0, "3\nok\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("visible", "count"), [("1", 1), ("2,0", 2), ("0,7,1", 1), ("0,0", 1), ("0,1,2", 3)])
+def test_visible_devices(lease: Callable[..., Remote], build: Callable[[str], Path], visible: str, count: int) -> None:
+    remote = lease(FARBUS_SOFTGPU="count=3", FARBUS_SOFTGPU_NODE="remoting-tests")
+    done = remote.run(build("remoting/devices"), CUDA_VISIBLE_DEVICES=visible)
+    assert (done.returncode, done.stdout) == (0, f"{count}\nok\n"), done.stdout + done.stderr
+
+
+def test_no_visible_device(lease: Callable[..., Remote], build: Callable[[str], Path]) -> None:
+    done = lease().run(build("remoting/devices"), CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 1
+    assert "cudaErrorNoDevice" in done.stdout
