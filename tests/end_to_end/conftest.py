@@ -70,11 +70,15 @@ class Cluster:
             text=True,
         )
 
+    def socket(self, node: str) -> Path:
+        """Return the path of a node's socket."""
+        return self.runtime / "farbus" / "up" / "sockets" / f"{node}.sock"
+
     def wait_until_whole(self) -> None:
         """Wait until the scheduler and every agent answer again; each look is a process of its own, so none is idle."""
         told = ""
         for _ in range(LOOKS_LIMIT):
-            looks = [self.run("nodes", "--node", node, "-o", "json") for node in NODES]
+            looks = [self.run("nodes", "--socket", self.socket(node), "-o", "json") for node in NODES]
             told = "".join(look.stderr for look in looks)
             if all(look.returncode == 0 for look in looks):
                 states = {status["node"]["name"]: status["state"] for status in json.loads(looks[0].stdout)}
