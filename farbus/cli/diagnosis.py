@@ -85,15 +85,17 @@ def _python() -> Finding:
 
 
 NATIVE_PARTS = {
-    "shim": "native/build/shim/libcuda.so.1",
-    "software GPU": "native/build/softgpu/libcuda.so.1",
-    "software NVML": "native/build/softgpu/libnvidia-ml.so.1",
+    "shim": "shim/libcuda.so.1",
+    "software GPU": "softgpu/libcuda.so.1",
+    "software NVML": "softgpu/libnvidia-ml.so.1",
 }
 
 
 def _native_parts() -> Iterator[Finding]:
-    root = Path(farbus.__file__).resolve().parent.parent
-    found = {what: (root / path).exists() for what, path in NATIVE_PARTS.items()}
+    package = Path(farbus.__file__).resolve().parent
+    # In a checkout they are where make puts them, in an installed wheel beside the package's modules.
+    places = (package.parent / "native" / "build", package / "_native")
+    found = {what: any((place / path).exists() for place in places) for what, path in NATIVE_PARTS.items()}
     found["remoting server"] = importlib.util.find_spec("farbus.remoting._server") is not None
     missing = [what for what, there in found.items() if not there]
     if missing:
