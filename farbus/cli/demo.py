@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -66,6 +67,9 @@ class Tour:
     def run(self) -> None:
         """Do all steps; raise :class:`FarbusError` at the first that does not do what it should."""
         self._work.mkdir()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # As an exception, so that the cluster is stopped and the directory removed.
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
         try:
             self._say("Farbus: CUDA programs on a node without a GPU.  Everything happens on this machine.")
             toolchain = self._toolchain()
@@ -75,8 +79,9 @@ class Tour:
             self._run_job()
             self._run_here()
             self._give_back()
-        except BaseException:
-            self._keep_logs()
+        except BaseException as error:
+            if isinstance(error, Exception):
+                self._keep_logs()
             self._remove(force=True)
             raise
         self._stop()
