@@ -17,7 +17,7 @@ from farbus.errors import ExitCode, FarbusError, InvalidInput, NotFound
 from farbus.model.device import Route
 from farbus.model.job import Requests
 
-HERE = Path("/home/ada/work")
+HERE = Path("/home/ada/jobs")
 
 FULL = b"""
 name = "train"
@@ -46,7 +46,7 @@ gpu_model = "H200"
 
 def test_every_field_arrives() -> None:
     job = parse_job(FULL, name="job.toml", directory=HERE)
-    assert (job.name, job.cwd, job.priority, job.time_limit_s) == ("train", "/home/ada/work/runs", 5, 7200.0)
+    assert (job.name, job.cwd, job.priority, job.time_limit_s) == ("train", "/home/ada/jobs/runs", 5, 7200.0)
     assert job.environment == {"SEED": "7"}
     (group,) = job.groups
     assert group.command == ("./train", "--epochs", "3")
