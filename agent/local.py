@@ -125,9 +125,9 @@ class LocalCluster(ClusterHandler):
         async for status in (await self._client(caller)).watch_job(job_id):
             yield status
 
-    async def cancel_job(self, caller: Identity, job_id: str) -> JobStatus:
+    async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
         """Forward."""
-        return await (await self._client(caller)).cancel_job(job_id)
+        return await (await self._client(caller)).cancel_job(job_id, released=released)
 
     async def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
         """Forward."""
@@ -274,7 +274,7 @@ class LocalCluster(ClusterHandler):
         backoff = Backoff()
         while True:
             try:
-                await (await self._client(caller)).cancel_job(job_id)
+                await (await self._client(caller)).cancel_job(job_id, released=True)
             except (NotFound, NotPermitted):
                 return
             except FarbusError as error:

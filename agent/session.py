@@ -222,6 +222,8 @@ class SessionRunner:
         self._post = post
         self._backoff = backoff or Backoff()
         self._current: _Session | None = None
+        self._early: list[session_pb2.NodeMessage] | None = None
+        """What was reported after the hello was written and before its welcome; None at other times."""
         self.error = "the agent has not yet reached the scheduler"
         """Why there is no session; empty while there is one."""
         self.on_lost: Callable[[], None] = _nothing_to_do
@@ -234,14 +236,18 @@ class SessionRunner:
 
     def report(self, report: Report) -> None:
         """Send a report in the present session; without one, the next hello tells it all."""
-        if self._current is not None:
-            self._current.put(report_message(report))
+        self._put(report_message(report))
 
     def inventory_changed(self, node: Node) -> None:
         """Tell what the node has now."""
+        changed = session_pb2.InventoryChanged(node=to_message(node, types_pb2.Node))
+        self._put(session_pb2.NodeMessage(inventory_changed=changed))
+
+    def _put(self, message: session_pb2.NodeMessage) -> None:
         if self._current is not None:
-            changed = session_pb2.InventoryChanged(node=to_message(node, types_pb2.Node))
-            self._current.put(session_pb2.NodeMessage(inventory_changed=changed))
+            self._current.put(message)
+        elif self._early is not None:
+            self._early.append(message)
 
     async def flush(self) -> None:
         """Return once the scheduler has read what was reported, or after :data:`FLUSH_TIMEOUT_S`."""
@@ -269,6 +275,7 @@ class SessionRunner:
             await self._clock.sleep(self._backoff.next_s())
 
     def _lost(self, reason: str) -> None:
+        self._early = None
         if not self.error:
             self.lost_at = self._clock.monotonic()
             self.on_lost()
@@ -279,7 +286,9 @@ class SessionRunner:
 
     async def _serve_one(self) -> None:
         async with self._open_stream() as stream:
-            await stream.send(hello(self._machine, self._node()))
+            greeting = hello(self._machine, self._node())
+            self._early = []
+            await stream.send(greeting)
             incoming = aiter(stream)
             try:
                 async with asyncio.timeout(WELCOME_TIMEOUT_S):
@@ -309,6 +318,9 @@ class SessionRunner:
                 post=self._post,
             )
             self._current = session
+            for message in self._early:
+                session.put(message)
+            self._early = None
             try:
                 await session.serve(incoming)
             finally:

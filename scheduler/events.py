@@ -107,10 +107,11 @@ class JobSubmitted(Value, frozen=True, kw_only=True):
 
 
 class JobCancelled(Value, frozen=True, kw_only=True):
-    """Somebody who may do so cancelled a job."""
+    """Somebody who may do so ended a job: cancelled it, or ``released`` an interactive one whose program ended."""
 
     job_id: str
     reason: str
+    released: bool = False
 
 
 class RoundDecided(Value, frozen=True, kw_only=True):

@@ -126,12 +126,13 @@ class DeviceNeed:
     site: int
     local: bool
     remote: bool
+    may_span: bool
 
 
 def device_miss(cluster: Cluster, need: DeviceNeed, total: Integers, free: Integers) -> Miss | None:
     """Say why fitting devices (``total`` and ``free`` ones per node) do not serve ``need``; None if they do."""
     # A bundle that no node holds may come from several.
-    spans = need.remote and int(total.max()) < need.count
+    spans = need.may_span and need.remote and int(total.max()) < need.count
     return _device_miss(cluster, need, total, spans=spans, permanent=True) or _device_miss(
         cluster, need, free, spans=spans, permanent=False
     )

@@ -544,9 +544,11 @@ class ClusterMachine(ClusterState):
         if job is None:
             return
         if job.state is JobState.QUEUED:
-            self._end(job, JobState.CANCELLED, event.reason)
+            self._end(job, JobState.CANCELLED, event.reason or "released before it was placed")
+        elif event.released and job.state is JobState.RUNNING:
+            self._undo(job, JobState.SUCCEEDED, event.reason)
         else:
-            self._undo(job, JobState.CANCELLED, event.reason)
+            self._undo(job, JobState.CANCELLED, event.reason or "released before it was ready")
 
     # --- rounds --------------------------------------------------------------------------
 

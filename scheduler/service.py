@@ -135,11 +135,13 @@ class ClusterService(ClusterHandler):
             async for status in statuses:
                 yield status
 
-    async def cancel_job(self, caller: Identity, job_id: str) -> JobStatus:
+    async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
         """Start ending the job; one that has ended stays as it is."""
-        await self.get_job(caller, job_id)
-        await self._engine.tell(events.JobCancelled(job_id=job_id, reason=f"cancelled by {caller.name}"))
-        _log.info("job cancelled", job=job_id, by=caller.name)
+        status = await self.get_job(caller, job_id)
+        released = released and status.job.interactive
+        reason = "" if released else f"cancelled by {caller.name}"
+        await self._engine.tell(events.JobCancelled(job_id=job_id, reason=reason, released=released))
+        _log.info("job released" if released else "job cancelled", job=job_id, by=caller.name)
         return await self._engine.find(job_id)
 
     async def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:

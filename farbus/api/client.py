@@ -116,9 +116,10 @@ class ClusterClient:
         async for message in self._stream("WatchJob", cluster_pb2.JobRequest(job_id=job_id)):
             yield from_message(message, JobStatus)
 
-    async def cancel_job(self, job_id: str) -> JobStatus:
-        """Start ending the job and return it."""
-        return from_message(await self._call("CancelJob", cluster_pb2.JobRequest(job_id=job_id)), JobStatus)
+    async def cancel_job(self, job_id: str, *, released: bool = False) -> JobStatus:
+        """Start ending the job and return it; ``released`` when it is interactive and its program has ended."""
+        request = cluster_pb2.CancelJobRequest(job_id=job_id, released=released)
+        return from_message(await self._call("CancelJob", request), JobStatus)
 
     async def read_logs(self, job_id: str, *, task: str = "", follow: bool = False) -> AsyncIterator[LogChunk]:
         """Yield a task's output, and with ``follow`` what comes until it has ended."""

@@ -81,8 +81,8 @@ class ClusterHandler(abc.ABC):
         """Yield the job now and at every change, until it has ended."""
 
     @abc.abstractmethod
-    async def cancel_job(self, caller: Identity, job_id: str) -> JobStatus:
-        """Start ending the job."""
+    async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
+        """Start ending the job; ``released`` when it is interactive and its program has ended."""
 
     @abc.abstractmethod
     def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
@@ -266,9 +266,10 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
         ):
             yield to_message(status, types_pb2.JobStatus)
 
-    async def CancelJob(self, request: cluster_pb2.JobRequest, context: Any) -> Any:
+    async def CancelJob(self, request: cluster_pb2.CancelJobRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> types_pb2.JobStatus:
-            return to_message(await self._handler.cancel_job(caller, request.job_id), types_pb2.JobStatus)
+            ended = await self._handler.cancel_job(caller, request.job_id, released=request.released)
+            return to_message(ended, types_pb2.JobStatus)
 
         return await self._call("CancelJob", context, answer)
 

@@ -82,6 +82,8 @@ class DevicePhase(Phase):
     kind: DeviceKind
     noun: str
     """What a person calls the device: ``GPU``."""
+    may_span: bool = True
+    """Whether a task can use devices of several nodes at once, where no node has enough."""
 
     @abc.abstractmethod
     def request(self, pending: PendingJob, group: TaskGroup) -> DeviceRequest | None:
@@ -189,7 +191,7 @@ class DeviceDesk(Desk):
 
     def spans(self, request: DeviceRequest) -> bool:
         """Say whether a bundle must come from several nodes: when none has so many devices, free or not."""
-        if Route.REMOTE not in request.routes:
+        if not self.kind.may_span or Route.REMOTE not in request.routes:
             return False
         return int(self.stock(request.filter).total.max(initial=0)) < request.count
 
@@ -429,6 +431,7 @@ class DeviceDesk(Desk):
                     site=self.cluster.index.get(group.node, -1),
                     local=Route.LOCAL in request.routes,
                     remote=Route.REMOTE in request.routes,
+                    may_span=self.kind.may_span,
                 )
                 miss = device_miss(self.cluster, need, stock.total, stock.free) or self._held_back(
                     pending, group, need.site

@@ -30,6 +30,8 @@ class GpuPhase(DevicePhase):
     name = "gpu"
     kind = DeviceKind.GPU
     noun = "GPU"
+    # The shim speaks to one server: a program's GPUs come from one node.
+    may_span = False
 
     def request(self, pending: PendingJob, group: TaskGroup) -> DeviceRequest | None:
         """Return the GPUs that each task of ``group`` wants."""

@@ -195,7 +195,7 @@ class ScriptedCluster(ClusterHandler):
         while True:
             yield JobStatus(job=self.job, state=await self.states.get())
 
-    async def cancel_job(self, caller: Identity, job_id: str) -> JobStatus:
+    async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
         assert self.job is not None
         self.cancelled.set()
         return JobStatus(job=self.job, state=JobState.CANCELLED)

@@ -52,7 +52,7 @@ class Recorder(ClusterHandler):
         finally:
             self.watch_closed.set()
 
-    async def cancel_job(self, caller: Identity, job_id: str) -> JobStatus:
+    async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
         return JobStatus(job=JOB, state=JobState.CANCELLED)
 
     async def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:

@@ -116,7 +116,7 @@ class RehearsedCluster(ClusterHandler):
         code = int(command[1]) if command[0] == "exits" else -9 if command[0] == "killed" else 0
         yield ended(status.job, code)
 
-    async def cancel_job(self, caller: Identity, job_id: str) -> JobStatus:
+    async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
         status = self._job(job_id)
         if status.state is JobState.FAILED:
             raise Conflict(f"job {job_id} has ended already")

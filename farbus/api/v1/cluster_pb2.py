@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from farbus.api.v1 import types_pb2 as farbus_dot_api_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x66\x61rbus/api/v1/cluster.proto\x12\tfarbus.v1\x1a\x19\x66\x61rbus/api/v1/types.proto\"@\n\rSubmitRequest\x12\x1b\n\x03job\x18\x01 \x01(\x0b\x32\x0e.farbus.v1.Job\x12\x12\n\ncheck_only\x18\x02 \x01(\x08\"E\n\x0bSubmitReply\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12&\n\x08would_be\x18\x02 \x01(\x0b\x32\x14.farbus.v1.JobStatus\"\x1e\n\x0fListJobsRequest\x12\x0b\n\x03\x61ll\x18\x01 \x01(\x08\"3\n\rListJobsReply\x12\"\n\x04jobs\x18\x01 \x03(\x0b\x32\x14.farbus.v1.JobStatus\"\x1c\n\nJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"?\n\x0fReadLogsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\"(\n\x08LogChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0e\n\x06stream\x18\x02 \x01(\x05\"\x12\n\x10ListNodesRequest\"6\n\x0eListNodesReply\x12$\n\x05nodes\x18\x01 \x03(\x0b\x32\x15.farbus.v1.NodeStatus\"\x14\n\x12ListDevicesRequest\"<\n\x10ListDevicesReply\x12(\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x17.farbus.v1.DeviceStatus\" \n\x11ListLeasesRequest\x12\x0b\n\x03\x61ll\x18\x01 \x01(\x08\"9\n\x0fListLeasesReply\x12&\n\x06leases\x18\x01 \x03(\x0b\x32\x16.farbus.v1.LeaseStatus\"B\n\x0b\x45xplanation\x12$\n\x06status\x18\x01 \x01(\x0b\x32\x14.farbus.v1.JobStatus\x12\r\n\x05lines\x18\x02 \x03(\t\"\x13\n\x11GetClusterRequest\"\xc3\x01\n\x0b\x43lusterInfo\x12\x19\n\x11scheduler_version\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\x13\n\x0blease_ttl_s\x18\x03 \x01(\x01\x12\r\n\x05nodes\x18\x04 \x01(\x05\x12\x13\n\x0bjobs_queued\x18\x05 \x01(\x05\x12\x14\n\x0cjobs_running\x18\x06 \x01(\x05\x12\x0c\n\x04node\x18\x07 \x01(\t\x12\x15\n\ragent_version\x18\x08 \x01(\t\x12\x17\n\x0fscheduler_error\x18\t \x01(\t\"h\n\x0bHoldRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x08requests\x18\x02 \x01(\x0b\x32\x13.farbus.v1.Requests\x12\x0e\n\x06routes\x18\x03 \x03(\t\x12\x14\n\x0cwait_limit_s\x18\x04 \x01(\x01\"\xa0\x02\n\tHoldEvent\x12\'\n\x07waiting\x18\x01 \x01(\x0b\x32\x14.farbus.v1.JobStatusH\x00\x12+\n\x05ready\x18\x02 \x01(\x0b\x32\x1a.farbus.v1.HoldEvent.ReadyH\x00\x12\x0e\n\x04lost\x18\x03 \x01(\tH\x00\x1a\xa3\x01\n\x05Ready\x12$\n\x06status\x18\x01 \x01(\x0b\x32\x14.farbus.v1.JobStatus\x12@\n\x0b\x65nvironment\x18\x02 \x03(\x0b\x32+.farbus.v1.HoldEvent.Ready.EnvironmentEntry\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x07\n\x05\x65vent2\x80\x06\n\x07\x43luster\x12:\n\x06Submit\x12\x18.farbus.v1.SubmitRequest\x1a\x16.farbus.v1.SubmitReply\x12@\n\x08ListJobs\x12\x1a.farbus.v1.ListJobsRequest\x1a\x18.farbus.v1.ListJobsReply\x12\x35\n\x06GetJob\x12\x15.farbus.v1.JobRequest\x1a\x14.farbus.v1.JobStatus\x12\x39\n\x08WatchJob\x12\x15.farbus.v1.JobRequest\x1a\x14.farbus.v1.JobStatus0\x01\x12\x38\n\tCancelJob\x12\x15.farbus.v1.JobRequest\x1a\x14.farbus.v1.JobStatus\x12=\n\x08ReadLogs\x12\x1a.farbus.v1.ReadLogsRequest\x1a\x13.farbus.v1.LogChunk0\x01\x12\x43\n\tListNodes\x12\x1b.farbus.v1.ListNodesRequest\x1a\x19.farbus.v1.ListNodesReply\x12I\n\x0bListDevices\x12\x1d.farbus.v1.ListDevicesRequest\x1a\x1b.farbus.v1.ListDevicesReply\x12\x46\n\nListLeases\x12\x1c.farbus.v1.ListLeasesRequest\x1a\x1a.farbus.v1.ListLeasesReply\x12\x38\n\x07\x45xplain\x12\x15.farbus.v1.JobRequest\x1a\x16.farbus.v1.Explanation\x12\x42\n\nGetCluster\x12\x1c.farbus.v1.GetClusterRequest\x1a\x16.farbus.v1.ClusterInfo\x12\x36\n\x04Hold\x12\x16.farbus.v1.HoldRequest\x1a\x14.farbus.v1.HoldEvent0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x66\x61rbus/api/v1/cluster.proto\x12\tfarbus.v1\x1a\x19\x66\x61rbus/api/v1/types.proto\"@\n\rSubmitRequest\x12\x1b\n\x03job\x18\x01 \x01(\x0b\x32\x0e.farbus.v1.Job\x12\x12\n\ncheck_only\x18\x02 \x01(\x08\"E\n\x0bSubmitReply\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12&\n\x08would_be\x18\x02 \x01(\x0b\x32\x14.farbus.v1.JobStatus\"\x1e\n\x0fListJobsRequest\x12\x0b\n\x03\x61ll\x18\x01 \x01(\x08\"3\n\rListJobsReply\x12\"\n\x04jobs\x18\x01 \x03(\x0b\x32\x14.farbus.v1.JobStatus\"\x1c\n\nJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"4\n\x10\x43\x61ncelJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x10\n\x08released\x18\x02 \x01(\x08\"?\n\x0fReadLogsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\"(\n\x08LogChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0e\n\x06stream\x18\x02 \x01(\x05\"\x12\n\x10ListNodesRequest\"6\n\x0eListNodesReply\x12$\n\x05nodes\x18\x01 \x03(\x0b\x32\x15.farbus.v1.NodeStatus\"\x14\n\x12ListDevicesRequest\"<\n\x10ListDevicesReply\x12(\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x17.farbus.v1.DeviceStatus\" \n\x11ListLeasesRequest\x12\x0b\n\x03\x61ll\x18\x01 \x01(\x08\"9\n\x0fListLeasesReply\x12&\n\x06leases\x18\x01 \x03(\x0b\x32\x16.farbus.v1.LeaseStatus\"B\n\x0b\x45xplanation\x12$\n\x06status\x18\x01 \x01(\x0b\x32\x14.farbus.v1.JobStatus\x12\r\n\x05lines\x18\x02 \x03(\t\"\x13\n\x11GetClusterRequest\"\xc3\x01\n\x0b\x43lusterInfo\x12\x19\n\x11scheduler_version\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\x13\n\x0blease_ttl_s\x18\x03 \x01(\x01\x12\r\n\x05nodes\x18\x04 \x01(\x05\x12\x13\n\x0bjobs_queued\x18\x05 \x01(\x05\x12\x14\n\x0cjobs_running\x18\x06 \x01(\x05\x12\x0c\n\x04node\x18\x07 \x01(\t\x12\x15\n\ragent_version\x18\x08 \x01(\t\x12\x17\n\x0fscheduler_error\x18\t \x01(\t\"h\n\x0bHoldRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x08requests\x18\x02 \x01(\x0b\x32\x13.farbus.v1.Requests\x12\x0e\n\x06routes\x18\x03 \x03(\t\x12\x14\n\x0cwait_limit_s\x18\x04 \x01(\x01\"\xa0\x02\n\tHoldEvent\x12\'\n\x07waiting\x18\x01 \x01(\x0b\x32\x14.farbus.v1.JobStatusH\x00\x12+\n\x05ready\x18\x02 \x01(\x0b\x32\x1a.farbus.v1.HoldEvent.ReadyH\x00\x12\x0e\n\x04lost\x18\x03 \x01(\tH\x00\x1a\xa3\x01\n\x05Ready\x12$\n\x06status\x18\x01 \x01(\x0b\x32\x14.farbus.v1.JobStatus\x12@\n\x0b\x65nvironment\x18\x02 \x03(\x0b\x32+.farbus.v1.HoldEvent.Ready.EnvironmentEntry\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x07\n\x05\x65vent2\x86\x06\n\x07\x43luster\x12:\n\x06Submit\x12\x18.farbus.v1.SubmitRequest\x1a\x16.farbus.v1.SubmitReply\x12@\n\x08ListJobs\x12\x1a.farbus.v1.ListJobsRequest\x1a\x18.farbus.v1.ListJobsReply\x12\x35\n\x06GetJob\x12\x15.farbus.v1.JobRequest\x1a\x14.farbus.v1.JobStatus\x12\x39\n\x08WatchJob\x12\x15.farbus.v1.JobRequest\x1a\x14.farbus.v1.JobStatus0\x01\x12>\n\tCancelJob\x12\x1b.farbus.v1.CancelJobRequest\x1a\x14.farbus.v1.JobStatus\x12=\n\x08ReadLogs\x12\x1a.farbus.v1.ReadLogsRequest\x1a\x13.farbus.v1.LogChunk0\x01\x12\x43\n\tListNodes\x12\x1b.farbus.v1.ListNodesRequest\x1a\x19.farbus.v1.ListNodesReply\x12I\n\x0bListDevices\x12\x1d.farbus.v1.ListDevicesRequest\x1a\x1b.farbus.v1.ListDevicesReply\x12\x46\n\nListLeases\x12\x1c.farbus.v1.ListLeasesRequest\x1a\x1a.farbus.v1.ListLeasesReply\x12\x38\n\x07\x45xplain\x12\x15.farbus.v1.JobRequest\x1a\x16.farbus.v1.Explanation\x12\x42\n\nGetCluster\x12\x1c.farbus.v1.GetClusterRequest\x1a\x16.farbus.v1.ClusterInfo\x12\x36\n\x04Hold\x12\x16.farbus.v1.HoldRequest\x1a\x14.farbus.v1.HoldEvent0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,36 +44,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTJOBSREPLY']._serialized_end=289
   _globals['_JOBREQUEST']._serialized_start=291
   _globals['_JOBREQUEST']._serialized_end=319
-  _globals['_READLOGSREQUEST']._serialized_start=321
-  _globals['_READLOGSREQUEST']._serialized_end=384
-  _globals['_LOGCHUNK']._serialized_start=386
-  _globals['_LOGCHUNK']._serialized_end=426
-  _globals['_LISTNODESREQUEST']._serialized_start=428
-  _globals['_LISTNODESREQUEST']._serialized_end=446
-  _globals['_LISTNODESREPLY']._serialized_start=448
-  _globals['_LISTNODESREPLY']._serialized_end=502
-  _globals['_LISTDEVICESREQUEST']._serialized_start=504
-  _globals['_LISTDEVICESREQUEST']._serialized_end=524
-  _globals['_LISTDEVICESREPLY']._serialized_start=526
-  _globals['_LISTDEVICESREPLY']._serialized_end=586
-  _globals['_LISTLEASESREQUEST']._serialized_start=588
-  _globals['_LISTLEASESREQUEST']._serialized_end=620
-  _globals['_LISTLEASESREPLY']._serialized_start=622
-  _globals['_LISTLEASESREPLY']._serialized_end=679
-  _globals['_EXPLANATION']._serialized_start=681
-  _globals['_EXPLANATION']._serialized_end=747
-  _globals['_GETCLUSTERREQUEST']._serialized_start=749
-  _globals['_GETCLUSTERREQUEST']._serialized_end=768
-  _globals['_CLUSTERINFO']._serialized_start=771
-  _globals['_CLUSTERINFO']._serialized_end=966
-  _globals['_HOLDREQUEST']._serialized_start=968
-  _globals['_HOLDREQUEST']._serialized_end=1072
-  _globals['_HOLDEVENT']._serialized_start=1075
-  _globals['_HOLDEVENT']._serialized_end=1363
-  _globals['_HOLDEVENT_READY']._serialized_start=1191
-  _globals['_HOLDEVENT_READY']._serialized_end=1354
-  _globals['_HOLDEVENT_READY_ENVIRONMENTENTRY']._serialized_start=1304
-  _globals['_HOLDEVENT_READY_ENVIRONMENTENTRY']._serialized_end=1354
-  _globals['_CLUSTER']._serialized_start=1366
-  _globals['_CLUSTER']._serialized_end=2134
+  _globals['_CANCELJOBREQUEST']._serialized_start=321
+  _globals['_CANCELJOBREQUEST']._serialized_end=373
+  _globals['_READLOGSREQUEST']._serialized_start=375
+  _globals['_READLOGSREQUEST']._serialized_end=438
+  _globals['_LOGCHUNK']._serialized_start=440
+  _globals['_LOGCHUNK']._serialized_end=480
+  _globals['_LISTNODESREQUEST']._serialized_start=482
+  _globals['_LISTNODESREQUEST']._serialized_end=500
+  _globals['_LISTNODESREPLY']._serialized_start=502
+  _globals['_LISTNODESREPLY']._serialized_end=556
+  _globals['_LISTDEVICESREQUEST']._serialized_start=558
+  _globals['_LISTDEVICESREQUEST']._serialized_end=578
+  _globals['_LISTDEVICESREPLY']._serialized_start=580
+  _globals['_LISTDEVICESREPLY']._serialized_end=640
+  _globals['_LISTLEASESREQUEST']._serialized_start=642
+  _globals['_LISTLEASESREQUEST']._serialized_end=674
+  _globals['_LISTLEASESREPLY']._serialized_start=676
+  _globals['_LISTLEASESREPLY']._serialized_end=733
+  _globals['_EXPLANATION']._serialized_start=735
+  _globals['_EXPLANATION']._serialized_end=801
+  _globals['_GETCLUSTERREQUEST']._serialized_start=803
+  _globals['_GETCLUSTERREQUEST']._serialized_end=822
+  _globals['_CLUSTERINFO']._serialized_start=825
+  _globals['_CLUSTERINFO']._serialized_end=1020
+  _globals['_HOLDREQUEST']._serialized_start=1022
+  _globals['_HOLDREQUEST']._serialized_end=1126
+  _globals['_HOLDEVENT']._serialized_start=1129
+  _globals['_HOLDEVENT']._serialized_end=1417
+  _globals['_HOLDEVENT_READY']._serialized_start=1245
+  _globals['_HOLDEVENT_READY']._serialized_end=1408
+  _globals['_HOLDEVENT_READY_ENVIRONMENTENTRY']._serialized_start=1358
+  _globals['_HOLDEVENT_READY_ENVIRONMENTENTRY']._serialized_end=1408
+  _globals['_CLUSTER']._serialized_start=1420
+  _globals['_CLUSTER']._serialized_end=2194
 # @@protoc_insertion_point(module_scope)

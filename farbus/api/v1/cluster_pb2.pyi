@@ -41,6 +41,14 @@ class JobRequest(_message.Message):
     job_id: str
     def __init__(self, job_id: _Optional[str] = ...) -> None: ...
 
+class CancelJobRequest(_message.Message):
+    __slots__ = ("job_id", "released")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    released: bool
+    def __init__(self, job_id: _Optional[str] = ..., released: _Optional[bool] = ...) -> None: ...
+
 class ReadLogsRequest(_message.Message):
     __slots__ = ("job_id", "task", "follow")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]

@@ -57,7 +57,7 @@ class ClusterStub:
                 _registered_method=True)
         self.CancelJob = channel.unary_unary(
                 '/farbus.v1.Cluster/CancelJob',
-                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.JobRequest.SerializeToString,
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.CancelJobRequest.SerializeToString,
                 response_deserializer=farbus_dot_api_dot_v1_dot_types__pb2.JobStatus.FromString,
                 _registered_method=True)
         self.ReadLogs = channel.unary_stream(
@@ -203,7 +203,7 @@ def add_ClusterServicer_to_server(servicer, server):
             ),
             'CancelJob': grpc.unary_unary_rpc_method_handler(
                     servicer.CancelJob,
-                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.JobRequest.FromString,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.CancelJobRequest.FromString,
                     response_serializer=farbus_dot_api_dot_v1_dot_types__pb2.JobStatus.SerializeToString,
             ),
             'ReadLogs': grpc.unary_stream_rpc_method_handler(
@@ -375,7 +375,7 @@ class Cluster:
             request,
             target,
             '/farbus.v1.Cluster/CancelJob',
-            farbus_dot_api_dot_v1_dot_cluster__pb2.JobRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.CancelJobRequest.SerializeToString,
             farbus_dot_api_dot_v1_dot_types__pb2.JobStatus.FromString,
             options,
             channel_credentials,
