@@ -24,16 +24,20 @@ static void staging_idle(struct server_context *context, struct server_staging *
 	pthread_mutex_unlock(&context->lock);
 }
 
-static struct server_staging *staging_make(const struct server_driver *driver)
+/* Fails with the driver's own result: in a context that a kernel has broken, that is
+ * what the program must be told. */
+static CUresult staging_make(const struct server_driver *driver, struct server_staging **out)
 {
 	struct server_staging *staging = calloc(1, sizeof(*staging));
 	void *memory = NULL;
+	CUresult result;
 
 	if (!staging)
-		return NULL;
-	if (driver->cuEventCreate(&staging->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = driver->cuEventCreate(&staging->event, CU_EVENT_DISABLE_TIMING);
+	if (result != CUDA_SUCCESS) {
 		free(staging);
-		return NULL;
+		return result;
 	}
 	if (!driver->cuMemHostAlloc ||
 	    driver->cuMemHostAlloc(&memory, WIRE_BULK_BYTES, CU_MEMHOSTALLOC_PORTABLE) !=
@@ -42,10 +46,11 @@ static struct server_staging *staging_make(const struct server_driver *driver)
 	if (!memory) {
 		driver->cuEventDestroy_v2(staging->event);
 		free(staging);
-		return NULL;
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	staging->memory = memory;
-	return staging;
+	*out = staging;
+	return CUDA_SUCCESS;
 }
 
 /* Take the oldest busy buffer whose copy is over; the lock is held. */
@@ -64,10 +69,11 @@ static struct server_staging *staging_reap(struct server_context *context,
 
 /* A buffer that nothing uses.  Waits for the oldest copy when there are as many
  * as may be. */
-static struct server_staging *staging_take(struct server_call *call)
+static CUresult staging_take(struct server_call *call, struct server_staging **out)
 {
 	struct server_context *context = call->context;
 	struct server_staging *staging;
+	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
 	CUevent oldest = NULL;
 
 	for (;;) {
@@ -86,18 +92,20 @@ static struct server_staging *staging_take(struct server_call *call)
 			oldest = context->busy_first ? context->busy_first->event : NULL;
 		}
 		pthread_mutex_unlock(&context->lock);
-		if (staging)
-			return staging;
+		if (staging) {
+			*out = staging;
+			return CUDA_SUCCESS;
+		}
 		if (make) {
-			staging = staging_make(call->driver);
-			if (staging)
-				return staging;
+			result = staging_make(call->driver, out);
+			if (result == CUDA_SUCCESS)
+				return CUDA_SUCCESS;
 			pthread_mutex_lock(&context->lock);
 			context->staging_count--;
 			pthread_mutex_unlock(&context->lock);
 		}
-		if (!oldest)
-			return NULL;
+		if (!oldest || (make && result != CUDA_ERROR_OUT_OF_MEMORY))
+			return result;
 		call->driver->cuEventSynchronize(oldest);
 	}
 }
@@ -202,9 +210,9 @@ static CUresult receive_rows(struct server_call *call, uint64_t device, size_t p
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	staging = staging_take(call);
-	if (!staging)
-		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = staging_take(call, &staging);
+	if (result != CUDA_SUCCESS)
+		return result;
 	result = server_take(call, staging->memory, width * height);
 	if (result == CUDA_SUCCESS)
 		result = rows_copy(call->driver, device, pitch, staging->memory, width, height, true,
@@ -272,11 +280,9 @@ CUresult serve_copy_to_host(struct server_call *call)
 		if (at < total) {
 			struct piece piece = piece_at(request->device, pitch, width, height, at);
 
-			staging = staging_take(call);
-			if (!staging) {
-				result = CUDA_ERROR_OUT_OF_MEMORY;
+			result = staging_take(call, &staging);
+			if (result != CUDA_SUCCESS)
 				break;
-			}
 			bytes = piece.width * piece.height;
 			result = rows_copy(call->driver, piece.device, pitch, staging->memory,
 					   piece.width, piece.height, false, stream);
@@ -343,13 +349,14 @@ CUresult serve_copy_to_host_async(struct server_call *call)
 	for (size_t at = 0; at < total && result == CUDA_SUCCESS;) {
 		struct piece piece = piece_at(request->device, pitch, width, height, at);
 		struct stream_data *data = malloc(sizeof(*data));
-		struct server_staging *staging = staging_take(call);
+		struct server_staging *staging;
 
-		if (!data || !staging) {
-			free(data);
-			if (staging)
-				staging_idle(call->context, staging);
+		if (!data)
 			return CUDA_ERROR_OUT_OF_MEMORY;
+		result = staging_take(call, &staging);
+		if (result != CUDA_SUCCESS) {
+			free(data);
+			return result;
 		}
 		*data = (struct stream_data){
 			.context = call->context,

@@ -22,42 +22,45 @@ void inbox_release(struct inbox *inbox)
 	inbox->buffer = NULL;
 }
 
-/* Read at least one byte into [target, target + bytes): spin a while, then sleep.
- * The time spent spinning follows what has paid off: it grows when bytes came
- * while spinning, and shrinks when it was in vain. */
+/* How long to spin next time: as long as it pays.  A wait that spinning would have
+ * covered makes it longer, also when this one slept; a longer wait makes it shorter. */
+static void inbox_adapt(struct inbox *inbox, uint64_t waited_ns)
+{
+	if (waited_ns < INBOX_SPIN_MAX_NS)
+		inbox->spin_ns += inbox->spin_ns / 2;
+	else
+		inbox->spin_ns -= inbox->spin_ns / 8;
+	if (inbox->spin_ns > INBOX_SPIN_MAX_NS)
+		inbox->spin_ns = INBOX_SPIN_MAX_NS;
+	if (inbox->spin_ns < INBOX_SPIN_MIN_NS)
+		inbox->spin_ns = INBOX_SPIN_MIN_NS;
+}
+
+/* Read at least one byte into [target, target + bytes): spin a while, then sleep. */
 static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int timeout_ms)
 {
 	struct transport *transport = inbox->transport;
-	uint64_t start = 0;
+	ssize_t got = transport->ops->read(transport, target, bytes);
+	uint64_t start, waited = 0;
 
-	for (;;) {
-		ssize_t got = transport->ops->read(transport, target, bytes);
-		uint64_t now;
-
-		if (got != -EAGAIN) {
-			if (start && inbox->spin_ns < INBOX_SPIN_MAX_NS)
-				inbox->spin_ns += inbox->spin_ns / 4;
-			return got;
-		}
-		now = transport_now_ns();
-		if (!start)
-			start = now;
-		if (now - start >= inbox->spin_ns)
-			break;
+	if (got != -EAGAIN)
+		return got;
+	start = transport_now_ns();
+	do {
 		transport_relax();
-	}
-	if (inbox->spin_ns > INBOX_SPIN_MIN_NS)
-		inbox->spin_ns -= inbox->spin_ns / 8;
-	for (;;) {
+		got = transport->ops->read(transport, target, bytes);
+		waited = transport_now_ns() - start;
+	} while (got == -EAGAIN && waited < inbox->spin_ns);
+	while (got == -EAGAIN) {
 		int rc = transport->ops->wait(transport, timeout_ms);
-		ssize_t got;
 
 		if (rc)
 			return rc;
+		waited = transport_now_ns() - start;
 		got = transport->ops->read(transport, target, bytes);
-		if (got != -EAGAIN)
-			return got;
 	}
+	inbox_adapt(inbox, waited);
+	return got;
 }
 
 /* Have at least `bytes` (no more than the buffer holds) buffered. */
