@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= $(shell nproc)
+QUIET := --quiet --disable-pip-version-check --no-input --no-warn-script-location
 # nvcc from the PATH, else from the PyPI wheels of CUDA 13.
 NVCC_EXTRA := $(if $(shell command -v nvcc 2>/dev/null),,[nvcc])
 
@@ -18,19 +19,26 @@ help:
 	@echo 'make fuzz-smoke   each fuzzer for 30 s'
 	@echo 'make clean        remove everything that was built'
 
-build: $(VENV)/.stamp native
+# The environment comes while the native parts are compiled.
+build: $(VENV)/.prerequisites
+	@$(MAKE) --no-print-directory -j$(JOBS) $(VENV)/.stamp native
+	@$(BIN)/python native/ffi_build.py
 
-$(VENV)/.stamp: pyproject.toml setup.py .ci/prerequisites
+$(VENV)/.prerequisites: .ci/prerequisites
 	@PYTHON=$(PYTHON) .ci/prerequisites
-	@echo 'farbus: making the virtual environment in $(VENV)'
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1' 'setuptools>=77' 'cffi>=1.17'
-	@FARBUS_SKIP_FFI=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.$(NVCC_EXTRA)' --group dev
+	@mkdir -p $(VENV)
 	@touch $@
 
-native: $(VENV)/.stamp
-	@$(MAKE) --no-print-directory -s -j$(JOBS) -C native
-	@$(BIN)/python native/ffi_build.py
+$(VENV)/.stamp: pyproject.toml setup.py | $(VENV)/.prerequisites
+	@echo 'farbus: making the virtual environment in $(VENV)'
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install $(QUIET) --upgrade 'pip>=25.1' 'setuptools>=77' 'cffi>=1.17'
+	@FARBUS_NATIVE=0 $(BIN)/python -m pip install $(QUIET) --no-build-isolation --editable '.$(NVCC_EXTRA)' --group dev
+	@touch $@
+
+native: | $(VENV)/.prerequisites
+	@$(MAKE) --no-print-directory -s -q -C native || { \
+		echo 'farbus: building the native parts'; $(MAKE) --no-print-directory -s -C native; }
 
 demo: build
 	@$(BIN)/farbus demo
@@ -46,4 +54,4 @@ asan fuzz-smoke: build
 
 clean:
 	@rm -rf $(VENV) build dist *.egg-info native/build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
-	@rm -f remoting/_server*.so remoting/_client*.so
+	@rm -f remoting/_server*.so*
