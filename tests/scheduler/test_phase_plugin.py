@@ -63,10 +63,19 @@ def test_a_node_behind_another_switch_is_lent_nothing() -> None:
 
 def test_what_the_third_phase_lacks_is_given_back_by_the_first_two() -> None:
     greedy = wanting("greedy", 3, gpus=1)
-    modest = PendingJob(job=Job(id="modest", name="modest", user="u", groups=(group(gpus=2, count=1),)))
+    modest = PendingJob(job=Job(id="modest", name="modest", user="u", groups=(group(gpus=1, count=2),)))
     decision = run(greedy, modest)
     assert [placement.job for placement in decision.placements] == ["modest"]
     assert [miss.phase for miss in decision.misses[0].misses] == ["gpu", "cxl"]
+
+
+def test_a_bundle_larger_than_any_node_has_comes_from_several() -> None:
+    world = Snapshot(
+        nodes=(node("a", rack="r1"), node("b", rack="r1"), node("c", rack="r1")),
+        devices=(expander("x0", "a"), expander("x1", "a"), expander("x2", "b")),
+    )
+    decision = decide(world, [wanting("j", 3, node="c")], policy=DefaultPolicy(), phases=(*PHASES, CxlMemoryPhase()))
+    assert {node for _, node, _ in placed(decision)} == {"a", "b"}
 
 
 def test_the_documentation_shows_this_very_phase() -> None:

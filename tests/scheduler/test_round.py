@@ -79,10 +79,12 @@ def test_a_bundle_is_lent_by_one_node_where_one_has_it() -> None:
     assert {device.node for task in decision.placements[0].tasks for device in task.devices} == {"a"}
 
 
-def test_a_bundle_larger_than_any_node_has_comes_from_several() -> None:
+def test_gpus_of_one_task_come_from_one_node() -> None:
     decision = run(DEMO, job("j", gpus=3))
-    assert node_of(decision, "j") == ["c"]
-    assert {device.node for task in decision.placements[0].tasks for device in task.devices} == {"a", "b"}
+    assert decision.placements == ()
+    (miss,) = decision.misses[0].misses
+    assert miss.permanent
+    assert miss.message == "3 GPUs on one node wanted; a comes closest with 2"
 
 
 def test_remote_alone_keeps_off_the_own_devices() -> None:
