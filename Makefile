@@ -21,7 +21,7 @@ help:
 
 # The environment comes while the native parts are compiled.
 build: $(VENV)/.prerequisites
-	@$(MAKE) --no-print-directory -j$(JOBS) $(VENV)/.stamp native
+	@$(MAKE) --no-print-directory -s -j$(JOBS) $(VENV)/.stamp native
 	@$(BIN)/python native/ffi_build.py
 
 $(VENV)/.prerequisites: .ci/prerequisites
@@ -33,7 +33,7 @@ $(VENV)/.stamp: pyproject.toml setup.py | $(VENV)/.prerequisites
 	@echo 'farbus: making the virtual environment in $(VENV)'
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install $(QUIET) --upgrade 'pip>=25.1' 'setuptools>=77' 'cffi>=1.17'
-	@FARBUS_NATIVE=0 $(BIN)/python -m pip install $(QUIET) --no-build-isolation --editable '.$(NVCC_EXTRA)' --group dev
+	@FARBUS_NATIVE=0 PYTHONWARNINGS=ignore $(BIN)/python -m pip install $(QUIET) --no-build-isolation --editable '.$(NVCC_EXTRA)' --group dev
 	@touch $@
 
 native: | $(VENV)/.prerequisites

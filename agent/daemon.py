@@ -30,7 +30,7 @@ from farbus.api.client import ClusterClient
 from farbus.api.identity import Role
 from farbus.api.server import serve_local
 from farbus.api.session import open_session
-from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, Unavailable
+from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted
 from farbus.linux.cgroups import Cgroups, KernelCgroups
 from farbus.linux.clock import Clock, SystemClock
 from farbus.linux.files import FileLock, make_directory
@@ -43,6 +43,7 @@ from farbus.linux.users import SystemUsers, Users
 from farbus.model.device import Device
 from farbus.model.job import TaskStatus
 from farbus.model.telemetry import Telemetry
+from farbus.remoting import paths
 
 _log = structlog.get_logger()
 
@@ -89,8 +90,7 @@ def real_doors(config: AgentConfig) -> Doors:
         sources.append(GpuSource(WorkerNvml(), False))
     if config.softgpu:
         directory = software_gpu_directory(config)
-        if not (directory / "libnvidia-ml.so.1").exists():
-            raise Unavailable(f"{directory}: the software GPU's libraries are not there", hint="run make build")
+        paths.require(directory / "libnvidia-ml.so.1", what="the software GPU's management library")
         environment = {"LD_LIBRARY_PATH": str(directory), **software_gpu_environment(config)}
         sources.append(GpuSource(WorkerNvml(environment=environment), True))
     return Doors(

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import structlog
 
-import farbus
 from farbus.agent.config import AgentConfig
 from farbus.agent.events import PreparedLease, SupervisorDied
 from farbus.agent.jobs import DEFAULT_PATH, choose_account
@@ -30,6 +29,7 @@ from farbus.linux.processes import Child, Processes, Program
 from farbus.linux.users import Users
 from farbus.model.device import Device, Route
 from farbus.model.lease import Lease
+from farbus.remoting import paths
 from farbus.remoting.session import Server, render_session
 
 _log = structlog.get_logger()
@@ -51,14 +51,9 @@ def software_gpu_environment(config: AgentConfig) -> dict[str, str]:
     return {"FARBUS_SOFTGPU": config.softgpu, "FARBUS_SOFTGPU_NODE": config.softgpu_node or config.name}
 
 
-def source_root() -> Path:
-    """Return the directory that holds the farbus package."""
-    return Path(farbus.__file__).resolve().parent.parent
-
-
 def software_gpu_directory(config: AgentConfig) -> Path:
-    """Return where the software GPU's libraries are: as set, else where the build puts them."""
-    return Path(config.softgpu_library) if config.softgpu_library else source_root() / "native/build/softgpu"
+    """Return where the software GPU's libraries are: as set, else those of this installation."""
+    return Path(config.softgpu_library) if config.softgpu_library else paths.software_gpu_directory()
 
 
 class SupervisorProgram:
@@ -92,9 +87,7 @@ class SupervisorProgram:
 
     def client_environment(self, session: Path) -> dict[str, str]:
         """Return the environment that puts the shim into a program."""
-        library = source_root() / "native/build/shim/libcuda.so.1"
-        if not library.exists():
-            raise Unavailable(f"{library}: the shim is not built", hint="run make build")
+        library = paths.shim_library()
         # Preloaded as well: the static cudart opens libcuda.so.1 by name, and an rpath of
         # the program comes before LD_LIBRARY_PATH.
         return {
@@ -179,7 +172,7 @@ class RemotingHost:
         environment = {
             "PATH": DEFAULT_PATH,
             "LANG": "C.UTF-8",
-            "PYTHONPATH": str(source_root()),
+            "PYTHONPATH": str(paths.package_root()),
             "PYTHONUNBUFFERED": "1",
         }
         library = ""
@@ -305,9 +298,7 @@ class RemotingHost:
         environment = {"CUDA_VISIBLE_DEVICES": ",".join(device.id for device in devices)}
         if devices and devices[0].software:
             directory = software_gpu_directory(self._config)
-            library = directory / "libcuda.so.1"
-            if not library.exists():
-                raise Unavailable(f"{library}: the software GPU is not built", hint="run make build")
+            library = paths.require(directory / "libcuda.so.1", what="the software GPU")
             # Preloaded as well: the static cudart opens libcuda.so.1 by name, and an
             # rpath of the program comes before LD_LIBRARY_PATH.
             environment |= {"LD_LIBRARY_PATH": str(directory), "LD_PRELOAD": str(library)}

@@ -22,7 +22,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from farbus.remoting.launcher import Launch, default_shim
+from farbus.errors import Unavailable
+from farbus.remoting import paths
+from farbus.remoting.launcher import Launch
 from farbus.remoting.session import HELLO, Server, write_session
 from farbus.remoting.spec import OPERATIONS, Answer
 from farbus.remoting.supervisor import Supervisor
@@ -128,9 +130,7 @@ def _parse(output: str) -> list[Result]:
 
 def measure(*, libcuda: str, shim: Path) -> list[Result]:
     """Run all measurements; raises RuntimeError with one line when that is not possible."""
-    program = shim.parent / "bench" / "remoting_bench"
-    if not program.exists():
-        raise RuntimeError(f"{program}: not there; run make -C native")
+    program = paths.remoting_bench_program()
     secret = secrets.token_bytes(32)
     with (
         tempfile.TemporaryDirectory(prefix="farbus-bench-") as directory,
@@ -164,18 +164,17 @@ def measure(*, libcuda: str, shim: Path) -> list[Result]:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the figures as a table, or with ``--json`` as one document."""
-    shim = default_shim()
     parser = argparse.ArgumentParser(prog="farbus bench remoting", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument(
         "--libcuda",
-        default=str(shim.parent / "softgpu" / "libcuda.so.1"),
+        default=str(paths.software_gpu_directory() / "libcuda.so.1"),
         help="the driver the server opens (default: the software GPU)",
     )
     options = parser.parse_args(list(arguments))
     try:
-        results = measure(libcuda=options.libcuda, shim=shim)
-    except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+        results = measure(libcuda=options.libcuda, shim=paths.shim_library().parent)
+    except (Unavailable, RuntimeError, OSError, subprocess.TimeoutExpired) as error:
         print(f"farbus bench remoting: {error}", file=sys.stderr)
         return 1
     if options.json:

@@ -24,15 +24,6 @@ class UnusableProgram(Exception):
     """A program that cannot run under the shim; the message says what to do."""
 
 
-def default_shim() -> Path:
-    """The directory with the shim's libcuda.so.1: installed, or as built in the source tree."""
-    package = Path(__file__).parents[1]
-    installed = package / "_native" / "shim"
-    if installed.exists():
-        return installed
-    return Path(__file__).resolve().parents[1] / "native" / "build" / "shim"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """How to start a program under the shim.

@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from farbus.remoting import paths
 from farbus.remoting.session import SECRET_BYTES
 
 
@@ -56,8 +57,7 @@ def main(arguments: Sequence[str]) -> int:
         native_module = importlib.import_module("farbus.remoting._server")
     except ImportError as error:
         print(
-            f"farbus remoting server: the native engine is not built ({error}); "
-            "run make -C native and python native/ffi_build.py",
+            f"farbus remoting server: the native engine is not built ({error}); {paths.CURE}",
             file=sys.stderr,
         )
         return 1

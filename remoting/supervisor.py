@@ -19,11 +19,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Self
 
-import farbus
-from farbus.remoting import session
+from farbus.remoting import paths, session
 
 #: A client sends its hello in the same breath as it connects.
 HELLO_TIMEOUT_S = 5.0
@@ -268,7 +266,7 @@ class Supervisor:
             environment["CUDA_VISIBLE_DEVICES"] = self._visible_devices
         # The package is found wherever this process found it.
         environment["PYTHONPATH"] = os.pathsep.join(
-            [str(Path(farbus.__file__).parents[1]), *filter(None, [environment.get("PYTHONPATH")])]
+            [str(paths.package_root()), *filter(None, [environment.get("PYTHONPATH")])]
         )
         environment.update(self._environment)
         return environment

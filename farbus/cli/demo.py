@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import farbus
 from farbus.cli import runtime
 from farbus.cli.embedded import SHARED_MEMORY
 from farbus.cli.listing import has_colours
 from farbus.cli.toolchain import Toolchain, find_toolchain
 from farbus.errors import FarbusError, NotFound, TimedOut
 from farbus.linux.children import Finished, processes_naming, run_showing, run_tool
+from farbus.remoting.paths import package_root
 
 SOURCES = ("heat.cu", "saxpy.cu")
 
@@ -53,7 +53,7 @@ class Tour:
         self._programs = _find_programs(programs)
         self._place = Path(tempfile.mkdtemp(prefix="farbus-demo-", dir="/tmp"))
         self._work = self._place / "work"
-        root = str(Path(farbus.__file__).resolve().parent.parent)
+        root = str(package_root())
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("FARBUS_")}
         self._environment["XDG_RUNTIME_DIR"] = str(self._place)
         # Named, since an agent of this machine would be found first.
@@ -253,7 +253,7 @@ def _expect(truth: bool, otherwise: str) -> None:
 
 def _find_programs(chosen: str) -> Path:
     """Return the directory of the demo's CUDA programs: chosen, or where they are in a checkout."""
-    place = Path(chosen) if chosen else Path(farbus.__file__).resolve().parent.parent / "tests" / "programs" / "demo"
+    place = Path(chosen) if chosen else package_root() / "tests" / "programs" / "demo"
     if not all((place / source).is_file() for source in SOURCES):
         raise NotFound(
             f"{place}: {' and '.join(SOURCES)} are not there", hint="run farbus demo in a checkout, or give --programs"

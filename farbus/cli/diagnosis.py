@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import datetime
 import enum
-import importlib.util
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import farbus
 from farbus.api.authority import Credentials
@@ -18,6 +16,7 @@ from farbus.errors import FarbusError
 from farbus.linux.diagnosis import KernelFactsReader
 from farbus.model.quantity import format_bytes
 from farbus.model.value import Value
+from farbus.remoting.paths import CURE, native_parts
 
 WARN_DAYS = 30
 """A certificate that has fewer days left is worth a warning."""
@@ -84,24 +83,11 @@ def _python() -> Finding:
     return _ok("python", f"version {version}, farbus {farbus.__version__}")
 
 
-NATIVE_PARTS = {
-    "shim": "shim/libcuda.so.1",
-    "software GPU": "softgpu/libcuda.so.1",
-    "software NVML": "softgpu/libnvidia-ml.so.1",
-}
-
-
 def _native_parts() -> Iterator[Finding]:
-    package = Path(farbus.__file__).resolve().parent
-    # In a checkout they are where make puts them, in an installed wheel beside the package's modules.
-    places = (package.parent / "native" / "build", package / "_native")
-    found = {what: any((place / path).exists() for place in places) for what, path in NATIVE_PARTS.items()}
-    found["remoting server"] = importlib.util.find_spec("farbus.remoting._server") is not None
+    found = native_parts()
     missing = [what for what, there in found.items() if not there]
     if missing:
-        yield Finding(
-            check="native parts", verdict=Verdict.BROKEN, found=f"not built: {', '.join(missing)}", cure="make build"
-        )
+        yield Finding(check="native parts", verdict=Verdict.BROKEN, found=f"not built: {', '.join(missing)}", cure=CURE)
     else:
         yield _ok("native parts", f"{', '.join(found)} are built")
 

@@ -23,7 +23,6 @@ from pathlib import Path
 
 import msgspec
 
-import farbus
 from farbus.api.authority import Authority, write_credentials
 from farbus.api.client import ClusterClient
 from farbus.api.identity import Role, valid_name
@@ -35,6 +34,7 @@ from farbus.model.node import NodeStatus
 from farbus.model.quantity import format_bytes
 from farbus.model.states import NodeState
 from farbus.model.value import Value
+from farbus.remoting.paths import package_root
 
 MAX_NODES = 16
 MAX_GPUS_OF_NODE = 16
@@ -307,7 +307,7 @@ class EmbeddedCluster:
         environment[PARENT_VARIABLE] = str(os.getpid())
         environment[MARK] = str(self.state)
         # The same farbus as this one, also where it is not installed but lies in the current directory.
-        root = str(Path(farbus.__file__).resolve().parent.parent)
+        root = str(package_root())
         environment["PYTHONPATH"] = ":".join(filter(None, [root, environment.get("PYTHONPATH", "")]))
         arguments = [sys.executable, "-P", "-m", "farbus.cli", command, "--config", str(path)]
         return Daemon(name, arguments, environment, self.state / "logs" / f"{name.replace(' ', '-')}.log")

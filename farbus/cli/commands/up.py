@@ -15,7 +15,6 @@ from typing import Annotated, TextIO
 
 import typer
 
-import farbus
 from farbus.cli import embedded, runtime
 from farbus.cli.embedded import DEFAULT_NODES, EmbeddedCluster, Plan, describe_gpus, parse_nodes, remove_leftovers
 from farbus.cli.following import say
@@ -25,6 +24,7 @@ from farbus.linux.children import process_exists, start_detached
 from farbus.model.device import DeviceKind
 from farbus.model.node import NodeStatus
 from farbus.model.quantity import parse_bytes
+from farbus.remoting.paths import package_root
 
 app = command_app()
 
@@ -198,7 +198,7 @@ def _detach(directory: Path, options: list[str], state: str) -> int:
         # Nobody else runs; let go, so that the other one can take it.
         clean_up(directory)
     environment = dict(os.environ)
-    root = str(Path(farbus.__file__).resolve().parent.parent)
+    root = str(package_root())
     environment["PYTHONPATH"] = ":".join(filter(None, [root, environment.get("PYTHONPATH", "")]))
     if state:
         options = [*options, f"--state={Path(state).resolve()}"]
