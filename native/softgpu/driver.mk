@@ -45,16 +45,19 @@ $(SOFTGPU_BUILD)/cudart_%.o: cudart/%.c
 	@mkdir -p $(@D)
 	$(CC) $(SOFTGPU_DRIVER_FLAGS) $(SOFTGPU_CUDART_FLAGS) -D_GNU_SOURCE $(SOFTGPU_CFLAGS) -c $< -o $@
 
+# Servers have the old library mapped: the new one is put beside it, then in its place.
 # Calls between the driver's own functions stay inside it (-Bsymbolic), also
 # when another libcuda is loaded in the same process.  No dlclose: workers run.
 $(SOFTGPU_BUILD)/libcuda.so.1: $(SOFTGPU_DRIVER_OBJECTS) $(ENGINE_OBJS) \
 		$(SOFTGPU_CUDART_OBJECTS) softgpu/driver_libcuda.map
 	$(CC) -shared -Wl,-soname,libcuda.so.1 -Wl,--version-script=softgpu/driver_libcuda.map \
-		-Wl,-Bsymbolic -Wl,-z,nodelete -Wl,-z,defs $(SANITIZE) $(SOFTGPU_CFLAGS) -o $@ \
+		-Wl,-Bsymbolic -Wl,-z,nodelete -Wl,-z,defs $(SANITIZE) $(SOFTGPU_CFLAGS) -o $@.new \
 		$(filter %.o,$^) $(or $(ENGINE_LDLIBS),-lm -ldl -pthread)
+	mv -f $@.new $@
 
 $(SOFTGPU_BUILD)/libnvidia-ml.so.1: $(SOFTGPU_NVML_OBJECTS) softgpu/nvml.map
 	$(CC) -shared -Wl,-soname,libnvidia-ml.so.1 -Wl,--version-script=softgpu/nvml.map \
-		-Wl,-Bsymbolic -Wl,-z,defs $(SANITIZE) $(SOFTGPU_CFLAGS) -o $@ $(filter %.o,$^) -lpthread
+		-Wl,-Bsymbolic -Wl,-z,defs $(SANITIZE) $(SOFTGPU_CFLAGS) -o $@.new $(filter %.o,$^) -lpthread
+	mv -f $@.new $@
 
 -include $(SOFTGPU_DRIVER_OBJECTS:.o=.d) $(SOFTGPU_CUDART_OBJECTS:.o=.d) $(SOFTGPU_NVML_OBJECTS:.o=.d)

@@ -38,8 +38,9 @@ $(foreach level,$(ENGINE_LEVELS),$(eval $(call engine_level_rule,$(level))))
 
 # The engine with its interface visible, for the tests in tests/softgpu.
 $(ENGINE_TEST_LIBRARY): $(ENGINE_OBJS) $(ENGINE_DIR)/tests/engine.map | $(ENGINE_BUILD)/tests
-	$(ENGINE_CC) -shared -o $@ $(ENGINE_OBJS) -Wl,--version-script=$(ENGINE_DIR)/tests/engine.map \
+	$(ENGINE_CC) -shared -o $@.new $(ENGINE_OBJS) -Wl,--version-script=$(ENGINE_DIR)/tests/engine.map \
 		$(ENGINE_LDLIBS)
+	mv -f $@.new $@
 
 .PHONY: engine engine-test-library
 engine: $(ENGINE_OBJS)
