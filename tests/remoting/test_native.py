@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 
 import pytest
 
-from tests.remoting.harness import BUILD, ROOT
+from tests.remoting.harness import BUILD, ROOT, SHIM
+
+GLIBC = (2, 28)
+"""The oldest glibc of a program that the shim is loaded into."""
 
 
 @pytest.mark.parametrize("name", ["wire_test", "cudart_test"])
@@ -18,3 +22,13 @@ def test_native(name: str) -> None:
     subprocess.run(["make", "-s", "-C", ROOT / "native", f"build/tests/{name}"], check=True, capture_output=True)
     done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
+def test_shim_loads_where_glibc_is_old() -> None:
+    if shutil.which("objdump") is None or not (SHIM / "libcuda.so.1").exists():
+        pytest.skip("needs objdump and the shim that make -C native builds")
+    table = subprocess.run(["objdump", "-T", SHIM / "libcuda.so.1"], capture_output=True, text=True, check=True).stdout
+    needed = {match[2]: match[1] for match in re.finditer(r"\(GLIBC_([\d.]+)\) (\w+)", table)}
+    assert needed
+    # The list to add to: native/wire/glibc.h.
+    assert {name: v for name, v in needed.items() if tuple(map(int, v.split("."))) > GLIBC} == {}
