@@ -298,7 +298,7 @@ class RemotingHost:
         environment = {"CUDA_VISIBLE_DEVICES": ",".join(device.id for device in devices)}
         if devices and devices[0].software:
             directory = software_gpu_directory(self._config)
-            library = paths.require(directory / "libcuda.so.1", what="the software GPU")
+            library = paths.preloadable(paths.require(directory / "libcuda.so.1", what="the software GPU"))
             # Preloaded as well: the static cudart opens libcuda.so.1 by name, and an
             # rpath of the program comes before LD_LIBRARY_PATH.
             environment |= {"LD_LIBRARY_PATH": str(directory), "LD_PRELOAD": str(library)}

@@ -41,8 +41,8 @@ def shim_directory() -> Path:
 
 
 def shim_library() -> Path:
-    """Return the shim; raise :class:`Unavailable` where it is not built."""
-    return require(shim_directory() / "libcuda.so.1", what="the shim")
+    """Return the shim; raise :class:`Unavailable` where it is not built or can't be preloaded."""
+    return preloadable(require(shim_directory() / "libcuda.so.1", what="the shim"))
 
 
 def software_gpu_directory() -> Path:
@@ -64,6 +64,16 @@ def require(path: Path, *, what: str) -> Path:
     """Return ``path``; raise :class:`Unavailable` when no such file is there."""
     if not path.is_file():
         raise Unavailable(f"{path}: {what} is not built", hint=CURE)
+    return path
+
+
+def preloadable(path: Path) -> Path:
+    """Return ``path``; raise :class:`Unavailable` for one that LD_PRELOAD would take for several (ld.so(8))."""
+    if any(character.isspace() or character == ":" for character in str(path)):
+        raise Unavailable(
+            f"{path}: LD_PRELOAD separates its entries by blanks and colons",
+            hint="put Farbus into a directory without them",
+        )
     return path
 
 

@@ -33,9 +33,7 @@ def run(*command: str | Path, cwd: Path, **changes: str) -> str:
         name: value for name, value in os.environ.items() if not name.startswith(("FARBUS_", "PYTHON", "LD_", "MAKE"))
     }
     done = subprocess.run(command, cwd=cwd, env=environment | changes, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, (
-        f"{command[0]} ends with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}"
-    )
+    assert done.returncode == 0, f"{command[0]} ends with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}"
     return done.stdout
 
 
@@ -136,6 +134,11 @@ def test_installed_command_runs(installed: Path, tmp_path: Path) -> None:
     assert run(installed.parent / "farbus", "version", cwd=tmp_path).startswith("farbus ")
 
 
+def test_units_are_installed_where_systemd_looks(installed: Path) -> None:
+    units = installed.parent.parent / "lib" / "systemd" / "system"
+    assert {path.name for path in units.iterdir()} == {path.name for path in (ROOT / "systemd").glob("*.service")}
+
+
 def test_installed_native_files_are_found(installed: Path, tmp_path: Path) -> None:
     script = "from farbus.remoting import paths; print(paths.native_directory(), all(paths.native_parts().values()))"
     place, there = run(installed, "-c", script, cwd=tmp_path).split()
@@ -210,3 +213,13 @@ def test_missing_native_file_says_how_to_build_it(what: str, monkeypatch: pytest
     monkeypatch.setattr(paths, "package_root", lambda: tmp_path)
     with pytest.raises(paths.Unavailable, match=rf"^{tmp_path}.*is not built; run make build$"):
         getattr(paths, what)()
+
+
+@pytest.mark.parametrize("name", ["two words", "a:b", "tab\there"])
+def test_place_that_cannot_be_preloaded_is_refused(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shim = tmp_path / name / "native" / "build" / "shim" / "libcuda.so.1"
+    shim.parent.mkdir(parents=True)
+    shim.touch()
+    monkeypatch.setattr(paths, "package_root", lambda: tmp_path / name)
+    with pytest.raises(paths.Unavailable, match="LD_PRELOAD"):
+        paths.shim_library()
