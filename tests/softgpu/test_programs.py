@@ -19,8 +19,6 @@ SHORT_RUN = 24
 
 # What the software GPU doesn't do yet.  Strict: what starts to work must leave this table.
 GAPS = {
-    "integer_carry": "after sub.cc the condition bit is the borrow; it should be the carry of a + ~b + 1",
-    "integer_division": "nvcc's division of __int128 relies on the condition bit after sub.cc",
     "launch_errors": "a bad geometry comes out of cudart as cudaErrorInvalidValue, not cudaErrorInvalidConfiguration",
 }
 # What it does wrong now and then, with more than one worker.
