@@ -21,10 +21,6 @@ SHORT_RUN = 24
 GAPS = {
     "launch_errors": "a bad geometry comes out of cudart as cudaErrorInvalidValue, not cudaErrorInvalidConfiguration",
 }
-# What it does wrong now and then, with more than one worker.
-RACES = {
-    "cub_scan": "look-back reads a 16-byte word that another block stores; the halves may not fit together",
-}
 
 
 def representative() -> list[Program]:
@@ -61,8 +57,6 @@ def parameter(program: Program) -> object:
     marks = []
     if program.name in GAPS:
         marks.append(pytest.mark.xfail(strict=True, reason=GAPS[program.name]))
-    if program.name in RACES:
-        marks.append(pytest.mark.xfail(strict=False, reason=RACES[program.name]))
     return pytest.param(program, id=program.name, marks=marks)
 
 
