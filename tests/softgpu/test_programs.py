@@ -17,11 +17,6 @@ RUN_TIMEOUT_S = 120
 # Two seconds of one core each, when they are not compiled yet.
 SHORT_RUN = 24
 
-# What the software GPU doesn't do yet.  Strict: what starts to work must leave this table.
-GAPS = {
-    "launch_errors": "a bad geometry comes out of cudart as cudaErrorInvalidValue, not cudaErrorInvalidConfiguration",
-}
-
 
 def representative() -> list[Program]:
     """A workload and the programs that add most of the manifest's features to it, as many as a short run can compile.
@@ -53,15 +48,8 @@ def run(program: Program, node: Path, *arguments: str) -> subprocess.CompletedPr
     )
 
 
-def parameter(program: Program) -> object:
-    marks = []
-    if program.name in GAPS:
-        marks.append(pytest.mark.xfail(strict=True, reason=GAPS[program.name]))
-    return pytest.param(program, id=program.name, marks=marks)
-
-
 @pytest.mark.timeout(900)  # the first run compiles
-@pytest.mark.parametrize("program", [parameter(program) for program in CHOSEN])
+@pytest.mark.parametrize("program", CHOSEN, ids=lambda program: program.name)
 def test_program_agrees_with_the_cpu(program: Program, tmp_path: Path) -> None:
     done = run(program, tmp_path)
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
