@@ -8,12 +8,13 @@ QUIET := --quiet --disable-pip-version-check --no-input --no-warn-script-locatio
 # nvcc from the PATH, else from the PyPI wheels of CUDA 13.
 NVCC_EXTRA := $(if $(shell command -v nvcc 2>/dev/null),,[nvcc])
 
-.PHONY: help build native demo test lint check-lab campaign fuzz-smoke asan clean
+.PHONY: help build native demo test lint check-programs check-lab campaign fuzz-smoke asan clean
 
 help:
 	@echo 'make demo         start a cluster on this machine, run CUDA programs on a node without a GPU, stop it'
 	@echo 'make test         all tests that can run here (at most ten minutes)'
 	@echo 'make build        the virtual environment in .venv with the farbus command, and the native parts'
+	@echo 'make check-programs  every CUDA program of tests/programs on the software GPU (ten minutes when none is compiled)'
 	@echo 'make lint         ruff, mypy and the import contracts alone'
 	@echo 'make asan         the native tests under the address and undefined-behaviour sanitizers'
 	@echo 'make fuzz-smoke   each fuzzer for 30 s'
@@ -48,6 +49,10 @@ test: build
 
 lint: build
 	@$(BIN)/python -m pytest -q tests/test_repository.py
+
+# Which programs are compiled for make test, and which only here: tests/softgpu/test_programs.py.
+check-programs: build
+	@FARBUS_ALL_PROGRAMS=1 $(BIN)/python -m pytest -q tests/softgpu/test_programs.py
 
 asan fuzz-smoke: build
 	@$(MAKE) --no-print-directory -C native $@

@@ -112,30 +112,46 @@ bool statement_says_shared(struct statement *statement)
 
 /* ---- ld, st ---- */
 
+/* Whether other blocks may depend on what this access does. */
+static bool is_strong(struct statement *statement)
+{
+	static const char *const words[] = {
+		"volatile", "relaxed", "acquire", "release", "mmio", "cg", "cv", "wt",
+	};
+
+	for (size_t k = 0; k < sizeof(words) / sizeof(words[0]); k++)
+		if (statement_has(statement, words[k]))
+			return true;
+	return false;
+}
+
+/* `verb` is load or store with the kind of address, or unpack or pack with a buffer for it. */
 static void emit_access(struct decoder *decoder, const char *verb, const struct address *address,
 			struct ptx_type type, unsigned register_bytes, int32_t slot, int64_t offset)
 {
 	struct instruction *access;
-	bool extends = verb[0] == 'l' && type.kind == 's' && register_bytes > type.bytes;
+	bool is_load = verb[0] == 'l' || verb[0] == 'u';
+	bool extends = is_load && type.kind == 's' && register_bytes > type.bytes;
 
-	access = decode_emitf(decoder, "@%s.%s.%c%u.%u", verb, address->form, extends ? 's' : 'u',
-			      type.bytes * 8, register_bytes * 8);
+	access = decode_emitf(decoder, "@%s%s%s.%c%u.%u", verb, *address->form ? "." : "",
+			      address->form, extends ? 's' : 'u', type.bytes * 8,
+			      register_bytes * 8);
 	access->dst = slot;
 	access->a = address->slot;
 	access->imm = address->offset + offset;
 }
 
-static void emit_load(struct decoder *decoder, const struct address *address,
+static void emit_load(struct decoder *decoder, const char *verb, const struct address *address,
 		      struct ptx_type type, const struct operand *element, int64_t offset)
 {
 	if (element->kind == OPERAND_SINK)
 		return;
 	if (element->kind != OPERAND_REGISTER || element->bytes < type.bytes)
 		decode_unsupported(decoder, "the destination does not hold the value");
-	emit_access(decoder, "load", address, type, element->bytes, element->slot, offset);
+	emit_access(decoder, verb, address, type, element->bytes, element->slot, offset);
 }
 
-static void emit_store(struct decoder *decoder, const struct address *address,
+static void emit_store(struct decoder *decoder, const char *verb, const struct address *address,
 		       struct ptx_type type, const struct operand *element, int64_t offset)
 {
 	unsigned bytes = type.bytes < 2 ? 2 : type.bytes;
@@ -147,7 +163,27 @@ static void emit_store(struct decoder *decoder, const struct address *address,
 	} else {
 		slot = decode_source(decoder, element, bytes);
 	}
-	emit_access(decoder, "store", address, type, bytes, slot, offset);
+	emit_access(decoder, verb, address, type, bytes, slot, offset);
+}
+
+/* All elements at once (handlers_memory.c says why), by a buffer. */
+static void emit_whole_vector(struct decoder *decoder, bool stores, struct address address,
+			      struct ptx_type type, const struct operand *elements,
+			      unsigned count)
+{
+	struct address buffer = { "", decode_slot(decoder, 16), 0, false };
+	struct instruction *move;
+
+	address = decode_address_in_register(decoder, address);
+	for (unsigned k = 0; stores && k < count; k++)
+		emit_store(decoder, "pack", &buffer, type, &elements[k], k * type.bytes);
+	move = decode_emitf(decoder, "@%s_vector.%u", stores ? "store" : "load",
+			    count * type.bytes);
+	move->dst = buffer.slot;
+	move->a = address.slot;
+	move->imm = address.offset;
+	for (unsigned k = 0; !stores && k < count; k++)
+		emit_load(decoder, "unpack", &buffer, type, &elements[k], k * type.bytes);
 }
 
 /* A vector load must not overwrite its own address before its last element. */
@@ -177,7 +213,7 @@ static void decode_load_store(struct decoder *decoder, bool stores)
 	const struct operand *value, *elements;
 	struct ptx_type type;
 	struct address address;
-	unsigned count = 1;
+	unsigned count = 1, whole;
 
 	/* A third operand is a cache hint. */
 	if (statement->operand_count < 2 || !statement->type_count)
@@ -193,6 +229,7 @@ static void decode_load_store(struct decoder *decoder, bool stores)
 	}
 	if (stores && !strcmp(address.form, "parameter"))
 		decode_unsupported(decoder, "a store to a kernel parameter");
+	whole = count * type.bytes;
 	if (!stores)
 		protect_address(decoder, &address, elements, count);
 	if (count > 1 && address.slot >= 0) {
@@ -201,13 +238,18 @@ static void decode_load_store(struct decoder *decoder, bool stores)
 
 		check->a = address.slot;
 		check->imm = address.offset;
-		check->x = (int32_t)(count * type.bytes - 1);
+		check->x = (int32_t)(whole - 1);
+	}
+	if (count > 1 && is_strong(statement) && whole <= 16 &&
+	    (!strcmp(address.form, "pointer") || !strcmp(address.form, "absolute"))) {
+		emit_whole_vector(decoder, stores, address, type, elements, count);
+		return;
 	}
 	for (unsigned k = 0; k < count; k++) {
 		if (stores)
-			emit_store(decoder, &address, type, &elements[k], k * type.bytes);
+			emit_store(decoder, "store", &address, type, &elements[k], k * type.bytes);
 		else
-			emit_load(decoder, &address, type, &elements[k], k * type.bytes);
+			emit_load(decoder, "load", &address, type, &elements[k], k * type.bytes);
 	}
 }
 

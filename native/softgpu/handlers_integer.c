@@ -357,7 +357,7 @@ HANDLER(lop3)
 			u##N a = a_[l], b = b_[l], c = c_[l];                                  \
 			u64 in = reads ? w->carry >> l & 1 : 0;                                \
 			u128 wide = (sum);                                                     \
-			(void)c;                                                               \
+			(void)c, (void)in;                                                     \
 			d[l] = (u##N)wide;                                                     \
 			if (writes)                                                            \
 				carry = (carry & ~(1u << l)) | (u32)(wide >> N & 1) << l;      \
@@ -365,13 +365,15 @@ HANDLER(lop3)
 		w->carry = carry;                                                              \
 		NEXT;                                                                          \
 	}
+/* A difference is a + ~b + 1, so that the condition bit after it is a carry, that is,
+ * set when nothing was borrowed: nvcc's division of 128-bit integers reads it with addc. */
 #define DEFINE_CARRIES(N)                                                                      \
 	DEFINE_CARRY(N, add_cc, 0, 1, (u128)a + b + in)                                        \
 	DEFINE_CARRY(N, addc, 1, 0, (u128)a + b + in)                                          \
 	DEFINE_CARRY(N, addc_cc, 1, 1, (u128)a + b + in)                                       \
-	DEFINE_CARRY(N, sub_cc, 0, 1, (u128)a - b - in)                                        \
-	DEFINE_CARRY(N, subc, 1, 0, (u128)a - b - in)                                          \
-	DEFINE_CARRY(N, subc_cc, 1, 1, (u128)a - b - in)                                       \
+	DEFINE_CARRY(N, sub_cc, 0, 1, (u128)a + (u##N)~b + 1)                                  \
+	DEFINE_CARRY(N, subc, 1, 0, (u128)a + (u##N)~b + in)                                   \
+	DEFINE_CARRY(N, subc_cc, 1, 1, (u128)a + (u##N)~b + in)                                \
 	DEFINE_CARRY(N, mad_lo_cc, 0, 1, (u128)(u##N)((u128)a * b) + c + in)                   \
 	DEFINE_CARRY(N, madc_lo, 1, 0, (u128)(u##N)((u128)a * b) + c + in)                     \
 	DEFINE_CARRY(N, madc_lo_cc, 1, 1, (u128)(u##N)((u128)a * b) + c + in)                  \

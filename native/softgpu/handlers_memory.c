@@ -8,9 +8,7 @@
  */
 #include "handlers.h"
 
-#if defined(__AVX2__)
 #include <immintrin.h>
-#endif
 
 #define HALF 16
 
@@ -376,6 +374,96 @@ LOAD_ROWS(DEFINE_LOAD)
 	X(u32_64, "u32.64", u32, u64) X(u64_64, "u64.64", u64, u64)
 STORE_ROWS(DEFINE_STORE)
 
+/* ---- vectors that other blocks may see: a lane's elements at once ---- */
+
+/* Decoupled look-back (CUB) publishes a status and a value in one vector, and
+ * reads both in one load.  PTX promises that only for each element (8.2.2,
+ * "vector data types"), GPUs do it for all of an aligned vector.  So a lane's vector
+ * moves between memory and 16 bytes of a buffer in the register window by one
+ * instruction; elements are moved from and to that buffer.  A 16-byte SSE move is
+ * atomic on every processor with AVX (Intel SDM volume 3A, 9.1.1; AMD64 manual
+ * volume 2, 7.3.2).  x86 keeps the order of stores and of loads, so that acquire
+ * and release need no more than that, and fence does the rest. */
+#define VECTOR_BYTES 16
+
+static inline void move_vector_16(void *to, const void *from)
+{
+	/* Volatile, so that it stays one access. */
+	if (UNLIKELY(((uintptr_t)to | (uintptr_t)from) & 15))
+		memcpy(to, from, 16);	/* misaligned: no GPU does that at all */
+	else
+		*(volatile __m128i *)to = *(const volatile __m128i *)from;
+}
+
+#define DEFINE_MOVE_VECTOR(N, T)                                                               \
+	static inline void move_vector_##N(void *to, const void *from)                         \
+	{                                                                                      \
+		*(volatile T *)to = *(const volatile T *)from;                                 \
+	}
+DEFINE_MOVE_VECTOR(2, u16)
+DEFINE_MOVE_VECTOR(4, u32)
+DEFINE_MOVE_VECTOR(8, u64)
+
+#define DEFINE_VECTOR(N)                                                                       \
+	HANDLER(load_vector_##N)                                                               \
+	{                                                                                      \
+		const u64 *a = REGISTER(u64, i->a);                                            \
+		char *buffer = REGISTER(char, i->dst);                                         \
+		w->ip = i;                                                                     \
+		FOR_ACTIVE(w->mask, l)                                                         \
+		move_vector_##N(buffer + l * VECTOR_BYTES,                                     \
+				(const void *)(uintptr_t)(a[l] + (u64)i->imm));                \
+		NEXT;                                                                          \
+	}                                                                                      \
+	HANDLER(store_vector_##N)                                                              \
+	{                                                                                      \
+		const u64 *a = REGISTER(u64, i->a);                                            \
+		const char *buffer = REGISTER(char, i->dst);                                   \
+		w->ip = i;                                                                     \
+		FOR_ACTIVE(w->mask, l)                                                         \
+		move_vector_##N((void *)(uintptr_t)(a[l] + (u64)i->imm),                       \
+				buffer + l * VECTOR_BYTES);                                    \
+		NEXT;                                                                          \
+	}
+DEFINE_VECTOR(2)
+DEFINE_VECTOR(4)
+DEFINE_VECTOR(8)
+DEFINE_VECTOR(16)
+
+/* Element at byte imm of the buffer a. */
+#define DEFINE_UNPACK(id, names, M, R)                                                         \
+	HANDLER(unpack_##id)                                                                   \
+	{                                                                                      \
+		const char *buffer = REGISTER(char, i->a) + i->imm;                            \
+		R *d = REGISTER(R, i->dst);                                                    \
+		FOR_ACTIVE(w->mask, l)                                                         \
+		{                                                                              \
+			M value;                                                               \
+			memcpy(&value, buffer + l * VECTOR_BYTES, sizeof(value));              \
+			d[l] = (R)value;                                                       \
+		}                                                                              \
+		NEXT;                                                                          \
+	}
+#define DEFINE_PACK(id, names, M, R)                                                           \
+	HANDLER(pack_##id)                                                                     \
+	{                                                                                      \
+		char *buffer = REGISTER(char, i->a) + i->imm;                                  \
+		const R *d = REGISTER(R, i->dst);                                              \
+		FOR_ACTIVE(w->mask, l)                                                         \
+		{                                                                              \
+			M value = (M)d[l];                                                     \
+			memcpy(buffer + l * VECTOR_BYTES, &value, sizeof(value));              \
+		}                                                                              \
+		NEXT;                                                                          \
+	}
+#define FORM_VECTOR(N)                                                                         \
+	{ "@load_vector." #N, NULL, load_vector_##N, NULL, 0, 0 },                             \
+	{ "@store_vector." #N, NULL, store_vector_##N, NULL, 0, 0 },
+#define FORM_UNPACK(id, names, M, R) { "@unpack." names, NULL, unpack_##id, NULL, 0, 0 },
+#define FORM_PACK(id, names, M, R) { "@pack." names, NULL, pack_##id, NULL, 0, 0 },
+LOAD_ROWS(DEFINE_UNPACK)
+STORE_ROWS(DEFINE_PACK)
+
 /* ---- alignment of vector accesses, in strict mode; x: bytes - 1 ---- */
 
 HANDLER(aligned_pointer)
@@ -523,6 +611,9 @@ HANDLER(copy_async)
 static const struct form forms[] = {
 	LOAD_ROWS(FORM_LOAD)
 	STORE_ROWS(FORM_STORE)
+	LOAD_ROWS(FORM_UNPACK)
+	STORE_ROWS(FORM_PACK)
+	FORM_VECTOR(2) FORM_VECTOR(4) FORM_VECTOR(8) FORM_VECTOR(16)
 	ATOMIC_ROWS(FORM_ATOMIC, 32)
 	ATOMIC_ROWS(FORM_ATOMIC, 64)
 	ATOMIC_FLOAT_ROWS(FORM_ATOMIC)

@@ -180,7 +180,7 @@ def _free(_opaque: int, pointer: int) -> None:
 
 def _three(value: int | Sequence[int]) -> Any:
     values = [value] if isinstance(value, int) else list(value)
-    return (ctypes.c_uint32 * 3)(*(values + [1, 1, 1])[:3])
+    return (ctypes.c_uint32 * 3)(*[*values, 1, 1, 1][:3])
 
 
 class Module:

@@ -553,3 +553,51 @@ def half_bits(values: np.ndarray, target: str) -> np.ndarray:
         kept, rest = divmod(int(word), 1 << 16)
         out.append(kept + (rest > 0x8000 or (rest == 0x8000 and kept % 2 == 1)))
     return np.array(out, np.uint16)
+
+
+@pytest.mark.parametrize("order", ["volatile", "relaxed.gpu"])
+@pytest.mark.parametrize(("kind", "count"), [("u64", 2), ("u32", 4), ("u32", 2), ("u16", 4), ("u16", 2)])
+def test_another_block_sees_a_vector_as_a_whole(order: str, kind: str, count: int) -> None:
+    """Block 0 stores vectors of equal elements, block 1 loads them and counts those whose ends differ."""
+    bits = bits_of(kind)
+    register = "h" if bits == 16 else "v"
+    elements = ", ".join(f"%{register}{k}" for k in range(count))
+    ptx = f""".version 7.8
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 p, .param .u64 torn)
+{{
+  .reg .b32 %r<9>; .reg .b64 %rd<4>; .reg .b{bits} %{register}<{count}>; .reg .pred %p<3>;
+  ld.param.u64 %rd1, [p];
+  ld.param.u64 %rd2, [torn];
+  mov.u32 %r1, %tid.x;
+  mad.wide.u32 %rd1, %r1, {count * bits // 8}, %rd1;
+  mad.wide.u32 %rd2, %r1, 4, %rd2;
+  mov.u32 %r2, %ctaid.x;
+  setp.ne.u32 %p1, %r2, 0;
+  mov.u32 %r3, 0;
+  mov.u32 %r4, 0;
+again:
+  @%p1 bra load;
+  cvt.u{bits}.u32 %{register}0, %r3;
+  {" ".join(f"mov.b{bits} %{register}{k}, %{register}0;" for k in range(1, count))}
+  st.{order}.global.v{count}.{kind} [%rd1], {{{elements}}};
+  bra next;
+load:
+  ld.{order}.global.v{count}.{kind} {{{elements}}}, [%rd1];
+  setp.ne.u{bits} %p2, %{register}0, %{register}{count - 1};
+  @%p2 add.u32 %r4, %r4, 1;
+next:
+  add.u32 %r3, %r3, 1;
+  setp.lt.u32 %p2, %r3, 30000;
+  @%p2 bra again;
+  @%p1 st.global.u32 [%rd2], %r4;
+  ret;
+}}
+"""
+    shared = np.zeros(32 * count + 16, NUMPY[kind])
+    vectors = shared[-shared.ctypes.data % 16 // shared.itemsize :]
+    torn = np.full(32, 1, np.uint32)
+    with Module(ptx) as module:
+        module.launch("k", 2, 32, vectors, torn)
+    assert torn.tolist() == [0] * 32

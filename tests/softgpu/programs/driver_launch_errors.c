@@ -30,7 +30,7 @@ int main(void)
 	EXPECT(launch(bounded, SHAPE(1, 1, 1), SHAPE(0, 1, 1), 0), CUDA_ERROR_INVALID_VALUE);
 	EXPECT(launch(bounded, SHAPE(1, 65536, 1), SHAPE(1, 1, 1), 0), CUDA_ERROR_INVALID_VALUE);
 	EXPECT(launch(bounded, SHAPE(1, 1, 1), SHAPE(1, 1, 65), 0), CUDA_ERROR_INVALID_VALUE);
-	EXPECT(launch(bounded, SHAPE(1, 1, 1), SHAPE(65, 1, 1), 0), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(launch(bounded, SHAPE(1, 1, 1), SHAPE(65, 1, 1), 0), CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
 	EXPECT(cuLaunchKernel(store, 1, 1, 1, 4096, 1, 1, 0, NULL, params, NULL),
 	       CUDA_ERROR_INVALID_VALUE);
 	EXPECT(launch(store, SHAPE(1, 1, 1), SHAPE(1, 1, 1), 0), CUDA_ERROR_INVALID_VALUE);
