@@ -211,6 +211,7 @@ class Agent:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Start, serve until ``stop`` is set, end what was started."""
+        failed: BaseExceptionGroup[FarbusError] | None = None
         try:
             async with asyncio.TaskGroup() as group:
                 await self._serve(group, stop)
@@ -218,11 +219,14 @@ class Agent:
         except* _StoppedError:
             _log.info("agent stopped")
         except* FarbusError as group_of_errors:
-            raise _single(group_of_errors) from None
+            failed = group_of_errors
         finally:
             for source in self._doors.gpu_sources:
                 await source.nvml.stop()
             self._doors.cgroups.close()
+        # Out here: Python 3.11.2 wraps what is raised inside except* in a group again.
+        if failed is not None:
+            raise _single(failed) from None
 
     async def _serve(self, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
         config, doors = self._config, self._doors

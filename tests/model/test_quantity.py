@@ -1,0 +1,85 @@
+"""Quantities as people write them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farbus.errors import InvalidInput
+from farbus.model.quantity import MAX_BYTES, format_bytes, format_cpu, parse_bytes, parse_cpu, parse_seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("0", 0),
+        ("512", 512),
+        (512, 512),
+        ("512B", 512),
+        ("1kB", 1000),
+        ("1KiB", 1024),
+        (" 2 GiB ", 2 * 2**30),
+        ("1.5MiB", 1572864),
+        ("3G", 3 * 2**30),
+        ("1TB", 10**12),
+    ],
+)
+def test_bytes(text: str | int, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "not a number with a unit"),
+        ("-1", "not a number with a unit"),
+        ("1 GiB free", "not a number with a unit"),
+        ("12 gigs", "unknown unit 'gigs'; use B, KiB"),
+        ("9999999999TiB", "more than one exbibyte"),
+        (-5, "not a number of zero or more"),
+        (math.nan, "not a number of zero or more"),
+        (math.inf, "not a number of zero or more"),
+        (True, "not a number"),
+    ],
+)
+def test_bytes_that_are_none(text: str | float, says: str) -> None:
+    with pytest.raises(InvalidInput, match=f"memory: .*{says}"):
+        parse_bytes(text, what="memory")
+
+
+@pytest.mark.parametrize(("text", "milli"), [("2", 2000), ("0.5", 500), ("250m", 250), (1.5, 1500)])
+def test_processors(text: str | float, milli: int) -> None:
+    assert parse_cpu(text) == milli
+
+
+@pytest.mark.parametrize("text", ["2x", "one", "1000001", "-1"])
+def test_processors_that_are_none(text: str) -> None:
+    with pytest.raises(InvalidInput, match="cpus"):
+        parse_cpu(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("10", 10.0), ("250ms", 0.25), ("10m", 600.0), ("10min", 600.0), ("2h", 7200.0), ("1d", 86400.0)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["3 weeks", "99999d", "soon"])
+def test_durations_that_are_none(text: str) -> None:
+    with pytest.raises(InvalidInput, match="time limit"):
+        parse_seconds(text, what="time limit")
+
+
+@given(st.integers(0, MAX_BYTES))
+def test_written_bytes_are_read_back_within_what_is_shown(count: int) -> None:
+    assert parse_bytes(format_bytes(count).replace(" ", "")) == pytest.approx(count, rel=0.06)
+
+
+@given(st.integers(0, 10**6))
+def test_written_processors_are_read_back(milli: int) -> None:
+    assert parse_cpu(float(format_cpu(milli))) == pytest.approx(milli, rel=1e-5)
