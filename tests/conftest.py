@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -22,9 +23,12 @@ COLLECTS_BETWEEN_MODULES = sys.version_info < (3, 11, 5)
 
 
 def pytest_configure() -> None:
-    """Stop the collector where it can break ast.parse."""
+    """Stop the collector where it can break ast.parse; let Ctrl-C end children as it does at a terminal."""
     if COLLECTS_BETWEEN_MODULES:
         gc.disable()
+    # A shell starts its background jobs with SIGINT ignored, and children inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="module")
