@@ -1,5 +1,5 @@
 /* builtin.c - functions that PTX declares and the device provides. */
-#include <malloc.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,8 +8,22 @@
 
 #define HEAP_BYTES_MAX ((size_t)8 << 20)	/* CUDA's default cudaLimitMallocHeapSize */
 
-static _Atomic size_t heap_used;
-static _Atomic size_t heap_limit = HEAP_BYTES_MAX;
+/* Ahead of the memory that a kernel was given.  Only what is in the table may be
+ * freed: a kernel may call free with any bits. */
+struct heap_block {
+	struct heap_block *next;	/* of the same bucket */
+	size_t bytes;
+};
+
+_Static_assert(sizeof(struct heap_block) == 16, "what follows is aligned to 16 bytes");
+
+#define HEAP_BUCKETS 4096u	/* a power of two */
+
+static struct {
+	pthread_mutex_t mutex;
+	size_t used, limit;
+	struct heap_block *buckets[HEAP_BUCKETS];
+} heap = { .mutex = PTHREAD_MUTEX_INITIALIZER, .limit = HEAP_BYTES_MAX };
 
 static char *lane_locals(const struct warp *warp, unsigned lane)
 {
@@ -81,32 +95,52 @@ static const struct instruction *builtin_assertfail(struct warp *warp,
 	warp_fail(warp, ENGINE_ASSERT, "assertion failed");
 }
 
+static struct heap_block **heap_bucket(const struct heap_block *block)
+{
+	return &heap.buckets[((uintptr_t)block >> 4) % HEAP_BUCKETS];
+}
+
 /* The allocator takes locks: a fault in it must not unwind past them. */
 static void *heap_alloc(size_t bytes)
 {
-	size_t used = atomic_load(&heap_used);
-	struct slot *slot;
-	void *memory;
+	struct slot *slot = fault_disarm();
+	struct heap_block *block = NULL, **bucket;
 
-	if (!bytes || bytes > atomic_load(&heap_limit) ||
-	    used > atomic_load(&heap_limit) - bytes)
-		return NULL;
-	slot = fault_disarm();
-	memory = aligned_alloc(16, (bytes + 15) & ~(size_t)15);
-	if (memory)
-		atomic_fetch_add(&heap_used, malloc_usable_size(memory));
+	pthread_mutex_lock(&heap.mutex);
+	if (bytes && bytes <= heap.limit - heap.used)
+		block = aligned_alloc(16, (sizeof(*block) + bytes + 15) & ~(size_t)15);
+	if (block) {
+		bucket = heap_bucket(block);
+		*block = (struct heap_block){ *bucket, bytes };
+		*bucket = block;
+		heap.used += bytes;
+	}
+	pthread_mutex_unlock(&heap.mutex);
 	fault_arm(slot);
-	return memory;
+	return block ? block + 1 : NULL;
 }
 
-static void heap_free(void *memory)
+/* False if the memory is not one that heap_alloc gave, or is free already. */
+static bool heap_free(uintptr_t memory)
 {
 	struct slot *slot = fault_disarm();
+	/* Not to be looked into before it is found. */
+	struct heap_block *block = (struct heap_block *)(memory - sizeof(*block)), **link;
+	bool found;
 
-	if (memory)
-		atomic_fetch_sub(&heap_used, malloc_usable_size(memory));
-	free(memory);
+	pthread_mutex_lock(&heap.mutex);
+	for (link = heap_bucket(block); *link && *link != block; link = &(*link)->next)
+		;
+	block = *link;
+	found = block;
+	if (found) {
+		*link = block->next;
+		heap.used -= block->bytes;
+	}
+	pthread_mutex_unlock(&heap.mutex);
+	free(block);
 	fault_arm(slot);
+	return found;
 }
 
 static const struct instruction *builtin_malloc(struct warp *warp, const struct instruction *call)
@@ -125,7 +159,13 @@ static const struct instruction *builtin_free(struct warp *warp, const struct in
 	for (uint32_t rest = warp->mask; rest; rest &= rest - 1) {
 		unsigned lane = (unsigned)__builtin_ctz(rest);
 
-		heap_free((void *)(uintptr_t)argument(warp, call, lane, 0));
+		uintptr_t memory = (uintptr_t)argument(warp, call, lane, 0);
+
+		warp->ip = call;
+		if (memory && !heap_free(memory))
+			warp_fail(warp, ENGINE_LAUNCH_FAILED,
+				  "free of %#llx, which malloc did not give (PTX line %u)",
+				  (unsigned long long)memory, call->line);
 	}
 	return call + 1;
 }

@@ -35,6 +35,7 @@ struct board_options {
 	bool strict;
 	bool deterministic;
 	uint64_t watchdog_ns;		/* longest kernel, 0: no limit */
+	uint64_t grace_ns;		/* for kernels of a context that is destroyed */
 };
 
 struct board_identity {

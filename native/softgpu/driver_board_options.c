@@ -9,6 +9,9 @@
 
 /* ---- options ---- */
 
+/* Long enough for kernels that a program only forgot to wait for. */
+#define GRACE_DEFAULT_NS 30000000000ull
+
 static int parse_unsigned(const char *text, uint64_t low, uint64_t high, uint64_t *value)
 {
 	char *end;
@@ -101,6 +104,12 @@ static int options_set(struct board_options *options, const char *key, const cha
 		options->watchdog_ns = number * 1000000000ull;
 		return 0;
 	}
+	if (!strcmp(key, "grace_s")) {
+		if (parse_unsigned(value, 0, 86400, &number))
+			return -EINVAL;
+		options->grace_ns = number * 1000000000ull;
+		return 0;
+	}
 	if (!strcmp(key, "strict") || !strcmp(key, "deterministic")) {
 		if (parse_unsigned(value, 0, 1, &number))
 			return -EINVAL;
@@ -114,6 +123,7 @@ int board_options_read(struct board_options *options, struct board_diagnostic *w
 {
 	struct board_options read = {
 		.count = 1,
+		.grace_ns = GRACE_DEFAULT_NS,
 		.model = { .sm = 90, .multiprocessors = 16, .memory_bytes = 4ull << 30 },
 	};
 	const char *text = getenv("FARBUS_SOFTGPU");

@@ -7,6 +7,7 @@
 #include "driver_stream.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* Guards activation, retain counts and flags; taken before the locks of
@@ -170,6 +171,7 @@ static CUresult context_activate(struct CUctx_st *context)
 	CUresult result;
 
 	context->error = CUDA_SUCCESS;
+	__atomic_store_n(&context->cancel, 0, __ATOMIC_RELAXED);
 	context->peers = 0;
 	context->cache_config = CU_FUNC_CACHE_PREFER_NONE;
 	context->limits[CU_LIMIT_STACK_SIZE] = 1024;
@@ -186,13 +188,28 @@ static CUresult context_activate(struct CUctx_st *context)
 	return CUDA_SUCCESS;
 }
 
+/* A kernel may be endless: it gets a time of grace, but does not keep the program
+ * from ending its context. */
+static void end_work(struct CUctx_st *context)
+{
+	uint64_t grace_ns = driver_options()->grace_ns;
+
+	if (driver_stream_drain_for(context, grace_ns))
+		return;
+	fprintf(stderr, "softgpu: a context is destroyed while its kernels run; they are cancelled "
+		"after %llu s (FARBUS_SOFTGPU=grace_s=N gives more time)\n",
+		(unsigned long long)(grace_ns / 1000000000u));
+	__atomic_store_n(&context->cancel, 1, __ATOMIC_RELAXED);
+	driver_stream_drain(context);
+}
+
 /* With the lock.  Work that was submitted finishes first; then everything that
  * the context owns goes.  False when it was not active. */
 static bool context_deactivate(struct CUctx_st *context)
 {
 	if (!context->active)
 		return false;
-	driver_stream_drain(context);
+	end_work(context);
 	__atomic_store_n(&context->active, false, __ATOMIC_RELEASE);
 	driver_stream_end_context(context);
 	driver_module_end_context(context);

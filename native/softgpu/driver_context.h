@@ -28,6 +28,7 @@ struct CUctx_st {
 	bool primary;
 	bool active;			/* atomic */
 	unsigned flags;
+	int cancel;			/* atomic: kernels end early, for the context goes */
 	CUresult error;			/* sticky, atomic; 0 while all is well */
 	CUfunc_cache cache_config;
 	size_t limits[DRIVER_LIMIT_COUNT];

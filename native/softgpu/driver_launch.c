@@ -42,6 +42,7 @@ static CUresult run_launch(struct driver_operation *operation, CUresult state)
 		.dynamic_shared_bytes = geometry->dynamic_shared,
 		.params = launch->params,
 		.cooperative = geometry->cooperative,
+		.cancel = &launch->function->module->context->cancel,
 		.timeout_ns = driver_options()->watchdog_ns,
 		.print = print,
 	};

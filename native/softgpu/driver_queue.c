@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <time.h>
 
 static pthread_mutex_t queue_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -15,6 +16,7 @@ struct CUstream_st *driver_stream_make(struct CUctx_st *context, unsigned flags)
 {
 	static uint64_t last_id;
 	struct CUstream_st *stream = calloc(1, sizeof *stream);
+	pthread_condattr_t clock;
 
 	if (!stream)
 		return NULL;
@@ -23,7 +25,10 @@ struct CUstream_st *driver_stream_make(struct CUctx_st *context, unsigned flags)
 	stream->references = 1;
 	stream->id = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED);
 	pthread_cond_init(&stream->work, NULL);
-	pthread_cond_init(&stream->done, NULL);
+	pthread_condattr_init(&clock);
+	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+	pthread_cond_init(&stream->done, &clock);
+	pthread_condattr_destroy(&clock);
 	driver_context_hold(context);
 	return stream;
 }
@@ -125,14 +130,28 @@ static bool point_is_reached(const struct driver_point *point)
 	return point->stream->completed >= point->sequence;
 }
 
-/* With the lock, which is let go while waiting. */
-static void point_await(const struct driver_point *point)
+/* With the lock, which is let go while waiting; without a deadline (CLOCK_MONOTONIC)
+ * for as long as it takes.  False when the deadline came first. */
+static bool point_await_until(const struct driver_point *point, const struct timespec *deadline)
 {
+	int error = 0;
+
 	while (!point_is_reached(point)) {
+		if (error)
+			return false;
 		point->stream->waiters++;
-		pthread_cond_wait(&point->stream->done, &queue_lock);
+		if (deadline)
+			error = pthread_cond_timedwait(&point->stream->done, &queue_lock, deadline);
+		else
+			pthread_cond_wait(&point->stream->done, &queue_lock);
 		point->stream->waiters--;
 	}
+	return true;
+}
+
+static void point_await(const struct driver_point *point)
+{
+	point_await_until(point, NULL);
 }
 
 bool driver_point_reached(const struct driver_point *point)
@@ -420,8 +439,9 @@ out_of_memory:
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-void driver_stream_drain(struct CUctx_st *context)
+static bool drain(struct CUctx_st *context, const struct timespec *deadline)
 {
+	bool reached = true;
 	struct driver_point *points = NULL;
 	size_t count = 0, room = 0;
 	struct CUstream_st *stream;
@@ -441,9 +461,11 @@ again:
 
 			if (!grown) {
 				stream->references++;
-				point_await(&point);
+				reached = point_await_until(&point, deadline);
 				stream_drop(stream);
-				goto again;
+				if (reached)
+					goto again;
+				break;
 			}
 			points = grown;
 			room = more;
@@ -452,9 +474,26 @@ again:
 		points[count++] = point;
 	}
 	for (size_t i = 0; i < count; i++) {
-		point_await(&points[i]);
+		reached = point_await_until(&points[i], deadline) && reached;
 		stream_drop(points[i].stream);
 	}
 	pthread_mutex_unlock(&queue_lock);
 	free(points);
+	return reached;
+}
+
+void driver_stream_drain(struct CUctx_st *context)
+{
+	drain(context, NULL);
+}
+
+bool driver_stream_drain_for(struct CUctx_st *context, uint64_t ns)
+{
+	struct timespec deadline;
+
+	clock_gettime(CLOCK_MONOTONIC, &deadline);
+	ns += (uint64_t)deadline.tv_nsec;
+	deadline.tv_sec += (time_t)(ns / 1000000000u);
+	deadline.tv_nsec = (long)(ns % 1000000000u);
+	return drain(context, &deadline);
 }

@@ -92,6 +92,8 @@ bool driver_stream_is_quiet(struct CUstream_st *stream);
 CUresult driver_stream_make_legacy(struct CUctx_st *context);
 /* Wait until everything that was submitted to the context is complete. */
 void driver_stream_drain(struct CUctx_st *context);
+/* The same for so long at most: false when that was not enough. */
+bool driver_stream_drain_for(struct CUctx_st *context, uint64_t ns);
 /* Forget all streams of a context that was drained. */
 void driver_stream_end_context(struct CUctx_st *context);
 

@@ -187,3 +187,28 @@ def test_clusters_of_several_blocks_are_refused_by_name() -> None:
         module.launch("k", 2, 32)
     assert caught.value.status == Status.UNSUPPORTED
     assert "clusters" in caught.value.text
+
+
+FREE = """.extern .func free (.param .b64 p0);
+.extern .func (.param .b64 r) malloc (.param .b64 p0);"""
+
+
+@pytest.mark.parametrize("memory", ["mov.b64 %rd1, 4096;", "ld.param.u64 %rd1, [p];", "mov.b64 %rd1, -1;"])
+def test_free_of_a_bad_pointer_fails_the_kernel(memory: str) -> None:
+    body = f"{memory} {{ .param .b64 a; st.param.b64 [a], %rd1; call.uni free, (a); }} ret;"
+    with Module(kernel(body, before=FREE)) as module, pytest.raises(EngineError) as caught:
+        module.launch("k", 1, 1, np.zeros(64))
+    assert caught.value.status == Status.LAUNCH_FAILED
+    assert "free of 0x" in caught.value.text
+
+
+def test_memory_is_freed_once() -> None:
+    body = """{ .param .b64 n; .param .b64 r; st.param.b64 [n], 64; call.uni (r), malloc, (n); ld.param.b64 %rd1, [r]; }
+    { .param .b64 a; st.param.b64 [a], %rd1; call.uni free, (a); }
+    ld.param.u64 %rd2, [p]; ld.global.u32 %r1, [%rd2]; setp.eq.u32 %p1, %r1, 0; @%p1 ret;
+    { .param .b64 a; st.param.b64 [a], %rd1; call.uni free, (a); } ret;"""
+    with Module(kernel(body, before=FREE)) as module:
+        module.launch("k", 1, 32, np.zeros(1, np.uint32))
+        with pytest.raises(EngineError) as caught:
+            module.launch("k", 1, 32, np.ones(1, np.uint32))
+    assert caught.value.status == Status.LAUNCH_FAILED
