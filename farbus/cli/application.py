@@ -156,5 +156,6 @@ def _usage_line(error: Exception, message: str) -> str:
 def _report(message: str, error: BaseException) -> None:
     if os.environ.get("FARBUS_DEBUG") == "1":
         traceback.print_exception(error)
-    line = " ".join(message.split())
+    # What others wrote (names, file contents) stays text: it moves no cursor and sets no colour.
+    line = " ".join("".join(each if each.isprintable() else " " for each in message).split())
     print(f"farbus: {line}", file=sys.stderr, flush=True)  # noqa: T201 - the one place that errors are printed

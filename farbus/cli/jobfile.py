@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from farbus.cli.decoding import decode_file, read_file
-from farbus.errors import InvalidInput
+from farbus.errors import InvalidInput, NotFound
 from farbus.model.device import Route
 from farbus.model.job import Job, Requests, TaskGroup
 from farbus.model.quantity import parse_bytes, parse_cpu, parse_seconds
@@ -87,12 +87,24 @@ def read_job(path: str) -> Job:
     return convert_table(table, name=name, directory=directory, fallback=name_from(name))
 
 
+def current_directory() -> Path:
+    """Return the working directory of this command; raise :class:`NotFound` where it was removed."""
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise NotFound(f"the working directory: {error.strerror}", hint="cd to one that exists") from error
+
+
 def read_table(path: str) -> tuple[JobTable, str, Path]:
     """Read a job file; return it with what errors call it and the directory that its paths start from."""
+    directory = current_directory() if path == "-" else _directory_of(path)
     text = read_file(path, what="job file")
     name = "standard input" if path == "-" else path
-    directory = Path.cwd() if path == "-" else Path(path).resolve().parent
     return parse_table(text, name=name), name, directory
+
+
+def _directory_of(path: str) -> Path:
+    return (Path(path) if os.path.isabs(path) else current_directory() / path).resolve().parent
 
 
 def parse_job(text: bytes, *, name: str, directory: Path) -> Job:

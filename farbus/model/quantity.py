@@ -41,27 +41,43 @@ MAX_SECONDS = 10.0 * 366 * 86400
 """Longest duration that a request may name: ten years."""
 
 
+_LARGEST = 1e30
+"""More than any quantity in any unit, and so small that its thousandfold is still a number."""
+
+
 def _split(text: str | int | float, what: str) -> tuple[float, str]:
     if isinstance(text, bool):
         raise InvalidInput(f"{what}: {text!r} is not a number")
     if isinstance(text, int | float):
-        if not math.isfinite(text) or text < 0:
-            raise InvalidInput(f"{what}: {text!r} is not a number of zero or more")
-        return float(text), ""
+        # An integer may be larger than any float: compare before anything converts it.
+        if not text >= 0 or text == math.inf:
+            raise InvalidInput(f"{what}: {_shorten(text)} is not a number of zero or more")
+        return float(min(text, _LARGEST)), ""
     match = _NUMBER.fullmatch(text)
     if match is None:
-        raise InvalidInput(f"{what}: {text!r} is not a number with a unit")
-    return float(match[1]), match[2]
+        raise InvalidInput(f"{what}: {_shorten(repr(text))} is not a number with a unit")
+    return min(float(match[1]), _LARGEST), match[2]
+
+
+def _shorten(text: str | int | float) -> str:
+    """Return ``text`` for an error, which stays one line also for a number of thousands of digits."""
+    try:
+        written = str(text)
+    except ValueError:  # more digits than Python writes (sys.set_int_max_str_digits)
+        return "a number of thousands of digits"
+    return written if len(written) <= 40 else f"{written[:40]}..."
 
 
 def parse_bytes(text: str | int | float, *, what: str = "size") -> int:
     """Parse an amount of memory or storage into bytes; a bare number is bytes."""
     number, unit = _split(text, what)
     if unit not in _BYTES:
-        raise InvalidInput(f"{what}: unknown unit {unit!r}", hint="use B, KiB, MiB, GiB, TiB, kB, MB, GB or TB")
+        raise InvalidInput(
+            f"{what}: unknown unit {_shorten(repr(unit))}", hint="use B, KiB, MiB, GiB, TiB, kB, MB, GB or TB"
+        )
     result = round(number * _BYTES[unit])
     if result > MAX_BYTES:
-        raise InvalidInput(f"{what}: {text} is more than one exbibyte")
+        raise InvalidInput(f"{what}: {_shorten(text)} is more than one exbibyte")
     return result
 
 
@@ -69,10 +85,10 @@ def parse_cpu(text: str | int | float, *, what: str = "cpus") -> int:
     """Parse a number of processors (``2``, ``0.5``, ``250m``) into thousandths."""
     number, unit = _split(text, what)
     if unit not in ("", "m"):
-        raise InvalidInput(f"{what}: unknown unit {unit!r}", hint="write 2, 0.5 or 250m")
+        raise InvalidInput(f"{what}: unknown unit {_shorten(repr(unit))}", hint="write 2, 0.5 or 250m")
     result = round(number if unit == "m" else number * 1000)
     if result > MAX_CPU_MILLI:
-        raise InvalidInput(f"{what}: {text} is more than a million processors")
+        raise InvalidInput(f"{what}: {_shorten(text)} is more than a million processors")
     return result
 
 
@@ -80,10 +96,10 @@ def parse_seconds(text: str | int | float, *, what: str = "time") -> float:
     """Parse a duration into seconds; a bare number is seconds."""
     number, unit = _split(text, what)
     if unit not in _SECONDS:
-        raise InvalidInput(f"{what}: unknown unit {unit!r}", hint="use ms, s, m, h or d")
+        raise InvalidInput(f"{what}: unknown unit {_shorten(repr(unit))}", hint="use ms, s, m, h or d")
     result = number * _SECONDS[unit]
     if result > MAX_SECONDS:
-        raise InvalidInput(f"{what}: {text} is more than ten years")
+        raise InvalidInput(f"{what}: {_shorten(text)} is more than ten years")
     return result
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farbus.cli.decoding import MAX_FILE_BYTES
-from farbus.cli.jobfile import parse_job, read_job, schema
+from farbus.cli.jobfile import parse_job, read_job, read_table, schema
 from farbus.errors import ExitCode, FarbusError, InvalidInput, NotFound
 from farbus.model.device import Route
 from farbus.model.job import Requests
@@ -125,6 +125,35 @@ MISTAKES = {
     "x ==": "job.toml: not TOML: invalid value (at line 1, column 4); correct it, or see docs/job-files.md",
     "a = " + "[" * 5000: "job.toml: nested too deeply; is it the right file?",
 }
+
+
+DIGITS = "9" * 400
+HUGE = {
+    "cpus = 1e308": "job.toml: resources.cpus: 1e+308 is more than a million processors",
+    f"cpus = {DIGITS}": f"job.toml: resources.cpus: {DIGITS[:40]}... is more than a million processors",
+    f'cpus = "{DIGITS}m"': f"job.toml: resources.cpus: {DIGITS[:40]}... is more than a million processors",
+    f"memory = {DIGITS}": f"job.toml: resources.memory: {DIGITS[:40]}... is more than one exbibyte",
+    f'memory = "{DIGITS}TiB"': f"job.toml: resources.memory: {DIGITS[:40]}... is more than one exbibyte",
+    f"memory = -{DIGITS}": f"job.toml: resources.memory: -{DIGITS[:39]}... is not a number of zero or more",
+    f"gpus = {DIGITS * 20}": "job.toml: not TOML: a number of more than 4300 digits; "
+    "correct it, or see docs/job-files.md",
+}
+
+
+@pytest.mark.parametrize("line", HUGE, ids=lambda line: line[:16])
+def test_a_number_beyond_any_machine_is_refused_in_one_line(line: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_job(f'command = ["a"]\n[resources]\n{line}'.encode(), name="job.toml", directory=HERE)
+    assert str(caught.value) == HUGE[line]
+
+
+def test_a_working_directory_that_was_removed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(NotFound, match="the working directory: No such file or directory; cd to one that exists"):
+        read_table("-")
 
 
 @pytest.mark.parametrize("text", MISTAKES, ids=lambda text: text[:30])

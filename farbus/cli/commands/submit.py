@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -164,7 +163,7 @@ def _command_job(
     job_table = convert_fields(fields, jobfile.JobTable, name="the command")
     job_table.resources = resources
     return jobfile.convert_table(
-        job_table, name="the command", directory=Path.cwd(), fallback=jobfile.name_from(command[0])
+        job_table, name="the command", directory=jobfile.current_directory(), fallback=jobfile.name_from(command[0])
     )
 
 
