@@ -27,7 +27,7 @@ from farbus.remoting import paths, session
 HELLO_TIMEOUT_S = 5.0
 #: Client processes of one lease at the same time: each is a process with a context.
 PROCESSES_LIMIT = 128
-#: Connections whose hello has not come yet; more are a flood, not a program.
+#: Connections whose hello has not come yet; with more, the oldest is dropped.
 UNHEARD_LIMIT = 64
 
 Log = Callable[[str], None]
@@ -147,32 +147,36 @@ class Supervisor:
                             connection.close()
                         return
                     if key.fileobj is self._listener:
-                        accepted = self._accept(len(unheard))
+                        accepted = self._accept()
                         if accepted is not None:
+                            if len(unheard) >= UNHEARD_LIMIT:
+                                # The one that has been silent longest: a client speaks at once.
+                                self._forget(next(iter(unheard)), unheard, selector)
                             unheard[accepted] = time.monotonic() + HELLO_TIMEOUT_S
                             selector.register(accepted, selectors.EVENT_READ)
                         continue
                     assert isinstance(key.fileobj, socket.socket)
-                    if self._hear(key.fileobj):
-                        selector.unregister(key.fileobj)
-                        del unheard[key.fileobj]
-                        key.fileobj.close()
+                    if key.fileobj in unheard and self._hear(key.fileobj):
+                        self._forget(key.fileobj, unheard, selector)
                 now = time.monotonic()
                 for connection in [each for each, end in unheard.items() if end <= now]:
-                    selector.unregister(connection)
-                    del unheard[connection]
-                    connection.close()
+                    self._forget(connection, unheard, selector)
                 self._reap()
 
-    def _accept(self, unheard: int) -> socket.socket | None:
+    @staticmethod
+    def _forget(
+        connection: socket.socket, unheard: dict[socket.socket, float], selector: selectors.BaseSelector
+    ) -> None:
+        selector.unregister(connection)
+        del unheard[connection]
+        connection.close()
+
+    def _accept(self) -> socket.socket | None:
         assert self._listener is not None
         try:
             connection, _ = self._listener.accept()
         except OSError:
             return None  # the client has gone again, or descriptors are short
-        if unheard >= UNHEARD_LIMIT:
-            connection.close()
-            return None
         connection.setblocking(False)
         # Wake up only when the whole hello is there.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, session.HELLO.size)
@@ -182,6 +186,8 @@ class Supervisor:
         """Look at a connection's hello; True when it is dealt with."""
         try:
             data = connection.recv(session.HELLO.size, socket.MSG_PEEK)
+            # Fails when the peer has reset the connection behind its hello.
+            peer = connection.getpeername()
         except BlockingIOError:
             return False
         except OSError:
@@ -193,7 +199,6 @@ class Supervisor:
             return True
         fields = session.HELLO.unpack(data)
         magic, major, secret = fields[0], fields[1], fields[10]
-        peer = connection.getpeername()
         if magic != session.HELLO_MAGIC:
             self._log(f"refused {peer}: not a farbus client")
             return True

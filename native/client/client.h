@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "../generated/client_api.h"
 #include "../generated/cuda_abi.h"
@@ -155,7 +156,13 @@ enum client_wait_state { WAIT_PENDING, WAIT_DONE, WAIT_LEAD };
 /* Work that one stream may hold behind a host function.  A driver queues some 1,000
  * operations and then makes the caller wait; here the caller must wait before the
  * server's reader would, since that must read what the host function answers. */
-#define CLIENT_BEHIND_LIMIT 128
+#define CLIENT_BEHIND_LIMIT 896
+/* A share of that: a piece of a copy takes several of a driver's operations. */
+#define CLIENT_WEIGHT_HOST_FUNCTION 1
+#define CLIENT_WEIGHT_WORK 7
+/* Pieces of copies (WIRE_BULK_BYTES each) behind host functions, in all streams: half of
+ * the server's staging buffers, for its reader must never wait for one of those. */
+#define CLIENT_BEHIND_PIECES 512
 #define CLIENT_BEHIND_SLOTS 64
 
 struct client_session {
@@ -171,6 +178,7 @@ struct client_session {
 	_Atomic unsigned outstanding;	/* host functions and pulled copies */
 	pthread_cond_t settled;		/* outstanding has become 0, or the session is dead */
 	unsigned behind[CLIENT_BEHIND_SLOTS]; /* work posted to streams since it was 0 */
+	size_t behind_pieces;
 	bool leader;			/* somebody reads the inbox */
 	struct client_wait *leader_wait; /* what the leader waits for, if it is a caller */
 	bool receiver_parked;		/* the receiver thread waits without a time-out */
@@ -181,6 +189,7 @@ struct client_session {
 
 enum client_state {
 	CLIENT_FRESH = 0,
+	CLIENT_CONNECTING,		/* some thread is at it */
 	CLIENT_CONNECTED,		/* the hello has been answered; no threads */
 	CLIENT_READY,			/* cuInit has succeeded */
 	CLIENT_FAILED,			/* for good: see client.failure */
@@ -193,6 +202,7 @@ struct client {
 	_Atomic int state;		/* enum client_state */
 	CUresult failure;
 	struct client_session session;
+	ino_t socket_inode;		/* of the session's descriptor */
 	struct client_device *devices;
 	int device_count;
 	int driver_version;
@@ -276,8 +286,9 @@ CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host
 /* May anything that is still to run write to this process's memory? */
 bool client_host_busy(void);
 void client_outstanding(int change);
-/* Wait, if needed, before posting more work to a stream (named as on the wire). */
-void client_stream_pace(uint64_t stream);
+/* Wait, if needed, before posting more work to a stream (named as on the wire), with
+ * that many pieces of copies. */
+void client_stream_pace(uint64_t stream, unsigned weight, size_t pieces);
 
 /* ---- memory (memory.c) ---- */
 

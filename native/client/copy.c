@@ -57,7 +57,7 @@ static CUresult send_linear(uint64_t device, const uint8_t *host, size_t bytes, 
 		const struct wire_copy_to_device request = { .device = device, .stream = stream };
 		CUresult result;
 
-		client_stream_pace(stream);
+		client_stream_pace(stream, CLIENT_WEIGHT_WORK, 1);
 		result = client_post(WIRE_OP_COPY_TO_DEVICE, &request, sizeof(request), host, now);
 
 		if (result != CUDA_SUCCESS)
@@ -100,7 +100,7 @@ static CUresult send_rows(const struct plane *device, const struct plane *host,
 		for (size_t row = 0; row < request.height; row++)
 			memcpy(packed + row * extent->width, from + (y + row) * host->pitch,
 			       extent->width);
-		client_stream_pace(stream);
+		client_stream_pace(stream, CLIENT_WEIGHT_WORK, 1);
 		result = client_post(WIRE_OP_COPY_TO_DEVICE_2D, &request, sizeof(request), packed,
 				     request.height * extent->width);
 	}
@@ -166,7 +166,8 @@ static CUresult copy_to_host(const struct plane *host, const struct plane *devic
 		target_fill(kept, host, extent);
 		kept->owned = true;
 		request.op = WIRE_OP_COPY_TO_HOST_ASYNC;
-		client_stream_pace(stream);
+		client_stream_pace(stream, CLIENT_WEIGHT_WORK,
+				   extent->width * extent->height / WIRE_BULK_BYTES + 1);
 		return client_post_target(&request, kept);
 	}
 	target_fill(&target, host, extent);
@@ -178,7 +179,7 @@ static CUresult copy_to_host(const struct plane *host, const struct plane *devic
 static CUresult copy_on_device(const struct plane *to, const struct plane *from,
 			       const struct extent *extent, uint64_t stream)
 {
-	client_stream_pace(stream);
+	client_stream_pace(stream, CLIENT_WEIGHT_WORK, 0);
 	if (extent->height == 1 || (to->pitch == extent->width && from->pitch == extent->width)) {
 		const struct wire_copy_on_device request = {
 			.target = to->address,

@@ -218,7 +218,7 @@ static int read_text(struct client_session *session, const struct wire_header *h
 	struct wire_text text;
 	char *bytes;
 	size_t length;
-	int rc;
+	int rc, cancel;
 
 	if (header->length < sizeof(text))
 		return -EPROTO;
@@ -230,10 +230,13 @@ static int read_text(struct client_session *session, const struct wire_header *h
 	if (!bytes)
 		return inbox_skip(&session->inbox, length);
 	rc = inbox_take(&session->inbox, bytes, length);
+	/* Not a place to be cancelled in: this thread reads for all. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	/* Through stdio, like the driver's own printf: it keeps its place among
 	 * what the program prints. */
 	if (!rc)
 		fwrite(bytes, 1, length, text.descriptor == 2 ? stderr : stdout);
+	pthread_setcancelstate(cancel, &cancel);
 	free(bytes);
 	return rc;
 }
@@ -360,6 +363,7 @@ static void wait_for(struct client_session *session, struct client_wait *wait)
 static void *receiver_thread(void *opaque)
 {
 	struct client_session *session = opaque;
+	bool unled = false;		/* callers wait, and for a round none of them led */
 	int rounds = 0;
 
 	pthread_mutex_lock(&session->wait_lock);
@@ -368,7 +372,10 @@ static void *receiver_thread(void *opaque)
 		bool recent = transport_now_ns() - session->last_call_ns < RECEIVER_PAUSE_NS;
 		int rc;
 
-		if (session->leader || session->waits || (recent && !expected)) {
+		/* A caller that waits leads as soon as its request has left.  Where that takes
+		 * long, the server may be unable to read before it is read from. */
+		if (session->leader || (session->waits && !unled) ||
+		    (recent && !expected && !session->waits)) {
 			struct timespec until;
 
 			if (session->leader && ++rounds > RECEIVER_ROUNDS) {
@@ -384,9 +391,12 @@ static void *receiver_thread(void *opaque)
 				until.tv_nsec -= 1000000000;
 				until.tv_sec++;
 			}
+			unled = session->waits && !session->leader;
 			pthread_cond_timedwait(&session->receiver_wake, &session->wait_lock, &until);
+			unled = unled && session->waits && !session->leader;
 			continue;
 		}
+		unled = false;
 		rounds = 0;
 		session->leader = true;
 		pthread_mutex_unlock(&session->wait_lock);
@@ -557,20 +567,26 @@ void client_outstanding(int change)
 	session->outstanding = (unsigned)((int)session->outstanding + change);
 	if (!session->outstanding) {
 		memset(session->behind, 0, sizeof(session->behind));
+		session->behind_pieces = 0;
 		pthread_cond_broadcast(&session->settled);
 	}
 	pthread_mutex_unlock(&session->wait_lock);
 }
 
-void client_stream_pace(uint64_t stream)
+void client_stream_pace(uint64_t stream, unsigned weight, size_t pieces)
 {
 	struct client_session *session = &farbus_client.session;
 	unsigned *behind = &session->behind[(stream ^ stream >> 4) % CLIENT_BEHIND_SLOTS];
+	int cancel;
 
 	if (!atomic_load_explicit(&session->outstanding, memory_order_relaxed))
 		return;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	pthread_mutex_lock(&session->wait_lock);
-	if (session->outstanding && ++*behind > CLIENT_BEHIND_LIMIT) {
+	*behind += weight;
+	session->behind_pieces += pieces;
+	if (session->outstanding && (*behind > CLIENT_BEHIND_LIMIT ||
+				     session->behind_pieces > CLIENT_BEHIND_PIECES)) {
 		/* What was posted so far must get there, or nothing ever settles. */
 		pthread_mutex_unlock(&session->wait_lock);
 		outbox_flush(&session->outbox);
@@ -579,4 +595,5 @@ void client_stream_pace(uint64_t stream)
 			pthread_cond_wait(&session->settled, &session->wait_lock);
 	}
 	pthread_mutex_unlock(&session->wait_lock);
+	pthread_setcancelstate(cancel, &cancel);
 }

@@ -26,7 +26,7 @@ static CUresult fill(CUdeviceptr device, size_t pitch, uint32_t element, uint32_
 	result = client_memory_check(device, (height - 1) * pitch + width * element);
 	if (result != CUDA_SUCCESS)
 		return result;
-	client_stream_pace(request.stream);
+	client_stream_pace(request.stream, CLIENT_WEIGHT_WORK, 0);
 	return client_post(WIRE_OP_FILL, &request, sizeof(request), NULL, 0);
 }
 

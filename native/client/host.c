@@ -199,8 +199,10 @@ CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host
 		.stream = stream_wire,
 	};
 	struct host_job *job;
-	CUresult result = job_open(&template, &job);
+	CUresult result;
 
+	client_stream_pace(stream_wire, CLIENT_WEIGHT_WORK, 0);
+	result = job_open(&template, &job);
 	if (result != CUDA_SUCCESS)
 		return result;
 	request.token = job->token;
@@ -220,8 +222,10 @@ static CUresult host_function(CUstream stream, const struct host_job *template)
 
 	if (result == CUDA_SUCCESS)
 		result = client_stream_wire(stream, &request.stream);
-	if (result == CUDA_SUCCESS)
-		result = job_open(template, &job);
+	if (result != CUDA_SUCCESS)
+		return result;
+	client_stream_pace(request.stream, CLIENT_WEIGHT_HOST_FUNCTION, 0);
+	result = job_open(template, &job);
 	if (result != CUDA_SUCCESS)
 		return result;
 	request.token = job->token;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../cudart/cudart.h"
@@ -18,16 +19,47 @@ struct client farbus_client = {
  * the descriptor is closed, so that the server sees the parent end. */
 static void child_of_fork(void)
 {
-	atomic_store(&farbus_client.state, CLIENT_FORKED);
-	if (farbus_client.session.transport.descriptor >= 0)
-		close(farbus_client.session.transport.descriptor);
+	struct client *client = &farbus_client;
+	int descriptor = client->session.transport.descriptor;
+	struct stat status;
+
+	/* Another thread may have held it: there is none here. */
+	pthread_mutex_init(&client->init, NULL);
+	switch (atomic_load(&client->state)) {
+	case CLIENT_FRESH:	/* the child may use CUDA by itself */
+	case CLIENT_FAILED:
+		return;
+	default:
+		atomic_store(&client->state, CLIENT_FORKED);
+	}
+	/* A program that has closed all descriptors may own that number now. */
+	if (descriptor >= 0 && fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) &&
+	    status.st_ino == client->socket_inode)
+		close(descriptor);
+	client->session.transport.descriptor = -1;
+}
+
+static void fork_watch(void)
+{
+	pthread_atfork(NULL, NULL, child_of_fork);
+}
+
+/* Take client.init, such that a fork from now on does not leave it locked in the child. */
+static void client_init_lock(struct client *client)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, fork_watch);
+	pthread_mutex_lock(&client->init);
 }
 
 /* Connect, without starting a thread; client.init is held. */
 static CUresult client_connect(struct client *client)
 {
 	int state = atomic_load(&client->state);
+	struct stat status;
 	CUresult result;
+	int cancel;
 
 	if (state == CLIENT_FAILED)
 		return client->failure;
@@ -35,13 +67,17 @@ static CUresult client_connect(struct client *client)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (state != CLIENT_FRESH)
 		return CUDA_SUCCESS;
+	atomic_store(&client->state, CLIENT_CONNECTING);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	result = (CUresult)client_session_open(&client->session);
+	pthread_setcancelstate(cancel, &cancel);
 	if (result != CUDA_SUCCESS) {
 		client->failure = result;
 		atomic_store(&client->state, CLIENT_FAILED);
 		return result;
 	}
-	pthread_atfork(NULL, NULL, child_of_fork);
+	if (fstat(client->session.transport.descriptor, &status) == 0)
+		client->socket_inode = status.st_ino;
 	atomic_store(&client->state, CLIENT_CONNECTED);
 	return CUDA_SUCCESS;
 }
@@ -71,7 +107,7 @@ CUresult cuInit(unsigned int Flags)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (Flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_lock(&client->init);
+	client_init_lock(client);
 	result = client_connect(client);
 	if (result == CUDA_SUCCESS && client->device_count == 0)
 		result = CUDA_ERROR_NO_DEVICE;
@@ -95,7 +131,7 @@ CUresult cuDriverGetVersion(int *driverVersion)
 	if (!driverVersion)
 		return CUDA_ERROR_INVALID_VALUE;
 	/* Valid before cuInit, and what it says must not change afterwards. */
-	pthread_mutex_lock(&client->init);
+	client_init_lock(client);
 	*driverVersion = client_connect(client) == CUDA_SUCCESS ? client->driver_version
 								: CLIENT_DRIVER_VERSION;
 	pthread_mutex_unlock(&client->init);

@@ -9,6 +9,9 @@
 /* Most launch attributes that one launch may carry. */
 #define ATTRIBUTES_LIMIT 32u
 
+/* Attributes and parameters that need no allocation. */
+#define LAUNCH_STACK_BYTES 1024u
+
 struct launch {
 	struct client_function *function;
 	struct wire_launch fixed;
@@ -141,9 +144,9 @@ static CUresult attributes_check(struct launch *launch)
 	return CUDA_SUCCESS;
 }
 
-static CUresult launch_send(struct launch *launch)
+/* Send it; `tail` has room for all attributes and parameters of this launch. */
+static CUresult launch_send_with(struct launch *launch, uint8_t *tail)
 {
-	uint8_t tail[ATTRIBUTES_LIMIT * sizeof(CUlaunchAttribute) + WIRE_KERNEL_PARAMETERS + 8];
 	size_t attribute_bytes = launch->fixed.attribute_count * sizeof(CUlaunchAttribute);
 	struct client_request request = {
 		.op = WIRE_OP_LAUNCH_CHECKED,
@@ -164,9 +167,29 @@ static CUresult launch_send(struct launch *launch)
 	request.tail_bytes = attribute_bytes + launch->fixed.parameter_bytes;
 	if (launch->checked)
 		return client_call_wide(&request, &wait);
-	client_stream_pace(launch->fixed.stream);
+	client_stream_pace(launch->fixed.stream, CLIENT_WEIGHT_WORK, 0);
 	return client_post(WIRE_OP_LAUNCH, &launch->fixed, sizeof(launch->fixed), tail,
 			   request.tail_bytes);
+}
+
+/* The caller's thread may have a stack of 16 KiB: what is rarely large is not there. */
+static CUresult launch_send(struct launch *launch)
+{
+	const struct client_function *function = launch->function;
+	bool known = function->parameter_count != UINT32_MAX;
+	size_t room = launch->fixed.attribute_count * sizeof(CUlaunchAttribute) +
+		      (launch->extra ? WIRE_KERNEL_PARAMETERS : known ? function->parameter_bytes : 0);
+	uint8_t small[LAUNCH_STACK_BYTES], *large;
+	CUresult result;
+
+	if (room <= sizeof(small))
+		return launch_send_with(launch, small);
+	large = malloc(room);
+	if (!large)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = launch_send_with(launch, large);
+	free(large);
+	return result;
 }
 
 static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- staging ---- */
 
@@ -21,6 +22,7 @@ static void staging_idle(struct server_context *context, struct server_staging *
 	pthread_mutex_lock(&context->lock);
 	staging->next = context->idle;
 	context->idle = staging;
+	pthread_cond_signal(&context->returned);
 	pthread_mutex_unlock(&context->lock);
 }
 
@@ -67,6 +69,33 @@ static struct server_staging *staging_reap(struct server_context *context,
 	return oldest;
 }
 
+/* Wait until a buffer is idle that a copy to the host holds; there is none of those
+ * that only an event tells of.  A context that a kernel has broken gives none back. */
+static CUresult staging_await(struct server_call *call)
+{
+	struct server_context *context = call->context;
+	CUresult result = CUDA_SUCCESS;
+
+	pthread_mutex_lock(&context->lock);
+	while (!context->idle && !context->busy_first && result == CUDA_SUCCESS) {
+		struct timespec until;
+
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec++;
+		if (!context->staging_count) {
+			result = CUDA_ERROR_OUT_OF_MEMORY;
+		} else if (pthread_cond_timedwait(&context->returned, &context->lock, &until)) {
+			pthread_mutex_unlock(&context->lock);
+			result = call->driver->cuStreamQuery(NULL);
+			if (result == CUDA_ERROR_NOT_READY)
+				result = CUDA_SUCCESS;
+			pthread_mutex_lock(&context->lock);
+		}
+	}
+	pthread_mutex_unlock(&context->lock);
+	return result;
+}
+
 /* A buffer that nothing uses.  Waits for the oldest copy when there are as many
  * as may be. */
 static CUresult staging_take(struct server_call *call, struct server_staging **out)
@@ -104,9 +133,15 @@ static CUresult staging_take(struct server_call *call, struct server_staging **o
 			context->staging_count--;
 			pthread_mutex_unlock(&context->lock);
 		}
-		if (!oldest || (make && result != CUDA_ERROR_OUT_OF_MEMORY))
+		if (make && result != CUDA_ERROR_OUT_OF_MEMORY)
 			return result;
-		call->driver->cuEventSynchronize(oldest);
+		if (oldest) {
+			call->driver->cuEventSynchronize(oldest);
+			continue;
+		}
+		result = staging_await(call);
+		if (result != CUDA_SUCCESS)
+			return result;
 	}
 }
 

@@ -33,31 +33,33 @@ static struct host_token *token_make(struct server_call *call, uint64_t handle, 
 	return token;
 }
 
+/* The client has answered.  The name goes first, so that nobody finds a token which
+ * the stream frees once it goes on. */
 static void token_done(struct host_token *token)
 {
+	handle_close(&token->server->objects, HANDLE_TOKEN, token->handle);
 	pthread_mutex_lock(&token->lock);
 	token->done = true;
 	pthread_cond_signal(&token->answered);
 	pthread_mutex_unlock(&token->lock);
 }
 
-/* In the stream: ask, and wait.  When the session ends the process does. */
+/* In the stream: ask, and wait.  When the session ends the process does, so a
+ * failure to send needs no way out of here: the token may still be in use. */
 static void token_ask(void *opaque)
 {
 	struct host_token *token = opaque;
 	const struct wire_host_call call = { .token = token->handle };
 	const struct wire_pull pull = { .token = token->handle };
 	bool is_call = token->event == WIRE_EVENT_HOST_CALL;
-	int rc;
 
-	rc = server_send(token->server, token->event, token->lane, 0, 0,
-			 is_call ? (const void *)&call : (const void *)&pull,
-			 is_call ? sizeof(call) : sizeof(pull), NULL, 0);
+	(void)server_send(token->server, token->event, token->lane, 0, 0,
+			  is_call ? (const void *)&call : (const void *)&pull,
+			  is_call ? sizeof(call) : sizeof(pull), NULL, 0);
 	pthread_mutex_lock(&token->lock);
-	while (!rc && !token->done)
+	while (!token->done)
 		pthread_cond_wait(&token->answered, &token->lock);
 	pthread_mutex_unlock(&token->lock);
-	handle_close(&token->server->objects, HANDLE_TOKEN, token->handle);
 	if (is_call)
 		free(token);
 }
@@ -91,7 +93,8 @@ CUresult serve_host_done(struct server_call *call)
 	const struct wire_host_done *request = call->request;
 	struct host_token *token = handle_get(&call->server->objects, HANDLE_TOKEN, request->token);
 
-	if (!token)
+	/* A pull ends with its last byte, not before: its memory is not yet written. */
+	if (!token || token->event != WIRE_EVENT_HOST_CALL)
 		return SERVER_MALFORMED;
 	token_done(token);
 	return CUDA_SUCCESS;

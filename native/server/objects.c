@@ -141,6 +141,7 @@ static CUresult context_bind(struct server_call *call, uint64_t handle, CUcontex
 	context->device = device;
 	context->busy_last = &context->busy_first;
 	pthread_mutex_init(&context->lock, NULL);
+	pthread_cond_init(&context->returned, NULL);
 	rc = handle_bind(&call->server->objects, HANDLE_CONTEXT, handle, context);
 	if (rc) {
 		free(context);

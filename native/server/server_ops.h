@@ -15,9 +15,9 @@
 #include "../wire/handle.h"
 #include "../wire/hello.h"
 
-/* Calls that may wait for the device at the same time; more are served one after
- * another.  Each needs a thread, and a client thread waits for each. */
-#define SERVER_THREADS 256
+/* Calls that may wait for the device at the same time: one per lane, and one thread
+ * must be left to read what they wait for (the answers of host functions). */
+#define SERVER_THREADS ((int)WIRE_LANES + 1)
 
 /* Bytes that are on their way between the socket and the device. */
 struct server_staging {
@@ -47,6 +47,7 @@ struct server_context {
 	struct server_staging *busy_first;	/* oldest copy first */
 	struct server_staging **busy_last;
 	unsigned staging_count;
+	pthread_cond_t returned;		/* a buffer has become idle */
 	struct server_lane_stream *lanes;
 };
 

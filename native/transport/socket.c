@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -20,20 +21,48 @@ uint64_t transport_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* No call here is a cancellation point: callers hold locks, and the thread that is
+ * cancelled may be the one that reads for all others. */
+static int cancel_disable(void)
+{
+	int before;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+	return before;
+}
+
+static void cancel_restore(int before)
+{
+	pthread_setcancelstate(before, &before);
+}
+
+/* Signals do not prolong the time-out: a program's interval timer may fire often. */
 static int socket_poll(int descriptor, short events, int timeout_ms)
 {
 	struct pollfd poll_on = { .fd = descriptor, .events = events };
+	uint64_t end = transport_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000u;
+	int cancel = cancel_disable();
 	int rc;
 
-	do {
+	for (;;) {
 		rc = poll(&poll_on, 1, timeout_ms);
-	} while (rc < 0 && errno == EINTR);
+		if (rc >= 0 || errno != EINTR)
+			break;
+		if (timeout_ms > 0) {
+			uint64_t now = transport_now_ns();
+
+			timeout_ms = now < end ? (int)((end - now + 999999u) / 1000000u) : 0;
+		}
+	}
 	if (rc < 0)
-		return -errno;
-	return rc ? 0 : -ETIMEDOUT;
+		rc = -errno;
+	else
+		rc = rc ? 0 : -ETIMEDOUT;
+	cancel_restore(cancel);
+	return rc;
 }
 
-static int socket_write(struct transport *transport, struct iovec *vector, int count)
+static int socket_write_all(struct transport *transport, struct iovec *vector, int count)
 {
 	while (count) {
 		struct msghdr message = { .msg_iov = vector, .msg_iovlen = (size_t)count };
@@ -64,16 +93,29 @@ static int socket_write(struct transport *transport, struct iovec *vector, int c
 	return 0;
 }
 
+static int socket_write(struct transport *transport, struct iovec *vector, int count)
+{
+	int cancel = cancel_disable();
+	int rc = socket_write_all(transport, vector, count);
+
+	cancel_restore(cancel);
+	return rc;
+}
+
 static ssize_t socket_read(struct transport *transport, void *buffer, size_t bytes)
 {
+	int cancel = cancel_disable();
 	ssize_t got;
 
 	do {
 		got = recv(transport->descriptor, buffer, bytes, MSG_DONTWAIT);
 	} while (got < 0 && errno == EINTR);
 	if (got < 0)
-		return -errno;
-	return got ? got : -EPIPE;
+		got = -errno;
+	else if (!got)
+		got = -EPIPE;
+	cancel_restore(cancel);
+	return got;
 }
 
 static int socket_wait(struct transport *transport, int timeout_ms)

@@ -1,0 +1,54 @@
+"""Connections that mean no good leave the supervisor serving everybody else."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+
+from farbus.remoting import session as wire
+from farbus.remoting.supervisor import UNHEARD_LIMIT
+from tests.remoting.harness import Remote
+
+PATIENCE_S = 20.0
+
+
+def hello(secret: bytes) -> bytes:
+    return wire.HELLO.pack(wire.HELLO_MAGIC, 1, 0, 0x01020304, 1, 0, 0, 0, 1, 0, secret, b"test")
+
+
+def status_of(connection: socket.socket) -> int:
+    connection.settimeout(PATIENCE_S)
+    data = connection.recv(wire.HELLO_REPLY.size, socket.MSG_WAITALL)
+    assert len(data) == wire.HELLO_REPLY.size, "the supervisor has closed the connection"
+    return int(wire.HELLO_REPLY.unpack(data)[3])
+
+
+def test_a_client_that_resets_its_connection_behind_the_hello(remote: Remote) -> None:
+    for _ in range(50):
+        connection = socket.create_connection(remote.supervisor.address)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.sendall(hello(bytes(32)))
+        connection.close()  # with a reset
+    with socket.create_connection(remote.supervisor.address) as connection:
+        connection.sendall(hello(bytes(32)))
+        assert status_of(connection) == wire.HELLO_SECRET
+
+
+def test_silent_connections_do_not_keep_a_client_out(remote: Remote) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(UNHEARD_LIMIT + 10):
+            stack.enter_context(socket.create_connection(remote.supervisor.address))
+        client = stack.enter_context(socket.create_connection(remote.supervisor.address))
+        client.sendall(hello(bytes(32)))
+        assert status_of(client) == wire.HELLO_SECRET
+
+
+def test_a_secret_wrong_by_one_bit(remote: Remote) -> None:
+    for bit in (0, 7, 128, 255):
+        wrong = bytearray(remote.secret)
+        wrong[bit // 8] ^= 1 << bit % 8
+        with socket.create_connection(remote.supervisor.address) as connection:
+            connection.sendall(hello(bytes(wrong)))
+            assert status_of(connection) == wire.HELLO_SECRET
+    assert remote.supervisor.pids == ()
