@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import signal
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -17,15 +16,11 @@ settings.register_profile(
 settings.load_profile("farbus")
 
 
-# Before 3.11.5, CPython's ast.parse fails with a SystemError when the collector runs a finaliser within it that
-# parses too (gh-106905), as formatting a traceback does.  Debian 12 has 3.11.2: there it collects between modules.
-COLLECTS_BETWEEN_MODULES = sys.version_info < (3, 11, 5)
-
-
 def pytest_configure() -> None:
-    """Stop the collector where it can break ast.parse; let Ctrl-C end children as it does at a terminal."""
-    if COLLECTS_BETWEEN_MODULES:
-        gc.disable()
+    """Keep the collector out of ast.parse; let Ctrl-C end children as it does at a terminal."""
+    # CPython's ast.parse fails with a SystemError ("recursion depth mismatch") when the collector runs a
+    # finaliser within it that parses too, as formatting a traceback does: seen with 3.11.2 and 3.11.7.
+    gc.disable()
     # A shell starts its background jobs with SIGINT ignored, and children inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -35,5 +30,4 @@ def pytest_configure() -> None:
 def _collected() -> Iterator[None]:
     """Collect what a module's tests have left."""
     yield
-    if COLLECTS_BETWEEN_MODULES:
-        gc.collect()
+    gc.collect()
