@@ -19,6 +19,7 @@ help:
 	@echo 'make fuzz-smoke   each fuzzer for 30 s'
 	@echo 'make clean        remove everything that was built'
 
+# setuptools warns of every editable installation; this one is meant.
 # The environment comes while the native parts are compiled.
 build: $(VENV)/.prerequisites
 	@$(MAKE) --no-print-directory -j$(JOBS) $(VENV)/.stamp native
@@ -33,7 +34,7 @@ $(VENV)/.stamp: pyproject.toml setup.py | $(VENV)/.prerequisites
 	@echo 'farbus: making the virtual environment in $(VENV)'
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install $(QUIET) --upgrade 'pip>=25.1' 'setuptools>=77' 'cffi>=1.17'
-	@FARBUS_NATIVE=0 $(BIN)/python -m pip install $(QUIET) --no-build-isolation --editable '.$(NVCC_EXTRA)' --group dev
+	@PYTHONWARNINGS='ignore:Editable installation' FARBUS_NATIVE=0 $(BIN)/python -m pip install $(QUIET) --no-build-isolation --editable '.$(NVCC_EXTRA)' --group dev
 	@touch $@
 
 native: | $(VENV)/.prerequisites
