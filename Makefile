@@ -30,11 +30,12 @@ $(VENV)/.prerequisites: .ci/prerequisites
 	@mkdir -p $(VENV)
 	@touch $@
 
+# setuptools warns of every editable installation; this one is meant.
 $(VENV)/.stamp: pyproject.toml setup.py | $(VENV)/.prerequisites
 	@echo 'farbus: making the virtual environment in $(VENV)'
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install $(QUIET) --upgrade 'pip>=25.1' 'setuptools>=77' 'cffi>=1.17'
-	@FARBUS_NATIVE=0 PYTHONWARNINGS=ignore $(BIN)/python -m pip install $(QUIET) --no-build-isolation --editable '.$(NVCC_EXTRA)' --group dev
+	@PYTHONWARNINGS='ignore:Editable installation' FARBUS_NATIVE=0 $(BIN)/python -m pip install $(QUIET) --no-build-isolation --editable '.$(NVCC_EXTRA)' --group dev
 	@touch $@
 
 native: | $(VENV)/.prerequisites

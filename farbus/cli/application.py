@@ -14,11 +14,12 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+import farbus
 from farbus.errors import ExitCode, FarbusError
 
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -96,9 +97,20 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"farbus {farbus.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def farbus() -> None:
+def overview(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Print the version.")
+    ] = False,
+) -> None:
     """Devices of a data centre, usable from any machine in it."""
+    del version
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -132,6 +144,14 @@ def _invoke(arguments: list[str]) -> int:
         return int(ExitCode.FAILED)
     except (BrokenPipeError, KeyboardInterrupt):
         raise
+    except ExceptionGroup as group:
+        # A task group wraps what its tasks raise; the first error of Farbus says what failed.
+        known = group.subgroup(FarbusError)
+        if known is None:
+            return _fault(group)
+        first = _first(known)
+        _report(str(first), group)
+        return int(first.exit_code)
     except Exception as error:
         # Typer brings its own copy of click or uses the installed one, by version: go by what a usage error can do.
         describe = getattr(error, "format_message", None)
@@ -141,9 +161,20 @@ def _invoke(arguments: list[str]) -> int:
         if describe is not None:
             _report(_usage_line(error, str(describe())), error)
             return int(getattr(error, "exit_code", ExitCode.USAGE))
-        _report(f"{type(error).__name__}: {error}; this is a fault of farbus: FARBUS_DEBUG=1 shows where", error)
-        return int(ExitCode.FAILED)
+        return _fault(error)
     return outcome if isinstance(outcome, int) else int(ExitCode.OK)
+
+
+def _fault(error: Exception) -> int:
+    _report(f"{type(error).__name__}: {error}; this is a fault of farbus: FARBUS_DEBUG=1 shows where", error)
+    return int(ExitCode.FAILED)
+
+
+def _first(group: ExceptionGroup[FarbusError]) -> FarbusError:
+    error: FarbusError | ExceptionGroup[FarbusError] = group
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _usage_line(error: Exception, message: str) -> str:

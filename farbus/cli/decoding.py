@@ -20,6 +20,10 @@ MAX_FILE_BYTES = 2**20
 T = TypeVar("T", bound=msgspec.Struct)
 
 
+PROGRAM_STARTS = (b"\x7fELF", b"#!")
+"""How programs begin: compiled ones, and scripts."""
+
+
 def read_file(path: str, *, what: str) -> bytes:
     """Return what the file at ``path`` holds (``-`` for standard input); ``what`` names its kind in errors."""
     name = "standard input" if path == "-" else path
@@ -36,6 +40,8 @@ def read_file(path: str, *, what: str) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InvalidInput(f"{path}: can't be read: {reason}", hint="check the path and its permissions") from error
+    if text.startswith(PROGRAM_STARTS):
+        raise InvalidInput(f"{name}: a program, not a {what}", hint=f"to run it write -- before it: -- {path}")
     if len(text) > MAX_FILE_BYTES:
         raise InvalidInput(f"{name}: larger than 1 MiB, which no {what} is", hint="is it the right file?")
     return text

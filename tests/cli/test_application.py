@@ -1,0 +1,25 @@
+"""What the command line does around any command."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+
+import farbus
+from farbus.cli import application
+from farbus.errors import ExitCode, NotFound
+
+
+def test_version_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert application.run(["--version"]) == ExitCode.OK
+    assert capsys.readouterr().out == f"farbus {farbus.__version__}\n"
+
+
+def test_error_in_a_task_group_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        inner = ExceptionGroup("inner", [NotFound("there is no job j9", hint="farbus jobs --all lists them")])
+        raise ExceptionGroup("unhandled errors in a TaskGroup", [inner])
+
+    monkeypatch.setattr(typer, "echo", lambda text: fail())
+    assert application.run(["version"]) == ExitCode.NOT_FOUND
+    assert capsys.readouterr().err == "farbus: there is no job j9; farbus jobs --all lists them\n"
