@@ -47,6 +47,21 @@ def prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
+def close_others(kept: set[int]) -> None:
+    """Close every descriptor from 3 on that is not in ``kept``.
+
+    uvloop leaves the guard second, inheritable copies of its own control and
+    status streams and of the agent's log, and passes on what the agent was
+    started with: a program could take its own ``kill`` away, or say that it
+    has ended.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        if descriptor > 2 and descriptor not in kept:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
 def tell(**message: Any) -> None:
     """Write one status line; an agent that is gone does not hear it, and need not."""
     with contextlib.suppress(OSError):
@@ -240,6 +255,7 @@ def main() -> None:
         control += piece
     line, _, control = control.partition(b"\n")
     specification = json.loads(line)
+    close_others({specification["stdout"], specification["stderr"], *specification["keep"]})
     pid = start(specification)
     tell(event="exited", code=guard(pid, control, specification["cgroup"]))
 

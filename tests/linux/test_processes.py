@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import platform
 import signal
 import struct
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -282,3 +284,28 @@ asyncio.run(main())
     _, alive = await asyncio.to_thread(psutil.wait_procs, [guard, sleeper], PATIENCE_S)
     assert not alive
     assert not door.remains()
+
+
+def test_a_program_inherits_its_streams_and_nothing_else_that_its_guard_was_given(tmp_path: Path) -> None:
+    specification = {
+        "argv": ["ls", "/proc/self/fd"], "environment": ENVIRONMENT, "cwd": "/", "uid": None, "gid": None,
+        "groups": [], "umask": 0o022, "limits": {}, "cgroup": "", "keep": [],
+    }  # fmt: skip
+    with (tmp_path / "agents.log").open("wb") as log, (tmp_path / "output").open("w+b") as output:
+        # As uvloop starts a guard: with inheritable copies of the guard's own control pipe and of the agent's log.
+        control, commands = os.pipe()
+        streams = {"stdout": output.fileno(), "stderr": log.fileno()}
+        copies = [os.dup(control), os.dup(log.fileno())]
+        guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(GUARD), "test", "ls"],
+            stdin=control, stdout=subprocess.PIPE, pass_fds=(*streams.values(), *copies),
+        )  # fmt: skip
+        for descriptor in (control, *copies):
+            os.close(descriptor)
+        os.write(commands, json.dumps({**specification, **streams}).encode() + b"\n")
+        guard.communicate(timeout=PATIENCE_S)
+        os.close(commands)
+        output.seek(0)
+        listed = output.read()
+    # The fourth is the directory that ls reads.
+    assert listed.split() == [b"0", b"1", b"2", b"3"]
