@@ -22,9 +22,15 @@ struct extent {
 	size_t height;
 };
 
+/* SIZE_MAX, which nothing is as large as, where the sum is beyond it. */
 static size_t plane_span(const struct plane *plane, const struct extent *extent)
 {
-	return (extent->height - 1) * plane->pitch + extent->width;
+	size_t span;
+
+	if (__builtin_mul_overflow(extent->height - 1, plane->pitch, &span) ||
+	    __builtin_add_overflow(span, extent->width, &span))
+		return SIZE_MAX;
+	return span;
 }
 
 static CUresult plane_check(const struct plane *plane, const struct extent *extent)

@@ -1,6 +1,23 @@
 /* Fills: checked here, posted; CUDA's own return before the device is done. */
 #include "client.h"
 
+#include <string.h>
+
+/* Pinned memory is this process's: filled here, after the stream's work. */
+static CUresult fill_here(const struct wire_fill *fill)
+{
+	const struct wire_stream_synchronize wait = { .stream = fill->stream };
+	CUresult result = client_call(WIRE_OP_STREAM_SYNCHRONIZE, &wait, sizeof(wait), NULL, 0);
+
+	for (size_t y = 0; y < fill->height && result == CUDA_SUCCESS; y++) {
+		uint8_t *row = (uint8_t *)(uintptr_t)fill->device + y * fill->pitch;
+
+		for (size_t x = 0; x < fill->width; x++)
+			memcpy(row + x * fill->element, &fill->value, fill->element);
+	}
+	return result;
+}
+
 static CUresult fill(CUdeviceptr device, size_t pitch, uint32_t element, uint32_t value,
 		     size_t width, size_t height, CUstream stream)
 {
@@ -13,6 +30,8 @@ static CUresult fill(CUdeviceptr device, size_t pitch, uint32_t element, uint32_
 		.value = value,
 	};
 	CUresult result = client_enter();
+	struct client_range range;
+	size_t span;
 
 	if (result == CUDA_SUCCESS)
 		result = client_stream_wire(stream, &request.stream);
@@ -21,9 +40,14 @@ static CUresult fill(CUdeviceptr device, size_t pitch, uint32_t element, uint32_
 	if (!width || !height)
 		return CUDA_SUCCESS;
 	if (device % element || pitch % element || width > SIZE_MAX / element ||
-	    (height > 1 && pitch < width * element))
+	    (height > 1 && pitch < width * element) ||
+	    __builtin_mul_overflow(height - 1, pitch, &span) ||
+	    __builtin_add_overflow(span, width * element, &span))
 		return CUDA_ERROR_INVALID_VALUE;
-	result = client_memory_check(device, (height - 1) * pitch + width * element);
+	if (client_memory_find(device, &range) && range.kind == MEMORY_PINNED)
+		return span <= range.base + range.bytes - device ? fill_here(&request)
+								 : CUDA_ERROR_INVALID_VALUE;
+	result = client_memory_check(device, span);
 	if (result != CUDA_SUCCESS)
 		return result;
 	client_stream_pace(request.stream, CLIENT_WEIGHT_WORK, 0);

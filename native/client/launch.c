@@ -91,6 +91,8 @@ static CUresult parameters_gather(const struct launch *launch, uint8_t *buffer, 
 				return CUDA_ERROR_INVALID_VALUE;
 		}
 		if (launch->parameters || ready_bytes > WIRE_KERNEL_PARAMETERS ||
+		    (function->parameter_count != UINT32_MAX &&
+		     ready_bytes < function->parameter_bytes) ||
 		    (ready_bytes && !ready))
 			return CUDA_ERROR_INVALID_VALUE;
 		if (ready_bytes)

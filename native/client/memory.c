@@ -434,7 +434,9 @@ CUresult cuMemFreeHost(void *p)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!p || !client_memory_find((uint64_t)(uintptr_t)p, &range) ||
+	if (!p)
+		return CUDA_SUCCESS;
+	if (!client_memory_find((uint64_t)(uintptr_t)p, &range) ||
 	    range.base != (uint64_t)(uintptr_t)p || range.kind != MEMORY_PINNED || range.registered)
 		return CUDA_ERROR_INVALID_VALUE;
 	/* Copies that are still to write there must be over, as with a GPU. */
@@ -480,6 +482,9 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 	if (Flags & (CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY))
 		return CUDA_ERROR_NOT_SUPPORTED;
 	range.context = client_context_current();
+	/* Device addresses are only reserved here: nothing can be read at them. */
+	if (client_memory_find(range.base, &(struct client_range){ 0 }))
+		return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 	switch (client_memory_add(&range)) {
 	case 0:
 		return CUDA_SUCCESS;

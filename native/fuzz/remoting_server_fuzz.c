@@ -1,0 +1,283 @@
+/* remoting_server_fuzz.c - hostile sessions at the remoting server.
+ *
+ * Usage: remoting_server SECONDS LAST
+ *        remoting_server 0 LAST		the session whose number is in LAST, once
+ * Each session is a process of its own, as in production: hello, a context and some
+ * memory, then frames whose fields are drawn from what such a session could hold and
+ * from what nobody should send.  The same number gives the same session.  A session
+ * that ends by a signal, by a sanitizer or not at all is a finding.
+ */
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../generated/wire_ops.h"
+#include "../server/server.h"
+#include "../wire/frame.h"
+#include "../wire/hello.h"
+
+#define FRAMES_MAX 60u
+#define TAIL_MAX 8192u
+#define SESSION_MAX_S 20u
+
+#define CONTEXT (1ull << 43 | 1ull << 4)
+
+static const uint8_t secret[WIRE_SECRET_BYTES];
+static uint64_t random_state, memory;
+
+/* splitmix64 (G. Steele et al., "Fast splittable pseudorandom number generators", 2014) */
+static uint64_t random_next(void)
+{
+	uint64_t mixed = random_state += 0x9e3779b97f4a7c15u;
+
+	mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9u;
+	mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebu;
+	return mixed ^ mixed >> 31;
+}
+
+static uint64_t random_below(uint64_t bound)
+{
+	return random_next() % bound;
+}
+
+/* A handle as a client makes them: kind, generation, slot. */
+static uint64_t random_handle(void)
+{
+	return random_below(9) << 43 | random_below(2) << 27 | random_below(3) << 4;
+}
+
+static uint64_t random_word(void)
+{
+	switch (random_below(12)) {
+	case 0:
+		return 0;
+	case 1:
+		return 1 + random_below(2);		/* the special streams */
+	case 2:
+		return CONTEXT;
+	case 3:
+	case 4:
+		return random_handle();
+	case 5:
+		return memory;
+	case 6:
+		return memory + random_below(8192);
+	case 7:
+		return random_below(4096);
+	case 8:
+		return 1ull << random_below(64);
+	case 9:
+		return (1ull << random_below(64)) - 1;
+	case 10:
+		return random_below(64) << 32 | random_below(64);
+	default:
+		return random_next();
+	}
+}
+
+static bool send_all(int descriptor, const void *data, size_t bytes)
+{
+	const char *at = data;
+
+	while (bytes) {
+		char replies[65536];
+		ssize_t sent;
+
+		/* Its answers are read on the way, or both would wait for each other. */
+		if (recv(descriptor, replies, sizeof(replies), MSG_DONTWAIT) == 0)
+			return false;
+		sent = send(descriptor, at, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+		if (sent < 0) {
+			struct timespec nap = { .tv_nsec = 100000 };
+
+			if (errno != EAGAIN && errno != EINTR)
+				return false;
+			nanosleep(&nap, NULL);
+			continue;
+		}
+		at += sent;
+		bytes -= (size_t)sent;
+	}
+	return true;
+}
+
+static bool read_all(int descriptor, void *data, size_t bytes)
+{
+	return !bytes || recv(descriptor, data, bytes, MSG_WAITALL) == (ssize_t)bytes;
+}
+
+/* One called operation and its reply's fixed part. */
+static bool call(int descriptor, enum wire_op op, const void *request, void *reply)
+{
+	const struct wire_op_info *info = &wire_op_infos[op];
+	struct wire_header header = {
+		.length = info->request_size,
+		.opcode = (uint16_t)op,
+		.lane = 1,
+		.argument = CONTEXT,
+	};
+
+	if (send(descriptor, &header, sizeof(header), MSG_NOSIGNAL) != sizeof(header) ||
+	    send(descriptor, request, info->request_size, MSG_NOSIGNAL) != info->request_size)
+		return false;
+	return read_all(descriptor, &header, sizeof(header)) && !header.argument &&
+	       read_all(descriptor, reply, info->reply_size);
+}
+
+static bool session_begin(int descriptor)
+{
+	struct wire_hello hello = {
+		.magic = WIRE_HELLO_MAGIC,
+		.major = WIRE_PROTOCOL_MAJOR,
+		.byte_order = WIRE_BYTE_ORDER,
+		.spec_version = WIRE_SPEC_VERSION,
+	};
+	const struct wire_primary_retain retain = { .context = CONTEXT };
+	const struct wire_memory_alloc alloc = { .bytes = 8192 };
+	struct wire_memory_alloc_reply allocated;
+	struct wire_hello_reply reply;
+	struct wire_device device;
+
+	if (send(descriptor, &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello) ||
+	    !read_all(descriptor, &reply, sizeof(reply)) || reply.status != WIRE_HELLO_OK)
+		return false;
+	for (uint32_t i = 0; i < reply.device_count; i++)
+		if (!read_all(descriptor, &device, sizeof(device)))
+			return false;
+	if (!call(descriptor, WIRE_OP_PRIMARY_RETAIN, &retain, &allocated) ||
+	    !call(descriptor, WIRE_OP_MEMORY_ALLOC, &alloc, &allocated))
+		return false;
+	memory = allocated.address;
+	return true;
+}
+
+/* One frame.  false: the server has closed the connection. */
+static bool frame_send(int descriptor)
+{
+	static uint8_t frame[sizeof(struct wire_header) + WIRE_FIXED_BYTES + TAIL_MAX];
+	struct wire_header header = { .lane = (uint16_t)(1 + random_below(4)) };
+	const struct wire_op_info *info;
+	size_t fixed, tail = 0;
+
+	do {
+		header.opcode = (uint16_t)random_below(WIRE_OP_LIMIT);
+		info = &wire_op_infos[header.opcode];
+	} while (!info->name && random_below(500));
+	fixed = info->name ? info->request_size : 0;
+	for (size_t at = 0; at < fixed; at += 8) {
+		uint64_t word = random_word();
+
+		memcpy(frame + sizeof(header) + at, &word, fixed - at < 8 ? fixed - at : 8);
+	}
+	if (info->name && info->request_tail)
+		tail = random_below(random_below(4) ? 64 : TAIL_MAX);
+	if (tail > info->request_tail)
+		tail = info->request_tail;
+	for (size_t at = 0; at < tail; at++)
+		frame[sizeof(header) + fixed + at] = (uint8_t)random_next();
+	header.length = (uint32_t)(fixed + tail);
+	header.argument = random_below(20) ? CONTEXT : random_word();
+	if (!random_below(400))
+		header.length = (uint32_t)random_word();
+	if (!random_below(400))
+		header.lane = (uint16_t)random_next();
+	memcpy(frame, &header, sizeof(header));
+	return send_all(descriptor, frame, sizeof(header) + fixed + tail);
+}
+
+/* The client's side, in a process of its own. */
+static void attack(int descriptor, uint64_t number)
+{
+	char replies[65536];
+	unsigned frames;
+
+	alarm(SESSION_MAX_S);
+	random_state = number;
+	if (!session_begin(descriptor)) {
+		fprintf(stderr, "remoting_server: the session does not begin\n");
+		_exit(3);
+	}
+	frames = (unsigned)random_below(FRAMES_MAX);
+	while (frames-- && frame_send(descriptor))
+		;
+	shutdown(descriptor, SHUT_WR);
+	while (recv(descriptor, replies, sizeof(replies), 0) > 0)
+		;
+	_exit(0);
+}
+
+/* 0, or what went wrong. */
+static int session(uint64_t number, const char *libcuda)
+{
+	int pair[2], attacked, status;
+	pid_t server, client;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0)
+		return -1;
+	server = fork();
+	if (server == 0) {
+		const struct server_options options = {
+			.descriptor = pair[0],
+			.libcuda = libcuda,
+			.secret = secret,
+		};
+		char why[256];
+		int rc;
+
+		close(pair[1]);
+		alarm(SESSION_MAX_S);
+		rc = server_serve(&options, why, sizeof(why));
+		if (rc)
+			fprintf(stderr, "remoting_server: %s\n", why);
+		_exit(rc ? 2 : 0);
+	}
+	close(pair[0]);
+	client = fork();
+	if (client == 0)
+		attack(pair[1], number);
+	close(pair[1]);
+	if (server < 0 || client < 0 || waitpid(server, &status, 0) < 0 ||
+	    waitpid(client, &attacked, 0) < 0)
+		return -1;
+	return status ? status : attacked;
+}
+
+int main(int argc, char **argv)
+{
+	const char *libcuda = getenv("FARBUS_FUZZ_LIBCUDA");
+	unsigned long long number = 0;
+	time_t end;
+	FILE *last;
+
+	if (argc != 3 || !libcuda) {
+		fprintf(stderr, "usage: FARBUS_FUZZ_LIBCUDA=libcuda.so.1 %s SECONDS LAST\n", argv[0]);
+		return 2;
+	}
+	if (atoi(argv[1]) == 0) {
+		last = fopen(argv[2], "r");
+		if (!last || fscanf(last, "%llu", &number) != 1)
+			return 2;
+		return session(number, libcuda) != 0;
+	}
+	for (end = time(NULL) + atoi(argv[1]); time(NULL) < end; number++) {
+		int status;
+
+		last = fopen(argv[2], "w");
+		if (!last || fprintf(last, "%llu\n", number) < 0 || fclose(last))
+			return 2;
+		status = session(number, libcuda);
+		if (status) {
+			fprintf(stderr, "remoting_server: session %llu ended with status %#x\n", number,
+				(unsigned)status);
+			return 1;
+		}
+	}
+	printf("remoting_server: %llu sessions\n", number);
+	return 0;
+}
