@@ -141,9 +141,11 @@ def job_status(
 ) -> JobStatus:
     """Put a job's parts together as people see it."""
     tasks = tuple(run.status() for run in progress.runs)
-    if job.interactive and state is JobState.RUNNING:
-        # Its program belongs to the terminal, not to an agent that would report it.
+    if job.interactive:
+        # Its program belongs to the terminal, not to an agent that would report it: how it ended is known there alone.
         tasks = tuple(msgspec.structs.replace(task, state=TaskState.RUNNING) for task in tasks)
+        if state is not JobState.RUNNING:
+            tasks = ()
     return JobStatus(
         job=job,
         state=state,

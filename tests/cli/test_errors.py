@@ -140,6 +140,12 @@ def test_an_error_is_one_line_with_its_exit_code(here: Farbus, case: str) -> Non
     assert done.returncode == code
 
 
+def test_a_program_given_for_a_job_file_is_told(here: Farbus) -> None:
+    done = here("submit", "/bin/sh")
+    assert done.returncode == 2
+    assert done.stderr == "farbus: /bin/sh: a program, not a job file; to run it write -- before it: -- /bin/sh\n"
+
+
 def test_a_traceback_is_shown_on_request_only(here: Farbus) -> None:
     assert "Traceback" in here("nodes", environment={"FARBUS_DEBUG": "1"}).stderr
 
