@@ -6,7 +6,8 @@ BUILD ?= build
 ENGINE_BUILD := $(BUILD)/softgpu
 ENGINE_CC ?= $(CC)
 ENGINE_WARNINGS := -Wall -Wextra -Werror
-ENGINE_CFLAGS := -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -pthread $(ENGINE_WARNINGS) $(SANITIZE)
+# Offsets and addresses of PTX wrap, as a device's do.
+ENGINE_CFLAGS := -std=gnu11 -O2 -g -fwrapv -fPIC -fvisibility=hidden -pthread $(ENGINE_WARNINGS) $(SANITIZE)
 # What the handlers need to be vectorised, and to round as PTX says.
 ENGINE_HANDLER_CFLAGS := -std=gnu11 -O3 -fPIC -fvisibility=hidden $(ENGINE_WARNINGS) $(SANITIZE) \
 	-ffp-contract=off -fno-math-errno -fno-trapping-math -fwrapv -fno-strict-aliasing

@@ -88,10 +88,9 @@ static bool decompress_lz4(char *to, size_t capacity, const char *from, size_t b
 	return decompress(from, to, (int)bytes, (int)capacity) == (int)capacity;
 }
 
-static enum engine_status entry_text(const struct entry *entry, char **text,
+static enum engine_status entry_text(const struct entry *entry, const char *data, char **text,
 				     struct engine_diagnostic *why)
 {
-	const char *data = (const char *)entry + entry->header_bytes;
 	bool compressed = entry->flags & (ENTRY_LZ4 | ENTRY_ZSTD);
 	uint64_t bytes = compressed ? entry->uncompressed_bytes : entry->padded_bytes;
 	bool whole = true;
@@ -120,32 +119,36 @@ static enum engine_status entry_text(const struct entry *entry, char **text,
 
 /* ---- containers ---- */
 
-/* The PTX of the newest target that the device can run.  *entry_count says
- * whether there was anything at all. */
+/* The PTX of the newest target that the device can run, with its header copied, for
+ * entries of a damaged container stand anywhere; *best_data is NULL if there is none.
+ * *entry_count says whether there was anything at all. */
 static enum engine_status best_entry(const struct container *container, unsigned sm,
-				     const struct entry **best, unsigned *entry_count,
-				     struct engine_diagnostic *why)
+				     struct entry *best, const char **best_data,
+				     unsigned *entry_count, struct engine_diagnostic *why)
 {
 	const char *at = (const char *)container + container->header_bytes;
 	const char *end = at + container->payload_bytes;
 
-	*best = NULL;
+	*best_data = NULL;
 	*entry_count = 0;
 	while ((size_t)(end - at) >= sizeof(struct entry)) {
-		const struct entry *entry = (const struct entry *)at;
 		size_t room = (size_t)(end - at);
+		struct entry entry;
 
-		if (entry->header_bytes < sizeof(*entry) || entry->header_bytes > room ||
-		    entry->padded_bytes > room - entry->header_bytes) {
+		memcpy(&entry, at, sizeof(entry));
+		if (entry.header_bytes < sizeof(entry) || entry.header_bytes > room ||
+		    entry.padded_bytes > room - entry.header_bytes) {
 			snprintf(why->text, sizeof(why->text), "fatbin entry %u is damaged",
 				 *entry_count);
 			return ENGINE_INVALID_IMAGE;
 		}
 		(*entry_count)++;
-		if (entry->kind == ENTRY_KIND_PTX && entry->arch <= sm &&
-		    (!*best || entry->arch > (*best)->arch))
+		if (entry.kind == ENTRY_KIND_PTX && entry.arch <= sm &&
+		    (!*best_data || entry.arch > best->arch)) {
 			*best = entry;
-		at += entry->header_bytes + entry->padded_bytes;
+			*best_data = at + entry.header_bytes;
+		}
+		at += entry.header_bytes + entry.padded_bytes;
 	}
 	return ENGINE_OK;
 }
@@ -167,7 +170,8 @@ static enum engine_status read_container(const struct container *container, unsi
 					 struct fatbin_texts *texts, struct engine_diagnostic *why)
 {
 	enum engine_status status;
-	const struct entry *entry;
+	struct entry entry = { 0 };
+	const char *data;
 	unsigned count;
 	char *text;
 
@@ -176,16 +180,16 @@ static enum engine_status read_container(const struct container *container, unsi
 		snprintf(why->text, sizeof(why->text), "not a fatbin container");
 		return ENGINE_INVALID_IMAGE;
 	}
-	status = best_entry(container, sm, &entry, &count, why);
+	status = best_entry(container, sm, &entry, &data, &count, why);
 	if (status != ENGINE_OK || !count)
 		return status;
-	if (!entry) {
+	if (!data) {
 		snprintf(why->text, sizeof(why->text),
 			 "none of %u images is PTX for compute capability %u.%u or older; "
 			 "compile with -arch=compute_%u or embed PTX", count, sm / 10, sm % 10, sm);
 		return ENGINE_NO_BINARY;
 	}
-	status = entry_text(entry, &text, why);
+	status = entry_text(&entry, data, &text, why);
 	return status == ENGINE_OK ? add_text(texts, text) : status;
 }
 

@@ -84,9 +84,9 @@ static void take_symbol_initializer(struct ptx_parser *parser, char *at, uint8_t
 		if (parentheses && ptx_accept(parser, ")")) {
 			parentheses--;
 		} else if (ptx_accept(parser, "+")) {
-			fix.addend += (int64_t)ptx_take_integer(parser);
+			fix.addend = (int64_t)((uint64_t)fix.addend + ptx_take_integer(parser));
 		} else if (ptx_accept(parser, "-")) {
-			fix.addend -= (int64_t)ptx_take_integer(parser);
+			fix.addend = (int64_t)((uint64_t)fix.addend - ptx_take_integer(parser));
 		} else {
 			break;
 		}

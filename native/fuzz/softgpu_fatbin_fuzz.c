@@ -1,0 +1,55 @@
+/* softgpu_fatbin_fuzz.c - containers of PTX, as a program carries them.
+ *
+ * The size of the container is what the program's own loader vouches for; so it
+ * is right here, and all that is inside is fuzzed. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../softgpu/fatbin.h"
+#include "fuzz.h"
+
+#define TEXT "hello, PTX......"
+
+/* An entry of 64 bytes and its payload: kind 1 (PTX), raw, LZ4 and zstd. */
+#define ENTRY(header, padded, compressed, flags, whole)                                        \
+	1, 0, 0, 0, header, 0, 0, 0, padded, 0, 0, 0, 0, 0, 0, 0, compressed, 0, 0, 0, 0, 0, 0, 0, \
+	0, 0, 8, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, flags, 0, 0, 0, 0, 0, 0,            \
+	0, 0, 0, 0, 0, 0, 0, 0, whole, 0, 0, 0, 0, 0, 0, 0
+#define LETTERS 'h', 'e', 'l', 'l', 'o', ',', ' ', 'P', 'T', 'X', '.', '.', '.', '.', '.', 0
+
+static const uint8_t raw[] = { ENTRY(64, 16, 0, 0, 0), LETTERS };
+/* One sequence of 16 literals: token 0xf0, 1 more than 15. */
+static const uint8_t lz4[] = {
+	ENTRY(64, 24, 18, 0x20, 16), 0xf0, 1, LETTERS, 0, 0, 0, 0, 0, 0,
+};
+/* A frame of one raw block: magic, single segment with a content size of 16, last block. */
+static const uint8_t zstd[] = {
+	ENTRY(64, 32, 25, 0x80, 16), 0x28, 0xb5, 0x2f, 0xfd, 0x20, 16, 0x81, 0, 0, LETTERS,
+	0, 0, 0, 0, 0, 0, 0,
+};
+
+const struct fuzz_seed fuzz_seeds[] = {
+	{ raw, sizeof(raw) }, { lz4, sizeof(lz4) }, { zstd, sizeof(zstd) }, { NULL, 0 },
+};
+const char *const fuzz_words[] = { NULL };
+
+void fuzz_one(uint8_t *data, size_t bytes)
+{
+	struct engine_diagnostic why = { "" };
+	struct fatbin_texts texts = { 0 };
+	uint8_t *image = malloc(16 + bytes);
+	const uint32_t magic = 0xba55ed50u;
+	const uint16_t version = 1, header = 16;
+	const uint64_t payload = bytes;
+
+	if (!image)
+		abort();
+	memcpy(image, &magic, 4);
+	memcpy(image + 4, &version, 2);
+	memcpy(image + 6, &header, 2);
+	memcpy(image + 8, &payload, 8);
+	memcpy(image + 16, data, bytes);
+	if (!fatbin_read(image, 90, &texts, &why))
+		fatbin_texts_free(&texts);
+	free(image);
+}

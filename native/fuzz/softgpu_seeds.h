@@ -1,0 +1,50 @@
+/* softgpu_seeds.h - PTX to start from: most kinds of statements in few lines. */
+#ifndef FARBUS_FUZZ_SOFTGPU_SEEDS_H
+#define FARBUS_FUZZ_SOFTGPU_SEEDS_H
+
+#define PTX_HEADER ".version 8.0\n.target sm_80\n.address_size 64\n"
+
+static const char ptx_memory[] = PTX_HEADER
+	".visible .global .align 8 .u64 table[4] = {1, 2, generic(table), 4};\n"
+	".const .align 4 .f32 numbers[2] = {0f3F800000, 0f40000000};\n"
+	".extern .shared .align 16 .b8 dynamic[];\n"
+	".visible .entry k(.param .u64 p, .param .align 8 .b8 s[24])\n.maxntid 64, 1, 1\n{\n"
+	".reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .f32 %f<9>; .reg .pred %p<4>; .reg .b16 %h<4>;\n"
+	".shared .align 4 .b8 tile[128]; .local .align 8 .b8 depot[32];\n"
+	"ld.param.u64 %rd1, [p]; cvta.to.global.u64 %rd2, %rd1; mov.u32 %r1, %tid.x;\n"
+	"mad.wide.u32 %rd3, %r1, 16, %rd2; ld.global.v4.u32 {%r2, %r3, %r4, _}, [%rd3+16];\n"
+	"ld.volatile.global.v2.u64 {%rd4, %rd5}, [%rd3]; st.shared.u32 [tile+4], %r2;\n"
+	"st.local.u64 [depot+8], %rd4; atom.global.add.u32 %r5, [%rd3], 1; ld.const.f32 %f1, [numbers+4];\n"
+	"atom.shared.cas.b32 %r6, [tile], %r1, %r2; red.global.max.s32 [%rd3], %r5;\n"
+	"mov.b64 {%r7, %r8}, %rd4; ld.shared.u8 %h1, [dynamic]; membar.gl; ret;\n}\n";
+static const char ptx_control[] = PTX_HEADER
+	".func (.param .b32 out) f(.param .b32 a) { .reg .b32 %r<3>; ld.param.b32 %r1, [a];\n"
+	"add.s32 %r2, %r1, 1; st.param.b32 [out], %r2; ret; }\n"
+	".visible .entry k(.param .u32 n)\n{\n.reg .b32 %r<9>; .reg .b64 %rd<3>; .reg .pred %p<4>;\n"
+	"ld.param.u32 %r1, [n]; setp.lt.and.u32 %p1|%p2, %r1, 7, !%p3; @!%p1 bra OUT;\n"
+	"AGAIN: { .param .b32 a; .param .b32 o; st.param.b32 [a], %r1; call.uni (o), f, (a);\n"
+	"ld.param.b32 %r2, [o]; }\n"
+	"shfl.sync.bfly.b32 %r3|%p2, %r2, 16, 31, -1; vote.sync.ballot.b32 %r4, %p2, 0xffffffff;\n"
+	"bar.sync 0; barrier.cta.red.popc.u32 %r5, 1, 32, %p1; selp.b32 %r6, %r3, %r4, %p1;\n"
+	"ts: .branchtargets AGAIN, OUT; brx.idx %r6, ts;\nOUT: exit;\n}\n";
+static const char ptx_arithmetic[] = PTX_HEADER
+	".visible .entry k()\n{\n.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .f32 %f<19>; .reg .f64 %d<4>;\n"
+	".reg .pred %p<4>; .reg .b16 %h<4>;\n"
+	"fma.rn.ftz.sat.f32 %f1, %f2, 0f3F800000, %f3; div.rn.f64 %d1, %d2, %d3; cvt.rzi.s32.f32 %r1, %f1;\n"
+	"lop3.b32 %r2, %r1, %r3, %r4, 0x96; prmt.b32 %r3, %r2, %r1, 0x5410; bfe.u32 %r4, %r3, 4, 8;\n"
+	"add.cc.u32 %r5, %r1, %r2; addc.u32 %r6, %r3, %r4; mul.wide.s32 %rd1, %r5, -3;\n"
+	"cvt.rn.f16x2.f32 %r7, %f1, %f2; fma.rn.f16x2 %r8, %r7, %r7, %r7; ex2.approx.ftz.f32 %f4, %f1;\n"
+	"mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f5, %f6, %f7, %f8}, {%r1, %r2}, {%r3},"
+	" {%f9, %f10, %f11, %f12};\n"
+	"ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r1, %r2}, [%r3]; ret;\n}\n";
+
+#define PTX_WORDS                                                                              \
+	".global ", ".shared ", ".param ", ".local ", ".const ", ".reg ", ".entry ", ".func ",         \
+	".align ", ".b8 ", ".b16 ", ".b32 ", ".b64 ", ".u32", ".s64", ".f32", ".f64", ".pred ",        \
+	".v2", ".v4", ".volatile", ".sync", ".rn", ".sat", ".ftz", ".wide", ".cc", "%r1", "%rd1",      \
+	"%f1", "%p1", "@%p1 ", "%tid.x", "%envreg2", "bra ", "call ", "ld.", "st.", "atom.", "mov.",  \
+	"cvt.", "setp.", "wmma.", "mma.", "{", "}", "[", "]", "(", ")", ";", ",", "<", ">", "+", "-", \
+	"0x", "0f3F800000", "0d", "/*", "*/", "//", "\n", ".loc 1 1 1", ".file 1 \"a\"", ".section ",  \
+	".pragma \"nounroll\";", ".extern ", ".weak ", ".visible ", ".version 8.0\n", ".target sm_80"
+
+#endif
