@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -105,9 +106,9 @@ def heed_cancellation() -> None:
         raise asyncio.CancelledError
 
 
-def hello(machine: NodeMachine, node: Node) -> session_pb2.NodeMessage:
+def hello(machine: NodeMachine, node: Node, *, instance: str) -> session_pb2.NodeMessage:
     """Return the first message of a session: the node, and all that it holds."""
-    message = session_pb2.NodeHello(protocol=PROTOCOL_VERSION, node=to_message(node, types_pb2.Node))
+    message = session_pb2.NodeHello(protocol=PROTOCOL_VERSION, node=to_message(node, types_pb2.Node), instance=instance)
     for held in machine.held():
         message.held.add(
             lease_id=held.lease.id,
@@ -221,6 +222,7 @@ class SessionRunner:
         self._clock = clock
         self._post = post
         self._backoff = backoff or Backoff()
+        self._instance = secrets.token_hex(16)
         self._current: _Session | None = None
         self._early: list[session_pb2.NodeMessage] | None = None
         """What was reported after the hello was written and before its welcome; None at other times."""
@@ -286,7 +288,7 @@ class SessionRunner:
 
     async def _serve_one(self) -> None:
         async with self._open_stream() as stream:
-            greeting = hello(self._machine, self._node())
+            greeting = hello(self._machine, self._node(), instance=self._instance)
             self._early = []
             await stream.send(greeting)
             incoming = aiter(stream)

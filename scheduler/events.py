@@ -43,6 +43,8 @@ class NodeJoined(Value, frozen=True, kw_only=True):
     session: int
     held: tuple[HeldLease, ...] = ()
     tasks: tuple[HeldTask, ...] = ()
+    instance: str = ""
+    """New for each process of the agent."""
 
 
 class NodeLost(Value, frozen=True, kw_only=True):

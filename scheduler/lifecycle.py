@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -113,6 +114,8 @@ class ClusterMachine(ClusterState):
         self._touched: dict[str, None] = {}
         """Jobs to advance, persist and announce before the event is done."""
         self._persist: set[str] = set()
+        self._interactive: defaultdict[str, set[str]] = defaultdict(set)
+        """Interactive jobs by the node of their program."""
         self._round_wanted = False
         self._round_running = False
         self._round_truncated = False
@@ -211,6 +214,8 @@ class ClusterMachine(ClusterState):
         for job, state, progress in jobs:
             found = JobRecord(job=job, state=state, progress=progress)
             self.jobs[job.id] = found
+            if job.interactive:
+                self._interactive[job.groups[0].node].add(job.id)
             if state is JobState.QUEUED:
                 waiting.append(job)
                 continue
@@ -238,6 +243,7 @@ class ClusterMachine(ClusterState):
         self._forget_commands(name)
         record.node = event.node
         record.session = event.session
+        record.instance = event.instance
         record.gone = False
         self._heard(record)
         self._effects.append(events.PersistNode(node=event.node, seen_at=self._wall))
@@ -250,8 +256,19 @@ class ClusterMachine(ClusterState):
             {held.lease_id for held in event.held},
         )
         self._remove_strays(record, event)
+        self._end_unheld(record)
         self._touch_node(name)
         self._want_round()
+
+    def _end_unheld(self, record: NodeRecord) -> None:
+        """End interactive jobs that an earlier process of the agent held: their programs' connections ended with it."""
+        for job_id in sorted(self._interactive[record.name]):
+            job = self.jobs[job_id]
+            if not job.progress.holder:
+                job.progress.holder = record.instance
+                self._persist.add(job_id)
+            elif job.progress.holder != record.instance:
+                self._cancel(job, f"nobody holds it any more: the agent of node {record.name} was restarted")
 
     def _reconcile_leases(self, record: NodeRecord, held: dict[str, events.HeldLease]) -> None:
         for lease_id in sorted(self.leases_of_node[record.name]):
@@ -532,6 +549,10 @@ class ClusterMachine(ClusterState):
 
     def _job_submitted(self, event: events.JobSubmitted) -> None:
         record = JobRecord(job=event.job)
+        if event.job.interactive:
+            site = self.node(event.job.groups[0].node)
+            record.progress.holder = site.instance if site.session else ""
+            self._interactive[site.name].add(event.job.id)
         self._tell(record, f"queued by {event.job.user}")
         self.jobs[event.job.id] = record
         self.queue.add(event.job)
@@ -543,12 +564,16 @@ class ClusterMachine(ClusterState):
         job = self.jobs.get(event.job_id)
         if job is None:
             return
-        if job.state is JobState.QUEUED:
-            self._end(job, JobState.CANCELLED, event.reason or "released before it was placed")
-        elif event.released and job.state is JobState.RUNNING:
+        if event.released and job.state is JobState.RUNNING:
             self._undo(job, JobState.SUCCEEDED, event.reason)
         else:
-            self._undo(job, JobState.CANCELLED, event.reason or "released before it was ready")
+            self._cancel(job, event.reason or "released before its devices were ready")
+
+    def _cancel(self, job: JobRecord, reason: str) -> None:
+        if job.state is JobState.QUEUED:
+            self._end(job, JobState.CANCELLED, reason)
+        else:
+            self._undo(job, JobState.CANCELLED, reason)
 
     # --- rounds --------------------------------------------------------------------------
 
@@ -792,6 +817,8 @@ class ClusterMachine(ClusterState):
         job.progress.ended_at = self._wall
         self._move_job(job, state, reason)
         del self.jobs[job.job.id]
+        if job.job.interactive:
+            self._interactive[job.job.groups[0].node].discard(job.job.id)
         self._persist.discard(job.job.id)
         self._persist_job(job, new=False)
         self._effects.append(events.JobChanged(job_id=job.job.id, ended=job.status()))

@@ -92,6 +92,8 @@ class StoredProgress(msgspec.Struct, kw_only=True):
     """The part of a job's record that changes, as the ledger has it."""
 
     reason: str = ""
+    holder: str = ""
+    """Which process of the agent holds an interactive job; empty until that is known."""
     runs: list[TaskRun] = []
     verdict: Verdict | None = None
     attempt: int = 0
@@ -196,6 +198,8 @@ class NodeRecord:
     node: Node | None = None
     session: int = 0
     """Number of its session; 0 when it has none."""
+    instance: str = ""
+    """Which process of the agent has, or had, the session."""
     seen: float = 0.0
     """Monotonic time at which it was last heard."""
     seen_at: float = 0.0

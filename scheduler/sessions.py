@@ -135,6 +135,7 @@ class Sessions(SessionHandler):
             session=self._engine.next_session(),
             held=tuple(from_message(held, events.HeldLease) for held in hello.held),
             tasks=tuple(from_message(task, events.HeldTask) for task in hello.tasks),
+            instance=hello.instance,
         )
 
     async def _serve(

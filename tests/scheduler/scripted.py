@@ -122,6 +122,7 @@ class ScriptedAgent:
 
     node: Node
     session: int = 0
+    deaths: int = 0
     device_side: dict[str, events.HeldLease] = dataclasses.field(default_factory=dict)
     client_side: dict[tuple[str, str], tuple[str, ...]] = dataclasses.field(default_factory=dict)
     tasks: dict[tuple[str, str], TaskStatus] = dataclasses.field(default_factory=dict)
@@ -141,7 +142,11 @@ class ScriptedAgent:
         client = [events.HeldLease(lease_id=lease_id) for leases in self.client_side.values() for lease_id in leases]
         tasks = tuple(events.HeldTask(job_id=job_id, status=status) for (job_id, _), status in self.tasks.items())
         return events.NodeJoined(
-            node=self.node, session=session, held=(*self.device_side.values(), *client), tasks=tasks
+            node=self.node,
+            session=session,
+            held=(*self.device_side.values(), *client),
+            tasks=tasks,
+            instance=f"{self.node.name}-{self.deaths}",
         )
 
     def cut(self) -> None:
@@ -152,6 +157,7 @@ class ScriptedAgent:
 
     def die(self) -> None:
         """Lose everything, as step 1's agents do with their children."""
+        self.deaths += 1
         self.device_side.clear()
         self.client_side.clear()
         self.tasks.clear()

@@ -346,6 +346,59 @@ def test_an_interactive_job_ends_with_its_agent() -> None:
     assert not cluster.machine.leases
 
 
+def test_an_interactive_job_that_waits_ends_with_its_agent() -> None:
+    cluster = Cluster(node("a", 1), node("c"))
+    cluster.join()
+    cluster.submit(job("j1", gpus=1), job("j2", gpus=1, on="c", interactive=True))
+    cluster.settle()
+    assert cluster.state_of("j2") == "queued"
+    cluster.lose("c")
+    cluster.agents["c"].die()
+    cluster.join("c")
+    assert cluster.state_of("j2") == "cancelled"
+    assert cluster.reason_of("j2") == "nobody holds it any more: the agent of node c was restarted"
+
+
+def test_an_interactive_job_that_is_undone_to_be_queued_ends_with_its_agent() -> None:
+    cluster = Cluster(node("a", 1), node("c"))
+    cluster.join()
+    cluster.submit(job(gpus=1, on="c", interactive=True))
+    cluster.decide()
+    cluster.step("a")
+    cluster.lose("a")
+    cluster.pass_time(TTL_S + 1)
+    assert cluster.state_of("j1") == "finishing"
+    cluster.lose("c")
+    cluster.agents["c"].die()
+    cluster.join("a", "c")
+    cluster.settle()
+    assert cluster.state_of("j1") == "cancelled"
+    assert not cluster.machine.leases
+
+
+def test_an_interactive_job_outlives_a_cut_and_a_restart_of_the_scheduler() -> None:
+    cluster = Cluster(node("a", 1), node("c"))
+    cluster.join()
+    cluster.submit(job(gpus=1, on="c", interactive=True))
+    cluster.settle()
+    cluster.lose("c")
+    cluster.join("c")
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+    cluster.restart()
+    cluster.join()
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+
+
+def test_an_interactive_job_submitted_before_its_agents_hello_is_kept() -> None:
+    cluster = Cluster(node("a", 1), node("c"))
+    cluster.submit(job(gpus=1, on="c", interactive=True))
+    cluster.join()
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+
+
 def test_a_doubled_outcome_changes_nothing() -> None:
     cluster = Cluster(node("a", 1))
     cluster.join()
