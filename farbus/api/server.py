@@ -41,6 +41,9 @@ MAX_MESSAGE_BYTES = 64 * 2**20
 MAX_LOCAL_CONNECTIONS = 512
 """Connections to an agent's socket at one time, over all users."""
 
+MAX_LOCAL_CALLERS = 256
+"""Different users that one agent serves in its life, those that it refuses among them: each has a server."""
+
 _SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -375,7 +378,7 @@ class _LocalFront:
         self._handler = handler
         self._path = Path(path)
         self._identify = identify
-        self._servers: dict[Identity, tuple[grpc.aio.Server, str]] = {}
+        self._servers: dict[Identity | str, tuple[grpc.aio.Server, str]] = {}
         self._starting = asyncio.Lock()
         self._connections: set[asyncio.Task[None]] = set()
         self._private: tempfile.TemporaryDirectory[str] | None = None
@@ -416,14 +419,22 @@ class _LocalFront:
         task.add_done_callback(self._connections.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        caller: Identity | FarbusError
         try:
-            target = await self._server_for(self._identify(*_peer_credentials(writer)))
-            inner_reader, inner_writer = await asyncio.open_unix_connection(target)
+            caller = self._identify(*_peer_credentials(writer))
         except FarbusError as error:
             _log.error("refused a local connection: %s", error)
+            # Told by a server of its own: a connection that only closes says nothing to its user.
+            caller = error
+        try:
+            target = await self._server_for(caller)
+            inner_reader, inner_writer = await asyncio.open_unix_connection(target)
+        except FarbusError:
+            # The agent stops.
             writer.close()
             return
-        except OSError:
+        except OSError as error:
+            _log.error("refused a local connection: %s", error)
             writer.close()
             return
         # Either end closing ends both: the caller's end of stream is what releases a lease.
@@ -440,20 +451,28 @@ class _LocalFront:
             for end in (inner_writer, writer):
                 end.close()
 
-    async def _server_for(self, identity: Identity) -> str:
+    async def _server_for(self, caller: Identity | FarbusError) -> str:
+        """Return the path of the private socket for ``caller``, or of the one that refuses with an error."""
+        key = str(caller) if isinstance(caller, FarbusError) else caller
         async with self._starting:
-            if identity in self._servers:
-                return self._servers[identity][1]
+            if key in self._servers:
+                return self._servers[key][1]
+            if len(self._servers) >= MAX_LOCAL_CALLERS:
+                raise OSError(f"{MAX_LOCAL_CALLERS} users have servers")
             if self._private is None:
                 raise Conflict("the agent is stopping")
             path = f"{self._private.name}/{len(self._servers)}"
             server = grpc.aio.server(options=_SERVER_OPTIONS)
-            cluster_pb2_grpc.add_ClusterServicer_to_server(
-                _ClusterServicer(self._handler, lambda _context, method: resolve_caller(identity, {}, method)), server
-            )
+
+            def identity_for(_: Context, method: str) -> Identity:
+                if isinstance(caller, FarbusError):
+                    raise type(caller)(caller.message, hint=caller.hint)
+                return resolve_caller(caller, {}, method)
+
+            cluster_pb2_grpc.add_ClusterServicer_to_server(_ClusterServicer(self._handler, identity_for), server)
             server.add_insecure_port(f"unix:{path}")
             await server.start()
-            self._servers[identity] = (server, path)
+            self._servers[key] = (server, path)
             return path
 
     async def stop(self, grace_s: float) -> None:
