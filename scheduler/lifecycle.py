@@ -62,8 +62,9 @@ START_DEADLINE_S = 60.0
 """Longest time from StartTask to its outcome; the program itself may run on."""
 STOP_GRACE_S = 10.0
 """From SIGTERM to SIGKILL when a task is stopped."""
-UNDO_DEADLINE_S = 60.0
-"""Longest time for a step of undo before it is asked again; more than STOP_GRACE_S."""
+UNDO_DEADLINE_S = 20.0
+"""Longest time for a step of undo before it is asked again: more than STOP_GRACE_S, and more than an agent waits
+for a supervisor to end."""
 MAX_STOP_TRIES = 3
 """Refused stops of a task after which UnprepareClient has to end what is left."""
 
