@@ -106,8 +106,9 @@ def become(specification: dict[str, Any], guard_pid: int, report: int) -> NoRetu
             os.set_inheritable(descriptor, False)
         for descriptor in specification["keep"]:
             os.set_inheritable(descriptor, True)
-        # Python ignores these for itself; a program expects the defaults.
-        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # A program expects the defaults, whatever Python ignores for itself, and whatever the agent was started
+        # with, as nohup starts programs.
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         stage = "program"

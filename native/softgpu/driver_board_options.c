@@ -213,7 +213,7 @@ void board_identity_of(unsigned index, struct board_identity *identity)
 	/* Version 8 (vendor specific) and the variant of RFC 9562. */
 	identity->uuid[6] = (uint8_t)((identity->uuid[6] & 0x0f) | 0x80);
 	identity->uuid[8] = (uint8_t)((identity->uuid[8] & 0x3f) | 0x80);
-	snprintf(identity->name, sizeof identity->name, "Farbus Software GPU %u", index);
+	snprintf(identity->name, sizeof identity->name, "Farbus Software GPU");
 	/* A PCI domain per node, far above those that machines have, so that a
 	 * program that sees the boards of two nodes sees no address twice. */
 	identity->pci_domain = 0x8000u + (uint32_t)(place % 0x7000u);

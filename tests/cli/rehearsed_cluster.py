@@ -31,7 +31,7 @@ from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
 from farbus.model.node import Node, NodeStatus, Resources
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
 
-GPU = Device(id="GPU-0001", kind=DeviceKind.GPU, model="Farbus Software GPU 0", memory_bytes=2**30, software=True)
+GPU = Device(id="GPU-0001", kind=DeviceKind.GPU, model="Farbus Software GPU", memory_bytes=2**30, software=True)
 PLACEMENT = TaskPlacement(
     task="main.0",
     node="gamma",

@@ -147,7 +147,7 @@ def test_a_killed_farbus_up_ends_programs_and_the_next_one_removes_the_rest(
         env=clean_environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     ) as logs:  # fmt: skip
         assert logs.stdout is not None
-        assert logs.stdout.readline() == "running on Farbus Software GPU 0\n"
+        assert logs.stdout.readline() == "running on Farbus Software GPU\n"
         family = process.children(recursive=True)
         process.kill()
     assert psutil.wait_procs(family, timeout=60)[1] == []

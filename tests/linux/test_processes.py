@@ -191,7 +191,9 @@ async def test_the_program_sees_no_descriptors_and_no_environment_of_the_agent(r
 async def test_signals_have_their_defaults(real: GuardedProcesses) -> None:
     child = await real.spawn(shell("grep -E 'Sig(Blk|Ign)' /proc/self/status"))
     out, _ = await output_of(child)
-    assert {line.split()[1] for line in out.decode().splitlines()} == {"0" * 16}
+    # glibc keeps signals 32 and 33 for its threads and lets nobody change them (nptl(7)).
+    of_glibc = 0b11 << 31
+    assert {int(line.split()[1], 16) & ~of_glibc for line in out.decode().splitlines()} == {0}
 
 
 async def test_a_file_for_another_machine_is_told_apart(real: GuardedProcesses, tmp_path: Path) -> None:
