@@ -13,7 +13,7 @@ from farbus.linux.node_facts import NodeFacts
 from farbus.linux.nvml import GpuList, Nvml
 from farbus.linux.sysfs import NvmeController, PciFunction, Sysfs
 from farbus.model.device import Device, DeviceKind
-from farbus.model.node import Node, Resources
+from farbus.model.node import Link, Node, Resources
 
 # PCI class codes (PCI Code and ID Assignment): 3D controller, processing accelerator.
 _CLASS_3D_CONTROLLER = 0x0302
@@ -119,5 +119,6 @@ async def take_inventory(
         ),
         labels=config.labels,
         devices=tuple(devices),
+        links=tuple(Link(name=link.name, speed_mbit_s=link.speed_mbit) for link in facts.links() if link.up),
     )
     return Inventory(node=node, troubles=tuple(troubles))

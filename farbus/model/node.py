@@ -14,6 +14,13 @@ class Resources(Value, frozen=True, kw_only=True):
     memory_bytes: int = 0
 
 
+class Link(Value, frozen=True, kw_only=True):
+    """A network interface that is up; ``speed_mbit_s`` is 0 where the kernel does not know it."""
+
+    name: str
+    speed_mbit_s: int = 0
+
+
 class Node(Value, frozen=True, kw_only=True):
     """A node as its agent announces it.
 
@@ -28,6 +35,7 @@ class Node(Value, frozen=True, kw_only=True):
     capacity: Resources
     labels: dict[str, str] = {}
     devices: tuple[Device, ...] = ()
+    links: tuple[Link, ...] = ()
 
 
 class NodeStatus(Value, frozen=True, kw_only=True):

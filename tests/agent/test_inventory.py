@@ -14,6 +14,7 @@ from farbus.linux.node_facts import FakeNodeFacts, NetworkLink
 from farbus.linux.nvml import FakeNvml, Gpu, GpuList, GpuSample
 from farbus.linux.sysfs import FakeSysfs, NvmeController, PciFunction
 from farbus.model.device import DeviceKind
+from farbus.model.node import Link
 
 CONFIG = AgentConfig(
     name="n1",
@@ -59,6 +60,16 @@ async def test_each_device_is_told_once_by_what_stays_the_same() -> None:
     ]
     assert found.node.capacity.cpu_milli == 4000
     assert found.troubles == ()
+
+
+async def test_links_that_are_up_are_told() -> None:
+    facts = FakeNodeFacts()
+    facts.link_list = (
+        NetworkLink(name="eth0", up=True, speed_mbit=25_000, receive_bytes=0, send_bytes=0),
+        NetworkLink(name="eth1", up=False, speed_mbit=25_000, receive_bytes=0, send_bytes=0),
+    )
+    found = await take_inventory(CONFIG, facts=facts, sysfs=FakeSysfs(), gpu_sources=[])
+    assert found.node.links == (Link(name="eth0", speed_mbit_s=25_000),)
 
 
 async def test_a_driver_that_does_not_answer_is_a_trouble_and_hides_no_other() -> None:

@@ -22,7 +22,7 @@ from farbus.model.job import (
     TaskStatus,
 )
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
-from farbus.model.node import Node, NodeStatus, Resources
+from farbus.model.node import Link, Node, NodeStatus, Resources
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
 from farbus.model.telemetry import DeviceTelemetry, Telemetry
 from farbus.model.value import Value
@@ -34,7 +34,7 @@ DEVICE = Device(
 )  # fmt: skip
 NODE = Node(
     name="alpha", address="127.0.0.1", boot_id="b", agent_version="1", capacity=RESOURCES, labels={"rack": "r1"},
-    devices=(DEVICE,),
+    devices=(DEVICE,), links=(Link(name="eth0", speed_mbit_s=25000),),
 )  # fmt: skip
 GROUP = TaskGroup(
     name="main", command=("./a", "b"), count=2, requests=Requests(gpus=1, gpu_model="H200"), node="alpha",

@@ -61,8 +61,16 @@ class DeviceStatus(_message.Message):
     used_by: str
     def __init__(self, device: _Optional[_Union[Device, _Mapping]] = ..., node: _Optional[str] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., lease: _Optional[str] = ..., job: _Optional[str] = ..., used_by: _Optional[str] = ...) -> None: ...
 
+class Link(_message.Message):
+    __slots__ = ("name", "speed_mbit_s")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SPEED_MBIT_S_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    speed_mbit_s: int
+    def __init__(self, name: _Optional[str] = ..., speed_mbit_s: _Optional[int] = ...) -> None: ...
+
 class Node(_message.Message):
-    __slots__ = ("name", "address", "boot_id", "agent_version", "capacity", "labels", "devices")
+    __slots__ = ("name", "address", "boot_id", "agent_version", "capacity", "labels", "devices", "links")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +85,7 @@ class Node(_message.Message):
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
     boot_id: str
@@ -84,7 +93,8 @@ class Node(_message.Message):
     capacity: Resources
     labels: _containers.ScalarMap[str, str]
     devices: _containers.RepeatedCompositeFieldContainer[Device]
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., capacity: _Optional[_Union[Resources, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ...) -> None: ...
+    links: _containers.RepeatedCompositeFieldContainer[Link]
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., capacity: _Optional[_Union[Resources, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
     __slots__ = ("node", "state", "free", "seen_s")
