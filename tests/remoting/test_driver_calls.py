@@ -49,3 +49,8 @@ def test_copies_out_of_pinned_memory_reuse_the_driver_s_own(spied: Spied, build:
     assert [line for line in calls if line.startswith("register")] == []
     # One buffer serves all rounds; the others are the staging of the copies back.
     assert 1 <= calls["allocate 0"] < 10
+
+
+def test_memory_that_is_being_freed_makes_way(spied: Spied, build: Build) -> None:
+    done = spied.remote.run(build("remoting/spied/taken_while_freed"), SPY_DRIVER_LOG=str(spied.log))
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
