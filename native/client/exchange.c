@@ -161,17 +161,20 @@ static struct client_target *target_find(struct client_session *session, uint64_
 	return NULL;
 }
 
-static void target_done(struct client_session *session, struct client_target *target)
+/* Nothing more comes for the asynchronous copy of that number, if it is one. */
+static void target_done(struct client_session *session, uint64_t sequence)
 {
-	struct client_target **link;
+	struct client_target **link, *target;
 
 	pthread_mutex_lock(&session->wait_lock);
-	for (link = &session->targets; *link && *link != target; link = &(*link)->next)
+	for (link = &session->targets; *link && (*link)->sequence != sequence;
+	     link = &(*link)->next)
 		;
-	if (*link)
+	target = *link;
+	if (target)
 		*link = target->next;
 	pthread_mutex_unlock(&session->wait_lock);
-	if (target->owned)
+	if (target && target->owned)
 		free(target);
 }
 
@@ -191,7 +194,10 @@ static int read_data(struct client_session *session, const struct wire_header *h
 	pthread_mutex_lock(&session->wait_lock);
 	target = target_find(session, data.sequence);
 	pthread_mutex_unlock(&session->wait_lock);
-	if (!target || bytes > target->missing ||
+	/* A copy that failed further on has no target; its first pieces come none the less. */
+	if (!target)
+		return inbox_skip(&session->inbox, bytes);
+	if (bytes > target->missing ||
 	    data.offset > target->width * target->height ||
 	    bytes > target->width * target->height - data.offset)
 		return -EPROTO;
@@ -209,7 +215,7 @@ static int read_data(struct client_session *session, const struct wire_header *h
 		bytes -= now;
 	}
 	if (!rc && target->missing == 0 && target->owned)
-		target_done(session, target);
+		target_done(session, data.sequence);
 	return rc;
 }
 
@@ -253,6 +259,8 @@ static int read_failure(struct client_session *session, const struct wire_header
 	rc = inbox_take(&session->inbox, &failure, sizeof(failure));
 	if (rc)
 		return rc;
+	if (failure.opcode == WIRE_OP_COPY_TO_HOST_ASYNC)
+		target_done(session, failure.sequence);
 	if (client_result_is_sticky((CUresult)failure.status)) {
 		context_note((CUcontext)(uintptr_t)failure.context, (CUresult)failure.status);
 		return 0;

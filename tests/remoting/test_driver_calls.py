@@ -54,3 +54,11 @@ def test_copies_out_of_pinned_memory_reuse_the_driver_s_own(spied: Spied, build:
 def test_memory_that_is_being_freed_makes_way(spied: Spied, build: Build) -> None:
     done = spied.remote.run(build("remoting/spied/taken_while_freed"), SPY_DRIVER_LOG=str(spied.log))
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+def test_a_refused_copy_to_the_host_is_not_waited_for(spied: Spied, build: Build) -> None:
+    done = spied.remote.run(build("remoting/spied/refused_copy"))
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+    calls = spied.calls()
+    assert calls["refuse 1"] == 1
+    assert calls["synchronize 0"] == 0
