@@ -84,24 +84,41 @@ static CUresult context_note(CUcontext handle, CUresult result)
 	return result;
 }
 
-void client_session_fail(struct client_session *session, int error)
+/* Give up what is waited for; wait_lock is held.  Only the leader may, or anybody where
+ * there is none: who reads may be writing to a waiter's memory, which is the waiter's
+ * stack and is gone once it is told. */
+static void session_abandon(struct client_session *session)
 {
+	struct client_target *target;
 	struct client_wait *wait;
 
+	while ((wait = session->waits)) {
+		session->waits = wait->next;
+		wait->result = CUDA_ERROR_DEVICE_UNAVAILABLE;
+		wait_set(session, wait, WAIT_DONE);
+	}
+	while ((target = session->targets)) {
+		session->targets = target->next;
+		if (target->owned)
+			free(target);
+	}
+}
+
+void client_session_fail(struct client_session *session, int error)
+{
 	if (!atomic_exchange(&session->dead, true))
 		client_message("the connection to the GPU at %s is lost (%s); "
 			       "every CUDA call now fails with CUDA_ERROR_DEVICE_UNAVAILABLE",
 			       session->peer, error == -EPIPE || error == -ECONNRESET
 						      ? "the server or its lease has ended"
 						      : strerror(-error));
+	/* A leader reads to the end of the stream, and abandons what waits by itself. */
 	session->transport.ops->shutdown(&session->transport);
 	pthread_mutex_lock(&session->wait_lock);
-	while ((wait = session->waits)) {
-		session->waits = wait->next;
-		wait->result = CUDA_ERROR_DEVICE_UNAVAILABLE;
-		wait_set(session, wait, WAIT_DONE);
-	}
+	if (!session->leader)
+		session_abandon(session);
 	pthread_cond_broadcast(&session->settled);
+	pthread_cond_signal(&session->receiver_wake);
 	pthread_mutex_unlock(&session->wait_lock);
 }
 
@@ -320,6 +337,8 @@ static int read_frame(struct client_session *session, int timeout_ms)
 static void leader_step_down(struct client_session *session)
 {
 	pthread_mutex_lock(&session->wait_lock);
+	if (atomic_load(&session->dead))
+		session_abandon(session);
 	session->leader = false;
 	session->leader_wait = NULL;
 	session->last_call_ns = transport_now_ns();
@@ -416,6 +435,8 @@ static void *receiver_thread(void *opaque)
 		if (rc)
 			client_session_fail(session, rc);
 		pthread_mutex_lock(&session->wait_lock);
+		if (atomic_load(&session->dead))
+			session_abandon(session);
 		session->leader = false;
 		if (session->waits)
 			wait_set(session, session->waits, WAIT_LEAD);
@@ -517,14 +538,17 @@ CUresult client_call_as(uint64_t context, const struct client_request *request,
 	int rc;
 
 	atomic_store(&wait->state, WAIT_PENDING);
+	wait->sequence = 0;
 	header_fill(&header, request->op, context);
 	rc = outbox_append(&session->outbox, &header, request->fixed, request->fixed_bytes,
 			   request->tail, request->tail_bytes, register_wait, wait);
-	if (rc) {
+	if (rc && !wait->sequence) {
 		client_session_fail(session, rc);
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	}
-	rc = outbox_flush(&session->outbox);
+	/* Once it is registered, it must not be left before it is told. */
+	if (!rc)
+		rc = outbox_flush(&session->outbox);
 	if (rc || atomic_load(&session->dead))
 		client_session_fail(session, rc ? rc : -EPIPE);
 	wait_for(session, wait);
