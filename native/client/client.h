@@ -302,6 +302,7 @@ struct client_range {
 	unsigned flags;
 	bool registered;		/* pinned by cuMemHostRegister */
 	bool global;			/* a module's variable */
+	bool going;			/* the server is asked to free it */
 	struct client_library *library;
 	unsigned long long id;
 };
@@ -311,6 +312,7 @@ bool client_memory_find(uint64_t address, struct client_range *range);
 /* CUDA_SUCCESS if [address, address + bytes) is in one allocation on the device. */
 CUresult client_memory_check(uint64_t address, uint64_t bytes);
 /* Take a device range into the table, reserving its addresses here.
+ * A range there that the server is asked to free has been freed, and makes way.
  * -EEXIST: this process uses them; -ENOMEM. */
 int client_memory_add(const struct client_range *range);
 bool client_memory_remove(uint64_t base, enum client_memory_kind kind, struct client_range *range);

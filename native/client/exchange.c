@@ -84,24 +84,41 @@ static CUresult context_note(CUcontext handle, CUresult result)
 	return result;
 }
 
-void client_session_fail(struct client_session *session, int error)
+/* Give up what is waited for; wait_lock is held.  Only the leader may, or anybody where
+ * there is none: who reads may be writing to a waiter's memory, which is the waiter's
+ * stack and is gone once it is told. */
+static void session_abandon(struct client_session *session)
 {
+	struct client_target *target;
 	struct client_wait *wait;
 
+	while ((wait = session->waits)) {
+		session->waits = wait->next;
+		wait->result = CUDA_ERROR_DEVICE_UNAVAILABLE;
+		wait_set(session, wait, WAIT_DONE);
+	}
+	while ((target = session->targets)) {
+		session->targets = target->next;
+		if (target->owned)
+			free(target);
+	}
+}
+
+void client_session_fail(struct client_session *session, int error)
+{
 	if (!atomic_exchange(&session->dead, true))
 		client_message("the connection to the GPU at %s is lost (%s); "
 			       "every CUDA call now fails with CUDA_ERROR_DEVICE_UNAVAILABLE",
 			       session->peer, error == -EPIPE || error == -ECONNRESET
 						      ? "the server or its lease has ended"
 						      : strerror(-error));
+	/* A leader reads to the end of the stream, and abandons what waits by itself. */
 	session->transport.ops->shutdown(&session->transport);
 	pthread_mutex_lock(&session->wait_lock);
-	while ((wait = session->waits)) {
-		session->waits = wait->next;
-		wait->result = CUDA_ERROR_DEVICE_UNAVAILABLE;
-		wait_set(session, wait, WAIT_DONE);
-	}
+	if (!session->leader)
+		session_abandon(session);
 	pthread_cond_broadcast(&session->settled);
+	pthread_cond_signal(&session->receiver_wake);
 	pthread_mutex_unlock(&session->wait_lock);
 }
 
@@ -161,17 +178,20 @@ static struct client_target *target_find(struct client_session *session, uint64_
 	return NULL;
 }
 
-static void target_done(struct client_session *session, struct client_target *target)
+/* Nothing more comes for the asynchronous copy of that number, if it is one. */
+static void target_done(struct client_session *session, uint64_t sequence)
 {
-	struct client_target **link;
+	struct client_target **link, *target;
 
 	pthread_mutex_lock(&session->wait_lock);
-	for (link = &session->targets; *link && *link != target; link = &(*link)->next)
+	for (link = &session->targets; *link && (*link)->sequence != sequence;
+	     link = &(*link)->next)
 		;
-	if (*link)
+	target = *link;
+	if (target)
 		*link = target->next;
 	pthread_mutex_unlock(&session->wait_lock);
-	if (target->owned)
+	if (target && target->owned)
 		free(target);
 }
 
@@ -191,7 +211,10 @@ static int read_data(struct client_session *session, const struct wire_header *h
 	pthread_mutex_lock(&session->wait_lock);
 	target = target_find(session, data.sequence);
 	pthread_mutex_unlock(&session->wait_lock);
-	if (!target || bytes > target->missing ||
+	/* A copy that failed further on has no target; its first pieces come none the less. */
+	if (!target)
+		return inbox_skip(&session->inbox, bytes);
+	if (bytes > target->missing ||
 	    data.offset > target->width * target->height ||
 	    bytes > target->width * target->height - data.offset)
 		return -EPROTO;
@@ -209,7 +232,7 @@ static int read_data(struct client_session *session, const struct wire_header *h
 		bytes -= now;
 	}
 	if (!rc && target->missing == 0 && target->owned)
-		target_done(session, target);
+		target_done(session, data.sequence);
 	return rc;
 }
 
@@ -253,6 +276,8 @@ static int read_failure(struct client_session *session, const struct wire_header
 	rc = inbox_take(&session->inbox, &failure, sizeof(failure));
 	if (rc)
 		return rc;
+	if (failure.opcode == WIRE_OP_COPY_TO_HOST_ASYNC)
+		target_done(session, failure.sequence);
 	if (client_result_is_sticky((CUresult)failure.status)) {
 		context_note((CUcontext)(uintptr_t)failure.context, (CUresult)failure.status);
 		return 0;
@@ -312,6 +337,8 @@ static int read_frame(struct client_session *session, int timeout_ms)
 static void leader_step_down(struct client_session *session)
 {
 	pthread_mutex_lock(&session->wait_lock);
+	if (atomic_load(&session->dead))
+		session_abandon(session);
 	session->leader = false;
 	session->leader_wait = NULL;
 	session->last_call_ns = transport_now_ns();
@@ -408,6 +435,8 @@ static void *receiver_thread(void *opaque)
 		if (rc)
 			client_session_fail(session, rc);
 		pthread_mutex_lock(&session->wait_lock);
+		if (atomic_load(&session->dead))
+			session_abandon(session);
 		session->leader = false;
 		if (session->waits)
 			wait_set(session, session->waits, WAIT_LEAD);
@@ -509,14 +538,17 @@ CUresult client_call_as(uint64_t context, const struct client_request *request,
 	int rc;
 
 	atomic_store(&wait->state, WAIT_PENDING);
+	wait->sequence = 0;
 	header_fill(&header, request->op, context);
 	rc = outbox_append(&session->outbox, &header, request->fixed, request->fixed_bytes,
 			   request->tail, request->tail_bytes, register_wait, wait);
-	if (rc) {
+	if (rc && !wait->sequence) {
 		client_session_fail(session, rc);
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	}
-	rc = outbox_flush(&session->outbox);
+	/* Once it is registered, it must not be left before it is told. */
+	if (!rc)
+		rc = outbox_flush(&session->outbox);
 	if (rc || atomic_load(&session->dead))
 		client_session_fail(session, rc ? rc : -EPIPE);
 	wait_for(session, wait);

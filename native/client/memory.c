@@ -55,12 +55,18 @@ static struct client_range *table_find(const struct range_table *table, uint64_t
 	return NULL;
 }
 
+static void table_erase(struct range_table *table, size_t index);
+
 static int table_insert(struct range_table *table, const struct client_range *range)
 {
 	size_t index = table_search(table, range->base);
 
-	if (index < table->count && table->ranges[index].base < range->base + range->bytes)
-		return -EEXIST;
+	while (index < table->count && table->ranges[index].base < range->base + range->bytes) {
+		/* The server has freed it, or it would not give these addresses out again. */
+		if (!table->ranges[index].going)
+			return -EEXIST;
+		table_erase(table, index);
+	}
 	if (table->count == table->room) {
 		size_t room = table->room ? 2 * table->room : 64;
 		struct client_range *ranges = realloc(table->ranges, room * sizeof(*ranges));
@@ -179,6 +185,40 @@ int client_memory_add(const struct client_range *range)
 	return rc;
 }
 
+/* Mark a range that the server is asked to free, and say which it was.  From then on
+ * an allocation that gets its addresses takes its place. */
+static bool memory_leave(uint64_t base, struct client_range *range)
+{
+	struct client_range *found;
+
+	pthread_rwlock_wrlock(&memory_lock);
+	found = table_find(&device_table, base);
+	if (found && found->base == base && !found->global && !found->going) {
+		found->going = true;
+		*range = *found;
+	} else {
+		found = NULL;
+	}
+	pthread_rwlock_unlock(&memory_lock);
+	return found;
+}
+
+/* The server has answered: the range goes, or stays after all; unless another is there. */
+static void memory_left(const struct client_range *range, bool freed)
+{
+	struct client_range *found;
+
+	pthread_rwlock_wrlock(&memory_lock);
+	found = table_find(&device_table, range->base);
+	if (found && found->id == range->id) {
+		if (freed)
+			table_erase(&device_table, (size_t)(found - device_table.ranges));
+		else
+			found->going = false;
+	}
+	pthread_rwlock_unlock(&memory_lock);
+}
+
 bool client_memory_remove(uint64_t base, enum client_memory_kind kind, struct client_range *range)
 {
 	struct range_table *table = kind == MEMORY_DEVICE ? &device_table : &host_table;
@@ -186,7 +226,7 @@ bool client_memory_remove(uint64_t base, enum client_memory_kind kind, struct cl
 
 	pthread_rwlock_wrlock(&memory_lock);
 	found = table_find(table, base);
-	if (found && found->base == base && !found->global) {
+	if (found && found->base == base && !found->global && !found->going) {
 		*range = *found;
 		table_erase(table, (size_t)(found - table->ranges));
 	} else {
@@ -312,6 +352,12 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInByt
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
 	const struct wire_memory_free request = { .address = dptr };
+	const struct client_request call = {
+		.op = WIRE_OP_MEMORY_FREE,
+		.fixed = &request,
+		.fixed_bytes = sizeof(request),
+	};
+	struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE };
 	struct client_range range;
 	CUresult result = client_enter_any();
 
@@ -322,12 +368,11 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 	result = client_enter();
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!client_memory_find(dptr, &range) || range.base != dptr ||
-	    range.kind != MEMORY_DEVICE || range.global)
+	if (!memory_leave(dptr, &range))
 		return CUDA_ERROR_INVALID_VALUE;
-	result = client_call(WIRE_OP_MEMORY_FREE, &request, sizeof(request), NULL, 0);
-	if (result == CUDA_SUCCESS)
-		client_memory_remove(dptr, MEMORY_DEVICE, &range);
+	result = client_call_wide(&call, &wait);
+	/* What the call reports may be an earlier operation's failure. */
+	memory_left(&range, wait.result == CUDA_SUCCESS);
 	return result;
 }
 

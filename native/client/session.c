@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +15,9 @@
 /* Starting the server process and its driver: seconds on a machine with 8 GPUs. */
 #define HELLO_TIMEOUT_MS 60000
 #define SESSION_FILE_BYTES 16384
+/* Programs close and reuse low descriptors (daemons, shells, dup2 onto a fixed number):
+ * the session's stays away from those, if the limit allows it. */
+#define DESCRIPTOR_LOWEST 200
 
 struct session_file {
 	char text[SESSION_FILE_BYTES];
@@ -114,6 +118,23 @@ static int session_connect(struct client_session *session, const struct session_
 	}
 	snprintf(session->peer, sizeof(session->peer), "%s", file->address);
 	return -EPROTONOSUPPORT;
+}
+
+/* Move the connection to a high descriptor; where none is free, it stays. */
+static void session_raise_descriptor(struct client_session *session)
+{
+	int low = session->transport.descriptor, lowest = DESCRIPTOR_LOWEST, high;
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur <= DESCRIPTOR_LOWEST)
+		lowest = (int)(limit.rlim_cur / 2);
+	if (low < 0 || low >= lowest)
+		return;
+	high = fcntl(low, F_DUPFD_CLOEXEC, lowest);
+	if (high < 0)
+		return;
+	session->transport.descriptor = high;
+	close(low);
 }
 
 static int session_hello(struct client_session *session, const struct session_file *file,
@@ -296,8 +317,10 @@ int client_session_open(struct client_session *session)
 	if (rc)
 		return rc == -EPERM ? CUDA_ERROR_NOT_PERMITTED : CUDA_ERROR_NO_DEVICE;
 	rc = session_connect(session, &file);
-	if (!rc)
+	if (!rc) {
+		session_raise_descriptor(session);
 		rc = session_hello(session, &file, &reply, text);
+	}
 	explicit_bzero(&file, sizeof(file));
 	if (rc)
 		return session_fail_open(session, rc);

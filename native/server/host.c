@@ -7,6 +7,7 @@
 
 struct host_token {
 	struct server *server;
+	struct server_context *context;
 	uint64_t handle;
 	uint16_t lane;
 	uint16_t event;			/* what to send: WIRE_EVENT_HOST_CALL or _PULL */
@@ -15,7 +16,7 @@ struct host_token {
 	bool done;
 	size_t missing;			/* bytes of a pull */
 	size_t total;
-	uint8_t *memory;
+	struct server_pinned *pinned;	/* where they are gathered */
 };
 
 static struct host_token *token_make(struct server_call *call, uint64_t handle, uint16_t event)
@@ -25,6 +26,7 @@ static struct host_token *token_make(struct server_call *call, uint64_t handle, 
 	if (!token)
 		return NULL;
 	token->server = call->server;
+	token->context = call->context;
 	token->handle = handle;
 	token->lane = call->header.lane;
 	token->event = event;
@@ -102,11 +104,97 @@ CUresult serve_host_done(struct server_call *call)
 
 /* ---- pinned memory, read when the stream gets there ---- */
 
+/* Buffers are rounded up to this many bytes, so that they fit more than one copy. */
+#define PINNED_GRAIN (64ull << 10)
+/* Idle bytes that a context keeps when server_pinned_trim has its chance. */
+#define PINNED_KEPT_BYTES (256ull << 20)
+
+/* In a stream's callback, too: nothing here may call the driver. */
+static void pinned_give(struct server_context *context, struct server_pinned *pinned)
+{
+	pthread_mutex_lock(&context->lock);
+	pinned->next = context->pinned_idle;
+	context->pinned_idle = pinned;
+	context->pinned_idle_bytes += pinned->bytes;
+	pthread_mutex_unlock(&context->lock);
+}
+
+/* Take the smallest idle buffer of at least `bytes`, or the largest of all (bytes 0). */
+static struct server_pinned *pinned_pick(struct server_context *context, size_t bytes)
+{
+	struct server_pinned **best = NULL, *pinned = NULL;
+
+	pthread_mutex_lock(&context->lock);
+	for (struct server_pinned **link = &context->pinned_idle; *link; link = &(*link)->next) {
+		if ((*link)->bytes < bytes)
+			continue;
+		if (!best || (bytes ? (*link)->bytes < (*best)->bytes
+				    : (*link)->bytes > (*best)->bytes))
+			best = link;
+	}
+	if (best) {
+		pinned = *best;
+		*best = pinned->next;
+		context->pinned_idle_bytes -= pinned->bytes;
+	}
+	pthread_mutex_unlock(&context->lock);
+	return pinned;
+}
+
+/* Memory that the driver reads in stream order, which it promises for its own pinned
+ * memory only: pageable memory it may read before the stream has asked for the bytes. */
+static CUresult pinned_take(struct server_call *call, size_t bytes, struct server_pinned **out)
+{
+	const struct server_driver *driver = call->driver;
+	struct server_pinned *pinned = pinned_pick(call->context, bytes);
+	CUresult result;
+
+	if (!pinned) {
+		void *memory;
+
+		if (!driver->cuMemHostAlloc || !driver->cuMemFreeHost)
+			return CUDA_ERROR_NOT_SUPPORTED;
+		pinned = malloc(sizeof(*pinned));
+		if (!pinned)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		pinned->bytes = (bytes + PINNED_GRAIN - 1) & ~(PINNED_GRAIN - 1);
+		result = driver->cuMemHostAlloc(&memory, pinned->bytes, 0);
+		if (result != CUDA_SUCCESS) {
+			free(pinned);
+			return result;
+		}
+		pinned->memory = memory;
+	}
+	*out = pinned;
+	return CUDA_SUCCESS;
+}
+
+/* A driver may wait for all that the context still has to do. */
+void server_pinned_trim(struct server_call *call)
+{
+	struct server_context *context = call->context;
+
+	for (;;) {
+		struct server_pinned *pinned = NULL;
+		bool excess;
+
+		pthread_mutex_lock(&context->lock);
+		excess = context->pinned_idle_bytes > PINNED_KEPT_BYTES;
+		pthread_mutex_unlock(&context->lock);
+		if (excess)
+			pinned = pinned_pick(context, 0);
+		if (!pinned)
+			return;
+		call->driver->cuMemFreeHost(pinned->memory);
+		free(pinned);
+	}
+}
+
 static void token_release(void *opaque)
 {
 	struct host_token *token = opaque;
 
-	free(token->memory);
+	pinned_give(token->context, token->pinned);
 	free(token);
 }
 
@@ -128,10 +216,10 @@ CUresult serve_copy_pinned_to_device(struct server_call *call)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	token->total = request->width * request->height;
 	token->missing = token->total;
-	token->memory = malloc(token->total);
-	if (!token->memory) {
+	result = pinned_take(call, token->total, &token->pinned);
+	if (result != CUDA_SUCCESS) {
 		free(token);
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		return result;
 	}
 	if (handle_bind(&call->server->objects, HANDLE_TOKEN, request->token, token)) {
 		token_release(token);
@@ -145,7 +233,7 @@ CUresult serve_copy_pinned_to_device(struct server_call *call)
 	}
 	const CUDA_MEMCPY2D rows = {
 		.srcMemoryType = CU_MEMORYTYPE_HOST,
-		.srcHost = token->memory,
+		.srcHost = token->pinned->memory,
 		.srcPitch = request->width,
 		.dstMemoryType = CU_MEMORYTYPE_DEVICE,
 		.dstDevice = request->device,
@@ -153,10 +241,6 @@ CUresult serve_copy_pinned_to_device(struct server_call *call)
 		.WidthInBytes = request->width,
 		.Height = request->height,
 	};
-	/* Pageable to the driver: it may read now, before the stream has asked.
-	 * Pin it, so that it is read in stream order. */
-	if (driver->cuMemHostRegister_v2)
-		driver->cuMemHostRegister_v2(token->memory, token->total, 0);
 	result = driver->cuMemcpy2DAsync_v2(&rows, stream);
 	driver->cuLaunchHostFunc(stream, token_release, token);
 	return result;
@@ -172,7 +256,7 @@ CUresult serve_pull_data(struct server_call *call)
 	if (!token || token->event != WIRE_EVENT_PULL || request->offset > token->total ||
 	    bytes > token->total - request->offset || bytes > token->missing)
 		return SERVER_MALFORMED;
-	result = server_take(call, token->memory + request->offset, bytes);
+	result = server_take(call, token->pinned->memory + request->offset, bytes);
 	if (result != CUDA_SUCCESS)
 		return result;
 	token->missing -= bytes;

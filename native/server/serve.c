@@ -119,6 +119,10 @@ static bool call_serve(struct server_call *call, const struct wire_op_info *info
 				 call->header.sequence, 0, &failure, sizeof(failure), NULL, 0);
 	}
 	free(call->reply_tail);
+	/* These have waited for the whole context, and the client has its answer. */
+	if (!rc && result == CUDA_SUCCESS && (call->header.opcode == WIRE_OP_CONTEXT_SYNCHRONIZE ||
+					      call->header.opcode == WIRE_OP_MEMORY_FREE))
+		server_pinned_trim(call);
 	return rc == 0;
 }
 

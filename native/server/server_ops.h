@@ -30,6 +30,13 @@ struct server_staging {
  * client stops long before (CLIENT_BEHIND_LIMIT) when a stream does not move. */
 #define SERVER_STAGING_LIMIT 1024
 
+/* Where the bytes of a copy out of the client's pinned memory are gathered. */
+struct server_pinned {
+	struct server_pinned *next;
+	uint8_t *memory;		/* the driver's pinned memory, of the context */
+	size_t bytes;
+};
+
 struct server_lane_stream {
 	struct server_lane_stream *next;
 	uint16_t lane;
@@ -48,6 +55,8 @@ struct server_context {
 	struct server_staging **busy_last;
 	unsigned staging_count;
 	pthread_cond_t returned;		/* a buffer has become idle */
+	struct server_pinned *pinned_idle;
+	uint64_t pinned_idle_bytes;
 	struct server_lane_stream *lanes;
 };
 
@@ -129,6 +138,10 @@ CUresult server_resolve_stream(struct server_call *call, uint64_t handle, CUstre
 CUresult server_resolve_event(struct server_call *call, uint64_t handle, CUevent *event);
 CUresult server_resolve_library(struct server_call *call, uint64_t handle, CUlibrary *library);
 CUresult server_resolve_function(struct server_call *call, uint64_t handle, CUfunction *function);
+
+/* host.c: give the driver back what the current context has too much of idle pinned
+ * memory.  May wait for the device; only where nobody waits for this thread. */
+void server_pinned_trim(struct server_call *call);
 
 /* text.c: catch what the driver prints; send what is there now. */
 int server_text_start(struct server *server);

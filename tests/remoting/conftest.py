@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -13,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from farbus.remoting.session import Server, write_session
-from farbus.remoting.supervisor import Supervisor
-from tests.remoting.harness import BUILD, PROGRAMS, ROOT, SHIM, Remote
+from tests.remoting.harness import BUILD, PROGRAMS, ROOT, SHIM, Remote, remote_session
 
 
 def require(path: Path, hint: str) -> Path:
@@ -41,7 +38,7 @@ def build() -> Callable[[str], Path]:
     def compile_program(name: str) -> Path:
         source = PROGRAMS / f"{name}.cu"
         target = BUILD / "programs" / name
-        newest = max(path.stat().st_mtime for path in [source, *source.parent.glob("*.h")])
+        newest = max(path.stat().st_mtime for path in [source, *PROGRAMS.glob("**/*.h")])
         if target.exists() and target.stat().st_mtime > newest:
             return target
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -63,15 +60,7 @@ def lease(libcuda: Path, tmp_path: Path) -> Iterator[Callable[..., Remote]]:
     with contextlib.ExitStack() as stack:
 
         def start(**environment: str) -> Remote:
-            secret = secrets.token_bytes(32)
-            lines: list[str] = []
-            supervisor = stack.enter_context(
-                Supervisor(libcuda=str(libcuda), secret=secret, environment=environment, log=lines.append)
-            )
-            address, port = supervisor.address
-            session = tmp_path / f"session-{port}"
-            write_session(session, [Server(address=address, port=port, secret=secret)])
-            return Remote(supervisor=supervisor, session=session, secret=secret, lines=lines)
+            return stack.enter_context(remote_session(libcuda=libcuda, folder=tmp_path, environment=environment))
 
         yield start
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from farbus.remoting.launcher import Launch
+from farbus.remoting.session import Server, write_session
 from farbus.remoting.supervisor import Supervisor
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,3 +50,15 @@ class Remote:
         return subprocess.Popen(
             command, env=self.environment(**changes), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
+
+
+@contextlib.contextmanager
+def remote_session(*, libcuda: Path, folder: Path, environment: Mapping[str, str]) -> Iterator[Remote]:
+    """A running supervisor whose servers open `libcuda` in `environment`, and its session file in `folder`."""
+    secret = secrets.token_bytes(32)
+    lines: list[str] = []
+    with Supervisor(libcuda=str(libcuda), secret=secret, environment=environment, log=lines.append) as supervisor:
+        address, port = supervisor.address
+        session = folder / f"session-{port}"
+        write_session(session, [Server(address=address, port=port, secret=secret)])
+        yield Remote(supervisor=supervisor, session=session, secret=secret, lines=lines)

@@ -38,8 +38,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-def waiting_program(remote: Remote, build: Build) -> subprocess.Popen[str]:
-    program = remote.start(build("remoting/wait_forever"))
+def waiting_program(remote: Remote, build: Build, name: str = "wait_forever") -> subprocess.Popen[str]:
+    program = remote.start(build(f"remoting/{name}"))
     assert program.stdout is not None
     assert program.stdout.readline() == "waiting\n"
     return program
@@ -59,6 +59,15 @@ def test_killed_server_is_an_error_and_no_hang(remote: Remote, build: Build) -> 
     out, err = program.communicate(timeout=PATIENCE_S)
     assert program.returncode == 3
     assert "cudaErrorDevicesUnavailable" in out
+    assert err.count("the connection to the GPU at ") == 1
+
+
+def test_killed_server_in_the_midst_of_copies_is_heard_of_by_all_threads(remote: Remote, build: Build) -> None:
+    program = waiting_program(remote, build, "copies_until_lost")
+    (server,) = remote.supervisor.pids
+    os.kill(server, signal.SIGKILL)
+    out, err = program.communicate(timeout=PATIENCE_S)
+    assert program.returncode == 3, out + err
     assert err.count("the connection to the GPU at ") == 1
 
 

@@ -1,0 +1,64 @@
+"""What the server asks of its driver, seen by a driver that notes it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.remoting.harness import ROOT, Remote, remote_session
+
+Build = Callable[[str], Path]
+
+
+@dataclass(kw_only=True)
+class Spied:
+    remote: Remote
+    log: Path
+
+    def calls(self) -> Counter[str]:
+        """Lines such as "allocate 0": what was called and its CUresult."""
+        return Counter(self.log.read_text().splitlines()) if self.log.exists() else Counter()
+
+
+@pytest.fixture
+def spied(libcuda: Path, tmp_path: Path) -> Iterator[Spied]:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("cc is not in PATH")
+    driver, log = tmp_path / "libspy.so", tmp_path / "calls"
+    source = ROOT / "tests" / "remoting" / "spy_driver.c"
+    libraries = [str(libcuda), f"-Wl,-rpath,{libcuda.parent}", "-ldl"]
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-Wl,--no-as-needed", "-o", driver, source, *libraries],
+        check=True,
+    )
+    with remote_session(libcuda=driver, folder=tmp_path, environment={"SPY_DRIVER_LOG": str(log)}) as remote:
+        yield Spied(remote=remote, log=log)
+
+
+def test_copies_out_of_pinned_memory_reuse_the_driver_s_own(spied: Spied, build: Build) -> None:
+    done = spied.remote.run(build("remoting/spied/pinned_rounds"))
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+    calls = spied.calls()
+    assert [line for line in calls if line.startswith("register")] == []
+    # One buffer serves all rounds; the others are the staging of the copies back.
+    assert 1 <= calls["allocate 0"] < 10
+
+
+def test_memory_that_is_being_freed_makes_way(spied: Spied, build: Build) -> None:
+    done = spied.remote.run(build("remoting/spied/taken_while_freed"), SPY_DRIVER_LOG=str(spied.log))
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+def test_a_refused_copy_to_the_host_is_not_waited_for(spied: Spied, build: Build) -> None:
+    done = spied.remote.run(build("remoting/spied/refused_copy"))
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+    calls = spied.calls()
+    assert calls["refuse 1"] == 1
+    assert calls["synchronize 0"] == 0
