@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,7 +53,7 @@ class Remote:
 
 
 @contextlib.contextmanager
-def remote_session(*, libcuda: Path, folder: Path, environment: Mapping[str, str]) -> Iterator[Remote]:
+def remote_session(*, libcuda: Path, folder: Path, environment: dict[str, str]) -> Iterator[Remote]:
     """A running supervisor whose servers open `libcuda` in `environment`, and its session file in `folder`."""
     secret = secrets.token_bytes(32)
     lines: list[str] = []
