@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 
@@ -60,6 +61,12 @@ def converted(peer: str) -> Iterator[None]:
         raise from_rpc_error(error, peer) from error
     except grpc.aio.UsageError as error:
         raise Unavailable(f"{peer}: the connection is closed") from error
+    except asyncio.CancelledError as error:
+        # Closing a channel cancels the calls under way: not what their callers' tasks were told.
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise Unavailable(f"{peer}: the connection was closed") from error
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError, peer: str) -> FarbusError:

@@ -34,6 +34,7 @@ class Recorder(ClusterHandler):
         self.callers: list[Identity] = []
         self.hold_closed = asyncio.Event()
         self.watch_closed = asyncio.Event()
+        self.nodes_asked = asyncio.Event()
 
     async def submit(self, caller: Identity, job: Job, *, check_only: bool) -> tuple[str, JobStatus | None]:
         self.callers.append(caller)
@@ -61,6 +62,8 @@ class Recorder(ClusterHandler):
         raise Conflict("the log was cut")
 
     async def list_nodes(self, caller: Identity) -> tuple[NodeStatus, ...]:
+        self.nodes_asked.set()
+        await asyncio.Event().wait()
         return ()
 
     async def list_devices(self, caller: Identity) -> tuple[DeviceStatus, ...]:
@@ -180,6 +183,30 @@ async def test_abandoned_stream_is_closed_on_the_server(scheduler, credentials) 
         await anext(stream)
         await stream.aclose()
         await handler.watch_closed.wait()
+
+
+async def test_closing_a_client_ends_its_calls_with_an_error_that_can_be_retried(scheduler, credentials) -> None:
+    handler, address = scheduler
+    client = ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER))
+    call = asyncio.create_task(client.list_nodes())
+    stream = client.watch_job("7")
+    await anext(stream)
+    following = asyncio.create_task(anext(stream))
+    await handler.nodes_asked.wait()
+    await client.close()
+    for task in (call, following):
+        with pytest.raises(Unavailable, match="the connection was closed"):
+            await task
+
+
+async def test_cancelling_a_caller_cancels_its_call(scheduler, credentials) -> None:
+    handler, address = scheduler
+    async with ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER)) as client:
+        call = asyncio.create_task(client.list_nodes())
+        await handler.nodes_asked.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
 
 
 async def test_certificate_of_another_authority_is_not_accepted(scheduler, tmp_path) -> None:
