@@ -30,7 +30,7 @@ from farbus.api.client import ClusterClient
 from farbus.api.identity import Role
 from farbus.api.server import serve_local
 from farbus.api.session import open_session
-from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted
+from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, first_error
 from farbus.linux.cgroups import Cgroups, KernelCgroups
 from farbus.linux.clock import Clock, SystemClock
 from farbus.linux.files import FileLock, make_directory
@@ -226,7 +226,7 @@ class Agent:
             self._doors.cgroups.close()
         # Out here: Python 3.11.2 wraps what is raised inside except* in a group again.
         if failed is not None:
-            raise _single(failed) from None
+            raise first_error(failed) from None
 
     async def _serve(self, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
         config, doors = self._config, self._doors
@@ -421,12 +421,3 @@ class Agent:
         while True:
             self._doors.notifier.tell("WATCHDOG=1")
             await self._doors.clock.sleep(self._doors.notifier.watchdog_s)
-
-
-def _single(group: BaseExceptionGroup[FarbusError]) -> FarbusError:
-    """Return the first single error of nested groups."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, FarbusError)
-    return error

@@ -33,7 +33,7 @@ from farbus.agent.machine import NodeMachine
 from farbus.api.conversion import from_message, to_message
 from farbus.api.session import PROTOCOL_VERSION
 from farbus.api.v1 import cluster_pb2, session_pb2, types_pb2
-from farbus.errors import Conflict, FarbusError, InvalidInput, TimedOut, Unavailable
+from farbus.errors import Conflict, FarbusError, InvalidInput, TimedOut, Unavailable, first_error
 from farbus.linux.clock import Clock
 from farbus.model.job import Requests
 from farbus.model.lease import Lease
@@ -273,7 +273,7 @@ class SessionRunner:
                     raise other from None
                 assert farbus is not None
                 heed_cancellation()
-                self._lost(str(_first(farbus)))
+                self._lost(str(first_error(farbus)))
             await self._clock.sleep(self._backoff.next_s())
 
     def _lost(self, reason: str) -> None:
@@ -471,11 +471,3 @@ def _nothing_to_do() -> None:
 
 def _log_end(number: str, *, error: str) -> session_pb2.NodeMessage:
     return session_pb2.NodeMessage(log_data=session_pb2.LogData(request_id=number, end=True, error=error))
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first single error of nested groups."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

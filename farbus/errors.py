@@ -8,7 +8,7 @@ with ``raise ... from``.
 from __future__ import annotations
 
 import enum
-from typing import Self
+from typing import Self, TypeVar, overload
 
 
 class ExitCode(enum.IntEnum):
@@ -98,3 +98,17 @@ class TimedOut(FarbusError):
 
 class IllegalTransition(FarbusError):
     """An object was told to go where its table of states has no arrow."""
+
+
+E = TypeVar("E", bound=BaseException)
+
+
+@overload
+def first_error(error: BaseExceptionGroup[E]) -> E: ...
+@overload
+def first_error(error: BaseException) -> BaseException: ...
+def first_error(error: BaseException) -> BaseException:
+    """Return the first single error of nested groups, as task groups raise them; a single one is returned as it is."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

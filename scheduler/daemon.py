@@ -18,7 +18,7 @@ import uvloop
 from farbus import __version__
 from farbus.api.identity import Role
 from farbus.api.server import serve_scheduler
-from farbus.errors import FarbusError, InvalidInput
+from farbus.errors import FarbusError, InvalidInput, first_error
 from farbus.linux.notify import Notifier, SystemdNotifier
 from farbus.scheduler.config import SchedulerConfig
 from farbus.scheduler.engine import Engine
@@ -190,7 +190,7 @@ async def _serve_engine(
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         notifier.tell("STOPPING=1")
         if running.done():
-            raise _first(running.exception())
+            raise first_error(running.exception() or FarbusError("the scheduler's engine ended by itself"))
         _log.info("scheduler stopping")
 
 
@@ -205,10 +205,3 @@ async def _watchdog(notifier: Notifier) -> None:
     while notifier.watchdog_s:
         notifier.tell("WATCHDOG=1")
         await asyncio.sleep(notifier.watchdog_s)
-
-
-def _first(error: BaseException | None) -> BaseException:
-    """Return the first single error of nested groups."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error or FarbusError("the scheduler's engine ended by itself")

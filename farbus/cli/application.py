@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 import farbus
-from farbus.errors import ExitCode, FarbusError
+from farbus.errors import ExitCode, FarbusError, first_error
 
 COMMANDS: dict[str, tuple[str, str, str]] = {
     # command: module, chapter of the overview, one line
@@ -149,7 +149,7 @@ def _invoke(arguments: list[str]) -> int:
         known = group.subgroup(FarbusError)
         if known is None:
             return _fault(group)
-        first = _first(known)
+        first = first_error(known)
         _report(str(first), group)
         return int(first.exit_code)
     except Exception as error:
@@ -168,13 +168,6 @@ def _invoke(arguments: list[str]) -> int:
 def _fault(error: Exception) -> int:
     _report(f"{type(error).__name__}: {error}; this is a fault of farbus: FARBUS_DEBUG=1 shows where", error)
     return int(ExitCode.FAILED)
-
-
-def _first(group: ExceptionGroup[FarbusError]) -> FarbusError:
-    error: FarbusError | ExceptionGroup[FarbusError] = group
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _usage_line(error: Exception, message: str) -> str:
