@@ -62,6 +62,7 @@ class LightAgent:
         self.machine = NodeMachine(node=node.name)
         self.welcomes = 0
         """Sessions that were opened."""
+        self._welcomed = asyncio.Event()
         self.dials = 0
         """Times that it tried to open one."""
         self._clock = clock
@@ -94,6 +95,11 @@ class LightAgent:
             for timer in self._programs.values():
                 timer.cancel()
 
+    async def welcomed(self, times: int) -> None:
+        """Return once that many sessions were opened."""
+        while self.welcomes < times:
+            await self._welcomed.wait()
+
     def post(self, event: Event) -> None:
         """Handle an event, and those that its work leads to, in their order."""
         self._events.append(event)
@@ -105,6 +111,8 @@ class LightAgent:
                 event = self._events.popleft()
                 if isinstance(event, SessionOpened):
                     self.welcomes += 1
+                    self._welcomed.set()
+                    self._welcomed = asyncio.Event()
                 self._heard(self.node.name, event)
                 for action in self.machine.handle(event):
                     self._do(action)

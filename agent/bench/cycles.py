@@ -35,12 +35,6 @@ from farbus.linux.usage import ProcessUsage, own_usage
 from farbus.model.device import Route
 from farbus.model.lease import Lease, LeasedDevice
 
-AGENT_CYCLES = 1_000_000
-QUICK_AGENT_CYCLES = 5_000
-
-CLUSTER_CYCLES = 50_000
-QUICK_CLUSTER_CYCLES = 2_000
-
 CLUSTER_NODES = 16
 
 AT_ONCE = 64
@@ -52,15 +46,13 @@ STEPS_PER_CYCLE = 5
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory: its fsync costs nothing
 
 
-async def measure_agent_cycles(*, quick: bool) -> list[dict[str, Any]]:
+async def measure_agent_cycles(*, cycles: int) -> list[dict[str, Any]]:
     """Lead plans through an agent's machine, executor and journal, on a pretended machine and clock.
 
     The journal is a real file in memory, so that what is measured is the
     agent and not a disk.  Both sides of each lease are on the one node.
     """
-    cycles = QUICK_AGENT_CYCLES if quick else AGENT_CYCLES
-    directory = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="farbus-bench-", dir=directory) as state:
+    with tempfile.TemporaryDirectory(prefix="farbus-bench-", dir=_memory()) as state:
         journal, _ = await Journal.open(Path(state) / "journal.db", boot_id="bench")
         try:
             async with asyncio.TaskGroup() as group:
@@ -68,16 +60,15 @@ async def measure_agent_cycles(*, quick: bool) -> list[dict[str, Any]]:
                 # History is kept up to a limit: the file is at its size after that.
                 warm_up = min(cycles // 5, 2 * KEPT_STEPS // STEPS_PER_CYCLE)
                 result = await _flatness("agent_cycles", node.cycle, cycles=cycles, warm_up=warm_up, watch=own_usage)
-                size = sum(entry.stat().st_size for entry in Path(state).iterdir())
+                size = _size_of(Path(state))
                 node.stop()
         finally:
             await journal.close()
     return [{**one, "journal_mib": mib(size)} for one in result]
 
 
-async def measure_cluster_cycles(*, quick: bool) -> list[dict[str, Any]]:
+async def measure_cluster_cycles(*, cycles: int) -> list[dict[str, Any]]:
     """Lead jobs through a scheduler and light agents, over the real protocol."""
-    cycles = QUICK_CLUSTER_CYCLES if quick else CLUSTER_CYCLES
     raise_descriptor_limit()
     async with new_site() as site:
         herd = Herd(site, nodes=CLUSTER_NODES, task_s=0.0)
@@ -159,6 +150,14 @@ async def _flatness(
     ]
 
 
+def _memory() -> Path | None:
+    return SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
+
+
+def _size_of(directory: Path) -> int:
+    return sum(entry.stat().st_size for entry in directory.iterdir())
+
+
 class _PretendedHost:
     """Devices and tasks that are there at once (DeviceHost and TaskHost of farbus.agent.executor)."""
 
@@ -208,7 +207,7 @@ class _Node:
         command = f"{kind.__name__}-{number}"
         answer = self._answers[command] = asyncio.get_running_loop().create_future()
         self._service.post(kind(command=command, **fields))
-        given = await answer
+        given: Answer = await answer
         if not given.ok:
             raise FarbusError(f"{command}: {given.error}")
         return given
@@ -231,9 +230,7 @@ class _Node:
         now = self._clock.monotonic()
         devices = await self._command(number, DevicesRequested, lease=lease, now=now)
         prepared = PreparedLease(lease=lease, endpoint=devices.endpoint)
-        await self._command(
-            number, ClientRequested, job=job, task=task, user="bench", leases=(prepared,), now=now
-        )
+        await self._command(number, ClientRequested, job=job, task=task, user="bench", leases=(prepared,), now=now)
         run = TaskRun(job=job, task=task, user="bench", command=("bench",))
         await self._command(number, StartRequested, run=run)
         await self._clock.advance(0.001)

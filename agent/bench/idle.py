@@ -19,18 +19,17 @@ RSS_MB = 80.0
 SETTLE_S = 5.0
 """After the session is open: first inventory, first telemetry, connections of the gRPC library."""
 
-QUICK_S = 20.0
-FULL_S = 120.0
 
+async def measure_idle(*, seconds: float, settle_s: float = SETTLE_S) -> list[dict[str, Any]]:
+    """Watch one agent without jobs for ``seconds``.
 
-async def measure_idle(*, quick: bool) -> list[dict[str, Any]]:
-    """Watch one agent without jobs, in its default settings (devices of this machine, heartbeats every 3 s)."""
-    seconds = QUICK_S if quick else FULL_S
+    Its settings are the defaults: devices of this machine, heartbeats every 3 s.
+    """
     async with new_site() as site:
         await site.start_scheduler()
         agent = await site.start_agent("idle")
         try:
-            await asyncio.sleep(SETTLE_S)
+            await asyncio.sleep(settle_s)
             before, children_before = usage_of(agent.pid), usage_of_children(agent.pid)
             await asyncio.sleep(seconds)
             after, children_after = usage_of(agent.pid), usage_of_children(agent.pid)

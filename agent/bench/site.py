@@ -155,7 +155,9 @@ class Site:
 
     # Light agents.
 
-    def light_agent(self, node: Node, *, task_s: float = 0.0, heard: Callable[[str, Event], None] | None = None) -> LightAgent:
+    def light_agent(
+        self, node: Node, *, task_s: float = 0.0, heard: Callable[[str, Event], None] | None = None
+    ) -> LightAgent:
         """Return a light agent with a certificate of its own."""
         credentials = self.credentials(node.name, Role.NODE)
 
@@ -163,7 +165,11 @@ class Site:
             return open_session(address=self.address, credentials=credentials)
 
         return LightAgent(
-            node, open_stream=open_stream, clock=SystemClock(), task_s=task_s, heard=heard or (lambda _node, _event: None)
+            node,
+            open_stream=open_stream,
+            clock=SystemClock(),
+            task_s=task_s,
+            heard=heard or (lambda _node, _event: None),
         )
 
 
