@@ -150,8 +150,10 @@ def _lock(path: Path) -> int:
             f"the ledger {path} is in use by another scheduler" + (f" (pid {holder})" if holder else ""),
             hint="stop that one or choose another --state",
         ) from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    # Who holds it is a courtesy: a full disk takes the number away, not the lock.
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
 
 
