@@ -210,7 +210,9 @@ def _open(path: Path) -> tuple[sqlite3.Connection, str]:
     except sqlite3.DatabaseError as error:
         # OperationalError (disk, permission) is one too; only damage is worth a new start.
         if isinstance(error, sqlite3.OperationalError):
-            raise Unavailable(f"journal {path}: {error}", hint="is its directory writable, and room on its disk?") from error
+            raise Unavailable(
+                f"journal {path}: {error}", hint="is its directory writable, and room on its disk?"
+            ) from error
         aside = _free_name(path)
         os.replace(path, aside)
         for suffix in ("-wal", "-shm"):

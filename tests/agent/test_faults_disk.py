@@ -70,9 +70,7 @@ async def test_what_runs_is_ended_and_given_back_on_a_full_disk(
     disk.fill()
     assert (await sessions.command(stop_task=session_pb2.StopTask(job_id="j1", task="main.0"))).ok
     assert (await sessions.exited("j1")).status.exit_code == -9
-    assert (
-        await sessions.command(unprepare_client=session_pb2.UnprepareClient(job_id="j1", task="main.0"))
-    ).ok
+    assert (await sessions.command(unprepare_client=session_pb2.UnprepareClient(job_id="j1", task="main.0"))).ok
     assert (await sessions.command(unprepare_devices=session_pb2.UnprepareDevices(lease_id="l1"))).ok
     sessions.cut()
     await sessions.connected(hellos=2)

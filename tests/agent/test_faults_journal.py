@@ -64,7 +64,7 @@ async def test_a_damaged_journal_is_set_aside_whole(tmp_path: Path, spoil: Calla
     await record(path)
     spoil(path)
     journal, aside = await Journal.open(path, boot_id="boot-1")
-    assert Path(aside).exists()
+    assert os.path.exists(aside)
     assert not await journal.last_steps()
     await journal.started(object="lease l1", action="PrepareDevices", body="{}", at=3.0)
     await journal.close()
@@ -88,8 +88,8 @@ async def test_each_damaged_journal_is_kept(tmp_path: Path) -> None:
 async def test_of_a_truncated_log_what_is_whole_is_kept(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "journal.db"
     await record(path)
-    log = Path(f"{path}-wal")
-    os.truncate(log, log.stat().st_size - cut)
+    log = f"{path}-wal"
+    os.truncate(log, os.path.getsize(log) - cut)
     journal, aside = await Journal.open(path, boot_id="boot-1")
     steps = await journal.last_steps()
     await journal.close()
@@ -141,4 +141,4 @@ async def test_an_agent_that_lost_its_journal_cleans_up_what_it_finds(
     if told.get("j1") != "running":
         _, alive = await asyncio.to_thread(psutil.wait_procs, [program], 10)
         assert not alive
-    assert list(Path(config.state).glob("journal.db.broken-*"))
+    assert "journal.db.broken-1" in os.listdir(config.state)
