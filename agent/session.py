@@ -290,10 +290,11 @@ class SessionRunner:
         async with self._open_stream() as stream:
             greeting = hello(self._machine, self._node(), instance=self._instance)
             self._early = []
-            await stream.send(greeting)
             incoming = aiter(stream)
             try:
+                # The hello too waits: until there is a connection.
                 async with asyncio.timeout(WELCOME_TIMEOUT_S):
+                    await stream.send(greeting)
                     first = await anext(incoming, None)
             except TimeoutError as error:
                 raise TimedOut(f"the scheduler did not answer the hello in {WELCOME_TIMEOUT_S:g} s") from error

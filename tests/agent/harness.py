@@ -44,6 +44,7 @@ class ScriptedSessions(SessionHandler):
         self.renew = True
         self.void: set[str] = set()
         self.refuse = ""
+        self.silent = False
         self.hellos: list[session_pb2.NodeHello] = []
         self.said: list[session_pb2.NodeMessage] = []
         self.news = asyncio.Event()
@@ -56,6 +57,9 @@ class ScriptedSessions(SessionHandler):
     ) -> None:
         hello = await anext(incoming)
         self.hellos.append(hello.hello)
+        if self.silent:
+            await anext(incoming, None)
+            return
         if self.refuse:
             await send(session_pb2.SchedulerMessage(refused=session_pb2.Refused(reason=self.refuse)))
             return

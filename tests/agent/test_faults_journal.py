@@ -53,6 +53,14 @@ def damage_a_page(path: Path) -> None:
         file.write(b"\xff" * 3000)
 
 
+def is_there(path: str) -> bool:
+    return Path(path).exists()
+
+
+def shorten(path: str, by_bytes: int) -> None:
+    os.truncate(path, os.path.getsize(path) - by_bytes)
+
+
 def put_a_directory(path: Path) -> None:
     path.unlink()
     (path / "something").mkdir(parents=True)
@@ -64,7 +72,7 @@ async def test_a_damaged_journal_is_set_aside_whole(tmp_path: Path, spoil: Calla
     await record(path)
     spoil(path)
     journal, aside = await Journal.open(path, boot_id="boot-1")
-    assert os.path.exists(aside)
+    assert is_there(aside)
     assert not await journal.last_steps()
     await journal.started(object="lease l1", action="PrepareDevices", body="{}", at=3.0)
     await journal.close()
@@ -88,8 +96,7 @@ async def test_each_damaged_journal_is_kept(tmp_path: Path) -> None:
 async def test_of_a_truncated_log_what_is_whole_is_kept(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "journal.db"
     await record(path)
-    log = f"{path}-wal"
-    os.truncate(log, os.path.getsize(log) - cut)
+    shorten(f"{path}-wal", cut)
     journal, aside = await Journal.open(path, boot_id="boot-1")
     steps = await journal.last_steps()
     await journal.close()
