@@ -123,10 +123,12 @@ class Sessions(SessionHandler):
         node = read_node(caller, hello.node)
         present = self._engine.machine.nodes.get(node.name)
         if present is not None and present.connected and present.node is not None:
-            # The same agent may be back before its old connection was missed;
-            # on another boot it is another machine under the same name.
+            # The same agent may be back before its old connection was missed; on another
+            # boot, or with another instance, it is another one under the same name.  One
+            # that was restarted is let in when the end of its old connection has been read.
             silent_s = asyncio.get_running_loop().time() - present.seen
-            if present.node.boot_id != node.boot_id and silent_s < self._lease_ttl_s:
+            others = hello.instance and present.instance and hello.instance != present.instance
+            if (present.node.boot_id != node.boot_id or others) and silent_s < self._lease_ttl_s:
                 raise InvalidInput(
                     f"another agent is connected as node {node.name}", hint="give each node a name of its own"
                 )

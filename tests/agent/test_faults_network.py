@@ -14,7 +14,7 @@ from farbus.api.client import ClusterClient
 from farbus.api.conversion import to_message
 from farbus.api.v1 import session_pb2, types_pb2
 from farbus.errors import Unavailable
-from tests.agent.harness import AgentInProcess, ScriptedScheduler, doors_with_gpu, lease
+from tests.agent.harness import MYSELF, AgentInProcess, ScriptedScheduler, doors_with_gpu, lease
 from tests.proxy import Proxy, proxy_to
 
 pytestmark = pytest.mark.timeout(60)
@@ -100,14 +100,28 @@ async def test_a_command_of_a_newer_scheduler_is_refused_and_the_session_goes_on
     assert len(sessions.hellos) == 1
 
 
-async def test_fields_that_an_older_scheduler_does_not_send_have_their_defaults(
+async def test_a_scheduler_of_the_first_version_is_served(
     agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
 ) -> None:
     sessions = scheduler.sessions
-    # All that the first version's welcome had to have.
-    sessions.heartbeat_s, sessions.lease_ttl_s = 0.0, 1.0
-    agent.start(config)
+    sessions.first_version = True
+    agent.start(config, doors_with_gpu(config))
     await sessions.connected()
+    one = to_message(lease(), types_pb2.Lease)
+    devices = await sessions.command(prepare_devices=session_pb2.PrepareDevices(lease=one))
+    assert devices.ok
+    prepared = session_pb2.PreparedLease(lease=one, endpoint=devices.endpoint)
+    client = await sessions.command(
+        prepare_client=session_pb2.PrepareClient(job_id="j1", task="main.0", user=MYSELF, leases=[prepared])
+    )
+    assert client.environment["FARBUS_SESSION"]
+    start = session_pb2.StartTask(job_id="j1", task="main.0", user=MYSELF, cwd="/", command=("echo", "hello"))
+    assert (await sessions.command(start_task=start)).ok
+    assert (await sessions.exited("j1")).status.exit_code == 0
+    assert (await sessions.log("j1"))[0] == b"hello\n"
+    gone = session_pb2.UnprepareClient(job_id="j1", task="main.0")
+    assert (await sessions.command(unprepare_client=gone)).ok
+    assert (await sessions.command(unprepare_devices=session_pb2.UnprepareDevices(lease_id="l1"))).ok
     await sessions.until(lambda: any(said.HasField("heartbeat") for said in sessions.said))
 
 
