@@ -76,7 +76,7 @@ class LightAgent:
                 self.welcome.set_result(message)
             elif name == "log_request":
                 await self._send_log(message.log_request)
-            elif name != "log_cancel":
+            elif name not in ("log_cancel", "log_credit"):
                 command = from_message(getattr(message, name), _COMMANDS[name])
                 self.commands.append(command)
                 outcome = self.state.do(command)
