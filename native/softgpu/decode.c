@@ -178,7 +178,7 @@ static void decode_unguarded(struct decoder *decoder)
 {
 	if (is_advice(decoder->statement))
 		return;
-	if (decode_memory(decoder) || decode_move(decoder) || decode_compare(decoder) ||
+	if (decode_cluster(decoder) || decode_memory(decoder) || decode_move(decoder) || decode_compare(decoder) ||
 	    decode_convert(decoder) || decode_matrix(decoder))
 		return;
 	decode_plain(decoder);

@@ -106,7 +106,7 @@ struct address decode_address_in_register(struct decoder *decoder, struct addres
 bool statement_says_shared(struct statement *statement)
 {
 	if (statement_has(statement, "shared::cluster"))
-		return true;	/* a cluster of one block */
+		return true;
 	return statement_has(statement, "shared") || statement_has(statement, "shared::cta");
 }
 
@@ -230,6 +230,8 @@ static void decode_load_store(struct decoder *decoder, bool stores)
 	if (stores && !strcmp(address.form, "parameter"))
 		decode_unsupported(decoder, "a store to a kernel parameter");
 	whole = count * type.bytes;
+	if (address.is_shared && statement_has(statement, "shared::cluster"))
+		address = decode_cluster_pointer(decoder, address, whole);
 	if (!stores)
 		protect_address(decoder, &address, elements, count);
 	if (count > 1 && address.slot >= 0) {
@@ -282,6 +284,8 @@ static void decode_atomic(struct decoder *decoder, bool returns)
 		decode_unsupported(decoder, NULL);
 	address = decode_address_in_register(decoder,
 			      decode_address(decoder, &operands[at], statement_says_shared(statement)));
+	if (address.is_shared && statement_has(statement, "shared::cluster"))
+		address = decode_cluster_pointer(decoder, address, type.bytes);
 	first = decode_source(decoder, &operands[at + 1], type.bytes);
 	if (!strcmp(operation, "cas")) {
 		if (statement->operand_count < at + 3)
@@ -316,8 +320,7 @@ static void decode_async_copy(struct decoder *decoder)
 	if (statement_has(statement, "commit_group") || statement_has(statement, "wait_group") ||
 	    statement_has(statement, "wait_all"))
 		return;
-	if (statement_has(statement, "bulk") || statement_has(statement, "mbarrier") ||
-	    statement->operand_count < 3 || operands[2].kind != OPERAND_INTEGER)
+	if (statement->operand_count < 3 || operands[2].kind != OPERAND_INTEGER)
 		decode_unsupported(decoder, NULL);
 	bytes = operands[2].value;
 	if (bytes != 4 && bytes != 8 && bytes != 16)
@@ -352,7 +355,7 @@ bool decode_memory(struct decoder *decoder)
 		decode_load_store(decoder, true);
 	else if (statement_is(statement, "atom"))
 		decode_atomic(decoder, true);
-	else if (statement_is(statement, "red") && !statement_has(statement, "async"))
+	else if (statement_is(statement, "red"))
 		decode_atomic(decoder, false);
 	else if (statement_is(statement, "membar") || statement_is(statement, "fence"))
 		decode_emit(decoder, "@fence");

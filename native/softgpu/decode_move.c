@@ -109,6 +109,20 @@ static void decode_cvta(struct decoder *decoder)
 		decode_unsupported(decoder, NULL);
 	source = decode_source(decoder, from, 8);
 	dst = decode_destination(decoder, &statement->operands[0], 8);
+	if (to_space && statement_has(statement, "shared::cluster")) {
+		convert = decode_emit(decoder, "@generic_to_window");
+		convert->dst = dst;
+		convert->a = source;
+		return;
+	}
+	if (is_shared && !to_space && statement_has(statement, "shared::cluster")) {
+		source = decode_resize(decoder, source, 8, 4, false);
+		convert = decode_emit(decoder, "@cluster_pointer");
+		convert->dst = dst;
+		convert->a = source;
+		convert->x = 1;
+		return;
+	}
 	convert = decode_emit(decoder, !is_shared ? "mov.b64"
 				       : to_space ? "@generic_to_shared"
 						  : "@shared_to_generic");
@@ -126,7 +140,8 @@ static void decode_isspacep(struct decoder *decoder)
 		decode_unsupported(decoder, NULL);
 	source = decode_source(decoder, &statement->operands[1], 8);
 	dst = decode_destination(decoder, &statement->operands[0], 0);
-	test = decode_emit(decoder, statement_has_prefix(statement, "shared") ? "@is_shared"
+	test = decode_emit(decoder, statement_has(statement, "shared::cluster") ? "@is_in_cluster"
+				    : statement_has_prefix(statement, "shared") ? "@is_shared"
 				    : statement_has(statement, "local")	      ? "@is_local"
 				    : statement_has(statement, "global")      ? "@is_global"
 				    : statement_has_prefix(statement, "param") ? "@is_parameter"

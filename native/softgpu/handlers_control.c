@@ -475,7 +475,8 @@ static void warp_run(struct warp *warp)
 
 static const struct form_table *const tables[] = {
 	&LEVEL(forms_integer), &LEVEL(forms_float), &LEVEL(forms_half), &LEVEL(forms_convert),
-	&LEVEL(forms_memory), &LEVEL(forms_warp), &LEVEL(forms_matrix), &LEVEL(forms_control), NULL,
+	&LEVEL(forms_memory), &LEVEL(forms_warp), &LEVEL(forms_matrix), &LEVEL(forms_control),
+	&forms_cluster, &forms_mbarrier, NULL,
 };
 
 #define NAME_(level) #level

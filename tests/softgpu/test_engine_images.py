@@ -181,12 +181,12 @@ def test_module_variables() -> None:
         assert (half.is_const, two.is_const, two.size) == (True, False, 16)
 
 
-def test_clusters_of_several_blocks_are_refused_by_name() -> None:
-    text = HEADER + ".visible .entry k() .reqnctapercluster 2, 1, 1 { ret; }"
+def test_clusters_that_are_too_large_are_refused() -> None:
+    text = HEADER + ".visible .entry k() .reqnctapercluster 32, 1, 1 { ret; }"
     with Module(text) as module, pytest.raises(EngineError) as caught:
-        module.launch("k", 2, 32)
-    assert caught.value.status == Status.UNSUPPORTED
-    assert "clusters" in caught.value.text
+        module.launch("k", 32, 32)
+    assert caught.value.status == Status.LAUNCH_FAILED
+    assert "clusters of 32 x 1 x 1" in caught.value.text
 
 
 FREE = """.extern .func free (.param .b64 p0);
