@@ -69,6 +69,8 @@ int32_t decode_constant(struct decoder *decoder, unsigned bytes, uint64_t value)
 	struct engine_function *function = decoder->function;
 	struct constant *constant;
 
+	if (bytes > 8)
+		decode_unsupported(decoder, "a constant of 128 bits");
 	if (bytes && bytes < 8)
 		value &= (1ull << bytes * 8) - 1;
 	for (size_t k = 0; k < function->constant_count; k++) {

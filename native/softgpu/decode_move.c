@@ -59,6 +59,48 @@ static void decode_vector_move(struct decoder *decoder, unsigned bytes)
 		emit_pack(decoder, from, decode_destination(decoder, to, bytes), bytes);
 }
 
+/* A register of 128 bits is a buffer of 16 bytes a lane (handlers_memory.c). */
+static void move_half(struct decoder *decoder, bool unpacks, int32_t wide, int32_t half,
+		      unsigned offset)
+{
+	struct instruction *move = decode_emit(decoder, unpacks ? "@unpack.u64.64" : "@pack.u64.64");
+
+	move->dst = half;
+	move->a = wide;
+	move->imm = offset;
+}
+
+static void decode_wide_move(struct decoder *decoder)
+{
+	struct statement *statement = decoder->statement;
+	const struct operand *to = &statement->operands[0], *from = &statement->operands[1];
+	const struct operand *elements = statement->elements;
+	int32_t to_slot = -1, from_slot = -1;
+
+	if ((to->kind == OPERAND_VECTOR && (to->element_count != 2 || from->kind == OPERAND_VECTOR)) ||
+	    (from->kind == OPERAND_VECTOR && from->element_count != 2))
+		decode_unsupported(decoder, "this vector");
+	if (from->kind != OPERAND_VECTOR)
+		from_slot = decode_source(decoder, from, 16);
+	if (to->kind != OPERAND_VECTOR)
+		to_slot = decode_destination(decoder, to, 16);
+	for (unsigned k = 0; k < 2; k++) {
+		int32_t half;
+
+		if (from_slot < 0) {
+			half = decode_source(decoder, &elements[from->first_element + k], 8);
+		} else {
+			const struct operand *element = &elements[to->first_element + k];
+
+			half = to_slot < 0 ? decode_destination(decoder, element, 8)
+					   : decode_slot(decoder, 8);
+			move_half(decoder, true, from_slot, half, 8 * k);
+		}
+		if (to_slot >= 0)
+			move_half(decoder, false, to_slot, half, 8 * k);
+	}
+}
+
 static void decode_mov(struct decoder *decoder)
 {
 	struct statement *statement = decoder->statement;
@@ -70,6 +112,10 @@ static void decode_mov(struct decoder *decoder)
 
 	if (statement->operand_count != 2 || statement->type_count != 1)
 		decode_unsupported(decoder, NULL);
+	if (bytes == 16) {
+		decode_wide_move(decoder);
+		return;
+	}
 	if (to->kind == OPERAND_VECTOR || from->kind == OPERAND_VECTOR) {
 		decode_vector_move(decoder, bytes);
 		return;
