@@ -50,6 +50,7 @@ enum operand_kind {
 	OPERAND_ADDRESS,	/* [base + offset] */
 	OPERAND_VECTOR,		/* {a, b} */
 	OPERAND_LIST,		/* (a, b) */
+	OPERAND_TEXEL,		/* [texture, {x, y}]: base in slot, coordinates in elements */
 };
 
 struct operand {
@@ -183,6 +184,7 @@ bool decode_compare(struct decoder *decoder);
 bool decode_convert(struct decoder *decoder);
 bool decode_matrix(struct decoder *decoder);
 bool decode_cluster(struct decoder *decoder);
+bool decode_texture(struct decoder *decoder);
 /* Needs all lanes of the warp together. */
 bool statement_is_matrix(const struct statement *statement);
 void decode_plain(struct decoder *decoder);	/* by the form's operand list */

@@ -187,7 +187,8 @@ char *cluster_memory(struct warp *warp, const struct instruction *instruction, u
 		     uint32_t bytes);
 /* The block of the cluster whose shared memory holds `pointer`, or NULL. */
 struct block *cluster_block_at(const struct warp *warp, uint64_t pointer);
-extern const struct form_table forms_cluster, forms_mbarrier, forms_narrow, forms_video, forms_wide;
+extern const struct form_table forms_cluster, forms_mbarrier, forms_narrow, forms_video, forms_wide,
+	forms_texture, forms_surface;
 
 /* ---- functions that the engine provides (builtin.c) ---- */
 handler_fn builtin_handler(const char *name);

@@ -246,7 +246,8 @@ def test_128_bit_exchange_and_compare() -> None:
 def test_128_bit_counter_loses_nothing() -> None:
     memory = aligned([0, 0])
     body = (
-        "AGAIN: ld.relaxed.gpu.global.b128 %q1, [%rd1]; mov.b128 {%rd2, %rd3}, %q1; add.u64 %rd4, %rd2, 1; add.u64 %rd5, %rd3, 2;"
+        "AGAIN: ld.relaxed.gpu.global.b128 %q1, [%rd1]; mov.b128 {%rd2, %rd3}, %q1;"
+        "add.u64 %rd4, %rd2, 1; add.u64 %rd5, %rd3, 2;"
         "mov.b128 %q2, {%rd4, %rd5}; atom.cas.b128 %q3, [%rd1], %q1, %q2; mov.b128 {%rd6, %rd7}, %q3;"
         "setp.ne.u64 %p1, %rd6, %rd2; @%p1 bra AGAIN;"
     )
