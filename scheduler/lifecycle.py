@@ -165,7 +165,7 @@ class ClusterMachine(Liveness):
         self.queue = type(self.queue)(waiting)
         for record in self.nodes.values():
             self._watch_node(record, self._patient_until)
-        self._round_wanted = True
+        # No round is wanted yet: without a node that has come back it could place nothing.
 
     # --- outcomes ------------------------------------------------------------------------
 
