@@ -128,7 +128,10 @@ async def serve(
 async def _running(config: SchedulerConfig, ledger: Ledger, maker: DecisionMaker) -> AsyncIterator[tuple[Engine, int]]:
     """Take over what the ledger has and keep an engine without its own task."""
     machine = ClusterMachine(
-        term=ledger.term, lease_ttl_s=config.lease_ttl_s, new_secret=lambda: secrets.token_hex(SECRET_BYTES)
+        term=ledger.term,
+        lease_ttl_s=config.lease_ttl_s,
+        return_s=config.return_s,
+        new_secret=lambda: secrets.token_hex(SECRET_BYTES),
     )
     engine = Engine(machine=machine, ledger=ledger, maker=maker, round_delay_s=config.round_delay_s)
     with _collector_off():
