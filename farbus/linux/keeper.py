@@ -802,7 +802,9 @@ def main() -> None:
     close_others()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     keeper = Keeper()
-    os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+    null = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
     keeper.run()
 
 
