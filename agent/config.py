@@ -14,6 +14,9 @@ SOCKET_PATH_LIMIT = 100
 
 PROGRAM_UNITS = ("auto", "scope", "none")
 
+PEER_PORT = 7412
+"""Port on which agents serve each other, beside the scheduler's 7411."""
+
 
 class AgentConfig(Value, frozen=True, kw_only=True):
     """The settings of one agent."""
@@ -29,6 +32,8 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     """Path of the Unix socket that serves the ``farbus`` command on this node."""
     credentials: Credentials
     labels: dict[str, str] = {}
+    peer_port: int = PEER_PORT
+    """Port of ``address`` on which this agent serves other agents; 0 for any free one, the same after a restart."""
 
     cpu_milli: int = 0
     """Thousandths of processors to offer; 0 for all."""
@@ -73,6 +78,8 @@ class AgentConfig(Value, frozen=True, kw_only=True):
         host, _, port = self.scheduler.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
             raise InvalidInput(f"scheduler: {self.scheduler!r} is not HOST:PORT")
+        if not 0 <= self.peer_port < 65536:
+            raise InvalidInput(f"peer_port: {self.peer_port} is no port", hint="use 1 to 65535, or 0 for any free one")
         if not self.address:
             raise InvalidInput("address: it is empty", hint="give the name or IP address that other nodes reach")
         if len(self.socket.encode()) > SOCKET_PATH_LIMIT:
