@@ -348,6 +348,8 @@ class Agent:
             doors.notifier.tell("STOPPING=1")
             _log.info("agent stopping")
         finally:
+            if not config.end_on_stop:
+                local.leave()
             await server.stop()
             await local.close()
             await peer_server.stop()

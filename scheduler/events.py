@@ -109,11 +109,15 @@ class JobSubmitted(Value, frozen=True, kw_only=True):
 
 
 class JobCancelled(Value, frozen=True, kw_only=True):
-    """Somebody who may do so ended a job: cancelled it, or ``released`` an interactive one whose program ended."""
+    """Somebody who may do so ended a job: cancelled it, or ``released`` an interactive one whose program ended.
+
+    ``exit_code`` is that program's, negative for a signal; None where nobody knows it.
+    """
 
     job_id: str
     reason: str
     released: bool = False
+    exit_code: int | None = None
 
 
 class RoundDecided(Value, frozen=True, kw_only=True):

@@ -221,12 +221,16 @@ class ScriptedCluster(ClusterHandler):
         while True:
             yield JobStatus(job=self.job, state=await self.states.get())
 
-    async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
+    async def cancel_job(
+        self, caller: Identity, job_id: str, *, released: bool, exit_code: int | None = None
+    ) -> JobStatus:
         assert self.job is not None
         self.cancelled.set()
         return JobStatus(job=self.job, state=JobState.CANCELLED)
 
-    async def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
+    async def read_logs(
+        self, caller: Identity, job_id: str, *, task: str, follow: bool, position: int = 0
+    ) -> AsyncIterator[LogChunk]:
         yield LogChunk(data=f"{caller.name} at {caller.node}".encode())
 
     async def list_nodes(self, caller: Identity) -> tuple[NodeStatus, ...]:
@@ -245,7 +249,14 @@ class ScriptedCluster(ClusterHandler):
         return ClusterInfo(scheduler_version="test", term=1, nodes=1)
 
     def hold(
-        self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
+        self,
+        caller: Identity,
+        *,
+        name: str,
+        requests: Requests,
+        routes: tuple[Route, ...],
+        wait_limit_s: float,
+        job_id: str = "",
     ) -> AsyncIterator[HoldEvent]:
         raise Unavailable("only an agent's socket serves it")
 
