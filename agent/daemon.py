@@ -33,6 +33,7 @@ from farbus.api.session import open_session
 from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, first_error
 from farbus.linux.cgroups import Cgroups, KernelCgroups
 from farbus.linux.clock import Clock, SystemClock
+from farbus.linux.daemon_log import configure_logging
 from farbus.linux.files import FileLock, make_directory
 from farbus.linux.node_facts import KernelNodeFacts, NodeFacts
 from farbus.linux.notify import Notifier, SystemdNotifier
@@ -112,23 +113,6 @@ def agent_identity(config: AgentConfig) -> str:
     """Return what marks this agent's processes: its name and state directory, not the life of one process."""
     digest = hashlib.sha256(str(Path(config.state).resolve()).encode()).hexdigest()[:12]
     return f"agent:{config.name}:{digest}"
-
-
-def configure_logging() -> None:
-    """Log to standard error: for a person on a terminal, as JSON lines elsewhere."""
-    renderer: structlog.types.Processor = (
-        structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
-    )
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
 
 
 def main(config: AgentConfig) -> int:
