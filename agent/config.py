@@ -12,6 +12,9 @@ from farbus.model.value import Value
 # sun_path of a Unix socket's address has 108 bytes (unix(7)); farbus.api keeps some for itself.
 SOCKET_PATH_LIMIT = 100
 
+PEER_PORT = 7412
+"""Port on which agents serve each other, beside the scheduler's 7411."""
+
 
 class AgentConfig(Value, frozen=True, kw_only=True):
     """The settings of one agent."""
@@ -27,6 +30,8 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     """Path of the Unix socket that serves the ``farbus`` command on this node."""
     credentials: Credentials
     labels: dict[str, str] = {}
+    peer_port: int = PEER_PORT
+    """Port of ``address`` on which this agent serves other agents; 0 for any free one, the same after a restart."""
 
     cpu_milli: int = 0
     """Thousandths of processors to offer; 0 for all."""
@@ -63,6 +68,8 @@ class AgentConfig(Value, frozen=True, kw_only=True):
         host, _, port = self.scheduler.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
             raise InvalidInput(f"scheduler: {self.scheduler!r} is not HOST:PORT")
+        if not 0 <= self.peer_port < 65536:
+            raise InvalidInput(f"peer_port: {self.peer_port} is no port", hint="use 1 to 65535, or 0 for any free one")
         if not self.address:
             raise InvalidInput("address: it is empty", hint="give the name or IP address that other nodes reach")
         if len(self.socket.encode()) > SOCKET_PATH_LIMIT:

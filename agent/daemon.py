@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from farbus.agent.actions import Report
 from farbus.agent.config import AgentConfig
 from farbus.agent.events import LeasesVoided
 from farbus.agent.executor import Executor
@@ -21,6 +22,8 @@ from farbus.agent.journal import Journal
 from farbus.agent.local import Identifier, LocalCluster
 from farbus.agent.logs import LogStore
 from farbus.agent.machine import NodeMachine
+from farbus.agent.membership import Membership
+from farbus.agent.peers import Peers
 from farbus.agent.reconcile import Observed, compensation_of, reconcile
 from farbus.agent.remoting_host import RemotingHost, SupervisorProgram, software_gpu_directory, software_gpu_environment
 from farbus.agent.service import AgentService
@@ -28,7 +31,8 @@ from farbus.agent.session import SessionRunner
 from farbus.agent.telemetry import Collector
 from farbus.api.client import ClusterClient
 from farbus.api.identity import Role
-from farbus.api.server import serve_local
+from farbus.api.peer import PeerClient, host_and_port, serve_peers
+from farbus.api.server import RunningServer, serve_local
 from farbus.api.session import open_session
 from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, first_error
 from farbus.linux.cgroups import Cgroups, KernelCgroups
@@ -43,6 +47,7 @@ from farbus.linux.sysfs import KernelSysfs, Sysfs
 from farbus.linux.users import SystemUsers, Users
 from farbus.model.device import Device
 from farbus.model.job import TaskStatus
+from farbus.model.node import Node
 from farbus.model.telemetry import Telemetry
 from farbus.remoting import paths
 
@@ -192,6 +197,7 @@ class Agent:
         self._inventory: Inventory | None = None
         self._devices: dict[str, Device] = {}
         self._telemetry = Telemetry()
+        self._peer_endpoint = ""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Start, serve until ``stop`` is set, end what was started."""
@@ -225,14 +231,25 @@ class Agent:
             journal=self._journal,
             clock=doors.clock,
         )
+        membership = Membership(Path(config.state) / "membership.json")
+        # A lease that is taken over before the first session lasts as long as the others.
+        machine.lease_ttl_s = membership.lease_ttl_s
+        peers = Peers(
+            machine=machine,
+            membership=membership,
+            asker=PeerClient(config.credentials),
+            clock=doors.clock,
+            post=service.post,
+        )
         session = SessionRunner(
             open_stream=lambda: open_session(address=config.scheduler, credentials=config.credentials),
             machine=machine,
-            node=lambda: self._known().node,
+            node=self._node,
             telemetry=lambda: self._telemetry,
             logs=logs,
             clock=doors.clock,
             post=service.post,
+            membership=membership,
         )
         host = RemotingHost(
             config=config,
@@ -273,8 +290,15 @@ class Agent:
             socket=config.socket,
             identify=Identifier(node=config.name, users=doors.users, operators=self._operators()),
         )
+        peer_server = await self._serve_peers(peers, membership)
+
+        def report(what: Report) -> None:
+            session.report(what)
+            peers.report(what)
+
         try:
-            group.create_task(service.run(executor, session.report), name="events")
+            group.create_task(service.run(executor, report), name="events")
+            group.create_task(peers.run(service.until), name="peers")
             group.create_task(service.watch_expiry(), name="expiry")
             group.create_task(session.run(), name="session")
             group.create_task(self._keep_looking(session), name="inventory")
@@ -294,6 +318,7 @@ class Agent:
         finally:
             await server.stop()
             await local.close()
+            await peer_server.stop()
         await self._end(service, session, runner)
 
     async def _end(self, service: AgentService, session: SessionRunner, runner: TaskRunner) -> None:
@@ -307,6 +332,27 @@ class Agent:
         except TimeoutError:
             _log.error("not everything ended in time; the guards end it", seconds=STOP_GRACE_S + STOP_MARGIN_S)
         await session.flush()
+
+    async def _serve_peers(self, peers: Peers, membership: Membership) -> RunningServer:
+        """Serve other agents, where an earlier process of this one did if any port will do: they know that one."""
+        config = self._config
+        ports = [config.peer_port] if config.peer_port else dict.fromkeys((membership.peer_port, 0))
+        for port in ports:
+            try:
+                server = await serve_peers(
+                    handler=peers, address=config.address, port=port, credentials=config.credentials
+                )
+            except Conflict:
+                if port == config.peer_port:
+                    raise
+            else:
+                break
+        membership.serve_on(server.port)
+        peers.endpoint = self._peer_endpoint = host_and_port(config.address, server.port)
+        return server
+
+    def _node(self) -> Node:
+        return msgspec.structs.replace(self._known().node, peer_endpoint=self._peer_endpoint)
 
     def _operators(self) -> tuple[str, ...]:
         # An agent that runs everything as its own user belongs to a cluster of that user's own.
@@ -390,7 +436,7 @@ class Agent:
             await self._doors.clock.sleep(INVENTORY_INTERVAL_S)
             if await self._look():
                 _log.info("inventory changed", devices=sorted(self._devices))
-                session.inventory_changed(self._known().node)
+                session.inventory_changed(self._node())
 
     async def _keep_measuring(self) -> None:
         doors = self._doors

@@ -7,7 +7,7 @@ import contextlib
 import random
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -30,6 +30,7 @@ from farbus.agent.events import (
 )
 from farbus.agent.logs import LogStore
 from farbus.agent.machine import NodeMachine
+from farbus.agent.membership import Membership
 from farbus.api.conversion import from_message, to_message
 from farbus.api.session import PROTOCOL_VERSION
 from farbus.api.v1 import cluster_pb2, session_pb2, types_pb2
@@ -193,6 +194,16 @@ def command_event(message: session_pb2.SchedulerMessage, *, now: float) -> Event
     return None
 
 
+def peers_in(message: session_pb2.SchedulerMessage) -> Iterator[tuple[str, str]]:
+    """Yield the nodes that a command's leases are shared with, and where their agents serve others."""
+    match message.WhichOneof("message"):
+        case "prepare_devices":
+            yield message.prepare_devices.lease.client_node, message.prepare_devices.peer_endpoint
+        case "prepare_client":
+            for prepared in message.prepare_client.leases:
+                yield prepared.lease.device_node, prepared.peer_endpoint
+
+
 def command_id(message: session_pb2.SchedulerMessage) -> str:
     """Return a command's id; an empty string for a message that has none."""
     name = message.WhichOneof("message")
@@ -212,8 +223,10 @@ class SessionRunner:
         logs: LogStore,
         clock: Clock,
         post: Callable[[Event], None],
+        membership: Membership,
         backoff: Backoff | None = None,
     ) -> None:
+        self._membership = membership
         self._open_stream = open_stream
         self._machine = machine
         self._node = node
@@ -304,6 +317,7 @@ class SessionRunner:
             if not first.HasField("welcome"):
                 raise InvalidInput("the scheduler's first message is no welcome", hint="is it of the same version?")
             welcome = first.welcome
+            self._membership.accept(term=welcome.term, lease_ttl_s=welcome.lease_ttl_s)
             self.error = ""
             self.lease_ttl_s, self.term = welcome.lease_ttl_s, welcome.term
             self.scheduler_version = welcome.scheduler_version
@@ -318,6 +332,7 @@ class SessionRunner:
                 logs=self._logs,
                 clock=self._clock,
                 post=self._post,
+                learn=self._membership.learn,
             )
             self._current = session
             for message in self._early:
@@ -342,7 +357,9 @@ class _Session:
         logs: LogStore,
         clock: Clock,
         post: Callable[[Event], None],
+        learn: Callable[[str, str], None],
     ) -> None:
+        self._learn = learn
         self._stream = stream
         self._machine = machine
         self._heartbeat_s = heartbeat_s
@@ -440,6 +457,8 @@ class _Session:
             _log.error("command not understood", error=str(error))
             self.put(report_message(Answer(command=command_id(message), ok=False, error=str(error))))
         else:
+            for node, endpoint in peers_in(message):
+                self._learn(node, endpoint)
             self._post(event)
 
     def _start_log(self, request: session_pb2.LogRequest, group: asyncio.TaskGroup) -> None:

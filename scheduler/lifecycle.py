@@ -930,7 +930,10 @@ class ClusterMachine(ClusterState):
     def _command(self, slot: _Slot) -> events.Command:
         command_id = slot.command_id
         if slot.verb is Verb.PREPARE_DEVICES:
-            return events.PrepareDevices(command_id=command_id, lease=self.leases[slot.lease].lease)
+            lease = self.leases[slot.lease].lease
+            return events.PrepareDevices(
+                command_id=command_id, lease=lease, peer_endpoint=self._peer_endpoint(lease.client_node)
+            )
         if slot.verb is Verb.UNPREPARE_DEVICES:
             return events.UnprepareDevices(command_id=command_id, lease_id=slot.lease)
         if slot.verb is Verb.STOP_TASK:
@@ -943,8 +946,12 @@ class ClusterMachine(ClusterState):
         assert run is not None, f"no run of task {slot.task}"
         if slot.verb is Verb.PREPARE_CLIENT:
             leases = tuple(
-                events.PreparedLease(lease=self.leases[lease].lease, endpoint=self.leases[lease].endpoint)
-                for lease in run.leases
+                events.PreparedLease(
+                    lease=held.lease,
+                    endpoint=held.endpoint,
+                    peer_endpoint=self._peer_endpoint(held.lease.device_node),
+                )
+                for held in (self.leases[lease_id] for lease_id in run.leases)
             )
             return events.PrepareClient(
                 command_id=command_id, job_id=job.id, task=run.task, user=job.user, leases=leases
@@ -960,6 +967,10 @@ class ClusterMachine(ClusterState):
             requests=run.requests,
             time_limit_s=job.time_limit_s,
         )
+
+    def _peer_endpoint(self, name: str) -> str:
+        known = self.node(name).node
+        return known.peer_endpoint if known is not None else ""
 
     def _send(self, record: NodeRecord, command: events.Command) -> None:
         self._effects.append(events.SendToNode(node=record.name, session=record.session, command=command))

@@ -279,6 +279,7 @@ class EmbeddedCluster:
             "name": node.name,
             "scheduler": self.server,
             "address": "127.0.0.1",
+            "peer_port": 0,
             "state": str(home),
             "socket": str(self.socket_of(node.name)),
             "credentials": credentials,

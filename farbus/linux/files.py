@@ -46,8 +46,11 @@ class FileLock:
         os.close(self._descriptor)
 
 
-def write_owned(path: Path, data: bytes, *, account: Account | None, mode: int = 0o600) -> None:
-    """Write a file whole or not at all, owned by ``account`` from the moment it has its name."""
+def write_owned(path: Path, data: bytes, *, account: Account | None, mode: int = 0o600, durable: bool = False) -> None:
+    """Write a file whole or not at all, owned by ``account`` from the moment it has its name.
+
+    ``durable`` returns only once the content is on the disk.
+    """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -56,6 +59,8 @@ def write_owned(path: Path, data: bytes, *, account: Account | None, mode: int =
             os.fchmod(file.fileno(), mode)
             if account is not None and account.uid != os.geteuid():
                 os.fchown(file.fileno(), account.uid, account.gid)
+            if durable:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):

@@ -177,7 +177,7 @@ async def test_a_lease_that_is_not_renewed_is_fenced(
     await scheduler.sessions.until(lambda: bool(scheduler.sessions.ended_leases()))
     ended = scheduler.sessions.ended_leases()[0]
     assert (ended.lease_id, ended.device_side) == ("l1", True)
-    assert "not renewed it for 0.5 s" in ended.reason
+    assert "not renewed for 0.5 s" in ended.reason
     assert not can_connect(devices.endpoint)
 
 

@@ -151,12 +151,14 @@ class HeartbeatReply(_message.Message):
     def __init__(self, renewed: _Optional[_Iterable[str]] = ..., void: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PrepareDevices(_message.Message):
-    __slots__ = ("command_id", "lease")
+    __slots__ = ("command_id", "lease", "peer_endpoint")
     COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
+    PEER_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     command_id: str
     lease: _types_pb2.Lease
-    def __init__(self, command_id: _Optional[str] = ..., lease: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ...) -> None: ...
+    peer_endpoint: str
+    def __init__(self, command_id: _Optional[str] = ..., lease: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ..., peer_endpoint: _Optional[str] = ...) -> None: ...
 
 class PrepareClient(_message.Message):
     __slots__ = ("command_id", "job_id", "task", "user", "leases")
@@ -173,12 +175,14 @@ class PrepareClient(_message.Message):
     def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[PreparedLease, _Mapping]]] = ...) -> None: ...
 
 class PreparedLease(_message.Message):
-    __slots__ = ("lease", "endpoint")
+    __slots__ = ("lease", "endpoint", "peer_endpoint")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    PEER_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     lease: _types_pb2.Lease
     endpoint: str
-    def __init__(self, lease: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ..., endpoint: _Optional[str] = ...) -> None: ...
+    peer_endpoint: str
+    def __init__(self, lease: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ..., endpoint: _Optional[str] = ..., peer_endpoint: _Optional[str] = ...) -> None: ...
 
 class StartTask(_message.Message):
     __slots__ = ("command_id", "job_id", "task", "user", "command", "cwd", "environment", "requests", "time_limit_s")
