@@ -56,6 +56,9 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     operators: tuple[str, ...] = ()
     """Local users for whom this node vouches as operators of the cluster."""
 
+    end_on_stop: bool = False
+    """End everything when the agent is stopped (``farbus up``); else it goes on, for the next agent to adopt."""
+
     log_bytes_per_task: int = 64 * 2**20
     """Output kept of each task; the oldest goes first."""
     log_bytes: int = 2**30

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import secrets
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -14,7 +16,7 @@ import structlog
 
 from farbus.agent.actions import Report
 from farbus.agent.config import AgentConfig
-from farbus.agent.events import LeasesVoided
+from farbus.agent.events import DevicesVanished, Event, LeasesVoided
 from farbus.agent.executor import Executor
 from farbus.agent.inventory import GpuSource, Inventory, take_inventory
 from farbus.agent.jobs import TaskRunner
@@ -24,7 +26,6 @@ from farbus.agent.logs import LogStore
 from farbus.agent.machine import NodeMachine
 from farbus.agent.membership import Membership
 from farbus.agent.peers import Peers
-from farbus.agent.reconcile import Observed, compensation_of, reconcile
 from farbus.agent.remoting_host import RemotingHost, SupervisorProgram, software_gpu_directory, software_gpu_environment
 from farbus.agent.service import AgentService
 from farbus.agent.session import SessionRunner
@@ -38,7 +39,7 @@ from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, first_e
 from farbus.linux.cgroups import Cgroups, KernelCgroups
 from farbus.linux.clock import Clock, SystemClock
 from farbus.linux.daemon_log import configure_logging
-from farbus.linux.files import FileLock, make_directory
+from farbus.linux.files import FileLock, make_directory, write_owned
 from farbus.linux.node_facts import KernelNodeFacts, NodeFacts
 from farbus.linux.notify import Notifier, SystemdNotifier
 from farbus.linux.nvml import WorkerNvml
@@ -46,7 +47,6 @@ from farbus.linux.processes import GuardedProcesses, Processes
 from farbus.linux.sysfs import KernelSysfs, Sysfs
 from farbus.linux.users import SystemUsers, Users
 from farbus.model.device import Device
-from farbus.model.job import TaskStatus
 from farbus.model.node import Node
 from farbus.model.telemetry import Telemetry
 from farbus.remoting import paths
@@ -68,11 +68,9 @@ STOP_GRACE_S = 10.0
 STOP_MARGIN_S = 20.0
 """Added for what is left after the tasks: supervisors, session files."""
 
-TASK_ACTIONS = ("StartTask", "StopTask")
-
-REMAINS_ATTEMPTS = 100
-REMAINS_INTERVAL_S = 0.1
-"""What a dead agent left ends by itself within moments; after that it is killed, and must be gone in ten seconds."""
+RECOVERY_LIMIT_S = 20.0
+"""How long the first session waits for what an earlier agent left and is not there any more: the scheduler may ask for
+it anew, and would hear that it is being given up."""
 
 
 class Doors(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +181,32 @@ def _stop_signals() -> asyncio.Event:
     return stop
 
 
+def instance_id(path: Path, *, boot_id: str) -> str:
+    """Return what names this agent and those after it until the node is booted again.
+
+    Programs in their users' terminals outlive an agent, and not a boot.
+    """
+    try:
+        boot, _, instance = path.read_text().strip().partition(" ")
+    except (FileNotFoundError, UnicodeDecodeError):
+        boot = instance = ""
+    if boot != boot_id or not instance:
+        instance = secrets.token_hex(16)
+        write_owned(path, f"{boot_id} {instance}\n".encode(), account=None)
+    return instance
+
+
+async def _dial(service: AgentService, session: SessionRunner) -> None:
+    """Keep a session, once it is settled what this node holds."""
+    try:
+        async with asyncio.timeout(RECOVERY_LIMIT_S):
+            await service.restored.wait()
+            await service.until(lambda machine: not machine.is_giving_up())
+    except TimeoutError:
+        _log.error("what an earlier agent left is not given up yet", seconds=RECOVERY_LIMIT_S)
+    await session.run()
+
+
 class _StoppedError(Exception):
     """Ends the agent's task group: all is done."""
 
@@ -194,6 +218,7 @@ class Agent:
         self._config = config
         self._doors = doors
         self._journal = journal
+        self._boot_id = doors.facts.boot_id()
         self._inventory: Inventory | None = None
         self._devices: dict[str, Device] = {}
         self._telemetry = Telemetry()
@@ -220,20 +245,17 @@ class Agent:
 
     async def _serve(self, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
         config, doors = self._config, self._doors
-        ended_tasks = await self._reconcile()
         await self._look()
         logs = LogStore(
             config.logs_directory, limit_bytes_per_task=config.log_bytes_per_task, limit_bytes=config.log_bytes
         )
-        machine = NodeMachine(node=config.name, ended_tasks=ended_tasks)
+        machine = NodeMachine(node=config.name)
         service = AgentService(
             machine=machine,
             journal=self._journal,
             clock=doors.clock,
         )
         membership = Membership(Path(config.state) / "membership.json")
-        # A lease that is taken over before the first session lasts as long as the others.
-        machine.lease_ttl_s = membership.lease_ttl_s
         peers = Peers(
             machine=machine,
             membership=membership,
@@ -250,6 +272,7 @@ class Agent:
             clock=doors.clock,
             post=service.post,
             membership=membership,
+            instance=instance_id(Path(config.state) / "instance", boot_id=self._boot_id),
         )
         host = RemotingHost(
             config=config,
@@ -274,6 +297,14 @@ class Agent:
         executor = Executor(
             journal=self._journal, devices=host, tasks=runner, clock=doors.clock, group=group, done=service.post
         )
+        # Before anybody can ask for anything: what an earlier agent left.
+        restored = await executor.recover(
+            node=config.name,
+            boot_id=self._boot_id,
+            now=doors.clock.monotonic(),
+            term=membership.term,
+            lease_ttl_s=membership.lease_ttl_s,
+        )
         local = LocalCluster(
             node=config.name,
             connect=lambda caller: ClusterClient.remote(
@@ -297,11 +328,11 @@ class Agent:
             peers.report(what)
 
         try:
-            group.create_task(service.run(executor, report), name="events")
+            group.create_task(service.run(executor, report, restored), name="events")
             group.create_task(peers.run(service.until), name="peers")
             group.create_task(service.watch_expiry(), name="expiry")
-            group.create_task(session.run(), name="session")
-            group.create_task(self._keep_looking(session), name="inventory")
+            group.create_task(_dial(service, session), name="session")
+            group.create_task(self._keep_looking(session, service.post), name="inventory")
             group.create_task(self._keep_measuring(), name="telemetry")
             if doors.notifier.watchdog_s:
                 group.create_task(self._feed_watchdog(), name="watchdog")
@@ -319,7 +350,11 @@ class Agent:
             await server.stop()
             await local.close()
             await peer_server.stop()
-        await self._end(service, session, runner)
+        if config.end_on_stop:
+            await self._end(service, session, runner)
+        else:
+            _log.info("what runs goes on", tasks=len(service.machine.running()), leases=len(service.machine.held()))
+        await session.flush()
 
     async def _end(self, service: AgentService, session: SessionRunner, runner: TaskRunner) -> None:
         """End what runs and give up what is held, each reported while there is a session."""
@@ -331,7 +366,6 @@ class Agent:
                 await service.until(lambda machine: not machine.held() and not machine.running())
         except TimeoutError:
             _log.error("not everything ended in time; the guards end it", seconds=STOP_GRACE_S + STOP_MARGIN_S)
-        await session.flush()
 
     async def _serve_peers(self, peers: Peers, membership: Membership) -> RunningServer:
         """Serve other agents, where an earlier process of this one did if any port will do: they know that one."""
@@ -359,61 +393,6 @@ class Agent:
         own = (self._doors.users.myself().name,) if self._config.run_as_self else ()
         return (*self._config.operators, *own)
 
-    # Before anything else: what an earlier agent left.
-
-    async def _reconcile(self) -> tuple[tuple[str, TaskStatus], ...]:
-        doors, journal = self._doors, self._journal
-        recorded = await journal.ended_tasks()
-        plan = reconcile(
-            node=self._config.name,
-            boot_id=doors.facts.boot_id(),
-            steps=await journal.last_steps(),
-            ended_tasks=recorded,
-            observed=Observed(
-                guards=tuple(remains.what for remains in doors.processes.remains()),
-                sessions=tuple(sorted(entry.name for entry in self._config.sessions_directory.iterdir())),
-                cgroups=tuple(doors.cgroups.list()),
-            ),
-        )
-        if plan.guards:
-            await self._end_remains()
-        for name in plan.sessions:
-            (self._config.sessions_directory / name).unlink(missing_ok=True)
-        for name in plan.cgroups:
-            doors.cgroups.remove(name)
-        for job, status in plan.ended_tasks:
-            if (job, status) not in recorded:
-                await journal.task_ended(job, status, at=doors.clock.wall())
-        for step in plan.released:
-            if step.action not in TASK_ACTIONS:
-                number = await journal.started(
-                    object=step.object, action=compensation_of(step.action), body="{}", at=doors.clock.wall()
-                )
-                await journal.completed(number, error="", at=doors.clock.wall())
-        if plan.guards or plan.sessions or plan.cgroups or plan.released:
-            _log.warning(
-                "cleaned up after an earlier agent",
-                programs=plan.guards, sessions=plan.sessions, steps=[step.object for step in plan.released],
-            )  # fmt: skip
-        return plan.ended_tasks
-
-    async def _end_remains(self) -> None:
-        """Return once nothing that an earlier agent started is left."""
-        doors = self._doors
-        for attempt in range(REMAINS_ATTEMPTS):
-            remains = doors.processes.remains()
-            if not remains:
-                return
-            if attempt >= REMAINS_ATTEMPTS // 2:
-                for one in remains:
-                    doors.processes.end(one)
-            await doors.clock.sleep(REMAINS_INTERVAL_S)
-        # To go on would tell the scheduler that its devices are free.
-        raise Conflict(
-            f"{remains[0].what}: left by an earlier agent, and can't be killed (pid {remains[0].pid})",
-            hint="a driver call hangs; see dmesg, the node may need a reboot",
-        )
-
     # What goes on all the time.
 
     def _known(self) -> Inventory:
@@ -431,11 +410,15 @@ class Agent:
         self._devices = {device.id: device for device in found.node.devices}
         return before is None or before.node != found.node
 
-    async def _keep_looking(self, session: SessionRunner) -> None:
+    async def _keep_looking(self, session: SessionRunner, post: Callable[[Event], None]) -> None:
         while True:
             await self._doors.clock.sleep(INVENTORY_INTERVAL_S)
+            before = set(self._devices)
             if await self._look():
                 _log.info("inventory changed", devices=sorted(self._devices))
+                # A driver that does not answer has not lost its devices.
+                if not self._known().troubles and (gone := before - set(self._devices)):
+                    post(DevicesVanished(devices=tuple(sorted(gone))))
                 session.inventory_changed(self._node())
 
     async def _keep_measuring(self) -> None:

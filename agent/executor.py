@@ -345,8 +345,7 @@ class Executor:
         # Devices before the programs that use them, so that a program's end finds its lease.
         order = (PrepareDevices, PrepareClient, StartTask)
         found = [
-            await self._adopt(one, node=node)
-            for one in sorted(remembered, key=lambda one: order.index(type(one.work)))
+            await self._adopt(one, node=node) for one in sorted(remembered, key=lambda one: order.index(type(one.work)))
         ]
         ended = (*await self._devices.end_strangers(), *await self._tasks.end_strangers())
         if found or ended:

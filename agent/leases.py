@@ -105,6 +105,11 @@ class Leases:
                 times += [client.unclaimed_until] if client.unclaimed_until is not None else []
         return min(times, default=None)
 
+    def is_giving_up(self) -> bool:
+        """Say whether a side is not wanted any more, and not wedged."""
+        sides = (*self._devices.values(), *self._clients.values())
+        return any(not side.wanted and side.state is not SideState.WEDGED for side in sides)
+
     def validate(self) -> None:
         """Assert what must hold between events."""
         for side in (*self._devices.values(), *self._clients.values()):
@@ -222,7 +227,8 @@ class Leases:
         yield from self._fence(side)
         side.wanted = False
         side.unpreparers.append(event.command)
-        yield from self._advance_devices(side, again=True)
+        side.retry = True
+        yield from self._advance_devices(side)
 
     def _fence(self, side: DeviceSide) -> Actions:
         """See to it that a lease which is over can't be had again: a request for it may still be on its way."""
@@ -231,13 +237,13 @@ class Leases:
             self._fences |= epochs
             yield RecordFence(epochs=epochs)
 
-    def _advance_devices(self, side: DeviceSide, *, again: bool = False) -> Actions:
-        """Take the next step towards what is wanted; ``again`` retries a wedged one."""
+    def _advance_devices(self, side: DeviceSide) -> Actions:
+        """Take the next step towards what is wanted."""
         if side.wanted:
             if side.state is SideState.PREPARED:
                 yield from _answer(side.preparers, ok=True, endpoint=side.endpoint)
             return
-        if self._must_wait(side, again=again):
+        if self._must_wait(side):
             return
         # A local route ends only with the program that uses the device by it.
         if (task := self._task_in_the_way(side)) is not None:
@@ -334,14 +340,15 @@ class Leases:
         self._tasks.release(key)
         side.wanted = False
         side.unpreparers.append(event.command)
-        yield from self._advance_client(side, again=True)
+        side.retry = True
+        yield from self._advance_client(side)
 
-    def _advance_client(self, side: ClientSide, *, again: bool = False) -> Actions:
+    def _advance_client(self, side: ClientSide) -> Actions:
         if side.wanted:
             if side.state is SideState.PREPARED:
                 yield from _answer(side.preparers, ok=True, environment=side.environment)
             return
-        if self._must_wait(side, again=again):
+        if self._must_wait(side):
             return
         if (task := self._task_in_the_way(side)) is not None:
             yield from self._tasks.stop(task, grace_s=0.0, reason=side.ended or "the scheduler has released it")
@@ -364,10 +371,10 @@ class Leases:
 
     # Both sides.
 
-    def _must_wait(self, side: Side, *, again: bool) -> bool:
+    def _must_wait(self, side: Side) -> bool:
         if side.state is SideState.PREPARING:
             return side.serial in self._desk
-        return side.state is SideState.UNPREPARING or (side.state is SideState.WEDGED and not again)
+        return side.state is SideState.UNPREPARING or (side.state is SideState.WEDGED and not side.retry)
 
     def _task_in_the_way(self, side: Side) -> Task | None:
         """Return the task that must end before the side can."""
@@ -393,10 +400,12 @@ class Leases:
         """Try again to give up what was wedged by work that has ended after all."""
         for client in list(self._clients.values()):
             if client.name == name and client.state is SideState.WEDGED:
-                yield from self._advance_client(client, again=True)
+                client.retry = True
+                yield from self._advance_client(client)
         for side in list(self._devices.values()):
             if side.name == name and side.state is SideState.WEDGED:
-                yield from self._advance_devices(side, again=True)
+                side.retry = True
+                yield from self._advance_devices(side)
 
     def _prepared(self, side: Side, event: ActionDone, advance: Callable[..., Actions]) -> Actions:
         if event.ok:

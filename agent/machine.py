@@ -98,6 +98,10 @@ class NodeMachine:
         """Return the monotonic time at which a lease or a hold expires first; None when none is held."""
         return self._leases.next_expiry()
 
+    def is_giving_up(self) -> bool:
+        """Say whether this node is giving up a side of a lease, and will have done so or failed to."""
+        return self._leases.is_giving_up()
+
     def validate(self) -> None:
         """Assert what must hold between events; tests call it after each."""
         self._leases.validate()

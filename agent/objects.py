@@ -98,11 +98,14 @@ class Side(Thing):
     """Why this node ends it by itself; empty when the scheduler asked."""
     preparers: list[str] = field(default_factory=list)
     unpreparers: list[str] = field(default_factory=list)
+    retry: bool = False
+    """Wedged, and to be tried again as soon as nothing is in the way."""
 
     def go(self, state: SideState) -> None:
         """Change the state; raise with the story where there is no arrow."""
         SIDE_STATES.check(self.name, self.state, state, self.story)
         self.state = state
+        self.retry = False
         self.story.append(state)
 
     @property

@@ -95,9 +95,7 @@ def reconcile(
         lost = f"node {node} was rebooted" if rebooted else ""
         if isinstance(work, StartTask):
             if _has_run(records):
-                found.append(
-                    Remembered(work=work, records=records, lost=f"{lost} while it ran" if lost else "")
-                )
+                found.append(Remembered(work=work, records=records, lost=f"{lost} while it ran" if lost else ""))
             continue
         # Neither can be prepared from the journal alone: it has no secrets.
         verdict = verdict_of(records, boot_id=boot_id, resumable=False)

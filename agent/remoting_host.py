@@ -309,6 +309,23 @@ class RemotingHost:
         """Remove a task's session file."""
         self.remove_session(self._session_path(job, task).name)
 
+    async def adopt_devices(self, lease: Lease, endpoint: str) -> bool:
+        """Go on serving a lease as an earlier agent did; False if it is not served any more."""
+        return False
+
+    async def adopt_client(
+        self, *, job: str, task: str, user: str, leases: tuple[PreparedLease, ...], environment: dict[str, str]
+    ) -> bool:
+        """Keep what an earlier agent made for a program; False if it is not all there."""
+        return False
+
+    async def end_strangers(self) -> tuple[str, ...]:
+        """End and name what an earlier agent left and nobody adopted."""
+        names = self.sessions()
+        for name in names:
+            self.remove_session(name)
+        return names
+
     def _session_path(self, job: str, task: str) -> Path:
         name = f"{file_name(job, what='job')}.{file_name(task, what='task')}.session"
         return self._config.sessions_directory / name

@@ -25,6 +25,7 @@ import msgspec
 import structlog
 
 from farbus.agent.journal import Direction, Journal, Record
+from farbus.agent.reconcile import Verdict, results_of, verdict_of
 from farbus.errors import Conflict, FarbusError, TimedOut
 from farbus.linux.clock import Clock
 
@@ -164,6 +165,38 @@ class StepRunner:
         await self._settle(steps.object)
         for position in reversed(range(len(steps.steps))):
             await self._run(steps, position, Direction.BACK, None)
+
+    async def perform(self, steps: Steps) -> Result:
+        """Do all steps, or none: what was done before one failed is taken back, and its error is raised."""
+        try:
+            return await self.forward(steps)
+        except WedgedError:
+            # Nothing can be taken back before it has ended; whoever asks again goes on from there.
+            raise
+        except Exception:
+            await self.back(steps)
+            raise
+
+    async def recover(self, steps: Steps, records: Sequence[Record], *, boot_id: str) -> Result | None:
+        """Bring a sequence of an earlier agent to one of its ends; return its result, None where nothing is left of it.
+
+        What was done is observed, and taken back if it is not whole any more;
+        what was under way is gone on with where it can be, and else taken back.
+        """
+        self.continue_from(records)
+        known = results_of(records)
+        verdict = verdict_of(tuple(records), boot_id=boot_id, resumable=steps.resumable)
+        if verdict is Verdict.OVER:
+            return None
+        if verdict is Verdict.HELD and (result := await self.adopt(steps, known)) is not None:
+            return result
+        if verdict is Verdict.FORWARD:
+            try:
+                return await self.forward(steps, known=known)
+            except FarbusError as error:
+                _log.warning("not gone on with", object=steps.object, error=str(error))
+        await self.back(steps)
+        return None
 
     async def adopt(self, steps: Steps, known: Mapping[int, Result]) -> Result | None:
         """Take hold of a sequence that is done by its records; None when a step of it is not observed.

@@ -52,9 +52,7 @@ class Tasks:
     def restore(self, restored: RestoredTask) -> Actions:
         """Take over a task of an earlier agent, or tell that it is lost."""
         run = restored.run
-        task = Task(
-            name=f"task {run.job}/{run.task}", job=run.job, task=run.task, run=run, state=RunState.RUNNING
-        )
+        task = Task(name=f"task {run.job}/{run.task}", job=run.job, task=run.task, run=run, state=RunState.RUNNING)
         task.story.append("restored")
         self._tasks[task.key] = task
         if restored.lost:
