@@ -40,10 +40,11 @@ from farbus.linux.cgroups import Cgroups, KernelCgroups
 from farbus.linux.clock import Clock, SystemClock
 from farbus.linux.daemon_log import configure_logging
 from farbus.linux.files import FileLock, make_directory, write_owned
+from farbus.linux.kept import KeptProcesses
 from farbus.linux.node_facts import KernelNodeFacts, NodeFacts
 from farbus.linux.notify import Notifier, SystemdNotifier
 from farbus.linux.nvml import WorkerNvml
-from farbus.linux.processes import GuardedProcesses, Processes
+from farbus.linux.processes import Processes
 from farbus.linux.sysfs import KernelSysfs, Sysfs
 from farbus.linux.users import SystemUsers, Users
 from farbus.model.device import Device
@@ -61,6 +62,8 @@ TELEMETRY_INTERVAL_S = 2.0
 
 MARKS = ("FARBUS_UP_STATE",)
 """Variables by which a command that runs this agent finds all that belongs to it."""
+
+SYSTEMD = Path("/run/systemd/system")
 
 STOP_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL for tasks when the agent is stopped."""
@@ -98,8 +101,11 @@ def real_doors(config: AgentConfig) -> Doors:
         environment = {"LD_LIBRARY_PATH": str(directory), **software_gpu_environment(config)}
         sources.append(GpuSource(WorkerNvml(environment=environment), True))
     return Doors(
-        processes=GuardedProcesses(
-            owner=agent_identity(config), mark={name: os.environ[name] for name in MARKS if name in os.environ}
+        processes=KeptProcesses(
+            config.programs_directory,
+            owner=agent_identity(config),
+            mark={name: os.environ[name] for name in MARKS if name in os.environ},
+            scopes=wants_scopes(config),
         ),
         # By its whole identity: another cluster on this machine may have a node of this name.
         cgroups=KernelCgroups(agent=agent_identity(config).replace(":", "-")),
@@ -110,6 +116,14 @@ def real_doors(config: AgentConfig) -> Doors:
         notifier=SystemdNotifier(),
         gpu_sources=tuple(sources),
     )
+
+
+def wants_scopes(config: AgentConfig) -> bool:
+    """Say whether programs get units of their own: as it is set, else where this agent is a service of systemd."""
+    if config.program_units != "auto":
+        return config.program_units == "scope"
+    # sd_booted(3); INVOCATION_ID is in the environment of units (systemd.exec(5)).
+    return SYSTEMD.is_dir() and "INVOCATION_ID" in os.environ and os.geteuid() == 0
 
 
 def agent_identity(config: AgentConfig) -> str:
@@ -238,6 +252,7 @@ class Agent:
         finally:
             for source in self._doors.gpu_sources:
                 await source.nvml.stop()
+            await self._doors.processes.close()
             self._doors.cgroups.close()
         # Out here: Python 3.11.2 wraps what is raised inside except* in a group again.
         if failed is not None:
@@ -293,6 +308,7 @@ class Agent:
             exited=service.post,
             run_as_self=config.run_as_self,
             allow_root=config.allow_root,
+            orphan_limit_s=config.orphan_limit_s,
         )
         executor = Executor(
             journal=self._journal, devices=host, tasks=runner, clock=doors.clock, group=group, done=service.post
@@ -365,7 +381,7 @@ class Agent:
                 service.post(LeasesVoided(lease_ids=held, reason="the agent was stopped"))
                 await service.until(lambda machine: not machine.held() and not machine.running())
         except TimeoutError:
-            _log.error("not everything ended in time; the guards end it", seconds=STOP_GRACE_S + STOP_MARGIN_S)
+            _log.error("not everything ended in time; the next agent ends it", seconds=STOP_GRACE_S + STOP_MARGIN_S)
 
     async def _serve_peers(self, peers: Peers, membership: Membership) -> RunningServer:
         """Serve other agents, where an earlier process of this one did if any port will do: they know that one."""

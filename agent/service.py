@@ -59,14 +59,17 @@ class AgentService:
         """
         self._events.put_nowait(event)
 
-    async def run(self, executor: Executor, report: Callable[[Report], None], restored: NodeRestored) -> None:
+    async def run(
+        self, executor: Executor, report: Callable[[Report], None], restored: NodeRestored | None = None
+    ) -> None:
         """Handle events until cancelled: first what was restored, then what was posted, since whenever.
 
         Work goes to ``executor``, reports to ``report``.
         """
         self._executor = executor
         self._report = report
-        await self._handle(restored)
+        if restored is not None:
+            await self._handle(restored)
         self.restored.set()
         while True:
             await self._handle(await self._events.get())
@@ -110,7 +113,7 @@ class AgentService:
         try:
             await write
         except FarbusError as error:
-            # The status is still told to the scheduler; only a crash right now would lose it.
+            # The status is still told to the scheduler, and its keeper's copy stays for the next agent.
             _log.error("journal not written", error=str(error))
             return False
         return True

@@ -184,7 +184,7 @@ class StepRunner:
         what was under way is gone on with where it can be, and else taken back.
         """
         self.continue_from(records)
-        known = results_of(records)
+        known = results_of(tuple(records))
         verdict = verdict_of(tuple(records), boot_id=boot_id, resumable=steps.resumable)
         if verdict is Verdict.OVER:
             return None

@@ -38,12 +38,12 @@ class _PeerServicer(peer_pb2_grpc.PeerServicer):
     def __init__(self, handler: PeerHandler) -> None:
         self._handler = handler
 
-    async def Renew(self, request: peer_pb2.RenewRequest, context: Any) -> Any:
+    async def Renew(self, request: peer_pb2.PeerRequest, context: Any) -> Any:
         path = "/farbus.v1.Peer/Renew"
         async with errors_become_status(context, path):
             caller = caller_by_certificate(context, path)
             reply = await self._handler.renew(caller, from_message(request, PeerRequest))
-            return to_message(reply, peer_pb2.RenewReply)
+            return to_message(reply, peer_pb2.PeerReply)
 
 
 async def serve_peers(*, handler: PeerHandler, address: str, port: int, credentials: Credentials) -> RunningServer:
@@ -105,7 +105,7 @@ class PeerClient:
         try:
             stub: Any = peer_pb2_grpc.PeerStub(channel)
             with converted(f"the agent of node {node} at {endpoint}"):
-                reply = await stub.Renew(to_message(request, peer_pb2.RenewRequest))
+                reply = await stub.Renew(to_message(request, peer_pb2.PeerRequest))
             return from_message(reply, PeerReply)
         finally:
             await channel.close()

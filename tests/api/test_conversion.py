@@ -77,9 +77,9 @@ PAIRS = [
             released=(PeerLease(lease_id="l2", device_side=False, devices=LEASE.devices),),
             peer_endpoint="h:2",
         ),
-        peer_pb2.RenewRequest,
+        peer_pb2.PeerRequest,
     ),
-    (PeerReply(renewed=("l1",), void=("l2",)), peer_pb2.RenewReply),
+    (PeerReply(renewed=("l1",), void=("l2",)), peer_pb2.PeerReply),
     (LeaseStatus(lease=LEASE, state=LeaseState.PREPARED, expires_in_s=2.5, endpoint="h:1"), types_pb2.LeaseStatus),
     (
         ClusterInfo(

@@ -120,7 +120,7 @@ async def test_a_question_to_a_socket_that_never_answers_can_be_given_up(site: S
         writer.close()
 
     silent = await asyncio.start_server(swallow, "127.0.0.1", 0)
-    endpoint = "127.0.0.1:%d" % silent.sockets[0].getsockname()[1]
+    endpoint = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
     question = asyncio.create_task(PeerClient(site.credentials("c")).renew("d", endpoint, REQUEST))
     await accepted.wait()
     assert not question.done()

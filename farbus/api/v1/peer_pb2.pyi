@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class RenewRequest(_message.Message):
+class PeerRequest(_message.Message):
     __slots__ = ("leases", "released", "peer_endpoint")
     LEASES_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
@@ -27,7 +27,7 @@ class PeerLease(_message.Message):
     devices: _containers.RepeatedCompositeFieldContainer[_types_pb2.LeasedDevice]
     def __init__(self, lease_id: _Optional[str] = ..., device_side: _Optional[bool] = ..., devices: _Optional[_Iterable[_Union[_types_pb2.LeasedDevice, _Mapping]]] = ...) -> None: ...
 
-class RenewReply(_message.Message):
+class PeerReply(_message.Message):
     __slots__ = ("renewed", "void")
     RENEWED_FIELD_NUMBER: _ClassVar[int]
     VOID_FIELD_NUMBER: _ClassVar[int]

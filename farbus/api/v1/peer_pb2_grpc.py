@@ -36,8 +36,8 @@ class PeerStub:
         """
         self.Renew = channel.unary_unary(
                 '/farbus.v1.Peer/Renew',
-                request_serializer=farbus_dot_api_dot_v1_dot_peer__pb2.RenewRequest.SerializeToString,
-                response_deserializer=farbus_dot_api_dot_v1_dot_peer__pb2.RenewReply.FromString,
+                request_serializer=farbus_dot_api_dot_v1_dot_peer__pb2.PeerRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_peer__pb2.PeerReply.FromString,
                 _registered_method=True)
 
 
@@ -57,8 +57,8 @@ def add_PeerServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Renew': grpc.unary_unary_rpc_method_handler(
                     servicer.Renew,
-                    request_deserializer=farbus_dot_api_dot_v1_dot_peer__pb2.RenewRequest.FromString,
-                    response_serializer=farbus_dot_api_dot_v1_dot_peer__pb2.RenewReply.SerializeToString,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_peer__pb2.PeerRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_peer__pb2.PeerReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -86,8 +86,8 @@ class Peer:
             request,
             target,
             '/farbus.v1.Peer/Renew',
-            farbus_dot_api_dot_v1_dot_peer__pb2.RenewRequest.SerializeToString,
-            farbus_dot_api_dot_v1_dot_peer__pb2.RenewReply.FromString,
+            farbus_dot_api_dot_v1_dot_peer__pb2.PeerRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_peer__pb2.PeerReply.FromString,
             options,
             channel_credentials,
             insecure,
