@@ -32,6 +32,7 @@ from farbus.agent.actions import (
 from farbus.agent.events import ActionDone, Event, SessionOpened, TaskExited
 from farbus.agent.logs import LogStore
 from farbus.agent.machine import NodeMachine
+from farbus.agent.membership import Membership
 from farbus.agent.session import SessionRunner, Stream
 from farbus.linux.clock import Clock
 from farbus.model.device import Route
@@ -80,6 +81,7 @@ class LightAgent:
             open_stream=dial,
             machine=self.machine,
             node=lambda: self.node,
+            membership=Membership(None),
             telemetry=Telemetry,
             # It keeps no output: readers are told that there is none.
             logs=LogStore(Path("/nonexistent"), limit_bytes_per_task=0, limit_bytes=0),
