@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar, cast
 import structlog
 
 from farbus import __version__
+from farbus.agent.events import HoldClaimed
 from farbus.agent.service import AgentService
 from farbus.agent.session import Backoff, heed_cancellation
 from farbus.api.client import ClusterClient
@@ -266,10 +267,17 @@ class LocalCluster(ClusterHandler):
         """Check that a job is the caller's to hold, and here; raise :class:`NotFound` for any other."""
         if (caller, job_id) in self._exits:
             raise Conflict(f"job {job_id} is held already", hint="a program has one terminal")
-        async with self._client(caller) as client:
-            status = await client.get_job(job_id)
-        if not status.job.interactive or status.job.user != caller.name or status.job.groups[0].node != self._node:
+        # What an earlier agent held is known before anything else happens.
+        await self._service.restored.wait()
+        holder = self._service.machine.holder(job_id, HOLD_TASK)
+        if holder is None:
+            # It has no devices here: it waits for them, or has lost them.  The scheduler knows.
+            async with self._client(caller) as client:
+                job = (await client.get_job(job_id)).job
+            holder = job.user if job.interactive and job.groups[0].node == self._node else None
+        if holder != caller.name:
             raise NotFound(f"job {job_id} is of no program of yours on node {self._node}")
+        self._service.post(HoldClaimed(job=job_id, task=HOLD_TASK))
 
     async def _wait_for_scheduler(self) -> None:
         """Give a scheduler that has just gone the time to restart; raise :class:`Unavailable` for one that is away."""

@@ -180,13 +180,14 @@ class PreparedLease(Value, frozen=True, kw_only=True):
 
 
 class PrepareClient(Value, frozen=True, kw_only=True):
-    """Make the leases usable for the task."""
+    """Make the leases usable for the task, or for an ``interactive`` program, which outlives an agent of its node."""
 
     command_id: str
     job_id: str
     task: str
     user: str
     leases: tuple[PreparedLease, ...]
+    interactive: bool = False
 
 
 class StartTask(Value, frozen=True, kw_only=True):

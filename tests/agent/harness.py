@@ -21,7 +21,7 @@ from farbus.api.authority import Authority, write_credentials
 from farbus.api.identity import Identity, Role
 from farbus.api.server import ClusterHandler, RunningServer, SendToNode, SessionHandler, serve_scheduler
 from farbus.api.v1 import session_pb2
-from farbus.errors import Unavailable
+from farbus.errors import NotFound, Unavailable
 from farbus.linux.nvml import FakeNvml, Gpu, GpuList
 from farbus.model.cluster import ClusterInfo, HoldEvent, LogChunk
 from farbus.model.device import DeviceStatus, Route
@@ -202,6 +202,7 @@ class ScriptedCluster(ClusterHandler):
         self.callers: list[Identity] = []
         self.job: Job | None = None
         self.cancelled = asyncio.Event()
+        self.exit_code: int | None = None
         self.states: asyncio.Queue[JobState] = asyncio.Queue()
 
     async def submit(self, caller: Identity, job: Job, *, check_only: bool) -> tuple[str, JobStatus | None]:
@@ -214,7 +215,9 @@ class ScriptedCluster(ClusterHandler):
         return ()
 
     async def get_job(self, caller: Identity, job_id: str) -> JobStatus:
-        raise Unavailable("not in this test")
+        if self.job is None or job_id != "j9":
+            raise NotFound(f"there is no job {job_id}")
+        return JobStatus(job=self.job, state=JobState.RUNNING)
 
     async def watch_job(self, caller: Identity, job_id: str) -> AsyncIterator[JobStatus]:
         assert self.job is not None
@@ -225,6 +228,7 @@ class ScriptedCluster(ClusterHandler):
         self, caller: Identity, job_id: str, *, released: bool, exit_code: int | None = None
     ) -> JobStatus:
         assert self.job is not None
+        self.exit_code = self.exit_code if exit_code is None else exit_code
         self.cancelled.set()
         return JobStatus(job=self.job, state=JobState.CANCELLED)
 
