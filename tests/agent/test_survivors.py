@@ -16,6 +16,7 @@ from farbus.agent.config import AgentConfig
 from farbus.api.client import ClusterClient
 from farbus.api.v1 import session_pb2
 from farbus.errors import NotFound
+from farbus.linux.children import process_exists
 from farbus.model.cluster import HoldLost, HoldReady, HoldWaiting
 from farbus.model.device import Route
 from farbus.model.job import Requests
@@ -148,7 +149,7 @@ async def test_a_task_whose_keeper_was_killed_too_is_said_to_have_ended(
     await agents.start()
     await sessions.connected(hellos=2)
     assert await end_of(sessions, "j1") == (-9, "its keeper was killed")
-    assert not stray.is_running()
+    assert not process_exists(stray.pid)
 
 
 async def test_a_stopped_task_ends_though_its_agent_is_another_one(
@@ -192,7 +193,7 @@ async def test_what_the_journal_does_not_know_is_ended(
         (Path(leaving.state) / name).unlink(missing_ok=True)
     await agents.start()
     await sessions.connected(hellos=2)
-    assert not [process.pid for process in strangers if process.is_running()]
+    assert not [process.pid for process in strangers if process_exists(process.pid)]
     assert tasks_of(sessions) == []
     assert list(leaving.programs_directory.iterdir()) == []
 
@@ -216,7 +217,7 @@ async def test_a_lease_is_served_on_by_the_same_supervisor(
         assert supervisors_of(leaving) == [supervisor]
         assert can_connect(devices.endpoint)
         assert (await sessions.command(unprepare_devices=session_pb2.UnprepareDevices(lease_id="l1"))).ok
-        assert not supervisor.is_running()
+        assert not process_exists(supervisor.pid)
     finally:
         await second.stop()
 
