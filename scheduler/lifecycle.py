@@ -270,7 +270,7 @@ class ClusterMachine(Operations):
         if job is None:
             return
         if event.released and job.state is JobState.RUNNING:
-            self._undo(job, JobState.SUCCEEDED, event.reason)
+            self._end_interactive(job, event)
         else:
             self._cancel(job, event.reason or "released before its devices were ready")
 

@@ -197,12 +197,12 @@ class Sessions(SessionHandler):
                 # a node can't pile up more than the ledger can take.
                 await self._engine.tell(event)
 
-    def _request_log(self, node: str, number: str, job_id: str, task: str, follow: bool) -> bool:
+    def _request_log(self, node: str, number: str, job_id: str, task: str, follow: bool, position: int) -> bool:
         port = self._ports.get(node)
         if port is None:
             return False
         request = session_pb2.LogRequest(
-            request_id=number, job_id=job_id, task=task, follow=follow, credit_bytes=CREDIT_BYTES
+            request_id=number, job_id=job_id, task=task, follow=follow, position=position, credit_bytes=CREDIT_BYTES
         )
         port.put(session_pb2.SchedulerMessage(log_request=request))
         return True
