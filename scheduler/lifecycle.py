@@ -30,7 +30,7 @@ from farbus.scheduler.agenda import Look
 from farbus.scheduler.cluster import MAX_ROUND_JOBS
 from farbus.scheduler.events import Effect, Event, Verb
 from farbus.scheduler.liveness import Liveness
-from farbus.scheduler.records import DeviceRecord, JobRecord, LeaseRecord, StoredProgress
+from farbus.scheduler.records import JobRecord, LeaseRecord, StoredProgress
 from farbus.scheduler.steps import DEADLINES
 
 _ACTIVE = (JobState.PREPARING, JobState.RUNNING, JobState.FINISHING)
@@ -130,7 +130,7 @@ class ClusterMachine(Liveness):
             record.seen_at = seen_at
             record.seen = now - max(0.0, wall - seen_at)
         for device_id, owner, epoch, device in devices:
-            self.devices[device_id] = DeviceRecord(id=device_id, node=owner, device=device, epoch=epoch)
+            self.devices[device_id] = self.new_device(device_id, owner, device=device, epoch=epoch)
             self.devices_of_node[owner].add(device_id)
             self.node(owner)
         for lease, lease_state, endpoint, prepared in leases:
