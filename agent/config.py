@@ -12,6 +12,8 @@ from farbus.model.value import Value
 # sun_path of a Unix socket's address has 108 bytes (unix(7)); farbus.api keeps some for itself.
 SOCKET_PATH_LIMIT = 100
 
+PROGRAM_UNITS = ("auto", "scope", "none")
+
 PEER_PORT = 7412
 """Port on which agents serve each other, beside the scheduler's 7411."""
 
@@ -56,6 +58,14 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     operators: tuple[str, ...] = ()
     """Local users for whom this node vouches as operators of the cluster."""
 
+    end_on_stop: bool = False
+    """End everything when the agent is stopped (``farbus up``); else it goes on, for the next agent to adopt."""
+    orphan_limit_s: float = 0.0
+    """End a program that no agent has come back for in this time; 0 for never."""
+    program_units: str = "auto"
+    """Start each program in a unit of its own of the service manager (``scope``), or not (``none``); ``auto`` does so
+    where the agent is itself a service of systemd and root."""
+
     log_bytes_per_task: int = 64 * 2**20
     """Output kept of each task; the oldest goes first."""
     log_bytes: int = 2**30
@@ -77,6 +87,7 @@ class AgentConfig(Value, frozen=True, kw_only=True):
                 f"socket: {self.socket} is longer than {SOCKET_PATH_LIMIT} bytes", hint="use a shorter path"
             )
         for what, number in (
+            ("orphan_limit_s", self.orphan_limit_s),
             ("cpu_milli", self.cpu_milli),
             ("memory_bytes", self.memory_bytes),
             ("log_bytes_per_task", self.log_bytes_per_task),
@@ -84,11 +95,20 @@ class AgentConfig(Value, frozen=True, kw_only=True):
         ):
             if number < 0:
                 raise InvalidInput(f"{what}: {number} is less than zero")
+        if self.program_units not in PROGRAM_UNITS:
+            raise InvalidInput(
+                f"program_units: {self.program_units!r} is none of {', '.join(PROGRAM_UNITS)}", hint="leave it out"
+            )
 
     @property
     def logs_directory(self) -> Path:
         """Where the output of tasks is kept."""
         return Path(self.state) / "logs"
+
+    @property
+    def programs_directory(self) -> Path:
+        """Where each program's keeper has its directory."""
+        return Path(self.state) / "programs"
 
     @property
     def sessions_directory(self) -> Path:

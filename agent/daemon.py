@@ -7,6 +7,7 @@ import hashlib
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -38,10 +39,11 @@ from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, first_e
 from farbus.linux.cgroups import Cgroups, KernelCgroups
 from farbus.linux.clock import Clock, SystemClock
 from farbus.linux.files import FileLock, make_directory
+from farbus.linux.kept import KeptProcesses
 from farbus.linux.node_facts import KernelNodeFacts, NodeFacts
 from farbus.linux.notify import Notifier, SystemdNotifier
 from farbus.linux.nvml import WorkerNvml
-from farbus.linux.processes import GuardedProcesses, Processes
+from farbus.linux.processes import Child, Processes
 from farbus.linux.sysfs import KernelSysfs, Sysfs
 from farbus.linux.users import SystemUsers, Users
 from farbus.model.device import Device
@@ -61,6 +63,8 @@ TELEMETRY_INTERVAL_S = 2.0
 MARKS = ("FARBUS_UP_STATE",)
 """Variables by which a command that runs this agent finds all that belongs to it."""
 
+SYSTEMD = Path("/run/systemd/system")
+
 STOP_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL for tasks when the agent is stopped."""
 
@@ -69,9 +73,8 @@ STOP_MARGIN_S = 20.0
 
 TASK_ACTIONS = ("StartTask", "StopTask")
 
-REMAINS_ATTEMPTS = 100
-REMAINS_INTERVAL_S = 0.1
-"""What a dead agent left ends by itself within moments; after that it is killed, and must be gone in ten seconds."""
+REMAINS_END_S = 10.0
+"""How long what a dead agent left may take to end."""
 
 
 class Doors(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,8 +102,11 @@ def real_doors(config: AgentConfig) -> Doors:
         environment = {"LD_LIBRARY_PATH": str(directory), **software_gpu_environment(config)}
         sources.append(GpuSource(WorkerNvml(environment=environment), True))
     return Doors(
-        processes=GuardedProcesses(
-            owner=agent_identity(config), mark={name: os.environ[name] for name in MARKS if name in os.environ}
+        processes=KeptProcesses(
+            config.programs_directory,
+            owner=agent_identity(config),
+            mark={name: os.environ[name] for name in MARKS if name in os.environ},
+            scopes=wants_scopes(config),
         ),
         # By its whole identity: another cluster on this machine may have a node of this name.
         cgroups=KernelCgroups(agent=agent_identity(config).replace(":", "-")),
@@ -111,6 +117,14 @@ def real_doors(config: AgentConfig) -> Doors:
         notifier=SystemdNotifier(),
         gpu_sources=tuple(sources),
     )
+
+
+def wants_scopes(config: AgentConfig) -> bool:
+    """Say whether programs get units of their own: as it is set, else where this agent is a service of systemd."""
+    if config.program_units != "auto":
+        return config.program_units == "scope"
+    # sd_booted(3); INVOCATION_ID is in the environment of units (systemd.exec(5)).
+    return SYSTEMD.is_dir() and "INVOCATION_ID" in os.environ and os.geteuid() == 0
 
 
 def agent_identity(config: AgentConfig) -> str:
@@ -229,6 +243,7 @@ class Agent:
         finally:
             for source in self._doors.gpu_sources:
                 await source.nvml.stop()
+            await self._doors.processes.close()
             self._doors.cgroups.close()
         # Out here: Python 3.11.2 wraps what is raised inside except* in a group again.
         if failed is not None:
@@ -286,6 +301,7 @@ class Agent:
             exited=service.post,
             run_as_self=config.run_as_self,
             allow_root=config.allow_root,
+            orphan_limit_s=config.orphan_limit_s,
         )
         executor = Executor(
             journal=self._journal, devices=host, tasks=runner, clock=doors.clock, group=group, done=service.post
@@ -335,7 +351,11 @@ class Agent:
             await server.stop()
             await local.close()
             await peer_server.stop()
-        await self._end(service, session, runner)
+        if config.end_on_stop:
+            await self._end(service, session, runner)
+        else:
+            _log.info("what runs goes on", tasks=len(service.machine.running()), leases=len(service.machine.held()))
+        await session.flush()
 
     async def _end(self, service: AgentService, session: SessionRunner, runner: TaskRunner) -> None:
         """End what runs and give up what is held, each reported while there is a session."""
@@ -346,8 +366,7 @@ class Agent:
                 service.post(LeasesVoided(lease_ids=held, reason="the agent was stopped"))
                 await service.until(lambda machine: not machine.held() and not machine.running())
         except TimeoutError:
-            _log.error("not everything ended in time; the guards end it", seconds=STOP_GRACE_S + STOP_MARGIN_S)
-        await session.flush()
+            _log.error("not everything ended in time; the next agent ends it", seconds=STOP_GRACE_S + STOP_MARGIN_S)
 
     async def _serve_peers(self, peers: Peers, membership: Membership) -> RunningServer:
         """Serve other agents, where an earlier process of this one did if any port will do: they know that one."""
@@ -380,19 +399,19 @@ class Agent:
     async def _reconcile(self) -> tuple[tuple[str, TaskStatus], ...]:
         doors, journal = self._doors, self._journal
         recorded = await journal.ended_tasks()
+        survivors = await doors.processes.survivors()
         plan = reconcile(
             node=self._config.name,
             boot_id=doors.facts.boot_id(),
             steps=await journal.last_steps(),
             ended_tasks=recorded,
             observed=Observed(
-                guards=tuple(remains.what for remains in doors.processes.remains()),
+                guards=tuple(child.name for child in survivors),
                 sessions=tuple(sorted(entry.name for entry in self._config.sessions_directory.iterdir())),
                 cgroups=tuple(doors.cgroups.list()),
             ),
         )
-        if plan.guards:
-            await self._end_remains()
+        await self._end_survivors(survivors)
         for name in plan.sessions:
             (self._config.sessions_directory / name).unlink(missing_ok=True)
         for name in plan.cgroups:
@@ -413,22 +432,21 @@ class Agent:
             )  # fmt: skip
         return plan.ended_tasks
 
-    async def _end_remains(self) -> None:
+    async def _end_survivors(self, survivors: Sequence[Child]) -> None:
         """Return once nothing that an earlier agent started is left."""
-        doors = self._doors
-        for attempt in range(REMAINS_ATTEMPTS):
-            remains = doors.processes.remains()
-            if not remains:
-                return
-            if attempt >= REMAINS_ATTEMPTS // 2:
-                for one in remains:
-                    doors.processes.end(one)
-            await doors.clock.sleep(REMAINS_INTERVAL_S)
-        # To go on would tell the scheduler that its devices are free.
-        raise Conflict(
-            f"{remains[0].what}: left by an earlier agent, and can't be killed (pid {remains[0].pid})",
-            hint="a driver call hangs; see dmesg, the node may need a reboot",
-        )
+        for child in survivors:
+            child.kill("the agent ended while it ran")
+        for child in survivors:
+            try:
+                async with asyncio.timeout(REMAINS_END_S):
+                    await child.wait()
+            except TimeoutError as error:
+                # To go on would tell the scheduler that its devices are free.
+                raise Conflict(
+                    f"{child.name}: left by an earlier agent, and can't be killed (pid {child.pid})",
+                    hint="a driver call hangs; see dmesg, the node may need a reboot",
+                ) from error
+            child.forget()
 
     # What goes on all the time.
 

@@ -181,6 +181,23 @@ class _PretendedHost:
     async def stop(self, *, job: str, task: str, grace_s: float, reason: str) -> None:
         pass
 
+    async def adopt_devices(self, lease: Lease, endpoint: str) -> bool:
+        return True
+
+    async def adopt_client(
+        self, *, job: str, task: str, user: str, leases: tuple[PreparedLease, ...], environment: dict[str, str]
+    ) -> bool:
+        return True
+
+    async def adopt(self, run: TaskRun) -> bool:
+        return True
+
+    def forget(self, *, job: str, task: str) -> None:
+        pass
+
+    async def end_strangers(self) -> tuple[str, ...]:
+        return ()
+
 
 class _Node:
     """An agent's middle, with the scheduler's part played by :meth:`cycle`."""

@@ -44,6 +44,8 @@ def config(tmp_path: Path, scheduler: ScriptedScheduler, node_credentials: Crede
         credentials=node_credentials,
         physical_devices=False,
         run_as_self=True,
+        end_on_stop=True,
+        orphan_limit_s=60.0,
     )
 
 

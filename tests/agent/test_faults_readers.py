@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from farbus.agent.config import AgentConfig
-from farbus.agent.logs import CHUNK_BYTES
 from farbus.api.v1 import session_pb2
+from farbus.linux.output import CHUNK_BYTES
 from tests.agent.harness import MYSELF, AgentInProcess, ScriptedScheduler, ScriptedSessions
 
 pytestmark = pytest.mark.timeout(60)
