@@ -41,6 +41,7 @@ from farbus.linux.clock import Clock, SystemClock
 from farbus.linux.daemon_log import configure_logging
 from farbus.linux.files import FileLock, make_directory, write_owned
 from farbus.linux.kept import KeptProcesses
+from farbus.linux.limits import raise_descriptor_limit
 from farbus.linux.node_facts import KernelNodeFacts, NodeFacts
 from farbus.linux.notify import Notifier, SystemdNotifier
 from farbus.linux.nvml import WorkerNvml
@@ -138,6 +139,7 @@ def main(config: AgentConfig) -> int:
 
     configure_logging()
     structlog.contextvars.bind_contextvars(node=config.name)
+    raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(config))

@@ -31,6 +31,7 @@ from farbus.errors import Conflict, FarbusError, InvalidInput, Unavailable
 from farbus.linux import keeper
 from farbus.linux.children import processes_naming
 from farbus.linux.keeper import LINE_BYTES, MARK, VERSION, started_at
+from farbus.linux.limits import inherited_descriptor_limit
 from farbus.linux.output import START, Piece, Position, end_of, read_pieces
 from farbus.linux.processes import Child, Exit, Program, kill_process, start_error
 
@@ -329,6 +330,7 @@ class KeptProcesses:
             "gid": account.gid if account else None,
             "groups": account.groups if account else [],
             "umask": program.umask,
+            "descriptors": inherited_descriptor_limit(),
             "limits": dict(program.limits),
             "cgroup": program.cgroup,
             "scope": self._scopes,
