@@ -19,6 +19,7 @@ from farbus import __version__
 from farbus.api.identity import Role
 from farbus.api.server import serve_scheduler
 from farbus.errors import FarbusError, InvalidInput, first_error
+from farbus.linux.limits import raise_descriptor_limit
 from farbus.linux.notify import Notifier, SystemdNotifier
 from farbus.scheduler.config import SchedulerConfig
 from farbus.scheduler.engine import Engine
@@ -43,6 +44,7 @@ def main(config: SchedulerConfig) -> int:
     What prevents it is told in one line on standard error.
     """
     configure_logging()
+    raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run_until_stopped(config))

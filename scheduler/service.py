@@ -52,6 +52,8 @@ class ClusterService(ClusterHandler):
         self._lease_ttl_s = lease_ttl_s
         self._now = now
         self._operating = Operating(engine)
+        live = (record.job.submitted_at for record in engine.machine.jobs.values())
+        self._latest_submission = max(live, default=0.0)
         self._shapes: OrderedDict[tuple[int, bytes], tuple[Miss, ...]] = OrderedDict()
 
     # --- jobs ----------------------------------------------------------------------------
@@ -63,7 +65,9 @@ class ClusterService(ClusterHandler):
             raise NotPermitted(
                 f"user: {caller.name} may not submit a job as {owner}", hint="leave it out, or ask an operator"
             )
-        job = msgspec.structs.replace(job, id="", user=owner, submitted_at=time.time())
+        # A wall clock that was set back puts nobody ahead of those who wait already.
+        self._latest_submission = max(self._latest_submission, time.time())
+        job = msgspec.structs.replace(job, id="", user=owner, submitted_at=self._latest_submission)
         validate_job(job)
         if job.interactive and (not caller.node or any(group.node != caller.node for group in job.groups)):
             raise NotPermitted(

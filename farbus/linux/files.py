@@ -36,10 +36,13 @@ class FileLock:
             holder = os.pread(self._descriptor, 20, 0).decode("ascii", "replace").strip()
             os.close(self._descriptor)
             raise Conflict(
-                f"{what} is in use by process {holder or 'of another user'}", hint="stop it or choose another"
+                f"{what} is in use by {f'process {holder}' if holder else 'another process'}",
+                hint="stop it or choose another",
             ) from error
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        # Who holds it is a courtesy: a full disk takes the number away, not the lock.
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Let go; the file stays, so that no two processes ever lock different files of one name."""
@@ -80,4 +83,6 @@ def make_directory(path: Path, *, mode: int) -> None:
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        raise Unavailable(f"{path}: {error.strerror}", hint="choose a directory that this user can write") from error
+        raise Unavailable(
+            f"{path}: {error.strerror}", hint="choose a directory that this user can write, on a disk with room"
+        ) from error
