@@ -9,7 +9,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from farbus.model.job import TaskState, TaskStatus
 from farbus.model.operation import Cordon, CordonKind
 from farbus.scheduler import events
-from farbus.scheduler.records import DeviceRecord
 from tests.scheduler.scripted import TTL_S, Cluster, ScriptedAgent, first_fit, job, node
 
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -222,8 +221,9 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(name=st.sampled_from(["a", "b", "c", "GPU-a-0"]), on=st.booleans())
     def cordon(self, name: str, on: bool) -> None:
         kind = CordonKind.DEVICE if name.startswith("GPU") else CordonKind.NODE
-        known = self.cluster.machine.devices[name] if kind is CordonKind.DEVICE else self.cluster.machine.nodes[name]
-        if on and (known.device if isinstance(known, DeviceRecord) else known.node) is not None:
+        machine = self.cluster.machine
+        known = machine.devices[name].device if kind is CordonKind.DEVICE else machine.node(name).node
+        if on and known is not None:
             cordon = Cordon(kind=kind, name=name, by="ann", at=0.0)
             self.cluster.tell(events.Cordoned(cordon=cordon))
         elif not on:
