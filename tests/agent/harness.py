@@ -41,6 +41,7 @@ class ScriptedSessions(SessionHandler):
     """Welcomes agents, answers heartbeats, and keeps what they say."""
 
     def __init__(self) -> None:
+        self.term = 1
         self.lease_ttl_s = 30.0
         self.heartbeat_s = 0.2
         self.renew = True
@@ -69,7 +70,7 @@ class ScriptedSessions(SessionHandler):
             await send(session_pb2.SchedulerMessage(refused=session_pb2.Refused(reason=self.refuse)))
             return
         welcome = session_pb2.Welcome(
-            term=1, lease_ttl_s=self.lease_ttl_s, heartbeat_s=self.heartbeat_s, scheduler_version="test"
+            term=self.term, lease_ttl_s=self.lease_ttl_s, heartbeat_s=self.heartbeat_s, scheduler_version="test"
         )
         await send(session_pb2.SchedulerMessage(welcome=welcome))
         self._send = send
