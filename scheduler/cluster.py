@@ -132,7 +132,7 @@ class ClusterState:
             if not self._connected(record.node) or not record.present:
                 state = DeviceState.LOST
             elif lease is not None:
-                state = DeviceState.LEASED
+                state = DeviceState.WEDGED if self.leases[record.lease].trouble else DeviceState.LEASED
             else:
                 state = DeviceState.FREE if self.is_free(record) else DeviceState.CORDONED
             yield DeviceStatus(
@@ -143,6 +143,7 @@ class ClusterState:
                 lease=record.lease,
                 job=lease.job if lease else "",
                 used_by=f"{lease.user} on {lease.client_node}" if lease else "",
+                trouble=self.leases[record.lease].trouble if record.lease else "",
             )
 
     def lease_statuses(self, now: float) -> tuple[LeaseStatus, ...]:
@@ -153,6 +154,7 @@ class ClusterState:
                 state=record.state,
                 expires_in_s=max(0.0, record.expires_at - now),
                 endpoint=record.endpoint,
+                trouble=record.trouble,
             )
             for _, record in sorted(self.leases.items())
         )
