@@ -80,8 +80,8 @@ class LightAgent:
         self.session = SessionRunner(
             open_stream=dial,
             machine=self.machine,
-            node=lambda: self.node,
             membership=Membership(None),
+            node=lambda: self.node,
             telemetry=Telemetry,
             # It keeps no output: readers are told that there is none.
             logs=LogStore(Path("/nonexistent"), limit_bytes_per_task=0, limit_bytes=0),

@@ -34,12 +34,12 @@ class _Remembered(Value, frozen=True, kw_only=True):
 class Membership:
     """The file ``path``; a disk that refuses it is told loudly and costs the memory of a restart only.
 
-    Without a path all is forgotten with this process.
+    Without a path nothing outlives the process.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._known = _read(path) if path else _Remembered()
+        self._known = _read(path) if path is not None else _Remembered()
 
     @property
     def term(self) -> int:

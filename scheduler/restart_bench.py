@@ -69,8 +69,8 @@ async def _start(config: SchedulerConfig, operator: Credentials) -> float:
     # What it logs is no part of a listing of measurements.
     with structlog.testing.capture_logs():
         running = asyncio.create_task(serve(config, stop=stop, ready=port.set_result))
-        waiting: set[asyncio.Future[None] | asyncio.Future[int]] = {running, port}
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        running.add_done_callback(lambda _: port.done() or port.cancel())
+        await asyncio.wait({port})
         try:
             address = f"127.0.0.1:{port.result()}"
             async with ClusterClient.remote(address=address, credentials=operator) as client:
