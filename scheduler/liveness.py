@@ -136,6 +136,13 @@ class Liveness(Attempts):
                 step = Step(verb=Verb.STOP_TASK, node=record.name, job=task.job_id, task=task.status.task, stray=True)
                 self._add_stray(record, f"{task.job_id}.{task.status.task}.stray", step)
 
+        for job_id, held_task in sorted(hello.clients or ()):
+            job = self.jobs.get(job_id)
+            run = job.run(held_task) if job is not None else None
+            if run is None or run.node != record.name or run.client is ClientSide.NONE:
+                step = Step(verb=Verb.UNPREPARE_CLIENT, node=record.name, job=job_id, task=held_task, stray=True)
+                self._add_stray(record, f"{job_id}.{held_task}.stray-client", step)
+
     def _add_stray(self, record: NodeRecord, key: str, step: Step) -> None:
         key = f"{record.name}.{key}"
         record.strays.add(key)
