@@ -29,15 +29,20 @@ from farbus.agent.events import (
     ActionDone,
     NodeRestored,
     PreparedLease,
-    RestoredClient,
-    RestoredDevices,
-    RestoredTask,
     TaskRun,
     WedgeEnded,
 )
 from farbus.agent.journal import Journal
 from farbus.agent.objects import without_secrets
-from farbus.agent.reconcile import Forward, Remembered, reconcile, results_of
+from farbus.agent.reconcile import (
+    Forward,
+    Remembered,
+    reconcile,
+    restored_clients,
+    restored_devices,
+    restored_tasks,
+    results_of,
+)
 from farbus.agent.steps import Result, Step, StepRunner, Steps, WedgedError
 from farbus.errors import ExitCode, FarbusError, InvalidInput, NotFound, NotPermitted
 from farbus.linux.clock import Clock
@@ -357,11 +362,9 @@ class Executor:
             lease_ttl_s=lease_ttl_s,
             term=term,
             fences=await self._journal.fences(),
-            devices=tuple(_restored_devices(one) for one in found if isinstance(one.work, PrepareDevices)),
-            clients=tuple(_restored_client(one) for one in found if isinstance(one.work, PrepareClient)),
-            tasks=tuple(
-                RestoredTask(run=one.work.run, lost=one.lost) for one in found if isinstance(one.work, StartTask)
-            ),
+            devices=restored_devices(found),
+            clients=restored_clients(found),
+            tasks=restored_tasks(found),
             ended_tasks=await self._journal.ended_tasks(),
         )
 
@@ -381,22 +384,3 @@ class Executor:
         except (FarbusError, OSError) as error:
             why = f"{why}: {error}"
         return msgspec.structs.replace(one, lost=why)
-
-
-def _restored_devices(one: Remembered) -> RestoredDevices:
-    assert isinstance(one.work, PrepareDevices)
-    endpoint = results_of(one.records).get(0, {}).get("endpoint", "")
-    return RestoredDevices(lease=one.work.lease, endpoint=endpoint, lost=one.lost)
-
-
-def _restored_client(one: Remembered) -> RestoredClient:
-    assert isinstance(one.work, PrepareClient)
-    return RestoredClient(
-        job=one.work.job,
-        task=one.work.task,
-        user=one.work.user,
-        leases=one.work.leases,
-        environment=results_of(one.records).get(0, {}),
-        interactive=one.work.interactive,
-        lost=one.lost,
-    )

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from farbus.agent.actions import PrepareClient, PrepareDevices, StartTask
+from farbus.agent.events import RestoredClient, RestoredDevices, RestoredTask
 from farbus.agent.journal import Direction, Record, Sequence
 from farbus.errors import InvalidInput
 from farbus.model.value import Value, from_json
@@ -117,6 +118,41 @@ def _has_run(records: Sequence) -> bool:
         return False
     starts = [record for record in records if record.direction is Direction.FORWARD]
     return not (starts and starts[-1].completed and starts[-1].error)
+
+
+def restored_devices(found: Iterable[Remembered]) -> tuple[RestoredDevices, ...]:
+    """Return the device sides among what is left, as the machine takes them over."""
+    return tuple(
+        RestoredDevices(lease=one.work.lease, endpoint=_result(one).get("endpoint", ""), lost=one.lost)
+        for one in found
+        if isinstance(one.work, PrepareDevices)
+    )
+
+
+def restored_clients(found: Iterable[Remembered]) -> tuple[RestoredClient, ...]:
+    """Return the client sides among what is left."""
+    return tuple(
+        RestoredClient(
+            job=one.work.job,
+            task=one.work.task,
+            user=one.work.user,
+            leases=one.work.leases,
+            environment=_result(one),
+            interactive=one.work.interactive,
+            lost=one.lost,
+        )
+        for one in found
+        if isinstance(one.work, PrepareClient)
+    )
+
+
+def restored_tasks(found: Iterable[Remembered]) -> tuple[RestoredTask, ...]:
+    """Return the tasks among what is left."""
+    return tuple(RestoredTask(run=one.work.run, lost=one.lost) for one in found if isinstance(one.work, StartTask))
+
+
+def _result(one: Remembered) -> dict[str, str]:
+    return results_of(one.records).get(0, {})
 
 
 _KINDS: dict[str, type[Forward]] = {

@@ -116,6 +116,7 @@ def hello(machine: NodeMachine, node: Node, *, instance: str) -> session_pb2.Nod
             trouble=held.trouble,
             devices=[to_message(device, types_pb2.LeasedDevice) for device in held.lease.devices],
         )
+    message.lists_clients = True
     for job, task in machine.clients():
         message.clients.add(job_id=job, task=task)
     for job, status in machine.task_statuses():

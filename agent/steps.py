@@ -111,6 +111,14 @@ class _Operation:
         return f"{self.direction} {self.step.kind} of {self.step.identity}"
 
 
+@dataclass
+class _Recorded:
+    """A sequence as it stands in the journal: its number, and the positions of the steps that were begun."""
+
+    number: int
+    begun: set[int]
+
+
 class StepRunner:
     """Takes sequences forward and back.
 
@@ -130,15 +138,16 @@ class StepRunner:
         self._clock = clock
         self._group = group
         self._wedge_ended = wedge_ended
-        self._sequences: dict[str, int] = {}
-        """The journal's number of each object's last sequence."""
+        self._sequences: dict[str, _Recorded] = {}
+        """Each object's last sequence."""
         self._wedged: dict[str, _Operation] = {}
         self._turns: dict[str, asyncio.Lock] = {}
         self._holders: dict[str, _Operation] = {}
 
     def continue_from(self, records: Sequence[Record]) -> None:
         """Go on with the sequence that an earlier agent recorded."""
-        self._sequences[records[0].object] = records[0].sequence
+        begun = {record.position for record in records if record.direction is Direction.FORWARD}
+        self._sequences[records[0].object] = _Recorded(records[0].sequence, begun)
 
     def forget(self, name: str) -> None:
         """Drop what is kept about an object that is no more."""
@@ -161,9 +170,12 @@ class StepRunner:
         return whole
 
     async def back(self, steps: Steps) -> None:
-        """Compensate every step, the last one first.  Raises what stopped it; it may be asked again."""
+        """Compensate every step that was begun, the last one first.  Raises what stopped it; it may be asked again."""
         await self._settle(steps.object)
+        known = self._sequences.get(steps.object)
         for position in reversed(range(len(steps.steps))):
+            if known is not None and known.begun and position not in known.begun:
+                continue
             await self._run(steps, position, Direction.BACK, None)
 
     async def perform(self, steps: Steps) -> Result:
@@ -307,13 +319,14 @@ class StepRunner:
 
     async def _record_start(self, steps: Steps, position: int, operation: _Operation) -> int:
         """Return the record's number; 0 for one that could not be written and does not hold the work up."""
+        known = self._sequences.get(steps.object)
         try:
             number = await self._journal.started(
                 object=steps.object,
                 action=operation.step.kind,
                 body=steps.body,
                 at=self._clock.wall(),
-                sequence=self._sequences.get(steps.object, 0),
+                sequence=known.number if known is not None else 0,
                 position=position,
                 length=len(steps.steps),
                 direction=operation.direction,
@@ -325,7 +338,9 @@ class StepRunner:
             # Giving up must work on a full disk too: what is not recorded is cleaned up once more.
             _log.error("journal not written", action=str(operation), object=steps.object, error=str(error))
             return 0
-        self._sequences.setdefault(steps.object, number)
+        known = self._sequences.setdefault(steps.object, _Recorded(number, set()))
+        if operation.direction is Direction.FORWARD:
+            known.begun.add(position)
         return number
 
     async def _record_end(self, operation: _Operation, number: int, problem: Exception | None, result: Result) -> None:

@@ -138,6 +138,7 @@ class Sessions(SessionHandler):
             held=tuple(from_message(held, events.HeldLease) for held in hello.held),
             tasks=tuple(from_message(task, events.HeldTask) for task in hello.tasks),
             instance=hello.instance,
+            clients=frozenset((held.job_id, held.task) for held in hello.clients) if hello.lists_clients else None,
         )
 
     async def _serve(
@@ -255,6 +256,8 @@ def _event(name: str, session: int, message: session_pb2.NodeMessage) -> events.
                 lease_id=ended.lease_id,
                 device_side=ended.device_side,
                 reason=ended.reason[:MAX_TEXT],
+                job_id=ended.job_id,
+                task=ended.task,
             )
         case "inventory_changed":
             node = read_node(Identity(name=name, role=Role.NODE), message.inventory_changed.node)

@@ -171,7 +171,8 @@ async def test_an_unknown_device_is_refused_by_name(
     await scheduler.sessions.connected()
     outcome = await scheduler.sessions.command(prepare_devices=prepare_devices(lease()))
     assert not outcome.ok
-    assert outcome.error == f"device {GPU}: not on node n1"
+    told = "(lease l1, story: preparing -> unpreparing -> absent)"
+    assert outcome.error == f"device {GPU}: not on node n1 {told}"
 
 
 async def test_a_lease_that_is_not_renewed_is_fenced(

@@ -21,6 +21,7 @@ each costs some ten milliseconds.
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import json
 import os
@@ -157,6 +158,8 @@ def _serve() -> None:
     """Fork a process for each line of standard input, and answer how it went."""
     module, _, name = sys.argv[1].partition(":")
     kind: type[Scenario] = getattr(importlib.import_module(module), name)
+    # What is there by now is shared by all that are forked: the collector is not to touch it.
+    gc.freeze()
     for line in sys.stdin:
         order = json.loads(line)
         heard, told = os.pipe()

@@ -55,20 +55,22 @@ class SchedulerMessage(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., prepare_devices: _Optional[_Union[PrepareDevices, _Mapping]] = ..., prepare_client: _Optional[_Union[PrepareClient, _Mapping]] = ..., start_task: _Optional[_Union[StartTask, _Mapping]] = ..., stop_task: _Optional[_Union[StopTask, _Mapping]] = ..., unprepare_client: _Optional[_Union[UnprepareClient, _Mapping]] = ..., unprepare_devices: _Optional[_Union[UnprepareDevices, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ...) -> None: ...
 
 class NodeHello(_message.Message):
-    __slots__ = ("protocol", "node", "held", "tasks", "instance", "clients")
+    __slots__ = ("protocol", "node", "held", "tasks", "instance", "clients", "lists_clients")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    LISTS_CLIENTS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     node: _types_pb2.Node
     held: _containers.RepeatedCompositeFieldContainer[HeldLease]
     tasks: _containers.RepeatedCompositeFieldContainer[HeldTask]
     instance: str
     clients: _containers.RepeatedCompositeFieldContainer[HeldClient]
-    def __init__(self, protocol: _Optional[int] = ..., node: _Optional[_Union[_types_pb2.Node, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., tasks: _Optional[_Iterable[_Union[HeldTask, _Mapping]]] = ..., instance: _Optional[str] = ..., clients: _Optional[_Iterable[_Union[HeldClient, _Mapping]]] = ...) -> None: ...
+    lists_clients: bool
+    def __init__(self, protocol: _Optional[int] = ..., node: _Optional[_Union[_types_pb2.Node, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., tasks: _Optional[_Iterable[_Union[HeldTask, _Mapping]]] = ..., instance: _Optional[str] = ..., clients: _Optional[_Iterable[_Union[HeldClient, _Mapping]]] = ..., lists_clients: _Optional[bool] = ...) -> None: ...
 
 class HeldLease(_message.Message):
     __slots__ = ("lease_id", "device_side", "endpoint", "devices", "trouble")
