@@ -12,6 +12,7 @@ import structlog
 from farbus import __version__
 from farbus.agent.service import AgentService
 from farbus.agent.session import Backoff, heed_cancellation
+from farbus.api.audit import AuditRecord
 from farbus.api.client import ClusterClient
 from farbus.api.identity import Identity, Role
 from farbus.api.server import ClusterHandler
@@ -29,6 +30,9 @@ _log = structlog.get_logger()
 
 MAX_CLIENTS = 256
 """Connections to the scheduler kept at one time: one for each user of the node who calls."""
+
+OLD_CONNECTION_S = 3_600.0
+"""How long calls go on over a connection that was dialled with a certificate that has been renewed."""
 
 MAX_HOLDS = 1024
 """Programs that hold devices through one agent at one time."""
@@ -102,6 +106,12 @@ class LocalCluster(ClusterHandler):
         for client in clients.values():
             self._group.create_task(client.close(), name="close connection")
 
+    def replace_connections(self) -> None:
+        """Have further calls dial anew, with the certificate that there is now; those under way go on."""
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            self._group.create_task(client.close(grace_s=OLD_CONNECTION_S), name="close old connection")
+
     async def close(self) -> None:
         """Close the connections."""
         for client in self._clients.values():
@@ -149,6 +159,11 @@ class LocalCluster(ClusterHandler):
     async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
         """Forward."""
         return await (await self._client(caller)).explain(job_id)
+
+    async def read_audit(self, caller: Identity, *, since: str) -> AsyncIterator[AuditRecord]:
+        """Forward."""
+        async for record in (await self._client(caller)).read_audit(since=since):
+            yield record
 
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
         """Answer with this node; with the scheduler's word when it can be had, else with why not."""

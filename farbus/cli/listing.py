@@ -33,6 +33,12 @@ COLOURS = {
     "releasing": "cyan",
     "queued": "yellow",
     "cordoned": "yellow",
+    "ok": "green",
+    "valid": "green",
+    "expires soon": "yellow",
+    "expired": "red",
+    "revoked": "red",
+    "refused": "red",
     "failed": "red",
     "lost": "red",
 }
