@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from farbus.api.authority import new_request, request_for, write_credentials, write_private
@@ -60,7 +60,7 @@ def join(
     if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
         raise InvalidInput(f"{where}: not HOST:PORT", hint="for example farbus join control:7412")
     parsed = Token.parse(typer.get_text_stream("stdin").readline() if token == "-" else token)  # noqa: S105
-    directory, settings = Path(out), Path(config)
+    directory, settings = Path(out).absolute(), Path(config)
     if not force:
         for path in (*directory.glob("*.crt"), settings):
             if path.exists():
@@ -76,17 +76,27 @@ def join(
                 old.unlink()
         credentials = write_credentials(directory, joined.node, joined.issued)
         scheduler = f"{host}:{joined.scheduler_port}"
-        fields = {
-            "name": joined.node,
-            "scheduler": scheduler,
-            "address": address or joined.node,
-            "credentials": credentials,
-        }
-        write_private(settings, msgspec.toml.encode(fields), mode=0o644)
+        text = "".join(
+            (
+                _line("name", joined.node),
+                _line("scheduler", scheduler),
+                _line("address", address or joined.node),
+                "\n[credentials]\n",
+                _line("authority", credentials.authority),
+                _line("certificate", credentials.certificate),
+                _line("key", credentials.key),
+            )
+        )
+        write_private(settings, text.encode(), mode=0o644)
         (directory / PENDING_KEY).unlink()
     except OSError as error:
         raise Conflict(f"{error.filename}: {error.strerror}", hint="choose others with --out and --config") from error
     typer.echo(f"node {joined.node} of the cluster of {scheduler}; start it with farbus agent --config {settings}")
+
+
+def _line(name: str, value: str) -> str:
+    # A JSON string is a TOML basic string, but for pairs of surrogates, which are not escaped here.
+    return f"{name} = {json.dumps(value, ensure_ascii=False)}\n"
 
 
 def _pending(path: Path) -> tuple[bytes, bytes]:
