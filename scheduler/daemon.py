@@ -24,6 +24,7 @@ from farbus.api.joining import serve_joins
 from farbus.api.server import serve_scheduler
 from farbus.api.trust import Trust
 from farbus.errors import FarbusError, InvalidInput, first_error
+from farbus.linux.limits import raise_descriptor_limit
 from farbus.linux.notify import Notifier, SystemdNotifier
 from farbus.scheduler.config import SchedulerConfig
 from farbus.scheduler.engine import Engine
@@ -50,6 +51,7 @@ def main(config: SchedulerConfig) -> int:
     What prevents it is told in one line on standard error.
     """
     configure_logging()
+    raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run_until_stopped(config))
@@ -136,7 +138,10 @@ async def serve(
 async def _running(config: SchedulerConfig, ledger: Ledger, maker: DecisionMaker) -> AsyncIterator[tuple[Engine, int]]:
     """Take over what the ledger has and keep an engine without its own task."""
     machine = ClusterMachine(
-        term=ledger.term, lease_ttl_s=config.lease_ttl_s, new_secret=lambda: secrets.token_hex(SECRET_BYTES)
+        term=ledger.term,
+        lease_ttl_s=config.lease_ttl_s,
+        return_s=config.return_s,
+        new_secret=lambda: secrets.token_hex(SECRET_BYTES),
     )
     engine = Engine(machine=machine, ledger=ledger, maker=maker, round_delay_s=config.round_delay_s)
     with _collector_off():

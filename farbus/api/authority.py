@@ -2,8 +2,9 @@
 
 Keys are ECDSA P-256.  A certificate carries its holder's role as organisation
 and name as common name (:mod:`farbus.api.identity`).  The scheduler's carries
-:data:`SCHEDULER_SERVER_NAME` as a DNS name, and clients ask for that name
-whatever address they dialled, so that no other holder can pose as it.
+:data:`SCHEDULER_SERVER_NAME` as a DNS name, an agent's that of its node
+(:func:`node_server_name`), and clients ask for that name whatever address
+they dialled, so that no other holder can pose as it.
 
 Every certificate is recorded beside the key (:mod:`farbus.api.registry`), so
 that it can be listed and revoked.  What is revoked stands in ``ca.crl``, which
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
 import ipaddress
 import os
 import tempfile
@@ -32,6 +34,7 @@ from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted
 from farbus.model.value import Value
 
 SCHEDULER_SERVER_NAME = "scheduler.farbus.internal"
+NODE_DOMAIN = "node.farbus.internal"
 
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 365
@@ -50,6 +53,16 @@ _NEXT = ".next"
 
 # A node whose clock runs behind the authority's by less than this accepts a new certificate.
 _CLOCK_SKEW = datetime.timedelta(minutes=10)
+
+
+def node_server_name(name: str) -> str:
+    """Return the DNS name in the certificate of the agent of node ``name``.
+
+    Other agents ask for it, so that no certificate of another node or role
+    can answer in its place.  A digest, because DNS names have fewer
+    characters than names of nodes, and their case says nothing.
+    """
+    return f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.{NODE_DOMAIN}"
 
 
 class IssuedCertificate(Value, frozen=True, kw_only=True):
@@ -337,6 +350,8 @@ class Authority:
         names: list[x509.GeneralName] = [_general_name(address) for address in addresses]
         if role is Role.SCHEDULER:
             names.insert(0, x509.DNSName(SCHEDULER_SERVER_NAME))
+        elif role is Role.NODE:
+            names.insert(0, x509.DNSName(node_server_name(name)))
         builder = (
             x509.CertificateBuilder()
             .subject_name(
@@ -357,7 +372,7 @@ class Authority:
             .add_extension(
                 x509.ExtendedKeyUsage(
                     [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-                    if role is Role.SCHEDULER
+                    if role in (Role.SCHEDULER, Role.NODE)
                     else [ExtendedKeyUsageOID.CLIENT_AUTH]
                 ),
                 critical=False,
@@ -617,7 +632,8 @@ def _addresses(certificate: x509.Certificate) -> tuple[str, ...]:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return ()
-    return tuple(str(name.value) for name in names if name.value != SCHEDULER_SERVER_NAME)
+    ours = (SCHEDULER_SERVER_NAME, NODE_DOMAIN)
+    return tuple(str(name.value) for name in names if not str(name.value).endswith(ours))
 
 
 def _general_name(address: str) -> x509.GeneralName:

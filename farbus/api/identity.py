@@ -63,9 +63,14 @@ METHOD_ROLES: Mapping[str, frozenset[Role]] = {
     "/farbus.v1.Cluster/Explain": PEOPLE,
     "/farbus.v1.Cluster/GetCluster": PEOPLE,
     "/farbus.v1.Cluster/Hold": PEOPLE,
+    "/farbus.v1.Cluster/Cordon": OPERATORS,
+    "/farbus.v1.Cluster/Uncordon": OPERATORS,
+    "/farbus.v1.Cluster/Drain": OPERATORS,
+    "/farbus.v1.Cluster/Forget": OPERATORS,
     "/farbus.v1.Cluster/ReadAudit": OPERATORS,
     "/farbus.v1.NodeSession/Session": frozenset({Role.NODE}),
     "/farbus.v1.Enrollment/Renew": frozenset({Role.NODE, Role.USER, Role.OPERATOR}),
+    "/farbus.v1.Peer/Renew": frozenset({Role.NODE}),
 }
 """Roles that may call each method; a method that is not here may be called by nobody."""
 

@@ -54,7 +54,7 @@ MAX_LOCAL_CONNECTIONS = 512
 MAX_LOCAL_CALLERS = 256
 """Different users that one agent serves in its life, those that it refuses among them: each has a server."""
 
-_SERVER_OPTIONS: list[tuple[str, int]] = [
+SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     # A second process on the same port must fail, not share it.
@@ -193,18 +193,12 @@ async def serve_scheduler(
     """
     trust = credentials if isinstance(credentials, Trust) else Trust(credentials)
     gate = Gate(trust, audit=audit, operator_only=operator_only)
-    server = grpc.aio.server(options=_SERVER_OPTIONS, interceptors=[gate])
+    server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=[gate])
     cluster_pb2_grpc.add_ClusterServicer_to_server(_ClusterServicer(cluster, caller_of_call), server)
     session_pb2_grpc.add_NodeSessionServicer_to_server(_SessionServicer(sessions), server)
     enrollment_pb2_grpc.add_EnrollmentServicer_to_server(_EnrollmentServicer(enrollment), server)
 
-    def configuration() -> grpc.ServerCertificateConfiguration:
-        # In a thread of gRPC's, for each connection: files that are no good leave those before them in force.
-        trust.refresh()
-        pem = trust.files
-        return grpc.ssl_server_certificate_configuration([(pem.key, pem.certificate)], root_certificates=pem.authority)
-
-    tls = grpc.dynamic_ssl_server_credentials(configuration(), configuration, require_client_authentication=True)
+    tls = tls_credentials(trust)
     try:
         port = server.add_secure_port(listen, tls)
     except RuntimeError as error:
@@ -213,6 +207,23 @@ async def serve_scheduler(
             hint="stop what uses it or choose another with --listen",
         ) from error
     await server.start()
+    return gated_server(server, port, gate)
+
+
+def tls_credentials(trust: Trust) -> grpc.ServerCredentials:
+    """Return what a server proves itself with and what it asks of callers; files that change hold from then on."""
+
+    def configuration() -> grpc.ServerCertificateConfiguration:
+        # In a thread of gRPC's, for each connection: files that are no good leave those before them in force.
+        trust.refresh()
+        pem = trust.files
+        return grpc.ssl_server_certificate_configuration([(pem.key, pem.certificate)], root_certificates=pem.authority)
+
+    return grpc.dynamic_ssl_server_credentials(configuration(), configuration, require_client_authentication=True)
+
+
+def gated_server(server: grpc.aio.Server, port: int, gate: Gate) -> RunningServer:
+    """Return a server that has been started, whose calls ``gate`` watches until it is stopped."""
     watch = asyncio.create_task(gate.watch(), name="revocations")
 
     async def stop(grace_s: float) -> None:
@@ -511,7 +522,7 @@ class _LocalFront:
             if self._private is None:
                 raise Conflict("the agent is stopping")
             path = f"{self._private.name}/{len(self._servers)}"
-            server = grpc.aio.server(options=_SERVER_OPTIONS)
+            server = grpc.aio.server(options=SERVER_OPTIONS)
 
             def identity_for(_: Context, method: str) -> Identity:
                 if isinstance(caller, FarbusError):

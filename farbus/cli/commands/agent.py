@@ -84,7 +84,7 @@ def agent(
     settings.setdefault("address", settings["name"])
     settings.setdefault("state", "/var/lib/farbus/agent")
     settings.setdefault("socket", AGENT_SOCKET)
-    return serve_daemon("agent", "AgentConfig", settings, source=config or "farbus agent")
+    serve_daemon("agent", "AgentConfig", settings, source=config or "farbus agent")
 
 
 def _read_labels(words: list[str]) -> dict[str, str]:

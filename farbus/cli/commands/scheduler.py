@@ -80,4 +80,4 @@ def scheduler(
     settings = read_settings(config, options, credentials=credentials)
     settings.setdefault("listen", f"0.0.0.0:{DEFAULT_PORT}")
     settings.setdefault("state", "/var/lib/farbus/scheduler")
-    return serve_daemon("scheduler", "SchedulerConfig", settings, source=config or "farbus scheduler")
+    serve_daemon("scheduler", "SchedulerConfig", settings, source=config or "farbus scheduler")
