@@ -24,6 +24,7 @@ from farbus.model.device import DeviceStatus, Route
 from farbus.model.job import Job, JobStatus, Requests, TaskGroup
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
+from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
 from farbus.model.states import JOB_STATES, JobState
 
 _log = structlog.get_logger()
@@ -159,6 +160,23 @@ class LocalCluster(ClusterHandler):
     async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
         """Forward."""
         return await (await self._client(caller)).explain(job_id)
+
+    async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
+        """Forward."""
+        return await (await self._client(caller)).cordon(name, reason=reason)
+
+    async def uncordon(self, caller: Identity, name: str) -> CordonResult:
+        """Forward."""
+        return await (await self._client(caller)).uncordon(name)
+
+    async def drain(self, caller: Identity, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
+        """Forward."""
+        async for status in (await self._client(caller)).drain(node, evict=evict, reason=reason):
+            yield status
+
+    async def forget(self, caller: Identity, node: str) -> ForgottenNode:
+        """Forward."""
+        return await (await self._client(caller)).forget(node)
 
     async def read_audit(self, caller: Identity, *, since: str) -> AsyncIterator[AuditRecord]:
         """Forward."""

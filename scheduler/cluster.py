@@ -14,11 +14,13 @@ from farbus.model.device import DeviceKind, DeviceStatus, Route
 from farbus.model.job import Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import Node, NodeStatus, Resources
+from farbus.model.operation import CordonKind
 from farbus.model.states import DeviceState, JobState, NodeState
 from farbus.model.value import to_json
 from farbus.scheduler.events import PersistDevice
 from farbus.scheduler.queue import JobQueue, task_names
 from farbus.scheduler.records import DeviceRecord, JobRecord, LeaseRecord, NodeRecord, TaskRun
+from farbus.scheduler.words import describe_cordon
 
 MAX_ROUND_JOBS = 10_000
 """Waiting jobs that one round considers, from the front of the queue."""
@@ -62,7 +64,8 @@ class ClusterState:
     def is_free(self, device: DeviceRecord) -> bool:
         """Say whether ``device`` may be leased now."""
         node = self.nodes.get(device.node)
-        return device.present and not device.lease and node is not None and node.usable
+        free = device.present and not device.lease and device.cordon is None
+        return free and node is not None and node.usable
 
     def snapshot(self, now: float) -> Snapshot:
         """Return the cluster as a round sees it.
@@ -102,7 +105,7 @@ class ClusterState:
         for job_id in self.queue:
             record = self.jobs[job_id]
             if record.not_before <= now:
-                pending.append(PendingJob(job=record.job, rounds_waited=record.rounds_waited))
+                pending.append(PendingJob(job=record.job, rounds_waited=record.progress.rounds_waited))
                 if len(pending) == MAX_ROUND_JOBS:
                     break
         return tuple(pending)
@@ -112,9 +115,10 @@ class ClusterState:
         return tuple(
             NodeStatus(
                 node=record.node,
-                state=NodeState.READY if record.connected else NodeState.LOST,
+                state=_state_of(record),
                 free=self.free_of(record),
                 seen_s=max(0.0, now - record.seen),
+                cordon=describe_cordon(record.cordon),
             )
             for _, record in sorted(self.nodes.items())
             if record.node is not None
@@ -143,6 +147,7 @@ class ClusterState:
                 lease=record.lease,
                 job=lease.job if lease else "",
                 used_by=f"{lease.user} on {lease.client_node}" if lease else "",
+                cordon=describe_cordon(record.cordon or self.node(record.node).cordon),
             )
 
     def lease_statuses(self, now: float) -> tuple[LeaseStatus, ...]:
@@ -226,6 +231,9 @@ class ClusterState:
             self.nodes[name] = NodeRecord(name=name)
         return self.nodes[name]
 
+    def _record_of(self, kind: CordonKind, name: str) -> NodeRecord | DeviceRecord:
+        return self.node(name) if kind is CordonKind.NODE else self.devices[name]
+
     def take_inventory(self, node: Node) -> list[PersistDevice]:
         """Note which devices ``node`` has; return what the ledger must learn.
 
@@ -278,6 +286,12 @@ class ClusterState:
                 assert node.used_memory_bytes <= node.node.capacity.memory_bytes, f"node {name} is overcommitted"
         queued = {job_id for job_id, job in self.jobs.items() if job.state is JobState.QUEUED}
         assert set(self.queue) == queued, "queue and jobs differ"
+
+
+def _state_of(record: NodeRecord) -> NodeState:
+    if not record.connected:
+        return NodeState.LOST
+    return NodeState.READY if record.cordon is None else NodeState.CORDONED
 
 
 def persist_device(record: DeviceRecord) -> PersistDevice:

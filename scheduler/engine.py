@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Protocol
 
 import structlog
@@ -92,6 +92,7 @@ class Engine:
             leases=contents.leases,
             devices=contents.devices,
             nodes=contents.nodes,
+            cordons=contents.cordons,
             now=asyncio.get_running_loop().time(),
             wall=time.time(),
         )
@@ -274,7 +275,7 @@ class Engine:
         A slow reader misses states in between, never the last one, and costs
         no memory.
         """
-        with self._watching(job_id) as changed:
+        with self.watching((job_id,)) as changed:
             last: JobStatus | None = None
             while True:
                 changed.clear()
@@ -288,12 +289,16 @@ class Engine:
                 await changed.wait()
 
     @contextlib.contextmanager
-    def _watching(self, job_id: str) -> Iterator[asyncio.Event]:
+    def watching(self, job_ids: Iterable[str]) -> Iterator[asyncio.Event]:
+        """Return an event that is set at every change of these jobs."""
         changed = asyncio.Event()
-        self._watchers[job_id].add(changed)
+        watched = tuple(job_ids)
+        for job_id in watched:
+            self._watchers[job_id].add(changed)
         try:
             yield changed
         finally:
-            self._watchers[job_id].discard(changed)
-            if not self._watchers[job_id]:
-                del self._watchers[job_id]
+            for job_id in watched:
+                self._watchers[job_id].discard(changed)
+                if not self._watchers[job_id]:
+                    del self._watchers[job_id]

@@ -13,6 +13,7 @@ from farbus.model.decision import Decision
 from farbus.model.job import Job, JobStatus, Requests, TaskStatus
 from farbus.model.lease import Lease, LeasedDevice
 from farbus.model.node import Node
+from farbus.model.operation import Cordon, CordonKind
 from farbus.model.states import JobState, LeaseState
 from farbus.model.telemetry import Telemetry
 from farbus.model.value import Value
@@ -116,6 +117,33 @@ class JobCancelled(Value, frozen=True, kw_only=True):
     released: bool = False
 
 
+class Cordoned(Value, frozen=True, kw_only=True):
+    """An operator cordoned a node or device that is known."""
+
+    cordon: Cordon
+
+
+class Uncordoned(Value, frozen=True, kw_only=True):
+    """An operator took a cordon back."""
+
+    kind: CordonKind
+    name: str
+
+
+class JobEvicted(Value, frozen=True, kw_only=True):
+    """An operator drains a node that a job uses."""
+
+    job_id: str
+    reason: str
+
+
+class NodeForgotten(Value, frozen=True, kw_only=True):
+    """An operator says that a node without a session is off for good."""
+
+    node: str
+    reason: str
+
+
 class RoundDecided(Value, frozen=True, kw_only=True):
     """A round ended; ``decision`` is None when it failed, with the error."""
 
@@ -138,6 +166,10 @@ Event = (
     | LeaseEndedByNode
     | JobSubmitted
     | JobCancelled
+    | Cordoned
+    | Uncordoned
+    | JobEvicted
+    | NodeForgotten
     | RoundDecided
     | ClockTicked
 )
@@ -286,6 +318,26 @@ class PersistNode(Value, frozen=True, kw_only=True):
     seen_at: float
 
 
+class ForgetNode(Value, frozen=True, kw_only=True):
+    """Remove a node."""
+
+    name: str
+
+
+class PersistCordon(Value, frozen=True, kw_only=True):
+    """Write a cordon, or with None its end."""
+
+    kind: CordonKind
+    name: str
+    cordon: Cordon | None
+
+
+class PersistWaits(Value, frozen=True, kw_only=True):
+    """Write how many rounds queued jobs have waited, by id."""
+
+    rounds: tuple[tuple[str, int], ...]
+
+
 class RunRound(Value, frozen=True, kw_only=True):
     """Ask the decision maker, soon."""
 
@@ -297,5 +349,5 @@ class JobChanged(Value, frozen=True, kw_only=True):
     ended: JobStatus | None = None
 
 
-Persist = PersistJob | PersistLease | PersistDevice | PersistNode
+Persist = PersistJob | PersistLease | PersistDevice | PersistNode | ForgetNode | PersistCordon | PersistWaits
 Effect = SendToNode | CloseSession | Persist | RunRound | JobChanged

@@ -159,10 +159,9 @@ class Liveness(Attempts):
         self._watch_node(record, self._now + self.lease_ttl_s)
         self.generation += 1
 
-    def _node_gone(self, record: NodeRecord) -> None:
-        """The node had no session for the lease time: what ran there is fenced."""
+    def _node_gone(self, record: NodeRecord, reason: str) -> None:
+        """What ran on the node is fenced, or off."""
         record.gone = True
-        reason = f"node {record.name} was lost: its agent has not been heard for {self.lease_ttl_s:g} s"
         for job_id in sorted(self.jobs_of_node[record.name]):
             job = self.jobs[job_id]
             for run in job.progress.runs:
@@ -252,7 +251,8 @@ class Liveness(Attempts):
             record.session = 0
             self._forget_commands(name)
         if not record.gone:
-            self._node_gone(record)
+            silent = f"its agent has not been heard for {self.lease_ttl_s:g} s"
+            self._node_gone(record, f"node {name} was lost: {silent}")
 
     def _check_lease(self, lease_id: str) -> None:
         lease = self.leases.get(lease_id)

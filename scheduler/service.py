@@ -28,10 +28,12 @@ from farbus.model.device import DeviceStatus, Route
 from farbus.model.job import Job, JobStatus, Miss, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
+from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
 from farbus.model.states import JOB_STATES, JobState
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.ledger import job_id_of, job_number
+from farbus.scheduler.operating import Operating
 from farbus.scheduler.queue import validate_job
 from farbus.scheduler.relay import LogRelay
 from farbus.scheduler.words import explain_job
@@ -63,6 +65,9 @@ class ClusterService(ClusterHandler):
         self._next_job = next_job
         self._lease_ttl_s = lease_ttl_s
         self._now = now
+        live = (record.job.submitted_at for record in engine.machine.jobs.values())
+        self._latest_submission = max(live, default=0.0)
+        self._operating = Operating(engine)
         self._shapes: OrderedDict[tuple[int, bytes], tuple[Miss, ...]] = OrderedDict()
 
     # --- jobs ----------------------------------------------------------------------------
@@ -74,7 +79,9 @@ class ClusterService(ClusterHandler):
             raise NotPermitted(
                 f"user: {caller.name} may not submit a job as {owner}", hint="leave it out, or ask an operator"
             )
-        job = msgspec.structs.replace(job, id="", user=owner, submitted_at=time.time())
+        # A wall clock that was set back puts nobody ahead of those who wait already.
+        self._latest_submission = max(self._latest_submission, time.time())
+        job = msgspec.structs.replace(job, id="", user=owner, submitted_at=self._latest_submission)
         validate_job(job)
         if job.interactive and (not caller.node or any(group.node != caller.node for group in job.groups)):
             raise NotPermitted(
@@ -228,6 +235,26 @@ class ClusterService(ClusterHandler):
             jobs_queued=len(machine.queue),
             jobs_running=sum(1 for record in machine.jobs.values() if record.state is JobState.RUNNING),
         )
+
+    # --- operators -----------------------------------------------------------------------
+
+    async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
+        """Give a node or device nothing new."""
+        return await self._operating.cordon(caller, name, reason=reason)
+
+    async def uncordon(self, caller: Identity, name: str) -> CordonResult:
+        """Take a cordon back."""
+        return await self._operating.uncordon(caller, name)
+
+    async def drain(self, caller: Identity, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
+        """Cordon a node and yield the jobs that use it until none does."""
+        async with contextlib.aclosing(self._operating.drain(caller, node, evict=evict, reason=reason)) as statuses:
+            async for status in statuses:
+                yield status
+
+    async def forget(self, caller: Identity, node: str) -> ForgottenNode:
+        """Release what a node holds that is off for good."""
+        return await self._operating.forget(caller, node)
 
     async def hold(
         self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float

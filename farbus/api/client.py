@@ -21,6 +21,7 @@ from farbus.model.device import DeviceStatus, Route
 from farbus.model.job import Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
+from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
 
 CALL_TIMEOUT_S = 30.0
 """Longest time that one call without a stream may take."""
@@ -163,6 +164,25 @@ class ClusterClient:
     async def cluster_info(self) -> ClusterInfo:
         """Return one line about the cluster."""
         return from_message(await self._call("GetCluster", cluster_pb2.GetClusterRequest()), ClusterInfo)
+
+    async def cordon(self, name: str, *, reason: str = "") -> CordonResult:
+        """Give the node or device ``name`` nothing new; for operators, as is all that follows."""
+        reply = await self._call("Cordon", cluster_pb2.CordonRequest(name=name, reason=reason))
+        return from_message(reply, CordonResult)
+
+    async def uncordon(self, name: str) -> CordonResult:
+        """Take the cordon of a node or device back."""
+        return from_message(await self._call("Uncordon", cluster_pb2.CordonRequest(name=name)), CordonResult)
+
+    async def drain(self, node: str, *, evict: bool = False, reason: str = "") -> AsyncIterator[DrainStatus]:
+        """Cordon ``node`` and yield the jobs that use it, at every change, until none does; ``evict`` ends them."""
+        request = cluster_pb2.DrainRequest(node=node, evict=evict, reason=reason)
+        async for message in self._stream("Drain", request):
+            yield from_message(message, DrainStatus)
+
+    async def forget(self, node: str) -> ForgottenNode:
+        """Release what a node holds that is off for good; raise :class:`farbus.errors.Conflict` while it is not."""
+        return from_message(await self._call("Forget", cluster_pb2.ForgetRequest(node=node)), ForgottenNode)
 
     async def hold(
         self, *, name: str, requests: Requests, routes: Sequence[Route], wait_limit_s: float = 0.0

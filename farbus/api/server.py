@@ -42,6 +42,7 @@ from farbus.model.device import DeviceStatus, Route
 from farbus.model.job import Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
+from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
 
 _log = logging.getLogger(__name__)
 
@@ -126,6 +127,22 @@ class ClusterHandler(abc.ABC):
         self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
     ) -> AsyncIterator[HoldEvent]:
         """Hold devices for as long as the caller reads; only an agent's socket does it."""
+
+    @abc.abstractmethod
+    async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
+        """Give the node or device ``name`` nothing new."""
+
+    @abc.abstractmethod
+    async def uncordon(self, caller: Identity, name: str) -> CordonResult:
+        """Take the cordon of a node or device back."""
+
+    @abc.abstractmethod
+    def drain(self, caller: Identity, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
+        """Cordon ``node`` and yield the jobs that use it, at every change, until none does; ``evict`` ends them."""
+
+    @abc.abstractmethod
+    async def forget(self, caller: Identity, node: str) -> ForgottenNode:
+        """Release what a node without a session holds: the operator's word that it is off."""
 
     async def read_audit(self, caller: Identity, *, since: str) -> AsyncIterator[AuditRecord]:
         """Yield what is in the audit log from ``since`` (RFC 3339, UTC) on."""
@@ -372,6 +389,32 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
         async for event in self._stream("Hold", context, answers):
             yield hold_event_to_message(event)
+
+    async def Cordon(self, request: cluster_pb2.CordonRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.CordonReply:
+            result = await self._handler.cordon(caller, request.name, reason=request.reason)
+            return to_message(result, cluster_pb2.CordonReply)
+
+        return await self._call("Cordon", context, answer)
+
+    async def Uncordon(self, request: cluster_pb2.CordonRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.CordonReply:
+            return to_message(await self._handler.uncordon(caller, request.name), cluster_pb2.CordonReply)
+
+        return await self._call("Uncordon", context, answer)
+
+    async def Drain(self, request: cluster_pb2.DrainRequest, context: Any) -> AsyncIterator[Any]:
+        def answers(caller: Identity) -> AsyncIterator[DrainStatus]:
+            return self._handler.drain(caller, request.node, evict=request.evict, reason=request.reason)
+
+        async for status in self._stream("Drain", context, answers):
+            yield to_message(status, cluster_pb2.DrainStatus)
+
+    async def Forget(self, request: cluster_pb2.ForgetRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.ForgetReply:
+            return to_message(await self._handler.forget(caller, request.node), cluster_pb2.ForgetReply)
+
+        return await self._call("Forget", context, answer)
 
     async def ReadAudit(self, request: cluster_pb2.ReadAuditRequest, context: Any) -> AsyncIterator[Any]:
         async for record in self._stream(

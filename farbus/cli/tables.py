@@ -133,6 +133,7 @@ NODE_COLUMNS: tuple[Column[NodeStatus], ...] = (
     Column("SEEN", lambda status: f"{format_age(status.seen_s)} ago"),
     Column("VERSION", lambda status: status.node.agent_version, wide=True),
     Column("LABELS", _labels, wide=True),
+    Column("CORDONED BY", lambda status: status.cordon, wide=True),
     Column("BOOT", lambda status: status.node.boot_id, wide=True),
 )
 
@@ -149,6 +150,7 @@ DEVICE_COLUMNS: tuple[Column[DeviceStatus], ...] = (
     Column("EPOCH", lambda status: str(status.epoch), wide=True, right=True),
     Column("COMPUTE", lambda status: status.device.compute_capability, wide=True),
     Column("PCI", lambda status: status.device.pci_address, wide=True),
+    Column("CORDONED BY", lambda status: status.cordon, wide=True),
     Column("SOFTWARE", lambda status: "yes" if status.device.software else "no", wide=True),
 )
 

@@ -28,6 +28,7 @@ from farbus.model.device import DeviceStatus, Route
 from farbus.model.job import Job, JobStatus, Requests
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
 from farbus.model.node import NodeStatus
+from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
 from farbus.model.states import JobState
 from tests.old_peers import as_first_version
 
@@ -239,6 +240,18 @@ class ScriptedCluster(ClusterHandler):
         return ()
 
     async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
+        raise Unavailable("not in this test")
+
+    async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
+        raise Unavailable("not in this test")
+
+    async def uncordon(self, caller: Identity, name: str) -> CordonResult:
+        raise Unavailable("not in this test")
+
+    def drain(self, caller: Identity, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
+        raise Unavailable("not in this test")
+
+    async def forget(self, caller: Identity, node: str) -> ForgottenNode:
         raise Unavailable("not in this test")
 
     async def cluster_info(self, caller: Identity) -> ClusterInfo:

@@ -22,6 +22,7 @@ from farbus.model.device import DeviceStatus, Route
 from farbus.model.job import Job, JobStatus, Requests, TaskGroup
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
+from farbus.model.operation import CordonKind, CordonResult, DrainStatus, ForgottenNode
 from farbus.model.states import JobState
 
 JOB = Job(id="", name="hello", user="", groups=(TaskGroup(name="main", command=("true",)),))
@@ -77,6 +78,19 @@ class Recorder(ClusterHandler):
 
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
         return ClusterInfo(node=caller.name, term=3)
+
+    async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
+        return CordonResult(name=f"{name} {reason}", kind=CordonKind.NODE, changed=True)
+
+    async def uncordon(self, caller: Identity, name: str) -> CordonResult:
+        return CordonResult(name=name, kind=CordonKind.DEVICE, changed=False)
+
+    async def drain(self, caller: Identity, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
+        yield DrainStatus(node=f"{node} {evict} {reason}", jobs=(JobStatus(job=JOB, state=JobState.RUNNING),))
+        yield DrainStatus(node=node)
+
+    async def forget(self, caller: Identity, node: str) -> ForgottenNode:
+        return ForgottenNode(node=node, leases=("l1",), devices=("d1", "d2"), jobs=("j1",))
 
     async def hold(
         self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float

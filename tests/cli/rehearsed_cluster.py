@@ -29,6 +29,7 @@ from farbus.model.job import (
 )
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
 from farbus.model.node import Node, NodeStatus, Resources
+from farbus.model.operation import CordonKind, CordonResult, DrainStatus, ForgottenNode
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
 
 GPU = Device(id="GPU-0001", kind=DeviceKind.GPU, model="Farbus Software GPU", memory_bytes=2**30, software=True)
@@ -159,6 +160,31 @@ class RehearsedCluster(ClusterHandler):
     async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
         return self._job(job_id), ("it waits because", "needs 8 GPUs, 3 are free")
 
+    async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
+        return self._cordoned(name)
+
+    async def uncordon(self, caller: Identity, name: str) -> CordonResult:
+        return self._cordoned(name)
+
+    def _cordoned(self, name: str) -> CordonResult:
+        kinds = {"alpha": CordonKind.NODE, "GPU-0001": CordonKind.DEVICE}
+        if name == "gamma":
+            return CordonResult(name=name, kind=CordonKind.NODE, changed=False)
+        if name not in kinds:
+            raise NotFound(f"there is no node or device {name}")
+        return CordonResult(name=name, kind=kinds[name], changed=True)
+
+    async def drain(self, caller: Identity, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
+        print(f"drain {node} {evict} {reason}", flush=True)
+        if node == "alpha":
+            yield DrainStatus(node=node, jobs=(self.jobs["j-1"],))
+        yield DrainStatus(node=node)
+
+    async def forget(self, caller: Identity, node: str) -> ForgottenNode:
+        if node == "gamma":
+            raise Conflict(f"node {node} is connected")
+        return ForgottenNode(node=node, leases=("l-1",), devices=("GPU-0001",), jobs=("j-1",))
+
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
         return ClusterInfo(scheduler_version="0.1.0", nodes=2, node="gamma", agent_version="0.1.0")
 
@@ -184,8 +210,8 @@ class RehearsedCluster(ClusterHandler):
 
 
 def identify(uid: int, gid: int, pid: int) -> Identity:
-    """Everybody is Ada."""
-    return Identity(name="ada", role=Role.USER)
+    """Everybody is Ada, who operates the cluster."""
+    return Identity(name="ada", role=Role.OPERATOR)
 
 
 async def serve(socket: str) -> None:
