@@ -306,6 +306,7 @@ class Agent:
             exited=service.post,
             run_as_self=config.run_as_self,
             allow_root=config.allow_root,
+            rules=config.user_rules,
             orphan_limit_s=config.orphan_limit_s,
         )
         executor = Executor(
