@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ SOMEBODY = Account(name="somebody", uid=61_001, gid=61_002, groups=(61_002, 61_0
 
 
 @pytest.fixture
-async def status(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
+async def status(tmp_path: Path) -> dict[str, str]:
     """What the kernel says of a program of that user (proc(5))."""
     door = KeptProcesses(tmp_path / "programs", owner="test")
     child = await door.spawn(
@@ -37,7 +36,7 @@ async def status(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
         await child.wait()
     child.forget()
     await door.close()
-    yield dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+    return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
 
 
 async def test_program_has_no_other_users_identity_nor_any_capability(status: dict[str, str]) -> None:
