@@ -31,10 +31,11 @@ from farbus.agent.service import AgentService
 from farbus.agent.session import SessionRunner
 from farbus.agent.telemetry import Collector
 from farbus.api.client import ClusterClient
+from farbus.api.enrollment import is_due, renew_at
 from farbus.api.identity import Role
 from farbus.api.peer import PeerClient, host_and_port, serve_peers
 from farbus.api.server import RunningServer, serve_local
-from farbus.api.session import open_session
+from farbus.api.session import SessionDialer
 from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, first_error
 from farbus.linux.cgroups import Cgroups, KernelCgroups
 from farbus.linux.clock import Clock, SystemClock
@@ -57,6 +58,9 @@ _log = structlog.get_logger()
 
 INVENTORY_INTERVAL_S = 30.0
 """How often the node's devices are listed again."""
+
+CERTIFICATE_INTERVAL_S = 60.0
+"""How often the agent looks whether its certificate should be renewed, or was replaced."""
 
 TELEMETRY_INTERVAL_S = 2.0
 """How often a heartbeat finds new numbers."""
@@ -272,6 +276,7 @@ class Agent:
             journal=self._journal,
             clock=doors.clock,
         )
+        dialer = SessionDialer(address=config.scheduler, credentials=config.credentials)
         membership = Membership(Path(config.state) / "membership.json")
         peers = Peers(
             machine=machine,
@@ -281,7 +286,7 @@ class Agent:
             post=service.post,
         )
         session = SessionRunner(
-            open_stream=lambda: open_session(address=config.scheduler, credentials=config.credentials),
+            open_stream=dialer.open,
             machine=machine,
             node=self._node,
             telemetry=lambda: self._telemetry,
@@ -310,6 +315,7 @@ class Agent:
             exited=service.post,
             run_as_self=config.run_as_self,
             allow_root=config.allow_root,
+            rules=config.user_rules,
             orphan_limit_s=config.orphan_limit_s,
         )
         executor = Executor(
@@ -352,6 +358,7 @@ class Agent:
             group.create_task(_dial(service, session), name="session")
             group.create_task(self._keep_looking(session, service.post), name="inventory")
             group.create_task(self._keep_measuring(), name="telemetry")
+            group.create_task(self._keep_certificate(dialer, local), name="certificate")
             if doors.notifier.watchdog_s:
                 group.create_task(self._feed_watchdog(), name="watchdog")
             if "memory" not in doors.cgroups.controllers:
@@ -448,6 +455,27 @@ class Agent:
         while True:
             self._telemetry = await collector.sample()
             await doors.clock.sleep(TELEMETRY_INTERVAL_S)
+
+    async def _keep_certificate(self, dialer: SessionDialer, local: LocalCluster) -> None:
+        """Have the certificate renewed in time, and use the one that is there, whoever put it there."""
+        config, told = self._config, ""
+        while True:
+            await self._doors.clock.sleep(CERTIFICATE_INTERVAL_S)
+            trouble = ""
+            try:
+                if is_due(config.credentials, now=self._doors.clock.wall()):
+                    await renew_at(config.scheduler, config.credentials)
+                    _log.info("certificate renewed", until=config.credentials.expires_at().isoformat())
+                if dialer.redial_if_renewed():
+                    local.replace_connections()
+            except FarbusError as error:
+                trouble = str(error)
+            except OSError as error:
+                trouble = f"{error.filename}: {error.strerror}"
+            # Once for each reason: it is tried for months.
+            if trouble and trouble != told:
+                _log.error("certificate not renewed", reason=trouble)
+            told = trouble
 
     async def _feed_watchdog(self) -> None:
         # From the event loop: a loop that hangs is what the watchdog is there to notice.
