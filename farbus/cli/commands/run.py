@@ -174,9 +174,11 @@ async def _hold_and_run(target: Target, child: ForegroundProgram, wish: Wish) ->
             say(format_devices(devices), quiet=wish.quiet)
         child.start(merge_environment(os.environ, ready.environment))
         job_id = ready.status.job.id
-        watch = asyncio.create_task(_tell_of_loss(events), name="devices")
+        ended = asyncio.Event()
+        watch = asyncio.create_task(_tell_of_loss(events, ended), name="devices")
         try:
             code = await child.wait()
+            ended.set()
             # Before the stream is closed, which alone would tell no exit code.
             await _tell_exit_code(target, job_id, code)
         finally:
@@ -237,10 +239,12 @@ async def _wait_for_devices(events: AsyncIterator[HoldEvent], *, quiet: bool) ->
     raise FarbusError("the agent ended the request without devices and without a reason", hint="see its log")
 
 
-async def _tell_of_loss(events: AsyncIterator[HoldEvent]) -> None:
-    """Tell when devices go while the program runs; the program itself meets CUDA's errors for it."""
+async def _tell_of_loss(events: AsyncIterator[HoldEvent], ended: asyncio.Event) -> None:
+    """Tell when devices go before the program has ``ended``; it meets CUDA's errors for it by itself."""
     try:
         async for event in events:
+            if ended.is_set():
+                return
             if isinstance(event, HoldLost):
                 say(f"the devices were lost: {event.reason}; the program's next use of them fails")
                 return
