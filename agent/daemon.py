@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import secrets
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ import structlog
 
 from farbus.agent.actions import Report
 from farbus.agent.config import AgentConfig
-from farbus.agent.events import LeasesVoided
+from farbus.agent.events import DevicesVanished, Event, LeasesVoided
 from farbus.agent.executor import Executor
 from farbus.agent.inventory import GpuSource, Inventory, take_inventory
 from farbus.agent.jobs import TaskRunner
@@ -25,30 +26,30 @@ from farbus.agent.logs import LogStore
 from farbus.agent.machine import NodeMachine
 from farbus.agent.membership import Membership
 from farbus.agent.peers import Peers
-from farbus.agent.reconcile import Observed, compensation_of, reconcile
 from farbus.agent.remoting_host import RemotingHost, SupervisorProgram, software_gpu_directory, software_gpu_environment
 from farbus.agent.service import AgentService
 from farbus.agent.session import SessionRunner
 from farbus.agent.telemetry import Collector
 from farbus.api.client import ClusterClient
+from farbus.api.enrollment import is_due, renew_at
 from farbus.api.identity import Role
 from farbus.api.peer import PeerClient, host_and_port, serve_peers
 from farbus.api.server import RunningServer, serve_local
-from farbus.api.session import open_session
+from farbus.api.session import SessionDialer
 from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, first_error
 from farbus.linux.cgroups import Cgroups, KernelCgroups
 from farbus.linux.clock import Clock, SystemClock
-from farbus.linux.files import FileLock, make_directory
+from farbus.linux.daemon_log import configure_logging
+from farbus.linux.files import FileLock, make_directory, write_owned
 from farbus.linux.kept import KeptProcesses
 from farbus.linux.limits import raise_descriptor_limit
 from farbus.linux.node_facts import KernelNodeFacts, NodeFacts
 from farbus.linux.notify import Notifier, SystemdNotifier
 from farbus.linux.nvml import WorkerNvml
-from farbus.linux.processes import Child, Processes
+from farbus.linux.processes import Processes
 from farbus.linux.sysfs import KernelSysfs, Sysfs
 from farbus.linux.users import SystemUsers, Users
 from farbus.model.device import Device
-from farbus.model.job import TaskStatus
 from farbus.model.node import Node
 from farbus.model.telemetry import Telemetry
 from farbus.remoting import paths
@@ -57,6 +58,9 @@ _log = structlog.get_logger()
 
 INVENTORY_INTERVAL_S = 30.0
 """How often the node's devices are listed again."""
+
+CERTIFICATE_INTERVAL_S = 60.0
+"""How often the agent looks whether its certificate should be renewed, or was replaced."""
 
 TELEMETRY_INTERVAL_S = 2.0
 """How often a heartbeat finds new numbers."""
@@ -72,10 +76,9 @@ STOP_GRACE_S = 10.0
 STOP_MARGIN_S = 20.0
 """Added for what is left after the tasks: supervisors, session files."""
 
-TASK_ACTIONS = ("StartTask", "StopTask")
-
-REMAINS_END_S = 10.0
-"""How long what a dead agent left may take to end."""
+RECOVERY_LIMIT_S = 20.0
+"""How long the first session waits for what an earlier agent left and is not there any more: the scheduler may ask for
+it anew, and would hear that it is being given up."""
 
 
 class Doors(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,23 +135,6 @@ def agent_identity(config: AgentConfig) -> str:
     """Return what marks this agent's processes: its name and state directory, not the life of one process."""
     digest = hashlib.sha256(str(Path(config.state).resolve()).encode()).hexdigest()[:12]
     return f"agent:{config.name}:{digest}"
-
-
-def configure_logging() -> None:
-    """Log to standard error: for a person on a terminal, as JSON lines elsewhere."""
-    renderer: structlog.types.Processor = (
-        structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
-    )
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
 
 
 def main(config: AgentConfig) -> int:
@@ -215,6 +201,32 @@ def _stop_signals() -> asyncio.Event:
     return stop
 
 
+def instance_id(path: Path, *, boot_id: str) -> str:
+    """Return what names this agent and those after it until the node is booted again.
+
+    Programs in their users' terminals outlive an agent, and not a boot.
+    """
+    try:
+        boot, _, instance = path.read_text().strip().partition(" ")
+    except (FileNotFoundError, UnicodeDecodeError):
+        boot = instance = ""
+    if boot != boot_id or not instance:
+        instance = secrets.token_hex(16)
+        write_owned(path, f"{boot_id} {instance}\n".encode(), account=None)
+    return instance
+
+
+async def _dial(service: AgentService, session: SessionRunner) -> None:
+    """Keep a session, once it is settled what this node holds."""
+    try:
+        async with asyncio.timeout(RECOVERY_LIMIT_S):
+            await service.restored.wait()
+            await service.until(lambda machine: not machine.is_giving_up())
+    except TimeoutError:
+        _log.error("what an earlier agent left is not given up yet", seconds=RECOVERY_LIMIT_S)
+    await session.run()
+
+
 class _StoppedError(Exception):
     """Ends the agent's task group: all is done."""
 
@@ -226,6 +238,7 @@ class Agent:
         self._config = config
         self._doors = doors
         self._journal = journal
+        self._boot_id = doors.facts.boot_id()
         self._inventory: Inventory | None = None
         self._devices: dict[str, Device] = {}
         self._telemetry = Telemetry()
@@ -253,20 +266,18 @@ class Agent:
 
     async def _serve(self, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
         config, doors = self._config, self._doors
-        ended_tasks = await self._reconcile()
         await self._look()
         logs = LogStore(
             config.logs_directory, limit_bytes_per_task=config.log_bytes_per_task, limit_bytes=config.log_bytes
         )
-        machine = NodeMachine(node=config.name, ended_tasks=ended_tasks)
+        machine = NodeMachine(node=config.name)
         service = AgentService(
             machine=machine,
             journal=self._journal,
             clock=doors.clock,
         )
+        dialer = SessionDialer(address=config.scheduler, credentials=config.credentials)
         membership = Membership(Path(config.state) / "membership.json")
-        # A lease that is taken over before the first session lasts as long as the others.
-        machine.lease_ttl_s = membership.lease_ttl_s
         peers = Peers(
             machine=machine,
             membership=membership,
@@ -275,7 +286,7 @@ class Agent:
             post=service.post,
         )
         session = SessionRunner(
-            open_stream=lambda: open_session(address=config.scheduler, credentials=config.credentials),
+            open_stream=dialer.open,
             machine=machine,
             node=self._node,
             telemetry=lambda: self._telemetry,
@@ -283,6 +294,7 @@ class Agent:
             clock=doors.clock,
             post=service.post,
             membership=membership,
+            instance=instance_id(Path(config.state) / "instance", boot_id=self._boot_id),
         )
         host = RemotingHost(
             config=config,
@@ -303,10 +315,19 @@ class Agent:
             exited=service.post,
             run_as_self=config.run_as_self,
             allow_root=config.allow_root,
+            rules=config.user_rules,
             orphan_limit_s=config.orphan_limit_s,
         )
         executor = Executor(
             journal=self._journal, devices=host, tasks=runner, clock=doors.clock, group=group, done=service.post
+        )
+        # Before anybody can ask for anything: what an earlier agent left.
+        restored = await executor.recover(
+            node=config.name,
+            boot_id=self._boot_id,
+            now=doors.clock.monotonic(),
+            term=membership.term,
+            lease_ttl_s=membership.lease_ttl_s,
         )
         local = LocalCluster(
             node=config.name,
@@ -331,12 +352,13 @@ class Agent:
             peers.report(what)
 
         try:
-            group.create_task(service.run(executor, report), name="events")
+            group.create_task(service.run(executor, report, restored), name="events")
             group.create_task(peers.run(service.until), name="peers")
             group.create_task(service.watch_expiry(), name="expiry")
-            group.create_task(session.run(), name="session")
-            group.create_task(self._keep_looking(session), name="inventory")
+            group.create_task(_dial(service, session), name="session")
+            group.create_task(self._keep_looking(session, service.post), name="inventory")
             group.create_task(self._keep_measuring(), name="telemetry")
+            group.create_task(self._keep_certificate(dialer, local), name="certificate")
             if doors.notifier.watchdog_s:
                 group.create_task(self._feed_watchdog(), name="watchdog")
             if "memory" not in doors.cgroups.controllers:
@@ -350,6 +372,8 @@ class Agent:
             doors.notifier.tell("STOPPING=1")
             _log.info("agent stopping")
         finally:
+            if not config.end_on_stop:
+                local.leave()
             await server.stop()
             await local.close()
             await peer_server.stop()
@@ -396,60 +420,6 @@ class Agent:
         own = (self._doors.users.myself().name,) if self._config.run_as_self else ()
         return (*self._config.operators, *own)
 
-    # Before anything else: what an earlier agent left.
-
-    async def _reconcile(self) -> tuple[tuple[str, TaskStatus], ...]:
-        doors, journal = self._doors, self._journal
-        recorded = await journal.ended_tasks()
-        survivors = await doors.processes.survivors()
-        plan = reconcile(
-            node=self._config.name,
-            boot_id=doors.facts.boot_id(),
-            steps=await journal.last_steps(),
-            ended_tasks=recorded,
-            observed=Observed(
-                guards=tuple(child.name for child in survivors),
-                sessions=tuple(sorted(entry.name for entry in self._config.sessions_directory.iterdir())),
-                cgroups=tuple(doors.cgroups.list()),
-            ),
-        )
-        await self._end_survivors(survivors)
-        for name in plan.sessions:
-            (self._config.sessions_directory / name).unlink(missing_ok=True)
-        for name in plan.cgroups:
-            doors.cgroups.remove(name)
-        for job, status in plan.ended_tasks:
-            if (job, status) not in recorded:
-                await journal.task_ended(job, status, at=doors.clock.wall())
-        for step in plan.released:
-            if step.action not in TASK_ACTIONS:
-                number = await journal.started(
-                    object=step.object, action=compensation_of(step.action), body="{}", at=doors.clock.wall()
-                )
-                await journal.completed(number, error="", at=doors.clock.wall())
-        if plan.guards or plan.sessions or plan.cgroups or plan.released:
-            _log.warning(
-                "cleaned up after an earlier agent",
-                programs=plan.guards, sessions=plan.sessions, steps=[step.object for step in plan.released],
-            )  # fmt: skip
-        return plan.ended_tasks
-
-    async def _end_survivors(self, survivors: Sequence[Child]) -> None:
-        """Return once nothing that an earlier agent started is left."""
-        for child in survivors:
-            child.kill("the agent ended while it ran")
-        for child in survivors:
-            try:
-                async with asyncio.timeout(REMAINS_END_S):
-                    await child.wait()
-            except TimeoutError as error:
-                # To go on would tell the scheduler that its devices are free.
-                raise Conflict(
-                    f"{child.name}: left by an earlier agent, and can't be killed (pid {child.pid})",
-                    hint="a driver call hangs; see dmesg, the node may need a reboot",
-                ) from error
-            child.forget()
-
     # What goes on all the time.
 
     def _known(self) -> Inventory:
@@ -467,11 +437,15 @@ class Agent:
         self._devices = {device.id: device for device in found.node.devices}
         return before is None or before.node != found.node
 
-    async def _keep_looking(self, session: SessionRunner) -> None:
+    async def _keep_looking(self, session: SessionRunner, post: Callable[[Event], None]) -> None:
         while True:
             await self._doors.clock.sleep(INVENTORY_INTERVAL_S)
+            before = set(self._devices)
             if await self._look():
                 _log.info("inventory changed", devices=sorted(self._devices))
+                # A driver that does not answer has not lost its devices.
+                if not self._known().troubles and (gone := before - set(self._devices)):
+                    post(DevicesVanished(devices=tuple(sorted(gone))))
                 session.inventory_changed(self._node())
 
     async def _keep_measuring(self) -> None:
@@ -481,6 +455,27 @@ class Agent:
         while True:
             self._telemetry = await collector.sample()
             await doors.clock.sleep(TELEMETRY_INTERVAL_S)
+
+    async def _keep_certificate(self, dialer: SessionDialer, local: LocalCluster) -> None:
+        """Have the certificate renewed in time, and use the one that is there, whoever put it there."""
+        config, told = self._config, ""
+        while True:
+            await self._doors.clock.sleep(CERTIFICATE_INTERVAL_S)
+            trouble = ""
+            try:
+                if is_due(config.credentials, now=self._doors.clock.wall()):
+                    await renew_at(config.scheduler, config.credentials)
+                    _log.info("certificate renewed", until=config.credentials.expires_at().isoformat())
+                if dialer.redial_if_renewed():
+                    local.replace_connections()
+            except FarbusError as error:
+                trouble = str(error)
+            except OSError as error:
+                trouble = f"{error.filename}: {error.strerror}"
+            # Once for each reason: it is tried for months.
+            if trouble and trouble != told:
+                _log.error("certificate not renewed", reason=trouble)
+            told = trouble
 
     async def _feed_watchdog(self) -> None:
         # From the event loop: a loop that hangs is what the watchdog is there to notice.

@@ -108,7 +108,7 @@ class ClusterState:
             if not self._connected(record.node) or not record.present:
                 state = DeviceState.LOST
             elif lease is not None:
-                state = DeviceState.LEASED
+                state = DeviceState.WEDGED if self.leases[record.lease].trouble else DeviceState.LEASED
             else:
                 state = DeviceState.FREE if self.is_free(record) else DeviceState.CORDONED
             yield DeviceStatus(
@@ -119,6 +119,7 @@ class ClusterState:
                 lease=record.lease,
                 job=lease.job if lease else "",
                 used_by=f"{lease.user} on {lease.client_node}" if lease else "",
+                trouble=self.leases[record.lease].trouble if record.lease else "",
                 cordon=describe_cordon(record.cordon or self.node(record.node).cordon),
             )
 
@@ -130,6 +131,7 @@ class ClusterState:
                 state=record.state,
                 expires_in_s=max(0.0, record.expires_at - now),
                 endpoint=record.endpoint,
+                trouble=record.trouble,
             )
             for _, record in sorted(self.leases.items())
         )

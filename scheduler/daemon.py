@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import structlog
 import uvloop
 
 from farbus import __version__
+from farbus.api.audit import FILE_NAME, AuditLog
+from farbus.api.enrollment import Issuer
 from farbus.api.identity import Role
+from farbus.api.joining import serve_joins
 from farbus.api.server import serve_scheduler
+from farbus.api.trust import Trust
 from farbus.errors import FarbusError, InvalidInput, first_error
+from farbus.linux.daemon_log import configure_logging
 from farbus.linux.limits import raise_descriptor_limit
 from farbus.linux.notify import Notifier, SystemdNotifier
 from farbus.scheduler.config import SchedulerConfig
@@ -34,6 +39,8 @@ _log = structlog.get_logger()
 
 STOP_GRACE_S = 0.5
 """How long calls under way may go on when the scheduler stops."""
+CREDENTIALS_INTERVAL_S = 1.0
+"""How often the scheduler looks whether revocations, authorities or its own certificate want something done."""
 SECRET_BYTES = 32
 """Bytes of a lease's secret."""
 
@@ -54,25 +61,6 @@ def main(config: SchedulerConfig) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     return 0
-
-
-def configure_logging() -> None:
-    """Log to standard error: for people on a terminal, as JSON otherwise."""
-    console = sys.stderr.isatty()
-    shared: list[structlog.typing.Processor] = [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    structlog.configure(
-        processors=[
-            *shared,
-            *([] if console else [structlog.processors.dict_tracebacks]),
-            structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=True,
-    )
 
 
 async def _run_until_stopped(config: SchedulerConfig) -> None:
@@ -106,6 +94,9 @@ async def serve(
     be written.
     """
     config.check()
+    issuer = Issuer(config.ca_directory) if config.ca_directory else None
+    if issuer is not None:
+        issuer.renew_own(config.credentials)
     holder = config.credentials.identity()
     if holder.role is not Role.SCHEDULER:
         raise InvalidInput(
@@ -175,17 +166,40 @@ async def _serve_engine(
     notifier: Notifier,
 ) -> None:
     loop = asyncio.get_running_loop()
-    sessions = Sessions(engine, lease_ttl_s=config.lease_ttl_s, heartbeat_s=config.heartbeat_s)
-    cluster = ClusterService(engine, sessions.relay, next_job=next_job, lease_ttl_s=config.lease_ttl_s, now=loop.time)
+    trust = Trust(config.credentials)
+    audit = AuditLog(Path(config.state) / FILE_NAME)
+    issuer = Issuer(config.ca_directory, audit=audit) if config.ca_directory else None
+    sessions = Sessions(
+        engine, lease_ttl_s=config.lease_ttl_s, heartbeat_s=config.heartbeat_s, revocations=trust.revocations
+    )
+    cluster = ClusterService(
+        engine,
+        sessions.relay,
+        next_job=next_job,
+        lease_ttl_s=config.lease_ttl_s,
+        now=loop.time,
+        audit_logs=tuple(Path(where) / FILE_NAME for where in (config.state, config.ca_directory) if where),
+    )
     async with contextlib.AsyncExitStack() as stack:
         if config.metrics:
             stack.callback(serve_metrics(engine, config.metrics))
         running = asyncio.create_task(engine.run(), name="engine")
         stack.push_async_callback(_end, running)
         server = await serve_scheduler(
-            cluster=cluster, sessions=sessions, listen=config.listen, credentials=config.credentials
+            cluster=cluster,
+            sessions=sessions,
+            listen=config.listen,
+            credentials=trust,
+            enrollment=issuer,
+            audit=audit,
+            operator_only=frozenset(config.operator_only),
         )
         stack.push_async_callback(server.stop, STOP_GRACE_S)
+        if issuer is not None and config.join:
+            joins = await serve_joins(join=issuer.join, listen=config.join, trust=trust, scheduler_port=server.port)
+            stack.push_async_callback(joins.stop)
+        keeping = asyncio.create_task(_keep_credentials(config, issuer, sessions), name="credentials")
+        stack.push_async_callback(_end, keeping)
         stack.callback(sessions.close)
         watchdog = asyncio.create_task(_watchdog(notifier), name="watchdog")
         stack.push_async_callback(_end, watchdog)
@@ -197,6 +211,25 @@ async def _serve_engine(
         if running.done():
             raise first_error(running.exception() or FarbusError("the scheduler's engine ended by itself"))
         _log.info("scheduler stopping")
+
+
+async def _keep_credentials(config: SchedulerConfig, issuer: Issuer | None, sessions: Sessions) -> None:
+    """Renew the own certificate, take over authorities and revocations from the authority, pass the latter on."""
+    told = ""
+    while True:
+        await asyncio.sleep(CREDENTIALS_INTERVAL_S)
+        trouble = ""
+        if issuer is not None:
+            try:
+                if await asyncio.to_thread(issuer.renew_own, config.credentials):
+                    _log.info("certificate or authorities renewed", certificate=config.credentials.certificate)
+            except (FarbusError, OSError) as error:
+                trouble = str(error)
+        # Once for each reason, not each second.
+        if trouble and trouble != told:
+            _log.error("own certificate not kept", reason=trouble)
+        told = trouble
+        sessions.pass_on_revocations()
 
 
 async def _end(task: asyncio.Task[Any]) -> None:

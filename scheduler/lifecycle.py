@@ -203,6 +203,7 @@ class ClusterMachine(Operations):
             if outcome.ok:
                 self._released(self.leases[step.lease])
             else:
+                self.leases[step.lease].trouble = outcome.error
                 self._retry(key, f"lease {step.lease} is not released on node {step.node}: {outcome.error}")
         elif job is None or job.state not in _ACTIVE:
             self.steps.drop(key)
@@ -246,6 +247,12 @@ class ClusterMachine(Operations):
     def _lease_ended_by_node(self, event: events.LeaseEndedByNode) -> None:
         if self._session(event.node, event.session) is None:
             return
+        if not event.lease_id:
+            job = self.jobs.get(event.job_id)
+            run = job.run(event.task) if job is not None else None
+            if job is not None and run is not None and run.node == event.node:
+                self._lose_run(job, run, f"node {event.node} ended its side: {event.reason}")
+            return
         lease = self.leases.get(event.lease_id)
         if lease is not None and event.node in (lease.lease.device_node, lease.lease.client_node):
             self._fail_lease(lease, f"node {event.node} ended lease {event.lease_id}: {event.reason}")
@@ -270,7 +277,7 @@ class ClusterMachine(Operations):
         if job is None:
             return
         if event.released and job.state is JobState.RUNNING:
-            self._undo(job, JobState.SUCCEEDED, event.reason)
+            self._end_interactive(job, event)
         else:
             self._cancel(job, event.reason or "released before its devices were ready")
 

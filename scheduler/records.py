@@ -174,6 +174,8 @@ class LeaseRecord:
     expires_at: float = 0.0
     """Monotonic time at which it ends unless the device's node renews it."""
     story: list[str] = dataclasses.field(default_factory=list)
+    trouble: str = ""
+    """Why its node could not release it, as the node told it last."""
 
 
 @dataclasses.dataclass(slots=True)

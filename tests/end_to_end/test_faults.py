@@ -39,6 +39,7 @@ def config_of(site: Site, name: str, **settings: object) -> AgentConfig:
         name=name,
         scheduler=site.address,
         address="127.0.0.1",
+        peer_port=0,
         state=str(site.directory / name),
         socket=str(site.directory / f"{name}.sock"),
         credentials=site.credentials(name),
