@@ -7,6 +7,7 @@ import hashlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -35,13 +36,14 @@ from farbus.linux.cgroups import Cgroups, KernelCgroups
 from farbus.linux.clock import Clock, SystemClock
 from farbus.linux.files import FileLock, make_directory
 from farbus.linux.node_facts import KernelNodeFacts, NodeFacts
-from farbus.linux.notify import Notifier, SystemdNotifier
+from farbus.linux.notify import Notifier, SystemdNotifier, reloading
 from farbus.linux.nvml import WorkerNvml
 from farbus.linux.processes import GuardedProcesses, Processes
 from farbus.linux.sysfs import KernelSysfs, Sysfs
 from farbus.linux.users import SystemUsers, Users
 from farbus.model.device import Device
 from farbus.model.job import TaskStatus
+from farbus.model.reload import reloaded
 from farbus.model.telemetry import Telemetry
 from farbus.remoting import paths
 
@@ -61,6 +63,12 @@ STOP_GRACE_S = 10.0
 
 STOP_MARGIN_S = 20.0
 """Added for what is left after the tasks: supervisors, session files."""
+
+RELOADABLE = frozenset({"labels", "cpu_milli", "memory_bytes", "operators"})
+"""Settings that a running agent can change."""
+
+Reread = Callable[[], AgentConfig]
+"""Reads the settings again; raises :class:`FarbusError`."""
 
 TASK_ACTIONS = ("StartTask", "StopTask")
 
@@ -131,15 +139,15 @@ def configure_logging() -> None:
     )
 
 
-def main(config: AgentConfig) -> int:
-    """Run an agent until SIGTERM or SIGINT; return its exit code."""
+def main(config: AgentConfig, *, reread: Reread | None = None) -> int:
+    """Run an agent until SIGTERM or SIGINT; return its exit code.  With SIGHUP it takes what ``reread`` returns."""
     import uvloop  # noqa: PLC0415 - only a daemon needs it
 
     configure_logging()
     structlog.contextvars.bind_contextvars(node=config.name)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(config))
+            runner.run(serve(config, reread=reread))
     except FarbusError as error:
         sys.stderr.write(f"farbus agent: {error}\n")
         return int(error.exit_code)
@@ -148,7 +156,13 @@ def main(config: AgentConfig) -> int:
     return int(ExitCode.OK)
 
 
-async def serve(config: AgentConfig, *, doors: Doors | None = None, stop: asyncio.Event | None = None) -> None:
+async def serve(
+    config: AgentConfig,
+    *,
+    doors: Doors | None = None,
+    stop: asyncio.Event | None = None,
+    reread: Reread | None = None,
+) -> None:
     """Run an agent until ``stop`` is set (by default, by SIGTERM or SIGINT).
 
     Raises :class:`FarbusError` in one line for what is wrong with its
@@ -169,7 +183,7 @@ async def serve(config: AgentConfig, *, doors: Doors | None = None, stop: asynci
         if aside:
             _log.error("journal was damaged; a new one is begun", kept_as=aside)
         try:
-            await Agent(config, doors, journal).run(stop or _stop_signals())
+            await Agent(config, doors, journal, reread).run(stop or _stop_signals())
         finally:
             await journal.close()
     finally:
@@ -201,8 +215,9 @@ class _StoppedError(Exception):
 class Agent:
     """One agent's life."""
 
-    def __init__(self, config: AgentConfig, doors: Doors, journal: Journal) -> None:
+    def __init__(self, config: AgentConfig, doors: Doors, journal: Journal, reread: Reread | None = None) -> None:
         self._config = config
+        self._reread = reread
         self._doors = doors
         self._journal = journal
         self._inventory: Inventory | None = None
@@ -284,17 +299,18 @@ class Agent:
             clock=doors.clock,
         )
         session.on_lost = local.reconnect
-        server = await serve_local(
-            cluster=local,
-            socket=config.socket,
-            identify=Identifier(node=config.name, users=doors.users, operators=self._operators()),
-        )
+        identifier = Identifier(node=config.name, users=doors.users, operators=self._operators())
+        server = await serve_local(cluster=local, socket=config.socket, identify=identifier)
         try:
             group.create_task(service.run(executor, session.report), name="events")
             group.create_task(service.watch_expiry(), name="expiry")
             group.create_task(session.run(), name="session")
             group.create_task(self._keep_looking(session), name="inventory")
             group.create_task(self._keep_measuring(), name="telemetry")
+            if self._reread is not None:
+                reload = asyncio.Event()
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.set)
+                group.create_task(self._keep_reloading(reload, self._reread, session, identifier), name="reload")
             if doors.notifier.watchdog_s:
                 group.create_task(self._feed_watchdog(), name="watchdog")
             if "memory" not in doors.cgroups.controllers:
@@ -415,6 +431,29 @@ class Agent:
         while True:
             self._telemetry = await collector.sample()
             await doors.clock.sleep(TELEMETRY_INTERVAL_S)
+
+    async def _keep_reloading(
+        self, reload: asyncio.Event, reread: Reread, session: SessionRunner, identifier: Identifier
+    ) -> None:
+        while True:
+            await reload.wait()
+            reload.clear()
+            self._doors.notifier.tell(reloading())
+            try:
+                new = reread()
+                new.check()
+                check_credentials(new)
+            except FarbusError as error:
+                _log.error("settings not reloaded", reason=str(error))
+            else:
+                self._config, now, later = reloaded(self._config, new, changeable=RELOADABLE)
+                identifier.operators = frozenset(self._operators())
+                if await self._look():
+                    session.inventory_changed(self._known().node)
+                _log.info("settings reloaded", changed=now)
+                if later:
+                    _log.warning("settings need a restart, which ends no job", changed=later)
+            self._doors.notifier.tell("READY=1")
 
     async def _feed_watchdog(self) -> None:
         # From the event loop: a loop that hangs is what the watchdog is there to notice.

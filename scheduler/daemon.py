@@ -19,7 +19,8 @@ from farbus import __version__
 from farbus.api.identity import Role
 from farbus.api.server import serve_scheduler
 from farbus.errors import FarbusError, InvalidInput, first_error
-from farbus.linux.notify import Notifier, SystemdNotifier
+from farbus.linux.notify import Notifier, SystemdNotifier, reloading
+from farbus.model.reload import reloaded
 from farbus.scheduler.config import SchedulerConfig
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.ledger import Ledger
@@ -33,19 +34,23 @@ _log = structlog.get_logger()
 
 STOP_GRACE_S = 0.5
 """How long calls under way may go on when the scheduler stops."""
+RELOADABLE: frozenset[str] = frozenset()
+"""Settings that a running scheduler can change: its address, its ledger and the lease time are known to others."""
+Reread = Callable[[], SchedulerConfig]
+"""Reads the settings again; raises :class:`FarbusError`."""
 SECRET_BYTES = 32
 """Bytes of a lease's secret."""
 
 
-def main(config: SchedulerConfig) -> int:
+def main(config: SchedulerConfig, *, reread: Reread | None = None) -> int:
     """Run a scheduler until SIGTERM or SIGINT; return the process's exit code.
 
-    What prevents it is told in one line on standard error.
+    With SIGHUP it looks at what ``reread`` returns.  What prevents it is told in one line on standard error.
     """
     configure_logging()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run_until_stopped(config))
+            runner.run(_run_until_stopped(config, reread))
     except FarbusError as error:
         sys.stderr.write(f"farbus scheduler: {error}\n")
         return int(error.exit_code)
@@ -73,7 +78,7 @@ def configure_logging() -> None:
     )
 
 
-async def _run_until_stopped(config: SchedulerConfig) -> None:
+async def _run_until_stopped(config: SchedulerConfig, reread: Reread | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -85,7 +90,36 @@ async def _run_until_stopped(config: SchedulerConfig) -> None:
         _log.info("scheduler ready", listen=config.listen, port=port, version=__version__)
         notifier.tell("READY=1")
 
+    if reread is not None:
+        loop.add_signal_handler(signal.SIGHUP, _reload, config, reread, notifier)
     await serve(config, stop=stop, ready=ready, notifier=notifier)
+
+
+def _reload(config: SchedulerConfig, reread: Reread, notifier: Notifier) -> None:
+    """Check the settings, and say which of them need a restart."""
+    notifier.tell(reloading())
+    try:
+        new = reread()
+        new.check()
+        check_credentials(new)
+    except FarbusError as error:
+        _log.error("settings not reloaded", reason=str(error))
+    else:
+        _, now, later = reloaded(config, new, changeable=RELOADABLE)
+        _log.info("settings reloaded", changed=now)
+        if later:
+            _log.warning("settings need a restart, which ends no job", changed=later)
+    notifier.tell("READY=1")
+
+
+def check_credentials(config: SchedulerConfig) -> None:
+    """Raise what is wrong with the certificate."""
+    holder = config.credentials.identity()
+    if holder.role is not Role.SCHEDULER:
+        raise InvalidInput(
+            f"{config.credentials.certificate}: it is the certificate of {holder.role} {holder.name}",
+            hint="issue one with farbus ca issue --role scheduler",
+        )
 
 
 async def serve(
@@ -104,12 +138,7 @@ async def serve(
     be written.
     """
     config.check()
-    holder = config.credentials.identity()
-    if holder.role is not Role.SCHEDULER:
-        raise InvalidInput(
-            f"{config.credentials.certificate}: it is the certificate of {holder.role} {holder.name}",
-            hint="issue one with farbus ca issue --role scheduler",
-        )
+    check_credentials(config)
     decide = decide or decision_maker(config.policy)
     ledger = Ledger(config.state)
     try:

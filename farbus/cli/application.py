@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "leases": ("leases", "Cluster", "List who may use which devices now."),
     "scheduler": ("scheduler", "Operate", "Serve the cluster's scheduler."),
     "agent": ("agent", "Operate", "Serve this machine as a node."),
+    "install": ("install", "Operate", "Make this machine a node or the scheduler, as a service."),
     "ca": ("ca", "Operate", "Make the cluster's authority and certificates."),
     "bench": ("bench", "Operate", "Measure, beside the limit that the machine sets."),
     "version": ("version", "Operate", "Print the version."),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -35,6 +35,9 @@ def read_settings(path: str, options: Mapping[str, Any], *, credentials: str) ->
             raise InvalidInput(f"{path}: expected a table of settings", hint="docs/cli.md shows one")
         settings |= decoded
     settings |= {name: value for name, value in options.items() if value not in (None, "")}
+    # A file may name a directory as well.
+    if isinstance(named := settings.get("credentials"), str):
+        credentials = credentials or named
     if credentials:
         files = find_credentials(credentials)
         settings["credentials"] = {
@@ -45,19 +48,28 @@ def read_settings(path: str, options: Mapping[str, Any], *, credentials: str) ->
     return settings
 
 
-def serve_daemon(package: str, kind: str, settings: Mapping[str, Any], *, source: str) -> int:
-    """Serve ``farbus.PACKAGE.daemon`` with a ``kind`` (a class of ``farbus.PACKAGE.config``) until it is stopped."""
+def serve_daemon(package: str, kind: str, read: Callable[[], Mapping[str, Any]], *, source: str) -> int:
+    """Serve ``farbus.PACKAGE.daemon`` with a ``kind`` (a class of ``farbus.PACKAGE.config``) until it is stopped.
+
+    ``read`` returns its settings; it is called again when the daemon is told to reload them.
+    """
     parent = os.environ.pop(PARENT_VARIABLE, "")
     if parent.isdigit():
         die_with_parent(int(parent))
     config_type = getattr(importlib.import_module(f"farbus.{package}.config"), kind)
-    missing = [
-        field.name for field in msgspec.structs.fields(config_type) if field.required and field.name not in settings
-    ]
-    if missing:
-        options = ", ".join(f"--{field.replace('_', '-')}" for field in missing)
-        raise InvalidInput(
-            f"not set: {', '.join(missing)}", hint=f"give {options}, or a configuration file with --config"
-        )
-    config = convert_fields(dict(settings), config_type, name=source)
-    return int(importlib.import_module(f"farbus.{package}.daemon").main(config))
+
+    def configuration() -> Any:
+        settings = dict(read())
+        missing = [
+            field.name for field in msgspec.structs.fields(config_type) if field.required and field.name not in settings
+        ]
+        if missing:
+            options = ", ".join(f"--{field.replace('_', '-')}" for field in missing)
+            raise InvalidInput(
+                f"not set: {', '.join(missing)}", hint=f"give {options}, or a configuration file with --config"
+            )
+        return convert_fields(settings, config_type, name=source)
+
+    daemon = importlib.import_module(f"farbus.{package}.daemon")
+    # At a terminal SIGHUP says that it was closed.
+    return int(daemon.main(configuration(), reread=None if os.isatty(0) else configuration))

@@ -41,9 +41,7 @@ def run(request):
         **identity,
     ) as process:
         try:
-            stdout, stderr = process.communicate(
-                base64.b64decode(request.get("input", "")), timeout=request["limit_s"]
-            )
+            stdout, stderr = process.communicate(base64.b64decode(request.get("input", "")), timeout=request["limit_s"])
             code = process.returncode
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
@@ -69,7 +67,8 @@ def serve():
     def answer(request):
         try:
             result = run(request)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the test must hear of it
+        except Exception as error:
+            # Whatever it is, the test must hear of it.
             result = {"code": 127, "stdout": "", "stderr": _encode(f"{request['argv'][0]}: {error}\n".encode())}
         tell({"id": request["id"], **result})
 

@@ -39,8 +39,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from tests.lab.image import LabError
-
 BOOT_LIMIT_S = 180.0
 """From power on to the first command, on a machine that has much else to do: ten times what an idle one takes."""
 
@@ -57,7 +55,13 @@ QMP_LIMIT_S = 30.0
 EVENT_LIMIT_S = 60.0
 QUIT_LIMIT_S = 10.0
 
+SHARE_MESSAGE_BYTES = 512_000
+"""Most that one request to a shared directory carries; the kernel's default of 128 KiB is slower."""
+
 CONSOLE_TAIL_BYTES = 4000
+FIRST_CABLE_SLOT = 0x10
+"""Where network devices begin on the guest's bus; QEMU gives the lower slots to others."""
+
 PORTS = 2
 """PCIe ports that devices can be plugged into: ``port1``, ``port2``."""
 
@@ -137,6 +141,8 @@ class Guest:
         self._control = _Lines(control, self._heard, self._unheard)
         self._qmp = _Lines(qmp, self._told, self._untold)
         self.boot_id = ""
+        self.cables: tuple[str, ...] = ()
+        """Names of the network interfaces in the guest, in the order of ``join``."""
 
     @classmethod
     def boot(
@@ -173,6 +179,8 @@ class Guest:
         qmp[1].close()
         guest = cls(name, process, place, control[0], qmp[0])
         guest._share = tuple(share)
+        # virtio-net-pci in the given slots: systemd names an interface after its slot (systemd.net-naming-scheme(7)).
+        guest.cables = tuple(f"enp0s{FIRST_CABLE_SLOT + number}" for number in range(len(join)))
         try:
             guest._wait_for_boot(limit_s)
         except BaseException:
@@ -248,7 +256,7 @@ class Guest:
 
         The guest itself does the waiting, so that a slow one is asked as often as it can answer.
         """
-        loop = f"while ! output=$({script}); do sleep 0.2; done; printf %s \"$output\""
+        loop = f'while ! output=$({script}); do sleep 0.2; done; printf %s "$output"'
         return self.run("bash", "-c", loop, limit_s=limit_s, user=user).stdout
 
     def reboot(self, *, limit_s: float = BOOT_LIMIT_S) -> None:
@@ -335,9 +343,8 @@ class Guest:
                 break
         self.boot_id = boot_id
         for name in self._share:
-            self.shell(
-                f"mkdir -p /media/{name} && mount -t 9p -o trans=virtio,version=9p2000.L,ro,msize=512000 {name} /media/{name}"
-            )
+            options = f"trans=virtio,version=9p2000.L,ro,msize={SHARE_MESSAGE_BYTES}"
+            self.shell(f"mkdir -p /media/{name} && mount -t 9p -o {options} {name} /media/{name}")
 
     # What comes in, on threads of its own.
 
@@ -453,10 +460,10 @@ def _qemu(
             *("-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"),
         ]
     for number, cable in enumerate(join):
-        address = identity.bytes[:3].hex(":")
+        address, slot = identity.bytes[:3].hex(":"), FIRST_CABLE_SLOT + number
         command += [
             *("-netdev", f"socket,id=net{number},mcast={cable.address},localaddr=127.0.0.1"),
             # Locally administered (IEEE 802: the second bit of the first octet).
-            *("-device", f"virtio-net-pci,netdev=net{number},mac=52:54:{number:02x}:{address}"),
+            *("-device", f"virtio-net-pci,netdev=net{number},mac=52:54:{number:02x}:{address},addr={slot:#x}"),
         ]
     return command

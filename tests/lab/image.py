@@ -74,9 +74,10 @@ FILE_SYSTEM_LIMIT_S = 300
 HOOKS = """
 set -eu
 root=$1
-kernel=$(APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: //p' | head -n 1)
+export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"
+kernel=$(apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: //p' | head -n 1)
 cd "$root/tmp"
-APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get download --quiet "$kernel" >/dev/null
+apt-get download --quiet "$kernel" >/dev/null
 dpkg-deb -x linux-image-*.deb kernel
 rm linux-image-*.deb
 mkdir -p "$root/lib/modules"
@@ -95,7 +96,10 @@ cp {here}/lab-control.service "$root/etc/systemd/system/"
 chroot "$root" systemctl --quiet enable lab-control.service
 # Nobody logs in; nothing is there to be waited for.
 chroot "$root" systemctl --quiet mask getty.target serial-getty@ttyS0.service systemd-networkd-wait-online.service
-chroot "$root" systemctl --quiet disable mdmonitor.service nvmf-autoconnect.service fstrim.timer e2scrub_all.timer 2>/dev/null || true
+for unit in mdmonitor.service nvmf-autoconnect.service e2scrub_reap.service systemd-binfmt.service \\
+    fstrim.timer e2scrub_all.timer apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer; do
+    chroot "$root" systemctl --quiet mask "$unit"
+done
 chroot "$root" useradd --create-home --shell /bin/bash alice
 chroot "$root" useradd --create-home --shell /bin/bash bob
 # The journal of a guest outlives its reboot.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -57,7 +57,11 @@ def scheduler(
 ) -> int:
     """Serve the cluster's scheduler, until it is stopped."""
     options = {"listen": listen, "state": state, "metrics": metrics, "policy": policy}
-    settings = read_settings(config, options, credentials=credentials)
-    settings.setdefault("listen", f"0.0.0.0:{DEFAULT_PORT}")
-    settings.setdefault("state", "/var/lib/farbus/scheduler")
-    return serve_daemon("scheduler", "SchedulerConfig", settings, source=config or "farbus scheduler")
+
+    def read() -> dict[str, Any]:
+        settings = read_settings(config, options, credentials=credentials)
+        settings.setdefault("listen", f"0.0.0.0:{DEFAULT_PORT}")
+        settings.setdefault("state", "/var/lib/farbus/scheduler")
+        return settings
+
+    return serve_daemon("scheduler", "SchedulerConfig", read, source=config or "farbus scheduler")
