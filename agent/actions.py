@@ -108,11 +108,16 @@ class ReportTask(Value, frozen=True, kw_only=True):
 
 
 class ReportLeaseEnded(Value, frozen=True, kw_only=True):
-    """Tell that this node has ended a lease by itself."""
+    """Tell that this node has ended its side of a lease by itself; ``lease`` is without its secret."""
 
-    lease_id: str
+    lease: Lease
     device_side: bool
     reason: str
+
+    @property
+    def lease_id(self) -> str:
+        """The lease's id."""
+        return self.lease.id
 
 
 Record = RecordExit | ForgetTask

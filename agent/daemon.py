@@ -7,12 +7,13 @@ import hashlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import msgspec
 import structlog
 
+from farbus.agent.actions import Report
 from farbus.agent.config import AgentConfig
 from farbus.agent.events import LeasesVoided
 from farbus.agent.executor import Executor
@@ -22,6 +23,8 @@ from farbus.agent.journal import Journal
 from farbus.agent.local import Identifier, LocalCluster
 from farbus.agent.logs import LogStore
 from farbus.agent.machine import NodeMachine
+from farbus.agent.membership import Membership
+from farbus.agent.peers import Peers
 from farbus.agent.reconcile import Observed, compensation_of, reconcile
 from farbus.agent.remoting_host import RemotingHost, SupervisorProgram, software_gpu_directory, software_gpu_environment
 from farbus.agent.service import AgentService
@@ -29,20 +32,23 @@ from farbus.agent.session import SessionRunner
 from farbus.agent.telemetry import Collector
 from farbus.api.client import ClusterClient
 from farbus.api.identity import Role
-from farbus.api.server import serve_local
+from farbus.api.peer import PeerClient, host_and_port, serve_peers
+from farbus.api.server import RunningServer, serve_local
 from farbus.api.session import open_session
 from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, first_error
 from farbus.linux.cgroups import Cgroups, KernelCgroups
 from farbus.linux.clock import Clock, SystemClock
 from farbus.linux.files import FileLock, make_directory
+from farbus.linux.kept import KeptProcesses
 from farbus.linux.node_facts import KernelNodeFacts, NodeFacts
 from farbus.linux.notify import Notifier, SystemdNotifier, reloading
 from farbus.linux.nvml import WorkerNvml
-from farbus.linux.processes import GuardedProcesses, Processes
+from farbus.linux.processes import Child, Processes
 from farbus.linux.sysfs import KernelSysfs, Sysfs
 from farbus.linux.users import SystemUsers, Users
 from farbus.model.device import Device
 from farbus.model.job import TaskStatus
+from farbus.model.node import Node
 from farbus.model.reload import reloaded
 from farbus.model.telemetry import Telemetry
 from farbus.remoting import paths
@@ -58,6 +64,8 @@ TELEMETRY_INTERVAL_S = 2.0
 MARKS = ("FARBUS_UP_STATE",)
 """Variables by which a command that runs this agent finds all that belongs to it."""
 
+SYSTEMD = Path("/run/systemd/system")
+
 STOP_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL for tasks when the agent is stopped."""
 
@@ -67,14 +75,13 @@ STOP_MARGIN_S = 20.0
 RELOADABLE = frozenset({"labels", "cpu_milli", "memory_bytes", "operators"})
 """Settings that a running agent can change."""
 
-Reread = Callable[[], AgentConfig]
+Reread = Callable[[], Awaitable[AgentConfig]]
 """Reads the settings again; raises :class:`FarbusError`."""
 
 TASK_ACTIONS = ("StartTask", "StopTask")
 
-REMAINS_ATTEMPTS = 100
-REMAINS_INTERVAL_S = 0.1
-"""What a dead agent left ends by itself within moments; after that it is killed, and must be gone in ten seconds."""
+REMAINS_END_S = 10.0
+"""How long what a dead agent left may take to end."""
 
 
 class Doors(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,8 +109,11 @@ def real_doors(config: AgentConfig) -> Doors:
         environment = {"LD_LIBRARY_PATH": str(directory), **software_gpu_environment(config)}
         sources.append(GpuSource(WorkerNvml(environment=environment), True))
     return Doors(
-        processes=GuardedProcesses(
-            owner=agent_identity(config), mark={name: os.environ[name] for name in MARKS if name in os.environ}
+        processes=KeptProcesses(
+            config.programs_directory,
+            owner=agent_identity(config),
+            mark={name: os.environ[name] for name in MARKS if name in os.environ},
+            scopes=wants_scopes(config),
         ),
         # By its whole identity: another cluster on this machine may have a node of this name.
         cgroups=KernelCgroups(agent=agent_identity(config).replace(":", "-")),
@@ -114,6 +124,14 @@ def real_doors(config: AgentConfig) -> Doors:
         notifier=SystemdNotifier(),
         gpu_sources=tuple(sources),
     )
+
+
+def wants_scopes(config: AgentConfig) -> bool:
+    """Say whether programs get units of their own: as it is set, else where this agent is a service of systemd."""
+    if config.program_units != "auto":
+        return config.program_units == "scope"
+    # sd_booted(3); INVOCATION_ID is in the environment of units (systemd.exec(5)).
+    return SYSTEMD.is_dir() and "INVOCATION_ID" in os.environ and os.geteuid() == 0
 
 
 def agent_identity(config: AgentConfig) -> str:
@@ -223,6 +241,7 @@ class Agent:
         self._inventory: Inventory | None = None
         self._devices: dict[str, Device] = {}
         self._telemetry = Telemetry()
+        self._peer_endpoint = ""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Start, serve until ``stop`` is set, end what was started."""
@@ -238,6 +257,7 @@ class Agent:
         finally:
             for source in self._doors.gpu_sources:
                 await source.nvml.stop()
+            await self._doors.processes.close()
             self._doors.cgroups.close()
         # Out here: Python 3.11.2 wraps what is raised inside except* in a group again.
         if failed is not None:
@@ -256,14 +276,25 @@ class Agent:
             journal=self._journal,
             clock=doors.clock,
         )
+        membership = Membership(Path(config.state) / "membership.json")
+        # A lease that is taken over before the first session lasts as long as the others.
+        machine.lease_ttl_s = membership.lease_ttl_s
+        peers = Peers(
+            machine=machine,
+            membership=membership,
+            asker=PeerClient(config.credentials),
+            clock=doors.clock,
+            post=service.post,
+        )
         session = SessionRunner(
             open_stream=lambda: open_session(address=config.scheduler, credentials=config.credentials),
             machine=machine,
-            node=lambda: self._known().node,
+            node=self._node,
             telemetry=lambda: self._telemetry,
             logs=logs,
             clock=doors.clock,
             post=service.post,
+            membership=membership,
         )
         host = RemotingHost(
             config=config,
@@ -284,6 +315,7 @@ class Agent:
             exited=service.post,
             run_as_self=config.run_as_self,
             allow_root=config.allow_root,
+            orphan_limit_s=config.orphan_limit_s,
         )
         executor = Executor(
             journal=self._journal, devices=host, tasks=runner, clock=doors.clock, group=group, done=service.post
@@ -301,8 +333,15 @@ class Agent:
         session.on_lost = local.reconnect
         identifier = Identifier(node=config.name, users=doors.users, operators=self._operators())
         server = await serve_local(cluster=local, socket=config.socket, identify=identifier)
+        peer_server = await self._serve_peers(peers, membership)
+
+        def report(what: Report) -> None:
+            session.report(what)
+            peers.report(what)
+
         try:
-            group.create_task(service.run(executor, session.report), name="events")
+            group.create_task(service.run(executor, report), name="events")
+            group.create_task(peers.run(service.until), name="peers")
             group.create_task(service.watch_expiry(), name="expiry")
             group.create_task(session.run(), name="session")
             group.create_task(self._keep_looking(session), name="inventory")
@@ -326,7 +365,12 @@ class Agent:
         finally:
             await server.stop()
             await local.close()
-        await self._end(service, session, runner)
+            await peer_server.stop()
+        if config.end_on_stop:
+            await self._end(service, session, runner)
+        else:
+            _log.info("what runs goes on", tasks=len(service.machine.running()), leases=len(service.machine.held()))
+        await session.flush()
 
     async def _end(self, service: AgentService, session: SessionRunner, runner: TaskRunner) -> None:
         """End what runs and give up what is held, each reported while there is a session."""
@@ -337,8 +381,28 @@ class Agent:
                 service.post(LeasesVoided(lease_ids=held, reason="the agent was stopped"))
                 await service.until(lambda machine: not machine.held() and not machine.running())
         except TimeoutError:
-            _log.error("not everything ended in time; the guards end it", seconds=STOP_GRACE_S + STOP_MARGIN_S)
-        await session.flush()
+            _log.error("not everything ended in time; the next agent ends it", seconds=STOP_GRACE_S + STOP_MARGIN_S)
+
+    async def _serve_peers(self, peers: Peers, membership: Membership) -> RunningServer:
+        """Serve other agents, where an earlier process of this one did if any port will do: they know that one."""
+        config = self._config
+        ports = [config.peer_port] if config.peer_port else dict.fromkeys((membership.peer_port, 0))
+        for port in ports:
+            try:
+                server = await serve_peers(
+                    handler=peers, address=config.address, port=port, credentials=config.credentials
+                )
+            except Conflict:
+                if port == config.peer_port:
+                    raise
+            else:
+                break
+        membership.serve_on(server.port)
+        peers.endpoint = self._peer_endpoint = host_and_port(config.address, server.port)
+        return server
+
+    def _node(self) -> Node:
+        return msgspec.structs.replace(self._known().node, peer_endpoint=self._peer_endpoint)
 
     def _operators(self) -> tuple[str, ...]:
         # An agent that runs everything as its own user belongs to a cluster of that user's own.
@@ -350,19 +414,19 @@ class Agent:
     async def _reconcile(self) -> tuple[tuple[str, TaskStatus], ...]:
         doors, journal = self._doors, self._journal
         recorded = await journal.ended_tasks()
+        survivors = await doors.processes.survivors()
         plan = reconcile(
             node=self._config.name,
             boot_id=doors.facts.boot_id(),
             steps=await journal.last_steps(),
             ended_tasks=recorded,
             observed=Observed(
-                guards=tuple(remains.what for remains in doors.processes.remains()),
+                guards=tuple(child.name for child in survivors),
                 sessions=tuple(sorted(entry.name for entry in self._config.sessions_directory.iterdir())),
                 cgroups=tuple(doors.cgroups.list()),
             ),
         )
-        if plan.guards:
-            await self._end_remains()
+        await self._end_survivors(survivors)
         for name in plan.sessions:
             (self._config.sessions_directory / name).unlink(missing_ok=True)
         for name in plan.cgroups:
@@ -383,22 +447,21 @@ class Agent:
             )  # fmt: skip
         return plan.ended_tasks
 
-    async def _end_remains(self) -> None:
+    async def _end_survivors(self, survivors: Sequence[Child]) -> None:
         """Return once nothing that an earlier agent started is left."""
-        doors = self._doors
-        for attempt in range(REMAINS_ATTEMPTS):
-            remains = doors.processes.remains()
-            if not remains:
-                return
-            if attempt >= REMAINS_ATTEMPTS // 2:
-                for one in remains:
-                    doors.processes.end(one)
-            await doors.clock.sleep(REMAINS_INTERVAL_S)
-        # To go on would tell the scheduler that its devices are free.
-        raise Conflict(
-            f"{remains[0].what}: left by an earlier agent, and can't be killed (pid {remains[0].pid})",
-            hint="a driver call hangs; see dmesg, the node may need a reboot",
-        )
+        for child in survivors:
+            child.kill("the agent ended while it ran")
+        for child in survivors:
+            try:
+                async with asyncio.timeout(REMAINS_END_S):
+                    await child.wait()
+            except TimeoutError as error:
+                # To go on would tell the scheduler that its devices are free.
+                raise Conflict(
+                    f"{child.name}: left by an earlier agent, and can't be killed (pid {child.pid})",
+                    hint="a driver call hangs; see dmesg, the node may need a reboot",
+                ) from error
+            child.forget()
 
     # What goes on all the time.
 
@@ -422,7 +485,7 @@ class Agent:
             await self._doors.clock.sleep(INVENTORY_INTERVAL_S)
             if await self._look():
                 _log.info("inventory changed", devices=sorted(self._devices))
-                session.inventory_changed(self._known().node)
+                session.inventory_changed(self._node())
 
     async def _keep_measuring(self) -> None:
         doors = self._doors
@@ -440,7 +503,7 @@ class Agent:
             reload.clear()
             self._doors.notifier.tell(reloading())
             try:
-                new = reread()
+                new = await reread()
                 new.check()
                 check_credentials(new)
             except FarbusError as error:

@@ -52,6 +52,20 @@ class DeviceHost(Protocol):
         """Remove those files."""
         ...
 
+    async def adopt_devices(self, lease: Lease, endpoint: str) -> bool:
+        """Go on serving a lease as an earlier agent did; False if it is not served any more."""
+        ...
+
+    async def adopt_client(
+        self, *, job: str, task: str, user: str, leases: tuple[PreparedLease, ...], environment: dict[str, str]
+    ) -> bool:
+        """Keep what an earlier agent made for a program; False if it is not all there."""
+        ...
+
+    async def end_strangers(self) -> tuple[str, ...]:
+        """End and name what an earlier agent left and nobody adopted."""
+        ...
+
 
 class TaskHost(Protocol):
     """Runs tasks.  Everything may be repeated."""
@@ -62,6 +76,18 @@ class TaskHost(Protocol):
 
     async def stop(self, *, job: str, task: str, grace_s: float, reason: str) -> None:
         """Return once the program is gone."""
+        ...
+
+    async def adopt(self, run: TaskRun) -> bool:
+        """Go on with a program of an earlier agent; True if it runs or has ended with its status waiting."""
+        ...
+
+    def forget(self, *, job: str, task: str) -> None:
+        """Drop what is kept of a task that has ended: its status is in the journal."""
+        ...
+
+    async def end_strangers(self) -> tuple[str, ...]:
+        """End and name what an earlier agent left and nobody adopted."""
         ...
 
 
@@ -121,6 +147,10 @@ class Executor:
     def start(self, work: Work) -> None:
         """Start a piece of work; its end is reported, whatever becomes of it."""
         self._group.create_task(self._run(work), name=f"{type(work).__name__} {object_of(work)}")
+
+    def forget(self, *, job: str, task: str) -> None:
+        """Let go of a task whose status is in the journal."""
+        self._tasks.forget(job=job, task=task)
 
     async def _run(self, work: Work) -> None:
         name, kind = object_of(work), type(work).__name__

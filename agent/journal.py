@@ -210,7 +210,9 @@ def _open(path: Path) -> tuple[sqlite3.Connection, str]:
     except sqlite3.DatabaseError as error:
         # OperationalError (disk, permission) is one too; only damage is worth a new start.
         if isinstance(error, sqlite3.OperationalError):
-            raise Unavailable(f"journal {path}: {error}", hint="is its directory there and writable?") from error
+            raise Unavailable(
+                f"journal {path}: {error}", hint="is its directory writable, and room on its disk?"
+            ) from error
         aside = _free_name(path)
         os.replace(path, aside)
         for suffix in ("-wal", "-shm"):
@@ -223,19 +225,24 @@ def _connect(path: Path) -> sqlite3.Connection:
     # Made first, with its mode: SQLite gives its other files the mode of this one.
     try:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except IsADirectoryError as error:
+        raise sqlite3.DatabaseError("it is a directory") from error
     except OSError as error:
         raise Unavailable(f"journal {path}: {error.strerror}", hint="is its directory there and writable?") from error
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA quick_check")
+        # First of all: what a newer version wrote is not to be touched.
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > SCHEMA_VERSION:
             raise FarbusError(
                 f"journal {path}: of a newer version of Farbus ({version} > {SCHEMA_VERSION})",
                 hint="run that version, or move the file away",
             )
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        (health,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if health != "ok":
+            raise sqlite3.DatabaseError(health)
         connection.executescript(_SCHEMA)
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     except BaseException:

@@ -168,6 +168,16 @@ class _Task:
 
 
 @dataclass(frozen=True)
+class LeaseSide:
+    """One side of a lease on this node, as far as its time goes; ``wanted`` until it is being given up."""
+
+    lease: Lease
+    device_side: bool
+    wanted: bool
+    expires_at: float
+
+
+@dataclass(frozen=True)
 class Held:
     """One lease that this node holds, for the hello."""
 
@@ -185,8 +195,11 @@ class NodeMachine:
 
     def __init__(self, *, node: str, ended_tasks: Iterable[tuple[str, TaskStatus]] = ()) -> None:
         self.node = node
-        self._lease_ttl_s = 0.0
+        self.lease_ttl_s = 0.0
+        """How long a lease lasts from its last renewal."""
         self._last_serial = 0
+        self._epochs: dict[str, int] = {}
+        """Highest epoch seen of each device: an older grant of it is none any more."""
         self._devices: dict[str, _DeviceSide] = {}
         self._clients: dict[Key, _ClientSide] = {}
         self._tasks: dict[Key, _Task] = {}
@@ -207,6 +220,14 @@ class NodeMachine:
             for prepared in side.leases
         ]
         return (*devices, *clients)
+
+    def lease_sides(self) -> Iterator[LeaseSide]:
+        """Yield both kinds of side of every lease that this node holds, with its time."""
+        for device in self._devices.values():
+            yield LeaseSide(device.lease, True, device.wanted, device.expires_at)
+        for client in self._clients.values():
+            for prepared in client.leases:
+                yield LeaseSide(prepared.lease, False, client.wanted, client.expires_at[prepared.lease.id])
 
     def task_statuses(self) -> tuple[tuple[str, TaskStatus], ...]:
         """Return (job, status) of every task that the scheduler has not yet let go."""
@@ -282,7 +303,7 @@ class NodeMachine:
     # Leases: the device side.
 
     def _session_opened(self, event: SessionOpened) -> Actions:
-        self._lease_ttl_s = event.lease_ttl_s
+        self.lease_ttl_s = event.lease_ttl_s
         return iter(())
 
     def _devices_requested(self, event: DevicesRequested) -> Actions:
@@ -292,8 +313,11 @@ class NodeMachine:
             if len(self._devices) >= MAX_OBJECTS:
                 yield Answer(command=event.command, ok=False, error=f"node {self.node} holds {MAX_OBJECTS} leases")
                 return
+            if error := self._fence(lease):
+                yield Answer(command=event.command, ok=False, error=error)
+                return
             side = _DeviceSide(name=f"lease {lease.id}", lease=lease)
-            side.expires_at = event.now + self._lease_ttl_s
+            side.expires_at = event.now + self.lease_ttl_s
             side.preparers.append(event.command)
             self._devices[lease.id] = side
             yield from self._prepare_devices(side)
@@ -304,10 +328,19 @@ class NodeMachine:
         elif not side.wanted:
             yield Answer(command=event.command, ok=False, error=f"lease {lease.id} is being given up on {self.node}")
         elif side.state is SideState.PREPARED:
-            side.expires_at = event.now + self._lease_ttl_s
+            side.expires_at = event.now + self.lease_ttl_s
             yield Answer(command=event.command, ok=True, endpoint=side.endpoint)
         else:
             side.preparers.append(event.command)
+
+    def _fence(self, lease: Lease) -> str:
+        """Note the epochs of a new grant; say why it is none when a newer one of a device was seen."""
+        for leased in lease.devices:
+            seen = self._epochs.get(leased.device, 0)
+            if leased.epoch < seen:
+                return f"lease {lease.id} is of epoch {leased.epoch} of {leased.device}, whose epoch {seen} was seen"
+        self._epochs.update({leased.device: leased.epoch for leased in lease.devices})
+        return ""
 
     def _prepare_devices(self, side: _DeviceSide) -> Actions:
         def done(event: ActionDone) -> Actions:
@@ -386,7 +419,7 @@ class NodeMachine:
                 task=event.task,
                 user=event.user,
                 leases=event.leases,
-                expires_at={prepared.lease.id: event.now + self._lease_ttl_s for prepared in event.leases},
+                expires_at={prepared.lease.id: event.now + self.lease_ttl_s for prepared in event.leases},
             )
             side.preparers.append(event.command)
             self._clients[key] = side
@@ -475,10 +508,11 @@ class NodeMachine:
         forget()
         if side.ended:
             if isinstance(side, _DeviceSide):
-                yield ReportLeaseEnded(lease_id=side.lease.id, device_side=True, reason=side.ended)
+                yield ReportLeaseEnded(lease=side.lease.without_secret(), device_side=True, reason=side.ended)
             elif isinstance(side, _ClientSide):
                 for prepared in side.leases:
-                    yield ReportLeaseEnded(lease_id=prepared.lease.id, device_side=False, reason=side.ended)
+                    lease = prepared.lease.without_secret()
+                    yield ReportLeaseEnded(lease=lease, device_side=False, reason=side.ended)
         error = side.error or side.ended or f"{side.name} was released while it was being prepared"
         yield from self._answer(side.preparers, ok=False, error=error)
         yield from self._answer(side.unpreparers, ok=True)
@@ -499,21 +533,24 @@ class NodeMachine:
     # Renewal and expiry.
 
     def _renewed(self, event: LeasesRenewed) -> Actions:
-        until = event.now + self._lease_ttl_s
+        until = event.now + self.lease_ttl_s
         renewed = set(event.lease_ids)
+        # What had expired when it was asked for stays so: its time must be over on this
+        # node whatever arrives first, the answer or the tick of the clock.
         for device_side in self._devices.values():
-            if device_side.lease.id in renewed:
+            if device_side.lease.id in renewed and device_side.expires_at > event.now:
                 device_side.expires_at = max(device_side.expires_at, until)
         for client_side in self._clients.values():
             for lease_id in client_side.expires_at.keys() & renewed:
-                client_side.expires_at[lease_id] = max(client_side.expires_at[lease_id], until)
+                if client_side.expires_at[lease_id] > event.now:
+                    client_side.expires_at[lease_id] = max(client_side.expires_at[lease_id], until)
         return iter(())
 
     def _time_passed(self, event: TimePassed) -> Actions:
         expired = {side.lease.id for side in self._devices.values() if side.expires_at <= event.now}
         for client_side in self._clients.values():
             expired |= {lease_id for lease_id, at in client_side.expires_at.items() if at <= event.now}
-        yield from self._voided(sorted(expired), f"the scheduler has not renewed it for {self._lease_ttl_s:g} s")
+        yield from self._voided(sorted(expired), f"it was not renewed for {self.lease_ttl_s:g} s")
 
     def _voided(self, lease_ids: Iterable[str], reason: str) -> Actions:
         for lease_id in lease_ids:

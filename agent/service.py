@@ -81,19 +81,23 @@ class AgentService:
                     "task ended", job=action.job, task=action.status.task,
                     exit_code=action.status.exit_code, reason=action.status.reason,
                 )  # fmt: skip
-                await self._record(self._journal.task_ended(action.job, action.status, at=self._clock.wall()))
+                if await self._record(self._journal.task_ended(action.job, action.status, at=self._clock.wall())):
+                    assert self._executor is not None
+                    self._executor.forget(job=action.job, task=action.status.task)
             case ForgetTask():
                 await self._record(self._journal.task_forgotten(action.job, action.task, at=self._clock.wall()))
             case work:
                 assert self._executor is not None
                 self._executor.start(work)
 
-    async def _record(self, write: Awaitable[None]) -> None:
+    async def _record(self, write: Awaitable[None]) -> bool:
         try:
             await write
         except FarbusError as error:
-            # The status is still told to the scheduler; only a crash right now would lose it.
+            # The status is still told to the scheduler, and its keeper's copy stays for the next agent.
             _log.error("journal not written", error=str(error))
+            return False
+        return True
 
     async def watch_expiry(self) -> None:
         """Tell the machine when a lease may have expired: fencing, also while there is no session."""

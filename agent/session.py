@@ -7,7 +7,7 @@ import contextlib
 import random
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -28,11 +28,13 @@ from farbus.agent.events import (
     StopRequested,
     TaskRun,
 )
+from farbus.agent.log_streams import LogStreams
 from farbus.agent.logs import LogStore
 from farbus.agent.machine import NodeMachine
+from farbus.agent.membership import Membership
 from farbus.api.conversion import from_message, to_message
 from farbus.api.session import PROTOCOL_VERSION
-from farbus.api.v1 import cluster_pb2, session_pb2, types_pb2
+from farbus.api.v1 import session_pb2, types_pb2
 from farbus.errors import Conflict, FarbusError, InvalidInput, TimedOut, Unavailable, first_error
 from farbus.linux.clock import Clock
 from farbus.model.job import Requests
@@ -59,9 +61,6 @@ OUTBOX_LENGTH = 10_000
 
 FLUSH_TIMEOUT_S = 2.0
 """How long an agent that stops waits for its last reports to be sent."""
-
-MAX_LOG_STREAMS = 64
-"""Logs that are read at the same time over one session."""
 
 
 class Stream(Protocol):
@@ -193,6 +192,16 @@ def command_event(message: session_pb2.SchedulerMessage, *, now: float) -> Event
     return None
 
 
+def peers_in(message: session_pb2.SchedulerMessage) -> Iterator[tuple[str, str]]:
+    """Yield the nodes that a command's leases are shared with, and where their agents serve others."""
+    match message.WhichOneof("message"):
+        case "prepare_devices":
+            yield message.prepare_devices.lease.client_node, message.prepare_devices.peer_endpoint
+        case "prepare_client":
+            for prepared in message.prepare_client.leases:
+                yield prepared.lease.device_node, prepared.peer_endpoint
+
+
 def command_id(message: session_pb2.SchedulerMessage) -> str:
     """Return a command's id; an empty string for a message that has none."""
     name = message.WhichOneof("message")
@@ -212,8 +221,10 @@ class SessionRunner:
         logs: LogStore,
         clock: Clock,
         post: Callable[[Event], None],
+        membership: Membership,
         backoff: Backoff | None = None,
     ) -> None:
+        self._membership = membership
         self._open_stream = open_stream
         self._machine = machine
         self._node = node
@@ -290,10 +301,11 @@ class SessionRunner:
         async with self._open_stream() as stream:
             greeting = hello(self._machine, self._node(), instance=self._instance)
             self._early = []
-            await stream.send(greeting)
             incoming = aiter(stream)
             try:
+                # The hello too waits: until there is a connection.
                 async with asyncio.timeout(WELCOME_TIMEOUT_S):
+                    await stream.send(greeting)
                     first = await anext(incoming, None)
             except TimeoutError as error:
                 raise TimedOut(f"the scheduler did not answer the hello in {WELCOME_TIMEOUT_S:g} s") from error
@@ -304,6 +316,7 @@ class SessionRunner:
             if not first.HasField("welcome"):
                 raise InvalidInput("the scheduler's first message is no welcome", hint="is it of the same version?")
             welcome = first.welcome
+            self._membership.accept(term=welcome.term, lease_ttl_s=welcome.lease_ttl_s)
             self.error = ""
             self.lease_ttl_s, self.term = welcome.lease_ttl_s, welcome.term
             self.scheduler_version = welcome.scheduler_version
@@ -318,6 +331,7 @@ class SessionRunner:
                 logs=self._logs,
                 clock=self._clock,
                 post=self._post,
+                learn=self._membership.learn,
             )
             self._current = session
             for message in self._early:
@@ -342,19 +356,20 @@ class _Session:
         logs: LogStore,
         clock: Clock,
         post: Callable[[Event], None],
+        learn: Callable[[str, str], None],
     ) -> None:
+        self._learn = learn
         self._stream = stream
         self._machine = machine
         self._heartbeat_s = heartbeat_s
         self._telemetry = telemetry
-        self._logs = logs
+        self._log_streams = LogStreams(logs=logs, send=stream.send, refuse=self.put)
         self._clock = clock
         self._post = post
         self._outbox: asyncio.Queue[session_pb2.NodeMessage] = asyncio.Queue(OUTBOX_LENGTH)
         self._overflow = asyncio.Event()
         self._sent_at: deque[float] = deque()
         self._answered = asyncio.Event()
-        self._log_streams: dict[str, asyncio.Task[None]] = {}
 
     def put(self, message: session_pb2.NodeMessage) -> None:
         """Queue a report; when there are too many, the session ends, and the next hello tells it all."""
@@ -373,8 +388,9 @@ class _Session:
             ]
             async for message in incoming:
                 self._receive(message, group)
-            for helper in (*helpers, *self._log_streams.values()):
+            for helper in helpers:
                 helper.cancel()
+            self._log_streams.cancel_all()
 
     async def _send_outbox(self) -> None:
         while True:
@@ -424,10 +440,11 @@ class _Session:
                 if message.heartbeat_reply.void:
                     self._post(LeasesVoided(lease_ids=tuple(message.heartbeat_reply.void)))
             case "log_request":
-                self._start_log(message.log_request, group)
+                self._log_streams.start(message.log_request, group)
+            case "log_credit":
+                self._log_streams.give(message.log_credit)
             case "log_cancel":
-                if (task := self._log_streams.get(message.log_cancel.request_id)) is not None:
-                    task.cancel()
+                self._log_streams.cancel(message.log_cancel.request_id)
             case _:
                 self._receive_command(message)
 
@@ -440,34 +457,10 @@ class _Session:
             _log.error("command not understood", error=str(error))
             self.put(report_message(Answer(command=command_id(message), ok=False, error=str(error))))
         else:
+            for node, endpoint in peers_in(message):
+                self._learn(node, endpoint)
             self._post(event)
-
-    def _start_log(self, request: session_pb2.LogRequest, group: asyncio.TaskGroup) -> None:
-        number = request.request_id
-        if len(self._log_streams) >= MAX_LOG_STREAMS or number in self._log_streams:
-            self.put(_log_end(number, error=f"{MAX_LOG_STREAMS} logs of this node are being read; try again later"))
-            return
-        task = group.create_task(self._send_log(request), name=f"log {request.job_id}/{request.task}")
-        self._log_streams[number] = task
-        task.add_done_callback(lambda _: self._log_streams.pop(number, None))
-
-    async def _send_log(self, request: session_pb2.LogRequest) -> None:
-        number, error = request.request_id, ""
-        try:
-            chunks = self._logs.read(request.job_id, request.task, follow=request.follow)
-            async with contextlib.aclosing(chunks):
-                async for chunk in chunks:
-                    data = session_pb2.LogData(request_id=number, chunk=to_message(chunk, cluster_pb2.LogChunk))
-                    # Straight to the stream: a reader that is slow holds up the task that reads for it.
-                    await self._stream.send(session_pb2.NodeMessage(log_data=data))
-        except FarbusError as problem:
-            error = str(problem)
-        await self._stream.send(_log_end(number, error=error))
 
 
 def _nothing_to_do() -> None:
     """Stand where nobody asks to be called."""
-
-
-def _log_end(number: str, *, error: str) -> session_pb2.NodeMessage:
-    return session_pb2.NodeMessage(log_data=session_pb2.LogData(request_id=number, end=True, error=error))

@@ -4,7 +4,8 @@ A seeded cluster, half in use, with four GPUs on every fourth node; jobs of
 eight shapes, half of them with GPUs.  ``decision_ms`` is the median time from
 columns to decision, explanations included; ``columns_ms`` what laying a
 snapshot out costs.  References: first fit on the same input, and for the
-solver alone networkx on the same network.
+solver alone networkx on the same network.  ``restart_s`` is explained in
+:mod:`farbus.scheduler.restart_bench`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from farbus.model.decision import Decision, DeviceView, NodeView, PendingJob, Sn
 from farbus.model.device import Device, DeviceKind
 from farbus.model.job import Job, Requests, TaskGroup
 from farbus.model.node import Resources
+from farbus.scheduler import restart_bench
 from farbus.scheduler.costs.baselines import FirstFitPolicy
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.policy import Policy
@@ -38,6 +40,9 @@ SHAPES = ((1, 4, 0), (2, 8, 0), (4, 16, 0), (8, 32, 0), (2, 8, 1), (4, 16, 2), (
 QUICK_SIZES = ((128, 10), (128, 100), (1000, 100))
 FULL_SIZES = (*QUICK_SIZES, (12_500, 10), (12_500, 100), (12_500, 1_000), (12_500, 10_000), (100_000, 100))
 """Nodes and pending jobs."""
+
+QUICK_RESTART_JOBS = 10_000
+"""Live jobs of the ledger that a quick run restarts with: making that of a full run takes half a minute."""
 
 FIRST_FIT_LIMIT = 2_000_000
 """First fit looks at nodes times jobs places, in Python; above this product it is left out."""
@@ -81,6 +86,7 @@ def run(*, quick: bool) -> dict[str, Any]:
     for nodes, pending in QUICK_SIZES if quick else FULL_SIZES:
         results += _decisions(nodes, pending, repeats=3 if quick else REPEATS)
     results.append(_solver(sources=64 if quick else 128, places=32 if quick else 128))
+    results += restart_bench.run(jobs=QUICK_RESTART_JOBS if quick else restart_bench.JOBS)
     return {"bench": "scheduler", "results": results}
 
 

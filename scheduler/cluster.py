@@ -1,7 +1,7 @@
 """What the cluster has and who uses it: nodes, devices, leases, accounts.  Pure.
 
 :class:`ClusterState` keeps the books and answers questions about them; what
-moves a job or a lease is in :mod:`farbus.scheduler.lifecycle`.
+moves a job or a lease is in the layers above, up to :mod:`farbus.scheduler.lifecycle`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class ClusterState:
         """Leases of the node's devices that are not released."""
         self.devices_of_node: defaultdict[str, set[str]] = defaultdict(set)
         """Devices whose last known owner the node is."""
+        self.listening_since = 0.0
+        """Monotonic time since which this scheduler has listened without a break."""
         self.shape = 0
         """Counts changes of what nodes have: what was impossible may have become possible."""
         self.generation = 0
@@ -72,7 +74,8 @@ class ClusterState:
         known = set()
         for name in sorted(self.nodes):
             record = self.nodes[name]
-            if record.node is None or not (record.connected or now - record.seen < NODE_MEMORY_S):
+            heard = max(record.seen, self.listening_since)
+            if record.node is None or not (record.connected or now - heard < NODE_MEMORY_S):
                 continue
             known.add(name)
             nodes.append(
@@ -212,6 +215,10 @@ class ClusterState:
             node.used_cpu_milli -= run.requests.cpu_milli
             node.used_memory_bytes -= run.requests.memory_bytes
             self.generation += 1
+
+    def is_gone(self, name: str) -> bool:
+        """Say whether a node had no session for the lease time."""
+        return self.node(name).gone
 
     def node(self, name: str) -> NodeRecord:
         """Return the record of a node, a new one when it was never heard of."""

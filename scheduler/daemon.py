@@ -9,7 +9,7 @@ import logging
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import structlog
@@ -19,6 +19,7 @@ from farbus import __version__
 from farbus.api.identity import Role
 from farbus.api.server import serve_scheduler
 from farbus.errors import FarbusError, InvalidInput, first_error
+from farbus.linux.limits import raise_descriptor_limit
 from farbus.linux.notify import Notifier, SystemdNotifier, reloading
 from farbus.model.reload import reloaded
 from farbus.scheduler.config import SchedulerConfig
@@ -36,7 +37,7 @@ STOP_GRACE_S = 0.5
 """How long calls under way may go on when the scheduler stops."""
 RELOADABLE: frozenset[str] = frozenset()
 """Settings that a running scheduler can change: its address, its ledger and the lease time are known to others."""
-Reread = Callable[[], SchedulerConfig]
+Reread = Callable[[], Awaitable[SchedulerConfig]]
 """Reads the settings again; raises :class:`FarbusError`."""
 SECRET_BYTES = 32
 """Bytes of a lease's secret."""
@@ -48,6 +49,7 @@ def main(config: SchedulerConfig, *, reread: Reread | None = None) -> int:
     With SIGHUP it looks at what ``reread`` returns.  What prevents it is told in one line on standard error.
     """
     configure_logging()
+    raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run_until_stopped(config, reread))
@@ -90,26 +92,36 @@ async def _run_until_stopped(config: SchedulerConfig, reread: Reread | None) -> 
         _log.info("scheduler ready", listen=config.listen, port=port, version=__version__)
         notifier.tell("READY=1")
 
-    if reread is not None:
-        loop.add_signal_handler(signal.SIGHUP, _reload, config, reread, notifier)
-    await serve(config, stop=stop, ready=ready, notifier=notifier)
-
-
-def _reload(config: SchedulerConfig, reread: Reread, notifier: Notifier) -> None:
-    """Check the settings, and say which of them need a restart."""
-    notifier.tell(reloading())
+    if reread is None:
+        await serve(config, stop=stop, ready=ready, notifier=notifier)
+        return
+    reload = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, reload.set)
+    reloader = asyncio.create_task(_keep_reloading(reload, config, reread, notifier), name="reload")
     try:
-        new = reread()
-        new.check()
-        check_credentials(new)
-    except FarbusError as error:
-        _log.error("settings not reloaded", reason=str(error))
-    else:
-        _, now, later = reloaded(config, new, changeable=RELOADABLE)
-        _log.info("settings reloaded", changed=now)
-        if later:
-            _log.warning("settings need a restart, which ends no job", changed=later)
-    notifier.tell("READY=1")
+        await serve(config, stop=stop, ready=ready, notifier=notifier)
+    finally:
+        await _end(reloader)
+
+
+async def _keep_reloading(reload: asyncio.Event, config: SchedulerConfig, reread: Reread, notifier: Notifier) -> None:
+    """At each reload check the settings, and say which of them need a restart."""
+    while True:
+        await reload.wait()
+        reload.clear()
+        notifier.tell(reloading())
+        try:
+            new = await reread()
+            new.check()
+            check_credentials(new)
+        except FarbusError as error:
+            _log.error("settings not reloaded", reason=str(error))
+        else:
+            _, now, later = reloaded(config, new, changeable=RELOADABLE)
+            _log.info("settings reloaded", changed=now)
+            if later:
+                _log.warning("settings need a restart, which ends no job", changed=later)
+        notifier.tell("READY=1")
 
 
 def check_credentials(config: SchedulerConfig) -> None:
@@ -155,7 +167,10 @@ async def serve(
 async def _running(config: SchedulerConfig, ledger: Ledger, maker: DecisionMaker) -> AsyncIterator[tuple[Engine, int]]:
     """Take over what the ledger has and keep an engine without its own task."""
     machine = ClusterMachine(
-        term=ledger.term, lease_ttl_s=config.lease_ttl_s, new_secret=lambda: secrets.token_hex(SECRET_BYTES)
+        term=ledger.term,
+        lease_ttl_s=config.lease_ttl_s,
+        return_s=config.return_s,
+        new_secret=lambda: secrets.token_hex(SECRET_BYTES),
     )
     engine = Engine(machine=machine, ledger=ledger, maker=maker, round_delay_s=config.round_delay_s)
     with _collector_off():

@@ -34,6 +34,9 @@ RECENT_ENDED = 4_096
 """Ended jobs that are kept at hand for those who watched them; others are read from the ledger."""
 MIN_TIMER_S = 0.002
 """Shortest wait for the clock: event loops round to milliseconds."""
+TERM_CHECK_PART = 0.5
+"""Part of a lease time between two looks whether the ledger still is this scheduler's: before a lease that it renewed
+without right could expire."""
 TRANSIENT_S = 10.0
 """Pause after a round that failed as a whole, before the next event asks for one."""
 
@@ -165,6 +168,7 @@ class Engine:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._pump(), name="pump")
             group.create_task(self._decide(), name="rounds")
+            group.create_task(self._watch_term(), name="term")
             # Time may have made something due since the restart, and rounds may be wanted.
             self.tell(events.ClockTicked())
 
@@ -192,6 +196,16 @@ class Engine:
             for _, future in waiting:
                 if not future.done():
                     future.set_result(None)
+
+    async def _watch_term(self) -> None:
+        """Stop when another scheduler has taken the ledger over, also while there is nothing to write.
+
+        Each write is checked in its transaction; this is for a scheduler that
+        only renews leases, which it has no right to any more.
+        """
+        while True:
+            await asyncio.wrap_future(self.ledger.check_term())
+            await asyncio.sleep(self.machine.lease_ttl_s * TERM_CHECK_PART)
 
     def _abandon(self, error: BaseException) -> None:
         for _, future in self._waiting:

@@ -157,17 +157,22 @@ class Verb(enum.StrEnum):
 
 
 class PrepareDevices(Value, frozen=True, kw_only=True):
-    """Make the lease's devices usable for its client node."""
+    """Make the lease's devices usable for its client node, whose agent serves others at ``peer_endpoint``."""
 
     command_id: str
     lease: Lease
+    peer_endpoint: str = ""
 
 
 class PreparedLease(Value, frozen=True, kw_only=True):
-    """A lease whose device side is ready; the endpoint is empty for a local route."""
+    """A lease whose device side is ready; the endpoint is empty for a local route.
+
+    ``peer_endpoint`` is where the agent of the device's node serves others.
+    """
 
     lease: Lease
     endpoint: str = ""
+    peer_endpoint: str = ""
 
 
 class PrepareClient(Value, frozen=True, kw_only=True):

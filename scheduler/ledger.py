@@ -92,6 +92,10 @@ class Ledger:
         """Commit what was submitted and let go of the file."""
         self._store.close()
 
+    def check_term(self) -> concurrent.futures.Future[None]:
+        """See that no other scheduler has taken the ledger over; else the future raises :class:`Conflict`."""
+        return self._store.read(lambda _: None)
+
     def load(self) -> Contents:
         """Return what lives."""
         return self._store.read(_load).result()

@@ -21,7 +21,7 @@ from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI
 from farbus.model.telemetry import Telemetry
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine
-from farbus.scheduler.relay import LogRelay
+from farbus.scheduler.relay import CREDIT_BYTES, LogRelay
 
 _log = structlog.get_logger()
 
@@ -84,7 +84,7 @@ class Sessions(SessionHandler):
         self._lease_ttl_s = lease_ttl_s
         self._heartbeat_s = heartbeat_s
         self._ports: dict[str, _Port] = {}
-        self.relay = LogRelay(request=self._request_log, cancel=self._cancel_log)
+        self.relay = LogRelay(request=self._request_log, credit=self._give_log_credit, cancel=self._cancel_log)
 
     async def session(self, caller: Identity, incoming: AsyncIterator[session_pb2.NodeMessage], send: Send) -> None:
         """Serve one agent; see :class:`farbus.api.server.SessionHandler`."""
@@ -123,10 +123,12 @@ class Sessions(SessionHandler):
         node = read_node(caller, hello.node)
         present = self._engine.machine.nodes.get(node.name)
         if present is not None and present.connected and present.node is not None:
-            # The same agent may be back before its old connection was missed;
-            # on another boot it is another machine under the same name.
+            # The same agent may be back before its old connection was missed; on another
+            # boot, or with another instance, it is another one under the same name.  One
+            # that was restarted is let in when the end of its old connection has been read.
             silent_s = asyncio.get_running_loop().time() - present.seen
-            if present.node.boot_id != node.boot_id and silent_s < self._lease_ttl_s:
+            others = hello.instance and present.instance and hello.instance != present.instance
+            if (present.node.boot_id != node.boot_id or others) and silent_s < self._lease_ttl_s:
                 raise InvalidInput(
                     f"another agent is connected as node {node.name}", hint="give each node a name of its own"
                 )
@@ -199,9 +201,16 @@ class Sessions(SessionHandler):
         port = self._ports.get(node)
         if port is None:
             return False
-        request = session_pb2.LogRequest(request_id=number, job_id=job_id, task=task, follow=follow)
+        request = session_pb2.LogRequest(
+            request_id=number, job_id=job_id, task=task, follow=follow, credit_bytes=CREDIT_BYTES
+        )
         port.put(session_pb2.SchedulerMessage(log_request=request))
         return True
+
+    def _give_log_credit(self, node: str, number: str, size: int) -> None:
+        port = self._ports.get(node)
+        if port is not None:
+            port.put(session_pb2.SchedulerMessage(log_credit=session_pb2.LogCredit(request_id=number, bytes=size)))
 
     def _cancel_log(self, node: str, number: str) -> None:
         port = self._ports.get(node)

@@ -2,14 +2,16 @@
 
 Keys are ECDSA P-256.  A certificate carries its holder's role as organisation
 and name as common name (:mod:`farbus.api.identity`).  The scheduler's carries
-:data:`SCHEDULER_SERVER_NAME` as a DNS name, and clients ask for that name
-whatever address they dialled, so that no other holder can pose as it.
+:data:`SCHEDULER_SERVER_NAME` as a DNS name, an agent's that of its node
+(:func:`node_server_name`), and clients ask for that name whatever address
+they dialled, so that no other holder can pose as it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
 import ipaddress
 import os
 import tempfile
@@ -27,12 +29,23 @@ from farbus.errors import Conflict, InvalidInput, NotFound
 from farbus.model.value import Value
 
 SCHEDULER_SERVER_NAME = "scheduler.farbus.internal"
+NODE_DOMAIN = "node.farbus.internal"
 
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 365
 
 # A node whose clock runs behind the authority's by less than this accepts a new certificate.
 _CLOCK_SKEW = datetime.timedelta(minutes=10)
+
+
+def node_server_name(name: str) -> str:
+    """Return the DNS name in the certificate of the agent of node ``name``.
+
+    Other agents ask for it, so that no certificate of another node or role
+    can answer in its place.  A digest, because DNS names have fewer
+    characters than names of nodes, and their case says nothing.
+    """
+    return f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.{NODE_DOMAIN}"
 
 
 class IssuedCertificate(Value, frozen=True, kw_only=True):
@@ -186,6 +199,8 @@ class Authority:
         names: list[x509.GeneralName] = [_general_name(address) for address in addresses]
         if role is Role.SCHEDULER:
             names.insert(0, x509.DNSName(SCHEDULER_SERVER_NAME))
+        elif role is Role.NODE:
+            names.insert(0, x509.DNSName(node_server_name(name)))
         builder = (
             x509.CertificateBuilder()
             .subject_name(
@@ -206,7 +221,7 @@ class Authority:
             .add_extension(
                 x509.ExtendedKeyUsage(
                     [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-                    if role is Role.SCHEDULER
+                    if role in (Role.SCHEDULER, Role.NODE)
                     else [ExtendedKeyUsageOID.CLIENT_AUTH]
                 ),
                 critical=False,

@@ -24,7 +24,7 @@ from farbus.model.node import NodeStatus
 CALL_TIMEOUT_S = 30.0
 """Longest time that one call without a stream may take."""
 
-_CLIENT_OPTIONS: list[tuple[str, int | str]] = [
+CLIENT_OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     # A peer that vanished without a word is noticed within 30 s.
@@ -44,7 +44,7 @@ def open_tls_channel(address: str, credentials: Credentials) -> grpc.aio.Channel
     return grpc.aio.secure_channel(
         address,
         grpc.ssl_channel_credentials(pem.authority, pem.key, pem.certificate),
-        options=[*_CLIENT_OPTIONS, ("grpc.ssl_target_name_override", SCHEDULER_SERVER_NAME)],
+        options=[*CLIENT_OPTIONS, ("grpc.ssl_target_name_override", SCHEDULER_SERVER_NAME)],
     )
 
 
@@ -71,7 +71,7 @@ class ClusterClient:
     @classmethod
     def local(cls, *, socket: str) -> ClusterClient:
         """Call the agent that serves the Unix socket ``socket``."""
-        return cls(grpc.aio.insecure_channel(f"unix:{socket}", options=_CLIENT_OPTIONS), f"agent at {socket}")
+        return cls(grpc.aio.insecure_channel(f"unix:{socket}", options=CLIENT_OPTIONS), f"agent at {socket}")
 
     async def __aenter__(self) -> Self:
         return self

@@ -63,6 +63,7 @@ METHOD_ROLES: Mapping[str, frozenset[Role]] = {
     "/farbus.v1.Cluster/GetCluster": PEOPLE,
     "/farbus.v1.Cluster/Hold": PEOPLE,
     "/farbus.v1.NodeSession/Session": frozenset({Role.NODE}),
+    "/farbus.v1.Peer/Renew": frozenset({Role.NODE}),
 }
 """Roles that may call each method; a method that is not here may be called by nobody."""
 

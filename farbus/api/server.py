@@ -44,7 +44,7 @@ MAX_LOCAL_CONNECTIONS = 512
 MAX_LOCAL_CALLERS = 256
 """Different users that one agent serves in its life, those that it refuses among them: each has a server."""
 
-_SERVER_OPTIONS: list[tuple[str, int]] = [
+SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     # A second process on the same port must fail, not share it.
@@ -153,8 +153,8 @@ async def serve_scheduler(
     address that can't be bound.
     """
     pem = credentials.read()
-    server = grpc.aio.server(options=_SERVER_OPTIONS)
-    cluster_pb2_grpc.add_ClusterServicer_to_server(_ClusterServicer(cluster, _caller_by_certificate), server)
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    cluster_pb2_grpc.add_ClusterServicer_to_server(_ClusterServicer(cluster, caller_by_certificate), server)
     session_pb2_grpc.add_NodeSessionServicer_to_server(_SessionServicer(sessions), server)
     tls = grpc.ssl_server_credentials(
         [(pem.key, pem.certificate)], root_certificates=pem.authority, require_client_auth=True
@@ -190,7 +190,8 @@ async def serve_local(
 Caller = Callable[[Context, str], Identity]
 
 
-def _caller_by_certificate(context: Context, method: str) -> Identity:
+def caller_by_certificate(context: Context, method: str) -> Identity:
+    """Return who calls ``method`` over mutual TLS; raise :class:`NotPermitted` for a role that may not."""
     certificates = context.auth_context().get("x509_pem_cert") or ()
     certificate = next(iter(certificates), None)
     if certificate is None:
@@ -200,7 +201,8 @@ def _caller_by_certificate(context: Context, method: str) -> Identity:
 
 
 @contextlib.asynccontextmanager
-async def _errors_become_status(context: Context, method: str) -> AsyncIterator[None]:
+async def errors_become_status(context: Context, method: str) -> AsyncIterator[None]:
+    """Answer an error inside the block with its status code; a defect is logged with its traceback."""
     try:
         yield
     except FarbusError as error:
@@ -222,14 +224,14 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
     async def _call(self, method: str, context: Context, answer: Callable[[Identity], Awaitable[Any]]) -> Any:
         path = f"/farbus.v1.Cluster/{method}"
-        async with _errors_become_status(context, path):
+        async with errors_become_status(context, path):
             return await answer(self._caller(context, path))
 
     async def _stream(
         self, method: str, context: Context, answers: Callable[[Identity], AsyncIterator[Any]]
     ) -> AsyncIterator[Any]:
         path = f"/farbus.v1.Cluster/{method}"
-        async with _errors_become_status(context, path):
+        async with errors_become_status(context, path):
             stream = answers(self._caller(context, path))
             try:
                 async for item in stream:
@@ -367,8 +369,8 @@ class _SessionServicer(session_pb2_grpc.NodeSessionServicer):
             async with lock:
                 await context.write(message)
 
-        async with _errors_become_status(context, path):
-            await self._handler.session(_caller_by_certificate(context, path), aiter(request_iterator), send)
+        async with errors_become_status(context, path):
+            await self._handler.session(caller_by_certificate(context, path), aiter(request_iterator), send)
 
 
 class _LocalFront:
@@ -462,7 +464,7 @@ class _LocalFront:
             if self._private is None:
                 raise Conflict("the agent is stopping")
             path = f"{self._private.name}/{len(self._servers)}"
-            server = grpc.aio.server(options=_SERVER_OPTIONS)
+            server = grpc.aio.server(options=SERVER_OPTIONS)
 
             def identity_for(_: Context, method: str) -> Identity:
                 if isinstance(caller, FarbusError):

@@ -50,6 +50,9 @@ STOP_WITHIN_S = 10.0
 LEASE_TTL_S = 10.0
 """Long enough for a scheduler to be started again on a busy machine, and for the agents to find it."""
 
+ORPHAN_LIMIT_S = 60.0
+"""How long programs wait for an agent that died to be started again: it is, unless this command was killed too."""
+
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 10.0
 CALM_AFTER_S = 30.0
@@ -279,6 +282,7 @@ class EmbeddedCluster:
             "name": node.name,
             "scheduler": self.server,
             "address": "127.0.0.1",
+            "peer_port": 0,
             "state": str(home),
             "socket": str(self.socket_of(node.name)),
             "credentials": credentials,
@@ -289,6 +293,9 @@ class EmbeddedCluster:
             "physical_devices": node.name == self.plan.physical_node,
             "run_as_self": True,
             "allow_root": os.getuid() == 0,
+            "end_on_stop": True,
+            "orphan_limit_s": ORPHAN_LIMIT_S,
+            "program_units": "none",
         }
         if node.gpus:
             memory = f"{self.plan.gpu_memory_bytes // 2**20}MiB"

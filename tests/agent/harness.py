@@ -29,6 +29,7 @@ from farbus.model.job import Job, JobStatus, Requests
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.states import JobState
+from tests.old_peers import as_first_version
 
 PATIENCE_S = 30.0
 MYSELF = pwd.getpwuid(os.geteuid()).pw_name
@@ -44,6 +45,8 @@ class ScriptedSessions(SessionHandler):
         self.renew = True
         self.void: set[str] = set()
         self.refuse = ""
+        self.silent = False
+        self.first_version = False
         self.hellos: list[session_pb2.NodeHello] = []
         self.said: list[session_pb2.NodeMessage] = []
         self.news = asyncio.Event()
@@ -54,8 +57,13 @@ class ScriptedSessions(SessionHandler):
     async def session(
         self, caller: Identity, incoming: AsyncIterator[session_pb2.NodeMessage], send: SendToNode
     ) -> None:
+        if self.first_version:
+            send, incoming = _old_scheduler(send, incoming)
         hello = await anext(incoming)
         self.hellos.append(hello.hello)
+        if self.silent:
+            await anext(incoming, None)
+            return
         if self.refuse:
             await send(session_pb2.SchedulerMessage(refused=session_pb2.Refused(reason=self.refuse)))
             return
@@ -167,6 +175,24 @@ class ScriptedSessions(SessionHandler):
     def ended_leases(self) -> list[session_pb2.LeaseEnded]:
         """Return the leases that agents have ended by themselves."""
         return [one.lease_ended for one in self.said if one.HasField("lease_ended")]
+
+
+def _old_scheduler(
+    send: SendToNode, incoming: AsyncIterator[session_pb2.NodeMessage]
+) -> tuple[SendToNode, AsyncIterator[session_pb2.NodeMessage]]:
+    """Return both directions of a session as a scheduler of the protocol's first version has them."""
+
+    async def send_old(message: session_pb2.SchedulerMessage) -> None:
+        await send(as_first_version(message))
+
+    async def receive_old() -> AsyncIterator[session_pb2.NodeMessage]:
+        async for message in incoming:
+            stripped = as_first_version(message)
+            # What it does not know it passes over.
+            if stripped.WhichOneof("message"):
+                yield stripped
+
+    return send_old, receive_old()
 
 
 class ScriptedCluster(ClusterHandler):

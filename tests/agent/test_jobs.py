@@ -82,7 +82,7 @@ class Bench:
 
     def __init__(self, directory: Path, group: asyncio.TaskGroup, cgroups: FakeCgroups) -> None:
         self.clock = FakeClock()
-        self.processes = FakeProcesses({"forever": forever, "until_term": until_term})
+        self.processes = FakeProcesses({"forever": forever, "until_term": until_term}, clock=self.clock)
         self.cgroups = cgroups
         self.exits: asyncio.Queue[TaskExited] = asyncio.Queue()
         self.logs = LogStore(directory, limit_bytes_per_task=2**20, limit_bytes=2**20)

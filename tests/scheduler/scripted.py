@@ -288,17 +288,24 @@ class Cluster:
         self._sessions = itertools.count(1)
         self._secrets = itertools.count(1)
         self.term = 0
+        self.return_s = TTL_S
+        self.wall_ahead = 0.0
         self.round_asked = False
         self.machine = self._start()
 
     def _start(self) -> ClusterMachine:
         self.term += 1
         self.round_asked = False
-        return ClusterMachine(term=self.term, lease_ttl_s=TTL_S, new_secret=lambda: f"{next(self._secrets):064x}")
+        return ClusterMachine(
+            term=self.term,
+            lease_ttl_s=TTL_S,
+            return_s=self.return_s,
+            new_secret=lambda: f"{next(self._secrets):064x}",
+        )
 
     @property
     def wall(self) -> float:
-        return 1_700_000_000.0 + self.now
+        return 1_700_000_000.0 + self.now + self.wall_ahead
 
     def restart(self) -> None:
         """Kill the scheduler and start it again: sessions end, the ledger stays."""

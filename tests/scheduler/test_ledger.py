@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -109,6 +111,45 @@ def test_an_epoch_never_goes_back(tmp_path: Path) -> None:
     opened.write([put_device(3)]).result()
     assert opened.load().devices[0][2] == 7
     opened.close()
+
+
+GRANTS = """
+import sys
+from farbus.scheduler.ledger import Ledger
+from tests.scheduler.test_ledger import grant
+ledger = Ledger(sys.argv[1])
+for epoch in range(int(sys.argv[2]) + 1, 1_000_000):
+    ledger.write(grant(epoch)).result()
+    print(epoch, flush=True)
+"""
+
+
+def grant(epoch: int) -> list[events.Persist]:
+    """Return what a grant of GPU-1 writes: the end of the lease before, the epoch, the new lease."""
+    before = put_lease(f"j{epoch - 1}-1-0", LeaseState.RELEASED)
+    lease = put_lease(f"j{epoch}-1-0")
+    devices = (LeasedDevice(device="GPU-1", epoch=epoch),)
+    held = msgspec.structs.replace(lease, lease=msgspec.structs.replace(lease.lease, devices=devices))
+    return [before, put_device(epoch), held]
+
+
+def test_a_kill_in_the_middle_of_grants_leaves_each_whole_and_no_epoch_behind(tmp_path: Path) -> None:
+    told = 0
+    for _ in range(3):
+        child = subprocess.Popen([sys.executable, "-c", GRANTS, str(tmp_path), str(told)], stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        lines = [child.stdout.readline() for _ in range(20)]
+        child.kill()
+        told = int([*lines, *child.stdout.readlines()][-1])
+        child.wait()
+        opened = Ledger(tmp_path)
+        contents = opened.load()
+        opened.close()
+        ((_, _, epoch, _),) = contents.devices
+        ((lease, _, _, _),) = contents.leases
+        assert epoch >= told, "a grant that was told is lost"
+        assert [leased.epoch for leased in lease.devices] == [epoch], "half a grant was written"
+        told = epoch
 
 
 def test_a_scheduler_of_an_older_term_is_fenced(tmp_path: Path) -> None:

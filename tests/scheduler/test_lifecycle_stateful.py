@@ -151,8 +151,8 @@ class AnyOrder(RuleBasedStateMachine):
         if not session:
             return
         before = len(cluster.sent), dict(cluster.memory.jobs), dict(cluster.memory.leases)
-        for command_id, key in list(machine._commands.items()):
-            if machine._slots[key].node != liar:
+        for command_id, key in machine.steps.outstanding().items():
+            if machine.steps[key].node != liar:
                 cluster.tell(events.OutcomeArrived(node=liar, session=session, command_id=command_id, ok=ok))
         for record in list(machine.jobs.values()):
             for run in record.progress.runs:
@@ -182,6 +182,14 @@ class AnyOrder(RuleBasedStateMachine):
         if self.cluster.agents[name].session:
             self.cluster.lose(name)
             self.cluster.pass_time(TTL_S)
+
+    @rule()
+    def stand_still(self) -> None:
+        """The scheduler's process stops for a while and goes on."""
+        alive = {name for name, record in self.cluster.machine.nodes.items() if not record.gone}
+        self.cluster.now += 5 * TTL_S
+        self.cluster.tell(events.ClockTicked())
+        assert alive == {name for name, record in self.cluster.machine.nodes.items() if not record.gone}
 
     @rule()
     def settle(self) -> None:
@@ -252,8 +260,8 @@ class AnyOrder(RuleBasedStateMachine):
             assert record.state == "queued", (record.job.id, record.state, record.progress.story)
             assert any(miss.permanent for miss in record.misses), (record.misses, record.progress.story)
         assert not cluster.machine.leases
-        assert not cluster.machine._slots
-        assert not cluster.machine._commands
+        assert not len(cluster.machine.steps)
+        assert not cluster.machine.steps.outstanding()
         for agent in cluster.agents.values():
             assert not agent.device_side, agent
             assert not agent.client_side, agent

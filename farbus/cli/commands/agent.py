@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -79,16 +79,12 @@ def agent(
         "softgpu": softgpu,
         "labels": _read_labels(label or []) or None,
     }
-
-    def read() -> dict[str, Any]:
-        settings = read_settings(config, options, credentials=credentials)
-        settings.setdefault("name", os.uname().nodename)
-        settings.setdefault("address", settings["name"])
-        settings.setdefault("state", "/var/lib/farbus/agent")
-        settings.setdefault("socket", AGENT_SOCKET)
-        return settings
-
-    return serve_daemon("agent", "AgentConfig", read, source=config or "farbus agent")
+    settings = read_settings(config, options, credentials=credentials)
+    settings.setdefault("name", os.uname().nodename)
+    settings.setdefault("address", settings["name"])
+    settings.setdefault("state", "/var/lib/farbus/agent")
+    settings.setdefault("socket", AGENT_SOCKET)
+    serve_daemon("agent", "AgentConfig", settings, source=config or "farbus agent")
 
 
 def _read_labels(words: list[str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -57,11 +57,7 @@ def scheduler(
 ) -> int:
     """Serve the cluster's scheduler, until it is stopped."""
     options = {"listen": listen, "state": state, "metrics": metrics, "policy": policy}
-
-    def read() -> dict[str, Any]:
-        settings = read_settings(config, options, credentials=credentials)
-        settings.setdefault("listen", f"0.0.0.0:{DEFAULT_PORT}")
-        settings.setdefault("state", "/var/lib/farbus/scheduler")
-        return settings
-
-    return serve_daemon("scheduler", "SchedulerConfig", read, source=config or "farbus scheduler")
+    settings = read_settings(config, options, credentials=credentials)
+    settings.setdefault("listen", f"0.0.0.0:{DEFAULT_PORT}")
+    settings.setdefault("state", "/var/lib/farbus/scheduler")
+    serve_daemon("scheduler", "SchedulerConfig", settings, source=config or "farbus scheduler")

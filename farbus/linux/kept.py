@@ -1,0 +1,572 @@
+"""Programs under keepers: started, found again by the next agent, and ended when their keeper was killed.
+
+A keeper (:mod:`farbus.linux.keeper`) is a process of its own for each program,
+in a directory of its own.  Where the service manager starts programs, each
+keeper is started in a transient scope unit; elsewhere it is a process that has
+no parent.  The code on both sides is the same.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import psutil
+
+from farbus.errors import Conflict, FarbusError, InvalidInput, Unavailable
+from farbus.linux import keeper
+from farbus.linux.children import processes_naming
+from farbus.linux.keeper import LINE_BYTES, MARK, VERSION, started_at
+from farbus.linux.output import START, Piece, Position, end_of, read_pieces
+from farbus.linux.processes import Child, Exit, Program, kill_process, start_error
+
+SLICE = "farbus-programs.slice"
+"""Where the scopes of programs are: apart from the agent's own unit, which may be stopped."""
+
+START_TIMEOUT_S = 30.0
+"""Longest that fork, identity, directory and exec may take: a dead network file system can hold exec for ever."""
+
+ANSWER_TIMEOUT_S = 10.0
+"""Longest that a keeper may take to say who it is; one that does not is taken for dead."""
+
+KILL_WITHIN_S = 10.0
+"""How long what a dead keeper left is killed again and again before it is said to be unkillable."""
+
+KILL_INTERVAL_S = 0.02
+
+KILLED = Exit(-signal.SIGKILL, "its keeper was killed")
+REBOOTED = Exit(-signal.SIGKILL, "the node was rebooted while it ran")
+
+BACKLOG = 16
+
+T = TypeVar("T")
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,229}")
+
+
+class _Plan(msgspec.Struct):
+    """``program.json``: what the agent knows before there is a keeper."""
+
+    version: int
+    what: str
+    mark: str
+    boot_id: str
+    output: str
+
+
+class _Keeper(msgspec.Struct):
+    """``keeper.json``."""
+
+    keeper: int
+    started_at: int
+    cgroup: str = ""
+    pid: int = 0
+    pid_started_at: int = 0
+
+
+class _Saved(msgspec.Struct):
+    """``exit.json``."""
+
+    code: int
+    reason: str = ""
+
+
+class KeptChild:
+    """A program under a keeper, or what a keeper has left of it."""
+
+    def __init__(self, directory: Path, plan: _Plan, *, pid: int = 0, keeper: int = 0) -> None:
+        self._directory = directory
+        self._plan = plan
+        self._pid = pid
+        self._keeper = keeper
+        self._output = Path(plan.output)
+        self._writer: asyncio.StreamWriter | None = None
+        self._changed = asyncio.Event()
+        self._ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        self._listener: asyncio.Task[None] | None = None
+
+    def listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Hear what its keeper says from now on."""
+        self._writer = writer
+        self._listener = asyncio.create_task(self._listen(reader), name=f"keeper of {self.name}")
+
+    def has_ended(self, ended: Exit) -> None:
+        """Take note of the end."""
+        if not self._ended.done():
+            self._ended.set_result(ended)
+        # For good: nobody waits for output any more.
+        self._changed.set()
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        while True:
+            with contextlib.suppress(OSError, ValueError):
+                while line := await reader.readline():
+                    self._hear(json.loads(line))
+            assert self._writer is not None
+            self._writer.close()
+            if self._ended.done():
+                return
+            try:
+                reader, self._writer, hello = await _connect(self._directory)
+            except (OSError, ValueError, KeyError, TimeoutError):
+                # Without a word: it was killed, or has written its word down.
+                self.has_ended(await asyncio.to_thread(settle, self._directory, self._plan))
+                return
+            # It was too slow to hear us out, or we were.  What it has said meanwhile is not known.
+            self._hear({"event": "output"})
+            if hello["state"] == "ended":
+                self._hear({**hello, "event": "exited"})
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if message["event"] == "output":
+            self._wake()
+        elif message["event"] == "exited":
+            self.has_ended(Exit(int(message["code"]), str(message["reason"])))
+
+    def _wake(self) -> None:
+        self._changed.set()
+        if not self._ended.done():
+            self._changed = asyncio.Event()
+
+    def _tell(self, **message: Any) -> None:
+        if self._writer is not None and not self._ended.done():
+            with contextlib.suppress(OSError, RuntimeError):
+                self._writer.write(json.dumps(message).encode() + b"\n")
+
+    @property
+    def name(self) -> str:
+        """The program's name."""
+        return self._directory.name
+
+    @property
+    def pid(self) -> int:
+        """The program's process id."""
+        return self._pid
+
+    @property
+    def keeper(self) -> int:
+        """The keeper's process id."""
+        return self._keeper
+
+    @property
+    def running(self) -> bool:
+        """Whether its end has not been heard of."""
+        return not self._ended.done()
+
+    async def output(self, *, position: Position = START, follow: bool = True) -> AsyncGenerator[Piece, None]:
+        """Yield its output."""
+        while True:
+            # Both are taken before the files are looked at: what is written later is heard of.
+            ended, changed = self._ended.done(), self._changed
+            pieces = read_pieces(self._output, position)
+            for piece in pieces:
+                yield piece
+                position = piece.position
+            if pieces:
+                # Reading does not wait, so nothing else here gives way to others.
+                await asyncio.sleep(0)
+                continue
+            if ended or not follow:
+                return
+            self._tell(do="watch", position=position)
+            await changed.wait()
+
+    def output_end(self) -> Position:
+        """Return where the output ends now."""
+        return end_of(self._output)
+
+    async def wait(self) -> Exit:
+        """Return how it ended."""
+        return await asyncio.shield(self._ended)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the program's group."""
+        self._tell(do="signal", number=int(number))
+
+    def end(self, *, grace_s: float, reason: str) -> None:
+        """End the program, with grace."""
+        self._tell(do="end", grace_s=grace_s, reason=reason)
+
+    def kill(self, reason: str = "") -> None:
+        """Kill the program and its descendants."""
+        self._tell(do="kill", reason=reason)
+
+    def note(self, text: str) -> None:
+        """Add a line to the output."""
+        self._tell(do="note", text=text)
+
+    def memory_bytes(self) -> int:
+        """Return the memory of the keeper's descendants."""
+        total = 0
+        with contextlib.suppress(psutil.Error):
+            for process in psutil.Process(self._keeper).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    try:
+                        total += process.memory_full_info().pss
+                    except psutil.AccessDenied:
+                        total += process.memory_info().rss
+        return total
+
+    def forget(self) -> None:
+        """Remove the directory; a keeper that has stayed, since the disk refused its status, ends."""
+        if self._writer is not None and not self._writer.is_closing():
+            with contextlib.suppress(OSError, RuntimeError):
+                self._writer.write(b'{"do": "forget"}\n')
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self.leave()
+
+    def leave(self) -> None:
+        """Let go of the keeper."""
+        if self._listener is not None:
+            self._listener.cancel()
+        if self._writer is not None:
+            self._writer.close()
+
+
+class KeptProcesses:
+    """The machine's programs, each under a keeper, in a directory each below ``directory``.
+
+    ``owner`` names this agent in its keepers' command lines; ``mark`` goes
+    into the environment of all that it starts.  With ``scopes`` each keeper
+    gets a transient unit of the service manager (systemd-run(1)).
+    """
+
+    def __init__(
+        self, directory: Path, *, owner: str, mark: Mapping[str, str] | None = None, scopes: bool = False
+    ) -> None:
+        self.owner = owner
+        self.mark = dict(mark or {})
+        self._directory = directory
+        self._scopes = scopes
+        self._boot_id = boot_id()
+        self._children: dict[str, KeptChild] = {}
+
+    @property
+    def limits_memory(self) -> bool:
+        """Whether units limit the memory of programs."""
+        return self._scopes
+
+    async def spawn(self, program: Program) -> Child:
+        """Start ``program`` under a keeper."""
+        if not program.argv or not program.argv[0]:
+            raise InvalidInput(f"{program.what}: there is no command to run")
+        if not _NAME.fullmatch(program.name):
+            raise InvalidInput(f"{program.what}: {program.name!r} can't name a program")
+        directory = self._directory / program.name
+        output = program.output or str(directory / "output")
+        plan = _Plan(
+            version=VERSION, what=program.what, mark=secrets.token_hex(16), boot_id=self._boot_id, output=output
+        )
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700)
+        except FileExistsError as error:
+            raise Conflict(f"{program.what}: it is there already", hint=f"see {directory}") from error
+        except OSError as error:
+            raise Unavailable(f"make {directory}: {error.strerror}", hint="is the disk full or read-only?") from error
+        try:
+            (directory / "program.json").write_bytes(msgspec.json.encode(plan))
+            starting = await self._start_keeper(program, directory, plan)
+            try:
+                # At once: its socket is there before the keeper is.
+                child = await self._start(program, directory, plan)
+            except ConnectionError as error:
+                raise await _start_failure(program, starting) from error
+            finally:
+                await _reap(starting)
+        except OSError as error:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise Unavailable(f"start a keeper for {program.what}: {error.strerror}") from error
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        self._children[program.name] = child
+        return child
+
+    async def _start_keeper(self, program: Program, directory: Path, plan: _Plan) -> asyncio.subprocess.Process:
+        """Start a keeper, with the socket at which it will listen; return the process that becomes its parent."""
+        command = keeper.command(sys.executable, self.owner, program.name)
+        if self._scopes:
+            command = [*scope_command(program, unit=unit_name(program.name, plan.mark)), *command]
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            with _short_path(directory) as path:
+                listener.bind(f"{path}/control")
+            listener.listen(BACKLOG)
+            return await asyncio.create_subprocess_exec(
+                *command,
+                stdin=listener.fileno(), stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+                start_new_session=True, close_fds=True, cwd=directory,
+                # None of the agent's own environment: it may hold what the program's user must not see.
+                env={"LC_ALL": "C.UTF-8", **self.mark},
+            )  # fmt: skip
+        finally:
+            listener.close()
+
+    async def _start(self, program: Program, directory: Path, plan: _Plan) -> KeptChild:
+        """Tell a new keeper what to start."""
+        account = program.account
+        specification = {
+            "do": "start",
+            "argv": program.argv,
+            "environment": {**self.mark, **program.environment, MARK: plan.mark},
+            "cwd": program.cwd,
+            "uid": account.uid if account else None,
+            "gid": account.gid if account else None,
+            "groups": account.groups if account else [],
+            "umask": program.umask,
+            "limits": dict(program.limits),
+            "cgroup": program.cgroup,
+            "scope": self._scopes,
+            "keep": program.keep,
+            "output": plan.output,
+            "output_bytes": program.output_bytes,
+            "time_limit_s": program.time_limit_s,
+            "orphan_limit_s": program.orphan_limit_s,
+            "memory_reason": program.memory_reason,
+        }
+        pid = 0
+        reader, writer = await _dial(directory, descriptors=program.keep)
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                hello = await _hear_hello(directory, reader)
+                pid = int(hello["keeper"])
+                writer.write(json.dumps(specification).encode() + b"\n")
+                with contextlib.suppress(ConnectionError):
+                    await writer.drain()
+                answer = await reader.readline()
+            if not answer:
+                raise ConnectionResetError
+            message = json.loads(answer)
+            if message["event"] == "failed":
+                raise start_error(
+                    program, stage=message["stage"], number=message["errno"], text=message.get("text", "")
+                )
+        except BaseException as error:
+            writer.close()
+            if not isinstance(error, FarbusError):
+                # It may have started what nobody will ask for.
+                if pid:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                await asyncio.to_thread(kill_left, directory, plan)
+            if isinstance(error, TimeoutError):
+                raise Unavailable(
+                    f"start {program.argv[0]}: not started after {START_TIMEOUT_S:g} s",
+                    hint=f"is the file system of {program.cwd} there?",
+                ) from error
+            raise
+        child = KeptChild(directory, plan, pid=int(message["pid"]), keeper=pid)
+        child.listen(reader, writer)
+        return child
+
+    async def survivors(self, prefix: str = "") -> Sequence[Child]:
+        """Find the programs of an earlier agent."""
+        found = []
+        try:
+            names = sorted(entry.name for entry in self._directory.iterdir() if entry.is_dir())
+        except FileNotFoundError:
+            return ()
+        for name in names:
+            known = self._children.get(name)
+            if name.startswith(prefix) and known is None:
+                child = await self._find(self._directory / name)
+                if child is not None:
+                    self._children[name] = child
+                    found.append(child)
+        return found
+
+    async def _find(self, directory: Path) -> KeptChild | None:
+        """Return what a directory is of; None, and nothing left of it, where no program was started."""
+        plan = _read(directory / "program.json", _Plan)
+        if plan is None:
+            shutil.rmtree(directory, ignore_errors=True)
+            return None
+        try:
+            reader, writer, hello = await _connect(directory)
+        except (OSError, ValueError, TimeoutError, KeyError):
+            child = KeptChild(directory, plan)
+            child.has_ended(await asyncio.to_thread(settle, directory, plan))
+            return child
+        if hello["state"] == "new":
+            # Its agent died before it had said what to start; now that we are gone too, so is the keeper.
+            writer.close()
+            shutil.rmtree(directory, ignore_errors=True)
+            return None
+        child = KeptChild(directory, plan, pid=int(hello["pid"]), keeper=int(hello["keeper"]))
+        child.listen(reader, writer)
+        if hello["state"] == "ended":
+            child.has_ended(Exit(int(hello["code"]), str(hello["reason"])))
+        return child
+
+    async def close(self) -> None:
+        """Let go of all keepers."""
+        for child in self._children.values():
+            child.leave()
+        self._children.clear()
+
+
+def boot_id() -> str:
+    """Return what names this boot of the kernel (random(4))."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def unit_name(name: str, mark: str) -> str:
+    """Return the name of a program's unit: new each time, since a failed one may still be there."""
+    return f"farbus-{name}-{mark[:8]}.scope"
+
+
+def scope_command(program: Program, *, unit: str) -> list[str]:
+    """Return the command that starts another one in a transient scope of its own.
+
+    Delegate lets the keeper divide it: its program gets a leaf that can be
+    killed without the keeper.
+    """
+    command = ["systemd-run", "--scope", "--collect", "--quiet", f"--slice={SLICE}", f"--unit={unit}"]
+    command += [f"--description=Farbus {program.what}", "--property=Delegate=yes"]
+    if program.memory_bytes:
+        command.append(f"--property=MemoryMax={program.memory_bytes}")
+    if program.cpu_milli:
+        # In hundredths of a processor; at least one.
+        command.append(f"--property=CPUQuota={max(1, program.cpu_milli // 10)}%")
+    return [shutil.which("systemd-run") or "systemd-run", *command[1:], "--"]
+
+
+@contextlib.contextmanager
+def _short_path(directory: Path) -> Iterator[str]:
+    """Yield a path of a directory that always fits into a socket's address (108 bytes, unix(7))."""
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+async def _dial(
+    directory: Path, *, descriptors: Sequence[int] = ()
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to a keeper's socket and greet; raise OSError where nobody listens."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        with _short_path(directory) as path:
+            connection.connect(f"{path}/control")
+        greeting = json.dumps({"version": VERSION, "descriptors": len(descriptors)}).encode() + b"\n"
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        connection.sendmsg([greeting], rights)
+        return await asyncio.open_unix_connection(sock=connection, limit=LINE_BYTES)
+    except BaseException:
+        connection.close()
+        raise
+
+
+async def _hear_hello(directory: Path, reader: asyncio.StreamReader) -> dict[str, Any]:
+    """Return a keeper's first line; raise ConnectionError where it ends instead."""
+    line = await reader.readline()
+    if not line:
+        raise ConnectionResetError
+    hello: dict[str, Any] = json.loads(line)
+    if hello["version"] > VERSION:
+        raise Conflict(
+            f"{directory.name}: kept by a newer Farbus (protocol {hello['version']}, this is {VERSION})",
+            hint="install that version again, or end the program first",
+        )
+    return hello
+
+
+async def _connect(directory: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, dict[str, Any]]:
+    """Return a connection to a keeper and its first line; raise OSError, ValueError or TimeoutError for none."""
+    reader, writer = await _dial(directory)
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            return reader, writer, await _hear_hello(directory, reader)
+    except BaseException:
+        writer.close()
+        raise
+
+
+async def _start_failure(program: Program, starting: asyncio.subprocess.Process) -> FarbusError:
+    """Say why there is no keeper."""
+    said = b""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            _, said = await starting.communicate()
+    words = said.decode(errors="replace").strip().splitlines()
+    return Unavailable(f"start a keeper for {program.what}: {words[-1] if words else 'it died'}")
+
+
+async def _reap(starting: asyncio.subprocess.Process) -> None:
+    """Wait for the end of the process that started a keeper; it has nothing else to do."""
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            await starting.communicate()
+    except BaseException:
+        kill_process(starting)
+        raise
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def settle(directory: Path, plan: _Plan) -> Exit:
+    """Return how a program ended whose keeper is gone; what a killed keeper has left is killed first."""
+    saved = _read(directory / "exit.json", _Saved)
+    if saved is not None:
+        return Exit(saved.code, saved.reason)
+    if plan.boot_id != boot_id():
+        return REBOOTED
+    kill_left(directory, plan)
+    return KILLED
+
+
+def kill_left(directory: Path, plan: _Plan) -> None:
+    """Kill a keeper that does not answer and all that it had started, and wait for the end of it."""
+    known = _read(directory / "keeper.json", _Keeper)
+    deadline = time.monotonic() + KILL_WITHIN_S
+    while True:
+        left = processes_naming(f"{MARK}={plan.mark}")
+        if known is not None:
+            for pid, since in ((known.keeper, known.started_at), (known.pid, known.pid_started_at)):
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    if pid and started_at(pid) == since and pid not in left and not _is_zombie(pid):
+                        left.append(pid)
+            left += _members(known.cgroup)
+            with contextlib.suppress(OSError):
+                if known.cgroup:
+                    (Path(known.cgroup) / "cgroup.kill").write_text("1", encoding="ascii")
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if not left or time.monotonic() > deadline:
+            return
+        time.sleep(KILL_INTERVAL_S)
+
+
+def _members(cgroup: str) -> list[int]:
+    found = []
+    if cgroup:
+        for procs in Path(cgroup).rglob("cgroup.procs"):
+            with contextlib.suppress(OSError):
+                found += [int(word) for word in procs.read_text(encoding="ascii").split()]
+    return found
+
+
+def _is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
