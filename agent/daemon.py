@@ -113,7 +113,7 @@ def real_doors(config: AgentConfig) -> Doors:
             config.programs_directory,
             owner=agent_identity(config),
             mark={name: os.environ[name] for name in MARKS if name in os.environ},
-            scopes=wants_scopes(config),
+            units=wants_units(config),
         ),
         # By its whole identity: another cluster on this machine may have a node of this name.
         cgroups=KernelCgroups(agent=agent_identity(config).replace(":", "-")),
@@ -126,10 +126,10 @@ def real_doors(config: AgentConfig) -> Doors:
     )
 
 
-def wants_scopes(config: AgentConfig) -> bool:
+def wants_units(config: AgentConfig) -> bool:
     """Say whether programs get units of their own: as it is set, else where this agent is a service of systemd."""
     if config.program_units != "auto":
-        return config.program_units == "scope"
+        return config.program_units == "service"
     # sd_booted(3); INVOCATION_ID is in the environment of units (systemd.exec(5)).
     return SYSTEMD.is_dir() and "INVOCATION_ID" in os.environ and os.geteuid() == 0
 
