@@ -470,7 +470,7 @@ def service_command(program: Program, *, unit: str, directory: Path, environment
 
 
 async def _start_unit(program: Program, command: Sequence[str], directory: Path) -> asyncio.subprocess.Process:
-    """Run ``command``, return when the keeper that it starts listens; raise :class:`Unavailable` where it never does."""
+    """Run ``command`` and return when its keeper listens; raise :class:`Unavailable` where it never does."""
     starting = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
