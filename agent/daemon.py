@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import secrets
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ import structlog
 
 from farbus.agent.actions import Report
 from farbus.agent.config import AgentConfig
-from farbus.agent.events import LeasesVoided
+from farbus.agent.events import DevicesVanished, Event, LeasesVoided
 from farbus.agent.executor import Executor
 from farbus.agent.inventory import GpuSource, Inventory, take_inventory
 from farbus.agent.jobs import TaskRunner
@@ -25,7 +26,6 @@ from farbus.agent.logs import LogStore
 from farbus.agent.machine import NodeMachine
 from farbus.agent.membership import Membership
 from farbus.agent.peers import Peers
-from farbus.agent.reconcile import Observed, compensation_of, reconcile
 from farbus.agent.remoting_host import RemotingHost, SupervisorProgram, software_gpu_directory, software_gpu_environment
 from farbus.agent.service import AgentService
 from farbus.agent.session import SessionRunner
@@ -38,16 +38,17 @@ from farbus.api.session import open_session
 from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, first_error
 from farbus.linux.cgroups import Cgroups, KernelCgroups
 from farbus.linux.clock import Clock, SystemClock
-from farbus.linux.files import FileLock, make_directory
+from farbus.linux.daemon_log import configure_logging
+from farbus.linux.files import FileLock, make_directory, write_owned
 from farbus.linux.kept import KeptProcesses
+from farbus.linux.limits import raise_descriptor_limit
 from farbus.linux.node_facts import KernelNodeFacts, NodeFacts
 from farbus.linux.notify import Notifier, SystemdNotifier, reloading
 from farbus.linux.nvml import WorkerNvml
-from farbus.linux.processes import Child, Processes
+from farbus.linux.processes import Processes
 from farbus.linux.sysfs import KernelSysfs, Sysfs
 from farbus.linux.users import SystemUsers, Users
 from farbus.model.device import Device
-from farbus.model.job import TaskStatus
 from farbus.model.node import Node
 from farbus.model.reload import reloaded
 from farbus.model.telemetry import Telemetry
@@ -78,10 +79,9 @@ RELOADABLE = frozenset({"labels", "cpu_milli", "memory_bytes", "operators"})
 Reread = Callable[[], Awaitable[AgentConfig]]
 """Reads the settings again; raises :class:`FarbusError`."""
 
-TASK_ACTIONS = ("StartTask", "StopTask")
-
-REMAINS_END_S = 10.0
-"""How long what a dead agent left may take to end."""
+RECOVERY_LIMIT_S = 20.0
+"""How long the first session waits for what an earlier agent left and is not there any more: the scheduler may ask for
+it anew, and would hear that it is being given up."""
 
 
 class Doors(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,29 +140,13 @@ def agent_identity(config: AgentConfig) -> str:
     return f"agent:{config.name}:{digest}"
 
 
-def configure_logging() -> None:
-    """Log to standard error: for a person on a terminal, as JSON lines elsewhere."""
-    renderer: structlog.types.Processor = (
-        structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
-    )
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-
-
 def main(config: AgentConfig, *, reread: Reread | None = None) -> int:
     """Run an agent until SIGTERM or SIGINT; return its exit code.  With SIGHUP it takes what ``reread`` returns."""
     import uvloop  # noqa: PLC0415 - only a daemon needs it
 
     configure_logging()
     structlog.contextvars.bind_contextvars(node=config.name)
+    raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(config, reread=reread))
@@ -226,6 +210,32 @@ def _stop_signals() -> asyncio.Event:
     return stop
 
 
+def instance_id(path: Path, *, boot_id: str) -> str:
+    """Return what names this agent and those after it until the node is booted again.
+
+    Programs in their users' terminals outlive an agent, and not a boot.
+    """
+    try:
+        boot, _, instance = path.read_text().strip().partition(" ")
+    except (FileNotFoundError, UnicodeDecodeError):
+        boot = instance = ""
+    if boot != boot_id or not instance:
+        instance = secrets.token_hex(16)
+        write_owned(path, f"{boot_id} {instance}\n".encode(), account=None)
+    return instance
+
+
+async def _dial(service: AgentService, session: SessionRunner) -> None:
+    """Keep a session, once it is settled what this node holds."""
+    try:
+        async with asyncio.timeout(RECOVERY_LIMIT_S):
+            await service.restored.wait()
+            await service.until(lambda machine: not machine.is_giving_up())
+    except TimeoutError:
+        _log.error("what an earlier agent left is not given up yet", seconds=RECOVERY_LIMIT_S)
+    await session.run()
+
+
 class _StoppedError(Exception):
     """Ends the agent's task group: all is done."""
 
@@ -238,6 +248,7 @@ class Agent:
         self._reread = reread
         self._doors = doors
         self._journal = journal
+        self._boot_id = doors.facts.boot_id()
         self._inventory: Inventory | None = None
         self._devices: dict[str, Device] = {}
         self._telemetry = Telemetry()
@@ -265,20 +276,17 @@ class Agent:
 
     async def _serve(self, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
         config, doors = self._config, self._doors
-        ended_tasks = await self._reconcile()
         await self._look()
         logs = LogStore(
             config.logs_directory, limit_bytes_per_task=config.log_bytes_per_task, limit_bytes=config.log_bytes
         )
-        machine = NodeMachine(node=config.name, ended_tasks=ended_tasks)
+        machine = NodeMachine(node=config.name)
         service = AgentService(
             machine=machine,
             journal=self._journal,
             clock=doors.clock,
         )
         membership = Membership(Path(config.state) / "membership.json")
-        # A lease that is taken over before the first session lasts as long as the others.
-        machine.lease_ttl_s = membership.lease_ttl_s
         peers = Peers(
             machine=machine,
             membership=membership,
@@ -295,6 +303,7 @@ class Agent:
             clock=doors.clock,
             post=service.post,
             membership=membership,
+            instance=instance_id(Path(config.state) / "instance", boot_id=self._boot_id),
         )
         host = RemotingHost(
             config=config,
@@ -320,6 +329,14 @@ class Agent:
         executor = Executor(
             journal=self._journal, devices=host, tasks=runner, clock=doors.clock, group=group, done=service.post
         )
+        # Before anybody can ask for anything: what an earlier agent left.
+        restored = await executor.recover(
+            node=config.name,
+            boot_id=self._boot_id,
+            now=doors.clock.monotonic(),
+            term=membership.term,
+            lease_ttl_s=membership.lease_ttl_s,
+        )
         local = LocalCluster(
             node=config.name,
             connect=lambda caller: ClusterClient.remote(
@@ -340,16 +357,17 @@ class Agent:
             peers.report(what)
 
         try:
-            group.create_task(service.run(executor, report), name="events")
+            group.create_task(service.run(executor, report, restored), name="events")
             group.create_task(peers.run(service.until), name="peers")
             group.create_task(service.watch_expiry(), name="expiry")
-            group.create_task(session.run(), name="session")
-            group.create_task(self._keep_looking(session), name="inventory")
+            group.create_task(_dial(service, session), name="session")
+            group.create_task(self._keep_looking(session, service.post), name="inventory")
             group.create_task(self._keep_measuring(), name="telemetry")
             if self._reread is not None:
                 reload = asyncio.Event()
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.set)
-                group.create_task(self._keep_reloading(reload, self._reread, session, identifier), name="reload")
+                reloader = self._keep_reloading(reload, self._reread, session, identifier, service.post)
+                group.create_task(reloader, name="reload")
             if doors.notifier.watchdog_s:
                 group.create_task(self._feed_watchdog(), name="watchdog")
             if "memory" not in doors.cgroups.controllers:
@@ -363,6 +381,8 @@ class Agent:
             doors.notifier.tell("STOPPING=1")
             _log.info("agent stopping")
         finally:
+            if not config.end_on_stop:
+                local.leave()
             await server.stop()
             await local.close()
             await peer_server.stop()
@@ -409,60 +429,6 @@ class Agent:
         own = (self._doors.users.myself().name,) if self._config.run_as_self else ()
         return (*self._config.operators, *own)
 
-    # Before anything else: what an earlier agent left.
-
-    async def _reconcile(self) -> tuple[tuple[str, TaskStatus], ...]:
-        doors, journal = self._doors, self._journal
-        recorded = await journal.ended_tasks()
-        survivors = await doors.processes.survivors()
-        plan = reconcile(
-            node=self._config.name,
-            boot_id=doors.facts.boot_id(),
-            steps=await journal.last_steps(),
-            ended_tasks=recorded,
-            observed=Observed(
-                guards=tuple(child.name for child in survivors),
-                sessions=tuple(sorted(entry.name for entry in self._config.sessions_directory.iterdir())),
-                cgroups=tuple(doors.cgroups.list()),
-            ),
-        )
-        await self._end_survivors(survivors)
-        for name in plan.sessions:
-            (self._config.sessions_directory / name).unlink(missing_ok=True)
-        for name in plan.cgroups:
-            doors.cgroups.remove(name)
-        for job, status in plan.ended_tasks:
-            if (job, status) not in recorded:
-                await journal.task_ended(job, status, at=doors.clock.wall())
-        for step in plan.released:
-            if step.action not in TASK_ACTIONS:
-                number = await journal.started(
-                    object=step.object, action=compensation_of(step.action), body="{}", at=doors.clock.wall()
-                )
-                await journal.completed(number, error="", at=doors.clock.wall())
-        if plan.guards or plan.sessions or plan.cgroups or plan.released:
-            _log.warning(
-                "cleaned up after an earlier agent",
-                programs=plan.guards, sessions=plan.sessions, steps=[step.object for step in plan.released],
-            )  # fmt: skip
-        return plan.ended_tasks
-
-    async def _end_survivors(self, survivors: Sequence[Child]) -> None:
-        """Return once nothing that an earlier agent started is left."""
-        for child in survivors:
-            child.kill("the agent ended while it ran")
-        for child in survivors:
-            try:
-                async with asyncio.timeout(REMAINS_END_S):
-                    await child.wait()
-            except TimeoutError as error:
-                # To go on would tell the scheduler that its devices are free.
-                raise Conflict(
-                    f"{child.name}: left by an earlier agent, and can't be killed (pid {child.pid})",
-                    hint="a driver call hangs; see dmesg, the node may need a reboot",
-                ) from error
-            child.forget()
-
     # What goes on all the time.
 
     def _known(self) -> Inventory:
@@ -480,12 +446,19 @@ class Agent:
         self._devices = {device.id: device for device in found.node.devices}
         return before is None or before.node != found.node
 
-    async def _keep_looking(self, session: SessionRunner) -> None:
+    async def _keep_looking(self, session: SessionRunner, post: Callable[[Event], None]) -> None:
         while True:
             await self._doors.clock.sleep(INVENTORY_INTERVAL_S)
-            if await self._look():
-                _log.info("inventory changed", devices=sorted(self._devices))
-                session.inventory_changed(self._node())
+            await self._look_again(session, post)
+
+    async def _look_again(self, session: SessionRunner, post: Callable[[Event], None]) -> None:
+        before = set(self._devices)
+        if await self._look():
+            _log.info("inventory changed", devices=sorted(self._devices))
+            # A driver that does not answer has not lost its devices.
+            if not self._known().troubles and (gone := before - set(self._devices)):
+                post(DevicesVanished(devices=tuple(sorted(gone))))
+            session.inventory_changed(self._node())
 
     async def _keep_measuring(self) -> None:
         doors = self._doors
@@ -496,7 +469,12 @@ class Agent:
             await doors.clock.sleep(TELEMETRY_INTERVAL_S)
 
     async def _keep_reloading(
-        self, reload: asyncio.Event, reread: Reread, session: SessionRunner, identifier: Identifier
+        self,
+        reload: asyncio.Event,
+        reread: Reread,
+        session: SessionRunner,
+        identifier: Identifier,
+        post: Callable[[Event], None],
     ) -> None:
         while True:
             await reload.wait()
@@ -511,8 +489,7 @@ class Agent:
             else:
                 self._config, now, later = reloaded(self._config, new, changeable=RELOADABLE)
                 identifier.operators = frozenset(self._operators())
-                if await self._look():
-                    session.inventory_changed(self._known().node)
+                await self._look_again(session, post)
                 _log.info("settings reloaded", changed=now)
                 if later:
                     _log.warning("settings need a restart, which ends no job", changed=later)

@@ -32,6 +32,7 @@ from farbus.agent.actions import (
 from farbus.agent.events import ActionDone, Event, SessionOpened, TaskExited
 from farbus.agent.logs import LogStore
 from farbus.agent.machine import NodeMachine
+from farbus.agent.membership import Membership
 from farbus.agent.session import SessionRunner, Stream
 from farbus.linux.clock import Clock
 from farbus.model.device import Route
@@ -79,6 +80,7 @@ class LightAgent:
         self.session = SessionRunner(
             open_stream=dial,
             machine=self.machine,
+            membership=Membership(None),
             node=lambda: self.node,
             telemetry=Telemetry,
             # It keeps no output: readers are told that there is none.

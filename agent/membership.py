@@ -32,11 +32,14 @@ class _Remembered(Value, frozen=True, kw_only=True):
 
 
 class Membership:
-    """The file ``path``; a disk that refuses it is told loudly and costs the memory of a restart only."""
+    """The file ``path``; a disk that refuses it is told loudly and costs the memory of a restart only.
 
-    def __init__(self, path: Path) -> None:
+    Without a path nothing outlives the process.
+    """
+
+    def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._known = _read(path)
+        self._known = _read(path) if path is not None else _Remembered()
 
     @property
     def term(self) -> int:
@@ -85,6 +88,8 @@ class Membership:
         if known == self._known:
             return
         self._known = known
+        if self._path is None:
+            return
         try:
             write_owned(self._path, to_json(known), account=None, durable=True)
         except OSError as error:

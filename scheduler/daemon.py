@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import secrets
 import signal
 import sys
@@ -19,6 +18,7 @@ from farbus import __version__
 from farbus.api.identity import Role
 from farbus.api.server import serve_scheduler
 from farbus.errors import FarbusError, InvalidInput, first_error
+from farbus.linux.daemon_log import configure_logging
 from farbus.linux.limits import raise_descriptor_limit
 from farbus.linux.notify import Notifier, SystemdNotifier, reloading
 from farbus.model.reload import reloaded
@@ -59,25 +59,6 @@ def main(config: SchedulerConfig, *, reread: Reread | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     return 0
-
-
-def configure_logging() -> None:
-    """Log to standard error: for people on a terminal, as JSON otherwise."""
-    console = sys.stderr.isatty()
-    shared: list[structlog.typing.Processor] = [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    structlog.configure(
-        processors=[
-            *shared,
-            *([] if console else [structlog.processors.dict_tracebacks]),
-            structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=True,
-    )
 
 
 async def _run_until_stopped(config: SchedulerConfig, reread: Reread | None) -> None:

@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Protocol
 
 import structlog
@@ -32,8 +32,9 @@ _log = structlog.get_logger()
 
 RECENT_ENDED = 4_096
 """Ended jobs that are kept at hand for those who watched them; others are read from the ledger."""
-MIN_TIMER_S = 0.002
-"""Shortest wait for the clock: event loops round to milliseconds."""
+MIN_TIMER_S = 0.02
+"""Shortest wait for the clock, so that a thousand deadlines that were met cost fifty looks a second: what waits for
+time waits for tenths of a second and more."""
 TERM_CHECK_PART = 0.5
 """Part of a lease time between two looks whether the ledger still is this scheduler's: before a lease that it renewed
 without right could expire."""
@@ -92,6 +93,7 @@ class Engine:
             leases=contents.leases,
             devices=contents.devices,
             nodes=contents.nodes,
+            cordons=contents.cordons,
             now=asyncio.get_running_loop().time(),
             wall=time.time(),
         )
@@ -274,7 +276,7 @@ class Engine:
         A slow reader misses states in between, never the last one, and costs
         no memory.
         """
-        with self._watching(job_id) as changed:
+        with self.watching((job_id,)) as changed:
             last: JobStatus | None = None
             while True:
                 changed.clear()
@@ -288,12 +290,16 @@ class Engine:
                 await changed.wait()
 
     @contextlib.contextmanager
-    def _watching(self, job_id: str) -> Iterator[asyncio.Event]:
+    def watching(self, job_ids: Iterable[str]) -> Iterator[asyncio.Event]:
+        """Return an event that is set at every change of these jobs."""
         changed = asyncio.Event()
-        self._watchers[job_id].add(changed)
+        watched = tuple(job_ids)
+        for job_id in watched:
+            self._watchers[job_id].add(changed)
         try:
             yield changed
         finally:
-            self._watchers[job_id].discard(changed)
-            if not self._watchers[job_id]:
-                del self._watchers[job_id]
+            for job_id in watched:
+                self._watchers[job_id].discard(changed)
+                if not self._watchers[job_id]:
+                    del self._watchers[job_id]

@@ -8,8 +8,9 @@ prepared; undo in reverse.
 The machine is built in layers, each of which knows those below it:
 :mod:`farbus.scheduler.cluster` (the books), :mod:`farbus.scheduler.commander`
 (steps and effects), :mod:`farbus.scheduler.attempts` (jobs),
-:mod:`farbus.scheduler.liveness` (nodes and leases), and this module: the door,
-restart, people and rounds.
+:mod:`farbus.scheduler.liveness` (nodes and leases),
+:mod:`farbus.scheduler.operations` (operators), and this module: the door,
+restart, users and rounds.
 
 What is persisted is emitted before what is sent, so that no node is asked for
 something that the ledger does not know.
@@ -24,19 +25,23 @@ from farbus.model.device import Device
 from farbus.model.job import Job
 from farbus.model.lease import Lease
 from farbus.model.node import Node
+from farbus.model.operation import Cordon, CordonKind
 from farbus.model.states import JobState, LeaseState
 from farbus.scheduler import events
 from farbus.scheduler.agenda import Look
 from farbus.scheduler.cluster import MAX_ROUND_JOBS
 from farbus.scheduler.events import Effect, Event, Verb
-from farbus.scheduler.liveness import Liveness
-from farbus.scheduler.records import DeviceRecord, JobRecord, LeaseRecord, StoredProgress
+from farbus.scheduler.operations import Operations
+from farbus.scheduler.records import JobRecord, LeaseRecord, StoredProgress
 from farbus.scheduler.steps import DEADLINES
+
+WAITS_PERSIST_S = 5.0
+"""Pause between two writes of how long jobs have waited: what a kill loses of it only orders the queue."""
 
 _ACTIVE = (JobState.PREPARING, JobState.RUNNING, JobState.FINISHING)
 
 
-class ClusterMachine(Liveness):
+class ClusterMachine(Operations):
     """All state of the scheduler, moved by :meth:`handle`."""
 
     def __init__(
@@ -45,6 +50,8 @@ class ClusterMachine(Liveness):
         super().__init__(term=term, lease_ttl_s=lease_ttl_s, new_secret=new_secret, return_s=return_s)
         self._round_running = False
         self._round_truncated = False
+        self._waited: set[str] = set()
+        """Jobs that have waited for a round which the ledger does not know of."""
         self._handlers: dict[type, Callable[..., None]] = {
             events.NodeJoined: self._node_joined,
             events.NodeLost: self._node_lost,
@@ -55,6 +62,10 @@ class ClusterMachine(Liveness):
             events.LeaseEndedByNode: self._lease_ended_by_node,
             events.JobSubmitted: self._job_submitted,
             events.JobCancelled: self._job_cancelled,
+            events.Cordoned: self._cordoned,
+            events.Uncordoned: self._uncordoned,
+            events.JobEvicted: self._job_evicted,
+            events.NodeForgotten: self._node_forgotten,
             events.RoundDecided: self._round_decided,
             events.ClockTicked: self._clock_ticked,
         }
@@ -64,6 +75,7 @@ class ClusterMachine(Liveness):
             Look.LIMIT: self._check_limit,
             Look.STEP: self._check_step,
             Look.JOB: lambda _: self._want_round(),
+            Look.WAITS: lambda _: self._persist_waits(),
         }
 
     # --- the door ------------------------------------------------------------------------
@@ -113,6 +125,7 @@ class ClusterMachine(Liveness):
         leases: Iterable[tuple[Lease, LeaseState, str, bool]],
         devices: Iterable[tuple[str, str, int, Device | None]],
         nodes: Iterable[tuple[Node, float]],
+        cordons: Iterable[Cordon] = (),
         now: float,
         wall: float,
     ) -> None:
@@ -130,9 +143,12 @@ class ClusterMachine(Liveness):
             record.seen_at = seen_at
             record.seen = now - max(0.0, wall - seen_at)
         for device_id, owner, epoch, device in devices:
-            self.devices[device_id] = DeviceRecord(id=device_id, node=owner, device=device, epoch=epoch)
+            self.devices[device_id] = self.new_device(device_id, owner, device=device, epoch=epoch)
             self.devices_of_node[owner].add(device_id)
             self.node(owner)
+        for cordon in cordons:
+            if cordon.kind is CordonKind.NODE or cordon.name in self.devices:
+                self._record_of(cordon.kind, cordon.name).cordon = cordon
         for lease, lease_state, endpoint, prepared in leases:
             self.leases[lease.id] = LeaseRecord(
                 lease=lease,
@@ -187,6 +203,7 @@ class ClusterMachine(Liveness):
             if outcome.ok:
                 self._released(self.leases[step.lease])
             else:
+                self.leases[step.lease].trouble = outcome.error
                 self._retry(key, f"lease {step.lease} is not released on node {step.node}: {outcome.error}")
         elif job is None or job.state not in _ACTIVE:
             self.steps.drop(key)
@@ -230,6 +247,12 @@ class ClusterMachine(Liveness):
     def _lease_ended_by_node(self, event: events.LeaseEndedByNode) -> None:
         if self._session(event.node, event.session) is None:
             return
+        if not event.lease_id:
+            job = self.jobs.get(event.job_id)
+            run = job.run(event.task) if job is not None else None
+            if job is not None and run is not None and run.node == event.node:
+                self._lose_run(job, run, f"node {event.node} ended its side: {event.reason}")
+            return
         lease = self.leases.get(event.lease_id)
         if lease is not None and event.node in (lease.lease.device_node, lease.lease.client_node):
             self._fail_lease(lease, f"node {event.node} ended lease {event.lease_id}: {event.reason}")
@@ -254,7 +277,7 @@ class ClusterMachine(Liveness):
         if job is None:
             return
         if event.released and job.state is JobState.RUNNING:
-            self._undo(job, JobState.SUCCEEDED, event.reason)
+            self._end_interactive(job, event)
         else:
             self._cancel(job, event.reason or "released before its devices were ready")
 
@@ -285,10 +308,24 @@ class ClusterMachine(Liveness):
             if job is None or job.state is not JobState.QUEUED:
                 continue
             if miss.feasible_alone:
-                job.rounds_waited += 1
+                self._wait(job)
             if job.misses != miss.misses:
                 job.misses = miss.misses
                 self._announce(job)
+
+    def _wait(self, job: JobRecord) -> None:
+        """Count a round; the ledger learns of many rounds of many jobs at once."""
+        job.progress.rounds_waited += 1
+        if not self._waited:
+            self._agenda.add(self._now + WAITS_PERSIST_S, Look.WAITS, "")
+        self._waited.add(job.job.id)
+
+    def _persist_waits(self) -> None:
+        waiting = [self.jobs[job_id] for job_id in sorted(self._waited) if job_id in self.jobs]
+        self._waited.clear()
+        rounds = tuple((job.job.id, job.progress.rounds_waited) for job in waiting)
+        if rounds:
+            self._effects.append(events.PersistWaits(rounds=rounds))
 
     # --- time ----------------------------------------------------------------------------
 

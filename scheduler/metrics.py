@@ -45,14 +45,18 @@ def metrics_of(engine: Engine) -> list[Metric]:
     machine, counters = engine.machine, engine.counters
     jobs = Counter(record.state for record in machine.jobs.values())
     leases = Counter(record.state for record in machine.leases.values())
-    nodes = Counter("ready" if record.connected else "lost" for record in machine.nodes.values())
+    nodes = Counter(
+        ("cordoned" if record.cordon else "ready") if record.connected else "lost"
+        for record in machine.nodes.values()
+        if record.node is not None
+    )
     last = counters.last_round
     return [
         _gauge("term", "Number of this start of the scheduler.", machine.term),
         _gauge("queue_jobs", "Jobs that wait.", len(machine.queue)),
         _by_state("jobs", "Jobs that have not ended.", {state: jobs[state] for state in JobState if state in jobs}),
         _by_state("leases", "Leases that are not released.", {state: leases[state] for state in LeaseState}),
-        _by_state("nodes", "Nodes.", {state: nodes[state] for state in ("ready", "lost")}),
+        _by_state("nodes", "Nodes.", {state: nodes[state] for state in ("ready", "cordoned", "lost")}),
         _counter("rounds", "Rounds decided.", counters.rounds),
         _counter("rounds_failed", "Rounds that failed.", counters.rounds_failed),
         _counter("placed_jobs", "Jobs placed.", counters.placed),

@@ -69,7 +69,8 @@ async def _start(config: SchedulerConfig, operator: Credentials) -> float:
     # What it logs is no part of a listing of measurements.
     with structlog.testing.capture_logs():
         running = asyncio.create_task(serve(config, stop=stop, ready=port.set_result))
-        await asyncio.wait({running, port}, return_when=asyncio.FIRST_COMPLETED)
+        running.add_done_callback(lambda _: port.done() or port.cancel())
+        await asyncio.wait({port})
         try:
             address = f"127.0.0.1:{port.result()}"
             async with ClusterClient.remote(address=address, credentials=operator) as client:
@@ -144,7 +145,8 @@ def _job(number: int, nodes: int, *, live: bool) -> list[events.Persist]:
     if state is JobState.QUEUED:
         progress = StoredProgress(story=[STORY[0]])
         return [events.PersistJob(job=job, state=state, progress=msgspec.json.encode(progress), new=True)]
-    runs, lasting = [], []
+    runs: list[TaskRun] = []
+    lasting: list[events.Persist] = []
     for task in range(2):
         place = number // 2 * 2 + task
         node, client = place % nodes, (place + 1) % nodes

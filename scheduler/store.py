@@ -18,7 +18,7 @@ import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,8 +30,6 @@ MAX_BATCH = 4_096
 """Works that share a transaction, so that the first of them does not wait for ever."""
 BUSY_TIMEOUT_S = 5.0
 """How long a foreign lock on the file (a backup, a shell) is waited for."""
-SCHEMA_VERSION = 1
-
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
@@ -41,11 +39,14 @@ _Queued = tuple[Work[Any], "concurrent.futures.Future[Any]", bool]
 class Store:
     """One open database; see the module.
 
+    ``schema`` makes a new file, in the format numbered one more than there
+    are ``upgrades``: each makes the next format of an older file.
+
     Raises :class:`Conflict` when another process has it open,
     :class:`FarbusError` when it can't be read.
     """
 
-    def __init__(self, path: Path, schema: str) -> None:
+    def __init__(self, path: Path, schema: str, *, upgrades: Sequence[str] = ()) -> None:
         self.path = path
         self._queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
         self._check: Work[None] | None = None
@@ -54,7 +55,7 @@ class Store:
         try:
             if begun:
                 _check_there(path)
-            self._connection = _open(path, schema)
+            self._connection = _open(path, schema, upgrades)
             _note_begun(self._lock)
         except BaseException:
             os.close(self._lock)
@@ -187,7 +188,7 @@ def _check_there(path: Path) -> None:
         )
 
 
-def _open(path: Path, schema: str) -> sqlite3.Connection:
+def _open(path: Path, schema: str, upgrades: Sequence[str]) -> sqlite3.Connection:
     try:
         # The secrets of leases are in it: the mode is set before the first byte is written,
         # and SQLite gives its -wal and -shm files the same.
@@ -204,13 +205,16 @@ def _open(path: Path, schema: str) -> sqlite3.Connection:
         (health,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if health != "ok":
             raise sqlite3.DatabaseError(" ".join(health.split()))
-        if version > SCHEMA_VERSION:
+        current = len(upgrades) + 1
+        if version > current:
             raise FarbusError(
                 f"the ledger {path} was written by a newer version of Farbus (format {version})",
                 hint="upgrade this scheduler",
             )
         if version == 0:
-            connection.executescript(f"BEGIN; {schema}; PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+            connection.executescript(f"BEGIN; {schema}; PRAGMA user_version = {current}; COMMIT;")
+        for older in range(version or current, current):
+            connection.executescript(f"BEGIN; {upgrades[older - 1]}; PRAGMA user_version = {older + 1}; COMMIT;")
     except BaseException as error:
         connection.close()
         raise _as_farbus_error(error, path) from error

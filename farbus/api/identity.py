@@ -62,6 +62,10 @@ METHOD_ROLES: Mapping[str, frozenset[Role]] = {
     "/farbus.v1.Cluster/Explain": PEOPLE,
     "/farbus.v1.Cluster/GetCluster": PEOPLE,
     "/farbus.v1.Cluster/Hold": PEOPLE,
+    "/farbus.v1.Cluster/Cordon": frozenset({Role.OPERATOR}),
+    "/farbus.v1.Cluster/Uncordon": frozenset({Role.OPERATOR}),
+    "/farbus.v1.Cluster/Drain": frozenset({Role.OPERATOR}),
+    "/farbus.v1.Cluster/Forget": frozenset({Role.OPERATOR}),
     "/farbus.v1.NodeSession/Session": frozenset({Role.NODE}),
     "/farbus.v1.Peer/Renew": frozenset({Role.NODE}),
 }

@@ -32,6 +32,7 @@ from farbus.model.device import DeviceStatus, Route
 from farbus.model.job import Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
+from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
 
 _log = logging.getLogger(__name__)
 
@@ -84,12 +85,16 @@ class ClusterHandler(abc.ABC):
         """Yield the job now and at every change, until it has ended."""
 
     @abc.abstractmethod
-    async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
-        """Start ending the job; ``released`` when it is interactive and its program has ended."""
+    async def cancel_job(
+        self, caller: Identity, job_id: str, *, released: bool, exit_code: int | None = None
+    ) -> JobStatus:
+        """Start ending the job; ``released`` when it is interactive and its program has ended, with ``exit_code``."""
 
     @abc.abstractmethod
-    def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
-        """Yield a task's output, and with ``follow`` what comes until it has ended."""
+    def read_logs(
+        self, caller: Identity, job_id: str, *, task: str, follow: bool, position: int = 0
+    ) -> AsyncIterator[LogChunk]:
+        """Yield a task's output from behind ``position``, and with ``follow`` what comes until it has ended."""
 
     @abc.abstractmethod
     async def list_nodes(self, caller: Identity) -> tuple[NodeStatus, ...]:
@@ -113,9 +118,32 @@ class ClusterHandler(abc.ABC):
 
     @abc.abstractmethod
     def hold(
-        self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
+        self,
+        caller: Identity,
+        *,
+        name: str,
+        requests: Requests,
+        routes: tuple[Route, ...],
+        wait_limit_s: float,
+        job_id: str = "",
     ) -> AsyncIterator[HoldEvent]:
-        """Hold devices for as long as the caller reads; only an agent's socket does it."""
+        """Hold devices for as long as the caller reads, those of ``job_id`` again; only an agent's socket does it."""
+
+    @abc.abstractmethod
+    async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
+        """Give the node or device ``name`` nothing new."""
+
+    @abc.abstractmethod
+    async def uncordon(self, caller: Identity, name: str) -> CordonResult:
+        """Take the cordon of a node or device back."""
+
+    @abc.abstractmethod
+    def drain(self, caller: Identity, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
+        """Cordon ``node`` and yield the jobs that use it, at every change, until none does; ``evict`` ends them."""
+
+    @abc.abstractmethod
+    async def forget(self, caller: Identity, node: str) -> ForgottenNode:
+        """Release what a node without a session holds: the operator's word that it is off."""
 
 
 class SessionHandler(abc.ABC):
@@ -273,7 +301,8 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
     async def CancelJob(self, request: cluster_pb2.CancelJobRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> types_pb2.JobStatus:
-            ended = await self._handler.cancel_job(caller, request.job_id, released=request.released)
+            code = request.exit_code if request.HasField("exit_code") else None
+            ended = await self._handler.cancel_job(caller, request.job_id, released=request.released, exit_code=code)
             return to_message(ended, types_pb2.JobStatus)
 
         return await self._call("CancelJob", context, answer)
@@ -282,7 +311,9 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
         async for chunk in self._stream(
             "ReadLogs",
             context,
-            lambda caller: self._handler.read_logs(caller, request.job_id, task=request.task, follow=request.follow),
+            lambda caller: self._handler.read_logs(
+                caller, request.job_id, task=request.task, follow=request.follow, position=request.position
+            ),
         ):
             yield to_message(chunk, cluster_pb2.LogChunk)
 
@@ -330,10 +361,37 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
                 requests=from_message(request.requests, Requests),
                 routes=tuple(_route(route) for route in request.routes),
                 wait_limit_s=request.wait_limit_s,
+                job_id=request.job_id,
             )
 
         async for event in self._stream("Hold", context, answers):
             yield hold_event_to_message(event)
+
+    async def Cordon(self, request: cluster_pb2.CordonRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.CordonReply:
+            result = await self._handler.cordon(caller, request.name, reason=request.reason)
+            return to_message(result, cluster_pb2.CordonReply)
+
+        return await self._call("Cordon", context, answer)
+
+    async def Uncordon(self, request: cluster_pb2.CordonRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.CordonReply:
+            return to_message(await self._handler.uncordon(caller, request.name), cluster_pb2.CordonReply)
+
+        return await self._call("Uncordon", context, answer)
+
+    async def Drain(self, request: cluster_pb2.DrainRequest, context: Any) -> AsyncIterator[Any]:
+        def answers(caller: Identity) -> AsyncIterator[DrainStatus]:
+            return self._handler.drain(caller, request.node, evict=request.evict, reason=request.reason)
+
+        async for status in self._stream("Drain", context, answers):
+            yield to_message(status, cluster_pb2.DrainStatus)
+
+    async def Forget(self, request: cluster_pb2.ForgetRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.ForgetReply:
+            return to_message(await self._handler.forget(caller, request.node), cluster_pb2.ForgetReply)
+
+        return await self._call("Forget", context, answer)
 
 
 def _route(name: str) -> Route:

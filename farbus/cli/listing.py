@@ -35,6 +35,7 @@ COLOURS = {
     "cordoned": "yellow",
     "failed": "red",
     "lost": "red",
+    "wedged": "red",
 }
 
 

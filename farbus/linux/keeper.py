@@ -313,6 +313,9 @@ def become(specification: dict[str, Any], keeper_pid: int, report: int, streams:
         # The keeper has made itself the last to be killed for memory.
         with contextlib.suppress(OSError):
             write_file("/proc/self/oom_score_adj", specification["oom_score_adj"])
+        # The agent has raised its own.  An agent that does not say so has not.
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(specification.get("descriptors", soft), soft), hard))
         for name, value in specification["limits"].items():
             number = getattr(resource, name)
             hard = resource.getrlimit(number)[1]

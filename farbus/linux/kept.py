@@ -31,6 +31,7 @@ from farbus.errors import Conflict, FarbusError, InvalidInput, Unavailable
 from farbus.linux import keeper
 from farbus.linux.children import processes_naming
 from farbus.linux.keeper import LINE_BYTES, MARK, VERSION, started_at
+from farbus.linux.limits import inherited_descriptor_limit
 from farbus.linux.output import START, Piece, Position, end_of, read_pieces
 from farbus.linux.processes import Child, Exit, Program, kill_process, start_error
 
@@ -336,6 +337,7 @@ class KeptProcesses:
             "gid": account.gid if account else None,
             "groups": account.groups if account else [],
             "umask": program.umask,
+            "descriptors": inherited_descriptor_limit(),
             "limits": dict(program.limits),
             "cgroup": program.cgroup,
             "unit": self._units,
@@ -425,6 +427,36 @@ class KeptProcesses:
         for child in self._children.values():
             child.leave()
         self._children.clear()
+
+
+def end_programs(directory: Path) -> list[str]:
+    """End all programs of an agent that is not there, with all that is kept of them; return their names.
+
+    ``directory`` is that agent's directory of programs.  Waits for each, at
+    most :data:`KILL_WITHIN_S`.
+    """
+    names = sorted(entry.name for entry in directory.iterdir() if entry.is_dir()) if directory.is_dir() else []
+    for name in names:
+        plan = _read(directory / name / "program.json", _Plan)
+        if plan is not None:
+            _ask_to_end(directory / name)
+            if not (directory / name / "exit.json").exists():
+                kill_left(directory / name, plan)
+        shutil.rmtree(directory / name, ignore_errors=True)
+    return names
+
+
+def _ask_to_end(directory: Path) -> None:
+    """Have a keeper kill its program: it finds also what has no mark; return when it has, or does not answer."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(KILL_WITHIN_S)
+        with _short_path(directory) as path:
+            connection.connect(f"{path}/control")
+        lines = ({"version": VERSION}, {"do": "kill", "reason": "its agent is gone"})
+        connection.sendall(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        # A keeper closes the connection when the status is on the disk.
+        while connection.recv(4096):
+            pass
 
 
 def boot_id() -> str:

@@ -37,6 +37,7 @@ async def real_agent(site: Site, name: str, **settings: object) -> AsyncIterator
         name=name,
         scheduler=site.address,
         address="127.0.0.1",
+        peer_port=0,
         state=str(site.directory / name),
         socket=str(site.directory / f"{name}.sock"),
         credentials=site.credentials(name),

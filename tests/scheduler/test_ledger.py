@@ -14,6 +14,7 @@ import pytest
 from farbus.errors import Conflict
 from farbus.model.device import Route
 from farbus.model.lease import Lease, LeasedDevice
+from farbus.model.operation import Cordon, CordonKind
 from farbus.model.states import JobState, LeaseState
 from farbus.model.value import to_json
 from farbus.scheduler import events, ledger
@@ -160,6 +161,41 @@ def test_a_scheduler_of_an_older_term_is_fenced(tmp_path: Path) -> None:
     with pytest.raises(Conflict, match="another scheduler took the ledger over"):
         old.write([put_job(1)]).result()
     old.close()
+
+
+def test_a_ledger_of_the_first_format_is_taken_over(tmp_path: Path) -> None:
+    first = Ledger(tmp_path)
+    first.write([put_job(1), put_device(7)]).result()
+    first.close()
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        connection.execute("ALTER TABLE jobs DROP COLUMN rounds_waited")
+        connection.execute("DROP TABLE cordons")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    again = Ledger(tmp_path)
+    cordon = Cordon(kind=CordonKind.NODE, name="a", by="ann", at=1.0)
+    again.write([events.PersistWaits(rounds=(("j1", 5),))])
+    again.write([events.PersistCordon(kind=CordonKind.NODE, name="a", cordon=cordon)]).result()
+    contents = again.load()
+    again.close()
+    assert contents.jobs[0][2].rounds_waited == 5
+    assert contents.cordons == [cordon]
+    assert contents.devices[0][2] == 7
+
+
+def test_cordons_end_and_nodes_are_forgotten(tmp_path: Path) -> None:
+    opened = Ledger(tmp_path)
+    cordon = Cordon(kind=CordonKind.DEVICE, name="GPU-1", by="ann", at=1.0)
+    opened.write([events.PersistNode(node=node("a"), seen_at=1.0), put_device(7)])
+    opened.write([events.PersistCordon(kind=cordon.kind, name=cordon.name, cordon=cordon)])
+    opened.write([events.PersistCordon(kind=cordon.kind, name=cordon.name, cordon=None)])
+    opened.write(
+        [events.ForgetNode(name="a"), events.PersistDevice(id="GPU-1", node="a", epoch=7, device=b"")]
+    ).result()
+    contents = opened.load()
+    opened.close()
+    assert (contents.cordons, contents.nodes) == ([], [])
+    assert contents.devices == [("GPU-1", "a", 7, None)]
 
 
 def test_a_batch_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
