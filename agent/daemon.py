@@ -31,10 +31,11 @@ from farbus.agent.service import AgentService
 from farbus.agent.session import SessionRunner
 from farbus.agent.telemetry import Collector
 from farbus.api.client import ClusterClient
+from farbus.api.enrollment import is_due, renew_at
 from farbus.api.identity import Role
 from farbus.api.peer import PeerClient, host_and_port, serve_peers
 from farbus.api.server import RunningServer, serve_local
-from farbus.api.session import open_session
+from farbus.api.session import SessionDialer
 from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, first_error
 from farbus.linux.cgroups import Cgroups, KernelCgroups
 from farbus.linux.clock import Clock, SystemClock
@@ -58,6 +59,9 @@ _log = structlog.get_logger()
 
 INVENTORY_INTERVAL_S = 30.0
 """How often the node's devices are listed again."""
+
+CERTIFICATE_INTERVAL_S = 60.0
+"""How often the agent looks whether its certificate should be renewed, or was replaced."""
 
 TELEMETRY_INTERVAL_S = 2.0
 """How often a heartbeat finds new numbers."""
@@ -286,6 +290,7 @@ class Agent:
             journal=self._journal,
             clock=doors.clock,
         )
+        dialer = SessionDialer(address=config.scheduler, credentials=config.credentials)
         membership = Membership(Path(config.state) / "membership.json")
         peers = Peers(
             machine=machine,
@@ -295,7 +300,7 @@ class Agent:
             post=service.post,
         )
         session = SessionRunner(
-            open_stream=lambda: open_session(address=config.scheduler, credentials=config.credentials),
+            open_stream=dialer.open,
             machine=machine,
             node=self._node,
             telemetry=lambda: self._telemetry,
@@ -324,6 +329,7 @@ class Agent:
             exited=service.post,
             run_as_self=config.run_as_self,
             allow_root=config.allow_root,
+            rules=config.user_rules,
             orphan_limit_s=config.orphan_limit_s,
         )
         executor = Executor(
@@ -368,6 +374,7 @@ class Agent:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.set)
                 reloader = self._keep_reloading(reload, self._reread, session, identifier, service.post)
                 group.create_task(reloader, name="reload")
+            group.create_task(self._keep_certificate(dialer, local), name="certificate")
             if doors.notifier.watchdog_s:
                 group.create_task(self._feed_watchdog(), name="watchdog")
             if "memory" not in doors.cgroups.controllers:
@@ -494,6 +501,27 @@ class Agent:
                 if later:
                     _log.warning("settings need a restart, which ends no job", changed=later)
             self._doors.notifier.tell("READY=1")
+
+    async def _keep_certificate(self, dialer: SessionDialer, local: LocalCluster) -> None:
+        """Have the certificate renewed in time, and use the one that is there, whoever put it there."""
+        config, told = self._config, ""
+        while True:
+            await self._doors.clock.sleep(CERTIFICATE_INTERVAL_S)
+            trouble = ""
+            try:
+                if is_due(config.credentials, now=self._doors.clock.wall()):
+                    await renew_at(config.scheduler, config.credentials)
+                    _log.info("certificate renewed", until=config.credentials.expires_at().isoformat())
+                if dialer.redial_if_renewed():
+                    local.replace_connections()
+            except FarbusError as error:
+                trouble = str(error)
+            except OSError as error:
+                trouble = f"{error.filename}: {error.strerror}"
+            # Once for each reason: it is tried for months.
+            if trouble and trouble != told:
+                _log.error("certificate not renewed", reason=trouble)
+            told = trouble
 
     async def _feed_watchdog(self) -> None:
         # From the event loop: a loop that hangs is what the watchdog is there to notice.

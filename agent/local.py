@@ -15,6 +15,7 @@ from farbus import __version__
 from farbus.agent.events import HoldClaimed
 from farbus.agent.service import AgentService
 from farbus.agent.session import Backoff, heed_cancellation
+from farbus.api.audit import AuditRecord
 from farbus.api.client import ClusterClient
 from farbus.api.identity import Identity, Role
 from farbus.api.server import ClusterHandler
@@ -33,6 +34,9 @@ _log = structlog.get_logger()
 
 MAX_CLIENTS = 256
 """Connections to the scheduler kept at one time: one for each user of the node who calls."""
+
+OLD_CONNECTION_S = 3_600.0
+"""How long calls go on over a connection that was dialled with a certificate that has been renewed."""
 
 MAX_HOLDS = 1024
 """Programs that hold devices through one agent at one time."""
@@ -135,6 +139,12 @@ class LocalCluster(ClusterHandler):
         for connection in connections.values():
             self._group.create_task(connection.client.close(), name="close connection")
 
+    def replace_connections(self) -> None:
+        """Have further calls dial anew, with the certificate that there is now; those under way go on."""
+        connections, self._clients = self._clients, OrderedDict()
+        for connection in connections.values():
+            self._group.create_task(connection.client.close(grace_s=OLD_CONNECTION_S), name="close old connection")
+
     async def close(self) -> None:
         """Close the connections."""
         for connection in self._clients.values():
@@ -204,20 +214,30 @@ class LocalCluster(ClusterHandler):
 
     async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
         """Forward."""
-        return await (await self._client(caller)).cordon(name, reason=reason)
+        async with self._client(caller) as client:
+            return await client.cordon(name, reason=reason)
 
     async def uncordon(self, caller: Identity, name: str) -> CordonResult:
         """Forward."""
-        return await (await self._client(caller)).uncordon(name)
+        async with self._client(caller) as client:
+            return await client.uncordon(name)
 
     async def drain(self, caller: Identity, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
         """Forward."""
-        async for status in (await self._client(caller)).drain(node, evict=evict, reason=reason):
-            yield status
+        async with self._client(caller) as client, _closing(client.drain(node, evict=evict, reason=reason)) as found:
+            async for status in found:
+                yield status
 
     async def forget(self, caller: Identity, node: str) -> ForgottenNode:
         """Forward."""
-        return await (await self._client(caller)).forget(node)
+        async with self._client(caller) as client:
+            return await client.forget(node)
+
+    async def read_audit(self, caller: Identity, *, since: str) -> AsyncIterator[AuditRecord]:
+        """Forward."""
+        async with self._client(caller) as client, _closing(client.read_audit(since=since)) as found:
+            async for record in found:
+                yield record
 
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
         """Answer with this node; with the scheduler's word when it can be had, else with why not."""

@@ -9,14 +9,19 @@ import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import structlog
 import uvloop
 
 from farbus import __version__
+from farbus.api.audit import FILE_NAME, AuditLog
+from farbus.api.enrollment import Issuer
 from farbus.api.identity import Role
+from farbus.api.joining import serve_joins
 from farbus.api.server import serve_scheduler
+from farbus.api.trust import Trust
 from farbus.errors import FarbusError, InvalidInput, first_error
 from farbus.linux.daemon_log import configure_logging
 from farbus.linux.limits import raise_descriptor_limit
@@ -39,6 +44,8 @@ RELOADABLE: frozenset[str] = frozenset()
 """Settings that a running scheduler can change: its address, its ledger and the lease time are known to others."""
 Reread = Callable[[], Awaitable[SchedulerConfig]]
 """Reads the settings again; raises :class:`FarbusError`."""
+CREDENTIALS_INTERVAL_S = 1.0
+"""How often the scheduler looks whether revocations, authorities or its own certificate want something done."""
 SECRET_BYTES = 32
 """Bytes of a lease's secret."""
 
@@ -131,6 +138,9 @@ async def serve(
     be written.
     """
     config.check()
+    issuer = Issuer(config.ca_directory) if config.ca_directory else None
+    if issuer is not None:
+        issuer.renew_own(config.credentials)
     check_credentials(config)
     decide = decide or decision_maker(config.policy)
     ledger = Ledger(config.state)
@@ -195,17 +205,40 @@ async def _serve_engine(
     notifier: Notifier,
 ) -> None:
     loop = asyncio.get_running_loop()
-    sessions = Sessions(engine, lease_ttl_s=config.lease_ttl_s, heartbeat_s=config.heartbeat_s)
-    cluster = ClusterService(engine, sessions.relay, next_job=next_job, lease_ttl_s=config.lease_ttl_s, now=loop.time)
+    trust = Trust(config.credentials)
+    audit = AuditLog(Path(config.state) / FILE_NAME)
+    issuer = Issuer(config.ca_directory, audit=audit) if config.ca_directory else None
+    sessions = Sessions(
+        engine, lease_ttl_s=config.lease_ttl_s, heartbeat_s=config.heartbeat_s, revocations=trust.revocations
+    )
+    cluster = ClusterService(
+        engine,
+        sessions.relay,
+        next_job=next_job,
+        lease_ttl_s=config.lease_ttl_s,
+        now=loop.time,
+        audit_logs=tuple(Path(where) / FILE_NAME for where in (config.state, config.ca_directory) if where),
+    )
     async with contextlib.AsyncExitStack() as stack:
         if config.metrics:
             stack.callback(serve_metrics(engine, config.metrics))
         running = asyncio.create_task(engine.run(), name="engine")
         stack.push_async_callback(_end, running)
         server = await serve_scheduler(
-            cluster=cluster, sessions=sessions, listen=config.listen, credentials=config.credentials
+            cluster=cluster,
+            sessions=sessions,
+            listen=config.listen,
+            credentials=trust,
+            enrollment=issuer,
+            audit=audit,
+            operator_only=frozenset(config.operator_only),
         )
         stack.push_async_callback(server.stop, STOP_GRACE_S)
+        if issuer is not None and config.join:
+            joins = await serve_joins(join=issuer.join, listen=config.join, trust=trust, scheduler_port=server.port)
+            stack.push_async_callback(joins.stop)
+        keeping = asyncio.create_task(_keep_credentials(config, issuer, sessions), name="credentials")
+        stack.push_async_callback(_end, keeping)
         stack.callback(sessions.close)
         watchdog = asyncio.create_task(_watchdog(notifier), name="watchdog")
         stack.push_async_callback(_end, watchdog)
@@ -217,6 +250,25 @@ async def _serve_engine(
         if running.done():
             raise first_error(running.exception() or FarbusError("the scheduler's engine ended by itself"))
         _log.info("scheduler stopping")
+
+
+async def _keep_credentials(config: SchedulerConfig, issuer: Issuer | None, sessions: Sessions) -> None:
+    """Renew the own certificate, take over authorities and revocations from the authority, pass the latter on."""
+    told = ""
+    while True:
+        await asyncio.sleep(CREDENTIALS_INTERVAL_S)
+        trouble = ""
+        if issuer is not None:
+            try:
+                if await asyncio.to_thread(issuer.renew_own, config.credentials):
+                    _log.info("certificate or authorities renewed", certificate=config.credentials.certificate)
+            except (FarbusError, OSError) as error:
+                trouble = str(error)
+        # Once for each reason, not each second.
+        if trouble and trouble != told:
+            _log.error("own certificate not kept", reason=trouble)
+        told = trouble
+        sessions.pass_on_revocations()
 
 
 async def _end(task: asyncio.Task[Any]) -> None:

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
+import itertools
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 
 import msgspec
 import structlog
 
 from farbus import __version__
+from farbus.api.audit import AuditRecord, read_records
 from farbus.api.identity import Identity
 from farbus.api.server import ClusterHandler
 from farbus.errors import InvalidInput, NotFound, NotPermitted, Unsatisfiable
@@ -39,6 +43,9 @@ _log = structlog.get_logger()
 MIN_EXIT_CODE, MAX_EXIT_CODE = -64, 255
 """Exit codes of programs, and signals below zero (signal(7): the last is 64)."""
 
+AUDIT_BATCH = 1_024
+"""Audit records that are read from the disk at a time."""
+
 MAX_SHAPES = 1_024
 """Kinds of job whose possibility is remembered, so that a batch of equal ones is checked once."""
 
@@ -47,8 +54,16 @@ class ClusterService(ClusterHandler):
     """See the module; ``next_job`` is the number of the first job it will queue."""
 
     def __init__(
-        self, engine: Engine, relay: LogRelay, *, next_job: int, lease_ttl_s: float, now: Callable[[], float]
+        self,
+        engine: Engine,
+        relay: LogRelay,
+        *,
+        next_job: int,
+        lease_ttl_s: float,
+        now: Callable[[], float],
+        audit_logs: Sequence[Path] = (),
     ) -> None:
+        self._audit_logs = audit_logs
         self._engine = engine
         self._relay = relay
         self._next_job = next_job
@@ -272,6 +287,15 @@ class ClusterService(ClusterHandler):
             "the scheduler does not hold devices for a terminal", hint="use farbus run on a node with an agent"
         )
         yield  # makes this a generator, as the interface asks
+
+    async def read_audit(self, caller: Identity, *, since: str) -> AsyncIterator[AuditRecord]:
+        """Yield the records of all logs that are kept here, in the order of their times."""
+        del caller
+        logs = (read_records(path, since=since) for path in self._audit_logs)
+        records = heapq.merge(*logs, key=lambda record: record.at)
+        while batch := await asyncio.to_thread(lambda: tuple(itertools.islice(records, AUDIT_BATCH))):
+            for record in batch:
+                yield record
 
 
 def _task_to_read(job: Job, task: str) -> str:

@@ -8,12 +8,13 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
+from farbus.api.audit import AuditRecord
 from farbus.api.authority import SCHEDULER_SERVER_NAME, Credentials
 from farbus.api.conversion import from_message, to_message
 from farbus.api.identity import ROLE_METADATA, USER_METADATA, Identity
 from farbus.api.server import MAX_MESSAGE_BYTES
 from farbus.api.status import converted
-from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, types_pb2
+from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, enrollment_pb2, enrollment_pb2_grpc, types_pb2
 from farbus.errors import FarbusError
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
@@ -49,6 +50,18 @@ def open_tls_channel(address: str, credentials: Credentials) -> grpc.aio.Channel
     )
 
 
+async def open_enrollment(address: str, credentials: Credentials, request_pem: bytes) -> tuple[bytes, bytes]:
+    """Ask the scheduler at ``address`` to renew; return certificate and authorities as PEM."""
+    channel = open_tls_channel(address, credentials)
+    try:
+        with converted(f"scheduler at {address}"):
+            stub: Any = enrollment_pb2_grpc.EnrollmentStub(channel)
+            reply = await stub.Renew(enrollment_pb2.RenewRequest(request=request_pem), timeout=CALL_TIMEOUT_S)
+            return reply.certificate, reply.authorities
+    finally:
+        await channel.close()
+
+
 class ClusterClient:
     """Calls to a scheduler or to an agent's socket; every error is a :class:`FarbusError`.
 
@@ -80,9 +93,9 @@ class ClusterClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def close(self) -> None:
-        """Close the connection; calls under way end with Unavailable."""
-        await self._channel.close()
+    async def close(self, *, grace_s: float | None = None) -> None:
+        """Close the connection; calls under way get ``grace_s`` seconds, then end with Unavailable."""
+        await self._channel.close(grace_s)
 
     async def _call(self, method: str, request: Any) -> Any:
         with converted(self._peer):
@@ -192,6 +205,11 @@ class ClusterClient:
         )
         async for message in self._stream("Hold", request):
             yield _hold_event(message)
+
+    async def read_audit(self, *, since: str = "") -> AsyncIterator[AuditRecord]:
+        """Yield the records of the audit log from ``since`` (RFC 3339, UTC) on; for operators."""
+        async for message in self._stream("ReadAudit", cluster_pb2.ReadAuditRequest(since=since)):
+            yield from_message(message, AuditRecord)
 
 
 def _hold_event(message: cluster_pb2.HoldEvent) -> HoldEvent:
