@@ -23,7 +23,7 @@ import pytest_asyncio
 
 from farbus.linux import keeper
 from farbus.linux.children import process_exists
-from farbus.linux.kept import KeptChild, KeptProcesses, service_command, unit_name
+from farbus.linux.kept import KeptChild, KeptProcesses, end_programs, service_command, unit_name
 from farbus.linux.processes import Exit, Program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,7 +113,7 @@ def fifo(directory: Path, name: str = "fifo") -> Path:
 AGENT = """
 import asyncio, os, sys
 from pathlib import Path
-from farbus.linux.kept import KeptProcesses
+from farbus.linux.kept import KeptProcesses, end_programs
 from farbus.linux.processes import Program
 async def main():
     door = KeptProcesses(Path(sys.argv[1]), owner="test")
@@ -547,3 +547,26 @@ async def test_a_killed_keepers_unit_is_emptied_of_what_has_no_mark(tmp_path: Pa
     assert not [pid for pid in pids if process_exists(pid)]
     await door.close()
     remove_group(group)
+
+
+# What an agent left that never comes back.
+
+
+async def test_all_programs_of_an_agent_that_is_gone_are_ended(door: Door, tmp_path: Path) -> None:
+    first = door()
+    strays = [
+        await pids_of(await spawn(first, shell("env -i setsid sleep 1000 & echo $!; wait", name=name)), 1)
+        for name in ("t1", "t2")
+    ]
+    killed = await spawn(first, shell(DAEMONS, name="t3"))
+    strays.append(await pids_of(killed, 2))
+    (tmp_path / "programs" / "t4").mkdir()
+    await first.close()
+    os.kill(killed.keeper, signal.SIGKILL)
+    assert await asyncio.to_thread(end_programs, tmp_path / "programs") == ["t1", "t2", "t3", "t4"]
+    assert not [pid for pids in strays for pid in pids if process_exists(pid)]
+    assert list((tmp_path / "programs").iterdir()) == []
+
+
+def test_where_no_agent_was_there_is_nothing_to_end(tmp_path: Path) -> None:
+    assert end_programs(tmp_path / "programs") == []
