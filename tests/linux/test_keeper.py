@@ -261,6 +261,21 @@ async def test_a_keeper_that_does_not_answer_is_taken_for_dead(door: Door, monke
     assert not process_exists(child.pid)
 
 
+async def test_what_can_not_be_killed_is_not_said_to_be_gone(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = door()
+    child = await spawn(first, shell("exec sleep 1000"))
+    await first.close()
+    os.kill(child.keeper, signal.SIGKILL)
+    # As a process in uninterruptible sleep: it is there, whatever is sent to it.
+    left = [child.pid]
+    monkeypatch.setattr("farbus.linux.kept.kill_once", lambda *_: list(left))
+    monkeypatch.setattr("farbus.linux.kept.KILL_WITHIN_S", 0.1)
+    found = await survivor(door())
+    assert found.running
+    left.clear()
+    assert await found.wait() == Exit(-9, "its keeper was killed")
+
+
 async def test_a_program_of_before_a_reboot_is_said_to_have_gone_with_it(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
