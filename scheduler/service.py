@@ -206,7 +206,7 @@ class ClusterService(ClusterHandler):
         machine = self._engine.machine
         ahead = machine.queue.position(status.job) if status.state is JobState.QUEUED else 0
         nodes = sum(1 for record in machine.nodes.values() if record.connected)
-        return status, explain_job(status, ahead=ahead, nodes=nodes)
+        return status, explain_job(status, ahead=ahead, nodes=nodes, cordons=machine.cordons())
 
     # --- the cluster ---------------------------------------------------------------------
 
