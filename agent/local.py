@@ -75,12 +75,12 @@ class Identifier:
     def __init__(self, *, node: str, users: Users, operators: tuple[str, ...]) -> None:
         self._node = node
         self._users = users
-        self._operators = frozenset(operators)
+        self.operators = frozenset(operators)
 
     def __call__(self, uid: int, gid: int, pid: int) -> Identity:
         """Return who has the user id; raise :class:`farbus.errors.NotFound` for one without a name."""
         account = self._users.by_uid(uid)
-        role = Role.OPERATOR if account.name in self._operators else Role.USER
+        role = Role.OPERATOR if account.name in self.operators else Role.USER
         return Identity(name=account.name, role=role, node=self._node)
 
 
