@@ -107,6 +107,7 @@ def test_wheel_serves_every_python_and_nothing_but_farbus_is_in_it(wheel: Path) 
     "name",
     [
         "farbus/_native/bench/remoting_bench",
+        "farbus/_native/bench/softgpu_bench",
         "farbus/_native/shim/libcuda.so.1",
         "farbus/_native/softgpu/libcuda.so.1",
         "farbus/_native/softgpu/libnvidia-ml.so.1",
@@ -209,7 +210,9 @@ def test_remoting_is_measured_with_cffi_alone(bare: Path, tmp_path: Path) -> Non
     assert all(value > 0 for value in named.values())
 
 
-@pytest.mark.parametrize("what", ["shim_library", "software_gpu_library", "remoting_bench_program"])
+@pytest.mark.parametrize(
+    "what", ["shim_library", "software_gpu_library", "remoting_bench_program", "softgpu_bench_program"]
+)
 def test_missing_native_file_says_how_to_build_it(what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(paths, "package_root", lambda: tmp_path)
     with pytest.raises(paths.Unavailable, match=rf"^{tmp_path}.*is not built; run make build$"):

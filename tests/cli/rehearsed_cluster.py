@@ -11,6 +11,8 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 
+import msgspec
+
 from farbus.api.identity import Identity, Role
 from farbus.api.server import ClusterHandler, serve_local
 from farbus.errors import Conflict, InvalidInput, NotFound, Unsatisfiable
@@ -182,6 +184,7 @@ class RehearsedCluster(ClusterHandler):
         print(f"drain {node} {evict} {reason}", flush=True)
         if node == "alpha":
             yield DrainStatus(node=node, jobs=(self.jobs["j-1"],))
+            yield DrainStatus(node=node, jobs=(msgspec.structs.replace(self.jobs["j-1"], reason="it goes on"),))
         yield DrainStatus(node=node)
 
     async def forget(self, caller: Identity, node: str) -> ForgottenNode:

@@ -56,7 +56,7 @@ def test_remoting_supervisors_killed(cluster: Cluster, busy: Popen[str]) -> None
 
 @pytest.mark.parametrize("node", ["alpha", "gamma"])
 def test_agent_killed_and_the_job_goes_on(cluster: Cluster, busy: Popen[str], tmp_path: Path, node: str) -> None:
-    cluster.kill("farbus.cli agent", f"/{node}/")
+    cluster.kill("farbus.agent", f"/{node}/")
     cluster.wait_until_whole()
     (tmp_path / "end").touch()
     assert "right throughout" in busy.stdout.read()
@@ -71,7 +71,7 @@ def test_agents_killed_and_a_program_in_a_terminal_goes_on(
     script = '"$0" "$1" && exit 3'
     program = cluster.start("run", "--quiet", "--gpus", "2", "--", "sh", "-c", script, compiled("cluster/stay.cu"), end)
     assert program.stdout.readline() == "using 2 device(s)\n"
-    cluster.kill("farbus.cli agent")
+    cluster.kill("farbus.agent")
     cluster.wait_until_whole()
     end.touch()
     assert program.stdout.read() == "right throughout\n"
@@ -86,7 +86,7 @@ def test_scheduler_killed_and_the_job_goes_on(cluster: Cluster, compiled: Compil
     end = tmp_path / "end"
     program = cluster.start("run", "--gpus", "1", "--quiet", "--", compiled("cluster/stay.cu"), end)
     assert program.stdout.readline() == "using 1 device(s)\n"
-    cluster.kill("farbus.cli scheduler")
+    cluster.kill("farbus.scheduler")
     end.touch()
     assert "right throughout" in program.stdout.read()
     program.wait(60)

@@ -238,6 +238,10 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(name=NAMES)
     def forget(self, name: str) -> None:
         """An operator says that a node is off: it may be wrong, and the node comes back with all that it held."""
+        agent = self.cluster.agents[name]
+        # What was under way when it was lost has been done long since.
+        while not agent.session and agent.late:
+            agent.do(agent.late.pop(0))
         self.cluster.tell(events.NodeForgotten(node=name, reason="off"))
 
     @rule(seconds=st.sampled_from([1.0, 5.0, TTL_S, 70.0]))
