@@ -399,6 +399,23 @@ static void decode_atomic(struct decoder *decoder, bool returns)
 
 /* ---- cp.async: done at issue, so that groups are always complete ---- */
 
+/* Nothing where the predicate says to ignore the source. */
+static int32_t ignored_source_size(struct decoder *decoder, const struct operand *operand,
+				   uint64_t bytes)
+{
+	int32_t ignored = decode_predicate_source(decoder, operand), present = decode_slot(decoder, 0);
+	int32_t size = decode_slot(decoder, 4);
+	struct instruction *instruction = decode_emit(decoder, "not.pred");
+
+	instruction->dst = present;
+	instruction->a = ignored;
+	instruction = decode_emit(decoder, "@choose.b32");
+	instruction->dst = size;
+	instruction->a = present;
+	instruction->imm = (int64_t)bytes;
+	return size;
+}
+
 static void decode_async_copy(struct decoder *decoder)
 {
 	struct statement *statement = decoder->statement;
@@ -420,9 +437,9 @@ static void decode_async_copy(struct decoder *decoder)
 	from = decode_address_in_register(decoder, decode_address(decoder, &operands[1], false));
 	if (statement->operand_count > 3) {
 		if (operands[3].kind == OPERAND_PREDICATE)
-			decode_unsupported(decoder, "the ignore-src predicate");
+			size = ignored_source_size(decoder, &operands[3], bytes);
 		/* A 64-bit operand is a cache policy, a 32-bit one the source size. */
-		if (!(operands[3].kind == OPERAND_REGISTER && operands[3].bytes == 8))
+		else if (!(operands[3].kind == OPERAND_REGISTER && operands[3].bytes == 8))
 			size = decode_source(decoder, &operands[3], 4);
 	}
 	if (size < 0)
