@@ -497,7 +497,10 @@ class Node(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.jobs) < MAX_JOBS)
     @rule(device=st.sampled_from(DEVICES), local=st.booleans(), old=st.booleans())
-    def plan(self, device: str, local: bool, old: bool) -> None:
+    def make_plan(self, device: str, local: bool, old: bool) -> None:
+        self.plan(device, local=local, old=old)
+
+    def plan(self, device: str, *, local: bool, old: bool) -> None:
         term = OLD_TERM if old else NOW_TERM
         if not old and not self.free(device):
             return
@@ -546,7 +549,18 @@ class Node(RuleBasedStateMachine):
     @rule(data=st.data(), times=st.integers(1, 5))
     def go_on_smoothly(self, data: st.DataObject, times: int) -> None:
         """Let one plan come some way without trouble, so that the rest is not always about its first step."""
-        job = data.draw(st.sampled_from(self.jobs))
+        self.smoothly(data.draw(st.sampled_from(self.jobs)), times)
+
+    @precondition(lambda self: len(self.jobs) < MAX_JOBS)
+    @rule(device=st.sampled_from(DEVICES))
+    def change_of_mind(self, device: str) -> None:
+        """A plan is made and taken back while its first message is still on its way."""
+        if self.free(device):
+            self.plan(device, local=False, old=False)
+            self.jobs[-1].undo = True
+            self.smoothly(self.jobs[-1], 2)
+
+    def smoothly(self, job: Job, times: int) -> None:
         for _ in range(times):
             before = len(self.mail)
             self.command(job)
