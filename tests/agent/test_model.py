@@ -500,6 +500,15 @@ class Node(RuleBasedStateMachine):
     def make_plan(self, device: str, local: bool, old: bool) -> None:
         self.plan(device, local=local, old=old)
 
+    @precondition(lambda self: len(self.jobs) < MAX_JOBS)
+    @rule(device=st.sampled_from(DEVICES), local=st.booleans(), times=st.integers(0, 3))
+    def plan_and_go(self, device: str, local: bool, times: int) -> None:
+        if self.free(device):
+            self.plan(device, local=local, old=False)
+            self.events.append(self.mail.pop())
+            self.run_dry()
+            self.smoothly(self.jobs[-1], times)
+
     def plan(self, device: str, *, local: bool, old: bool) -> None:
         term = OLD_TERM if old else NOW_TERM
         if not old and not self.free(device):
@@ -552,13 +561,16 @@ class Node(RuleBasedStateMachine):
         self.smoothly(data.draw(st.sampled_from(self.jobs)), times)
 
     @precondition(lambda self: len(self.jobs) < MAX_JOBS)
-    @rule(device=st.sampled_from(DEVICES))
-    def change_of_mind(self, device: str) -> None:
+    @rule(device=st.sampled_from(DEVICES), arrives=st.booleans())
+    def change_of_mind(self, device: str, arrives: bool) -> None:
         """A plan is made and taken back while its first message is still on its way."""
         if self.free(device):
             self.plan(device, local=False, old=False)
             self.jobs[-1].undo = True
             self.smoothly(self.jobs[-1], 2)
+            if arrives:
+                self.events.append(self.mail.pop())
+                self.run_dry()
 
     def smoothly(self, job: Job, times: int) -> None:
         for _ in range(times):
