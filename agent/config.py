@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from farbus.agent.accounts import UserRules
 from farbus.api.authority import Credentials
 from farbus.api.identity import valid_name
 from farbus.errors import InvalidInput
@@ -12,7 +13,7 @@ from farbus.model.value import Value
 # sun_path of a Unix socket's address has 108 bytes (unix(7)); farbus.api keeps some for itself.
 SOCKET_PATH_LIMIT = 100
 
-PROGRAM_UNITS = ("auto", "scope", "none")
+PROGRAM_UNITS = ("auto", "service", "none")
 
 PEER_PORT = 7412
 """Port on which agents serve each other, beside the scheduler's 7411."""
@@ -55,6 +56,12 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     """Run tasks as the agent's own user, and only that user's (``farbus up``)."""
     allow_root: bool = False
     """Run tasks of the user root."""
+    user_map: dict[str, str] = {}
+    """Local users by patterns of the cluster's (``"*@example.org" = "*"``); others have the same name here."""
+    allow_users: tuple[str, ...] = ("*",)
+    """Patterns of the local users as whom tasks may run."""
+    deny_users: tuple[str, ...] = ()
+    """Patterns of those as whom none may, also where ``allow_users`` has them."""
     operators: tuple[str, ...] = ()
     """Local users for whom this node vouches as operators of the cluster."""
 
@@ -63,7 +70,7 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     orphan_limit_s: float = 0.0
     """End a program that no agent has come back for in this time; 0 for never."""
     program_units: str = "auto"
-    """Start each program in a unit of its own of the service manager (``scope``), or not (``none``); ``auto`` does so
+    """Start each program in a unit of its own of the service manager (``service``), or not (``none``); ``auto`` does so
     where the agent is itself a service of systemd and root."""
 
     log_bytes_per_task: int = 64 * 2**20
@@ -80,6 +87,7 @@ class AgentConfig(Value, frozen=True, kw_only=True):
             raise InvalidInput(f"scheduler: {self.scheduler!r} is not HOST:PORT")
         if not 0 <= self.peer_port < 65536:
             raise InvalidInput(f"peer_port: {self.peer_port} is no port", hint="use 1 to 65535, or 0 for any free one")
+        self.user_rules.check()
         if not self.address:
             raise InvalidInput("address: it is empty", hint="give the name or IP address that other nodes reach")
         if len(self.socket.encode()) > SOCKET_PATH_LIMIT:
@@ -99,6 +107,11 @@ class AgentConfig(Value, frozen=True, kw_only=True):
             raise InvalidInput(
                 f"program_units: {self.program_units!r} is none of {', '.join(PROGRAM_UNITS)}", hint="leave it out"
             )
+
+    @property
+    def user_rules(self) -> UserRules:
+        """What is set about users."""
+        return UserRules(user_map=self.user_map, allow=self.allow_users, deny=self.deny_users)
 
     @property
     def logs_directory(self) -> Path:

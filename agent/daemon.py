@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -31,24 +31,27 @@ from farbus.agent.service import AgentService
 from farbus.agent.session import SessionRunner
 from farbus.agent.telemetry import Collector
 from farbus.api.client import ClusterClient
+from farbus.api.enrollment import is_due, renew_at
 from farbus.api.identity import Role
 from farbus.api.peer import PeerClient, host_and_port, serve_peers
 from farbus.api.server import RunningServer, serve_local
-from farbus.api.session import open_session
+from farbus.api.session import SessionDialer
 from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, first_error
 from farbus.linux.cgroups import Cgroups, KernelCgroups
 from farbus.linux.clock import Clock, SystemClock
 from farbus.linux.daemon_log import configure_logging
 from farbus.linux.files import FileLock, make_directory, write_owned
 from farbus.linux.kept import KeptProcesses
+from farbus.linux.limits import raise_descriptor_limit
 from farbus.linux.node_facts import KernelNodeFacts, NodeFacts
-from farbus.linux.notify import Notifier, SystemdNotifier
+from farbus.linux.notify import Notifier, SystemdNotifier, reloading
 from farbus.linux.nvml import WorkerNvml
 from farbus.linux.processes import Processes
 from farbus.linux.sysfs import KernelSysfs, Sysfs
 from farbus.linux.users import SystemUsers, Users
 from farbus.model.device import Device
 from farbus.model.node import Node
+from farbus.model.reload import reloaded
 from farbus.model.telemetry import Telemetry
 from farbus.remoting import paths
 
@@ -56,6 +59,9 @@ _log = structlog.get_logger()
 
 INVENTORY_INTERVAL_S = 30.0
 """How often the node's devices are listed again."""
+
+CERTIFICATE_INTERVAL_S = 60.0
+"""How often the agent looks whether its certificate should be renewed, or was replaced."""
 
 TELEMETRY_INTERVAL_S = 2.0
 """How often a heartbeat finds new numbers."""
@@ -70,6 +76,12 @@ STOP_GRACE_S = 10.0
 
 STOP_MARGIN_S = 20.0
 """Added for what is left after the tasks: supervisors, session files."""
+
+RELOADABLE = frozenset({"labels", "cpu_milli", "memory_bytes", "operators"})
+"""Settings that a running agent can change."""
+
+Reread = Callable[[], Awaitable[AgentConfig]]
+"""Reads the settings again; raises :class:`FarbusError`."""
 
 RECOVERY_LIMIT_S = 20.0
 """How long the first session waits for what an earlier agent left and is not there any more: the scheduler may ask for
@@ -105,7 +117,7 @@ def real_doors(config: AgentConfig) -> Doors:
             config.programs_directory,
             owner=agent_identity(config),
             mark={name: os.environ[name] for name in MARKS if name in os.environ},
-            scopes=wants_scopes(config),
+            units=wants_units(config),
         ),
         # By its whole identity: another cluster on this machine may have a node of this name.
         cgroups=KernelCgroups(agent=agent_identity(config).replace(":", "-")),
@@ -118,10 +130,10 @@ def real_doors(config: AgentConfig) -> Doors:
     )
 
 
-def wants_scopes(config: AgentConfig) -> bool:
+def wants_units(config: AgentConfig) -> bool:
     """Say whether programs get units of their own: as it is set, else where this agent is a service of systemd."""
     if config.program_units != "auto":
-        return config.program_units == "scope"
+        return config.program_units == "service"
     # sd_booted(3); INVOCATION_ID is in the environment of units (systemd.exec(5)).
     return SYSTEMD.is_dir() and "INVOCATION_ID" in os.environ and os.geteuid() == 0
 
@@ -132,15 +144,16 @@ def agent_identity(config: AgentConfig) -> str:
     return f"agent:{config.name}:{digest}"
 
 
-def main(config: AgentConfig) -> int:
-    """Run an agent until SIGTERM or SIGINT; return its exit code."""
+def main(config: AgentConfig, *, reread: Reread | None = None) -> int:
+    """Run an agent until SIGTERM or SIGINT; return its exit code.  With SIGHUP it takes what ``reread`` returns."""
     import uvloop  # noqa: PLC0415 - only a daemon needs it
 
     configure_logging()
     structlog.contextvars.bind_contextvars(node=config.name)
+    raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(config))
+            runner.run(serve(config, reread=reread))
     except FarbusError as error:
         sys.stderr.write(f"farbus agent: {error}\n")
         return int(error.exit_code)
@@ -149,7 +162,13 @@ def main(config: AgentConfig) -> int:
     return int(ExitCode.OK)
 
 
-async def serve(config: AgentConfig, *, doors: Doors | None = None, stop: asyncio.Event | None = None) -> None:
+async def serve(
+    config: AgentConfig,
+    *,
+    doors: Doors | None = None,
+    stop: asyncio.Event | None = None,
+    reread: Reread | None = None,
+) -> None:
     """Run an agent until ``stop`` is set (by default, by SIGTERM or SIGINT).
 
     Raises :class:`FarbusError` in one line for what is wrong with its
@@ -170,7 +189,7 @@ async def serve(config: AgentConfig, *, doors: Doors | None = None, stop: asynci
         if aside:
             _log.error("journal was damaged; a new one is begun", kept_as=aside)
         try:
-            await Agent(config, doors, journal).run(stop or _stop_signals())
+            await Agent(config, doors, journal, reread).run(stop or _stop_signals())
         finally:
             await journal.close()
     finally:
@@ -228,8 +247,9 @@ class _StoppedError(Exception):
 class Agent:
     """One agent's life."""
 
-    def __init__(self, config: AgentConfig, doors: Doors, journal: Journal) -> None:
+    def __init__(self, config: AgentConfig, doors: Doors, journal: Journal, reread: Reread | None = None) -> None:
         self._config = config
+        self._reread = reread
         self._doors = doors
         self._journal = journal
         self._boot_id = doors.facts.boot_id()
@@ -270,6 +290,7 @@ class Agent:
             journal=self._journal,
             clock=doors.clock,
         )
+        dialer = SessionDialer(address=config.scheduler, credentials=config.credentials)
         membership = Membership(Path(config.state) / "membership.json")
         peers = Peers(
             machine=machine,
@@ -279,7 +300,7 @@ class Agent:
             post=service.post,
         )
         session = SessionRunner(
-            open_stream=lambda: open_session(address=config.scheduler, credentials=config.credentials),
+            open_stream=dialer.open,
             machine=machine,
             node=self._node,
             telemetry=lambda: self._telemetry,
@@ -308,6 +329,7 @@ class Agent:
             exited=service.post,
             run_as_self=config.run_as_self,
             allow_root=config.allow_root,
+            rules=config.user_rules,
             orphan_limit_s=config.orphan_limit_s,
         )
         executor = Executor(
@@ -332,11 +354,8 @@ class Agent:
             clock=doors.clock,
         )
         session.on_lost = local.reconnect
-        server = await serve_local(
-            cluster=local,
-            socket=config.socket,
-            identify=Identifier(node=config.name, users=doors.users, operators=self._operators()),
-        )
+        identifier = Identifier(node=config.name, users=doors.users, operators=self._operators())
+        server = await serve_local(cluster=local, socket=config.socket, identify=identifier)
         peer_server = await self._serve_peers(peers, membership)
 
         def report(what: Report) -> None:
@@ -350,6 +369,12 @@ class Agent:
             group.create_task(_dial(service, session), name="session")
             group.create_task(self._keep_looking(session, service.post), name="inventory")
             group.create_task(self._keep_measuring(), name="telemetry")
+            if self._reread is not None:
+                reload = asyncio.Event()
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.set)
+                reloader = self._keep_reloading(reload, self._reread, session, identifier, service.post)
+                group.create_task(reloader, name="reload")
+            group.create_task(self._keep_certificate(dialer, local), name="certificate")
             if doors.notifier.watchdog_s:
                 group.create_task(self._feed_watchdog(), name="watchdog")
             if "memory" not in doors.cgroups.controllers:
@@ -363,6 +388,8 @@ class Agent:
             doors.notifier.tell("STOPPING=1")
             _log.info("agent stopping")
         finally:
+            if not config.end_on_stop:
+                local.leave()
             await server.stop()
             await local.close()
             await peer_server.stop()
@@ -429,13 +456,16 @@ class Agent:
     async def _keep_looking(self, session: SessionRunner, post: Callable[[Event], None]) -> None:
         while True:
             await self._doors.clock.sleep(INVENTORY_INTERVAL_S)
-            before = set(self._devices)
-            if await self._look():
-                _log.info("inventory changed", devices=sorted(self._devices))
-                # A driver that does not answer has not lost its devices.
-                if not self._known().troubles and (gone := before - set(self._devices)):
-                    post(DevicesVanished(devices=tuple(sorted(gone))))
-                session.inventory_changed(self._node())
+            await self._look_again(session, post)
+
+    async def _look_again(self, session: SessionRunner, post: Callable[[Event], None]) -> None:
+        before = set(self._devices)
+        if await self._look():
+            _log.info("inventory changed", devices=sorted(self._devices))
+            # A driver that does not answer has not lost its devices.
+            if not self._known().troubles and (gone := before - set(self._devices)):
+                post(DevicesVanished(devices=tuple(sorted(gone))))
+            session.inventory_changed(self._node())
 
     async def _keep_measuring(self) -> None:
         doors = self._doors
@@ -444,6 +474,54 @@ class Agent:
         while True:
             self._telemetry = await collector.sample()
             await doors.clock.sleep(TELEMETRY_INTERVAL_S)
+
+    async def _keep_reloading(
+        self,
+        reload: asyncio.Event,
+        reread: Reread,
+        session: SessionRunner,
+        identifier: Identifier,
+        post: Callable[[Event], None],
+    ) -> None:
+        while True:
+            await reload.wait()
+            reload.clear()
+            self._doors.notifier.tell(reloading())
+            try:
+                new = await reread()
+                new.check()
+                check_credentials(new)
+            except FarbusError as error:
+                _log.error("settings not reloaded", reason=str(error))
+            else:
+                self._config, now, later = reloaded(self._config, new, changeable=RELOADABLE)
+                identifier.operators = frozenset(self._operators())
+                await self._look_again(session, post)
+                _log.info("settings reloaded", changed=now)
+                if later:
+                    _log.warning("settings need a restart, which ends no job", changed=later)
+            self._doors.notifier.tell("READY=1")
+
+    async def _keep_certificate(self, dialer: SessionDialer, local: LocalCluster) -> None:
+        """Have the certificate renewed in time, and use the one that is there, whoever put it there."""
+        config, told = self._config, ""
+        while True:
+            await self._doors.clock.sleep(CERTIFICATE_INTERVAL_S)
+            trouble = ""
+            try:
+                if is_due(config.credentials, now=self._doors.clock.wall()):
+                    await renew_at(config.scheduler, config.credentials)
+                    _log.info("certificate renewed", until=config.credentials.expires_at().isoformat())
+                if dialer.redial_if_renewed():
+                    local.replace_connections()
+            except FarbusError as error:
+                trouble = str(error)
+            except OSError as error:
+                trouble = f"{error.filename}: {error.strerror}"
+            # Once for each reason: it is tried for months.
+            if trouble and trouble != told:
+                _log.error("certificate not renewed", reason=trouble)
+            told = trouble
 
     async def _feed_watchdog(self) -> None:
         # From the event loop: a loop that hangs is what the watchdog is there to notice.

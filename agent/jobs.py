@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import structlog
 
+from farbus.agent.accounts import NO_RULES, UserRules, choose_account
 from farbus.agent.events import TaskExited, TaskRun
 from farbus.agent.logs import LogStore
 from farbus.agent.names import file_name
-from farbus.errors import FarbusError, InvalidInput, NotPermitted
+from farbus.errors import FarbusError, InvalidInput
 from farbus.linux.cgroups import Cgroups
 from farbus.linux.clock import Clock
 from farbus.linux.processes import Child, Processes, Program
@@ -31,35 +32,6 @@ DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 # Lists that a task's devices extend; everything else of theirs replaces the user's.
 _LISTS = ("LD_PRELOAD", "LD_LIBRARY_PATH")
-
-
-def choose_account(user: str, *, users: Users, run_as_self: bool, allow_root: bool) -> Account | None:
-    """Return whom a task of ``user`` runs as; None for whom the agent runs as.
-
-    Raises :class:`NotPermitted` for a user that this node must not serve,
-    :class:`farbus.errors.NotFound` for one that it does not know.
-    """
-    myself = users.myself()
-    if run_as_self:
-        if user != myself.name:
-            raise NotPermitted(
-                f"task of {user}: this agent runs tasks of its own user {myself.name} only",
-                hint="submit as that user, or run the agent as a service (farbus agent, as root)",
-            )
-        return None
-    account = users.by_name(user)
-    if account.uid == 0 and not allow_root:
-        raise NotPermitted(
-            f"task of {user}: this node runs nothing as root", hint="submit as another user, or set allow_root"
-        )
-    if account.uid == myself.uid:
-        return None
-    if myself.uid != 0:
-        raise NotPermitted(
-            f"task of {user}: this agent runs as {myself.name} and can't become another user",
-            hint="run the agent as root",
-        )
-    return account
 
 
 def task_environment(run: TaskRun, account: Account, devices: dict[str, str]) -> dict[str, str]:
@@ -113,7 +85,9 @@ class TaskRunner:
         run_as_self: bool,
         allow_root: bool,
         orphan_limit_s: float = 0.0,
+        rules: UserRules = NO_RULES,
     ) -> None:
+        self._rules = rules
         self._processes = processes
         self._cgroups = cgroups
         self._users = users
@@ -137,7 +111,11 @@ class TaskRunner:
         if not run.command:
             raise InvalidInput(f"task {run.job}/{run.task}: there is no command to run")
         account = choose_account(
-            run.user, users=self._users, run_as_self=self._run_as_self, allow_root=self._allow_root
+            run.user,
+            users=self._users,
+            run_as_self=self._run_as_self,
+            allow_root=self._allow_root,
+            rules=self._rules,
         )
         output = self._logs.create(run.job, run.task)
         try:

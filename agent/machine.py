@@ -94,6 +94,11 @@ class NodeMachine:
         side = self._leases.client((job, task))
         return dict(side.environment) if side and side.state is SideState.PREPARED and side.wanted else None
 
+    def holder(self, job: str, task: str) -> str | None:
+        """Return the user for whose program in a terminal a client side is there; None for any other."""
+        side = self._leases.client((job, task))
+        return side.user if side and side.interactive and side.wanted else None
+
     def next_expiry(self) -> float | None:
         """Return the monotonic time at which a lease or a hold expires first; None when none is held."""
         return self._leases.next_expiry()

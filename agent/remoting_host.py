@@ -20,9 +20,10 @@ from pathlib import Path
 
 import structlog
 
+from farbus.agent.accounts import UserRules, choose_account
 from farbus.agent.config import AgentConfig
 from farbus.agent.events import PreparedLease, SupervisorDied
-from farbus.agent.jobs import DEFAULT_PATH, choose_account
+from farbus.agent.jobs import DEFAULT_PATH
 from farbus.agent.names import file_name
 from farbus.errors import Conflict, FarbusError, NotFound, TimedOut, Unavailable
 from farbus.linux.files import write_owned
@@ -359,7 +360,13 @@ class RemotingHost:
         path = self._session_path(job, task)
         server = await _remote_server(leases[0])
         # Whether a task may run as root is asked when it starts; root's own farbus run may have its file.
-        account = choose_account(user, users=self._users, run_as_self=self._config.run_as_self, allow_root=True)
+        account = choose_account(
+            user,
+            users=self._users,
+            run_as_self=self._config.run_as_self,
+            allow_root=True,
+            rules=UserRules(user_map=self._config.user_map),
+        )
         self._sessions.add(path.name)
         write_owned(path, self._supervisor.session_file(server), account=account)
         return self._supervisor.client_environment(path)

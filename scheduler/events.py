@@ -116,11 +116,15 @@ class JobSubmitted(Value, frozen=True, kw_only=True):
 
 
 class JobCancelled(Value, frozen=True, kw_only=True):
-    """Somebody who may do so ended a job: cancelled it, or ``released`` an interactive one whose program ended."""
+    """Somebody who may do so ended a job: cancelled it, or ``released`` an interactive one whose program ended.
+
+    ``exit_code`` is that program's, negative for a signal; None where nobody knows it.
+    """
 
     job_id: str
     reason: str
     released: bool = False
+    exit_code: int | None = None
 
 
 class Cordoned(Value, frozen=True, kw_only=True):
@@ -214,7 +218,7 @@ class PreparedLease(Value, frozen=True, kw_only=True):
 
 
 class PrepareClient(Value, frozen=True, kw_only=True):
-    """Make the leases usable for the task."""
+    """Make the leases usable for the task, or for an ``interactive`` program, which outlives an agent of its node."""
 
     command_id: str
     job_id: str

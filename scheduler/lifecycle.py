@@ -32,7 +32,7 @@ from farbus.scheduler.agenda import Look
 from farbus.scheduler.cluster import MAX_ROUND_JOBS
 from farbus.scheduler.events import Effect, Event, Verb
 from farbus.scheduler.operations import Operations
-from farbus.scheduler.records import DeviceRecord, JobRecord, LeaseRecord, StoredProgress
+from farbus.scheduler.records import JobRecord, LeaseRecord, StoredProgress
 from farbus.scheduler.steps import DEADLINES
 
 WAITS_PERSIST_S = 5.0
@@ -143,7 +143,7 @@ class ClusterMachine(Operations):
             record.seen_at = seen_at
             record.seen = now - max(0.0, wall - seen_at)
         for device_id, owner, epoch, device in devices:
-            self.devices[device_id] = DeviceRecord(id=device_id, node=owner, device=device, epoch=epoch)
+            self.devices[device_id] = self.new_device(device_id, owner, device=device, epoch=epoch)
             self.devices_of_node[owner].add(device_id)
             self.node(owner)
         for cordon in cordons:
@@ -277,7 +277,7 @@ class ClusterMachine(Operations):
         if job is None:
             return
         if event.released and job.state is JobState.RUNNING:
-            self._undo(job, JobState.SUCCEEDED, event.reason)
+            self._end_interactive(job, event)
         else:
             self._cancel(job, event.reason or "released before its devices were ready")
 

@@ -122,7 +122,7 @@ class Liveness(Attempts):
 
     def _remove_strays(self, record: NodeRecord, hello: events.NodeJoined) -> None:
         """Have the node undo what it holds without right; until then it gets nothing new."""
-        record.strays.clear()
+        record.strays = frozenset()
         for held in hello.held:
             lease = self.leases.get(held.lease_id)
             if held.device_side and (lease is None or lease.lease.device_node != record.name):
@@ -145,7 +145,7 @@ class Liveness(Attempts):
 
     def _add_stray(self, record: NodeRecord, key: str, step: Step) -> None:
         key = f"{record.name}.{key}"
-        record.strays.add(key)
+        record.strays |= {key}
         self.steps.add(key, step)
         self._ask(key)
 
@@ -157,7 +157,7 @@ class Liveness(Attempts):
             self._ask(key)
         elif outcome.ok:
             self.steps.drop(key)
-            self.nodes[step.node].strays.discard(key)
+            self.nodes[step.node].strays -= {key}
             self._want_round()
         else:
             self._retry(key, "")

@@ -54,6 +54,10 @@ def command_message(command: events.Command) -> session_pb2.SchedulerMessage:
     return session_pb2.SchedulerMessage(**{field: to_message(command, kind)})
 
 
+def _trust_changed(revocations: bytes) -> session_pb2.SchedulerMessage:
+    return session_pb2.SchedulerMessage(trust_changed=session_pb2.TrustChanged(revocations=revocations))
+
+
 class _Port:
     """A session's outbox, and the means to end it."""
 
@@ -79,8 +83,17 @@ class _Port:
 class Sessions(SessionHandler):
     """All sessions, and the log readers that use them."""
 
-    def __init__(self, engine: Engine, *, lease_ttl_s: float, heartbeat_s: float) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        lease_ttl_s: float,
+        heartbeat_s: float,
+        revocations: Callable[[], bytes] = bytes,
+    ) -> None:
         self._engine = engine
+        self._revocations = revocations
+        self._passed_on = b""
         self._lease_ttl_s = lease_ttl_s
         self._heartbeat_s = heartbeat_s
         self._ports: dict[str, _Port] = {}
@@ -101,6 +114,14 @@ class Sessions(SessionHandler):
             await self._refuse(caller, send, str(error))
             return
         await self._serve(joined, incoming, send)
+
+    def pass_on_revocations(self) -> None:
+        """Send the revocation list to all nodes if it is another than before."""
+        revocations = self._revocations()
+        if revocations and revocations != self._passed_on:
+            self._passed_on = revocations
+            for port in self._ports.values():
+                port.put(_trust_changed(revocations))
 
     def close(self) -> None:
         """End all sessions; the agents dial again."""
@@ -156,6 +177,8 @@ class Sessions(SessionHandler):
                 )
             )
         )
+        if revocations := self._revocations():
+            port.put(_trust_changed(revocations))
         if name in self._ports:
             # What the older session was asked for it will not deliver.
             self.relay.lose(name)
@@ -198,12 +221,12 @@ class Sessions(SessionHandler):
                 # a node can't pile up more than the ledger can take.
                 await self._engine.tell(event)
 
-    def _request_log(self, node: str, number: str, job_id: str, task: str, follow: bool) -> bool:
+    def _request_log(self, node: str, number: str, job_id: str, task: str, follow: bool, position: int) -> bool:
         port = self._ports.get(node)
         if port is None:
             return False
         request = session_pb2.LogRequest(
-            request_id=number, job_id=job_id, task=task, follow=follow, credit_bytes=CREDIT_BYTES
+            request_id=number, job_id=job_id, task=task, follow=follow, position=position, credit_bytes=CREDIT_BYTES
         )
         port.put(session_pb2.SchedulerMessage(log_request=request))
         return True

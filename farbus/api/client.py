@@ -8,12 +8,13 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
+from farbus.api.audit import AuditRecord
 from farbus.api.authority import SCHEDULER_SERVER_NAME, Credentials
 from farbus.api.conversion import from_message, to_message
 from farbus.api.identity import ROLE_METADATA, USER_METADATA, Identity
 from farbus.api.server import MAX_MESSAGE_BYTES
 from farbus.api.status import converted
-from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, types_pb2
+from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, enrollment_pb2, enrollment_pb2_grpc, types_pb2
 from farbus.errors import FarbusError
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
@@ -49,6 +50,18 @@ def open_tls_channel(address: str, credentials: Credentials) -> grpc.aio.Channel
     )
 
 
+async def open_enrollment(address: str, credentials: Credentials, request_pem: bytes) -> tuple[bytes, bytes]:
+    """Ask the scheduler at ``address`` to renew; return certificate and authorities as PEM."""
+    channel = open_tls_channel(address, credentials)
+    try:
+        with converted(f"scheduler at {address}"):
+            stub: Any = enrollment_pb2_grpc.EnrollmentStub(channel)
+            reply = await stub.Renew(enrollment_pb2.RenewRequest(request=request_pem), timeout=CALL_TIMEOUT_S)
+            return reply.certificate, reply.authorities
+    finally:
+        await channel.close()
+
+
 class ClusterClient:
     """Calls to a scheduler or to an agent's socket; every error is a :class:`FarbusError`.
 
@@ -80,9 +93,9 @@ class ClusterClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def close(self) -> None:
-        """Close the connection; calls under way end with Unavailable."""
-        await self._channel.close()
+    async def close(self, *, grace_s: float | None = None) -> None:
+        """Close the connection; calls under way get ``grace_s`` seconds, then end with Unavailable."""
+        await self._channel.close(grace_s)
 
     async def _call(self, method: str, request: Any) -> Any:
         with converted(self._peer):
@@ -117,14 +130,22 @@ class ClusterClient:
         async for message in self._stream("WatchJob", cluster_pb2.JobRequest(job_id=job_id)):
             yield from_message(message, JobStatus)
 
-    async def cancel_job(self, job_id: str, *, released: bool = False) -> JobStatus:
-        """Start ending the job and return it; ``released`` when it is interactive and its program has ended."""
-        request = cluster_pb2.CancelJobRequest(job_id=job_id, released=released)
+    async def cancel_job(self, job_id: str, *, released: bool = False, exit_code: int | None = None) -> JobStatus:
+        """Start ending the job and return it.
+
+        ``released`` when it is interactive and its program has ended, with ``exit_code`` (None: not known).
+        """
+        request = cluster_pb2.CancelJobRequest(job_id=job_id, released=released, exit_code=exit_code)
         return from_message(await self._call("CancelJob", request), JobStatus)
 
-    async def read_logs(self, job_id: str, *, task: str = "", follow: bool = False) -> AsyncIterator[LogChunk]:
-        """Yield a task's output, and with ``follow`` what comes until it has ended."""
-        request = cluster_pb2.ReadLogsRequest(job_id=job_id, task=task, follow=follow)
+    async def read_logs(
+        self, job_id: str, *, task: str = "", follow: bool = False, position: int = 0
+    ) -> AsyncIterator[LogChunk]:
+        """Yield a task's output, and with ``follow`` what comes until it has ended.
+
+        ``position`` is that of the last chunk that the caller has already.
+        """
+        request = cluster_pb2.ReadLogsRequest(job_id=job_id, task=task, follow=follow, position=position)
         async for message in self._stream("ReadLogs", request):
             yield from_message(message, LogChunk)
 
@@ -172,17 +193,23 @@ class ClusterClient:
         return from_message(await self._call("Forget", cluster_pb2.ForgetRequest(node=node)), ForgottenNode)
 
     async def hold(
-        self, *, name: str, requests: Requests, routes: Sequence[Route], wait_limit_s: float = 0.0
+        self, *, name: str, requests: Requests, routes: Sequence[Route], wait_limit_s: float = 0.0, job_id: str = ""
     ) -> AsyncIterator[HoldEvent]:
-        """Hold devices until the iterator is closed (``aclose``)."""
+        """Hold devices until the iterator is closed (``aclose``); those of ``job_id`` again, if it is given."""
         request = cluster_pb2.HoldRequest(
             name=name,
             requests=to_message(requests, types_pb2.Requests),
             routes=[route.value for route in routes],
             wait_limit_s=wait_limit_s,
+            job_id=job_id,
         )
         async for message in self._stream("Hold", request):
             yield _hold_event(message)
+
+    async def read_audit(self, *, since: str = "") -> AsyncIterator[AuditRecord]:
+        """Yield the records of the audit log from ``since`` (RFC 3339, UTC) on; for operators."""
+        async for message in self._stream("ReadAudit", cluster_pb2.ReadAuditRequest(since=since)):
+            yield from_message(message, AuditRecord)
 
 
 def _hold_event(message: cluster_pb2.HoldEvent) -> HoldEvent:

@@ -11,9 +11,11 @@ import grpc.aio
 from farbus.api.authority import Credentials, node_server_name
 from farbus.api.client import CLIENT_OPTIONS
 from farbus.api.conversion import from_message, to_message
+from farbus.api.gate import Gate, caller_of_call, errors_become_status
 from farbus.api.identity import Identity
-from farbus.api.server import SERVER_OPTIONS, RunningServer, caller_by_certificate, errors_become_status
+from farbus.api.server import SERVER_OPTIONS, RunningServer, gated_server, tls_credentials
 from farbus.api.status import converted
+from farbus.api.trust import Trust
 from farbus.api.v1 import peer_pb2, peer_pb2_grpc
 from farbus.errors import Conflict
 from farbus.model.lease import PeerReply, PeerRequest
@@ -41,7 +43,7 @@ class _PeerServicer(peer_pb2_grpc.PeerServicer):
     async def Renew(self, request: peer_pb2.PeerRequest, context: Any) -> Any:
         path = "/farbus.v1.Peer/Renew"
         async with errors_become_status(context, path):
-            caller = caller_by_certificate(context, path)
+            caller = caller_of_call(context, path)
             reply = await self._handler.renew(caller, from_message(request, PeerRequest))
             return to_message(reply, peer_pb2.PeerReply)
 
@@ -52,22 +54,20 @@ async def serve_peers(*, handler: PeerHandler, address: str, port: int, credenti
     Raises :class:`Conflict` for an address that can't be bound,
     :class:`farbus.errors.InvalidInput` for bad credentials.
     """
-    pem = credentials.read()
+    trust = Trust(credentials)
+    gate = Gate(trust)
     limit = {"grpc.max_receive_message_length": MAX_PEER_MESSAGE_BYTES}
-    server = grpc.aio.server(options=[*({**dict(SERVER_OPTIONS), **limit}).items()])
+    server = grpc.aio.server(options=[*({**dict(SERVER_OPTIONS), **limit}).items()], interceptors=[gate])
     peer_pb2_grpc.add_PeerServicer_to_server(_PeerServicer(handler), server)
-    tls = grpc.ssl_server_credentials(
-        [(pem.key, pem.certificate)], root_certificates=pem.authority, require_client_auth=True
-    )
     try:
-        bound = server.add_secure_port(host_and_port(address, port), tls)
+        bound = server.add_secure_port(host_and_port(address, port), tls_credentials(trust))
     except RuntimeError as error:
         raise Conflict(
             f"can't serve other agents on {host_and_port(address, port)}: the address is in use or not of this node",
             hint="choose another peer_port, or correct the address",
         ) from error
     await server.start()
-    return RunningServer(bound, server.stop)
+    return gated_server(server, bound, gate)
 
 
 def host_and_port(address: str, port: int) -> str:

@@ -15,6 +15,7 @@ import pytest
 from farbus.agent.config import AgentConfig
 from farbus.agent.daemon import serve
 from farbus.api.authority import Authority, write_credentials
+from farbus.api.client import ClusterClient
 from farbus.api.conversion import to_message
 from farbus.api.identity import Role
 from farbus.api.v1 import session_pb2, types_pb2
@@ -202,6 +203,27 @@ async def test_a_lease_is_fenced_while_the_scheduler_is_away(
     assert gone
     assert not alive
     assert not can_connect(devices.endpoint)
+
+
+async def test_a_scheduler_of_a_lower_term_is_not_served(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    sessions = scheduler.sessions
+    sessions.term = 7
+    agent.start(config)
+    await sessions.connected()
+    hello = sessions.hellos[0]
+    await agent.stop()
+    sessions.term = 6
+    agent.start(config)
+    await sessions.until(lambda: len(sessions.hellos) >= 3)
+    async with ClusterClient.local(socket=config.socket) as client:
+        told = (await client.cluster_info()).scheduler_error
+    assert "the scheduler's term is 6, but this node has served term 7: its ledger is old" in told
+    sessions.term = 8
+    beats = len(sessions.said)
+    await sessions.until(lambda: len(sessions.said) > beats)
+    assert sessions.hellos[-1].node.peer_endpoint == hello.node.peer_endpoint, "its peers would look for it in vain"
 
 
 async def test_a_renewed_lease_outlives_its_time(

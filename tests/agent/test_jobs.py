@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from farbus.agent.accounts import choose_account
 from farbus.agent.events import TaskExited, TaskRun
-from farbus.agent.jobs import TaskRunner, choose_account, task_environment
+from farbus.agent.jobs import TaskRunner, task_environment
 from farbus.agent.logs import LogStore
 from farbus.errors import NotFound, NotPermitted
 from farbus.linux.cgroups import FakeCgroups

@@ -115,6 +115,11 @@ class ClusterStub:
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetRequest.SerializeToString,
                 response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetReply.FromString,
                 _registered_method=True)
+        self.ReadAudit = channel.unary_stream(
+                '/farbus.v1.Cluster/ReadAudit',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ReadAuditRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.AuditRecord.FromString,
+                _registered_method=True)
 
 
 class ClusterServicer:
@@ -228,6 +233,13 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadAudit(self, request, context):
+        """Who did what, oldest first; for operators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -310,6 +322,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.Forget,
                     request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetRequest.FromString,
                     response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetReply.SerializeToString,
+            ),
+            'ReadAudit': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadAudit,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ReadAuditRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.AuditRecord.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -744,6 +761,33 @@ class Cluster:
             '/farbus.v1.Cluster/Forget',
             farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetRequest.SerializeToString,
             farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/farbus.v1.Cluster/ReadAudit',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ReadAuditRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.AuditRecord.FromString,
             options,
             channel_credentials,
             insecure,
