@@ -32,6 +32,7 @@ from farbus.agent.log_streams import LogStreams
 from farbus.agent.logs import LogStore
 from farbus.agent.machine import NodeMachine
 from farbus.agent.membership import Membership
+from farbus.agent.objects import STORY_LENGTH
 from farbus.api.conversion import from_message, to_message
 from farbus.api.session import PROTOCOL_VERSION
 from farbus.api.v1 import session_pb2, types_pb2
@@ -40,6 +41,7 @@ from farbus.linux.clock import Clock
 from farbus.model.job import Requests
 from farbus.model.lease import Lease
 from farbus.model.node import Node
+from farbus.model.states import SESSION_STATES, SessionState
 from farbus.model.telemetry import Telemetry
 
 _log = structlog.get_logger()
@@ -252,6 +254,8 @@ class SessionRunner:
         self._current: _Session | None = None
         self._early: list[session_pb2.NodeMessage] | None = None
         """What was reported after the hello was written and before its welcome; None at other times."""
+        self._state = SessionState.AWAY
+        self._story: deque[str] = deque(maxlen=STORY_LENGTH)
         self.error = "the agent has not yet reached the scheduler"
         """Why there is no session; empty while there is one."""
         self.on_lost: Callable[[], None] = _nothing_to_do
@@ -295,8 +299,16 @@ class SessionRunner:
                 self._lost(str(error))
             await self._clock.sleep(self._backoff.next_s())
 
+    def _go(self, state: SessionState) -> None:
+        SESSION_STATES.check(f"of node {self._machine.node}", self._state, state, self._story)
+        self._state = state
+        self._story.append(state)
+
     def _lost(self, reason: str) -> None:
         self._early = None
+        if self._state is not SessionState.AWAY:
+            self._go(SessionState.AWAY)
+            self._story.append(reason)
         if not self.error:
             self.lost_at = self._clock.monotonic()
             self.on_lost()
@@ -309,6 +321,7 @@ class SessionRunner:
         async with self._open_stream() as stream:
             greeting = hello(self._machine, self._node(), instance=self._instance)
             self._early = []
+            self._go(SessionState.GREETING)
             incoming = aiter(stream)
             try:
                 # The hello too waits: until there is a connection.
@@ -325,6 +338,7 @@ class SessionRunner:
                 raise InvalidInput("the scheduler's first message is no welcome", hint="is it of the same version?")
             welcome = first.welcome
             self._membership.accept(term=welcome.term, lease_ttl_s=welcome.lease_ttl_s)
+            self._go(SessionState.OPEN)
             self.error = ""
             self.lease_ttl_s, self.term = welcome.lease_ttl_s, welcome.term
             self.scheduler_version = welcome.scheduler_version
