@@ -119,7 +119,14 @@ def body_of(work: Work) -> str:
             work = PrepareClient(serial=work.serial, job=work.job, task=work.task, user=work.user, leases=leases)
         case StartTask():
             # A user's environment may hold secrets of theirs.
-            run = TaskRun(job=work.run.job, task=work.run.task, user=work.run.user, command=work.run.command)
+            run = TaskRun(
+                job=work.run.job,
+                task=work.run.task,
+                user=work.run.user,
+                command=work.run.command,
+                stage_in=work.run.stage_in,
+                stage_out=work.run.stage_out,
+            )
             work = StartTask(serial=work.serial, run=run)
     return to_json(work).decode()
 

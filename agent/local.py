@@ -93,7 +93,8 @@ class LocalCluster(ClusterHandler):
         self._clients: dict[Identity, ClusterClient] = {}
         self._holds = 0
 
-    async def _client(self, caller: Identity) -> ClusterClient:
+    async def client_of(self, caller: Identity) -> ClusterClient:
+        """Return the connection to the scheduler that speaks for ``caller``."""
         await self._wait_for_scheduler()
         if caller not in self._clients:
             if len(self._clients) >= MAX_CLIENTS:
@@ -121,66 +122,66 @@ class LocalCluster(ClusterHandler):
 
     async def submit(self, caller: Identity, job: Job, *, check_only: bool) -> tuple[str, JobStatus | None]:
         """Forward."""
-        return await (await self._client(caller)).submit(job, check_only=check_only)
+        return await (await self.client_of(caller)).submit(job, check_only=check_only)
 
     async def list_jobs(self, caller: Identity, *, include_ended: bool) -> tuple[JobStatus, ...]:
         """Forward."""
-        return await (await self._client(caller)).list_jobs(include_ended=include_ended)
+        return await (await self.client_of(caller)).list_jobs(include_ended=include_ended)
 
     async def get_job(self, caller: Identity, job_id: str) -> JobStatus:
         """Forward."""
-        return await (await self._client(caller)).get_job(job_id)
+        return await (await self.client_of(caller)).get_job(job_id)
 
     async def watch_job(self, caller: Identity, job_id: str) -> AsyncIterator[JobStatus]:
         """Forward."""
-        async for status in (await self._client(caller)).watch_job(job_id):
+        async for status in (await self.client_of(caller)).watch_job(job_id):
             yield status
 
     async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
         """Forward."""
-        return await (await self._client(caller)).cancel_job(job_id, released=released)
+        return await (await self.client_of(caller)).cancel_job(job_id, released=released)
 
     async def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
         """Forward."""
-        async for chunk in (await self._client(caller)).read_logs(job_id, task=task, follow=follow):
+        async for chunk in (await self.client_of(caller)).read_logs(job_id, task=task, follow=follow):
             yield chunk
 
     async def list_nodes(self, caller: Identity) -> tuple[NodeStatus, ...]:
         """Forward."""
-        return await (await self._client(caller)).list_nodes()
+        return await (await self.client_of(caller)).list_nodes()
 
     async def list_devices(self, caller: Identity) -> tuple[DeviceStatus, ...]:
         """Forward."""
-        return await (await self._client(caller)).list_devices()
+        return await (await self.client_of(caller)).list_devices()
 
     async def list_leases(self, caller: Identity, *, include_released: bool) -> tuple[LeaseStatus, ...]:
         """Forward."""
-        return await (await self._client(caller)).list_leases(include_released=include_released)
+        return await (await self.client_of(caller)).list_leases(include_released=include_released)
 
     async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
         """Forward."""
-        return await (await self._client(caller)).explain(job_id)
+        return await (await self.client_of(caller)).explain(job_id)
 
     async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
         """Forward."""
-        return await (await self._client(caller)).cordon(name, reason=reason)
+        return await (await self.client_of(caller)).cordon(name, reason=reason)
 
     async def uncordon(self, caller: Identity, name: str) -> CordonResult:
         """Forward."""
-        return await (await self._client(caller)).uncordon(name)
+        return await (await self.client_of(caller)).uncordon(name)
 
     async def drain(self, caller: Identity, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
         """Forward."""
-        async for status in (await self._client(caller)).drain(node, evict=evict, reason=reason):
+        async for status in (await self.client_of(caller)).drain(node, evict=evict, reason=reason):
             yield status
 
     async def forget(self, caller: Identity, node: str) -> ForgottenNode:
         """Forward."""
-        return await (await self._client(caller)).forget(node)
+        return await (await self.client_of(caller)).forget(node)
 
     async def read_audit(self, caller: Identity, *, since: str) -> AsyncIterator[AuditRecord]:
         """Forward."""
-        async for record in (await self._client(caller)).read_audit(since=since):
+        async for record in (await self.client_of(caller)).read_audit(since=since):
             yield record
 
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
@@ -189,7 +190,7 @@ class LocalCluster(ClusterHandler):
         known = ClusterInfo()
         if not error:
             try:
-                known = await (await self._client(caller)).cluster_info()
+                known = await (await self.client_of(caller)).cluster_info()
             except FarbusError as problem:
                 error = str(problem)
         return ClusterInfo(
@@ -219,7 +220,7 @@ class LocalCluster(ClusterHandler):
         )
         self._holds += 1
         try:
-            job_id, _ = await (await self._client(caller)).submit(job)
+            job_id, _ = await (await self.client_of(caller)).submit(job)
             try:
                 async with contextlib.aclosing(self._follow(caller, job_id, wait_limit_s)) as events:
                     async for event in events:
@@ -276,7 +277,7 @@ class LocalCluster(ClusterHandler):
         backoff = Backoff()
         while True:
             try:
-                async for status in (await self._client(caller)).watch_job(job_id):
+                async for status in (await self.client_of(caller)).watch_job(job_id):
                     backoff.reset()
                     if JOB_STATES.is_final(status.state) or status.state is JobState.FINISHING:
                         reason = status.reason or f"job {job_id} is {status.state}"
@@ -307,7 +308,7 @@ class LocalCluster(ClusterHandler):
         backoff = Backoff()
         while True:
             try:
-                await (await self._client(caller)).cancel_job(job_id, released=True)
+                await (await self.client_of(caller)).cancel_job(job_id, released=True)
             except (NotFound, NotPermitted):
                 return
             except FarbusError as error:

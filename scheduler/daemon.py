@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import secrets
@@ -22,6 +23,7 @@ from farbus.api.enrollment import Issuer
 from farbus.api.identity import Role
 from farbus.api.joining import serve_joins
 from farbus.api.server import serve_scheduler
+from farbus.api.staging import add_staging
 from farbus.api.trust import Trust
 from farbus.errors import FarbusError, InvalidInput, first_error
 from farbus.linux.limits import raise_descriptor_limit
@@ -34,6 +36,7 @@ from farbus.scheduler.metrics import serve_metrics
 from farbus.scheduler.rounds import Decide, DecisionMaker, decision_maker
 from farbus.scheduler.service import ClusterService
 from farbus.scheduler.sessions import Sessions
+from farbus.scheduler.staging import StagingService
 
 _log = structlog.get_logger()
 
@@ -191,12 +194,20 @@ async def _serve_engine(
     sessions = Sessions(
         engine, lease_ttl_s=config.lease_ttl_s, heartbeat_s=config.heartbeat_s, revocations=trust.revocations
     )
+    staging = StagingService(
+        engine,
+        Path(config.state) / "staging",
+        limit_bytes=config.staging_bytes,
+        user_limit_bytes=config.staging_bytes_per_user,
+        job_limit_bytes=config.staging_bytes_per_job,
+    )
     cluster = ClusterService(
         engine,
         sessions.relay,
         next_job=next_job,
         lease_ttl_s=config.lease_ttl_s,
         now=loop.time,
+        check_files=staging.check,
         audit_logs=tuple(Path(where) / FILE_NAME for where in (config.state, config.ca_directory) if where),
     )
     async with contextlib.AsyncExitStack() as stack:
@@ -212,11 +223,14 @@ async def _serve_engine(
             enrollment=issuer,
             audit=audit,
             operator_only=frozenset(config.operator_only),
+            services=(functools.partial(add_staging, staging),),
         )
         stack.push_async_callback(server.stop, STOP_GRACE_S)
         if issuer is not None and config.join:
             joins = await serve_joins(join=issuer.join, listen=config.join, trust=trust, scheduler_port=server.port)
             stack.push_async_callback(joins.stop)
+        sweeping = asyncio.create_task(staging.keep_sweeping(), name="staging")
+        stack.push_async_callback(_end, sweeping)
         keeping = asyncio.create_task(_keep_credentials(config, issuer, sessions), name="credentials")
         stack.push_async_callback(_end, keeping)
         stack.callback(sessions.close)

@@ -195,7 +195,7 @@ class PreparedLease(_message.Message):
     def __init__(self, lease: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ..., endpoint: _Optional[str] = ..., peer_endpoint: _Optional[str] = ...) -> None: ...
 
 class StartTask(_message.Message):
-    __slots__ = ("command_id", "job_id", "task", "user", "command", "cwd", "environment", "requests", "time_limit_s")
+    __slots__ = ("command_id", "job_id", "task", "user", "command", "cwd", "environment", "requests", "time_limit_s", "stage_in", "stage_out")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -212,6 +212,8 @@ class StartTask(_message.Message):
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     TIME_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    STAGE_IN_FIELD_NUMBER: _ClassVar[int]
+    STAGE_OUT_FIELD_NUMBER: _ClassVar[int]
     command_id: str
     job_id: str
     task: str
@@ -221,7 +223,9 @@ class StartTask(_message.Message):
     environment: _containers.ScalarMap[str, str]
     requests: _types_pb2.Requests
     time_limit_s: float
-    def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., requests: _Optional[_Union[_types_pb2.Requests, _Mapping]] = ..., time_limit_s: _Optional[float] = ...) -> None: ...
+    stage_in: str
+    stage_out: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., requests: _Optional[_Union[_types_pb2.Requests, _Mapping]] = ..., time_limit_s: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StopTask(_message.Message):
     __slots__ = ("command_id", "job_id", "task", "grace_s")
