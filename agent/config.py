@@ -13,7 +13,7 @@ from farbus.model.value import Value
 # sun_path of a Unix socket's address has 108 bytes (unix(7)); farbus.api keeps some for itself.
 SOCKET_PATH_LIMIT = 100
 
-PROGRAM_UNITS = ("auto", "scope", "none")
+PROGRAM_UNITS = ("auto", "service", "none")
 
 PEER_PORT = 7412
 """Port on which agents serve each other, beside the scheduler's 7411."""
@@ -70,7 +70,7 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     orphan_limit_s: float = 0.0
     """End a program that no agent has come back for in this time; 0 for never."""
     program_units: str = "auto"
-    """Start each program in a unit of its own of the service manager (``scope``), or not (``none``); ``auto`` does so
+    """Start each program in a unit of its own of the service manager (``service``), or not (``none``); ``auto`` does so
     where the agent is itself a service of systemd and root."""
 
     log_bytes_per_task: int = 64 * 2**20

@@ -6,9 +6,10 @@ import asyncio
 import functools
 import hashlib
 import os
+import secrets
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ import structlog
 
 from farbus.agent.actions import Report
 from farbus.agent.config import AgentConfig
-from farbus.agent.events import LeasesVoided
+from farbus.agent.events import DevicesVanished, Event, LeasesVoided
 from farbus.agent.executor import Executor
 from farbus.agent.inventory import GpuSource, Inventory, take_inventory
 from farbus.agent.jobs import TaskRunner
@@ -26,7 +27,6 @@ from farbus.agent.logs import LogStore
 from farbus.agent.machine import NodeMachine
 from farbus.agent.membership import Membership
 from farbus.agent.peers import Peers
-from farbus.agent.reconcile import Observed, compensation_of, reconcile
 from farbus.agent.remoting_host import RemotingHost, SupervisorProgram, software_gpu_directory, software_gpu_environment
 from farbus.agent.service import AgentService
 from farbus.agent.session import SessionRunner
@@ -42,18 +42,20 @@ from farbus.api.staging import NodeStaging, StagingForwarder, add_staging
 from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, first_error
 from farbus.linux.cgroups import Cgroups, KernelCgroups
 from farbus.linux.clock import Clock, SystemClock
-from farbus.linux.files import FileLock, make_directory
+from farbus.linux.daemon_log import configure_logging
+from farbus.linux.files import FileLock, make_directory, write_owned
 from farbus.linux.kept import KeptProcesses
+from farbus.linux.limits import raise_descriptor_limit
 from farbus.linux.node_facts import KernelNodeFacts, NodeFacts
-from farbus.linux.notify import Notifier, SystemdNotifier
+from farbus.linux.notify import Notifier, SystemdNotifier, reloading
 from farbus.linux.nvml import WorkerNvml
-from farbus.linux.processes import Child, Processes
+from farbus.linux.processes import Processes
 from farbus.linux.staging import TaskDirectories
 from farbus.linux.sysfs import KernelSysfs, Sysfs
 from farbus.linux.users import SystemUsers, Users
 from farbus.model.device import Device
-from farbus.model.job import TaskStatus
 from farbus.model.node import Node
+from farbus.model.reload import reloaded
 from farbus.model.telemetry import Telemetry
 from farbus.remoting import paths
 
@@ -79,10 +81,15 @@ STOP_GRACE_S = 10.0
 STOP_MARGIN_S = 20.0
 """Added for what is left after the tasks: supervisors, session files."""
 
-TASK_ACTIONS = ("StartTask", "StopTask")
+RELOADABLE = frozenset({"labels", "cpu_milli", "memory_bytes", "operators"})
+"""Settings that a running agent can change."""
 
-REMAINS_END_S = 10.0
-"""How long what a dead agent left may take to end."""
+Reread = Callable[[], Awaitable[AgentConfig]]
+"""Reads the settings again; raises :class:`FarbusError`."""
+
+RECOVERY_LIMIT_S = 20.0
+"""How long the first session waits for what an earlier agent left and is not there any more: the scheduler may ask for
+it anew, and would hear that it is being given up."""
 
 
 class Doors(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +121,7 @@ def real_doors(config: AgentConfig) -> Doors:
             config.programs_directory,
             owner=agent_identity(config),
             mark={name: os.environ[name] for name in MARKS if name in os.environ},
-            scopes=wants_scopes(config),
+            units=wants_units(config),
         ),
         # By its whole identity: another cluster on this machine may have a node of this name.
         cgroups=KernelCgroups(agent=agent_identity(config).replace(":", "-")),
@@ -127,10 +134,10 @@ def real_doors(config: AgentConfig) -> Doors:
     )
 
 
-def wants_scopes(config: AgentConfig) -> bool:
+def wants_units(config: AgentConfig) -> bool:
     """Say whether programs get units of their own: as it is set, else where this agent is a service of systemd."""
     if config.program_units != "auto":
-        return config.program_units == "scope"
+        return config.program_units == "service"
     # sd_booted(3); INVOCATION_ID is in the environment of units (systemd.exec(5)).
     return SYSTEMD.is_dir() and "INVOCATION_ID" in os.environ and os.geteuid() == 0
 
@@ -141,32 +148,16 @@ def agent_identity(config: AgentConfig) -> str:
     return f"agent:{config.name}:{digest}"
 
 
-def configure_logging() -> None:
-    """Log to standard error: for a person on a terminal, as JSON lines elsewhere."""
-    renderer: structlog.types.Processor = (
-        structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
-    )
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-
-
-def main(config: AgentConfig) -> int:
-    """Run an agent until SIGTERM or SIGINT; return its exit code."""
+def main(config: AgentConfig, *, reread: Reread | None = None) -> int:
+    """Run an agent until SIGTERM or SIGINT; return its exit code.  With SIGHUP it takes what ``reread`` returns."""
     import uvloop  # noqa: PLC0415 - only a daemon needs it
 
     configure_logging()
     structlog.contextvars.bind_contextvars(node=config.name)
+    raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(config))
+            runner.run(serve(config, reread=reread))
     except FarbusError as error:
         sys.stderr.write(f"farbus agent: {error}\n")
         return int(error.exit_code)
@@ -175,7 +166,13 @@ def main(config: AgentConfig) -> int:
     return int(ExitCode.OK)
 
 
-async def serve(config: AgentConfig, *, doors: Doors | None = None, stop: asyncio.Event | None = None) -> None:
+async def serve(
+    config: AgentConfig,
+    *,
+    doors: Doors | None = None,
+    stop: asyncio.Event | None = None,
+    reread: Reread | None = None,
+) -> None:
     """Run an agent until ``stop`` is set (by default, by SIGTERM or SIGINT).
 
     Raises :class:`FarbusError` in one line for what is wrong with its
@@ -196,7 +193,7 @@ async def serve(config: AgentConfig, *, doors: Doors | None = None, stop: asynci
         if aside:
             _log.error("journal was damaged; a new one is begun", kept_as=aside)
         try:
-            await Agent(config, doors, journal).run(stop or _stop_signals())
+            await Agent(config, doors, journal, reread).run(stop or _stop_signals())
         finally:
             await journal.close()
     finally:
@@ -221,6 +218,32 @@ def _stop_signals() -> asyncio.Event:
     return stop
 
 
+def instance_id(path: Path, *, boot_id: str) -> str:
+    """Return what names this agent and those after it until the node is booted again.
+
+    Programs in their users' terminals outlive an agent, and not a boot.
+    """
+    try:
+        boot, _, instance = path.read_text().strip().partition(" ")
+    except (FileNotFoundError, UnicodeDecodeError):
+        boot = instance = ""
+    if boot != boot_id or not instance:
+        instance = secrets.token_hex(16)
+        write_owned(path, f"{boot_id} {instance}\n".encode(), account=None)
+    return instance
+
+
+async def _dial(service: AgentService, session: SessionRunner) -> None:
+    """Keep a session, once it is settled what this node holds."""
+    try:
+        async with asyncio.timeout(RECOVERY_LIMIT_S):
+            await service.restored.wait()
+            await service.until(lambda machine: not machine.is_giving_up())
+    except TimeoutError:
+        _log.error("what an earlier agent left is not given up yet", seconds=RECOVERY_LIMIT_S)
+    await session.run()
+
+
 class _StoppedError(Exception):
     """Ends the agent's task group: all is done."""
 
@@ -228,10 +251,12 @@ class _StoppedError(Exception):
 class Agent:
     """One agent's life."""
 
-    def __init__(self, config: AgentConfig, doors: Doors, journal: Journal) -> None:
+    def __init__(self, config: AgentConfig, doors: Doors, journal: Journal, reread: Reread | None = None) -> None:
         self._config = config
+        self._reread = reread
         self._doors = doors
         self._journal = journal
+        self._boot_id = doors.facts.boot_id()
         self._inventory: Inventory | None = None
         self._devices: dict[str, Device] = {}
         self._telemetry = Telemetry()
@@ -259,12 +284,11 @@ class Agent:
 
     async def _serve(self, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
         config, doors = self._config, self._doors
-        ended_tasks = await self._reconcile()
         await self._look()
         logs = LogStore(
             config.logs_directory, limit_bytes_per_task=config.log_bytes_per_task, limit_bytes=config.log_bytes
         )
-        machine = NodeMachine(node=config.name, ended_tasks=ended_tasks)
+        machine = NodeMachine(node=config.name)
         service = AgentService(
             machine=machine,
             journal=self._journal,
@@ -272,8 +296,6 @@ class Agent:
         )
         dialer = SessionDialer(address=config.scheduler, credentials=config.credentials)
         membership = Membership(Path(config.state) / "membership.json")
-        # A lease that is taken over before the first session lasts as long as the others.
-        machine.lease_ttl_s = membership.lease_ttl_s
         peers = Peers(
             machine=machine,
             membership=membership,
@@ -290,6 +312,7 @@ class Agent:
             clock=doors.clock,
             post=service.post,
             membership=membership,
+            instance=instance_id(Path(config.state) / "instance", boot_id=self._boot_id),
         )
         host = RemotingHost(
             config=config,
@@ -321,6 +344,14 @@ class Agent:
         executor = Executor(
             journal=self._journal, devices=host, tasks=runner, clock=doors.clock, group=group, done=service.post
         )
+        # Before anybody can ask for anything: what an earlier agent left.
+        restored = await executor.recover(
+            node=config.name,
+            boot_id=self._boot_id,
+            now=doors.clock.monotonic(),
+            term=membership.term,
+            lease_ttl_s=membership.lease_ttl_s,
+        )
         local = LocalCluster(
             node=config.name,
             connect=lambda caller: ClusterClient.remote(
@@ -332,11 +363,12 @@ class Agent:
             clock=doors.clock,
         )
         session.on_lost = local.reconnect
+        identifier = Identifier(node=config.name, users=doors.users, operators=self._operators())
         server = await serve_local(
             cluster=local,
             socket=config.socket,
-            identify=Identifier(node=config.name, users=doors.users, operators=self._operators()),
-            services=(functools.partial(add_staging, StagingForwarder(local.client_of)),),
+            identify=identifier,
+            services=(functools.partial(add_staging, StagingForwarder(local.lend)),),
         )
         peer_server = await self._serve_peers(peers, membership)
 
@@ -345,12 +377,17 @@ class Agent:
             peers.report(what)
 
         try:
-            group.create_task(service.run(executor, report), name="events")
+            group.create_task(service.run(executor, report, restored), name="events")
             group.create_task(peers.run(service.until), name="peers")
             group.create_task(service.watch_expiry(), name="expiry")
-            group.create_task(session.run(), name="session")
-            group.create_task(self._keep_looking(session), name="inventory")
+            group.create_task(_dial(service, session), name="session")
+            group.create_task(self._keep_looking(session, service.post), name="inventory")
             group.create_task(self._keep_measuring(), name="telemetry")
+            if self._reread is not None:
+                reload = asyncio.Event()
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.set)
+                reloader = self._keep_reloading(reload, self._reread, session, identifier, service.post)
+                group.create_task(reloader, name="reload")
             group.create_task(self._keep_certificate(dialer, local), name="certificate")
             if doors.notifier.watchdog_s:
                 group.create_task(self._feed_watchdog(), name="watchdog")
@@ -365,6 +402,8 @@ class Agent:
             doors.notifier.tell("STOPPING=1")
             _log.info("agent stopping")
         finally:
+            if not config.end_on_stop:
+                local.leave()
             await server.stop()
             await local.close()
             await peer_server.stop()
@@ -411,60 +450,6 @@ class Agent:
         own = (self._doors.users.myself().name,) if self._config.run_as_self else ()
         return (*self._config.operators, *own)
 
-    # Before anything else: what an earlier agent left.
-
-    async def _reconcile(self) -> tuple[tuple[str, TaskStatus], ...]:
-        doors, journal = self._doors, self._journal
-        recorded = await journal.ended_tasks()
-        survivors = await doors.processes.survivors()
-        plan = reconcile(
-            node=self._config.name,
-            boot_id=doors.facts.boot_id(),
-            steps=await journal.last_steps(),
-            ended_tasks=recorded,
-            observed=Observed(
-                guards=tuple(child.name for child in survivors),
-                sessions=tuple(sorted(entry.name for entry in self._config.sessions_directory.iterdir())),
-                cgroups=tuple(doors.cgroups.list()),
-            ),
-        )
-        await self._end_survivors(survivors)
-        for name in plan.sessions:
-            (self._config.sessions_directory / name).unlink(missing_ok=True)
-        for name in plan.cgroups:
-            doors.cgroups.remove(name)
-        for job, status in plan.ended_tasks:
-            if (job, status) not in recorded:
-                await journal.task_ended(job, status, at=doors.clock.wall())
-        for step in plan.released:
-            if step.action not in TASK_ACTIONS:
-                number = await journal.started(
-                    object=step.object, action=compensation_of(step.action), body="{}", at=doors.clock.wall()
-                )
-                await journal.completed(number, error="", at=doors.clock.wall())
-        if plan.guards or plan.sessions or plan.cgroups or plan.released:
-            _log.warning(
-                "cleaned up after an earlier agent",
-                programs=plan.guards, sessions=plan.sessions, steps=[step.object for step in plan.released],
-            )  # fmt: skip
-        return plan.ended_tasks
-
-    async def _end_survivors(self, survivors: Sequence[Child]) -> None:
-        """Return once nothing that an earlier agent started is left."""
-        for child in survivors:
-            child.kill("the agent ended while it ran")
-        for child in survivors:
-            try:
-                async with asyncio.timeout(REMAINS_END_S):
-                    await child.wait()
-            except TimeoutError as error:
-                # To go on would tell the scheduler that its devices are free.
-                raise Conflict(
-                    f"{child.name}: left by an earlier agent, and can't be killed (pid {child.pid})",
-                    hint="a driver call hangs; see dmesg, the node may need a reboot",
-                ) from error
-            child.forget()
-
     # What goes on all the time.
 
     def _known(self) -> Inventory:
@@ -482,12 +467,19 @@ class Agent:
         self._devices = {device.id: device for device in found.node.devices}
         return before is None or before.node != found.node
 
-    async def _keep_looking(self, session: SessionRunner) -> None:
+    async def _keep_looking(self, session: SessionRunner, post: Callable[[Event], None]) -> None:
         while True:
             await self._doors.clock.sleep(INVENTORY_INTERVAL_S)
-            if await self._look():
-                _log.info("inventory changed", devices=sorted(self._devices))
-                session.inventory_changed(self._node())
+            await self._look_again(session, post)
+
+    async def _look_again(self, session: SessionRunner, post: Callable[[Event], None]) -> None:
+        before = set(self._devices)
+        if await self._look():
+            _log.info("inventory changed", devices=sorted(self._devices))
+            # A driver that does not answer has not lost its devices.
+            if not self._known().troubles and (gone := before - set(self._devices)):
+                post(DevicesVanished(devices=tuple(sorted(gone))))
+            session.inventory_changed(self._node())
 
     async def _keep_measuring(self) -> None:
         doors = self._doors
@@ -496,6 +488,33 @@ class Agent:
         while True:
             self._telemetry = await collector.sample()
             await doors.clock.sleep(TELEMETRY_INTERVAL_S)
+
+    async def _keep_reloading(
+        self,
+        reload: asyncio.Event,
+        reread: Reread,
+        session: SessionRunner,
+        identifier: Identifier,
+        post: Callable[[Event], None],
+    ) -> None:
+        while True:
+            await reload.wait()
+            reload.clear()
+            self._doors.notifier.tell(reloading())
+            try:
+                new = await reread()
+                new.check()
+                check_credentials(new)
+            except FarbusError as error:
+                _log.error("settings not reloaded", reason=str(error))
+            else:
+                self._config, now, later = reloaded(self._config, new, changeable=RELOADABLE)
+                identifier.operators = frozenset(self._operators())
+                await self._look_again(session, post)
+                _log.info("settings reloaded", changed=now)
+                if later:
+                    _log.warning("settings need a restart, which ends no job", changed=later)
+            self._doors.notifier.tell("READY=1")
 
     async def _keep_certificate(self, dialer: SessionDialer, local: LocalCluster) -> None:
         """Have the certificate renewed in time, and use the one that is there, whoever put it there."""

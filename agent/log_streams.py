@@ -86,7 +86,7 @@ class LogStreams:
     async def _send_log(self, request: session_pb2.LogRequest, credit: _Credit) -> None:
         number, error = request.request_id, ""
         try:
-            chunks = self._logs.read(request.job_id, request.task, follow=request.follow)
+            chunks = self._logs.read(request.job_id, request.task, follow=request.follow, position=request.position)
             async with contextlib.aclosing(chunks):
                 # The next chunk is read from the disk only when it may be sent.
                 await credit.wait()

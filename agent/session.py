@@ -13,7 +13,7 @@ from typing import Protocol
 
 import structlog
 
-from farbus.agent.actions import Answer, Report, ReportLeaseEnded, ReportTask
+from farbus.agent.actions import Answer, Report, ReportClientEnded, ReportLeaseEnded, ReportTask
 from farbus.agent.events import (
     ClientReleased,
     ClientRequested,
@@ -113,8 +113,12 @@ def hello(machine: NodeMachine, node: Node, *, instance: str) -> session_pb2.Nod
             lease_id=held.lease.id,
             device_side=held.device_side,
             endpoint=held.endpoint,
+            trouble=held.trouble,
             devices=[to_message(device, types_pb2.LeasedDevice) for device in held.lease.devices],
         )
+    message.lists_clients = True
+    for job, task in machine.clients():
+        message.clients.add(job_id=job, task=task)
     for job, status in machine.task_statuses():
         message.tasks.add(job_id=job, status=to_message(status, types_pb2.TaskStatus))
     return session_pb2.NodeMessage(hello=message)
@@ -142,20 +146,26 @@ def report_message(report: Report) -> session_pb2.NodeMessage:
                     lease_id=report.lease_id, device_side=report.device_side, reason=report.reason
                 )
             )
+        case ReportClientEnded():
+            return session_pb2.NodeMessage(
+                lease_ended=session_pb2.LeaseEnded(job_id=report.job, task=report.task, reason=report.reason)
+            )
 
 
-def command_event(message: session_pb2.SchedulerMessage, *, now: float) -> Event | None:
-    """Return the event that a command is; None for a message that is no command.
+def command_event(message: session_pb2.SchedulerMessage, *, now: float, term: int = 0) -> Event | None:
+    """Return the event that a command of the scheduler of ``term`` is; None for a message that is no command.
 
     Raises :class:`InvalidInput` for one that can't be understood.
     """
     match message.WhichOneof("message"):
         case "prepare_devices":
             devices = message.prepare_devices
-            return DevicesRequested(command=devices.command_id, lease=from_message(devices.lease, Lease), now=now)
+            return DevicesRequested(
+                command=devices.command_id, lease=from_message(devices.lease, Lease), now=now, term=term
+            )
         case "unprepare_devices":
             back = message.unprepare_devices
-            return DevicesReleased(command=back.command_id, lease_id=back.lease_id)
+            return DevicesReleased(command=back.command_id, lease_id=back.lease_id, term=term)
         case "prepare_client":
             client = message.prepare_client
             leases = tuple(
@@ -168,11 +178,13 @@ def command_event(message: session_pb2.SchedulerMessage, *, now: float) -> Event
                 task=client.task,
                 user=client.user,
                 leases=leases,
+                interactive=client.interactive,
                 now=now,
+                term=term,
             )
         case "unprepare_client":
             gone = message.unprepare_client
-            return ClientReleased(command=gone.command_id, job=gone.job_id, task=gone.task)
+            return ClientReleased(command=gone.command_id, job=gone.job_id, task=gone.task, term=term)
         case "start_task":
             start = message.start_task
             run = TaskRun(
@@ -187,10 +199,12 @@ def command_event(message: session_pb2.SchedulerMessage, *, now: float) -> Event
                 stage_in=start.stage_in,
                 stage_out=tuple(start.stage_out),
             )
-            return StartRequested(command=start.command_id, run=run)
+            return StartRequested(command=start.command_id, run=run, term=term)
         case "stop_task":
             stop = message.stop_task
-            return StopRequested(command=stop.command_id, job=stop.job_id, task=stop.task, grace_s=stop.grace_s)
+            return StopRequested(
+                command=stop.command_id, job=stop.job_id, task=stop.task, grace_s=stop.grace_s, term=term
+            )
     return None
 
 
@@ -224,6 +238,7 @@ class SessionRunner:
         clock: Clock,
         post: Callable[[Event], None],
         membership: Membership,
+        instance: str = "",
         backoff: Backoff | None = None,
     ) -> None:
         self._membership = membership
@@ -235,7 +250,7 @@ class SessionRunner:
         self._clock = clock
         self._post = post
         self._backoff = backoff or Backoff()
-        self._instance = secrets.token_hex(16)
+        self._instance = instance or secrets.token_hex(16)
         self._current: _Session | None = None
         self._early: list[session_pb2.NodeMessage] | None = None
         """What was reported after the hello was written and before its welcome; None at other times."""
@@ -323,12 +338,13 @@ class SessionRunner:
             self.lease_ttl_s, self.term = welcome.lease_ttl_s, welcome.term
             self.scheduler_version = welcome.scheduler_version
             self._backoff.reset()
-            self._post(SessionOpened(lease_ttl_s=welcome.lease_ttl_s, now=self._clock.monotonic()))
+            self._post(SessionOpened(lease_ttl_s=welcome.lease_ttl_s, now=self._clock.monotonic(), term=welcome.term))
             _log.info("session open", term=welcome.term, lease_ttl_s=welcome.lease_ttl_s)
             session = _Session(
                 stream=stream,
                 machine=self._machine,
                 heartbeat_s=max(HEARTBEAT_LEAST_S, welcome.heartbeat_s),
+                term=welcome.term,
                 telemetry=self._telemetry,
                 logs=self._logs,
                 clock=self._clock,
@@ -354,6 +370,7 @@ class _Session:
         stream: Stream,
         machine: NodeMachine,
         heartbeat_s: float,
+        term: int,
         telemetry: Callable[[], Telemetry],
         logs: LogStore,
         clock: Clock,
@@ -364,6 +381,7 @@ class _Session:
         self._stream = stream
         self._machine = machine
         self._heartbeat_s = heartbeat_s
+        self._term = term
         self._telemetry = telemetry
         self._log_streams = LogStreams(logs=logs, send=stream.send, refuse=self.put)
         self._clock = clock
@@ -438,9 +456,11 @@ class _Session:
                     now = self._sent_at.popleft()
                     self._answered.set()
                     self._answered = asyncio.Event()
-                    self._post(LeasesRenewed(lease_ids=tuple(message.heartbeat_reply.renewed), now=now))
+                    self._post(
+                        LeasesRenewed(lease_ids=tuple(message.heartbeat_reply.renewed), now=now, term=self._term)
+                    )
                 if message.heartbeat_reply.void:
-                    self._post(LeasesVoided(lease_ids=tuple(message.heartbeat_reply.void)))
+                    self._post(LeasesVoided(lease_ids=tuple(message.heartbeat_reply.void), term=self._term))
             case "log_request":
                 self._log_streams.start(message.log_request, group)
             case "log_credit":
@@ -452,7 +472,7 @@ class _Session:
 
     def _receive_command(self, message: session_pb2.SchedulerMessage) -> None:
         try:
-            event = command_event(message, now=self._clock.monotonic())
+            event = command_event(message, now=self._clock.monotonic(), term=self._term)
             if event is None:
                 raise InvalidInput("this agent does not know the command", hint="upgrade the agent")
         except InvalidInput as error:

@@ -200,6 +200,21 @@ class Attempts(Commander):
                 self._undo(job, JobState.FAILED, f"task {run.task} on node {run.node} {describe_exit(run)}")
         self._announce(job)
 
+    def _end_interactive(self, job: JobRecord, event: events.JobCancelled) -> None:
+        """End an interactive job whose program has ended, as that program did."""
+        if event.exit_code is None:
+            self._undo(job, JobState.SUCCEEDED, event.reason)
+            return
+        (run,) = job.progress.runs
+        run.program, run.exit_code = Program.EXITED, event.exit_code
+        self._persist.add(job.job.id)
+        told = f"task {run.task} {describe_exit(run)}"
+        self._tell(job, told)
+        if event.exit_code:
+            self._undo(job, JobState.FAILED, told)
+        else:
+            self._undo(job, JobState.SUCCEEDED, event.reason)
+
     # --- back ----------------------------------------------------------------------------
 
     def _undo(self, job: JobRecord, state: JobState, reason: str) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from farbus.model.decision import DeviceView, JobPlacement, NodeView, PendingJob, Snapshot
-from farbus.model.device import DeviceKind, DeviceStatus, Route
+from farbus.model.decision import JobPlacement, PendingJob, Snapshot
+from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
 from farbus.model.job import Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import Node, NodeStatus, Resources
@@ -20,12 +20,11 @@ from farbus.model.value import to_json
 from farbus.scheduler.events import PersistDevice
 from farbus.scheduler.queue import JobQueue, task_names
 from farbus.scheduler.records import DeviceRecord, JobRecord, LeaseRecord, NodeRecord, TaskRun
+from farbus.scheduler.views import Views, fresh_snapshot
 from farbus.scheduler.words import describe_cordon
 
 MAX_ROUND_JOBS = 10_000
 """Waiting jobs that one round considers, from the front of the queue."""
-NODE_MEMORY_S = 3_600.0
-"""How long a node without a session still counts when a job asks whether it could ever fit."""
 
 
 class ClusterState:
@@ -47,6 +46,7 @@ class ClusterState:
         """Monotonic time since which this scheduler has listened without a break."""
         self.shape = 0
         """Counts changes of what nodes have: what was impossible may have become possible."""
+        self._views = Views(self)
         self.generation = 0
         """Counts changes that a round could see."""
 
@@ -68,36 +68,8 @@ class ClusterState:
         return free and node is not None and node.usable
 
     def snapshot(self, now: float) -> Snapshot:
-        """Return the cluster as a round sees it.
-
-        A node whose session is lost is there with nothing free, so that a job
-        that fits only there waits instead of being called impossible.
-        """
-        nodes = []
-        known = set()
-        for name in sorted(self.nodes):
-            record = self.nodes[name]
-            heard = max(record.seen, self.listening_since)
-            if record.node is None or not (record.connected or now - heard < NODE_MEMORY_S):
-                continue
-            known.add(name)
-            nodes.append(
-                NodeView(
-                    name=name,
-                    capacity=record.node.capacity,
-                    free=self.free_of(record),
-                    labels=record.node.labels,
-                    rack=record.node.labels.get("rack", ""),
-                )
-            )
-        devices = tuple(
-            DeviceView(device=record.device, node=record.node, free=self.is_free(record))
-            for _, record in sorted(self.devices.items())
-            if record.device is not None
-            and record.node in known
-            and (record.present or not self._connected(record.node))
-        )
-        return Snapshot(nodes=tuple(nodes), devices=devices)
+        """Return the cluster as a round sees it."""
+        return self._views.snapshot(now)
 
     def pending(self, now: float) -> tuple[PendingJob, ...]:
         """Return the jobs that the next round considers, first to be served first."""
@@ -136,7 +108,7 @@ class ClusterState:
             if not self._connected(record.node) or not record.present:
                 state = DeviceState.LOST
             elif lease is not None:
-                state = DeviceState.LEASED
+                state = DeviceState.WEDGED if self.leases[record.lease].trouble else DeviceState.LEASED
             else:
                 state = DeviceState.FREE if self.is_free(record) else DeviceState.CORDONED
             yield DeviceStatus(
@@ -147,6 +119,7 @@ class ClusterState:
                 lease=record.lease,
                 job=lease.job if lease else "",
                 used_by=f"{lease.user} on {lease.client_node}" if lease else "",
+                trouble=self.leases[record.lease].trouble if record.lease else "",
                 cordon=describe_cordon(record.cordon or self.node(record.node).cordon),
             )
 
@@ -158,6 +131,7 @@ class ClusterState:
                 state=record.state,
                 expires_in_s=max(0.0, record.expires_at - now),
                 endpoint=record.endpoint,
+                trouble=record.trouble,
             )
             for _, record in sorted(self.leases.items())
         )
@@ -228,8 +202,12 @@ class ClusterState:
     def node(self, name: str) -> NodeRecord:
         """Return the record of a node, a new one when it was never heard of."""
         if name not in self.nodes:
-            self.nodes[name] = NodeRecord(name=name)
+            self.nodes[name] = NodeRecord(name=name, noted=self._views.changed_nodes)
         return self.nodes[name]
+
+    def new_device(self, device_id: str, owner: str, *, device: Device | None = None, epoch: int = 0) -> DeviceRecord:
+        """Return the record of a device that was never heard of, not yet in the books."""
+        return DeviceRecord(id=device_id, node=owner, device=device, epoch=epoch, noted=self._views.changed_devices)
 
     def _record_of(self, kind: CordonKind, name: str) -> NodeRecord | DeviceRecord:
         return self.node(name) if kind is CordonKind.NODE else self.devices[name]
@@ -245,7 +223,7 @@ class ClusterState:
         for device_id in self.devices_of_node[node.name] - set(reported):
             self.devices[device_id].present = False
         for device_id, device in reported.items():
-            record = self.devices.get(device_id) or DeviceRecord(id=device_id, node=node.name)
+            record = self.devices.get(device_id) or self.new_device(device_id, node.name)
             if record.node != node.name and (record.lease or (record.present and self._connected(record.node))):
                 continue
             if device_id not in self.devices or record.node != node.name or record.device != device:
@@ -259,8 +237,10 @@ class ClusterState:
         self.shape += 1
         return changed
 
-    def check_invariants(self) -> None:
-        """Raise AssertionError where the books are wrong; for tests."""
+    def check_invariants(self, *, now: float | None = None) -> None:
+        """Raise AssertionError where the books are wrong; for tests.  ``now``: also in what a round sees then."""
+        if now is not None:
+            assert self.snapshot(now) == fresh_snapshot(self, now), "a change that rounds see was not noted"
         holders: dict[str, str] = {}
         for lease_id, record in self.leases.items():
             assert record.lease.devices, f"lease {lease_id} has no device"

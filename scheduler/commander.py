@@ -102,7 +102,12 @@ class Commander(ClusterState):
                 for held in (self.leases[lease_id] for lease_id in run.leases)
             )
             return events.PrepareClient(
-                command_id=command_id, job_id=job.id, task=run.task, user=job.user, leases=leases
+                command_id=command_id,
+                job_id=job.id,
+                task=run.task,
+                user=job.user,
+                leases=leases,
+                interactive=job.interactive,
             )
         return events.StartTask(
             command_id=command_id,

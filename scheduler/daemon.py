@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 import functools
 import gc
-import logging
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,10 @@ from farbus.api.server import serve_scheduler
 from farbus.api.staging import add_staging
 from farbus.api.trust import Trust
 from farbus.errors import FarbusError, InvalidInput, first_error
+from farbus.linux.daemon_log import configure_logging
 from farbus.linux.limits import raise_descriptor_limit
-from farbus.linux.notify import Notifier, SystemdNotifier
+from farbus.linux.notify import Notifier, SystemdNotifier, reloading
+from farbus.model.reload import reloaded
 from farbus.scheduler.config import SchedulerConfig
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.ledger import Ledger
@@ -42,22 +43,26 @@ _log = structlog.get_logger()
 
 STOP_GRACE_S = 0.5
 """How long calls under way may go on when the scheduler stops."""
+RELOADABLE: frozenset[str] = frozenset()
+"""Settings that a running scheduler can change: its address, its ledger and the lease time are known to others."""
+Reread = Callable[[], Awaitable[SchedulerConfig]]
+"""Reads the settings again; raises :class:`FarbusError`."""
 CREDENTIALS_INTERVAL_S = 1.0
 """How often the scheduler looks whether revocations, authorities or its own certificate want something done."""
 SECRET_BYTES = 32
 """Bytes of a lease's secret."""
 
 
-def main(config: SchedulerConfig) -> int:
+def main(config: SchedulerConfig, *, reread: Reread | None = None) -> int:
     """Run a scheduler until SIGTERM or SIGINT; return the process's exit code.
 
-    What prevents it is told in one line on standard error.
+    With SIGHUP it looks at what ``reread`` returns.  What prevents it is told in one line on standard error.
     """
     configure_logging()
     raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run_until_stopped(config))
+            runner.run(_run_until_stopped(config, reread))
     except FarbusError as error:
         sys.stderr.write(f"farbus scheduler: {error}\n")
         return int(error.exit_code)
@@ -66,26 +71,7 @@ def main(config: SchedulerConfig) -> int:
     return 0
 
 
-def configure_logging() -> None:
-    """Log to standard error: for people on a terminal, as JSON otherwise."""
-    console = sys.stderr.isatty()
-    shared: list[structlog.typing.Processor] = [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    structlog.configure(
-        processors=[
-            *shared,
-            *([] if console else [structlog.processors.dict_tracebacks]),
-            structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-
-
-async def _run_until_stopped(config: SchedulerConfig) -> None:
+async def _run_until_stopped(config: SchedulerConfig, reread: Reread | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -97,7 +83,46 @@ async def _run_until_stopped(config: SchedulerConfig) -> None:
         _log.info("scheduler ready", listen=config.listen, port=port, version=__version__)
         notifier.tell("READY=1")
 
-    await serve(config, stop=stop, ready=ready, notifier=notifier)
+    if reread is None:
+        await serve(config, stop=stop, ready=ready, notifier=notifier)
+        return
+    reload = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, reload.set)
+    reloader = asyncio.create_task(_keep_reloading(reload, config, reread, notifier), name="reload")
+    try:
+        await serve(config, stop=stop, ready=ready, notifier=notifier)
+    finally:
+        await _end(reloader)
+
+
+async def _keep_reloading(reload: asyncio.Event, config: SchedulerConfig, reread: Reread, notifier: Notifier) -> None:
+    """At each reload check the settings, and say which of them need a restart."""
+    while True:
+        await reload.wait()
+        reload.clear()
+        notifier.tell(reloading())
+        try:
+            new = await reread()
+            new.check()
+            check_credentials(new)
+        except FarbusError as error:
+            _log.error("settings not reloaded", reason=str(error))
+        else:
+            _, now, later = reloaded(config, new, changeable=RELOADABLE)
+            _log.info("settings reloaded", changed=now)
+            if later:
+                _log.warning("settings need a restart, which ends no job", changed=later)
+        notifier.tell("READY=1")
+
+
+def check_credentials(config: SchedulerConfig) -> None:
+    """Raise what is wrong with the certificate."""
+    holder = config.credentials.identity()
+    if holder.role is not Role.SCHEDULER:
+        raise InvalidInput(
+            f"{config.credentials.certificate}: it is the certificate of {holder.role} {holder.name}",
+            hint="issue one with farbus ca issue --role scheduler",
+        )
 
 
 async def serve(
@@ -119,12 +144,7 @@ async def serve(
     issuer = Issuer(config.ca_directory) if config.ca_directory else None
     if issuer is not None:
         issuer.renew_own(config.credentials)
-    holder = config.credentials.identity()
-    if holder.role is not Role.SCHEDULER:
-        raise InvalidInput(
-            f"{config.credentials.certificate}: it is the certificate of {holder.role} {holder.name}",
-            hint="issue one with farbus ca issue --role scheduler",
-        )
+    check_credentials(config)
     decide = decide or decision_maker(config.policy)
     ledger = Ledger(config.state)
     try:

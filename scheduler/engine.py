@@ -32,8 +32,9 @@ _log = structlog.get_logger()
 
 RECENT_ENDED = 4_096
 """Ended jobs that are kept at hand for those who watched them; others are read from the ledger."""
-MIN_TIMER_S = 0.002
-"""Shortest wait for the clock: event loops round to milliseconds."""
+MIN_TIMER_S = 0.02
+"""Shortest wait for the clock, so that a thousand deadlines that were met cost fifty looks a second: what waits for
+time waits for tenths of a second and more."""
 TERM_CHECK_PART = 0.5
 """Part of a lease time between two looks whether the ledger still is this scheduler's: before a lease that it renewed
 without right could expire."""

@@ -28,6 +28,8 @@ class HeldLease(Value, frozen=True, kw_only=True):
     device_side: bool = False
     endpoint: str = ""
     devices: tuple[LeasedDevice, ...] = ()
+    trouble: str = ""
+    """Why it can't be given up; empty when nothing is wrong."""
 
 
 class HeldTask(Value, frozen=True, kw_only=True):
@@ -45,7 +47,9 @@ class NodeJoined(Value, frozen=True, kw_only=True):
     held: tuple[HeldLease, ...] = ()
     tasks: tuple[HeldTask, ...] = ()
     instance: str = ""
-    """New for each process of the agent."""
+    """New for each boot of the node."""
+    clients: frozenset[tuple[str, str]] | None = None
+    """(job, task) of every client side that the agent holds; None from an agent that does not tell."""
 
 
 class NodeLost(Value, frozen=True, kw_only=True):
@@ -94,13 +98,15 @@ class TaskReported(Value, frozen=True, kw_only=True):
 
 
 class LeaseEndedByNode(Value, frozen=True, kw_only=True):
-    """A node ended a lease by itself."""
+    """A node ended a lease by itself; ``job_id`` and ``task`` name a client side that has none."""
 
     node: str
     session: int
     lease_id: str
     device_side: bool
     reason: str
+    job_id: str = ""
+    task: str = ""
 
 
 class JobSubmitted(Value, frozen=True, kw_only=True):
@@ -110,11 +116,15 @@ class JobSubmitted(Value, frozen=True, kw_only=True):
 
 
 class JobCancelled(Value, frozen=True, kw_only=True):
-    """Somebody who may do so ended a job: cancelled it, or ``released`` an interactive one whose program ended."""
+    """Somebody who may do so ended a job: cancelled it, or ``released`` an interactive one whose program ended.
+
+    ``exit_code`` is that program's, negative for a signal; None where nobody knows it.
+    """
 
     job_id: str
     reason: str
     released: bool = False
+    exit_code: int | None = None
 
 
 class Cordoned(Value, frozen=True, kw_only=True):
@@ -208,13 +218,14 @@ class PreparedLease(Value, frozen=True, kw_only=True):
 
 
 class PrepareClient(Value, frozen=True, kw_only=True):
-    """Make the leases usable for the task."""
+    """Make the leases usable for the task, or for an ``interactive`` program, which outlives an agent of its node."""
 
     command_id: str
     job_id: str
     task: str
     user: str
     leases: tuple[PreparedLease, ...]
+    interactive: bool = False
 
 
 class StartTask(Value, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ from farbus.scheduler.agenda import Look
 from farbus.scheduler.cluster import MAX_ROUND_JOBS
 from farbus.scheduler.events import Effect, Event, Verb
 from farbus.scheduler.operations import Operations
-from farbus.scheduler.records import DeviceRecord, JobRecord, LeaseRecord, StoredProgress
+from farbus.scheduler.records import JobRecord, LeaseRecord, StoredProgress
 from farbus.scheduler.steps import DEADLINES
 
 WAITS_PERSIST_S = 5.0
@@ -143,7 +143,7 @@ class ClusterMachine(Operations):
             record.seen_at = seen_at
             record.seen = now - max(0.0, wall - seen_at)
         for device_id, owner, epoch, device in devices:
-            self.devices[device_id] = DeviceRecord(id=device_id, node=owner, device=device, epoch=epoch)
+            self.devices[device_id] = self.new_device(device_id, owner, device=device, epoch=epoch)
             self.devices_of_node[owner].add(device_id)
             self.node(owner)
         for cordon in cordons:
@@ -203,6 +203,7 @@ class ClusterMachine(Operations):
             if outcome.ok:
                 self._released(self.leases[step.lease])
             else:
+                self.leases[step.lease].trouble = outcome.error
                 self._retry(key, f"lease {step.lease} is not released on node {step.node}: {outcome.error}")
         elif job is None or job.state not in _ACTIVE:
             self.steps.drop(key)
@@ -246,6 +247,12 @@ class ClusterMachine(Operations):
     def _lease_ended_by_node(self, event: events.LeaseEndedByNode) -> None:
         if self._session(event.node, event.session) is None:
             return
+        if not event.lease_id:
+            job = self.jobs.get(event.job_id)
+            run = job.run(event.task) if job is not None else None
+            if job is not None and run is not None and run.node == event.node:
+                self._lose_run(job, run, f"node {event.node} ended its side: {event.reason}")
+            return
         lease = self.leases.get(event.lease_id)
         if lease is not None and event.node in (lease.lease.device_node, lease.lease.client_node):
             self._fail_lease(lease, f"node {event.node} ended lease {event.lease_id}: {event.reason}")
@@ -270,7 +277,7 @@ class ClusterMachine(Operations):
         if job is None:
             return
         if event.released and job.state is JobState.RUNNING:
-            self._undo(job, JobState.SUCCEEDED, event.reason)
+            self._end_interactive(job, event)
         else:
             self._cancel(job, event.reason or "released before its devices were ready")
 

@@ -60,6 +60,7 @@ class Liveness(Attempts):
             record,
             {(task.job_id, task.status.task): task.status for task in event.tasks},
             {held.lease_id for held in event.held},
+            event.clients,
         )
         self._remove_strays(record, event)
         self._end_unheld(record)
@@ -80,6 +81,7 @@ class Liveness(Attempts):
         for lease_id in sorted(self.leases_of_node[record.name]):
             lease = self.leases[lease_id]
             claim = held.get(lease_id)
+            lease.trouble = claim.trouble if claim is not None and claim.device_side else lease.trouble
             is_held = claim is not None and (claim.device_side or lease.lease.route is Route.LOCAL)
             if is_held and claim is not None and lease.state is LeaseState.PREPARED:
                 if claim.endpoint and claim.endpoint != lease.endpoint:
@@ -91,7 +93,13 @@ class Liveness(Attempts):
                     self._move_lease(lease, LeaseState.RELEASING)
                 self._released(lease)
 
-    def _reconcile_tasks(self, record: NodeRecord, tasks: dict[tuple[str, str], TaskStatus], held: set[str]) -> None:
+    def _reconcile_tasks(
+        self,
+        record: NodeRecord,
+        tasks: dict[tuple[str, str], TaskStatus],
+        held: set[str],
+        clients: frozenset[tuple[str, str]] | None,
+    ) -> None:
         lost = f"the agent of node {record.name} was restarted"
         for job_id in sorted(self.jobs_of_node[record.name]):
             job = self.jobs[job_id]
@@ -107,12 +115,14 @@ class Liveness(Attempts):
                     self._undo(job, JobState.FAILED, f"task {run.task} was lost: {lost}")
                 if run.client is ClientSide.PREPARED and job.state is not JobState.FINISHING:
                     kept = any(lease in held for lease in run.leases) or status is not None
+                    if clients is not None:
+                        kept = (job_id, run.task) in clients or status is not None
                     if not kept and (run.leases or job.job.interactive):
                         self._lose_run(job, run, lost)
 
     def _remove_strays(self, record: NodeRecord, hello: events.NodeJoined) -> None:
         """Have the node undo what it holds without right; until then it gets nothing new."""
-        record.strays.clear()
+        record.strays = frozenset()
         for held in hello.held:
             lease = self.leases.get(held.lease_id)
             if held.device_side and (lease is None or lease.lease.device_node != record.name):
@@ -126,9 +136,16 @@ class Liveness(Attempts):
                 step = Step(verb=Verb.STOP_TASK, node=record.name, job=task.job_id, task=task.status.task, stray=True)
                 self._add_stray(record, f"{task.job_id}.{task.status.task}.stray", step)
 
+        for job_id, held_task in sorted(hello.clients or ()):
+            job = self.jobs.get(job_id)
+            run = job.run(held_task) if job is not None else None
+            if run is None or run.node != record.name or run.client is ClientSide.NONE:
+                step = Step(verb=Verb.UNPREPARE_CLIENT, node=record.name, job=job_id, task=held_task, stray=True)
+                self._add_stray(record, f"{job_id}.{held_task}.stray-client", step)
+
     def _add_stray(self, record: NodeRecord, key: str, step: Step) -> None:
         key = f"{record.name}.{key}"
-        record.strays.add(key)
+        record.strays |= {key}
         self.steps.add(key, step)
         self._ask(key)
 
@@ -140,7 +157,7 @@ class Liveness(Attempts):
             self._ask(key)
         elif outcome.ok:
             self.steps.drop(key)
-            self.nodes[step.node].strays.discard(key)
+            self.nodes[step.node].strays -= {key}
             self._want_round()
         else:
             self._retry(key, "")

@@ -174,12 +174,18 @@ class LeaseRecord:
     expires_at: float = 0.0
     """Monotonic time at which it ends unless the device's node renews it."""
     story: list[str] = dataclasses.field(default_factory=list)
+    trouble: str = ""
+    """Why its node could not release it, as the node told it last."""
 
 
 @dataclasses.dataclass(slots=True)
 class DeviceRecord:
-    """A device that some node has or had."""
+    """A device that some node has or had.
 
+    Setting a field that rounds see puts its id into ``noted``.
+    """
+
+    noted: set[str] = dataclasses.field(default_factory=set, kw_only=True, repr=False, compare=False)
     id: str
     node: str
     device: Device | None = None
@@ -190,11 +196,23 @@ class DeviceRecord:
     present: bool = False
     """Whether its node's inventory has it now."""
 
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        if name in _SEEN_OF_DEVICES:
+            self.noted.add(self.id)
+
+
+_SEEN_OF_DEVICES = frozenset({"node", "device", "lease", "present", "cordon"})
+
 
 @dataclasses.dataclass(slots=True)
 class NodeRecord:
-    """A node that has a session, or had one."""
+    """A node that has a session, or had one.
 
+    Setting a field that rounds see puts its name into ``noted``.
+    """
+
+    noted: set[str] = dataclasses.field(default_factory=set, kw_only=True, repr=False, compare=False)
     name: str
     node: Node | None = None
     session: int = 0
@@ -210,7 +228,7 @@ class NodeRecord:
     cordon: Cordon | None = None
     watched: bool = False
     """Whether the machine is going to look whether it is gone."""
-    strays: set[str] = dataclasses.field(default_factory=set)
+    strays: frozenset[str] = frozenset()
     """Slots of commands that remove what the node holds without right."""
     used_cpu_milli: int = 0
     used_memory_bytes: int = 0
@@ -225,3 +243,11 @@ class NodeRecord:
     def usable(self) -> bool:
         """Whether it may be given new tasks and its devices leased."""
         return self.session != 0 and not self.strays and self.cordon is None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        if name in _SEEN_OF_NODES:
+            self.noted.add(self.name)
+
+
+_SEEN_OF_NODES = frozenset({"node", "session", "strays", "cordon", "used_cpu_milli", "used_memory_bytes"})

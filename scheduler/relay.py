@@ -52,7 +52,7 @@ class LogRelay:
     def __init__(
         self,
         *,
-        request: Callable[[str, str, str, str, bool], bool],
+        request: Callable[[str, str, str, str, bool, int], bool],
         credit: Callable[[str, str, int], None],
         cancel: Callable[[str, str], None],
     ) -> None:
@@ -63,8 +63,10 @@ class LogRelay:
         self._readers: dict[str, _Reader] = {}
         self._total = 0
 
-    async def read(self, node: str, job_id: str, task: str, *, follow: bool) -> AsyncGenerator[LogChunk, None]:
-        """Yield a task's output from ``node``.
+    async def read(
+        self, node: str, job_id: str, task: str, *, follow: bool, position: int = 0
+    ) -> AsyncGenerator[LogChunk, None]:
+        """Yield a task's output from ``node``, from behind ``position``.
 
         Raises :class:`Unavailable` when the node is away or lost on the way,
         or this reader was too slow; :class:`FarbusError` with what the node
@@ -75,7 +77,7 @@ class LogRelay:
         number = f"log-{next(self._numbers)}"
         reader = self._readers[number] = _Reader(node)
         try:
-            if not self._request(node, number, job_id, task, follow):
+            if not self._request(node, number, job_id, task, follow, position):
                 raise Unavailable(f"node {node}, which has the log, is not connected", hint="try again later")
             while True:
                 while reader.chunks:

@@ -40,8 +40,12 @@ from farbus.scheduler.words import explain_job
 
 _log = structlog.get_logger()
 
+MIN_EXIT_CODE, MAX_EXIT_CODE = -64, 255
+"""Exit codes of programs, and signals below zero (signal(7): the last is 64)."""
+
 AUDIT_BATCH = 1_024
 """Audit records that are read from the disk at a time."""
+
 MAX_SHAPES = 1_024
 """Kinds of job whose possibility is remembered, so that a batch of equal ones is checked once."""
 
@@ -160,16 +164,26 @@ class ClusterService(ClusterHandler):
             async for status in statuses:
                 yield status
 
-    async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
+    async def cancel_job(
+        self, caller: Identity, job_id: str, *, released: bool, exit_code: int | None = None
+    ) -> JobStatus:
         """Start ending the job; one that has ended stays as it is."""
         status = await self.get_job(caller, job_id)
+        if exit_code is not None and not MIN_EXIT_CODE <= exit_code <= MAX_EXIT_CODE:
+            raise InvalidInput(
+                f"job {job_id}: {exit_code} is no exit code", hint="0 to 255, or a signal's number below 0"
+            )
         released = released and status.job.interactive
         reason = "" if released else f"cancelled by {caller.name}"
-        await self._engine.tell(events.JobCancelled(job_id=job_id, reason=reason, released=released))
+        await self._engine.tell(
+            events.JobCancelled(job_id=job_id, reason=reason, released=released, exit_code=exit_code)
+        )
         _log.info("job released" if released else "job cancelled", job=job_id, by=caller.name)
         return await self._engine.find(job_id)
 
-    async def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
+    async def read_logs(
+        self, caller: Identity, job_id: str, *, task: str, follow: bool, position: int = 0
+    ) -> AsyncIterator[LogChunk]:
         """Yield a task's output; with ``follow`` wait for the task to start, and for its end."""
         status = await self.get_job(caller, job_id)
         if status.job.interactive:
@@ -184,7 +198,9 @@ class ClusterService(ClusterHandler):
                         break
         if not node:
             return
-        async with contextlib.aclosing(self._relay.read(node, job_id, task, follow=follow)) as chunks:
+        async with contextlib.aclosing(
+            self._relay.read(node, job_id, task, follow=follow, position=position)
+        ) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -261,7 +277,14 @@ class ClusterService(ClusterHandler):
         return await self._operating.forget(caller, node)
 
     async def hold(
-        self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
+        self,
+        caller: Identity,
+        *,
+        name: str,
+        requests: Requests,
+        routes: tuple[Route, ...],
+        wait_limit_s: float,
+        job_id: str = "",
     ) -> AsyncIterator[HoldEvent]:
         """Refuse: the connection that holds devices is one to an agent."""
         raise InvalidInput(

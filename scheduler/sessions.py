@@ -159,6 +159,7 @@ class Sessions(SessionHandler):
             held=tuple(from_message(held, events.HeldLease) for held in hello.held),
             tasks=tuple(from_message(task, events.HeldTask) for task in hello.tasks),
             instance=hello.instance,
+            clients=frozenset((held.job_id, held.task) for held in hello.clients) if hello.lists_clients else None,
         )
 
     async def _serve(
@@ -220,12 +221,12 @@ class Sessions(SessionHandler):
                 # a node can't pile up more than the ledger can take.
                 await self._engine.tell(event)
 
-    def _request_log(self, node: str, number: str, job_id: str, task: str, follow: bool) -> bool:
+    def _request_log(self, node: str, number: str, job_id: str, task: str, follow: bool, position: int) -> bool:
         port = self._ports.get(node)
         if port is None:
             return False
         request = session_pb2.LogRequest(
-            request_id=number, job_id=job_id, task=task, follow=follow, credit_bytes=CREDIT_BYTES
+            request_id=number, job_id=job_id, task=task, follow=follow, position=position, credit_bytes=CREDIT_BYTES
         )
         port.put(session_pb2.SchedulerMessage(log_request=request))
         return True
@@ -278,6 +279,8 @@ def _event(name: str, session: int, message: session_pb2.NodeMessage) -> events.
                 lease_id=ended.lease_id,
                 device_side=ended.device_side,
                 reason=ended.reason[:MAX_TEXT],
+                job_id=ended.job_id,
+                task=ended.task,
             )
         case "inventory_changed":
             node = read_node(Identity(name=name, role=Role.NODE), message.inventory_changed.node)

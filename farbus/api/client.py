@@ -130,14 +130,22 @@ class ClusterClient:
         async for message in self._stream("WatchJob", cluster_pb2.JobRequest(job_id=job_id)):
             yield from_message(message, JobStatus)
 
-    async def cancel_job(self, job_id: str, *, released: bool = False) -> JobStatus:
-        """Start ending the job and return it; ``released`` when it is interactive and its program has ended."""
-        request = cluster_pb2.CancelJobRequest(job_id=job_id, released=released)
+    async def cancel_job(self, job_id: str, *, released: bool = False, exit_code: int | None = None) -> JobStatus:
+        """Start ending the job and return it.
+
+        ``released`` when it is interactive and its program has ended, with ``exit_code`` (None: not known).
+        """
+        request = cluster_pb2.CancelJobRequest(job_id=job_id, released=released, exit_code=exit_code)
         return from_message(await self._call("CancelJob", request), JobStatus)
 
-    async def read_logs(self, job_id: str, *, task: str = "", follow: bool = False) -> AsyncIterator[LogChunk]:
-        """Yield a task's output, and with ``follow`` what comes until it has ended."""
-        request = cluster_pb2.ReadLogsRequest(job_id=job_id, task=task, follow=follow)
+    async def read_logs(
+        self, job_id: str, *, task: str = "", follow: bool = False, position: int = 0
+    ) -> AsyncIterator[LogChunk]:
+        """Yield a task's output, and with ``follow`` what comes until it has ended.
+
+        ``position`` is that of the last chunk that the caller has already.
+        """
+        request = cluster_pb2.ReadLogsRequest(job_id=job_id, task=task, follow=follow, position=position)
         async for message in self._stream("ReadLogs", request):
             yield from_message(message, LogChunk)
 
@@ -185,14 +193,15 @@ class ClusterClient:
         return from_message(await self._call("Forget", cluster_pb2.ForgetRequest(node=node)), ForgottenNode)
 
     async def hold(
-        self, *, name: str, requests: Requests, routes: Sequence[Route], wait_limit_s: float = 0.0
+        self, *, name: str, requests: Requests, routes: Sequence[Route], wait_limit_s: float = 0.0, job_id: str = ""
     ) -> AsyncIterator[HoldEvent]:
-        """Hold devices until the iterator is closed (``aclose``)."""
+        """Hold devices until the iterator is closed (``aclose``); those of ``job_id`` again, if it is given."""
         request = cluster_pb2.HoldRequest(
             name=name,
             requests=to_message(requests, types_pb2.Requests),
             routes=[route.value for route in routes],
             wait_limit_s=wait_limit_s,
+            job_id=job_id,
         )
         async for message in self._stream("Hold", request):
             yield _hold_event(message)

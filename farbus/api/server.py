@@ -100,12 +100,16 @@ class ClusterHandler(abc.ABC):
         """Yield the job now and at every change, until it has ended."""
 
     @abc.abstractmethod
-    async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
-        """Start ending the job; ``released`` when it is interactive and its program has ended."""
+    async def cancel_job(
+        self, caller: Identity, job_id: str, *, released: bool, exit_code: int | None = None
+    ) -> JobStatus:
+        """Start ending the job; ``released`` when it is interactive and its program has ended, with ``exit_code``."""
 
     @abc.abstractmethod
-    def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
-        """Yield a task's output, and with ``follow`` what comes until it has ended."""
+    def read_logs(
+        self, caller: Identity, job_id: str, *, task: str, follow: bool, position: int = 0
+    ) -> AsyncIterator[LogChunk]:
+        """Yield a task's output from behind ``position``, and with ``follow`` what comes until it has ended."""
 
     @abc.abstractmethod
     async def list_nodes(self, caller: Identity) -> tuple[NodeStatus, ...]:
@@ -129,9 +133,16 @@ class ClusterHandler(abc.ABC):
 
     @abc.abstractmethod
     def hold(
-        self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
+        self,
+        caller: Identity,
+        *,
+        name: str,
+        requests: Requests,
+        routes: tuple[Route, ...],
+        wait_limit_s: float,
+        job_id: str = "",
     ) -> AsyncIterator[HoldEvent]:
-        """Hold devices for as long as the caller reads; only an agent's socket does it."""
+        """Hold devices for as long as the caller reads, those of ``job_id`` again; only an agent's socket does it."""
 
     @abc.abstractmethod
     async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
@@ -337,7 +348,8 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
     async def CancelJob(self, request: cluster_pb2.CancelJobRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> types_pb2.JobStatus:
-            ended = await self._handler.cancel_job(caller, request.job_id, released=request.released)
+            code = request.exit_code if request.HasField("exit_code") else None
+            ended = await self._handler.cancel_job(caller, request.job_id, released=request.released, exit_code=code)
             return to_message(ended, types_pb2.JobStatus)
 
         return await self._call("CancelJob", context, answer)
@@ -346,7 +358,9 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
         async for chunk in self._stream(
             "ReadLogs",
             context,
-            lambda caller: self._handler.read_logs(caller, request.job_id, task=request.task, follow=request.follow),
+            lambda caller: self._handler.read_logs(
+                caller, request.job_id, task=request.task, follow=request.follow, position=request.position
+            ),
         ):
             yield to_message(chunk, cluster_pb2.LogChunk)
 
@@ -394,6 +408,7 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
                 requests=from_message(request.requests, Requests),
                 routes=tuple(_route(route) for route in request.routes),
                 wait_limit_s=request.wait_limit_s,
+                job_id=request.job_id,
             )
 
         async for event in self._stream("Hold", context, answers):

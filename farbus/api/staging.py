@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import grpc.aio
@@ -174,7 +174,7 @@ class StagingClient:
             for file in reply.files
         )
 
-    async def get_output(self, job_id: str, files: Sequence[int]) -> AsyncIterator[staging_pb2.OutputChunk]:
+    async def get_output(self, job_id: str, files: Sequence[int]) -> AsyncGenerator[staging_pb2.OutputChunk, None]:
         """Yield files of a job's output."""
         with converted(self._peer):
             call = self._stub.GetOutput(staging_pb2.OutputRequest(job_id=job_id, files=files), metadata=self._metadata)
@@ -188,19 +188,18 @@ class StagingClient:
 class StagingForwarder(StagingHandler):
     """An agent's end: forwards what users of the node ask, message by message."""
 
-    def __init__(self, connect: Callable[[Identity], Awaitable[ClusterClient]]) -> None:
-        self._connect = connect
-
-    async def _client(self, caller: Identity) -> StagingClient:
-        return StagingClient(await self._connect(caller))
+    def __init__(self, lend: Callable[[Identity], contextlib.AbstractAsyncContextManager[ClusterClient]]) -> None:
+        self._lend = lend
 
     async def missing(self, caller: Identity, digests: Sequence[str]) -> tuple[str, ...]:
         """Forward."""
-        return await (await self._client(caller)).missing(digests)
+        async with self._lend(caller) as client:
+            return await StagingClient(client).missing(digests)
 
     async def put(self, caller: Identity, chunks: AsyncIterator[staging_pb2.ContentChunk]) -> staging_pb2.PutReply:
         """Forward."""
-        return await (await self._client(caller)).put(chunks)
+        async with self._lend(caller) as client:
+            return await StagingClient(client).put(chunks)
 
     async def get(
         self, caller: Identity, job_id: str, digests: Sequence[str]
@@ -217,14 +216,19 @@ class StagingForwarder(StagingHandler):
 
     async def list_output(self, caller: Identity, job_id: str) -> tuple[OutputFile, ...]:
         """Forward."""
-        return await (await self._client(caller)).list_output(job_id)
+        async with self._lend(caller) as client:
+            return await StagingClient(client).list_output(job_id)
 
     async def get_output(
         self, caller: Identity, job_id: str, files: Sequence[int]
     ) -> AsyncIterator[staging_pb2.OutputChunk]:
         """Forward."""
-        async for chunk in (await self._client(caller)).get_output(job_id, files):
-            yield chunk
+        async with (
+            self._lend(caller) as client,
+            contextlib.aclosing(StagingClient(client).get_output(job_id, files)) as chunks,
+        ):
+            async for chunk in chunks:
+                yield chunk
 
 
 class NodeStaging:

@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "forget": ("forget", "Operate", "Give up a node that is off for good."),
     "scheduler": ("scheduler", "Operate", "Serve the cluster's scheduler."),
     "agent": ("agent", "Operate", "Serve this machine as a node."),
+    "install": ("install", "Operate", "Make this machine a node or the scheduler, as a service."),
     "ca": ("ca", "Operate", "Make the cluster's authority and certificates."),
     "join": ("join", "Operate", "Make this machine a node, with a token."),
     "audit": ("audit", "Operate", "Show who did what, and how it came out."),

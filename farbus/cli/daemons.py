@@ -19,8 +19,9 @@ import msgspec
 
 from farbus.cli.connection import find_credentials
 from farbus.cli.decoding import convert_fields, decode_fields, read_file
-from farbus.errors import InvalidInput
+from farbus.errors import ExitCode, InvalidInput
 from farbus.linux.children import become, die_with_parent
+from farbus.linux.settings import SETTINGS_VARIABLE
 from farbus.model.value import to_json
 from farbus.remoting.paths import package_root
 
@@ -40,6 +41,9 @@ def read_settings(path: str, options: Mapping[str, Any], *, credentials: str) ->
             raise InvalidInput(f"{path}: expected a table of settings", hint="docs/cli.md shows one")
         settings |= decoded
     settings |= {name: value for name, value in options.items() if value not in (None, "")}
+    # A file may name a directory as well.
+    if isinstance(named := settings.get("credentials"), str):
+        credentials = credentials or named
     if credentials:
         files = find_credentials(credentials)
         settings["credentials"] = {
@@ -53,7 +57,7 @@ def read_settings(path: str, options: Mapping[str, Any], *, credentials: str) ->
 def serve_daemon(package: str, kind: str, settings: Mapping[str, Any], *, source: str) -> NoReturn:
     """Become the daemon ``farbus.PACKAGE`` with a ``kind`` (a class of ``farbus.PACKAGE.config``).
 
-    Its exit code is then that of this process.
+    Its exit code is then that of this process.  With ``FARBUS_SETTINGS=print`` only its settings are printed.
     """
     parent = os.environ.pop(PARENT_VARIABLE, "")
     if parent.isdigit():
@@ -68,10 +72,13 @@ def serve_daemon(package: str, kind: str, settings: Mapping[str, Any], *, source
             f"not set: {', '.join(missing)}", hint=f"give {options}, or a configuration file with --config"
         )
     config = convert_fields(dict(settings), config_type, name=source)
+    if os.environ.get(SETTINGS_VARIABLE) == "print":
+        sys.stdout.buffer.write(to_json(config))
+        sys.exit(ExitCode.OK)
     # The same farbus as this one, also where it is not installed but lies in the current directory.
     path = os.pathsep.join(filter(None, [str(package_root()), os.environ.get("PYTHONPATH", "")]))
     become(
-        # The last words are for people who list processes.
+        # The last words are for people who list processes, and for reading the settings again.
         [sys.executable, "-P", "-m", f"farbus.{package}", str(_in_memory(to_json(config))), *sys.argv[1:]],
         environment={**os.environ, "PYTHONPATH": path},
     )

@@ -30,6 +30,7 @@ from farbus.cli.daemons import PARENT_VARIABLE
 from farbus.cli.runtime import RunningCluster, RunningNode
 from farbus.errors import FarbusError, InvalidInput, TimedOut
 from farbus.linux.children import Service, processes_naming, start_service
+from farbus.linux.kept import end_programs
 from farbus.model.node import NodeStatus
 from farbus.model.quantity import format_bytes
 from farbus.model.states import NodeState
@@ -373,10 +374,12 @@ def remove_leftovers(*, directory: Path, state: Path | None, devices: tuple[str,
 
     ``directory`` has the sockets and, unless the user chose another place,
     the ``state``.  ``devices`` are identities of software GPUs.  Processes
-    that are still there are killed first.
+    that are still there are killed first: programs by their keepers, which
+    outlive ``farbus up`` for a while.
     """
-    found = []
-    for pid in processes_naming(f"{MARK}={state or directory / 'state'}"):
+    home = state or directory / "state"
+    found = [f"program {name}" for programs in home.glob("nodes/*/programs") for name in end_programs(programs)]
+    for pid in processes_naming(f"{MARK}={home}"):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             found.append(f"process {pid}")

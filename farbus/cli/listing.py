@@ -41,6 +41,7 @@ COLOURS = {
     "refused": "red",
     "failed": "red",
     "lost": "red",
+    "wedged": "red",
 }
 
 

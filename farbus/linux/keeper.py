@@ -73,6 +73,9 @@ SWEEP_INTERVAL_MS = 10
 TIME_LIMIT_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL for a program that has used up its time, or that no agent has come back for."""
 
+BACKLOG = 16
+"""Agents that may wait to be heard: there is one."""
+
 FIRST_AGENT_S = 60.0
 """How long a keeper waits to be told what to start: its agent died in between."""
 
@@ -247,10 +250,27 @@ def leave_parent() -> None:
     os.close(null)
 
 
-def divide_scope() -> str:
-    """Make control groups for this keeper and for its program below its own scope; return the program's.
+def listen_here() -> None:
+    """Make the socket at which agents find a keeper that the service manager has started, as descriptor 0."""
+    listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    # Relative to the keeper's own directory: a whole path may be too long for an address (unix(7)).
+    listener.bind("control")
+    listener.listen(BACKLOG)
+    os.dup2(listener.detach(), 0)
 
-    The service manager has delegated the scope (Delegate=yes).  A group with
+
+def notify(address: str, state: bytes) -> None:
+    """Tell the service manager a state (sd_notify(3))."""
+    sender = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+    sender.connect("\0" + address[1:] if address.startswith("@") else address)
+    sender.send(state)
+    sender.close()
+
+
+def divide_unit() -> str:
+    """Make control groups for this keeper and for its program below those of its unit; return the program's.
+
+    The service manager has delegated the unit's (Delegate=yes).  A group with
     controllers for its children holds no processes itself
     (Documentation/admin-guide/cgroup-v2.rst), so the keeper moves into a leaf.
     """
@@ -293,6 +313,9 @@ def become(specification: dict[str, Any], keeper_pid: int, report: int, streams:
         # The keeper has made itself the last to be killed for memory.
         with contextlib.suppress(OSError):
             write_file("/proc/self/oom_score_adj", specification["oom_score_adj"])
+        # The agent has raised its own.  An agent that does not say so has not.
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(specification.get("descriptors", soft), soft), hard))
         for name, value in specification["limits"].items():
             number = getattr(resource, name)
             hard = resource.getrlimit(number)[1]
@@ -603,9 +626,9 @@ class Keeper:
         for name in ("time_limit_s", "orphan_limit_s"):
             specification[name] = min(max(0.0, float(message[name])), LONGEST_S)
         try:
-            if message["scope"]:
-                specification["cgroup"] = divide_scope()
-            own = os.path.dirname(specification["cgroup"]) if message["scope"] else specification["cgroup"]
+            if message["unit"]:
+                specification["cgroup"] = divide_unit()
+            own = os.path.dirname(specification["cgroup"]) if message["unit"] else specification["cgroup"]
             with open("/proc/self/oom_score_adj", encoding="ascii") as file:
                 specification["oom_score_adj"] = file.read()
             with contextlib.suppress(OSError):
@@ -623,7 +646,7 @@ class Keeper:
             return
         self.state, self.pid = "running", pid
         # Not the environment, which may hold what the user wants to be forgotten.
-        kept = ("time_limit_s", "orphan_limit_s", "memory_reason", "scope")
+        kept = ("time_limit_s", "orphan_limit_s", "memory_reason", "unit")
         self.specification = {name: specification[name] for name in kept}
         self.cgroup = specification["cgroup"]
         for descriptor in connection.descriptors:
@@ -763,7 +786,7 @@ class Keeper:
         """Say whether the kernel has killed for the limit of the program's control group."""
         if not self.cgroup:
             return False
-        for group in (self.cgroup, os.path.dirname(self.cgroup)) if self.specification["scope"] else (self.cgroup,):
+        for group in (self.cgroup, os.path.dirname(self.cgroup)) if self.specification["unit"] else (self.cgroup,):
             with contextlib.suppress(OSError), open(os.path.join(group, "memory.events"), encoding="ascii") as events:
                 if any(line.startswith("oom_kill ") and line.split()[1] != "0" for line in events):
                     return True
@@ -798,7 +821,11 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # A keeper ends after its program, never before: also when the service manager ends everything.
         signal.signal(number, signal.SIG_IGN)
-    leave_parent()
+    if os.environ.get("NOTIFY_SOCKET"):
+        listen_here()
+        notify(os.environ.pop("NOTIFY_SOCKET"), b"READY=1")
+    else:
+        leave_parent()
     close_others()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     keeper = Keeper()

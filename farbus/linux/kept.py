@@ -2,7 +2,7 @@
 
 A keeper (:mod:`farbus.linux.keeper`) is a process of its own for each program,
 in a directory of its own.  Where the service manager starts programs, each
-keeper is started in a transient scope unit; elsewhere it is a process that has
+keeper is a transient service; elsewhere it is a process that has
 no parent.  The code on both sides is the same.
 """
 
@@ -31,14 +31,18 @@ from farbus.errors import Conflict, FarbusError, InvalidInput, Unavailable
 from farbus.linux import keeper
 from farbus.linux.children import processes_naming
 from farbus.linux.keeper import LINE_BYTES, MARK, VERSION, started_at
+from farbus.linux.limits import inherited_descriptor_limit
 from farbus.linux.output import START, Piece, Position, end_of, read_pieces
 from farbus.linux.processes import Child, Exit, Program, kill_process, start_error
 
 SLICE = "farbus-programs.slice"
-"""Where the scopes of programs are: apart from the agent's own unit, which may be stopped."""
+"""Where the units of programs are: apart from the agent's own unit, which may be stopped."""
 
 START_TIMEOUT_S = 30.0
 """Longest that fork, identity, directory and exec may take: a dead network file system can hold exec for ever."""
+
+UNIT_STOP_S = 15.0
+"""Between SIGTERM and SIGKILL where the service manager ends a program's unit: its keeper's own end takes a moment."""
 
 ANSWER_TIMEOUT_S = 10.0
 """Longest that a keeper may take to say who it is; one that does not is taken for dead."""
@@ -241,24 +245,25 @@ class KeptProcesses:
     """The machine's programs, each under a keeper, in a directory each below ``directory``.
 
     ``owner`` names this agent in its keepers' command lines; ``mark`` goes
-    into the environment of all that it starts.  With ``scopes`` each keeper
-    gets a transient unit of the service manager (systemd-run(1)).
+    into the environment of all that it starts.  With ``units`` each keeper
+    is a transient service of the service manager (systemd-run(1)), which
+    starts it: then programs inherit nothing of the agent's own sandbox.
     """
 
     def __init__(
-        self, directory: Path, *, owner: str, mark: Mapping[str, str] | None = None, scopes: bool = False
+        self, directory: Path, *, owner: str, mark: Mapping[str, str] | None = None, units: bool = False
     ) -> None:
         self.owner = owner
         self.mark = dict(mark or {})
         self._directory = directory
-        self._scopes = scopes
+        self._units = units
         self._boot_id = boot_id()
         self._children: dict[str, KeptChild] = {}
 
     @property
     def limits_memory(self) -> bool:
         """Whether units limit the memory of programs."""
-        return self._scopes
+        return self._units
 
     async def spawn(self, program: Program) -> Child:
         """Start ``program`` under a keeper."""
@@ -300,8 +305,12 @@ class KeptProcesses:
     async def _start_keeper(self, program: Program, directory: Path, plan: _Plan) -> asyncio.subprocess.Process:
         """Start a keeper, with the socket at which it will listen; return the process that becomes its parent."""
         command = keeper.command(sys.executable, self.owner, program.name)
-        if self._scopes:
-            command = [*scope_command(program, unit=unit_name(program.name, plan.mark)), *command]
+        # None of the agent's own environment: it may hold what the program's user must not see.
+        environment = {"LC_ALL": "C.UTF-8", **self.mark}
+        if self._units:
+            unit = unit_name(program.name, plan.mark)
+            command = [*service_command(program, unit=unit, directory=directory, environment=environment), *command]
+            return await _start_unit(program, command, directory)
         listener = socket.socket(socket.AF_UNIX)
         try:
             with _short_path(directory) as path:
@@ -311,8 +320,7 @@ class KeptProcesses:
                 *command,
                 stdin=listener.fileno(), stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
                 start_new_session=True, close_fds=True, cwd=directory,
-                # None of the agent's own environment: it may hold what the program's user must not see.
-                env={"LC_ALL": "C.UTF-8", **self.mark},
+                env=environment,
             )  # fmt: skip
         finally:
             listener.close()
@@ -329,9 +337,10 @@ class KeptProcesses:
             "gid": account.gid if account else None,
             "groups": account.groups if account else [],
             "umask": program.umask,
+            "descriptors": inherited_descriptor_limit(),
             "limits": dict(program.limits),
             "cgroup": program.cgroup,
-            "scope": self._scopes,
+            "unit": self._units,
             "keep": program.keep,
             "output": plan.output,
             "output_bytes": program.output_bytes,
@@ -420,30 +429,100 @@ class KeptProcesses:
         self._children.clear()
 
 
+def end_programs(directory: Path) -> list[str]:
+    """End all programs of an agent that is not there, with all that is kept of them; return their names.
+
+    ``directory`` is that agent's directory of programs.  Waits for each, at
+    most :data:`KILL_WITHIN_S`.
+    """
+    names = sorted(entry.name for entry in directory.iterdir() if entry.is_dir()) if directory.is_dir() else []
+    for name in names:
+        plan = _read(directory / name / "program.json", _Plan)
+        if plan is not None:
+            _ask_to_end(directory / name)
+            if not (directory / name / "exit.json").exists():
+                kill_left(directory / name, plan)
+        shutil.rmtree(directory / name, ignore_errors=True)
+    return names
+
+
+def _ask_to_end(directory: Path) -> None:
+    """Have a keeper kill its program: it finds also what has no mark; return when it has, or does not answer."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(KILL_WITHIN_S)
+        with _short_path(directory) as path:
+            connection.connect(f"{path}/control")
+        lines = ({"version": VERSION}, {"do": "kill", "reason": "its agent is gone"})
+        connection.sendall(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        # A keeper closes the connection when the status is on the disk.
+        while connection.recv(4096):
+            pass
+
+
 def boot_id() -> str:
     """Return what names this boot of the kernel (random(4))."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def unit_name(name: str, mark: str) -> str:
-    """Return the name of a program's unit: new each time, since a failed one may still be there."""
-    return f"farbus-{name}-{mark[:8]}.scope"
+    """Return the name of a program's unit: new each time, since a failed one may still be there.
 
-
-def scope_command(program: Program, *, unit: str) -> list[str]:
-    """Return the command that starts another one in a transient scope of its own.
-
-    Delegate lets the keeper divide it: its program gets a leaf that can be
-    killed without the keeper.
+    The kind comes first and a dash after it: what is set for ``farbus-lease-.service`` goes for all leases
+    (systemd.unit(5)).
     """
-    command = ["systemd-run", "--scope", "--collect", "--quiet", f"--slice={SLICE}", f"--unit={unit}"]
-    command += [f"--description=Farbus {program.what}", "--property=Delegate=yes"]
+    kind, _, rest = name.partition(".")
+    return f"farbus-{kind}-{rest or kind}-{mark[:8]}.service"
+
+
+def service_command(program: Program, *, unit: str, directory: Path, environment: Mapping[str, str]) -> list[str]:
+    """Return the command that lets the service manager start another one, and returns when that is ready.
+
+    Delegate lets the keeper divide its group: its program gets a leaf that can
+    be killed without the keeper.  When the keeper is gone, what is left of the
+    unit is killed.
+    """
+    command = [shutil.which("systemd-run") or "systemd-run", "--collect", "--quiet"]
+    command += [f"--slice={SLICE}", f"--unit={unit}", f"--description=Farbus {program.what}"]
+    command += [f"--setenv={name}={value}" for name, value in environment.items()]
+    properties = {
+        "Type": "notify",
+        "WorkingDirectory": str(directory),
+        "Delegate": "yes",
+        "KillMode": "control-group",
+        "TimeoutStopSec": f"{UNIT_STOP_S:g}",
+        # The keeper itself says how its program has ended.
+        "OOMPolicy": "continue",
+    }
     if program.memory_bytes:
-        command.append(f"--property=MemoryMax={program.memory_bytes}")
+        properties["MemoryMax"] = str(program.memory_bytes)
     if program.cpu_milli:
         # In hundredths of a processor; at least one.
-        command.append(f"--property=CPUQuota={max(1, program.cpu_milli // 10)}%")
-    return [shutil.which("systemd-run") or "systemd-run", *command[1:], "--"]
+        properties["CPUQuota"] = f"{max(1, program.cpu_milli // 10)}%"
+    return [*command, *(f"--property={name}={value}" for name, value in properties.items()), "--"]
+
+
+async def _start_unit(program: Program, command: Sequence[str], directory: Path) -> asyncio.subprocess.Process:
+    """Run ``command`` and return when its keeper listens; raise :class:`Unavailable` where it never does."""
+    starting = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        start_new_session=True, cwd=directory,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            _, said = await starting.communicate()
+    except TimeoutError as error:
+        kill_process(starting)
+        raise Unavailable(
+            f"start a keeper for {program.what}: the service manager has not started it after {START_TIMEOUT_S:g} s"
+        ) from error
+    except BaseException:
+        kill_process(starting)
+        raise
+    if starting.returncode:
+        words = said.decode(errors="replace").strip().splitlines()
+        raise Unavailable(f"start a keeper for {program.what}: {words[-1] if words else 'systemd-run failed'}")
+    return starting
 
 
 @contextlib.contextmanager

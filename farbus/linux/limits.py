@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import resource
 
+_at_start = resource.getrlimit(resource.RLIMIT_NOFILE)
+
 
 def raise_descriptor_limit() -> int:
     """Let this process open as many files as it may; return how many.
@@ -16,3 +18,8 @@ def raise_descriptor_limit() -> int:
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
+
+
+def inherited_descriptor_limit() -> int:
+    """Return the soft limit that this process was started with: what programs that it starts should have."""
+    return _at_start[0]

@@ -58,3 +58,5 @@ class DeviceStatus(Value, frozen=True, kw_only=True):
     job: str = ""
     used_by: str = ""
     cordon: str = ""
+    trouble: str = ""
+    """Why its node can't take it back, with the story; empty when nothing is wrong."""

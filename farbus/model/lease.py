@@ -57,6 +57,8 @@ class LeaseStatus(Value, frozen=True, kw_only=True):
     expires_in_s: float
     endpoint: str = ""
     """``ADDRESS:PORT`` of the remoting supervisor, once it is prepared."""
+    trouble: str = ""
+    """Why it can't be released, with its story; empty when nothing is wrong."""
 
 
 class PeerLease(Value, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from farbus.api.authority import Authority, write_credentials
 from farbus.api.identity import Identity, Role
 from farbus.api.server import ClusterHandler, RunningServer, SendToNode, SessionHandler, serve_scheduler
 from farbus.api.v1 import session_pb2
-from farbus.errors import Unavailable
+from farbus.errors import NotFound, Unavailable
 from farbus.linux.nvml import FakeNvml, Gpu, GpuList
 from farbus.model.cluster import ClusterInfo, HoldEvent, LogChunk
 from farbus.model.device import DeviceStatus, Route
@@ -41,6 +41,7 @@ class ScriptedSessions(SessionHandler):
     """Welcomes agents, answers heartbeats, and keeps what they say."""
 
     def __init__(self) -> None:
+        self.term = 1
         self.lease_ttl_s = 30.0
         self.heartbeat_s = 0.2
         self.renew = True
@@ -69,7 +70,7 @@ class ScriptedSessions(SessionHandler):
             await send(session_pb2.SchedulerMessage(refused=session_pb2.Refused(reason=self.refuse)))
             return
         welcome = session_pb2.Welcome(
-            term=1, lease_ttl_s=self.lease_ttl_s, heartbeat_s=self.heartbeat_s, scheduler_version="test"
+            term=self.term, lease_ttl_s=self.lease_ttl_s, heartbeat_s=self.heartbeat_s, scheduler_version="test"
         )
         await send(session_pb2.SchedulerMessage(welcome=welcome))
         self._send = send
@@ -203,6 +204,7 @@ class ScriptedCluster(ClusterHandler):
         self.callers: list[Identity] = []
         self.job: Job | None = None
         self.cancelled = asyncio.Event()
+        self.exit_code: int | None = None
         self.states: asyncio.Queue[JobState] = asyncio.Queue()
 
     async def submit(self, caller: Identity, job: Job, *, check_only: bool) -> tuple[str, JobStatus | None]:
@@ -215,19 +217,26 @@ class ScriptedCluster(ClusterHandler):
         return ()
 
     async def get_job(self, caller: Identity, job_id: str) -> JobStatus:
-        raise Unavailable("not in this test")
+        if self.job is None or job_id != "j9":
+            raise NotFound(f"there is no job {job_id}")
+        return JobStatus(job=self.job, state=JobState.RUNNING)
 
     async def watch_job(self, caller: Identity, job_id: str) -> AsyncIterator[JobStatus]:
         assert self.job is not None
         while True:
             yield JobStatus(job=self.job, state=await self.states.get())
 
-    async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
+    async def cancel_job(
+        self, caller: Identity, job_id: str, *, released: bool, exit_code: int | None = None
+    ) -> JobStatus:
         assert self.job is not None
+        self.exit_code = self.exit_code if exit_code is None else exit_code
         self.cancelled.set()
         return JobStatus(job=self.job, state=JobState.CANCELLED)
 
-    async def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
+    async def read_logs(
+        self, caller: Identity, job_id: str, *, task: str, follow: bool, position: int = 0
+    ) -> AsyncIterator[LogChunk]:
         yield LogChunk(data=f"{caller.name} at {caller.node}".encode())
 
     async def list_nodes(self, caller: Identity) -> tuple[NodeStatus, ...]:
@@ -258,7 +267,14 @@ class ScriptedCluster(ClusterHandler):
         return ClusterInfo(scheduler_version="test", term=1, nodes=1)
 
     def hold(
-        self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
+        self,
+        caller: Identity,
+        *,
+        name: str,
+        requests: Requests,
+        routes: tuple[Route, ...],
+        wait_limit_s: float,
+        job_id: str = "",
     ) -> AsyncIterator[HoldEvent]:
         raise Unavailable("only an agent's socket serves it")
 

@@ -54,10 +54,14 @@ class Recorder(ClusterHandler):
         finally:
             self.watch_closed.set()
 
-    async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
+    async def cancel_job(
+        self, caller: Identity, job_id: str, *, released: bool, exit_code: int | None = None
+    ) -> JobStatus:
         return JobStatus(job=JOB, state=JobState.CANCELLED)
 
-    async def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
+    async def read_logs(
+        self, caller: Identity, job_id: str, *, task: str, follow: bool, position: int = 0
+    ) -> AsyncIterator[LogChunk]:
         yield LogChunk(data=b"one")
         yield LogChunk(data=b"two", stream=2)
         raise Conflict("the log was cut")
@@ -93,7 +97,14 @@ class Recorder(ClusterHandler):
         return ForgottenNode(node=node, leases=("l1",), devices=("d1", "d2"), jobs=("j1",))
 
     async def hold(
-        self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
+        self,
+        caller: Identity,
+        *,
+        name: str,
+        requests: Requests,
+        routes: tuple[Route, ...],
+        wait_limit_s: float,
+        job_id: str = "",
     ) -> AsyncIterator[HoldEvent]:
         try:
             yield HoldReady(status=JobStatus(job=JOB, state=JobState.RUNNING), environment={"A": name})

@@ -11,6 +11,8 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 
+import msgspec
+
 from farbus.api.identity import Identity, Role
 from farbus.api.server import ClusterHandler, serve_local
 from farbus.errors import Conflict, InvalidInput, NotFound, Unsatisfiable
@@ -117,13 +119,17 @@ class RehearsedCluster(ClusterHandler):
         code = int(command[1]) if command[0] == "exits" else -9 if command[0] == "killed" else 0
         yield ended(status.job, code)
 
-    async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
+    async def cancel_job(
+        self, caller: Identity, job_id: str, *, released: bool, exit_code: int | None = None
+    ) -> JobStatus:
         status = self._job(job_id)
         if status.state is JobState.FAILED:
             raise Conflict(f"job {job_id} has ended already")
         return JobStatus(job=status.job, state=JobState.CANCELLED)
 
-    async def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
+    async def read_logs(
+        self, caller: Identity, job_id: str, *, task: str, follow: bool, position: int = 0
+    ) -> AsyncIterator[LogChunk]:
         self._job(job_id)
         yield LogChunk(data=b"to standard output\n")
         yield LogChunk(data=b"to standard error\n", stream=2)
@@ -178,6 +184,7 @@ class RehearsedCluster(ClusterHandler):
         print(f"drain {node} {evict} {reason}", flush=True)
         if node == "alpha":
             yield DrainStatus(node=node, jobs=(self.jobs["j-1"],))
+            yield DrainStatus(node=node, jobs=(msgspec.structs.replace(self.jobs["j-1"], reason="it goes on"),))
         yield DrainStatus(node=node)
 
     async def forget(self, caller: Identity, node: str) -> ForgottenNode:
@@ -189,7 +196,14 @@ class RehearsedCluster(ClusterHandler):
         return ClusterInfo(scheduler_version="0.1.0", nodes=2, node="gamma", agent_version="0.1.0")
 
     async def hold(
-        self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
+        self,
+        caller: Identity,
+        *,
+        name: str,
+        requests: Requests,
+        routes: tuple[Route, ...],
+        wait_limit_s: float,
+        job_id: str = "",
     ) -> AsyncIterator[HoldEvent]:
         if requests.gpu_model == "nonsense":
             raise Unsatisfiable("no GPU of this cluster is a nonsense", hint="farbus devices lists the models")

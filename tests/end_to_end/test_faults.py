@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from farbus.agent.config import AgentConfig
@@ -18,6 +21,7 @@ from farbus.model.device import Route
 from farbus.model.job import Job, Requests, TaskGroup
 from farbus.model.states import JobState, NodeState
 from farbus.scheduler import relay
+from tests.agent.harness import MYSELF, AgentProcess
 from tests.scheduler.site import Site
 
 pytestmark = pytest.mark.timeout(120)
@@ -30,29 +34,40 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-@contextlib.asynccontextmanager
-async def real_agent(site: Site, name: str, **settings: object) -> AsyncIterator[AgentConfig]:
-    """Keep a real agent without devices for the block, after it has joined."""
-    config = AgentConfig(
+def config_of(site: Site, name: str, **settings: object) -> AgentConfig:
+    return AgentConfig(
         name=name,
         scheduler=site.address,
         address="127.0.0.1",
+        peer_port=0,
         state=str(site.directory / name),
         socket=str(site.directory / f"{name}.sock"),
         credentials=site.credentials(name),
         physical_devices=False,
         run_as_self=True,
+        end_on_stop=True,
         **settings,  # type: ignore[arg-type]
     )
+
+
+async def until_ready(site: Site, name: str) -> None:
+    async with site.client("root", Role.OPERATOR) as client:
+        while all((status.node.name, status.state) != (name, NodeState.READY) for status in await client.list_nodes()):
+            pass
+
+
+@contextlib.asynccontextmanager
+async def real_agent(site: Site, name: str, **settings: object) -> AsyncIterator[AgentConfig]:
+    """Keep a real agent without devices for the block, after it has joined."""
+    config = config_of(site, name, **settings)
     doors: Doors = real_doors(config)
     stop = asyncio.Event()
     running = asyncio.create_task(serve(config, doors=doors, stop=stop), name=name)
     try:
-        async with site.client("root", Role.OPERATOR) as client:
-            while not running.done() and all(
-                (status.node.name, status.state) != (name, NodeState.READY) for status in await client.list_nodes()
-            ):
-                pass
+        ready = asyncio.create_task(until_ready(site, name))
+        await asyncio.wait({running, ready}, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        assert not running.done(), "the agent ended"
         yield config
     finally:
         stop.set()
@@ -114,3 +129,25 @@ async def test_hundreds_of_programs_hold_at_once_and_all_is_given_back(site: Sit
                 pass
             (node,) = await client.list_nodes()
             assert node.free == node.node.capacity
+
+
+async def test_an_agent_that_stood_still_for_longer_than_the_lease_time_ends_what_is_no_longer_its(
+    site: Site, tmp_path: Path
+) -> None:
+    async with site.scheduler(lease_ttl_s=1.5), site.client(MYSELF, Role.USER) as client:
+        agent = await AgentProcess.start(config_of(site, "n1"), tmp_path)
+        try:
+            await until_ready(site, "n1")
+            job_id, _ = await client.submit(task("sh", "-c", "echo $$; exec sleep 1000"))
+            output = client.read_logs(job_id, follow=True)
+            program = psutil.Process(int((await anext(output)).data))
+            os.kill(agent.process.pid, signal.SIGSTOP)
+            assert await ended(client, job_id) is JobState.FAILED
+            assert "node n1 was lost" in (await client.get_job(job_id)).reason
+            os.kill(agent.process.pid, signal.SIGCONT)
+            _, alive = await asyncio.to_thread(psutil.wait_procs, [program], 30)
+            assert not alive
+            await until_ready(site, "n1")
+        finally:
+            os.kill(agent.process.pid, signal.SIGCONT)
+            await agent.stop()

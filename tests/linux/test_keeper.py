@@ -23,7 +23,7 @@ import pytest_asyncio
 
 from farbus.linux import keeper
 from farbus.linux.children import process_exists
-from farbus.linux.kept import KeptChild, KeptProcesses, scope_command
+from farbus.linux.kept import KeptChild, KeptProcesses, service_command, unit_name
 from farbus.linux.processes import Exit, Program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -451,7 +451,7 @@ async def test_a_program_whose_agent_was_parted_with_goes_on(door: Door, tmp_pat
 def test_a_program_inherits_its_streams_and_nothing_else_that_its_keeper_was_given(tmp_path: Path) -> None:
     specification = {
         "do": "start", "argv": ["ls", "/proc/self/fd"], "environment": ENVIRONMENT, "cwd": "/", "uid": None,
-        "gid": None, "groups": [], "umask": 0o022, "limits": {}, "cgroup": "", "scope": False, "keep": [],
+        "gid": None, "groups": [], "umask": 0o022, "limits": {}, "cgroup": "", "unit": False, "keep": [],
         "output": "output", "output_bytes": 1000, "time_limit_s": 0, "orphan_limit_s": 0, "memory_reason": "",
     }  # fmt: skip
     with (tmp_path / "agents.log").open("wb") as log:
@@ -471,18 +471,21 @@ def test_a_program_inherits_its_streams_and_nothing_else_that_its_keeper_was_giv
 # Units of their own.
 
 
-def test_limits_become_properties_of_the_unit() -> None:
+def test_limits_become_properties_of_the_unit(tmp_path: Path) -> None:
     program = shell("true", name="task.j1.main.0", memory_bytes=2**20, cpu_milli=1500)
-    command = scope_command(program, unit="farbus-task.j1.main.0-0123.scope")
-    assert command[1:3] == ["--scope", "--collect"]
-    assert {"--slice=farbus-programs.slice", "--unit=farbus-task.j1.main.0-0123.scope"} <= set(command)
+    command = service_command(program, unit="u.service", directory=tmp_path, environment={"A": "b c"})
+    assert {"--collect", "--slice=farbus-programs.slice", "--unit=u.service", "--setenv=A=b c"} <= set(command)
     assert {"--property=MemoryMax=1048576", "--property=CPUQuota=150%", "--property=Delegate=yes"} <= set(command)
     assert command[-1] == "--"
 
 
+def test_units_of_one_kind_share_the_beginning_of_their_names() -> None:
+    assert unit_name("lease.l1.2", "0123456789") == "farbus-lease-l1.2-01234567.service"
+
+
 @pytest.fixture
 def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A control group that a stand-in for systemd-run puts what it starts into."""
+    """A control group that a stand-in for systemd-run puts what it starts into; it returns when that is ready."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     root = next((Path(words[1]) for words in mounts if words[2] == "cgroup2"), None)
     if root is None:
@@ -495,9 +498,18 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     stand_in = tmp_path / "bin" / "systemd-run"
     stand_in.parent.mkdir()
     stand_in.write_text(
-        f"#!/bin/sh\necho $$ > {directory}/cgroup.procs\n"
-        'while [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n'
-    )  # fmt: skip
+        f"#!{sys.executable}\n"
+        "import os, socket, subprocess, sys\n"
+        f"open('{directory}/cgroup.procs', 'w').write('0')\n"
+        f"ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); ready.bind('{tmp_path}/notify')\n"
+        f"environment = dict(os.environ, NOTIFY_SOCKET='{tmp_path}/notify')\n"
+        "subprocess.Popen(sys.argv[sys.argv.index('--') + 1:], env=environment, start_new_session=True,\n"
+        "                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
+        "assert ready.recv(99) == b'READY=1'\n"
+        f"os.unlink('{tmp_path}/notify')\n"
+        "root = open('/proc/self/mounts').read().split(' cgroup2 ')[0].split()[-1]\n"
+        "open(root + '/cgroup.procs', 'w').write('0')\n"
+    )
     stand_in.chmod(0o755)
     monkeypatch.setenv("PATH", f"{stand_in.parent}:{os.environ['PATH']}")
     return directory
@@ -514,7 +526,7 @@ def remove_group(group: Path) -> None:
 
 
 async def test_a_program_in_a_unit_of_its_own_has_a_group_apart_from_its_keeper(tmp_path: Path, group: Path) -> None:
-    door = KeptProcesses(tmp_path / "programs", owner="test", scopes=True)
+    door = KeptProcesses(tmp_path / "programs", owner="test", units=True)
     child = await spawn(door, shell("cat /proc/self/cgroup; trap 'exit 7' TERM; sleep 1000 & wait"))
     assert await line_of(child)
     assert (group / "keeper" / "cgroup.procs").read_text().split() == [str(child.keeper)]
@@ -527,7 +539,7 @@ async def test_a_program_in_a_unit_of_its_own_has_a_group_apart_from_its_keeper(
 
 
 async def test_a_killed_keepers_unit_is_emptied_of_what_has_no_mark(tmp_path: Path, group: Path) -> None:
-    door = KeptProcesses(tmp_path / "programs", owner="test", scopes=True)
+    door = KeptProcesses(tmp_path / "programs", owner="test", units=True)
     child = await spawn(door, shell("env -i setsid sleep 1000 & echo $!; wait"))
     pids = await pids_of(child, 1)
     os.kill(child.keeper, signal.SIGKILL)

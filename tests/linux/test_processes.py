@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import platform
+import resource
 import signal
 import struct
 import sys
@@ -18,6 +19,7 @@ import pytest
 import pytest_asyncio
 
 from farbus.errors import Conflict, ExitCode, FarbusError, InvalidInput
+from farbus.linux import kept
 from farbus.linux.clock import SystemClock
 from farbus.linux.kept import KeptProcesses
 from farbus.linux.output import read_pieces
@@ -348,6 +350,15 @@ async def test_a_kept_descriptor_is_inherited(real: KeptProcesses) -> None:
 async def test_limits_are_set(real: KeptProcesses) -> None:
     child = await real.spawn(shell("ulimit -Sn; ulimit -Hn; ulimit -c", limits={"RLIMIT_NOFILE": 64, "RLIMIT_CORE": 0}))
     assert await output_of(child) == (b"64\n64\n0\n", b"")
+
+
+async def test_a_program_gets_the_descriptor_limit_that_its_agent_was_started_with(
+    real: KeptProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "inherited_descriptor_limit", lambda: 256)
+    child = await real.spawn(shell("ulimit -Sn; ulimit -Hn"))
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    assert await output_of(child) == (f"256\n{hard}\n".encode(), b"")
 
 
 async def test_memory_counts_all_descendants(real: KeptProcesses) -> None:

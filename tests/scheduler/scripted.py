@@ -327,7 +327,7 @@ class Cluster:
             agent.cut()
         self.machine = self._start()
         self.memory.restore(self.machine, now=self.now, wall=self.wall)
-        self.machine.check_invariants()
+        self.machine.check_invariants(now=self.now)
 
     def tell(self, event: events.Event) -> None:
         for effect in self.machine.handle(event, now=self.now, wall=self.wall):
@@ -350,7 +350,7 @@ class Cluster:
                         self.ended[job_id] = ended
                 case _:
                     self.memory.write(effect)
-        self.machine.check_invariants()
+        self.machine.check_invariants(now=self.now)
 
     def join(self, *names: str) -> None:
         for name in names or tuple(self.agents):

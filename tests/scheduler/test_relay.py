@@ -24,7 +24,7 @@ class Nodes:
             cancel=lambda node, number: self.cancelled.append((node, number)),
         )
 
-    def request(self, node: str, number: str, job_id: str, task: str, follow: bool) -> bool:
+    def request(self, node: str, number: str, job_id: str, task: str, follow: bool, position: int) -> bool:
         self.requests.append((node, number, job_id, task))
         return self.connected
 

@@ -72,30 +72,36 @@ class JobRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ...) -> None: ...
 
 class CancelJobRequest(_message.Message):
-    __slots__ = ("job_id", "released")
+    __slots__ = ("job_id", "released", "exit_code")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     released: bool
-    def __init__(self, job_id: _Optional[str] = ..., released: _Optional[bool] = ...) -> None: ...
+    exit_code: int
+    def __init__(self, job_id: _Optional[str] = ..., released: _Optional[bool] = ..., exit_code: _Optional[int] = ...) -> None: ...
 
 class ReadLogsRequest(_message.Message):
-    __slots__ = ("job_id", "task", "follow")
+    __slots__ = ("job_id", "task", "follow", "position")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     task: str
     follow: bool
-    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[str] = ..., follow: _Optional[bool] = ...) -> None: ...
+    position: int
+    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[str] = ..., follow: _Optional[bool] = ..., position: _Optional[int] = ...) -> None: ...
 
 class LogChunk(_message.Message):
-    __slots__ = ("data", "stream")
+    __slots__ = ("data", "stream", "position")
     DATA_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     stream: int
-    def __init__(self, data: _Optional[bytes] = ..., stream: _Optional[int] = ...) -> None: ...
+    position: int
+    def __init__(self, data: _Optional[bytes] = ..., stream: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
     __slots__ = ()
@@ -164,16 +170,18 @@ class ClusterInfo(_message.Message):
     def __init__(self, scheduler_version: _Optional[str] = ..., term: _Optional[int] = ..., lease_ttl_s: _Optional[float] = ..., nodes: _Optional[int] = ..., jobs_queued: _Optional[int] = ..., jobs_running: _Optional[int] = ..., node: _Optional[str] = ..., agent_version: _Optional[str] = ..., scheduler_error: _Optional[str] = ...) -> None: ...
 
 class HoldRequest(_message.Message):
-    __slots__ = ("name", "requests", "routes", "wait_limit_s")
+    __slots__ = ("name", "requests", "routes", "wait_limit_s", "job_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     ROUTES_FIELD_NUMBER: _ClassVar[int]
     WAIT_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     requests: _types_pb2.Requests
     routes: _containers.RepeatedScalarFieldContainer[str]
     wait_limit_s: float
-    def __init__(self, name: _Optional[str] = ..., requests: _Optional[_Union[_types_pb2.Requests, _Mapping]] = ..., routes: _Optional[_Iterable[str]] = ..., wait_limit_s: _Optional[float] = ...) -> None: ...
+    job_id: str
+    def __init__(self, name: _Optional[str] = ..., requests: _Optional[_Union[_types_pb2.Requests, _Mapping]] = ..., routes: _Optional[_Iterable[str]] = ..., wait_limit_s: _Optional[float] = ..., job_id: _Optional[str] = ...) -> None: ...
 
 class HoldEvent(_message.Message):
     __slots__ = ("waiting", "ready", "lost")

@@ -63,30 +63,44 @@ class TrustChanged(_message.Message):
     def __init__(self, revocations: _Optional[bytes] = ...) -> None: ...
 
 class NodeHello(_message.Message):
-    __slots__ = ("protocol", "node", "held", "tasks", "instance")
+    __slots__ = ("protocol", "node", "held", "tasks", "instance", "clients", "lists_clients")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    LISTS_CLIENTS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     node: _types_pb2.Node
     held: _containers.RepeatedCompositeFieldContainer[HeldLease]
     tasks: _containers.RepeatedCompositeFieldContainer[HeldTask]
     instance: str
-    def __init__(self, protocol: _Optional[int] = ..., node: _Optional[_Union[_types_pb2.Node, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., tasks: _Optional[_Iterable[_Union[HeldTask, _Mapping]]] = ..., instance: _Optional[str] = ...) -> None: ...
+    clients: _containers.RepeatedCompositeFieldContainer[HeldClient]
+    lists_clients: bool
+    def __init__(self, protocol: _Optional[int] = ..., node: _Optional[_Union[_types_pb2.Node, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., tasks: _Optional[_Iterable[_Union[HeldTask, _Mapping]]] = ..., instance: _Optional[str] = ..., clients: _Optional[_Iterable[_Union[HeldClient, _Mapping]]] = ..., lists_clients: _Optional[bool] = ...) -> None: ...
 
 class HeldLease(_message.Message):
-    __slots__ = ("lease_id", "device_side", "endpoint", "devices")
+    __slots__ = ("lease_id", "device_side", "endpoint", "devices", "trouble")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_SIDE_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     lease_id: str
     device_side: bool
     endpoint: str
     devices: _containers.RepeatedCompositeFieldContainer[_types_pb2.LeasedDevice]
-    def __init__(self, lease_id: _Optional[str] = ..., device_side: _Optional[bool] = ..., endpoint: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_types_pb2.LeasedDevice, _Mapping]]] = ...) -> None: ...
+    trouble: str
+    def __init__(self, lease_id: _Optional[str] = ..., device_side: _Optional[bool] = ..., endpoint: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_types_pb2.LeasedDevice, _Mapping]]] = ..., trouble: _Optional[str] = ...) -> None: ...
+
+class HeldClient(_message.Message):
+    __slots__ = ("job_id", "task")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    task: str
+    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[str] = ...) -> None: ...
 
 class HeldTask(_message.Message):
     __slots__ = ("job_id", "status")
@@ -171,18 +185,20 @@ class PrepareDevices(_message.Message):
     def __init__(self, command_id: _Optional[str] = ..., lease: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ..., peer_endpoint: _Optional[str] = ...) -> None: ...
 
 class PrepareClient(_message.Message):
-    __slots__ = ("command_id", "job_id", "task", "user", "leases")
+    __slots__ = ("command_id", "job_id", "task", "user", "leases", "interactive")
     COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
+    INTERACTIVE_FIELD_NUMBER: _ClassVar[int]
     command_id: str
     job_id: str
     task: str
     user: str
     leases: _containers.RepeatedCompositeFieldContainer[PreparedLease]
-    def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[PreparedLease, _Mapping]]] = ...) -> None: ...
+    interactive: bool
+    def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[PreparedLease, _Mapping]]] = ..., interactive: _Optional[bool] = ...) -> None: ...
 
 class PreparedLease(_message.Message):
     __slots__ = ("lease", "endpoint", "peer_endpoint")
@@ -287,28 +303,34 @@ class TaskChanged(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., status: _Optional[_Union[_types_pb2.TaskStatus, _Mapping]] = ...) -> None: ...
 
 class LeaseEnded(_message.Message):
-    __slots__ = ("lease_id", "device_side", "reason")
+    __slots__ = ("lease_id", "device_side", "reason", "job_id", "task")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_SIDE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
     lease_id: str
     device_side: bool
     reason: str
-    def __init__(self, lease_id: _Optional[str] = ..., device_side: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    job_id: str
+    task: str
+    def __init__(self, lease_id: _Optional[str] = ..., device_side: _Optional[bool] = ..., reason: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ...) -> None: ...
 
 class LogRequest(_message.Message):
-    __slots__ = ("request_id", "job_id", "task", "follow", "credit_bytes")
+    __slots__ = ("request_id", "job_id", "task", "follow", "credit_bytes", "position")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     job_id: str
     task: str
     follow: bool
     credit_bytes: int
-    def __init__(self, request_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., follow: _Optional[bool] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
+    position: int
+    def __init__(self, request_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., follow: _Optional[bool] = ..., credit_bytes: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
 
 class LogCredit(_message.Message):
     __slots__ = ("request_id", "bytes")

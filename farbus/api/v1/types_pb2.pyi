@@ -44,7 +44,7 @@ class Device(_message.Message):
     def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., software: _Optional[bool] = ..., pci_address: _Optional[str] = ..., numa_node: _Optional[int] = ..., compute_capability: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class DeviceStatus(_message.Message):
-    __slots__ = ("device", "node", "state", "epoch", "lease", "job", "used_by", "cordon")
+    __slots__ = ("device", "node", "state", "epoch", "lease", "job", "used_by", "cordon", "trouble")
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,7 @@ class DeviceStatus(_message.Message):
     JOB_FIELD_NUMBER: _ClassVar[int]
     USED_BY_FIELD_NUMBER: _ClassVar[int]
     CORDON_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     device: Device
     node: str
     state: str
@@ -61,7 +62,8 @@ class DeviceStatus(_message.Message):
     job: str
     used_by: str
     cordon: str
-    def __init__(self, device: _Optional[_Union[Device, _Mapping]] = ..., node: _Optional[str] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., lease: _Optional[str] = ..., job: _Optional[str] = ..., used_by: _Optional[str] = ..., cordon: _Optional[str] = ...) -> None: ...
+    trouble: str
+    def __init__(self, device: _Optional[_Union[Device, _Mapping]] = ..., node: _Optional[str] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., lease: _Optional[str] = ..., job: _Optional[str] = ..., used_by: _Optional[str] = ..., cordon: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class Link(_message.Message):
     __slots__ = ("name", "speed_mbit_s")
@@ -297,13 +299,15 @@ class Lease(_message.Message):
     def __init__(self, id: _Optional[str] = ..., job: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., client_node: _Optional[str] = ..., device_node: _Optional[str] = ..., route: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[LeasedDevice, _Mapping]]] = ..., term: _Optional[int] = ..., secret: _Optional[str] = ...) -> None: ...
 
 class LeaseStatus(_message.Message):
-    __slots__ = ("lease", "state", "expires_in_s", "endpoint")
+    __slots__ = ("lease", "state", "expires_in_s", "endpoint", "trouble")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_IN_S_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     lease: Lease
     state: str
     expires_in_s: float
     endpoint: str
-    def __init__(self, lease: _Optional[_Union[Lease, _Mapping]] = ..., state: _Optional[str] = ..., expires_in_s: _Optional[float] = ..., endpoint: _Optional[str] = ...) -> None: ...
+    trouble: str
+    def __init__(self, lease: _Optional[_Union[Lease, _Mapping]] = ..., state: _Optional[str] = ..., expires_in_s: _Optional[float] = ..., endpoint: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...

@@ -55,11 +55,14 @@ def drain(
     """
 
     async def question(client: ClusterClient) -> tuple[JobStatus, ...]:
+        told = ""
         async for status in client.drain(node, evict=evict, reason=reason):
             if no_wait or not status.jobs:
                 return status.jobs
             names = ", ".join(f"{job.job.id} ({job.state})" for job in status.jobs)
-            typer.echo(f"farbus: node {node} is used by {names}", err=True)
+            if names != told:
+                told = names
+                typer.echo(f"farbus: node {node} is used by {names}", err=True)
         return ()
 
     jobs = ask(find_target(socket=socket, server=server, credentials=credentials), question)
