@@ -64,6 +64,8 @@ def program_name(job: str, task: str) -> str:
 class _Running:
     child: Child
     gone: asyncio.Event
+    stopped: bool = False
+    putting_out: asyncio.Task[str] | None = None
 
 
 class TaskRunner:
@@ -258,7 +260,7 @@ class TaskRunner:
             reason = _memory_reason(run.requests.memory_bytes)
         self._logs.ended(run.job, run.task)
         await self._remove_group(_group_name(run))
-        if run.is_staged and (trouble := await self._put_out(run)):
+        if run.is_staged and (trouble := await self._put_out(run, running)):
             # A job that did what it was for, but whose output is not there, has failed.
             ended = Exit(ended.code or int(ExitCode.RUN_FAILED))
             reason = reason or trouble
@@ -267,17 +269,29 @@ class TaskRunner:
         running.gone.set()
         self._exited(TaskExited(job=run.job, task=run.task, exit_code=ended.code, reason=reason))
 
-    async def _put_out(self, run: TaskRun) -> str:
+    async def _put_out(self, run: TaskRun, running: _Running) -> str:
         """Send a task's output and remove its directory; return what went wrong."""
         trouble = ""
-        name = _group_name(run)
-        staging = self._required_staging(run)
+        name, staging = _group_name(run), self._required_staging(run)
+        if not running.stopped:
+            running.putting_out = asyncio.create_task(self._stage_out(staging, name, run))
+            try:
+                trouble = await running.putting_out
+            except asyncio.CancelledError:
+                running.putting_out.cancel()
+                if not running.stopped:
+                    # The agent stops: the next one puts out what is left.
+                    raise
+                trouble = "it was stopped while its output was sent"
+        await staging.remove(name)
+        return trouble
+
+    async def _stage_out(self, staging: Staging, name: str, run: TaskRun) -> str:
         try:
             await staging.stage_out(name, run, self._account(run))
         except FarbusError as error:
-            trouble = str(error)
-        await staging.remove(name)
-        return trouble
+            return str(error)
+        return ""
 
     async def _watch_memory(self, run: TaskRun, running: _Running) -> None:
         limit = run.requests.memory_bytes
@@ -313,6 +327,10 @@ class TaskRunner:
             await asyncio.wait((arriving,))
         running = self._running.get((job, task))
         if running is not None:
+            # What a task that was stopped leaves is not sent, which might take longer than a stop may.
+            running.stopped = True
+            if running.putting_out is not None:
+                running.putting_out.cancel()
             running.child.end(grace_s=grace_s, reason=reason)
             await running.gone.wait()
 
