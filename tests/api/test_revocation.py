@@ -18,7 +18,7 @@ from farbus.api.identity import METHOD_ROLES, READ_METHODS, Identity, Role
 from farbus.api.server import RunningServer, serve_scheduler
 from farbus.api.session import SessionDialer, open_session
 from farbus.api.trust import Trust, receive_revocations
-from farbus.api.v1 import cluster_pb2, enrollment_pb2, peer_pb2, session_pb2
+from farbus.api.v1 import cluster_pb2, enrollment_pb2, peer_pb2, session_pb2, staging_pb2
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted, Unavailable
 from tests.api.test_servers import JOB, Echo, Recorder
 
@@ -326,7 +326,7 @@ async def test_method_can_be_kept_for_operators(tmp_path: Path) -> None:
 def every_method() -> set[str]:
     return {
         f"/{service.full_name}/{method.name}"
-        for file in (cluster_pb2, enrollment_pb2, peer_pb2, session_pb2)
+        for file in (cluster_pb2, enrollment_pb2, peer_pb2, session_pb2, staging_pb2)
         for service in file.DESCRIPTOR.services_by_name.values()
         for method in service.methods
     }
@@ -338,7 +338,7 @@ def test_table_of_roles_has_every_method_of_every_service() -> None:
 
 def test_every_proto_is_looked_at_for_methods() -> None:
     with_services = {path.stem for path in Path("farbus/api/v1").glob("*.proto") if "\nservice " in path.read_text()}
-    assert with_services == {"cluster", "enrollment", "peer", "session"}
+    assert with_services == {"cluster", "enrollment", "peer", "session", "staging"}
 
 
 def test_only_methods_that_there_are_count_as_reading() -> None:
