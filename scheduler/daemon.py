@@ -212,7 +212,10 @@ async def _serve_engine(
     audit = AuditLog(Path(config.state) / FILE_NAME)
     issuer = Issuer(config.ca_directory, audit=audit) if config.ca_directory else None
     sessions = Sessions(
-        engine, lease_ttl_s=config.lease_ttl_s, heartbeat_s=config.heartbeat_s, revocations=trust.revocations
+        engine,
+        lease_ttl_s=config.lease_ttl_s,
+        heartbeat_s=config.heartbeat_s,
+        trust=lambda: (trust.revocations(), trust.files.authority),
     )
     staging = StagingService(
         engine,
@@ -251,7 +254,7 @@ async def _serve_engine(
             stack.push_async_callback(joins.stop)
         sweeping = asyncio.create_task(staging.keep_sweeping(), name="staging")
         stack.push_async_callback(_end, sweeping)
-        keeping = asyncio.create_task(_keep_credentials(config, issuer, sessions), name="credentials")
+        keeping = asyncio.create_task(_keep_credentials(config, issuer, trust, sessions), name="credentials")
         stack.push_async_callback(_end, keeping)
         stack.callback(sessions.close)
         watchdog = asyncio.create_task(_watchdog(notifier), name="watchdog")
@@ -266,7 +269,7 @@ async def _serve_engine(
         _log.info("scheduler stopping")
 
 
-async def _keep_credentials(config: SchedulerConfig, issuer: Issuer | None, sessions: Sessions) -> None:
+async def _keep_credentials(config: SchedulerConfig, issuer: Issuer | None, trust: Trust, sessions: Sessions) -> None:
     """Renew the own certificate, take over authorities and revocations from the authority, pass the latter on."""
     told = ""
     while True:
@@ -282,7 +285,8 @@ async def _keep_credentials(config: SchedulerConfig, issuer: Issuer | None, sess
         if trouble and trouble != told:
             _log.error("own certificate not kept", reason=trouble)
         told = trouble
-        sessions.pass_on_revocations()
+        trust.refresh()
+        sessions.pass_on_trust()
 
 
 async def _end(task: asyncio.Task[Any]) -> None:

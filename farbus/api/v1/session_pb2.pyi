@@ -57,10 +57,12 @@ class SchedulerMessage(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., prepare_devices: _Optional[_Union[PrepareDevices, _Mapping]] = ..., prepare_client: _Optional[_Union[PrepareClient, _Mapping]] = ..., start_task: _Optional[_Union[StartTask, _Mapping]] = ..., stop_task: _Optional[_Union[StopTask, _Mapping]] = ..., unprepare_client: _Optional[_Union[UnprepareClient, _Mapping]] = ..., unprepare_devices: _Optional[_Union[UnprepareDevices, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., trust_changed: _Optional[_Union[TrustChanged, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ...) -> None: ...
 
 class TrustChanged(_message.Message):
-    __slots__ = ("revocations",)
+    __slots__ = ("revocations", "authorities")
     REVOCATIONS_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITIES_FIELD_NUMBER: _ClassVar[int]
     revocations: bytes
-    def __init__(self, revocations: _Optional[bytes] = ...) -> None: ...
+    authorities: bytes
+    def __init__(self, revocations: _Optional[bytes] = ..., authorities: _Optional[bytes] = ...) -> None: ...
 
 class NodeHello(_message.Message):
     __slots__ = ("protocol", "node", "held", "tasks", "instance", "clients", "lists_clients")
