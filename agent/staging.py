@@ -55,9 +55,11 @@ class Staging:
         started, backoff = self._clock.monotonic(), Backoff()
         while True:
             try:
-                path = await self._directories.make(name, account)
+                manifest = Manifest(files=())
                 if run.stage_in:
                     manifest = await self._transfers.manifest(run.job, run.stage_in)
+                path = await self._directories.make(name, account)
+                if manifest.files:
                     contents = self._transfers.contents(run.job, manifest.files)
                     await self._directories.write(name, account, manifest, contents)
             except BaseException as error:
