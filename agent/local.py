@@ -124,6 +124,10 @@ class LocalCluster(ClusterHandler):
         finally:
             connection.calls -= 1
 
+    def lend(self, caller: Identity) -> contextlib.AbstractAsyncContextManager[ClusterClient]:
+        """Lend the caller's connection to the scheduler for one call of another service."""
+        return self._client(caller)
+
     def _make_room(self) -> None:
         """Close the connection that has been idle longest, if there are too many."""
         if len(self._clients) < MAX_CLIENTS:

@@ -194,10 +194,12 @@ def command_event(message: session_pb2.SchedulerMessage, *, now: float, term: in
                 task=start.task,
                 user=start.user,
                 command=tuple(start.command),
-                cwd=start.cwd or "/",
+                cwd=start.cwd,
                 environment=dict(start.environment),
                 requests=from_message(start.requests, Requests),
                 time_limit_s=start.time_limit_s,
+                stage_in=start.stage_in,
+                stage_out=tuple(start.stage_out),
             )
             return StartRequested(command=start.command_id, run=run, term=term)
         case "stop_task":
