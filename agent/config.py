@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from farbus.api.authority import Credentials
+from farbus.api.exposition import split_address
 from farbus.api.identity import valid_name
 from farbus.errors import InvalidInput
 from farbus.model.value import Value
@@ -51,6 +52,9 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     operators: tuple[str, ...] = ()
     """Local users for whom this node vouches as operators of the cluster."""
 
+    metrics_listen: str = ""
+    """``ADDRESS:PORT`` for Prometheus, without authentication; empty for none."""
+
     log_bytes_per_task: int = 64 * 2**20
     """Output kept of each task; the oldest goes first."""
     log_bytes: int = 2**30
@@ -65,6 +69,8 @@ class AgentConfig(Value, frozen=True, kw_only=True):
             raise InvalidInput(f"scheduler: {self.scheduler!r} is not HOST:PORT")
         if not self.address:
             raise InvalidInput("address: it is empty", hint="give the name or IP address that other nodes reach")
+        if self.metrics_listen:
+            split_address(self.metrics_listen, field="metrics_listen")
         if len(self.socket.encode()) > SOCKET_PATH_LIMIT:
             raise InvalidInput(
                 f"socket: {self.socket} is longer than {SOCKET_PATH_LIMIT} bytes", hint="use a shorter path"

@@ -25,7 +25,10 @@ from farbus.agent.reconcile import Observed, compensation_of, reconcile
 from farbus.agent.remoting_host import RemotingHost, SupervisorProgram, software_gpu_directory, software_gpu_environment
 from farbus.agent.service import AgentService
 from farbus.agent.session import SessionRunner
-from farbus.agent.telemetry import Collector
+from farbus.agent.telemetry.collectors import Sources, make_collectors
+from farbus.agent.telemetry.export import Exporter
+from farbus.agent.telemetry.gpu import ProcessMemory
+from farbus.agent.telemetry.pipeline import Pipeline
 from farbus.api.client import ClusterClient
 from farbus.api.identity import Role
 from farbus.api.server import serve_local
@@ -38,20 +41,17 @@ from farbus.linux.node_facts import KernelNodeFacts, NodeFacts
 from farbus.linux.notify import Notifier, SystemdNotifier
 from farbus.linux.nvml import WorkerNvml
 from farbus.linux.processes import GuardedProcesses, Processes
+from farbus.linux.shared_memory import KernelSharedMemory, SharedMemory
 from farbus.linux.sysfs import KernelSysfs, Sysfs
 from farbus.linux.users import SystemUsers, Users
 from farbus.model.device import Device
 from farbus.model.job import TaskStatus
-from farbus.model.telemetry import Telemetry
 from farbus.remoting import paths
 
 _log = structlog.get_logger()
 
 INVENTORY_INTERVAL_S = 30.0
 """How often the node's devices are listed again."""
-
-TELEMETRY_INTERVAL_S = 2.0
-"""How often a heartbeat finds new numbers."""
 
 MARKS = ("FARBUS_UP_STATE",)
 """Variables by which a command that runs this agent finds all that belongs to it."""
@@ -80,6 +80,7 @@ class Doors(msgspec.Struct, frozen=True, kw_only=True):
     sysfs: Sysfs
     notifier: Notifier
     gpu_sources: tuple[GpuSource, ...]
+    shared: SharedMemory
     remoting: SupervisorProgram = SupervisorProgram()
 
 
@@ -105,6 +106,7 @@ def real_doors(config: AgentConfig) -> Doors:
         sysfs=KernelSysfs(),
         notifier=SystemdNotifier(),
         gpu_sources=tuple(sources),
+        shared=KernelSharedMemory(),
     )
 
 
@@ -207,7 +209,6 @@ class Agent:
         self._journal = journal
         self._inventory: Inventory | None = None
         self._devices: dict[str, Device] = {}
-        self._telemetry = Telemetry()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Start, serve until ``stop`` is set, end what was started."""
@@ -241,15 +242,6 @@ class Agent:
             journal=self._journal,
             clock=doors.clock,
         )
-        session = SessionRunner(
-            open_stream=lambda: open_session(address=config.scheduler, credentials=config.credentials),
-            machine=machine,
-            node=lambda: self._known().node,
-            telemetry=lambda: self._telemetry,
-            logs=logs,
-            clock=doors.clock,
-            post=service.post,
-        )
         host = RemotingHost(
             config=config,
             processes=doors.processes,
@@ -258,6 +250,26 @@ class Agent:
             group=group,
             died=service.post,
             supervisor=doors.remoting,
+        )
+        sources = Sources(
+            facts=doors.facts,
+            gpus=doors.gpu_sources,
+            served=host.served,
+            shared=doors.shared,
+            memory=ProcessMemory(),
+        )
+        pipeline = Pipeline(make_collectors(sources), clock=doors.clock)
+        session = SessionRunner(
+            open_stream=lambda: open_session(address=config.scheduler, credentials=config.credentials),
+            machine=machine,
+            node=lambda: self._known().node,
+            telemetry=pipeline.update,
+            logs=logs,
+            clock=doors.clock,
+            post=service.post,
+        )
+        exporter = Exporter(
+            pipeline=pipeline, node=lambda: self._known().node, connected=lambda: not session.error, clock=doors.clock
         )
         runner = TaskRunner(
             processes=doors.processes,
@@ -294,7 +306,9 @@ class Agent:
             group.create_task(service.watch_expiry(), name="expiry")
             group.create_task(session.run(), name="session")
             group.create_task(self._keep_looking(session), name="inventory")
-            group.create_task(self._keep_measuring(), name="telemetry")
+            group.create_task(pipeline.run(), name="telemetry")
+            if config.metrics_listen:
+                group.create_task(exporter.serve(config.metrics_listen), name="metrics")
             if doors.notifier.watchdog_s:
                 group.create_task(self._feed_watchdog(), name="watchdog")
             if "memory" not in doors.cgroups.controllers:
@@ -407,14 +421,6 @@ class Agent:
             if await self._look():
                 _log.info("inventory changed", devices=sorted(self._devices))
                 session.inventory_changed(self._known().node)
-
-    async def _keep_measuring(self) -> None:
-        doors = self._doors
-        nvmls = [source.nvml for source in doors.gpu_sources]
-        collector = Collector(facts=doors.facts, nvmls=nvmls, clock=doors.clock)
-        while True:
-            self._telemetry = await collector.sample()
-            await doors.clock.sleep(TELEMETRY_INTERVAL_S)
 
     async def _feed_watchdog(self) -> None:
         # From the event loop: a loop that hangs is what the watchdog is there to notice.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from typing import Protocol
 
 import structlog
@@ -24,6 +24,7 @@ from farbus.model.job import Job, JobStatus, Requests, TaskGroup
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.states import JOB_STATES, JobState
+from farbus.model.telemetry import ClusterTelemetry
 
 _log = structlog.get_logger()
 
@@ -145,6 +146,10 @@ class LocalCluster(ClusterHandler):
     async def list_leases(self, caller: Identity, *, include_released: bool) -> tuple[LeaseStatus, ...]:
         """Forward."""
         return await (await self._client(caller)).list_leases(include_released=include_released)
+
+    async def get_telemetry(self, caller: Identity, *, nodes: Collection[str]) -> ClusterTelemetry:
+        """Forward."""
+        return await (await self._client(caller)).get_telemetry(nodes=nodes)
 
     async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
         """Forward."""

@@ -250,6 +250,10 @@ class RemotingHost:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             self._died(SupervisorDied(lease_id=served.lease.id, reason=f"its remoting supervisor ended ({how})"))
 
+    def served(self) -> tuple[tuple[Lease, int], ...]:
+        """Return the leases that supervisors serve, each with its supervisor's process id."""
+        return tuple((one.lease, one.child.pid) for one in self._served.values() if one.child is not None)
+
     async def unprepare_devices(self, lease_id: str) -> None:
         """End a lease's supervisor with all its servers."""
         served = self._served.get(lease_id)

@@ -7,7 +7,7 @@ moves a job or a lease is in :mod:`farbus.scheduler.lifecycle`.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from farbus.model.decision import DeviceView, JobPlacement, NodeView, PendingJob, Snapshot
 from farbus.model.device import DeviceKind, DeviceStatus, Route
@@ -82,6 +82,7 @@ class ClusterState:
                     free=self.free_of(record),
                     labels=record.node.labels,
                     rack=record.node.labels.get("rack", ""),
+                    links=record.figures.links,
                 )
             )
         devices = tuple(
@@ -91,7 +92,7 @@ class ClusterState:
             and record.node in known
             and (record.present or not self._connected(record.node))
         )
-        return Snapshot(nodes=tuple(nodes), devices=devices)
+        return Snapshot(nodes=tuple(nodes), devices=devices, at=now)
 
     def pending(self, now: float) -> tuple[PendingJob, ...]:
         """Return the jobs that the next round considers, first to be served first."""
@@ -119,10 +120,14 @@ class ClusterState:
 
     def device_statuses(self) -> tuple[DeviceStatus, ...]:
         """Return all devices that a node has, or had when it was lost, by id."""
-        return tuple(self._device_statuses())
+        return tuple(self._device_statuses(sorted(self.devices)))
 
-    def _device_statuses(self) -> Iterator[DeviceStatus]:
-        for _, record in sorted(self.devices.items()):
+    def device_statuses_of(self, node: str) -> tuple[DeviceStatus, ...]:
+        """Return the devices of one node, by id."""
+        return tuple(self._device_statuses(sorted(self.devices_of_node.get(node, ()))))
+
+    def _device_statuses(self, ids: Iterable[str]) -> Iterator[DeviceStatus]:
+        for record in map(self.devices.__getitem__, ids):
             if record.device is None:
                 continue
             lease = self.leases[record.lease].lease if record.lease else None

@@ -62,6 +62,7 @@ METHOD_ROLES: Mapping[str, frozenset[Role]] = {
     "/farbus.v1.Cluster/Explain": PEOPLE,
     "/farbus.v1.Cluster/GetCluster": PEOPLE,
     "/farbus.v1.Cluster/Hold": PEOPLE,
+    "/farbus.v1.Cluster/GetTelemetry": PEOPLE,
     "/farbus.v1.NodeSession/Session": frozenset({Role.NODE}),
 }
 """Roles that may call each method; a method that is not here may be called by nobody."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from farbus.model.cluster import LinkLoad
 from farbus.model.device import Device
 from farbus.model.job import Job, Miss, TaskPlacement
 from farbus.model.node import Resources
@@ -16,6 +17,7 @@ class NodeView(Value, frozen=True, kw_only=True):
     free: Resources
     labels: dict[str, str] = {}
     rack: str = ""
+    links: tuple[LinkLoad, ...] = ()
 
 
 class DeviceView(Value, frozen=True, kw_only=True):
@@ -31,6 +33,8 @@ class Snapshot(Value, frozen=True, kw_only=True):
 
     nodes: tuple[NodeView, ...]
     devices: tuple[DeviceView, ...]
+    at: float = 0.0
+    """Monotonic time, on the clock of the links' ``measured_at``."""
 
 
 class PendingJob(Value, frozen=True, kw_only=True):

@@ -15,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from farbus.errors import InvalidInput
+from farbus.model.cluster import network_load
 from farbus.model.decision import DeviceView, NodeView, Snapshot
 from farbus.model.device import Device
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 
 CPU, MEMORY = 0, 1
 """Columns of the vector resources: thousandths of a processor, bytes."""
@@ -50,6 +52,8 @@ class Cluster:
     device_node: Integers
     device_start: Integers
     device_free: Flags
+    network_load: Floats
+    """Of each node, shape (M,): how busy its busiest link is, from 0 to 1; 0 where nobody knows."""
     device_certain: Flags
     """False for a device that several nodes claim: nobody is given it."""
     memo: dict[Hashable, npt.NDArray[Any]] = field(default_factory=dict)
@@ -84,6 +88,7 @@ class Cluster:
             device_node=self.device_node,
             device_start=self.device_start,
             device_free=self.device_certain,
+            network_load=self.network_load,
             device_certain=self.device_certain,
             memo=self.memo,
         )
@@ -126,6 +131,9 @@ def from_snapshot(snapshot: Snapshot) -> Cluster:
         device_node=device_node,
         device_start=np.searchsorted(device_node, np.arange(len(names) + 1)).astype(np.int64),
         device_free=np.array([view.free for view in devices], bool) & certain,
+        network_load=np.array(
+            [network_load(view.links, snapshot.at) if view and view.links else 0.0 for view in views], np.float64
+        ),
         device_certain=certain,
     )
 

@@ -8,7 +8,7 @@ import itertools
 import os
 import pwd
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 
 import msgspec
@@ -28,7 +28,8 @@ from farbus.model.device import DeviceStatus, Route
 from farbus.model.job import Job, JobStatus, Requests
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
 from farbus.model.node import NodeStatus
-from farbus.model.states import JobState
+from farbus.model.states import JobState, NodeState
+from farbus.model.telemetry import ClusterTelemetry, NodeTelemetry
 
 PATIENCE_S = 30.0
 MYSELF = pwd.getpwuid(os.geteuid()).pw_name
@@ -211,6 +212,9 @@ class ScriptedCluster(ClusterHandler):
 
     async def list_leases(self, caller: Identity, *, include_released: bool) -> tuple[LeaseStatus, ...]:
         return ()
+
+    async def get_telemetry(self, caller: Identity, *, nodes: Collection[str]) -> ClusterTelemetry:
+        return ClusterTelemetry(nodes=tuple(NodeTelemetry(node=name, state=NodeState.LOST) for name in sorted(nodes)))
 
     async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
         raise Unavailable("not in this test")

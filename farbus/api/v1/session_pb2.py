@@ -26,13 +26,15 @@ from farbus.api.v1 import types_pb2 as farbus_dot_api_dot_v1_dot_types__pb2
 from farbus.api.v1 import cluster_pb2 as farbus_dot_api_dot_v1_dot_cluster__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x66\x61rbus/api/v1/session.proto\x12\tfarbus.v1\x1a\x19\x66\x61rbus/api/v1/types.proto\x1a\x1b\x66\x61rbus/api/v1/cluster.proto\"\xd1\x02\n\x0bNodeMessage\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x14.farbus.v1.NodeHelloH\x00\x12\x38\n\x11inventory_changed\x18\x02 \x01(\x0b\x32\x1b.farbus.v1.InventoryChangedH\x00\x12)\n\theartbeat\x18\x03 \x01(\x0b\x32\x14.farbus.v1.HeartbeatH\x00\x12%\n\x07outcome\x18\x04 \x01(\x0b\x32\x12.farbus.v1.OutcomeH\x00\x12.\n\x0ctask_changed\x18\x05 \x01(\x0b\x32\x16.farbus.v1.TaskChangedH\x00\x12&\n\x08log_data\x18\x06 \x01(\x0b\x32\x12.farbus.v1.LogDataH\x00\x12,\n\x0blease_ended\x18\x07 \x01(\x0b\x32\x15.farbus.v1.LeaseEndedH\x00\x42\t\n\x07message\"\xad\x04\n\x10SchedulerMessage\x12%\n\x07welcome\x18\x01 \x01(\x0b\x32\x12.farbus.v1.WelcomeH\x00\x12%\n\x07refused\x18\x02 \x01(\x0b\x32\x12.farbus.v1.RefusedH\x00\x12\x34\n\x0fheartbeat_reply\x18\x03 \x01(\x0b\x32\x19.farbus.v1.HeartbeatReplyH\x00\x12\x34\n\x0fprepare_devices\x18\x04 \x01(\x0b\x32\x19.farbus.v1.PrepareDevicesH\x00\x12\x32\n\x0eprepare_client\x18\x05 \x01(\x0b\x32\x18.farbus.v1.PrepareClientH\x00\x12*\n\nstart_task\x18\x06 \x01(\x0b\x32\x14.farbus.v1.StartTaskH\x00\x12(\n\tstop_task\x18\x07 \x01(\x0b\x32\x13.farbus.v1.StopTaskH\x00\x12\x36\n\x10unprepare_client\x18\x08 \x01(\x0b\x32\x1a.farbus.v1.UnprepareClientH\x00\x12\x38\n\x11unprepare_devices\x18\t \x01(\x0b\x32\x1b.farbus.v1.UnprepareDevicesH\x00\x12,\n\x0blog_request\x18\n \x01(\x0b\x32\x15.farbus.v1.LogRequestH\x00\x12*\n\nlog_cancel\x18\x0b \x01(\x0b\x32\x14.farbus.v1.LogCancelH\x00\x42\t\n\x07message\"\x96\x01\n\tNodeHello\x12\x10\n\x08protocol\x18\x01 \x01(\x05\x12\x1d\n\x04node\x18\x02 \x01(\x0b\x32\x0f.farbus.v1.Node\x12\"\n\x04held\x18\x03 \x03(\x0b\x32\x14.farbus.v1.HeldLease\x12\"\n\x05tasks\x18\x04 \x03(\x0b\x32\x13.farbus.v1.HeldTask\x12\x10\n\x08instance\x18\x05 \x01(\t\"n\n\tHeldLease\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65vice_side\x18\x02 \x01(\x08\x12\x10\n\x08\x65ndpoint\x18\x03 \x01(\t\x12(\n\x07\x64\x65vices\x18\x04 \x03(\x0b\x32\x17.farbus.v1.LeasedDevice\"A\n\x08HeldTask\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12%\n\x06status\x18\x02 \x01(\x0b\x32\x15.farbus.v1.TaskStatus\"\\\n\x07Welcome\x12\x0c\n\x04term\x18\x01 \x01(\x03\x12\x13\n\x0blease_ttl_s\x18\x02 \x01(\x01\x12\x13\n\x0bheartbeat_s\x18\x03 \x01(\x01\x12\x19\n\x11scheduler_version\x18\x04 \x01(\t\"\x19\n\x07Refused\x12\x0e\n\x06reason\x18\x01 \x01(\t\"1\n\x10InventoryChanged\x12\x1d\n\x04node\x18\x01 \x01(\x0b\x32\x0f.farbus.v1.Node\"\xb5\x01\n\tTelemetry\x12\x19\n\x11\x63pu_busy_fraction\x18\x01 \x01(\x01\x12\x19\n\x11memory_used_bytes\x18\x02 \x01(\x03\x12+\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x1a.farbus.v1.DeviceTelemetry\x12#\n\x1bnetwork_receive_bytes_per_s\x18\x04 \x01(\x01\x12 \n\x18network_send_bytes_per_s\x18\x05 \x01(\x01\"S\n\x0f\x44\x65viceTelemetry\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\x15\n\rbusy_fraction\x18\x02 \x01(\x01\x12\x19\n\x11memory_used_bytes\x18\x03 \x01(\x03\"G\n\tHeartbeat\x12\x11\n\tlease_ids\x18\x01 \x03(\t\x12\'\n\ttelemetry\x18\x02 \x01(\x0b\x32\x14.farbus.v1.Telemetry\"/\n\x0eHeartbeatReply\x12\x0f\n\x07renewed\x18\x01 \x03(\t\x12\x0c\n\x04void\x18\x02 \x03(\t\"E\n\x0ePrepareDevices\x12\x12\n\ncommand_id\x18\x01 \x01(\t\x12\x1f\n\x05lease\x18\x02 \x01(\x0b\x32\x10.farbus.v1.Lease\"y\n\rPrepareClient\x12\x12\n\ncommand_id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x0c\n\x04task\x18\x03 \x01(\t\x12\x0c\n\x04user\x18\x04 \x01(\t\x12(\n\x06leases\x18\x05 \x03(\x0b\x32\x18.farbus.v1.PreparedLease\"B\n\rPreparedLease\x12\x1f\n\x05lease\x18\x01 \x01(\x0b\x32\x10.farbus.v1.Lease\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\"\x96\x02\n\tStartTask\x12\x12\n\ncommand_id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x0c\n\x04task\x18\x03 \x01(\t\x12\x0c\n\x04user\x18\x04 \x01(\t\x12\x0f\n\x07\x63ommand\x18\x05 \x03(\t\x12\x0b\n\x03\x63wd\x18\x06 \x01(\t\x12:\n\x0b\x65nvironment\x18\x07 \x03(\x0b\x32%.farbus.v1.StartTask.EnvironmentEntry\x12%\n\x08requests\x18\x08 \x01(\x0b\x32\x13.farbus.v1.Requests\x12\x14\n\x0ctime_limit_s\x18\t \x01(\x01\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"M\n\x08StopTask\x12\x12\n\ncommand_id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x0c\n\x04task\x18\x03 \x01(\t\x12\x0f\n\x07grace_s\x18\x04 \x01(\x01\"C\n\x0fUnprepareClient\x12\x12\n\ncommand_id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x0c\n\x04task\x18\x03 \x01(\t\"8\n\x10UnprepareDevices\x12\x12\n\ncommand_id\x18\x01 \x01(\t\x12\x10\n\x08lease_id\x18\x02 \x01(\t\"\xb8\x01\n\x07Outcome\x12\x12\n\ncommand_id\x18\x01 \x01(\t\x12\n\n\x02ok\x18\x02 \x01(\x08\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x04 \x01(\t\x12\x38\n\x0b\x65nvironment\x18\x05 \x03(\x0b\x32#.farbus.v1.Outcome.EnvironmentEntry\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"D\n\x0bTaskChanged\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12%\n\x06status\x18\x02 \x01(\x0b\x32\x15.farbus.v1.TaskStatus\"C\n\nLeaseEnded\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65vice_side\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"N\n\nLogRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x0c\n\x04task\x18\x03 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x04 \x01(\x08\"\x1f\n\tLogCancel\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"]\n\x07LogData\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\"\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x13.farbus.v1.LogChunk\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x08\x12\r\n\x05\x65rror\x18\x04 \x01(\t2Q\n\x0bNodeSession\x12\x42\n\x07Session\x12\x16.farbus.v1.NodeMessage\x1a\x1b.farbus.v1.SchedulerMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x66\x61rbus/api/v1/session.proto\x12\tfarbus.v1\x1a\x19\x66\x61rbus/api/v1/types.proto\x1a\x1b\x66\x61rbus/api/v1/cluster.proto\"\xd1\x02\n\x0bNodeMessage\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x14.farbus.v1.NodeHelloH\x00\x12\x38\n\x11inventory_changed\x18\x02 \x01(\x0b\x32\x1b.farbus.v1.InventoryChangedH\x00\x12)\n\theartbeat\x18\x03 \x01(\x0b\x32\x14.farbus.v1.HeartbeatH\x00\x12%\n\x07outcome\x18\x04 \x01(\x0b\x32\x12.farbus.v1.OutcomeH\x00\x12.\n\x0ctask_changed\x18\x05 \x01(\x0b\x32\x16.farbus.v1.TaskChangedH\x00\x12&\n\x08log_data\x18\x06 \x01(\x0b\x32\x12.farbus.v1.LogDataH\x00\x12,\n\x0blease_ended\x18\x07 \x01(\x0b\x32\x15.farbus.v1.LeaseEndedH\x00\x42\t\n\x07message\"\xad\x04\n\x10SchedulerMessage\x12%\n\x07welcome\x18\x01 \x01(\x0b\x32\x12.farbus.v1.WelcomeH\x00\x12%\n\x07refused\x18\x02 \x01(\x0b\x32\x12.farbus.v1.RefusedH\x00\x12\x34\n\x0fheartbeat_reply\x18\x03 \x01(\x0b\x32\x19.farbus.v1.HeartbeatReplyH\x00\x12\x34\n\x0fprepare_devices\x18\x04 \x01(\x0b\x32\x19.farbus.v1.PrepareDevicesH\x00\x12\x32\n\x0eprepare_client\x18\x05 \x01(\x0b\x32\x18.farbus.v1.PrepareClientH\x00\x12*\n\nstart_task\x18\x06 \x01(\x0b\x32\x14.farbus.v1.StartTaskH\x00\x12(\n\tstop_task\x18\x07 \x01(\x0b\x32\x13.farbus.v1.StopTaskH\x00\x12\x36\n\x10unprepare_client\x18\x08 \x01(\x0b\x32\x1a.farbus.v1.UnprepareClientH\x00\x12\x38\n\x11unprepare_devices\x18\t \x01(\x0b\x32\x1b.farbus.v1.UnprepareDevicesH\x00\x12,\n\x0blog_request\x18\n \x01(\x0b\x32\x15.farbus.v1.LogRequestH\x00\x12*\n\nlog_cancel\x18\x0b \x01(\x0b\x32\x14.farbus.v1.LogCancelH\x00\x42\t\n\x07message\"\x96\x01\n\tNodeHello\x12\x10\n\x08protocol\x18\x01 \x01(\x05\x12\x1d\n\x04node\x18\x02 \x01(\x0b\x32\x0f.farbus.v1.Node\x12\"\n\x04held\x18\x03 \x03(\x0b\x32\x14.farbus.v1.HeldLease\x12\"\n\x05tasks\x18\x04 \x03(\x0b\x32\x13.farbus.v1.HeldTask\x12\x10\n\x08instance\x18\x05 \x01(\t\"n\n\tHeldLease\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65vice_side\x18\x02 \x01(\x08\x12\x10\n\x08\x65ndpoint\x18\x03 \x01(\t\x12(\n\x07\x64\x65vices\x18\x04 \x03(\x0b\x32\x17.farbus.v1.LeasedDevice\"A\n\x08HeldTask\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12%\n\x06status\x18\x02 \x01(\x0b\x32\x15.farbus.v1.TaskStatus\"\\\n\x07Welcome\x12\x0c\n\x04term\x18\x01 \x01(\x03\x12\x13\n\x0blease_ttl_s\x18\x02 \x01(\x01\x12\x13\n\x0bheartbeat_s\x18\x03 \x01(\x01\x12\x19\n\x11scheduler_version\x18\x04 \x01(\t\"\x19\n\x07Refused\x12\x0e\n\x06reason\x18\x01 \x01(\t\"1\n\x10InventoryChanged\x12\x1d\n\x04node\x18\x01 \x01(\x0b\x32\x0f.farbus.v1.Node\"\xe1\x01\n\tTelemetry\x12\x19\n\x11\x63pu_busy_fraction\x18\x01 \x01(\x01\x12\x19\n\x11memory_used_bytes\x18\x02 \x01(\x03\x12+\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x1a.farbus.v1.DeviceTelemetry\x12#\n\x1bnetwork_receive_bytes_per_s\x18\x04 \x01(\x01\x12 \n\x18network_send_bytes_per_s\x18\x05 \x01(\x01\x12*\n\x06update\x18\x06 \x01(\x0b\x32\x1a.farbus.v1.TelemetryUpdate\"\xa9\x01\n\x0fTelemetryUpdate\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\'\n\x07started\x18\x02 \x03(\x0b\x32\x16.farbus.v1.SeriesStart\x12\r\n\x05\x65nded\x18\x03 \x03(\r\x12\x0e\n\x06series\x18\x04 \x03(\r\x12\x0e\n\x06values\x18\x05 \x03(\x12\x12.\n\ncollectors\x18\x06 \x01(\x0b\x32\x1a.farbus.v1.CollectorStates\"\x9e\x01\n\x0bSeriesStart\x12\x0e\n\x06series\x18\x01 \x01(\r\x12\x0e\n\x06metric\x18\x02 \x01(\t\x12\x32\n\x06labels\x18\x03 \x03(\x0b\x32\".farbus.v1.SeriesStart.LabelsEntry\x12\x0c\n\x04step\x18\x04 \x01(\x01\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\";\n\x0f\x43ollectorStates\x12(\n\x05stale\x18\x01 \x03(\x0b\x32\x19.farbus.v1.CollectorState\"S\n\x0f\x44\x65viceTelemetry\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\x15\n\rbusy_fraction\x18\x02 \x01(\x01\x12\x19\n\x11memory_used_bytes\x18\x03 \x01(\x03\"G\n\tHeartbeat\x12\x11\n\tlease_ids\x18\x01 \x03(\t\x12\'\n\ttelemetry\x18\x02 \x01(\x0b\x32\x14.farbus.v1.Telemetry\"G\n\x0eHeartbeatReply\x12\x0f\n\x07renewed\x18\x01 \x03(\t\x12\x0c\n\x04void\x18\x02 \x03(\t\x12\x16\n\x0etelemetry_lost\x18\x03 \x01(\x08\"E\n\x0ePrepareDevices\x12\x12\n\ncommand_id\x18\x01 \x01(\t\x12\x1f\n\x05lease\x18\x02 \x01(\x0b\x32\x10.farbus.v1.Lease\"y\n\rPrepareClient\x12\x12\n\ncommand_id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x0c\n\x04task\x18\x03 \x01(\t\x12\x0c\n\x04user\x18\x04 \x01(\t\x12(\n\x06leases\x18\x05 \x03(\x0b\x32\x18.farbus.v1.PreparedLease\"B\n\rPreparedLease\x12\x1f\n\x05lease\x18\x01 \x01(\x0b\x32\x10.farbus.v1.Lease\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\"\x96\x02\n\tStartTask\x12\x12\n\ncommand_id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x0c\n\x04task\x18\x03 \x01(\t\x12\x0c\n\x04user\x18\x04 \x01(\t\x12\x0f\n\x07\x63ommand\x18\x05 \x03(\t\x12\x0b\n\x03\x63wd\x18\x06 \x01(\t\x12:\n\x0b\x65nvironment\x18\x07 \x03(\x0b\x32%.farbus.v1.StartTask.EnvironmentEntry\x12%\n\x08requests\x18\x08 \x01(\x0b\x32\x13.farbus.v1.Requests\x12\x14\n\x0ctime_limit_s\x18\t \x01(\x01\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"M\n\x08StopTask\x12\x12\n\ncommand_id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x0c\n\x04task\x18\x03 \x01(\t\x12\x0f\n\x07grace_s\x18\x04 \x01(\x01\"C\n\x0fUnprepareClient\x12\x12\n\ncommand_id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x0c\n\x04task\x18\x03 \x01(\t\"8\n\x10UnprepareDevices\x12\x12\n\ncommand_id\x18\x01 \x01(\t\x12\x10\n\x08lease_id\x18\x02 \x01(\t\"\xb8\x01\n\x07Outcome\x12\x12\n\ncommand_id\x18\x01 \x01(\t\x12\n\n\x02ok\x18\x02 \x01(\x08\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x04 \x01(\t\x12\x38\n\x0b\x65nvironment\x18\x05 \x03(\x0b\x32#.farbus.v1.Outcome.EnvironmentEntry\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"D\n\x0bTaskChanged\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12%\n\x06status\x18\x02 \x01(\x0b\x32\x15.farbus.v1.TaskStatus\"C\n\nLeaseEnded\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65vice_side\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"N\n\nLogRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x0c\n\x04task\x18\x03 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x04 \x01(\x08\"\x1f\n\tLogCancel\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"]\n\x07LogData\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\"\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x13.farbus.v1.LogChunk\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x08\x12\r\n\x05\x65rror\x18\x04 \x01(\t2Q\n\x0bNodeSession\x12\x42\n\x07Session\x12\x16.farbus.v1.NodeMessage\x1a\x1b.farbus.v1.SchedulerMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'farbus.api.v1.session_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_SERIESSTART_LABELSENTRY']._loaded_options = None
+  _globals['_SERIESSTART_LABELSENTRY']._serialized_options = b'8\001'
   _globals['_STARTTASK_ENVIRONMENTENTRY']._loaded_options = None
   _globals['_STARTTASK_ENVIRONMENTENTRY']._serialized_options = b'8\001'
   _globals['_OUTCOME_ENVIRONMENTENTRY']._loaded_options = None
@@ -54,43 +56,51 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INVENTORYCHANGED']._serialized_start=1451
   _globals['_INVENTORYCHANGED']._serialized_end=1500
   _globals['_TELEMETRY']._serialized_start=1503
-  _globals['_TELEMETRY']._serialized_end=1684
-  _globals['_DEVICETELEMETRY']._serialized_start=1686
-  _globals['_DEVICETELEMETRY']._serialized_end=1769
-  _globals['_HEARTBEAT']._serialized_start=1771
-  _globals['_HEARTBEAT']._serialized_end=1842
-  _globals['_HEARTBEATREPLY']._serialized_start=1844
-  _globals['_HEARTBEATREPLY']._serialized_end=1891
-  _globals['_PREPAREDEVICES']._serialized_start=1893
-  _globals['_PREPAREDEVICES']._serialized_end=1962
-  _globals['_PREPARECLIENT']._serialized_start=1964
-  _globals['_PREPARECLIENT']._serialized_end=2085
-  _globals['_PREPAREDLEASE']._serialized_start=2087
-  _globals['_PREPAREDLEASE']._serialized_end=2153
-  _globals['_STARTTASK']._serialized_start=2156
-  _globals['_STARTTASK']._serialized_end=2434
-  _globals['_STARTTASK_ENVIRONMENTENTRY']._serialized_start=2384
-  _globals['_STARTTASK_ENVIRONMENTENTRY']._serialized_end=2434
-  _globals['_STOPTASK']._serialized_start=2436
-  _globals['_STOPTASK']._serialized_end=2513
-  _globals['_UNPREPARECLIENT']._serialized_start=2515
-  _globals['_UNPREPARECLIENT']._serialized_end=2582
-  _globals['_UNPREPAREDEVICES']._serialized_start=2584
-  _globals['_UNPREPAREDEVICES']._serialized_end=2640
-  _globals['_OUTCOME']._serialized_start=2643
-  _globals['_OUTCOME']._serialized_end=2827
-  _globals['_OUTCOME_ENVIRONMENTENTRY']._serialized_start=2384
-  _globals['_OUTCOME_ENVIRONMENTENTRY']._serialized_end=2434
-  _globals['_TASKCHANGED']._serialized_start=2829
-  _globals['_TASKCHANGED']._serialized_end=2897
-  _globals['_LEASEENDED']._serialized_start=2899
-  _globals['_LEASEENDED']._serialized_end=2966
-  _globals['_LOGREQUEST']._serialized_start=2968
-  _globals['_LOGREQUEST']._serialized_end=3046
-  _globals['_LOGCANCEL']._serialized_start=3048
-  _globals['_LOGCANCEL']._serialized_end=3079
-  _globals['_LOGDATA']._serialized_start=3081
-  _globals['_LOGDATA']._serialized_end=3174
-  _globals['_NODESESSION']._serialized_start=3176
-  _globals['_NODESESSION']._serialized_end=3257
+  _globals['_TELEMETRY']._serialized_end=1728
+  _globals['_TELEMETRYUPDATE']._serialized_start=1731
+  _globals['_TELEMETRYUPDATE']._serialized_end=1900
+  _globals['_SERIESSTART']._serialized_start=1903
+  _globals['_SERIESSTART']._serialized_end=2061
+  _globals['_SERIESSTART_LABELSENTRY']._serialized_start=2016
+  _globals['_SERIESSTART_LABELSENTRY']._serialized_end=2061
+  _globals['_COLLECTORSTATES']._serialized_start=2063
+  _globals['_COLLECTORSTATES']._serialized_end=2122
+  _globals['_DEVICETELEMETRY']._serialized_start=2124
+  _globals['_DEVICETELEMETRY']._serialized_end=2207
+  _globals['_HEARTBEAT']._serialized_start=2209
+  _globals['_HEARTBEAT']._serialized_end=2280
+  _globals['_HEARTBEATREPLY']._serialized_start=2282
+  _globals['_HEARTBEATREPLY']._serialized_end=2353
+  _globals['_PREPAREDEVICES']._serialized_start=2355
+  _globals['_PREPAREDEVICES']._serialized_end=2424
+  _globals['_PREPARECLIENT']._serialized_start=2426
+  _globals['_PREPARECLIENT']._serialized_end=2547
+  _globals['_PREPAREDLEASE']._serialized_start=2549
+  _globals['_PREPAREDLEASE']._serialized_end=2615
+  _globals['_STARTTASK']._serialized_start=2618
+  _globals['_STARTTASK']._serialized_end=2896
+  _globals['_STARTTASK_ENVIRONMENTENTRY']._serialized_start=2846
+  _globals['_STARTTASK_ENVIRONMENTENTRY']._serialized_end=2896
+  _globals['_STOPTASK']._serialized_start=2898
+  _globals['_STOPTASK']._serialized_end=2975
+  _globals['_UNPREPARECLIENT']._serialized_start=2977
+  _globals['_UNPREPARECLIENT']._serialized_end=3044
+  _globals['_UNPREPAREDEVICES']._serialized_start=3046
+  _globals['_UNPREPAREDEVICES']._serialized_end=3102
+  _globals['_OUTCOME']._serialized_start=3105
+  _globals['_OUTCOME']._serialized_end=3289
+  _globals['_OUTCOME_ENVIRONMENTENTRY']._serialized_start=2846
+  _globals['_OUTCOME_ENVIRONMENTENTRY']._serialized_end=2896
+  _globals['_TASKCHANGED']._serialized_start=3291
+  _globals['_TASKCHANGED']._serialized_end=3359
+  _globals['_LEASEENDED']._serialized_start=3361
+  _globals['_LEASEENDED']._serialized_end=3428
+  _globals['_LOGREQUEST']._serialized_start=3430
+  _globals['_LOGREQUEST']._serialized_end=3508
+  _globals['_LOGCANCEL']._serialized_start=3510
+  _globals['_LOGCANCEL']._serialized_end=3541
+  _globals['_LOGDATA']._serialized_start=3543
+  _globals['_LOGDATA']._serialized_end=3636
+  _globals['_NODESESSION']._serialized_start=3638
+  _globals['_NODESESSION']._serialized_end=3719
 # @@protoc_insertion_point(module_scope)
