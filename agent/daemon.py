@@ -269,7 +269,11 @@ class Agent:
             post=service.post,
         )
         exporter = Exporter(
-            pipeline=pipeline, node=lambda: self._known().node, connected=lambda: not session.error, clock=doors.clock
+            pipeline=pipeline,
+            facts=doors.facts,
+            node=lambda: self._known().node,
+            connected=lambda: not session.error,
+            clock=doors.clock,
         )
         runner = TaskRunner(
             processes=doors.processes,

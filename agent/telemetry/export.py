@@ -12,6 +12,7 @@ from farbus.agent.telemetry.pipeline import Pipeline
 from farbus.api.exposition import Family, MetricsEndpoint
 from farbus.errors import Conflict
 from farbus.linux.clock import Clock
+from farbus.linux.node_facts import NodeFacts
 from farbus.model.device import Device, DeviceKind
 from farbus.model.metrics import GPU, METRICS, MetricKind
 from farbus.model.node import Node
@@ -26,9 +27,16 @@ class Exporter:
     """Turns what the pipeline knows into families of Prometheus, and serves them."""
 
     def __init__(
-        self, *, pipeline: Pipeline, node: Callable[[], Node], connected: Callable[[], bool], clock: Clock
+        self,
+        *,
+        pipeline: Pipeline,
+        facts: NodeFacts,
+        node: Callable[[], Node],
+        connected: Callable[[], bool],
+        clock: Clock,
     ) -> None:
         self._pipeline = pipeline
+        self._facts = facts
         self._node = node
         self._connected = connected
         self._clock = clock
@@ -64,6 +72,11 @@ class Exporter:
             "farbus_agent_connected", "Whether there is a session with the scheduler.", "gauge",
             [({}, float(self._connected()))],
         )  # fmt: skip
+        # Nobody else asks for these: they are measured when somebody looks.
+        own = self._facts.own_use()
+        yield Family("process_cpu_seconds_total", "Processor time of the agent.", "counter", [({}, own.cpu_s)])
+        yield Family("process_resident_memory_bytes", "Memory of the agent.", "gauge", [({}, own.resident_bytes)])
+        yield Family("process_open_fds", "Open descriptors of the agent.", "gauge", [({}, own.open_files)])
         yield from self._collectors()
         devices = {device.id: device for device in node.devices}
         numbers = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from farbus.agent.telemetry.pipeline import PERIOD_S
 from farbus.linux.nvml import ANSWER_TIMEOUT_S, GpuSample, Nvml
 from farbus.model.metrics import Series, Values, series
 
@@ -47,7 +48,7 @@ class ProcessMemory:
 class GpuCollector:
     """Asks one driver."""
 
-    period_s = 2.0
+    period_s = PERIOD_S
     deadline_s = ANSWER_TIMEOUT_S + 5.0
     """Longer than the door's own time-out, which ends a worker that hangs."""
 

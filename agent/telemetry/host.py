@@ -1,9 +1,10 @@
-"""Processors, memory, pressure, and the agent itself."""
+"""Processors, memory and pressure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from farbus.agent.telemetry.pipeline import PERIOD_S
 from farbus.agent.telemetry.rates import busy_fraction
 from farbus.linux.blocking import BlockingCaller
 from farbus.linux.node_facts import NodeFacts
@@ -14,7 +15,7 @@ class HostCollector:
     """The node as a whole."""
 
     name = "host"
-    period_s = 2.0
+    period_s = PERIOD_S
     deadline_s = 5.0
 
     def __init__(self, *, facts: NodeFacts) -> None:
@@ -29,15 +30,11 @@ class HostCollector:
     def _look(self) -> dict[Series, float]:
         facts = self._facts
         times = facts.cpu_times()
-        own = facts.own_use()
         memory = facts.memory_bytes()
         found = {
             series("node_load1"): facts.load1(),
             series("node_memory_total_bytes"): float(memory),
             series("node_memory_available_bytes"): float(memory - facts.memory_used_bytes()),
-            series("process_cpu_seconds_total"): own.cpu_s,
-            series("process_resident_memory_bytes"): float(own.resident_bytes),
-            series("process_open_fds"): float(own.open_files),
         }
         found |= {series("node_cpu_seconds_total", mode): spent for mode, spent in times.items()}
         if self._before and (busy := busy_fraction(self._before, times)) is not None:

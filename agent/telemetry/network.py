@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from farbus.agent.telemetry.pipeline import PERIOD_S
 from farbus.linux.blocking import BlockingCaller
 from farbus.linux.node_facts import NodeFacts
 from farbus.model.metrics import Series, Values, series
@@ -13,7 +14,7 @@ class NetworkCollector:
     """Counters of the links that lead out of the node."""
 
     name = "network"
-    period_s = 2.0
+    period_s = PERIOD_S
     deadline_s = 5.0
 
     def __init__(self, *, facts: NodeFacts) -> None:

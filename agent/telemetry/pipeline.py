@@ -17,6 +17,10 @@ from farbus.model.series import CollectorState, SeriesEncoder, TelemetryUpdate
 
 _log = structlog.get_logger()
 
+PERIOD_S = 3.0
+"""How often most collectors look: as often as an agent beats at the default lease time.  Oftener costs an idle node
+processor time and shows nobody more."""
+
 STALE_PERIODS = 3.0
 """Figures that are older than so many periods of their collector are told no more."""
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Protocol
 
 from farbus.agent.telemetry.gpu import ProcessMemory
+from farbus.agent.telemetry.pipeline import PERIOD_S
 from farbus.errors import FarbusError, NotFound
 from farbus.linux.shared_memory import SharedMemory
 from farbus.model.lease import Lease
@@ -38,7 +39,7 @@ class SessionCollector:
     """Reads what servers count in the memory that they share with their supervisor."""
 
     name = "remoting"
-    period_s = 2.0
+    period_s = PERIOD_S
     deadline_s = 5.0
 
     def __init__(self, *, served: Served, shared: SharedMemory, memory: ProcessMemory) -> None:

@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "nodes": ("nodes", "Cluster", "List nodes, or show one."),
     "devices": ("devices", "Cluster", "List devices, or show one."),
     "leases": ("leases", "Cluster", "List who may use which devices now."),
+    "top": ("top", "Cluster", "Watch how busy nodes, GPUs and sessions are."),
     "scheduler": ("scheduler", "Operate", "Serve the cluster's scheduler."),
     "agent": ("agent", "Operate", "Serve this machine as a node."),
     "ca": ("ca", "Operate", "Make the cluster's authority and certificates."),

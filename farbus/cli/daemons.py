@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,4 +61,6 @@ def serve_daemon(package: str, kind: str, settings: Mapping[str, Any], *, source
             f"not set: {', '.join(missing)}", hint=f"give {options}, or a configuration file with --config"
         )
     config = convert_fields(dict(settings), config_type, name=source)
+    # structlog draws tracebacks with rich where there is one: 4 MB that a daemon, whose log is a file, never needs.
+    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
     return int(importlib.import_module(f"farbus.{package}.daemon").main(config))

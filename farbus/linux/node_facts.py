@@ -86,8 +86,8 @@ class KernelNodeFacts:
         return len(os.sched_getaffinity(0))
 
     def memory_bytes(self) -> int:
-        """Return MemTotal of /proc/meminfo."""
-        return int(psutil.virtual_memory().total)
+        """Return the pages of memory there are: MemTotal of /proc/meminfo."""
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def cpu_times(self) -> Mapping[str, float]:
         """Return the fields of /proc/stat's first line."""

@@ -111,9 +111,6 @@ _HOST = (
     *_pressure("memory", "stalled", "all tasks waited for memory"),
     *_pressure("io", "waiting", "some task waited for input or output"),
     *_pressure("io", "stalled", "all tasks waited for input or output"),
-    _counter("process_cpu_seconds_total", "Processor time of the agent.", exported="process_cpu_seconds_total"),
-    _gauge("process_resident_memory_bytes", "Memory of the agent.", exported="process_resident_memory_bytes"),
-    _gauge("process_open_fds", "Open descriptors of the agent.", exported="process_open_fds"),
 )
 
 _NETWORK = (

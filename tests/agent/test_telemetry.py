@@ -17,7 +17,7 @@ from farbus.agent.telemetry.sessions import SessionCollector
 from farbus.errors import NotFound, Unavailable
 from farbus.linux.clock import FakeClock
 from farbus.linux.links import NetworkLink
-from farbus.linux.node_facts import FakeNodeFacts, ProcessUse
+from farbus.linux.node_facts import FakeNodeFacts
 from farbus.linux.nvml import FakeNvml, Gpu, GpuList, GpuSample
 from farbus.linux.shared_memory import FakeSharedMemory
 from farbus.model.device import Route
@@ -223,13 +223,11 @@ async def test_the_host_tells_processors_memory_and_pressure() -> None:
     assert series("node_cpu_busy_ratio") not in await collector.sample()
     facts.times = {"user": 2.0, "idle": 6.0}
     facts.pressures = {("io", "stalled"): 1.5, ("cpu", "stalled"): 0.0}
-    facts.own = ProcessUse(cpu_s=3.5, resident_bytes=2**26, open_files=20)
     found = await collector.sample()
     assert found[series("node_cpu_busy_ratio")] == 0.25
     assert found[series("node_cpu_seconds_total", "idle")] == 6.0
     assert found[series("node_memory_available_bytes")] == 7 * 2**30
     assert found[series("node_pressure_io_stalled_seconds_total")] == 1.5
-    assert found[series("process_resident_memory_bytes")] == 2.0**26
     # "All tasks wait for a processor" means nothing for a whole node; the kernel prints zeros.
     assert not any(each.metric.startswith("node_pressure_cpu_stalled") for each in found)
 
