@@ -66,7 +66,7 @@ class SessionCollector:
                 troubles.append(FarbusError(f"lease {identity}: {error}"))
                 continue
             found[series("lease_sessions", identity)] = float(len(told.sessions))
-            found[series("lease_sessions_total", identity)] = float(told.ended.sessions + len(told.sessions))
+            found[series("lease_connections_total", identity)] = float(told.ended.sessions + len(told.sessions))
             found |= _account("lease", (identity,), *told.sessions, told.ended)
             for session in told.sessions[: MAX_SESSIONS - sessions]:
                 sessions += 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -75,6 +76,10 @@ def split_address(address: str, *, field: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
 class MetricsEndpoint:
     """Serves ``/metrics``, without authentication: choose the address accordingly."""
 
@@ -88,9 +93,12 @@ class MetricsEndpoint:
         """Listen on ``address``; raise :class:`Conflict` where it can't be had."""
         host, port = split_address(address, field=field)
         try:
-            self._server = await asyncio.start_server(self._accept, host, port, limit=MAX_REQUEST_BYTES)
+            # Not by the event loop, which starts four threads to look up even a number.
+            listener = socket.create_server((host, port), family=_family(host))
+            self._server = await asyncio.start_server(self._accept, sock=listener, limit=MAX_REQUEST_BYTES)
         except OSError as error:
-            reason = error.strerror or str(error)
+            # What create_server and a look-up of a name say has more in it than is worth reading.
+            reason = str(error.strerror or error).partition(" (while")[0]
             raise Conflict(
                 f"can't serve metrics on {address}: {reason}", hint=f"choose another {field}"
             ) from error  # fmt: skip

@@ -234,7 +234,7 @@ _REMOTING = (
         "lease_info", "Always 1: whose lease it is.", *LEASE, "job", "task", "user", "client_node", "route",
     ),
     _gauge("lease_sessions", "Programs that are connected.", *LEASE),
-    _counter("lease_sessions_total", "Programs that have been connected.", *LEASE),
+    _counter("lease_connections_total", "Programs that have connected.", *LEASE),
     *_account("lease", LEASE, 0.0),
     _gauge("session_memory_bytes", "Device memory of the session's server.", *SESSION, step=MIB),
     *_account("session", SESSION, 1.0),
