@@ -252,7 +252,8 @@ class RemotingHost:
 
     def served(self) -> tuple[tuple[Lease, int], ...]:
         """Return the leases that supervisors serve, each with its supervisor's process id."""
-        return tuple((one.lease, one.child.pid) for one in self._served.values() if one.child is not None)
+        served = self._served.values()
+        return tuple((one.lease, one.child.pid) for one in served if one.child is not None and not one.leaving)
 
     async def unprepare_devices(self, lease_id: str) -> None:
         """End a lease's supervisor with all its servers."""

@@ -242,7 +242,7 @@ def test_q_leaves_the_terminal_as_it_was(terminal: Terminal) -> None:
     assert terminal.process.wait(PATIENCE_S) == 0
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_leaves_the_terminal_as_it_was(terminal: Terminal, number: int, code: int) -> None:
     terminal.until("q quit")
     if number == signal.SIGINT:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import signal
 import sys
 from typing import Annotated
 
@@ -22,7 +22,7 @@ from farbus.cli.options import (
     examples,
 )
 from farbus.cli.top import SORT_KEYS, Sort, picture
-from farbus.errors import FarbusError, InvalidInput
+from farbus.errors import ExitCode, FarbusError, InvalidInput
 from farbus.model.telemetry import ClusterTelemetry
 
 app = command_app()
@@ -57,7 +57,7 @@ def top(
     socket: SocketOption = "",
     server: ServerOption = "",
     credentials: CredentialsOption = "",
-) -> None:
+) -> int:
     """Watch how busy nodes, GPUs and remoting sessions are."""
     if not LEAST_INTERVAL_S <= interval <= MOST_INTERVAL_S:
         raise InvalidInput(
@@ -70,9 +70,11 @@ def top(
     wanted = tuple(nodes or ())
     live = sys.stdout.isatty() and sys.stdin.isatty() and not once and output is Output.TABLE
     if live:
-        with contextlib.suppress(asyncio.CancelledError):
+        try:
             asyncio.run(_watch(target, wanted, sort=sort, interval_s=interval))
-        return
+        except asyncio.CancelledError:
+            return 128 + signal.SIGTERM
+        return int(ExitCode.OK)
     telemetry = ask(target, lambda client: client.get_telemetry(nodes=wanted))
     # For a name that no node has: one line that says so.
     choose(telemetry.nodes, wanted, key=lambda node: node.node, noun="node")
@@ -80,6 +82,7 @@ def top(
         print_json(telemetry)
     else:
         _print(telemetry, sort)
+    return int(ExitCode.OK)
 
 
 def _print(telemetry: ClusterTelemetry, sort: Sort) -> None:
