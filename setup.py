@@ -32,6 +32,7 @@ PACKED = (
     "softgpu/libcuda.so.1",
     "softgpu/libnvidia-ml.so.1",
     "bench/remoting_bench",
+    "bench/softgpu_bench",
 )
 
 WITHOUT_NATIVE = os.environ.get("FARBUS_NATIVE") == "0"

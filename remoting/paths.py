@@ -8,6 +8,7 @@ them.  Inside, both look the same::
     softgpu/libcuda.so.1            the software GPU
     softgpu/libnvidia-ml.so.1       its management library
     bench/remoting_bench            the program that ``farbus bench remoting`` runs
+    bench/softgpu_bench             the program that ``farbus bench softgpu`` runs
 
 The remoting server's engine is the module ``farbus.remoting._server``.
 """
@@ -58,6 +59,11 @@ def software_gpu_library() -> Path:
 def remoting_bench_program() -> Path:
     """Return the program that measures remoting; raise :class:`Unavailable` where it is not built."""
     return require(native_directory() / "bench" / "remoting_bench", what="the measuring program")
+
+
+def softgpu_bench_program() -> Path:
+    """Return the program that measures the software GPU; raise :class:`Unavailable` where it is not built."""
+    return require(native_directory() / "bench" / "softgpu_bench", what="the measuring program")
 
 
 def require(path: Path, *, what: str) -> Path:

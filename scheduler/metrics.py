@@ -19,14 +19,18 @@ def metrics_of(engine: Engine, *, now: float) -> Iterable[Family]:
     machine, counters = engine.machine, engine.counters
     jobs = Counter(record.state for record in machine.jobs.values())
     leases = Counter(record.state for record in machine.leases.values())
-    nodes = Counter("ready" if record.connected else "lost" for record in machine.nodes.values())
+    nodes = Counter(
+        ("cordoned" if record.cordon else "ready") if record.connected else "lost"
+        for record in machine.nodes.values()
+        if record.node is not None
+    )
     devices = Counter((status.device.kind, status.state) for status in machine.device_statuses())
     last = counters.last_round
     yield _gauge("term", "Number of this start of the scheduler.", machine.term)
     yield _gauge("queue_jobs", "Jobs that wait.", len(machine.queue))
     yield _by_state("jobs", "Jobs that have not ended.", {state: jobs[state] for state in JobState if state in jobs})
     yield _by_state("leases", "Leases that are not released.", {state: leases[state] for state in LeaseState})
-    yield _by_state("nodes", "Nodes.", {state: nodes[state] for state in ("ready", "lost")})
+    yield _by_state("nodes", "Nodes.", {state: nodes[state] for state in ("ready", "cordoned", "lost")})
     yield Family(
         "farbus_scheduler_devices", "Devices.", "gauge",
         [({"kind": kind, "state": state}, float(count)) for (kind, state), count in sorted(devices.items())],

@@ -6,6 +6,7 @@ import datetime
 import signal
 
 from farbus.model.job import JobStatus, Miss, TaskPlacement
+from farbus.model.operation import Cordon
 from farbus.model.states import JobState
 from farbus.scheduler.records import TaskRun
 
@@ -13,6 +14,13 @@ from farbus.scheduler.records import TaskRun
 def describe_time(wall: float) -> str:
     """Write seconds since the epoch as a moment in UTC, to the second."""
     return f"{datetime.datetime.fromtimestamp(wall, datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def describe_cordon(cordon: Cordon | None) -> str:
+    """Say who has cordoned something, when and why; nothing where nobody has."""
+    if cordon is None:
+        return ""
+    return f"{cordon.by}, {describe_time(cordon.at)}" + (f": {cordon.reason}" if cordon.reason else "")
 
 
 def describe_exit(run: TaskRun) -> str:

@@ -107,6 +107,7 @@ def test_wheel_serves_every_python_and_nothing_but_farbus_is_in_it(wheel: Path) 
     "name",
     [
         "farbus/_native/bench/remoting_bench",
+        "farbus/_native/bench/softgpu_bench",
         "farbus/_native/shim/libcuda.so.1",
         "farbus/_native/softgpu/libcuda.so.1",
         "farbus/_native/softgpu/libnvidia-ml.so.1",
@@ -134,9 +135,10 @@ def test_installed_command_runs(installed: Path, tmp_path: Path) -> None:
     assert run(installed.parent / "farbus", "version", cwd=tmp_path).startswith("farbus ")
 
 
-def test_units_are_installed_where_systemd_looks(installed: Path) -> None:
-    units = installed.parent.parent / "lib" / "systemd" / "system"
-    assert {path.name for path in units.iterdir()} == {path.name for path in (ROOT / "systemd").glob("*.service")}
+def test_installed_package_can_install_its_services(installed: Path, tmp_path: Path) -> None:
+    run(installed.with_name("farbus"), "install", "agent", "--root", tmp_path, cwd=tmp_path)
+    unit = tmp_path / "usr/local/lib/systemd/system/farbus-agent.service"
+    assert f"ExecStart={installed.with_name('farbus')} agent" in unit.read_text()
 
 
 def test_installed_native_files_are_found(installed: Path, tmp_path: Path) -> None:
@@ -208,7 +210,9 @@ def test_remoting_is_measured_with_cffi_alone(bare: Path, tmp_path: Path) -> Non
     assert all(value > 0 for value in named.values())
 
 
-@pytest.mark.parametrize("what", ["shim_library", "software_gpu_library", "remoting_bench_program"])
+@pytest.mark.parametrize(
+    "what", ["shim_library", "software_gpu_library", "remoting_bench_program", "softgpu_bench_program"]
+)
 def test_missing_native_file_says_how_to_build_it(what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(paths, "package_root", lambda: tmp_path)
     with pytest.raises(paths.Unavailable, match=rf"^{tmp_path}.*is not built; run make build$"):

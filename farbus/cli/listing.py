@@ -36,8 +36,15 @@ COLOURS = {
     "releasing": "cyan",
     "queued": "yellow",
     "cordoned": "yellow",
+    "ok": "green",
+    "valid": "green",
+    "expires soon": "yellow",
+    "expired": "red",
+    "revoked": "red",
+    "refused": "red",
     "failed": "red",
     "lost": "red",
+    "wedged": "red",
 }
 
 

@@ -133,6 +133,7 @@ NODE_COLUMNS: tuple[Column[NodeStatus], ...] = (
     Column("SEEN", lambda status: f"{format_age(status.seen_s)} ago"),
     Column("VERSION", lambda status: status.node.agent_version, wide=True),
     Column("LABELS", _labels, wide=True),
+    Column("CORDONED BY", lambda status: status.cordon, wide=True),
     Column("BOOT", lambda status: status.node.boot_id, wide=True),
 )
 
@@ -149,7 +150,9 @@ DEVICE_COLUMNS: tuple[Column[DeviceStatus], ...] = (
     Column("EPOCH", lambda status: str(status.epoch), wide=True, right=True),
     Column("COMPUTE", lambda status: status.device.compute_capability, wide=True),
     Column("PCI", lambda status: status.device.pci_address, wide=True),
+    Column("CORDONED BY", lambda status: status.cordon, wide=True),
     Column("SOFTWARE", lambda status: "yes" if status.device.software else "no", wide=True),
+    Column("TROUBLE", lambda status: status.trouble, wide=True),
 )
 
 LEASE_COLUMNS: tuple[Column[LeaseStatus], ...] = (
@@ -160,10 +163,11 @@ LEASE_COLUMNS: tuple[Column[LeaseStatus], ...] = (
     Column("OF", lambda status: status.lease.device_node),
     Column("USED ON", lambda status: status.lease.client_node),
     Column("ROUTE", lambda status: status.lease.route.value),
-    Column("STATE", lambda status: status.state.value, state=True),
+    Column("STATE", lambda status: "wedged" if status.trouble else status.state.value, state=True),
     Column("EXPIRES IN", lambda status: f"{max(0.0, status.expires_in_s):.1f} s", right=True),
     Column("TASK", lambda status: status.lease.task, wide=True),
     Column("EPOCH", lambda s: _unique([str(device.epoch) for device in s.lease.devices]), wide=True),
     Column("TERM", lambda status: str(status.lease.term), wide=True, right=True),
     Column("ENDPOINT", lambda status: status.endpoint, wide=True),
+    Column("TROUBLE", lambda status: status.trouble, wide=True),
 )

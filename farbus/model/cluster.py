@@ -57,10 +57,15 @@ def network_load(links: Sequence[LinkLoad], now: float) -> float:
 
 
 class LogChunk(Value, frozen=True, kw_only=True):
-    """Part of a task's output; ``stream`` is 1 for standard output, 2 for standard error."""
+    """Part of a task's output; ``stream`` is 1 for standard output, 2 for standard error.
+
+    ``position`` is where what follows it begins, for who reads on later; 0
+    where that is not known.
+    """
 
     data: bytes
     stream: int = 1
+    position: int = 0
 
 
 class HoldWaiting(Value, frozen=True, kw_only=True):

@@ -17,7 +17,6 @@ class NodeView(Value, frozen=True, kw_only=True):
     free: Resources
     labels: dict[str, str] = {}
     rack: str = ""
-    links: tuple[LinkLoad, ...] = ()
 
 
 class DeviceView(Value, frozen=True, kw_only=True):
@@ -33,6 +32,8 @@ class Snapshot(Value, frozen=True, kw_only=True):
 
     nodes: tuple[NodeView, ...]
     devices: tuple[DeviceView, ...]
+    links: dict[str, tuple[LinkLoad, ...]] = {}
+    """Loads of the links of nodes, by the nodes' names, as far as they were measured."""
     at: float = 0.0
     """Monotonic time, on the clock of the links' ``measured_at``."""
 

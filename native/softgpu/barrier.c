@@ -32,7 +32,9 @@ static void complete_if_full(struct block *block, unsigned index)
 
 void barrier_recheck(struct block *block)
 {
-	for (uint32_t rest = block->barriers_in_use; rest; rest &= rest - 1)
+	if (block->barriers_in_use >> CLUSTER_BARRIER)
+		cluster_recheck(block);
+	for (uint32_t rest = block->barriers_in_use & ((1u << BLOCK_BARRIERS) - 1); rest; rest &= rest - 1)
 		complete_if_full(block, (unsigned)__builtin_ctz(rest));
 }
 

@@ -1,4 +1,8 @@
-/* block.c - blocks of a grid on one thread: memory, turns of warps, errors. */
+/* block.c - blocks of a grid on one thread: memory, turns of warps, errors.
+ *
+ * An ordinary block is run to its end.  The blocks of a gang (a cluster, or all of
+ * a cooperative launch) take turns.
+ */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,11 +15,24 @@
  * block does not keep the others waiting. */
 #define FUEL_BEFORE_HELPERS 64
 #define SLOT_BYTES_KEPT ((size_t)1 << 30)	/* of address space, in an idle slot */
+#define MEMBERS_KEPT 64				/* blocks of a gang, in an idle slot */
 
 /* ---- memory ---- */
 
+static void release_members(struct slot *slot)
+{
+	for (uint64_t k = 0; k < slot->member_count; k++)
+		slot_release(&slot->members[k]);
+	free(slot->members);
+	free(slot->clusters);
+	slot->members = NULL;
+	slot->clusters = NULL;
+	slot->member_count = 0;
+}
+
 void slot_release(struct slot *slot)
 {
+	release_members(slot);
 	for (uint32_t k = 0; k < slot->warp_capacity; k++) {
 		struct frame *frame = slot->warps[k].owned_frames;
 
@@ -122,8 +139,7 @@ static void lay_out(struct slot *slot, const struct launch *launch, size_t share
 	memcpy(slot->prepared_block, launch->request->block, sizeof(slot->prepared_block));
 }
 
-enum engine_status slot_prepare(struct slot *slot, const struct launch *launch,
-				struct engine_diagnostic *why)
+static bool prepare_block(struct slot *slot, const struct launch *launch)
 {
 	size_t shared_room = ((size_t)launch->shared_bytes + 4095) & ~(size_t)4095;
 	size_t warp_room = launch->register_bytes + (size_t)launch->local_stride * WARP_LANES;
@@ -132,12 +148,8 @@ enum engine_status slot_prepare(struct slot *slot, const struct launch *launch,
 
 	if (!is_prepared(slot, launch)) {
 		slot->prepared_function = NULL;
-		if (!reserve_warps(slot, launch->warps_per_block) || !reserve_memory(slot, total)) {
-			snprintf(why->text, sizeof(why->text),
-				 "launch %s: no memory for a block (%zu bytes)",
-				 launch->function->name, total);
-			return ENGINE_NO_MEMORY;
-		}
+		if (!reserve_warps(slot, launch->warps_per_block) || !reserve_memory(slot, total))
+			return false;
 		lay_out(slot, launch, shared_room, warp_room);
 	}
 	block->warps = slot->warps;
@@ -146,28 +158,96 @@ enum engine_status slot_prepare(struct slot *slot, const struct launch *launch,
 	block->dynamic_offset = launch->dynamic_offset;
 	block->launch = (struct launch *)launch;
 	block->slot = slot;
+	block->rank = 0;
+	block->cluster = &block->alone;
+	block->alone.count = 1;
+	block->alone.blocks[0] = block;
 	for (uint32_t k = 0; k < block->warp_count; k++)
 		slot->warps[k].parameters = launch->request->params;
-	return ENGINE_OK;
+	return true;
+}
+
+static bool reserve_members(struct slot *slot, const struct launch *launch)
+{
+	if (slot->member_count >= launch->gang_blocks)
+		return true;
+	release_members(slot);
+	slot->members = calloc(launch->gang_blocks, sizeof(*slot->members));
+	slot->clusters = calloc(launch->gang_blocks, sizeof(*slot->clusters));
+	if (!slot->members || !slot->clusters) {
+		release_members(slot);
+		return false;
+	}
+	slot->member_count = launch->gang_blocks;
+	return true;
+}
+
+static bool prepare_gang(struct slot *slot, const struct launch *launch)
+{
+	if (!reserve_members(slot, launch))
+		return false;
+	for (uint64_t k = 0; k < launch->gang_blocks; k++) {
+		struct block *block = &slot->members[k].block;
+		struct cluster *cluster = &slot->clusters[k / launch->cluster_blocks];
+
+		if (!prepare_block(&slot->members[k], launch))
+			return false;
+		block->slot = slot;	/* errors unwind to the driving slot */
+		if (launch->cluster_blocks == 1)
+			continue;
+		block->rank = (uint32_t)(k % launch->cluster_blocks);
+		block->cluster = cluster;
+		cluster->count = launch->cluster_blocks;
+		cluster->blocks[block->rank] = block;
+	}
+	return true;
+}
+
+enum engine_status slot_prepare(struct slot *slot, const struct launch *launch,
+				struct engine_diagnostic *why)
+{
+	if (launch->gang_blocks == 1 ? prepare_block(slot, launch) : prepare_gang(slot, launch))
+		return ENGINE_OK;
+	snprintf(why->text, sizeof(why->text),
+		 "launch %s: no memory for %llu blocks of %u threads that run together",
+		 launch->function->name, (unsigned long long)launch->gang_blocks,
+		 launch->threads_per_block);
+	return ENGINE_NO_MEMORY;
 }
 
 /* ---- running ---- */
 
-static void block_start(struct block *block, const struct launch *launch, uint64_t linear_index)
+/* Blocks are counted cluster by cluster. */
+static void place_in_cluster(struct block *block, const struct launch *launch, uint64_t cluster)
+{
+	const uint32_t *grid = launch->request->grid, *size = launch->cluster;
+	uint64_t columns = grid[0] / size[0], rows = grid[1] / size[1];
+	uint32_t rank = block->rank;
+
+	block->index[0] = (uint32_t)(cluster % columns) * size[0] + rank % size[0];
+	block->index[1] = (uint32_t)(cluster / columns % rows) * size[1] + rank / size[0] % size[1];
+	block->index[2] = (uint32_t)(cluster / (columns * rows)) * size[2] +
+			  rank / (size[0] * size[1]);
+}
+
+static void block_start(struct block *block, const struct launch *launch, uint64_t number)
 {
 	const uint32_t *grid = launch->request->grid;
 	uint32_t threads = launch->threads_per_block;
 
-	block->linear_index = linear_index;
-	if (linear_index < grid[0]) {
+	if (launch->cluster_blocks > 1) {
+		place_in_cluster(block, launch, number / launch->cluster_blocks);
+	} else if (number < grid[0]) {
 		/* Without three divisions, which an empty block would notice. */
-		block->index[0] = (uint32_t)linear_index;
+		block->index[0] = (uint32_t)number;
 		block->index[1] = block->index[2] = 0;
 	} else {
-		block->index[0] = (uint32_t)(linear_index % grid[0]);
-		block->index[1] = (uint32_t)(linear_index / grid[0] % grid[1]);
-		block->index[2] = (uint32_t)(linear_index / ((uint64_t)grid[0] * grid[1]));
+		block->index[0] = (uint32_t)(number % grid[0]);
+		block->index[1] = (uint32_t)(number / grid[0] % grid[1]);
+		block->index[2] = (uint32_t)(number / ((uint64_t)grid[0] * grid[1]));
 	}
+	block->cluster->arrived = 0;
+	block->cluster->parity = 0;
 	block->live = threads;
 	block->barriers_in_use = 0;
 	for (unsigned k = 0; k < BLOCK_BARRIERS; k++)
@@ -216,7 +296,33 @@ static void call_helpers_when_due(struct slot *slot, struct launch *launch)
 	fault_arm(slot);
 }
 
-enum step_result { STEP_DONE, STEP_AGAIN, STEP_STOP };
+enum step_result {
+	STEP_DONE,
+	STEP_AGAIN,
+	STEP_WAITS,	/* for other blocks of its cluster */
+	STEP_STOP,
+};
+
+static bool waits_for_cluster(const struct block *block)
+{
+	for (uint32_t k = 0; k < block->warp_count; k++) {
+		const struct warp *warp = &block->warps[k];
+
+		for (uint32_t f = 0; f < warp->fragment_count; f++)
+			if (warp->fragments[f].barrier == CLUSTER_BARRIER)
+				return true;
+	}
+	return false;
+}
+
+static _Noreturn void fail_deadlocked(struct block *block)
+{
+	struct warp *warp = block->warps;
+
+	while (!warp->live)
+		warp++;
+	warp_fail(warp, ENGINE_LAUNCH_FAILED, "barrier deadlock: %u threads wait", block->live);
+}
 
 /* One turn for every warp that can run. */
 static enum step_result block_step(struct slot *driver, struct block *block,
@@ -244,12 +350,17 @@ static enum step_result block_step(struct slot *driver, struct block *block,
 	if (!block->live)
 		return STEP_DONE;
 	if (!progress) {
-		for (uint32_t k = 0; k < block->warp_count; k++)
-			if (block->warps[k].live)
-				warp_fail(&block->warps[k], ENGINE_LAUNCH_FAILED,
-					  "barrier deadlock: %u threads wait", block->live);
+		if (block->cluster->count == 1 || !waits_for_cluster(block))
+			fail_deadlocked(block);
+		return STEP_WAITS;
 	}
 	return STEP_AGAIN;
+}
+
+static void reclaim_frames(struct block *block)
+{
+	for (uint32_t k = 0; k < block->warp_count; k++)
+		warp_reclaim_frames(&block->warps[k]);
 }
 
 static void report(struct slot *slot, struct launch *launch, struct block *block)
@@ -267,93 +378,99 @@ static void report(struct slot *slot, struct launch *launch, struct block *block
 			 (size_t)slot->fault_address, name, block->index[0], block->index[1],
 			 block->index[2], ip ? ip->line : 0);
 	}
-	for (uint32_t k = 0; k < block->warp_count; k++)
-		warp_reclaim_frames(&block->warps[k]);
+	reclaim_frames(block);
 	pool_fail(launch, slot->status, &slot->why);
 }
 
-void block_run_all(struct slot *slot, struct launch *launch)
+static void run_blocks(struct slot *slot, struct launch *launch)
 {
 	void (*run)(struct warp *warp) = isa_selected()->run;
 	struct block *block = &slot->block;
 
-	slot->fault_address = UINTPTR_MAX;
-	if (_setjmp(slot->recover)) {
-		fault_disarm();
-		report(slot, launch, block);
-		/* Registers and stacks are as the fault left them; constants are not
-		 * written by kernels, so the next block may start from here. */
-		return;
-	}
-	fault_arm(slot);
 	for (;;) {
-		uint64_t index = atomic_fetch_add_explicit(&launch->next_block, 1,
+		uint64_t index = atomic_fetch_add_explicit(&launch->next_gang, 1,
 							   memory_order_relaxed);
 		enum step_result result;
 
-		if (index >= launch->block_total || must_stop(launch, block))
-			break;
+		if (index >= launch->gang_total || must_stop(launch, block))
+			return;
 		block_start(block, launch, index);
 		do
 			result = block_step(slot, block, run);
 		while (result == STEP_AGAIN);
 		if (result == STEP_STOP)
-			break;
+			return;
 	}
-	fault_disarm();
 }
 
-void block_run_cooperative(struct slot *slot, struct launch *launch)
+/* Turns for all blocks of the gang until they are done. */
+static enum step_result run_gang(struct slot *slot, struct launch *launch)
 {
 	void (*run)(struct warp *warp) = isa_selected()->run;
-	uint64_t total = launch->block_total, left = total;
-	struct engine_diagnostic why;
-	struct slot *slots;
-	enum engine_status status = ENGINE_OK;
+	uint64_t left = launch->gang_blocks;
 
-	slots = calloc(total, sizeof(*slots));
-	if (!slots) {
-		snprintf(why.text, sizeof(why.text), "launch %s: no memory for %llu blocks",
-			 launch->function->name, (unsigned long long)total);
-		pool_fail(launch, ENGINE_NO_MEMORY, &why);
-		return;
-	}
-	for (uint64_t k = 0; k < total && status == ENGINE_OK; k++) {
-		status = slot_prepare(&slots[k], launch, &why);
-		slots[k].block.slot = slot;	/* errors unwind to the driving slot */
-	}
-	if (status != ENGINE_OK) {
-		pool_fail(launch, status, &why);
-		goto out;
-	}
-	slot->fault_address = UINTPTR_MAX;
-	slot->helpers_due = 0;
-	if (_setjmp(slot->recover)) {
-		fault_disarm();
-		report(slot, launch, slot->running ? slot->running->block : &slots[0].block);
-		goto out;
-	}
-	fault_arm(slot);
-	for (uint64_t k = 0; k < total; k++)
-		block_start(&slots[k].block, launch, k);
 	while (left) {
-		for (uint64_t k = 0; k < total; k++) {
+		struct block *waiting = NULL;
+		bool progress = false;
+
+		for (uint64_t k = 0; k < launch->gang_blocks; k++) {
+			struct block *block = &slot->members[k].block;
 			enum step_result result;
 
-			if (!slots[k].block.live)
+			if (!block->live)
 				continue;
-			result = block_step(slot, &slots[k].block, run);
+			result = block_step(slot, block, run);
 			if (result == STEP_DONE)
 				left--;
-			if (result == STEP_STOP || must_stop(launch, &slots[k].block)) {
-				left = 0;
-				break;
-			}
+			if (result == STEP_STOP || must_stop(launch, block))
+				return STEP_STOP;
+			if (result == STEP_WAITS)
+				waiting = block;
+			else
+				progress = true;
 		}
+		if (!progress && left)
+			fail_deadlocked(waiting);
 	}
-	fault_disarm();
-out:
-	for (uint64_t k = 0; k < total; k++)
-		slot_release(&slots[k]);
-	free(slots);
+	return STEP_DONE;
+}
+
+static void run_gangs(struct slot *slot, struct launch *launch)
+{
+	for (;;) {
+		uint64_t gang = atomic_fetch_add_explicit(&launch->next_gang, 1,
+							  memory_order_relaxed);
+
+		if (gang >= launch->gang_total || must_stop(launch, &slot->members[0].block))
+			return;
+		for (uint64_t k = 0; k < launch->gang_blocks; k++)
+			block_start(&slot->members[k].block, launch, gang * launch->gang_blocks + k);
+		if (run_gang(slot, launch) == STEP_STOP)
+			return;
+	}
+}
+
+void slot_run(struct slot *slot, struct launch *launch)
+{
+	bool alone = launch->gang_blocks == 1;
+
+	slot->fault_address = UINTPTR_MAX;
+	slot->running = NULL;
+	if (!_setjmp(slot->recover)) {
+		fault_arm(slot);
+		if (alone)
+			run_blocks(slot, launch);
+		else
+			run_gangs(slot, launch);
+		fault_disarm();
+	} else {
+		fault_disarm();
+		/* Registers and stacks are as the fault left them; constants are not
+		 * written by kernels, so the next block may start from here. */
+		report(slot, launch, slot->running ? slot->running->block : &slot->block);
+		for (uint64_t k = 0; !alone && k < launch->gang_blocks; k++)
+			reclaim_frames(&slot->members[k].block);
+	}
+	if (slot->member_count > MEMBERS_KEPT)
+		release_members(slot);
 }

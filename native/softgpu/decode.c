@@ -178,8 +178,8 @@ static void decode_unguarded(struct decoder *decoder)
 {
 	if (is_advice(decoder->statement))
 		return;
-	if (decode_memory(decoder) || decode_move(decoder) || decode_compare(decoder) ||
-	    decode_convert(decoder) || decode_matrix(decoder))
+	if (decode_cluster(decoder) || decode_memory(decoder) || decode_move(decoder) || decode_compare(decoder) ||
+	    decode_convert(decoder) || decode_matrix(decoder) || decode_texture(decoder))
 		return;
 	decode_plain(decoder);
 }

@@ -50,6 +50,7 @@ enum operand_kind {
 	OPERAND_ADDRESS,	/* [base + offset] */
 	OPERAND_VECTOR,		/* {a, b} */
 	OPERAND_LIST,		/* (a, b) */
+	OPERAND_TEXEL,		/* [texture, {x, y}]: base in slot, coordinates in elements */
 };
 
 struct operand {
@@ -170,6 +171,9 @@ struct address decode_address(struct decoder *decoder, const struct operand *ope
 /* The address in a register, for accesses with no form of their own for it. */
 struct address decode_address_in_register(struct decoder *decoder, struct address address);
 bool statement_says_shared(struct statement *statement);
+/* An address of .shared::cluster as a pointer to `bytes` of memory. */
+struct address decode_cluster_pointer(struct decoder *decoder, struct address address,
+				      unsigned bytes);
 
 /* ---- the groups of instructions that need more than a form's operand list ---- */
 /* Each returns false when the opcode is not of its group. */
@@ -179,6 +183,8 @@ bool decode_move(struct decoder *decoder);
 bool decode_compare(struct decoder *decoder);
 bool decode_convert(struct decoder *decoder);
 bool decode_matrix(struct decoder *decoder);
+bool decode_cluster(struct decoder *decoder);
+bool decode_texture(struct decoder *decoder);
 /* Needs all lanes of the warp together. */
 bool statement_is_matrix(const struct statement *statement);
 void decode_plain(struct decoder *decoder);	/* by the form's operand list */

@@ -229,9 +229,11 @@ bool decode_control(struct decoder *decoder)
 	} else if (statement_is(statement, "brkpt")) {
 		decode_simple(decoder, "trap");
 	} else if (statement_is(statement, "bar") || statement_is(statement, "barrier")) {
-		if (statement_has(statement, "cluster"))
-			return false;
-		if (statement_has(statement, "warp")) {
+		if (statement_has(statement, "cluster")) {
+			decode_simple(decoder, statement_has(statement, "arrive")
+						       ? "barrier.cluster.arrive"
+						       : "barrier.cluster.wait");
+		} else if (statement_has(statement, "warp")) {
 			if (statement->operand_count != 1)
 				decode_unsupported(decoder, "one operand is needed");
 			decode_warp_barrier(decoder);

@@ -1,6 +1,8 @@
 /* decode_convert.c - cvt: rounding, saturation and registers wider than values. */
 #include "decode.h"
 
+#include "narrow.h"
+
 #include <stdio.h>
 
 enum rounding { ROUND_NEAREST, ROUND_ZERO, ROUND_DOWN, ROUND_UP };
@@ -100,6 +102,48 @@ static void flush_subnormals(struct decoder *decoder, struct ptx_type type, int3
 	*slot = emit_unary(decoder, "@flush.f32", decode_slot(decoder, 4), *slot);
 }
 
+/* cvt.rn.satfinite.e4m3x2.f32 d, a, b; cvt.rn.f16x2.e4m3x2 d, a */
+static bool decode_narrow(struct decoder *decoder)
+{
+	static const char *const formats[NARROW_FORMATS] = {
+		[NARROW_E4M3] = "e4m3x2", [NARROW_E5M2] = "e5m2x2", [NARROW_E2M3] = "e2m3x2",
+		[NARROW_E3M2] = "e3m2x2", [NARROW_E2M1] = "e2m1x2", [NARROW_UE8M0] = "ue8m0x2",
+	};
+	struct statement *statement = decoder->statement;
+	const struct modifier *last = &statement->modifiers[statement->modifier_count - 1];
+	const char *other = statement_has(statement, "f16x2")	 ? "f16x2"
+			    : statement_has(statement, "bf16x2") ? "bf16x2"
+								 : "f32";
+	const char *format = NULL;
+	struct instruction *convert;
+	bool widens, two;
+	int32_t a, b = -1, dst;
+
+	for (unsigned k = 0; k < NARROW_FORMATS; k++)
+		if (statement_has(statement, formats[k]))
+			format = formats[k];
+	if (!format)
+		return false;
+	widens = last->length == strlen(format) && !memcmp(last->text, format, last->length);
+	two = !strcmp(other, "f32");
+	if (statement->operand_count != (two ? 3 : 2) || statement_has(statement, "rs") ||
+	    statement_has_prefix(statement, "scaled") || (widens && two))
+		decode_unsupported(decoder, NULL);
+	a = decode_source(decoder, &statement->operands[1], widens ? 2 : 4);
+	if (two)
+		b = decode_source(decoder, &statement->operands[2], 4);
+	dst = decode_destination(decoder, &statement->operands[0], widens ? 4 : 2);
+	convert = widens ? decode_emitf(decoder, "cvt.%s.%s", other, format)
+			 : decode_emitf(decoder, "cvt.%s.%s", format, other);
+	convert->dst = dst;
+	convert->a = a;
+	convert->b = b;
+	convert->y = (statement_has(statement, "relu") ? NARROW_RELU : 0) |
+		     (statement_has(statement, "satfinite") ? NARROW_SATFINITE : 0) |
+		     (statement_has(statement, "rp") ? NARROW_UP : 0);
+	return true;
+}
+
 static void decode_cvt(struct decoder *decoder)
 {
 	struct statement *statement = decoder->statement;
@@ -110,6 +154,8 @@ static void decode_cvt(struct decoder *decoder)
 	int32_t source, dst, converted;
 	unsigned dst_bytes;
 
+	if (decode_narrow(decoder))
+		return;
 	if (statement->type_count != 2 || statement->operand_count < 2)
 		decode_unsupported(decoder, NULL);
 	if (to.kind == 'x' || to.kind == 'y') {

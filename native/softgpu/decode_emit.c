@@ -69,6 +69,8 @@ int32_t decode_constant(struct decoder *decoder, unsigned bytes, uint64_t value)
 	struct engine_function *function = decoder->function;
 	struct constant *constant;
 
+	if (bytes > 8)
+		decode_unsupported(decoder, "a constant of 128 bits");
 	if (bytes && bytes < 8)
 		value &= (1ull << bytes * 8) - 1;
 	for (size_t k = 0; k < function->constant_count; k++) {
@@ -154,22 +156,21 @@ static const struct special_name special_names[] = {
 	/* Cooperative groups find the grid's workspace in these two. */
 	{ "%envreg1", "@special.32", 4, SPECIAL_ENVREG_WORKSPACE_HIGH },
 	{ "%envreg2", "@special.32", 4, SPECIAL_ENVREG_WORKSPACE_LOW },
-	{ "%is_explicit_cluster", "@special.predicate", 0, SPECIAL_ZERO },
-	/* Without a cluster launch every block is a cluster of one. */
-	{ "%clusterid.x", "@special.32", 4, SPECIAL_CTAID_X },
-	{ "%clusterid.y", "@special.32", 4, SPECIAL_CTAID_Y },
-	{ "%clusterid.z", "@special.32", 4, SPECIAL_CTAID_Z },
-	{ "%nclusterid.x", "@special.32", 4, SPECIAL_NCTAID_X },
-	{ "%nclusterid.y", "@special.32", 4, SPECIAL_NCTAID_Y },
-	{ "%nclusterid.z", "@special.32", 4, SPECIAL_NCTAID_Z },
-	{ "%cluster_ctaid.x", "@special.32", 4, SPECIAL_ZERO },
-	{ "%cluster_ctaid.y", "@special.32", 4, SPECIAL_ZERO },
-	{ "%cluster_ctaid.z", "@special.32", 4, SPECIAL_ZERO },
-	{ "%cluster_nctaid.x", "@special.32", 4, SPECIAL_ONE },
-	{ "%cluster_nctaid.y", "@special.32", 4, SPECIAL_ONE },
-	{ "%cluster_nctaid.z", "@special.32", 4, SPECIAL_ONE },
-	{ "%cluster_ctarank", "@special.32", 4, SPECIAL_ZERO },
-	{ "%cluster_nctarank", "@special.32", 4, SPECIAL_ONE },
+	{ "%is_explicit_cluster", "@special.predicate", 0, SPECIAL_IS_EXPLICIT_CLUSTER },
+	{ "%clusterid.x", "@special.32", 4, SPECIAL_CLUSTERID_X },
+	{ "%clusterid.y", "@special.32", 4, SPECIAL_CLUSTERID_Y },
+	{ "%clusterid.z", "@special.32", 4, SPECIAL_CLUSTERID_Z },
+	{ "%nclusterid.x", "@special.32", 4, SPECIAL_NCLUSTERID_X },
+	{ "%nclusterid.y", "@special.32", 4, SPECIAL_NCLUSTERID_Y },
+	{ "%nclusterid.z", "@special.32", 4, SPECIAL_NCLUSTERID_Z },
+	{ "%cluster_ctaid.x", "@special.32", 4, SPECIAL_CLUSTER_CTAID_X },
+	{ "%cluster_ctaid.y", "@special.32", 4, SPECIAL_CLUSTER_CTAID_Y },
+	{ "%cluster_ctaid.z", "@special.32", 4, SPECIAL_CLUSTER_CTAID_Z },
+	{ "%cluster_nctaid.x", "@special.32", 4, SPECIAL_CLUSTER_NCTAID_X },
+	{ "%cluster_nctaid.y", "@special.32", 4, SPECIAL_CLUSTER_NCTAID_Y },
+	{ "%cluster_nctaid.z", "@special.32", 4, SPECIAL_CLUSTER_NCTAID_Z },
+	{ "%cluster_ctarank", "@special.32", 4, SPECIAL_CLUSTER_CTARANK },
+	{ "%cluster_nctarank", "@special.32", 4, SPECIAL_CLUSTER_NCTARANK },
 };
 
 const struct special_name *decode_special_named(const char *name, uint32_t length)

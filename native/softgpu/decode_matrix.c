@@ -24,6 +24,7 @@ static struct shape take_shape(struct decoder *decoder)
 		{ "m16n8k16", { 16, 8, 16 } },	{ "m16n8k32", { 16, 8, 32 } },
 		{ "m16n16k16", { 16, 16, 16 } }, { "m32n8k16", { 32, 8, 16 } },
 		{ "m8n32k16", { 8, 32, 16 } },	{ "m16n16k8", { 16, 16, 8 } },
+		{ "m8n8k4", { 8, 8, 4 } },	{ "m8n8k16", { 8, 8, 16 } },
 	};
 
 	for (size_t k = 0; k < sizeof(shapes) / sizeof(shapes[0]); k++)
@@ -40,9 +41,13 @@ static enum matrix_element element_of(struct decoder *decoder, struct ptx_type t
 	case 't':
 		return ELEMENT_TF32;
 	case 'f':
-		if (type.bytes < 8)
-			return type.bytes == 2 ? ELEMENT_F16 : ELEMENT_F32;
-		break;
+		return type.bytes == 2   ? ELEMENT_F16
+		       : type.bytes == 4 ? ELEMENT_F32
+					 : ELEMENT_F64;
+	case 'm':
+		return ELEMENT_E4M3;
+	case 'n':
+		return ELEMENT_E5M2;
 	case 's':
 		if (type.bytes == 1 || type.bytes == 4)
 			return type.bytes == 1 ? ELEMENT_S8 : ELEMENT_S32;
@@ -57,7 +62,7 @@ static enum matrix_element element_of(struct decoder *decoder, struct ptx_type t
 
 static unsigned element_bytes(enum matrix_element element)
 {
-	static const uint8_t bytes[] = { 2, 2, 4, 4, 8, 1, 1, 4 };
+	static const uint8_t bytes[] = { 2, 2, 4, 4, 8, 1, 1, 4, 1, 1 };
 
 	return bytes[element];
 }
@@ -67,6 +72,7 @@ static void bind_fragment(struct decoder *decoder, struct matrix_fragment *fragm
 {
 	struct statement *statement = decoder->statement;
 	const struct operand *elements = vector;
+	unsigned width = fragment->element == ELEMENT_F64 ? 8 : 4;
 	unsigned needed = (unsigned)(fragment->rows * fragment->columns / WARP_LANES) *
 			  element_bytes(fragment->element);
 
@@ -76,11 +82,11 @@ static void bind_fragment(struct decoder *decoder, struct matrix_fragment *fragm
 		fragment->register_count = (uint8_t)vector->element_count;
 	}
 	if (fragment->register_count > MATRIX_REGISTERS_MAX ||
-	    fragment->register_count * 4u < needed)
+	    fragment->register_count * width < needed)
 		decode_unsupported(decoder, "fragments of this size");
 	for (unsigned k = 0; k < fragment->register_count; k++)
-		fragment->slots[k] = writes ? decode_destination(decoder, &elements[k], 4)
-					    : decode_source(decoder, &elements[k], 4);
+		fragment->slots[k] = writes ? decode_destination(decoder, &elements[k], width)
+					    : decode_source(decoder, &elements[k], width);
 }
 
 static struct matrix_fragment fragment_of(enum matrix_element element, enum matrix_layout layout,
@@ -89,6 +95,25 @@ static struct matrix_fragment fragment_of(enum matrix_element element, enum matr
 	return (struct matrix_fragment){
 		.element = element, .layout = layout, .rows = rows, .columns = columns,
 	};
+}
+
+/* With 8 rows there are only the shapes of f64 and of 8-bit integers. */
+static bool shape_is_wrong(struct shape shape, struct ptx_type a, struct ptx_type d)
+{
+	bool is_double = d.kind == 'f' && d.bytes == 8;
+
+	if (is_double)
+		return a.bytes != 8 || shape.n != 8 || (shape.m == 8 && shape.k != 4);
+	if (shape.m == 8 && shape.n == 8)
+		return shape.k != 16 || a.bytes != 1 || d.bytes != 4;
+	return false;
+}
+
+/* Products of f64 may ask for another rounding than to nearest. */
+static bool rounds(struct statement *statement)
+{
+	return statement_has(statement, "rz") || statement_has(statement, "rm") ||
+	       statement_has(statement, "rp");
 }
 
 /* mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 d, a, b, c */
@@ -112,7 +137,7 @@ static void decode_multiply(struct decoder *decoder, bool is_wmma)
 		decode_unsupported(decoder, "these types");
 	}
 	if (statement->operand_count != 4 || statement_has(statement, "sp") ||
-	    (!is_wmma && (shape.m != 16 || shape.n != 8)))
+	    (!is_wmma && shape.n != 8) || shape_is_wrong(shape, a, d) || rounds(statement))
 		decode_unsupported(decoder, NULL);
 	operation->a = fragment_of(element_of(decoder, a), is_wmma ? LAYOUT_LINEAR : LAYOUT_MMA_A,
 				   shape.m, shape.k);

@@ -106,7 +106,7 @@ struct address decode_address_in_register(struct decoder *decoder, struct addres
 bool statement_says_shared(struct statement *statement)
 {
 	if (statement_has(statement, "shared::cluster"))
-		return true;	/* a cluster of one block */
+		return true;
 	return statement_has(statement, "shared") || statement_has(statement, "shared::cta");
 }
 
@@ -206,6 +206,25 @@ static void protect_address(struct decoder *decoder, struct address *address,
 	}
 }
 
+/* A register of 128 bits is the buffer of a whole vector. */
+static void decode_wide_access(struct decoder *decoder, bool stores)
+{
+	struct statement *statement = decoder->statement;
+	const struct operand *value = &statement->operands[stores ? 1 : 0];
+	struct address address = decode_address(decoder, &statement->operands[stores ? 0 : 1],
+						statement_says_shared(statement));
+	struct instruction *move;
+	int32_t slot;
+
+	address = address.is_shared ? decode_cluster_pointer(decoder, address, 16)
+				    : decode_address_in_register(decoder, address);
+	slot = stores ? decode_source(decoder, value, 16) : decode_destination(decoder, value, 16);
+	move = decode_emit(decoder, stores ? "@store_vector.16" : "@load_vector.16");
+	move->dst = slot;
+	move->a = address.slot;
+	move->imm = address.offset;
+}
+
 static void decode_load_store(struct decoder *decoder, bool stores)
 {
 	struct statement *statement = decoder->statement;
@@ -219,6 +238,10 @@ static void decode_load_store(struct decoder *decoder, bool stores)
 	if (statement->operand_count < 2 || !statement->type_count)
 		decode_unsupported(decoder, "too few operands");
 	type = statement->types[statement->type_count - 1];
+	if (type.bytes == 16 && statement->operands[stores ? 1 : 0].kind != OPERAND_VECTOR) {
+		decode_wide_access(decoder, stores);
+		return;
+	}
 	if (!type.bytes || type.bytes > 8)
 		decode_unsupported(decoder, NULL);
 	value = elements = &operands[stores ? 1 : 0];
@@ -230,6 +253,8 @@ static void decode_load_store(struct decoder *decoder, bool stores)
 	if (stores && !strcmp(address.form, "parameter"))
 		decode_unsupported(decoder, "a store to a kernel parameter");
 	whole = count * type.bytes;
+	if (address.is_shared && statement_has(statement, "shared::cluster"))
+		address = decode_cluster_pointer(decoder, address, whole);
 	if (!stores)
 		protect_address(decoder, &address, elements, count);
 	if (count > 1 && address.slot >= 0) {
@@ -255,42 +280,18 @@ static void decode_load_store(struct decoder *decoder, bool stores)
 
 /* ---- atom, red ---- */
 
+#define VECTOR_ELEMENTS_MAX 8
+
 static const char *const atomic_operations[] = {
 	"add", "and", "or", "xor", "exch", "cas", "min", "max", "inc", "dec",
 };
 
-static void decode_atomic(struct decoder *decoder, bool returns)
+static void emit_atomic(struct decoder *decoder, const char *operation, struct address address,
+			struct ptx_type type, int32_t dst, int32_t first, int32_t second)
 {
-	struct statement *statement = decoder->statement;
-	const struct operand *operands = statement->operands;
-	unsigned at = returns ? 1 : 0;
-	const char *operation = NULL;
+	char kind = strchr("fhxy", type.kind) ? type.kind : 'u';
 	struct instruction *instruction;
-	struct address address;
-	struct ptx_type type;
-	int32_t first, second = -1, dst = -1;
-	char kind;
 
-	for (size_t k = 0; k < sizeof(atomic_operations) / sizeof(atomic_operations[0]); k++)
-		if (statement_has(statement, atomic_operations[k]))
-			operation = atomic_operations[k];
-	if (!operation || !statement->type_count || statement->operand_count < at + 2 ||
-	    operands[at + 1].kind == OPERAND_VECTOR)
-		decode_unsupported(decoder, NULL);
-	type = statement->types[statement->type_count - 1];
-	if (!type.bytes || type.bytes > 8)
-		decode_unsupported(decoder, NULL);
-	address = decode_address_in_register(decoder,
-			      decode_address(decoder, &operands[at], statement_says_shared(statement)));
-	first = decode_source(decoder, &operands[at + 1], type.bytes);
-	if (!strcmp(operation, "cas")) {
-		if (statement->operand_count < at + 3)
-			decode_unsupported(decoder, "too few operands");
-		second = decode_source(decoder, &operands[at + 2], type.bytes);
-	}
-	if (returns && operands[0].kind != OPERAND_SINK)
-		dst = decode_destination(decoder, &operands[0], type.bytes);
-	kind = strchr("fhxy", type.kind) ? type.kind : 'u';
 	if (type.kind == 's' && (!strcmp(operation, "min") || !strcmp(operation, "max")))
 		kind = 's';
 	instruction = decode_emitf(decoder, "@atomic.%s.%s.%c%u", operation, address.form, kind,
@@ -300,6 +301,77 @@ static void decode_atomic(struct decoder *decoder, bool returns)
 	instruction->b = first;
 	instruction->c = second;
 	instruction->imm = address.offset;
+}
+
+static int32_t atomic_result(struct decoder *decoder, const struct operand *operand, unsigned bytes)
+{
+	if (!operand || operand->kind == OPERAND_SINK)
+		return -1;
+	return decode_destination(decoder, operand, bytes);
+}
+
+/* atom.global.v4.f32.add {d...}, [a], {b...}: atomic for each element (PTX ISA, "atom") */
+static void decode_vector_atomic(struct decoder *decoder, const char *operation,
+				 struct address address, struct ptx_type type,
+				 const struct operand *result, const struct operand *value)
+{
+	const struct operand *elements = decoder->statement->elements;
+
+	if (value->element_count > VECTOR_ELEMENTS_MAX ||
+	    (result && result->kind != OPERAND_SINK &&
+	     (result->kind != OPERAND_VECTOR || result->element_count != value->element_count)))
+		decode_unsupported(decoder, "these vectors");
+	for (unsigned k = 0; k < value->element_count; k++) {
+		const struct operand *to =
+			result && result->kind == OPERAND_VECTOR ? &elements[result->first_element + k]
+								 : NULL;
+		int32_t source = decode_source(decoder, &elements[value->first_element + k],
+					       type.bytes);
+
+		emit_atomic(decoder, operation, address, type,
+			    atomic_result(decoder, to, type.bytes), source, -1);
+		address.offset += type.bytes;
+	}
+}
+
+static void decode_atomic(struct decoder *decoder, bool returns)
+{
+	struct statement *statement = decoder->statement;
+	const struct operand *operands = statement->operands;
+	unsigned at = returns ? 1 : 0, bytes;
+	const char *operation = NULL;
+	struct address address;
+	struct ptx_type type;
+	int32_t first, second = -1;
+	bool is_vector;
+
+	for (size_t k = 0; k < sizeof(atomic_operations) / sizeof(atomic_operations[0]); k++)
+		if (statement_has(statement, atomic_operations[k]))
+			operation = atomic_operations[k];
+	if (!operation || !statement->type_count || statement->operand_count < at + 2)
+		decode_unsupported(decoder, NULL);
+	type = statement->types[statement->type_count - 1];
+	if (!type.bytes)
+		decode_unsupported(decoder, NULL);
+	is_vector = operands[at + 1].kind == OPERAND_VECTOR;
+	bytes = is_vector ? type.bytes * operands[at + 1].element_count : type.bytes;
+	address = decode_address_in_register(decoder,
+			      decode_address(decoder, &operands[at], statement_says_shared(statement)));
+	if (address.is_shared && (statement_has(statement, "shared::cluster") || type.bytes == 16))
+		address = decode_cluster_pointer(decoder, address, bytes);
+	if (is_vector) {
+		decode_vector_atomic(decoder, operation, address, type,
+				     returns ? &operands[0] : NULL, &operands[at + 1]);
+		return;
+	}
+	first = decode_source(decoder, &operands[at + 1], type.bytes);
+	if (!strcmp(operation, "cas")) {
+		if (statement->operand_count < at + 3)
+			decode_unsupported(decoder, "too few operands");
+		second = decode_source(decoder, &operands[at + 2], type.bytes);
+	}
+	emit_atomic(decoder, operation, address, type,
+		    atomic_result(decoder, returns ? &operands[0] : NULL, type.bytes), first, second);
 }
 
 /* ---- cp.async: done at issue, so that groups are always complete ---- */
@@ -316,8 +388,7 @@ static void decode_async_copy(struct decoder *decoder)
 	if (statement_has(statement, "commit_group") || statement_has(statement, "wait_group") ||
 	    statement_has(statement, "wait_all"))
 		return;
-	if (statement_has(statement, "bulk") || statement_has(statement, "mbarrier") ||
-	    statement->operand_count < 3 || operands[2].kind != OPERAND_INTEGER)
+	if (statement->operand_count < 3 || operands[2].kind != OPERAND_INTEGER)
 		decode_unsupported(decoder, NULL);
 	bytes = operands[2].value;
 	if (bytes != 4 && bytes != 8 && bytes != 16)
@@ -352,7 +423,7 @@ bool decode_memory(struct decoder *decoder)
 		decode_load_store(decoder, true);
 	else if (statement_is(statement, "atom"))
 		decode_atomic(decoder, true);
-	else if (statement_is(statement, "red") && !statement_has(statement, "async"))
+	else if (statement_is(statement, "red"))
 		decode_atomic(decoder, false);
 	else if (statement_is(statement, "membar") || statement_is(statement, "fence"))
 		decode_emit(decoder, "@fence");

@@ -59,6 +59,48 @@ static void decode_vector_move(struct decoder *decoder, unsigned bytes)
 		emit_pack(decoder, from, decode_destination(decoder, to, bytes), bytes);
 }
 
+/* A register of 128 bits is a buffer of 16 bytes a lane (handlers_memory.c). */
+static void move_half(struct decoder *decoder, bool unpacks, int32_t wide, int32_t half,
+		      unsigned offset)
+{
+	struct instruction *move = decode_emit(decoder, unpacks ? "@unpack.u64.64" : "@pack.u64.64");
+
+	move->dst = half;
+	move->a = wide;
+	move->imm = offset;
+}
+
+static void decode_wide_move(struct decoder *decoder)
+{
+	struct statement *statement = decoder->statement;
+	const struct operand *to = &statement->operands[0], *from = &statement->operands[1];
+	const struct operand *elements = statement->elements;
+	int32_t to_slot = -1, from_slot = -1;
+
+	if ((to->kind == OPERAND_VECTOR && (to->element_count != 2 || from->kind == OPERAND_VECTOR)) ||
+	    (from->kind == OPERAND_VECTOR && from->element_count != 2))
+		decode_unsupported(decoder, "this vector");
+	if (from->kind != OPERAND_VECTOR)
+		from_slot = decode_source(decoder, from, 16);
+	if (to->kind != OPERAND_VECTOR)
+		to_slot = decode_destination(decoder, to, 16);
+	for (unsigned k = 0; k < 2; k++) {
+		int32_t half;
+
+		if (from_slot < 0) {
+			half = decode_source(decoder, &elements[from->first_element + k], 8);
+		} else {
+			const struct operand *element = &elements[to->first_element + k];
+
+			half = to_slot < 0 ? decode_destination(decoder, element, 8)
+					   : decode_slot(decoder, 8);
+			move_half(decoder, true, from_slot, half, 8 * k);
+		}
+		if (to_slot >= 0)
+			move_half(decoder, false, to_slot, half, 8 * k);
+	}
+}
+
 static void decode_mov(struct decoder *decoder)
 {
 	struct statement *statement = decoder->statement;
@@ -70,6 +112,10 @@ static void decode_mov(struct decoder *decoder)
 
 	if (statement->operand_count != 2 || statement->type_count != 1)
 		decode_unsupported(decoder, NULL);
+	if (bytes == 16) {
+		decode_wide_move(decoder);
+		return;
+	}
 	if (to->kind == OPERAND_VECTOR || from->kind == OPERAND_VECTOR) {
 		decode_vector_move(decoder, bytes);
 		return;
@@ -109,6 +155,20 @@ static void decode_cvta(struct decoder *decoder)
 		decode_unsupported(decoder, NULL);
 	source = decode_source(decoder, from, 8);
 	dst = decode_destination(decoder, &statement->operands[0], 8);
+	if (to_space && statement_has(statement, "shared::cluster")) {
+		convert = decode_emit(decoder, "@generic_to_window");
+		convert->dst = dst;
+		convert->a = source;
+		return;
+	}
+	if (is_shared && !to_space && statement_has(statement, "shared::cluster")) {
+		source = decode_resize(decoder, source, 8, 4, false);
+		convert = decode_emit(decoder, "@cluster_pointer");
+		convert->dst = dst;
+		convert->a = source;
+		convert->x = 1;
+		return;
+	}
 	convert = decode_emit(decoder, !is_shared ? "mov.b64"
 				       : to_space ? "@generic_to_shared"
 						  : "@shared_to_generic");
@@ -126,7 +186,8 @@ static void decode_isspacep(struct decoder *decoder)
 		decode_unsupported(decoder, NULL);
 	source = decode_source(decoder, &statement->operands[1], 8);
 	dst = decode_destination(decoder, &statement->operands[0], 0);
-	test = decode_emit(decoder, statement_has_prefix(statement, "shared") ? "@is_shared"
+	test = decode_emit(decoder, statement_has(statement, "shared::cluster") ? "@is_in_cluster"
+				    : statement_has_prefix(statement, "shared") ? "@is_shared"
 				    : statement_has(statement, "local")	      ? "@is_local"
 				    : statement_has(statement, "global")      ? "@is_global"
 				    : statement_has_prefix(statement, "param") ? "@is_parameter"

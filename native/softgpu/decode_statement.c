@@ -171,8 +171,12 @@ void decode_take_operand(struct decoder *decoder, struct operand *operand)
 		operand->base = operand->kind;
 		operand->kind = OPERAND_ADDRESS;
 		take_addend(decoder, operand);
-		if (ptx_is(parser, ","))
-			decode_unsupported(decoder, "texture and tensor addresses");
+		if (ptx_accept(parser, ",")) {
+			if (!ptx_accept(parser, "{"))
+				decode_unsupported(decoder, "textures and samplers apart");
+			operand->kind = OPERAND_TEXEL;
+			take_elements(decoder, operand, "}");
+		}
 		ptx_expect(parser, "]");
 	} else if (ptx_accept(parser, "{")) {
 		*operand = (struct operand){ .kind = OPERAND_VECTOR, .text = text, .length = 1 };

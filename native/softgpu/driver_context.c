@@ -1,5 +1,6 @@
 #include "driver_context.h"
 
+#include "driver_array.h"
 #include "driver_cudart.h"
 #include "driver_handle.h"
 #include "driver_memory.h"
@@ -213,6 +214,8 @@ static bool context_deactivate(struct CUctx_st *context)
 	__atomic_store_n(&context->active, false, __ATOMIC_RELEASE);
 	driver_stream_end_context(context);
 	driver_module_end_context(context);
+	driver_texture_end_context(context);
+	driver_array_end_context(context);
 	driver_memory_end_context(context);
 	board_context_leave(context->device->board);
 	return true;

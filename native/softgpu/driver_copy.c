@@ -1,3 +1,4 @@
+#include "driver_array.h"
 #include "driver_memory.h"
 #include "driver_stream.h"
 
@@ -238,75 +239,155 @@ DRIVER_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, C
 
 /* ---- two and three dimensions ---- */
 
-/* Where a side of a 2D or 3D copy begins; 2D is 3D with one slice. */
-static CUresult side_of(struct side *side, CUmemorytype type, const void *host,
-			CUdeviceptr device, size_t x, size_t y, size_t z, size_t pitch,
-			size_t height, const struct box *box)
+/* What one side of a 2D or 3D copy says; 2D is 3D with one slice. */
+struct place {
+	CUmemorytype type;
+	const void *host;
+	CUdeviceptr device;
+	CUarray array;
+	size_t x, y, z;		/* bytes, rows, slices */
+	size_t pitch, height;
+};
+
+/* An array has its own pitch, and ends where it ends. */
+static CUresult side_of_array(struct side *side, const struct place *place, const struct box *box)
 {
-	size_t least;
+	struct CUarray_st *array;
+	CUresult result = driver_array_of(place->array, &array);
+	size_t width;
+
+	if (result)
+		return result;
+	width = array->descriptor.Width * array->texel_bytes;
+	if (place->x > width || box->width > width - place->x || place->y > array->rows ||
+	    box->height > array->rows - place->y || place->z > array->slices ||
+	    box->depth > array->slices - place->z || place->x % array->texel_bytes ||
+	    box->width % array->texel_bytes)
+		return CUDA_ERROR_INVALID_VALUE;
+	*side = (struct side){
+		.address = array->memory + place->z * array->slice + place->y * array->pitch + place->x,
+		.pitch = array->pitch,
+		.slice = array->slice,
+	};
+	return CUDA_SUCCESS;
+}
+
+static CUresult side_of(struct side *side, const struct place *place, const struct box *box)
+{
+	CUmemorytype type = place->type;
+	size_t least, pitch = place->pitch, height = place->height;
 
 	if (type == CU_MEMORYTYPE_ARRAY)
-		return driver_unsupported("copying to or from a CUarray");
+		return side_of_array(side, place, box);
 	if (type != HOST && type != DEVICE && type != UNIFIED)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (__builtin_add_overflow(x, box->width, &least))
+	if (__builtin_add_overflow(place->x, box->width, &least))
 		return CUDA_ERROR_INVALID_VALUE;
 	/* A pitch of zero is allowed where no second row makes it matter. */
-	if (!pitch && box->height <= 1 && box->depth <= 1 && !y && !z)
+	if (!pitch && box->height <= 1 && box->depth <= 1 && !place->y && !place->z)
 		pitch = least;
 	if (pitch < least)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!height)
-		height = y + box->height;
-	if (box->depth > 1 && height < y + box->height)
+		height = place->y + box->height;
+	if (box->depth > 1 && height < place->y + box->height)
 		return CUDA_ERROR_INVALID_VALUE;
 	side->pitch = pitch;
 	if (__builtin_mul_overflow(pitch, height, &side->slice))
 		return CUDA_ERROR_INVALID_VALUE;
-	side->address = (type == HOST ? (uintptr_t)host : (uintptr_t)device) +
-			z * side->slice + y * pitch + x;
+	side->address = (type == HOST ? (uintptr_t)place->host : (uintptr_t)place->device) +
+			place->z * side->slice + place->y * pitch + place->x;
 	return CUDA_SUCCESS;
+}
+
+static CUresult copy_places(CUstream stream, const struct box *box, const struct place *to,
+			    const struct place *from, bool async)
+{
+	struct side into, out_of;
+	CUresult result = side_of(&out_of, from, box);
+
+	if (!result)
+		result = side_of(&into, to, box);
+	if (result)
+		return result;
+	return copy_box(stream, box, &into, to->type == CU_MEMORYTYPE_ARRAY ? DEVICE : to->type,
+			&out_of, from->type == CU_MEMORYTYPE_ARRAY ? DEVICE : from->type, async);
 }
 
 static CUresult copy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
 {
-	struct side to, from;
+	struct place to, from;
 	struct box box;
-	CUresult result;
 
 	if (!copy)
 		return CUDA_ERROR_INVALID_VALUE;
 	box = (struct box){ copy->WidthInBytes, copy->Height, 1 };
-	result = side_of(&from, copy->srcMemoryType, copy->srcHost, copy->srcDevice,
-			 copy->srcXInBytes, copy->srcY, 0, copy->srcPitch, 0, &box);
-	if (!result)
-		result = side_of(&to, copy->dstMemoryType, copy->dstHost, copy->dstDevice,
-				 copy->dstXInBytes, copy->dstY, 0, copy->dstPitch, 0, &box);
-	if (result)
-		return result;
-	return copy_box(stream, &box, &to, copy->dstMemoryType, &from, copy->srcMemoryType, async);
+	from = (struct place){ copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcArray,
+			       copy->srcXInBytes, copy->srcY, 0, copy->srcPitch, 0 };
+	to = (struct place){ copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstArray,
+			     copy->dstXInBytes, copy->dstY, 0, copy->dstPitch, 0 };
+	return copy_places(stream, &box, &to, &from, async);
 }
 
 static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
 {
-	struct side to, from;
+	struct place to, from;
 	struct box box;
-	CUresult result;
 
 	if (!copy || copy->srcLOD || copy->dstLOD)
 		return CUDA_ERROR_INVALID_VALUE;
 	box = (struct box){ copy->WidthInBytes, copy->Height, copy->Depth };
-	result = side_of(&from, copy->srcMemoryType, copy->srcHost, copy->srcDevice,
-			 copy->srcXInBytes, copy->srcY, copy->srcZ, copy->srcPitch,
-			 copy->srcHeight, &box);
-	if (!result)
-		result = side_of(&to, copy->dstMemoryType, copy->dstHost, copy->dstDevice,
-				 copy->dstXInBytes, copy->dstY, copy->dstZ, copy->dstPitch,
-				 copy->dstHeight, &box);
-	if (result)
-		return result;
-	return copy_box(stream, &box, &to, copy->dstMemoryType, &from, copy->srcMemoryType, async);
+	from = (struct place){ copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcArray,
+			       copy->srcXInBytes, copy->srcY, copy->srcZ, copy->srcPitch,
+			       copy->srcHeight };
+	to = (struct place){ copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstArray,
+			     copy->dstXInBytes, copy->dstY, copy->dstZ, copy->dstPitch,
+			     copy->dstHeight };
+	return copy_places(stream, &box, &to, &from, async);
 }
+
+/* ---- one dimension of an array ---- */
+
+static struct place in_array(CUarray array, size_t offset)
+{
+	return (struct place){ .type = CU_MEMORYTYPE_ARRAY, .array = array, .x = offset };
+}
+
+static struct place in_memory(CUmemorytype type, uintptr_t address)
+{
+	return (struct place){ .type = type, .host = (const void *)address, .device = address };
+}
+
+static CUresult copy_row(CUstream stream, struct place to, struct place from, size_t bytes, bool async)
+{
+	struct box box = { bytes, 1, 1 };
+
+	return copy_places(stream, &box, &to, &from, async);
+}
+
+/* The forms of each direction: legacy and per-thread default stream. */
+#define DEFINE_ARRAY_COPY(name, parameters, to, from)						\
+DRIVER_EXPORT CUresult name##_v2 parameters							\
+{												\
+	return copy_row(NULL, to, from, bytes, false);						\
+}												\
+DRIVER_EXPORT CUresult name##_v2_ptds parameters						\
+{												\
+	return copy_row(CU_STREAM_PER_THREAD, to, from, bytes, false);				\
+}
+
+DEFINE_ARRAY_COPY(cuMemcpyAtoA, (CUarray to, size_t at, CUarray from, size_t offset, size_t bytes),
+		  in_array(to, at), in_array(from, offset))
+DEFINE_ARRAY_COPY(cuMemcpyAtoD, (CUdeviceptr to, CUarray from, size_t offset, size_t bytes),
+		  in_memory(DEVICE, to), in_array(from, offset))
+DEFINE_ARRAY_COPY(cuMemcpyDtoA, (CUarray to, size_t at, CUdeviceptr from, size_t bytes),
+		  in_array(to, at), in_memory(DEVICE, from))
+DEFINE_ARRAY_COPY(cuMemcpyAtoH, (void *to, CUarray from, size_t offset, size_t bytes),
+		  in_memory(HOST, (uintptr_t)to), in_array(from, offset))
+DEFINE_ARRAY_COPY(cuMemcpyHtoA, (CUarray to, size_t at, const void *from, size_t bytes),
+		  in_array(to, at), in_memory(HOST, (uintptr_t)from))
+
+/* ---- boxes ---- */
 
 DRIVER_EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *copy)
 {

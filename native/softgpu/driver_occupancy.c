@@ -176,3 +176,73 @@ DRIVER_EXPORT CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CU
 	*bytes = (size_t)(per_block < taken ? per_block : taken);
 	return CUDA_SUCCESS;
 }
+
+/* ---- clusters ---- */
+
+static CUresult cluster_of(const CUlaunchConfig *config, const struct CUfunc_st *function,
+			   uint32_t *blocks)
+{
+	uint64_t product = 1;
+
+	for (unsigned k = 0; k < 3; k++)
+		product *= function->info.required_cluster[k] ? function->info.required_cluster[k] : 1;
+	for (unsigned k = 0; k < config->numAttrs; k++)
+		if (config->attrs[k].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+			product = (uint64_t)config->attrs[k].value.clusterDim.x *
+				  config->attrs[k].value.clusterDim.y *
+				  config->attrs[k].value.clusterDim.z;
+	if (!product || product > DRIVER_CLUSTER_MAX)
+		return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+	*blocks = (uint32_t)product;
+	return CUDA_SUCCESS;
+}
+
+static CUresult clustered(CUfunction handle, const CUlaunchConfig *config, const void *out,
+			  struct CUfunc_st **function, uint32_t *resident)
+{
+	CUresult result = function_here(handle, function);
+	uint64_t threads;
+
+	if (result)
+		return result;
+	if (!out || !config || (config->numAttrs && !config->attrs))
+		return CUDA_ERROR_INVALID_VALUE;
+	if ((*function)->module->context->device->capability->sm < 90)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	threads = (uint64_t)config->blockDimX * config->blockDimY * config->blockDimZ;
+	if (!threads || threads > DRIVER_THREADS_PER_BLOCK)
+		return CUDA_ERROR_INVALID_VALUE;
+	*resident = driver_occupancy_blocks(*function, (uint32_t)threads, config->sharedMemBytes) *
+		    (*function)->module->context->device->model->multiprocessors;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction handle,
+						    const CUlaunchConfig *config)
+{
+	struct CUfunc_st *function;
+	uint32_t resident, blocks;
+	CUresult result = clustered(handle, config, clusters, &function, &resident);
+
+	if (!result)
+		result = cluster_of(config, function, &blocks);
+	if (!result)
+		*clusters = (int)(resident / blocks);
+	return result;
+}
+
+DRIVER_EXPORT CUresult cuOccupancyMaxPotentialClusterSize(int *size, CUfunction handle,
+							  const CUlaunchConfig *config)
+{
+	struct CUfunc_st *function;
+	uint32_t resident, most;
+	CUresult result = clustered(handle, config, size, &function, &resident);
+
+	if (result)
+		return result;
+	most = function->settings.non_portable_cluster ? DRIVER_CLUSTER_MAX : DRIVER_CLUSTER_PORTABLE;
+	while (most > resident)
+		most /= 2;
+	*size = (int)most;
+	return CUDA_SUCCESS;
+}

@@ -13,6 +13,12 @@
 	X(name, version, symbol, thread_symbol, thread_version)
 
 #define VARIANTS \
+	PLAIN(cuArray3DCreate, 3020, cuArray3DCreate_v2) \
+	PLAIN(cuArray3DGetDescriptor, 3020, cuArray3DGetDescriptor_v2) \
+	PLAIN(cuArrayCreate, 3020, cuArrayCreate_v2) \
+	PLAIN(cuArrayDestroy, 2000, cuArrayDestroy) \
+	PLAIN(cuArrayGetDescriptor, 3020, cuArrayGetDescriptor_v2) \
+	PLAIN(cuArrayGetMemoryRequirements, 11060, cuArrayGetMemoryRequirements) \
 	PLAIN(cuCtxAttach, 2000, cuCtxAttach) \
 	PLAIN(cuCtxCreate, 3020, cuCtxCreate_v2) \
 	PLAIN(cuCtxCreate, 11040, cuCtxCreate_v3) \
@@ -142,6 +148,11 @@
 	STREAM(cuMemcpy2DUnaligned, 3020, cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds, 7000) \
 	STREAM(cuMemcpy3D, 3020, cuMemcpy3D_v2, cuMemcpy3D_v2_ptds, 7000) \
 	STREAM(cuMemcpy3DAsync, 3020, cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz, 7000) \
+	STREAM(cuMemcpyAtoA, 3020, cuMemcpyAtoA_v2, cuMemcpyAtoA_v2_ptds, 7000) \
+	STREAM(cuMemcpyAtoD, 3020, cuMemcpyAtoD_v2, cuMemcpyAtoD_v2_ptds, 7000) \
+	STREAM(cuMemcpyAtoH, 3020, cuMemcpyAtoH_v2, cuMemcpyAtoH_v2_ptds, 7000) \
+	STREAM(cuMemcpyDtoA, 3020, cuMemcpyDtoA_v2, cuMemcpyDtoA_v2_ptds, 7000) \
+	STREAM(cuMemcpyHtoA, 3020, cuMemcpyHtoA_v2, cuMemcpyHtoA_v2_ptds, 7000) \
 	STREAM(cuMemcpyAsync, 4000, cuMemcpyAsync, cuMemcpyAsync_ptsz, 7000) \
 	STREAM(cuMemcpyDtoD, 3020, cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds, 7000) \
 	STREAM(cuMemcpyDtoDAsync, 3020, cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz, 7000) \
@@ -176,8 +187,10 @@
 	PLAIN(cuOccupancyAvailableDynamicSMemPerBlock, 10020, cuOccupancyAvailableDynamicSMemPerBlock) \
 	PLAIN(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, cuOccupancyMaxActiveBlocksPerMultiprocessor) \
 	PLAIN(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 7000, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags) \
+	PLAIN(cuOccupancyMaxActiveClusters, 11070, cuOccupancyMaxActiveClusters) \
 	PLAIN(cuOccupancyMaxPotentialBlockSize, 6050, cuOccupancyMaxPotentialBlockSize) \
 	PLAIN(cuOccupancyMaxPotentialBlockSizeWithFlags, 7000, cuOccupancyMaxPotentialBlockSizeWithFlags) \
+	PLAIN(cuOccupancyMaxPotentialClusterSize, 11070, cuOccupancyMaxPotentialClusterSize) \
 	PLAIN(cuPointerGetAttribute, 4000, cuPointerGetAttribute) \
 	PLAIN(cuPointerGetAttributes, 7000, cuPointerGetAttributes) \
 	PLAIN(cuPointerSetAttribute, 6000, cuPointerSetAttribute) \
@@ -202,6 +215,14 @@
 	STREAM(cuStreamQuery, 2000, cuStreamQuery, cuStreamQuery_ptsz, 7000) \
 	STREAM(cuStreamSynchronize, 2000, cuStreamSynchronize, cuStreamSynchronize_ptsz, 7000) \
 	STREAM(cuStreamWaitEvent, 3020, cuStreamWaitEvent, cuStreamWaitEvent_ptsz, 7000) \
+	PLAIN(cuSurfObjectCreate, 5000, cuSurfObjectCreate) \
+	PLAIN(cuSurfObjectDestroy, 5000, cuSurfObjectDestroy) \
+	PLAIN(cuSurfObjectGetResourceDesc, 5000, cuSurfObjectGetResourceDesc) \
+	PLAIN(cuTexObjectCreate, 5000, cuTexObjectCreate) \
+	PLAIN(cuTexObjectDestroy, 5000, cuTexObjectDestroy) \
+	PLAIN(cuTexObjectGetResourceDesc, 5000, cuTexObjectGetResourceDesc) \
+	PLAIN(cuTexObjectGetResourceViewDesc, 5000, cuTexObjectGetResourceViewDesc) \
+	PLAIN(cuTexObjectGetTextureDesc, 5000, cuTexObjectGetTextureDesc) \
 	PLAIN(cuThreadExchangeStreamCaptureMode, 10010, cuThreadExchangeStreamCaptureMode)
 
 /* Addresses without prototypes: an assembler name each.  A symbol that has

@@ -138,6 +138,44 @@ struct engine_options {
 /* Once per process, before the first launch; later calls are ignored. */
 void engine_configure(const struct engine_options *options);
 
+/* ---- textures and surfaces ---- */
+
+enum engine_texel {
+	ENGINE_TEXEL_U8, ENGINE_TEXEL_U16, ENGINE_TEXEL_U32,
+	ENGINE_TEXEL_S8, ENGINE_TEXEL_S16, ENGINE_TEXEL_S32,
+	ENGINE_TEXEL_F16, ENGINE_TEXEL_F32,
+};
+
+struct engine_image {
+	void *memory;			/* outlives every launch that may use it */
+	enum engine_texel texel;
+	uint32_t channels;		/* 1, 2 or 4 */
+	uint32_t dimensions;		/* of a layer: 1, 2 or 3; faces of a cube have 2 */
+	uint32_t width, height, depth;	/* texels; 1 where there is no such dimension */
+	uint32_t layers;		/* 1; six for each cube */
+	uint64_t pitch, slice;		/* bytes from row to row, from slice or layer to the next */
+};
+
+enum engine_address_mode {
+	ENGINE_ADDRESS_WRAP, ENGINE_ADDRESS_CLAMP, ENGINE_ADDRESS_MIRROR, ENGINE_ADDRESS_BORDER,
+};
+
+struct engine_sampler {
+	enum engine_address_mode address_mode[3];
+	bool linear;			/* interpolates; else the nearest texel */
+	bool normalized_coordinates;	/* from 0 to 1 */
+	bool normalized_values;		/* integers of 8 and 16 bits become 0 to 1 or -1 to 1 */
+	bool srgb;			/* the first three channels of 8 bits are sRGB */
+	float border[4];
+};
+
+/* The handle that a kernel gets for a texture, or without a sampler for a
+ * surface; ENGINE_NO_MEMORY when there are too many. */
+enum engine_status engine_texture_add(const struct engine_image *image,
+				      const struct engine_sampler *sampler, uint64_t *handle);
+/* No launch that uses it may be running.  Handles are not used again soon. */
+void engine_texture_remove(uint64_t handle);
+
 /* Every instruction form that the engine executes, from the tables that it
  * decodes by: `names` are its spellings, separated by spaces (".rn", ".sync" and
  * ".aligned" left out; those with '@' are steps into which the decoder breaks

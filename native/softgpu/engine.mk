@@ -7,7 +7,7 @@ ENGINE_BUILD := $(BUILD)/softgpu
 ENGINE_CC ?= $(CC)
 ENGINE_WARNINGS := -Wall -Wextra -Werror
 # Offsets and addresses of PTX wrap, as a device's do.
-ENGINE_CFLAGS := -std=gnu11 -O2 -g -fwrapv -fPIC -fvisibility=hidden -pthread $(ENGINE_WARNINGS) $(SANITIZE)
+ENGINE_CFLAGS := -std=gnu11 -O2 -g -fwrapv -ffp-contract=off -fno-strict-aliasing -fPIC -fvisibility=hidden -pthread $(ENGINE_WARNINGS) $(SANITIZE)
 # What the handlers need to be vectorised, and to round as PTX says.
 ENGINE_HANDLER_CFLAGS := -std=gnu11 -O3 -fPIC -fvisibility=hidden $(ENGINE_WARNINGS) $(SANITIZE) \
 	-ffp-contract=off -fno-math-errno -fno-trapping-math -fwrapv -fno-strict-aliasing
@@ -15,7 +15,7 @@ ENGINE_LDLIBS := -lm -ldl -pthread
 
 ENGINE_SOURCES := arena names ptx_lex ptx_parse ptx_declare fatbin module forms decode \
 	decode_emit decode_statement decode_control decode_memory decode_move decode_compare \
-	decode_convert decode_matrix warp barrier special fault block pool print builtin launch
+	decode_convert decode_matrix decode_cluster decode_texture warp barrier cluster mbarrier narrow video wide texture surface special fault block pool print builtin launch
 ENGINE_HANDLERS := integer float half convert memory warp matrix control
 ENGINE_LEVELS := v2 v3 v4
 

@@ -475,7 +475,9 @@ static void warp_run(struct warp *warp)
 
 static const struct form_table *const tables[] = {
 	&LEVEL(forms_integer), &LEVEL(forms_float), &LEVEL(forms_half), &LEVEL(forms_convert),
-	&LEVEL(forms_memory), &LEVEL(forms_warp), &LEVEL(forms_matrix), &LEVEL(forms_control), NULL,
+	&LEVEL(forms_memory), &LEVEL(forms_warp), &LEVEL(forms_matrix), &LEVEL(forms_control),
+	&forms_cluster, &forms_mbarrier, &forms_narrow, &forms_video, &forms_wide,
+	&forms_texture, &forms_surface, NULL,
 };
 
 #define NAME_(level) #level

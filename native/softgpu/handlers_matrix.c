@@ -7,6 +7,7 @@
 #include "handlers.h"
 
 #include "matrix.h"
+#include "narrow.h"
 
 #define ROWS_MAX 32
 #define COLUMNS_MAX 32
@@ -24,7 +25,7 @@ struct matrix {
 
 static inline u32 bytes_of(enum matrix_element element)
 {
-	static const u8 bytes[] = { 2, 2, 4, 4, 8, 1, 1, 4 };
+	static const u8 bytes[] = { 2, 2, 4, 4, 8, 1, 1, 4, 1, 1 };
 
 	return bytes[element];
 }
@@ -35,9 +36,17 @@ static f64 read_element(enum matrix_element element, const char *at)
 	u16 bits;
 	u32 word;
 	f32 value;
+	f64 wide;
 	s32 integer;
 
 	switch (element) {
+	case ELEMENT_F64:
+		memcpy(&wide, at, sizeof(wide));
+		return wide;
+	case ELEMENT_E4M3:
+		return narrow_decode(NARROW_E4M3, *(const u8 *)at);
+	case ELEMENT_E5M2:
+		return narrow_decode(NARROW_E5M2, *(const u8 *)at);
 	case ELEMENT_F16:
 		memcpy(&half, at, sizeof(half));
 		return (f64)half;
@@ -74,6 +83,9 @@ static void write_element(enum matrix_element element, char *at, f64 value, bool
 		half = (f16)value;
 		memcpy(at, &half, sizeof(half));
 		break;
+	case ELEMENT_F64:
+		memcpy(at, &value, sizeof(value));
+		break;
 	case ELEMENT_S32:
 		/* Sums of at most 32 products and an s32 are exact in a double. */
 		integer = saturates ? (value > INT32_MAX   ? INT32_MAX
@@ -103,7 +115,8 @@ static u32 elements_per_lane(const struct matrix_fragment *fragment)
 static struct place place_of(const struct matrix_fragment *fragment, u32 lane, u32 index)
 {
 	u32 group = lane >> 2, thread = lane & 3;
-	u32 packed = 4 / bytes_of(fragment->element);	/* elements in a register */
+	u32 bytes = bytes_of(fragment->element);
+	u32 packed = bytes < 4 ? 4 / bytes : 1;		/* elements in a register */
 	u32 reg = index / packed, part = index % packed;
 	u32 linear = lane * elements_per_lane(fragment) + index;
 
@@ -125,6 +138,9 @@ static char *element_address(const struct warp *w, const struct matrix_fragment 
 {
 	u32 offset = index * bytes_of(fragment->element);
 
+	if (fragment->element == ELEMENT_F64)
+		return w->registers + fragment->slots[index] + lane * 8;
+
 	return w->registers + fragment->slots[offset / 4] + lane * 4 + offset % 4;
 }
 
@@ -145,16 +161,22 @@ HANDLER(multiply)
 {
 	const struct matrix_operation *operation = i->target;
 	struct matrix a, b, c;
+	bool is_double = operation->d.element == ELEMENT_F64;
 	u32 m = operation->a.rows, k = operation->a.columns, n = operation->b.columns;
 
 	WAIT_FOR_WARP;
 	gather(w, &operation->a, &a);
 	gather(w, &operation->b, &b);
 	gather(w, &operation->c, &c);
+	/* Products are exact in a double, except those of doubles. */
 	for (u32 row = 0; row < m; row++)
 		for (u32 inner = 0; inner < k; inner++)
 			for (u32 column = 0; column < n; column++)
-				c.at[row][column] += a.at[row][inner] * b.at[inner][column];
+				c.at[row][column] =
+					is_double ? fma(a.at[row][inner], b.at[inner][column],
+							c.at[row][column])
+						  : c.at[row][column] +
+							    a.at[row][inner] * b.at[inner][column];
 	for (u32 lane = 0; lane < WARP_LANES; lane++) {
 		for (u32 index = 0; index < elements_per_lane(&operation->d); index++) {
 			struct place place = place_of(&operation->d, lane, index);

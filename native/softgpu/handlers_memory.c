@@ -555,6 +555,12 @@ HANDLER(aligned_shared)
 	X(add, f16, f16, u16, (f16)((f32)a + (f32)b))                                          \
 	X(add, h16, u16, u16, f32_to_bf16(bf16_to_f32(a) + bf16_to_f32(b)))                    \
 	X(add, x32, u32, u32, add_f16x2(a, b)) X(add, y32, u32, u32, add_bf16x2(a, b))         \
+	X(min, f16, f16, u16, least_f16(a, b)) X(max, f16, f16, u16, greatest_f16(a, b))       \
+	X(min, h16, u16, u16, least_bf16(a, b)) X(max, h16, u16, u16, greatest_bf16(a, b))     \
+	X(min, x32, u32, u32, PAIRWISE(least_f16_bits, a, b))                                  \
+	X(max, x32, u32, u32, PAIRWISE(greatest_f16_bits, a, b))                               \
+	X(min, y32, u32, u32, PAIRWISE(least_bf16, a, b))                                      \
+	X(max, y32, u32, u32, PAIRWISE(greatest_bf16, a, b))                                   \
 	X(cas, u16, u16, u16, a == b ? c : a) X(exch, u16, u16, u16, b)
 
 static inline u32 add_f16x2(u32 a, u32 b)
@@ -568,6 +574,47 @@ static inline u32 add_f16x2(u32 a, u32 b)
 	memcpy(&a, x, sizeof(a));
 	return a;
 }
+
+/* Of a number and NaN the number is less, and greater. */
+static inline f16 least_f16(f16 a, f16 b)
+{
+	return a != a || b < a ? b : a;
+}
+
+static inline f16 greatest_f16(f16 a, f16 b)
+{
+	return a != a || b > a ? b : a;
+}
+
+static inline u16 least_bf16(u16 a, u16 b)
+{
+	f32 x = bf16_to_f32(a), y = bf16_to_f32(b);
+
+	return x != x || y < x ? b : a;
+}
+
+static inline u16 greatest_bf16(u16 a, u16 b)
+{
+	f32 x = bf16_to_f32(a), y = bf16_to_f32(b);
+
+	return x != x || y > x ? b : a;
+}
+
+#define DEFINE_ON_BITS(name)                                                                   \
+	static inline u16 name##_bits(u16 a, u16 b)                                            \
+	{                                                                                      \
+		f16 x, y;                                                                      \
+		memcpy(&x, &a, sizeof(x));                                                     \
+		memcpy(&y, &b, sizeof(y));                                                     \
+		x = name(x, y);                                                                \
+		memcpy(&a, &x, sizeof(a));                                                     \
+		return a;                                                                      \
+	}
+DEFINE_ON_BITS(least_f16)
+DEFINE_ON_BITS(greatest_f16)
+
+#define PAIRWISE(of, a, b)                                                                     \
+	((u32)of((u16)((a) >> 16), (u16)((b) >> 16)) << 16 | of((u16)(a), (u16)(b)))
 
 static inline u32 add_bf16x2(u32 a, u32 b)
 {

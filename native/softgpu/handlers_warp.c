@@ -178,6 +178,52 @@ HANDLER(activemask)
 #define FORM_REDUCE(names, id, T, expression) { names, "d4 a4 y4", id, NULL, 0, true },
 REDUCE_ROWS(DEFINE_REDUCE)
 
+/* NaN is left out, or with .NaN is the result. */
+static inline f32 reduce_f32(f32 total, f32 a, bool wants_max, bool keeps_nan)
+{
+	if (total != total || a != a)
+		return keeps_nan ? (total != total ? total : a) : total != total ? a : total;
+	if (total == a)
+		return (signbit(a) != 0) == wants_max ? total : a;
+	return (a > total) == wants_max ? a : total;
+}
+
+static inline f32 canonical_nan(f32 value)
+{
+	const u32 bits = 0x7fffffff;
+
+	if (value != value)
+		memcpy(&value, &bits, sizeof(value));
+	return value;
+}
+
+#define REDUCE_FLOAT_ROWS(X)                                                                   \
+	X("redux.min.f32", redux_min_f32, a[l], false, false)                                  \
+	X("redux.max.f32", redux_max_f32, a[l], true, false)                                   \
+	X("redux.min.NaN.f32", redux_min_nan_f32, a[l], false, true)                           \
+	X("redux.max.NaN.f32", redux_max_nan_f32, a[l], true, true)                            \
+	X("redux.min.abs.f32", redux_min_abs_f32, fabsf(a[l]), false, false)                   \
+	X("redux.max.abs.f32", redux_max_abs_f32, fabsf(a[l]), true, false)                    \
+	X("redux.min.abs.NaN.f32", redux_min_abs_nan_f32, fabsf(a[l]), false, true)            \
+	X("redux.max.abs.NaN.f32", redux_max_abs_nan_f32, fabsf(a[l]), true, true)
+#define DEFINE_REDUCE_FLOAT(names, id, value, wants_max, keeps_nan)                            \
+	HANDLER(id)                                                                            \
+	{                                                                                      \
+		WAIT_FOR_MEMBERS(i->y);                                                        \
+		f32 *d = REGISTER(f32, i->dst);                                                \
+		const f32 *a = REGISTER(f32, i->a);                                            \
+		u32 l = (u32)__builtin_ctz(w->mask);                                           \
+		f32 total = (value);                                                           \
+		FOR_ACTIVE(w->mask & (w->mask - 1), l)                                         \
+		total = reduce_f32(total, (value), wants_max, keeps_nan);                      \
+		total = canonical_nan(total);                                                  \
+		STORE(f32, total);                                                             \
+		NEXT;                                                                          \
+	}
+#define FORM_REDUCE_FLOAT(names, id, value, wants_max, keeps_nan)                              \
+	{ names, "d4 a4 y4", id, NULL, 0, true },
+REDUCE_FLOAT_ROWS(DEFINE_REDUCE_FLOAT)
+
 #define SHUFFLE_OPERANDS "d4 a4 b4 c4 y4"
 static const struct form forms[] = {
 	{ "@warp_barrier", NULL, warp_barrier, NULL, 0, true },
@@ -194,6 +240,7 @@ static const struct form forms[] = {
 	{ "elect", "d4 y4", elect, NULL, 0, true },
 	{ "activemask.b32", "d4", activemask, NULL, 0, false },
 	REDUCE_ROWS(FORM_REDUCE)
+	REDUCE_FLOAT_ROWS(FORM_REDUCE_FLOAT)
 };
 
 TABLE(forms_warp, forms);

@@ -34,14 +34,30 @@ static void plan_memory(struct launch *launch)
 	launch->shared_bytes = launch->dynamic_offset + launch->request->dynamic_shared_bytes;
 }
 
-/* Special registers and shared::cluster treat every block as a cluster of one. */
-static bool wants_cluster(const struct engine_launch *request)
+/* The launch's own cluster dimensions, else the function's, else single blocks. */
+static bool plan_gangs(struct launch *launch, struct engine_diagnostic *why)
 {
-	const uint32_t *required = request->function->cluster;
+	const struct engine_launch *request = launch->request;
+	const uint32_t *chosen = request->cluster[0] ? request->cluster : request->function->cluster;
 
-	for (unsigned k = 0; k < 3; k++)
-		if (request->cluster[k] > 1 || required[k] > 1)
-			return true;
+	launch->is_explicit_cluster = chosen[0] != 0;
+	launch->cluster_blocks = 1;
+	for (unsigned k = 0; k < 3; k++) {
+		launch->cluster[k] = chosen[k] ? chosen[k] : 1;
+		if (launch->cluster[k] > CLUSTER_BLOCKS_MAX ||
+		    request->grid[k] % launch->cluster[k])
+			goto impossible;
+		launch->cluster_blocks *= launch->cluster[k];
+	}
+	if (launch->cluster_blocks > CLUSTER_BLOCKS_MAX)
+		goto impossible;
+	launch->gang_blocks = request->cooperative ? launch->block_total : launch->cluster_blocks;
+	launch->gang_total = launch->gang_blocks ? launch->block_total / launch->gang_blocks : 0;
+	return true;
+impossible:
+	snprintf(why->text, sizeof(why->text),
+		 "launch %s: clusters of %u x %u x %u blocks are too large or do not divide the grid",
+		 request->function->name, chosen[0], chosen[1], chosen[2]);
 	return false;
 }
 
@@ -57,16 +73,12 @@ enum engine_status engine_launch(const struct engine_launch *request,
 			 function->unsupported);
 		return function->status;
 	}
-	if (wants_cluster(request)) {
-		snprintf(why->text, sizeof(why->text),
-			 "launch %s: clusters of more than one block are not supported",
-			 function->name);
-		return ENGINE_UNSUPPORTED;
-	}
 	memset(&launch, 0, sizeof(launch));
 	launch.request = request;
 	launch.function = function;
 	launch.block_total = (uint64_t)grid[0] * grid[1] * grid[2];
+	if (!plan_gangs(&launch, why))
+		return ENGINE_LAUNCH_FAILED;
 	launch.threads_per_block = block[0] * block[1] * block[2];
 	launch.warps_per_block = (launch.threads_per_block + WARP_LANES - 1) / WARP_LANES;
 	if (request->timeout_ns)

@@ -14,6 +14,11 @@ struct launch {
 	const struct engine_launch *request;
 	const struct engine_function *function;
 	uint64_t block_total;
+	/* A gang is what must run together on one thread: one block of an ordinary
+	 * launch, a cluster, or the whole of a cooperative launch. */
+	uint64_t gang_total, gang_blocks;
+	uint32_t cluster[3], cluster_blocks;
+	bool is_explicit_cluster;
 	uint32_t threads_per_block;
 	uint32_t warps_per_block;
 	uint32_t local_stride;		/* bytes a lane */
@@ -21,7 +26,7 @@ struct launch {
 	uint32_t dynamic_offset, shared_bytes;
 	uint64_t deadline_ns;		/* CLOCK_MONOTONIC; 0: none */
 
-	_Atomic uint64_t next_block;
+	_Atomic uint64_t next_gang;
 	_Atomic int status;		/* enum engine_status: the first error wins */
 	struct engine_diagnostic why;	/* of that error, under pool.mutex */
 
@@ -50,6 +55,11 @@ struct slot {
 	uint32_t prepared_shared_bytes, prepared_local_stride;
 	size_t prepared_register_bytes;
 
+	/* For gangs of several blocks: */
+	struct slot *members;
+	struct cluster *clusters;
+	uint64_t member_count;
+
 	uint64_t helpers_due;		/* time stamp counter; 0: no helpers to call */
 	struct warp *running;
 
@@ -60,10 +70,9 @@ struct slot {
 };
 
 /* ---- block.c ---- */
-/* Run blocks of the launch until none is left or it fails. */
-void block_run_all(struct slot *slot, struct launch *launch);
-/* All blocks of a cooperative launch together, on this thread. */
-void block_run_cooperative(struct slot *slot, struct launch *launch);
+/* Run gangs of the launch until none is left or it fails. */
+void slot_run(struct slot *slot, struct launch *launch);
+/* Room for a gang; nothing to do when the launch before was alike. */
 enum engine_status slot_prepare(struct slot *slot, const struct launch *launch,
 				struct engine_diagnostic *why);
 void slot_release(struct slot *slot);

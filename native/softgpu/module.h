@@ -48,6 +48,7 @@ struct engine_function {
 	bool is_defined;	/* has a body, or is a builtin */
 	bool has_calls;
 	bool uses_dynamic_shared;
+	struct engine_function *alias_of;	/* .alias */
 	handler_fn builtin;	/* vprintf and its kind */
 	enum engine_status status;
 	const char *unsupported;

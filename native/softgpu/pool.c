@@ -81,8 +81,8 @@ static void slot_give_back(struct slot *slot)
 
 static bool has_blocks(const struct launch *launch)
 {
-	return atomic_load_explicit(&launch->next_block, memory_order_relaxed) <
-		       launch->block_total &&
+	return atomic_load_explicit(&launch->next_gang, memory_order_relaxed) <
+		       launch->gang_total &&
 	       atomic_load_explicit(&launch->status, memory_order_relaxed) == ENGINE_OK;
 }
 
@@ -101,7 +101,7 @@ static void help(struct slot *slot, struct launch *launch)
 	slot->helpers_due = 0;
 	/* Without memory for a helper the others do its blocks. */
 	if (slot_prepare(slot, launch, &why) == ENGINE_OK)
-		block_run_all(slot, launch);
+		slot_run(slot, launch);
 	else
 		slot_release(slot);
 }
@@ -212,20 +212,17 @@ void pool_run(struct launch *launch)
 		return;
 	}
 	fault_handlers_install();
-	if (launch->request->cooperative) {
-		block_run_cooperative(slot, launch);
+	status = slot_prepare(slot, launch, &why);
+	if (status != ENGINE_OK) {
+		pool_fail(launch, status, &why);
+		slot_release(slot);
 	} else {
-		status = slot_prepare(slot, launch, &why);
-		if (status != ENGINE_OK) {
-			pool_fail(launch, status, &why);
-		} else {
-			slot->helpers_due = launch->block_total > 1 && !pool_options.deterministic
-						    ? time_stamp_counter() + HELPERS_AFTER_CYCLES
-						    : 0;
-			block_run_all(slot, launch);
-		}
-		if (launch->is_queued)
-			take_from_queue(launch);
+		slot->helpers_due = launch->gang_total > 1 && !pool_options.deterministic
+					    ? time_stamp_counter() + HELPERS_AFTER_CYCLES
+					    : 0;
+		slot_run(slot, launch);
 	}
+	if (launch->is_queued)
+		take_from_queue(launch);
 	slot_give_back(slot);
 }

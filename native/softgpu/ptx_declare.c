@@ -22,7 +22,11 @@ struct engine_function *unit_function(const struct module_unit *unit, const char
 {
 	struct engine_function *function = name_map_get(&unit->function_names, name, length);
 
-	return function ? function : name_map_get(&unit->module->function_names, name, length);
+	if (!function)
+		function = name_map_get(&unit->module->function_names, name, length);
+	while (function && function->alias_of)
+		function = function->alias_of;
+	return function;
 }
 
 struct variable *unit_variable(const struct module_unit *unit, const char *name, uint32_t length)
@@ -384,6 +388,24 @@ static void declare_function(struct ptx_parser *parser, bool is_entry, struct li
 	skip_block(parser);
 }
 
+/* ".alias name, function;": both are declared; a chain of aliases never closes, since
+ * the function behind it is found before the name becomes an alias. */
+static void declare_alias(struct ptx_parser *parser)
+{
+	uint32_t length, target_length;
+	const char *name = ptx_take_name(parser, &length), *target_name;
+	struct engine_function *alias = unit_function(parser->unit, name, length), *target;
+
+	ptx_expect(parser, ",");
+	target_name = ptx_take_name(parser, &target_length);
+	target = unit_function(parser->unit, target_name, target_length);
+	if (!alias || !target || alias == target || alias->is_defined || alias->is_entry)
+		ptx_fail(parser, ENGINE_INVALID_PTX, ".alias %.*s, %.*s: needs a declared and another function",
+			 (int)length, name, (int)target_length, target_name);
+	alias->alias_of = target;
+	ptx_expect(parser, ";");
+}
+
 /* "sm_90a, debug" -> 90 */
 static void take_target(struct ptx_parser *parser)
 {
@@ -431,8 +453,8 @@ static void declare_one(struct ptx_parser *parser)
 		while (!ptx_is(parser, "{") && parser->lexer.token.kind != PTX_END)
 			ptx_advance(parser);
 		skip_block(parser);
-	} else if (ptx_is(parser, ".alias")) {
-		ptx_fail(parser, ENGINE_UNSUPPORTED, ".alias");
+	} else if (ptx_accept(parser, ".alias")) {
+		declare_alias(parser);
 	} else if (ptx_is(parser, ".pragma")) {
 		skip_statement(parser);
 	} else if (!ptx_accept(parser, ";")) {

@@ -82,6 +82,7 @@ static const struct {
 	{ "bf16", { 2, 'h' } },	     { "bf16x2", { 4, 'y' } }, { "tf32", { 4, 't' } },
 	{ "e4m3x2", { 2, 'e' } },    { "e5m2x2", { 2, 'e' } }, { "u16x2", { 4, 'v' } },
 	{ "s16x2", { 4, 'w' } },     { "f32x2", { 8, 'z' } },
+	{ "e4m3", { 1, 'm' } },	     { "e5m2", { 1, 'n' } },
 };
 
 bool ptx_type_named(const char *name, size_t length, struct ptx_type *type)

@@ -9,7 +9,8 @@
 #include "module.h"
 
 /* A fundamental type; kind is one of b u s f, p (pred), and for the small
- * floats h bf16, x f16x2, y bf16x2, t tf32, e other packed formats. */
+ * floats h bf16, x f16x2, y bf16x2, t tf32, e other packed formats, m e4m3,
+ * n e5m2. */
 struct ptx_type {
 	uint8_t bytes;		/* 0 for pred */
 	char kind;

@@ -64,10 +64,33 @@ uint64_t special_read(const struct warp *warp, enum special_register which)
 		return (uintptr_t)launch->workspace >> 32;
 	case SPECIAL_ENVREG_WORKSPACE_LOW:
 		return (uint32_t)(uintptr_t)launch->workspace;
-	case SPECIAL_ONE:
+	case SPECIAL_CLUSTERID_X:
+	case SPECIAL_CLUSTERID_Y:
+	case SPECIAL_CLUSTERID_Z:
+		which -= SPECIAL_CLUSTERID_X;
+		return block->index[which] / launch->cluster[which];
+	case SPECIAL_NCLUSTERID_X:
+	case SPECIAL_NCLUSTERID_Y:
+	case SPECIAL_NCLUSTERID_Z:
+		which -= SPECIAL_NCLUSTERID_X;
+		return request->grid[which] / launch->cluster[which];
+	case SPECIAL_CLUSTER_CTAID_X:
+	case SPECIAL_CLUSTER_CTAID_Y:
+	case SPECIAL_CLUSTER_CTAID_Z:
+		which -= SPECIAL_CLUSTER_CTAID_X;
+		return block->index[which] % launch->cluster[which];
+	case SPECIAL_CLUSTER_NCTAID_X:
+	case SPECIAL_CLUSTER_NCTAID_Y:
+	case SPECIAL_CLUSTER_NCTAID_Z:
+		return launch->cluster[which - SPECIAL_CLUSTER_NCTAID_X];
+	case SPECIAL_CLUSTER_CTARANK:
+		return block->rank;
+	case SPECIAL_CLUSTER_NCTARANK:
+		return launch->cluster_blocks;
+	case SPECIAL_IS_EXPLICIT_CLUSTER:
+		return launch->is_explicit_cluster;
 	case SPECIAL_NSMID:
 		return 1;
-	case SPECIAL_ZERO:
 	case SPECIAL_SMID:
 	case SPECIAL_GRIDID:
 		return 0;

@@ -142,6 +142,7 @@ void warp_start(struct warp *warp, const struct engine_function *kernel, uint32_
 	warp->live = live;
 	warp->frame = root;
 	warp->turn = 0;
+	warp->cluster_parity = 0;
 	warp->force_sync = warp->rotate = warp->preempted = false;
 	warp->fragment_count = 0;
 	warp_add_fragment(warp, kernel->code, live, root, FRAGMENT_READY, 0);

@@ -17,6 +17,8 @@
 #define WARP_LANES 32
 #define WARP_FUEL 2000			/* back edges a turn: tens of microseconds */
 #define BLOCK_BARRIERS 16		/* PTX: barrier resources of a block */
+#define CLUSTER_BARRIER BLOCK_BARRIERS	/* the number under which barrier.cluster waits */
+#define CLUSTER_BLOCKS_MAX 16		/* CUDA: with the non-portable cluster size allowed */
 #define CALL_DEPTH_MAX 4096		/* frames; the local stack usually ends before */
 #define LOCAL_STACK_BYTES (64u << 10)	/* per lane, beyond the kernel's own frame */
 #define REGISTER_STACK_BYTES (16u << 20)	/* per warp, beyond the kernel's own window */
@@ -97,6 +99,7 @@ struct warp {
 	uint32_t live;			/* lanes that have not exited */
 	uint32_t fragment_count;
 	uint64_t turn;
+	uint32_t cluster_parity;	/* a bit a lane: of the phase in which it arrived last */
 	bool force_sync;		/* let an incomplete warp-wide operation proceed */
 	bool rotate;			/* the oldest fragment is next, not the deepest */
 	bool preempted;
@@ -117,13 +120,23 @@ struct barrier {
 	uint32_t result_threads;
 };
 
+/* Blocks that run together and see each other's shared memory (cluster.c). */
+struct cluster {
+	uint32_t count;
+	uint32_t arrived;		/* threads, at barrier.cluster */
+	uint32_t parity;		/* of the barrier's phase: 0 or ~0 */
+	struct block *blocks[CLUSTER_BLOCKS_MAX];	/* by rank */
+};
+
 struct block {
 	struct warp *warps;
 	uint32_t warp_count;
 	uint32_t live;			/* threads */
-	uint32_t barriers_in_use;	/* a bit each */
+	uint32_t barriers_in_use;	/* a bit each, CLUSTER_BARRIER's too */
 	uint32_t index[3];
-	uint64_t linear_index;
+	uint32_t rank;			/* in the cluster */
+	struct cluster *cluster;	/* `alone` without a cluster launch */
+	struct cluster alone;
 	char *shared;
 	uint32_t shared_bytes;		/* static and dynamic */
 	uint32_t dynamic_offset;
@@ -167,6 +180,16 @@ const struct instruction *barrier_arrive(struct warp *warp, const struct instruc
 /* After threads have exited: barriers that waited for them may be complete. */
 void barrier_recheck(struct block *block);
 
+/* ---- clusters (cluster.c) ---- */
+void cluster_recheck(struct block *block);
+/* The memory behind an address of the .shared::cluster window, `bytes` of it. */
+char *cluster_memory(struct warp *warp, const struct instruction *instruction, uint32_t address,
+		     uint32_t bytes);
+/* The block of the cluster whose shared memory holds `pointer`, or NULL. */
+struct block *cluster_block_at(const struct warp *warp, uint64_t pointer);
+extern const struct form_table forms_cluster, forms_mbarrier, forms_narrow, forms_video, forms_wide,
+	forms_texture, forms_surface;
+
 /* ---- functions that the engine provides (builtin.c) ---- */
 handler_fn builtin_handler(const char *name);
 
@@ -179,7 +202,12 @@ enum special_register {
 	SPECIAL_CLOCK, SPECIAL_CLOCK_HI, SPECIAL_CLOCK64, SPECIAL_GLOBALTIMER,
 	SPECIAL_GLOBALTIMER_LO, SPECIAL_GLOBALTIMER_HI,
 	SPECIAL_TOTAL_SHARED, SPECIAL_DYNAMIC_SHARED, SPECIAL_AGGREGATE_SHARED,
-	SPECIAL_ENVREG_WORKSPACE_HIGH, SPECIAL_ENVREG_WORKSPACE_LOW, SPECIAL_ZERO, SPECIAL_ONE,
+	SPECIAL_ENVREG_WORKSPACE_HIGH, SPECIAL_ENVREG_WORKSPACE_LOW,
+	SPECIAL_CLUSTERID_X, SPECIAL_CLUSTERID_Y, SPECIAL_CLUSTERID_Z,
+	SPECIAL_NCLUSTERID_X, SPECIAL_NCLUSTERID_Y, SPECIAL_NCLUSTERID_Z,
+	SPECIAL_CLUSTER_CTAID_X, SPECIAL_CLUSTER_CTAID_Y, SPECIAL_CLUSTER_CTAID_Z,
+	SPECIAL_CLUSTER_NCTAID_X, SPECIAL_CLUSTER_NCTAID_Y, SPECIAL_CLUSTER_NCTAID_Z,
+	SPECIAL_CLUSTER_CTARANK, SPECIAL_CLUSTER_NCTARANK, SPECIAL_IS_EXPLICIT_CLUSTER,
 };
 uint64_t special_read(const struct warp *warp, enum special_register which);
 

@@ -154,10 +154,10 @@ class DRMaestroPolicy(DefaultPolicy):
         return cost
 
     def _load_milli(self, cluster: Cluster) -> Integers:
-        known = cluster.memo.get(self)
+        known = cluster.round_memo.get(self)
         if known is None:
-            measured = cluster.network_load.tolist()
+            measured = cluster.network_load().tolist()
             pairs = zip(cluster.names, measured, strict=True)
             loads = np.array([self.loads.get(name, load) for name, load in pairs], np.float64)
-            known = cluster.memo[self] = np.rint(loads.clip(0, 1) * (LOADS - 1)).astype(np.int64)
+            known = cluster.round_memo[self] = np.rint(loads.clip(0, 1) * (LOADS - 1)).astype(np.int64)
         return known

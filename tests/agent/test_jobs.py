@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from farbus.agent.accounts import choose_account
 from farbus.agent.events import TaskExited, TaskRun
-from farbus.agent.jobs import TaskRunner, choose_account, task_environment
+from farbus.agent.jobs import TaskRunner, task_environment
 from farbus.agent.logs import LogStore
 from farbus.errors import NotFound, NotPermitted
 from farbus.linux.cgroups import FakeCgroups
@@ -82,7 +83,7 @@ class Bench:
 
     def __init__(self, directory: Path, group: asyncio.TaskGroup, cgroups: FakeCgroups) -> None:
         self.clock = FakeClock()
-        self.processes = FakeProcesses({"forever": forever, "until_term": until_term})
+        self.processes = FakeProcesses({"forever": forever, "until_term": until_term}, clock=self.clock)
         self.cgroups = cgroups
         self.exits: asyncio.Queue[TaskExited] = asyncio.Queue()
         self.logs = LogStore(directory, limit_bytes_per_task=2**20, limit_bytes=2**20)

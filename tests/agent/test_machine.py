@@ -13,6 +13,7 @@ from farbus.agent.actions import (
     PrepareClient,
     PrepareDevices,
     RecordExit,
+    RecordFence,
     ReportLeaseEnded,
     ReportTask,
     StartTask,
@@ -30,6 +31,7 @@ from farbus.agent.events import (
     Event,
     LeasesRenewed,
     LeasesVoided,
+    NodeRestored,
     PreparedLease,
     SessionOpened,
     StartRequested,
@@ -87,6 +89,11 @@ def done(actions: list[Action], *, ok: bool = True, **more: object) -> ActionDon
     return ActionDone(serial=work.serial, ok=ok, **more)  # type: ignore[arg-type]
 
 
+def errors(actions: list[Action]) -> list[str]:
+    """Return the errors of the answers, without the stories."""
+    return [action.error.partition(" (")[0] for action in actions if isinstance(action, Answer) and not action.ok]
+
+
 def prepared(one: NodeMachine, which: Lease) -> None:
     """Bring a lease's device side to prepared."""
     play(one, done(play(one, DevicesRequested(command="p", lease=which, now=0.0)), endpoint="a:1"))
@@ -115,14 +122,16 @@ def test_a_failed_preparation_is_undone_before_it_is_answered() -> None:
     failed = done(play(one, DevicesRequested(command="c1", lease=lease(), now=0.0)), ok=False, error="no driver")
     undo = play(one, failed)
     assert [type(action) for action in undo] == [UnprepareDevices]
-    assert play(one, done(undo)) == [Answer(command="c1", ok=False, error="no driver")]
+    assert play(one, done(undo)) == [
+        Answer(command="c1", ok=False, error="no driver (lease l1, story: preparing -> unpreparing -> absent)")
+    ]
     assert not one.held()
 
 
 def test_a_release_during_preparation_waits_for_it_and_undoes_it() -> None:
     one = machine()
     prepare = play(one, DevicesRequested(command="c1", lease=lease(), now=0.0))
-    assert play(one, DevicesReleased(command="c2", lease_id="l1")) == []
+    assert play(one, DevicesReleased(command="c2", lease_id="l1")) == [RecordFence(epochs={"GPU-l1": 2})]
     undo = play(one, done(prepare, endpoint="a:1"))
     assert [type(action) for action in undo] == [UnprepareDevices]
     answers = play(one, done(undo))
@@ -141,11 +150,11 @@ def test_an_expired_lease_is_fenced_and_reported_once() -> None:
     prepared(one, lease())
     assert play(one, TimePassed(now=TTL_S - 0.1)) == []
     undo = play(one, TimePassed(now=TTL_S))
-    assert [type(action) for action in undo] == [UnprepareDevices]
+    assert [type(action) for action in undo] == [RecordFence, UnprepareDevices]
     assert play(one, TimePassed(now=TTL_S + 1)) == []
     (report,) = play(one, done(undo))
     assert isinstance(report, ReportLeaseEnded)
-    assert "not renewed it for 10 s" in report.reason
+    assert "not renewed for 10 s" in report.reason
 
 
 def test_a_renewal_moves_the_expiry() -> None:
@@ -160,8 +169,9 @@ def test_a_lease_that_cannot_be_given_up_stays_held_and_is_retried_when_asked() 
     one = machine()
     prepared(one, lease())
     undo = play(one, DevicesReleased(command="c1", lease_id="l1"))
-    assert play(one, done(undo, ok=False, error="state D")) == [Answer(command="c1", ok=False, error="state D")]
-    assert [held.lease.id for held in one.held()] == ["l1"]
+    told = "state D (lease l1, story: preparing -> prepared -> unpreparing -> wedged)"
+    assert play(one, done(undo, ok=False, error="state D")) == [Answer(command="c1", ok=False, error=told)]
+    assert [(held.lease.id, held.trouble) for held in one.held()] == [("l1", told)]
     again = play(one, DevicesReleased(command="c2", lease_id="l1"))
     assert play(one, done(again)) == [Answer(command="c2", ok=True)]
 
@@ -172,8 +182,8 @@ def test_a_supervisor_that_dies_while_its_start_is_recorded_is_not_missed() -> N
     play(one, SupervisorDied(lease_id="l1", reason="it died"))
     undo = play(one, done(prepare, endpoint="a:1"))
     actions = play(one, done(undo))
-    assert ReportLeaseEnded(lease_id="l1", device_side=True, reason="it died") in actions
-    assert Answer(command="c1", ok=False, error="it died") in actions
+    assert ReportLeaseEnded(lease=lease().without_secret(), device_side=True, reason="it died") in actions
+    assert errors(actions) == ["it died"]
 
 
 def test_a_task_gets_the_environment_of_its_client_side() -> None:
@@ -189,8 +199,8 @@ def test_a_task_gets_the_environment_of_its_client_side() -> None:
 def test_a_task_does_not_start_before_its_client_side_is_prepared() -> None:
     one = machine()
     play(one, ClientRequested(command="c1", job="j1", task="main.0", user="ann", leases=(), now=0.0))
-    (answer,) = play(one, StartRequested(command="c2", run=run()))
-    assert answer == Answer(command="c2", ok=False, error="client j1/main.0 is preparing, not prepared")
+    actions = play(one, StartRequested(command="c2", run=run()))
+    assert errors(actions) == ["client j1/main.0 is preparing, not prepared"]
 
 
 def test_a_program_that_ends_before_its_start_is_recorded_is_told_as_ended() -> None:
@@ -208,7 +218,7 @@ def test_an_error_of_the_job_ends_the_task_and_one_of_the_node_does_not() -> Non
     assert Answer(command="c1", ok=True) in actions
     assert one.task_statuses()[0][1].exit_code == 127
     start = play(one, StartRequested(command="c2", run=run("j2")))
-    assert play(one, done(start, ok=False, error="disk full")) == [Answer(command="c2", ok=False, error="disk full")]
+    assert errors(play(one, done(start, ok=False, error="disk full"))) == ["disk full"]
     assert [job for job, _ in one.task_statuses()] == ["j1"]
 
 
@@ -238,7 +248,7 @@ def test_releasing_a_local_lease_ends_the_task_that_uses_the_device() -> None:
     prepared(one, lease(route=Route.LOCAL))
     running(one)
     stop = play(one, DevicesReleased(command="c", lease_id="l1"))
-    assert [type(action) for action in stop] == [StopTask]
+    assert [type(action) for action in stop] == [RecordFence, StopTask]
     undo = play(one, TaskExited(job="j1", task="main.0", exit_code=-9))
     assert isinstance(undo[-1], UnprepareDevices)
 
@@ -264,7 +274,8 @@ def test_a_stop_during_the_start_follows_it() -> None:
 
 def test_ended_tasks_of_an_earlier_agent_are_told_until_they_are_released() -> None:
     status = TaskStatus(task="main.0", state=TaskState.EXITED, node="n1", exit_code=-9, reason="the agent ended")
-    one = NodeMachine(node="n1", ended_tasks=[("j1", status)])
+    one = NodeMachine(node="n1")
+    play(one, NodeRestored(now=0.0, ended_tasks=(("j1", status),)))
     assert one.task_statuses() == (("j1", status),)
     actions = play(one, ClientReleased(command="c", job="j1", task="main.0"))
     assert actions == [ForgetTask(job="j1", task="main.0"), Answer(command="c", ok=True)]
@@ -307,7 +318,7 @@ class AnyOrder(RuleBasedStateMachine):
             case PrepareDevices():
                 return f"lease {work.lease.id}"
             case UnprepareDevices():
-                return f"lease {work.lease_id}"
+                return f"lease {work.lease.id}"
             case PrepareClient() | UnprepareClient():
                 return f"client {work.job}"
             case StartTask():

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from farbus.api.conversion import from_message, to_message
-from farbus.api.v1 import cluster_pb2, session_pb2, types_pb2
+from farbus.api.v1 import cluster_pb2, peer_pb2, session_pb2, types_pb2
 from farbus.errors import InvalidInput
 from farbus.model.cluster import ClusterInfo, LogChunk
 from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
@@ -21,7 +21,7 @@ from farbus.model.job import (
     TaskState,
     TaskStatus,
 )
-from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
+from farbus.model.lease import Lease, LeasedDevice, LeaseStatus, PeerLease, PeerReply, PeerRequest
 from farbus.model.node import Link, Node, NodeStatus, Resources
 from farbus.model.series import CollectorState, CollectorStates, SeriesStart, TelemetryUpdate
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
@@ -43,7 +43,7 @@ DEVICE = Device(
 )  # fmt: skip
 NODE = Node(
     name="alpha", address="127.0.0.1", boot_id="b", agent_version="1", capacity=RESOURCES, labels={"rack": "r1"},
-    devices=(DEVICE,), links=(Link(name="eth0", speed_mbit_s=25000),),
+    devices=(DEVICE,), links=(Link(name="eth0", speed_mbit_s=25000),), peer_endpoint="h:1",
 )  # fmt: skip
 GROUP = TaskGroup(
     name="main", command=("./a", "b"), count=2, requests=Requests(gpus=1, gpu_model="H200"), node="alpha",
@@ -73,11 +73,22 @@ LEASE = Lease(
 
 PAIRS = [
     (STATUS, types_pb2.JobStatus),
-    (NodeStatus(node=NODE, state=NodeState.LOST, free=RESOURCES, seen_s=2.5), types_pb2.NodeStatus),
+    (NodeStatus(node=NODE, state=NodeState.LOST, free=RESOURCES, seen_s=2.5, cordon="ann"), types_pb2.NodeStatus),
     (
-        DeviceStatus(device=DEVICE, node="a", state=DeviceState.LEASED, epoch=2, lease="L", job="1", used_by="u"),
+        DeviceStatus(
+            device=DEVICE, node="a", state=DeviceState.LEASED, epoch=2, lease="L", job="1", used_by="u", cordon="ann"
+        ),
         types_pb2.DeviceStatus,
     ),
+    (
+        PeerRequest(
+            leases=(PeerLease(lease_id="l1", device_side=True, devices=LEASE.devices),),
+            released=(PeerLease(lease_id="l2", device_side=False, devices=LEASE.devices),),
+            peer_endpoint="h:2",
+        ),
+        peer_pb2.PeerRequest,
+    ),
+    (PeerReply(renewed=("l1",), void=("l2",)), peer_pb2.PeerReply),
     (LeaseStatus(lease=LEASE, state=LeaseState.PREPARED, expires_in_s=2.5, endpoint="h:1"), types_pb2.LeaseStatus),
     (
         ClusterInfo(

@@ -11,6 +11,8 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Collection
 
+import msgspec
+
 from farbus.api.identity import Identity, Role
 from farbus.api.server import ClusterHandler, serve_local
 from farbus.errors import Conflict, InvalidInput, NotFound, Unsatisfiable
@@ -29,6 +31,7 @@ from farbus.model.job import (
 )
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
 from farbus.model.node import Node, NodeStatus, Resources
+from farbus.model.operation import CordonKind, CordonResult, DrainStatus, ForgottenNode
 from farbus.model.series import CollectorState
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
 from farbus.model.telemetry import ClusterTelemetry, GpuTelemetry, LinkTelemetry, NodeTelemetry, SessionTelemetry
@@ -140,13 +143,17 @@ class RehearsedCluster(ClusterHandler):
         code = int(command[1]) if command[0] == "exits" else -9 if command[0] == "killed" else 0
         yield ended(status.job, code)
 
-    async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
+    async def cancel_job(
+        self, caller: Identity, job_id: str, *, released: bool, exit_code: int | None = None
+    ) -> JobStatus:
         status = self._job(job_id)
         if status.state is JobState.FAILED:
             raise Conflict(f"job {job_id} has ended already")
         return JobStatus(job=status.job, state=JobState.CANCELLED)
 
-    async def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
+    async def read_logs(
+        self, caller: Identity, job_id: str, *, task: str, follow: bool, position: int = 0
+    ) -> AsyncIterator[LogChunk]:
         self._job(job_id)
         yield LogChunk(data=b"to standard output\n")
         yield LogChunk(data=b"to standard error\n", stream=2)
@@ -186,11 +193,44 @@ class RehearsedCluster(ClusterHandler):
     async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
         return self._job(job_id), ("it waits because", "needs 8 GPUs, 3 are free")
 
+    async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
+        return self._cordoned(name)
+
+    async def uncordon(self, caller: Identity, name: str) -> CordonResult:
+        return self._cordoned(name)
+
+    def _cordoned(self, name: str) -> CordonResult:
+        kinds = {"alpha": CordonKind.NODE, "GPU-0001": CordonKind.DEVICE}
+        if name == "gamma":
+            return CordonResult(name=name, kind=CordonKind.NODE, changed=False)
+        if name not in kinds:
+            raise NotFound(f"there is no node or device {name}")
+        return CordonResult(name=name, kind=kinds[name], changed=True)
+
+    async def drain(self, caller: Identity, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
+        print(f"drain {node} {evict} {reason}", flush=True)
+        if node == "alpha":
+            yield DrainStatus(node=node, jobs=(self.jobs["j-1"],))
+            yield DrainStatus(node=node, jobs=(msgspec.structs.replace(self.jobs["j-1"], reason="it goes on"),))
+        yield DrainStatus(node=node)
+
+    async def forget(self, caller: Identity, node: str) -> ForgottenNode:
+        if node == "gamma":
+            raise Conflict(f"node {node} is connected")
+        return ForgottenNode(node=node, leases=("l-1",), devices=("GPU-0001",), jobs=("j-1",))
+
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
         return ClusterInfo(scheduler_version="0.1.0", nodes=2, node="gamma", agent_version="0.1.0")
 
     async def hold(
-        self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
+        self,
+        caller: Identity,
+        *,
+        name: str,
+        requests: Requests,
+        routes: tuple[Route, ...],
+        wait_limit_s: float,
+        job_id: str = "",
     ) -> AsyncIterator[HoldEvent]:
         if requests.gpu_model == "nonsense":
             raise Unsatisfiable("no GPU of this cluster is a nonsense", hint="farbus devices lists the models")
@@ -211,8 +251,8 @@ class RehearsedCluster(ClusterHandler):
 
 
 def identify(uid: int, gid: int, pid: int) -> Identity:
-    """Everybody is Ada."""
-    return Identity(name="ada", role=Role.USER)
+    """Everybody is Ada, who operates the cluster."""
+    return Identity(name="ada", role=Role.OPERATOR)
 
 
 async def serve(socket: str) -> None:

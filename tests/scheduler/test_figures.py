@@ -17,7 +17,7 @@ from farbus.scheduler.costs.drmaestro import DRMaestroPolicy, Profile
 from farbus.scheduler.costs.policy import FORBIDDEN
 from farbus.scheduler.figures import LOAD_HALF_LIFE_S, NodeFigures
 from farbus.scheduler.lifecycle import ClusterMachine
-from farbus.scheduler.phases.cluster import from_snapshot
+from farbus.scheduler.phases.cluster import Columns, from_snapshot
 from tests.scheduler.scripted import node
 
 GIGABIT = 1.25e8
@@ -118,23 +118,30 @@ def test_a_heartbeats_telemetry_is_in_the_snapshot_and_a_missing_one_asked_for()
 
     assert not beat(link(GIGABIT))
     snapshot = machine.snapshot(12.0)
-    assert network_load(snapshot.nodes[0].links, snapshot.at) == 1.0
+    assert network_load(snapshot.links["a"], snapshot.at) == 1.0
     encoder.update(link(0.0))
     assert beat(link(GIGABIT / 4))
     encoder.restart()
     assert not beat(link(GIGABIT / 4))
 
 
-def view(name: str, load: float) -> NodeView:
-    """A node whose only link has that load now."""
-    links = (LinkLoad(name="eth0", speed_bytes_per_s=1.0, receive_bytes_per_s=load, measured_at=50.0),)
+def loaded(**loads: float) -> Snapshot:
+    """A cluster of nodes whose only links have these loads now."""
     resources = Resources(cpu_milli=4000, memory_bytes=2**34)
-    return NodeView(name=name, capacity=resources, free=resources, links=links)
+    return Snapshot(
+        nodes=tuple(NodeView(name=name, capacity=resources, free=resources) for name in loads),
+        devices=(),
+        links={
+            name: (LinkLoad(name="eth0", speed_bytes_per_s=1.0, receive_bytes_per_s=load, measured_at=50.0),)
+            for name, load in loads.items()
+        },
+        at=50.0,
+    )
 
 
 def test_drmaestro_reads_the_measured_loads() -> None:
-    cluster = from_snapshot(Snapshot(nodes=(view("busy", 0.9), view("idle", 0.0)), devices=(), at=50.0))
-    assert cluster.network_load.tolist() == [0.9, 0.0]
+    cluster = from_snapshot(loaded(busy=0.9, idle=0.0))
+    assert cluster.network_load().tolist() == [0.9, 0.0]
     profile = Profile(goal_s=100.0, expected_s=90.0, sensitivity=1.0)
     policy = DRMaestroPolicy(profiles={"train": profile})
     group = TaskGroup(name="main", command=("x",), requests=Requests(gpus=1))
@@ -147,5 +154,13 @@ def test_drmaestro_reads_the_measured_loads() -> None:
 
 
 def test_a_load_that_is_set_goes_before_what_was_measured() -> None:
-    cluster = from_snapshot(Snapshot(nodes=(view("busy", 0.9),), devices=(), at=50.0))
+    cluster = from_snapshot(loaded(busy=0.9))
     assert (DRMaestroPolicy(loads={"busy": 0.0}).sites(cluster) == DRMaestroPolicy().sites(cluster) - 900).all()
+
+
+def test_columns_that_are_kept_have_the_loads_of_their_round() -> None:
+    columns = Columns()
+    policy = DRMaestroPolicy()
+    before = policy.sites(columns.of(loaded(a=0.9)))
+    assert columns.of(loaded(a=0.0)).network_load().tolist() == [0.0]
+    assert (policy.sites(columns.of(loaded(a=0.0))) == before - 900).all()

@@ -110,6 +110,40 @@ class Launch(ctypes.Structure):
     ]
 
 
+class Image(ctypes.Structure):
+    """struct engine_image"""
+
+    _fields_ = [
+        ("memory", ctypes.c_void_p),
+        ("texel", ctypes.c_int),
+        ("channels", ctypes.c_uint32),
+        ("dimensions", ctypes.c_uint32),
+        ("width", ctypes.c_uint32),
+        ("height", ctypes.c_uint32),
+        ("depth", ctypes.c_uint32),
+        ("layers", ctypes.c_uint32),
+        ("pitch", ctypes.c_uint64),
+        ("slice", ctypes.c_uint64),
+    ]
+
+
+class Sampler(ctypes.Structure):
+    """struct engine_sampler"""
+
+    _fields_ = [
+        ("address_mode", ctypes.c_int * 3),
+        ("linear", ctypes.c_bool),
+        ("normalized_coordinates", ctypes.c_bool),
+        ("normalized_values", ctypes.c_bool),
+        ("srgb", ctypes.c_bool),
+        ("border", ctypes.c_float * 4),
+    ]
+
+
+TEXELS = ("u1", "u2", "u4", "i1", "i2", "i4", "f2", "f4")
+WRAP, CLAMP, MIRROR, BORDER = range(4)
+
+
 @functools.cache
 def library() -> ctypes.CDLL:
     """The engine, built when it is not there or older than its sources."""
@@ -137,6 +171,13 @@ def library() -> ctypes.CDLL:
     lib.engine_function_info.argtypes = [ctypes.c_void_p, ctypes.POINTER(FunctionInfo)]
     lib.engine_function_info.restype = None
     lib.engine_module_variable.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(VariableInfo)]
+    lib.engine_texture_add.argtypes = [
+        ctypes.POINTER(Image),
+        ctypes.POINTER(Sampler),
+        ctypes.POINTER(ctypes.c_uint64),
+    ]
+    lib.engine_texture_remove.argtypes = [ctypes.c_uint64]
+    lib.engine_texture_remove.restype = None
     lib.engine_launch.argtypes = [ctypes.POINTER(Launch), ctypes.POINTER(Diagnostic)]
     return lib
 
@@ -181,6 +222,28 @@ def _free(_opaque: int, pointer: int) -> None:
 def _three(value: int | Sequence[int]) -> Any:
     values = [value] if isinstance(value, int) else list(value)
     return (ctypes.c_uint32 * 3)(*[*values, 1, 1, 1][:3])
+
+
+def add_texture(values: np.ndarray, *, layered: bool = False, surface: bool = False, **sampler: Any) -> np.uint64:
+    """A texture or surface of an array [depth or layer,] [row,] column, channel; it must live as long."""
+    shape = values.shape[:-1]
+    extents = list(reversed(shape[1:] if layered else shape))
+    image = Image(
+        memory=values.ctypes.data,
+        texel=TEXELS.index(values.dtype.str[1:]),
+        channels=values.shape[-1],
+        dimensions=len(extents),
+        layers=shape[0] if layered else 1,
+        pitch=values.strides[-3] if len(extents) > 1 else values.strides[-2] * extents[0],
+        slice=values.strides[0],
+    )
+    image.width, image.height, image.depth = (*extents, 1, 1)[:3]
+    border = (ctypes.c_float * 4)(*sampler.pop("border", (0, 0, 0, 0)))
+    modes = (ctypes.c_int * 3)(*[sampler.pop("mode", CLAMP)] * 3)
+    handle = ctypes.c_uint64()
+    description = None if surface else Sampler(address_mode=modes, border=border, **sampler)
+    assert library().engine_texture_add(image, description, handle) == 0
+    return np.uint64(handle.value)
 
 
 class Module:
@@ -242,6 +305,7 @@ class Module:
         block: int | Sequence[int],
         *args: Any,
         shared: int = 0,
+        cluster: int | Sequence[int] = 0,
         cooperative: bool = False,
         timeout_ns: int = 20_000_000_000,
         cancel: ctypes.c_int | None = None,
@@ -267,7 +331,7 @@ class Module:
             function=function,
             grid=_three(grid),
             block=_three(block),
-            cluster=_three(1),
+            cluster=_three(cluster) if cluster else (ctypes.c_uint32 * 3)(),
             dynamic_shared_bytes=shared,
             params=ctypes.addressof(buffer),
             cooperative=cooperative,

@@ -63,7 +63,7 @@ def test_a_missing_instruction_disables_only_its_function() -> None:
     text = HEADER + (
         ".visible .entry good(.param .u64 p)\n"
         "{ .reg .b64 %rd<3>; ld.param.u64 %rd1, [p]; st.global.u32 [%rd1], 7; ret; }\n"
-        ".visible .entry bad() { .reg .b32 %r<3>; vadd2.u32.u32.u32 %r1, %r2, %r2, %r2; ret; }\n"
+        ".visible .entry bad() { .reg .b32 %r<3>; wgmma.fence.sync.aligned; ret; }\n"
     )
     out = np.zeros(1, np.uint32)
     with Module(text) as module:
@@ -71,7 +71,7 @@ def test_a_missing_instruction_disables_only_its_function() -> None:
         assert out[0] == 7
         info = module.info("bad")
         assert info.status == Status.UNSUPPORTED
-        assert b"vadd2" in info.unsupported
+        assert b"wgmma.fence" in info.unsupported
         with pytest.raises(EngineError) as caught:
             module.launch("bad", 1, 1)
         assert caught.value.status == Status.UNSUPPORTED
@@ -181,12 +181,12 @@ def test_module_variables() -> None:
         assert (half.is_const, two.is_const, two.size) == (True, False, 16)
 
 
-def test_clusters_of_several_blocks_are_refused_by_name() -> None:
-    text = HEADER + ".visible .entry k() .reqnctapercluster 2, 1, 1 { ret; }"
+def test_clusters_that_are_too_large_are_refused() -> None:
+    text = HEADER + ".visible .entry k() .reqnctapercluster 32, 1, 1 { ret; }"
     with Module(text) as module, pytest.raises(EngineError) as caught:
-        module.launch("k", 2, 32)
-    assert caught.value.status == Status.UNSUPPORTED
-    assert "clusters" in caught.value.text
+        module.launch("k", 32, 32)
+    assert caught.value.status == Status.LAUNCH_FAILED
+    assert "clusters of 32 x 1 x 1" in caught.value.text
 
 
 FREE = """.extern .func free (.param .b64 p0);

@@ -41,6 +41,7 @@ def from_bfloat(bits: np.ndarray) -> np.ndarray:
         ("wmma_bfloat", 16, 16, 16, "bfloat", np.float32),
         ("wmma_tf32", 16, 16, 8, np.float32, np.float32),
         ("wmma_int8", 16, 16, 16, np.int8, np.int32),
+        ("wmma_double", 8, 8, 4, np.float64, np.float64),
     ],
 )
 def test_wmma(kernels: Module, name: str, m: int, n: int, k: int, kind: type | str, result: type) -> None:
@@ -64,6 +65,39 @@ def test_integer_mma(kernels: Module) -> None:
     out = np.zeros((16, 8), np.int32)
     kernels.launch("mma_int8", 1, 32, a, b, out)
     np.testing.assert_array_equal(out, a.astype(np.int32) @ b.T.astype(np.int32))
+
+
+def test_small_integer_mma(kernels: Module) -> None:
+    rng = np.random.default_rng(6)
+    a, b = rng.integers(-128, 128, (2, 8, 16)).astype(np.int8)
+    out = np.zeros((8, 8), np.int32)
+    kernels.launch("mma_int8_small", 1, 32, a, b, out)
+    np.testing.assert_array_equal(out, a.astype(np.int32) @ b.T.astype(np.int32))
+
+
+@pytest.mark.parametrize(("name", "m", "k"), [("mma_double", 8, 4), ("mma_double_large", 16, 16)])
+def test_double_mma(kernels: Module, name: str, m: int, k: int) -> None:
+    if name == "mma_double_large" and kernels.info("mma_half").ptx_version < 90:
+        pytest.skip("a shape of compute_90")
+    a, b, c = (small_integers(*shape, np.float64) / 8 for shape in ((m, k), (8, k), (m, 8)))
+    out = c.copy()
+    kernels.launch(name, 1, 32, a, b, out)
+    np.testing.assert_array_equal(out, a @ b.T + c)
+
+
+def test_fp8_mma(kernels: Module) -> None:
+    if kernels.info("mma_half").ptx_version < 90:
+        pytest.skip("the kernel is for compute_90")
+    values = small_integers(24, 32, np.float64)
+    # 0, 1, 2, 3, 4 in e4m3 (bias 7) and e5m2 (bias 15)
+    e4m3, e5m2 = np.array([[0x00, 0x38, 0x40, 0x44, 0x48], [0x00, 0x3C, 0x40, 0x42, 0x44]], np.uint8)
+
+    def encode(table: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        return table[np.abs(numbers).astype(int)] | np.where(numbers < 0, 128, 0).astype(np.uint8)
+
+    out = np.zeros((16, 8), np.float32)
+    kernels.launch("mma_fp8", 1, 32, encode(e4m3, values[:16]), encode(e5m2, values[16:]), out)
+    np.testing.assert_array_equal(out, values[:16] @ values[16:].T)
 
 
 def test_asynchronous_copy(kernels: Module) -> None:

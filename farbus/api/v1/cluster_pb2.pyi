@@ -7,6 +7,36 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ReadAuditRequest(_message.Message):
+    __slots__ = ("since",)
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    since: str
+    def __init__(self, since: _Optional[str] = ...) -> None: ...
+
+class AuditRecord(_message.Message):
+    __slots__ = ("at", "who", "role", "node", "peer", "method", "target", "outcome", "error", "omitted")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    WHO_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    OMITTED_FIELD_NUMBER: _ClassVar[int]
+    at: str
+    who: str
+    role: str
+    node: str
+    peer: str
+    method: str
+    target: str
+    outcome: str
+    error: str
+    omitted: int
+    def __init__(self, at: _Optional[str] = ..., who: _Optional[str] = ..., role: _Optional[str] = ..., node: _Optional[str] = ..., peer: _Optional[str] = ..., method: _Optional[str] = ..., target: _Optional[str] = ..., outcome: _Optional[str] = ..., error: _Optional[str] = ..., omitted: _Optional[int] = ...) -> None: ...
+
 class SubmitRequest(_message.Message):
     __slots__ = ("job", "check_only")
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -42,30 +72,36 @@ class JobRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ...) -> None: ...
 
 class CancelJobRequest(_message.Message):
-    __slots__ = ("job_id", "released")
+    __slots__ = ("job_id", "released", "exit_code")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     released: bool
-    def __init__(self, job_id: _Optional[str] = ..., released: _Optional[bool] = ...) -> None: ...
+    exit_code: int
+    def __init__(self, job_id: _Optional[str] = ..., released: _Optional[bool] = ..., exit_code: _Optional[int] = ...) -> None: ...
 
 class ReadLogsRequest(_message.Message):
-    __slots__ = ("job_id", "task", "follow")
+    __slots__ = ("job_id", "task", "follow", "position")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     task: str
     follow: bool
-    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[str] = ..., follow: _Optional[bool] = ...) -> None: ...
+    position: int
+    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[str] = ..., follow: _Optional[bool] = ..., position: _Optional[int] = ...) -> None: ...
 
 class LogChunk(_message.Message):
-    __slots__ = ("data", "stream")
+    __slots__ = ("data", "stream", "position")
     DATA_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     stream: int
-    def __init__(self, data: _Optional[bytes] = ..., stream: _Optional[int] = ...) -> None: ...
+    position: int
+    def __init__(self, data: _Optional[bytes] = ..., stream: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
     __slots__ = ()
@@ -134,16 +170,18 @@ class ClusterInfo(_message.Message):
     def __init__(self, scheduler_version: _Optional[str] = ..., term: _Optional[int] = ..., lease_ttl_s: _Optional[float] = ..., nodes: _Optional[int] = ..., jobs_queued: _Optional[int] = ..., jobs_running: _Optional[int] = ..., node: _Optional[str] = ..., agent_version: _Optional[str] = ..., scheduler_error: _Optional[str] = ...) -> None: ...
 
 class HoldRequest(_message.Message):
-    __slots__ = ("name", "requests", "routes", "wait_limit_s")
+    __slots__ = ("name", "requests", "routes", "wait_limit_s", "job_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     ROUTES_FIELD_NUMBER: _ClassVar[int]
     WAIT_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     requests: _types_pb2.Requests
     routes: _containers.RepeatedScalarFieldContainer[str]
     wait_limit_s: float
-    def __init__(self, name: _Optional[str] = ..., requests: _Optional[_Union[_types_pb2.Requests, _Mapping]] = ..., routes: _Optional[_Iterable[str]] = ..., wait_limit_s: _Optional[float] = ...) -> None: ...
+    job_id: str
+    def __init__(self, name: _Optional[str] = ..., requests: _Optional[_Union[_types_pb2.Requests, _Mapping]] = ..., routes: _Optional[_Iterable[str]] = ..., wait_limit_s: _Optional[float] = ..., job_id: _Optional[str] = ...) -> None: ...
 
 class HoldEvent(_message.Message):
     __slots__ = ("waiting", "ready", "lost")
@@ -294,3 +332,57 @@ class SessionTelemetry(_message.Message):
     busy_fraction: float
     memory_bytes: int
     def __init__(self, lease: _Optional[str] = ..., job: _Optional[str] = ..., user: _Optional[str] = ..., client_node: _Optional[str] = ..., client_pid: _Optional[int] = ..., program: _Optional[str] = ..., calls_per_s: _Optional[float] = ..., receive_bytes_per_s: _Optional[float] = ..., send_bytes_per_s: _Optional[float] = ..., busy_fraction: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
+class CordonRequest(_message.Message):
+    __slots__ = ("name", "reason")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class CordonReply(_message.Message):
+    __slots__ = ("name", "kind", "changed")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: str
+    changed: bool
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., changed: _Optional[bool] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("node", "evict", "reason")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    EVICT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    evict: bool
+    reason: str
+    def __init__(self, node: _Optional[str] = ..., evict: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class DrainStatus(_message.Message):
+    __slots__ = ("node", "jobs")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    jobs: _containers.RepeatedCompositeFieldContainer[_types_pb2.JobStatus]
+    def __init__(self, node: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[_types_pb2.JobStatus, _Mapping]]] = ...) -> None: ...
+
+class ForgetRequest(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    def __init__(self, node: _Optional[str] = ...) -> None: ...
+
+class ForgetReply(_message.Message):
+    __slots__ = ("node", "leases", "devices", "jobs")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    leases: _containers.RepeatedScalarFieldContainer[str]
+    devices: _containers.RepeatedScalarFieldContainer[str]
+    jobs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node: _Optional[str] = ..., leases: _Optional[_Iterable[str]] = ..., devices: _Optional[_Iterable[str]] = ..., jobs: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -27,7 +27,7 @@ class NodeMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[NodeHello, _Mapping]] = ..., inventory_changed: _Optional[_Union[InventoryChanged, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., task_changed: _Optional[_Union[TaskChanged, _Mapping]] = ..., log_data: _Optional[_Union[LogData, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ...) -> None: ...
 
 class SchedulerMessage(_message.Message):
-    __slots__ = ("welcome", "refused", "heartbeat_reply", "prepare_devices", "prepare_client", "start_task", "stop_task", "unprepare_client", "unprepare_devices", "log_request", "log_cancel")
+    __slots__ = ("welcome", "refused", "heartbeat_reply", "prepare_devices", "prepare_client", "start_task", "stop_task", "unprepare_client", "unprepare_devices", "log_request", "log_cancel", "trust_changed", "log_credit")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_REPLY_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,8 @@ class SchedulerMessage(_message.Message):
     UNPREPARE_DEVICES_FIELD_NUMBER: _ClassVar[int]
     LOG_REQUEST_FIELD_NUMBER: _ClassVar[int]
     LOG_CANCEL_FIELD_NUMBER: _ClassVar[int]
+    TRUST_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    LOG_CREDIT_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     refused: Refused
     heartbeat_reply: HeartbeatReply
@@ -50,33 +52,55 @@ class SchedulerMessage(_message.Message):
     unprepare_devices: UnprepareDevices
     log_request: LogRequest
     log_cancel: LogCancel
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., prepare_devices: _Optional[_Union[PrepareDevices, _Mapping]] = ..., prepare_client: _Optional[_Union[PrepareClient, _Mapping]] = ..., start_task: _Optional[_Union[StartTask, _Mapping]] = ..., stop_task: _Optional[_Union[StopTask, _Mapping]] = ..., unprepare_client: _Optional[_Union[UnprepareClient, _Mapping]] = ..., unprepare_devices: _Optional[_Union[UnprepareDevices, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ...) -> None: ...
+    trust_changed: TrustChanged
+    log_credit: LogCredit
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., prepare_devices: _Optional[_Union[PrepareDevices, _Mapping]] = ..., prepare_client: _Optional[_Union[PrepareClient, _Mapping]] = ..., start_task: _Optional[_Union[StartTask, _Mapping]] = ..., stop_task: _Optional[_Union[StopTask, _Mapping]] = ..., unprepare_client: _Optional[_Union[UnprepareClient, _Mapping]] = ..., unprepare_devices: _Optional[_Union[UnprepareDevices, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., trust_changed: _Optional[_Union[TrustChanged, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ...) -> None: ...
+
+class TrustChanged(_message.Message):
+    __slots__ = ("revocations",)
+    REVOCATIONS_FIELD_NUMBER: _ClassVar[int]
+    revocations: bytes
+    def __init__(self, revocations: _Optional[bytes] = ...) -> None: ...
 
 class NodeHello(_message.Message):
-    __slots__ = ("protocol", "node", "held", "tasks", "instance")
+    __slots__ = ("protocol", "node", "held", "tasks", "instance", "clients", "lists_clients")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    LISTS_CLIENTS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     node: _types_pb2.Node
     held: _containers.RepeatedCompositeFieldContainer[HeldLease]
     tasks: _containers.RepeatedCompositeFieldContainer[HeldTask]
     instance: str
-    def __init__(self, protocol: _Optional[int] = ..., node: _Optional[_Union[_types_pb2.Node, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., tasks: _Optional[_Iterable[_Union[HeldTask, _Mapping]]] = ..., instance: _Optional[str] = ...) -> None: ...
+    clients: _containers.RepeatedCompositeFieldContainer[HeldClient]
+    lists_clients: bool
+    def __init__(self, protocol: _Optional[int] = ..., node: _Optional[_Union[_types_pb2.Node, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., tasks: _Optional[_Iterable[_Union[HeldTask, _Mapping]]] = ..., instance: _Optional[str] = ..., clients: _Optional[_Iterable[_Union[HeldClient, _Mapping]]] = ..., lists_clients: _Optional[bool] = ...) -> None: ...
 
 class HeldLease(_message.Message):
-    __slots__ = ("lease_id", "device_side", "endpoint", "devices")
+    __slots__ = ("lease_id", "device_side", "endpoint", "devices", "trouble")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_SIDE_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     lease_id: str
     device_side: bool
     endpoint: str
     devices: _containers.RepeatedCompositeFieldContainer[_types_pb2.LeasedDevice]
-    def __init__(self, lease_id: _Optional[str] = ..., device_side: _Optional[bool] = ..., endpoint: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_types_pb2.LeasedDevice, _Mapping]]] = ...) -> None: ...
+    trouble: str
+    def __init__(self, lease_id: _Optional[str] = ..., device_side: _Optional[bool] = ..., endpoint: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_types_pb2.LeasedDevice, _Mapping]]] = ..., trouble: _Optional[str] = ...) -> None: ...
+
+class HeldClient(_message.Message):
+    __slots__ = ("job_id", "task")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    task: str
+    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[str] = ...) -> None: ...
 
 class HeldTask(_message.Message):
     __slots__ = ("job_id", "status")
@@ -196,34 +220,40 @@ class HeartbeatReply(_message.Message):
     def __init__(self, renewed: _Optional[_Iterable[str]] = ..., void: _Optional[_Iterable[str]] = ..., telemetry_lost: _Optional[bool] = ...) -> None: ...
 
 class PrepareDevices(_message.Message):
-    __slots__ = ("command_id", "lease")
+    __slots__ = ("command_id", "lease", "peer_endpoint")
     COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
+    PEER_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     command_id: str
     lease: _types_pb2.Lease
-    def __init__(self, command_id: _Optional[str] = ..., lease: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ...) -> None: ...
+    peer_endpoint: str
+    def __init__(self, command_id: _Optional[str] = ..., lease: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ..., peer_endpoint: _Optional[str] = ...) -> None: ...
 
 class PrepareClient(_message.Message):
-    __slots__ = ("command_id", "job_id", "task", "user", "leases")
+    __slots__ = ("command_id", "job_id", "task", "user", "leases", "interactive")
     COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
+    INTERACTIVE_FIELD_NUMBER: _ClassVar[int]
     command_id: str
     job_id: str
     task: str
     user: str
     leases: _containers.RepeatedCompositeFieldContainer[PreparedLease]
-    def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[PreparedLease, _Mapping]]] = ...) -> None: ...
+    interactive: bool
+    def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[PreparedLease, _Mapping]]] = ..., interactive: _Optional[bool] = ...) -> None: ...
 
 class PreparedLease(_message.Message):
-    __slots__ = ("lease", "endpoint")
+    __slots__ = ("lease", "endpoint", "peer_endpoint")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    PEER_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     lease: _types_pb2.Lease
     endpoint: str
-    def __init__(self, lease: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ..., endpoint: _Optional[str] = ...) -> None: ...
+    peer_endpoint: str
+    def __init__(self, lease: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ..., endpoint: _Optional[str] = ..., peer_endpoint: _Optional[str] = ...) -> None: ...
 
 class StartTask(_message.Message):
     __slots__ = ("command_id", "job_id", "task", "user", "command", "cwd", "environment", "requests", "time_limit_s")
@@ -314,26 +344,42 @@ class TaskChanged(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., status: _Optional[_Union[_types_pb2.TaskStatus, _Mapping]] = ...) -> None: ...
 
 class LeaseEnded(_message.Message):
-    __slots__ = ("lease_id", "device_side", "reason")
+    __slots__ = ("lease_id", "device_side", "reason", "job_id", "task")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_SIDE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
     lease_id: str
     device_side: bool
     reason: str
-    def __init__(self, lease_id: _Optional[str] = ..., device_side: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    job_id: str
+    task: str
+    def __init__(self, lease_id: _Optional[str] = ..., device_side: _Optional[bool] = ..., reason: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ...) -> None: ...
 
 class LogRequest(_message.Message):
-    __slots__ = ("request_id", "job_id", "task", "follow")
+    __slots__ = ("request_id", "job_id", "task", "follow", "credit_bytes", "position")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     job_id: str
     task: str
     follow: bool
-    def __init__(self, request_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., follow: _Optional[bool] = ...) -> None: ...
+    credit_bytes: int
+    position: int
+    def __init__(self, request_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., follow: _Optional[bool] = ..., credit_bytes: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
+
+class LogCredit(_message.Message):
+    __slots__ = ("request_id", "bytes")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    bytes: int
+    def __init__(self, request_id: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class LogCancel(_message.Message):
     __slots__ = ("request_id",)

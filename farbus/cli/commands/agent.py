@@ -100,7 +100,7 @@ def agent(
     settings.setdefault("metrics_listen", METRICS_LISTEN)
     if settings["metrics_listen"] == "off":
         settings["metrics_listen"] = ""
-    return serve_daemon("agent", "AgentConfig", settings, source=config or "farbus agent")
+    serve_daemon("agent", "AgentConfig", settings, source=config or "farbus agent")
 
 
 def _read_labels(words: list[str]) -> dict[str, str]:

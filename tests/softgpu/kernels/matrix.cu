@@ -81,3 +81,63 @@ extern "C" __global__ void bfloat_arithmetic(const __nv_bfloat162 *a, const __nv
 	out[3 * i + 1] = __hmul2(a[i], b[i]);
 	out[3 * i + 2] = __hmax2(a[i], b[i]);
 }
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 80
+extern "C" __global__ void wmma_double(const double *a, const double *b, double *c) { multiply<double, double, double, 8, 8, 4>(a, b, c); }
+
+// a: 8 x 4, b: 8 x 4 (columns side by side), c: 8 x 8
+extern "C" __global__ void mma_double(const double *a, const double *b, double *c)
+{
+	int lane = threadIdx.x, group = lane / 4, thread = lane % 4;
+	double d0 = c[group * 8 + thread * 2], d1 = c[group * 8 + thread * 2 + 1];
+	asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
+		     : "+d"(d0), "+d"(d1) : "d"(a[group * 4 + thread]), "d"(b[group * 4 + thread]));
+	c[group * 8 + thread * 2] = d0;
+	c[group * 8 + thread * 2 + 1] = d1;
+}
+
+// a: 8 x 16, b: 8 x 16
+extern "C" __global__ void mma_int8_small(const uint32_t *a, const uint32_t *b, int *c)
+{
+	int lane = threadIdx.x, group = lane / 4, thread = lane % 4;
+	int d0 = 0, d1 = 0;
+	asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+		     : "+r"(d0), "+r"(d1) : "r"(a[lane]), "r"(b[lane]));
+	c[group * 8 + thread * 2] = d0;
+	c[group * 8 + thread * 2 + 1] = d1;
+}
+#endif
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 90
+// a: 16 x 16, b: 8 x 16, c: 16 x 8
+extern "C" __global__ void mma_double_large(const double *a, const double *b, double *c)
+{
+	int lane = threadIdx.x, group = lane / 4, thread = lane % 4;
+	double ra[8], rb[4], d[4];
+	for (int k = 0; k < 8; k++)
+		ra[k] = a[(group + 8 * (k % 2)) * 16 + thread + 4 * (k / 2)];
+	for (int k = 0; k < 4; k++)
+		rb[k] = b[group * 16 + thread + 4 * k];
+	for (int k = 0; k < 4; k++)
+		d[k] = c[(group + 8 * (k / 2)) * 8 + thread * 2 + k % 2];
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7,%8,%9,%10,%11}, {%12,%13,%14,%15}, {%0,%1,%2,%3};"
+		     : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
+		     : "d"(ra[0]), "d"(ra[1]), "d"(ra[2]), "d"(ra[3]), "d"(ra[4]), "d"(ra[5]), "d"(ra[6]), "d"(ra[7]),
+		       "d"(rb[0]), "d"(rb[1]), "d"(rb[2]), "d"(rb[3]));
+	for (int k = 0; k < 4; k++)
+		c[(group + 8 * (k / 2)) * 8 + thread * 2 + k % 2] = d[k];
+}
+
+// a: 16 x 32 e4m3, b: 8 x 32 e5m2
+extern "C" __global__ void mma_fp8(const uint32_t *a, const uint32_t *b, float *c)
+{
+	int lane = threadIdx.x, group = lane / 4, thread = lane % 4;
+	float d[4] = { 0, 0, 0, 0 };
+	asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+		     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+		     : "r"(a[group * 8 + thread]), "r"(a[(group + 8) * 8 + thread]), "r"(a[group * 8 + thread + 4]),
+		       "r"(a[(group + 8) * 8 + thread + 4]), "r"(b[group * 8 + thread]), "r"(b[group * 8 + thread + 4]));
+	for (int k = 0; k < 4; k++)
+		c[(group + 8 * (k / 2)) * 8 + thread * 2 + k % 2] = d[k];
+}
+#endif

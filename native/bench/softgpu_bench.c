@@ -1,0 +1,214 @@
+/* softgpu_bench - how fast a libcuda that executes PTX on the processor is.
+ *
+ *	softgpu_bench [--quick] LIBCUDA		prints "NAME VALUE UNIT" for each measurement
+ *
+ * The library is opened by its path, so that two builds can be compared.  Each value
+ * is the median of several runs, after one that is not counted.  Exit status 2 when
+ * the library lacks what a measurement needs.
+ */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* bench/softgpu_kernels.ptx, with a NUL behind it */
+__asm__(".section .rodata\n"
+	"kernels_ptx: .incbin \"bench/softgpu_kernels.ptx\"\n"
+	".byte 0\n"
+	".previous\n");
+extern const char kernels_ptx[];
+
+typedef uint64_t device_pointer;
+typedef void *handle;
+
+static struct {
+	int (*cuInit)(unsigned);
+	int (*cuDeviceGet)(int *, int);
+	int (*cuDevicePrimaryCtxRetain)(handle *, int);
+	int (*cuCtxSetCurrent)(handle);
+	int (*cuCtxSynchronize)(void);
+	int (*cuModuleLoadData)(handle *, const void *);
+	int (*cuModuleUnload)(handle);
+	int (*cuModuleGetFunction)(handle *, handle, const char *);
+	int (*cuMemAlloc_v2)(device_pointer *, size_t);
+	int (*cuMemcpyHtoD_v2)(device_pointer, const void *, size_t);
+	int (*cuLaunchKernel)(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+			      unsigned, handle, void **, void **);
+} cu;
+
+static const struct {
+	const char *name;
+	void *pointer;
+} symbols[] = {
+#define SYMBOL(name) { #name, &cu.name }
+	SYMBOL(cuInit), SYMBOL(cuDeviceGet), SYMBOL(cuDevicePrimaryCtxRetain),
+	SYMBOL(cuCtxSetCurrent), SYMBOL(cuCtxSynchronize), SYMBOL(cuModuleLoadData),
+	SYMBOL(cuModuleUnload), SYMBOL(cuModuleGetFunction), SYMBOL(cuMemAlloc_v2),
+	SYMBOL(cuMemcpyHtoD_v2), SYMBOL(cuLaunchKernel),
+};
+
+static void check(int code, const char *what)
+{
+	if (!code)
+		return;
+	fprintf(stderr, "softgpu_bench: %s: error %d\n", what, code);
+	exit(1);
+}
+#define CU(call) check(cu.call, #call)
+
+static double now_us(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+}
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+struct measurement {
+	const char *name, *kernel;
+	unsigned grid_x, grid_y, block_x, block_y;
+	int n;			/* the kernel's size parameter */
+	unsigned pointers;	/* parameters before n */
+	unsigned launches;	/* in a run, one after the other */
+	unsigned runs;
+	int per_launch;		/* report microseconds a launch, else milliseconds a run */
+};
+
+static handle module;
+static device_pointer buffers[3];
+
+static double median_run(const struct measurement *m)
+{
+	double times[64];
+	handle function;
+	int n = m->n;
+	void *params[4];
+
+	CU(cuModuleGetFunction(&function, module, m->kernel));
+	for (unsigned k = 0; k < m->pointers; k++)
+		params[k] = &buffers[k];
+	params[m->pointers] = &n;
+	for (unsigned run = 0; run <= m->runs; run++) {
+		double start = now_us();
+
+		for (unsigned k = 0; k < m->launches; k++)
+			CU(cuLaunchKernel(function, m->grid_x, m->grid_y, 1, m->block_x, m->block_y, 1,
+					  0, NULL, params, NULL));
+		CU(cuCtxSynchronize());
+		if (run)	/* the first one warms up */
+			times[run - 1] = now_us() - start;
+	}
+	qsort(times, m->runs, sizeof times[0], compare);
+	return times[m->runs / 2];
+}
+
+static void measure(const struct measurement *m)
+{
+	double us = median_run(m);
+
+	if (m->per_launch)
+		printf("%s %.3f us\n", m->name, us / m->launches);
+	else
+		printf("%s %.4f ms\n", m->name, us / 1e3);
+	fflush(stdout);
+}
+
+static void measure_load(void)
+{
+	double times[21];
+
+	for (unsigned k = 0; k < 21; k++) {
+		double start = now_us();
+		handle loaded;
+
+		CU(cuModuleLoadData(&loaded, kernels_ptx));
+		times[k] = now_us() - start;
+		CU(cuModuleUnload(loaded));
+	}
+	qsort(times, 21, sizeof times[0], compare);
+	printf("module_load %.4f ms\n", times[10] / 1e3);
+}
+
+static void open_library(const char *path)
+{
+	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+
+	if (!library) {
+		fprintf(stderr, "softgpu_bench: %s\n", dlerror());
+		exit(2);
+	}
+	for (size_t k = 0; k < sizeof symbols / sizeof symbols[0]; k++) {
+		void *address = dlsym(library, symbols[k].name);
+
+		if (!address) {
+			fprintf(stderr, "softgpu_bench: %s has no %s\n", path, symbols[k].name);
+			exit(2);
+		}
+		memcpy(symbols[k].pointer, &address, sizeof address);
+	}
+}
+
+static void prepare(int matrix)
+{
+	size_t count = (size_t)matrix * matrix > (1u << 20) ? (size_t)matrix * matrix : 1u << 20;
+	float *values = malloc(count * sizeof *values);
+	handle context;
+	int device;
+
+	if (!values)
+		check(1, "malloc");
+	for (size_t k = 0; k < count; k++)
+		values[k] = (float)(k * 2654435761u % 1000) / 1000;
+	CU(cuInit(0));
+	CU(cuDeviceGet(&device, 0));
+	CU(cuDevicePrimaryCtxRetain(&context, device));
+	CU(cuCtxSetCurrent(context));
+	CU(cuModuleLoadData(&module, kernels_ptx));
+	for (unsigned k = 0; k < 3; k++) {
+		CU(cuMemAlloc_v2(&buffers[k], count * sizeof *values));
+		CU(cuMemcpyHtoD_v2(buffers[k], values, count * sizeof *values));
+	}
+	free(values);
+}
+
+int main(int count, char **words)
+{
+	int quick = count == 3 && !strcmp(words[1], "--quick");
+	int matrix = quick ? 256 : 1024, side = quick ? 512 : 1024;
+	unsigned tiles_32 = (unsigned)matrix / 32, tiles_16 = (unsigned)matrix / 16;
+	unsigned heavy = quick ? 3 : 5;
+	const struct measurement measurements[] = {
+		{ "empty_launch_us", "empty", 1, 1, 32, 1, 0, 0, 1, 63, 1 },
+		{ "empty_launch_64x256_us", "empty", 64, 1, 256, 1, 0, 0, 1, 63, 1 },
+		{ "queued_launch_us", "empty", 1, 1, 32, 1, 0, 0, 1000, 7, 1 },
+		{ "vector_add", "vector_add", 4096, 1, 256, 1, 1 << 20, 3, 1, 15, 0 },
+		{ "stencil", "stencil", (unsigned)side / 32, (unsigned)side / 8, 32, 8, side, 2, 10,
+		  heavy, 0 },
+		{ "matmul_tile_32", "matmul_32", tiles_32, tiles_32, 32, 32, matrix, 3, 1, heavy, 0 },
+		{ "matmul_tile_16", "matmul_16", tiles_16, tiles_16, 16, 16, matrix, 3, 1, heavy, 0 },
+		{ "reduce", "reduce", 64, 1, 256, 1, 1 << 20, 2, 1, 15, 0 },
+		{ "histogram", "histogram", 64, 1, 256, 1, 1 << 20, 2, 1, 9, 0 },
+		{ "collatz", "collatz", 512, 1, 128, 1, 1 << 16, 1, 1, heavy, 0 },
+		{ "transcendental", "transcendental", 1024, 1, 256, 1, 1 << 18, 2, 1, heavy, 0 },
+	};
+
+	if (count != 2 && !quick) {
+		fprintf(stderr, "usage: softgpu_bench [--quick] LIBCUDA\n");
+		return 1;
+	}
+	open_library(words[count - 1]);
+	prepare(matrix);
+	for (size_t k = 0; k < sizeof measurements / sizeof measurements[0]; k++)
+		measure(&measurements[k]);
+	measure_load();
+	return 0;
+}

@@ -1,0 +1,236 @@
+#include "driver_array.h"
+
+#include "driver_handle.h"
+#include "driver_memory.h"
+#include "driver_stream.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": the
+ * largest of every dimension, which arrays of any kind stay within. */
+#define EXTENT_MAX 131072u
+#define LAYERS_MAX 2048u
+#define ROW_ALIGN 32u			/* bytes: TEXTURE_PITCH_ALIGNMENT */
+
+static struct {
+	pthread_mutex_t lock;
+	struct CUarray_st *first;
+} arrays = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static const struct {
+	CUarray_format format;
+	size_t bytes;
+	enum engine_texel texel;
+} formats[] = {
+	{ CU_AD_FORMAT_UNSIGNED_INT8, 1, ENGINE_TEXEL_U8 },
+	{ CU_AD_FORMAT_UNSIGNED_INT16, 2, ENGINE_TEXEL_U16 },
+	{ CU_AD_FORMAT_UNSIGNED_INT32, 4, ENGINE_TEXEL_U32 },
+	{ CU_AD_FORMAT_SIGNED_INT8, 1, ENGINE_TEXEL_S8 },
+	{ CU_AD_FORMAT_SIGNED_INT16, 2, ENGINE_TEXEL_S16 },
+	{ CU_AD_FORMAT_SIGNED_INT32, 4, ENGINE_TEXEL_S32 },
+	{ CU_AD_FORMAT_HALF, 2, ENGINE_TEXEL_F16 },
+	{ CU_AD_FORMAT_FLOAT, 4, ENGINE_TEXEL_F32 },
+};
+
+size_t driver_format_bytes(CUarray_format format)
+{
+	for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
+		if (formats[i].format == format)
+			return formats[i].bytes;
+	return 0;
+}
+
+enum engine_texel driver_format_texel(CUarray_format format)
+{
+	for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
+		if (formats[i].format == format)
+			return formats[i].texel;
+	return ENGINE_TEXEL_U8;
+}
+
+CUresult driver_array_of(CUarray handle, struct CUarray_st **array)
+{
+	if (!handle || !driver_handle_is(handle, DRIVER_KIND_ARRAY))
+		return CUDA_ERROR_INVALID_HANDLE;
+	*array = handle;
+	return CUDA_SUCCESS;
+}
+
+static CUresult check_descriptor(const CUDA_ARRAY3D_DESCRIPTOR *d)
+{
+	bool layered = d->Flags & DRIVER_ARRAY_LAYERED, cube = d->Flags & DRIVER_ARRAY_CUBEMAP;
+
+	if (d->Flags & ~(DRIVER_ARRAY_LAYERED | DRIVER_ARRAY_SURFACE | DRIVER_ARRAY_CUBEMAP |
+			 DRIVER_ARRAY_GATHER))
+		return driver_unsupported("sparse, deferred and depth arrays");
+	if (!driver_format_bytes(d->Format))
+		return driver_unsupported("arrays of this format");
+	if (!d->Width || d->Width > EXTENT_MAX || d->Height > EXTENT_MAX ||
+	    d->Depth > (layered || cube ? LAYERS_MAX : EXTENT_MAX) ||
+	    (d->NumChannels != 1 && d->NumChannels != 2 && d->NumChannels != 4))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (cube && (d->Width != d->Height || d->Depth % 6 || !d->Depth || (!layered && d->Depth != 6)))
+		return CUDA_ERROR_INVALID_VALUE;
+	/* A volume has rows, layers have a number. */
+	if (layered ? !d->Depth : (d->Depth && !d->Height))
+		return CUDA_ERROR_INVALID_VALUE;
+	return CUDA_SUCCESS;
+}
+
+static CUresult create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
+{
+	struct CUarray_st *array;
+	struct CUctx_st *context;
+	CUresult result = driver_context_enter(&context);
+
+	if (result)
+		return result;
+	if (!out || !descriptor)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = check_descriptor(descriptor);
+	if (result)
+		return result;
+	array = calloc(1, sizeof *array);
+	if (!array)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	array->context = context;
+	array->descriptor = *descriptor;
+	array->texel_bytes = driver_format_bytes(descriptor->Format) * descriptor->NumChannels;
+	array->rows = descriptor->Height ? descriptor->Height : 1;
+	array->slices = descriptor->Depth ? descriptor->Depth : 1;
+	array->pitch = (descriptor->Width * array->texel_bytes + ROW_ALIGN - 1) & ~(size_t)(ROW_ALIGN - 1);
+	/* At most 2^21 bytes a row, 2^17 rows, 2^17 slices: no product wraps. */
+	array->slice = array->pitch * array->rows;
+	result = driver_memory_take(context, array->slice * array->slices, DRIVER_TEXTURE_PITCH,
+				    DRIVER_MEMORY_MODULE, NULL, &array->memory);
+	if (result) {
+		free(array);
+		return result;
+	}
+	if (driver_handle_add(array, DRIVER_KIND_ARRAY)) {
+		driver_memory_give(array->memory);
+		free(array);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	pthread_mutex_lock(&arrays.lock);
+	array->next = arrays.first;
+	arrays.first = array;
+	pthread_mutex_unlock(&arrays.lock);
+	*out = array;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
+{
+	return create(out, descriptor);
+}
+
+DRIVER_EXPORT CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *descriptor)
+{
+	CUDA_ARRAY3D_DESCRIPTOR full;
+
+	if (!descriptor)
+		return CUDA_ERROR_INVALID_VALUE;
+	full = (CUDA_ARRAY3D_DESCRIPTOR){
+		.Width = descriptor->Width, .Height = descriptor->Height,
+		.Format = descriptor->Format, .NumChannels = descriptor->NumChannels,
+	};
+	return create(out, &full);
+}
+
+static void unlink_array(struct CUarray_st *array)
+{
+	struct CUarray_st **link = &arrays.first;
+
+	pthread_mutex_lock(&arrays.lock);
+	while (*link && *link != array)
+		link = &(*link)->next;
+	if (*link)
+		*link = array->next;
+	pthread_mutex_unlock(&arrays.lock);
+}
+
+/* As cuMemFree: what may still use it finishes first. */
+DRIVER_EXPORT CUresult cuArrayDestroy(CUarray handle)
+{
+	CUresult result = driver_ready();
+	struct CUctx_st *context;
+
+	if (result)
+		return result;
+	if (!handle || !driver_handle_remove(handle, DRIVER_KIND_ARRAY))
+		return CUDA_ERROR_INVALID_HANDLE;
+	context = handle->context;
+	driver_stream_drain(context);
+	unlink_array(handle);
+	driver_memory_give(handle->memory);
+	free(handle);
+	return driver_context_state(context);
+}
+
+/* The memory goes with the context's other memory. */
+void driver_array_end_context(struct CUctx_st *context)
+{
+	struct CUarray_st **link = &arrays.first;
+
+	pthread_mutex_lock(&arrays.lock);
+	while (*link) {
+		struct CUarray_st *array = *link;
+
+		if (array->context != context) {
+			link = &array->next;
+			continue;
+		}
+		*link = array->next;
+		if (driver_handle_remove(array, DRIVER_KIND_ARRAY))
+			free(array);
+	}
+	pthread_mutex_unlock(&arrays.lock);
+}
+
+DRIVER_EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *out, CUarray handle)
+{
+	struct CUarray_st *array;
+	CUresult result = driver_ready();
+
+	if (!result && !out)
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (!result)
+		result = driver_array_of(handle, &array);
+	if (!result)
+		*out = array->descriptor;
+	return result;
+}
+
+DRIVER_EXPORT CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *out, CUarray handle)
+{
+	CUDA_ARRAY3D_DESCRIPTOR full;
+	CUresult result = out ? cuArray3DGetDescriptor_v2(&full, handle) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result)
+		return result;
+	*out = (CUDA_ARRAY_DESCRIPTOR){
+		.Width = full.Width, .Height = full.Height, .Format = full.Format,
+		.NumChannels = full.NumChannels,
+	};
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out,
+						    CUarray handle, CUdevice ordinal)
+{
+	struct driver_device *device;
+	struct CUarray_st *array;
+	CUresult result = driver_device_of(ordinal, &device);
+
+	if (!result)
+		result = out ? driver_array_of(handle, &array) : CUDA_ERROR_INVALID_VALUE;
+	if (result)
+		return result;
+	*out = (CUDA_ARRAY_MEMORY_REQUIREMENTS){
+		.size = array->slice * array->slices, .alignment = DRIVER_TEXTURE_PITCH,
+	};
+	return CUDA_SUCCESS;
+}

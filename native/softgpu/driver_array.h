@@ -1,0 +1,32 @@
+/* driver_array.h - CUDA arrays. */
+#ifndef FARBUS_SOFTGPU_DRIVER_ARRAY_H
+#define FARBUS_SOFTGPU_DRIVER_ARRAY_H
+
+#include "driver_context.h"
+#include "engine.h"
+
+/* cuda.h: flags of CUDA_ARRAY3D_DESCRIPTOR */
+#define DRIVER_ARRAY_LAYERED 0x01u
+#define DRIVER_ARRAY_SURFACE 0x02u
+#define DRIVER_ARRAY_CUBEMAP 0x04u
+#define DRIVER_ARRAY_GATHER 0x08u
+
+/* Rows are padded to a pitch; nothing else is hidden in an array here. */
+struct CUarray_st {
+	struct CUarray_st *next;	/* of all arrays */
+	struct CUctx_st *context;
+	CUDA_ARRAY3D_DESCRIPTOR descriptor;
+	size_t texel_bytes, pitch, slice;
+	size_t rows, slices;		/* at least 1 */
+	uintptr_t memory;
+};
+
+CUresult driver_array_of(CUarray handle, struct CUarray_st **array);
+/* 0 when the format is none that textures can be made of here. */
+size_t driver_format_bytes(CUarray_format format);
+enum engine_texel driver_format_texel(CUarray_format format);
+void driver_array_end_context(struct CUctx_st *context);
+/* driver_texture.c */
+void driver_texture_end_context(struct CUctx_st *context);
+
+#endif

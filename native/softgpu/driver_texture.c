@@ -1,0 +1,338 @@
+/* Texture and surface objects: what they were made from, and the engine's handles. */
+#include "driver_array.h"
+#include "driver_memory.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* cuda.h: flags of CUDA_TEXTURE_DESC */
+#define READ_AS_INTEGER 0x01u
+#define NORMALIZED_COORDINATES 0x02u
+#define SRGB 0x10u
+#define KNOWN_FLAGS 0x77u	/* the others choose between mipmap and cube filters */
+
+#define LINEAR_TEXELS_MAX (1u << 28)	/* MAXIMUM_TEXTURE1D_LINEAR_WIDTH */
+#define PITCHED_EXTENT_MAX 131072u
+
+struct object {
+	struct object *next;
+	struct CUctx_st *context;
+	uint64_t handle;
+	bool is_surface;
+	CUDA_RESOURCE_DESC resource;
+	CUDA_TEXTURE_DESC texture;
+	CUDA_RESOURCE_VIEW_DESC view;
+	bool has_view;
+};
+
+static struct {
+	pthread_mutex_t lock;
+	struct object *first;
+} objects = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* ---- images ---- */
+
+static CUresult image_of_array(CUarray handle, struct engine_image *image)
+{
+	struct CUarray_st *array;
+	CUresult result = driver_array_of(handle, &array);
+	bool layered;
+
+	if (result)
+		return result;
+	layered = array->descriptor.Flags & (DRIVER_ARRAY_LAYERED | DRIVER_ARRAY_CUBEMAP);
+	*image = (struct engine_image){
+		.memory = (void *)array->memory,
+		.texel = driver_format_texel(array->descriptor.Format),
+		.channels = array->descriptor.NumChannels,
+		.dimensions = !layered && array->descriptor.Depth ? 3 : array->descriptor.Height ? 2 : 1,
+		.width = (uint32_t)array->descriptor.Width,
+		.height = (uint32_t)array->rows,
+		.depth = layered ? 1 : (uint32_t)array->slices,
+		.layers = layered ? (uint32_t)array->slices : 1,
+		.pitch = array->pitch,
+		.slice = array->slice,
+	};
+	return CUDA_SUCCESS;
+}
+
+static CUresult image_of_memory(CUdeviceptr address, CUarray_format format, unsigned channels,
+				size_t width, size_t height, size_t pitch,
+				struct engine_image *image)
+{
+	size_t texel = driver_format_bytes(format) * channels;
+
+	if (!driver_format_bytes(format))
+		return driver_unsupported("textures of this format");
+	if ((channels != 1 && channels != 2 && channels != 4) || !width || !height ||
+	    address % texel || (height > 1 && (pitch % texel || pitch / texel < width)))
+		return CUDA_ERROR_INVALID_VALUE;
+	*image = (struct engine_image){
+		.memory = (void *)(uintptr_t)address, .texel = driver_format_texel(format),
+		.channels = channels, .dimensions = height > 1 ? 2 : 1, .width = (uint32_t)width,
+		.height = (uint32_t)height, .depth = 1, .layers = 1, .pitch = pitch,
+	};
+	return driver_memory_check(address, (height - 1) * pitch + width * texel);
+}
+
+static CUresult image_of(const CUDA_RESOURCE_DESC *resource, struct engine_image *image)
+{
+	size_t texel;
+
+	switch (resource->resType) {
+	case CU_RESOURCE_TYPE_ARRAY:
+		return image_of_array(resource->res.array.hArray, image);
+	case CU_RESOURCE_TYPE_LINEAR:
+		texel = driver_format_bytes(resource->res.linear.format) *
+			resource->res.linear.numChannels;
+		if (!texel || resource->res.linear.sizeInBytes / texel > LINEAR_TEXELS_MAX)
+			return CUDA_ERROR_INVALID_VALUE;
+		return image_of_memory(resource->res.linear.devPtr, resource->res.linear.format,
+				       resource->res.linear.numChannels,
+				       resource->res.linear.sizeInBytes / texel, 1, 0, image);
+	case CU_RESOURCE_TYPE_PITCH2D:
+		if (resource->res.pitch2D.width > PITCHED_EXTENT_MAX ||
+		    resource->res.pitch2D.height > PITCHED_EXTENT_MAX ||
+		    resource->res.pitch2D.pitchInBytes > (size_t)1 << 32)
+			return CUDA_ERROR_INVALID_VALUE;
+		return image_of_memory(resource->res.pitch2D.devPtr, resource->res.pitch2D.format,
+				       resource->res.pitch2D.numChannels,
+				       resource->res.pitch2D.width, resource->res.pitch2D.height,
+				       resource->res.pitch2D.pitchInBytes, image);
+	default:
+		return driver_unsupported("textures of mipmapped arrays");
+	}
+}
+
+static bool texel_is_float(enum engine_texel texel)
+{
+	return texel == ENGINE_TEXEL_F16 || texel == ENGINE_TEXEL_F32;
+}
+
+static CUresult sampler_of(const CUDA_TEXTURE_DESC *texture, const struct engine_image *image,
+			   struct engine_sampler *sampler)
+{
+	bool is_wide = image->texel == ENGINE_TEXEL_U32 || image->texel == ENGINE_TEXEL_S32;
+	bool is_byte = image->texel == ENGINE_TEXEL_U8 || image->texel == ENGINE_TEXEL_S8;
+
+	if (texture->flags & ~KNOWN_FLAGS || (unsigned)texture->filterMode > CU_TR_FILTER_MODE_LINEAR)
+		return CUDA_ERROR_INVALID_VALUE;
+	*sampler = (struct engine_sampler){
+		.linear = texture->filterMode == CU_TR_FILTER_MODE_LINEAR,
+		.normalized_coordinates = texture->flags & NORMALIZED_COORDINATES,
+		/* Integers of 32 bits are read as they are. */
+		.normalized_values = !(texture->flags & READ_AS_INTEGER) && !is_wide &&
+				     !texel_is_float(image->texel),
+		.srgb = (texture->flags & SRGB) && is_byte,
+	};
+	if (sampler->linear && !sampler->normalized_values && !texel_is_float(image->texel))
+		return CUDA_ERROR_INVALID_VALUE;
+	for (unsigned k = 0; k < 3; k++) {
+		if ((unsigned)texture->addressMode[k] > CU_TR_ADDRESS_MODE_BORDER)
+			return CUDA_ERROR_INVALID_VALUE;
+		sampler->address_mode[k] = (enum engine_address_mode)texture->addressMode[k];
+	}
+	memcpy(sampler->border, texture->borderColor, sizeof sampler->border);
+	return CUDA_SUCCESS;
+}
+
+/* ---- objects ---- */
+
+static CUresult add(struct object *object, const struct engine_image *image,
+		    const struct engine_sampler *sampler, unsigned long long *out)
+{
+	if (engine_texture_add(image, sampler, &object->handle)) {
+		free(object);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	pthread_mutex_lock(&objects.lock);
+	object->next = objects.first;
+	objects.first = object;
+	pthread_mutex_unlock(&objects.lock);
+	*out = object->handle;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_DESC *resource,
+					 const CUDA_TEXTURE_DESC *texture,
+					 const CUDA_RESOURCE_VIEW_DESC *view)
+{
+	struct engine_sampler sampler;
+	struct engine_image image;
+	struct CUctx_st *context;
+	struct object *object;
+	CUresult result = driver_context_enter(&context);
+
+	if (result)
+		return result;
+	if (!out || !resource || !texture)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (view && view->format)
+		return driver_unsupported("resource views that change the format");
+	result = image_of(resource, &image);
+	if (!result)
+		result = sampler_of(texture, &image, &sampler);
+	if (result)
+		return result;
+	object = calloc(1, sizeof *object);
+	if (!object)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	object->context = context;
+	object->resource = *resource;
+	object->texture = *texture;
+	object->has_view = view;
+	if (view)
+		object->view = *view;
+	return add(object, &image, &sampler, out);
+}
+
+DRIVER_EXPORT CUresult cuSurfObjectCreate(CUsurfObject *out, const CUDA_RESOURCE_DESC *resource)
+{
+	struct engine_image image;
+	struct CUctx_st *context;
+	struct CUarray_st *array;
+	struct object *object;
+	CUresult result = driver_context_enter(&context);
+
+	if (result)
+		return result;
+	if (!out || !resource || resource->resType != CU_RESOURCE_TYPE_ARRAY)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = driver_array_of(resource->res.array.hArray, &array);
+	if (!result && !(array->descriptor.Flags & DRIVER_ARRAY_SURFACE))
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (!result)
+		result = image_of(resource, &image);
+	if (result)
+		return result;
+	object = calloc(1, sizeof *object);
+	if (!object)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	object->context = context;
+	object->is_surface = true;
+	object->resource = *resource;
+	return add(object, &image, NULL, out);
+}
+
+/* Takes the object out of the list; NULL when there is none. */
+static struct object *take(unsigned long long handle, bool surface)
+{
+	struct object **link = &objects.first, *found;
+
+	pthread_mutex_lock(&objects.lock);
+	while (*link && ((*link)->handle != handle || (*link)->is_surface != surface))
+		link = &(*link)->next;
+	found = *link;
+	if (found)
+		*link = found->next;
+	pthread_mutex_unlock(&objects.lock);
+	return found;
+}
+
+static CUresult destroy(unsigned long long handle, bool surface)
+{
+	CUresult result = driver_ready();
+	struct object *object;
+
+	if (result)
+		return result;
+	object = take(handle, surface);
+	if (!object)
+		return CUDA_ERROR_INVALID_VALUE;
+	engine_texture_remove(object->handle);
+	free(object);
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuTexObjectDestroy(CUtexObject handle)
+{
+	return destroy(handle, false);
+}
+
+DRIVER_EXPORT CUresult cuSurfObjectDestroy(CUsurfObject handle)
+{
+	return destroy(handle, true);
+}
+
+void driver_texture_end_context(struct CUctx_st *context)
+{
+	struct object **link = &objects.first;
+
+	pthread_mutex_lock(&objects.lock);
+	while (*link) {
+		struct object *object = *link;
+
+		if (object->context != context) {
+			link = &object->next;
+			continue;
+		}
+		*link = object->next;
+		engine_texture_remove(object->handle);
+		free(object);
+	}
+	pthread_mutex_unlock(&objects.lock);
+}
+
+/* ---- asking ---- */
+
+static CUresult get(unsigned long long handle, bool surface, struct object *out)
+{
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	result = CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&objects.lock);
+	for (const struct object *object = objects.first; object; object = object->next) {
+		if (object->handle == handle && object->is_surface == surface) {
+			*out = *object;
+			result = CUDA_SUCCESS;
+		}
+	}
+	pthread_mutex_unlock(&objects.lock);
+	return result;
+}
+
+DRIVER_EXPORT CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC *out, CUtexObject handle)
+{
+	struct object object;
+	CUresult result = out ? get(handle, false, &object) : CUDA_ERROR_INVALID_VALUE;
+
+	if (!result)
+		*out = object.resource;
+	return result;
+}
+
+DRIVER_EXPORT CUresult cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC *out, CUtexObject handle)
+{
+	struct object object;
+	CUresult result = out ? get(handle, false, &object) : CUDA_ERROR_INVALID_VALUE;
+
+	if (!result)
+		*out = object.texture;
+	return result;
+}
+
+DRIVER_EXPORT CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC *out,
+						      CUtexObject handle)
+{
+	struct object object;
+	CUresult result = out ? get(handle, false, &object) : CUDA_ERROR_INVALID_VALUE;
+
+	if (!result && !object.has_view)
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (!result)
+		*out = object.view;
+	return result;
+}
+
+DRIVER_EXPORT CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC *out, CUsurfObject handle)
+{
+	struct object object;
+	CUresult result = out ? get(handle, true, &object) : CUDA_ERROR_INVALID_VALUE;
+
+	if (!result)
+		*out = object.resource;
+	return result;
+}

@@ -1,0 +1,47 @@
+/* texture.h - texture and surface instructions, decoded, and the objects they name. */
+#ifndef FARBUS_SOFTGPU_TEXTURE_H
+#define FARBUS_SOFTGPU_TEXTURE_H
+
+#include "engine.h"
+#include "handlers.h"
+
+#define TEXTURE_COORDINATES_MAX 4
+
+enum texture_geometry {
+	GEOMETRY_1D, GEOMETRY_2D, GEOMETRY_3D, GEOMETRY_1D_LAYERED, GEOMETRY_2D_LAYERED,
+	GEOMETRY_CUBE, GEOMETRY_CUBE_LAYERED,
+};
+
+enum surface_boundary { BOUNDARY_TRAP, BOUNDARY_CLAMP, BOUNDARY_ZERO };
+
+struct texture_access {
+	enum texture_geometry geometry;
+	enum surface_boundary boundary;
+	bool integer_coordinates;
+	uint8_t component;		/* of a gather */
+	uint8_t bytes;			/* of an element of a surface access, or of a result */
+	uint8_t count;			/* elements */
+	int32_t object;			/* slot of the handle */
+	int32_t coordinates[TEXTURE_COORDINATES_MAX];	/* slots, the layer first */
+	int32_t values[4];		/* slots, or -1; 32-bit for textures */
+};
+
+struct texture {
+	uint32_t generation;		/* odd while in use */
+	bool is_surface;
+	uint32_t texel_bytes;		/* all channels */
+	struct engine_image image;
+	struct engine_sampler sampler;
+	float srgb[256];		/* of sampler.srgb: value of each byte */
+};
+
+/* The object of lane l, which fails the launch when it is none. */
+const struct texture *texture_of_lane(struct warp *w, const struct instruction *i, bool surface, u32 l);
+
+static inline bool geometry_is_layered(enum texture_geometry geometry)
+{
+	return geometry == GEOMETRY_1D_LAYERED || geometry == GEOMETRY_2D_LAYERED ||
+	       geometry == GEOMETRY_CUBE_LAYERED;
+}
+
+#endif

@@ -1,0 +1,314 @@
+"""Narrow floats, SIMD video instructions, vector and 128-bit accesses against references in plain Python."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from tests.softgpu.engine import EngineError, Module, Status
+from tests.softgpu.test_engine_instructions import FLOAT_EDGES, module_of, run
+
+# ---- floats of 8, 6 and 4 bits: PTX ISA 5.2.3 and the OCP specifications that it names ----
+
+# exponent bits, fraction bits, bias, number of finite magnitudes, code of infinity, code of NaN
+FORMATS = {
+    "e4m3x2": (4, 3, 7, 0x7F, None, 0x7F),
+    "e5m2x2": (5, 2, 15, 0x7C, 0x7C, 0x7F),
+    "e2m3x2": (2, 3, 1, 0x20, None, None),
+    "e3m2x2": (3, 2, 3, 0x20, None, None),
+    "e2m1x2": (2, 1, 1, 0x08, None, None),
+}
+
+
+def magnitudes(name: str) -> list[Fraction]:
+    """The value of each finite code, in order."""
+    _, fraction_bits, bias, count, _, _ = FORMATS[name]
+    values = []
+    for code in range(count):
+        exponent, fraction = code >> fraction_bits, code & (1 << fraction_bits) - 1
+        scale = Fraction(2) ** (max(exponent, 1) - bias - fraction_bits)
+        values.append((fraction + (1 << fraction_bits if exponent else 0)) * scale)
+    return values
+
+
+def encoded(name: str, value: float, *, relu: bool = False) -> int:
+    """The code of the nearest value, of two the even one; what is too large becomes the largest (.satfinite)."""
+    exponent_bits, fraction_bits, _, count, _, nan = FORMATS[name]
+    if math.isnan(value):
+        return count - 1 if nan is None else nan
+    negative = math.copysign(1, value) < 0
+    if relu and negative:
+        return 0
+    sign = 1 << exponent_bits + fraction_bits if negative else 0
+    table = magnitudes(name)
+    if math.isinf(value) or abs(Fraction(value)) >= table[-1]:
+        return sign | count - 1
+    magnitude = abs(Fraction(value))
+    return sign | min(range(count), key=lambda code: (abs(table[code] - magnitude), code % 2))
+
+
+def pack(name: str, high: int, low: int) -> int:
+    return high << 4 | low if name == "e2m1x2" else high << 8 | low
+
+
+def narrow_values(name: str) -> list[float]:
+    """Every representable value, every middle between two, their neighbours, and what is beyond."""
+    table = [float(value) for value in magnitudes(name)]
+    middles = [(a + b) / 2 for a, b in itertools.pairwise(table)]
+    near = [float(np.nextafter(np.float32(value), np.float32(side))) for value in middles for side in (0, 1e9)]
+    beyond = [table[-1] * 1.03, table[-1] * 2, 1e30, math.inf, math.nan, 1e-30]
+    values = table + middles + near + beyond
+    return values + [-value for value in values]
+
+
+@pytest.mark.parametrize("flags", [".satfinite", ".satfinite.relu"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_narrow_floats_are_rounded_to_nearest(name: str, flags: str) -> None:
+    values = narrow_values(name)
+    high = np.array(values, np.float32)
+    low = np.roll(high, 7)
+    got = run(module_of(f"cvt.rn{flags}.{name}.f32 %d, %s0, %s1", "b16", ["f32", "f32"]), "b16", [high, low])
+    relu = "relu" in flags
+    expected = [
+        pack(name, encoded(name, a, relu=relu), encoded(name, b, relu=relu))
+        for a, b in zip(high.tolist(), low.tolist(), strict=True)
+    ]
+    assert [hex(value) for value in got] == [hex(value) for value in expected]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_narrow_floats_from_and_to_halves(name: str) -> None:
+    count = FORMATS[name][3]
+    sign = 1 << FORMATS[name][0] + FORMATS[name][1]
+    codes = list(range(count)) + [sign | code for code in range(count)]
+    pairs = np.array([pack(name, code, codes[-1 - k]) for k, code in enumerate(codes)], np.uint16)
+    wide = run(module_of(f"cvt.rn.f16x2.{name} %d, %s0", "b32", ["b16"]), "b32", [pairs])
+    halves = wide.view(np.float16).reshape(-1, 2)
+    table = [float(value) for value in magnitudes(name)]
+    expected = [(-1 if code & sign else 1) * table[code & sign - 1] for code in codes]
+    assert halves[:, 1].tolist() == expected
+    assert halves[:, 0].tolist() == expected[::-1]
+    back = run(module_of(f"cvt.rn.satfinite.{name}.f16x2 %d, %s0", "b16", ["b32"]), "b16", [wide])
+    np.testing.assert_array_equal(back, pairs)
+
+
+@pytest.mark.parametrize("mode", ["rz", "rp"])
+def test_powers_of_two(mode: str) -> None:
+    values = [1.0, 1.5, 2.0, -3.0, 2.0**-127, 2.0**-126 * 1.5, 1e-45, 0.0, 3e38, math.inf, math.nan]
+    column = np.array(values, np.float32)
+    got = run(module_of(f"cvt.{mode}.satfinite.ue8m0x2.f32 %d, %s0, %s0", "b16", ["f32"]), "b16", [column])
+
+    def power(value: float) -> int:
+        if math.isnan(value):
+            return 0xFF
+        magnitude = abs(value)
+        if math.isinf(magnitude):
+            return 0xFE
+        if magnitude == 0:
+            return 0
+        fraction, exponent = math.frexp(magnitude)
+        exponent += (mode == "rp" and fraction > 0.5) - 1
+        return min(max(exponent, -127), 127) + 127
+
+    assert [value & 0xFF for value in got.tolist()] == [power(value) for value in column.tolist()]
+
+
+# ---- SIMD video instructions ----
+
+VIDEO = {
+    "vadd": lambda a, b: a + b,
+    "vsub": lambda a, b: a - b,
+    "vabsdiff": lambda a, b: abs(a - b),
+    "vmin": min,
+    "vmax": max,
+}
+
+
+def parts(value: int, lanes: int, signed: bool) -> list[int]:
+    bits = 32 // lanes
+    raw = [value >> bits * k & (1 << bits) - 1 for k in range(lanes)]
+    return [part - (1 << bits) if signed and part >> bits - 1 else part for part in raw]
+
+
+@pytest.mark.parametrize("variant", ["", ".sat", ".add"])
+@pytest.mark.parametrize("kind", ["u32", "s32"])
+@pytest.mark.parametrize("lanes", [2, 4])
+@pytest.mark.parametrize("op", ["vadd", "vsub", "vabsdiff", "vmin", "vmax"])
+def test_video(op: str, lanes: int, kind: str, variant: str) -> None:
+    rng = random.Random(f"{op}{lanes}{kind}{variant}")
+    rows = [
+        [rng.choice([0, 0xFFFFFFFF, 0x80008000, 0x7F7F7F7F, rng.getrandbits(32)]) for _ in "abc"] for _ in range(96)
+    ]
+    columns = [np.array(column, np.uint32) for column in zip(*rows, strict=True)]
+    instruction = f"{op}{lanes}.{kind}.{kind}.{kind}{variant} %d, %s0, %s1, %s2"
+    got = run(module_of(instruction, "u32", ["u32"] * 3), "u32", columns)
+    bits, signed = 32 // lanes, kind == "s32"
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    expected = []
+    for a, b, c in rows:
+        results = [VIDEO[op](x, y) for x, y in zip(parts(a, lanes, signed), parts(b, lanes, signed), strict=True)]
+        if variant == ".add":
+            expected.append((c + sum(results)) % 2**32)
+            continue
+        if variant == ".sat":
+            results = [max(low, min(high, result)) for result in results]
+        expected.append(sum((result & (1 << bits) - 1) << bits * k for k, result in enumerate(results)))
+    assert got.tolist() == expected
+
+
+# ---- atomics on vectors, accesses of 128 bits ----
+
+HEADER = ".version 8.8\n.target sm_100\n.address_size 64\n"
+
+
+def kernel(body: str, *, registers: str = "") -> str:
+    declared = (
+        ".reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .f32 %f<9>; .reg .b16 %h<9>; .reg .b128 %q<4>; .reg .pred %p<4>;"
+    )
+    load = "ld.param.u64 %rd1, [p]; mov.u32 %r1, %tid.x;"
+    return f"{HEADER}.visible .entry k(.param .u64 p) {{ {declared} {registers} {load} {body} ret; }}"
+
+
+def launched(body: str, memory: np.ndarray, threads: int = 1, **options: object) -> np.ndarray:
+    with Module(kernel(body)) as module:
+        module.launch("k", 1, threads, memory, **options)
+    return memory
+
+
+@pytest.mark.parametrize("space", ["global", "shared"])
+def test_vector_atomics_add_each_element(space: str) -> None:
+    body = "mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f40000000; cvt.rn.f32.u32 %f3, %r1; mov.f32 %f4, 0f00000000;"
+    if space == "shared":
+        body += (
+            ".shared .align 16 .f32 s[4]; mov.u32 %r2, s; st.shared.v4.f32 [s], {%f4, %f4, %f4, %f4}; bar.sync 0;"
+            "red.relaxed.cta.shared.add.f32 [s], %f1; bar.sync 0; ld.shared.v4.f32 {%f5, %f6, %f7, %f8}, [s];"
+            "st.global.v4.f32 [%rd1], {%f5, %f6, %f7, %f8};"
+        )
+        assert launched(body, np.zeros(4, np.float32), 64).tolist() == [64, 0, 0, 0]
+        return
+    body += "atom.relaxed.gpu.global.v4.f32.add {%f5, %f6, %f7, _}, [%rd1], {%f1, %f2, %f3, %f1};"
+    body += "red.relaxed.gpu.global.v2.f32.add [%rd1+16], {%f5, %f1};"
+    memory = launched(body, np.zeros(6, np.float32), 64)
+    assert memory.tolist() == [64, 128, 2016, 64, 2016, 64]
+
+
+def test_vector_atomics_of_halves() -> None:
+    memory = np.array([1, 5, -3, 2, 0, 0, 0, 0], np.float16)
+    body = (
+        "mov.b32 %r2, 0x40003C00; mov.b32 %r3, 0xC000C400;"  # {1, 2}, {-4, -2}
+        "red.relaxed.gpu.global.v2.f16x2.min.noftz [%rd1], {%r2, %r3};"
+        "red.relaxed.gpu.global.v2.f16x2.add.noftz [%rd1+8], {%r2, %r3};"
+    )
+    assert launched(body, memory, 2).tolist() == [1, 2, -4, -2, 2, 4, -8, -4]
+
+
+def test_vector_atomics_of_bfloats() -> None:
+    memory = np.array([0x3F80, 0xC000], np.uint16)  # 1, -2
+    body = "mov.b32 %r2, 0x40404040; red.relaxed.gpu.global.v2.bf16.max.noftz [%rd1], {%h1, %h2};"
+    body = "mov.b16 %h1, 0x4040; mov.b16 %h2, 0xC040;" + body  # 3, -3
+    assert launched(body, memory).tolist() == [0x4040, 0xC000]
+
+
+def test_128_bits_move_as_one() -> None:
+    memory = np.arange(8, dtype=np.uint64) + 1
+    body = (
+        "ld.global.b128 %q1, [%rd1]; mov.b128 {%rd2, %rd3}, %q1; add.u64 %rd2, %rd2, 100;"
+        "mov.b128 %q2, {%rd3, %rd2}; mov.b128 %q3, %q2; st.global.b128 [%rd1+16], %q3;"
+        ".shared .align 16 .b8 s[16]; st.shared.b128 [s], %q1; ld.shared.b128 %q2, [s]; st.global.b128 [%rd1+32], %q2;"
+    )
+    assert launched(body, memory).tolist() == [1, 2, 2, 101, 1, 2, 7, 8]
+
+
+def aligned(values: list[int]) -> np.ndarray:
+    """On a 16-byte boundary, as 128-bit atomics want it."""
+    store = np.zeros(len(values) + 2, np.uint64)
+    start = (-store.ctypes.data // 8) % 2
+    store[start : start + len(values)] = values
+    return store[start : start + len(values)]
+
+
+def test_128_bit_exchange_and_compare() -> None:
+    memory = aligned([1, 2, 0, 0, 0, 0, 7, 7])
+    body = (
+        "mov.b64 %rd2, 5; mov.b64 %rd3, 6; mov.b128 %q1, {%rd2, %rd3};"
+        "atom.exch.b128 %q2, [%rd1], %q1; st.global.b128 [%rd1+16], %q2;"
+        "mov.b128 %q3, {%rd3, %rd3}; atom.cas.b128 %q2, [%rd1], %q3, %q3;"  # differs: nothing happens
+        "atom.cas.b128 %q2, [%rd1], %q1, %q3; st.global.b128 [%rd1+32], %q2;"
+    )
+    assert launched(body, memory).tolist() == [6, 6, 1, 2, 5, 6, 7, 7]
+
+
+def test_128_bit_counter_loses_nothing() -> None:
+    memory = aligned([0, 0])
+    body = (
+        "AGAIN: ld.relaxed.gpu.global.b128 %q1, [%rd1]; mov.b128 {%rd2, %rd3}, %q1;"
+        "add.u64 %rd4, %rd2, 1; add.u64 %rd5, %rd3, 2;"
+        "mov.b128 %q2, {%rd4, %rd5}; atom.cas.b128 %q3, [%rd1], %q1, %q2; mov.b128 {%rd6, %rd7}, %q3;"
+        "setp.ne.u64 %p1, %rd6, %rd2; @%p1 bra AGAIN;"
+    )
+    with Module(kernel(body)) as module:
+        module.launch("k", 40, 64, memory)
+    assert memory.tolist() == [2560, 5120]
+
+
+def test_misaligned_128_bit_atomic_fails() -> None:
+    with pytest.raises(EngineError) as caught:
+        launched("atom.exch.b128 %q2, [%rd1+8], %q1;", aligned([0] * 4))
+    assert caught.value.status == Status.MISALIGNED
+
+
+# ---- reductions of a warp ----
+
+
+@pytest.mark.parametrize("form", ["min", "max", "min.abs", "max.abs", "min.NaN", "max.abs.NaN"])
+def test_float_reduction_of_a_warp(form: str) -> None:
+    rng = random.Random(form)
+    for with_nan in (False, True):
+        bits = [rng.choice([*FLOAT_EDGES["f32"], rng.getrandbits(32)]) for _ in range(32)]
+        values = np.array(bits, np.uint32).view(np.float32)
+        values = np.where(np.isnan(values), np.float32(1.5), values)
+        if with_nan:
+            values[7] = np.nan
+        memory = values.copy()
+        body = (
+            "mad.wide.u32 %rd2, %r1, 4, %rd1; ld.global.f32 %f1, [%rd2];"
+            f"redux.sync.{form}.f32 %f2, %f1, -1; st.global.f32 [%rd2], %f2;"
+        )
+        launched(body, memory, 32)
+        operands = np.abs(values) if "abs" in form else values
+        if with_nan and "NaN" in form:
+            assert np.isnan(memory).all()
+        else:
+            expected = (np.nanmin if form.startswith("min") else np.nanmax)(operands)
+            assert (memory == expected).all()
+
+
+# ---- aliases ----
+
+
+def test_an_alias_calls_its_function() -> None:
+    text = HEADER + (
+        ".visible .func (.param .b32 r) twin(.param .b32 a);"
+        ".visible .func (.param .b32 r) triple(.param .b32 a) { .reg .b32 %r<3>; ld.param.b32 %r1, [a];"
+        " mul.lo.u32 %r2, %r1, 3; st.param.b32 [r], %r2; ret; }"
+        ".alias twin, triple;"
+        ".visible .entry k(.param .u64 p) { .reg .b32 %r<3>; .reg .b64 %rd<2>; ld.param.u64 %rd1, [p];"
+        " { .param .b32 a; .param .b32 b; st.param.b32 [a], 14; call.uni (b), twin, (a); ld.param.b32 %r1, [b]; }"
+        " st.global.u32 [%rd1], %r1; ret; }"
+    )
+    out = np.zeros(1, np.uint32)
+    with Module(text) as module:
+        module.launch("k", 1, 1, out)
+    assert out[0] == 42
+
+
+@pytest.mark.parametrize("tail", [".alias f, f;", ".alias f, g; .alias g, f;", ".alias f, nothing;"])
+def test_an_alias_of_nothing_is_refused(tail: str) -> None:
+    with pytest.raises(EngineError, match="alias") as caught:
+        Module(HEADER + ".visible .func f(); .visible .func g(); " + tail)
+    assert caught.value.status == Status.INVALID_PTX
