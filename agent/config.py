@@ -124,6 +124,11 @@ class AgentConfig(Value, frozen=True, kw_only=True):
         return Path(self.state) / "programs"
 
     @property
+    def tasks_directory(self) -> Path:
+        """Where tasks with files have directories, each its user's alone."""
+        return Path(self.state) / "tasks"
+
+    @property
     def sessions_directory(self) -> Path:
         """Where session files of programs are, each readable by its user alone."""
         return Path(self.state) / "sessions"

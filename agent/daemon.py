@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import os
 import secrets
@@ -29,6 +30,7 @@ from farbus.agent.peers import Peers
 from farbus.agent.remoting_host import RemotingHost, SupervisorProgram, software_gpu_directory, software_gpu_environment
 from farbus.agent.service import AgentService
 from farbus.agent.session import SessionRunner
+from farbus.agent.staging import Staging
 from farbus.agent.telemetry import Collector
 from farbus.api.client import ClusterClient
 from farbus.api.enrollment import is_due, renew_at
@@ -36,6 +38,7 @@ from farbus.api.identity import Role
 from farbus.api.peer import PeerClient, host_and_port, serve_peers
 from farbus.api.server import RunningServer, serve_local
 from farbus.api.session import SessionDialer
+from farbus.api.staging import NodeStaging, StagingForwarder, add_staging
 from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, first_error
 from farbus.linux.cgroups import Cgroups, KernelCgroups
 from farbus.linux.clock import Clock, SystemClock
@@ -47,6 +50,7 @@ from farbus.linux.node_facts import KernelNodeFacts, NodeFacts
 from farbus.linux.notify import Notifier, SystemdNotifier, reloading
 from farbus.linux.nvml import WorkerNvml
 from farbus.linux.processes import Processes
+from farbus.linux.staging import TaskDirectories
 from farbus.linux.sysfs import KernelSysfs, Sysfs
 from farbus.linux.users import SystemUsers, Users
 from farbus.model.device import Device
@@ -330,6 +334,11 @@ class Agent:
             run_as_self=config.run_as_self,
             allow_root=config.allow_root,
             rules=config.user_rules,
+            staging=Staging(
+                directories=TaskDirectories(config.tasks_directory),
+                transfers=NodeStaging(address=config.scheduler, credentials=config.credentials),
+                clock=doors.clock,
+            ),
             orphan_limit_s=config.orphan_limit_s,
         )
         executor = Executor(
@@ -355,7 +364,12 @@ class Agent:
         )
         session.on_lost = local.reconnect
         identifier = Identifier(node=config.name, users=doors.users, operators=self._operators())
-        server = await serve_local(cluster=local, socket=config.socket, identify=identifier)
+        server = await serve_local(
+            cluster=local,
+            socket=config.socket,
+            identify=identifier,
+            services=(functools.partial(add_staging, StagingForwarder(local.lend)),),
+        )
         peer_server = await self._serve_peers(peers, membership)
 
         def report(what: Report) -> None:

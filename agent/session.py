@@ -36,7 +36,7 @@ from farbus.agent.objects import STORY_LENGTH
 from farbus.api.conversion import from_message, to_message
 from farbus.api.session import PROTOCOL_VERSION
 from farbus.api.v1 import session_pb2, types_pb2
-from farbus.errors import Conflict, FarbusError, InvalidInput, TimedOut, Unavailable, first_error
+from farbus.errors import Conflict, FarbusError, InvalidInput, TimedOut, Unavailable
 from farbus.linux.clock import Clock
 from farbus.model.job import Requests
 from farbus.model.lease import Lease
@@ -194,10 +194,12 @@ def command_event(message: session_pb2.SchedulerMessage, *, now: float, term: in
                 task=start.task,
                 user=start.user,
                 command=tuple(start.command),
-                cwd=start.cwd or "/",
+                cwd=start.cwd,
                 environment=dict(start.environment),
                 requests=from_message(start.requests, Requests),
                 time_limit_s=start.time_limit_s,
+                stage_in=start.stage_in,
+                stage_out=tuple(start.stage_out),
             )
             return StartRequested(command=start.command_id, run=run, term=term)
         case "stop_task":
@@ -297,13 +299,6 @@ class SessionRunner:
             except FarbusError as error:
                 heed_cancellation()
                 self._lost(str(error))
-            except ExceptionGroup as group:
-                farbus, other = group.split(FarbusError)
-                if other is not None:
-                    raise other from None
-                assert farbus is not None
-                heed_cancellation()
-                self._lost(str(first_error(farbus)))
             await self._clock.sleep(self._backoff.next_s())
 
     def _go(self, state: SessionState) -> None:
@@ -411,18 +406,31 @@ class _Session:
             self._overflow.set()
 
     async def serve(self, incoming: AsyncIterator[session_pb2.SchedulerMessage]) -> None:
-        """Serve until the stream ends or breaks."""
-        async with asyncio.TaskGroup() as group:
-            helpers = [
-                group.create_task(self._send_outbox(), name="session outbox"),
-                group.create_task(self._send_heartbeats(), name="session heartbeats"),
-                group.create_task(self._watch_overflow(), name="session overflow"),
-            ]
-            async for message in incoming:
-                self._receive(message, group)
-            for helper in helpers:
-                helper.cancel()
+        """Serve until the stream ends or breaks.
+
+        Without a TaskGroup: where one of its tasks fails while it ends, Python before 3.13 leaves the task
+        around it with a cancellation that nobody asked for (Task.cancelling() stays 1).
+        """
+        parts = [
+            asyncio.create_task(self._send_heartbeats(), name="session heartbeats"),
+            asyncio.create_task(self._watch_overflow(), name="session overflow"),
+            asyncio.create_task(self._send_outbox(), name="session outbox"),
+            asyncio.create_task(self._receive_all(incoming), name="session reader"),
+        ]
+        try:
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for part in parts:
+                part.cancel()
             self._log_streams.cancel_all()
+            outcomes = await asyncio.gather(*parts, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+
+    async def _receive_all(self, incoming: AsyncIterator[session_pb2.SchedulerMessage]) -> None:
+        async for message in incoming:
+            self._receive(message)
 
     async def _send_outbox(self) -> None:
         while True:
@@ -461,7 +469,7 @@ class _Session:
         self._sent_at.append(self._clock.monotonic())
         await self._stream.send(session_pb2.NodeMessage(heartbeat=beat))
 
-    def _receive(self, message: session_pb2.SchedulerMessage, group: asyncio.TaskGroup) -> None:
+    def _receive(self, message: session_pb2.SchedulerMessage) -> None:
         match message.WhichOneof("message"):
             case "heartbeat_reply":
                 if self._sent_at:
@@ -474,7 +482,7 @@ class _Session:
                 if message.heartbeat_reply.void:
                     self._post(LeasesVoided(lease_ids=tuple(message.heartbeat_reply.void), term=self._term))
             case "log_request":
-                self._log_streams.start(message.log_request, group)
+                self._log_streams.start(message.log_request)
             case "log_credit":
                 self._log_streams.give(message.log_credit)
             case "log_cancel":

@@ -14,7 +14,7 @@ from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
 from farbus.model.job import Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import Node, NodeStatus, Resources
-from farbus.model.operation import CordonKind
+from farbus.model.operation import Cordon, CordonKind
 from farbus.model.states import DeviceState, JobState, NodeState
 from farbus.model.value import to_json
 from farbus.scheduler.events import PersistDevice
@@ -122,6 +122,12 @@ class ClusterState:
                 trouble=self.leases[record.lease].trouble if record.lease else "",
                 cordon=describe_cordon(record.cordon or self.node(record.node).cordon),
             )
+
+    def cordons(self) -> tuple[Cordon, ...]:
+        """Return the cordons of nodes, then those of devices, by name."""
+        nodes = [record.cordon for _, record in sorted(self.nodes.items())]
+        devices = [record.cordon for _, record in sorted(self.devices.items())]
+        return tuple(cordon for cordon in (*nodes, *devices) if cordon is not None)
 
     def lease_statuses(self, now: float) -> tuple[LeaseStatus, ...]:
         """Return the leases that are not released, without their secrets."""

@@ -240,6 +240,8 @@ class StartTask(Value, frozen=True, kw_only=True):
     environment: dict[str, str]
     requests: Requests
     time_limit_s: float
+    stage_in: str = ""
+    stage_out: tuple[str, ...] = ()
 
 
 class StopTask(Value, frozen=True, kw_only=True):

@@ -144,10 +144,12 @@ def job_status(job: Job, state: JobState, progress: StoredProgress, *, misses: t
     """Put a job's parts together as people see it."""
     tasks = tuple(run.status() for run in progress.runs)
     if job.interactive:
-        # Its program belongs to the terminal, not to an agent that would report it: how it ended is known there alone.
-        tasks = tuple(msgspec.structs.replace(task, state=TaskState.RUNNING) for task in tasks)
-        if state is not JobState.RUNNING:
-            tasks = ()
+        # Its program belongs to the terminal, not to an agent that would report it: it runs while the job does, and
+        # how it has ended is known if farbus run could tell.
+        if state is JobState.RUNNING:
+            tasks = tuple(msgspec.structs.replace(task, state=TaskState.RUNNING) for task in tasks)
+        else:
+            tasks = tuple(task for task in tasks if task.state is TaskState.EXITED)
     return JobStatus(
         job=job,
         state=state,

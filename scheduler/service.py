@@ -12,7 +12,7 @@ import heapq
 import itertools
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -62,7 +62,9 @@ class ClusterService(ClusterHandler):
         lease_ttl_s: float,
         now: Callable[[], float],
         audit_logs: Sequence[Path] = (),
+        check_files: Callable[[Identity, Job], Awaitable[None]] | None = None,
     ) -> None:
+        self._check_files = check_files
         self._audit_logs = audit_logs
         self._engine = engine
         self._relay = relay
@@ -91,6 +93,8 @@ class ClusterService(ClusterHandler):
             raise NotPermitted(
                 "interactive: only the agent of the program's node may submit such a job", hint="use farbus run there"
             )
+        if self._check_files is not None and not check_only:
+            await self._check_files(caller, job)
         impossible = await self._impossible(job)
         if impossible:
             told = "; ".join(miss.message for miss in impossible)
@@ -206,7 +210,7 @@ class ClusterService(ClusterHandler):
         machine = self._engine.machine
         ahead = machine.queue.position(status.job) if status.state is JobState.QUEUED else 0
         nodes = sum(1 for record in machine.nodes.values() if record.connected)
-        return status, explain_job(status, ahead=ahead, nodes=nodes)
+        return status, explain_job(status, ahead=ahead, nodes=nodes, cordons=machine.cordons())
 
     # --- the cluster ---------------------------------------------------------------------
 

@@ -69,9 +69,9 @@ class ClusterClient:
     """
 
     def __init__(self, channel: grpc.aio.Channel, peer: str, metadata: Sequence[tuple[str, str]] = ()) -> None:
-        self._channel = channel
-        self._peer = peer
-        self._metadata = tuple(metadata)
+        self.channel = channel
+        self.peer = peer
+        self.metadata = tuple(metadata)
         self._stub: Any = cluster_pb2_grpc.ClusterStub(channel)
 
     @classmethod
@@ -95,15 +95,15 @@ class ClusterClient:
 
     async def close(self, *, grace_s: float | None = None) -> None:
         """Close the connection; calls under way get ``grace_s`` seconds, then end with Unavailable."""
-        await self._channel.close(grace_s)
+        await self.channel.close(grace_s)
 
     async def _call(self, method: str, request: Any) -> Any:
-        with converted(self._peer):
-            return await getattr(self._stub, method)(request, metadata=self._metadata, timeout=CALL_TIMEOUT_S)
+        with converted(self.peer):
+            return await getattr(self._stub, method)(request, metadata=self.metadata, timeout=CALL_TIMEOUT_S)
 
     async def _stream(self, method: str, request: Any) -> AsyncIterator[Any]:
-        with converted(self._peer):
-            call = getattr(self._stub, method)(request, metadata=self._metadata)
+        with converted(self.peer):
+            call = getattr(self._stub, method)(request, metadata=self.metadata)
             try:
                 async for message in call:
                     yield message

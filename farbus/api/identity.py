@@ -68,6 +68,12 @@ METHOD_ROLES: Mapping[str, frozenset[Role]] = {
     "/farbus.v1.Cluster/Drain": OPERATORS,
     "/farbus.v1.Cluster/Forget": OPERATORS,
     "/farbus.v1.Cluster/ReadAudit": OPERATORS,
+    "/farbus.v1.Staging/Missing": PEOPLE,
+    "/farbus.v1.Staging/Put": PEOPLE,
+    "/farbus.v1.Staging/Get": frozenset({Role.NODE}),
+    "/farbus.v1.Staging/PutOutput": frozenset({Role.NODE}),
+    "/farbus.v1.Staging/ListOutput": PEOPLE,
+    "/farbus.v1.Staging/GetOutput": PEOPLE,
     "/farbus.v1.NodeSession/Session": frozenset({Role.NODE}),
     "/farbus.v1.Enrollment/Renew": frozenset({Role.NODE, Role.USER, Role.OPERATOR}),
     "/farbus.v1.Peer/Renew": frozenset({Role.NODE}),
@@ -86,6 +92,10 @@ READ_METHODS = frozenset(
         "/farbus.v1.Cluster/Explain",
         "/farbus.v1.Cluster/GetCluster",
         "/farbus.v1.Cluster/ReadAudit",
+        "/farbus.v1.Staging/Missing",
+        "/farbus.v1.Staging/Get",
+        "/farbus.v1.Staging/ListOutput",
+        "/farbus.v1.Staging/GetOutput",
     }
 )
 """Methods that change nothing: only those who were refused them stand in the audit log."""

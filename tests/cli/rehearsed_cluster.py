@@ -15,7 +15,7 @@ import msgspec
 
 from farbus.api.identity import Identity, Role
 from farbus.api.server import ClusterHandler, serve_local
-from farbus.errors import Conflict, InvalidInput, NotFound, Unsatisfiable
+from farbus.errors import Conflict, InvalidInput, NotFound, Unavailable, Unsatisfiable
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
 from farbus.model.job import (
@@ -122,6 +122,8 @@ class RehearsedCluster(ClusterHandler):
     async def cancel_job(
         self, caller: Identity, job_id: str, *, released: bool, exit_code: int | None = None
     ) -> JobStatus:
+        if exit_code:
+            print(f"{job_id} ended with {exit_code}", flush=True)
         status = self._job(job_id)
         if status.state is JobState.FAILED:
             raise Conflict(f"job {job_id} has ended already")
@@ -209,13 +211,15 @@ class RehearsedCluster(ClusterHandler):
             raise Unsatisfiable("no GPU of this cluster is a nonsense", hint="farbus devices lists the models")
         if requests.gpu_model == "refuse":
             raise InvalidInput("refused")
-        print(f"hold {name} {requests.gpus}", flush=True)
+        print(f"hold {job_id} again" if job_id else f"hold {name} {requests.gpus}", flush=True)
         try:
             yield HoldWaiting(status=JobStatus(job=job("j-5"), state=JobState.QUEUED, misses=(MISS,)))
             if requests.gpus == 8:
                 await asyncio.Event().wait()
             environment = {"FARBUS_SESSION": "/run/session", "LD_LIBRARY_PATH": "/shim"}
             yield HoldReady(status=running(job("j-5")), environment=environment)
+            if requests.gpu_model == "restart" and not job_id:
+                raise Unavailable("the agent is restarted")
             if requests.gpu_model == "lost":
                 yield HoldLost(reason="node alpha went away")
             await asyncio.Event().wait()

@@ -285,6 +285,20 @@ async def test_operators_cordon_drain_and_forget(site: Site) -> None:
                 await question
 
 
+async def test_a_waiting_job_is_told_what_is_cordoned(site: Site) -> None:
+    async with (
+        site.scheduler(),
+        site.client("ann", Role.OPERATOR) as operator,
+        site.agent(LightAgent(node("a", 1))),
+    ):
+        await operator.cordon("a", reason="new driver")
+        job_id, _ = await operator.submit(asked(gpus=1))
+        _, lines = await operator.explain(job_id)
+        (line,) = [line for line in lines if "cordoned" in line]
+        assert line.startswith("node a is cordoned: ann, ")
+        assert line.endswith(": new driver")
+
+
 async def test_a_drain_may_end_what_runs(site: Site) -> None:
     async with (
         site.scheduler(),

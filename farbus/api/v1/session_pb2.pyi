@@ -57,10 +57,12 @@ class SchedulerMessage(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., prepare_devices: _Optional[_Union[PrepareDevices, _Mapping]] = ..., prepare_client: _Optional[_Union[PrepareClient, _Mapping]] = ..., start_task: _Optional[_Union[StartTask, _Mapping]] = ..., stop_task: _Optional[_Union[StopTask, _Mapping]] = ..., unprepare_client: _Optional[_Union[UnprepareClient, _Mapping]] = ..., unprepare_devices: _Optional[_Union[UnprepareDevices, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., trust_changed: _Optional[_Union[TrustChanged, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ...) -> None: ...
 
 class TrustChanged(_message.Message):
-    __slots__ = ("revocations",)
+    __slots__ = ("revocations", "authorities")
     REVOCATIONS_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITIES_FIELD_NUMBER: _ClassVar[int]
     revocations: bytes
-    def __init__(self, revocations: _Optional[bytes] = ...) -> None: ...
+    authorities: bytes
+    def __init__(self, revocations: _Optional[bytes] = ..., authorities: _Optional[bytes] = ...) -> None: ...
 
 class NodeHello(_message.Message):
     __slots__ = ("protocol", "node", "held", "tasks", "instance", "clients", "lists_clients")
@@ -211,7 +213,7 @@ class PreparedLease(_message.Message):
     def __init__(self, lease: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ..., endpoint: _Optional[str] = ..., peer_endpoint: _Optional[str] = ...) -> None: ...
 
 class StartTask(_message.Message):
-    __slots__ = ("command_id", "job_id", "task", "user", "command", "cwd", "environment", "requests", "time_limit_s")
+    __slots__ = ("command_id", "job_id", "task", "user", "command", "cwd", "environment", "requests", "time_limit_s", "stage_in", "stage_out")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -228,6 +230,8 @@ class StartTask(_message.Message):
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     TIME_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    STAGE_IN_FIELD_NUMBER: _ClassVar[int]
+    STAGE_OUT_FIELD_NUMBER: _ClassVar[int]
     command_id: str
     job_id: str
     task: str
@@ -237,7 +241,9 @@ class StartTask(_message.Message):
     environment: _containers.ScalarMap[str, str]
     requests: _types_pb2.Requests
     time_limit_s: float
-    def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., requests: _Optional[_Union[_types_pb2.Requests, _Mapping]] = ..., time_limit_s: _Optional[float] = ...) -> None: ...
+    stage_in: str
+    stage_out: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., requests: _Optional[_Union[_types_pb2.Requests, _Mapping]] = ..., time_limit_s: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StopTask(_message.Message):
     __slots__ = ("command_id", "job_id", "task", "grace_s")

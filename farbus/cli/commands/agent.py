@@ -43,6 +43,15 @@ def agent(
             show_default=False,
         ),
     ] = "",
+    peer_port: Annotated[
+        int | None,
+        typer.Option(
+            "--peer-port",
+            metavar="PORT",
+            help="Port for the agents of other nodes; 0 for any free one.  [default: 7412]",
+            show_default=False,
+        ),
+    ] = None,
     state: Annotated[
         str,
         typer.Option(
@@ -74,6 +83,7 @@ def agent(
         "name": name,
         "scheduler": scheduler,
         "address": address,
+        "peer_port": peer_port,
         "state": state,
         "socket": socket,
         "softgpu": softgpu,
