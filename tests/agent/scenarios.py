@@ -25,6 +25,7 @@ from farbus.linux.kept import KeptProcesses
 from farbus.linux.processes import Child, Program
 from farbus.linux.users import SystemUsers
 from farbus.model.device import Device, DeviceKind
+from farbus.model.lease import Lease
 from tests.agent.harness import GPU, MYSELF, SmallSupervisor, lease
 
 OWNER = "kill-harness"
@@ -124,6 +125,15 @@ class Give:
         await self._step().compensate()
 
 
+class QuickSupervisor(SmallSupervisor):
+    """One that starts in a millisecond, and only says that it listens."""
+
+    def command(
+        self, *, lease: Lease, address: str, secret_descriptor: int, devices: tuple[str, ...], library: str
+    ) -> tuple[str, ...]:
+        return ("sh", "-c", f"echo listening {address}:7000; exec sleep 1000")
+
+
 class Plan:
     """What an agent does for a task with a remote device: its own steps, on its own hosts.
 
@@ -157,7 +167,7 @@ class Plan:
                 devices=lambda: {GPU: Device(id=GPU, kind=DeviceKind.GPU, model="Test GPU")},
                 group=group,
                 died=lambda _: None,
-                supervisor=SmallSupervisor(),
+                supervisor=QuickSupervisor(),
             )
             runner = TaskRunner(
                 processes=processes,
