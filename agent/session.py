@@ -41,6 +41,7 @@ from farbus.linux.clock import Clock
 from farbus.model.job import Requests
 from farbus.model.lease import Lease
 from farbus.model.node import Node
+from farbus.model.series import SeriesEncoder, TelemetryUpdate
 from farbus.model.states import SESSION_STATES, SessionState
 from farbus.model.telemetry import Telemetry
 
@@ -235,7 +236,7 @@ class SessionRunner:
         open_stream: Callable[[], AbstractAsyncContextManager[Stream]],
         machine: NodeMachine,
         node: Callable[[], Node],
-        telemetry: Callable[[], Telemetry],
+        telemetry: Callable[[SeriesEncoder], TelemetryUpdate],
         logs: LogStore,
         clock: Clock,
         post: Callable[[Event], None],
@@ -378,7 +379,7 @@ class _Session:
         machine: NodeMachine,
         heartbeat_s: float,
         term: int,
-        telemetry: Callable[[], Telemetry],
+        telemetry: Callable[[SeriesEncoder], TelemetryUpdate],
         logs: LogStore,
         clock: Clock,
         post: Callable[[Event], None],
@@ -393,6 +394,8 @@ class _Session:
         self._log_streams = LogStreams(logs=logs, send=stream.send, refuse=self.put)
         self._clock = clock
         self._post = post
+        # What a session was told holds for that session: the next one begins with everything.
+        self._encoder = SeriesEncoder()
         self._outbox: asyncio.Queue[session_pb2.NodeMessage] = asyncio.Queue(OUTBOX_LENGTH)
         self._overflow = asyncio.Event()
         self._sent_at: deque[float] = deque()
@@ -462,7 +465,7 @@ class _Session:
     async def _send_heartbeat(self) -> None:
         beat = session_pb2.Heartbeat(
             lease_ids=sorted({held.lease.id for held in self._machine.held()}),
-            telemetry=to_message(self._telemetry(), session_pb2.Telemetry),
+            telemetry=to_message(Telemetry(update=self._telemetry(self._encoder)), session_pb2.Telemetry),
         )
         # Counted from before it was sent: the device side never believes in a lease
         # for longer than the scheduler does.
@@ -479,6 +482,8 @@ class _Session:
                     self._post(
                         LeasesRenewed(lease_ids=tuple(message.heartbeat_reply.renewed), now=now, term=self._term)
                     )
+                if message.heartbeat_reply.telemetry_lost:
+                    self._encoder.restart()
                 if message.heartbeat_reply.void:
                     self._post(LeasesVoided(lease_ids=tuple(message.heartbeat_reply.void), term=self._term))
             case "log_request":
