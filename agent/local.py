@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
@@ -29,6 +29,7 @@ from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
 from farbus.model.states import JOB_STATES, JobState
+from farbus.model.telemetry import ClusterTelemetry
 
 _log = structlog.get_logger()
 
@@ -124,6 +125,10 @@ class LocalCluster(ClusterHandler):
         finally:
             connection.calls -= 1
 
+    def lend(self, caller: Identity) -> contextlib.AbstractAsyncContextManager[ClusterClient]:
+        """Lend the caller's connection to the scheduler for one call of another service."""
+        return self._client(caller)
+
     def _make_room(self) -> None:
         """Close the connection that has been idle longest, if there are too many."""
         if len(self._clients) < MAX_CLIENTS:
@@ -206,6 +211,11 @@ class LocalCluster(ClusterHandler):
         """Forward."""
         async with self._client(caller) as client:
             return await client.list_leases(include_released=include_released)
+
+    async def get_telemetry(self, caller: Identity, *, nodes: Collection[str]) -> ClusterTelemetry:
+        """Forward."""
+        async with self._client(caller) as client:
+            return await client.get_telemetry(nodes=nodes)
 
     async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
         """Forward."""

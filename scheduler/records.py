@@ -18,8 +18,8 @@ from farbus.model.lease import Lease
 from farbus.model.node import Node
 from farbus.model.operation import Cordon
 from farbus.model.states import JobState, LeaseState
-from farbus.model.telemetry import Telemetry
 from farbus.model.value import Value
+from farbus.scheduler.figures import NodeFigures
 
 STORY_LINES = 64
 """Lines of a job's story that are kept; the middle of a longer one is left out."""
@@ -234,7 +234,8 @@ class NodeRecord:
     """Slots of commands that remove what the node holds without right."""
     used_cpu_milli: int = 0
     used_memory_bytes: int = 0
-    telemetry: Telemetry | None = None
+    figures: NodeFigures = dataclasses.field(default_factory=NodeFigures)
+    """What its telemetry says."""
 
     @property
     def connected(self) -> bool:
