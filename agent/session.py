@@ -32,6 +32,7 @@ from farbus.agent.log_streams import LogStreams
 from farbus.agent.logs import LogStore
 from farbus.agent.machine import NodeMachine
 from farbus.agent.membership import Membership
+from farbus.agent.objects import STORY_LENGTH
 from farbus.api.conversion import from_message, to_message
 from farbus.api.session import PROTOCOL_VERSION
 from farbus.api.v1 import session_pb2, types_pb2
@@ -40,6 +41,8 @@ from farbus.linux.clock import Clock
 from farbus.model.job import Requests
 from farbus.model.lease import Lease
 from farbus.model.node import Node
+from farbus.model.series import SeriesEncoder, TelemetryUpdate
+from farbus.model.states import SESSION_STATES, SessionState
 from farbus.model.telemetry import Telemetry
 
 _log = structlog.get_logger()
@@ -192,10 +195,12 @@ def command_event(message: session_pb2.SchedulerMessage, *, now: float, term: in
                 task=start.task,
                 user=start.user,
                 command=tuple(start.command),
-                cwd=start.cwd or "/",
+                cwd=start.cwd,
                 environment=dict(start.environment),
                 requests=from_message(start.requests, Requests),
                 time_limit_s=start.time_limit_s,
+                stage_in=start.stage_in,
+                stage_out=tuple(start.stage_out),
             )
             return StartRequested(command=start.command_id, run=run, term=term)
         case "stop_task":
@@ -231,7 +236,7 @@ class SessionRunner:
         open_stream: Callable[[], AbstractAsyncContextManager[Stream]],
         machine: NodeMachine,
         node: Callable[[], Node],
-        telemetry: Callable[[], Telemetry],
+        telemetry: Callable[[SeriesEncoder], TelemetryUpdate],
         logs: LogStore,
         clock: Clock,
         post: Callable[[Event], None],
@@ -252,6 +257,8 @@ class SessionRunner:
         self._current: _Session | None = None
         self._early: list[session_pb2.NodeMessage] | None = None
         """What was reported after the hello was written and before its welcome; None at other times."""
+        self._state = SessionState.AWAY
+        self._story: deque[str] = deque(maxlen=STORY_LENGTH)
         self.error = "the agent has not yet reached the scheduler"
         """Why there is no session; empty while there is one."""
         self.on_lost: Callable[[], None] = _nothing_to_do
@@ -295,8 +302,16 @@ class SessionRunner:
                 self._lost(str(error))
             await self._clock.sleep(self._backoff.next_s())
 
+    def _go(self, state: SessionState) -> None:
+        SESSION_STATES.check(f"of node {self._machine.node}", self._state, state, self._story)
+        self._state = state
+        self._story.append(state)
+
     def _lost(self, reason: str) -> None:
         self._early = None
+        if self._state is not SessionState.AWAY:
+            self._go(SessionState.AWAY)
+            self._story.append(reason)
         if not self.error:
             self.lost_at = self._clock.monotonic()
             self.on_lost()
@@ -309,6 +324,7 @@ class SessionRunner:
         async with self._open_stream() as stream:
             greeting = hello(self._machine, self._node(), instance=self._instance)
             self._early = []
+            self._go(SessionState.GREETING)
             incoming = aiter(stream)
             try:
                 # The hello too waits: until there is a connection.
@@ -325,6 +341,7 @@ class SessionRunner:
                 raise InvalidInput("the scheduler's first message is no welcome", hint="is it of the same version?")
             welcome = first.welcome
             self._membership.accept(term=welcome.term, lease_ttl_s=welcome.lease_ttl_s)
+            self._go(SessionState.OPEN)
             self.error = ""
             self.lease_ttl_s, self.term = welcome.lease_ttl_s, welcome.term
             self.scheduler_version = welcome.scheduler_version
@@ -362,7 +379,7 @@ class _Session:
         machine: NodeMachine,
         heartbeat_s: float,
         term: int,
-        telemetry: Callable[[], Telemetry],
+        telemetry: Callable[[SeriesEncoder], TelemetryUpdate],
         logs: LogStore,
         clock: Clock,
         post: Callable[[Event], None],
@@ -377,6 +394,8 @@ class _Session:
         self._log_streams = LogStreams(logs=logs, send=stream.send, refuse=self.put)
         self._clock = clock
         self._post = post
+        # What a session was told holds for that session: the next one begins with everything.
+        self._encoder = SeriesEncoder()
         self._outbox: asyncio.Queue[session_pb2.NodeMessage] = asyncio.Queue(OUTBOX_LENGTH)
         self._overflow = asyncio.Event()
         self._sent_at: deque[float] = deque()
@@ -446,7 +465,7 @@ class _Session:
     async def _send_heartbeat(self) -> None:
         beat = session_pb2.Heartbeat(
             lease_ids=sorted({held.lease.id for held in self._machine.held()}),
-            telemetry=to_message(self._telemetry(), session_pb2.Telemetry),
+            telemetry=to_message(Telemetry(update=self._telemetry(self._encoder)), session_pb2.Telemetry),
         )
         # Counted from before it was sent: the device side never believes in a lease
         # for longer than the scheduler does.
@@ -463,6 +482,8 @@ class _Session:
                     self._post(
                         LeasesRenewed(lease_ids=tuple(message.heartbeat_reply.renewed), now=now, term=self._term)
                     )
+                if message.heartbeat_reply.telemetry_lost:
+                    self._encoder.restart()
                 if message.heartbeat_reply.void:
                     self._post(LeasesVoided(lease_ids=tuple(message.heartbeat_reply.void), term=self._term))
             case "log_request":
