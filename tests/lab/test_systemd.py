@@ -175,10 +175,10 @@ def test_reload_takes_new_settings_in(node: Guest) -> None:
 
 def test_reload_of_wrong_settings_changes_nothing_and_says_what_is_wrong(node: Guest) -> None:
     pid = main_pid(node, "farbus-agent")
-    node.shell("cp /etc/farbus/agent.toml /root/agent.toml; echo 'nonsense' >> /etc/farbus/agent.toml")
+    node.shell("cp /etc/farbus/agent.toml /var/tmp/agent.toml; echo 'nonsense' >> /etc/farbus/agent.toml")
     node.run("systemctl", "reload", "farbus-agent")
     node.until("journalctl -u farbus-agent -o cat | grep 'settings not reloaded' | grep -q 'not TOML'")
-    node.shell("cp /root/agent.toml /etc/farbus/agent.toml; systemctl reload farbus-agent")
+    node.shell("cp /var/tmp/agent.toml /etc/farbus/agent.toml; systemctl reload farbus-agent")
     node.until("[ $(systemctl show --property=ActiveState --value farbus-agent) = active ]")
     assert main_pid(node, "farbus-agent") == pid
 
