@@ -29,6 +29,13 @@ class TaskRun(Value, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
     requests: Requests = Requests()
     time_limit_s: float = 0.0
+    stage_in: str = ""
+    stage_out: tuple[str, ...] = ()
+
+    @property
+    def is_staged(self) -> bool:
+        """Say whether the task has a directory of its own."""
+        return bool(self.stage_in or self.stage_out)
 
 
 class SessionOpened(Value, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,10 +13,11 @@ from farbus.agent.accounts import NO_RULES, UserRules, choose_account
 from farbus.agent.events import TaskExited, TaskRun
 from farbus.agent.logs import LogStore
 from farbus.agent.names import file_name
-from farbus.errors import FarbusError, InvalidInput
+from farbus.agent.staging import Staging
+from farbus.errors import ExitCode, FarbusError, InvalidInput
 from farbus.linux.cgroups import Cgroups
 from farbus.linux.clock import Clock
-from farbus.linux.processes import Child, Processes, Program
+from farbus.linux.processes import Child, Exit, Processes, Program
 from farbus.linux.users import Account, Users
 from farbus.model.quantity import format_bytes
 
@@ -62,6 +64,8 @@ def program_name(job: str, task: str) -> str:
 class _Running:
     child: Child
     gone: asyncio.Event
+    stopped: bool = False
+    putting_out: asyncio.Task[str] | None = None
 
 
 class TaskRunner:
@@ -86,8 +90,11 @@ class TaskRunner:
         allow_root: bool,
         orphan_limit_s: float = 0.0,
         rules: UserRules = NO_RULES,
+        staging: Staging | None = None,
     ) -> None:
         self._rules = rules
+        self._staging = staging
+        self._arriving: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._processes = processes
         self._cgroups = cgroups
         self._users = users
@@ -107,16 +114,54 @@ class TaskRunner:
         key = (run.job, run.task)
         if key in self._running:
             return
+        # Of an earlier attempt, whose status could not be recorded: its name is wanted again.
+        self.forget(job=run.job, task=run.task)
         name = program_name(run.job, run.task)
         if not run.command:
             raise InvalidInput(f"task {run.job}/{run.task}: there is no command to run")
-        account = choose_account(
+        account = self._account(run)
+        if run.is_staged:
+            if key not in self._arriving:
+                # Its files may take longer than a step may: to the scheduler the task runs from now on.
+                arriving = self._arrive(self._required_staging(run), name, run, environment, account)
+                self._arriving[key] = self._group.create_task(arriving, name=f"stage in {run.job}/{run.task}")
+            return
+        await self._launch(name, run, environment, account, run.cwd or "/")
+
+    def _account(self, run: TaskRun) -> Account | None:
+        return choose_account(
             run.user,
             users=self._users,
             run_as_self=self._run_as_self,
             allow_root=self._allow_root,
             rules=self._rules,
         )
+
+    def _required_staging(self, run: TaskRun) -> Staging:
+        if self._staging is None:
+            raise InvalidInput(f"task {run.job}/{run.task}: this node stages no files")
+        return self._staging
+
+    async def _arrive(
+        self, staging: Staging, name: str, run: TaskRun, environment: dict[str, str], account: Account | None
+    ) -> None:
+        """Fetch a task's files, then start it; what goes wrong is its end."""
+        directory = _group_of(name)
+        try:
+            path = await staging.stage_in(directory, run, account)
+            await self._launch(name, run, environment, account, run.cwd or str(path))
+        except asyncio.CancelledError:
+            await staging.remove(directory)
+            self._exited(TaskExited(job=run.job, task=run.task, exit_code=-signal.SIGTERM, reason="it was stopped"))
+        except FarbusError as error:
+            await staging.remove(directory)
+            self._exited(TaskExited(job=run.job, task=run.task, exit_code=int(error.exit_code), reason=str(error)))
+        finally:
+            del self._arriving[run.job, run.task]
+
+    async def _launch(
+        self, name: str, run: TaskRun, environment: dict[str, str], account: Account | None, cwd: str
+    ) -> None:
         output = self._logs.create(run.job, run.task)
         try:
             group = self._create_group(run)
@@ -127,7 +172,7 @@ class TaskRunner:
                         what=f"task {run.job}/{run.task}",
                         argv=run.command,
                         environment=task_environment(run, account or self._users.myself(), environment),
-                        cwd=run.cwd,
+                        cwd=cwd,
                         account=account,
                         # A core of a program with device memory mapped is large and its home may be full.
                         limits={"RLIMIT_CORE": 0},
@@ -186,7 +231,9 @@ class TaskRunner:
         for child in strangers.values():
             await child.wait()
             child.forget()
-        known = {_group_of(program_name(job, task)) for job, task in self._running}
+        known = {_group_of(program_name(job, task)) for job, task in (*self._running, *self._arriving)}
+        if self._staging is not None:
+            await self._staging.remove_strangers(known)
         for name in self._cgroups.list():
             if name not in known:
                 await self._remove_group(name)
@@ -215,10 +262,38 @@ class TaskRunner:
             reason = _memory_reason(run.requests.memory_bytes)
         self._logs.ended(run.job, run.task)
         await self._remove_group(_group_name(run))
+        if run.is_staged and (trouble := await self._put_out(run, running)):
+            # A job that did what it was for, but whose output is not there, has failed.
+            ended = Exit(ended.code or int(ExitCode.RUN_FAILED))
+            reason = reason or trouble
         del self._running[run.job, run.task]
         self._ended[run.job, run.task] = running.child
         running.gone.set()
         self._exited(TaskExited(job=run.job, task=run.task, exit_code=ended.code, reason=reason))
+
+    async def _put_out(self, run: TaskRun, running: _Running) -> str:
+        """Send a task's output and remove its directory; return what went wrong."""
+        trouble = ""
+        name, staging = _group_name(run), self._required_staging(run)
+        if not running.stopped:
+            running.putting_out = asyncio.create_task(self._stage_out(staging, name, run))
+            try:
+                trouble = await running.putting_out
+            except asyncio.CancelledError:
+                running.putting_out.cancel()
+                if not running.stopped:
+                    # The agent stops: the next one puts out what is left.
+                    raise
+                trouble = "it was stopped while its output was sent"
+        await staging.remove(name)
+        return trouble
+
+    async def _stage_out(self, staging: Staging, name: str, run: TaskRun) -> str:
+        try:
+            await staging.stage_out(name, run, self._account(run))
+        except FarbusError as error:
+            return str(error)
+        return ""
 
     async def _watch_memory(self, run: TaskRun, running: _Running) -> None:
         limit = run.requests.memory_bytes
@@ -248,15 +323,23 @@ class TaskRunner:
 
     async def stop(self, *, job: str, task: str, grace_s: float, reason: str) -> None:
         """End a task's program and return once it is gone; at once for one that is not there."""
+        arriving = self._arriving.get((job, task))
+        if arriving is not None:
+            arriving.cancel()
+            await asyncio.wait((arriving,))
         running = self._running.get((job, task))
         if running is not None:
+            # What a task that was stopped leaves is not sent, which might take longer than a stop may.
+            running.stopped = True
+            if running.putting_out is not None:
+                running.putting_out.cancel()
             running.child.end(grace_s=grace_s, reason=reason)
             await running.gone.wait()
 
     async def stop_all(self, *, grace_s: float) -> None:
         """End all tasks, for the agent's own end."""
         async with asyncio.TaskGroup() as group:
-            for job, task in list(self._running):
+            for job, task in [*self._running, *self._arriving]:
                 group.create_task(self.stop(job=job, task=task, grace_s=grace_s, reason="the agent was stopped"))
 
 

@@ -119,6 +119,8 @@ class Commander(ClusterState):
             environment=job.environment,
             requests=run.requests,
             time_limit_s=job.time_limit_s,
+            stage_in=job.stage_in,
+            stage_out=job.stage_out,
         )
 
     def _peer_endpoint(self, name: str) -> str:

@@ -43,6 +43,12 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
     """The authority's directory (``farbus ca init``), to issue and renew certificates with; empty for none."""
     join: str = ""
     """``ADDRESS:PORT`` where machines join with tokens; needs ``ca_directory``; empty for none."""
+    staging_bytes: int = 64 * 2**30
+    """Files of jobs that are kept, of all users together."""
+    staging_bytes_per_user: int = 16 * 2**30
+    """Of one user."""
+    staging_bytes_per_job: int = 8 * 2**30
+    """Of one job, in each direction."""
     operator_only: tuple[str, ...] = ()
     """Methods (``Submit``) that only operators may call for the time being."""
 
@@ -60,6 +66,9 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
             _check_address(self.join, "--join")
             if not self.ca_directory:
                 raise InvalidInput("--join: nothing to issue certificates with", hint="give the authority with --ca")
+        for field in ("staging_bytes", "staging_bytes_per_user", "staging_bytes_per_job"):
+            if getattr(self, field) < 0:
+                raise InvalidInput(f"{field}: {getattr(self, field)} is less than zero")
         known = {method.rpartition("/")[2] for method in METHOD_ROLES}
         for name in self.operator_only:
             if name not in known:

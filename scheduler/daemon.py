@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import secrets
 import signal
@@ -21,6 +22,7 @@ from farbus.api.enrollment import Issuer
 from farbus.api.identity import Role
 from farbus.api.joining import serve_joins
 from farbus.api.server import serve_scheduler
+from farbus.api.staging import add_staging
 from farbus.api.trust import Trust
 from farbus.errors import FarbusError, InvalidInput, first_error
 from farbus.linux.daemon_log import configure_logging
@@ -35,6 +37,7 @@ from farbus.scheduler.metrics import serve_metrics
 from farbus.scheduler.rounds import Decide, DecisionMaker, decision_maker
 from farbus.scheduler.service import ClusterService
 from farbus.scheduler.sessions import Sessions
+from farbus.scheduler.staging import StagingService
 
 _log = structlog.get_logger()
 
@@ -209,7 +212,17 @@ async def _serve_engine(
     audit = AuditLog(Path(config.state) / FILE_NAME)
     issuer = Issuer(config.ca_directory, audit=audit) if config.ca_directory else None
     sessions = Sessions(
-        engine, lease_ttl_s=config.lease_ttl_s, heartbeat_s=config.heartbeat_s, revocations=trust.revocations
+        engine,
+        lease_ttl_s=config.lease_ttl_s,
+        heartbeat_s=config.heartbeat_s,
+        trust=lambda: (trust.revocations(), trust.files.authority),
+    )
+    staging = StagingService(
+        engine,
+        Path(config.state) / "staging",
+        limit_bytes=config.staging_bytes,
+        user_limit_bytes=config.staging_bytes_per_user,
+        job_limit_bytes=config.staging_bytes_per_job,
     )
     cluster = ClusterService(
         engine,
@@ -217,11 +230,13 @@ async def _serve_engine(
         next_job=next_job,
         lease_ttl_s=config.lease_ttl_s,
         now=loop.time,
+        check_files=staging.check,
         audit_logs=tuple(Path(where) / FILE_NAME for where in (config.state, config.ca_directory) if where),
     )
     async with contextlib.AsyncExitStack() as stack:
         if config.metrics:
-            stack.callback(serve_metrics(engine, config.metrics))
+            metrics = await serve_metrics(engine, config.metrics)
+            stack.push_async_callback(metrics.stop)
         running = asyncio.create_task(engine.run(), name="engine")
         stack.push_async_callback(_end, running)
         server = await serve_scheduler(
@@ -232,12 +247,15 @@ async def _serve_engine(
             enrollment=issuer,
             audit=audit,
             operator_only=frozenset(config.operator_only),
+            services=(functools.partial(add_staging, staging),),
         )
         stack.push_async_callback(server.stop, STOP_GRACE_S)
         if issuer is not None and config.join:
             joins = await serve_joins(join=issuer.join, listen=config.join, trust=trust, scheduler_port=server.port)
             stack.push_async_callback(joins.stop)
-        keeping = asyncio.create_task(_keep_credentials(config, issuer, sessions), name="credentials")
+        sweeping = asyncio.create_task(staging.keep_sweeping(), name="staging")
+        stack.push_async_callback(_end, sweeping)
+        keeping = asyncio.create_task(_keep_credentials(config, issuer, trust, sessions), name="credentials")
         stack.push_async_callback(_end, keeping)
         stack.callback(sessions.close)
         watchdog = asyncio.create_task(_watchdog(notifier), name="watchdog")
@@ -252,7 +270,7 @@ async def _serve_engine(
         _log.info("scheduler stopping")
 
 
-async def _keep_credentials(config: SchedulerConfig, issuer: Issuer | None, sessions: Sessions) -> None:
+async def _keep_credentials(config: SchedulerConfig, issuer: Issuer | None, trust: Trust, sessions: Sessions) -> None:
     """Renew the own certificate, take over authorities and revocations from the authority, pass the latter on."""
     told = ""
     while True:
@@ -268,7 +286,8 @@ async def _keep_credentials(config: SchedulerConfig, issuer: Issuer | None, sess
         if trouble and trouble != told:
             _log.error("own certificate not kept", reason=trouble)
         told = trouble
-        sessions.pass_on_revocations()
+        trust.refresh()
+        sessions.pass_on_trust()
 
 
 async def _end(task: asyncio.Task[Any]) -> None:

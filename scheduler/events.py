@@ -240,6 +240,8 @@ class StartTask(Value, frozen=True, kw_only=True):
     environment: dict[str, str]
     requests: Requests
     time_limit_s: float
+    stage_in: str = ""
+    stage_out: tuple[str, ...] = ()
 
 
 class StopTask(Value, frozen=True, kw_only=True):
@@ -267,10 +269,14 @@ class UnprepareDevices(Value, frozen=True, kw_only=True):
 
 
 class HeartbeatReply(Value, frozen=True, kw_only=True):
-    """Which leases hold for another lease time, and which the ledger does not know."""
+    """Which leases hold for another lease time, and which the ledger does not know.
+
+    ``telemetry_lost`` asks for all of the telemetry: an update is missing.
+    """
 
     renewed: tuple[str, ...] = ()
     void: tuple[str, ...] = ()
+    telemetry_lost: bool = False
 
 
 Command = PrepareDevices | PrepareClient | StartTask | StopTask | UnprepareClient | UnprepareDevices | HeartbeatReply

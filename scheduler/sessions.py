@@ -54,8 +54,11 @@ def command_message(command: events.Command) -> session_pb2.SchedulerMessage:
     return session_pb2.SchedulerMessage(**{field: to_message(command, kind)})
 
 
-def _trust_changed(revocations: bytes) -> session_pb2.SchedulerMessage:
-    return session_pb2.SchedulerMessage(trust_changed=session_pb2.TrustChanged(revocations=revocations))
+def _trust_changed(trust: tuple[bytes, bytes]) -> session_pb2.SchedulerMessage:
+    revocations, authorities = trust
+    return session_pb2.SchedulerMessage(
+        trust_changed=session_pb2.TrustChanged(revocations=revocations, authorities=authorities)
+    )
 
 
 class _Port:
@@ -89,11 +92,11 @@ class Sessions(SessionHandler):
         *,
         lease_ttl_s: float,
         heartbeat_s: float,
-        revocations: Callable[[], bytes] = bytes,
+        trust: Callable[[], tuple[bytes, bytes]] = lambda: (b"", b""),
     ) -> None:
         self._engine = engine
-        self._revocations = revocations
-        self._passed_on = b""
+        self._trust = trust
+        self._passed_on = (b"", b"")
         self._lease_ttl_s = lease_ttl_s
         self._heartbeat_s = heartbeat_s
         self._ports: dict[str, _Port] = {}
@@ -115,13 +118,13 @@ class Sessions(SessionHandler):
             return
         await self._serve(joined, incoming, send)
 
-    def pass_on_revocations(self) -> None:
-        """Send the revocation list to all nodes if it is another than before."""
-        revocations = self._revocations()
-        if revocations and revocations != self._passed_on:
-            self._passed_on = revocations
+    def pass_on_trust(self) -> None:
+        """Send revocations and authorities to all nodes if they are others than before."""
+        trust = self._trust()
+        if trust != self._passed_on:
+            self._passed_on = trust
             for port in self._ports.values():
-                port.put(_trust_changed(revocations))
+                port.put(_trust_changed(trust))
 
     def close(self) -> None:
         """End all sessions; the agents dial again."""
@@ -177,8 +180,8 @@ class Sessions(SessionHandler):
                 )
             )
         )
-        if revocations := self._revocations():
-            port.put(_trust_changed(revocations))
+        if any(trust := self._trust()):
+            port.put(_trust_changed(trust))
         if name in self._ports:
             # What the older session was asked for it will not deliver.
             self.relay.lose(name)

@@ -139,6 +139,10 @@ class Credentials(Value, frozen=True, kw_only=True):
         """Return the moment, in UTC, at which the certificate expires."""
         return x509.load_pem_x509_certificate(self.read().certificate).not_valid_after_utc
 
+    def is_of_signing_authority(self) -> bool:
+        """Say whether the authority that signs now, which is first in ``ca.crt``, has signed the certificate."""
+        return is_issued_by(self.read_pair()[0], read_authorities(Path(self.authority))[0])
+
     def lifetime(self) -> tuple[datetime.datetime, datetime.datetime]:
         """Return from when and until when, in UTC, the certificate is valid."""
         certificate, _, _ = self.read_pair()
@@ -178,22 +182,32 @@ def authorities_from(pem: bytes, *, what: str) -> tuple[x509.Certificate, ...]:
     return found
 
 
+def check_successors(authorities: bytes, *, trusted: bytes) -> tuple[x509.Certificate, ...]:
+    """Return the authorities that another process says are trusted now.
+
+    Raises :class:`InvalidInput` where none of them was ``trusted`` until now:
+    one takes over from another while both are.
+    """
+    now = authorities_from(authorities, what="the authorities received")
+    if not set(now) & set(authorities_from(trusted, what="ca.crt")):
+        raise InvalidInput("none of the authorities received was trusted before", hint="copy ca.crt by hand")
+    return now
+
+
 def check_issued(issued: IssuedCertificate, *, trusted: bytes, holder: Identity) -> None:
     """Check what an issuing service sent: our key's, our name's, and of an authority that we trusted before.
 
     ``trusted`` are the authorities known until now; of those that came at
     least one must be among them.  Raises :class:`InvalidInput`.
     """
-    before = {authority.fingerprint(hashes.SHA256()) for authority in authorities_from(trusted, what="ca.crt")}
-    now = authorities_from(issued.authority, what="the authorities received")
+    now = check_successors(issued.authority, trusted=trusted)
     try:
         certificate = x509.load_pem_x509_certificate(issued.certificate)
     except ValueError as error:
         raise InvalidInput("the certificate received is not PEM") from error
     key = serialization.load_pem_private_key(issued.key, password=None)
     if (
-        not before & {authority.fingerprint(hashes.SHA256()) for authority in now}
-        or not any(is_issued_by(certificate, authority) for authority in now)
+        not any(is_issued_by(certificate, authority) for authority in now)
         or certificate.public_key() != key.public_key()
         or identity_of(issued.certificate) != holder
     ):
@@ -384,8 +398,10 @@ class Authority:
         return builder.sign(self._key, hashes.SHA256())
 
     def bundle(self) -> bytes:
-        """Return the certificates of all authorities that the cluster trusts now, as PEM."""
-        return _read_file(str(self.directory / "ca.crt"))
+        """Return the certificates of all authorities that are trusted now, as PEM; the one that signs is first."""
+        trusted = read_authorities(self.directory / "ca.crt")
+        others = (each for each in trusted if each != self._certificate)
+        return b"".join(_pem(each) for each in (self._certificate, *others))
 
     def has_signed(self, credentials: Credentials) -> bool:
         """Say whether a certificate is of this authority, and not of the one before it."""

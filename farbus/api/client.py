@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any, Self
 
 import grpc
@@ -22,6 +22,7 @@ from farbus.model.job import Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
+from farbus.model.telemetry import ClusterTelemetry
 
 CALL_TIMEOUT_S = 30.0
 """Longest time that one call without a stream may take."""
@@ -69,9 +70,9 @@ class ClusterClient:
     """
 
     def __init__(self, channel: grpc.aio.Channel, peer: str, metadata: Sequence[tuple[str, str]] = ()) -> None:
-        self._channel = channel
-        self._peer = peer
-        self._metadata = tuple(metadata)
+        self.channel = channel
+        self.peer = peer
+        self.metadata = tuple(metadata)
         self._stub: Any = cluster_pb2_grpc.ClusterStub(channel)
 
     @classmethod
@@ -95,15 +96,15 @@ class ClusterClient:
 
     async def close(self, *, grace_s: float | None = None) -> None:
         """Close the connection; calls under way get ``grace_s`` seconds, then end with Unavailable."""
-        await self._channel.close(grace_s)
+        await self.channel.close(grace_s)
 
     async def _call(self, method: str, request: Any) -> Any:
-        with converted(self._peer):
-            return await getattr(self._stub, method)(request, metadata=self._metadata, timeout=CALL_TIMEOUT_S)
+        with converted(self.peer):
+            return await getattr(self._stub, method)(request, metadata=self.metadata, timeout=CALL_TIMEOUT_S)
 
     async def _stream(self, method: str, request: Any) -> AsyncIterator[Any]:
-        with converted(self._peer):
-            call = getattr(self._stub, method)(request, metadata=self._metadata)
+        with converted(self.peer):
+            call = getattr(self._stub, method)(request, metadata=self.metadata)
             try:
                 async for message in call:
                     yield message
@@ -163,6 +164,11 @@ class ClusterClient:
         """Return the leases that the caller may see, without their secrets."""
         reply = await self._call("ListLeases", cluster_pb2.ListLeasesRequest(all=include_released))
         return tuple(from_message(lease, LeaseStatus) for lease in reply.leases)
+
+    async def get_telemetry(self, *, nodes: Collection[str] = ()) -> ClusterTelemetry:
+        """Return how busy ``nodes`` are, all if empty."""
+        reply = await self._call("GetTelemetry", cluster_pb2.GetTelemetryRequest(nodes=sorted(nodes)))
+        return from_message(reply, ClusterTelemetry)
 
     async def explain(self, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
         """Return the job and, in words, why it is where it is."""

@@ -173,7 +173,9 @@ class Issuer(EnrollmentHandler):
 
 
 def is_due(credentials: Credentials, *, now: float) -> bool:
-    """Say whether so little of a certificate's life is left that it should be renewed."""
+    """Say whether a certificate should be renewed: little of its life is left, or its authority is being replaced."""
+    if not credentials.is_of_signing_authority():
+        return True
     first, last = credentials.lifetime()
     return last.timestamp() - now < (last - first).total_seconds() * RENEW_FRACTION
 

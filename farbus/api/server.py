@@ -14,7 +14,7 @@ import os
 import socket as sockets
 import struct
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ from farbus.model.job import Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
+from farbus.model.telemetry import ClusterTelemetry
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +70,11 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
 
 Context = grpc.aio.ServicerContext[Any, Any]
 SendToNode = Callable[[session_pb2.SchedulerMessage], Awaitable[None]]
+
+
+Caller = Callable[[Context, str], Identity]
+AddService = Callable[[Caller, grpc.aio.Server], None]
+"""Adds a further service to a server: like :func:`farbus.api.staging.add_staging`, with its handler bound."""
 
 
 class ClusterHandler(abc.ABC):
@@ -117,6 +123,10 @@ class ClusterHandler(abc.ABC):
     @abc.abstractmethod
     async def list_leases(self, caller: Identity, *, include_released: bool) -> tuple[LeaseStatus, ...]:
         """Return the leases that the caller may see, without their secrets."""
+
+    @abc.abstractmethod
+    async def get_telemetry(self, caller: Identity, *, nodes: Collection[str]) -> ClusterTelemetry:
+        """Return how busy ``nodes`` are, all if empty; of sessions and leases those that the caller may see."""
 
     @abc.abstractmethod
     async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
@@ -210,6 +220,7 @@ async def serve_scheduler(
     enrollment: EnrollmentHandler | None = None,
     audit: AuditLog | None = None,
     operator_only: frozenset[str] = frozenset(),
+    services: Sequence[AddService] = (),
 ) -> RunningServer:
     """Serve all services over mutual TLS on ``listen`` (``ADDRESS:PORT``, port 0 for any free one).
 
@@ -225,6 +236,8 @@ async def serve_scheduler(
     cluster_pb2_grpc.add_ClusterServicer_to_server(_ClusterServicer(cluster, caller_of_call), server)
     session_pb2_grpc.add_NodeSessionServicer_to_server(_SessionServicer(sessions), server)
     enrollment_pb2_grpc.add_EnrollmentServicer_to_server(_EnrollmentServicer(enrollment), server)
+    for add in services:
+        add(caller_of_call, server)
 
     tls = tls_credentials(trust)
     try:
@@ -262,7 +275,11 @@ def gated_server(server: grpc.aio.Server, port: int, gate: Gate) -> RunningServe
 
 
 async def serve_local(
-    *, cluster: ClusterHandler, socket: str, identify: Callable[[int, int, int], Identity]
+    *,
+    cluster: ClusterHandler,
+    socket: str,
+    identify: Callable[[int, int, int], Identity],
+    services: Sequence[AddService] = (),
 ) -> RunningServer:
     """Serve the Cluster service on the Unix socket ``socket`` to every local user.
 
@@ -273,12 +290,9 @@ async def serve_local(
 
     Raises :class:`Conflict` where another process serves the socket.
     """
-    front = _LocalFront(cluster, socket, identify)
+    front = _LocalFront(cluster, socket, identify, services)
     await front.start()
     return RunningServer(0, front.stop)
-
-
-Caller = Callable[[Context, str], Identity]
 
 
 class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
@@ -377,6 +391,13 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
             return cluster_pb2.ListLeasesReply(leases=[to_message(lease, types_pb2.LeaseStatus) for lease in leases])
 
         return await self._call("ListLeases", context, answer)
+
+    async def GetTelemetry(self, request: cluster_pb2.GetTelemetryRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.ClusterTelemetry:
+            telemetry = await self._handler.get_telemetry(caller, nodes=frozenset(request.nodes))
+            return to_message(telemetry, cluster_pb2.ClusterTelemetry)
+
+        return await self._call("GetTelemetry", context, answer)
 
     async def Explain(self, request: cluster_pb2.JobRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.Explanation:
@@ -492,7 +513,14 @@ class _SessionServicer(session_pb2_grpc.NodeSessionServicer):
 class _LocalFront:
     """Accepts on the public socket and passes bytes on to one private server for each caller."""
 
-    def __init__(self, handler: ClusterHandler, path: str, identify: Callable[[int, int, int], Identity]) -> None:
+    def __init__(
+        self,
+        handler: ClusterHandler,
+        path: str,
+        identify: Callable[[int, int, int], Identity],
+        services: Sequence[AddService],
+    ) -> None:
+        self._services = services
         self._handler = handler
         self._path = Path(path)
         self._identify = identify
@@ -588,6 +616,8 @@ class _LocalFront:
                 return resolve_caller(caller, {}, method)
 
             cluster_pb2_grpc.add_ClusterServicer_to_server(_ClusterServicer(self._handler, identity_for), server)
+            for add in self._services:
+                add(identity_for, server)
             server.add_insecure_port(f"unix:{path}")
             await server.start()
             self._servers[key] = (server, path)

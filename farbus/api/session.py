@@ -14,7 +14,7 @@ import grpc.aio
 from farbus.api.authority import Credentials
 from farbus.api.client import open_tls_channel
 from farbus.api.status import converted
-from farbus.api.trust import receive_revocations
+from farbus.api.trust import receive_authorities, receive_revocations
 from farbus.api.v1 import session_pb2, session_pb2_grpc
 from farbus.errors import FarbusError, Unavailable
 
@@ -46,16 +46,19 @@ class NodeStream:
         with converted(self._peer):
             while (message := await self._call.read()) is not grpc.aio.EOF:
                 if message.HasField("trust_changed"):
-                    self._take_revocations(message.trust_changed.revocations)
+                    self._take_trust(message.trust_changed)
                 else:
                     yield message
 
-    def _take_revocations(self, revocations: bytes) -> None:
-        """Keep what was passed on; one that is no good is told, and ends no session."""
+    def _take_trust(self, changed: session_pb2.TrustChanged) -> None:
+        """Keep what was passed on; what is no good is told, and ends no session."""
         try:
-            receive_revocations(self._credentials, revocations)
+            if changed.authorities:
+                receive_authorities(self._credentials, changed.authorities)
+            if changed.revocations:
+                receive_revocations(self._credentials, changed.revocations)
         except (FarbusError, OSError) as error:
-            _log.error("revocations not kept: %s", error)
+            _log.error("authorities or revocations not kept: %s", error)
 
     def cancel(self) -> None:
         """End the session: its reader hears Unavailable."""

@@ -19,6 +19,8 @@ from cryptography import x509
 from farbus.api.authority import (
     Credentials,
     IssuedCertificate,
+    authorities_from,
+    check_successors,
     check_validity,
     identity_of,
     is_issued_by,
@@ -148,6 +150,24 @@ class Trust:
     def _look(self) -> Stamp:
         files = self.credentials
         return tuple(_stamp(path) for path in (files.authority, files.certificate, files.key, files.revocations))
+
+
+def receive_authorities(credentials: Credentials, authorities: bytes) -> bool:
+    """Keep the authorities that the scheduler passed on; say whether they are others than before.
+
+    Raises :class:`farbus.errors.InvalidInput` where none of them was trusted until now.
+    """
+    before = Path(credentials.authority).read_bytes()
+    if before == authorities:
+        return False
+    check_successors(authorities, trusted=before)
+    certificate, _, _ = credentials.read_pair()
+    if not any(is_issued_by(certificate, authority) for authority in authorities_from(authorities, what="ca.crt")):
+        raise InvalidInput(
+            f"{credentials.certificate}: of an authority that is trusted no more", hint="join again with a token"
+        )
+    write_private(Path(credentials.authority), authorities, mode=0o644)
+    return True
 
 
 def receive_revocations(credentials: Credentials, revocations: bytes) -> bool:

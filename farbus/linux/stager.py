@@ -3,16 +3,16 @@
 The agent may be root; what it does with a user's files must not be.  So it
 starts this program, which becomes the user before it looks at any file (not
 at exec: the interpreter may lie where only root gets), and speaks with it
-over its standard streams.  Each name is opened relative to the
-directory before it, never through a symbolic link (openat(2), O_NOFOLLOW),
-and only regular files are read: not a pipe, which would hang, nor a device.
+over its standard streams.  Each name is opened relative to the directory
+before it, never through a symbolic link (openat(2), O_NOFOLLOW), and only
+regular files are read: not a pipe, which would hang, nor a device.
 
-    IDENTITY is ``-`` to stay who it is, or UID:GID:GROUP,GROUP,...
+    stager.py IDENTITY put DIRECTORY                      files from standard input, until end of file
+    stager.py IDENTITY get DIRECTORY FILES BYTES PATH...  files to standard output, no more than FILES and BYTES
+    stager.py IDENTITY clear DIRECTORY                    remove everything in it
 
-    IDENTITY put DIRECTORY            files from standard input, until end of file
-    IDENTITY get DIRECTORY FILES BYTES PATH...    files to standard output, no more than
-                             FILES and BYTES; a directory stands for all below it
-    IDENTITY clear DIRECTORY          remove everything in it
+IDENTITY is ``-`` to stay who it is, or ``UID:GID:GROUP,GROUP,...``.  A PATH
+that is a directory stands for all below it.
 
 A file is a line of JSON with ``path``, ``size``, ``sha256`` (``put``) and
 ``executable``, and its bytes.  ``get`` ends with ``{"end": true}``; each ends

@@ -17,8 +17,8 @@ from farbus.api.enrollment import Issuer, is_due, renew_at
 from farbus.api.identity import METHOD_ROLES, READ_METHODS, Identity, Role
 from farbus.api.server import RunningServer, serve_scheduler
 from farbus.api.session import SessionDialer, open_session
-from farbus.api.trust import Trust, receive_revocations
-from farbus.api.v1 import cluster_pb2, enrollment_pb2, peer_pb2, session_pb2
+from farbus.api.trust import Trust, receive_authorities, receive_revocations
+from farbus.api.v1 import cluster_pb2, enrollment_pb2, peer_pb2, session_pb2, staging_pb2
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted, Unavailable
 from tests.api.test_servers import JOB, Echo, Recorder
 
@@ -326,7 +326,7 @@ async def test_method_can_be_kept_for_operators(tmp_path: Path) -> None:
 def every_method() -> set[str]:
     return {
         f"/{service.full_name}/{method.name}"
-        for file in (cluster_pb2, enrollment_pb2, peer_pb2, session_pb2)
+        for file in (cluster_pb2, enrollment_pb2, peer_pb2, session_pb2, staging_pb2)
         for service in file.DESCRIPTOR.services_by_name.values()
         for method in service.methods
     }
@@ -338,8 +338,40 @@ def test_table_of_roles_has_every_method_of_every_service() -> None:
 
 def test_every_proto_is_looked_at_for_methods() -> None:
     with_services = {path.stem for path in Path("farbus/api/v1").glob("*.proto") if "\nservice " in path.read_text()}
-    assert with_services == {"cluster", "enrollment", "peer", "session"}
+    assert with_services == {"cluster", "enrollment", "peer", "session", "staging"}
 
 
 def test_only_methods_that_there_are_count_as_reading() -> None:
     assert set(METHOD_ROLES) > READ_METHODS
+
+
+def test_authority_that_takes_over_is_passed_on_and_makes_the_certificate_due(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "ca")
+    credentials = write_credentials(tmp_path / "a", "a", authority.issue("a", Role.NODE))
+    now = credentials.lifetime()[0].timestamp()
+    authority.begin_rotation()
+    assert receive_authorities(credentials, authority.bundle())
+    assert not is_due(credentials, now=now)
+    authority.switch_rotation()
+    assert receive_authorities(credentials, Authority.open(tmp_path / "ca").bundle())
+    assert is_due(credentials, now=now)
+
+
+def test_authorities_without_any_that_was_trusted_are_refused(tmp_path: Path) -> None:
+    authority, other = Authority.create(tmp_path / "ca"), Authority.create(tmp_path / "other")
+    credentials = write_credentials(tmp_path / "a", "a", authority.issue("a", Role.NODE))
+    with pytest.raises(InvalidInput, match="none of the authorities received was trusted before"):
+        receive_authorities(credentials, other.bundle())
+
+
+def test_authorities_that_would_shut_out_a_node_are_not_taken(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "ca")
+    credentials = write_credentials(tmp_path / "a", "a", authority.issue("a", Role.NODE))
+    authority.begin_rotation()
+    receive_authorities(credentials, authority.bundle())
+    authority.switch_rotation()
+    authority = Authority.open(tmp_path / "ca")
+    authority.finish_rotation()
+    with pytest.raises(InvalidInput, match="of an authority that is trusted no more; join again with a token"):
+        receive_authorities(credentials, Authority.open(tmp_path / "ca").bundle())
+    credentials.read()

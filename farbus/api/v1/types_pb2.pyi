@@ -156,7 +156,7 @@ class TaskGroup(_message.Message):
     def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., requests: _Optional[_Union[Requests, _Mapping]] = ..., node: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., routes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at")
+    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at", "stage_in", "stage_out")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +174,8 @@ class Job(_message.Message):
     TIME_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     INTERACTIVE_FIELD_NUMBER: _ClassVar[int]
     SUBMITTED_AT_FIELD_NUMBER: _ClassVar[int]
+    STAGE_IN_FIELD_NUMBER: _ClassVar[int]
+    STAGE_OUT_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     user: str
@@ -184,7 +186,9 @@ class Job(_message.Message):
     time_limit_s: float
     interactive: bool
     submitted_at: float
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ...) -> None: ...
+    stage_in: str
+    stage_out: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DevicePlacement(_message.Message):
     __slots__ = ("device", "node", "route")
@@ -307,3 +311,11 @@ class LeaseStatus(_message.Message):
     endpoint: str
     trouble: str
     def __init__(self, lease: _Optional[_Union[Lease, _Mapping]] = ..., state: _Optional[str] = ..., expires_in_s: _Optional[float] = ..., endpoint: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
+
+class CollectorState(_message.Message):
+    __slots__ = ("name", "reason")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
