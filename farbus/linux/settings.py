@@ -18,7 +18,7 @@ SETTINGS_VARIABLE = "FARBUS_SETTINGS"
 """Set to ``print``: the command that would become a daemon prints the daemon's settings as JSON instead."""
 
 READ_LIMIT_S = 180.0
-"""Longest that the command may take: a second or two on an idle machine, a hundred times that on one that has no time."""
+"""Longest that the command may take: two seconds on an idle machine, much more on a starved one."""
 
 
 def settings_reader(arguments: Sequence[str], kind: type[V]) -> Callable[[], Awaitable[V]] | None:
