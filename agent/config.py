@@ -6,6 +6,7 @@ from pathlib import Path
 
 from farbus.agent.accounts import UserRules
 from farbus.api.authority import Credentials
+from farbus.api.exposition import split_address
 from farbus.api.identity import valid_name
 from farbus.errors import InvalidInput
 from farbus.model.value import Value
@@ -73,6 +74,9 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     """Start each program in a unit of its own of the service manager (``service``), or not (``none``); ``auto`` does so
     where the agent is itself a service of systemd and root."""
 
+    metrics_listen: str = ""
+    """``ADDRESS:PORT`` for Prometheus, without authentication; empty for none."""
+
     log_bytes_per_task: int = 64 * 2**20
     """Output kept of each task; the oldest goes first."""
     log_bytes: int = 2**30
@@ -90,6 +94,8 @@ class AgentConfig(Value, frozen=True, kw_only=True):
         self.user_rules.check()
         if not self.address:
             raise InvalidInput("address: it is empty", hint="give the name or IP address that other nodes reach")
+        if self.metrics_listen:
+            split_address(self.metrics_listen, field="metrics_listen")
         if len(self.socket.encode()) > SOCKET_PATH_LIMIT:
             raise InvalidInput(
                 f"socket: {self.socket} is longer than {SOCKET_PATH_LIMIT} bytes", hint="use a shorter path"

@@ -31,7 +31,10 @@ from farbus.agent.remoting_host import RemotingHost, SupervisorProgram, software
 from farbus.agent.service import AgentService
 from farbus.agent.session import SessionRunner
 from farbus.agent.staging import Staging
-from farbus.agent.telemetry import Collector
+from farbus.agent.telemetry.collectors import Sources, make_collectors
+from farbus.agent.telemetry.export import Exporter
+from farbus.agent.telemetry.gpu import ProcessMemory
+from farbus.agent.telemetry.pipeline import Pipeline
 from farbus.api.client import ClusterClient
 from farbus.api.enrollment import is_due, renew_at
 from farbus.api.identity import Role
@@ -50,13 +53,13 @@ from farbus.linux.node_facts import KernelNodeFacts, NodeFacts
 from farbus.linux.notify import Notifier, SystemdNotifier, reloading
 from farbus.linux.nvml import WorkerNvml
 from farbus.linux.processes import Processes
+from farbus.linux.shared_memory import KernelSharedMemory, SharedMemory
 from farbus.linux.staging import TaskDirectories
 from farbus.linux.sysfs import KernelSysfs, Sysfs
 from farbus.linux.users import SystemUsers, Users
 from farbus.model.device import Device
 from farbus.model.node import Node
 from farbus.model.reload import reloaded
-from farbus.model.telemetry import Telemetry
 from farbus.remoting import paths
 
 _log = structlog.get_logger()
@@ -66,9 +69,6 @@ INVENTORY_INTERVAL_S = 30.0
 
 CERTIFICATE_INTERVAL_S = 60.0
 """How often the agent looks whether its certificate should be renewed, or was replaced."""
-
-TELEMETRY_INTERVAL_S = 2.0
-"""How often a heartbeat finds new numbers."""
 
 MARKS = ("FARBUS_UP_STATE",)
 """Variables by which a command that runs this agent finds all that belongs to it."""
@@ -103,6 +103,7 @@ class Doors(msgspec.Struct, frozen=True, kw_only=True):
     sysfs: Sysfs
     notifier: Notifier
     gpu_sources: tuple[GpuSource, ...]
+    shared: SharedMemory
     remoting: SupervisorProgram = SupervisorProgram()
 
 
@@ -131,6 +132,7 @@ def real_doors(config: AgentConfig) -> Doors:
         sysfs=KernelSysfs(),
         notifier=SystemdNotifier(),
         gpu_sources=tuple(sources),
+        shared=KernelSharedMemory(),
     )
 
 
@@ -259,7 +261,6 @@ class Agent:
         self._boot_id = doors.facts.boot_id()
         self._inventory: Inventory | None = None
         self._devices: dict[str, Device] = {}
-        self._telemetry = Telemetry()
         self._peer_endpoint = ""
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -303,17 +304,6 @@ class Agent:
             clock=doors.clock,
             post=service.post,
         )
-        session = SessionRunner(
-            open_stream=dialer.open,
-            machine=machine,
-            node=self._node,
-            telemetry=lambda: self._telemetry,
-            logs=logs,
-            clock=doors.clock,
-            post=service.post,
-            membership=membership,
-            instance=instance_id(Path(config.state) / "instance", boot_id=self._boot_id),
-        )
         host = RemotingHost(
             config=config,
             processes=doors.processes,
@@ -322,6 +312,32 @@ class Agent:
             group=group,
             died=service.post,
             supervisor=doors.remoting,
+        )
+        sources = Sources(
+            facts=doors.facts,
+            gpus=doors.gpu_sources,
+            served=host.served,
+            shared=doors.shared,
+            memory=ProcessMemory(),
+        )
+        pipeline = Pipeline(make_collectors(sources), clock=doors.clock)
+        session = SessionRunner(
+            open_stream=dialer.open,
+            machine=machine,
+            node=self._node,
+            telemetry=pipeline.update,
+            logs=logs,
+            clock=doors.clock,
+            post=service.post,
+            membership=membership,
+            instance=instance_id(Path(config.state) / "instance", boot_id=self._boot_id),
+        )
+        exporter = Exporter(
+            pipeline=pipeline,
+            facts=doors.facts,
+            node=self._node,
+            connected=lambda: not session.error,
+            clock=doors.clock,
         )
         runner = TaskRunner(
             processes=doors.processes,
@@ -382,7 +398,9 @@ class Agent:
             group.create_task(service.watch_expiry(), name="expiry")
             group.create_task(_dial(service, session), name="session")
             group.create_task(self._keep_looking(session, service.post), name="inventory")
-            group.create_task(self._keep_measuring(), name="telemetry")
+            group.create_task(pipeline.run(), name="telemetry")
+            if config.metrics_listen:
+                group.create_task(exporter.serve(config.metrics_listen), name="metrics")
             if self._reread is not None:
                 reload = asyncio.Event()
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.set)
@@ -480,14 +498,6 @@ class Agent:
             if not self._known().troubles and (gone := before - set(self._devices)):
                 post(DevicesVanished(devices=tuple(sorted(gone))))
             session.inventory_changed(self._node())
-
-    async def _keep_measuring(self) -> None:
-        doors = self._doors
-        nvmls = [source.nvml for source in doors.gpu_sources]
-        collector = Collector(facts=doors.facts, nvmls=nvmls, clock=doors.clock)
-        while True:
-            self._telemetry = await collector.sample()
-            await doors.clock.sleep(TELEMETRY_INTERVAL_S)
 
     async def _keep_reloading(
         self,

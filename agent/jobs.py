@@ -114,6 +114,8 @@ class TaskRunner:
         key = (run.job, run.task)
         if key in self._running:
             return
+        # Of an earlier attempt, whose status could not be recorded: its name is wanted again.
+        self.forget(job=run.job, task=run.task)
         name = program_name(run.job, run.task)
         if not run.command:
             raise InvalidInput(f"task {run.job}/{run.task}: there is no command to run")

@@ -47,7 +47,8 @@ from farbus.model.device import Route
 from farbus.model.lease import Lease
 
 HOLD_GRACE_S = 15.0
-"""How long an interactive job's devices wait for its holder after this agent was restarted: it dials again at once."""
+"""How long an interactive job's devices wait for its holder: it is there, or dials again at once when this agent was
+restarted."""
 
 
 class Leases:
@@ -297,6 +298,8 @@ class Leases:
                 leases=event.leases,
                 interactive=event.interactive,
                 expires_at={prepared.lease.id: event.now + self.ttl_s for prepared in event.leases},
+                # Who asked for it may be gone already, and could tell nobody while there was no agent.
+                unclaimed_until=event.now + HOLD_GRACE_S if event.interactive else None,
             )
             side.preparers.append(event.command)
             self._clients[key] = side
@@ -463,7 +466,7 @@ class Leases:
         for client in list(self._clients.values()):
             if client.wanted and client.unclaimed_until is not None and client.unclaimed_until <= now:
                 client.wanted = False
-                client.ended = f"nobody came back for it within {HOLD_GRACE_S:g} s after the agent was restarted"
+                client.ended = f"no program in a terminal came for it within {HOLD_GRACE_S:g} s"
                 yield from self._advance_client(client)
 
     def end(self, lease_ids: Iterable[str], reason: str) -> Actions:

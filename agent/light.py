@@ -37,7 +37,6 @@ from farbus.agent.session import SessionRunner, Stream
 from farbus.linux.clock import Clock
 from farbus.model.device import Route
 from farbus.model.node import Node
-from farbus.model.telemetry import Telemetry
 
 KILLED = -9
 """Exit code of a pretended program that was stopped."""
@@ -82,7 +81,7 @@ class LightAgent:
             machine=self.machine,
             membership=Membership(None),
             node=lambda: self.node,
-            telemetry=Telemetry,
+            telemetry=lambda encoder: encoder.update({}),
             # It keeps no output: readers are told that there is none.
             logs=LogStore(Path("/nonexistent"), limit_bytes_per_task=0, limit_bytes=0),
             clock=clock,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
@@ -29,6 +29,7 @@ from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
 from farbus.model.states import JOB_STATES, JobState
+from farbus.model.telemetry import ClusterTelemetry
 
 _log = structlog.get_logger()
 
@@ -211,6 +212,11 @@ class LocalCluster(ClusterHandler):
         async with self._client(caller) as client:
             return await client.list_leases(include_released=include_released)
 
+    async def get_telemetry(self, caller: Identity, *, nodes: Collection[str]) -> ClusterTelemetry:
+        """Forward."""
+        async with self._client(caller) as client:
+            return await client.get_telemetry(nodes=nodes)
+
     async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
         """Forward."""
         async with self._client(caller) as client:
@@ -285,8 +291,7 @@ class LocalCluster(ClusterHandler):
         """
         if len(self._exits) >= MAX_HOLDS:
             raise Unavailable(f"node {self._node}: {MAX_HOLDS} programs hold devices already", hint="try later")
-        claimed = bool(job_id)
-        if claimed:
+        if job_id:
             await self._claim(caller, job_id)
         else:
             group = TaskGroup(name="main", command=(), requests=requests, node=self._node, routes=routes)
@@ -296,7 +301,7 @@ class LocalCluster(ClusterHandler):
         held = (caller, job_id)
         self._exits[held] = None
         try:
-            async with contextlib.aclosing(self._follow(caller, job_id, wait_limit_s, claimed=claimed)) as events:
+            async with contextlib.aclosing(self._follow(caller, job_id, wait_limit_s)) as events:
                 async for event in events:
                     yield event
         finally:
@@ -328,11 +333,9 @@ class LocalCluster(ClusterHandler):
                 raise Unavailable(self._scheduler.error)
             await self._clock.sleep(SCHEDULER_LOOK_S)
 
-    async def _follow(
-        self, caller: Identity, job_id: str, wait_limit_s: float, *, claimed: bool
-    ) -> AsyncGenerator[HoldEvent, None]:
+    async def _follow(self, caller: Identity, job_id: str, wait_limit_s: float) -> AsyncGenerator[HoldEvent, None]:
         queue: asyncio.Queue[HoldEvent | FarbusError] = asyncio.Queue(HOLD_EVENTS)
-        watches = [asyncio.create_task(self._watch(caller, job_id, queue, patient=claimed), name=f"hold {job_id}")]
+        watches = [asyncio.create_task(self._watch(caller, job_id, queue), name=f"hold {job_id}")]
         started = self._clock.monotonic()
         ready = False
         try:
@@ -363,10 +366,8 @@ class LocalCluster(ClusterHandler):
         await self._service.until(lambda machine: machine.client_environment(job_id, HOLD_TASK) is None)
         await queue.put(HoldLost(reason=f"job {job_id}: its devices are gone from this node"))
 
-    async def _watch(
-        self, caller: Identity, job_id: str, queue: asyncio.Queue[HoldEvent | FarbusError], *, patient: bool
-    ) -> None:
-        """Put what becomes of the job into ``queue``; a ``patient`` one holds already, and waits for the scheduler."""
+    async def _watch(self, caller: Identity, job_id: str, queue: asyncio.Queue[HoldEvent | FarbusError]) -> None:
+        """Put what becomes of the job into ``queue``."""
         ready = False
         backoff = Backoff()
         while True:
@@ -384,18 +385,16 @@ class LocalCluster(ClusterHandler):
                                 await queue.put(HoldLost(reason=f"job {job_id}: its devices are gone from this node"))
                                 return
                             ready = True
+                            self._service.post(HoldClaimed(job=job_id, task=HOLD_TASK))
                             await queue.put(HoldReady(status=status, environment=environment))
                         elif not ready:
                             await queue.put(HoldWaiting(status=status))
             except (NotFound, NotPermitted) as error:
                 await queue.put(error)
                 return
-            except FarbusError as error:
+            except FarbusError:
+                # A scheduler that is away forgets no job and does not take the devices; the end of the lease does.
                 heed_cancellation()
-                if not ready and not patient:
-                    await queue.put(error)
-                    return
-            # A scheduler that is away does not take the devices; the end of the lease does.
             await self._clock.sleep(backoff.next_s())
 
     async def _cancel(self, caller: Identity, job_id: str, exit_code: int | None) -> None:

@@ -10,10 +10,14 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
+import structlog
+
 from farbus.agent.logs import LogStore
 from farbus.api.conversion import to_message
 from farbus.api.v1 import cluster_pb2, session_pb2
 from farbus.errors import FarbusError
+
+_log = structlog.get_logger()
 
 MAX_LOG_STREAMS = 64
 """Logs that are read at the same time over one session."""
@@ -57,14 +61,14 @@ class LogStreams:
         self._refuse = refuse
         self._streams: dict[str, tuple[asyncio.Task[None], _Credit]] = {}
 
-    def start(self, request: session_pb2.LogRequest, group: asyncio.TaskGroup) -> None:
-        """Send a log in a task of ``group``."""
+    def start(self, request: session_pb2.LogRequest) -> None:
+        """Send a log in a task of its own."""
         number = request.request_id
         if len(self._streams) >= MAX_LOG_STREAMS or number in self._streams:
             self._refuse(_end(number, error=f"{MAX_LOG_STREAMS} logs of this node are being read; try again later"))
             return
         credit = _Credit(request.credit_bytes)
-        task = group.create_task(self._send_log(request, credit), name=f"log {request.job_id}/{request.task}")
+        task = asyncio.create_task(self._run(request, credit), name=f"log {request.job_id}/{request.task}")
         self._streams[number] = task, credit
         task.add_done_callback(lambda _: self._streams.pop(number, None))
 
@@ -82,6 +86,16 @@ class LogStreams:
         """End all: the session has ended."""
         for task, _ in self._streams.values():
             task.cancel()
+
+    async def _run(self, request: session_pb2.LogRequest, credit: _Credit) -> None:
+        try:
+            await self._send_log(request, credit)
+        except FarbusError:
+            # The session is at its end: its other tasks say why.
+            return
+        except Exception:
+            # A defect here must not end everybody else's session.
+            _log.exception("defect", job=request.job_id, task=request.task)
 
     async def _send_log(self, request: session_pb2.LogRequest, credit: _Credit) -> None:
         number, error = request.request_id, ""

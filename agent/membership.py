@@ -9,6 +9,7 @@ backup): its epochs would count again, so its sessions are refused.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,13 @@ _log = structlog.get_logger()
 
 MAX_PEERS = 10_000
 """Nodes whose endpoint is remembered: those that were told first are forgotten first."""
+
+
+MAX_ENDPOINT = 300
+"""Characters of an endpoint: a DNS name has at most 253."""
+
+# HOST:PORT or [IPV6]:PORT, and nothing that gRPC could take for another scheme.
+_ENDPOINT = re.compile(r"([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9_.-]+)?\]):[0-9]{1,5}")
 
 
 class _Remembered(Value, frozen=True, kw_only=True):
@@ -75,8 +83,11 @@ class Membership:
         self._replace(peer_port=port)
 
     def learn(self, node: str, endpoint: str) -> None:
-        """Keep where the agent of another node serves."""
+        """Keep where the agent of another node serves, if that can be: it is that node's word."""
         if not endpoint or self._known.peers.get(node) == endpoint:
+            return
+        if len(endpoint) > MAX_ENDPOINT or _ENDPOINT.fullmatch(endpoint) is None:
+            _log.warning("peer endpoint not understood", node=node, endpoint=endpoint[:MAX_ENDPOINT])
             return
         peers = {**self._known.peers, node: endpoint}
         while len(peers) > MAX_PEERS:

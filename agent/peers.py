@@ -187,10 +187,11 @@ class Peers(PeerHandler):
         try:
             reply = await self._answer(node, request)
         except FarbusError as error:
-            peer.not_before = self._clock.monotonic() + peer.backoff.next_s()
-            if peer.told != str(error):
-                peer.told = str(error)
-                _log.warning("leases not renewed with their other node", node=node, reason=str(error))
+            self._fail(node, peer, str(error))
+        except Exception as error:
+            # A defect in this must not end what the agent does for others.
+            _log.exception("defect", node=node)
+            self._fail(node, peer, repr(error))
         else:
             if peer.told:
                 _log.info("leases renewed with their other node again", node=node)
@@ -201,6 +202,12 @@ class Peers(PeerHandler):
             self._take(node, sides, reply, asked_at)
         finally:
             peer.asking = False
+
+    def _fail(self, node: str, peer: _Peer, reason: str) -> None:
+        peer.not_before = self._clock.monotonic() + peer.backoff.next_s()
+        if peer.told != reason:
+            peer.told = reason
+            _log.warning("leases not renewed with their other node", node=node, reason=reason)
 
     def _take(self, node: str, sides: Iterable[LeaseSide], reply: PeerReply, asked_at: float) -> None:
         # Only what was asked: a node has no say in the leases of others.

@@ -267,6 +267,11 @@ class RemotingHost:
             how = f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
             self._died(SupervisorDied(lease_id=served.lease.id, reason=f"its remoting supervisor ended ({how})"))
 
+    def served(self) -> tuple[tuple[Lease, int], ...]:
+        """Return the leases that supervisors serve, each with its supervisor's process id."""
+        served = self._served.values()
+        return tuple((one.lease, one.child.pid) for one in served if one.child is not None and not one.leaving)
+
     # What an earlier agent has left.
 
     async def adopt_devices(self, lease: Lease, endpoint: str) -> bool:

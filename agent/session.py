@@ -32,14 +32,17 @@ from farbus.agent.log_streams import LogStreams
 from farbus.agent.logs import LogStore
 from farbus.agent.machine import NodeMachine
 from farbus.agent.membership import Membership
+from farbus.agent.objects import STORY_LENGTH
 from farbus.api.conversion import from_message, to_message
 from farbus.api.session import PROTOCOL_VERSION
 from farbus.api.v1 import session_pb2, types_pb2
-from farbus.errors import Conflict, FarbusError, InvalidInput, TimedOut, Unavailable, first_error
+from farbus.errors import Conflict, FarbusError, InvalidInput, TimedOut, Unavailable
 from farbus.linux.clock import Clock
 from farbus.model.job import Requests
 from farbus.model.lease import Lease
 from farbus.model.node import Node
+from farbus.model.series import SeriesEncoder, TelemetryUpdate
+from farbus.model.states import SESSION_STATES, SessionState
 from farbus.model.telemetry import Telemetry
 
 _log = structlog.get_logger()
@@ -233,7 +236,7 @@ class SessionRunner:
         open_stream: Callable[[], AbstractAsyncContextManager[Stream]],
         machine: NodeMachine,
         node: Callable[[], Node],
-        telemetry: Callable[[], Telemetry],
+        telemetry: Callable[[SeriesEncoder], TelemetryUpdate],
         logs: LogStore,
         clock: Clock,
         post: Callable[[Event], None],
@@ -254,6 +257,8 @@ class SessionRunner:
         self._current: _Session | None = None
         self._early: list[session_pb2.NodeMessage] | None = None
         """What was reported after the hello was written and before its welcome; None at other times."""
+        self._state = SessionState.AWAY
+        self._story: deque[str] = deque(maxlen=STORY_LENGTH)
         self.error = "the agent has not yet reached the scheduler"
         """Why there is no session; empty while there is one."""
         self.on_lost: Callable[[], None] = _nothing_to_do
@@ -295,17 +300,18 @@ class SessionRunner:
             except FarbusError as error:
                 heed_cancellation()
                 self._lost(str(error))
-            except ExceptionGroup as group:
-                farbus, other = group.split(FarbusError)
-                if other is not None:
-                    raise other from None
-                assert farbus is not None
-                heed_cancellation()
-                self._lost(str(first_error(farbus)))
             await self._clock.sleep(self._backoff.next_s())
+
+    def _go(self, state: SessionState) -> None:
+        SESSION_STATES.check(f"of node {self._machine.node}", self._state, state, self._story)
+        self._state = state
+        self._story.append(state)
 
     def _lost(self, reason: str) -> None:
         self._early = None
+        if self._state is not SessionState.AWAY:
+            self._go(SessionState.AWAY)
+            self._story.append(reason)
         if not self.error:
             self.lost_at = self._clock.monotonic()
             self.on_lost()
@@ -318,6 +324,7 @@ class SessionRunner:
         async with self._open_stream() as stream:
             greeting = hello(self._machine, self._node(), instance=self._instance)
             self._early = []
+            self._go(SessionState.GREETING)
             incoming = aiter(stream)
             try:
                 # The hello too waits: until there is a connection.
@@ -334,6 +341,7 @@ class SessionRunner:
                 raise InvalidInput("the scheduler's first message is no welcome", hint="is it of the same version?")
             welcome = first.welcome
             self._membership.accept(term=welcome.term, lease_ttl_s=welcome.lease_ttl_s)
+            self._go(SessionState.OPEN)
             self.error = ""
             self.lease_ttl_s, self.term = welcome.lease_ttl_s, welcome.term
             self.scheduler_version = welcome.scheduler_version
@@ -371,7 +379,7 @@ class _Session:
         machine: NodeMachine,
         heartbeat_s: float,
         term: int,
-        telemetry: Callable[[], Telemetry],
+        telemetry: Callable[[SeriesEncoder], TelemetryUpdate],
         logs: LogStore,
         clock: Clock,
         post: Callable[[Event], None],
@@ -386,6 +394,8 @@ class _Session:
         self._log_streams = LogStreams(logs=logs, send=stream.send, refuse=self.put)
         self._clock = clock
         self._post = post
+        # What a session was told holds for that session: the next one begins with everything.
+        self._encoder = SeriesEncoder()
         self._outbox: asyncio.Queue[session_pb2.NodeMessage] = asyncio.Queue(OUTBOX_LENGTH)
         self._overflow = asyncio.Event()
         self._sent_at: deque[float] = deque()
@@ -399,18 +409,31 @@ class _Session:
             self._overflow.set()
 
     async def serve(self, incoming: AsyncIterator[session_pb2.SchedulerMessage]) -> None:
-        """Serve until the stream ends or breaks."""
-        async with asyncio.TaskGroup() as group:
-            helpers = [
-                group.create_task(self._send_outbox(), name="session outbox"),
-                group.create_task(self._send_heartbeats(), name="session heartbeats"),
-                group.create_task(self._watch_overflow(), name="session overflow"),
-            ]
-            async for message in incoming:
-                self._receive(message, group)
-            for helper in helpers:
-                helper.cancel()
+        """Serve until the stream ends or breaks.
+
+        Without a TaskGroup: where one of its tasks fails while it ends, Python before 3.13 leaves the task
+        around it with a cancellation that nobody asked for (Task.cancelling() stays 1).
+        """
+        parts = [
+            asyncio.create_task(self._send_heartbeats(), name="session heartbeats"),
+            asyncio.create_task(self._watch_overflow(), name="session overflow"),
+            asyncio.create_task(self._send_outbox(), name="session outbox"),
+            asyncio.create_task(self._receive_all(incoming), name="session reader"),
+        ]
+        try:
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for part in parts:
+                part.cancel()
             self._log_streams.cancel_all()
+            outcomes = await asyncio.gather(*parts, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+
+    async def _receive_all(self, incoming: AsyncIterator[session_pb2.SchedulerMessage]) -> None:
+        async for message in incoming:
+            self._receive(message)
 
     async def _send_outbox(self) -> None:
         while True:
@@ -442,14 +465,14 @@ class _Session:
     async def _send_heartbeat(self) -> None:
         beat = session_pb2.Heartbeat(
             lease_ids=sorted({held.lease.id for held in self._machine.held()}),
-            telemetry=to_message(self._telemetry(), session_pb2.Telemetry),
+            telemetry=to_message(Telemetry(update=self._telemetry(self._encoder)), session_pb2.Telemetry),
         )
         # Counted from before it was sent: the device side never believes in a lease
         # for longer than the scheduler does.
         self._sent_at.append(self._clock.monotonic())
         await self._stream.send(session_pb2.NodeMessage(heartbeat=beat))
 
-    def _receive(self, message: session_pb2.SchedulerMessage, group: asyncio.TaskGroup) -> None:
+    def _receive(self, message: session_pb2.SchedulerMessage) -> None:
         match message.WhichOneof("message"):
             case "heartbeat_reply":
                 if self._sent_at:
@@ -459,10 +482,12 @@ class _Session:
                     self._post(
                         LeasesRenewed(lease_ids=tuple(message.heartbeat_reply.renewed), now=now, term=self._term)
                     )
+                if message.heartbeat_reply.telemetry_lost:
+                    self._encoder.restart()
                 if message.heartbeat_reply.void:
                     self._post(LeasesVoided(lease_ids=tuple(message.heartbeat_reply.void), term=self._term))
             case "log_request":
-                self._log_streams.start(message.log_request, group)
+                self._log_streams.start(message.log_request)
             case "log_credit":
                 self._log_streams.give(message.log_credit)
             case "log_cancel":

@@ -7,14 +7,15 @@ moves a job or a lease is in the layers above, up to :mod:`farbus.scheduler.life
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from farbus.model.cluster import LinkLoad
 from farbus.model.decision import JobPlacement, PendingJob, Snapshot
 from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
 from farbus.model.job import Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import Node, NodeStatus, Resources
-from farbus.model.operation import CordonKind
+from farbus.model.operation import Cordon, CordonKind
 from farbus.model.states import DeviceState, JobState, NodeState
 from farbus.model.value import to_json
 from farbus.scheduler.events import PersistDevice
@@ -42,6 +43,8 @@ class ClusterState:
         """Leases of the node's devices that are not released."""
         self.devices_of_node: defaultdict[str, set[str]] = defaultdict(set)
         """Devices whose last known owner the node is."""
+        self.links: dict[str, tuple[LinkLoad, ...]] = {}
+        """Loads of the links of nodes whose heartbeats told of them."""
         self.listening_since = 0.0
         """Monotonic time since which this scheduler has listened without a break."""
         self.shape = 0
@@ -98,10 +101,14 @@ class ClusterState:
 
     def device_statuses(self) -> tuple[DeviceStatus, ...]:
         """Return all devices that a node has, or had when it was lost, by id."""
-        return tuple(self._device_statuses())
+        return tuple(self._device_statuses(sorted(self.devices)))
 
-    def _device_statuses(self) -> Iterator[DeviceStatus]:
-        for _, record in sorted(self.devices.items()):
+    def device_statuses_of(self, node: str) -> tuple[DeviceStatus, ...]:
+        """Return the devices of one node, by id."""
+        return tuple(self._device_statuses(sorted(self.devices_of_node.get(node, ()))))
+
+    def _device_statuses(self, ids: Iterable[str]) -> Iterator[DeviceStatus]:
+        for record in map(self.devices.__getitem__, ids):
             if record.device is None:
                 continue
             lease = self.leases[record.lease].lease if record.lease else None
@@ -122,6 +129,12 @@ class ClusterState:
                 trouble=self.leases[record.lease].trouble if record.lease else "",
                 cordon=describe_cordon(record.cordon or self.node(record.node).cordon),
             )
+
+    def cordons(self) -> tuple[Cordon, ...]:
+        """Return the cordons of nodes, then those of devices, by name."""
+        nodes = [record.cordon for _, record in sorted(self.nodes.items())]
+        devices = [record.cordon for _, record in sorted(self.devices.items())]
+        return tuple(cordon for cordon in (*nodes, *devices) if cordon is not None)
 
     def lease_statuses(self, now: float) -> tuple[LeaseStatus, ...]:
         """Return the leases that are not released, without their secrets."""

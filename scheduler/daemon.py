@@ -235,7 +235,8 @@ async def _serve_engine(
     )
     async with contextlib.AsyncExitStack() as stack:
         if config.metrics:
-            stack.callback(serve_metrics(engine, config.metrics))
+            metrics = await serve_metrics(engine, config.metrics)
+            stack.push_async_callback(metrics.stop)
         running = asyncio.create_task(engine.run(), name="engine")
         stack.push_async_callback(_end, running)
         server = await serve_scheduler(

@@ -269,10 +269,14 @@ class UnprepareDevices(Value, frozen=True, kw_only=True):
 
 
 class HeartbeatReply(Value, frozen=True, kw_only=True):
-    """Which leases hold for another lease time, and which the ledger does not know."""
+    """Which leases hold for another lease time, and which the ledger does not know.
+
+    ``telemetry_lost`` asks for all of the telemetry: an update is missing.
+    """
 
     renewed: tuple[str, ...] = ()
     void: tuple[str, ...] = ()
+    telemetry_lost: bool = False
 
 
 Command = PrepareDevices | PrepareClient | StartTask | StopTask | UnprepareClient | UnprepareDevices | HeartbeatReply

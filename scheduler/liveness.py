@@ -205,7 +205,8 @@ class Liveness(Attempts):
         record = self._session(event.node, event.session)
         if record is None:
             return
-        record.telemetry = event.telemetry
+        lost = event.telemetry is not None and not record.figures.take(event.telemetry, self._now)
+        self.links[event.node] = record.figures.links
         renewed, void = [], []
         for lease_id in dict.fromkeys(event.lease_ids):
             lease = self.leases.get(lease_id)
@@ -215,7 +216,7 @@ class Liveness(Attempts):
                 renewed.append(lease_id)
                 if lease.lease.device_node == event.node:
                     lease.expires_at = self._now + self.lease_ttl_s
-        self._send(record, events.HeartbeatReply(renewed=tuple(renewed), void=tuple(void)))
+        self._send(record, events.HeartbeatReply(renewed=tuple(renewed), void=tuple(void), telemetry_lost=lost))
 
     def _session(self, name: str, session: int) -> NodeRecord | None:
         """Return the node if ``session`` is its session, and note that it was heard."""

@@ -63,6 +63,7 @@ class Operations(Liveness):
             self._effects.append(persist_device(device))
         self._uncordon(CordonKind.NODE, event.node)
         record.node = None
+        self.links.pop(event.node, None)
         self._effects.append(events.ForgetNode(name=event.node))
         self.shape += 1
         self._want_round()

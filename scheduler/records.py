@@ -18,8 +18,8 @@ from farbus.model.lease import Lease
 from farbus.model.node import Node
 from farbus.model.operation import Cordon
 from farbus.model.states import JobState, LeaseState
-from farbus.model.telemetry import Telemetry
 from farbus.model.value import Value
+from farbus.scheduler.figures import NodeFigures
 
 STORY_LINES = 64
 """Lines of a job's story that are kept; the middle of a longer one is left out."""
@@ -144,10 +144,12 @@ def job_status(job: Job, state: JobState, progress: StoredProgress, *, misses: t
     """Put a job's parts together as people see it."""
     tasks = tuple(run.status() for run in progress.runs)
     if job.interactive:
-        # Its program belongs to the terminal, not to an agent that would report it: how it ended is known there alone.
-        tasks = tuple(msgspec.structs.replace(task, state=TaskState.RUNNING) for task in tasks)
-        if state is not JobState.RUNNING:
-            tasks = ()
+        # Its program belongs to the terminal, not to an agent that would report it: it runs while the job does, and
+        # how it has ended is known if farbus run could tell.
+        if state is JobState.RUNNING:
+            tasks = tuple(msgspec.structs.replace(task, state=TaskState.RUNNING) for task in tasks)
+        else:
+            tasks = tuple(task for task in tasks if task.state is TaskState.EXITED)
     return JobStatus(
         job=job,
         state=state,
@@ -232,7 +234,8 @@ class NodeRecord:
     """Slots of commands that remove what the node holds without right."""
     used_cpu_milli: int = 0
     used_memory_bytes: int = 0
-    telemetry: Telemetry | None = None
+    figures: NodeFigures = dataclasses.field(default_factory=NodeFigures)
+    """What its telemetry says."""
 
     @property
     def connected(self) -> bool:

@@ -12,7 +12,7 @@ import heapq
 import itertools
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -30,15 +30,20 @@ from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
 from farbus.model.states import JOB_STATES, JobState
+from farbus.model.telemetry import ClusterTelemetry
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.ledger import job_id_of, job_number
 from farbus.scheduler.operating import Operating
 from farbus.scheduler.queue import validate_job
 from farbus.scheduler.relay import LogRelay
+from farbus.scheduler.telemetry import node_telemetry
 from farbus.scheduler.words import explain_job
 
 _log = structlog.get_logger()
+
+TELEMETRY_BATCH = 16
+"""Nodes whose telemetry is put together before others have their turn: a millisecond or two."""
 
 MIN_EXIT_CODE, MAX_EXIT_CODE = -64, 255
 """Exit codes of programs, and signals below zero (signal(7): the last is 64)."""
@@ -210,7 +215,7 @@ class ClusterService(ClusterHandler):
         machine = self._engine.machine
         ahead = machine.queue.position(status.job) if status.state is JobState.QUEUED else 0
         nodes = sum(1 for record in machine.nodes.values() if record.connected)
-        return status, explain_job(status, ahead=ahead, nodes=nodes)
+        return status, explain_job(status, ahead=ahead, nodes=nodes, cordons=machine.cordons())
 
     # --- the cluster ---------------------------------------------------------------------
 
@@ -229,6 +234,20 @@ class ClusterService(ClusterHandler):
                 msgspec.structs.replace(status, lease="", job="", used_by="another user") if hidden else status
             )
         return tuple(statuses)
+
+    async def get_telemetry(self, caller: Identity, *, nodes: Collection[str]) -> ClusterTelemetry:
+        """Return how busy nodes are; other users' sessions are left out."""
+        machine = self._engine.machine
+        wanted = sorted(set(nodes) & machine.nodes.keys() if nodes else machine.nodes)
+        found = []
+        for number, name in enumerate(wanted):
+            if number % TELEMETRY_BATCH == TELEMETRY_BATCH - 1:
+                # Of thousands of nodes this takes a while: heartbeats go first.
+                await asyncio.sleep(0)
+            record = machine.nodes.get(name)
+            if record is not None and record.node is not None:
+                found.append(node_telemetry(machine, record, caller, self._now()))
+        return ClusterTelemetry(nodes=tuple(found))
 
     async def list_leases(self, caller: Identity, *, include_released: bool) -> tuple[LeaseStatus, ...]:
         """Return the leases that the caller may see, without their secrets."""

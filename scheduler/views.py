@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
+from farbus.model.cluster import LinkLoad
 from farbus.model.decision import DeviceView, NodeView, Snapshot
 from farbus.model.node import Resources
 from farbus.scheduler.records import DeviceRecord, NodeRecord
@@ -40,6 +41,11 @@ class Books(Protocol):
     @property
     def devices_of_node(self) -> Mapping[str, set[str]]:
         """Devices whose last known owner a node is."""
+        ...
+
+    @property
+    def links(self) -> Mapping[str, tuple[LinkLoad, ...]]:
+        """The loads of nodes' links, as far as they were measured."""
         ...
 
     def free_of(self, node: NodeRecord) -> Resources:
@@ -88,7 +94,13 @@ class Views:
         if not self._sorted:
             self._nodes, self._devices = dict(sorted(self._nodes.items())), dict(sorted(self._devices.items()))
             self._sorted = True
-        return Snapshot(nodes=tuple(self._nodes.values()), devices=tuple(self._devices.values()))
+        return Snapshot(
+            nodes=tuple(self._nodes.values()),
+            devices=tuple(self._devices.values()),
+            # Apart from the nodes: they change with every heartbeat.
+            links=dict(self._books.links),
+            at=now,
+        )
 
     def _is_known(self, record: NodeRecord, now: float) -> bool:
         heard = max(record.seen, self._books.listening_since)

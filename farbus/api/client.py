@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any, Self
 
 import grpc
@@ -22,6 +22,7 @@ from farbus.model.job import Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
+from farbus.model.telemetry import ClusterTelemetry
 
 CALL_TIMEOUT_S = 30.0
 """Longest time that one call without a stream may take."""
@@ -163,6 +164,11 @@ class ClusterClient:
         """Return the leases that the caller may see, without their secrets."""
         reply = await self._call("ListLeases", cluster_pb2.ListLeasesRequest(all=include_released))
         return tuple(from_message(lease, LeaseStatus) for lease in reply.leases)
+
+    async def get_telemetry(self, *, nodes: Collection[str] = ()) -> ClusterTelemetry:
+        """Return how busy ``nodes`` are, all if empty."""
+        reply = await self._call("GetTelemetry", cluster_pb2.GetTelemetryRequest(nodes=sorted(nodes)))
+        return from_message(reply, ClusterTelemetry)
 
     async def explain(self, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
         """Return the job and, in words, why it is where it is."""

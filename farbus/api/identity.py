@@ -63,6 +63,7 @@ METHOD_ROLES: Mapping[str, frozenset[Role]] = {
     "/farbus.v1.Cluster/Explain": PEOPLE,
     "/farbus.v1.Cluster/GetCluster": PEOPLE,
     "/farbus.v1.Cluster/Hold": PEOPLE,
+    "/farbus.v1.Cluster/GetTelemetry": PEOPLE,
     "/farbus.v1.Cluster/Cordon": OPERATORS,
     "/farbus.v1.Cluster/Uncordon": OPERATORS,
     "/farbus.v1.Cluster/Drain": OPERATORS,

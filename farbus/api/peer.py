@@ -93,7 +93,8 @@ class PeerClient:
         """
         pem = self._credentials.read()
         channel = grpc.aio.secure_channel(
-            endpoint,
+            # With its scheme: a host may be called "unix".
+            f"dns:///{endpoint}",
             grpc.ssl_channel_credentials(pem.authority, pem.key, pem.certificate),
             options=[
                 *CLIENT_OPTIONS,

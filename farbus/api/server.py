@@ -14,7 +14,7 @@ import os
 import socket as sockets
 import struct
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ from farbus.model.job import Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
+from farbus.model.telemetry import ClusterTelemetry
 
 _log = logging.getLogger(__name__)
 
@@ -122,6 +123,10 @@ class ClusterHandler(abc.ABC):
     @abc.abstractmethod
     async def list_leases(self, caller: Identity, *, include_released: bool) -> tuple[LeaseStatus, ...]:
         """Return the leases that the caller may see, without their secrets."""
+
+    @abc.abstractmethod
+    async def get_telemetry(self, caller: Identity, *, nodes: Collection[str]) -> ClusterTelemetry:
+        """Return how busy ``nodes`` are, all if empty; of sessions and leases those that the caller may see."""
 
     @abc.abstractmethod
     async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
@@ -386,6 +391,13 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
             return cluster_pb2.ListLeasesReply(leases=[to_message(lease, types_pb2.LeaseStatus) for lease in leases])
 
         return await self._call("ListLeases", context, answer)
+
+    async def GetTelemetry(self, request: cluster_pb2.GetTelemetryRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.ClusterTelemetry:
+            telemetry = await self._handler.get_telemetry(caller, nodes=frozenset(request.nodes))
+            return to_message(telemetry, cluster_pb2.ClusterTelemetry)
+
+        return await self._call("GetTelemetry", context, answer)
 
     async def Explain(self, request: cluster_pb2.JobRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.Explanation:

@@ -81,6 +81,8 @@ class Plan(Value, frozen=True, kw_only=True):
     """The node that offers the machine's own devices; empty for none."""
     options: str = ""
     """Further FARBUS_SOFTGPU settings, such as ``sms=4``."""
+    metrics_port: int = 0
+    """Port of the loopback interface where the scheduler serves Prometheus, nodes on those after it; 0 for none."""
 
     @property
     def default_node(self) -> str:
@@ -272,6 +274,7 @@ class EmbeddedCluster:
             "state": str(home),
             "credentials": credentials,
             "lease_ttl_s": LEASE_TTL_S,
+            "metrics": self._metrics_address(0),
         }
         return self._daemon("scheduler", "scheduler", home, settings)
 
@@ -294,6 +297,7 @@ class EmbeddedCluster:
             "physical_devices": node.name == self.plan.physical_node,
             "run_as_self": True,
             "allow_root": os.getuid() == 0,
+            "metrics_listen": self._metrics_address(1 + self.plan.nodes.index(node)),
             "end_on_stop": True,
             "orphan_limit_s": ORPHAN_LIMIT_S,
             "program_units": "none",
@@ -306,6 +310,9 @@ class EmbeddedCluster:
             # Whose GPUs they are: another user's farbus up has nodes of the same names.
             settings["softgpu_node"] = f"farbus-up-{os.getuid()}-{node.name}"
         return self._daemon(f"node {node.name}", "agent", home, settings)
+
+    def _metrics_address(self, number: int) -> str:
+        return f"127.0.0.1:{self.plan.metrics_port + number}" if self.plan.metrics_port else ""
 
     def _daemon(self, name: str, command: str, home: Path, settings: Mapping[str, object]) -> Daemon:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)

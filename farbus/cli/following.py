@@ -43,16 +43,13 @@ async def closing(stream: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
         await cast(AsyncGenerator[T, None], stream).aclose()
 
 
-async def resumed(
-    begin: Callable[[], AsyncIterator[T]], *, broken: bool = False, patience_s: float = PATIENCE_S
-) -> AsyncGenerator[T, None]:
+async def resumed(begin: Callable[[], AsyncIterator[T]], *, patience_s: float = PATIENCE_S) -> AsyncGenerator[T, None]:
     """Yield from a stream that is begun again when it breaks: an agent or scheduler is restarted in seconds.
 
-    One that has never given anything is not begun again, unless it is
-    ``broken`` already.  Raises what broke it once it has given nothing more
-    for ``patience_s``.
+    One that has never given anything is not begun again.  Raises what broke
+    it once it has given nothing more for ``patience_s``.
     """
-    give_up_at = time.monotonic() + patience_s if broken else 0.0
+    give_up_at = 0.0
     while True:
         try:
             async with closing(begin()) as stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from farbus.cli.application import COMMANDS, app
 _SEE_ALSO = "systemctl(1), nvidia-smi(1)"
 
 
+@functools.cache
 def manual_page() -> str:
     """Return farbus(1) in troff."""
     group: Any = typer.main.get_command(app)

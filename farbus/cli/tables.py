@@ -106,7 +106,7 @@ JOB_COLUMNS: tuple[Column[JobStatus], ...] = (
     Column("RAN", lambda status: format_age(_job_seconds(status)), right=True),
     Column("PRIORITY", lambda status: str(status.job.priority), wide=True, right=True),
     Column("TASKS", lambda status: str(sum(group.count for group in status.job.groups)), wide=True, right=True),
-    Column("DEVICES", lambda s: _unique([d.device for p in s.placements for d in p.devices]), wide=True),
+    Column("DEVICES", lambda s: _unique([d.device for p in s.placements for d in p.devices]), wide=True, identity=True),
     Column("SUBMITTED", lambda status: _moment(status.job.submitted_at), wide=True),
     Column("REASON", _job_reason, wide=True),
 )
@@ -138,7 +138,7 @@ NODE_COLUMNS: tuple[Column[NodeStatus], ...] = (
 )
 
 DEVICE_COLUMNS: tuple[Column[DeviceStatus], ...] = (
-    Column("ID", lambda status: status.device.id),
+    Column("ID", lambda status: status.device.id, identity=True),
     Column("NODE", lambda status: status.node),
     Column("KIND", lambda status: status.device.kind.value),
     Column("MODEL", lambda status: status.device.model),
@@ -159,7 +159,7 @@ LEASE_COLUMNS: tuple[Column[LeaseStatus], ...] = (
     Column("ID", lambda status: status.lease.id),
     Column("JOB", lambda status: status.lease.job),
     Column("USER", lambda status: status.lease.user),
-    Column("DEVICE", lambda status: _unique([device.device for device in status.lease.devices])),
+    Column("DEVICE", lambda status: _unique([device.device for device in status.lease.devices]), identity=True),
     Column("OF", lambda status: status.lease.device_node),
     Column("USED ON", lambda status: status.lease.client_node),
     Column("ROUTE", lambda status: status.lease.route.value),

@@ -48,9 +48,10 @@ ANSWER_TIMEOUT_S = 10.0
 """Longest that a keeper may take to say who it is; one that does not is taken for dead."""
 
 KILL_WITHIN_S = 10.0
-"""How long what a dead keeper left is killed again and again before it is said to be unkillable."""
+"""How long what a dead keeper left is killed again and again at most, before anybody is told."""
 
 KILL_INTERVAL_S = 0.02
+LONGEST_KILL_INTERVAL_S = 1.0
 
 KILLED = Exit(-signal.SIGKILL, "its keeper was killed")
 REBOOTED = Exit(-signal.SIGKILL, "the node was rebooted while it ran")
@@ -103,6 +104,11 @@ class KeptChild:
         self._ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._listener: asyncio.Task[None] | None = None
 
+    async def settle_soon(self) -> None:
+        """Settle, within some time if that can be done."""
+        self._listener = asyncio.create_task(self.settle(), name=f"end of {self.name}")
+        await asyncio.wait({self._listener}, timeout=KILL_WITHIN_S)
+
     def listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Hear what its keeper says from now on."""
         self._writer = writer
@@ -128,12 +134,28 @@ class KeptChild:
                 reader, self._writer, hello = await _connect(self._directory)
             except (OSError, ValueError, KeyError, TimeoutError):
                 # Without a word: it was killed, or has written its word down.
-                self.has_ended(await asyncio.to_thread(settle, self._directory, self._plan))
+                await self.settle()
                 return
             # It was too slow to hear us out, or we were.  What it has said meanwhile is not known.
             self._hear({"event": "output"})
             if hello["state"] == "ended":
                 self._hear({**hello, "event": "exited"})
+
+    async def settle(self) -> None:
+        """Find out how the program of a keeper that is gone has ended, and kill what it may have left.
+
+        Returns only when all of it is gone: until then it may use its devices.
+        """
+        ended = saved_exit(self._directory, self._plan)
+        interval_s = KILL_INTERVAL_S
+        while ended is None:
+            if not await asyncio.to_thread(kill_once, self._directory, self._plan):
+                ended = KILLED
+                break
+            await asyncio.sleep(interval_s)
+            # A process in uninterruptible sleep takes its signal when it wakes.
+            interval_s = min(2 * interval_s, LONGEST_KILL_INTERVAL_S)
+        self.has_ended(ended)
 
     def _hear(self, message: dict[str, Any]) -> None:
         if message["event"] == "output":
@@ -409,7 +431,7 @@ class KeptProcesses:
             reader, writer, hello = await _connect(directory)
         except (OSError, ValueError, TimeoutError, KeyError):
             child = KeptChild(directory, plan)
-            child.has_ended(await asyncio.to_thread(settle, directory, plan))
+            await child.settle_soon()
             return child
         if hello["state"] == "new":
             # Its agent died before it had said what to start; now that we are gone too, so is the keeper.
@@ -604,38 +626,38 @@ def _read(path: Path, kind: type[T]) -> T | None:
         return None
 
 
-def settle(directory: Path, plan: _Plan) -> Exit:
-    """Return how a program ended whose keeper is gone; what a killed keeper has left is killed first."""
+def saved_exit(directory: Path, plan: _Plan) -> Exit | None:
+    """Return how a program ended whose keeper is gone; None where it was killed and may have left something."""
     saved = _read(directory / "exit.json", _Saved)
     if saved is not None:
         return Exit(saved.code, saved.reason)
-    if plan.boot_id != boot_id():
-        return REBOOTED
-    kill_left(directory, plan)
-    return KILLED
+    return None if plan.boot_id == boot_id() else REBOOTED
 
 
 def kill_left(directory: Path, plan: _Plan) -> None:
-    """Kill a keeper that does not answer and all that it had started, and wait for the end of it."""
-    known = _read(directory / "keeper.json", _Keeper)
+    """Kill what a keeper has left, and wait for the end of it for some time."""
     deadline = time.monotonic() + KILL_WITHIN_S
-    while True:
-        left = processes_naming(f"{MARK}={plan.mark}")
-        if known is not None:
-            for pid, since in ((known.keeper, known.started_at), (known.pid, known.pid_started_at)):
-                with contextlib.suppress(OSError, ValueError, IndexError):
-                    if pid and started_at(pid) == since and pid not in left and not _is_zombie(pid):
-                        left.append(pid)
-            left += _members(known.cgroup)
-            with contextlib.suppress(OSError):
-                if known.cgroup:
-                    (Path(known.cgroup) / "cgroup.kill").write_text("1", encoding="ascii")
-        for pid in left:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        if not left or time.monotonic() > deadline:
-            return
+    while kill_once(directory, plan) and time.monotonic() < deadline:
         time.sleep(KILL_INTERVAL_S)
+
+
+def kill_once(directory: Path, plan: _Plan) -> list[int]:
+    """Kill a keeper that does not answer and all that it had started; return the processes that were there."""
+    known = _read(directory / "keeper.json", _Keeper)
+    left = processes_naming(f"{MARK}={plan.mark}")
+    if known is not None:
+        for pid, since in ((known.keeper, known.started_at), (known.pid, known.pid_started_at)):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                if pid and started_at(pid) == since and pid not in left and not _is_zombie(pid):
+                    left.append(pid)
+        left += _members(known.cgroup)
+        with contextlib.suppress(OSError):
+            if known.cgroup:
+                (Path(known.cgroup) / "cgroup.kill").write_text("1", encoding="ascii")
+    for pid in left:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    return left
 
 
 def _members(cgroup: str) -> list[int]:

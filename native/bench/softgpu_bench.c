@@ -183,9 +183,9 @@ static void prepare(int matrix)
 int main(int count, char **words)
 {
 	int quick = count == 3 && !strcmp(words[1], "--quick");
-	int matrix = quick ? 256 : 1024, side = quick ? 512 : 1024;
+	int matrix = quick ? 128 : 1024, side = quick ? 256 : 1024;
 	unsigned tiles_32 = (unsigned)matrix / 32, tiles_16 = (unsigned)matrix / 16;
-	unsigned heavy = quick ? 3 : 5;
+	unsigned heavy = quick ? 1 : 5;
 	const struct measurement measurements[] = {
 		{ "empty_launch_us", "empty", 1, 1, 32, 1, 0, 0, 1, 63, 1 },
 		{ "empty_launch_64x256_us", "empty", 64, 1, 256, 1, 0, 0, 1, 63, 1 },

@@ -10,6 +10,8 @@ const struct fuzz_seed fuzz_seeds[] = {
 	{ ptx_memory, sizeof(ptx_memory) - 1 },
 	{ ptx_control, sizeof(ptx_control) - 1 },
 	{ ptx_arithmetic, sizeof(ptx_arithmetic) - 1 },
+	{ ptx_cluster, sizeof(ptx_cluster) - 1 },
+	{ ptx_texture, sizeof(ptx_texture) - 1 },
 	{ NULL, 0 },
 };
 const char *const fuzz_words[] = { PTX_WORDS, NULL };
@@ -32,7 +34,7 @@ static void device_free(void *opaque, void *memory)
 
 void fuzz_one(uint8_t *data, size_t bytes)
 {
-	const struct engine_load_options options = { 90, { device_alloc, device_free, NULL } };
+	const struct engine_load_options options = { 120, { device_alloc, device_free, NULL } };
 	struct engine_diagnostic why = { "" };
 	struct engine_module *module;
 	char *text = malloc(bytes + 1);

@@ -37,6 +37,38 @@ static const char ptx_arithmetic[] = PTX_HEADER
 	"mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f5, %f6, %f7, %f8}, {%r1, %r2}, {%r3},"
 	" {%f9, %f10, %f11, %f12};\n"
 	"ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r1, %r2}, [%r3]; ret;\n}\n";
+static const char ptx_cluster[] = ".version 8.8\n.target sm_100\n.address_size 64\n"
+	".func (.param .b32 r) twin(.param .b32 a);\n"
+	".func (.param .b32 r) f(.param .b32 a) { .reg .b32 %r<2>; ld.param.b32 %r1, [a];\n"
+	"st.param.b32 [r], %r1; ret; }\n.alias twin, f;\n"
+	".visible .entry k(.param .u64 p) .explicitcluster .reqnctapercluster 2, 1, 1\n{\n"
+	".reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .f32 %f<9>; .reg .pred %p<4>; .reg .b16 %h<4>;\n"
+	".reg .b128 %q<3>; .shared .align 16 .b8 tile[256]; .shared .align 8 .b64 barrier[2];\n"
+	"mov.u32 %r1, barrier; mbarrier.init.shared::cta.b64 [%r1], 1; mov.u32 %r2, %cluster_ctarank;\n"
+	"barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;\n"
+	"mapa.shared::cluster.u32 %r3, %r1, 1; st.async.weak.shared::cluster.mbarrier::complete_tx::bytes"
+	".v2.s32 [%r3], {%r1, %r2}, [%r3];\n"
+	"mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 %rd1, [%r1], 16; ld.param.u64 %rd2, [p];\n"
+	"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [tile], [%rd2],"
+	" 16, [%r1], %h1;\n"
+	"WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 0; @!%p1 bra WAIT;\n"
+	"cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%rd2], [tile], 64;\n"
+	"cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0; mapa.u64 %rd3, %rd2, %r2;\n"
+	"ld.shared::cluster.u32 %r4, [%r3+4]; getctarank.shared::cluster.u32 %r5, %r3;\n"
+	"ld.global.b128 %q1, [%rd2]; mov.b128 {%rd4, %rd5}, %q1; atom.cas.b128 %q2, [%rd2], %q1, %q1;\n"
+	"red.global.v4.f32.add [%rd2], {%f1, %f2, %f3, %f4}; cvt.rn.satfinite.e4m3x2.f32 %h1, %f1, %f2;\n"
+	"cvt.rn.f16x2.e5m2x2 %r6, %h1; vabsdiff4.u32.u32.u32.add %r7, %r1, %r2, %r3;\n"
+	"redux.sync.min.abs.NaN.f32 %f5, %f1, -1; elect.sync %r8|%p2, -1; ret;\n}\n";
+static const char ptx_texture[] = PTX_HEADER
+	".visible .entry k(.param .u64 t, .param .u64 s)\n{\n.reg .b32 %r<9>; .reg .b64 %rd<9>;\n"
+	".reg .f32 %f<9>; .reg .b16 %h<5>; ld.param.u64 %rd1, [t]; ld.param.u64 %rd2, [s];\n"
+	"tex.2d.v4.f32.f32 {%f1, %f2, %f3, _}, [%rd1, {%f4, %f5}];\n"
+	"tex.1d.v4.s32.s32 {%r1, %r2, %r3, %r4}, [%rd1, {%r5}];\n"
+	"tex.level.a2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [%rd1, {%r1, %f2, %f3, %f3}], %f5;\n"
+	"tex.acube.v4.u32.f32 {%r1, %r2, %r3, %r4}, [%rd1, {%r1, %f2, %f3, %f4}];\n"
+	"tld4.g.2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [%rd1, {%f5, %f6}]; txq.width.b32 %r1, [%rd1];\n"
+	"suld.b.2d.v4.b8.trap {%h1, %h2, %h3, %h4}, [%rd2, {%r1, %r2}];\n"
+	"sust.b.3d.v2.b32.clamp [%rd2, {%r1, %r2, %r3, %r3}], {%r4, %r5}; ret;\n}\n";
 
 #define PTX_WORDS                                                                              \
 	".global ", ".shared ", ".param ", ".local ", ".const ", ".reg ", ".entry ", ".func ",         \
@@ -45,6 +77,9 @@ static const char ptx_arithmetic[] = PTX_HEADER
 	"%f1", "%p1", "@%p1 ", "%tid.x", "%envreg2", "bra ", "call ", "ld.", "st.", "atom.", "mov.",  \
 	"cvt.", "setp.", "wmma.", "mma.", "{", "}", "[", "]", "(", ")", ";", ",", "<", ">", "+", "-", \
 	"0x", "0f3F800000", "0d", "/*", "*/", "//", "\n", ".loc 1 1 1", ".file 1 \"a\"", ".section ",  \
-	".pragma \"nounroll\";", ".extern ", ".weak ", ".visible ", ".version 8.0\n", ".target sm_80"
+	".pragma \"nounroll\";", ".extern ", ".weak ", ".visible ", ".version 8.0\n", ".target sm_80",  \
+	".alias ", ".b128 ", "%q1", "_", "mbarrier.", "cp.async.bulk.", "mapa.", "tex.", "suld.b.",   \
+	"sust.b.", ".shared::cluster", ".reqnctapercluster ", "barrier.cluster.", "%cluster_ctarank", \
+	".e4m3x2", ".multicast::cluster", ".mbarrier::complete_tx::bytes", "redux.sync.", "vadd2."
 
 #endif

@@ -1,5 +1,6 @@
 /* barrier.c - bar.sync and its kind: they count threads (PTX ISA, "bar"). */
 #include "launch.h"
+#include "strict.h"
 
 static uint32_t uniform_register(const struct warp *warp, int32_t slot)
 {
@@ -18,6 +19,8 @@ static void complete_if_full(struct block *block, unsigned index)
 	barrier->arrived = 0;
 	barrier->population = 0;
 	block->barriers_in_use &= ~(1u << index);
+	if (block->strict)
+		strict_barrier_complete(block, index);
 	for (uint32_t w = 0; w < block->warp_count; w++) {
 		struct warp *warp = &block->warps[w];
 
@@ -53,6 +56,8 @@ const struct instruction *barrier_arrive(struct warp *warp, const struct instruc
 						: (uint32_t)instruction->y;
 	barrier->arrived += (uint32_t)__builtin_popcount(warp->mask);
 	block->barriers_in_use |= 1u << index;
+	if (block->strict)
+		strict_barrier_arrive(block, warp->index, index);
 	if (instruction->imm == BARRIER_REDUCE) {
 		uint32_t predicate = *(const uint32_t *)(warp->registers + instruction->a);
 

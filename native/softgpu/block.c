@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include "launch.h"
+#include "strict.h"
 
 /* While no helper has been called the turns are short, so that a long first
  * block does not keep the others waiting. */
@@ -33,6 +34,8 @@ static void release_members(struct slot *slot)
 void slot_release(struct slot *slot)
 {
 	release_members(slot);
+	strict_block_free(slot->block.strict);
+	slot->block.strict = NULL;
 	for (uint32_t k = 0; k < slot->warp_capacity; k++) {
 		struct frame *frame = slot->warps[k].owned_frames;
 
@@ -151,6 +154,10 @@ static bool prepare_block(struct slot *slot, const struct launch *launch)
 		if (!reserve_warps(slot, launch->warps_per_block) || !reserve_memory(slot, total))
 			return false;
 		lay_out(slot, launch, shared_room, warp_room);
+		strict_block_free(block->strict);
+		block->strict = NULL;
+		if (pool_options.strict && !(block->strict = strict_block_make(launch->shared_bytes)))
+			return false;
 	}
 	block->warps = slot->warps;
 	block->warp_count = launch->warps_per_block;
@@ -250,6 +257,8 @@ static void block_start(struct block *block, const struct launch *launch, uint64
 	block->cluster->parity = 0;
 	block->live = threads;
 	block->barriers_in_use = 0;
+	if (block->strict)
+		strict_block_start(block, launch->number);
 	for (unsigned k = 0; k < BLOCK_BARRIERS; k++)
 		block->barriers[k].arrived = block->barriers[k].population = 0;
 	for (uint32_t k = 0; k < block->warp_count; k++) {

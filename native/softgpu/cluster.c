@@ -7,6 +7,7 @@
 #include "handlers.h"
 
 #include "launch.h"
+#include "strict.h"
 
 #define WINDOW_BITS 24		/* 16 MiB: far above the shared memory of a block */
 #define WINDOW_MASK ((1u << WINDOW_BITS) - 1)
@@ -53,6 +54,8 @@ HANDLER(cluster_arrive)
 	struct cluster *cluster = w->block->cluster;
 
 	w->cluster_parity = (w->cluster_parity & ~w->mask) | (cluster->parity & w->mask);
+	if (w->block->strict)
+		strict_sync(w);
 	cluster->arrived += (u32)__builtin_popcount(w->mask);
 	for (u32 k = 0; k < cluster->count; k++)
 		cluster->blocks[k]->barriers_in_use |= 1u << CLUSTER_BARRIER;
@@ -65,8 +68,11 @@ HANDLER(cluster_wait)
 {
 	u32 passed = w->cluster_parity ^ w->block->cluster->parity;
 
-	if (!(w->mask & ~passed))
+	if (!(w->mask & ~passed)) {
+		if (w->block->strict)
+			strict_sync(w);
 		return i + 1;
+	}
 	warp_add_fragment(w, i, w->mask, w->frame, FRAGMENT_AT_BARRIER, CLUSTER_BARRIER);
 	return warp_resume(w);
 }

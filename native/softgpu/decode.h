@@ -172,6 +172,9 @@ struct address decode_address(struct decoder *decoder, const struct operand *ope
 struct address decode_address_in_register(struct decoder *decoder, struct address address);
 bool statement_says_shared(struct statement *statement);
 /* An address of .shared::cluster as a pointer to `bytes` of memory. */
+/* In strict mode: the step that looks at an access first (enum strict_access). */
+void decode_check(struct decoder *decoder, const struct address *address, unsigned bytes,
+		  unsigned access);
 struct address decode_cluster_pointer(struct decoder *decoder, struct address address,
 				      unsigned bytes);
 

@@ -326,6 +326,14 @@ static void decode_async_store(struct decoder *decoder, bool reduces)
 	}
 }
 
+/* createpolicy: a hint for caches that are not here */
+static void decode_policy(struct decoder *decoder)
+{
+	int32_t dst = decode_destination(decoder, &decoder->statement->operands[0], 8);
+
+	decode_emit(decoder, "@set.b64")->dst = dst;
+}
+
 bool decode_cluster(struct decoder *decoder)
 {
 	struct statement *statement = decoder->statement;
@@ -335,6 +343,8 @@ bool decode_cluster(struct decoder *decoder)
 		decode_map(decoder);
 	else if (statement_is(statement, "getctarank"))
 		decode_rank(decoder);
+	else if (statement_is(statement, "createpolicy") && statement->operand_count)
+		decode_policy(decoder);
 	else if (statement_is(statement, "mbarrier"))
 		decode_mbarrier(decoder);
 	else if (async && statement_is(statement, "st") && !statement_has(statement, "bulk"))

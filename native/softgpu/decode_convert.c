@@ -110,7 +110,7 @@ static bool decode_narrow(struct decoder *decoder)
 		[NARROW_E3M2] = "e3m2x2", [NARROW_E2M1] = "e2m1x2", [NARROW_UE8M0] = "ue8m0x2",
 	};
 	struct statement *statement = decoder->statement;
-	const struct modifier *last = &statement->modifiers[statement->modifier_count - 1];
+	const struct modifier *last;
 	const char *other = statement_has(statement, "f16x2")	 ? "f16x2"
 			    : statement_has(statement, "bf16x2") ? "bf16x2"
 								 : "f32";
@@ -124,6 +124,7 @@ static bool decode_narrow(struct decoder *decoder)
 			format = formats[k];
 	if (!format)
 		return false;
+	last = &statement->modifiers[statement->modifier_count - 1];
 	widens = last->length == strlen(format) && !memcmp(last->text, format, last->length);
 	two = !strcmp(other, "f32");
 	if (statement->operand_count != (two ? 3 : 2) || statement_has(statement, "rs") ||

@@ -1,6 +1,9 @@
 /* decode_memory.c - loads, stores, atomics, fences. */
 #include "decode.h"
 
+#include "launch.h"
+#include "strict.h"
+
 static struct address shared_register_address(struct decoder *decoder, int32_t slot,
 					      unsigned bytes, int64_t offset)
 {
@@ -108,6 +111,21 @@ bool statement_says_shared(struct statement *statement)
 	if (statement_has(statement, "shared::cluster"))
 		return true;
 	return statement_has(statement, "shared") || statement_has(statement, "shared::cta");
+}
+
+void decode_check(struct decoder *decoder, const struct address *address, unsigned bytes,
+		  unsigned access)
+{
+	struct instruction *check;
+
+	if (!pool_options.strict || !strcmp(address->form, "local") ||
+	    !strcmp(address->form, "parameter"))
+		return;
+	check = decode_emit(decoder, "@check");
+	check->a = address->slot;
+	check->imm = address->offset;
+	check->x = (int32_t)bytes;
+	check->y = (int32_t)(access | (address->is_shared ? STRICT_SHARED : 0));
 }
 
 /* ---- ld, st ---- */
@@ -218,6 +236,8 @@ static void decode_wide_access(struct decoder *decoder, bool stores)
 
 	address = address.is_shared ? decode_cluster_pointer(decoder, address, 16)
 				    : decode_address_in_register(decoder, address);
+	decode_check(decoder, &address, 16, (stores ? STRICT_WRITE : STRICT_READ) |
+					    (is_strong(statement) ? STRICT_SYNC : 0));
 	slot = stores ? decode_source(decoder, value, 16) : decode_destination(decoder, value, 16);
 	move = decode_emit(decoder, stores ? "@store_vector.16" : "@load_vector.16");
 	move->dst = slot;
@@ -265,6 +285,8 @@ static void decode_load_store(struct decoder *decoder, bool stores)
 		check->imm = address.offset;
 		check->x = (int32_t)(whole - 1);
 	}
+	decode_check(decoder, &address, whole, (stores ? STRICT_WRITE : STRICT_READ) |
+					       (is_strong(statement) ? STRICT_SYNC : 0));
 	if (count > 1 && is_strong(statement) && whole <= 16 &&
 	    (!strcmp(address.form, "pointer") || !strcmp(address.form, "absolute"))) {
 		emit_whole_vector(decoder, stores, address, type, elements, count);
@@ -359,6 +381,7 @@ static void decode_atomic(struct decoder *decoder, bool returns)
 			      decode_address(decoder, &operands[at], statement_says_shared(statement)));
 	if (address.is_shared && (statement_has(statement, "shared::cluster") || type.bytes == 16))
 		address = decode_cluster_pointer(decoder, address, bytes);
+	decode_check(decoder, &address, bytes, STRICT_READ | STRICT_WRITE | STRICT_SYNC);
 	if (is_vector) {
 		decode_vector_atomic(decoder, operation, address, type,
 				     returns ? &operands[0] : NULL, &operands[at + 1]);
@@ -375,6 +398,23 @@ static void decode_atomic(struct decoder *decoder, bool returns)
 }
 
 /* ---- cp.async: done at issue, so that groups are always complete ---- */
+
+/* Nothing where the predicate says to ignore the source. */
+static int32_t ignored_source_size(struct decoder *decoder, const struct operand *operand,
+				   uint64_t bytes)
+{
+	int32_t ignored = decode_predicate_source(decoder, operand), present = decode_slot(decoder, 0);
+	int32_t size = decode_slot(decoder, 4);
+	struct instruction *instruction = decode_emit(decoder, "not.pred");
+
+	instruction->dst = present;
+	instruction->a = ignored;
+	instruction = decode_emit(decoder, "@choose.b32");
+	instruction->dst = size;
+	instruction->a = present;
+	instruction->imm = (int64_t)bytes;
+	return size;
+}
 
 static void decode_async_copy(struct decoder *decoder)
 {
@@ -397,11 +437,14 @@ static void decode_async_copy(struct decoder *decoder)
 	from = decode_address_in_register(decoder, decode_address(decoder, &operands[1], false));
 	if (statement->operand_count > 3) {
 		if (operands[3].kind == OPERAND_PREDICATE)
-			decode_unsupported(decoder, "the ignore-src predicate");
+			size = ignored_source_size(decoder, &operands[3], bytes);
 		/* A 64-bit operand is a cache policy, a 32-bit one the source size. */
-		if (!(operands[3].kind == OPERAND_REGISTER && operands[3].bytes == 8))
+		else if (!(operands[3].kind == OPERAND_REGISTER && operands[3].bytes == 8))
 			size = decode_source(decoder, &operands[3], 4);
 	}
+	if (size < 0)
+		decode_check(decoder, &from, (unsigned)bytes, STRICT_READ);
+	decode_check(decoder, &to, (unsigned)bytes, STRICT_WRITE);
 	copy = decode_emit(decoder, "@copy_async");
 	copy->a = to.slot;
 	copy->b = from.slot;
@@ -425,9 +468,11 @@ bool decode_memory(struct decoder *decoder)
 		decode_atomic(decoder, true);
 	else if (statement_is(statement, "red"))
 		decode_atomic(decoder, false);
-	else if (statement_is(statement, "membar") || statement_is(statement, "fence"))
+	else if (statement_is(statement, "membar") || statement_is(statement, "fence")) {
+		if (pool_options.strict)
+			decode_emit(decoder, "@check.sync");
 		decode_emit(decoder, "@fence");
-	else if (statement_is(statement, "cp") && statement_has(statement, "async"))
+	} else if (statement_is(statement, "cp") && statement_has(statement, "async"))
 		decode_async_copy(decoder);
 	else
 		return false;

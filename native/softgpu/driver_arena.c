@@ -1,8 +1,11 @@
 #define _GNU_SOURCE
 #include "driver_arena.h"
 
+#include "engine.h"
+
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -109,6 +112,9 @@ int driver_arena_open(struct driver_arena **out, struct board *board, bool stric
 	if (!base)
 		goto out_free;
 	arena->base = (uintptr_t)base;
+	if (strict && !engine_strict_region(base, bytes))
+		fprintf(stderr, "softgpu: strict mode can't follow what device memory holds: no address "
+			"space for its records\n");
 	pthread_mutex_init(&arena->lock, NULL);
 	*out = arena;
 	return 0;

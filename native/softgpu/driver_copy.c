@@ -37,10 +37,16 @@ static CUresult run_copy(struct driver_operation *operation, CUresult state)
 
 	(void)state;
 	for (size_t z = 0; z < copy->box.depth; z++) {
-		for (size_t y = 0; y < copy->box.height; y++)
-			memmove((void *)(copy->to.address + z * copy->to.slice + y * copy->to.pitch),
-				(void *)(copy->from.address + z * copy->from.slice +
-					 y * copy->from.pitch), copy->box.width);
+		for (size_t y = 0; y < copy->box.height; y++) {
+			void *to = (void *)(copy->to.address + z * copy->to.slice +
+					    y * copy->to.pitch);
+			const void *from = (const void *)(copy->from.address +
+							  z * copy->from.slice +
+							  y * copy->from.pitch);
+
+			memmove(to, from, copy->box.width);
+			engine_strict_copy(to, from, copy->box.width);
+		}
 	}
 	return CUDA_SUCCESS;
 }
@@ -460,8 +466,11 @@ static CUresult run_fill(struct driver_operation *operation, CUresult state)
 	const struct fill_operation *fill = (struct fill_operation *)operation;
 
 	(void)state;
-	for (size_t y = 0; y < fill->height; y++)
+	for (size_t y = 0; y < fill->height; y++) {
 		fill_row(fill->to + y * fill->pitch, fill->element, fill->value, fill->width);
+		engine_strict_mark((const void *)(fill->to + y * fill->pitch),
+				   fill->width * fill->element, ENGINE_MEMORY_WRITTEN);
+	}
 	return CUDA_SUCCESS;
 }
 

@@ -3,6 +3,7 @@
 
 #include "driver_arena.h"
 #include "driver_stream.h"
+#include "engine.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -96,6 +97,8 @@ static void allocation_release(const struct driver_allocation *allocation)
 	case DRIVER_MEMORY_DEVICE:
 	case DRIVER_MEMORY_MANAGED:
 	case DRIVER_MEMORY_MODULE:
+		engine_strict_mark((const void *)allocation->base, allocation->size,
+				   ENGINE_MEMORY_FREE);
 		driver_arena_give(allocation->device->arena, allocation->base, allocation->size);
 		if (allocation->pool)
 			driver_pool_count(allocation->pool, allocation->size, false);
@@ -241,6 +244,10 @@ CUresult driver_memory_take(struct CUctx_st *context, size_t bytes, size_t align
 	}
 	if (pool)
 		driver_pool_count(pool, bytes, true);
+	/* What a kernel may not read before something has written it. */
+	engine_strict_mark((const void *)allocation.base, bytes,
+			   kind == DRIVER_MEMORY_DEVICE ? ENGINE_MEMORY_UNWRITTEN
+							: ENGINE_MEMORY_WRITTEN);
 	*address = allocation.base;
 	return CUDA_SUCCESS;
 }

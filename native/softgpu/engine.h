@@ -132,11 +132,23 @@ enum engine_status engine_launch(const struct engine_launch *launch,
 struct engine_options {
 	unsigned workers;		/* 0: one per online processor */
 	bool deterministic;		/* one worker, blocks in order */
-	bool strict;			/* alignment as hardware checks it */
+	bool strict;			/* check alignment, bounds, initialisation, races; one worker */
 };
 
-/* Once per process, before the first launch; later calls are ignored. */
+/* Once per process, before the first module is loaded; later calls are ignored. */
 void engine_configure(const struct engine_options *options);
+
+/* ---- strict mode ---- */
+
+/* What is known of a byte of device memory. */
+enum engine_memory_state { ENGINE_MEMORY_FREE, ENGINE_MEMORY_UNWRITTEN, ENGINE_MEMORY_WRITTEN };
+
+/* Address space in which device memory lies, all of it free at first; false when
+ * there is no room to follow it.  Memory outside of all regions is not followed. */
+bool engine_strict_region(void *base, size_t bytes);
+void engine_strict_mark(const void *memory, size_t bytes, enum engine_memory_state state);
+/* `bytes` have been copied, and what is known of them goes with them. */
+void engine_strict_copy(void *to, const void *from, size_t bytes);
 
 /* ---- textures and surfaces ---- */
 

@@ -1,5 +1,6 @@
 /* handlers_control.c - branches, guards, predicates, moves, special registers. */
 #include "handlers.h"
+#include "strict.h"
 
 extern const struct form_table LEVEL(forms_integer), LEVEL(forms_float), LEVEL(forms_half),
 	LEVEL(forms_convert), LEVEL(forms_memory), LEVEL(forms_warp), LEVEL(forms_matrix),
@@ -477,7 +478,7 @@ static const struct form_table *const tables[] = {
 	&LEVEL(forms_integer), &LEVEL(forms_float), &LEVEL(forms_half), &LEVEL(forms_convert),
 	&LEVEL(forms_memory), &LEVEL(forms_warp), &LEVEL(forms_matrix), &LEVEL(forms_control),
 	&forms_cluster, &forms_mbarrier, &forms_narrow, &forms_video, &forms_wide,
-	&forms_texture, &forms_surface, NULL,
+	&forms_texture, &forms_surface, &forms_strict, NULL,
 };
 
 #define NAME_(level) #level

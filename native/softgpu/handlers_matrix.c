@@ -8,6 +8,7 @@
 
 #include "matrix.h"
 #include "narrow.h"
+#include "strict.h"
 
 #define ROWS_MAX 32
 #define COLUMNS_MAX 32
@@ -193,8 +194,11 @@ HANDLER(multiply)
 /* ---- transfers ---- */
 
 static char *checked_address(struct warp *w, const struct instruction *i,
-			     const struct matrix_transfer *transfer, u32 lane, u64 distance, u32 bytes)
+			     const struct matrix_transfer *transfer, u32 lane, u64 distance, u32 bytes,
+			     bool stores)
 {
+	char *address;
+
 	if (transfer->is_shared) {
 		u32 offset = REGISTER(u32, transfer->address_slot)[lane] +
 			     (u32)transfer->offset + (u32)distance;
@@ -203,10 +207,15 @@ static char *checked_address(struct warp *w, const struct instruction *i,
 			warp_fail(w, ENGINE_LAUNCH_FAILED,
 				  "shared memory access at %#x of %#x bytes (PTX line %u)", offset,
 				  w->shared_bytes, i->line);
-		return w->shared + offset;
+		address = w->shared + offset;
+	} else {
+		address = (char *)(uintptr_t)(REGISTER(u64, transfer->address_slot)[lane] +
+					      (u64)transfer->offset + distance);
 	}
-	return (char *)(uintptr_t)(REGISTER(u64, transfer->address_slot)[lane] +
-				   (u64)transfer->offset + distance);
+	if (UNLIKELY(w->block->strict))
+		strict_pointer_access(w, i, lane, (u64)(uintptr_t)address, bytes,
+				      stores ? STRICT_WRITE : STRICT_READ);
+	return address;
 }
 
 /* wmma.load, wmma.store: the address and stride are the same for all lanes */
@@ -225,7 +234,8 @@ static void transfer_linear(struct warp *w, const struct instruction *i, bool st
 			u64 distance = transfer->column_major
 					       ? place.column * stride + place.row
 					       : place.row * stride + place.column;
-			char *memory = checked_address(w, i, transfer, first, distance * bytes, bytes);
+			char *memory = checked_address(w, i, transfer, first, distance * bytes, bytes,
+						       stores);
 			char *value = element_address(w, fragment, lane, k);
 
 			memcpy(stores ? memory : value, stores ? value : memory, bytes);
@@ -266,7 +276,7 @@ static void transfer_tiles(struct warp *w, const struct instruction *i, bool sto
 				u32 line = transfer->column_major ? column : row;
 				u32 place = transfer->column_major ? row : column;
 				char *memory = checked_address(w, i, transfer, tile * 8 + line,
-							       place * 2, 2);
+							       place * 2, 2, stores);
 				char *value = (char *)&registers[tile][lane] + 2 * k;
 
 				memcpy(stores ? memory : value, stores ? value : memory, 2);

@@ -1,5 +1,6 @@
 /* launch.c - the engine's entry points for running kernels. */
 #include "launch.h"
+#include "strict.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -86,6 +87,8 @@ enum engine_status engine_launch(const struct engine_launch *request,
 	/* Cooperative groups read the size of the workspace from its first word. */
 	launch.workspace[0] = sizeof(launch.workspace);
 	plan_memory(&launch);
+	if (pool_options.strict)
+		launch.number = strict_next_launch();
 	pool_run(&launch);
 	if (atomic_load(&launch.status) != ENGINE_OK)
 		*why = launch.why;

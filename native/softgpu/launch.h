@@ -19,6 +19,7 @@ struct launch {
 	uint64_t gang_total, gang_blocks;
 	uint32_t cluster[3], cluster_blocks;
 	bool is_explicit_cluster;
+	uint32_t number;		/* in strict mode */
 	uint32_t threads_per_block;
 	uint32_t warps_per_block;
 	uint32_t local_stride;		/* bytes a lane */

@@ -7,6 +7,7 @@
 
 #include "handlers.h"
 #include "launch.h"
+#include "strict.h"
 
 /* ---- the object: 64 bits, opaque to programs ---- */
 
@@ -37,9 +38,13 @@ static struct mbarrier load(struct warp *w, const struct instruction *i, u64 poi
 	return barrier;
 }
 
-static void store(u64 pointer, const struct mbarrier *barrier)
+static void store(struct warp *w, u64 pointer, const struct mbarrier *barrier)
 {
 	memcpy((void *)(uintptr_t)pointer, barrier, sizeof(*barrier));
+	if (w->block->strict) {
+		strict_sync(w);
+		strict_written(w, pointer, sizeof(*barrier));
+	}
 }
 
 static void complete_if_due(struct mbarrier *barrier)
@@ -74,7 +79,7 @@ HANDLER(init)
 		if (!b[l] || b[l] > COUNT_MASK)
 			warp_fail(w, ENGINE_LAUNCH_FAILED, "mbarrier.init with count %u (PTX line %u)",
 				  b[l], i->line);
-		store(a[l], &barrier);
+		store(w, a[l], &barrier);
 	}
 	return i + 1;
 }
@@ -88,7 +93,7 @@ HANDLER(invalidate)
 	FOR_ACTIVE(w->mask, l)
 	{
 		load(w, i, a[l]);
-		store(a[l], &none);
+		store(w, a[l], &none);
 	}
 	return i + 1;
 }
@@ -117,7 +122,7 @@ HANDLER(arrive)
 		if (i->x & ARRIVE_DROPS)
 			barrier.expected -= b[l] < barrier.expected ? b[l] : barrier.expected;
 		complete_if_due(&barrier);
-		store(a[l], &barrier);
+		store(w, a[l], &barrier);
 		if (d)
 			memcpy(&d[l], &before, sizeof(before));
 	}
@@ -137,14 +142,16 @@ HANDLER(change_tx)
 		add_tx(w, i, &barrier, i->x * (s64)b[l]);
 		if (i->x < 0)
 			complete_if_due(&barrier);
-		store(a[l], &barrier);
+		store(w, a[l], &barrier);
 	}
 	return i + 1;
 }
 
 /* try_wait may sleep: the turn ends at the next back edge. */
-static void end_turn_soon(struct warp *w, u32 passed)
+static void after_test(struct warp *w, u32 passed)
 {
+	if (w->block->strict && passed)
+		strict_sync(w);
 	if ((w->mask & ~passed) && w->fuel > 1)
 		w->fuel = 1;
 }
@@ -163,7 +170,7 @@ HANDLER(test_state)
 		passed |= (u32)(barrier.parity != token.parity) << l;
 	}
 	SET_PREDICATE(i->dst, passed);
-	end_turn_soon(w, passed);
+	after_test(w, passed);
 	return i + 1;
 }
 
@@ -176,7 +183,7 @@ HANDLER(test_parity)
 	w->ip = i;
 	FOR_ACTIVE(w->mask, l) passed |= (u32)(load(w, i, a[l]).parity != (b[l] & 1)) << l;
 	SET_PREDICATE(i->dst, passed);
-	end_turn_soon(w, passed);
+	after_test(w, passed);
 	return i + 1;
 }
 
@@ -277,8 +284,10 @@ static void reduce(const struct bulk_copy *copy, char *to, const char *from, u32
 	}
 }
 
-static void move(const struct bulk_copy *copy, char *to, const char *from, u32 size, u32 mask)
+static void move(struct warp *w, const struct bulk_copy *copy, char *to, const char *from, u32 size, u32 mask)
 {
+	if (w->block->strict)
+		strict_written(w, (u64)(uintptr_t)to, size);
 	if (copy->operation != BULK_COPY) {
 		reduce(copy, to, from, size);
 	} else if (copy->bytes_mask < 0) {
@@ -317,7 +326,7 @@ static void signal_barrier(struct warp *w, const struct instruction *i, u64 poin
 
 	add_tx(w, i, &barrier, -(s64)size);
 	complete_if_due(&barrier);
-	store(pointer, &barrier);
+	store(w, pointer, &barrier);
 }
 
 static void copy_lane(struct warp *w, const struct instruction *i, const struct bulk_copy *copy, u32 l)
@@ -336,7 +345,7 @@ static void copy_lane(struct warp *w, const struct instruction *i, const struct 
 	check_range(w, i, from, size);
 	check_range(w, i, to, size);
 	if (copy->ranks < 0) {
-		move(copy, (char *)(uintptr_t)to, (const char *)(uintptr_t)from, size, mask);
+		move(w, copy, (char *)(uintptr_t)to, (const char *)(uintptr_t)from, size, mask);
 		if (barrier)
 			signal_barrier(w, i, barrier, size);
 		return;
@@ -344,7 +353,7 @@ static void copy_lane(struct warp *w, const struct instruction *i, const struct 
 	for (; ranks; ranks &= ranks - 1) {
 		u32 rank = (u32)__builtin_ctz(ranks);
 
-		move(copy, (char *)(uintptr_t)in_block(w, i, to, rank),
+		move(w, copy, (char *)(uintptr_t)in_block(w, i, to, rank),
 		     (const char *)(uintptr_t)from, size, mask);
 		signal_barrier(w, i, in_block(w, i, barrier, rank), size);
 	}

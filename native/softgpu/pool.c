@@ -137,7 +137,7 @@ static unsigned workers_by_options(void)
 	long online = pool_options.workers ? (long)pool_options.workers
 					   : sysconf(_SC_NPROCESSORS_ONLN);
 
-	if (pool_options.deterministic || online < 1)
+	if (pool_options.deterministic || pool_options.strict || online < 1)
 		online = 1;
 	/* The launching thread is one of them. */
 	return online > WORKERS_MAX ? WORKERS_MAX : (unsigned)online - 1;
@@ -217,7 +217,8 @@ void pool_run(struct launch *launch)
 		pool_fail(launch, status, &why);
 		slot_release(slot);
 	} else {
-		slot->helpers_due = launch->gang_total > 1 && !pool_options.deterministic
+		slot->helpers_due = launch->gang_total > 1 && !pool_options.deterministic &&
+						    !pool_options.strict
 					    ? time_stamp_counter() + HELPERS_AFTER_CYCLES
 					    : 0;
 		slot_run(slot, launch);

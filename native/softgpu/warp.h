@@ -137,6 +137,7 @@ struct block {
 	uint32_t rank;			/* in the cluster */
 	struct cluster *cluster;	/* `alone` without a cluster launch */
 	struct cluster alone;
+	struct strict_block *strict;	/* NULL without strict mode */
 	char *shared;
 	uint32_t shared_bytes;		/* static and dynamic */
 	uint32_t dynamic_offset;

@@ -1,4 +1,5 @@
-/* wide.c - atomic operations on 128 bits (atom.exch, atom.cas; PTX ISA 9.7.13.5). */
+/* wide.c - atomic operations on 128 bits (atom.exch, atom.cas; PTX ISA 9.7.13.5), and
+ * pairs of floats in 64 bits (.f32x2). */
 #include "handlers.h"
 
 /* *memory becomes `wanted` when it is *expected; *expected becomes what it was.
@@ -44,7 +45,45 @@ HANDLER(atomic_16)
 	return i + 1;
 }
 
+/* ---- pairs of floats ---- */
+
+#define DEFINE_PAIR(name, expression)                                                          \
+	static f32 name##_one(f32 a, f32 b, f32 c, bool flushes)                               \
+	{                                                                                      \
+		if (flushes) {                                                                 \
+			a = flush_f32(a);                                                      \
+			b = flush_f32(b);                                                      \
+			c = flush_f32(c);                                                      \
+		}                                                                              \
+		(void)c;                                                                       \
+		a = (expression);                                                              \
+		return flushes ? flush_f32(a) : a;                                             \
+	}                                                                                      \
+	HANDLER(name)                                                                          \
+	{                                                                                      \
+		f32(*d)[2] = (f32(*)[2])(w->registers + i->dst);                               \
+		const f32(*a)[2] = (const f32(*)[2])(w->registers + i->a);                     \
+		const f32(*b)[2] = (const f32(*)[2])(w->registers + i->b);                     \
+		const f32(*c)[2] = i->c >= 0 ? (const f32(*)[2])(w->registers + i->c) : b;     \
+		FOR_ACTIVE(w->mask, l)                                                         \
+		for (int k = 0; k < 2; k++)                                                    \
+			d[l][k] = name##_one(a[l][k], b[l][k], c[l][k], i->x);                 \
+		return i + 1;                                                                  \
+	}
+DEFINE_PAIR(add_pair, a + b)
+DEFINE_PAIR(sub_pair, a - b)
+DEFINE_PAIR(mul_pair, a *b)
+DEFINE_PAIR(fma_pair, fmaf(a, b, c))
+
 static const struct form forms[] = {
+	{ "add.f32x2", "d8 a8 b8", add_pair, NULL, false, false },
+	{ "add.ftz.f32x2", "d8 a8 b8", add_pair, NULL, true, false },
+	{ "sub.f32x2", "d8 a8 b8", sub_pair, NULL, false, false },
+	{ "sub.ftz.f32x2", "d8 a8 b8", sub_pair, NULL, true, false },
+	{ "mul.f32x2", "d8 a8 b8", mul_pair, NULL, false, false },
+	{ "mul.ftz.f32x2", "d8 a8 b8", mul_pair, NULL, true, false },
+	{ "fma.f32x2", "d8 a8 b8 c8", fma_pair, NULL, false, false },
+	{ "fma.ftz.f32x2", "d8 a8 b8 c8", fma_pair, NULL, true, false },
 	{ "@atomic.exch.pointer.u128", NULL, atomic_16, NULL, 0, false },
 	{ "@atomic.cas.pointer.u128", NULL, atomic_16, NULL, 0, false },
 };

@@ -15,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from farbus.errors import InvalidInput
+from farbus.model.cluster import LinkLoad, network_load
 from farbus.model.decision import DeviceView, NodeView, Snapshot
 from farbus.model.device import Device
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 
 CPU, MEMORY = 0, 1
 """Columns of the vector resources: thousandths of a processor, bytes."""
@@ -57,6 +59,11 @@ class Cluster:
     """False for a device that several nodes claim: nobody is given it."""
     memo: dict[Hashable, npt.NDArray[Any]] = field(default_factory=dict)
     """What was found once about nodes or devices that does not depend on what is free."""
+    links: Mapping[str, tuple[LinkLoad, ...]] = field(default_factory=dict)
+    at: float = 0.0
+    """When the snapshot was taken, on the clock of the links."""
+    round_memo: dict[Hashable, npt.NDArray[Any]] = field(default_factory=dict)
+    """What was found once in this snapshot."""
 
     @property
     def size(self) -> int:
@@ -75,6 +82,14 @@ class Cluster:
             found = self.memo[wanted] = self.schedulable & np.array(has, bool)
         return found
 
+    def network_load(self) -> Floats:
+        """Return how busy each node's busiest link is, shape (M,), from 0 to 1; 0 where nobody knows."""
+        found = self.round_memo.get("network load")
+        if found is None:
+            loads = [network_load(self.links.get(name, ()), self.at) for name in self.names]
+            found = self.round_memo["network load"] = np.array(loads, np.float64)
+        return found
+
     def idle(self) -> Cluster:
         """Return the same cluster as if nothing ran on it."""
         return Cluster(
@@ -91,6 +106,9 @@ class Cluster:
             device_free=self.device_certain,
             device_certain=self.device_certain,
             memo=self.memo,
+            links=self.links,
+            at=self.at,
+            round_memo=self.round_memo,
         )
 
 
@@ -132,6 +150,8 @@ def from_snapshot(snapshot: Snapshot) -> Cluster:
         device_start=np.searchsorted(device_node, np.arange(len(names) + 1)).astype(np.int64),
         device_free=np.array([view.free for view in devices], bool) & certain,
         device_certain=certain,
+        links=snapshot.links,
+        at=snapshot.at,
     )
 
 
@@ -177,7 +197,9 @@ class Columns:
         for _, device in devices:
             row = self._device_rows[device.device.id]
             device_free[row] = device.free and bool(cluster.device_certain[row])
-        return replace(cluster, free=free, device_free=device_free)
+        return replace(
+            cluster, free=free, device_free=device_free, links=snapshot.links, at=snapshot.at, round_memo={}
+        )  # fmt: skip
 
 
 def _devices(views: Iterable[DeviceView], index: Mapping[str, int]) -> list[DeviceView]:

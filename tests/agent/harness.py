@@ -8,7 +8,7 @@ import itertools
 import os
 import pwd
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 
 import msgspec
@@ -18,6 +18,7 @@ from farbus.agent.daemon import Doors, real_doors, serve
 from farbus.agent.inventory import GpuSource
 from farbus.agent.remoting_host import SupervisorProgram
 from farbus.api.authority import Authority, write_credentials
+from farbus.api.conversion import from_message
 from farbus.api.identity import Identity, Role
 from farbus.api.server import ClusterHandler, RunningServer, SendToNode, SessionHandler, serve_scheduler
 from farbus.api.v1 import session_pb2
@@ -29,7 +30,9 @@ from farbus.model.job import Job, JobStatus, Requests
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
-from farbus.model.states import JobState
+from farbus.model.series import TelemetryUpdate
+from farbus.model.states import JobState, NodeState
+from farbus.model.telemetry import ClusterTelemetry, NodeTelemetry
 from tests.old_peers import as_first_version
 
 PATIENCE_S = 30.0
@@ -46,6 +49,8 @@ class ScriptedSessions(SessionHandler):
         self.heartbeat_s = 0.2
         self.renew = True
         self.void: set[str] = set()
+        self.lose_telemetry = False
+        """Say of the next update that one before it is missing."""
         self.refuse = ""
         self.silent = False
         self.first_version = False
@@ -91,8 +96,11 @@ class ScriptedSessions(SessionHandler):
             if message.HasField("heartbeat"):
                 ids = list(message.heartbeat.lease_ids) if self.renew else []
                 reply = session_pb2.HeartbeatReply(
-                    renewed=[one for one in ids if one not in self.void], void=[one for one in ids if one in self.void]
+                    renewed=[one for one in ids if one not in self.void],
+                    void=[one for one in ids if one in self.void],
+                    telemetry_lost=self.lose_telemetry,
                 )
+                self.lose_telemetry = False
                 await send(session_pb2.SchedulerMessage(heartbeat_reply=reply))
             self._wake()
 
@@ -174,6 +182,14 @@ class ScriptedSessions(SessionHandler):
         await self.tell(session_pb2.SchedulerMessage(log_cancel=session_pb2.LogCancel(request_id=number)))
         return output()
 
+    def updates(self) -> list[TelemetryUpdate]:
+        """Return the telemetry of all heartbeats."""
+        return [
+            from_message(one.heartbeat.telemetry.update, TelemetryUpdate)
+            for one in self.said
+            if one.HasField("heartbeat")
+        ]
+
     def ended_leases(self) -> list[session_pb2.LeaseEnded]:
         """Return the leases that agents have ended by themselves."""
         return [one.lease_ended for one in self.said if one.HasField("lease_ended")]
@@ -247,6 +263,9 @@ class ScriptedCluster(ClusterHandler):
 
     async def list_leases(self, caller: Identity, *, include_released: bool) -> tuple[LeaseStatus, ...]:
         return ()
+
+    async def get_telemetry(self, caller: Identity, *, nodes: Collection[str]) -> ClusterTelemetry:
+        return ClusterTelemetry(nodes=tuple(NodeTelemetry(node=name, state=NodeState.LOST) for name in sorted(nodes)))
 
     async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
         raise Unavailable("not in this test")

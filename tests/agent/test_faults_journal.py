@@ -73,11 +73,11 @@ async def test_a_damaged_journal_is_set_aside_whole(tmp_path: Path, spoil: Calla
     spoil(path)
     journal, aside = await Journal.open(path, boot_id="boot-1")
     assert is_there(aside)
-    assert not await journal.last_steps()
+    assert not await journal.sequences()
     await journal.started(object="lease l1", action="PrepareDevices", body="{}", at=3.0)
     await journal.close()
     again, nothing = await Journal.open(path, boot_id="boot-1")
-    assert (len(await again.last_steps()), nothing) == (1, "")
+    assert (len(await again.sequences()), nothing) == (1, "")
     await again.close()
 
 
@@ -98,7 +98,7 @@ async def test_of_a_truncated_log_what_is_whole_is_kept(tmp_path: Path, cut: int
     await record(path)
     shorten(f"{path}-wal", cut)
     journal, aside = await Journal.open(path, boot_id="boot-1")
-    steps = await journal.last_steps()
+    steps = [record for sequence in await journal.sequences() for record in sequence]
     await journal.close()
     assert not aside
     assert 0 < len(steps) <= STEPS
@@ -109,7 +109,7 @@ async def test_an_empty_file_is_a_new_journal(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     path.touch()
     journal, aside = await Journal.open(path, boot_id="boot-1")
-    assert (await journal.last_steps(), aside) == ((), "")
+    assert (await journal.sequences(), aside) == ((), "")
     await journal.close()
 
 

@@ -42,6 +42,25 @@ def test_an_agent_that_serves_nobody_does_not_make_another_forgotten(path: Path)
     assert known.endpoint_of("d") == "10.0.0.4:7412"
 
 
+@pytest.mark.parametrize(
+    "endpoint",
+    ["unix:/run/farbus/agent.sock", "10.0.0.4", "10.0.0.4:", "a b:1", "dns:///x:1", "[::1]", ":1", "x" * 300 + ":1"],
+)
+def test_what_is_no_endpoint_is_not_kept(path: Path, endpoint: str) -> None:
+    known = Membership(path)
+    known.learn("d", endpoint)
+    assert known.endpoint_of("d") == ""
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["node7:7412", "n_7.example:1", "10.0.0.4:65535", "[fe80::1%eth0]:7412", "[::1]:7412"]
+)
+def test_endpoints_are_names_or_addresses_with_a_port(path: Path, endpoint: str) -> None:
+    known = Membership(path)
+    known.learn("d", endpoint)
+    assert known.endpoint_of("d") == endpoint
+
+
 def test_only_so_many_peers_are_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_PEERS >= 1000
     monkeypatch.setattr("farbus.agent.membership.MAX_PEERS", 2)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -16,8 +19,9 @@ from farbus.api.identity import Identity, Role
 from farbus.errors import Unsatisfiable
 from farbus.model.job import Job, Requests, TaskGroup
 from farbus.model.lease import PeerReply, PeerRequest
-from farbus.model.states import JobState
-from tests.agent.harness import MYSELF, AgentInProcess, doors_with_gpu
+from farbus.model.states import JobState, LeaseState
+from farbus.model.value import to_json
+from tests.agent.harness import MYSELF, ROOT, AgentInProcess, doors_with_gpu
 from tests.scheduler.site import Site
 
 pytestmark = pytest.mark.timeout(120)
@@ -69,12 +73,39 @@ async def agents(site: Site) -> AsyncIterator[dict[str, tuple[AgentInProcess, Ca
             physical_devices=False,
             run_as_self=True,
             allow_root=True,
+            end_on_stop=True,
+            orphan_limit_s=5.0,
         )
 
     both = {name: (AgentInProcess(), lambda name=name: config(name)) for name in "dc"}
     yield both
     for agent, _ in both.values():
         await agent.stop()
+
+
+AGENT_WITH_GPU = """
+import asyncio, sys
+from farbus.agent.config import AgentConfig
+from farbus.agent.daemon import serve
+from farbus.model.value import from_json
+from tests.agent.harness import doors_with_gpu
+config = from_json(sys.argv[1], AgentConfig)
+asyncio.run(serve(config, doors=doors_with_gpu(config)))
+"""
+
+
+@contextlib.asynccontextmanager
+async def process_with_gpu(config: AgentConfig) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run the agent of the node with the GPU as a process of its own."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", AGENT_WITH_GPU, to_json(config), cwd=ROOT, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+        await process.wait()
 
 
 def job(fifo: Path) -> Job:
@@ -118,6 +149,35 @@ async def test_a_job_outlives_a_scheduler_that_is_away_for_longer_than_the_lease
             pass
         await until_state(client, job_id, JobState.SUCCEEDED)
         assert await client.list_leases() == ()
+
+
+async def test_an_agent_that_stood_still_for_longer_than_the_lease_time_has_lost_its_leases(
+    site: Site, agents: dict[str, tuple[AgentInProcess, Callable[[], AgentConfig]]], tmp_path: Path
+) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    client_agent, client_config = agents["c"]
+    async with (
+        site.scheduler(lease_ttl_s=TTL_S, return_s=TTL_S),
+        process_with_gpu(agents["d"][1]()) as process,
+        site.client("root", Role.OPERATOR) as client,
+    ):
+        client_agent.start(client_config())
+        first = await submit(client, job(fifo))
+        await until_state(client, first, JobState.RUNNING)
+        process.send_signal(signal.SIGSTOP)
+        await until_state(client, first, JobState.FAILED)
+        (lease,) = await client.list_leases()
+        assert lease.state is LeaseState.RELEASING, "nobody has confirmed that the device is free"
+        # The kernel still accepts in the stopped process's name; nobody answers.
+        second = await submit(client, job(fifo))
+        process.send_signal(signal.SIGCONT)
+        await until_state(client, second, JobState.RUNNING)
+        (lease,) = await client.list_leases()
+        assert (lease.lease.job, [leased.epoch for leased in lease.lease.devices]) == (second, [2])
+        with fifo.open("w"):
+            pass
+        await until_state(client, second, JobState.SUCCEEDED)
 
 
 async def submit(client: ClusterClient, wanted: Job) -> str:

@@ -400,6 +400,20 @@ async def test_who_asks_tells_where_it_serves(pair: Pair) -> None:
     assert pair.d.membership.endpoint_of("new") == "new:9"
 
 
+async def test_a_defect_in_a_question_is_a_trouble_like_others(pair: Pair) -> None:
+    pair.grant()
+    carry = pair.network.carry
+
+    async def break_down(_source: str, _target: str, _request: PeerRequest) -> PeerReply:
+        raise ValueError("a planted defect")
+
+    pair.network.carry = break_down  # type: ignore[method-assign]
+    await pair.pass_time(TTL_S * 0.7)
+    pair.network.carry = carry  # type: ignore[method-assign]
+    await pair.pass_time(2 * TTL_S)
+    assert pair.c.holds(device_side=False)
+
+
 async def test_an_answer_about_leases_that_were_not_asked_for_is_ignored(pair: Pair) -> None:
     pair.grant()
 

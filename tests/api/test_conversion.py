@@ -23,8 +23,17 @@ from farbus.model.job import (
 )
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus, PeerLease, PeerReply, PeerRequest
 from farbus.model.node import Link, Node, NodeStatus, Resources
+from farbus.model.series import CollectorState, CollectorStates, SeriesStart, TelemetryUpdate
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
-from farbus.model.telemetry import DeviceTelemetry, Telemetry
+from farbus.model.telemetry import (
+    ClusterTelemetry,
+    DeviceTelemetry,
+    GpuTelemetry,
+    LinkTelemetry,
+    NodeTelemetry,
+    SessionTelemetry,
+    Telemetry,
+)
 from farbus.model.value import Value
 
 RESOURCES = Resources(cpu_milli=4000, memory_bytes=2**34)
@@ -103,8 +112,37 @@ PAIRS = [
             devices=(DeviceTelemetry(device="GPU-1", busy_fraction=0.25, memory_used_bytes=9),),
             network_receive_bytes_per_s=2.5,
             network_send_bytes_per_s=3.5,
+            update=TelemetryUpdate(
+                number=3,
+                started=(SeriesStart(series=1, metric="m", labels={"a": "b"}, step=0.5),),
+                ended=(2,),
+                series=(1, 4),
+                values=(-7, 2**40),
+                collectors=CollectorStates(stale=(CollectorState(name="gpu", reason="hangs"),)),
+            ),
         ),
         session_pb2.Telemetry,
+    ),
+    (Telemetry(), session_pb2.Telemetry),
+    (
+        ClusterTelemetry(
+            nodes=(
+                NodeTelemetry(
+                    node="a",
+                    state=NodeState.READY,
+                    seen_s=1.5,
+                    cpu_milli=4000,
+                    cpu_busy_fraction=0.0,
+                    memory_bytes=9,
+                    io_pressure=0.25,
+                    links=(LinkTelemetry(name="eth0", speed_bytes_per_s=1e9, receive_bytes_per_s=2.0, age_s=3.0),),
+                    gpus=(GpuTelemetry(device="GPU-1", software=True, memory_used_bytes=0, last_xid=79, user="u"),),
+                    sessions=(SessionTelemetry(lease="l", client_pid=7, program="p", busy_fraction=0.5),),
+                    stale=(CollectorState(name="gpu", reason="hangs"),),
+                ),
+            )
+        ),
+        cluster_pb2.ClusterTelemetry,
     ),
 ]
 

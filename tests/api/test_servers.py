@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket as sockets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,8 @@ from farbus.model.job import Job, JobStatus, Requests, TaskGroup
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonKind, CordonResult, DrainStatus, ForgottenNode
-from farbus.model.states import JobState
+from farbus.model.states import JobState, NodeState
+from farbus.model.telemetry import ClusterTelemetry, NodeTelemetry
 
 JOB = Job(id="", name="hello", user="", groups=(TaskGroup(name="main", command=("true",)),))
 
@@ -76,6 +77,9 @@ class Recorder(ClusterHandler):
 
     async def list_leases(self, caller: Identity, *, include_released: bool) -> tuple[LeaseStatus, ...]:
         return ()
+
+    async def get_telemetry(self, caller: Identity, *, nodes: Collection[str]) -> ClusterTelemetry:
+        return ClusterTelemetry(nodes=tuple(NodeTelemetry(node=name, state=NodeState.LOST) for name in sorted(nodes)))
 
     async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
         return JobStatus(job=JOB, state=JobState.QUEUED), ("one", "two")

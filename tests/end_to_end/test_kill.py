@@ -82,6 +82,23 @@ def test_agents_killed_and_a_program_in_a_terminal_goes_on(
     assert ended[-1]["tasks"][0]["exit_code"] == 3
 
 
+def test_agents_killed_and_who_follows_a_log_sees_every_line_once(cluster: Cluster, tmp_path: Path) -> None:
+    fifo = tmp_path / "go"
+    os.mkfifo(fifo)
+    script = f"seq 1 20000; read line < {fifo}; seq 20001 40000; exit 4"
+    job = cluster.run("submit", "--node", "beta", "--", "sh", "-c", script).stdout.strip()
+    follower = cluster.start("logs", "--follow", job)
+    assert follower.stdout.readline() == "1\n"
+    cluster.kill("farbus.agent")
+    cluster.wait_until_whole()
+    fifo.write_text("\n")
+    assert follower.stdout.read().split() == [str(number) for number in range(2, 40001)]
+    follower.stdout.close()
+    assert follower.wait(60) == 0
+    (ended,) = [status for status in cluster.ask("jobs", "--all") if status["job"]["id"] == job]
+    assert (ended["state"], ended["tasks"][0]["exit_code"]) == ("failed", 4)
+
+
 def test_scheduler_killed_and_the_job_goes_on(cluster: Cluster, compiled: Compiled, tmp_path: Path) -> None:
     end = tmp_path / "end"
     program = cluster.start("run", "--gpus", "1", "--quiet", "--", compiled("cluster/stay.cu"), end)

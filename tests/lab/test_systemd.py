@@ -100,7 +100,7 @@ def test_repeated_installation_changes_nothing(node: Guest) -> None:
 
 
 #: Exposure as systemd-analyze(1) counts it, ten times: what the agent has to do as root costs it most.
-EXPOSURE = {"farbus-agent.service": 60, "farbus-scheduler.service": 20}
+EXPOSURE = {"farbus-agent.service": 45, "farbus-scheduler.service": 15}
 
 
 @pytest.mark.parametrize("unit", EXPOSURE)

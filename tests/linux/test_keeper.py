@@ -23,7 +23,7 @@ import pytest_asyncio
 
 from farbus.linux import keeper
 from farbus.linux.children import process_exists
-from farbus.linux.kept import KeptChild, KeptProcesses, service_command, unit_name
+from farbus.linux.kept import KeptChild, KeptProcesses, end_programs, service_command, unit_name
 from farbus.linux.processes import Exit, Program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,7 +113,7 @@ def fifo(directory: Path, name: str = "fifo") -> Path:
 AGENT = """
 import asyncio, os, sys
 from pathlib import Path
-from farbus.linux.kept import KeptProcesses
+from farbus.linux.kept import KeptProcesses, end_programs
 from farbus.linux.processes import Program
 async def main():
     door = KeptProcesses(Path(sys.argv[1]), owner="test")
@@ -259,6 +259,21 @@ async def test_a_keeper_that_does_not_answer_is_taken_for_dead(door: Door, monke
     assert await (await survivor(door())).wait() == Exit(-9, "its keeper was killed")
     assert not process_exists(child.keeper)
     assert not process_exists(child.pid)
+
+
+async def test_what_can_not_be_killed_is_not_said_to_be_gone(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = door()
+    child = await spawn(first, shell("exec sleep 1000"))
+    await first.close()
+    os.kill(child.keeper, signal.SIGKILL)
+    # As a process in uninterruptible sleep: it is there, whatever is sent to it.
+    left = [child.pid]
+    monkeypatch.setattr("farbus.linux.kept.kill_once", lambda *_: list(left))
+    monkeypatch.setattr("farbus.linux.kept.KILL_WITHIN_S", 0.1)
+    found = await survivor(door())
+    assert found.running
+    left.clear()
+    assert await found.wait() == Exit(-9, "its keeper was killed")
 
 
 async def test_a_program_of_before_a_reboot_is_said_to_have_gone_with_it(
@@ -547,3 +562,26 @@ async def test_a_killed_keepers_unit_is_emptied_of_what_has_no_mark(tmp_path: Pa
     assert not [pid for pid in pids if process_exists(pid)]
     await door.close()
     remove_group(group)
+
+
+# What an agent left that never comes back.
+
+
+async def test_all_programs_of_an_agent_that_is_gone_are_ended(door: Door, tmp_path: Path) -> None:
+    first = door()
+    strays = [
+        await pids_of(await spawn(first, shell("env -i setsid sleep 1000 & echo $!; wait", name=name)), 1)
+        for name in ("t1", "t2")
+    ]
+    killed = await spawn(first, shell(DAEMONS, name="t3"))
+    strays.append(await pids_of(killed, 2))
+    (tmp_path / "programs" / "t4").mkdir()
+    await first.close()
+    os.kill(killed.keeper, signal.SIGKILL)
+    assert await asyncio.to_thread(end_programs, tmp_path / "programs") == ["t1", "t2", "t3", "t4"]
+    assert not [pid for pids in strays for pid in pids if process_exists(pid)]
+    assert list((tmp_path / "programs").iterdir()) == []
+
+
+def test_where_no_agent_was_there_is_nothing_to_end(tmp_path: Path) -> None:
+    assert end_programs(tmp_path / "programs") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from farbus.model.device import Route
 from farbus.model.states import LeaseState
@@ -330,6 +331,19 @@ def test_an_interactive_job_runs_once_it_is_prepared_until_it_is_cancelled() -> 
     cluster.tell(events.JobCancelled(job_id="j1", reason="closed"))
     cluster.settle()
     assert cluster.state_of("j1") == "cancelled"
+    assert not cluster.machine.leases
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "succeeded"), (3, "failed"), (-9, "failed"), (None, "succeeded")])
+def test_an_interactive_job_ends_as_its_program_did(code: int | None, state: str) -> None:
+    cluster = Cluster(node("a", 1), node("c"))
+    cluster.join()
+    cluster.submit(job(gpus=1, on="c", interactive=True))
+    cluster.settle()
+    cluster.tell(events.JobCancelled(job_id="j1", reason="", released=True, exit_code=code))
+    cluster.settle()
+    assert cluster.state_of("j1") == state
+    assert [task.exit_code for task in cluster.ended["j1"].tasks] == ([] if code is None else [code])
     assert not cluster.machine.leases
 
 

@@ -9,13 +9,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from farbus.api.client import ClusterClient
+from farbus.api.conversion import to_message
 from farbus.api.identity import Identity, Role
 from farbus.api.v1 import session_pb2, types_pb2
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted, Unavailable, Unsatisfiable
 from farbus.model.job import Job
+from farbus.model.metrics import series
+from farbus.model.series import SeriesEncoder
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
+from farbus.model.telemetry import Telemetry
 from farbus.scheduler import events
 from tests.scheduler.light_agent import LightAgent
 from tests.scheduler.scripted import job, node
@@ -248,8 +253,72 @@ async def test_metrics_are_served(site: Site) -> None:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     async with site.scheduler(metrics=address), site.agent(LightAgent(node("a", 1))):
         text = (await asyncio.to_thread(lambda: urllib.request.urlopen(f"http://{address}/metrics").read())).decode()
-    assert 'farbus_scheduler_nodes{state="ready"} 1.0' in text
-    assert "farbus_scheduler_queue_jobs 0.0" in text
+    read = {family.name: family for family in text_string_to_metric_families(text)}
+    assert [(sample.labels, sample.value) for sample in read["farbus_scheduler_nodes"].samples] == [
+        ({"state": "ready"}, 1.0),
+        ({"state": "cordoned"}, 0.0),
+        ({"state": "lost"}, 0.0),
+    ]
+    assert [sample.labels for sample in read["farbus_scheduler_devices"].samples] == [{"kind": "gpu", "state": "free"}]
+    assert read["farbus_scheduler_node_up"].samples[0].labels == {"node": "a"}
+    assert read["farbus_scheduler_queue_jobs"].samples[0].value == 0.0
+
+
+FIGURES = {
+    series("node_cpu_busy_ratio"): 0.5,
+    series("node_memory_total_bytes"): 2.0**32,
+    series("node_memory_available_bytes"): 2.0**31,
+    series("gpu_busy_ratio", "GPU-a-0"): 0.75,
+    series("gpu_memory_used_bytes", "GPU-a-0"): 2.0**20,
+}
+
+
+async def test_telemetry_shows_a_user_his_own_and_an_operator_all(site: Site) -> None:
+    async with (
+        site.scheduler(),
+        site.client() as ada,
+        site.client("eve") as eve,
+        site.client("root", Role.OPERATOR) as operator,
+        site.agent(LightAgent(node("a", 1))) as a,
+        site.agent(LightAgent(node("c"))) as c,
+    ):
+        job_id, _ = await ada.submit(asked(gpus=1, on="c"))
+        await c.until(events.StartTask, job_id)
+        (lease,) = await ada.list_leases()
+        session = series("session_calls_per_second", lease.lease.id, 500, 77, "train")
+        update = SeriesEncoder().update({**FIGURES, session: 20.0})
+        await a.send(
+            heartbeat=session_pb2.Heartbeat(telemetry=to_message(Telemetry(update=update), session_pb2.Telemetry))
+        )
+        await a.until(events.HeartbeatReply, "")
+        for client in (ada, operator):
+            node_a, node_c = (await client.get_telemetry()).nodes
+            assert (node_a.cpu_busy_fraction, node_a.memory_used_bytes) == (0.5, 2**31)
+            (used,) = node_a.gpus
+            assert (used.busy_fraction, used.memory_used_bytes, used.power_watts) == (0.75, 2**20, None)
+            assert (used.job, used.user, used.client_node) == (job_id, "ada", "c")
+            (program,) = node_a.sessions
+            assert (program.client_pid, program.program, program.calls_per_s) == (77, "train", 20.0)
+            assert (node_c.node, node_c.cpu_busy_fraction) == ("c", None)
+        (node_a,) = (await eve.get_telemetry(nodes=["a", "unknown"])).nodes
+        (used,) = node_a.gpus
+        assert (used.busy_fraction, used.job, used.lease, used.user) == (0.75, "", "", "another user")
+        assert node_a.sessions == ()
+
+
+async def test_of_a_lost_node_its_devices_are_shown_without_figures(site: Site) -> None:
+    async with site.scheduler(), site.client() as client:
+        async with site.agent(LightAgent(node("a", 1))) as a:
+            update = SeriesEncoder().update(FIGURES)
+            await a.send(
+                heartbeat=session_pb2.Heartbeat(telemetry=to_message(Telemetry(update=update), session_pb2.Telemetry))
+            )
+            await a.until(events.HeartbeatReply, "")
+        while (await client.list_nodes())[0].state is NodeState.READY:
+            pass
+        (lost,) = (await client.get_telemetry()).nodes
+        assert (lost.state, lost.cpu_busy_fraction, lost.memory_bytes) == (NodeState.LOST, None, 4 * 2**30)
+        assert [(gpu.device, gpu.busy_fraction, gpu.state) for gpu in lost.gpus] == [("GPU-a-0", None, "lost")]
 
 
 async def test_operators_cordon_drain_and_forget(site: Site) -> None:
@@ -283,6 +352,20 @@ async def test_operators_cordon_drain_and_forget(site: Site) -> None:
         for question in (operator.forget("a"), operator.cordon("GPU-a-0")):
             with pytest.raises(NotFound, match="farbus nodes"):
                 await question
+
+
+async def test_a_waiting_job_is_told_what_is_cordoned(site: Site) -> None:
+    async with (
+        site.scheduler(),
+        site.client("ann", Role.OPERATOR) as operator,
+        site.agent(LightAgent(node("a", 1))),
+    ):
+        await operator.cordon("a", reason="new driver")
+        job_id, _ = await operator.submit(asked(gpus=1))
+        _, lines = await operator.explain(job_id)
+        (line,) = [line for line in lines if "cordoned" in line]
+        assert line.startswith("node a is cordoned: ann, ")
+        assert line.endswith(": new driver")
 
 
 async def test_a_drain_may_end_what_runs(site: Site) -> None:

@@ -161,6 +161,25 @@ def test_video(op: str, lanes: int, kind: str, variant: str) -> None:
     assert got.tolist() == expected
 
 
+# ---- pairs of floats ----
+
+
+@pytest.mark.parametrize("op", ["add.rn", "sub.rn", "mul.rn", "fma.rn", "mul.rn.ftz"])
+def test_pairs_of_floats(op: str) -> None:
+    """Each half is what the scalar instruction gives, which test_engine_instructions.py holds against exact values."""
+    rng = random.Random(op)
+    bits = [[rng.choice([*FLOAT_EDGES["f32"], rng.getrandbits(32)]) for _ in range(192)] for _ in "abc"]
+    singles = [np.array(column, np.uint32).view(np.float32) for column in bits]
+    pairs = [single.view(np.uint64) for single in singles]
+    count = 3 if op.startswith("fma") else 2
+    sources = ", ".join(f"%s{k}" for k in range(count))
+    both = run(module_of(f"{op}.f32x2 %d, {sources}", "b64", ["b64"] * count), "b64", pairs[:count])
+    each = run(module_of(f"{op}.f32 %d, {sources}", "f32", ["f32"] * count), "f32", singles[:count])
+    got = both.view(np.float32)
+    same = (got.view(np.uint32) == each.view(np.uint32)) | (np.isnan(got) & np.isnan(each))
+    assert same.all()
+
+
 # ---- atomics on vectors, accesses of 128 bits ----
 
 HEADER = ".version 8.8\n.target sm_100\n.address_size 64\n"
@@ -312,3 +331,17 @@ def test_an_alias_of_nothing_is_refused(tail: str) -> None:
     with pytest.raises(EngineError, match="alias") as caught:
         Module(HEADER + ".visible .func f(); .visible .func g(); " + tail)
     assert caught.value.status == Status.INVALID_PTX
+
+
+# ---- asynchronous copies with options ----
+
+
+def test_a_copy_may_ignore_its_source() -> None:
+    memory = np.arange(1, 9, dtype=np.uint32)
+    body = (
+        ".shared .align 16 .b8 s[8]; createpolicy.fractional.L2::evict_first.b64 %rd2, 1.0; setp.eq.u32 %p1, %r1, 1;"
+        "mad.wide.u32 %rd3, %r1, 4, %rd1; mov.u32 %r2, s; mad.lo.u32 %r2, %r1, 4, %r2;"
+        "cp.async.ca.shared.global [%r2], [%rd3], 4, %p1; cp.async.wait_all; ld.shared.u32 %r3, [%r2];"
+        "st.global.u32 [%rd3+16], %r3;"
+    )
+    assert launched(body, memory, 2).tolist() == [1, 2, 3, 4, 1, 0, 7, 8]

@@ -207,6 +207,132 @@ class HoldEvent(_message.Message):
     lost: str
     def __init__(self, waiting: _Optional[_Union[_types_pb2.JobStatus, _Mapping]] = ..., ready: _Optional[_Union[HoldEvent.Ready, _Mapping]] = ..., lost: _Optional[str] = ...) -> None: ...
 
+class GetTelemetryRequest(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, nodes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ClusterTelemetry(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeTelemetry]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeTelemetry, _Mapping]]] = ...) -> None: ...
+
+class NodeTelemetry(_message.Message):
+    __slots__ = ("node", "state", "seen_s", "cpu_milli", "cpu_busy_fraction", "memory_bytes", "memory_used_bytes", "cpu_pressure", "memory_pressure", "io_pressure", "links", "gpus", "sessions", "stale")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SEEN_S_FIELD_NUMBER: _ClassVar[int]
+    CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
+    CPU_BUSY_FRACTION_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CPU_PRESSURE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_PRESSURE_FIELD_NUMBER: _ClassVar[int]
+    IO_PRESSURE_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    STALE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    state: str
+    seen_s: float
+    cpu_milli: int
+    cpu_busy_fraction: float
+    memory_bytes: int
+    memory_used_bytes: int
+    cpu_pressure: float
+    memory_pressure: float
+    io_pressure: float
+    links: _containers.RepeatedCompositeFieldContainer[LinkTelemetry]
+    gpus: _containers.RepeatedCompositeFieldContainer[GpuTelemetry]
+    sessions: _containers.RepeatedCompositeFieldContainer[SessionTelemetry]
+    stale: _containers.RepeatedCompositeFieldContainer[_types_pb2.CollectorState]
+    def __init__(self, node: _Optional[str] = ..., state: _Optional[str] = ..., seen_s: _Optional[float] = ..., cpu_milli: _Optional[int] = ..., cpu_busy_fraction: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., cpu_pressure: _Optional[float] = ..., memory_pressure: _Optional[float] = ..., io_pressure: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkTelemetry, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[GpuTelemetry, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionTelemetry, _Mapping]]] = ..., stale: _Optional[_Iterable[_Union[_types_pb2.CollectorState, _Mapping]]] = ...) -> None: ...
+
+class LinkTelemetry(_message.Message):
+    __slots__ = ("name", "speed_bytes_per_s", "receive_bytes_per_s", "send_bytes_per_s", "age_s")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SPEED_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    RECEIVE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    SEND_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    speed_bytes_per_s: float
+    receive_bytes_per_s: float
+    send_bytes_per_s: float
+    age_s: float
+    def __init__(self, name: _Optional[str] = ..., speed_bytes_per_s: _Optional[float] = ..., receive_bytes_per_s: _Optional[float] = ..., send_bytes_per_s: _Optional[float] = ..., age_s: _Optional[float] = ...) -> None: ...
+
+class GpuTelemetry(_message.Message):
+    __slots__ = ("device", "model", "software", "state", "memory_bytes", "busy_fraction", "memory_used_bytes", "power_watts", "temperature_celsius", "sm_clock_hz", "pcie_receive_bytes_per_s", "pcie_send_bytes_per_s", "ecc_uncorrected_errors", "last_xid", "processes", "lease", "job", "user", "client_node")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FRACTION_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    POWER_WATTS_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_CELSIUS_FIELD_NUMBER: _ClassVar[int]
+    SM_CLOCK_HZ_FIELD_NUMBER: _ClassVar[int]
+    PCIE_RECEIVE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    PCIE_SEND_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    ECC_UNCORRECTED_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    LAST_XID_FIELD_NUMBER: _ClassVar[int]
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_NODE_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    model: str
+    software: bool
+    state: str
+    memory_bytes: int
+    busy_fraction: float
+    memory_used_bytes: int
+    power_watts: float
+    temperature_celsius: float
+    sm_clock_hz: float
+    pcie_receive_bytes_per_s: float
+    pcie_send_bytes_per_s: float
+    ecc_uncorrected_errors: int
+    last_xid: int
+    processes: int
+    lease: str
+    job: str
+    user: str
+    client_node: str
+    def __init__(self, device: _Optional[str] = ..., model: _Optional[str] = ..., software: _Optional[bool] = ..., state: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., busy_fraction: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., power_watts: _Optional[float] = ..., temperature_celsius: _Optional[float] = ..., sm_clock_hz: _Optional[float] = ..., pcie_receive_bytes_per_s: _Optional[float] = ..., pcie_send_bytes_per_s: _Optional[float] = ..., ecc_uncorrected_errors: _Optional[int] = ..., last_xid: _Optional[int] = ..., processes: _Optional[int] = ..., lease: _Optional[str] = ..., job: _Optional[str] = ..., user: _Optional[str] = ..., client_node: _Optional[str] = ...) -> None: ...
+
+class SessionTelemetry(_message.Message):
+    __slots__ = ("lease", "job", "user", "client_node", "client_pid", "program", "calls_per_s", "receive_bytes_per_s", "send_bytes_per_s", "busy_fraction", "memory_bytes")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_NODE_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_PID_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    CALLS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    RECEIVE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    SEND_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FRACTION_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    lease: str
+    job: str
+    user: str
+    client_node: str
+    client_pid: int
+    program: str
+    calls_per_s: float
+    receive_bytes_per_s: float
+    send_bytes_per_s: float
+    busy_fraction: float
+    memory_bytes: int
+    def __init__(self, lease: _Optional[str] = ..., job: _Optional[str] = ..., user: _Optional[str] = ..., client_node: _Optional[str] = ..., client_pid: _Optional[int] = ..., program: _Optional[str] = ..., calls_per_s: _Optional[float] = ..., receive_bytes_per_s: _Optional[float] = ..., send_bytes_per_s: _Optional[float] = ..., busy_fraction: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
 class CordonRequest(_message.Message):
     __slots__ = ("name", "reason")
     NAME_FIELD_NUMBER: _ClassVar[int]

@@ -95,6 +95,11 @@ class ClusterStub:
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.HoldRequest.SerializeToString,
                 response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.HoldEvent.FromString,
                 _registered_method=True)
+        self.GetTelemetry = channel.unary_unary(
+                '/farbus.v1.Cluster/GetTelemetry',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.GetTelemetryRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ClusterTelemetry.FromString,
+                _registered_method=True)
         self.Cordon = channel.unary_unary(
                 '/farbus.v1.Cluster/Cordon',
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.CordonRequest.SerializeToString,
@@ -203,6 +208,14 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetTelemetry(self, request, context):
+        """How busy nodes, GPUs and remoting sessions are, as last heard.  Of others'
+        jobs a user learns only that there are some.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Cordon(self, request, context):
         """What follows is for operators.
 
@@ -302,6 +315,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.Hold,
                     request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.HoldRequest.FromString,
                     response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.HoldEvent.SerializeToString,
+            ),
+            'GetTelemetry': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTelemetry,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.GetTelemetryRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ClusterTelemetry.SerializeToString,
             ),
             'Cordon': grpc.unary_unary_rpc_method_handler(
                     servicer.Cordon,
@@ -653,6 +671,33 @@ class Cluster:
             '/farbus.v1.Cluster/Hold',
             farbus_dot_api_dot_v1_dot_cluster__pb2.HoldRequest.SerializeToString,
             farbus_dot_api_dot_v1_dot_cluster__pb2.HoldEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTelemetry(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/farbus.v1.Cluster/GetTelemetry',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.GetTelemetryRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ClusterTelemetry.FromString,
             options,
             channel_credentials,
             insecure,

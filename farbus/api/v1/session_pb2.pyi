@@ -137,18 +137,61 @@ class InventoryChanged(_message.Message):
     def __init__(self, node: _Optional[_Union[_types_pb2.Node, _Mapping]] = ...) -> None: ...
 
 class Telemetry(_message.Message):
-    __slots__ = ("cpu_busy_fraction", "memory_used_bytes", "devices", "network_receive_bytes_per_s", "network_send_bytes_per_s")
+    __slots__ = ("cpu_busy_fraction", "memory_used_bytes", "devices", "network_receive_bytes_per_s", "network_send_bytes_per_s", "update")
     CPU_BUSY_FRACTION_FIELD_NUMBER: _ClassVar[int]
     MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     NETWORK_RECEIVE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     NETWORK_SEND_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
     cpu_busy_fraction: float
     memory_used_bytes: int
     devices: _containers.RepeatedCompositeFieldContainer[DeviceTelemetry]
     network_receive_bytes_per_s: float
     network_send_bytes_per_s: float
-    def __init__(self, cpu_busy_fraction: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[DeviceTelemetry, _Mapping]]] = ..., network_receive_bytes_per_s: _Optional[float] = ..., network_send_bytes_per_s: _Optional[float] = ...) -> None: ...
+    update: TelemetryUpdate
+    def __init__(self, cpu_busy_fraction: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[DeviceTelemetry, _Mapping]]] = ..., network_receive_bytes_per_s: _Optional[float] = ..., network_send_bytes_per_s: _Optional[float] = ..., update: _Optional[_Union[TelemetryUpdate, _Mapping]] = ...) -> None: ...
+
+class TelemetryUpdate(_message.Message):
+    __slots__ = ("number", "started", "ended", "series", "values", "collectors")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    SERIES_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    COLLECTORS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    started: _containers.RepeatedCompositeFieldContainer[SeriesStart]
+    ended: _containers.RepeatedScalarFieldContainer[int]
+    series: _containers.RepeatedScalarFieldContainer[int]
+    values: _containers.RepeatedScalarFieldContainer[int]
+    collectors: CollectorStates
+    def __init__(self, number: _Optional[int] = ..., started: _Optional[_Iterable[_Union[SeriesStart, _Mapping]]] = ..., ended: _Optional[_Iterable[int]] = ..., series: _Optional[_Iterable[int]] = ..., values: _Optional[_Iterable[int]] = ..., collectors: _Optional[_Union[CollectorStates, _Mapping]] = ...) -> None: ...
+
+class SeriesStart(_message.Message):
+    __slots__ = ("series", "metric", "labels", "step")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SERIES_FIELD_NUMBER: _ClassVar[int]
+    METRIC_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    series: int
+    metric: str
+    labels: _containers.ScalarMap[str, str]
+    step: float
+    def __init__(self, series: _Optional[int] = ..., metric: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., step: _Optional[float] = ...) -> None: ...
+
+class CollectorStates(_message.Message):
+    __slots__ = ("stale",)
+    STALE_FIELD_NUMBER: _ClassVar[int]
+    stale: _containers.RepeatedCompositeFieldContainer[_types_pb2.CollectorState]
+    def __init__(self, stale: _Optional[_Iterable[_Union[_types_pb2.CollectorState, _Mapping]]] = ...) -> None: ...
 
 class DeviceTelemetry(_message.Message):
     __slots__ = ("device", "busy_fraction", "memory_used_bytes")
@@ -169,12 +212,14 @@ class Heartbeat(_message.Message):
     def __init__(self, lease_ids: _Optional[_Iterable[str]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ("renewed", "void")
+    __slots__ = ("renewed", "void", "telemetry_lost")
     RENEWED_FIELD_NUMBER: _ClassVar[int]
     VOID_FIELD_NUMBER: _ClassVar[int]
+    TELEMETRY_LOST_FIELD_NUMBER: _ClassVar[int]
     renewed: _containers.RepeatedScalarFieldContainer[str]
     void: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, renewed: _Optional[_Iterable[str]] = ..., void: _Optional[_Iterable[str]] = ...) -> None: ...
+    telemetry_lost: bool
+    def __init__(self, renewed: _Optional[_Iterable[str]] = ..., void: _Optional[_Iterable[str]] = ..., telemetry_lost: _Optional[bool] = ...) -> None: ...
 
 class PrepareDevices(_message.Message):
     __slots__ = ("command_id", "lease", "peer_endpoint")

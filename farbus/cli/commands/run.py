@@ -29,7 +29,7 @@ from farbus.cli.options import (
 )
 from farbus.cli.program import find_program
 from farbus.cli.tables import format_devices
-from farbus.errors import ExitCode, FarbusError, Unavailable
+from farbus.errors import ExitCode, FarbusError
 from farbus.linux.foreground import ForegroundProgram, SignalListener
 from farbus.model.cluster import HoldEvent, HoldLost, HoldReady, HoldWaiting
 from farbus.model.device import Route
@@ -174,9 +174,11 @@ async def _hold_and_run(target: Target, child: ForegroundProgram, wish: Wish) ->
             say(format_devices(devices), quiet=wish.quiet)
         child.start(merge_environment(os.environ, ready.environment))
         job_id = ready.status.job.id
-        watch = asyncio.create_task(_keep_holding(target, events, wish, job_id), name="devices")
+        ended = asyncio.Event()
+        watch = asyncio.create_task(_tell_of_loss(events, ended), name="devices")
         try:
             code = await child.wait()
+            ended.set()
             # Before the stream is closed, which alone would tell no exit code.
             await _tell_exit_code(target, job_id, code)
         finally:
@@ -185,7 +187,21 @@ async def _hold_and_run(target: Target, child: ForegroundProgram, wish: Wish) ->
         return 128 - code if code < 0 else code
 
 
-async def _hold(target: Target, wish: Wish, job_id: str = "") -> AsyncGenerator[HoldEvent, None]:
+async def _hold(target: Target, wish: Wish) -> AsyncGenerator[HoldEvent, None]:
+    """Hold devices; again after the agent was restarted.
+
+    The program goes on all the while: it is served by processes that outlive
+    an agent.
+    """
+    job_id = ""
+    async with closing(resumed(lambda: _hold_once(target, wish, job_id))) as events:
+        async for event in events:
+            if not isinstance(event, HoldLost):
+                job_id = event.status.job.id
+            yield event
+
+
+async def _hold_once(target: Target, wish: Wish, job_id: str) -> AsyncGenerator[HoldEvent, None]:
     """Hold devices over a connection of their own; those of ``job_id`` again, if it is given."""
     async with (
         connect(target) as client,
@@ -223,26 +239,15 @@ async def _wait_for_devices(events: AsyncIterator[HoldEvent], *, quiet: bool) ->
     raise FarbusError("the agent ended the request without devices and without a reason", hint="see its log")
 
 
-async def _keep_holding(target: Target, events: AsyncIterator[HoldEvent], wish: Wish, job_id: str) -> None:
-    """Hold the devices until they are gone, again after the agent was restarted; tell when they go.
-
-    The program goes on all the while: it is served by processes that outlive
-    an agent, and meets CUDA's own errors when its devices are gone.
-    """
+async def _tell_of_loss(events: AsyncIterator[HoldEvent], ended: asyncio.Event) -> None:
+    """Tell when devices go before the program has ``ended``; it meets CUDA's errors for it by itself."""
     try:
-        try:
-            await _tell_of_loss(events)
-        except Unavailable:
-            async with closing(resumed(lambda: _hold(target, wish, job_id), broken=True)) as again:
-                await _tell_of_loss(again)
+        async for event in events:
+            if ended.is_set():
+                return
+            if isinstance(event, HoldLost):
+                say(f"the devices were lost: {event.reason}; the program's next use of them fails")
+                return
+        say("the agent ended the lease; the program's next use of the devices fails")
     except FarbusError as error:
         say(f"the devices were lost: {error}")
-
-
-async def _tell_of_loss(events: AsyncIterator[HoldEvent]) -> None:
-    """Tell when devices go while the program runs; the program itself meets CUDA's errors for it."""
-    async for event in events:
-        if isinstance(event, HoldLost):
-            say(f"the devices were lost: {event.reason}; the program's next use of them fails")
-            return
-    say("the agent ended the lease; the program's next use of the devices fails")

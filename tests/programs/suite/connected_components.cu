@@ -83,7 +83,7 @@ __global__ void unite(int *parents, const int2 *edges, int count)
 	}
 }
 
-__global__ void compress(int *parents, int nodes)
+__global__ void compress(volatile int *parents, int nodes)
 {
 	const int i = blockIdx.x * blockDim.x + threadIdx.x;
 	if (i < nodes)

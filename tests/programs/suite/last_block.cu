@@ -78,7 +78,7 @@ __device__ static unsigned block_sum(unsigned value)
 
 __global__ void sum(const unsigned *values, int count, volatile unsigned *block_sums, unsigned *total)
 {
-	__shared__ bool last;
+	bool last = false;
 	const int i = blockIdx.x * THREADS + threadIdx.x;
 	const unsigned own = block_sum(i < count ? values[i] : 0);
 	if (threadIdx.x == 0) {
@@ -86,7 +86,7 @@ __global__ void sum(const unsigned *values, int count, volatile unsigned *block_
 		__threadfence();
 		last = atomicInc(&tickets, gridDim.x - 1) == gridDim.x - 1;
 	}
-	if (!__syncthreads_or(threadIdx.x == 0 && last))
+	if (!__syncthreads_or(last))
 		return;
 	unsigned rest = 0;
 	for (int block = threadIdx.x; block < gridDim.x; block += THREADS)
