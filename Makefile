@@ -15,6 +15,7 @@ help:
 	@echo 'make test         all tests that can run here (at most ten minutes)'
 	@echo 'make build        the virtual environment in .venv with the farbus command, and the native parts'
 	@echo 'make check-programs  every CUDA program of tests/programs on the software GPU (ten minutes when none is compiled)'
+	@echo 'make check-lab    tests in virtual machines with real systemd (no privileges or acceleration needed; ten minutes)'
 	@echo 'make lint         ruff, mypy and the import contracts alone'
 	@echo 'make asan         the native tests under the address and undefined-behaviour sanitizers'
 	@echo 'make fuzz-smoke   each fuzzer for 30 s'
@@ -54,6 +55,10 @@ lint: build
 # Which programs are compiled for make test, and which only here: tests/softgpu/test_programs.py.
 check-programs: build
 	@FARBUS_ALL_PROGRAMS=1 $(BIN)/python -m pytest -q tests/softgpu/test_programs.py
+
+# Debian guests in QEMU: tests/lab.
+check-lab: build
+	@FARBUS_LAB=1 $(BIN)/python -m pytest -q tests/lab
 
 asan fuzz-smoke: build
 	@$(MAKE) --no-print-directory -C native $@

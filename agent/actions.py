@@ -1,15 +1,15 @@
 """What the node's machine wants done: actions in the imperative.
 
-Work (:data:`Work`) is journalled, takes time, and ends in an
-:class:`farbus.agent.events.ActionDone` with its serial number.  Each kind can
-be repeated without harm and has a compensation::
+Work (:data:`Work`) takes time, and ends in an
+:class:`farbus.agent.events.ActionDone` with its serial number.  Each kind is a
+sequence of journalled steps (:mod:`farbus.agent.steps`) in one direction::
 
-    PrepareDevices <-> UnprepareDevices
-    PrepareClient  <-> UnprepareClient
-    StartTask      <-> StopTask
+    PrepareDevices -> ... <- UnprepareDevices
+    PrepareClient  -> ... <- UnprepareClient
+    StartTask      -> ... <- StopTask
 
-All of these are volatile: nothing of them outlives a boot, or, in this
-version, the agent.  Reports (:data:`Report`) only tell the scheduler.
+Records (:data:`Record`) are written before the actions that follow them.
+Reports (:data:`Report`) only tell the scheduler.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class UnprepareDevices(Value, frozen=True, kw_only=True):
     """End serving a lease: afterwards nobody uses its devices by it."""
 
     serial: int
-    lease_id: str
+    lease: Lease
 
 
 class PrepareClient(Value, frozen=True, kw_only=True):
@@ -42,6 +42,7 @@ class PrepareClient(Value, frozen=True, kw_only=True):
     task: str
     user: str
     leases: tuple[PreparedLease, ...]
+    interactive: bool = False
 
 
 class UnprepareClient(Value, frozen=True, kw_only=True):
@@ -50,6 +51,8 @@ class UnprepareClient(Value, frozen=True, kw_only=True):
     serial: int
     job: str
     task: str
+    user: str
+    leases: tuple[PreparedLease, ...]
 
 
 class StartTask(Value, frozen=True, kw_only=True):
@@ -90,6 +93,12 @@ class ForgetTask(Value, frozen=True, kw_only=True):
     task: str
 
 
+class RecordFence(Value, frozen=True, kw_only=True):
+    """Keep the least epoch of each device that is not stale yet."""
+
+    epochs: dict[str, int]
+
+
 class Answer(Value, frozen=True, kw_only=True):
     """Answer a command."""
 
@@ -108,13 +117,26 @@ class ReportTask(Value, frozen=True, kw_only=True):
 
 
 class ReportLeaseEnded(Value, frozen=True, kw_only=True):
-    """Tell that this node has ended a lease by itself."""
+    """Tell that this node has ended its side of a lease by itself; ``lease`` is without its secret."""
 
-    lease_id: str
+    lease: Lease
     device_side: bool
     reason: str
 
+    @property
+    def lease_id(self) -> str:
+        """The lease's id."""
+        return self.lease.id
 
-Record = RecordExit | ForgetTask
-Report = Answer | ReportTask | ReportLeaseEnded
+
+class ReportClientEnded(Value, frozen=True, kw_only=True):
+    """Tell that this node has ended a task's client side by itself, whatever leases it had."""
+
+    job: str
+    task: str
+    reason: str
+
+
+Record = RecordExit | ForgetTask | RecordFence
+Report = Answer | ReportTask | ReportLeaseEnded | ReportClientEnded
 Action = Work | Record | Report

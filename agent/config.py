@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from farbus.agent.accounts import UserRules
 from farbus.api.authority import Credentials
+from farbus.api.exposition import split_address
 from farbus.api.identity import valid_name
 from farbus.errors import InvalidInput
 from farbus.model.value import Value
 
 # sun_path of a Unix socket's address has 108 bytes (unix(7)); farbus.api keeps some for itself.
 SOCKET_PATH_LIMIT = 100
+
+PROGRAM_UNITS = ("auto", "service", "none")
+
+PEER_PORT = 7412
+"""Port on which agents serve each other, beside the scheduler's 7411."""
 
 
 class AgentConfig(Value, frozen=True, kw_only=True):
@@ -27,6 +34,8 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     """Path of the Unix socket that serves the ``farbus`` command on this node."""
     credentials: Credentials
     labels: dict[str, str] = {}
+    peer_port: int = PEER_PORT
+    """Port of ``address`` on which this agent serves other agents; 0 for any free one, the same after a restart."""
 
     cpu_milli: int = 0
     """Thousandths of processors to offer; 0 for all."""
@@ -48,8 +57,25 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     """Run tasks as the agent's own user, and only that user's (``farbus up``)."""
     allow_root: bool = False
     """Run tasks of the user root."""
+    user_map: dict[str, str] = {}
+    """Local users by patterns of the cluster's (``"*@example.org" = "*"``); others have the same name here."""
+    allow_users: tuple[str, ...] = ("*",)
+    """Patterns of the local users as whom tasks may run."""
+    deny_users: tuple[str, ...] = ()
+    """Patterns of those as whom none may, also where ``allow_users`` has them."""
     operators: tuple[str, ...] = ()
     """Local users for whom this node vouches as operators of the cluster."""
+
+    end_on_stop: bool = False
+    """End everything when the agent is stopped (``farbus up``); else it goes on, for the next agent to adopt."""
+    orphan_limit_s: float = 0.0
+    """End a program that no agent has come back for in this time; 0 for never."""
+    program_units: str = "auto"
+    """Start each program in a unit of its own of the service manager (``service``), or not (``none``); ``auto`` does so
+    where the agent is itself a service of systemd and root."""
+
+    metrics_listen: str = ""
+    """``ADDRESS:PORT`` for Prometheus, without authentication; empty for none."""
 
     log_bytes_per_task: int = 64 * 2**20
     """Output kept of each task; the oldest goes first."""
@@ -63,13 +89,19 @@ class AgentConfig(Value, frozen=True, kw_only=True):
         host, _, port = self.scheduler.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
             raise InvalidInput(f"scheduler: {self.scheduler!r} is not HOST:PORT")
+        if not 0 <= self.peer_port < 65536:
+            raise InvalidInput(f"peer_port: {self.peer_port} is no port", hint="use 1 to 65535, or 0 for any free one")
+        self.user_rules.check()
         if not self.address:
             raise InvalidInput("address: it is empty", hint="give the name or IP address that other nodes reach")
+        if self.metrics_listen:
+            split_address(self.metrics_listen, field="metrics_listen")
         if len(self.socket.encode()) > SOCKET_PATH_LIMIT:
             raise InvalidInput(
                 f"socket: {self.socket} is longer than {SOCKET_PATH_LIMIT} bytes", hint="use a shorter path"
             )
         for what, number in (
+            ("orphan_limit_s", self.orphan_limit_s),
             ("cpu_milli", self.cpu_milli),
             ("memory_bytes", self.memory_bytes),
             ("log_bytes_per_task", self.log_bytes_per_task),
@@ -77,11 +109,30 @@ class AgentConfig(Value, frozen=True, kw_only=True):
         ):
             if number < 0:
                 raise InvalidInput(f"{what}: {number} is less than zero")
+        if self.program_units not in PROGRAM_UNITS:
+            raise InvalidInput(
+                f"program_units: {self.program_units!r} is none of {', '.join(PROGRAM_UNITS)}", hint="leave it out"
+            )
+
+    @property
+    def user_rules(self) -> UserRules:
+        """What is set about users."""
+        return UserRules(user_map=self.user_map, allow=self.allow_users, deny=self.deny_users)
 
     @property
     def logs_directory(self) -> Path:
         """Where the output of tasks is kept."""
         return Path(self.state) / "logs"
+
+    @property
+    def programs_directory(self) -> Path:
+        """Where each program's keeper has its directory."""
+        return Path(self.state) / "programs"
+
+    @property
+    def tasks_directory(self) -> Path:
+        """Where tasks with files have directories, each its user's alone."""
+        return Path(self.state) / "tasks"
 
     @property
     def sessions_directory(self) -> Path:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import os
+import secrets
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 import structlog
 
+from farbus.agent.actions import Report
 from farbus.agent.config import AgentConfig
-from farbus.agent.events import LeasesVoided
+from farbus.agent.events import DevicesVanished, Event, LeasesVoided
 from farbus.agent.executor import Executor
 from farbus.agent.inventory import GpuSource, Inventory, take_inventory
 from farbus.agent.jobs import TaskRunner
@@ -21,28 +25,41 @@ from farbus.agent.journal import Journal
 from farbus.agent.local import Identifier, LocalCluster
 from farbus.agent.logs import LogStore
 from farbus.agent.machine import NodeMachine
-from farbus.agent.reconcile import Observed, compensation_of, reconcile
+from farbus.agent.membership import Membership
+from farbus.agent.peers import Peers
 from farbus.agent.remoting_host import RemotingHost, SupervisorProgram, software_gpu_directory, software_gpu_environment
 from farbus.agent.service import AgentService
 from farbus.agent.session import SessionRunner
-from farbus.agent.telemetry import Collector
+from farbus.agent.staging import Staging
+from farbus.agent.telemetry.collectors import Sources, make_collectors
+from farbus.agent.telemetry.export import Exporter
+from farbus.agent.telemetry.gpu import ProcessMemory
+from farbus.agent.telemetry.pipeline import Pipeline
 from farbus.api.client import ClusterClient
+from farbus.api.enrollment import is_due, renew_at
 from farbus.api.identity import Role
-from farbus.api.server import serve_local
-from farbus.api.session import open_session
+from farbus.api.peer import PeerClient, host_and_port, serve_peers
+from farbus.api.server import RunningServer, serve_local
+from farbus.api.session import SessionDialer
+from farbus.api.staging import NodeStaging, StagingForwarder, add_staging
 from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, first_error
 from farbus.linux.cgroups import Cgroups, KernelCgroups
 from farbus.linux.clock import Clock, SystemClock
-from farbus.linux.files import FileLock, make_directory
+from farbus.linux.daemon_log import configure_logging
+from farbus.linux.files import FileLock, make_directory, write_owned
+from farbus.linux.kept import KeptProcesses
+from farbus.linux.limits import raise_descriptor_limit
 from farbus.linux.node_facts import KernelNodeFacts, NodeFacts
-from farbus.linux.notify import Notifier, SystemdNotifier
+from farbus.linux.notify import Notifier, SystemdNotifier, reloading
 from farbus.linux.nvml import WorkerNvml
-from farbus.linux.processes import GuardedProcesses, Processes
+from farbus.linux.processes import Processes
+from farbus.linux.shared_memory import KernelSharedMemory, SharedMemory
+from farbus.linux.staging import TaskDirectories
 from farbus.linux.sysfs import KernelSysfs, Sysfs
 from farbus.linux.users import SystemUsers, Users
 from farbus.model.device import Device
-from farbus.model.job import TaskStatus
-from farbus.model.telemetry import Telemetry
+from farbus.model.node import Node
+from farbus.model.reload import reloaded
 from farbus.remoting import paths
 
 _log = structlog.get_logger()
@@ -50,11 +67,13 @@ _log = structlog.get_logger()
 INVENTORY_INTERVAL_S = 30.0
 """How often the node's devices are listed again."""
 
-TELEMETRY_INTERVAL_S = 2.0
-"""How often a heartbeat finds new numbers."""
+CERTIFICATE_INTERVAL_S = 60.0
+"""How often the agent looks whether its certificate should be renewed, or was replaced."""
 
 MARKS = ("FARBUS_UP_STATE",)
 """Variables by which a command that runs this agent finds all that belongs to it."""
+
+SYSTEMD = Path("/run/systemd/system")
 
 STOP_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL for tasks when the agent is stopped."""
@@ -62,11 +81,15 @@ STOP_GRACE_S = 10.0
 STOP_MARGIN_S = 20.0
 """Added for what is left after the tasks: supervisors, session files."""
 
-TASK_ACTIONS = ("StartTask", "StopTask")
+RELOADABLE = frozenset({"labels", "cpu_milli", "memory_bytes", "operators"})
+"""Settings that a running agent can change."""
 
-REMAINS_ATTEMPTS = 100
-REMAINS_INTERVAL_S = 0.1
-"""What a dead agent left ends by itself within moments; after that it is killed, and must be gone in ten seconds."""
+Reread = Callable[[], Awaitable[AgentConfig]]
+"""Reads the settings again; raises :class:`FarbusError`."""
+
+RECOVERY_LIMIT_S = 20.0
+"""How long the first session waits for what an earlier agent left and is not there any more: the scheduler may ask for
+it anew, and would hear that it is being given up."""
 
 
 class Doors(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +103,7 @@ class Doors(msgspec.Struct, frozen=True, kw_only=True):
     sysfs: Sysfs
     notifier: Notifier
     gpu_sources: tuple[GpuSource, ...]
+    shared: SharedMemory
     remoting: SupervisorProgram = SupervisorProgram()
 
 
@@ -94,8 +118,11 @@ def real_doors(config: AgentConfig) -> Doors:
         environment = {"LD_LIBRARY_PATH": str(directory), **software_gpu_environment(config)}
         sources.append(GpuSource(WorkerNvml(environment=environment), True))
     return Doors(
-        processes=GuardedProcesses(
-            owner=agent_identity(config), mark={name: os.environ[name] for name in MARKS if name in os.environ}
+        processes=KeptProcesses(
+            config.programs_directory,
+            owner=agent_identity(config),
+            mark={name: os.environ[name] for name in MARKS if name in os.environ},
+            units=wants_units(config),
         ),
         # By its whole identity: another cluster on this machine may have a node of this name.
         cgroups=KernelCgroups(agent=agent_identity(config).replace(":", "-")),
@@ -105,7 +132,16 @@ def real_doors(config: AgentConfig) -> Doors:
         sysfs=KernelSysfs(),
         notifier=SystemdNotifier(),
         gpu_sources=tuple(sources),
+        shared=KernelSharedMemory(),
     )
+
+
+def wants_units(config: AgentConfig) -> bool:
+    """Say whether programs get units of their own: as it is set, else where this agent is a service of systemd."""
+    if config.program_units != "auto":
+        return config.program_units == "service"
+    # sd_booted(3); INVOCATION_ID is in the environment of units (systemd.exec(5)).
+    return SYSTEMD.is_dir() and "INVOCATION_ID" in os.environ and os.geteuid() == 0
 
 
 def agent_identity(config: AgentConfig) -> str:
@@ -114,32 +150,16 @@ def agent_identity(config: AgentConfig) -> str:
     return f"agent:{config.name}:{digest}"
 
 
-def configure_logging() -> None:
-    """Log to standard error: for a person on a terminal, as JSON lines elsewhere."""
-    renderer: structlog.types.Processor = (
-        structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
-    )
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-
-
-def main(config: AgentConfig) -> int:
-    """Run an agent until SIGTERM or SIGINT; return its exit code."""
+def main(config: AgentConfig, *, reread: Reread | None = None) -> int:
+    """Run an agent until SIGTERM or SIGINT; return its exit code.  With SIGHUP it takes what ``reread`` returns."""
     import uvloop  # noqa: PLC0415 - only a daemon needs it
 
     configure_logging()
     structlog.contextvars.bind_contextvars(node=config.name)
+    raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(config))
+            runner.run(serve(config, reread=reread))
     except FarbusError as error:
         sys.stderr.write(f"farbus agent: {error}\n")
         return int(error.exit_code)
@@ -148,7 +168,13 @@ def main(config: AgentConfig) -> int:
     return int(ExitCode.OK)
 
 
-async def serve(config: AgentConfig, *, doors: Doors | None = None, stop: asyncio.Event | None = None) -> None:
+async def serve(
+    config: AgentConfig,
+    *,
+    doors: Doors | None = None,
+    stop: asyncio.Event | None = None,
+    reread: Reread | None = None,
+) -> None:
     """Run an agent until ``stop`` is set (by default, by SIGTERM or SIGINT).
 
     Raises :class:`FarbusError` in one line for what is wrong with its
@@ -169,7 +195,7 @@ async def serve(config: AgentConfig, *, doors: Doors | None = None, stop: asynci
         if aside:
             _log.error("journal was damaged; a new one is begun", kept_as=aside)
         try:
-            await Agent(config, doors, journal).run(stop or _stop_signals())
+            await Agent(config, doors, journal, reread).run(stop or _stop_signals())
         finally:
             await journal.close()
     finally:
@@ -194,6 +220,32 @@ def _stop_signals() -> asyncio.Event:
     return stop
 
 
+def instance_id(path: Path, *, boot_id: str) -> str:
+    """Return what names this agent and those after it until the node is booted again.
+
+    Programs in their users' terminals outlive an agent, and not a boot.
+    """
+    try:
+        boot, _, instance = path.read_text().strip().partition(" ")
+    except (FileNotFoundError, UnicodeDecodeError):
+        boot = instance = ""
+    if boot != boot_id or not instance:
+        instance = secrets.token_hex(16)
+        write_owned(path, f"{boot_id} {instance}\n".encode(), account=None)
+    return instance
+
+
+async def _dial(service: AgentService, session: SessionRunner) -> None:
+    """Keep a session, once it is settled what this node holds."""
+    try:
+        async with asyncio.timeout(RECOVERY_LIMIT_S):
+            await service.restored.wait()
+            await service.until(lambda machine: not machine.is_giving_up())
+    except TimeoutError:
+        _log.error("what an earlier agent left is not given up yet", seconds=RECOVERY_LIMIT_S)
+    await session.run()
+
+
 class _StoppedError(Exception):
     """Ends the agent's task group: all is done."""
 
@@ -201,13 +253,15 @@ class _StoppedError(Exception):
 class Agent:
     """One agent's life."""
 
-    def __init__(self, config: AgentConfig, doors: Doors, journal: Journal) -> None:
+    def __init__(self, config: AgentConfig, doors: Doors, journal: Journal, reread: Reread | None = None) -> None:
         self._config = config
+        self._reread = reread
         self._doors = doors
         self._journal = journal
+        self._boot_id = doors.facts.boot_id()
         self._inventory: Inventory | None = None
         self._devices: dict[str, Device] = {}
-        self._telemetry = Telemetry()
+        self._peer_endpoint = ""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Start, serve until ``stop`` is set, end what was started."""
@@ -223,6 +277,7 @@ class Agent:
         finally:
             for source in self._doors.gpu_sources:
                 await source.nvml.stop()
+            await self._doors.processes.close()
             self._doors.cgroups.close()
         # Out here: Python 3.11.2 wraps what is raised inside except* in a group again.
         if failed is not None:
@@ -230,23 +285,22 @@ class Agent:
 
     async def _serve(self, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
         config, doors = self._config, self._doors
-        ended_tasks = await self._reconcile()
         await self._look()
         logs = LogStore(
             config.logs_directory, limit_bytes_per_task=config.log_bytes_per_task, limit_bytes=config.log_bytes
         )
-        machine = NodeMachine(node=config.name, ended_tasks=ended_tasks)
+        machine = NodeMachine(node=config.name)
         service = AgentService(
             machine=machine,
             journal=self._journal,
             clock=doors.clock,
         )
-        session = SessionRunner(
-            open_stream=lambda: open_session(address=config.scheduler, credentials=config.credentials),
+        dialer = SessionDialer(address=config.scheduler, credentials=config.credentials)
+        membership = Membership(Path(config.state) / "membership.json")
+        peers = Peers(
             machine=machine,
-            node=lambda: self._known().node,
-            telemetry=lambda: self._telemetry,
-            logs=logs,
+            membership=membership,
+            asker=PeerClient(config.credentials),
             clock=doors.clock,
             post=service.post,
         )
@@ -259,6 +313,32 @@ class Agent:
             died=service.post,
             supervisor=doors.remoting,
         )
+        sources = Sources(
+            facts=doors.facts,
+            gpus=doors.gpu_sources,
+            served=host.served,
+            shared=doors.shared,
+            memory=ProcessMemory(),
+        )
+        pipeline = Pipeline(make_collectors(sources), clock=doors.clock)
+        session = SessionRunner(
+            open_stream=dialer.open,
+            machine=machine,
+            node=self._node,
+            telemetry=pipeline.update,
+            logs=logs,
+            clock=doors.clock,
+            post=service.post,
+            membership=membership,
+            instance=instance_id(Path(config.state) / "instance", boot_id=self._boot_id),
+        )
+        exporter = Exporter(
+            pipeline=pipeline,
+            facts=doors.facts,
+            node=self._node,
+            connected=lambda: not session.error,
+            clock=doors.clock,
+        )
         runner = TaskRunner(
             processes=doors.processes,
             cgroups=doors.cgroups,
@@ -269,9 +349,24 @@ class Agent:
             exited=service.post,
             run_as_self=config.run_as_self,
             allow_root=config.allow_root,
+            rules=config.user_rules,
+            staging=Staging(
+                directories=TaskDirectories(config.tasks_directory),
+                transfers=NodeStaging(address=config.scheduler, credentials=config.credentials),
+                clock=doors.clock,
+            ),
+            orphan_limit_s=config.orphan_limit_s,
         )
         executor = Executor(
             journal=self._journal, devices=host, tasks=runner, clock=doors.clock, group=group, done=service.post
+        )
+        # Before anybody can ask for anything: what an earlier agent left.
+        restored = await executor.recover(
+            node=config.name,
+            boot_id=self._boot_id,
+            now=doors.clock.monotonic(),
+            term=membership.term,
+            lease_ttl_s=membership.lease_ttl_s,
         )
         local = LocalCluster(
             node=config.name,
@@ -284,17 +379,34 @@ class Agent:
             clock=doors.clock,
         )
         session.on_lost = local.reconnect
+        identifier = Identifier(node=config.name, users=doors.users, operators=self._operators())
         server = await serve_local(
             cluster=local,
             socket=config.socket,
-            identify=Identifier(node=config.name, users=doors.users, operators=self._operators()),
+            identify=identifier,
+            services=(functools.partial(add_staging, StagingForwarder(local.lend)),),
         )
+        peer_server = await self._serve_peers(peers, membership)
+
+        def report(what: Report) -> None:
+            session.report(what)
+            peers.report(what)
+
         try:
-            group.create_task(service.run(executor, session.report), name="events")
+            group.create_task(service.run(executor, report, restored), name="events")
+            group.create_task(peers.run(service.until), name="peers")
             group.create_task(service.watch_expiry(), name="expiry")
-            group.create_task(session.run(), name="session")
-            group.create_task(self._keep_looking(session), name="inventory")
-            group.create_task(self._keep_measuring(), name="telemetry")
+            group.create_task(_dial(service, session), name="session")
+            group.create_task(self._keep_looking(session, service.post), name="inventory")
+            group.create_task(pipeline.run(), name="telemetry")
+            if config.metrics_listen:
+                group.create_task(exporter.serve(config.metrics_listen), name="metrics")
+            if self._reread is not None:
+                reload = asyncio.Event()
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.set)
+                reloader = self._keep_reloading(reload, self._reread, session, identifier, service.post)
+                group.create_task(reloader, name="reload")
+            group.create_task(self._keep_certificate(dialer, local), name="certificate")
             if doors.notifier.watchdog_s:
                 group.create_task(self._feed_watchdog(), name="watchdog")
             if "memory" not in doors.cgroups.controllers:
@@ -308,9 +420,16 @@ class Agent:
             doors.notifier.tell("STOPPING=1")
             _log.info("agent stopping")
         finally:
+            if not config.end_on_stop:
+                local.leave()
             await server.stop()
             await local.close()
-        await self._end(service, session, runner)
+            await peer_server.stop()
+        if config.end_on_stop:
+            await self._end(service, session, runner)
+        else:
+            _log.info("what runs goes on", tasks=len(service.machine.running()), leases=len(service.machine.held()))
+        await session.flush()
 
     async def _end(self, service: AgentService, session: SessionRunner, runner: TaskRunner) -> None:
         """End what runs and give up what is held, each reported while there is a session."""
@@ -321,68 +440,33 @@ class Agent:
                 service.post(LeasesVoided(lease_ids=held, reason="the agent was stopped"))
                 await service.until(lambda machine: not machine.held() and not machine.running())
         except TimeoutError:
-            _log.error("not everything ended in time; the guards end it", seconds=STOP_GRACE_S + STOP_MARGIN_S)
-        await session.flush()
+            _log.error("not everything ended in time; the next agent ends it", seconds=STOP_GRACE_S + STOP_MARGIN_S)
+
+    async def _serve_peers(self, peers: Peers, membership: Membership) -> RunningServer:
+        """Serve other agents, where an earlier process of this one did if any port will do: they know that one."""
+        config = self._config
+        ports = [config.peer_port] if config.peer_port else dict.fromkeys((membership.peer_port, 0))
+        for port in ports:
+            try:
+                server = await serve_peers(
+                    handler=peers, address=config.address, port=port, credentials=config.credentials
+                )
+            except Conflict:
+                if port == config.peer_port:
+                    raise
+            else:
+                break
+        membership.serve_on(server.port)
+        peers.endpoint = self._peer_endpoint = host_and_port(config.address, server.port)
+        return server
+
+    def _node(self) -> Node:
+        return msgspec.structs.replace(self._known().node, peer_endpoint=self._peer_endpoint)
 
     def _operators(self) -> tuple[str, ...]:
         # An agent that runs everything as its own user belongs to a cluster of that user's own.
         own = (self._doors.users.myself().name,) if self._config.run_as_self else ()
         return (*self._config.operators, *own)
-
-    # Before anything else: what an earlier agent left.
-
-    async def _reconcile(self) -> tuple[tuple[str, TaskStatus], ...]:
-        doors, journal = self._doors, self._journal
-        recorded = await journal.ended_tasks()
-        plan = reconcile(
-            node=self._config.name,
-            boot_id=doors.facts.boot_id(),
-            steps=await journal.last_steps(),
-            ended_tasks=recorded,
-            observed=Observed(
-                guards=tuple(remains.what for remains in doors.processes.remains()),
-                sessions=tuple(sorted(entry.name for entry in self._config.sessions_directory.iterdir())),
-                cgroups=tuple(doors.cgroups.list()),
-            ),
-        )
-        if plan.guards:
-            await self._end_remains()
-        for name in plan.sessions:
-            (self._config.sessions_directory / name).unlink(missing_ok=True)
-        for name in plan.cgroups:
-            doors.cgroups.remove(name)
-        for job, status in plan.ended_tasks:
-            if (job, status) not in recorded:
-                await journal.task_ended(job, status, at=doors.clock.wall())
-        for step in plan.released:
-            if step.action not in TASK_ACTIONS:
-                number = await journal.started(
-                    object=step.object, action=compensation_of(step.action), body="{}", at=doors.clock.wall()
-                )
-                await journal.completed(number, error="", at=doors.clock.wall())
-        if plan.guards or plan.sessions or plan.cgroups or plan.released:
-            _log.warning(
-                "cleaned up after an earlier agent",
-                programs=plan.guards, sessions=plan.sessions, steps=[step.object for step in plan.released],
-            )  # fmt: skip
-        return plan.ended_tasks
-
-    async def _end_remains(self) -> None:
-        """Return once nothing that an earlier agent started is left."""
-        doors = self._doors
-        for attempt in range(REMAINS_ATTEMPTS):
-            remains = doors.processes.remains()
-            if not remains:
-                return
-            if attempt >= REMAINS_ATTEMPTS // 2:
-                for one in remains:
-                    doors.processes.end(one)
-            await doors.clock.sleep(REMAINS_INTERVAL_S)
-        # To go on would tell the scheduler that its devices are free.
-        raise Conflict(
-            f"{remains[0].what}: left by an earlier agent, and can't be killed (pid {remains[0].pid})",
-            hint="a driver call hangs; see dmesg, the node may need a reboot",
-        )
 
     # What goes on all the time.
 
@@ -401,20 +485,67 @@ class Agent:
         self._devices = {device.id: device for device in found.node.devices}
         return before is None or before.node != found.node
 
-    async def _keep_looking(self, session: SessionRunner) -> None:
+    async def _keep_looking(self, session: SessionRunner, post: Callable[[Event], None]) -> None:
         while True:
             await self._doors.clock.sleep(INVENTORY_INTERVAL_S)
-            if await self._look():
-                _log.info("inventory changed", devices=sorted(self._devices))
-                session.inventory_changed(self._known().node)
+            await self._look_again(session, post)
 
-    async def _keep_measuring(self) -> None:
-        doors = self._doors
-        nvmls = [source.nvml for source in doors.gpu_sources]
-        collector = Collector(facts=doors.facts, nvmls=nvmls, clock=doors.clock)
+    async def _look_again(self, session: SessionRunner, post: Callable[[Event], None]) -> None:
+        before = set(self._devices)
+        if await self._look():
+            _log.info("inventory changed", devices=sorted(self._devices))
+            # A driver that does not answer has not lost its devices.
+            if not self._known().troubles and (gone := before - set(self._devices)):
+                post(DevicesVanished(devices=tuple(sorted(gone))))
+            session.inventory_changed(self._node())
+
+    async def _keep_reloading(
+        self,
+        reload: asyncio.Event,
+        reread: Reread,
+        session: SessionRunner,
+        identifier: Identifier,
+        post: Callable[[Event], None],
+    ) -> None:
         while True:
-            self._telemetry = await collector.sample()
-            await doors.clock.sleep(TELEMETRY_INTERVAL_S)
+            await reload.wait()
+            reload.clear()
+            self._doors.notifier.tell(reloading())
+            try:
+                new = await reread()
+                new.check()
+                check_credentials(new)
+            except FarbusError as error:
+                _log.error("settings not reloaded", reason=str(error))
+            else:
+                self._config, now, later = reloaded(self._config, new, changeable=RELOADABLE)
+                identifier.operators = frozenset(self._operators())
+                await self._look_again(session, post)
+                _log.info("settings reloaded", changed=now)
+                if later:
+                    _log.warning("settings need a restart, which ends no job", changed=later)
+            self._doors.notifier.tell("READY=1")
+
+    async def _keep_certificate(self, dialer: SessionDialer, local: LocalCluster) -> None:
+        """Have the certificate renewed in time, and use the one that is there, whoever put it there."""
+        config, told = self._config, ""
+        while True:
+            await self._doors.clock.sleep(CERTIFICATE_INTERVAL_S)
+            trouble = ""
+            try:
+                if is_due(config.credentials, now=self._doors.clock.wall()):
+                    await renew_at(config.scheduler, config.credentials)
+                    _log.info("certificate renewed", until=config.credentials.expires_at().isoformat())
+                if dialer.redial_if_renewed():
+                    local.replace_connections()
+            except FarbusError as error:
+                trouble = str(error)
+            except OSError as error:
+                trouble = f"{error.filename}: {error.strerror}"
+            # Once for each reason: it is tried for months.
+            if trouble and trouble != told:
+                _log.error("certificate not renewed", reason=trouble)
+            told = trouble
 
     async def _feed_watchdog(self) -> None:
         # From the event loop: a loop that hangs is what the watchdog is there to notice.

@@ -1,12 +1,12 @@
 """What the node's machine hears: events in the past tense.
 
 ``now`` is monotonic time in seconds, put in by who saw the event: the machine
-itself reads no clock.
+itself reads no clock.  ``term`` is that of the scheduler who said it.
 """
 
 from __future__ import annotations
 
-from farbus.model.job import Requests
+from farbus.model.job import Requests, TaskStatus
 from farbus.model.lease import Lease
 from farbus.model.value import Value
 
@@ -29,6 +29,13 @@ class TaskRun(Value, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
     requests: Requests = Requests()
     time_limit_s: float = 0.0
+    stage_in: str = ""
+    stage_out: tuple[str, ...] = ()
+
+    @property
+    def is_staged(self) -> bool:
+        """Say whether the task has a directory of its own."""
+        return bool(self.stage_in or self.stage_out)
 
 
 class SessionOpened(Value, frozen=True, kw_only=True):
@@ -36,6 +43,7 @@ class SessionOpened(Value, frozen=True, kw_only=True):
 
     lease_ttl_s: float
     now: float
+    term: int = 0
 
 
 class DevicesRequested(Value, frozen=True, kw_only=True):
@@ -44,6 +52,7 @@ class DevicesRequested(Value, frozen=True, kw_only=True):
     command: str
     lease: Lease
     now: float
+    term: int = 0
 
 
 class DevicesReleased(Value, frozen=True, kw_only=True):
@@ -51,6 +60,7 @@ class DevicesReleased(Value, frozen=True, kw_only=True):
 
     command: str
     lease_id: str
+    term: int = 0
 
 
 class ClientRequested(Value, frozen=True, kw_only=True):
@@ -61,7 +71,10 @@ class ClientRequested(Value, frozen=True, kw_only=True):
     task: str
     user: str
     leases: tuple[PreparedLease, ...]
+    interactive: bool = False
+    """A program in somebody's terminal uses it, and its connection to the agent holds it."""
     now: float
+    term: int = 0
 
 
 class ClientReleased(Value, frozen=True, kw_only=True):
@@ -70,6 +83,7 @@ class ClientReleased(Value, frozen=True, kw_only=True):
     command: str
     job: str
     task: str
+    term: int = 0
 
 
 class StartRequested(Value, frozen=True, kw_only=True):
@@ -77,6 +91,7 @@ class StartRequested(Value, frozen=True, kw_only=True):
 
     command: str
     run: TaskRun
+    term: int = 0
 
 
 class StopRequested(Value, frozen=True, kw_only=True):
@@ -86,6 +101,7 @@ class StopRequested(Value, frozen=True, kw_only=True):
     job: str
     task: str
     grace_s: float
+    term: int = 0
 
 
 class ActionDone(Value, frozen=True, kw_only=True):
@@ -100,6 +116,8 @@ class ActionDone(Value, frozen=True, kw_only=True):
     error: str = ""
     exit_code: int = 0
     blame_job: bool = False
+    wedged: bool = False
+    """It has not ended, but nobody waits for it any more: :class:`WedgeEnded` tells when it has."""
     endpoint: str = ""
     environment: dict[str, str] = {}
 
@@ -125,6 +143,7 @@ class LeasesRenewed(Value, frozen=True, kw_only=True):
 
     lease_ids: tuple[str, ...]
     now: float
+    term: int = 0
 
 
 class LeasesVoided(Value, frozen=True, kw_only=True):
@@ -132,6 +151,66 @@ class LeasesVoided(Value, frozen=True, kw_only=True):
 
     lease_ids: tuple[str, ...]
     reason: str = "the scheduler's ledger does not know it any more"
+    term: int = 0
+
+
+class WedgeEnded(Value, frozen=True, kw_only=True):
+    """Work that was overdue has ended after all; ``object`` is the name of what it was done to."""
+
+    object: str
+
+
+class DevicesVanished(Value, frozen=True, kw_only=True):
+    """Devices are not on this node any more: pulled out, or fallen off the bus."""
+
+    devices: tuple[str, ...]
+
+
+class HoldClaimed(Value, frozen=True, kw_only=True):
+    """Somebody holds the client side of an interactive job again, after this agent was restarted."""
+
+    job: str
+    task: str
+
+
+class RestoredDevices(Value, frozen=True, kw_only=True):
+    """A lease whose device side was held, by the journal; ``lost`` says why it is not any more."""
+
+    lease: Lease
+    endpoint: str = ""
+    lost: str = ""
+
+
+class RestoredClient(Value, frozen=True, kw_only=True):
+    """A client side that was held, by the journal; ``lost`` says why it is not any more."""
+
+    job: str
+    task: str
+    user: str
+    leases: tuple[PreparedLease, ...] = ()
+    environment: dict[str, str] = {}
+    interactive: bool = False
+    lost: str = ""
+
+
+class RestoredTask(Value, frozen=True, kw_only=True):
+    """A task that ran, by the journal; ``lost`` says why it does not any more."""
+
+    run: TaskRun
+    lost: str = ""
+
+
+class NodeRestored(Value, frozen=True, kw_only=True):
+    """What an earlier agent left on this node, and what of it was observed: always the first event."""
+
+    now: float
+    lease_ttl_s: float = 0.0
+    term: int = 0
+    fences: dict[str, int] = {}
+    devices: tuple[RestoredDevices, ...] = ()
+    clients: tuple[RestoredClient, ...] = ()
+    tasks: tuple[RestoredTask, ...] = ()
+    ended_tasks: tuple[tuple[str, TaskStatus], ...] = ()
 
 
 class TimePassed(Value, frozen=True, kw_only=True):
@@ -141,7 +220,8 @@ class TimePassed(Value, frozen=True, kw_only=True):
 
 
 Event = (
-    SessionOpened
+    NodeRestored
+    | SessionOpened
     | DevicesRequested
     | DevicesReleased
     | ClientRequested
@@ -153,5 +233,8 @@ Event = (
     | SupervisorDied
     | LeasesRenewed
     | LeasesVoided
+    | WedgeEnded
+    | DevicesVanished
+    | HoldClaimed
     | TimePassed
 )

@@ -1,15 +1,19 @@
-"""Does what the machine wants: records the start, does it, records the end, tells the machine.
+"""Does what the machine wants, as sequences of journalled steps, and tells the machine how each has ended.
 
 The machine asks for at most one piece of work per object at a time, so pieces
-that run side by side concern different objects.
+that run side by side concern different objects.  Here are the agent's own
+steps; what hot-plug and NVMe over Fabrics need is added to
+:meth:`Executor.steps_of`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import structlog
 
 from farbus.agent.actions import (
@@ -21,14 +25,43 @@ from farbus.agent.actions import (
     UnprepareDevices,
     Work,
 )
-from farbus.agent.events import ActionDone, PreparedLease, TaskRun
+from farbus.agent.events import (
+    ActionDone,
+    NodeRestored,
+    PreparedLease,
+    TaskRun,
+    WedgeEnded,
+)
 from farbus.agent.journal import Journal
+from farbus.agent.objects import without_secrets
+from farbus.agent.reconcile import (
+    Forward,
+    Remembered,
+    reconcile,
+    restored_clients,
+    restored_devices,
+    restored_tasks,
+    results_of,
+)
+from farbus.agent.steps import Result, Step, StepRunner, Steps, WedgedError
 from farbus.errors import ExitCode, FarbusError, InvalidInput, NotFound, NotPermitted
 from farbus.linux.clock import Clock
 from farbus.model.lease import Lease
 from farbus.model.value import to_json
 
 _log = structlog.get_logger()
+
+SERVE_DEADLINE_S = 60.0
+"""Longest for a lease's devices to be served or given up: three times what a supervisor's start may take."""
+
+CLIENT_DEADLINE_S = 20.0
+"""Longest for a program's session file: a name to resolve and a file to write."""
+
+START_DEADLINE_S = 50.0
+"""Longest for a program's exec: less than the scheduler waits for it, more than the process door does."""
+
+STOP_MARGIN_S = 15.0
+"""What a program may take to be gone after SIGKILL, on top of its grace; in state D it takes longer."""
 
 
 class DeviceHost(Protocol):
@@ -42,6 +75,13 @@ class DeviceHost(Protocol):
         """Return once nothing serves the lease any more."""
         ...
 
+    async def adopt_devices(self, lease: Lease, endpoint: str) -> bool:
+        """Take hold of what serves a lease since before this agent; False where nothing does.
+
+        The lease is without its secret.
+        """
+        ...
+
     async def prepare_client(
         self, *, job: str, task: str, user: str, leases: tuple[PreparedLease, ...]
     ) -> dict[str, str]:
@@ -50,6 +90,16 @@ class DeviceHost(Protocol):
 
     async def unprepare_client(self, *, job: str, task: str) -> None:
         """Remove those files."""
+        ...
+
+    async def adopt_client(
+        self, *, job: str, task: str, user: str, leases: tuple[PreparedLease, ...], environment: dict[str, str]
+    ) -> bool:
+        """Say whether those files are in place since before this agent."""
+        ...
+
+    async def end_strangers(self) -> tuple[str, ...]:
+        """End, remove and name what is there since before this agent, and was not adopted."""
         ...
 
 
@@ -64,42 +114,128 @@ class TaskHost(Protocol):
         """Return once the program is gone."""
         ...
 
+    async def adopt(self, run: TaskRun) -> bool:
+        """Take hold of a program that runs since before this agent, or has ended with its status waiting.
 
-def object_of(work: Work) -> str:
-    """Name what a piece of work is done to."""
-    match work:
-        case PrepareDevices():
-            return f"lease {work.lease.id}"
-        case UnprepareDevices():
-            return f"lease {work.lease_id}"
-        case PrepareClient() | UnprepareClient():
-            return f"client {work.job}/{work.task}"
-        case StartTask():
-            return f"task {work.run.job}/{work.run.task}"
-        case StopTask():
-            return f"task {work.job}/{work.task}"
+        Its exit is told as ever.  The run is without its environment.
+        """
+        ...
+
+    def forget(self, *, job: str, task: str) -> None:
+        """Drop what is kept of a program's end, which is on record; nothing happens where nothing is kept."""
+        ...
+
+    async def end_strangers(self) -> tuple[str, ...]:
+        """End and name what runs since before this agent, and was not adopted."""
+        ...
 
 
-def body_of(work: Work) -> str:
-    """Return the work as JSON for the journal, without lease secrets and without the task's environment."""
-    match work:
-        case PrepareDevices():
-            work = PrepareDevices(serial=work.serial, lease=work.lease.without_secret())
-        case PrepareClient():
-            leases = tuple(
-                PreparedLease(lease=prepared.lease.without_secret(), endpoint=prepared.endpoint)
-                for prepared in work.leases
-            )
-            work = PrepareClient(serial=work.serial, job=work.job, task=work.task, user=work.user, leases=leases)
-        case StartTask():
-            # A user's environment may hold secrets of theirs.
-            run = TaskRun(job=work.run.job, task=work.run.task, user=work.run.user, command=work.run.command)
-            work = StartTask(serial=work.serial, run=run)
-    return to_json(work).decode()
+@dataclass(frozen=True, kw_only=True)
+class ServeDevices:
+    """The device side of a lease."""
+
+    host: DeviceHost
+    lease: Lease
+    kind: str = "PrepareDevices"
+    deadline_s: float = SERVE_DEADLINE_S
+    lasting: bool = False
+
+    @property
+    def identity(self) -> str:
+        """The lease."""
+        return f"lease {self.lease.id}"
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The leased devices."""
+        return tuple(leased.device for leased in self.lease.devices)
+
+    async def observe(self, known: Result | None) -> Result | None:
+        """Take hold of what serves the lease, if the record says where."""
+        if known is not None and await self.host.adopt_devices(self.lease, known["endpoint"]):
+            return known
+        return None
+
+    async def do(self) -> Result:
+        """Serve it."""
+        return {"endpoint": await self.host.prepare_devices(self.lease)}
+
+    async def compensate(self) -> None:
+        """Serve it no longer."""
+        await self.host.unprepare_devices(self.lease.id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GiveDevices:
+    """The client side of a task's leases."""
+
+    host: DeviceHost
+    job: str
+    task: str
+    user: str
+    leases: tuple[PreparedLease, ...]
+    kind: str = "PrepareClient"
+    devices: tuple[str, ...] = ()
+    deadline_s: float = CLIENT_DEADLINE_S
+    lasting: bool = False
+
+    @property
+    def identity(self) -> str:
+        """The task."""
+        return f"client {self.job}/{self.task}"
+
+    async def observe(self, known: Result | None) -> Result | None:
+        """Look for the files, if the record says where."""
+        if known is not None and await self.host.adopt_client(
+            job=self.job, task=self.task, user=self.user, leases=self.leases, environment=known
+        ):
+            return known
+        return None
+
+    async def do(self) -> Result:
+        """Write them."""
+        return await self.host.prepare_client(job=self.job, task=self.task, user=self.user, leases=self.leases)
+
+    async def compensate(self) -> None:
+        """Remove them."""
+        await self.host.unprepare_client(job=self.job, task=self.task)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunProgram:
+    """A task's program."""
+
+    host: TaskHost
+    run: TaskRun
+    environment: dict[str, str]
+    grace_s: float = 0.0
+    reason: str = ""
+    kind: str = "StartTask"
+    devices: tuple[str, ...] = ()
+    deadline_s: float = START_DEADLINE_S
+    lasting: bool = False
+
+    @property
+    def identity(self) -> str:
+        """The task."""
+        return f"task {self.run.job}/{self.run.task}"
+
+    async def observe(self, known: Result | None) -> Result | None:
+        """Take hold of the program, if an earlier agent may have started it."""
+        return known if known is not None and await self.host.adopt(self.run) else None
+
+    async def do(self) -> Result:
+        """Start it."""
+        await self.host.start(self.run, self.environment)
+        return {}
+
+    async def compensate(self) -> None:
+        """Stop it."""
+        await self.host.stop(job=self.run.job, task=self.run.task, grace_s=self.grace_s, reason=self.reason)
 
 
 class Executor:
-    """Runs work in named tasks of ``group`` and reports each by ``done``."""
+    """Runs work in named tasks of ``group`` and reports the end of each by ``done``."""
 
     def __init__(
         self,
@@ -109,81 +245,142 @@ class Executor:
         tasks: TaskHost,
         clock: Clock,
         group: asyncio.TaskGroup,
-        done: Callable[[ActionDone], None],
+        done: Callable[[ActionDone | WedgeEnded], None],
     ) -> None:
         self._journal = journal
         self._devices = devices
         self._tasks = tasks
-        self._clock = clock
         self._group = group
         self._done = done
+        self._runner = StepRunner(
+            journal=journal, clock=clock, group=group, wedge_ended=lambda name: done(WedgeEnded(object=name))
+        )
+
+    def steps_of(self, work: Work) -> Steps:
+        """Return the sequence that a piece of work goes along, in whichever direction."""
+        steps: tuple[Step, ...]
+        match work:
+            case PrepareDevices() | UnprepareDevices():
+                name = f"lease {work.lease.id}"
+                body: Forward = PrepareDevices(serial=0, lease=work.lease.without_secret())
+                steps = (ServeDevices(host=self._devices, lease=work.lease),)
+            case PrepareClient() | UnprepareClient():
+                name = f"client {work.job}/{work.task}"
+                leases = without_secrets(work.leases)
+                interactive = isinstance(work, PrepareClient) and work.interactive
+                body = PrepareClient(
+                    serial=0, job=work.job, task=work.task, user=work.user, leases=leases, interactive=interactive
+                )
+                steps = (
+                    GiveDevices(host=self._devices, job=work.job, task=work.task, user=work.user, leases=work.leases),
+                )
+            case StartTask():
+                name = f"task {work.run.job}/{work.run.task}"
+                # A user's environment may hold secrets of theirs.
+                body = StartTask(serial=0, run=msgspec.structs.replace(work.run, environment={}))
+                steps = (RunProgram(host=self._tasks, run=work.run, environment=work.environment),)
+            case StopTask():
+                name = f"task {work.job}/{work.task}"
+                run = TaskRun(job=work.job, task=work.task, user="", command=())
+                body = StartTask(serial=0, run=run)
+                steps = (
+                    RunProgram(
+                        host=self._tasks,
+                        run=run,
+                        environment={},
+                        grace_s=work.grace_s,
+                        reason=work.reason,
+                        deadline_s=work.grace_s + STOP_MARGIN_S,
+                    ),
+                )
+        return Steps(object=name, body=to_json(body).decode(), steps=steps)
 
     def start(self, work: Work) -> None:
         """Start a piece of work; its end is reported, whatever becomes of it."""
-        self._group.create_task(self._run(work), name=f"{type(work).__name__} {object_of(work)}")
+        steps = self.steps_of(work)
+        self._group.create_task(self._run(work, steps), name=f"{type(work).__name__} {steps.object}")
 
-    async def _run(self, work: Work) -> None:
-        name, kind = object_of(work), type(work).__name__
-        number = 0
+    def forget(self, *, job: str, task: str) -> None:
+        """Drop what is kept of a program whose end is on record."""
+        self._runner.forget(f"task {job}/{task}")
+        self._tasks.forget(job=job, task=task)
+
+    async def _run(self, work: Work, steps: Steps) -> None:
+        kind = type(work).__name__
+        result: Result = {}
+        failure: dict[str, object] = {}
         try:
-            number = await self._record_start(work)
-            outcome = await self._do(work)
+            if isinstance(work, PrepareDevices | PrepareClient | StartTask):
+                result = await self._runner.forward(steps)
+            else:
+                await self._runner.back(steps)
         except FarbusError as error:
-            outcome = ActionDone(
-                serial=work.serial,
-                ok=False,
-                error=str(error),
-                exit_code=error.exit_code,
-                blame_job=isinstance(error, InvalidInput | NotPermitted | NotFound),
-            )
+            blame_job = isinstance(error, InvalidInput | NotPermitted | NotFound)
+            wedged = isinstance(error, WedgedError)
+            failure = {
+                "error": str(error), "exit_code": error.exit_code, "blame_job": blame_job, "wedged": wedged
+            }  # fmt: skip
         except OSError as error:
-            outcome = ActionDone(
-                serial=work.serial, ok=False, error=f"{kind} {name}: {error}", exit_code=ExitCode.FAILED
-            )
+            failure = {"error": f"{kind} {steps.object}: {error}", "exit_code": ExitCode.FAILED}
         except Exception as error:
             # A defect in one mechanism must not end everybody else's tasks.
-            _log.exception("defect", action=kind, object=name)
-            outcome = ActionDone(
-                serial=work.serial, ok=False, error=f"{kind} {name}: a defect: {error!r}", exit_code=ExitCode.FAILED
-            )
-        if not outcome.ok:
-            _log.warning("action failed", action=kind, object=name, error=outcome.error)
-        if number:
-            try:
-                await self._journal.completed(number, error=outcome.error, at=self._clock.wall())
-            except FarbusError as error:
-                # It stays "started": a restart cleans up after it, as after a crash.
-                _log.error("journal not written", action=kind, object=name, error=str(error))
-        self._done(outcome)
+            _log.exception("defect", action=kind, object=steps.object)
+            failure = {"error": f"{kind} {steps.object}: a defect: {error!r}", "exit_code": ExitCode.FAILED}
+        if failure:
+            _log.warning("action failed", action=kind, object=steps.object, error=failure["error"])
+            self._done(msgspec.convert({"serial": work.serial, "ok": False, **failure}, ActionDone))
+            return
+        endpoint = result.get("endpoint", "") if isinstance(work, PrepareDevices) else ""
+        environment = result if isinstance(work, PrepareClient) else {}
+        self._done(ActionDone(serial=work.serial, ok=True, endpoint=endpoint, environment=environment))
 
-    async def _record_start(self, work: Work) -> int:
-        """Return the record's number; 0 for one that could not be written and does not hold the work up."""
-        name, kind = object_of(work), type(work).__name__
+    # After a restart.
+
+    async def recover(
+        self, *, node: str, boot_id: str, now: float, term: int = 0, lease_ttl_s: float = 0.0
+    ) -> NodeRestored:
+        """Take hold of what an earlier agent left; end what nobody knows; return what the machine must know.
+
+        What is not there any more is not given up yet: that is for the
+        machine, since it may have to end other things first.
+        """
+        remembered, not_understood = reconcile(await self._journal.sequences(), boot_id=boot_id, node=node)
+        for what in not_understood:
+            _log.warning("record not understood", record=what)
+        # Devices before the programs that use them, so that a program's end finds its lease.
+        order = (PrepareDevices, PrepareClient, StartTask)
+        found = [
+            await self._adopt(one, node=node) for one in sorted(remembered, key=lambda one: order.index(type(one.work)))
+        ]
+        ended = (*await self._devices.end_strangers(), *await self._tasks.end_strangers())
+        if found or ended:
+            kept = [one.records[0].object for one in found if not one.lost]
+            gone = [one.records[0].object for one in found if one.lost]
+            _log.info("found what an earlier agent left", kept=kept, gone=gone, ended=ended)
+        return NodeRestored(
+            now=now,
+            lease_ttl_s=lease_ttl_s,
+            term=term,
+            fences=await self._journal.fences(),
+            devices=restored_devices(found),
+            clients=restored_clients(found),
+            tasks=restored_tasks(found),
+            ended_tasks=await self._journal.ended_tasks(),
+        )
+
+    async def _adopt(self, one: Remembered, *, node: str) -> Remembered:
+        """Return it as it was found: with the reason where it is lost."""
+        self._runner.continue_from(one.records)
+        if one.lost:
+            return one
+        known = results_of(one.records)
+        if isinstance(one.work, StartTask):
+            # Also one whose start was not recorded to its end.
+            known = {0: {}}
+        why = f"it ended while node {node} had no agent"
         try:
-            return await self._journal.started(object=name, action=kind, body=body_of(work), at=self._clock.wall())
-        except FarbusError as error:
-            if not isinstance(work, UnprepareDevices | UnprepareClient | StopTask):
-                raise
-            # Giving up must work on a full disk too: what is not recorded is cleaned up once more.
-            _log.error("journal not written", action=kind, object=name, error=str(error))
-            return 0
-
-    async def _do(self, work: Work) -> ActionDone:
-        endpoint = ""
-        environment: dict[str, str] = {}
-        match work:
-            case PrepareDevices():
-                endpoint = await self._devices.prepare_devices(work.lease)
-            case UnprepareDevices():
-                await self._devices.unprepare_devices(work.lease_id)
-            case PrepareClient():
-                environment = await self._devices.prepare_client(
-                    job=work.job, task=work.task, user=work.user, leases=work.leases
-                )
-            case UnprepareClient():
-                await self._devices.unprepare_client(job=work.job, task=work.task)
-            case StartTask():
-                await self._tasks.start(work.run, work.environment)
-            case StopTask():
-                await self._tasks.stop(job=work.job, task=work.task, grace_s=work.grace_s, reason=work.reason)
-        return ActionDone(serial=work.serial, ok=True, endpoint=endpoint, environment=environment)
+            if await self._runner.adopt(self.steps_of(one.work), known) is not None:
+                return one
+        except (FarbusError, OSError) as error:
+            why = f"{why}: {error}"
+        return msgspec.structs.replace(one, lost=why)

@@ -9,20 +9,19 @@ from dataclasses import dataclass
 
 import structlog
 
+from farbus.agent.accounts import NO_RULES, UserRules, choose_account
 from farbus.agent.events import TaskExited, TaskRun
-from farbus.agent.logs import NOTICE_STREAM, LogStore, LogWriter
+from farbus.agent.logs import LogStore
 from farbus.agent.names import file_name
-from farbus.errors import FarbusError, InvalidInput, NotPermitted
+from farbus.agent.staging import Staging
+from farbus.errors import ExitCode, FarbusError, InvalidInput
 from farbus.linux.cgroups import Cgroups
 from farbus.linux.clock import Clock
-from farbus.linux.processes import Child, Processes, Program
+from farbus.linux.processes import Child, Exit, Processes, Program
 from farbus.linux.users import Account, Users
 from farbus.model.quantity import format_bytes
 
 _log = structlog.get_logger()
-
-TIME_LIMIT_GRACE_S = 10.0
-"""Between SIGTERM and SIGKILL for a task that has used up its time."""
 
 MEMORY_WATCH_INTERVAL_S = 1.0
 """How often the memory of tasks is read where no cgroup limits it: a fast allocation may overshoot meanwhile."""
@@ -35,35 +34,6 @@ DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 # Lists that a task's devices extend; everything else of theirs replaces the user's.
 _LISTS = ("LD_PRELOAD", "LD_LIBRARY_PATH")
-
-
-def choose_account(user: str, *, users: Users, run_as_self: bool, allow_root: bool) -> Account | None:
-    """Return whom a task of ``user`` runs as; None for whom the agent runs as.
-
-    Raises :class:`NotPermitted` for a user that this node must not serve,
-    :class:`farbus.errors.NotFound` for one that it does not know.
-    """
-    myself = users.myself()
-    if run_as_self:
-        if user != myself.name:
-            raise NotPermitted(
-                f"task of {user}: this agent runs tasks of its own user {myself.name} only",
-                hint="submit as that user, or run the agent as a service (farbus agent, as root)",
-            )
-        return None
-    account = users.by_name(user)
-    if account.uid == 0 and not allow_root:
-        raise NotPermitted(
-            f"task of {user}: this node runs nothing as root", hint="submit as another user, or set allow_root"
-        )
-    if account.uid == myself.uid:
-        return None
-    if myself.uid != 0:
-        raise NotPermitted(
-            f"task of {user}: this agent runs as {myself.name} and can't become another user",
-            hint="run the agent as root",
-        )
-    return account
 
 
 def task_environment(run: TaskRun, account: Account, devices: dict[str, str]) -> dict[str, str]:
@@ -85,16 +55,26 @@ def task_environment(run: TaskRun, account: Account, devices: dict[str, str]) ->
     return environment
 
 
+def program_name(job: str, task: str) -> str:
+    """Return the name of a task's program on its node."""
+    return f"task.{file_name(job, what='job')}.{file_name(task, what='task')}"
+
+
 @dataclass
 class _Running:
     child: Child
-    log: LogWriter
     gone: asyncio.Event
-    reason: str = ""
+    stopped: bool = False
+    putting_out: asyncio.Task[str] | None = None
 
 
 class TaskRunner:
-    """The tasks of one agent.  ``exited`` hears of every end, once its output is complete."""
+    """The tasks of one agent.  ``exited`` hears of every end, once its output is complete.
+
+    Programs outlive the agent: the next one adopts those that it knows of
+    (:meth:`adopt`) and ends the rest (:meth:`end_strangers`).  What is kept of
+    a program that has ended goes when its status is safe (:meth:`forget`).
+    """
 
     def __init__(
         self,
@@ -108,7 +88,13 @@ class TaskRunner:
         exited: Callable[[TaskExited], None],
         run_as_self: bool,
         allow_root: bool,
+        orphan_limit_s: float = 0.0,
+        rules: UserRules = NO_RULES,
+        staging: Staging | None = None,
     ) -> None:
+        self._rules = rules
+        self._staging = staging
+        self._arriving: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._processes = processes
         self._cgroups = cgroups
         self._users = users
@@ -118,86 +104,196 @@ class TaskRunner:
         self._exited = exited
         self._run_as_self = run_as_self
         self._allow_root = allow_root
+        self._orphan_limit_s = orphan_limit_s
         self._running: dict[tuple[str, str], _Running] = {}
+        self._ended: dict[tuple[str, str], Child] = {}
+        self._strangers: dict[str, Child] = {}
 
     async def start(self, run: TaskRun, environment: dict[str, str]) -> None:
         """Start a task's program; repeated for one that runs, does nothing."""
         key = (run.job, run.task)
         if key in self._running:
             return
-        name = f"{file_name(run.job, what='job')}.{file_name(run.task, what='task')}"
+        # Of an earlier attempt, whose status could not be recorded: its name is wanted again.
+        self.forget(job=run.job, task=run.task)
+        name = program_name(run.job, run.task)
         if not run.command:
             raise InvalidInput(f"task {run.job}/{run.task}: there is no command to run")
-        account = choose_account(
-            run.user, users=self._users, run_as_self=self._run_as_self, allow_root=self._allow_root
+        account = self._account(run)
+        if run.is_staged:
+            if key not in self._arriving:
+                # Its files may take longer than a step may: to the scheduler the task runs from now on.
+                arriving = self._arrive(self._required_staging(run), name, run, environment, account)
+                self._arriving[key] = self._group.create_task(arriving, name=f"stage in {run.job}/{run.task}")
+            return
+        await self._launch(name, run, environment, account, run.cwd or "/")
+
+    def _account(self, run: TaskRun) -> Account | None:
+        return choose_account(
+            run.user,
+            users=self._users,
+            run_as_self=self._run_as_self,
+            allow_root=self._allow_root,
+            rules=self._rules,
         )
-        log = self._logs.create(run.job, run.task)
+
+    def _required_staging(self, run: TaskRun) -> Staging:
+        if self._staging is None:
+            raise InvalidInput(f"task {run.job}/{run.task}: this node stages no files")
+        return self._staging
+
+    async def _arrive(
+        self, staging: Staging, name: str, run: TaskRun, environment: dict[str, str], account: Account | None
+    ) -> None:
+        """Fetch a task's files, then start it; what goes wrong is its end."""
+        directory = _group_of(name)
         try:
-            group = self._cgroups.create(name, memory_bytes=run.requests.memory_bytes, cpu_milli=run.requests.cpu_milli)
+            path = await staging.stage_in(directory, run, account)
+            await self._launch(name, run, environment, account, run.cwd or str(path))
+        except asyncio.CancelledError:
+            await staging.remove(directory)
+            self._exited(TaskExited(job=run.job, task=run.task, exit_code=-signal.SIGTERM, reason="it was stopped"))
+        except FarbusError as error:
+            await staging.remove(directory)
+            self._exited(TaskExited(job=run.job, task=run.task, exit_code=int(error.exit_code), reason=str(error)))
+        finally:
+            del self._arriving[run.job, run.task]
+
+    async def _launch(
+        self, name: str, run: TaskRun, environment: dict[str, str], account: Account | None, cwd: str
+    ) -> None:
+        output = self._logs.create(run.job, run.task)
+        try:
+            group = self._create_group(run)
             try:
                 child = await self._processes.spawn(
                     Program(
+                        name=name,
                         what=f"task {run.job}/{run.task}",
                         argv=run.command,
                         environment=task_environment(run, account or self._users.myself(), environment),
-                        cwd=run.cwd,
+                        cwd=cwd,
                         account=account,
                         # A core of a program with device memory mapped is large and its home may be full.
                         limits={"RLIMIT_CORE": 0},
                         cgroup=group,
+                        output=str(output),
+                        output_bytes=self._logs.limit_bytes_per_task,
+                        time_limit_s=run.time_limit_s,
+                        orphan_limit_s=self._orphan_limit_s,
+                        memory_bytes=run.requests.memory_bytes,
+                        cpu_milli=run.requests.cpu_milli,
+                        memory_reason=_memory_reason(run.requests.memory_bytes),
                     )
                 )
             except BaseException:
-                self._cgroups.remove(name)
+                self._cgroups.remove(_group_name(run))
                 raise
         except FarbusError as error:
-            log.append(NOTICE_STREAM, f"farbus: {error}\n".encode())
-            log.close()
+            self._logs.note(run.job, run.task, f"farbus: {error}\n")
+            self._logs.ended(run.job, run.task)
             raise
         except BaseException:
-            log.close()
+            self._logs.ended(run.job, run.task)
             raise
-        running = _Running(child=child, log=log, gone=asyncio.Event())
-        self._running[key] = running
-        self._group.create_task(self._attend(run, running, name), name=f"task {run.job}/{run.task}")
+        self._attend_to(run, child)
 
-    async def _attend(self, run: TaskRun, running: _Running, group: str) -> None:
+    def _create_group(self, run: TaskRun) -> str:
+        if self._processes.limits_memory:
+            return ""
+        requests = run.requests
+        return self._cgroups.create(_group_name(run), memory_bytes=requests.memory_bytes, cpu_milli=requests.cpu_milli)
+
+    async def adopt(self, run: TaskRun) -> bool:
+        """Go on with a task's program that an earlier agent has started; say whether there is one.
+
+        It may have ended meanwhile: ``exited`` hears of it as ever.
+        """
+        if (run.job, run.task) in self._running:
+            return True
+        await self._look()
+        child = self._strangers.pop(program_name(run.job, run.task), None)
+        if child is None:
+            return False
+        self._attend_to(run, child)
+        return True
+
+    async def _look(self) -> None:
+        """Find what an earlier agent has left; again, only what has not been found yet."""
+        self._strangers |= {child.name: child for child in await self._processes.survivors("task.")}
+
+    async def end_strangers(self) -> tuple[str, ...]:
+        """End the programs that nobody adopted, with all that is kept of them, and return their names."""
+        await self._look()
+        strangers, self._strangers = self._strangers, {}
+        for child in strangers.values():
+            child.kill("this node's agent does not know it")
+        for child in strangers.values():
+            await child.wait()
+            child.forget()
+        known = {_group_of(program_name(job, task)) for job, task in (*self._running, *self._arriving)}
+        if self._staging is not None:
+            await self._staging.remove_strangers(known)
+        for name in self._cgroups.list():
+            if name not in known:
+                await self._remove_group(name)
+        return tuple(strangers)
+
+    def _attend_to(self, run: TaskRun, child: Child) -> None:
+        running = _Running(child=child, gone=asyncio.Event())
+        self._running[run.job, run.task] = running
+        self._logs.attach(run.job, run.task, child)
+        self._group.create_task(self._attend(run, running), name=f"task {run.job}/{run.task}")
+
+    async def _attend(self, run: TaskRun, running: _Running) -> None:
         """Follow a program to its end."""
-        watches = [asyncio.create_task(self._copy_output(running), name=f"output of {run.job}/{run.task}")]
-        if run.time_limit_s > 0:
-            watches.append(asyncio.create_task(self._watch_time(run, running)))
-        if run.requests.memory_bytes and "memory" not in self._cgroups.controllers:
-            watches.append(asyncio.create_task(self._watch_memory(run, running)))
+        watch: asyncio.Task[None] | None = None
+        limited = self._processes.limits_memory or "memory" in self._cgroups.controllers
+        if run.requests.memory_bytes and not limited:
+            watch = asyncio.create_task(self._watch_memory(run, running))
         try:
-            code = await running.child.wait()
-            # The program and all that it started are gone, so its pipes have ended.
-            await watches[0]
-            if self._cgroups.out_of_memory(group) and not running.reason:
-                running.reason = _memory_reason(run.requests.memory_bytes)
+            ended = await running.child.wait()
         finally:
-            for watch in watches:
+            if watch is not None:
                 watch.cancel()
-            await asyncio.gather(*watches, return_exceptions=True)
-            running.child.kill()
-        if running.reason:
-            running.log.append(NOTICE_STREAM, f"farbus: stopped: {running.reason}\n".encode())
-        running.log.close()
-        await self._remove_group(group)
+                await asyncio.gather(watch, return_exceptions=True)
+        reason = ended.reason
+        if not reason and self._cgroups.out_of_memory(_group_name(run)):
+            reason = _memory_reason(run.requests.memory_bytes)
+        self._logs.ended(run.job, run.task)
+        await self._remove_group(_group_name(run))
+        if run.is_staged and (trouble := await self._put_out(run, running)):
+            # A job that did what it was for, but whose output is not there, has failed.
+            ended = Exit(ended.code or int(ExitCode.RUN_FAILED))
+            reason = reason or trouble
         del self._running[run.job, run.task]
+        self._ended[run.job, run.task] = running.child
         running.gone.set()
-        self._exited(TaskExited(job=run.job, task=run.task, exit_code=code, reason=running.reason))
+        self._exited(TaskExited(job=run.job, task=run.task, exit_code=ended.code, reason=reason))
 
-    async def _copy_output(self, running: _Running) -> None:
-        while (piece := await running.child.read_output()) is not None:
-            stream, data = piece
-            running.log.append(stream, data)
-            # Writing may not wait, so nothing else here gives way to others.
-            await asyncio.sleep(0)
+    async def _put_out(self, run: TaskRun, running: _Running) -> str:
+        """Send a task's output and remove its directory; return what went wrong."""
+        trouble = ""
+        name, staging = _group_name(run), self._required_staging(run)
+        if not running.stopped:
+            running.putting_out = asyncio.create_task(self._stage_out(staging, name, run))
+            try:
+                trouble = await running.putting_out
+            except asyncio.CancelledError:
+                running.putting_out.cancel()
+                if not running.stopped:
+                    # The agent stops: the next one puts out what is left.
+                    raise
+                trouble = "it was stopped while its output was sent"
+        await staging.remove(name)
+        return trouble
 
-    async def _watch_time(self, run: TaskRun, running: _Running) -> None:
-        await self._clock.sleep(run.time_limit_s)
-        running.reason = running.reason or f"it has run for its time limit of {run.time_limit_s:g} s"
-        await self._end(running, grace_s=TIME_LIMIT_GRACE_S)
+    async def _stage_out(self, staging: Staging, name: str, run: TaskRun) -> str:
+        try:
+            await staging.stage_out(name, run, self._account(run))
+        except FarbusError as error:
+            return str(error)
+        return ""
 
     async def _watch_memory(self, run: TaskRun, running: _Running) -> None:
         limit = run.requests.memory_bytes
@@ -205,9 +301,14 @@ class TaskRunner:
             await self._clock.sleep(MEMORY_WATCH_INTERVAL_S)
             used = running.child.memory_bytes()
             if used > limit:
-                running.reason = running.reason or f"{_memory_reason(limit)} (it used {format_bytes(used)})"
-                running.child.kill()
+                running.child.kill(f"{_memory_reason(limit)} (it used {format_bytes(used)})")
                 return
+
+    def forget(self, *, job: str, task: str) -> None:
+        """Drop what is kept of a task that has ended, now that its status is in the journal."""
+        child = self._ended.pop((job, task), None)
+        if child is not None:
+            child.forget()
 
     async def _remove_group(self, name: str) -> None:
         for attempt in range(CGROUP_REMOVE_ATTEMPTS):
@@ -222,32 +323,33 @@ class TaskRunner:
 
     async def stop(self, *, job: str, task: str, grace_s: float, reason: str) -> None:
         """End a task's program and return once it is gone; at once for one that is not there."""
+        arriving = self._arriving.get((job, task))
+        if arriving is not None:
+            arriving.cancel()
+            await asyncio.wait((arriving,))
         running = self._running.get((job, task))
-        if running is None:
-            return
-        running.reason = running.reason or reason
-        await self._end(running, grace_s=grace_s)
-
-    async def _end(self, running: _Running, *, grace_s: float) -> None:
-        if grace_s > 0:
-            running.child.signal(signal.SIGTERM)
-            gone = asyncio.create_task(running.gone.wait())
-            timer = asyncio.create_task(self._clock.sleep(grace_s))
-            try:
-                await asyncio.wait((gone, timer), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                gone.cancel()
-                timer.cancel()
-        if not running.gone.is_set():
-            running.child.kill()
-        await running.gone.wait()
+        if running is not None:
+            # What a task that was stopped leaves is not sent, which might take longer than a stop may.
+            running.stopped = True
+            if running.putting_out is not None:
+                running.putting_out.cancel()
+            running.child.end(grace_s=grace_s, reason=reason)
+            await running.gone.wait()
 
     async def stop_all(self, *, grace_s: float) -> None:
         """End all tasks, for the agent's own end."""
         async with asyncio.TaskGroup() as group:
-            for job, task in list(self._running):
+            for job, task in [*self._running, *self._arriving]:
                 group.create_task(self.stop(job=job, task=task, grace_s=grace_s, reason="the agent was stopped"))
 
 
 def _memory_reason(limit: int) -> str:
     return f"it used more memory than the {format_bytes(limit)} that it asked for"
+
+
+def _group_name(run: TaskRun) -> str:
+    return _group_of(program_name(run.job, run.task))
+
+
+def _group_of(program: str) -> str:
+    return program.removeprefix("task.")

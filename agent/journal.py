@@ -1,4 +1,8 @@
-"""The agent's journal: what was started, what was completed, in which boot.
+"""The agent's journal: what was started, what was completed with which result, in which boot.
+
+A *sequence* is what is done to one object, step by step, and later taken back
+in reverse; its records share a number.  What a restarted agent needs to go on
+stands in the records: the values of the sequence, and each step's result.
 
 SQLite in WAL mode with synchronous=FULL: a record that :meth:`started` or
 :meth:`completed` has returned for is on the disk.  One thread writes, so the
@@ -9,18 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
+import itertools
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from farbus.errors import FarbusError, Unavailable
 from farbus.model.job import TaskStatus
 from farbus.model.value import Value, from_json, to_json
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 KEPT_STEPS = 10_000
 """Completed steps kept as history."""
@@ -37,48 +43,109 @@ CREATE TABLE IF NOT EXISTS step (
     body TEXT NOT NULL,
     started_at REAL NOT NULL,
     completed_at REAL,
-    error TEXT
+    error TEXT,
+    sequence INTEGER NOT NULL DEFAULT 0,
+    position INTEGER NOT NULL DEFAULT 0,
+    length INTEGER NOT NULL DEFAULT 1,
+    direction TEXT NOT NULL DEFAULT 'forward',
+    lasting INTEGER NOT NULL DEFAULT 0,
+    result TEXT NOT NULL DEFAULT '{}'
 ) STRICT;
 CREATE INDEX IF NOT EXISTS step_by_object ON step (object, id);
+CREATE INDEX IF NOT EXISTS step_by_sequence ON step (sequence);
 CREATE TABLE IF NOT EXISTS ended_task (
     job TEXT NOT NULL,
     task TEXT NOT NULL,
     status TEXT NOT NULL,
     PRIMARY KEY (job, task)
 ) STRICT;
+CREATE TABLE IF NOT EXISTS fence (
+    device TEXT PRIMARY KEY,
+    epoch INTEGER NOT NULL
+) STRICT;
 """
 
-# Of objects that are no more all steps may go; of others all but the last.
+# Version 1 knew one step for each piece of work, named by its direction, and kept no results.
+_FROM_VERSION_1 = """
+ALTER TABLE step ADD COLUMN sequence INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE step ADD COLUMN position INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE step ADD COLUMN length INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE step ADD COLUMN direction TEXT NOT NULL DEFAULT 'forward';
+ALTER TABLE step ADD COLUMN lasting INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE step ADD COLUMN result TEXT NOT NULL DEFAULT '{}';
+UPDATE step SET direction = 'back', action = 'PrepareDevices' WHERE action = 'UnprepareDevices';
+UPDATE step SET direction = 'back', action = 'PrepareClient' WHERE action = 'UnprepareClient';
+UPDATE step SET direction = 'back', action = 'StartTask' WHERE action = 'StopTask';
+UPDATE step SET direction = 'ended', action = 'StartTask' WHERE action IN ('RecordExit', 'ForgetTask');
+UPDATE step SET sequence = coalesce(
+    (SELECT max(id) FROM step AS first
+     WHERE first.object = step.object AND first.direction = 'forward' AND first.id <= step.id),
+    id);
+"""
+
+# Of objects that are no more all steps may go; of others those of the last sequence stay.
 _PRUNE = """
 DELETE FROM step WHERE completed_at IS NOT NULL AND id <= ? AND (
-    id < (SELECT max(id) FROM step AS later WHERE later.object = step.object)
-    OR (error = '' AND action IN ('UnprepareDevices', 'UnprepareClient', 'ForgetTask'))
-    OR (error != '' AND action = 'StartTask')
+    sequence < (SELECT max(sequence) FROM step AS later WHERE later.object = step.object)
+    OR EXISTS (
+        SELECT 1 FROM step AS last WHERE last.sequence = step.sequence AND last.completed_at IS NOT NULL AND (
+            last.direction = 'ended'
+            OR (last.direction = 'back' AND last.position = 0 AND last.error = '' AND last.action != 'StartTask')
+            OR (last.direction = 'forward' AND last.error != '' AND last.action = 'StartTask')
+        )
+    )
 )
 """
 
-_MARK = (
-    "INSERT INTO step (boot_id, object, action, body, started_at, completed_at, error) VALUES (?, ?, ?, ?, ?, ?, '')"
+_COLUMNS = (
+    "id, sequence, position, length, direction, boot_id, object, action, body, lasting, result,"
+    " completed_at IS NOT NULL, coalesce(error, '')"
 )
 
 T = TypeVar("T")
 
 
-class Step(Value, frozen=True, kw_only=True):
-    """A piece of work as it was recorded.
+class Direction(enum.StrEnum):
+    """Which way a step was gone."""
 
-    ``object`` is what it was done to (``lease L``, ``client J/T``, ``task
-    J/T``), ``action`` its kind, ``body`` its values as JSON.  ``error`` is
-    None until it is completed, then empty or why it failed.
+    FORWARD = "forward"
+    BACK = "back"
+    ENDED = "ended"
+    """Neither: what the sequence had made has ended by itself, as programs do."""
+
+
+class Record(Value, frozen=True, kw_only=True):
+    """One step as it was recorded.
+
+    ``object`` is what the whole sequence is about (``lease L``, ``client
+    J/T``, ``task J/T``), ``action`` the step's kind, ``body`` the values, as
+    JSON, from which the sequence can be made again.  ``result`` is what the
+    step gave, as JSON; ``error`` is empty until it is completed, and then says
+    why it failed, if it did.
     """
 
     id: int
+    sequence: int
+    position: int
+    length: int
+    direction: Direction
     boot_id: str
     object: str
     action: str
     body: str
+    lasting: bool
+    result: str
     completed: bool
     error: str = ""
+
+    @property
+    def succeeded(self) -> bool:
+        """Say whether it is done, and without an error."""
+        return self.completed and not self.error
+
+
+Sequence = tuple[Record, ...]
+"""All records of one object's last sequence, in the order of their start."""
 
 
 class Journal:
@@ -108,28 +175,51 @@ class Journal:
         await self._run(lambda connection: connection.close())
         self._writer.shutdown()
 
-    async def started(self, *, object: str, action: str, body: str, at: float) -> int:
-        """Record that work starts; return the record's number.  ``at`` is wall time."""
+    async def started(
+        self,
+        *,
+        object: str,
+        action: str,
+        body: str,
+        at: float,
+        sequence: int = 0,
+        position: int = 0,
+        length: int = 1,
+        direction: Direction = Direction.FORWARD,
+        lasting: bool = False,
+    ) -> int:
+        """Record that a step starts; return the record's number.  ``at`` is wall time.
+
+        Without ``sequence`` it begins one, which is named by the record's number.
+        """
 
         def write(connection: sqlite3.Connection) -> int:
             row = connection.execute(
-                "INSERT INTO step (boot_id, object, action, body, started_at) VALUES (?, ?, ?, ?, ?)",
-                (self._boot_id, object, action, body, at),
-            )
+                "INSERT INTO step (boot_id, object, action, body, started_at, sequence, position, length, direction,"
+                " lasting) VALUES (?, ?, ?, ?, ?,"
+                # The next row's number: one thread alone writes, and the newest row is never pruned.
+                " coalesce(?, (SELECT coalesce(max(id), 0) + 1 FROM step)), ?, ?, ?, ?)",
+                (
+                    self._boot_id, object, action, body, at, sequence or None, position, length, direction.value,
+                    int(lasting),
+                ),
+            )  # fmt: skip
             assert row.lastrowid is not None
             return row.lastrowid
 
-        return await self._run(write)
+        return await self._write(f"started {direction} {action}", write)
 
-    async def completed(self, number: int, *, error: str, at: float) -> None:
-        """Record how work has ended; an empty ``error`` for success."""
+    async def completed(self, number: int, *, error: str, at: float, result: str = "{}") -> None:
+        """Record how a step has ended: an empty ``error`` and its result, or why it failed."""
 
         def write(connection: sqlite3.Connection) -> None:
-            connection.execute("UPDATE step SET completed_at = ?, error = ? WHERE id = ?", (at, error, number))
+            connection.execute(
+                "UPDATE step SET completed_at = ?, error = ?, result = ? WHERE id = ?", (at, error, result, number)
+            )
             if number % PRUNE_INTERVAL == 0:
                 connection.execute(_PRUNE, (number - KEPT_STEPS,))
 
-        await self._run(write)
+        await self._write("completed", write)
 
     async def task_ended(self, job: str, status: TaskStatus, *, at: float) -> None:
         """Keep a task's status until the scheduler lets it go."""
@@ -140,9 +230,9 @@ class Journal:
                 connection.execute(
                     "INSERT OR REPLACE INTO ended_task (job, task, status) VALUES (?, ?, ?)", (job, status.task, data)
                 )
-                connection.execute(_MARK, (self._boot_id, f"task {job}/{status.task}", "RecordExit", data, at, at))
+                self._mark_ended(connection, job, status.task, data, at)
 
-        await self._run(write)
+        await self._write("task ended", write)
 
     async def task_forgotten(self, job: str, task: str, *, at: float) -> None:
         """Drop a task's status."""
@@ -150,9 +240,37 @@ class Journal:
         def write(connection: sqlite3.Connection) -> None:
             with _transaction(connection):
                 connection.execute("DELETE FROM ended_task WHERE job = ? AND task = ?", (job, task))
-                connection.execute(_MARK, (self._boot_id, f"task {job}/{task}", "ForgetTask", "{}", at, at))
+                self._mark_ended(connection, job, task, "{}", at)
 
-        await self._run(write)
+        await self._write("task forgotten", write)
+
+    def _mark_ended(self, connection: sqlite3.Connection, job: str, task: str, data: str, at: float) -> None:
+        name = f"task {job}/{task}"
+        connection.execute(
+            "INSERT INTO step (boot_id, object, action, body, started_at, completed_at, error, direction, sequence)"
+            " VALUES (?, ?, 'StartTask', ?, ?, ?, '', 'ended', coalesce("
+            "(SELECT max(sequence) FROM step WHERE object = ?), (SELECT coalesce(max(id), 0) + 1 FROM step)))",
+            (self._boot_id, name, data, at, at, name),
+        )
+
+    async def fence(self, epochs: Mapping[str, int]) -> None:
+        """Keep the least epoch that is not stale yet, for each device."""
+
+        def write(connection: sqlite3.Connection) -> None:
+            with _transaction(connection):
+                connection.executemany(
+                    "INSERT INTO fence (device, epoch) VALUES (?, ?)"
+                    " ON CONFLICT (device) DO UPDATE SET epoch = max(epoch, excluded.epoch)",
+                    list(epochs.items()),
+                )
+
+        await self._write("fence", write)
+
+    async def fences(self) -> dict[str, int]:
+        """Return the least epoch that is not stale yet, by device."""
+        return dict(
+            await self._run(lambda connection: connection.execute("SELECT device, epoch FROM fence").fetchall())
+        )
 
     async def ended_tasks(self) -> tuple[tuple[str, TaskStatus], ...]:
         """Return (job, status) of the tasks whose status is kept."""
@@ -161,26 +279,20 @@ class Journal:
         )
         return tuple((job, from_json(status, TaskStatus)) for job, status in rows)
 
-    async def last_steps(self) -> tuple[Step, ...]:
-        """Return the last step of each object, in the order of their start."""
+    async def sequences(self) -> tuple[Sequence, ...]:
+        """Return the last sequence of each object, in the order of their start."""
         rows = await self._run(
             lambda connection: connection.execute(
-                "SELECT id, boot_id, object, action, body, completed_at IS NOT NULL, coalesce(error, '') FROM step"
-                " WHERE id IN (SELECT max(id) FROM step GROUP BY object) ORDER BY id"
+                f"SELECT {_COLUMNS} FROM step WHERE sequence IN (SELECT max(sequence) FROM step GROUP BY object)"  # noqa: S608
+                " ORDER BY sequence, id"
             ).fetchall()
         )
-        return tuple(
-            Step(
-                id=number,
-                boot_id=boot,
-                object=name,
-                action=action,
-                body=body,
-                completed=bool(completed),
-                error=error,
-            )
-            for number, boot, name, action, body, completed, error in rows
-        )
+        records = [_record(row) for row in rows]
+        return tuple(tuple(group) for _, group in itertools.groupby(records, key=lambda record: record.sequence))
+
+    async def _write(self, what: str, operation: Callable[[sqlite3.Connection], T]) -> T:
+        """Write one record; every record goes through here, so that tests can stop the world around each."""
+        return await self._run(operation)
 
     async def _run(self, operation: Callable[[sqlite3.Connection], T]) -> T:
         def attempt() -> T:
@@ -190,6 +302,25 @@ class Journal:
                 raise Unavailable(f"journal: {error}", hint="is the disk full or read-only?") from error
 
         return await asyncio.get_running_loop().run_in_executor(self._writer, attempt)
+
+
+def _record(row: tuple[Any, ...]) -> Record:
+    number, sequence, position, length, direction, boot, name, action, body, lasting, result, completed, error = row
+    return Record(
+        id=number,
+        sequence=sequence,
+        position=position,
+        length=length,
+        direction=Direction(direction),
+        boot_id=boot,
+        object=name,
+        action=action,
+        body=body,
+        lasting=bool(lasting),
+        result=result,
+        completed=bool(completed),
+        error=error,
+    )
 
 
 @contextlib.contextmanager
@@ -210,7 +341,9 @@ def _open(path: Path) -> tuple[sqlite3.Connection, str]:
     except sqlite3.DatabaseError as error:
         # OperationalError (disk, permission) is one too; only damage is worth a new start.
         if isinstance(error, sqlite3.OperationalError):
-            raise Unavailable(f"journal {path}: {error}", hint="is its directory there and writable?") from error
+            raise Unavailable(
+                f"journal {path}: {error}", hint="is its directory writable, and room on its disk?"
+            ) from error
         aside = _free_name(path)
         os.replace(path, aside)
         for suffix in ("-wal", "-shm"):
@@ -223,19 +356,26 @@ def _connect(path: Path) -> sqlite3.Connection:
     # Made first, with its mode: SQLite gives its other files the mode of this one.
     try:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except IsADirectoryError as error:
+        raise sqlite3.DatabaseError("it is a directory") from error
     except OSError as error:
         raise Unavailable(f"journal {path}: {error.strerror}", hint="is its directory there and writable?") from error
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA quick_check")
+        # First of all: what a newer version wrote is not to be touched.
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > SCHEMA_VERSION:
             raise FarbusError(
                 f"journal {path}: of a newer version of Farbus ({version} > {SCHEMA_VERSION})",
                 hint="run that version, or move the file away",
             )
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        (health,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if health != "ok":
+            raise sqlite3.DatabaseError(health)
+        if version == 1:
+            connection.executescript(f"BEGIN IMMEDIATE;{_FROM_VERSION_1}PRAGMA user_version = 2;COMMIT;")
         connection.executescript(_SCHEMA)
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     except BaseException:

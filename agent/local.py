@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Protocol
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, cast
 
 import structlog
 
 from farbus import __version__
+from farbus.agent.events import HoldClaimed
 from farbus.agent.service import AgentService
 from farbus.agent.session import Backoff, heed_cancellation
+from farbus.api.audit import AuditRecord
 from farbus.api.client import ClusterClient
 from farbus.api.identity import Identity, Role
 from farbus.api.server import ClusterHandler
-from farbus.errors import FarbusError, NotFound, NotPermitted, TimedOut, Unavailable
+from farbus.errors import Conflict, FarbusError, NotFound, NotPermitted, TimedOut, Unavailable
 from farbus.linux.clock import Clock
 from farbus.linux.users import Users
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
@@ -23,12 +27,17 @@ from farbus.model.device import DeviceStatus, Route
 from farbus.model.job import Job, JobStatus, Requests, TaskGroup
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
+from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
 from farbus.model.states import JOB_STATES, JobState
+from farbus.model.telemetry import ClusterTelemetry
 
 _log = structlog.get_logger()
 
 MAX_CLIENTS = 256
 """Connections to the scheduler kept at one time: one for each user of the node who calls."""
+
+OLD_CONNECTION_S = 3_600.0
+"""How long calls go on over a connection that was dialled with a certificate that has been renewed."""
 
 MAX_HOLDS = 1024
 """Programs that hold devices through one agent at one time."""
@@ -39,6 +48,8 @@ SCHEDULER_PATIENCE_S = 5.0
 SCHEDULER_LOOK_S = 0.1
 
 HOLD_TASK = "main.0"
+
+T = TypeVar("T")
 
 HOLD_EVENTS = 64
 """Events of one hold that wait for a caller who does not read."""
@@ -51,18 +62,26 @@ class SchedulerState(Protocol):
     lost_at: float
 
 
+@dataclass
+class _Connection:
+    """A user's connection to the scheduler, and how many calls are under way on it."""
+
+    client: ClusterClient
+    calls: int = 0
+
+
 class Identifier:
     """Names the user at the other end of the socket."""
 
     def __init__(self, *, node: str, users: Users, operators: tuple[str, ...]) -> None:
         self._node = node
         self._users = users
-        self._operators = frozenset(operators)
+        self.operators = frozenset(operators)
 
     def __call__(self, uid: int, gid: int, pid: int) -> Identity:
         """Return who has the user id; raise :class:`farbus.errors.NotFound` for one without a name."""
         account = self._users.by_uid(uid)
-        role = Role.OPERATOR if account.name in self._operators else Role.USER
+        role = Role.OPERATOR if account.name in self.operators else Role.USER
         return Identity(name=account.name, role=role, node=self._node)
 
 
@@ -85,70 +104,150 @@ class LocalCluster(ClusterHandler):
         self._service = service
         self._group = group
         self._clock = clock
-        self._clients: dict[Identity, ClusterClient] = {}
-        self._holds = 0
+        self._clients: OrderedDict[Identity, _Connection] = OrderedDict()
+        """The one that was used last is last."""
+        self._exits: dict[tuple[Identity, str], int | None] = {}
+        """Of each job that is held here: what its program has ended with, once it has."""
+        self._leaving = False
 
-    async def _client(self, caller: Identity) -> ClusterClient:
+    @contextlib.asynccontextmanager
+    async def _client(self, caller: Identity) -> AsyncGenerator[ClusterClient, None]:
+        """Lend the caller's connection to the scheduler for one call."""
         await self._wait_for_scheduler()
-        if caller not in self._clients:
-            if len(self._clients) >= MAX_CLIENTS:
-                raise Unavailable(f"node {self._node}: {MAX_CLIENTS} users are connected already", hint="try later")
-            self._clients[caller] = self._connect(caller)
-        return self._clients[caller]
+        connection = self._clients.get(caller)
+        if connection is None:
+            self._make_room()
+            connection = self._clients[caller] = _Connection(self._connect(caller))
+        self._clients.move_to_end(caller)
+        connection.calls += 1
+        try:
+            yield connection.client
+        finally:
+            connection.calls -= 1
+
+    def lend(self, caller: Identity) -> contextlib.AbstractAsyncContextManager[ClusterClient]:
+        """Lend the caller's connection to the scheduler for one call of another service."""
+        return self._client(caller)
+
+    def _make_room(self) -> None:
+        """Close the connection that has been idle longest, if there are too many."""
+        if len(self._clients) < MAX_CLIENTS:
+            return
+        idle = next((caller for caller, connection in self._clients.items() if not connection.calls), None)
+        if idle is None:
+            raise Unavailable(f"node {self._node}: {MAX_CLIENTS} users have calls under way", hint="try later")
+        self._group.create_task(self._clients.pop(idle).client.close(), name="close connection")
 
     def reconnect(self) -> None:
         """Give up the connections: a new one reaches a new scheduler sooner than one that waits to dial again."""
-        clients, self._clients = self._clients, {}
-        for client in clients.values():
-            self._group.create_task(client.close(), name="close connection")
+        connections, self._clients = self._clients, OrderedDict()
+        for connection in connections.values():
+            self._group.create_task(connection.client.close(), name="close connection")
+
+    def replace_connections(self) -> None:
+        """Have further calls dial anew, with the certificate that there is now; those under way go on."""
+        connections, self._clients = self._clients, OrderedDict()
+        for connection in connections.values():
+            self._group.create_task(connection.client.close(grace_s=OLD_CONNECTION_S), name="close old connection")
 
     async def close(self) -> None:
         """Close the connections."""
-        for client in self._clients.values():
-            await client.close()
+        for connection in self._clients.values():
+            await connection.client.close()
         self._clients.clear()
 
     async def submit(self, caller: Identity, job: Job, *, check_only: bool) -> tuple[str, JobStatus | None]:
         """Forward."""
-        return await (await self._client(caller)).submit(job, check_only=check_only)
+        async with self._client(caller) as client:
+            return await client.submit(job, check_only=check_only)
 
     async def list_jobs(self, caller: Identity, *, include_ended: bool) -> tuple[JobStatus, ...]:
         """Forward."""
-        return await (await self._client(caller)).list_jobs(include_ended=include_ended)
+        async with self._client(caller) as client:
+            return await client.list_jobs(include_ended=include_ended)
 
     async def get_job(self, caller: Identity, job_id: str) -> JobStatus:
         """Forward."""
-        return await (await self._client(caller)).get_job(job_id)
+        async with self._client(caller) as client:
+            return await client.get_job(job_id)
 
     async def watch_job(self, caller: Identity, job_id: str) -> AsyncIterator[JobStatus]:
         """Forward."""
-        async for status in (await self._client(caller)).watch_job(job_id):
-            yield status
+        async with self._client(caller) as client, _closing(client.watch_job(job_id)) as statuses:
+            async for status in statuses:
+                yield status
 
-    async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
-        """Forward."""
-        return await (await self._client(caller)).cancel_job(job_id, released=released)
+    async def cancel_job(
+        self, caller: Identity, job_id: str, *, released: bool, exit_code: int | None = None
+    ) -> JobStatus:
+        """Forward; what a program held here has ended with is kept until the scheduler has heard it."""
+        if released and exit_code is not None and (caller, job_id) in self._exits:
+            self._exits[caller, job_id] = exit_code
+        async with self._client(caller) as client:
+            return await client.cancel_job(job_id, released=released, exit_code=exit_code)
 
-    async def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
+    async def read_logs(
+        self, caller: Identity, job_id: str, *, task: str, follow: bool, position: int = 0
+    ) -> AsyncIterator[LogChunk]:
         """Forward."""
-        async for chunk in (await self._client(caller)).read_logs(job_id, task=task, follow=follow):
-            yield chunk
+        async with (
+            self._client(caller) as client,
+            _closing(client.read_logs(job_id, task=task, follow=follow, position=position)) as chunks,
+        ):
+            async for chunk in chunks:
+                yield chunk
 
     async def list_nodes(self, caller: Identity) -> tuple[NodeStatus, ...]:
         """Forward."""
-        return await (await self._client(caller)).list_nodes()
+        async with self._client(caller) as client:
+            return await client.list_nodes()
 
     async def list_devices(self, caller: Identity) -> tuple[DeviceStatus, ...]:
         """Forward."""
-        return await (await self._client(caller)).list_devices()
+        async with self._client(caller) as client:
+            return await client.list_devices()
 
     async def list_leases(self, caller: Identity, *, include_released: bool) -> tuple[LeaseStatus, ...]:
         """Forward."""
-        return await (await self._client(caller)).list_leases(include_released=include_released)
+        async with self._client(caller) as client:
+            return await client.list_leases(include_released=include_released)
+
+    async def get_telemetry(self, caller: Identity, *, nodes: Collection[str]) -> ClusterTelemetry:
+        """Forward."""
+        async with self._client(caller) as client:
+            return await client.get_telemetry(nodes=nodes)
 
     async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
         """Forward."""
-        return await (await self._client(caller)).explain(job_id)
+        async with self._client(caller) as client:
+            return await client.explain(job_id)
+
+    async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
+        """Forward."""
+        async with self._client(caller) as client:
+            return await client.cordon(name, reason=reason)
+
+    async def uncordon(self, caller: Identity, name: str) -> CordonResult:
+        """Forward."""
+        async with self._client(caller) as client:
+            return await client.uncordon(name)
+
+    async def drain(self, caller: Identity, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
+        """Forward."""
+        async with self._client(caller) as client, _closing(client.drain(node, evict=evict, reason=reason)) as found:
+            async for status in found:
+                yield status
+
+    async def forget(self, caller: Identity, node: str) -> ForgottenNode:
+        """Forward."""
+        async with self._client(caller) as client:
+            return await client.forget(node)
+
+    async def read_audit(self, caller: Identity, *, since: str) -> AsyncIterator[AuditRecord]:
+        """Forward."""
+        async with self._client(caller) as client, _closing(client.read_audit(since=since)) as found:
+            async for record in found:
+                yield record
 
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
         """Answer with this node; with the scheduler's word when it can be had, else with why not."""
@@ -156,7 +255,8 @@ class LocalCluster(ClusterHandler):
         known = ClusterInfo()
         if not error:
             try:
-                known = await (await self._client(caller)).cluster_info()
+                async with self._client(caller) as client:
+                    known = await client.cluster_info()
             except FarbusError as problem:
                 error = str(problem)
         return ClusterInfo(
@@ -171,31 +271,60 @@ class LocalCluster(ClusterHandler):
             scheduler_error=error,
         )
 
+    def leave(self) -> None:
+        """Let what is held go on when the callers' streams end: they come back to the next agent."""
+        self._leaving = True
+
     async def hold(
-        self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
+        self,
+        caller: Identity,
+        *,
+        name: str,
+        requests: Requests,
+        routes: tuple[Route, ...],
+        wait_limit_s: float,
+        job_id: str = "",
     ) -> AsyncIterator[HoldEvent]:
-        """Submit an interactive job for this node, tell how it goes, and end it when the caller leaves."""
-        if self._holds >= MAX_HOLDS:
+        """Submit an interactive job for this node, tell how it goes, and end it when the caller leaves.
+
+        With ``job_id`` go on with one whose caller's stream broke.
+        """
+        if len(self._exits) >= MAX_HOLDS:
             raise Unavailable(f"node {self._node}: {MAX_HOLDS} programs hold devices already", hint="try later")
-        job = Job(
-            id="",
-            name=name,
-            user=caller.name,
-            groups=(TaskGroup(name="main", command=(), requests=requests, node=self._node, routes=routes),),
-            interactive=True,
-        )
-        self._holds += 1
+        if job_id:
+            await self._claim(caller, job_id)
+        else:
+            group = TaskGroup(name="main", command=(), requests=requests, node=self._node, routes=routes)
+            job = Job(id="", name=name, user=caller.name, groups=(group,), interactive=True)
+            async with self._client(caller) as client:
+                job_id, _ = await client.submit(job)
+        held = (caller, job_id)
+        self._exits[held] = None
         try:
-            job_id, _ = await (await self._client(caller)).submit(job)
-            try:
-                async with contextlib.aclosing(self._follow(caller, job_id, wait_limit_s)) as events:
-                    async for event in events:
-                        yield event
-            finally:
-                # In a task of its own: the caller's going away cancels this one.
-                self._group.create_task(self._cancel(caller, job_id), name=f"cancel {job_id}")
+            async with contextlib.aclosing(self._follow(caller, job_id, wait_limit_s)) as events:
+                async for event in events:
+                    yield event
         finally:
-            self._holds -= 1
+            exit_code = self._exits.pop(held, None)
+            if not self._leaving:
+                # In a task of its own: the caller's going away cancels this one.
+                self._group.create_task(self._cancel(caller, job_id, exit_code), name=f"cancel {job_id}")
+
+    async def _claim(self, caller: Identity, job_id: str) -> None:
+        """Check that a job is the caller's to hold, and here; raise :class:`NotFound` for any other."""
+        if (caller, job_id) in self._exits:
+            raise Conflict(f"job {job_id} is held already", hint="a program has one terminal")
+        # What an earlier agent held is known before anything else happens.
+        await self._service.restored.wait()
+        holder = self._service.machine.holder(job_id, HOLD_TASK)
+        if holder is None:
+            # It has no devices here: it waits for them, or has lost them.  The scheduler knows.
+            async with self._client(caller) as client:
+                job = (await client.get_job(job_id)).job
+            holder = job.user if job.interactive and job.groups[0].node == self._node else None
+        if holder != caller.name:
+            raise NotFound(f"job {job_id} is of no program of yours on node {self._node}")
+        self._service.post(HoldClaimed(job=job_id, task=HOLD_TASK))
 
     async def _wait_for_scheduler(self) -> None:
         """Give a scheduler that has just gone the time to restart; raise :class:`Unavailable` for one that is away."""
@@ -243,38 +372,38 @@ class LocalCluster(ClusterHandler):
         backoff = Backoff()
         while True:
             try:
-                async for status in (await self._client(caller)).watch_job(job_id):
-                    backoff.reset()
-                    if JOB_STATES.is_final(status.state) or status.state is JobState.FINISHING:
-                        reason = status.reason or f"job {job_id} is {status.state}"
-                        await queue.put(HoldLost(reason=reason))
-                        return
-                    if status.state is JobState.RUNNING and not ready:
-                        environment = self._service.machine.client_environment(job_id, HOLD_TASK)
-                        if environment is None:
-                            await queue.put(HoldLost(reason=f"job {job_id}: its devices are gone from this node"))
+                async with self._client(caller) as client, _closing(client.watch_job(job_id)) as statuses:
+                    async for status in statuses:
+                        backoff.reset()
+                        if JOB_STATES.is_final(status.state) or status.state is JobState.FINISHING:
+                            reason = status.reason or f"job {job_id} is {status.state}"
+                            await queue.put(HoldLost(reason=reason))
                             return
-                        ready = True
-                        await queue.put(HoldReady(status=status, environment=environment))
-                    elif not ready:
-                        await queue.put(HoldWaiting(status=status))
+                        if status.state is JobState.RUNNING and not ready:
+                            environment = self._service.machine.client_environment(job_id, HOLD_TASK)
+                            if environment is None:
+                                await queue.put(HoldLost(reason=f"job {job_id}: its devices are gone from this node"))
+                                return
+                            ready = True
+                            self._service.post(HoldClaimed(job=job_id, task=HOLD_TASK))
+                            await queue.put(HoldReady(status=status, environment=environment))
+                        elif not ready:
+                            await queue.put(HoldWaiting(status=status))
             except (NotFound, NotPermitted) as error:
                 await queue.put(error)
                 return
-            except FarbusError as error:
+            except FarbusError:
+                # A scheduler that is away forgets no job and does not take the devices; the end of the lease does.
                 heed_cancellation()
-                if not ready:
-                    await queue.put(error)
-                    return
-            # A scheduler that is away does not take the devices; the end of the lease does.
             await self._clock.sleep(backoff.next_s())
 
-    async def _cancel(self, caller: Identity, job_id: str) -> None:
+    async def _cancel(self, caller: Identity, job_id: str, exit_code: int | None) -> None:
         """End a job whose caller has left; again until the scheduler has heard it."""
         backoff = Backoff()
         while True:
             try:
-                await (await self._client(caller)).cancel_job(job_id, released=True)
+                async with self._client(caller) as client:
+                    await client.cancel_job(job_id, released=True, exit_code=exit_code)
             except (NotFound, NotPermitted):
                 return
             except FarbusError as error:
@@ -283,3 +412,12 @@ class LocalCluster(ClusterHandler):
             else:
                 return
             await self._clock.sleep(backoff.next_s())
+
+
+@contextlib.asynccontextmanager
+async def _closing(stream: AsyncIterator[T]) -> AsyncGenerator[AsyncIterator[T], None]:
+    """Close a stream of the client's however the block ends: that is what ends its call."""
+    try:
+        yield stream
+    finally:
+        await cast(AsyncGenerator[T, None], stream).aclose()

@@ -1,102 +1,162 @@
-"""What a new agent does about what an earlier one left: observed against recorded.
+"""What a new agent makes of what an earlier one has recorded: go on, go back, or take hold of what is there.
 
-Pure.  In this version nothing that an agent starts outlives it (guards kill
-what they guard when the agent's end of their pipe closes), so what is desired
-after a start is an empty node with the statuses of its ended tasks; whatever
-else is observed is cleaned up, found by identity and not by guessing.
+Pure.  What is desired stands in the journal; what is observed is asked for by
+the executor, step by step, of everything that is said to be held here.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
 
 import msgspec
 
-from farbus.agent.journal import Step
-from farbus.model.job import TaskState, TaskStatus
-from farbus.model.value import Value
-
-# What a shell reports for a program that SIGKILL ended, as this project writes it: negative.
-KILLED = -9
-
-
-class Observed(Value, frozen=True, kw_only=True):
-    """What is there: names of guards' programs, of session files and of cgroups that are this agent's."""
-
-    guards: tuple[str, ...] = ()
-    sessions: tuple[str, ...] = ()
-    cgroups: tuple[str, ...] = ()
+from farbus.agent.actions import PrepareClient, PrepareDevices, StartTask
+from farbus.agent.events import RestoredClient, RestoredDevices, RestoredTask
+from farbus.agent.journal import Direction, Record, Sequence
+from farbus.errors import InvalidInput
+from farbus.model.value import Value, from_json
 
 
-class Reconciled(Value, frozen=True, kw_only=True):
-    """What to do: end ``guards`` first, then remove the rest; tell the scheduler of ``ended_tasks``.
+class Verdict(enum.Enum):
+    """What is to become of a sequence."""
 
-    ``released`` are the objects that had been prepared or started, and are
-    no more: their last step gets its compensation recorded.
+    HELD = enum.auto()
+    """It was done: what it made is to be observed and taken hold of."""
+    FORWARD = enum.auto()
+    """It was under way, and can be gone on with."""
+    BACK = enum.auto()
+    """It was being taken back, or can't be gone on with."""
+    OVER = enum.auto()
+    """Nothing is left of it."""
+
+
+def verdict_of(records: Sequence, *, boot_id: str, resumable: bool) -> Verdict:
+    """Judge a sequence by its records.
+
+    A volatile step of another boot counts as not done; a lasting one stays.
+    ``resumable`` says that going forward needs nothing beyond the journal.
+    """
+    if any(record.direction is Direction.ENDED for record in records):
+        return Verdict.OVER
+    back = {record.position: record for record in records if record.direction is Direction.BACK}
+    if back:
+        return Verdict.OVER if 0 in back and back[0].succeeded else Verdict.BACK
+    forward = {record.position: record for record in records}
+    length = records[0].length
+    if all(position in forward and _stands(forward[position], boot_id) for position in range(length)):
+        return Verdict.HELD
+    return Verdict.FORWARD if resumable else Verdict.BACK
+
+
+def _stands(record: Record, boot_id: str) -> bool:
+    return record.succeeded and (record.lasting or record.boot_id == boot_id)
+
+
+def results_of(records: Sequence) -> dict[int, dict[str, str]]:
+    """Return the recorded results of the steps that were done, by position."""
+    return {
+        record.position: msgspec.json.decode(record.result, type=dict[str, str])
+        for record in records
+        if record.direction is Direction.FORWARD and record.succeeded
+    }
+
+
+Forward = PrepareDevices | PrepareClient | StartTask
+
+
+class Remembered(Value, frozen=True, kw_only=True):
+    """An object of an earlier agent that is not over.
+
+    ``lost`` says why there is nothing to take hold of; empty where it is to be
+    observed.
     """
 
-    guards: tuple[str, ...] = ()
-    sessions: tuple[str, ...] = ()
-    cgroups: tuple[str, ...] = ()
-    ended_tasks: tuple[tuple[str, TaskStatus], ...] = ()
-    released: tuple[Step, ...] = ()
-
-
-class _Run(msgspec.Struct):
-    job: str
-    task: str
-
-
-class _StartBody(msgspec.Struct):
-    run: _Run
-
-
-# A start whose end was not recorded, or a stop: the program ran, and nobody has written how it ended.
-_RAN = ("StartTask", "StopTask")
-
-
-_FORWARD = {"PrepareDevices": "UnprepareDevices", "PrepareClient": "UnprepareClient", "StartTask": "StopTask"}
-
-
-def compensation_of(action: str) -> str:
-    """Name the action that undoes ``action``."""
-    return _FORWARD[action]
+    work: Forward
+    records: Sequence
+    lost: str = ""
 
 
 def reconcile(
-    *,
-    node: str,
-    boot_id: str,
-    steps: Iterable[Step],
-    ended_tasks: Iterable[tuple[str, TaskStatus]],
-    observed: Observed,
-) -> Reconciled:
-    """Compare what was recorded with what is observed; return what makes this node clean."""
-    ended = {(job, status.task): status for job, status in ended_tasks}
-    released = []
-    for step in steps:
-        undone = step.action not in (*_FORWARD, "StopTask") and step.completed and not step.error
-        never_was = step.action in _FORWARD and step.completed and bool(step.error)
-        if undone or never_was:
+    sequences: Iterable[Sequence], *, boot_id: str, node: str
+) -> tuple[tuple[Remembered, ...], tuple[str, ...]]:
+    """Return what is left of an earlier agent by its records, and why some can't be understood."""
+    found, not_understood = [], []
+    for records in sequences:
+        kind = _KINDS.get(records[0].action)
+        if kind is None:
             continue
-        released.append(step)
-        if step.action in _RAN:
-            run = _task_of(step)
-            why = "the agent ended while it ran" if step.boot_id == boot_id else "the node was rebooted while it ran"
-            status = TaskStatus(
-                task=run.task, state=TaskState.EXITED, node=node, exit_code=KILLED, reason=f"{why} (node {node})"
-            )
-            ended.setdefault((run.job, run.task), status)
-    return Reconciled(
-        guards=observed.guards,
-        sessions=observed.sessions,
-        cgroups=observed.cgroups,
-        ended_tasks=tuple((job, status) for (job, _), status in sorted(ended.items(), key=lambda item: item[0])),
-        released=tuple(released),
+        try:
+            work = from_json(records[0].body, kind)
+        except InvalidInput as error:
+            # Of another version.  What it may have left is observed by nobody, and so ended as a stranger.
+            not_understood.append(f"{records[0].object}: {error}")
+            continue
+        rebooted = records[0].boot_id != boot_id
+        lost = f"node {node} was rebooted" if rebooted else ""
+        if isinstance(work, StartTask):
+            if _has_run(records):
+                found.append(Remembered(work=work, records=records, lost=f"{lost} while it ran" if lost else ""))
+            continue
+        # Neither can be prepared from the journal alone: it has no secrets.
+        verdict = verdict_of(records, boot_id=boot_id, resumable=False)
+        if verdict is Verdict.HELD:
+            found.append(Remembered(work=work, records=records))
+        elif verdict is Verdict.BACK:
+            why = f"it was not ready, or being given up, when the agent of node {node} ended"
+            found.append(Remembered(work=work, records=records, lost=lost or why))
+    return tuple(found), tuple(not_understood)
+
+
+def _has_run(records: Sequence) -> bool:
+    """Say whether a task's program may have run, and nobody has recorded its end.
+
+    Where a start was begun and its end not recorded, the program may be there;
+    where it was to be stopped, its exit was not seen yet.
+    """
+    if any(record.direction is Direction.ENDED for record in records):
+        return False
+    starts = [record for record in records if record.direction is Direction.FORWARD]
+    return not (starts and starts[-1].completed and starts[-1].error)
+
+
+def restored_devices(found: Iterable[Remembered]) -> tuple[RestoredDevices, ...]:
+    """Return the device sides among what is left, as the machine takes them over."""
+    return tuple(
+        RestoredDevices(lease=one.work.lease, endpoint=_result(one).get("endpoint", ""), lost=one.lost)
+        for one in found
+        if isinstance(one.work, PrepareDevices)
     )
 
 
-def _task_of(step: Step) -> _Run:
-    if step.action == "StartTask":
-        return msgspec.json.decode(step.body, type=_StartBody).run
-    return msgspec.json.decode(step.body, type=_Run)
+def restored_clients(found: Iterable[Remembered]) -> tuple[RestoredClient, ...]:
+    """Return the client sides among what is left."""
+    return tuple(
+        RestoredClient(
+            job=one.work.job,
+            task=one.work.task,
+            user=one.work.user,
+            leases=one.work.leases,
+            environment=_result(one),
+            interactive=one.work.interactive,
+            lost=one.lost,
+        )
+        for one in found
+        if isinstance(one.work, PrepareClient)
+    )
+
+
+def restored_tasks(found: Iterable[Remembered]) -> tuple[RestoredTask, ...]:
+    """Return the tasks among what is left."""
+    return tuple(RestoredTask(run=one.work.run, lost=one.lost) for one in found if isinstance(one.work, StartTask))
+
+
+def _result(one: Remembered) -> dict[str, str]:
+    return results_of(one.records).get(0, {})
+
+
+_KINDS: dict[str, type[Forward]] = {
+    "PrepareDevices": PrepareDevices,
+    "PrepareClient": PrepareClient,
+    "StartTask": StartTask,
+}

@@ -10,6 +10,7 @@ GPU's own driver, into the program.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import sys
@@ -19,12 +20,14 @@ from pathlib import Path
 
 import structlog
 
+from farbus.agent.accounts import UserRules, choose_account
 from farbus.agent.config import AgentConfig
 from farbus.agent.events import PreparedLease, SupervisorDied
-from farbus.agent.jobs import DEFAULT_PATH, choose_account
+from farbus.agent.jobs import DEFAULT_PATH
 from farbus.agent.names import file_name
 from farbus.errors import Conflict, FarbusError, NotFound, TimedOut, Unavailable
 from farbus.linux.files import write_owned
+from farbus.linux.output import START, Position
 from farbus.linux.processes import Child, Processes, Program
 from farbus.linux.users import Users
 from farbus.model.device import Device, Route
@@ -39,6 +42,8 @@ SUPERVISOR_START_S = 20.0
 
 SUPERVISOR_END_S = 15.0
 """Longest wait for a killed supervisor and its servers; one in state D takes longer, and the lease is wedged then."""
+
+_LEASE = "lease."
 
 MAX_LINE_BYTES = 4096
 """Most of a supervisor's line that goes into the agent's log."""
@@ -137,6 +142,9 @@ class RemotingHost:
         self._died = died
         self._supervisor = supervisor
         self._served: dict[str, _Served] = {}
+        self._strangers: dict[str, Child] = {}
+        self._sessions: set[str] = set()
+        """Names of session files that are somebody's."""
 
     # Device side.
 
@@ -151,10 +159,13 @@ class RemotingHost:
         if lease.route is not Route.REMOTE:
             raise Unavailable(f"lease {lease.id}: this version can't serve the route {lease.route}")
         child, endpoint = await self._start_supervisor(lease, devices)
+        self._serve(lease, child, endpoint, position=START)
+        return endpoint
+
+    def _serve(self, lease: Lease, child: Child, endpoint: str, *, position: Position) -> None:
         served = _Served(lease=lease, child=child, endpoint=endpoint)
         self._served[lease.id] = served
-        self._group.create_task(self._attend(served, child), name=f"supervisor of lease {lease.id}")
-        return endpoint
+        self._group.create_task(self._attend(served, child, position), name=f"supervisor of lease {lease.id}")
 
     def _leased(self, lease: Lease) -> tuple[Device, ...]:
         known = self._devices()
@@ -189,6 +200,7 @@ class RemotingHost:
                 os.close(secret_writer)
             child = await self._processes.spawn(
                 Program(
+                    name=_program_name(lease.id),
                     what=f"lease {lease.id}",
                     argv=self._supervisor.command(
                         lease=lease,
@@ -201,6 +213,7 @@ class RemotingHost:
                     account=account,
                     limits={"RLIMIT_CORE": 0},
                     keep=(secret_reader,),
+                    orphan_limit_s=self._config.orphan_limit_s,
                 )
             )
         finally:
@@ -210,13 +223,16 @@ class RemotingHost:
                 port, said = await self._read_port(child)
         except TimeoutError as error:
             await _kill(child)
+            child.forget()
             raise TimedOut(f"lease {lease.id}: its supervisor did not listen after {SUPERVISOR_START_S:g} s") from error
         except BaseException:
             await _kill(child)
+            child.forget()
             raise
         if not port:
-            code = await child.wait()
-            raise Unavailable(f"lease {lease.id}: its supervisor ended with {code}: {said or 'it said nothing'}")
+            ended = await child.wait()
+            child.forget()
+            raise Unavailable(f"lease {lease.id}: its supervisor ended with {ended.code}: {said or 'it said nothing'}")
         address = self._config.address
         return child, f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
@@ -224,31 +240,90 @@ class RemotingHost:
         """Return the port, or 0 with the last line that the supervisor said before it ended."""
         buffers = {1: b"", 2: b""}
         last = ""
-        while (piece := await child.read_output()) is not None:
-            stream, data = piece
-            buffers[stream] = (buffers[stream] + data)[-MAX_LINE_BYTES:]
-            *lines, buffers[stream] = buffers[stream].split(b"\n")
-            for line in lines:
-                if stream == 1 and (port := self._supervisor.port_in(line)):
-                    return port, ""
-                last = line.decode(errors="replace").strip() or last
+        async with contextlib.aclosing(child.output()) as pieces:
+            async for stream, data, _ in pieces:
+                buffers[stream] = (buffers[stream] + data)[-MAX_LINE_BYTES:]
+                *lines, buffers[stream] = buffers[stream].split(b"\n")
+                for line in lines:
+                    if stream == 1 and (port := self._supervisor.port_in(line)):
+                        return port, ""
+                    last = line.decode(errors="replace").strip() or last
         rest = (buffers[2] or buffers[1]).decode(errors="replace").strip()
         return 0, rest or last
 
-    async def _attend(self, served: _Served, child: Child) -> None:
+    async def _attend(self, served: _Served, child: Child, position: Position) -> None:
         """Put what a supervisor says into the agent's log; tell when it ends."""
         buffer = b""
-        while (piece := await child.read_output()) is not None:
-            *lines, buffer = (buffer + piece[1]).split(b"\n")
-            buffer = buffer[-MAX_LINE_BYTES:]
-            for line in lines:
-                text = line[:MAX_LINE_BYTES].decode(errors="replace").strip()
-                if text:
-                    _log.info("supervisor", lease=served.lease.id, line=text)
-        code = await child.wait()
+        async with contextlib.aclosing(child.output(position=position)) as pieces:
+            async for _, data, _ in pieces:
+                *lines, buffer = (buffer + data).split(b"\n")
+                buffer = buffer[-MAX_LINE_BYTES:]
+                for line in lines:
+                    text = line[:MAX_LINE_BYTES].decode(errors="replace").strip()
+                    if text:
+                        _log.info("supervisor", lease=served.lease.id, line=text)
+        ended = await child.wait()
         if not served.leaving:
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            how = f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
             self._died(SupervisorDied(lease_id=served.lease.id, reason=f"its remoting supervisor ended ({how})"))
+
+    def served(self) -> tuple[tuple[Lease, int], ...]:
+        """Return the leases that supervisors serve, each with its supervisor's process id."""
+        served = self._served.values()
+        return tuple((one.lease, one.child.pid) for one in served if one.child is not None and not one.leaving)
+
+    # What an earlier agent has left.
+
+    async def adopt_devices(self, lease: Lease, endpoint: str) -> bool:
+        """Go on serving a lease that an earlier agent has served at ``endpoint``; say whether it is still served."""
+        if lease.id in self._served:
+            return True
+        if lease.route is Route.LOCAL:
+            self._served[lease.id] = _Served(lease=lease, child=None, endpoint=endpoint)
+            return True
+        await self._look()
+        child = self._strangers.get(_program_name(lease.id))
+        if child is None or not child.running:
+            # One that has ended serves nobody: it is left to end_strangers.
+            return False
+        del self._strangers[child.name]
+        self._serve(lease, child, endpoint, position=child.output_end())
+        return True
+
+    async def adopt_client(
+        self, *, job: str, task: str, user: str, leases: tuple[PreparedLease, ...], environment: dict[str, str]
+    ) -> bool:
+        """Keep what an earlier agent has made for a task's program; say whether it is all there."""
+        path = self._session_path(job, task)
+        if "FARBUS_SESSION" in environment and not path.is_file():
+            return False
+        self._sessions.add(path.name)
+        return True
+
+    async def _look(self) -> None:
+        self._strangers |= {child.name: child for child in await self._processes.survivors(_LEASE)}
+
+    async def end_strangers(self) -> tuple[str, ...]:
+        """End the supervisors that nobody adopted, remove session files likewise; return what they were called."""
+        await self._look()
+        strangers, self._strangers = self._strangers, {}
+        for child in strangers.values():
+            child.kill("this node's agent does not know it")
+        for child in strangers.values():
+            try:
+                async with asyncio.timeout(SUPERVISOR_END_S):
+                    await child.wait()
+            except TimeoutError as error:
+                # To go on would tell the scheduler that its devices are free.
+                raise Conflict(
+                    f"{child.name}: left by an earlier agent, and can't be killed (pid {child.pid})",
+                    hint="a driver call hangs; see dmesg, the node may need a reboot",
+                ) from error
+            child.forget()
+        files = tuple(name for name in self.sessions() if name not in self._sessions)
+        for name in files:
+            self.remove_session(name)
+        return (*strangers, *files)
 
     async def unprepare_devices(self, lease_id: str) -> None:
         """End a lease's supervisor with all its servers."""
@@ -265,6 +340,7 @@ class RemotingHost:
                     f"lease {lease_id}: its supervisor can't be killed (pid {served.child.pid})",
                     hint="a driver call hangs; see dmesg, the node may need a reboot",
                 ) from error
+            served.child.forget()
         del self._served[lease_id]
 
     # Client side.
@@ -289,7 +365,14 @@ class RemotingHost:
         path = self._session_path(job, task)
         server = await _remote_server(leases[0])
         # Whether a task may run as root is asked when it starts; root's own farbus run may have its file.
-        account = choose_account(user, users=self._users, run_as_self=self._config.run_as_self, allow_root=True)
+        account = choose_account(
+            user,
+            users=self._users,
+            run_as_self=self._config.run_as_self,
+            allow_root=True,
+            rules=UserRules(user_map=self._config.user_map),
+        )
+        self._sessions.add(path.name)
         write_owned(path, self._supervisor.session_file(server), account=account)
         return self._supervisor.client_environment(path)
 
@@ -307,7 +390,9 @@ class RemotingHost:
 
     async def unprepare_client(self, *, job: str, task: str) -> None:
         """Remove a task's session file."""
-        self.remove_session(self._session_path(job, task).name)
+        name = self._session_path(job, task).name
+        self.remove_session(name)
+        self._sessions.discard(name)
 
     def _session_path(self, job: str, task: str) -> Path:
         name = f"{file_name(job, what='job')}.{file_name(task, what='task')}.session"
@@ -351,3 +436,7 @@ async def _remote_server(prepared: PreparedLease) -> RemoteServer:
 async def _kill(child: Child) -> None:
     child.kill()
     await child.wait()
+
+
+def _program_name(lease_id: str) -> str:
+    return _LEASE + file_name(lease_id, what="lease")

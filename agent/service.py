@@ -12,11 +12,13 @@ from farbus.agent.actions import (
     Answer,
     ForgetTask,
     RecordExit,
+    RecordFence,
     Report,
+    ReportClientEnded,
     ReportLeaseEnded,
     ReportTask,
 )
-from farbus.agent.events import Event, TimePassed
+from farbus.agent.events import Event, NodeRestored, TimePassed
 from farbus.agent.executor import Executor
 from farbus.agent.journal import Journal
 from farbus.agent.machine import NodeMachine
@@ -46,6 +48,8 @@ class AgentService:
         self._changed = asyncio.Event()
         self._handling = False
         self._executor: Executor | None = None
+        self.restored = asyncio.Event()
+        """Set once the machine knows what an earlier agent left."""
 
     def post(self, event: Event) -> None:
         """Put an event into the queue.
@@ -55,10 +59,18 @@ class AgentService:
         """
         self._events.put_nowait(event)
 
-    async def run(self, executor: Executor, report: Callable[[Report], None]) -> None:
-        """Handle events until cancelled; work goes to ``executor``, reports to ``report``."""
+    async def run(
+        self, executor: Executor, report: Callable[[Report], None], restored: NodeRestored | None = None
+    ) -> None:
+        """Handle events until cancelled: first what was restored, then what was posted, since whenever.
+
+        Work goes to ``executor``, reports to ``report``.
+        """
         self._executor = executor
         self._report = report
+        if restored is not None:
+            await self._handle(restored)
+        self.restored.set()
         while True:
             await self._handle(await self._events.get())
 
@@ -72,7 +84,7 @@ class AgentService:
 
     async def _do(self, action: Action) -> None:
         match action:
-            case Answer() | ReportTask() | ReportLeaseEnded():
+            case Answer() | ReportTask() | ReportLeaseEnded() | ReportClientEnded():
                 if isinstance(action, ReportLeaseEnded):
                     _log.warning("lease ended", lease=action.lease_id, reason=action.reason)
                 self._report(action)
@@ -81,19 +93,30 @@ class AgentService:
                     "task ended", job=action.job, task=action.status.task,
                     exit_code=action.status.exit_code, reason=action.status.reason,
                 )  # fmt: skip
-                await self._record(self._journal.task_ended(action.job, action.status, at=self._clock.wall()))
+                if await self._record(self._journal.task_ended(action.job, action.status, at=self._clock.wall())):
+                    self._work().forget(job=action.job, task=action.status.task)
+            case RecordFence():
+                await self._record(self._journal.fence(action.epochs))
             case ForgetTask():
                 await self._record(self._journal.task_forgotten(action.job, action.task, at=self._clock.wall()))
+                # Again: where its exit could not be recorded, it was kept until the scheduler had it.
+                self._work().forget(job=action.job, task=action.task)
             case work:
-                assert self._executor is not None
-                self._executor.start(work)
+                self._work().start(work)
 
-    async def _record(self, write: Awaitable[None]) -> None:
+    def _work(self) -> Executor:
+        assert self._executor is not None
+        return self._executor
+
+    async def _record(self, write: Awaitable[None]) -> bool:
+        """Write a record; say whether it is on the disk."""
         try:
             await write
         except FarbusError as error:
-            # The status is still told to the scheduler; only a crash right now would lose it.
+            # The status is still told to the scheduler, and its keeper's copy stays for the next agent.
             _log.error("journal not written", error=str(error))
+            return False
+        return True
 
     async def watch_expiry(self) -> None:
         """Tell the machine when a lease may have expired: fencing, also while there is no session."""

@@ -7,13 +7,13 @@ import contextlib
 import random
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import structlog
 
-from farbus.agent.actions import Answer, Report, ReportLeaseEnded, ReportTask
+from farbus.agent.actions import Answer, Report, ReportClientEnded, ReportLeaseEnded, ReportTask
 from farbus.agent.events import (
     ClientReleased,
     ClientRequested,
@@ -28,16 +28,21 @@ from farbus.agent.events import (
     StopRequested,
     TaskRun,
 )
+from farbus.agent.log_streams import LogStreams
 from farbus.agent.logs import LogStore
 from farbus.agent.machine import NodeMachine
+from farbus.agent.membership import Membership
+from farbus.agent.objects import STORY_LENGTH
 from farbus.api.conversion import from_message, to_message
 from farbus.api.session import PROTOCOL_VERSION
-from farbus.api.v1 import cluster_pb2, session_pb2, types_pb2
-from farbus.errors import Conflict, FarbusError, InvalidInput, TimedOut, Unavailable, first_error
+from farbus.api.v1 import session_pb2, types_pb2
+from farbus.errors import Conflict, FarbusError, InvalidInput, TimedOut, Unavailable
 from farbus.linux.clock import Clock
 from farbus.model.job import Requests
 from farbus.model.lease import Lease
 from farbus.model.node import Node
+from farbus.model.series import SeriesEncoder, TelemetryUpdate
+from farbus.model.states import SESSION_STATES, SessionState
 from farbus.model.telemetry import Telemetry
 
 _log = structlog.get_logger()
@@ -59,9 +64,6 @@ OUTBOX_LENGTH = 10_000
 
 FLUSH_TIMEOUT_S = 2.0
 """How long an agent that stops waits for its last reports to be sent."""
-
-MAX_LOG_STREAMS = 64
-"""Logs that are read at the same time over one session."""
 
 
 class Stream(Protocol):
@@ -114,8 +116,12 @@ def hello(machine: NodeMachine, node: Node, *, instance: str) -> session_pb2.Nod
             lease_id=held.lease.id,
             device_side=held.device_side,
             endpoint=held.endpoint,
+            trouble=held.trouble,
             devices=[to_message(device, types_pb2.LeasedDevice) for device in held.lease.devices],
         )
+    message.lists_clients = True
+    for job, task in machine.clients():
+        message.clients.add(job_id=job, task=task)
     for job, status in machine.task_statuses():
         message.tasks.add(job_id=job, status=to_message(status, types_pb2.TaskStatus))
     return session_pb2.NodeMessage(hello=message)
@@ -143,20 +149,26 @@ def report_message(report: Report) -> session_pb2.NodeMessage:
                     lease_id=report.lease_id, device_side=report.device_side, reason=report.reason
                 )
             )
+        case ReportClientEnded():
+            return session_pb2.NodeMessage(
+                lease_ended=session_pb2.LeaseEnded(job_id=report.job, task=report.task, reason=report.reason)
+            )
 
 
-def command_event(message: session_pb2.SchedulerMessage, *, now: float) -> Event | None:
-    """Return the event that a command is; None for a message that is no command.
+def command_event(message: session_pb2.SchedulerMessage, *, now: float, term: int = 0) -> Event | None:
+    """Return the event that a command of the scheduler of ``term`` is; None for a message that is no command.
 
     Raises :class:`InvalidInput` for one that can't be understood.
     """
     match message.WhichOneof("message"):
         case "prepare_devices":
             devices = message.prepare_devices
-            return DevicesRequested(command=devices.command_id, lease=from_message(devices.lease, Lease), now=now)
+            return DevicesRequested(
+                command=devices.command_id, lease=from_message(devices.lease, Lease), now=now, term=term
+            )
         case "unprepare_devices":
             back = message.unprepare_devices
-            return DevicesReleased(command=back.command_id, lease_id=back.lease_id)
+            return DevicesReleased(command=back.command_id, lease_id=back.lease_id, term=term)
         case "prepare_client":
             client = message.prepare_client
             leases = tuple(
@@ -169,11 +181,13 @@ def command_event(message: session_pb2.SchedulerMessage, *, now: float) -> Event
                 task=client.task,
                 user=client.user,
                 leases=leases,
+                interactive=client.interactive,
                 now=now,
+                term=term,
             )
         case "unprepare_client":
             gone = message.unprepare_client
-            return ClientReleased(command=gone.command_id, job=gone.job_id, task=gone.task)
+            return ClientReleased(command=gone.command_id, job=gone.job_id, task=gone.task, term=term)
         case "start_task":
             start = message.start_task
             run = TaskRun(
@@ -181,16 +195,30 @@ def command_event(message: session_pb2.SchedulerMessage, *, now: float) -> Event
                 task=start.task,
                 user=start.user,
                 command=tuple(start.command),
-                cwd=start.cwd or "/",
+                cwd=start.cwd,
                 environment=dict(start.environment),
                 requests=from_message(start.requests, Requests),
                 time_limit_s=start.time_limit_s,
+                stage_in=start.stage_in,
+                stage_out=tuple(start.stage_out),
             )
-            return StartRequested(command=start.command_id, run=run)
+            return StartRequested(command=start.command_id, run=run, term=term)
         case "stop_task":
             stop = message.stop_task
-            return StopRequested(command=stop.command_id, job=stop.job_id, task=stop.task, grace_s=stop.grace_s)
+            return StopRequested(
+                command=stop.command_id, job=stop.job_id, task=stop.task, grace_s=stop.grace_s, term=term
+            )
     return None
+
+
+def peers_in(message: session_pb2.SchedulerMessage) -> Iterator[tuple[str, str]]:
+    """Yield the nodes that a command's leases are shared with, and where their agents serve others."""
+    match message.WhichOneof("message"):
+        case "prepare_devices":
+            yield message.prepare_devices.lease.client_node, message.prepare_devices.peer_endpoint
+        case "prepare_client":
+            for prepared in message.prepare_client.leases:
+                yield prepared.lease.device_node, prepared.peer_endpoint
 
 
 def command_id(message: session_pb2.SchedulerMessage) -> str:
@@ -208,12 +236,15 @@ class SessionRunner:
         open_stream: Callable[[], AbstractAsyncContextManager[Stream]],
         machine: NodeMachine,
         node: Callable[[], Node],
-        telemetry: Callable[[], Telemetry],
+        telemetry: Callable[[SeriesEncoder], TelemetryUpdate],
         logs: LogStore,
         clock: Clock,
         post: Callable[[Event], None],
+        membership: Membership,
+        instance: str = "",
         backoff: Backoff | None = None,
     ) -> None:
+        self._membership = membership
         self._open_stream = open_stream
         self._machine = machine
         self._node = node
@@ -222,10 +253,12 @@ class SessionRunner:
         self._clock = clock
         self._post = post
         self._backoff = backoff or Backoff()
-        self._instance = secrets.token_hex(16)
+        self._instance = instance or secrets.token_hex(16)
         self._current: _Session | None = None
         self._early: list[session_pb2.NodeMessage] | None = None
         """What was reported after the hello was written and before its welcome; None at other times."""
+        self._state = SessionState.AWAY
+        self._story: deque[str] = deque(maxlen=STORY_LENGTH)
         self.error = "the agent has not yet reached the scheduler"
         """Why there is no session; empty while there is one."""
         self.on_lost: Callable[[], None] = _nothing_to_do
@@ -267,17 +300,18 @@ class SessionRunner:
             except FarbusError as error:
                 heed_cancellation()
                 self._lost(str(error))
-            except ExceptionGroup as group:
-                farbus, other = group.split(FarbusError)
-                if other is not None:
-                    raise other from None
-                assert farbus is not None
-                heed_cancellation()
-                self._lost(str(first_error(farbus)))
             await self._clock.sleep(self._backoff.next_s())
+
+    def _go(self, state: SessionState) -> None:
+        SESSION_STATES.check(f"of node {self._machine.node}", self._state, state, self._story)
+        self._state = state
+        self._story.append(state)
 
     def _lost(self, reason: str) -> None:
         self._early = None
+        if self._state is not SessionState.AWAY:
+            self._go(SessionState.AWAY)
+            self._story.append(reason)
         if not self.error:
             self.lost_at = self._clock.monotonic()
             self.on_lost()
@@ -290,10 +324,12 @@ class SessionRunner:
         async with self._open_stream() as stream:
             greeting = hello(self._machine, self._node(), instance=self._instance)
             self._early = []
-            await stream.send(greeting)
+            self._go(SessionState.GREETING)
             incoming = aiter(stream)
             try:
+                # The hello too waits: until there is a connection.
                 async with asyncio.timeout(WELCOME_TIMEOUT_S):
+                    await stream.send(greeting)
                     first = await anext(incoming, None)
             except TimeoutError as error:
                 raise TimedOut(f"the scheduler did not answer the hello in {WELCOME_TIMEOUT_S:g} s") from error
@@ -304,20 +340,24 @@ class SessionRunner:
             if not first.HasField("welcome"):
                 raise InvalidInput("the scheduler's first message is no welcome", hint="is it of the same version?")
             welcome = first.welcome
+            self._membership.accept(term=welcome.term, lease_ttl_s=welcome.lease_ttl_s)
+            self._go(SessionState.OPEN)
             self.error = ""
             self.lease_ttl_s, self.term = welcome.lease_ttl_s, welcome.term
             self.scheduler_version = welcome.scheduler_version
             self._backoff.reset()
-            self._post(SessionOpened(lease_ttl_s=welcome.lease_ttl_s, now=self._clock.monotonic()))
+            self._post(SessionOpened(lease_ttl_s=welcome.lease_ttl_s, now=self._clock.monotonic(), term=welcome.term))
             _log.info("session open", term=welcome.term, lease_ttl_s=welcome.lease_ttl_s)
             session = _Session(
                 stream=stream,
                 machine=self._machine,
                 heartbeat_s=max(HEARTBEAT_LEAST_S, welcome.heartbeat_s),
+                term=welcome.term,
                 telemetry=self._telemetry,
                 logs=self._logs,
                 clock=self._clock,
                 post=self._post,
+                learn=self._membership.learn,
             )
             self._current = session
             for message in self._early:
@@ -338,23 +378,28 @@ class _Session:
         stream: Stream,
         machine: NodeMachine,
         heartbeat_s: float,
-        telemetry: Callable[[], Telemetry],
+        term: int,
+        telemetry: Callable[[SeriesEncoder], TelemetryUpdate],
         logs: LogStore,
         clock: Clock,
         post: Callable[[Event], None],
+        learn: Callable[[str, str], None],
     ) -> None:
+        self._learn = learn
         self._stream = stream
         self._machine = machine
         self._heartbeat_s = heartbeat_s
+        self._term = term
         self._telemetry = telemetry
-        self._logs = logs
+        self._log_streams = LogStreams(logs=logs, send=stream.send, refuse=self.put)
         self._clock = clock
         self._post = post
+        # What a session was told holds for that session: the next one begins with everything.
+        self._encoder = SeriesEncoder()
         self._outbox: asyncio.Queue[session_pb2.NodeMessage] = asyncio.Queue(OUTBOX_LENGTH)
         self._overflow = asyncio.Event()
         self._sent_at: deque[float] = deque()
         self._answered = asyncio.Event()
-        self._log_streams: dict[str, asyncio.Task[None]] = {}
 
     def put(self, message: session_pb2.NodeMessage) -> None:
         """Queue a report; when there are too many, the session ends, and the next hello tells it all."""
@@ -364,17 +409,31 @@ class _Session:
             self._overflow.set()
 
     async def serve(self, incoming: AsyncIterator[session_pb2.SchedulerMessage]) -> None:
-        """Serve until the stream ends or breaks."""
-        async with asyncio.TaskGroup() as group:
-            helpers = [
-                group.create_task(self._send_outbox(), name="session outbox"),
-                group.create_task(self._send_heartbeats(), name="session heartbeats"),
-                group.create_task(self._watch_overflow(), name="session overflow"),
-            ]
-            async for message in incoming:
-                self._receive(message, group)
-            for helper in (*helpers, *self._log_streams.values()):
-                helper.cancel()
+        """Serve until the stream ends or breaks.
+
+        Without a TaskGroup: where one of its tasks fails while it ends, Python before 3.13 leaves the task
+        around it with a cancellation that nobody asked for (Task.cancelling() stays 1).
+        """
+        parts = [
+            asyncio.create_task(self._send_heartbeats(), name="session heartbeats"),
+            asyncio.create_task(self._watch_overflow(), name="session overflow"),
+            asyncio.create_task(self._send_outbox(), name="session outbox"),
+            asyncio.create_task(self._receive_all(incoming), name="session reader"),
+        ]
+        try:
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for part in parts:
+                part.cancel()
+            self._log_streams.cancel_all()
+            outcomes = await asyncio.gather(*parts, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+
+    async def _receive_all(self, incoming: AsyncIterator[session_pb2.SchedulerMessage]) -> None:
+        async for message in incoming:
+            self._receive(message)
 
     async def _send_outbox(self) -> None:
         while True:
@@ -406,68 +465,49 @@ class _Session:
     async def _send_heartbeat(self) -> None:
         beat = session_pb2.Heartbeat(
             lease_ids=sorted({held.lease.id for held in self._machine.held()}),
-            telemetry=to_message(self._telemetry(), session_pb2.Telemetry),
+            telemetry=to_message(Telemetry(update=self._telemetry(self._encoder)), session_pb2.Telemetry),
         )
         # Counted from before it was sent: the device side never believes in a lease
         # for longer than the scheduler does.
         self._sent_at.append(self._clock.monotonic())
         await self._stream.send(session_pb2.NodeMessage(heartbeat=beat))
 
-    def _receive(self, message: session_pb2.SchedulerMessage, group: asyncio.TaskGroup) -> None:
+    def _receive(self, message: session_pb2.SchedulerMessage) -> None:
         match message.WhichOneof("message"):
             case "heartbeat_reply":
                 if self._sent_at:
                     now = self._sent_at.popleft()
                     self._answered.set()
                     self._answered = asyncio.Event()
-                    self._post(LeasesRenewed(lease_ids=tuple(message.heartbeat_reply.renewed), now=now))
+                    self._post(
+                        LeasesRenewed(lease_ids=tuple(message.heartbeat_reply.renewed), now=now, term=self._term)
+                    )
+                if message.heartbeat_reply.telemetry_lost:
+                    self._encoder.restart()
                 if message.heartbeat_reply.void:
-                    self._post(LeasesVoided(lease_ids=tuple(message.heartbeat_reply.void)))
+                    self._post(LeasesVoided(lease_ids=tuple(message.heartbeat_reply.void), term=self._term))
             case "log_request":
-                self._start_log(message.log_request, group)
+                self._log_streams.start(message.log_request)
+            case "log_credit":
+                self._log_streams.give(message.log_credit)
             case "log_cancel":
-                if (task := self._log_streams.get(message.log_cancel.request_id)) is not None:
-                    task.cancel()
+                self._log_streams.cancel(message.log_cancel.request_id)
             case _:
                 self._receive_command(message)
 
     def _receive_command(self, message: session_pb2.SchedulerMessage) -> None:
         try:
-            event = command_event(message, now=self._clock.monotonic())
+            event = command_event(message, now=self._clock.monotonic(), term=self._term)
             if event is None:
                 raise InvalidInput("this agent does not know the command", hint="upgrade the agent")
         except InvalidInput as error:
             _log.error("command not understood", error=str(error))
             self.put(report_message(Answer(command=command_id(message), ok=False, error=str(error))))
         else:
+            for node, endpoint in peers_in(message):
+                self._learn(node, endpoint)
             self._post(event)
-
-    def _start_log(self, request: session_pb2.LogRequest, group: asyncio.TaskGroup) -> None:
-        number = request.request_id
-        if len(self._log_streams) >= MAX_LOG_STREAMS or number in self._log_streams:
-            self.put(_log_end(number, error=f"{MAX_LOG_STREAMS} logs of this node are being read; try again later"))
-            return
-        task = group.create_task(self._send_log(request), name=f"log {request.job_id}/{request.task}")
-        self._log_streams[number] = task
-        task.add_done_callback(lambda _: self._log_streams.pop(number, None))
-
-    async def _send_log(self, request: session_pb2.LogRequest) -> None:
-        number, error = request.request_id, ""
-        try:
-            chunks = self._logs.read(request.job_id, request.task, follow=request.follow)
-            async with contextlib.aclosing(chunks):
-                async for chunk in chunks:
-                    data = session_pb2.LogData(request_id=number, chunk=to_message(chunk, cluster_pb2.LogChunk))
-                    # Straight to the stream: a reader that is slow holds up the task that reads for it.
-                    await self._stream.send(session_pb2.NodeMessage(log_data=data))
-        except FarbusError as problem:
-            error = str(problem)
-        await self._stream.send(_log_end(number, error=error))
 
 
 def _nothing_to_do() -> None:
     """Stand where nobody asks to be called."""
-
-
-def _log_end(number: str, *, error: str) -> session_pb2.NodeMessage:
-    return session_pb2.NodeMessage(log_data=session_pb2.LogData(request_id=number, end=True, error=error))

@@ -22,10 +22,12 @@ HEADER = NATIVE / "server" / "server.h"
 server = cffi.FFI()
 server.cdef(
     """
+    struct server_status;
     struct server_options {
         int descriptor;
         const char *libcuda;
         const uint8_t *secret;
+        struct server_status *status;
     };
     int server_serve(const struct server_options *options, char *why, int bytes);
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import mmap
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 
 from farbus.remoting import paths
 from farbus.remoting.session import SECRET_BYTES
+from farbus.remoting.status import SLOT_BYTES
 
 
 def _watch(descriptor: int) -> None:
@@ -44,6 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--secret-fd", type=int, required=True, help="pipe with the secret")
     parser.add_argument("--life-fd", type=int, help="pipe that closes when the parent dies")
     parser.add_argument("--libcuda", required=True, help="the driver to open")
+    parser.add_argument("--status-fd", type=int, help="the supervisor's status memory")
+    parser.add_argument("--status-slot", type=int, default=0, help="this server's place in it")
     options = parser.parse_args(arguments)
 
     # A terminal's Ctrl-C is meant for the program: the connection ends with it.
@@ -68,6 +72,11 @@ def main(arguments: Sequence[str]) -> int:
     native.descriptor = options.socket_fd
     native.libcuda = libcuda
     native.secret = key
+    if options.status_fd is not None:
+        memory = mmap.mmap(options.status_fd, 0)
+        os.close(options.status_fd)
+        slots = ffi.from_buffer(memory)
+        native.status = ffi.cast("struct server_status *", slots + options.status_slot * SLOT_BYTES)
     why = ffi.new("char[]", 512)
     result = lib.server_serve(native, why, 512)
     if result < 0:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from farbus.remoting import paths, session
+from farbus.remoting import paths, session, status
 
 #: A client sends its hello in the same breath as it connects.
 HELLO_TIMEOUT_S = 5.0
@@ -72,6 +72,7 @@ class Supervisor:
         self._thread: threading.Thread | None = None
         self._wake_read = self._wake_write = -1
         self._life_read = self._life_write = -1
+        self._status: status.StatusMemory | None = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -86,6 +87,13 @@ class Supervisor:
         """Process ids of the servers that are running."""
         with self._lock:
             return tuple(pid for pid, child in self._processes.items() if child.poll() is None)
+
+    @property
+    def sessions(self) -> status.Status:
+        """What the lease's sessions have done; valid between start and stop."""
+        if self._status is None:
+            raise RuntimeError("the supervisor is not started")
+        return self._status.status()
 
     def start(self) -> None:
         """Listen and accept; raises OSError when the address cannot be bound."""
@@ -102,6 +110,7 @@ class Supervisor:
         self._listener = listener
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC)
         self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
+        self._status = status.StatusMemory(self._processes_limit)
         self._thread = threading.Thread(target=self._serve, name="farbus-remoting-supervisor", daemon=True)
         self._thread.start()
 
@@ -123,6 +132,9 @@ class Supervisor:
             child.wait()
         for descriptor in (self._wake_read, self._wake_write, self._life_read, self._life_write):
             os.close(descriptor)
+        if self._status is not None:
+            self._status.close()
+            self._status = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -219,7 +231,7 @@ class Supervisor:
             )
             return True
         try:
-            self._spawn(connection)
+            self._spawn(connection, client_pid=fields[8], program=fields[11])
         except OSError as error:
             self._refuse(connection, session.HELLO_DRIVER, f"start a server: {error}")
             self._log(f"start a server for {peer}: {error}")
@@ -231,13 +243,28 @@ class Supervisor:
             connection.recv(session.HELLO.size)
             connection.send(session.hello_refusal(status, text))
 
-    def _spawn(self, connection: socket.socket) -> None:
+    def _spawn(self, connection: socket.socket, *, client_pid: int, program: bytes) -> None:
+        assert self._status is not None
+        slot = self._status.take()
+        try:
+            child = self._start_server(connection, slot)
+        except OSError:
+            if slot is not None:
+                self._status.give_back(slot)
+            raise
+        if slot is not None:
+            self._status.fill(slot, server_pid=child.pid, client_pid=client_pid, program=program)
+        with self._lock:
+            self._processes[child.pid] = child
+
+    def _start_server(self, connection: socket.socket, slot: int | None) -> subprocess.Popen[bytes]:
+        assert self._status is not None
         connection.setblocking(True)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         secret_read, secret_write = os.pipe2(os.O_CLOEXEC)
         try:
             os.write(secret_write, self._secret)
-            descriptors = (connection.fileno(), secret_read, self._life_read)
+            descriptors = [connection.fileno(), secret_read, self._life_read]
             command = [
                 sys.executable,
                 "-m",
@@ -247,7 +274,10 @@ class Supervisor:
                 f"--life-fd={self._life_read}",
                 f"--libcuda={self._libcuda}",
             ]
-            child = subprocess.Popen(
+            if slot is not None:
+                descriptors.append(self._status.descriptor)
+                command += [f"--status-fd={self._status.descriptor}", f"--status-slot={slot}"]
+            return subprocess.Popen(
                 command,
                 pass_fds=descriptors,
                 env=self._child_environment(),
@@ -257,8 +287,6 @@ class Supervisor:
         finally:
             os.close(secret_read)
             os.close(secret_write)
-        with self._lock:
-            self._processes[child.pid] = child
 
     def _child_environment(self) -> dict[str, str]:
         """This process's environment, without what would put the shim under the server."""
@@ -281,6 +309,8 @@ class Supervisor:
             for pid, child in list(self._processes.items()):
                 if child.poll() is not None:
                     del self._processes[pid]
+                    if self._status is not None:
+                        self._status.end(pid)
 
 
 def _endpoint(text: str) -> tuple[str, int]:

@@ -3,8 +3,10 @@
 A seeded cluster, half in use, with four GPUs on every fourth node; jobs of
 eight shapes, half of them with GPUs.  ``decision_ms`` is the median time from
 columns to decision, explanations included; ``columns_ms`` what laying a
-snapshot out costs.  References: first fit on the same input, and for the
-solver alone networkx on the same network.
+snapshot out costs, ``take_up_ms`` what it costs where the last one is kept.
+References: first fit on the same input, and for the solver alone networkx on
+the same network.  ``restart_s`` is explained in
+:mod:`farbus.scheduler.restart_bench`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -20,13 +23,16 @@ import numpy as np
 from farbus.model.decision import Decision, DeviceView, NodeView, PendingJob, Snapshot
 from farbus.model.device import Device, DeviceKind
 from farbus.model.job import Job, Requests, TaskGroup
-from farbus.model.node import Resources
+from farbus.model.node import Node, Resources
+from farbus.scheduler import restart_bench
+from farbus.scheduler.cluster import ClusterState
 from farbus.scheduler.costs.baselines import FirstFitPolicy
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.round import decide_on
 from farbus.scheduler.solver import Network, certify, solve
+from farbus.scheduler.views import fresh_snapshot
 
 GIB = 2**30
 SEED = 20240501
@@ -38,6 +44,9 @@ SHAPES = ((1, 4, 0), (2, 8, 0), (4, 16, 0), (8, 32, 0), (2, 8, 1), (4, 16, 2), (
 QUICK_SIZES = ((128, 10), (128, 100), (1000, 100))
 FULL_SIZES = (*QUICK_SIZES, (12_500, 10), (12_500, 100), (12_500, 1_000), (12_500, 10_000), (100_000, 100))
 """Nodes and pending jobs."""
+
+QUICK_RESTART_JOBS = 10_000
+"""Live jobs of the ledger that a quick run restarts with: making that of a full run takes half a minute."""
 
 FIRST_FIT_LIMIT = 2_000_000
 """First fit looks at nodes times jobs places, in Python; above this product it is left out."""
@@ -81,6 +90,7 @@ def run(*, quick: bool) -> dict[str, Any]:
     for nodes, pending in QUICK_SIZES if quick else FULL_SIZES:
         results += _decisions(nodes, pending, repeats=3 if quick else REPEATS)
     results.append(_solver(sources=64 if quick else 128, places=32 if quick else 128))
+    results += restart_bench.run(jobs=QUICK_RESTART_JOBS if quick else restart_bench.JOBS)
     return {"bench": "scheduler", "results": results}
 
 
@@ -97,6 +107,7 @@ def _decisions(nodes: int, pending: int, *, repeats: int) -> list[dict[str, Any]
         _row("decision_ms", flow_ms, "ms", first_fit_ms, reference_name="first fit", **labels),
         _row("certified_decision_ms", certified_ms, "ms", flow_ms, reference_name="without certificate", **labels),
         _row("columns_ms", laid_out, "ms", flow_ms, reference_name="decision", **labels),
+        _kept(snapshot, repeats=repeats, **labels),
         _row(
             "placed",
             decision.report.placed,
@@ -111,6 +122,48 @@ def _decisions(nodes: int, pending: int, *, repeats: int) -> list[dict[str, Any]
         mean = _mean_cost(decision), _mean_cost(greedy)
         rows.append(_row("mean_task_cost", mean[0], "thousandths", mean[1], reference_name="first fit", **labels))
     return rows
+
+
+CHANGED_NODES = 100
+"""Nodes on which tasks began or ended between two rounds."""
+
+
+def _kept(snapshot: Snapshot, *, repeats: int, **labels: Any) -> dict[str, Any]:
+    """Time what a round needs of the books after :data:`CHANGED_NODES` nodes changed, beside making all of it anew."""
+    state = ClusterState()
+    devices: defaultdict[str, list[Device]] = defaultdict(list)
+    for held in snapshot.devices:
+        devices[held.node].append(held.device)
+    for number, view in enumerate(snapshot.nodes):
+        node = Node(
+            name=view.name,
+            address="",
+            boot_id="",
+            agent_version="",
+            capacity=view.capacity,
+            labels={"rack": view.rack},
+            devices=tuple(devices[view.name]),
+        )
+        record = state.node(view.name)
+        record.node, record.session = node, number + 1
+        state.take_inventory(node)
+    kept = columns.Columns()
+    kept.of(state.snapshot(0.0))
+    names = [view.name for view in snapshot.nodes]
+    used = Requests(cpu_milli=1, memory_bytes=1)
+    draw = random.Random(SEED)  # noqa: S311 - a benchmark's dice
+
+    def take_up() -> None:
+        kept.of(state.snapshot(0.0))
+
+    times = []
+    for _ in range(repeats):
+        for name in draw.sample(names, min(CHANGED_NODES, len(names))):
+            state.occupy(name, used)
+        times.append(_timed(take_up, 1)[0])
+    anew, _ = _timed(lambda: columns.from_snapshot(fresh_snapshot(state, 0.0)), repeats)
+    labels = {"changed": CHANGED_NODES, **labels}
+    return _row("take_up_ms", statistics.median(times), "ms", anew, reference_name="all of it anew", **labels)
 
 
 def _decide(cluster: columns.Cluster, jobs: list[PendingJob], policy: Policy, *, certified: bool) -> Decision:

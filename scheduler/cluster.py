@@ -1,29 +1,31 @@
 """What the cluster has and who uses it: nodes, devices, leases, accounts.  Pure.
 
 :class:`ClusterState` keeps the books and answers questions about them; what
-moves a job or a lease is in :mod:`farbus.scheduler.lifecycle`.
+moves a job or a lease is in the layers above, up to :mod:`farbus.scheduler.lifecycle`.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from farbus.model.decision import DeviceView, JobPlacement, NodeView, PendingJob, Snapshot
-from farbus.model.device import DeviceKind, DeviceStatus, Route
+from farbus.model.cluster import LinkLoad
+from farbus.model.decision import JobPlacement, PendingJob, Snapshot
+from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
 from farbus.model.job import Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import Node, NodeStatus, Resources
+from farbus.model.operation import Cordon, CordonKind
 from farbus.model.states import DeviceState, JobState, NodeState
 from farbus.model.value import to_json
 from farbus.scheduler.events import PersistDevice
 from farbus.scheduler.queue import JobQueue, task_names
 from farbus.scheduler.records import DeviceRecord, JobRecord, LeaseRecord, NodeRecord, TaskRun
+from farbus.scheduler.views import Views, fresh_snapshot
+from farbus.scheduler.words import describe_cordon
 
 MAX_ROUND_JOBS = 10_000
 """Waiting jobs that one round considers, from the front of the queue."""
-NODE_MEMORY_S = 3_600.0
-"""How long a node without a session still counts when a job asks whether it could ever fit."""
 
 
 class ClusterState:
@@ -41,8 +43,13 @@ class ClusterState:
         """Leases of the node's devices that are not released."""
         self.devices_of_node: defaultdict[str, set[str]] = defaultdict(set)
         """Devices whose last known owner the node is."""
+        self.links: dict[str, tuple[LinkLoad, ...]] = {}
+        """Loads of the links of nodes whose heartbeats told of them."""
+        self.listening_since = 0.0
+        """Monotonic time since which this scheduler has listened without a break."""
         self.shape = 0
         """Counts changes of what nodes have: what was impossible may have become possible."""
+        self._views = Views(self)
         self.generation = 0
         """Counts changes that a round could see."""
 
@@ -60,38 +67,12 @@ class ClusterState:
     def is_free(self, device: DeviceRecord) -> bool:
         """Say whether ``device`` may be leased now."""
         node = self.nodes.get(device.node)
-        return device.present and not device.lease and node is not None and node.usable
+        free = device.present and not device.lease and device.cordon is None
+        return free and node is not None and node.usable
 
     def snapshot(self, now: float) -> Snapshot:
-        """Return the cluster as a round sees it.
-
-        A node whose session is lost is there with nothing free, so that a job
-        that fits only there waits instead of being called impossible.
-        """
-        nodes = []
-        known = set()
-        for name in sorted(self.nodes):
-            record = self.nodes[name]
-            if record.node is None or not (record.connected or now - record.seen < NODE_MEMORY_S):
-                continue
-            known.add(name)
-            nodes.append(
-                NodeView(
-                    name=name,
-                    capacity=record.node.capacity,
-                    free=self.free_of(record),
-                    labels=record.node.labels,
-                    rack=record.node.labels.get("rack", ""),
-                )
-            )
-        devices = tuple(
-            DeviceView(device=record.device, node=record.node, free=self.is_free(record))
-            for _, record in sorted(self.devices.items())
-            if record.device is not None
-            and record.node in known
-            and (record.present or not self._connected(record.node))
-        )
-        return Snapshot(nodes=tuple(nodes), devices=devices)
+        """Return the cluster as a round sees it."""
+        return self._views.snapshot(now)
 
     def pending(self, now: float) -> tuple[PendingJob, ...]:
         """Return the jobs that the next round considers, first to be served first."""
@@ -99,7 +80,7 @@ class ClusterState:
         for job_id in self.queue:
             record = self.jobs[job_id]
             if record.not_before <= now:
-                pending.append(PendingJob(job=record.job, rounds_waited=record.rounds_waited))
+                pending.append(PendingJob(job=record.job, rounds_waited=record.progress.rounds_waited))
                 if len(pending) == MAX_ROUND_JOBS:
                     break
         return tuple(pending)
@@ -109,9 +90,10 @@ class ClusterState:
         return tuple(
             NodeStatus(
                 node=record.node,
-                state=NodeState.READY if record.connected else NodeState.LOST,
+                state=_state_of(record),
                 free=self.free_of(record),
                 seen_s=max(0.0, now - record.seen),
+                cordon=describe_cordon(record.cordon),
             )
             for _, record in sorted(self.nodes.items())
             if record.node is not None
@@ -119,17 +101,21 @@ class ClusterState:
 
     def device_statuses(self) -> tuple[DeviceStatus, ...]:
         """Return all devices that a node has, or had when it was lost, by id."""
-        return tuple(self._device_statuses())
+        return tuple(self._device_statuses(sorted(self.devices)))
 
-    def _device_statuses(self) -> Iterator[DeviceStatus]:
-        for _, record in sorted(self.devices.items()):
+    def device_statuses_of(self, node: str) -> tuple[DeviceStatus, ...]:
+        """Return the devices of one node, by id."""
+        return tuple(self._device_statuses(sorted(self.devices_of_node.get(node, ()))))
+
+    def _device_statuses(self, ids: Iterable[str]) -> Iterator[DeviceStatus]:
+        for record in map(self.devices.__getitem__, ids):
             if record.device is None:
                 continue
             lease = self.leases[record.lease].lease if record.lease else None
             if not self._connected(record.node) or not record.present:
                 state = DeviceState.LOST
             elif lease is not None:
-                state = DeviceState.LEASED
+                state = DeviceState.WEDGED if self.leases[record.lease].trouble else DeviceState.LEASED
             else:
                 state = DeviceState.FREE if self.is_free(record) else DeviceState.CORDONED
             yield DeviceStatus(
@@ -140,7 +126,15 @@ class ClusterState:
                 lease=record.lease,
                 job=lease.job if lease else "",
                 used_by=f"{lease.user} on {lease.client_node}" if lease else "",
+                trouble=self.leases[record.lease].trouble if record.lease else "",
+                cordon=describe_cordon(record.cordon or self.node(record.node).cordon),
             )
+
+    def cordons(self) -> tuple[Cordon, ...]:
+        """Return the cordons of nodes, then those of devices, by name."""
+        nodes = [record.cordon for _, record in sorted(self.nodes.items())]
+        devices = [record.cordon for _, record in sorted(self.devices.items())]
+        return tuple(cordon for cordon in (*nodes, *devices) if cordon is not None)
 
     def lease_statuses(self, now: float) -> tuple[LeaseStatus, ...]:
         """Return the leases that are not released, without their secrets."""
@@ -150,6 +144,7 @@ class ClusterState:
                 state=record.state,
                 expires_in_s=max(0.0, record.expires_at - now),
                 endpoint=record.endpoint,
+                trouble=record.trouble,
             )
             for _, record in sorted(self.leases.items())
         )
@@ -213,11 +208,22 @@ class ClusterState:
             node.used_memory_bytes -= run.requests.memory_bytes
             self.generation += 1
 
+    def is_gone(self, name: str) -> bool:
+        """Say whether a node had no session for the lease time."""
+        return self.node(name).gone
+
     def node(self, name: str) -> NodeRecord:
         """Return the record of a node, a new one when it was never heard of."""
         if name not in self.nodes:
-            self.nodes[name] = NodeRecord(name=name)
+            self.nodes[name] = NodeRecord(name=name, noted=self._views.changed_nodes)
         return self.nodes[name]
+
+    def new_device(self, device_id: str, owner: str, *, device: Device | None = None, epoch: int = 0) -> DeviceRecord:
+        """Return the record of a device that was never heard of, not yet in the books."""
+        return DeviceRecord(id=device_id, node=owner, device=device, epoch=epoch, noted=self._views.changed_devices)
+
+    def _record_of(self, kind: CordonKind, name: str) -> NodeRecord | DeviceRecord:
+        return self.node(name) if kind is CordonKind.NODE else self.devices[name]
 
     def take_inventory(self, node: Node) -> list[PersistDevice]:
         """Note which devices ``node`` has; return what the ledger must learn.
@@ -230,7 +236,7 @@ class ClusterState:
         for device_id in self.devices_of_node[node.name] - set(reported):
             self.devices[device_id].present = False
         for device_id, device in reported.items():
-            record = self.devices.get(device_id) or DeviceRecord(id=device_id, node=node.name)
+            record = self.devices.get(device_id) or self.new_device(device_id, node.name)
             if record.node != node.name and (record.lease or (record.present and self._connected(record.node))):
                 continue
             if device_id not in self.devices or record.node != node.name or record.device != device:
@@ -244,8 +250,10 @@ class ClusterState:
         self.shape += 1
         return changed
 
-    def check_invariants(self) -> None:
-        """Raise AssertionError where the books are wrong; for tests."""
+    def check_invariants(self, *, now: float | None = None) -> None:
+        """Raise AssertionError where the books are wrong; for tests.  ``now``: also in what a round sees then."""
+        if now is not None:
+            assert self.snapshot(now) == fresh_snapshot(self, now), "a change that rounds see was not noted"
         holders: dict[str, str] = {}
         for lease_id, record in self.leases.items():
             assert record.lease.devices, f"lease {lease_id} has no device"
@@ -271,6 +279,12 @@ class ClusterState:
                 assert node.used_memory_bytes <= node.node.capacity.memory_bytes, f"node {name} is overcommitted"
         queued = {job_id for job_id, job in self.jobs.items() if job.state is JobState.QUEUED}
         assert set(self.queue) == queued, "queue and jobs differ"
+
+
+def _state_of(record: NodeRecord) -> NodeState:
+    if not record.connected:
+        return NodeState.LOST
+    return NodeState.READY if record.cordon is None else NodeState.CORDONED
 
 
 def persist_device(record: DeviceRecord) -> PersistDevice:

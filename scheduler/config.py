@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from farbus.api.authority import Credentials
+from farbus.api.identity import METHOD_ROLES
 from farbus.errors import InvalidInput
 from farbus.model.value import Value
 
@@ -30,12 +31,26 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
     credentials: Credentials
     lease_ttl_s: float = 15.0
     """How long a lease holds without renewal, and how long a node may be silent."""
+    return_s: float = 15.0
+    """How long nodes have to come back after a restart of the scheduler, at least the lease time."""
     round_delay_s: float = 0.01
     """How long a round waits for further events, so that a burst of them shares one."""
     policy: str = ""
     """Name of the placement policy; empty for the default."""
     metrics: str = ""
     """``ADDRESS:PORT`` for Prometheus, without authentication; empty for none."""
+    ca_directory: str = ""
+    """The authority's directory (``farbus ca init``), to issue and renew certificates with; empty for none."""
+    join: str = ""
+    """``ADDRESS:PORT`` where machines join with tokens; needs ``ca_directory``; empty for none."""
+    staging_bytes: int = 64 * 2**30
+    """Files of jobs that are kept, of all users together."""
+    staging_bytes_per_user: int = 16 * 2**30
+    """Of one user."""
+    staging_bytes_per_job: int = 8 * 2**30
+    """Of one job, in each direction."""
+    operator_only: tuple[str, ...] = ()
+    """Methods (``Submit``) that only operators may call for the time being."""
 
     @property
     def heartbeat_s(self) -> float:
@@ -47,11 +62,26 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
         _check_address(self.listen, "--listen")
         if self.metrics:
             _check_address(self.metrics, "--metrics")
+        if self.join:
+            _check_address(self.join, "--join")
+            if not self.ca_directory:
+                raise InvalidInput("--join: nothing to issue certificates with", hint="give the authority with --ca")
+        for field in ("staging_bytes", "staging_bytes_per_user", "staging_bytes_per_job"):
+            if getattr(self, field) < 0:
+                raise InvalidInput(f"{field}: {getattr(self, field)} is less than zero")
+        known = {method.rpartition("/")[2] for method in METHOD_ROLES}
+        for name in self.operator_only:
+            if name not in known:
+                raise InvalidInput(
+                    f"operator_only: there is no method {name!r}", hint=f"use {', '.join(sorted(known))}"
+                )
         if not self.state:
             raise InvalidInput("--state: it is empty", hint="give the directory for the scheduler's ledger")
         if not MIN_LEASE_TTL_S <= self.lease_ttl_s <= MAX_LEASE_TTL_S:
             raise InvalidInput(
                 f"lease_ttl_s: {self.lease_ttl_s:g} is not from {MIN_LEASE_TTL_S:g} to {MAX_LEASE_TTL_S:g}"
             )
+        if not 0 <= self.return_s <= MAX_LEASE_TTL_S:
+            raise InvalidInput(f"return_s: {self.return_s:g} is not from 0 to {MAX_LEASE_TTL_S:g}")
         if not math.isfinite(self.round_delay_s) or not 0 <= self.round_delay_s <= 10:
             raise InvalidInput(f"round_delay_s: {self.round_delay_s:g} is not from 0 to 10")

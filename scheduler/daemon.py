@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
-import logging
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import structlog
 import uvloop
 
 from farbus import __version__
+from farbus.api.audit import FILE_NAME, AuditLog
+from farbus.api.enrollment import Issuer
 from farbus.api.identity import Role
+from farbus.api.joining import serve_joins
 from farbus.api.server import serve_scheduler
+from farbus.api.staging import add_staging
+from farbus.api.trust import Trust
 from farbus.errors import FarbusError, InvalidInput, first_error
-from farbus.linux.notify import Notifier, SystemdNotifier
+from farbus.linux.daemon_log import configure_logging
+from farbus.linux.limits import raise_descriptor_limit
+from farbus.linux.notify import Notifier, SystemdNotifier, reloading
+from farbus.model.reload import reloaded
 from farbus.scheduler.config import SchedulerConfig
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.ledger import Ledger
@@ -28,24 +37,32 @@ from farbus.scheduler.metrics import serve_metrics
 from farbus.scheduler.rounds import Decide, DecisionMaker, decision_maker
 from farbus.scheduler.service import ClusterService
 from farbus.scheduler.sessions import Sessions
+from farbus.scheduler.staging import StagingService
 
 _log = structlog.get_logger()
 
 STOP_GRACE_S = 0.5
 """How long calls under way may go on when the scheduler stops."""
+RELOADABLE: frozenset[str] = frozenset()
+"""Settings that a running scheduler can change: its address, its ledger and the lease time are known to others."""
+Reread = Callable[[], Awaitable[SchedulerConfig]]
+"""Reads the settings again; raises :class:`FarbusError`."""
+CREDENTIALS_INTERVAL_S = 1.0
+"""How often the scheduler looks whether revocations, authorities or its own certificate want something done."""
 SECRET_BYTES = 32
 """Bytes of a lease's secret."""
 
 
-def main(config: SchedulerConfig) -> int:
+def main(config: SchedulerConfig, *, reread: Reread | None = None) -> int:
     """Run a scheduler until SIGTERM or SIGINT; return the process's exit code.
 
-    What prevents it is told in one line on standard error.
+    With SIGHUP it looks at what ``reread`` returns.  What prevents it is told in one line on standard error.
     """
     configure_logging()
+    raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run_until_stopped(config))
+            runner.run(_run_until_stopped(config, reread))
     except FarbusError as error:
         sys.stderr.write(f"farbus scheduler: {error}\n")
         return int(error.exit_code)
@@ -54,26 +71,7 @@ def main(config: SchedulerConfig) -> int:
     return 0
 
 
-def configure_logging() -> None:
-    """Log to standard error: for people on a terminal, as JSON otherwise."""
-    console = sys.stderr.isatty()
-    shared: list[structlog.typing.Processor] = [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    structlog.configure(
-        processors=[
-            *shared,
-            *([] if console else [structlog.processors.dict_tracebacks]),
-            structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-
-
-async def _run_until_stopped(config: SchedulerConfig) -> None:
+async def _run_until_stopped(config: SchedulerConfig, reread: Reread | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -85,7 +83,46 @@ async def _run_until_stopped(config: SchedulerConfig) -> None:
         _log.info("scheduler ready", listen=config.listen, port=port, version=__version__)
         notifier.tell("READY=1")
 
-    await serve(config, stop=stop, ready=ready, notifier=notifier)
+    if reread is None:
+        await serve(config, stop=stop, ready=ready, notifier=notifier)
+        return
+    reload = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, reload.set)
+    reloader = asyncio.create_task(_keep_reloading(reload, config, reread, notifier), name="reload")
+    try:
+        await serve(config, stop=stop, ready=ready, notifier=notifier)
+    finally:
+        await _end(reloader)
+
+
+async def _keep_reloading(reload: asyncio.Event, config: SchedulerConfig, reread: Reread, notifier: Notifier) -> None:
+    """At each reload check the settings, and say which of them need a restart."""
+    while True:
+        await reload.wait()
+        reload.clear()
+        notifier.tell(reloading())
+        try:
+            new = await reread()
+            new.check()
+            check_credentials(new)
+        except FarbusError as error:
+            _log.error("settings not reloaded", reason=str(error))
+        else:
+            _, now, later = reloaded(config, new, changeable=RELOADABLE)
+            _log.info("settings reloaded", changed=now)
+            if later:
+                _log.warning("settings need a restart, which ends no job", changed=later)
+        notifier.tell("READY=1")
+
+
+def check_credentials(config: SchedulerConfig) -> None:
+    """Raise what is wrong with the certificate."""
+    holder = config.credentials.identity()
+    if holder.role is not Role.SCHEDULER:
+        raise InvalidInput(
+            f"{config.credentials.certificate}: it is the certificate of {holder.role} {holder.name}",
+            hint="issue one with farbus ca issue --role scheduler",
+        )
 
 
 async def serve(
@@ -104,12 +141,10 @@ async def serve(
     be written.
     """
     config.check()
-    holder = config.credentials.identity()
-    if holder.role is not Role.SCHEDULER:
-        raise InvalidInput(
-            f"{config.credentials.certificate}: it is the certificate of {holder.role} {holder.name}",
-            hint="issue one with farbus ca issue --role scheduler",
-        )
+    issuer = Issuer(config.ca_directory) if config.ca_directory else None
+    if issuer is not None:
+        issuer.renew_own(config.credentials)
+    check_credentials(config)
     decide = decide or decision_maker(config.policy)
     ledger = Ledger(config.state)
     try:
@@ -126,7 +161,10 @@ async def serve(
 async def _running(config: SchedulerConfig, ledger: Ledger, maker: DecisionMaker) -> AsyncIterator[tuple[Engine, int]]:
     """Take over what the ledger has and keep an engine without its own task."""
     machine = ClusterMachine(
-        term=ledger.term, lease_ttl_s=config.lease_ttl_s, new_secret=lambda: secrets.token_hex(SECRET_BYTES)
+        term=ledger.term,
+        lease_ttl_s=config.lease_ttl_s,
+        return_s=config.return_s,
+        new_secret=lambda: secrets.token_hex(SECRET_BYTES),
     )
     engine = Engine(machine=machine, ledger=ledger, maker=maker, round_delay_s=config.round_delay_s)
     with _collector_off():
@@ -170,17 +208,55 @@ async def _serve_engine(
     notifier: Notifier,
 ) -> None:
     loop = asyncio.get_running_loop()
-    sessions = Sessions(engine, lease_ttl_s=config.lease_ttl_s, heartbeat_s=config.heartbeat_s)
-    cluster = ClusterService(engine, sessions.relay, next_job=next_job, lease_ttl_s=config.lease_ttl_s, now=loop.time)
+    trust = Trust(config.credentials)
+    audit = AuditLog(Path(config.state) / FILE_NAME)
+    issuer = Issuer(config.ca_directory, audit=audit) if config.ca_directory else None
+    sessions = Sessions(
+        engine,
+        lease_ttl_s=config.lease_ttl_s,
+        heartbeat_s=config.heartbeat_s,
+        trust=lambda: (trust.revocations(), trust.files.authority),
+    )
+    staging = StagingService(
+        engine,
+        Path(config.state) / "staging",
+        limit_bytes=config.staging_bytes,
+        user_limit_bytes=config.staging_bytes_per_user,
+        job_limit_bytes=config.staging_bytes_per_job,
+    )
+    cluster = ClusterService(
+        engine,
+        sessions.relay,
+        next_job=next_job,
+        lease_ttl_s=config.lease_ttl_s,
+        now=loop.time,
+        check_files=staging.check,
+        audit_logs=tuple(Path(where) / FILE_NAME for where in (config.state, config.ca_directory) if where),
+    )
     async with contextlib.AsyncExitStack() as stack:
         if config.metrics:
-            stack.callback(serve_metrics(engine, config.metrics))
+            metrics = await serve_metrics(engine, config.metrics)
+            stack.push_async_callback(metrics.stop)
         running = asyncio.create_task(engine.run(), name="engine")
         stack.push_async_callback(_end, running)
         server = await serve_scheduler(
-            cluster=cluster, sessions=sessions, listen=config.listen, credentials=config.credentials
+            cluster=cluster,
+            sessions=sessions,
+            listen=config.listen,
+            credentials=trust,
+            enrollment=issuer,
+            audit=audit,
+            operator_only=frozenset(config.operator_only),
+            services=(functools.partial(add_staging, staging),),
         )
         stack.push_async_callback(server.stop, STOP_GRACE_S)
+        if issuer is not None and config.join:
+            joins = await serve_joins(join=issuer.join, listen=config.join, trust=trust, scheduler_port=server.port)
+            stack.push_async_callback(joins.stop)
+        sweeping = asyncio.create_task(staging.keep_sweeping(), name="staging")
+        stack.push_async_callback(_end, sweeping)
+        keeping = asyncio.create_task(_keep_credentials(config, issuer, trust, sessions), name="credentials")
+        stack.push_async_callback(_end, keeping)
         stack.callback(sessions.close)
         watchdog = asyncio.create_task(_watchdog(notifier), name="watchdog")
         stack.push_async_callback(_end, watchdog)
@@ -192,6 +268,26 @@ async def _serve_engine(
         if running.done():
             raise first_error(running.exception() or FarbusError("the scheduler's engine ended by itself"))
         _log.info("scheduler stopping")
+
+
+async def _keep_credentials(config: SchedulerConfig, issuer: Issuer | None, trust: Trust, sessions: Sessions) -> None:
+    """Renew the own certificate, take over authorities and revocations from the authority, pass the latter on."""
+    told = ""
+    while True:
+        await asyncio.sleep(CREDENTIALS_INTERVAL_S)
+        trouble = ""
+        if issuer is not None:
+            try:
+                if await asyncio.to_thread(issuer.renew_own, config.credentials):
+                    _log.info("certificate or authorities renewed", certificate=config.credentials.certificate)
+            except (FarbusError, OSError) as error:
+                trouble = str(error)
+        # Once for each reason, not each second.
+        if trouble and trouble != told:
+            _log.error("own certificate not kept", reason=trouble)
+        told = trouble
+        trust.refresh()
+        sessions.pass_on_trust()
 
 
 async def _end(task: asyncio.Task[Any]) -> None:

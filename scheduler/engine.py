@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Protocol
 
 import structlog
@@ -32,8 +32,12 @@ _log = structlog.get_logger()
 
 RECENT_ENDED = 4_096
 """Ended jobs that are kept at hand for those who watched them; others are read from the ledger."""
-MIN_TIMER_S = 0.002
-"""Shortest wait for the clock: event loops round to milliseconds."""
+MIN_TIMER_S = 0.02
+"""Shortest wait for the clock, so that a thousand deadlines that were met cost fifty looks a second: what waits for
+time waits for tenths of a second and more."""
+TERM_CHECK_PART = 0.5
+"""Part of a lease time between two looks whether the ledger still is this scheduler's: before a lease that it renewed
+without right could expire."""
 TRANSIENT_S = 10.0
 """Pause after a round that failed as a whole, before the next event asks for one."""
 
@@ -89,6 +93,7 @@ class Engine:
             leases=contents.leases,
             devices=contents.devices,
             nodes=contents.nodes,
+            cordons=contents.cordons,
             now=asyncio.get_running_loop().time(),
             wall=time.time(),
         )
@@ -165,6 +170,7 @@ class Engine:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._pump(), name="pump")
             group.create_task(self._decide(), name="rounds")
+            group.create_task(self._watch_term(), name="term")
             # Time may have made something due since the restart, and rounds may be wanted.
             self.tell(events.ClockTicked())
 
@@ -192,6 +198,16 @@ class Engine:
             for _, future in waiting:
                 if not future.done():
                     future.set_result(None)
+
+    async def _watch_term(self) -> None:
+        """Stop when another scheduler has taken the ledger over, also while there is nothing to write.
+
+        Each write is checked in its transaction; this is for a scheduler that
+        only renews leases, which it has no right to any more.
+        """
+        while True:
+            await asyncio.wrap_future(self.ledger.check_term())
+            await asyncio.sleep(self.machine.lease_ttl_s * TERM_CHECK_PART)
 
     def _abandon(self, error: BaseException) -> None:
         for _, future in self._waiting:
@@ -260,7 +276,7 @@ class Engine:
         A slow reader misses states in between, never the last one, and costs
         no memory.
         """
-        with self._watching(job_id) as changed:
+        with self.watching((job_id,)) as changed:
             last: JobStatus | None = None
             while True:
                 changed.clear()
@@ -274,12 +290,16 @@ class Engine:
                 await changed.wait()
 
     @contextlib.contextmanager
-    def _watching(self, job_id: str) -> Iterator[asyncio.Event]:
+    def watching(self, job_ids: Iterable[str]) -> Iterator[asyncio.Event]:
+        """Return an event that is set at every change of these jobs."""
         changed = asyncio.Event()
-        self._watchers[job_id].add(changed)
+        watched = tuple(job_ids)
+        for job_id in watched:
+            self._watchers[job_id].add(changed)
         try:
             yield changed
         finally:
-            self._watchers[job_id].discard(changed)
-            if not self._watchers[job_id]:
-                del self._watchers[job_id]
+            for job_id in watched:
+                self._watchers[job_id].discard(changed)
+                if not self._watchers[job_id]:
+                    del self._watchers[job_id]

@@ -13,6 +13,7 @@ from farbus.model.decision import Decision
 from farbus.model.job import Job, JobStatus, Requests, TaskStatus
 from farbus.model.lease import Lease, LeasedDevice
 from farbus.model.node import Node
+from farbus.model.operation import Cordon, CordonKind
 from farbus.model.states import JobState, LeaseState
 from farbus.model.telemetry import Telemetry
 from farbus.model.value import Value
@@ -27,6 +28,8 @@ class HeldLease(Value, frozen=True, kw_only=True):
     device_side: bool = False
     endpoint: str = ""
     devices: tuple[LeasedDevice, ...] = ()
+    trouble: str = ""
+    """Why it can't be given up; empty when nothing is wrong."""
 
 
 class HeldTask(Value, frozen=True, kw_only=True):
@@ -44,7 +47,9 @@ class NodeJoined(Value, frozen=True, kw_only=True):
     held: tuple[HeldLease, ...] = ()
     tasks: tuple[HeldTask, ...] = ()
     instance: str = ""
-    """New for each process of the agent."""
+    """New for each boot of the node."""
+    clients: frozenset[tuple[str, str]] | None = None
+    """(job, task) of every client side that the agent holds; None from an agent that does not tell."""
 
 
 class NodeLost(Value, frozen=True, kw_only=True):
@@ -93,13 +98,15 @@ class TaskReported(Value, frozen=True, kw_only=True):
 
 
 class LeaseEndedByNode(Value, frozen=True, kw_only=True):
-    """A node ended a lease by itself."""
+    """A node ended a lease by itself; ``job_id`` and ``task`` name a client side that has none."""
 
     node: str
     session: int
     lease_id: str
     device_side: bool
     reason: str
+    job_id: str = ""
+    task: str = ""
 
 
 class JobSubmitted(Value, frozen=True, kw_only=True):
@@ -109,11 +116,42 @@ class JobSubmitted(Value, frozen=True, kw_only=True):
 
 
 class JobCancelled(Value, frozen=True, kw_only=True):
-    """Somebody who may do so ended a job: cancelled it, or ``released`` an interactive one whose program ended."""
+    """Somebody who may do so ended a job: cancelled it, or ``released`` an interactive one whose program ended.
+
+    ``exit_code`` is that program's, negative for a signal; None where nobody knows it.
+    """
 
     job_id: str
     reason: str
     released: bool = False
+    exit_code: int | None = None
+
+
+class Cordoned(Value, frozen=True, kw_only=True):
+    """An operator cordoned a node or device that is known."""
+
+    cordon: Cordon
+
+
+class Uncordoned(Value, frozen=True, kw_only=True):
+    """An operator took a cordon back."""
+
+    kind: CordonKind
+    name: str
+
+
+class JobEvicted(Value, frozen=True, kw_only=True):
+    """An operator drains a node that a job uses."""
+
+    job_id: str
+    reason: str
+
+
+class NodeForgotten(Value, frozen=True, kw_only=True):
+    """An operator says that a node without a session is off for good."""
+
+    node: str
+    reason: str
 
 
 class RoundDecided(Value, frozen=True, kw_only=True):
@@ -138,6 +176,10 @@ Event = (
     | LeaseEndedByNode
     | JobSubmitted
     | JobCancelled
+    | Cordoned
+    | Uncordoned
+    | JobEvicted
+    | NodeForgotten
     | RoundDecided
     | ClockTicked
 )
@@ -157,27 +199,33 @@ class Verb(enum.StrEnum):
 
 
 class PrepareDevices(Value, frozen=True, kw_only=True):
-    """Make the lease's devices usable for its client node."""
+    """Make the lease's devices usable for its client node, whose agent serves others at ``peer_endpoint``."""
 
     command_id: str
     lease: Lease
+    peer_endpoint: str = ""
 
 
 class PreparedLease(Value, frozen=True, kw_only=True):
-    """A lease whose device side is ready; the endpoint is empty for a local route."""
+    """A lease whose device side is ready; the endpoint is empty for a local route.
+
+    ``peer_endpoint`` is where the agent of the device's node serves others.
+    """
 
     lease: Lease
     endpoint: str = ""
+    peer_endpoint: str = ""
 
 
 class PrepareClient(Value, frozen=True, kw_only=True):
-    """Make the leases usable for the task."""
+    """Make the leases usable for the task, or for an ``interactive`` program, which outlives an agent of its node."""
 
     command_id: str
     job_id: str
     task: str
     user: str
     leases: tuple[PreparedLease, ...]
+    interactive: bool = False
 
 
 class StartTask(Value, frozen=True, kw_only=True):
@@ -192,6 +240,8 @@ class StartTask(Value, frozen=True, kw_only=True):
     environment: dict[str, str]
     requests: Requests
     time_limit_s: float
+    stage_in: str = ""
+    stage_out: tuple[str, ...] = ()
 
 
 class StopTask(Value, frozen=True, kw_only=True):
@@ -219,10 +269,14 @@ class UnprepareDevices(Value, frozen=True, kw_only=True):
 
 
 class HeartbeatReply(Value, frozen=True, kw_only=True):
-    """Which leases hold for another lease time, and which the ledger does not know."""
+    """Which leases hold for another lease time, and which the ledger does not know.
+
+    ``telemetry_lost`` asks for all of the telemetry: an update is missing.
+    """
 
     renewed: tuple[str, ...] = ()
     void: tuple[str, ...] = ()
+    telemetry_lost: bool = False
 
 
 Command = PrepareDevices | PrepareClient | StartTask | StopTask | UnprepareClient | UnprepareDevices | HeartbeatReply
@@ -281,6 +335,26 @@ class PersistNode(Value, frozen=True, kw_only=True):
     seen_at: float
 
 
+class ForgetNode(Value, frozen=True, kw_only=True):
+    """Remove a node."""
+
+    name: str
+
+
+class PersistCordon(Value, frozen=True, kw_only=True):
+    """Write a cordon, or with None its end."""
+
+    kind: CordonKind
+    name: str
+    cordon: Cordon | None
+
+
+class PersistWaits(Value, frozen=True, kw_only=True):
+    """Write how many rounds queued jobs have waited, by id."""
+
+    rounds: tuple[tuple[str, int], ...]
+
+
 class RunRound(Value, frozen=True, kw_only=True):
     """Ask the decision maker, soon."""
 
@@ -292,5 +366,5 @@ class JobChanged(Value, frozen=True, kw_only=True):
     ended: JobStatus | None = None
 
 
-Persist = PersistJob | PersistLease | PersistDevice | PersistNode
+Persist = PersistJob | PersistLease | PersistDevice | PersistNode | ForgetNode | PersistCordon | PersistWaits
 Effect = SendToNode | CloseSession | Persist | RunRound | JobChanged

@@ -21,9 +21,19 @@ from farbus.model.device import Device
 from farbus.model.job import Job, JobStatus
 from farbus.model.lease import Lease, LeaseStatus
 from farbus.model.node import Node
+from farbus.model.operation import Cordon
 from farbus.model.states import JOB_STATES, JobState, LeaseState
 from farbus.model.value import Value
-from farbus.scheduler.events import Persist, PersistDevice, PersistJob, PersistLease, PersistNode
+from farbus.scheduler.events import (
+    ForgetNode,
+    Persist,
+    PersistCordon,
+    PersistDevice,
+    PersistJob,
+    PersistLease,
+    PersistNode,
+    PersistWaits,
+)
 from farbus.scheduler.records import StoredProgress, job_status
 from farbus.scheduler.store import Store
 
@@ -39,7 +49,7 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 INSERT INTO meta VALUES ('term', 0);
 CREATE TABLE jobs (
     seq INTEGER PRIMARY KEY, user TEXT NOT NULL, live INTEGER NOT NULL, state TEXT NOT NULL,
-    spec BLOB NOT NULL, progress BLOB NOT NULL);
+    spec BLOB NOT NULL, progress BLOB NOT NULL, rounds_waited INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX jobs_live ON jobs (seq) WHERE live;
 CREATE INDEX jobs_ended ON jobs (user, seq) WHERE NOT live;
 CREATE TABLE leases (
@@ -49,8 +59,19 @@ CREATE INDEX leases_live ON leases (seq) WHERE live;
 CREATE INDEX leases_released ON leases (user, seq) WHERE NOT live;
 CREATE TABLE devices (id TEXT PRIMARY KEY, node TEXT NOT NULL, epoch INTEGER NOT NULL, device BLOB NOT NULL)
     WITHOUT ROWID;
-CREATE TABLE nodes (name TEXT PRIMARY KEY, seen_at REAL NOT NULL, node BLOB NOT NULL) WITHOUT ROWID
+CREATE TABLE nodes (name TEXT PRIMARY KEY, seen_at REAL NOT NULL, node BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE cordons (kind TEXT NOT NULL, name TEXT NOT NULL, cordon BLOB NOT NULL, PRIMARY KEY (kind, name))
+    WITHOUT ROWID
 """
+
+_UPGRADES = (
+    """
+ALTER TABLE jobs ADD COLUMN rounds_waited INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE cordons (kind TEXT NOT NULL, name TEXT NOT NULL, cordon BLOB NOT NULL, PRIMARY KEY (kind, name))
+    WITHOUT ROWID
+""",
+)
+"""What makes each older format the next one, beginning with format 1."""
 
 
 class Contents(Value, frozen=True, kw_only=True):
@@ -60,6 +81,7 @@ class Contents(Value, frozen=True, kw_only=True):
     leases: list[tuple[Lease, LeaseState, str, bool]]
     devices: list[tuple[str, str, int, Device | None]]
     nodes: list[tuple[Node, float]]
+    cordons: list[Cordon]
     next_job: int
 
 
@@ -71,7 +93,7 @@ class Ledger:
     """
 
     def __init__(self, directory: str | Path) -> None:
-        self._store = Store(Path(directory) / "ledger.db", _SCHEMA)
+        self._store = Store(Path(directory) / "ledger.db", _SCHEMA, upgrades=_UPGRADES)
         self._since_prune = 0
         try:
             self.term = self._store.submit(_begin_term).result()
@@ -91,6 +113,10 @@ class Ledger:
     def close(self) -> None:
         """Commit what was submitted and let go of the file."""
         self._store.close()
+
+    def check_term(self) -> concurrent.futures.Future[None]:
+        """See that no other scheduler has taken the ledger over; else the future raises :class:`Conflict`."""
+        return self._store.read(lambda _: None)
 
     def load(self) -> Contents:
         """Return what lives."""
@@ -160,6 +186,7 @@ _LEASE = msgspec.json.Decoder(Lease)
 _PROGRESS = msgspec.json.Decoder(StoredProgress)
 _DEVICE = msgspec.json.Decoder(Device)
 _NODE = msgspec.json.Decoder(Node)
+_CORDON = msgspec.json.Decoder(Cordon)
 
 
 def _begin_term(connection: sqlite3.Connection) -> int:
@@ -169,9 +196,9 @@ def _begin_term(connection: sqlite3.Connection) -> int:
 
 def _load(connection: sqlite3.Connection) -> Contents:
     jobs = [
-        (_JOB.decode(spec), JobState(state), _PROGRESS.decode(progress))
-        for state, spec, progress in connection.execute(
-            "SELECT state, spec, progress FROM jobs WHERE live ORDER BY seq"
+        (_JOB.decode(spec), JobState(state), _with_waits(_PROGRESS.decode(progress), rounds_waited))
+        for state, spec, progress, rounds_waited in connection.execute(
+            "SELECT state, spec, progress, rounds_waited FROM jobs WHERE live ORDER BY seq"
         )
     ]
     leases = [
@@ -185,8 +212,15 @@ def _load(connection: sqlite3.Connection) -> Contents:
         for device_id, node, epoch, device in connection.execute("SELECT id, node, epoch, device FROM devices")
     ]
     nodes = [(_NODE.decode(node), seen_at) for node, seen_at in connection.execute("SELECT node, seen_at FROM nodes")]
+    cordons = [_CORDON.decode(cordon) for (cordon,) in connection.execute("SELECT cordon FROM cordons")]
     (last,) = connection.execute("SELECT COALESCE(MAX(seq), 0) FROM jobs").fetchone()
-    return Contents(jobs=jobs, leases=leases, devices=devices, nodes=nodes, next_job=last + 1)
+    return Contents(jobs=jobs, leases=leases, devices=devices, nodes=nodes, cordons=cordons, next_job=last + 1)
+
+
+def _with_waits(progress: StoredProgress, rounds_waited: int) -> StoredProgress:
+    # Written by themselves, more often than the rest.
+    progress.rounds_waited = max(progress.rounds_waited, rounds_waited)
+    return progress
 
 
 def _prune(connection: sqlite3.Connection) -> None:
@@ -262,9 +296,33 @@ def _write_node(connection: sqlite3.Connection, effect: PersistNode) -> None:
     )
 
 
+def _forget_node(connection: sqlite3.Connection, effect: ForgetNode) -> None:
+    connection.execute("DELETE FROM nodes WHERE name = ?", (effect.name,))
+
+
+def _write_cordon(connection: sqlite3.Connection, effect: PersistCordon) -> None:
+    if effect.cordon is None:
+        connection.execute("DELETE FROM cordons WHERE kind = ? AND name = ?", (effect.kind.value, effect.name))
+    else:
+        connection.execute(
+            "INSERT OR REPLACE INTO cordons (kind, name, cordon) VALUES (?, ?, ?)",
+            (effect.kind.value, effect.name, msgspec.json.encode(effect.cordon)),
+        )
+
+
+def _write_waits(connection: sqlite3.Connection, effect: PersistWaits) -> None:
+    connection.executemany(
+        "UPDATE jobs SET rounds_waited = ? WHERE seq = ?",
+        [(rounds, job_number(job_id)) for job_id, rounds in effect.rounds],
+    )
+
+
 _WRITERS: dict[type[Persist], Callable[[sqlite3.Connection, Any], None]] = {
     PersistJob: _write_job,
     PersistLease: _write_lease,
     PersistDevice: _write_device,
     PersistNode: _write_node,
+    ForgetNode: _forget_node,
+    PersistCordon: _write_cordon,
+    PersistWaits: _write_waits,
 }

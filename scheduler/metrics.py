@@ -3,109 +3,89 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
-from farbus.errors import Conflict
+from farbus.api.exposition import Family, MetricsEndpoint
 from farbus.model.states import JobState, LeaseState
 from farbus.scheduler.engine import Engine
 
-SCRAPE_TIMEOUT_S = 5.0
-"""How long a scrape waits for the event loop."""
+MAX_NODES = 2_000
+"""Nodes that have series of their own, by name; of those beyond only the sums are told."""
 
 
-class EngineCollector(Collector):
-    """Looks at the engine in its own event loop, when Prometheus asks."""
-
-    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
-        self._engine = engine
-        self._loop = loop
-
-    def collect(self) -> Iterable[Metric]:
-        """Return all metrics."""
-        future: concurrent.futures.Future[list[Metric]] = concurrent.futures.Future()
-
-        def look() -> None:
-            try:
-                future.set_result(metrics_of(self._engine))
-            except Exception as error:
-                future.set_exception(error)
-
-        self._loop.call_soon_threadsafe(look)
-        return future.result(SCRAPE_TIMEOUT_S)
-
-
-def metrics_of(engine: Engine) -> list[Metric]:
-    """Return what can be said of ``engine`` now."""
+def metrics_of(engine: Engine, *, now: float) -> Iterable[Family]:
+    """Return what can be said of ``engine`` at monotonic time ``now``."""
     machine, counters = engine.machine, engine.counters
     jobs = Counter(record.state for record in machine.jobs.values())
     leases = Counter(record.state for record in machine.leases.values())
-    nodes = Counter("ready" if record.connected else "lost" for record in machine.nodes.values())
+    nodes = Counter(
+        ("cordoned" if record.cordon else "ready") if record.connected else "lost"
+        for record in machine.nodes.values()
+        if record.node is not None
+    )
+    devices = Counter((status.device.kind, status.state) for status in machine.device_statuses())
     last = counters.last_round
-    return [
-        _gauge("term", "Number of this start of the scheduler.", machine.term),
-        _gauge("queue_jobs", "Jobs that wait.", len(machine.queue)),
-        _by_state("jobs", "Jobs that have not ended.", {state: jobs[state] for state in JobState if state in jobs}),
-        _by_state("leases", "Leases that are not released.", {state: leases[state] for state in LeaseState}),
-        _by_state("nodes", "Nodes.", {state: nodes[state] for state in ("ready", "lost")}),
-        _counter("rounds", "Rounds decided.", counters.rounds),
-        _counter("rounds_failed", "Rounds that failed.", counters.rounds_failed),
-        _counter("placed_jobs", "Jobs placed.", counters.placed),
-        _counter("events", "Events taken in.", counters.events),
-        _counter("commits", "Transactions of the ledger.", counters.commits),
-        _counter("decision_seconds", "Time spent in decisions.", counters.decision_s_total),
-        _gauge("last_decision_seconds", "Time of the last decision.", last.decision_ms / 1000 if last else 0.0),
-    ]
+    yield _gauge("term", "Number of this start of the scheduler.", machine.term)
+    yield _gauge("queue_jobs", "Jobs that wait.", len(machine.queue))
+    yield _by_state("jobs", "Jobs that have not ended.", {state: jobs[state] for state in JobState if state in jobs})
+    yield _by_state("leases", "Leases that are not released.", {state: leases[state] for state in LeaseState})
+    yield _by_state("nodes", "Nodes.", {state: nodes[state] for state in ("ready", "cordoned", "lost")})
+    yield Family(
+        "farbus_scheduler_devices", "Devices.", "gauge",
+        [({"kind": kind, "state": state}, float(count)) for (kind, state), count in sorted(devices.items())],
+    )  # fmt: skip
+    yield _counter("rounds_total", "Rounds decided.", counters.rounds)
+    yield _counter("rounds_failed_total", "Rounds that failed.", counters.rounds_failed)
+    yield _counter("placed_jobs_total", "Jobs placed.", counters.placed)
+    yield _counter("events_total", "Events taken in.", counters.events)
+    yield _counter("commits_total", "Transactions of the ledger.", counters.commits)
+    yield _counter("decision_seconds_total", "Time spent in decisions.", counters.decision_s_total)
+    yield _gauge("last_decision_seconds", "Time of the last decision.", last.decision_ms / 1000 if last else 0.0)
+    yield from _nodes(engine, now)
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"farbus_scheduler_{name}", text, value=value)
+def _nodes(engine: Engine, now: float) -> Iterable[Family]:
+    silent, up, stale, loads = [], [], [], []
+    for name, record in sorted(engine.machine.nodes.items())[:MAX_NODES]:
+        if record.node is None:
+            continue
+        labels = {"node": name}
+        up.append((labels, float(record.connected)))
+        silent.append((labels, max(0.0, now - record.seen)))
+        if not record.connected:
+            continue
+        stale += [({"node": name, "collector": collector}, 1.0) for collector in record.figures.stale]
+        for link in record.figures.links:
+            for direction, rate in (("receive", link.receive_bytes_per_s), ("transmit", link.send_bytes_per_s)):
+                loads.append(({"node": name, "device": link.name, "direction": direction}, rate))
+    yield Family("farbus_scheduler_node_up", "Whether the node has a session.", "gauge", up)
+    yield Family("farbus_scheduler_node_silent_seconds", "Time since the node was last heard.", "gauge", silent)
+    yield Family("farbus_scheduler_node_stale_collector", "1 for each collector whose figures are old.", "gauge", stale)
+    yield Family(
+        "farbus_scheduler_link_load_bytes_per_second",
+        "Smoothed bytes a second over a node's link, as policies see them.",
+        "gauge",
+        loads,
+    )
 
 
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(f"farbus_scheduler_{name}", text, value=value)
+def _gauge(name: str, text: str, value: float) -> Family:
+    return Family(f"farbus_scheduler_{name}", text, "gauge", [({}, float(value))])
 
 
-def _by_state(name: str, text: str, values: dict[str, int]) -> Metric:
-    family = GaugeMetricFamily(f"farbus_scheduler_{name}", text, labels=["state"])
-    for state, value in values.items():
-        family.add_metric([str(state)], value)
-    return family
+def _counter(name: str, text: str, value: float) -> Family:
+    return Family(f"farbus_scheduler_{name}", text, "counter", [({}, float(value))])
 
 
-def serve_metrics(engine: Engine, address: str) -> Callable[[], None]:
-    """Serve ``/metrics`` on ``ADDRESS:PORT``; return what stops it.  Raises :class:`Conflict`."""
-    registry = CollectorRegistry()
-    # Registered without a first collection: that would wait for the loop we are in.
-    registry.register(_Quiet(EngineCollector(engine, asyncio.get_running_loop())))
-    host, _, port = address.rpartition(":")
-    try:
-        server, thread = start_http_server(int(port), addr=host.strip("[]"), registry=registry)
-    except OSError as error:
-        raise Conflict(
-            f"can't serve metrics on {address}: {error.strerror}", hint="choose another --metrics"
-        ) from error
-
-    def stop() -> None:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-    return stop
+def _by_state(name: str, text: str, values: Mapping[str, int]) -> Family:
+    samples = [({"state": str(state)}, float(value)) for state, value in values.items()]
+    return Family(f"farbus_scheduler_{name}", text, "gauge", samples)
 
 
-class _Quiet(Collector):
-    def __init__(self, collector: EngineCollector) -> None:
-        self._collector = collector
-
-    def collect(self) -> Iterable[Metric]:
-        return self._collector.collect()
-
-    def describe(self) -> Iterable[Metric]:
-        """Describe nothing, so that registering does not collect."""
-        return []
+async def serve_metrics(engine: Engine, address: str) -> MetricsEndpoint:
+    """Serve ``/metrics`` on ``ADDRESS:PORT``.  Raises :class:`farbus.errors.Conflict` where it can't be had."""
+    loop = asyncio.get_running_loop()
+    endpoint = MetricsEndpoint(lambda: metrics_of(engine, now=loop.time()))
+    await endpoint.start(address, field="--metrics")
+    return endpoint

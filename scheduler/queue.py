@@ -15,6 +15,7 @@ from farbus.errors import InvalidInput, Unavailable
 from farbus.model.device import Route
 from farbus.model.job import Job, Requests, TaskGroup
 from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, MAX_SECONDS
+from farbus.model.staging import MAX_OUTPUTS, check_digest, check_path
 
 MAX_QUEUED_JOBS = 200_000
 """Jobs that wait at a time; one takes a few kilobytes of the scheduler's memory."""
@@ -109,7 +110,14 @@ def validate_job(job: Job) -> Job:
     _check(job.name.isprintable(), "name", "has a character that can't be printed")
     _check_text(job.user, "user", most=MAX_NAME, empty=False)
     _check_text(job.cwd, "cwd", most=MAX_PATH_BYTES)
-    _check(job.cwd.startswith("/"), "cwd", f"{job.cwd!r} is not an absolute path")
+    # A job with files of its own begins in its task's directory, unless it says otherwise.
+    _check(job.cwd.startswith("/") or (not job.cwd and job.is_staged), "cwd", f"{job.cwd!r} is not an absolute path")
+    _check(not (job.is_staged and job.interactive), "stage_in", "is for jobs that run without a terminal")
+    _check(len(job.stage_out) <= MAX_OUTPUTS, "stage_out", f"has more than {MAX_OUTPUTS} paths")
+    for path in job.stage_out:
+        check_path(path, what="stage_out")
+    if job.stage_in:
+        check_digest(job.stage_in)
     for name, value in job.environment.items():
         _check(_VARIABLE.fullmatch(name) is not None, "environment", f"{name!r} is not the name of a variable")
         _check("\0" not in value, f"environment.{name}", "has a NUL character")

@@ -16,9 +16,10 @@ from farbus.model.device import Device
 from farbus.model.job import Job, JobStatus, Miss, Requests, TaskGroup, TaskPlacement, TaskState, TaskStatus
 from farbus.model.lease import Lease
 from farbus.model.node import Node
+from farbus.model.operation import Cordon
 from farbus.model.states import JobState, LeaseState
-from farbus.model.telemetry import Telemetry
 from farbus.model.value import Value
+from farbus.scheduler.figures import NodeFigures
 
 STORY_LINES = 64
 """Lines of a job's story that are kept; the middle of a longer one is left out."""
@@ -98,6 +99,8 @@ class StoredProgress(msgspec.Struct, kw_only=True):
     verdict: Verdict | None = None
     attempt: int = 0
     failures: int = 0
+    rounds_waited: int = 0
+    """Rounds in which it alone would have fitted."""
     started_at: float = 0.0
     ended_at: float = 0.0
     story: list[str] = []
@@ -111,7 +114,6 @@ class JobRecord:
     state: JobState = JobState.QUEUED
     progress: StoredProgress = dataclasses.field(default_factory=StoredProgress)
     misses: tuple[Miss, ...] = ()
-    rounds_waited: int = 0
     not_before: float = 0.0
     """Monotonic time before which no round considers the job (after a failed attempt)."""
     limit_at: float = 0.0
@@ -135,19 +137,19 @@ class JobRecord:
 
     def status(self) -> JobStatus:
         """Return the job as people see it."""
-        return job_status(self.job, self.state, self.progress, misses=self.misses, rounds_waited=self.rounds_waited)
+        return job_status(self.job, self.state, self.progress, misses=self.misses)
 
 
-def job_status(
-    job: Job, state: JobState, progress: StoredProgress, *, misses: tuple[Miss, ...] = (), rounds_waited: int = 0
-) -> JobStatus:
+def job_status(job: Job, state: JobState, progress: StoredProgress, *, misses: tuple[Miss, ...] = ()) -> JobStatus:
     """Put a job's parts together as people see it."""
     tasks = tuple(run.status() for run in progress.runs)
     if job.interactive:
-        # Its program belongs to the terminal, not to an agent that would report it: how it ended is known there alone.
-        tasks = tuple(msgspec.structs.replace(task, state=TaskState.RUNNING) for task in tasks)
-        if state is not JobState.RUNNING:
-            tasks = ()
+        # Its program belongs to the terminal, not to an agent that would report it: it runs while the job does, and
+        # how it has ended is known if farbus run could tell.
+        if state is JobState.RUNNING:
+            tasks = tuple(msgspec.structs.replace(task, state=TaskState.RUNNING) for task in tasks)
+        else:
+            tasks = tuple(task for task in tasks if task.state is TaskState.EXITED)
     return JobStatus(
         job=job,
         state=state,
@@ -155,7 +157,7 @@ def job_status(
         placements=tuple(run.placement for run in progress.runs),
         tasks=tasks,
         misses=misses,
-        rounds_waited=rounds_waited,
+        rounds_waited=progress.rounds_waited,
         started_at=progress.started_at,
         ended_at=progress.ended_at,
         story=tuple(progress.story),
@@ -174,26 +176,45 @@ class LeaseRecord:
     expires_at: float = 0.0
     """Monotonic time at which it ends unless the device's node renews it."""
     story: list[str] = dataclasses.field(default_factory=list)
+    trouble: str = ""
+    """Why its node could not release it, as the node told it last."""
 
 
 @dataclasses.dataclass(slots=True)
 class DeviceRecord:
-    """A device that some node has or had."""
+    """A device that some node has or had.
 
+    Setting a field that rounds see puts its id into ``noted``.
+    """
+
+    noted: set[str] = dataclasses.field(default_factory=set, kw_only=True, repr=False, compare=False)
     id: str
     node: str
     device: Device | None = None
     epoch: int = 0
     lease: str = ""
     """The lease that has it until the device's side confirmed the release."""
+    cordon: Cordon | None = None
     present: bool = False
     """Whether its node's inventory has it now."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        if name in _SEEN_OF_DEVICES:
+            self.noted.add(self.id)
+
+
+_SEEN_OF_DEVICES = frozenset({"node", "device", "lease", "present", "cordon"})
 
 
 @dataclasses.dataclass(slots=True)
 class NodeRecord:
-    """A node that has a session, or had one."""
+    """A node that has a session, or had one.
 
+    Setting a field that rounds see puts its name into ``noted``.
+    """
+
+    noted: set[str] = dataclasses.field(default_factory=set, kw_only=True, repr=False, compare=False)
     name: str
     node: Node | None = None
     session: int = 0
@@ -206,13 +227,15 @@ class NodeRecord:
     """The same in seconds since the epoch, for the ledger."""
     gone: bool = False
     """It had no session for the lease time: what ran there has ended or is fenced."""
+    cordon: Cordon | None = None
     watched: bool = False
     """Whether the machine is going to look whether it is gone."""
-    strays: set[str] = dataclasses.field(default_factory=set)
+    strays: frozenset[str] = frozenset()
     """Slots of commands that remove what the node holds without right."""
     used_cpu_milli: int = 0
     used_memory_bytes: int = 0
-    telemetry: Telemetry | None = None
+    figures: NodeFigures = dataclasses.field(default_factory=NodeFigures)
+    """What its telemetry says."""
 
     @property
     def connected(self) -> bool:
@@ -222,4 +245,12 @@ class NodeRecord:
     @property
     def usable(self) -> bool:
         """Whether it may be given new tasks and its devices leased."""
-        return self.session != 0 and not self.strays
+        return self.session != 0 and not self.strays and self.cordon is None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        if name in _SEEN_OF_NODES:
+            self.noted.add(self.name)
+
+
+_SEEN_OF_NODES = frozenset({"node", "session", "strays", "cordon", "used_cpu_milli", "used_memory_bytes"})

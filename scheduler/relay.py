@@ -1,8 +1,10 @@
 """Carries tasks' output from the agents that keep it to those who read it.
 
-A reader costs a bounded buffer.  The sessions are shared by everything that a
-node says, so a slow reader can't hold one up: when its buffer, or all buffers
-together, are full, that reader is cut off and told so.
+A reader costs a bounded buffer: an agent sends as much as it has credit for,
+and gets more as the reader takes it.  The sessions are shared by everything
+that a node says, so a slow reader can't hold one up.  An agent that does not
+know credit sends all that it has: when the buffer of one of its readers, or
+all buffers together, are full, that reader is cut off and told so.
 """
 
 from __future__ import annotations
@@ -15,8 +17,12 @@ from collections.abc import AsyncGenerator, Callable
 from farbus.errors import FarbusError, Unavailable
 from farbus.model.cluster import LogChunk
 
+CREDIT_BYTES = 2**20
+"""What an agent may send ahead of a reader: enough for a node a tenth of a second away at 10 MB/s."""
+CREDIT_STEP_BYTES = CREDIT_BYTES // 4
+"""What a reader has taken before the agent is told: a message for four chunks."""
 MAX_READER_BYTES = 80 * 2**20
-"""Buffer of one reader: more than the log that an agent keeps of a task (64 MiB)."""
+"""Buffer of one reader of an agent without credit: more than the log that an agent keeps of a task (64 MiB)."""
 MAX_TOTAL_BYTES = 512 * 2**20
 """Buffers of all readers."""
 MAX_READERS = 1_024
@@ -28,6 +34,8 @@ class _Reader:
         self.node = node
         self.chunks: deque[LogChunk] = deque()
         self.size = 0
+        self.taken = 0
+        """Bytes that the reader took since the agent was told."""
         self.changed = asyncio.Event()
         self.ended = False
         self.error: FarbusError | None = None
@@ -39,19 +47,26 @@ class _Reader:
 
 
 class LogRelay:
-    """All readers; ``request`` and ``cancel`` send to a node and say whether it has a session."""
+    """All readers; ``request``, ``credit`` and ``cancel`` send to a node, the first says whether it has a session."""
 
     def __init__(
-        self, *, request: Callable[[str, str, str, str, bool], bool], cancel: Callable[[str, str], None]
+        self,
+        *,
+        request: Callable[[str, str, str, str, bool, int], bool],
+        credit: Callable[[str, str, int], None],
+        cancel: Callable[[str, str], None],
     ) -> None:
         self._request = request
+        self._credit = credit
         self._cancel = cancel
         self._numbers = itertools.count(1)
         self._readers: dict[str, _Reader] = {}
         self._total = 0
 
-    async def read(self, node: str, job_id: str, task: str, *, follow: bool) -> AsyncGenerator[LogChunk, None]:
-        """Yield a task's output from ``node``.
+    async def read(
+        self, node: str, job_id: str, task: str, *, follow: bool, position: int = 0
+    ) -> AsyncGenerator[LogChunk, None]:
+        """Yield a task's output from ``node``, from behind ``position``.
 
         Raises :class:`Unavailable` when the node is away or lost on the way,
         or this reader was too slow; :class:`FarbusError` with what the node
@@ -62,13 +77,15 @@ class LogRelay:
         number = f"log-{next(self._numbers)}"
         reader = self._readers[number] = _Reader(node)
         try:
-            if not self._request(node, number, job_id, task, follow):
+            if not self._request(node, number, job_id, task, follow, position):
                 raise Unavailable(f"node {node}, which has the log, is not connected", hint="try again later")
             while True:
                 while reader.chunks:
                     chunk = reader.chunks.popleft()
                     self._count(reader, -len(chunk.data))
                     yield chunk
+                    # Here the reader wants the next one: this one is out of our hands.
+                    self._give_credit(number, reader, len(chunk.data))
                 if reader.ended:
                     if reader.error is not None:
                         raise reader.error
@@ -102,6 +119,12 @@ class LogRelay:
         for reader in self._readers.values():
             if reader.node == node and not reader.ended:
                 reader.end(Unavailable(f"node {node}, which has the log, was lost", hint="try again later"))
+
+    def _give_credit(self, number: str, reader: _Reader, size: int) -> None:
+        reader.taken += size
+        if reader.taken >= CREDIT_STEP_BYTES and not reader.ended:
+            self._credit(reader.node, number, reader.taken)
+            reader.taken = 0
 
     def _count(self, reader: _Reader, size: int) -> None:
         reader.size += size

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -19,7 +18,8 @@ from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.kubecomp import KubeCompPolicy
 from farbus.scheduler.costs.policy import Policy
-from farbus.scheduler.round import decide
+from farbus.scheduler.phases.cluster import Columns
+from farbus.scheduler.round import decide_on
 
 _log = structlog.get_logger()
 
@@ -39,11 +39,20 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
 
 
 def decision_maker(policy: str) -> Decide:
-    """Return the decision maker with the policy of that name; raise :class:`InvalidInput` for another."""
+    """Return the decision maker with the policy of that name; raise :class:`InvalidInput` for another.
+
+    It keeps columns from round to round: one thread at a time may call it.
+    """
     name = policy or next(iter(POLICIES))
     if name not in POLICIES:
         raise InvalidInput(f"policy: there is no policy {name!r}", hint=f"choose from {', '.join(POLICIES)}")
-    return functools.partial(decide, policy=POLICIES[name](), clock=time.perf_counter)
+    columns = Columns()
+    policy_of_rounds = POLICIES[name]()
+
+    def decide_on_kept(snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
+        return decide_on(columns.of(snapshot), pending, policy=policy_of_rounds, clock=time.perf_counter)
+
+    return decide_on_kept
 
 
 class DecisionMaker:

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
+import itertools
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from pathlib import Path
 
 import msgspec
 import structlog
 
 from farbus import __version__
+from farbus.api.audit import AuditRecord, read_records
 from farbus.api.identity import Identity
 from farbus.api.server import ClusterHandler
 from farbus.errors import InvalidInput, NotFound, NotPermitted, Unsatisfiable
@@ -24,15 +28,28 @@ from farbus.model.device import DeviceStatus, Route
 from farbus.model.job import Job, JobStatus, Miss, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
+from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
 from farbus.model.states import JOB_STATES, JobState
+from farbus.model.telemetry import ClusterTelemetry
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.ledger import job_id_of, job_number
+from farbus.scheduler.operating import Operating
 from farbus.scheduler.queue import validate_job
 from farbus.scheduler.relay import LogRelay
+from farbus.scheduler.telemetry import node_telemetry
 from farbus.scheduler.words import explain_job
 
 _log = structlog.get_logger()
+
+TELEMETRY_BATCH = 16
+"""Nodes whose telemetry is put together before others have their turn: a millisecond or two."""
+
+MIN_EXIT_CODE, MAX_EXIT_CODE = -64, 255
+"""Exit codes of programs, and signals below zero (signal(7): the last is 64)."""
+
+AUDIT_BATCH = 1_024
+"""Audit records that are read from the disk at a time."""
 
 MAX_SHAPES = 1_024
 """Kinds of job whose possibility is remembered, so that a batch of equal ones is checked once."""
@@ -42,13 +59,26 @@ class ClusterService(ClusterHandler):
     """See the module; ``next_job`` is the number of the first job it will queue."""
 
     def __init__(
-        self, engine: Engine, relay: LogRelay, *, next_job: int, lease_ttl_s: float, now: Callable[[], float]
+        self,
+        engine: Engine,
+        relay: LogRelay,
+        *,
+        next_job: int,
+        lease_ttl_s: float,
+        now: Callable[[], float],
+        audit_logs: Sequence[Path] = (),
+        check_files: Callable[[Identity, Job], Awaitable[None]] | None = None,
     ) -> None:
+        self._check_files = check_files
+        self._audit_logs = audit_logs
         self._engine = engine
         self._relay = relay
         self._next_job = next_job
         self._lease_ttl_s = lease_ttl_s
         self._now = now
+        live = (record.job.submitted_at for record in engine.machine.jobs.values())
+        self._latest_submission = max(live, default=0.0)
+        self._operating = Operating(engine)
         self._shapes: OrderedDict[tuple[int, bytes], tuple[Miss, ...]] = OrderedDict()
 
     # --- jobs ----------------------------------------------------------------------------
@@ -60,12 +90,16 @@ class ClusterService(ClusterHandler):
             raise NotPermitted(
                 f"user: {caller.name} may not submit a job as {owner}", hint="leave it out, or ask an operator"
             )
-        job = msgspec.structs.replace(job, id="", user=owner, submitted_at=time.time())
+        # A wall clock that was set back puts nobody ahead of those who wait already.
+        self._latest_submission = max(self._latest_submission, time.time())
+        job = msgspec.structs.replace(job, id="", user=owner, submitted_at=self._latest_submission)
         validate_job(job)
         if job.interactive and (not caller.node or any(group.node != caller.node for group in job.groups)):
             raise NotPermitted(
                 "interactive: only the agent of the program's node may submit such a job", hint="use farbus run there"
             )
+        if self._check_files is not None and not check_only:
+            await self._check_files(caller, job)
         impossible = await self._impossible(job)
         if impossible:
             told = "; ".join(miss.message for miss in impossible)
@@ -135,16 +169,26 @@ class ClusterService(ClusterHandler):
             async for status in statuses:
                 yield status
 
-    async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
+    async def cancel_job(
+        self, caller: Identity, job_id: str, *, released: bool, exit_code: int | None = None
+    ) -> JobStatus:
         """Start ending the job; one that has ended stays as it is."""
         status = await self.get_job(caller, job_id)
+        if exit_code is not None and not MIN_EXIT_CODE <= exit_code <= MAX_EXIT_CODE:
+            raise InvalidInput(
+                f"job {job_id}: {exit_code} is no exit code", hint="0 to 255, or a signal's number below 0"
+            )
         released = released and status.job.interactive
         reason = "" if released else f"cancelled by {caller.name}"
-        await self._engine.tell(events.JobCancelled(job_id=job_id, reason=reason, released=released))
+        await self._engine.tell(
+            events.JobCancelled(job_id=job_id, reason=reason, released=released, exit_code=exit_code)
+        )
         _log.info("job released" if released else "job cancelled", job=job_id, by=caller.name)
         return await self._engine.find(job_id)
 
-    async def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
+    async def read_logs(
+        self, caller: Identity, job_id: str, *, task: str, follow: bool, position: int = 0
+    ) -> AsyncIterator[LogChunk]:
         """Yield a task's output; with ``follow`` wait for the task to start, and for its end."""
         status = await self.get_job(caller, job_id)
         if status.job.interactive:
@@ -159,7 +203,9 @@ class ClusterService(ClusterHandler):
                         break
         if not node:
             return
-        async with contextlib.aclosing(self._relay.read(node, job_id, task, follow=follow)) as chunks:
+        async with contextlib.aclosing(
+            self._relay.read(node, job_id, task, follow=follow, position=position)
+        ) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -169,7 +215,7 @@ class ClusterService(ClusterHandler):
         machine = self._engine.machine
         ahead = machine.queue.position(status.job) if status.state is JobState.QUEUED else 0
         nodes = sum(1 for record in machine.nodes.values() if record.connected)
-        return status, explain_job(status, ahead=ahead, nodes=nodes)
+        return status, explain_job(status, ahead=ahead, nodes=nodes, cordons=machine.cordons())
 
     # --- the cluster ---------------------------------------------------------------------
 
@@ -188,6 +234,20 @@ class ClusterService(ClusterHandler):
                 msgspec.structs.replace(status, lease="", job="", used_by="another user") if hidden else status
             )
         return tuple(statuses)
+
+    async def get_telemetry(self, caller: Identity, *, nodes: Collection[str]) -> ClusterTelemetry:
+        """Return how busy nodes are; other users' sessions are left out."""
+        machine = self._engine.machine
+        wanted = sorted(set(nodes) & machine.nodes.keys() if nodes else machine.nodes)
+        found = []
+        for number, name in enumerate(wanted):
+            if number % TELEMETRY_BATCH == TELEMETRY_BATCH - 1:
+                # Of thousands of nodes this takes a while: heartbeats go first.
+                await asyncio.sleep(0)
+            record = machine.nodes.get(name)
+            if record is not None and record.node is not None:
+                found.append(node_telemetry(machine, record, caller, self._now()))
+        return ClusterTelemetry(nodes=tuple(found))
 
     async def list_leases(self, caller: Identity, *, include_released: bool) -> tuple[LeaseStatus, ...]:
         """Return the leases that the caller may see, without their secrets."""
@@ -215,14 +275,50 @@ class ClusterService(ClusterHandler):
             jobs_running=sum(1 for record in machine.jobs.values() if record.state is JobState.RUNNING),
         )
 
+    # --- operators -----------------------------------------------------------------------
+
+    async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
+        """Give a node or device nothing new."""
+        return await self._operating.cordon(caller, name, reason=reason)
+
+    async def uncordon(self, caller: Identity, name: str) -> CordonResult:
+        """Take a cordon back."""
+        return await self._operating.uncordon(caller, name)
+
+    async def drain(self, caller: Identity, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
+        """Cordon a node and yield the jobs that use it until none does."""
+        async with contextlib.aclosing(self._operating.drain(caller, node, evict=evict, reason=reason)) as statuses:
+            async for status in statuses:
+                yield status
+
+    async def forget(self, caller: Identity, node: str) -> ForgottenNode:
+        """Release what a node holds that is off for good."""
+        return await self._operating.forget(caller, node)
+
     async def hold(
-        self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
+        self,
+        caller: Identity,
+        *,
+        name: str,
+        requests: Requests,
+        routes: tuple[Route, ...],
+        wait_limit_s: float,
+        job_id: str = "",
     ) -> AsyncIterator[HoldEvent]:
         """Refuse: the connection that holds devices is one to an agent."""
         raise InvalidInput(
             "the scheduler does not hold devices for a terminal", hint="use farbus run on a node with an agent"
         )
         yield  # makes this a generator, as the interface asks
+
+    async def read_audit(self, caller: Identity, *, since: str) -> AsyncIterator[AuditRecord]:
+        """Yield the records of all logs that are kept here, in the order of their times."""
+        del caller
+        logs = (read_records(path, since=since) for path in self._audit_logs)
+        records = heapq.merge(*logs, key=lambda record: record.at)
+        while batch := await asyncio.to_thread(lambda: tuple(itertools.islice(records, AUDIT_BATCH))):
+            for record in batch:
+                yield record
 
 
 def _task_to_read(job: Job, task: str) -> str:

@@ -21,7 +21,7 @@ from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI
 from farbus.model.telemetry import Telemetry
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine
-from farbus.scheduler.relay import LogRelay
+from farbus.scheduler.relay import CREDIT_BYTES, LogRelay
 
 _log = structlog.get_logger()
 
@@ -54,6 +54,13 @@ def command_message(command: events.Command) -> session_pb2.SchedulerMessage:
     return session_pb2.SchedulerMessage(**{field: to_message(command, kind)})
 
 
+def _trust_changed(trust: tuple[bytes, bytes]) -> session_pb2.SchedulerMessage:
+    revocations, authorities = trust
+    return session_pb2.SchedulerMessage(
+        trust_changed=session_pb2.TrustChanged(revocations=revocations, authorities=authorities)
+    )
+
+
 class _Port:
     """A session's outbox, and the means to end it."""
 
@@ -79,12 +86,21 @@ class _Port:
 class Sessions(SessionHandler):
     """All sessions, and the log readers that use them."""
 
-    def __init__(self, engine: Engine, *, lease_ttl_s: float, heartbeat_s: float) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        lease_ttl_s: float,
+        heartbeat_s: float,
+        trust: Callable[[], tuple[bytes, bytes]] = lambda: (b"", b""),
+    ) -> None:
         self._engine = engine
+        self._trust = trust
+        self._passed_on = (b"", b"")
         self._lease_ttl_s = lease_ttl_s
         self._heartbeat_s = heartbeat_s
         self._ports: dict[str, _Port] = {}
-        self.relay = LogRelay(request=self._request_log, cancel=self._cancel_log)
+        self.relay = LogRelay(request=self._request_log, credit=self._give_log_credit, cancel=self._cancel_log)
 
     async def session(self, caller: Identity, incoming: AsyncIterator[session_pb2.NodeMessage], send: Send) -> None:
         """Serve one agent; see :class:`farbus.api.server.SessionHandler`."""
@@ -101,6 +117,14 @@ class Sessions(SessionHandler):
             await self._refuse(caller, send, str(error))
             return
         await self._serve(joined, incoming, send)
+
+    def pass_on_trust(self) -> None:
+        """Send revocations and authorities to all nodes if they are others than before."""
+        trust = self._trust()
+        if trust != self._passed_on:
+            self._passed_on = trust
+            for port in self._ports.values():
+                port.put(_trust_changed(trust))
 
     def close(self) -> None:
         """End all sessions; the agents dial again."""
@@ -123,10 +147,12 @@ class Sessions(SessionHandler):
         node = read_node(caller, hello.node)
         present = self._engine.machine.nodes.get(node.name)
         if present is not None and present.connected and present.node is not None:
-            # The same agent may be back before its old connection was missed;
-            # on another boot it is another machine under the same name.
+            # The same agent may be back before its old connection was missed; on another
+            # boot, or with another instance, it is another one under the same name.  One
+            # that was restarted is let in when the end of its old connection has been read.
             silent_s = asyncio.get_running_loop().time() - present.seen
-            if present.node.boot_id != node.boot_id and silent_s < self._lease_ttl_s:
+            others = hello.instance and present.instance and hello.instance != present.instance
+            if (present.node.boot_id != node.boot_id or others) and silent_s < self._lease_ttl_s:
                 raise InvalidInput(
                     f"another agent is connected as node {node.name}", hint="give each node a name of its own"
                 )
@@ -136,6 +162,7 @@ class Sessions(SessionHandler):
             held=tuple(from_message(held, events.HeldLease) for held in hello.held),
             tasks=tuple(from_message(task, events.HeldTask) for task in hello.tasks),
             instance=hello.instance,
+            clients=frozenset((held.job_id, held.task) for held in hello.clients) if hello.lists_clients else None,
         )
 
     async def _serve(
@@ -153,6 +180,8 @@ class Sessions(SessionHandler):
                 )
             )
         )
+        if any(trust := self._trust()):
+            port.put(_trust_changed(trust))
         if name in self._ports:
             # What the older session was asked for it will not deliver.
             self.relay.lose(name)
@@ -195,13 +224,20 @@ class Sessions(SessionHandler):
                 # a node can't pile up more than the ledger can take.
                 await self._engine.tell(event)
 
-    def _request_log(self, node: str, number: str, job_id: str, task: str, follow: bool) -> bool:
+    def _request_log(self, node: str, number: str, job_id: str, task: str, follow: bool, position: int) -> bool:
         port = self._ports.get(node)
         if port is None:
             return False
-        request = session_pb2.LogRequest(request_id=number, job_id=job_id, task=task, follow=follow)
+        request = session_pb2.LogRequest(
+            request_id=number, job_id=job_id, task=task, follow=follow, position=position, credit_bytes=CREDIT_BYTES
+        )
         port.put(session_pb2.SchedulerMessage(log_request=request))
         return True
+
+    def _give_log_credit(self, node: str, number: str, size: int) -> None:
+        port = self._ports.get(node)
+        if port is not None:
+            port.put(session_pb2.SchedulerMessage(log_credit=session_pb2.LogCredit(request_id=number, bytes=size)))
 
     def _cancel_log(self, node: str, number: str) -> None:
         port = self._ports.get(node)
@@ -246,6 +282,8 @@ def _event(name: str, session: int, message: session_pb2.NodeMessage) -> events.
                 lease_id=ended.lease_id,
                 device_side=ended.device_side,
                 reason=ended.reason[:MAX_TEXT],
+                job_id=ended.job_id,
+                task=ended.task,
             )
         case "inventory_changed":
             node = read_node(Identity(name=name, role=Role.NODE), message.inventory_changed.node)

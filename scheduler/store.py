@@ -18,7 +18,7 @@ import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,8 +30,6 @@ MAX_BATCH = 4_096
 """Works that share a transaction, so that the first of them does not wait for ever."""
 BUSY_TIMEOUT_S = 5.0
 """How long a foreign lock on the file (a backup, a shell) is waited for."""
-SCHEMA_VERSION = 1
-
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
@@ -41,18 +39,24 @@ _Queued = tuple[Work[Any], "concurrent.futures.Future[Any]", bool]
 class Store:
     """One open database; see the module.
 
+    ``schema`` makes a new file, in the format numbered one more than there
+    are ``upgrades``: each makes the next format of an older file.
+
     Raises :class:`Conflict` when another process has it open,
     :class:`FarbusError` when it can't be read.
     """
 
-    def __init__(self, path: Path, schema: str) -> None:
+    def __init__(self, path: Path, schema: str, *, upgrades: Sequence[str] = ()) -> None:
         self.path = path
         self._queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
         self._check: Work[None] | None = None
         self._failure: FarbusError | None = None
-        self._lock = _lock(path)
+        self._lock, begun = _lock(path)
         try:
-            self._connection = _open(path, schema)
+            if begun:
+                _check_there(path)
+            self._connection = _open(path, schema, upgrades)
+            _note_begun(self._lock)
         except BaseException:
             os.close(self._lock)
             raise
@@ -133,8 +137,16 @@ class _Failed:
     error: FarbusError
 
 
-def _lock(path: Path) -> int:
-    """Take the lock file beside the database; it is let go of by the kernel when the process ends."""
+# The lock file: who holds it, in a field of constant width, then whether the database was ever made.
+_HOLDER_BYTES = 11
+_BEGUN = b"begun\n"
+
+
+def _lock(path: Path) -> tuple[int, bool]:
+    """Take the lock file beside the database; return it with whether there must be a database.
+
+    It is let go of by the kernel when the process ends.
+    """
     lock_path = path.with_suffix(".lock")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -144,18 +156,39 @@ def _lock(path: Path) -> int:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        holder = os.read(descriptor, 32).decode(errors="replace").strip()
+        holder = os.pread(descriptor, _HOLDER_BYTES, 0).decode(errors="replace").strip()
         os.close(descriptor)
         raise Conflict(
             f"the ledger {path} is in use by another scheduler" + (f" (pid {holder})" if holder else ""),
             hint="stop that one or choose another --state",
         ) from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
+    # Who holds it is a courtesy: a full disk takes the number away, not the lock.
+    with contextlib.suppress(OSError):
+        os.pwrite(descriptor, f"{os.getpid():<{_HOLDER_BYTES - 1}}\n".encode(), 0)
+    return descriptor, os.pread(descriptor, len(_BEGUN), _HOLDER_BYTES) == _BEGUN
 
 
-def _open(path: Path, schema: str) -> sqlite3.Connection:
+def _note_begun(lock: int) -> None:
+    # A full disk at the first start leaves this out, until the next one.
+    with contextlib.suppress(OSError):
+        os.pwrite(lock, _BEGUN, _HOLDER_BYTES)
+
+
+def _check_there(path: Path) -> None:
+    """Refuse to begin anew where a database was: a lost ledger would grant devices that are in use."""
+    try:
+        lost = "" if path.stat().st_size else "is empty"
+    except FileNotFoundError:
+        lost = "is gone"
+    if lost:
+        raise FarbusError(
+            f"the ledger {path} {lost}, though a scheduler has used this directory",
+            hint=f"restore it from a backup; to count the devices' epochs from zero instead, "
+            f"remove {path.with_suffix('.lock')}",
+        )
+
+
+def _open(path: Path, schema: str, upgrades: Sequence[str]) -> sqlite3.Connection:
     try:
         # The secrets of leases are in it: the mode is set before the first byte is written,
         # and SQLite gives its -wal and -shm files the same.
@@ -171,14 +204,17 @@ def _open(path: Path, schema: str) -> sqlite3.Connection:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (health,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if health != "ok":
-            raise sqlite3.DatabaseError(health)
-        if version > SCHEMA_VERSION:
+            raise sqlite3.DatabaseError(" ".join(health.split()))
+        current = len(upgrades) + 1
+        if version > current:
             raise FarbusError(
                 f"the ledger {path} was written by a newer version of Farbus (format {version})",
                 hint="upgrade this scheduler",
             )
         if version == 0:
-            connection.executescript(f"BEGIN; {schema}; PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+            connection.executescript(f"BEGIN; {schema}; PRAGMA user_version = {current}; COMMIT;")
+        for older in range(version or current, current):
+            connection.executescript(f"BEGIN; {upgrades[older - 1]}; PRAGMA user_version = {older + 1}; COMMIT;")
     except BaseException as error:
         connection.close()
         raise _as_farbus_error(error, path) from error

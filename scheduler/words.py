@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import datetime
 import signal
+from collections.abc import Sequence
 
 from farbus.model.job import JobStatus, Miss, TaskPlacement
+from farbus.model.operation import Cordon
 from farbus.model.states import JobState
 from farbus.scheduler.records import TaskRun
+
+MAX_CORDONS = 8
+"""Cordons that an explanation names."""
 
 
 def describe_time(wall: float) -> str:
     """Write seconds since the epoch as a moment in UTC, to the second."""
     return f"{datetime.datetime.fromtimestamp(wall, datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def describe_cordon(cordon: Cordon | None) -> str:
+    """Say who has cordoned something, when and why; nothing where nobody has."""
+    if cordon is None:
+        return ""
+    return f"{cordon.by}, {describe_time(cordon.at)}" + (f": {cordon.reason}" if cordon.reason else "")
 
 
 def describe_exit(run: TaskRun) -> str:
@@ -37,7 +49,7 @@ def describe_placement(task: TaskPlacement) -> str:
     return f"{told}: {task.why}" if task.why else told
 
 
-def explain_job(status: JobStatus, *, ahead: int, nodes: int) -> tuple[str, ...]:
+def explain_job(status: JobStatus, *, ahead: int, nodes: int, cordons: Sequence[Cordon] = ()) -> tuple[str, ...]:
     """Say why a job is where it is: what it waits for, where it went and why there."""
     lines = []
     if status.state is JobState.QUEUED:
@@ -49,6 +61,10 @@ def explain_job(status: JobStatus, *, ahead: int, nodes: int) -> tuple[str, ...]
         elif not status.misses:
             lines.append("no round has considered it yet")
         lines += [describe_miss(miss) for miss in status.misses]
+        # What a miss counts as taken may only be cordoned.
+        lines += [f"{each.kind} {each.name} is cordoned: {describe_cordon(each)}" for each in cordons[:MAX_CORDONS]]
+        if len(cordons) > MAX_CORDONS:
+            lines.append(f"{len(cordons) - MAX_CORDONS} more nodes and devices are cordoned")
         if status.rounds_waited:
             lines.append(f"rounds in which it would have fitted alone: {status.rounds_waited}")
     else:

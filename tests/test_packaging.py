@@ -135,9 +135,10 @@ def test_installed_command_runs(installed: Path, tmp_path: Path) -> None:
     assert run(installed.parent / "farbus", "version", cwd=tmp_path).startswith("farbus ")
 
 
-def test_units_are_installed_where_systemd_looks(installed: Path) -> None:
-    units = installed.parent.parent / "lib" / "systemd" / "system"
-    assert {path.name for path in units.iterdir()} == {path.name for path in (ROOT / "systemd").glob("*.service")}
+def test_installed_package_can_install_its_services(installed: Path, tmp_path: Path) -> None:
+    run(installed.with_name("farbus"), "install", "agent", "--root", tmp_path, cwd=tmp_path)
+    unit = tmp_path / "usr/local/lib/systemd/system/farbus-agent.service"
+    assert f"ExecStart={installed.with_name('farbus')} agent" in unit.read_text()
 
 
 def test_installed_native_files_are_found(installed: Path, tmp_path: Path) -> None:

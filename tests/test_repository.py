@@ -83,7 +83,7 @@ def test_stubs_protobuf_and_ortools_fit_together() -> None:
     assert "GRPC_GENERATED_VERSION = '1.81." in stub
 
 
-@pytest.mark.parametrize("name", ["agent", "hotplug", "nvmeof", "remoting", "scheduler"])
+@pytest.mark.parametrize("name", ["agent", "hotplug", "nvmeof", "remoting", "scheduler", "systemd"])
 def test_subpackage_is_a_link_to_the_directory_at_the_root(name: str) -> None:
     assert os.readlink(ROOT / "farbus" / name) == f"../{name}"
 

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any, Self
 
 import grpc
 import grpc.aio
 
+from farbus.api.audit import AuditRecord
 from farbus.api.authority import SCHEDULER_SERVER_NAME, Credentials
 from farbus.api.conversion import from_message, to_message
 from farbus.api.identity import ROLE_METADATA, USER_METADATA, Identity
 from farbus.api.server import MAX_MESSAGE_BYTES
 from farbus.api.status import converted
-from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, types_pb2
+from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, enrollment_pb2, enrollment_pb2_grpc, types_pb2
 from farbus.errors import FarbusError
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.job import Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
+from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
+from farbus.model.telemetry import ClusterTelemetry
 
 CALL_TIMEOUT_S = 30.0
 """Longest time that one call without a stream may take."""
 
-_CLIENT_OPTIONS: list[tuple[str, int | str]] = [
+CLIENT_OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     # A peer that vanished without a word is noticed within 30 s.
@@ -44,8 +47,20 @@ def open_tls_channel(address: str, credentials: Credentials) -> grpc.aio.Channel
     return grpc.aio.secure_channel(
         address,
         grpc.ssl_channel_credentials(pem.authority, pem.key, pem.certificate),
-        options=[*_CLIENT_OPTIONS, ("grpc.ssl_target_name_override", SCHEDULER_SERVER_NAME)],
+        options=[*CLIENT_OPTIONS, ("grpc.ssl_target_name_override", SCHEDULER_SERVER_NAME)],
     )
+
+
+async def open_enrollment(address: str, credentials: Credentials, request_pem: bytes) -> tuple[bytes, bytes]:
+    """Ask the scheduler at ``address`` to renew; return certificate and authorities as PEM."""
+    channel = open_tls_channel(address, credentials)
+    try:
+        with converted(f"scheduler at {address}"):
+            stub: Any = enrollment_pb2_grpc.EnrollmentStub(channel)
+            reply = await stub.Renew(enrollment_pb2.RenewRequest(request=request_pem), timeout=CALL_TIMEOUT_S)
+            return reply.certificate, reply.authorities
+    finally:
+        await channel.close()
 
 
 class ClusterClient:
@@ -55,9 +70,9 @@ class ClusterClient:
     """
 
     def __init__(self, channel: grpc.aio.Channel, peer: str, metadata: Sequence[tuple[str, str]] = ()) -> None:
-        self._channel = channel
-        self._peer = peer
-        self._metadata = tuple(metadata)
+        self.channel = channel
+        self.peer = peer
+        self.metadata = tuple(metadata)
         self._stub: Any = cluster_pb2_grpc.ClusterStub(channel)
 
     @classmethod
@@ -71,7 +86,7 @@ class ClusterClient:
     @classmethod
     def local(cls, *, socket: str) -> ClusterClient:
         """Call the agent that serves the Unix socket ``socket``."""
-        return cls(grpc.aio.insecure_channel(f"unix:{socket}", options=_CLIENT_OPTIONS), f"agent at {socket}")
+        return cls(grpc.aio.insecure_channel(f"unix:{socket}", options=CLIENT_OPTIONS), f"agent at {socket}")
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,17 +94,17 @@ class ClusterClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def close(self) -> None:
-        """Close the connection; calls under way end with Unavailable."""
-        await self._channel.close()
+    async def close(self, *, grace_s: float | None = None) -> None:
+        """Close the connection; calls under way get ``grace_s`` seconds, then end with Unavailable."""
+        await self.channel.close(grace_s)
 
     async def _call(self, method: str, request: Any) -> Any:
-        with converted(self._peer):
-            return await getattr(self._stub, method)(request, metadata=self._metadata, timeout=CALL_TIMEOUT_S)
+        with converted(self.peer):
+            return await getattr(self._stub, method)(request, metadata=self.metadata, timeout=CALL_TIMEOUT_S)
 
     async def _stream(self, method: str, request: Any) -> AsyncIterator[Any]:
-        with converted(self._peer):
-            call = getattr(self._stub, method)(request, metadata=self._metadata)
+        with converted(self.peer):
+            call = getattr(self._stub, method)(request, metadata=self.metadata)
             try:
                 async for message in call:
                     yield message
@@ -116,14 +131,22 @@ class ClusterClient:
         async for message in self._stream("WatchJob", cluster_pb2.JobRequest(job_id=job_id)):
             yield from_message(message, JobStatus)
 
-    async def cancel_job(self, job_id: str, *, released: bool = False) -> JobStatus:
-        """Start ending the job and return it; ``released`` when it is interactive and its program has ended."""
-        request = cluster_pb2.CancelJobRequest(job_id=job_id, released=released)
+    async def cancel_job(self, job_id: str, *, released: bool = False, exit_code: int | None = None) -> JobStatus:
+        """Start ending the job and return it.
+
+        ``released`` when it is interactive and its program has ended, with ``exit_code`` (None: not known).
+        """
+        request = cluster_pb2.CancelJobRequest(job_id=job_id, released=released, exit_code=exit_code)
         return from_message(await self._call("CancelJob", request), JobStatus)
 
-    async def read_logs(self, job_id: str, *, task: str = "", follow: bool = False) -> AsyncIterator[LogChunk]:
-        """Yield a task's output, and with ``follow`` what comes until it has ended."""
-        request = cluster_pb2.ReadLogsRequest(job_id=job_id, task=task, follow=follow)
+    async def read_logs(
+        self, job_id: str, *, task: str = "", follow: bool = False, position: int = 0
+    ) -> AsyncIterator[LogChunk]:
+        """Yield a task's output, and with ``follow`` what comes until it has ended.
+
+        ``position`` is that of the last chunk that the caller has already.
+        """
+        request = cluster_pb2.ReadLogsRequest(job_id=job_id, task=task, follow=follow, position=position)
         async for message in self._stream("ReadLogs", request):
             yield from_message(message, LogChunk)
 
@@ -142,6 +165,11 @@ class ClusterClient:
         reply = await self._call("ListLeases", cluster_pb2.ListLeasesRequest(all=include_released))
         return tuple(from_message(lease, LeaseStatus) for lease in reply.leases)
 
+    async def get_telemetry(self, *, nodes: Collection[str] = ()) -> ClusterTelemetry:
+        """Return how busy ``nodes`` are, all if empty."""
+        reply = await self._call("GetTelemetry", cluster_pb2.GetTelemetryRequest(nodes=sorted(nodes)))
+        return from_message(reply, ClusterTelemetry)
+
     async def explain(self, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
         """Return the job and, in words, why it is where it is."""
         reply = await self._call("Explain", cluster_pb2.JobRequest(job_id=job_id))
@@ -151,18 +179,43 @@ class ClusterClient:
         """Return one line about the cluster."""
         return from_message(await self._call("GetCluster", cluster_pb2.GetClusterRequest()), ClusterInfo)
 
+    async def cordon(self, name: str, *, reason: str = "") -> CordonResult:
+        """Give the node or device ``name`` nothing new; for operators, as is all that follows."""
+        reply = await self._call("Cordon", cluster_pb2.CordonRequest(name=name, reason=reason))
+        return from_message(reply, CordonResult)
+
+    async def uncordon(self, name: str) -> CordonResult:
+        """Take the cordon of a node or device back."""
+        return from_message(await self._call("Uncordon", cluster_pb2.CordonRequest(name=name)), CordonResult)
+
+    async def drain(self, node: str, *, evict: bool = False, reason: str = "") -> AsyncIterator[DrainStatus]:
+        """Cordon ``node`` and yield the jobs that use it, at every change, until none does; ``evict`` ends them."""
+        request = cluster_pb2.DrainRequest(node=node, evict=evict, reason=reason)
+        async for message in self._stream("Drain", request):
+            yield from_message(message, DrainStatus)
+
+    async def forget(self, node: str) -> ForgottenNode:
+        """Release what a node holds that is off for good; raise :class:`farbus.errors.Conflict` while it is not."""
+        return from_message(await self._call("Forget", cluster_pb2.ForgetRequest(node=node)), ForgottenNode)
+
     async def hold(
-        self, *, name: str, requests: Requests, routes: Sequence[Route], wait_limit_s: float = 0.0
+        self, *, name: str, requests: Requests, routes: Sequence[Route], wait_limit_s: float = 0.0, job_id: str = ""
     ) -> AsyncIterator[HoldEvent]:
-        """Hold devices until the iterator is closed (``aclose``)."""
+        """Hold devices until the iterator is closed (``aclose``); those of ``job_id`` again, if it is given."""
         request = cluster_pb2.HoldRequest(
             name=name,
             requests=to_message(requests, types_pb2.Requests),
             routes=[route.value for route in routes],
             wait_limit_s=wait_limit_s,
+            job_id=job_id,
         )
         async for message in self._stream("Hold", request):
             yield _hold_event(message)
+
+    async def read_audit(self, *, since: str = "") -> AsyncIterator[AuditRecord]:
+        """Yield the records of the audit log from ``since`` (RFC 3339, UTC) on; for operators."""
+        async for message in self._stream("ReadAudit", cluster_pb2.ReadAuditRequest(since=since)):
+            yield from_message(message, AuditRecord)
 
 
 def _hold_event(message: cluster_pb2.HoldEvent) -> HoldEvent:

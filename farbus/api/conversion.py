@@ -2,7 +2,8 @@
 
 A value and its message have the same field names (a test holds them to it),
 so one pair of functions serves all types.  A message may have fields that the
-value lacks (a newer peer) and the other way round (an older one).
+value lacks (a newer peer) and the other way round (an older one).  A field that
+may be None is an ``optional`` one of the message, or a message.
 """
 
 from __future__ import annotations
@@ -73,14 +74,32 @@ Reader = Callable[[Any, str], Any]
 @cache
 def _reader(kind: type[Value]) -> Reader:
     hints = typing.get_type_hints(kind)
-    fields = [(field.encode_name, _item_reader(hints[field.name])) for field in msgspec.structs.fields(kind)]
+    fields = [
+        (
+            field.encode_name,
+            _item_reader(_required(hints[field.name])),
+            _required(hints[field.name]) != hints[field.name],
+        )
+        for field in msgspec.structs.fields(kind)
+    ]
 
     def read(message: Message, path: str) -> Value:
         known = message.DESCRIPTOR.fields_by_name
-        arguments = {name: reader(getattr(message, name), f"{path}.{name}") for name, reader in fields if name in known}
+        arguments = {
+            name: reader(getattr(message, name), f"{path}.{name}")
+            for name, reader, optional in fields
+            if name in known and not (optional and not message.HasField(name))
+        }
         return kind(**arguments)
 
     return read
+
+
+def _required(hint: Any) -> Any:
+    """Return the type of a field that may be None without the None; any other type as it is."""
+    parts = [part for part in typing.get_args(hint) if part is not types.NoneType]
+    is_optional = typing.get_origin(hint) in (typing.Union, types.UnionType) and len(parts) == 1
+    return parts[0] if is_optional else hint
 
 
 def _item_reader(hint: Any) -> Reader:

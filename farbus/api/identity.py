@@ -48,6 +48,7 @@ class Identity(Value, frozen=True, kw_only=True):
 
 
 PEOPLE = frozenset({Role.USER, Role.OPERATOR})
+OPERATORS = frozenset({Role.OPERATOR})
 
 METHOD_ROLES: Mapping[str, frozenset[Role]] = {
     "/farbus.v1.Cluster/Submit": PEOPLE,
@@ -62,9 +63,43 @@ METHOD_ROLES: Mapping[str, frozenset[Role]] = {
     "/farbus.v1.Cluster/Explain": PEOPLE,
     "/farbus.v1.Cluster/GetCluster": PEOPLE,
     "/farbus.v1.Cluster/Hold": PEOPLE,
+    "/farbus.v1.Cluster/GetTelemetry": PEOPLE,
+    "/farbus.v1.Cluster/Cordon": OPERATORS,
+    "/farbus.v1.Cluster/Uncordon": OPERATORS,
+    "/farbus.v1.Cluster/Drain": OPERATORS,
+    "/farbus.v1.Cluster/Forget": OPERATORS,
+    "/farbus.v1.Cluster/ReadAudit": OPERATORS,
+    "/farbus.v1.Staging/Missing": PEOPLE,
+    "/farbus.v1.Staging/Put": PEOPLE,
+    "/farbus.v1.Staging/Get": frozenset({Role.NODE}),
+    "/farbus.v1.Staging/PutOutput": frozenset({Role.NODE}),
+    "/farbus.v1.Staging/ListOutput": PEOPLE,
+    "/farbus.v1.Staging/GetOutput": PEOPLE,
     "/farbus.v1.NodeSession/Session": frozenset({Role.NODE}),
+    "/farbus.v1.Enrollment/Renew": frozenset({Role.NODE, Role.USER, Role.OPERATOR}),
+    "/farbus.v1.Peer/Renew": frozenset({Role.NODE}),
 }
 """Roles that may call each method; a method that is not here may be called by nobody."""
+
+READ_METHODS = frozenset(
+    {
+        "/farbus.v1.Cluster/ListJobs",
+        "/farbus.v1.Cluster/GetJob",
+        "/farbus.v1.Cluster/WatchJob",
+        "/farbus.v1.Cluster/ReadLogs",
+        "/farbus.v1.Cluster/ListNodes",
+        "/farbus.v1.Cluster/ListDevices",
+        "/farbus.v1.Cluster/ListLeases",
+        "/farbus.v1.Cluster/Explain",
+        "/farbus.v1.Cluster/GetCluster",
+        "/farbus.v1.Cluster/ReadAudit",
+        "/farbus.v1.Staging/Missing",
+        "/farbus.v1.Staging/Get",
+        "/farbus.v1.Staging/ListOutput",
+        "/farbus.v1.Staging/GetOutput",
+    }
+)
+"""Methods that change nothing: only those who were refused them stand in the audit log."""
 
 
 def valid_name(name: str) -> bool:

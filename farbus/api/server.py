@@ -14,24 +14,36 @@ import os
 import socket as sockets
 import struct
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from farbus.api.authority import Credentials, identity_of
+from farbus.api.audit import AuditLog, AuditRecord
+from farbus.api.authority import Credentials
 from farbus.api.conversion import from_message, to_message
+from farbus.api.gate import Gate, caller_of_call, errors_become_status, peer_of_call
 from farbus.api.identity import Identity, resolve_caller
-from farbus.api.status import HINT_METADATA, code_of
-from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, session_pb2, session_pb2_grpc, types_pb2
-from farbus.errors import Conflict, FarbusError, InvalidInput, NotPermitted
+from farbus.api.trust import Peer, Trust
+from farbus.api.v1 import (
+    cluster_pb2,
+    cluster_pb2_grpc,
+    enrollment_pb2,
+    enrollment_pb2_grpc,
+    session_pb2,
+    session_pb2_grpc,
+    types_pb2,
+)
+from farbus.errors import Conflict, FarbusError, InvalidInput, Unavailable
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.job import Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
+from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
+from farbus.model.telemetry import ClusterTelemetry
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +56,7 @@ MAX_LOCAL_CONNECTIONS = 512
 MAX_LOCAL_CALLERS = 256
 """Different users that one agent serves in its life, those that it refuses among them: each has a server."""
 
-_SERVER_OPTIONS: list[tuple[str, int]] = [
+SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     # A second process on the same port must fail, not share it.
@@ -58,6 +70,11 @@ _SERVER_OPTIONS: list[tuple[str, int]] = [
 
 Context = grpc.aio.ServicerContext[Any, Any]
 SendToNode = Callable[[session_pb2.SchedulerMessage], Awaitable[None]]
+
+
+Caller = Callable[[Context, str], Identity]
+AddService = Callable[[Caller, grpc.aio.Server], None]
+"""Adds a further service to a server: like :func:`farbus.api.staging.add_staging`, with its handler bound."""
 
 
 class ClusterHandler(abc.ABC):
@@ -84,12 +101,16 @@ class ClusterHandler(abc.ABC):
         """Yield the job now and at every change, until it has ended."""
 
     @abc.abstractmethod
-    async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
-        """Start ending the job; ``released`` when it is interactive and its program has ended."""
+    async def cancel_job(
+        self, caller: Identity, job_id: str, *, released: bool, exit_code: int | None = None
+    ) -> JobStatus:
+        """Start ending the job; ``released`` when it is interactive and its program has ended, with ``exit_code``."""
 
     @abc.abstractmethod
-    def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
-        """Yield a task's output, and with ``follow`` what comes until it has ended."""
+    def read_logs(
+        self, caller: Identity, job_id: str, *, task: str, follow: bool, position: int = 0
+    ) -> AsyncIterator[LogChunk]:
+        """Yield a task's output from behind ``position``, and with ``follow`` what comes until it has ended."""
 
     @abc.abstractmethod
     async def list_nodes(self, caller: Identity) -> tuple[NodeStatus, ...]:
@@ -104,6 +125,10 @@ class ClusterHandler(abc.ABC):
         """Return the leases that the caller may see, without their secrets."""
 
     @abc.abstractmethod
+    async def get_telemetry(self, caller: Identity, *, nodes: Collection[str]) -> ClusterTelemetry:
+        """Return how busy ``nodes`` are, all if empty; of sessions and leases those that the caller may see."""
+
+    @abc.abstractmethod
     async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
         """Return the job and, in words, why it is where it is."""
 
@@ -113,9 +138,45 @@ class ClusterHandler(abc.ABC):
 
     @abc.abstractmethod
     def hold(
-        self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
+        self,
+        caller: Identity,
+        *,
+        name: str,
+        requests: Requests,
+        routes: tuple[Route, ...],
+        wait_limit_s: float,
+        job_id: str = "",
     ) -> AsyncIterator[HoldEvent]:
-        """Hold devices for as long as the caller reads; only an agent's socket does it."""
+        """Hold devices for as long as the caller reads, those of ``job_id`` again; only an agent's socket does it."""
+
+    @abc.abstractmethod
+    async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
+        """Give the node or device ``name`` nothing new."""
+
+    @abc.abstractmethod
+    async def uncordon(self, caller: Identity, name: str) -> CordonResult:
+        """Take the cordon of a node or device back."""
+
+    @abc.abstractmethod
+    def drain(self, caller: Identity, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
+        """Cordon ``node`` and yield the jobs that use it, at every change, until none does; ``evict`` ends them."""
+
+    @abc.abstractmethod
+    async def forget(self, caller: Identity, node: str) -> ForgottenNode:
+        """Release what a node without a session holds: the operator's word that it is off."""
+
+    async def read_audit(self, caller: Identity, *, since: str) -> AsyncIterator[AuditRecord]:
+        """Yield what is in the audit log from ``since`` (RFC 3339, UTC) on."""
+        raise Unavailable("no audit log is kept here")
+        yield  # makes this a generator
+
+
+class EnrollmentHandler(abc.ABC):
+    """Gives certificates to those who have one."""
+
+    @abc.abstractmethod
+    async def renew(self, peer: Peer, request_pem: bytes) -> tuple[bytes, bytes]:
+        """Return a certificate for the request's key, of the peer's own name and role, and the authorities."""
 
 
 class SessionHandler(abc.ABC):
@@ -135,9 +196,15 @@ class SessionHandler(abc.ABC):
 class RunningServer:
     """A server that accepts calls; ``port`` is 0 for a Unix socket."""
 
-    def __init__(self, port: int, stop: Callable[[float], Awaitable[None]]) -> None:
+    def __init__(self, port: int, stop: Callable[[float], Awaitable[None]], *, gate: Gate | None = None) -> None:
         self.port = port
         self._stop = stop
+        self._gate = gate
+
+    async def end_untrusted(self) -> None:
+        """End the calls of certificates that are revoked or have expired, now rather than within a second."""
+        if self._gate is not None:
+            await self._gate.end_untrusted()
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Accept no more calls, give those under way ``grace_s`` seconds, then cancel them."""
@@ -145,20 +212,34 @@ class RunningServer:
 
 
 async def serve_scheduler(
-    *, cluster: ClusterHandler, sessions: SessionHandler, listen: str, credentials: Credentials
+    *,
+    cluster: ClusterHandler,
+    sessions: SessionHandler,
+    listen: str,
+    credentials: Credentials | Trust,
+    enrollment: EnrollmentHandler | None = None,
+    audit: AuditLog | None = None,
+    operator_only: frozenset[str] = frozenset(),
+    services: Sequence[AddService] = (),
 ) -> RunningServer:
-    """Serve both services over mutual TLS on ``listen`` (``ADDRESS:PORT``, port 0 for any free one).
+    """Serve all services over mutual TLS on ``listen`` (``ADDRESS:PORT``, port 0 for any free one).
+
+    Files of ``credentials`` that are replaced hold from the next connection
+    on; calls of a certificate that is revoked end (:mod:`farbus.api.gate`).
 
     Raises :class:`InvalidInput` for bad credentials, :class:`Conflict` for an
     address that can't be bound.
     """
-    pem = credentials.read()
-    server = grpc.aio.server(options=_SERVER_OPTIONS)
-    cluster_pb2_grpc.add_ClusterServicer_to_server(_ClusterServicer(cluster, _caller_by_certificate), server)
+    trust = credentials if isinstance(credentials, Trust) else Trust(credentials)
+    gate = Gate(trust, audit=audit, operator_only=operator_only)
+    server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=[gate])
+    cluster_pb2_grpc.add_ClusterServicer_to_server(_ClusterServicer(cluster, caller_of_call), server)
     session_pb2_grpc.add_NodeSessionServicer_to_server(_SessionServicer(sessions), server)
-    tls = grpc.ssl_server_credentials(
-        [(pem.key, pem.certificate)], root_certificates=pem.authority, require_client_auth=True
-    )
+    enrollment_pb2_grpc.add_EnrollmentServicer_to_server(_EnrollmentServicer(enrollment), server)
+    for add in services:
+        add(caller_of_call, server)
+
+    tls = tls_credentials(trust)
     try:
         port = server.add_secure_port(listen, tls)
     except RuntimeError as error:
@@ -167,11 +248,38 @@ async def serve_scheduler(
             hint="stop what uses it or choose another with --listen",
         ) from error
     await server.start()
-    return RunningServer(port, server.stop)
+    return gated_server(server, port, gate)
+
+
+def tls_credentials(trust: Trust) -> grpc.ServerCredentials:
+    """Return what a server proves itself with and what it asks of callers; files that change hold from then on."""
+
+    def configuration() -> grpc.ServerCertificateConfiguration:
+        # In a thread of gRPC's, for each connection: files that are no good leave those before them in force.
+        trust.refresh()
+        pem = trust.files
+        return grpc.ssl_server_certificate_configuration([(pem.key, pem.certificate)], root_certificates=pem.authority)
+
+    return grpc.dynamic_ssl_server_credentials(configuration(), configuration, require_client_authentication=True)
+
+
+def gated_server(server: grpc.aio.Server, port: int, gate: Gate) -> RunningServer:
+    """Return a server that has been started, whose calls ``gate`` watches until it is stopped."""
+    watch = asyncio.create_task(gate.watch(), name="revocations")
+
+    async def stop(grace_s: float) -> None:
+        watch.cancel()
+        await server.stop(grace_s)
+
+    return RunningServer(port, stop, gate=gate)
 
 
 async def serve_local(
-    *, cluster: ClusterHandler, socket: str, identify: Callable[[int, int, int], Identity]
+    *,
+    cluster: ClusterHandler,
+    socket: str,
+    identify: Callable[[int, int, int], Identity],
+    services: Sequence[AddService] = (),
 ) -> RunningServer:
     """Serve the Cluster service on the Unix socket ``socket`` to every local user.
 
@@ -182,35 +290,9 @@ async def serve_local(
 
     Raises :class:`Conflict` where another process serves the socket.
     """
-    front = _LocalFront(cluster, socket, identify)
+    front = _LocalFront(cluster, socket, identify, services)
     await front.start()
     return RunningServer(0, front.stop)
-
-
-Caller = Callable[[Context, str], Identity]
-
-
-def _caller_by_certificate(context: Context, method: str) -> Identity:
-    certificates = context.auth_context().get("x509_pem_cert") or ()
-    certificate = next(iter(certificates), None)
-    if certificate is None:
-        raise NotPermitted("the connection carries no client certificate")
-    metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
-    return resolve_caller(identity_of(certificate), metadata, method)
-
-
-@contextlib.asynccontextmanager
-async def _errors_become_status(context: Context, method: str) -> AsyncIterator[None]:
-    try:
-        yield
-    except FarbusError as error:
-        context.set_trailing_metadata(((HINT_METADATA, error.hint.encode()),))
-        await context.abort(code_of(error), error.message)
-    except (asyncio.CancelledError, grpc.aio.AbortError):
-        raise
-    except Exception:
-        _log.exception("defect in %s", method)
-        await context.abort(grpc.StatusCode.INTERNAL, f"a defect in {method.rpartition('/')[2]}: see the server's log")
 
 
 class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
@@ -222,14 +304,14 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
     async def _call(self, method: str, context: Context, answer: Callable[[Identity], Awaitable[Any]]) -> Any:
         path = f"/farbus.v1.Cluster/{method}"
-        async with _errors_become_status(context, path):
+        async with errors_become_status(context, path):
             return await answer(self._caller(context, path))
 
     async def _stream(
         self, method: str, context: Context, answers: Callable[[Identity], AsyncIterator[Any]]
     ) -> AsyncIterator[Any]:
         path = f"/farbus.v1.Cluster/{method}"
-        async with _errors_become_status(context, path):
+        async with errors_become_status(context, path):
             stream = answers(self._caller(context, path))
             try:
                 async for item in stream:
@@ -271,7 +353,8 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
     async def CancelJob(self, request: cluster_pb2.CancelJobRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> types_pb2.JobStatus:
-            ended = await self._handler.cancel_job(caller, request.job_id, released=request.released)
+            code = request.exit_code if request.HasField("exit_code") else None
+            ended = await self._handler.cancel_job(caller, request.job_id, released=request.released, exit_code=code)
             return to_message(ended, types_pb2.JobStatus)
 
         return await self._call("CancelJob", context, answer)
@@ -280,7 +363,9 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
         async for chunk in self._stream(
             "ReadLogs",
             context,
-            lambda caller: self._handler.read_logs(caller, request.job_id, task=request.task, follow=request.follow),
+            lambda caller: self._handler.read_logs(
+                caller, request.job_id, task=request.task, follow=request.follow, position=request.position
+            ),
         ):
             yield to_message(chunk, cluster_pb2.LogChunk)
 
@@ -307,6 +392,13 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
         return await self._call("ListLeases", context, answer)
 
+    async def GetTelemetry(self, request: cluster_pb2.GetTelemetryRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.ClusterTelemetry:
+            telemetry = await self._handler.get_telemetry(caller, nodes=frozenset(request.nodes))
+            return to_message(telemetry, cluster_pb2.ClusterTelemetry)
+
+        return await self._call("GetTelemetry", context, answer)
+
     async def Explain(self, request: cluster_pb2.JobRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.Explanation:
             status, lines = await self._handler.explain(caller, request.job_id)
@@ -328,10 +420,43 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
                 requests=from_message(request.requests, Requests),
                 routes=tuple(_route(route) for route in request.routes),
                 wait_limit_s=request.wait_limit_s,
+                job_id=request.job_id,
             )
 
         async for event in self._stream("Hold", context, answers):
             yield hold_event_to_message(event)
+
+    async def Cordon(self, request: cluster_pb2.CordonRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.CordonReply:
+            result = await self._handler.cordon(caller, request.name, reason=request.reason)
+            return to_message(result, cluster_pb2.CordonReply)
+
+        return await self._call("Cordon", context, answer)
+
+    async def Uncordon(self, request: cluster_pb2.CordonRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.CordonReply:
+            return to_message(await self._handler.uncordon(caller, request.name), cluster_pb2.CordonReply)
+
+        return await self._call("Uncordon", context, answer)
+
+    async def Drain(self, request: cluster_pb2.DrainRequest, context: Any) -> AsyncIterator[Any]:
+        def answers(caller: Identity) -> AsyncIterator[DrainStatus]:
+            return self._handler.drain(caller, request.node, evict=request.evict, reason=request.reason)
+
+        async for status in self._stream("Drain", context, answers):
+            yield to_message(status, cluster_pb2.DrainStatus)
+
+    async def Forget(self, request: cluster_pb2.ForgetRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.ForgetReply:
+            return to_message(await self._handler.forget(caller, request.node), cluster_pb2.ForgetReply)
+
+        return await self._call("Forget", context, answer)
+
+    async def ReadAudit(self, request: cluster_pb2.ReadAuditRequest, context: Any) -> AsyncIterator[Any]:
+        async for record in self._stream(
+            "ReadAudit", context, lambda caller: self._handler.read_audit(caller, since=request.since)
+        ):
+            yield to_message(record, cluster_pb2.AuditRecord)
 
 
 def _route(name: str) -> Route:
@@ -355,6 +480,20 @@ def hold_event_to_message(event: HoldEvent) -> cluster_pb2.HoldEvent:
     return message
 
 
+class _EnrollmentServicer(enrollment_pb2_grpc.EnrollmentServicer):
+    def __init__(self, handler: EnrollmentHandler | None) -> None:
+        self._handler = handler
+
+    async def Renew(self, request: enrollment_pb2.RenewRequest, context: Any) -> Any:
+        async with errors_become_status(context, "/farbus.v1.Enrollment/Renew"):
+            if self._handler is None:
+                raise Unavailable(
+                    "this scheduler renews no certificates", hint="set its ca_directory, or use farbus ca renew"
+                )
+            certificate, authorities = await self._handler.renew(peer_of_call(), request.request)
+            return enrollment_pb2.RenewReply(certificate=certificate, authorities=authorities)
+
+
 class _SessionServicer(session_pb2_grpc.NodeSessionServicer):
     def __init__(self, handler: SessionHandler) -> None:
         self._handler = handler
@@ -367,14 +506,21 @@ class _SessionServicer(session_pb2_grpc.NodeSessionServicer):
             async with lock:
                 await context.write(message)
 
-        async with _errors_become_status(context, path):
-            await self._handler.session(_caller_by_certificate(context, path), aiter(request_iterator), send)
+        async with errors_become_status(context, path):
+            await self._handler.session(caller_of_call(context, path), aiter(request_iterator), send)
 
 
 class _LocalFront:
     """Accepts on the public socket and passes bytes on to one private server for each caller."""
 
-    def __init__(self, handler: ClusterHandler, path: str, identify: Callable[[int, int, int], Identity]) -> None:
+    def __init__(
+        self,
+        handler: ClusterHandler,
+        path: str,
+        identify: Callable[[int, int, int], Identity],
+        services: Sequence[AddService],
+    ) -> None:
+        self._services = services
         self._handler = handler
         self._path = Path(path)
         self._identify = identify
@@ -462,7 +608,7 @@ class _LocalFront:
             if self._private is None:
                 raise Conflict("the agent is stopping")
             path = f"{self._private.name}/{len(self._servers)}"
-            server = grpc.aio.server(options=_SERVER_OPTIONS)
+            server = grpc.aio.server(options=SERVER_OPTIONS)
 
             def identity_for(_: Context, method: str) -> Identity:
                 if isinstance(caller, FarbusError):
@@ -470,6 +616,8 @@ class _LocalFront:
                 return resolve_caller(caller, {}, method)
 
             cluster_pb2_grpc.add_ClusterServicer_to_server(_ClusterServicer(self._handler, identity_for), server)
+            for add in self._services:
+                add(identity_for, server)
             server.add_insecure_port(f"unix:{path}")
             await server.start()
             self._servers[key] = (server, path)

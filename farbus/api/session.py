@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,8 +14,11 @@ import grpc.aio
 from farbus.api.authority import Credentials
 from farbus.api.client import open_tls_channel
 from farbus.api.status import converted
+from farbus.api.trust import receive_authorities, receive_revocations
 from farbus.api.v1 import session_pb2, session_pb2_grpc
-from farbus.errors import Unavailable
+from farbus.errors import FarbusError, Unavailable
+
+_log = logging.getLogger(__name__)
 
 PROTOCOL_VERSION = 1
 """Version of the session protocol that this agent speaks (NodeHello.protocol)."""
@@ -23,7 +27,8 @@ PROTOCOL_VERSION = 1
 class NodeStream:
     """Messages up by :meth:`send`, messages down by iteration, which ends with the stream."""
 
-    def __init__(self, call: Any, peer: str) -> None:
+    def __init__(self, call: Any, peer: str, credentials: Credentials) -> None:
+        self._credentials = credentials
         self._call = call
         self._peer = peer
         self._lock = asyncio.Lock()
@@ -40,7 +45,52 @@ class NodeStream:
     async def __aiter__(self) -> AsyncIterator[session_pb2.SchedulerMessage]:
         with converted(self._peer):
             while (message := await self._call.read()) is not grpc.aio.EOF:
-                yield message
+                if message.HasField("trust_changed"):
+                    self._take_trust(message.trust_changed)
+                else:
+                    yield message
+
+    def _take_trust(self, changed: session_pb2.TrustChanged) -> None:
+        """Keep what was passed on; what is no good is told, and ends no session."""
+        try:
+            if changed.authorities:
+                receive_authorities(self._credentials, changed.authorities)
+            if changed.revocations:
+                receive_revocations(self._credentials, changed.revocations)
+        except (FarbusError, OSError) as error:
+            _log.error("authorities or revocations not kept: %s", error)
+
+    def cancel(self) -> None:
+        """End the session: its reader hears Unavailable."""
+        self._call.cancel()
+
+
+class SessionDialer:
+    """Opens sessions one after another, and ends the present one when it should be dialled again."""
+
+    def __init__(self, *, address: str, credentials: Credentials) -> None:
+        self._address = address
+        self._credentials = credentials
+        self._stream: NodeStream | None = None
+        self._certificate = b""
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[NodeStream]:
+        """Dial the scheduler and open the session; leaving the block ends it."""
+        async with open_session(address=self._address, credentials=self._credentials) as stream:
+            self._certificate = self._credentials.read().certificate
+            self._stream = stream
+            try:
+                yield stream
+            finally:
+                self._stream = None
+
+    def redial_if_renewed(self) -> bool:
+        """End the session if it was dialled with another certificate than there is now; say whether it was."""
+        if self._stream is None or self._credentials.read().certificate == self._certificate:
+            return False
+        self._stream.cancel()
+        return True
 
 
 @contextlib.asynccontextmanager
@@ -51,7 +101,7 @@ async def open_session(*, address: str, credentials: Credentials) -> AsyncIterat
         stub: Any = session_pb2_grpc.NodeSessionStub(channel)
         call = stub.Session()
         try:
-            yield NodeStream(call, f"scheduler at {address}")
+            yield NodeStream(call, f"scheduler at {address}", credentials)
         finally:
             call.cancel()
     finally:

@@ -63,6 +63,11 @@ def complete_device(ctx: Any, incomplete: str) -> Words:
     return _ask(ctx, question)
 
 
+def complete_node_or_device(ctx: Any, incomplete: str) -> Words:
+    """Complete the name of a node or the identity of a device."""
+    return [*complete_node(ctx, incomplete), *complete_device(ctx, incomplete)]
+
+
 def complete_up_node(incomplete: str) -> Words:
     """Complete the name of a node of this user's ``farbus up``; nobody is asked."""
     try:

@@ -1,23 +1,29 @@
 """How the daemons are set up from a file and options, and how they are started.
 
 A configuration file is TOML or JSON with the fields of ``SchedulerConfig``
-or ``AgentConfig``; options go before it.  The daemons themselves are loaded
-only here, when one is to be served.
+or ``AgentConfig``; options go before it.  A daemon runs in a program of its
+own, ``python -m farbus.agent`` or ``farbus.scheduler``, which takes this
+process over: what reads a command line would stay in the daemon's memory, a
+seventh of it, for as long as that runs.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
 from farbus.cli.connection import find_credentials
 from farbus.cli.decoding import convert_fields, decode_fields, read_file
-from farbus.errors import InvalidInput
-from farbus.linux.children import die_with_parent
+from farbus.errors import ExitCode, InvalidInput
+from farbus.linux.children import become, die_with_parent
+from farbus.linux.settings import SETTINGS_VARIABLE
+from farbus.model.value import to_json
+from farbus.remoting.paths import package_root
 
 PARENT_VARIABLE = "FARBUS_UP_PID"
 """Set by ``farbus up`` for its daemons: they end with the process of this id."""
@@ -35,6 +41,9 @@ def read_settings(path: str, options: Mapping[str, Any], *, credentials: str) ->
             raise InvalidInput(f"{path}: expected a table of settings", hint="docs/cli.md shows one")
         settings |= decoded
     settings |= {name: value for name, value in options.items() if value not in (None, "")}
+    # A file may name a directory as well.
+    if isinstance(named := settings.get("credentials"), str):
+        credentials = credentials or named
     if credentials:
         files = find_credentials(credentials)
         settings["credentials"] = {
@@ -45,8 +54,11 @@ def read_settings(path: str, options: Mapping[str, Any], *, credentials: str) ->
     return settings
 
 
-def serve_daemon(package: str, kind: str, settings: Mapping[str, Any], *, source: str) -> int:
-    """Serve ``farbus.PACKAGE.daemon`` with a ``kind`` (a class of ``farbus.PACKAGE.config``) until it is stopped."""
+def serve_daemon(package: str, kind: str, settings: Mapping[str, Any], *, source: str) -> NoReturn:
+    """Become the daemon ``farbus.PACKAGE`` with a ``kind`` (a class of ``farbus.PACKAGE.config``).
+
+    Its exit code is then that of this process.  With ``FARBUS_SETTINGS=print`` only its settings are printed.
+    """
     parent = os.environ.pop(PARENT_VARIABLE, "")
     if parent.isdigit():
         die_with_parent(int(parent))
@@ -60,4 +72,21 @@ def serve_daemon(package: str, kind: str, settings: Mapping[str, Any], *, source
             f"not set: {', '.join(missing)}", hint=f"give {options}, or a configuration file with --config"
         )
     config = convert_fields(dict(settings), config_type, name=source)
-    return int(importlib.import_module(f"farbus.{package}.daemon").main(config))
+    if os.environ.get(SETTINGS_VARIABLE) == "print":
+        sys.stdout.buffer.write(to_json(config))
+        sys.exit(ExitCode.OK)
+    # The same farbus as this one, also where it is not installed but lies in the current directory.
+    path = os.pathsep.join(filter(None, [str(package_root()), os.environ.get("PYTHONPATH", "")]))
+    become(
+        # The last words are for people who list processes, and for reading the settings again.
+        [sys.executable, "-P", "-m", f"farbus.{package}", str(_in_memory(to_json(config))), *sys.argv[1:]],
+        environment={**os.environ, "PYTHONPATH": path},
+    )
+
+
+def _in_memory(data: bytes) -> int:
+    """Return a descriptor that the next program inherits and reads ``data`` from."""
+    descriptor = os.memfd_create("farbus-settings", 0)
+    os.write(descriptor, data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

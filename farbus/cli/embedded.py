@@ -30,6 +30,7 @@ from farbus.cli.daemons import PARENT_VARIABLE
 from farbus.cli.runtime import RunningCluster, RunningNode
 from farbus.errors import FarbusError, InvalidInput, TimedOut
 from farbus.linux.children import Service, processes_naming, start_service
+from farbus.linux.kept import end_programs
 from farbus.model.node import NodeStatus
 from farbus.model.quantity import format_bytes
 from farbus.model.states import NodeState
@@ -49,6 +50,9 @@ STOP_WITHIN_S = 10.0
 
 LEASE_TTL_S = 10.0
 """Long enough for a scheduler to be started again on a busy machine, and for the agents to find it."""
+
+ORPHAN_LIMIT_S = 60.0
+"""How long programs wait for an agent that died to be started again: it is, unless this command was killed too."""
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 10.0
@@ -77,6 +81,8 @@ class Plan(Value, frozen=True, kw_only=True):
     """The node that offers the machine's own devices; empty for none."""
     options: str = ""
     """Further FARBUS_SOFTGPU settings, such as ``sms=4``."""
+    metrics_port: int = 0
+    """Port of the loopback interface where the scheduler serves Prometheus, nodes on those after it; 0 for none."""
 
     @property
     def default_node(self) -> str:
@@ -268,6 +274,7 @@ class EmbeddedCluster:
             "state": str(home),
             "credentials": credentials,
             "lease_ttl_s": LEASE_TTL_S,
+            "metrics": self._metrics_address(0),
         }
         return self._daemon("scheduler", "scheduler", home, settings)
 
@@ -279,6 +286,7 @@ class EmbeddedCluster:
             "name": node.name,
             "scheduler": self.server,
             "address": "127.0.0.1",
+            "peer_port": 0,
             "state": str(home),
             "socket": str(self.socket_of(node.name)),
             "credentials": credentials,
@@ -289,6 +297,10 @@ class EmbeddedCluster:
             "physical_devices": node.name == self.plan.physical_node,
             "run_as_self": True,
             "allow_root": os.getuid() == 0,
+            "metrics_listen": self._metrics_address(1 + self.plan.nodes.index(node)),
+            "end_on_stop": True,
+            "orphan_limit_s": ORPHAN_LIMIT_S,
+            "program_units": "none",
         }
         if node.gpus:
             memory = f"{self.plan.gpu_memory_bytes // 2**20}MiB"
@@ -298,6 +310,9 @@ class EmbeddedCluster:
             # Whose GPUs they are: another user's farbus up has nodes of the same names.
             settings["softgpu_node"] = f"farbus-up-{os.getuid()}-{node.name}"
         return self._daemon(f"node {node.name}", "agent", home, settings)
+
+    def _metrics_address(self, number: int) -> str:
+        return f"127.0.0.1:{self.plan.metrics_port + number}" if self.plan.metrics_port else ""
 
     def _daemon(self, name: str, command: str, home: Path, settings: Mapping[str, object]) -> Daemon:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -366,10 +381,12 @@ def remove_leftovers(*, directory: Path, state: Path | None, devices: tuple[str,
 
     ``directory`` has the sockets and, unless the user chose another place,
     the ``state``.  ``devices`` are identities of software GPUs.  Processes
-    that are still there are killed first.
+    that are still there are killed first: programs by their keepers, which
+    outlive ``farbus up`` for a while.
     """
-    found = []
-    for pid in processes_naming(f"{MARK}={state or directory / 'state'}"):
+    home = state or directory / "state"
+    found = [f"program {name}" for programs in home.glob("nodes/*/programs") for name in end_programs(programs)]
+    for pid in processes_naming(f"{MARK}={home}"):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             found.append(f"process {pid}")

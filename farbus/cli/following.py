@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from farbus.cli.tables import format_placement, is_ended
@@ -15,8 +17,15 @@ from farbus.model.states import JobState
 
 if TYPE_CHECKING:
     from farbus.api.client import ClusterClient
+    from farbus.model.cluster import LogChunk
 
 T = TypeVar("T")
+
+PATIENCE_S = 30.0
+"""How long a stream that broke is begun again: an agent that is restarted has a session again within seconds."""
+
+AGAIN_S = 0.5
+"""Between two attempts."""
 
 
 def say(message: str, *, quiet: bool = False) -> None:
@@ -32,6 +41,29 @@ async def closing(stream: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
         yield stream
     finally:
         await cast(AsyncGenerator[T, None], stream).aclose()
+
+
+async def resumed(begin: Callable[[], AsyncIterator[T]], *, patience_s: float = PATIENCE_S) -> AsyncGenerator[T, None]:
+    """Yield from a stream that is begun again when it breaks: an agent or scheduler is restarted in seconds.
+
+    One that has never given anything is not begun again.  Raises what broke
+    it once it has given nothing more for ``patience_s``.
+    """
+    give_up_at = 0.0
+    while True:
+        try:
+            async with closing(begin()) as stream:
+                async for item in stream:
+                    # From now on: how long it goes on without a word is its own affair.
+                    give_up_at = math.inf
+                    yield item
+            return
+        except Unavailable:
+            if time.monotonic() > give_up_at:
+                raise
+            if give_up_at == math.inf:
+                give_up_at = time.monotonic() + patience_s
+        await asyncio.sleep(AGAIN_S)
 
 
 def exit_code_of(task: TaskStatus) -> int:
@@ -64,7 +96,18 @@ async def copy_logs(client: ClusterClient, job_id: str, *, task: str, follow: bo
     """Copy a task's output to this process's, until it ends or, without ``follow``, what there is."""
     label = f"[{prefix}] ".encode() if prefix else b""
     rest: dict[int, bytes] = {}
-    async for chunk in client.read_logs(job_id, task=task, follow=follow):
+    last: LogChunk | None = None
+
+    def begin() -> AsyncIterator[LogChunk]:
+        if last is not None and not last.position:
+            raise FarbusError(
+                f"job {job_id}: its output broke off here, and its agent can't go on from there",
+                hint=f"farbus logs {job_id} shows it all",
+            )
+        return client.read_logs(job_id, task=task, follow=follow, position=last.position if last else 0)
+
+    async for chunk in resumed(begin) if follow else begin():
+        last = chunk
         data = rest.pop(chunk.stream, b"") + chunk.data
         if label:
             # Whole lines only: those of different tasks must not run into each other.
@@ -84,7 +127,7 @@ async def follow_job(client: ClusterClient, job_id: str, *, output: bool, quiet:
     copies: list[asyncio.Task[None]] = []
     last: JobStatus | None = None
     try:
-        async with closing(client.watch_job(job_id)) as statuses:
+        async with closing(resumed(lambda: client.watch_job(job_id))) as statuses:
             async for status in statuses:
                 last = status
                 line = _news(status)

@@ -20,6 +20,7 @@ from farbus.errors import InvalidInput, NotFound
 from farbus.model.device import Route
 from farbus.model.job import Job, Requests, TaskGroup
 from farbus.model.quantity import parse_bytes, parse_cpu, parse_seconds
+from farbus.model.staging import check_path
 
 MAX_TASKS = 4096
 """Most tasks of one job."""
@@ -47,6 +48,13 @@ class ResourceTable(msgspec.Struct, forbid_unknown_fields=True, rename=None):
     gpu_model: Annotated[str, Meta(max_length=128, description="Part of the GPU model's name, in any case.")] = ""
 
 
+class StageTable(msgspec.Struct, forbid_unknown_fields=True, rename={"source": "from"}):
+    """A file or directory that the job takes along."""
+
+    source: Annotated[str, Meta(min_length=1, description="File or directory here; relative to the job file's own.")]
+    to: Annotated[str, Meta(description="Where it goes below the task's directory; its own name if empty.")] = ""
+
+
 class TaskTable(msgspec.Struct, forbid_unknown_fields=True):
     """A group of equal tasks."""
 
@@ -70,6 +78,13 @@ class JobTable(TaskTable, forbid_unknown_fields=True, omit_defaults=True):
     env: Annotated[dict[str, str], Meta(description="Environment variables to add.")] = {}
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="More goes first.")] = 0
     time_limit: Annotated[str | int | float, Meta(description="Longest run: '90s', '30m', '2h'; 0 for no limit.")] = 0
+    stage_in: Annotated[
+        list[StageTable], Meta(description="Files that are put into a directory of each task's own.")
+    ] = []
+    stage_out: Annotated[
+        list[str],
+        Meta(description="Files and directories below it that are kept when the task has ended (farbus fetch)."),
+    ] = []
     task: Annotated[list[TaskTable], Meta(description="Groups of tasks, placed together or not at all.")] = []
 
 
@@ -144,7 +159,9 @@ def convert_table(table: JobTable, *, name: str, directory: Path, fallback: str)
         name=job_name,
         user="",
         groups=groups,
-        cwd=os.path.normpath(directory / table.cwd),
+        # A job with files of its own begins where they are, unless it says otherwise.
+        cwd=os.path.normpath(directory / table.cwd) if table.cwd or not (table.stage_in or table.stage_out) else "",
+        stage_out=tuple(check_path(os.path.normpath(path), what=f"{name}: stage_out") for path in table.stage_out),
         environment=dict(table.env),
         priority=table.priority,
         time_limit_s=parse_seconds(table.time_limit, what=f"{name}: time_limit"),

@@ -1,8 +1,10 @@
 """Listings: tables for people, JSON for programs.
 
-On a terminal a table fits its width and states have colours; into a pipe or a
-file it is plain text with columns two spaces apart, never cut, so that ``awk``
-and ``grep`` can read it.
+On a terminal a table fits its width and states have colours; identities, which
+are there to be copied, are never broken: where a row has no room for them they
+stand on lines of their own beneath it, so that a double click selects one.
+Into a pipe or a file it is plain text with columns two spaces apart, never cut,
+so that ``awk`` and ``grep`` can read it.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -33,22 +36,48 @@ COLOURS = {
     "releasing": "cyan",
     "queued": "yellow",
     "cordoned": "yellow",
+    "ok": "green",
+    "valid": "green",
+    "expires soon": "yellow",
+    "expired": "red",
+    "revoked": "red",
+    "refused": "red",
     "failed": "red",
     "lost": "red",
+    "wedged": "red",
 }
 
 
+GAP = "  "
+"""Between two columns, and before what stands beneath a row."""
+
+NARROWEST = 6
+"""Characters to which a column is made narrower where a table does not fit; its cells are broken then."""
+
+
 class Column(Generic[V]):
-    """One column: its title, how a cell is made of a value, and whether only ``-o wide`` shows it."""
+    """One column: its title, how a cell is made of a value, and whether only ``-o wide`` shows it.
+
+    The cells of an ``identity`` column name something that commands take, or
+    several with commas between.
+    """
 
     def __init__(
-        self, title: str, cell: Callable[[V], str], *, wide: bool = False, right: bool = False, state: bool = False
+        self,
+        title: str,
+        cell: Callable[[V], str],
+        *,
+        wide: bool = False,
+        right: bool = False,
+        state: bool = False,
+        identity: bool = False,
     ) -> None:
         self.title = title
         self.cell = cell
         self.wide = wide
         self.right = right
         self.state = state
+        self.identity = identity
 
 
 def has_colours() -> bool:
@@ -113,17 +142,55 @@ def plain_table(rows: Sequence[Sequence[str]], columns: Sequence[Column[V]]) -> 
 def _print_rich(rows: Sequence[Sequence[str]], columns: Sequence[Column[V]]) -> None:
     # Rich is for terminals alone, and takes its time to load.
     from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(
-            *(
-                Text(text, style=COLOURS.get(text, "") if column.state else "")
-                for text, column in zip(row, columns, strict=True)
-            )
-        )
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    for line in terminal_table(rows, columns, console.width):
+        # A line that is too long all the same is left to the terminal, which keeps it whole for a double click.
+        console.print(Text.assemble(*line), soft_wrap=True)
+
+
+Line = list[tuple[str, str]]
+"""A line of pieces: each its text and its style."""
+
+
+def terminal_table(rows: Sequence[Sequence[str]], columns: Sequence[Column[V]], width: int) -> list[Line]:
+    """Return a table's lines for a terminal ``width`` characters wide."""
+    table = [[column.title for column in columns], *rows]
+    widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
+    beneath = []
+    if sum(widths) + len(GAP) * (len(widths) - 1) > width:
+        beneath = [index for index, column in enumerate(columns) if column.identity]
+    beside = [index for index in range(len(columns)) if index not in beneath]
+    _narrow(widths, beside, width)
+    lines: list[Line] = []
+    for number, row in enumerate(table):
+        pieces = {index: _fold(row[index], widths[index]) for index in beside}
+        for part in range(max((len(cell) for cell in pieces.values()), default=0)):
+            line: Line = []
+            for index in beside:
+                text = pieces[index][part] if part < len(pieces[index]) else ""
+                column = columns[index]
+                text = text.rjust(widths[index]) if column.right else text.ljust(widths[index])
+                style = "bold" if not number else COLOURS.get(row[index], "") if column.state else ""
+                line += [(text if index == beside[-1] and not column.right else text + GAP, style)]
+            line[-1] = (line[-1][0].rstrip(), line[-1][1])
+            lines.append(line)
+        for index in beneath:
+            lines += [[(GAP + identity.strip(), "" if number else "bold")] for identity in row[index].split(",")]
+    return lines
+
+
+def _narrow(widths: list[int], shown: Sequence[int], width: int) -> None:
+    """Make the widest of the ``shown`` columns narrower until all fit, or none can be narrower still."""
+    room = width - len(GAP) * (len(shown) - 1)
+    while sum(widths[index] for index in shown) > room:
+        widest = max(shown, key=lambda index: widths[index])
+        if widths[widest] <= NARROWEST:
+            return
+        widths[widest] -= 1
+
+
+def _fold(text: str, width: int) -> list[str]:
+    """Break ``text`` between words, or where a word is too long within it."""
+    return textwrap.wrap(text, width, break_on_hyphens=False) or [""]

@@ -106,7 +106,7 @@ JOB_COLUMNS: tuple[Column[JobStatus], ...] = (
     Column("RAN", lambda status: format_age(_job_seconds(status)), right=True),
     Column("PRIORITY", lambda status: str(status.job.priority), wide=True, right=True),
     Column("TASKS", lambda status: str(sum(group.count for group in status.job.groups)), wide=True, right=True),
-    Column("DEVICES", lambda s: _unique([d.device for p in s.placements for d in p.devices]), wide=True),
+    Column("DEVICES", lambda s: _unique([d.device for p in s.placements for d in p.devices]), wide=True, identity=True),
     Column("SUBMITTED", lambda status: _moment(status.job.submitted_at), wide=True),
     Column("REASON", _job_reason, wide=True),
 )
@@ -133,11 +133,12 @@ NODE_COLUMNS: tuple[Column[NodeStatus], ...] = (
     Column("SEEN", lambda status: f"{format_age(status.seen_s)} ago"),
     Column("VERSION", lambda status: status.node.agent_version, wide=True),
     Column("LABELS", _labels, wide=True),
+    Column("CORDONED BY", lambda status: status.cordon, wide=True),
     Column("BOOT", lambda status: status.node.boot_id, wide=True),
 )
 
 DEVICE_COLUMNS: tuple[Column[DeviceStatus], ...] = (
-    Column("ID", lambda status: status.device.id),
+    Column("ID", lambda status: status.device.id, identity=True),
     Column("NODE", lambda status: status.node),
     Column("KIND", lambda status: status.device.kind.value),
     Column("MODEL", lambda status: status.device.model),
@@ -149,21 +150,24 @@ DEVICE_COLUMNS: tuple[Column[DeviceStatus], ...] = (
     Column("EPOCH", lambda status: str(status.epoch), wide=True, right=True),
     Column("COMPUTE", lambda status: status.device.compute_capability, wide=True),
     Column("PCI", lambda status: status.device.pci_address, wide=True),
+    Column("CORDONED BY", lambda status: status.cordon, wide=True),
     Column("SOFTWARE", lambda status: "yes" if status.device.software else "no", wide=True),
+    Column("TROUBLE", lambda status: status.trouble, wide=True),
 )
 
 LEASE_COLUMNS: tuple[Column[LeaseStatus], ...] = (
     Column("ID", lambda status: status.lease.id),
     Column("JOB", lambda status: status.lease.job),
     Column("USER", lambda status: status.lease.user),
-    Column("DEVICE", lambda status: _unique([device.device for device in status.lease.devices])),
+    Column("DEVICE", lambda status: _unique([device.device for device in status.lease.devices]), identity=True),
     Column("OF", lambda status: status.lease.device_node),
     Column("USED ON", lambda status: status.lease.client_node),
     Column("ROUTE", lambda status: status.lease.route.value),
-    Column("STATE", lambda status: status.state.value, state=True),
+    Column("STATE", lambda status: "wedged" if status.trouble else status.state.value, state=True),
     Column("EXPIRES IN", lambda status: f"{max(0.0, status.expires_in_s):.1f} s", right=True),
     Column("TASK", lambda status: status.lease.task, wide=True),
     Column("EPOCH", lambda s: _unique([str(device.epoch) for device in s.lease.devices]), wide=True),
     Column("TERM", lambda status: str(status.lease.term), wide=True, right=True),
     Column("ENDPOINT", lambda status: status.endpoint, wide=True),
+    Column("TROUBLE", lambda status: status.trouble, wide=True),
 )

@@ -10,9 +10,10 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from farbus.errors import ExitCode, FarbusError, TimedOut, Unavailable
 
@@ -32,6 +33,19 @@ def die_with_parent(parent: int, signal_number: int = signal.SIGKILL) -> None:
     # The parent may have ended before the request: then this process has another one by now.
     if os.getppid() != parent:
         raise Unavailable(f"process {parent}, which started this one, has ended")
+
+
+def become(arguments: Sequence[str], *, environment: Mapping[str, str]) -> NoReturn:
+    """Replace this process by a program (execve(2)): same process id, same parent, same streams.
+
+    A request of :func:`die_with_parent` stays.  Raises :class:`Unavailable` where the program can't be started.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execve(arguments[0], list(arguments), dict(environment))  # noqa: S606 - no shell is wanted
+    except OSError as error:
+        raise Unavailable(f"start {arguments[0]}: {error.strerror}") from error
 
 
 class Service:

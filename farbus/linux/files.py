@@ -36,18 +36,24 @@ class FileLock:
             holder = os.pread(self._descriptor, 20, 0).decode("ascii", "replace").strip()
             os.close(self._descriptor)
             raise Conflict(
-                f"{what} is in use by process {holder or 'of another user'}", hint="stop it or choose another"
+                f"{what} is in use by {f'process {holder}' if holder else 'another process'}",
+                hint="stop it or choose another",
             ) from error
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        # Who holds it is a courtesy: a full disk takes the number away, not the lock.
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Let go; the file stays, so that no two processes ever lock different files of one name."""
         os.close(self._descriptor)
 
 
-def write_owned(path: Path, data: bytes, *, account: Account | None, mode: int = 0o600) -> None:
-    """Write a file whole or not at all, owned by ``account`` from the moment it has its name."""
+def write_owned(path: Path, data: bytes, *, account: Account | None, mode: int = 0o600, durable: bool = False) -> None:
+    """Write a file whole or not at all, owned by ``account`` from the moment it has its name.
+
+    ``durable`` returns only once the content is on the disk.
+    """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -56,6 +62,8 @@ def write_owned(path: Path, data: bytes, *, account: Account | None, mode: int =
             os.fchmod(file.fileno(), mode)
             if account is not None and account.uid != os.geteuid():
                 os.fchown(file.fileno(), account.uid, account.gid)
+            if durable:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
@@ -75,4 +83,6 @@ def make_directory(path: Path, *, mode: int) -> None:
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        raise Unavailable(f"{path}: {error.strerror}", hint="choose a directory that this user can write") from error
+        raise Unavailable(
+            f"{path}: {error.strerror}", hint="choose a directory that this user can write, on a disk with room"
+        ) from error

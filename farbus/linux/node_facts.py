@@ -1,8 +1,9 @@
-"""The door to what the kernel says of the node as a whole: processors, memory, load, boot."""
+"""The door to what the kernel says of the node as a whole: processors, memory, pressure, links, boot."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -10,16 +11,17 @@ import msgspec
 import psutil
 
 from farbus.errors import Unavailable
+from farbus.linux.links import NetworkLink, read_links
+
+PRESSURE_RESOURCES = ("cpu", "memory", "io")
 
 
-class NetworkLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A network interface: speed in Mbit/s (0 when unknown), counters in bytes since it came up."""
+class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process has used: processor seconds since it started, bytes and descriptors now."""
 
-    name: str
-    up: bool
-    speed_mbit: int
-    receive_bytes: int
-    send_bytes: int
+    cpu_s: float
+    resident_bytes: int
+    open_files: int
 
 
 class NodeFacts(Protocol):
@@ -37,8 +39,24 @@ class NodeFacts(Protocol):
         """Return how much memory programs can have."""
         ...
 
-    def cpu_seconds(self) -> tuple[float, float]:
-        """Return processor seconds since boot over all processors: (busy, all)."""
+    def cpu_times(self) -> Mapping[str, float]:
+        """Return processor seconds since boot over all processors, by what they were spent on (proc(5), /proc/stat)."""
+        ...
+
+    def load1(self) -> float:
+        """Return how many processes ran or waited to run, averaged over a minute."""
+        ...
+
+    def pressure(self) -> Mapping[tuple[str, str], float]:
+        """Return seconds since boot in which some ("waiting") or all ("stalled") tasks waited for a resource.
+
+        Keys are (resource, kind); empty where the kernel has no pressure stall
+        information (Documentation/accounting/psi.rst).
+        """
+        ...
+
+    def own_use(self) -> ProcessUse:
+        """Return what this process uses."""
         ...
 
     def memory_used_bytes(self) -> int:
@@ -51,7 +69,10 @@ class NodeFacts(Protocol):
 
 
 class KernelNodeFacts:
-    """Facts from /proc and /sys through psutil."""
+    """Facts from /proc, /sys, psutil and netlink."""
+
+    def __init__(self, *, proc: str = "/proc") -> None:
+        self._proc = Path(proc)
 
     def boot_id(self) -> str:
         """Read /proc/sys/kernel/random/boot_id (random(4))."""
@@ -65,16 +86,44 @@ class KernelNodeFacts:
         return len(os.sched_getaffinity(0))
 
     def memory_bytes(self) -> int:
-        """Return MemTotal of /proc/meminfo."""
-        return int(psutil.virtual_memory().total)
+        """Return the pages of memory there are: MemTotal of /proc/meminfo."""
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
-    def cpu_seconds(self) -> tuple[float, float]:
-        """Sum the fields of /proc/stat; waiting for I/O counts as idle."""
-        times = psutil.cpu_times()
-        # guest and guest_nice are already in user and nice (proc(5)).
-        fields = {**times._asdict(), "guest": 0.0, "guest_nice": 0.0}
-        every = sum(fields.values())
-        return every - fields["idle"] - fields.get("iowait", 0.0), every
+    def cpu_times(self) -> Mapping[str, float]:
+        """Return the fields of /proc/stat's first line."""
+        # guest and guest_nice are already in user and nice.
+        return {mode: spent for mode, spent in psutil.cpu_times()._asdict().items() if not mode.startswith("guest")}
+
+    def load1(self) -> float:
+        """Return the first of getloadavg(3)."""
+        return os.getloadavg()[0]
+
+    def pressure(self) -> Mapping[tuple[str, str], float]:
+        """Read /proc/pressure."""
+        found = {}
+        for resource in PRESSURE_RESOURCES:
+            try:
+                lines = (self._proc / "pressure" / resource).read_text(encoding="ascii").splitlines()
+            except OSError:
+                # Not built in, or switched off (psi=0): reading then fails with EOPNOTSUPP.
+                continue
+            for line in lines:
+                words = line.split()
+                total = words[-1].removeprefix("total=") if words else ""
+                kind = {"some": "waiting", "full": "stalled"}.get(words[0]) if words else None
+                if kind is not None and total.isdigit():
+                    found[resource, kind] = int(total) / 1e6
+        return found
+
+    def own_use(self) -> ProcessUse:
+        """Ask for this process's times, /proc/self/statm and /proc/self/fd."""
+        times = os.times()
+        resident = int((self._proc / "self/statm").read_text(encoding="ascii").split()[1])
+        return ProcessUse(
+            cpu_s=times.user + times.system,
+            resident_bytes=resident * os.sysconf("SC_PAGE_SIZE"),
+            open_files=len(os.listdir(self._proc / "self/fd")),
+        )
 
     def memory_used_bytes(self) -> int:
         """Return MemTotal - MemAvailable."""
@@ -82,21 +131,8 @@ class KernelNodeFacts:
         return int(memory.total - memory.available)
 
     def links(self) -> tuple[NetworkLink, ...]:
-        """Return links that have hardware behind them; in a container, where none has, all but loopback."""
-        counters = psutil.net_io_counters(pernic=True)
-        states = psutil.net_if_stats()
-        names = [name for name in counters if name in states and name != "lo"]
-        physical = [name for name in names if Path(f"/sys/class/net/{name}/device").exists()]
-        return tuple(
-            NetworkLink(
-                name=name,
-                up=states[name].isup,
-                speed_mbit=states[name].speed,
-                receive_bytes=counters[name].bytes_recv,
-                send_bytes=counters[name].bytes_sent,
-            )
-            for name in sorted(physical or names)
-        )
+        """Ask the kernel by netlink."""
+        return read_links()
 
 
 class FakeNodeFacts:
@@ -106,7 +142,10 @@ class FakeNodeFacts:
         self.boot = "8093f254-0000-4000-8000-000000000001"
         self.cpus = 4
         self.memory = 8 * 2**30
-        self.busy = (0.0, 0.0)
+        self.times: dict[str, float] = {"user": 0.0, "idle": 0.0}
+        self.load = 0.0
+        self.pressures: dict[tuple[str, str], float] = {("cpu", "waiting"): 0.0}
+        self.own = ProcessUse(cpu_s=0.0, resident_bytes=2**20, open_files=3)
         self.used = 2**30
         self.link_list: tuple[NetworkLink, ...] = ()
 
@@ -122,9 +161,21 @@ class FakeNodeFacts:
         """Return the set size."""
         return self.memory
 
-    def cpu_seconds(self) -> tuple[float, float]:
-        """Return the set seconds."""
-        return self.busy
+    def cpu_times(self) -> Mapping[str, float]:
+        """Return the set times."""
+        return dict(self.times)
+
+    def load1(self) -> float:
+        """Return the set load."""
+        return self.load
+
+    def pressure(self) -> Mapping[tuple[str, str], float]:
+        """Return the set pressures."""
+        return dict(self.pressures)
+
+    def own_use(self) -> ProcessUse:
+        """Return the set use."""
+        return self.own
 
     def memory_used_bytes(self) -> int:
         """Return the set use."""

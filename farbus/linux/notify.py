@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Mapping
 from typing import Protocol
 
 WATCHDOG_SHARE = 0.5
 """Part of WatchdogSec after which the next sign of life is due; systemd recommends half."""
+
+
+def reloading() -> str:
+    """Return the state that begins a reload, which ``READY=1`` ends (sd_notify(3)): with the time it is of."""
+    return f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}"
 
 
 class Notifier(Protocol):

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -31,12 +31,38 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     numa_node: int = -1
 
 
+class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that computes on a GPU; ``memory_bytes`` is None where the driver does not tell."""
+
+    pid: int
+    memory_bytes: int | None = None
+
+
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
-    """How busy a GPU is: a fraction of the last second, and bytes in use."""
+    """How a GPU is: fractions of the last second, bytes, watts, degrees, hertz; None where the GPU can't tell.
+
+    Counters of errors and energy are those of the driver, since it was loaded;
+    ``xids`` are the XID errors that came since the sample before.  What goes
+    over PCI Express is measured while the GPU is busy: it takes 40 ms.
+    """
 
     uuid: str
     busy_fraction: float
     memory_used_bytes: int
+    memory_bytes: int | None = None
+    memory_busy_fraction: float | None = None
+    power_watts: float | None = None
+    temperature_celsius: float | None = None
+    sm_clock_hz: float | None = None
+    memory_clock_hz: float | None = None
+    energy_joules: float | None = None
+    ecc_corrected_errors: int | None = None
+    ecc_uncorrected_errors: int | None = None
+    pcie_replays: int | None = None
+    pcie_receive_bytes_per_s: float | None = None
+    pcie_send_bytes_per_s: float | None = None
+    processes: tuple[GpuProcess, ...] = ()
+    xids: tuple[int, ...] = ()
 
 
 class GpuList(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +89,10 @@ class Nvml(Protocol):
         """Let go of the driver; the next call takes hold of it again."""
         ...
 
+    def released(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Let go of the driver for a block: calls meanwhile raise :class:`Unavailable`.  Blocks may overlap."""
+        ...
+
 
 class WorkerNvml:
     """NVML in a worker process.  ``environment`` is added to the worker's, to choose the library."""
@@ -72,9 +102,13 @@ class WorkerNvml:
         self._worker: asyncio.subprocess.Process | None = None
         # The worker answers in order: one question at a time.
         self._turn = asyncio.Lock()
+        self._absent = False
+        self._releases = 0
 
     async def _ask(self, command: str) -> dict[str, Any]:
         async with self._turn:
+            if self._releases:
+                raise Unavailable("NVML: let go of while a GPU is moved", hint="it is asked again afterwards")
             worker = self._worker or await self._start()
             assert worker.stdin is not None
             assert worker.stdout is not None
@@ -128,6 +162,7 @@ class WorkerNvml:
     async def list(self) -> GpuList:
         """Ask for all GPUs."""
         answer = await self._ask("list")
+        self._absent = bool(answer.get("absent"))
         if "error" in answer:
             if answer["absent"]:
                 # The worker has no driver to hold; a driver that is loaded later needs a new one.
@@ -137,7 +172,9 @@ class WorkerNvml:
         return msgspec.convert(answer, GpuList)
 
     async def sample(self) -> Sequence[GpuSample]:
-        """Ask how busy they are."""
+        """Ask how busy they are; not where the last list found no driver, which would start a worker for nothing."""
+        if self._absent:
+            return ()
         answer = await self._ask("sample")
         if "error" in answer:
             if answer["absent"]:
@@ -153,6 +190,16 @@ class WorkerNvml:
                     await self._end(kill=False)
             except TimeoutError:
                 return
+
+    @contextlib.asynccontextmanager
+    async def released(self) -> AsyncIterator[None]:
+        """End the worker and start none for the block."""
+        self._releases += 1
+        try:
+            await self.stop()
+            yield
+        finally:
+            self._releases -= 1
 
 
 def _how_it_ended(code: int) -> str:
@@ -185,3 +232,13 @@ class FakeNvml:
     async def stop(self) -> None:
         """Let go."""
         self.running = False
+
+    @contextlib.asynccontextmanager
+    async def released(self) -> AsyncIterator[None]:
+        """Let go, and refuse meanwhile."""
+        before, self.trouble = self.trouble, Unavailable("NVML: let go of while a GPU is moved")
+        self.running = False
+        try:
+            yield
+        finally:
+            self.trouble = before

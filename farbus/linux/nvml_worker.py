@@ -66,15 +66,89 @@ def describe(handle: Any) -> dict[str, Any]:
     }
 
 
+def scaled(value: Any, factor: float) -> float | None:
+    """Return a figure in our unit; None for one that the GPU does not have."""
+    return None if value is None else value * factor
+
+
 def sample(handle: Any) -> dict[str, Any]:
-    """Return how busy a GPU is."""
+    """Return how a GPU is (:class:`farbus.linux.nvml.GpuSample`)."""
     utilization = optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
     memory = optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    busy = utilization.gpu / 100 if utilization else 0.0
+    # The driver counts for 20 ms, once for each direction: not worth it for a GPU that does nothing.
+    pcie = [
+        scaled(optional(pynvml.nvmlDeviceGetPcieThroughput, handle, direction), 1000) if busy else None
+        for direction in (pynvml.NVML_PCIE_UTIL_RX_BYTES, pynvml.NVML_PCIE_UTIL_TX_BYTES)
+    ]
+    ecc = [
+        optional(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC)
+        for kind in (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
+    ]
+    clock = pynvml.nvmlDeviceGetClockInfo
     return {
         "uuid": text(pynvml.nvmlDeviceGetUUID(handle)),
-        "busy_fraction": utilization.gpu / 100 if utilization else 0.0,
+        "busy_fraction": busy,
         "memory_used_bytes": int(memory.used) if memory else 0,
+        "memory_bytes": int(memory.total) if memory else None,
+        "memory_busy_fraction": utilization.memory / 100 if utilization else None,
+        "power_watts": scaled(optional(pynvml.nvmlDeviceGetPowerUsage, handle), 1e-3),
+        "temperature_celsius": scaled(
+            optional(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU), 1.0
+        ),
+        "sm_clock_hz": scaled(optional(clock, handle, pynvml.NVML_CLOCK_SM), 1e6),
+        "memory_clock_hz": scaled(optional(clock, handle, pynvml.NVML_CLOCK_MEM), 1e6),
+        "energy_joules": scaled(optional(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle), 1e-3),
+        "ecc_corrected_errors": ecc[0],
+        "ecc_uncorrected_errors": ecc[1],
+        "pcie_replays": optional(pynvml.nvmlDeviceGetPcieReplayCounter, handle),
+        "pcie_receive_bytes_per_s": pcie[0],
+        "pcie_send_bytes_per_s": pcie[1],
+        "processes": [
+            {"pid": process.pid, "memory_bytes": process.usedGpuMemory}
+            for process in optional(pynvml.nvmlDeviceGetComputeRunningProcesses, handle) or ()
+        ],
     }
+
+
+MAX_XIDS = 64
+"""XID events taken in for one sample; a GPU that tells of more is broken, and says so with these."""
+
+
+class XidEvents:
+    """XID errors as the driver tells of them, for the GPUs that can (nvmlEventTypeXidCriticalError)."""
+
+    def __init__(self) -> None:
+        self._events: Any = None
+
+    def watch(self) -> None:
+        """Begin to listen."""
+        self._events = optional(pynvml.nvmlEventSetCreate)
+        if self._events is None:
+            return
+        for handle in handles():
+            optional(pynvml.nvmlDeviceRegisterEvents, handle, pynvml.nvmlEventTypeXidCriticalError, self._events)
+
+    def take(self) -> dict[str, list[int]]:
+        """Return what came since the last time, by UUID; does not wait."""
+        found: dict[str, list[int]] = {}
+        for _ in range(MAX_XIDS):
+            event = optional(pynvml.nvmlEventSetWait_v2, self._events, 0) if self._events is not None else None
+            if event is None:
+                break
+            uuid = optional(pynvml.nvmlDeviceGetUUID, event.device)
+            if uuid is not None:
+                found.setdefault(text(uuid), []).append(int(event.eventData))
+        return found
+
+
+def samples(events: XidEvents) -> list[dict[str, Any]]:
+    """Return how all GPUs are."""
+    xids = events.take()
+    found = [sample(handle) for handle in handles()]
+    for one in found:
+        one["xids"] = xids.get(one["uuid"], [])
+    return found
 
 
 def driver() -> dict[str, str]:
@@ -87,13 +161,13 @@ def driver() -> dict[str, str]:
     }
 
 
-def answer(command: str) -> dict[str, Any]:
+def answer(command: str, events: XidEvents) -> dict[str, Any]:
     """Answer one command."""
     try:
         if command == "list":
             return {"gpus": [describe(handle) for handle in handles()], **driver()}
         if command == "sample":
-            return {"samples": [sample(handle) for handle in handles()]}
+            return {"samples": samples(events)}
     except pynvml.NVMLError as error:
         return {"error": str(error), "absent": False}
     return {"error": f"unknown command {command!r}", "absent": False}
@@ -110,8 +184,11 @@ def main() -> None:
             pynvml.NVMLError_LibraryNotFound | pynvml.NVMLError_DriverNotLoaded | pynvml.NVMLError_NoPermission,
         )
         trouble = {"error": str(error), "absent": absent}
+    events = XidEvents()
+    if trouble is None:
+        events.watch()
     for line in sys.stdin:
-        reply = trouble or answer(line.strip())
+        reply = trouble or answer(line.strip(), events)
         sys.stdout.write(json.dumps(reply) + "\n")
         sys.stdout.flush()
 

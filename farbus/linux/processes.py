@@ -1,8 +1,8 @@
-"""The process door: programs that start whole, are ended whole, and outlive no agent.
+"""The process door: programs that start whole, are ended whole, and outlive the agent that started them.
 
-Every program runs under a guard of its own (:mod:`farbus.linux.guard`), which
-drops privileges, sets limits and kills the program with all its descendants
-when it is told to, or when the agent is gone.
+What a program is and how it is spoken to; :mod:`farbus.linux.kept` has the
+real thing, a keeper for each program (:mod:`farbus.linux.keeper`), and here is
+its fake.
 """
 
 from __future__ import annotations
@@ -10,46 +10,45 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import json
 import os
 import signal
-import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
-import psutil
 
-from farbus.errors import ExitCode, FarbusError, InvalidInput, NotPermitted, Unavailable
+from farbus.errors import Conflict, ExitCode, FarbusError, InvalidInput, NotPermitted, Unavailable
+from farbus.linux.clock import Clock, FakeClock
+from farbus.linux.keeper import NOTICE_STREAM, TIME_LIMIT_GRACE_S, OutputLog
+from farbus.linux.output import START, Piece, Position
 from farbus.linux.users import Account
 
-GUARD = Path(__file__).with_name("guard.py")
-
-OUTPUT_PIECE_BYTES = 64 * 1024
-OUTPUT_QUEUE_LENGTH = 8
-"""Pieces of output that wait for their reader; a program that writes faster waits, as at any pipe."""
-
-START_TIMEOUT_S = 30.0
-"""Longest that fork, identity, directory and exec may take: a dead network file system can hold exec for ever."""
-
-OUTPUT_DRAIN_S = 2.0
-"""How long output is still read after the guard has killed everything that could write it."""
+OUTPUT_BYTES = 2**20
+"""Output kept of a program that nobody wants more of."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
     """What to start.
 
-    ``environment`` is the whole environment; ``argv[0]`` is searched in its
-    PATH.  ``account`` is whom to become; ``None`` stays who the agent is.
-    ``limits`` are names of the resource module (``RLIMIT_NOFILE``) with soft
-    and hard value in one, lowered to the hard limit there is.  ``cgroup`` is
-    the directory of the cgroup to run in, or empty.  ``keep`` are descriptors
-    that the program inherits, under the same numbers.
+    ``name`` names it on this node, and its directory: letters, digits and
+    ``_.-``.  ``environment`` is the whole environment; ``argv[0]`` is searched
+    in its PATH.  ``account`` is whom to become; ``None`` stays who the agent
+    is.  ``limits`` are names of the resource module (``RLIMIT_NOFILE``) with
+    soft and hard value in one, lowered to the hard limit there is.  ``cgroup``
+    is the directory of the cgroup to run in, or empty.  ``keep`` are
+    descriptors that the program inherits, under the same numbers.
+
+    ``output`` is the directory that gets what it writes, at most
+    ``output_bytes``, the oldest going first; empty for one that goes with the
+    program.  After ``time_limit_s``, and when no agent has been connected for
+    ``orphan_limit_s``, its keeper ends it (0: never).  ``memory_bytes`` and
+    ``cpu_milli`` (0: no limit) are kept by the service manager where programs
+    have units of their own; elsewhere ``cgroup`` does it.
     """
 
+    name: str
     what: str
-    """Names it in process listings: ``task j1/main.0``."""
+    """Names it to people: ``task j1/main.0``."""
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     cwd: str = "/"
@@ -58,30 +57,67 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     limits: Mapping[str, int] = {}
     cgroup: str = ""
     keep: tuple[int, ...] = ()
+    output: str = ""
+    output_bytes: int = OUTPUT_BYTES
+    time_limit_s: float = 0.0
+    orphan_limit_s: float = 0.0
+    memory_bytes: int = 0
+    cpu_milli: int = 0
+    memory_reason: str = "it used more memory than it asked for"
+    """Why it ended, when the kernel has killed it for its memory."""
+
+
+class Exit(msgspec.Struct, frozen=True):
+    """How a program ended: its exit code, negative for a signal, and why it was ended, if it was."""
+
+    code: int
+    reason: str = ""
 
 
 class Child(Protocol):
-    """A program that runs, or has run."""
+    """A program that runs, or has run and is not yet forgotten."""
+
+    @property
+    def name(self) -> str:
+        """The program's name."""
+        ...
 
     @property
     def pid(self) -> int:
-        """The program's process id (not the guard's)."""
+        """The program's process id (not its keeper's); 0 when that is not known any more."""
         ...
 
-    async def read_output(self) -> tuple[int, bytes] | None:
-        """Return the next piece as (1 for standard output or 2 for error, data); None at the end of both."""
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended, as far as this process has heard."""
         ...
 
-    async def wait(self) -> int:
-        """Return the exit code, negative for a signal, once the program and all its descendants are gone."""
+    def output(self, *, position: Position = START, follow: bool = True) -> AsyncGenerator[Piece, None]:
+        """Yield its output from ``position`` on, by default from the oldest that is kept; ``follow``ed to its end."""
+        ...
+
+    def output_end(self) -> Position:
+        """Return where what it writes from now on begins."""
+        ...
+
+    async def wait(self) -> Exit:
+        """Return how it ended, once the program and all its descendants are gone and its output is complete."""
         ...
 
     def signal(self, number: int) -> None:
         """Send a signal to the program's process group; nothing happens when it has ended."""
         ...
 
-    def kill(self) -> None:
+    def end(self, *, grace_s: float, reason: str) -> None:
+        """End it: SIGTERM to its group, after ``grace_s`` SIGKILL to all of it, whatever becomes of the agent."""
+        ...
+
+    def kill(self, reason: str = "") -> None:
         """Kill the program and all its descendants; :meth:`wait` tells when they are gone."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Add a line of Farbus's own to the output of a running program."""
         ...
 
     def memory_bytes(self) -> int:
@@ -91,9 +127,18 @@ class Child(Protocol):
         """
         ...
 
+    def forget(self) -> None:
+        """Remove what is kept of a program that has ended: its status is safe elsewhere."""
+        ...
+
 
 class Processes(Protocol):
-    """Starts programs."""
+    """Starts programs, and finds those that an earlier agent has started."""
+
+    @property
+    def limits_memory(self) -> bool:
+        """Whether ``memory_bytes`` of a program is enforced."""
+        ...
 
     async def spawn(self, program: Program) -> Child:
         """Start ``program``; return once exec has worked.
@@ -104,21 +149,17 @@ class Processes(Protocol):
         """
         ...
 
-    def remains(self) -> Sequence[Remains]:
-        """List guards of this owner that are not children of this process: what a dead agent left."""
+    async def survivors(self, prefix: str = "") -> Sequence[Child]:
+        """Return the programs of an earlier agent whose names begin with ``prefix``.
+
+        They are connected to: those that run, and those that have ended and
+        are not forgotten.  What a killed keeper has left is killed first.
+        """
         ...
 
-    def end(self, remains: Remains) -> None:
-        """Kill what a dead agent left."""
+    async def close(self) -> None:
+        """Leave what runs: it goes on, for the next agent to find."""
         ...
-
-
-class Remains(msgspec.Struct, frozen=True, kw_only=True):
-    """A guard left by an agent that died: its process id, when it started, what it guards."""
-
-    pid: int
-    started_at: float
-    what: str
 
 
 def start_error(program: Program, *, stage: str, number: int, text: str = "") -> FarbusError:
@@ -153,182 +194,6 @@ def start_error(program: Program, *, stage: str, number: int, text: str = "") ->
     return Unavailable(f"start {name}: {stage}: {reason}").with_exit_code(ExitCode.RUN_FAILED)
 
 
-class GuardedChild:
-    """A program under a real guard."""
-
-    def __init__(self, guard: asyncio.subprocess.Process, pid: int, outputs: Sequence[asyncio.StreamReader]) -> None:
-        self._guard = guard
-        self._pid = pid
-        self._pieces: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue(OUTPUT_QUEUE_LENGTH)
-        self._open_outputs = len(outputs)
-        self._readers = [
-            asyncio.create_task(self._read(stream, reader), name=f"output {stream} of {pid}")
-            for stream, reader in enumerate(outputs, start=1)
-        ]
-        self._exit = asyncio.create_task(self._collect(), name=f"exit of {pid}")
-
-    @property
-    def pid(self) -> int:
-        """The program's process id."""
-        return self._pid
-
-    async def _read(self, stream: int, reader: asyncio.StreamReader) -> None:
-        try:
-            while data := await reader.read(OUTPUT_PIECE_BYTES):
-                await self._pieces.put((stream, data))
-        finally:
-            self._open_outputs -= 1
-            if not self._open_outputs:
-                await self._pieces.put(None)
-
-    async def _collect(self) -> int:
-        assert self._guard.stdout is not None
-        line = await self._guard.stdout.readline()
-        await self._guard.wait()
-        if line:
-            return int(json.loads(line)["code"])
-        # The guard itself was killed; the program died with it (PR_SET_PDEATHSIG).
-        return -9
-
-    async def read_output(self) -> tuple[int, bytes] | None:
-        """Return the next piece of output, None at the end."""
-        piece = await self._pieces.get()
-        if piece is None:
-            self._pieces.put_nowait(None)
-        return piece
-
-    async def wait(self) -> int:
-        """Return the exit code once everything is gone."""
-        code = await asyncio.shield(self._exit)
-        # All writers are dead, unless one has escaped the guard: then the rest is given up.
-        pending = [reader for reader in self._readers if not reader.done()]
-        if pending and self._pieces.empty():
-            await asyncio.wait(pending, timeout=OUTPUT_DRAIN_S)
-        return code
-
-    def _tell(self, line: bytes) -> None:
-        assert self._guard.stdin is not None
-        with contextlib.suppress(OSError, RuntimeError):
-            self._guard.stdin.write(line)
-
-    def signal(self, number: int) -> None:
-        """Send a signal to the program's group."""
-        self._tell(b"signal %d\n" % number)
-
-    def kill(self) -> None:
-        """Kill the program and its descendants."""
-        self._tell(b"kill\n")
-
-    def memory_bytes(self) -> int:
-        """Return the memory of the guard's descendants."""
-        total = 0
-        with contextlib.suppress(psutil.Error):
-            for process in psutil.Process(self._guard.pid).children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    try:
-                        total += process.memory_full_info().pss
-                    except psutil.AccessDenied:
-                        total += process.memory_info().rss
-        return total
-
-
-class GuardedProcesses:
-    """The machine's processes.
-
-    ``owner`` marks what this agent started, in the guards' command lines;
-    ``mark`` does so in the environment of all of it.
-    """
-
-    def __init__(self, *, owner: str, mark: Mapping[str, str] | None = None) -> None:
-        self.owner = owner
-        self.mark = dict(mark or {})
-
-    async def spawn(self, program: Program) -> Child:
-        """Start ``program`` under a guard."""
-        if not program.argv or not program.argv[0]:
-            raise InvalidInput(f"{program.what}: there is no command to run")
-        specification = {
-            "argv": program.argv,
-            "environment": {**self.mark, **program.environment},
-            "cwd": program.cwd,
-            "uid": program.account.uid if program.account else None,
-            "gid": program.account.gid if program.account else None,
-            "groups": program.account.groups if program.account else [],
-            "umask": program.umask,
-            "limits": dict(program.limits),
-            "cgroup": program.cgroup,
-            "keep": program.keep,
-        }
-        ours: list[int] = []
-        theirs: list[int] = []
-        try:
-            for _ in range(2):
-                read_end, write_end = os.pipe()
-                ours.append(read_end)
-                theirs.append(write_end)
-            guard = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-S", str(GUARD), self.owner, program.what,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                pass_fds=(*theirs, *program.keep), start_new_session=True, close_fds=True, cwd="/",
-                # None of the agent's own environment: it may hold what the program's user must not see.
-                env={"LC_ALL": "C.UTF-8", **self.mark},
-            )  # fmt: skip
-        except OSError as error:
-            for descriptor in ours:
-                os.close(descriptor)
-            raise Unavailable(f"start a guard for {program.what}: {error.strerror}") from error
-        finally:
-            for descriptor in theirs:
-                os.close(descriptor)
-        assert guard.stdin is not None
-        assert guard.stdout is not None
-        outputs = [await _reader(descriptor) for descriptor in ours]
-        line = json.dumps({**specification, "stdout": theirs[0], "stderr": theirs[1]}).encode() + b"\n"
-        try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                guard.stdin.write(line)
-                with contextlib.suppress(ConnectionError):
-                    await guard.stdin.drain()
-                answer = await guard.stdout.readline()
-        except TimeoutError as error:
-            kill_process(guard)
-            raise Unavailable(
-                f"start {program.argv[0]}: not started after {START_TIMEOUT_S:g} s",
-                hint=f"is the file system of {program.cwd} there?",
-            ) from error
-        except asyncio.CancelledError:
-            kill_process(guard)
-            raise
-        if not answer:
-            raise Unavailable(f"start {program.argv[0]}: its guard died")
-        message = json.loads(answer)
-        if message["event"] == "failed":
-            await guard.wait()
-            raise start_error(program, stage=message["stage"], number=message["errno"], text=message.get("text", ""))
-        return GuardedChild(guard, message["pid"], outputs)
-
-    def remains(self) -> Sequence[Remains]:
-        """List this owner's guards whose agent is gone."""
-        mine = os.getpid()
-        found = []
-        for process in psutil.process_iter(["cmdline", "ppid", "create_time"]):
-            line = process.info["cmdline"] or []
-            if len(line) < 6 or line[3:5] != [str(GUARD), self.owner] or process.info["ppid"] == mine:
-                continue
-            found.append(Remains(pid=process.pid, started_at=process.info["create_time"], what=line[5]))
-        return found
-
-    def end(self, remains: Remains) -> None:
-        """Kill a guard's descendants and the guard, if it is still the same process."""
-        with contextlib.suppress(psutil.Error):
-            guard = psutil.Process(remains.pid)
-            if guard.create_time() != remains.started_at:
-                return
-            for process in [*guard.children(recursive=True), guard]:
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
-
-
 def kill_process(process: asyncio.subprocess.Process) -> None:
     """Kill a child that may have ended already.
 
@@ -340,14 +205,6 @@ def kill_process(process: asyncio.subprocess.Process) -> None:
             os.kill(process.pid, signal.SIGKILL)
 
 
-async def _reader(descriptor: int) -> asyncio.StreamReader:
-    reader = asyncio.StreamReader(limit=OUTPUT_PIECE_BYTES)
-    await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", buffering=0)
-    )
-    return reader
-
-
 Script = Callable[["FakeChild"], Awaitable[int]]
 """A fake program: writes output, waits for signals, returns its exit code."""
 
@@ -355,43 +212,90 @@ Script = Callable[["FakeChild"], Awaitable[int]]
 class FakeChild:
     """A program that is a coroutine."""
 
-    def __init__(self, program: Program, script: Script, pid: int) -> None:
+    def __init__(self, program: Program, script: Script, pid: int, door: FakeProcesses) -> None:
         self.program = program
         self._pid = pid
-        self._pieces: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()
+        self._door = door
+        self._pieces: list[Piece] = []
+        self._log = OutputLog(program.output, limit_bytes=program.output_bytes) if program.output else None
+        self._changed = asyncio.Event()
         self._signals: asyncio.Queue[int] = asyncio.Queue()
+        self._reason = ""
+        self._exit: Exit | None = None
         self.memory = 0
         self._task = asyncio.create_task(self._run(script), name=f"fake {program.what}")
+        self._timers: list[asyncio.Task[None]] = []
+        if program.time_limit_s:
+            self._timers.append(asyncio.create_task(self._limit(program.time_limit_s)))
 
-    async def _run(self, script: Script) -> int:
+    async def _run(self, script: Script) -> Exit:
         try:
-            return await script(self)
+            code = await script(self)
         except asyncio.CancelledError:
-            return -9
-        finally:
-            self._pieces.put_nowait(None)
+            code = -9
+        for timer in self._timers:
+            timer.cancel()
+        if self._reason:
+            self.write(f"farbus: stopped: {self._reason}\n".encode(), stream=NOTICE_STREAM)
+        if self._log is not None:
+            self._log.close()
+        self._exit = Exit(code, self._reason)
+        self._changed.set()
+        return self._exit
+
+    async def _limit(self, seconds: float) -> None:
+        await self._door.clock.sleep(seconds)
+        self.end(grace_s=TIME_LIMIT_GRACE_S, reason=f"it has run for its time limit of {seconds:g} s")
+
+    async def _kill_later(self, seconds: float) -> None:
+        await self._door.clock.sleep(seconds)
+        self._task.cancel()
+
+    @property
+    def name(self) -> str:
+        """The program's name."""
+        return self.program.name
 
     @property
     def pid(self) -> int:
         """An invented process id."""
         return self._pid
 
+    @property
+    def running(self) -> bool:
+        """Whether the script has not ended."""
+        return self._exit is None
+
     def write(self, data: bytes, *, stream: int = 1) -> None:
         """Write output, for scripts."""
-        self._pieces.put_nowait((stream, data))
+        self._pieces.append(Piece(stream, data, Position(1, len(self._pieces) + 1)))
+        if self._log is not None:
+            self._log.append(stream, data)
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def next_signal(self) -> int:
         """Wait for a signal, for scripts."""
         return await self._signals.get()
 
-    async def read_output(self) -> tuple[int, bytes] | None:
-        """Return the next piece of output, None at the end."""
-        piece = await self._pieces.get()
-        if piece is None:
-            self._pieces.put_nowait(None)
-        return piece
+    async def output(self, *, position: Position = START, follow: bool = True) -> AsyncGenerator[Piece, None]:
+        """Yield what was written."""
+        at = position.offset
+        while True:
+            ended, changed = self._exit is not None, self._changed
+            while at < len(self._pieces):
+                at += 1
+                yield self._pieces[at - 1]
+            if ended or not follow:
+                return
+            if self._exit is None:
+                await changed.wait()
 
-    async def wait(self) -> int:
+    def output_end(self) -> Position:
+        """Return the end of what was written."""
+        return Position(1, len(self._pieces))
+
+    async def wait(self) -> Exit:
         """Return the script's exit code."""
         return await asyncio.shield(self._task)
 
@@ -399,45 +303,87 @@ class FakeChild:
         """Queue a signal for the script."""
         self._signals.put_nowait(number)
 
-    def kill(self) -> None:
+    def end(self, *, grace_s: float, reason: str) -> None:
+        """Queue a SIGTERM, and cancel the script when the clock says so."""
+        if self._exit is not None:
+            return
+        self._reason = self._reason or reason
+        if grace_s > 0:
+            self.signal(signal.SIGTERM)
+            self._timers.append(asyncio.create_task(self._kill_later(grace_s)))
+        else:
+            self._task.cancel()
+
+    def kill(self, reason: str = "") -> None:
         """Cancel the script."""
-        self._task.cancel()
+        self.end(grace_s=0.0, reason=reason)
+
+    def note(self, text: str) -> None:
+        """Add to the output."""
+        if self._exit is None:
+            self.write(text.encode(), stream=NOTICE_STREAM)
 
     def memory_bytes(self) -> int:
         """Return what the test has set."""
         return self.memory
 
+    def forget(self) -> None:
+        """Let the door forget it."""
+        self._door.children.pop(self.name, None)
+
 
 class FakeProcesses:
-    """Processes that are scripts by name: ``FakeProcesses({"sleep": script})``."""
+    """Processes that are scripts by name: ``FakeProcesses({"sleep": script})``.
 
-    def __init__(self, scripts: Mapping[str, Script] | None = None, *, directories: Sequence[str] = ("/",)) -> None:
+    They outlive the agent that is given this door: the next one may be given
+    it too, after :meth:`restart`.
+    """
+
+    def __init__(
+        self,
+        scripts: Mapping[str, Script] | None = None,
+        *,
+        directories: Sequence[str] = ("/",),
+        clock: Clock | None = None,
+        limits_memory: bool = False,
+    ) -> None:
         self.scripts = dict(scripts or {})
         self.directories = set(directories)
+        self.clock = clock or FakeClock()
+        self.limits_memory = limits_memory
         self.spawned: list[FakeChild] = []
-        self.left: list[Remains] = []
-        self.ended: list[Remains] = []
+        self.children: dict[str, FakeChild] = {}
+        self._known: set[str] = set()
 
     async def spawn(self, program: Program) -> Child:
         """Run the script of ``argv[0]``."""
         if not program.argv or not program.argv[0]:
             raise InvalidInput(f"{program.what}: there is no command to run")
+        if program.name in self.children:
+            raise Conflict(f"{program.what}: it is there already")
         if program.cwd not in self.directories:
             raise start_error(program, stage="directory", number=errno.ENOENT)
         script = self.scripts.get(program.argv[0])
         if script is None:
             raise start_error(program, stage="program", number=errno.ENOENT)
-        child = FakeChild(program, script, 100_000 + len(self.spawned))
+        child = FakeChild(program, script, 100_000 + len(self.spawned), self)
         self.spawned.append(child)
+        self.children[program.name] = child
+        self._known.add(program.name)
         # A started script runs up to its first wait, as exec'd programs do before their parent looks.
         await asyncio.sleep(0)
         return child
 
-    def remains(self) -> Sequence[Remains]:
-        """Return what the test has left."""
-        return list(self.left)
+    async def survivors(self, prefix: str = "") -> Sequence[Child]:
+        """Return the children of before the last restart."""
+        found = [child for name, child in self.children.items() if name.startswith(prefix) and name not in self._known]
+        self._known |= {child.name for child in found}
+        return found
 
-    def end(self, remains: Remains) -> None:
-        """Forget one."""
-        self.left.remove(remains)
-        self.ended.append(remains)
+    def restart(self) -> None:
+        """Let this be the door of another agent."""
+        self._known.clear()
+
+    async def close(self) -> None:
+        """Leave what runs."""
+        self.restart()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from farbus.model.cluster import LinkLoad
 from farbus.model.device import Device
 from farbus.model.job import Job, Miss, TaskPlacement
 from farbus.model.node import Resources
@@ -31,6 +32,10 @@ class Snapshot(Value, frozen=True, kw_only=True):
 
     nodes: tuple[NodeView, ...]
     devices: tuple[DeviceView, ...]
+    links: dict[str, tuple[LinkLoad, ...]] = {}
+    """Loads of the links of nodes, by the nodes' names, as far as they were measured."""
+    at: float = 0.0
+    """Monotonic time, on the clock of the links' ``measured_at``."""
 
 
 class PendingJob(Value, frozen=True, kw_only=True):

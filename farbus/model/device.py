@@ -44,7 +44,11 @@ class Device(Value, frozen=True, kw_only=True):
 
 
 class DeviceStatus(Value, frozen=True, kw_only=True):
-    """A device with what the scheduler knows of its use."""
+    """A device with what the scheduler knows of its use.
+
+    ``cordon`` says who has cordoned it or its node, when and why; it is empty
+    when nobody has.
+    """
 
     device: Device
     node: str
@@ -53,3 +57,6 @@ class DeviceStatus(Value, frozen=True, kw_only=True):
     lease: str = ""
     job: str = ""
     used_by: str = ""
+    cordon: str = ""
+    trouble: str = ""
+    """Why its node can't take it back, with the story; empty when nothing is wrong."""

@@ -56,6 +56,15 @@ class Job(Value, frozen=True, kw_only=True):
     interactive: bool = False
     submitted_at: float = 0.0
     """Seconds since the epoch, by the scheduler's clock."""
+    stage_in: str = ""
+    """Digest of the manifest of the files that are put into each task's directory; empty for none."""
+    stage_out: tuple[str, ...] = ()
+    """Paths below each task's directory that are kept when it has ended."""
+
+    @property
+    def is_staged(self) -> bool:
+        """Say whether each task has a directory of its own, which ends with it."""
+        return bool(self.stage_in or self.stage_out)
 
 
 class TaskState(enum.StrEnum):

@@ -57,3 +57,31 @@ class LeaseStatus(Value, frozen=True, kw_only=True):
     expires_in_s: float
     endpoint: str = ""
     """``ADDRESS:PORT`` of the remoting supervisor, once it is prepared."""
+    trouble: str = ""
+    """Why it can't be released, with its story; empty when nothing is wrong."""
+
+
+class PeerLease(Value, frozen=True, kw_only=True):
+    """A side of a lease as one agent tells the other: ``device_side`` when its node has the devices."""
+
+    lease_id: str
+    device_side: bool
+    devices: tuple[LeasedDevice, ...]
+
+
+class PeerRequest(Value, frozen=True, kw_only=True):
+    """What one agent asks another: to renew ``leases``, and to end those that it has ``released`` by itself.
+
+    ``peer_endpoint`` is where the asking agent serves.
+    """
+
+    leases: tuple[PeerLease, ...] = ()
+    released: tuple[PeerLease, ...] = ()
+    peer_endpoint: str = ""
+
+
+class PeerReply(Value, frozen=True, kw_only=True):
+    """Which leases the other side holds too, and which it does not, by id."""
+
+    renewed: tuple[str, ...] = ()
+    void: tuple[str, ...] = ()

@@ -25,7 +25,8 @@ class Node(Value, frozen=True, kw_only=True):
     """A node as its agent announces it.
 
     ``address`` is the name or IP address at which other nodes reach what this
-    node serves.  ``boot_id`` is the kernel's, and tells a reboot.
+    node serves, ``peer_endpoint`` (``ADDRESS:PORT``) that at which its agent
+    serves other agents.  ``boot_id`` is the kernel's, and tells a reboot.
     """
 
     name: str
@@ -36,12 +37,18 @@ class Node(Value, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     devices: tuple[Device, ...] = ()
     links: tuple[Link, ...] = ()
+    peer_endpoint: str = ""
 
 
 class NodeStatus(Value, frozen=True, kw_only=True):
-    """A node with what the scheduler knows of it; ``seen_s`` is seconds since it was last heard."""
+    """A node with what the scheduler knows of it.
+
+    ``seen_s`` is seconds since it was last heard; ``cordon`` says who has
+    cordoned it, when and why, and is empty when nobody has.
+    """
 
     node: Node
     state: NodeState
     free: Resources
     seen_s: float = 0.0
+    cordon: str = ""

@@ -47,11 +47,39 @@ class DeviceState(enum.StrEnum):
 
     FREE = "free"
     LEASED = "leased"
+    WEDGED = "wedged"
+    """Its lease is over, but its node can't take it back: an operation on it has failed or does not end."""
     CORDONED = "cordoned"
     LOST = "lost"
 
 
+class SessionState(enum.StrEnum):
+    """Where an agent's session with the scheduler is."""
+
+    AWAY = "away"
+    GREETING = "greeting"
+    """The hello is on its way; what happens meanwhile is told right after the welcome."""
+    OPEN = "open"
+
+
+class VolumeState(enum.StrEnum):
+    """Where a volume is: storage with a name, which outlives the leases of it."""
+
+    CREATING = "creating"
+    AVAILABLE = "available"
+    ATTACHED = "attached"
+    LOST = "lost"
+    """Its drives can't be reached; what is on them may come back with them."""
+    DELETING = "deleting"
+    DELETED = "deleted"
+
+
 S = TypeVar("S", bound=enum.StrEnum)
+
+
+def tell(story: Iterable[str]) -> str:
+    """Write an object's story for an error about it: ``story: preparing -> prepared``."""
+    return f"story: {' -> '.join(story) or 'none is kept'}"
 
 
 class StateTable(Generic[S]):
@@ -63,10 +91,8 @@ class StateTable(Generic[S]):
 
     def check(self, name: str, source: S, target: S, story: Iterable[str] = ()) -> None:
         """Raise :class:`IllegalTransition`, with the story, where there is no arrow."""
-        if target in self.arrows.get(source, frozenset()):
-            return
-        told = " -> ".join(story) or "no story kept"
-        raise IllegalTransition(f"{self.noun} {name}: {source} to {target} is not legal (story: {told})")
+        if target not in self.arrows.get(source, frozenset()):
+            raise IllegalTransition(f"{self.noun} {name}: {source} to {target} is not legal ({tell(story)})")
 
     def is_final(self, state: S) -> bool:
         """Say whether nothing leads out of ``state``."""
@@ -103,5 +129,39 @@ LEASE_STATES: StateTable[LeaseState] = StateTable(
         LeaseState.PREPARED: (LeaseState.RELEASING,),
         LeaseState.RELEASING: (LeaseState.RELEASED,),
         LeaseState.RELEASED: (),
+    },
+)
+
+DEVICE_STATES: StateTable[DeviceState] = StateTable(
+    "device",
+    {
+        DeviceState.FREE: (DeviceState.LEASED, DeviceState.CORDONED, DeviceState.LOST),
+        DeviceState.LEASED: (DeviceState.FREE, DeviceState.WEDGED, DeviceState.CORDONED, DeviceState.LOST),
+        DeviceState.WEDGED: (DeviceState.FREE, DeviceState.CORDONED, DeviceState.LOST),
+        DeviceState.CORDONED: (DeviceState.FREE, DeviceState.LOST),
+        # With its node it comes back as it was: the lease has outlived the session.
+        DeviceState.LOST: (DeviceState.FREE, DeviceState.LEASED, DeviceState.WEDGED, DeviceState.CORDONED),
+    },
+)
+
+SESSION_STATES: StateTable[SessionState] = StateTable(
+    "session",
+    {
+        SessionState.AWAY: (SessionState.GREETING,),
+        SessionState.GREETING: (SessionState.OPEN, SessionState.AWAY),
+        SessionState.OPEN: (SessionState.AWAY,),
+    },
+)
+
+VOLUME_STATES: StateTable[VolumeState] = StateTable(
+    "volume",
+    {
+        # A creation that fails is undone like a volume that nobody wants any more.
+        VolumeState.CREATING: (VolumeState.AVAILABLE, VolumeState.DELETING),
+        VolumeState.AVAILABLE: (VolumeState.ATTACHED, VolumeState.LOST, VolumeState.DELETING),
+        VolumeState.ATTACHED: (VolumeState.AVAILABLE, VolumeState.LOST),
+        VolumeState.LOST: (VolumeState.AVAILABLE, VolumeState.ATTACHED, VolumeState.DELETING),
+        VolumeState.DELETING: (VolumeState.DELETED,),
+        VolumeState.DELETED: (),
     },
 )

@@ -20,6 +20,14 @@
 /* The supervisor has seen the whole hello before it starts this process. */
 #define HELLO_TIMEOUT_MS 10000
 
+/* Add to a counter that has one writer at a time: no lock, and readers see whole numbers. */
+static void count(_Atomic uint64_t *counter, uint64_t more)
+{
+	uint64_t before = atomic_load_explicit(counter, memory_order_relaxed);
+
+	atomic_store_explicit(counter, before + more, memory_order_relaxed);
+}
+
 int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
 		uint64_t argument, const void *fixed, size_t fixed_bytes, const void *tail,
 		size_t tail_bytes)
@@ -32,14 +40,15 @@ int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t 
 		.argument = argument,
 	};
 	struct iovec vector[3] = { { .iov_base = &header, .iov_len = sizeof(header) } };
-	int count = 1, rc;
+	int parts = 1, rc;
 
 	if (fixed_bytes)
-		vector[count++] = (struct iovec){ .iov_base = (void *)fixed, .iov_len = fixed_bytes };
+		vector[parts++] = (struct iovec){ .iov_base = (void *)fixed, .iov_len = fixed_bytes };
 	if (tail_bytes)
-		vector[count++] = (struct iovec){ .iov_base = (void *)tail, .iov_len = tail_bytes };
+		vector[parts++] = (struct iovec){ .iov_base = (void *)tail, .iov_len = tail_bytes };
 	pthread_mutex_lock(&server->write);
-	rc = server->transport.ops->write(&server->transport, vector, count);
+	rc = server->transport.ops->write(&server->transport, vector, parts);
+	count(&server->status->sent_bytes, sizeof(header) + header.length);
 	pthread_mutex_unlock(&server->write);
 	return rc;
 }
@@ -166,6 +175,7 @@ static bool frame_serve(struct server_thread *thread, bool *leading)
 		.request = fixed,
 	};
 	const struct wire_op_info *info;
+	uint64_t began = 0;
 	bool good;
 
 	if (inbox_header(&server->inbox, &call.header, -1))
@@ -184,10 +194,17 @@ static bool frame_serve(struct server_thread *thread, bool *leading)
 			return false;
 		call.tail = thread->tail;
 	}
+	count(&server->status->calls, 1);
 	*leading = !info->blocking;
-	if (info->blocking)
+	if (info->blocking) {
 		server_pass_lead(server);
+		began = transport_now_ns();
+	}
 	good = call_serve(&call, info);
+	/* The time of other calls is counted where the leader has no more to read. */
+	if (info->blocking)
+		atomic_fetch_add_explicit(&server->status->busy_ns, transport_now_ns() - began,
+					  memory_order_relaxed);
 	/* What a handler of a bulk operation left behind when it failed. */
 	if (good && !call.tail && call.tail_bytes)
 		good = inbox_skip(&server->inbox, call.tail_bytes) == 0;
@@ -347,6 +364,9 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 	if (!server)
 		return fail(why, bytes, -ENOMEM, "out of memory");
 	server->text_read = -1;
+	server->status = options->status ? options->status : &server->unseen;
+	server->meter.received_bytes = &server->status->received_bytes;
+	server->meter.busy_ns = &server->status->busy_ns;
 	pthread_mutex_init(&server->leader, NULL);
 	pthread_mutex_init(&server->write, NULL);
 	pthread_mutex_init(&server->lock, NULL);
@@ -362,6 +382,7 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 	rc = server_hello(server, options, why, bytes);
 	if (!rc)
 		rc = inbox_init(&server->inbox, &server->transport);
+	server->inbox.meter = &server->meter;
 	if (!rc)
 		rc = server_text_start(server);
 	if (!rc)

@@ -6,12 +6,28 @@
 #ifndef FARBUS_SERVER_SERVER_H
 #define FARBUS_SERVER_SERVER_H
 
+#include <stdatomic.h>
 #include <stdint.h>
+
+/* What a server counts while it works: a slot of the memory that it shares with its
+ * supervisor (remoting/status.py has the same layout).  The server writes `calls` and
+ * what follows, without locks; others may look at any time. */
+struct server_status {
+	uint32_t server_pid;
+	uint32_t client_pid;
+	char program[48];
+	_Atomic uint64_t calls;
+	_Atomic uint64_t received_bytes;
+	_Atomic uint64_t sent_bytes;
+	_Atomic uint64_t busy_ns;	/* in calls, waiting for the device included */
+};
+_Static_assert(sizeof(struct server_status) == 88, "layout of remoting/status.py");
 
 struct server_options {
 	int descriptor;			/* the connected socket; taken over */
 	const char *libcuda;		/* path of the driver to open */
 	const uint8_t *secret;		/* WIRE_SECRET_BYTES of the lease */
+	struct server_status *status;	/* NULL: nothing is counted */
 };
 
 /* Serve until the client has gone.  0: it came and went; -errno: it never got as

@@ -14,6 +14,7 @@
 #include "../wire/frame.h"
 #include "../wire/handle.h"
 #include "../wire/hello.h"
+#include "server.h"
 
 /* Calls that may wait for the device at the same time: one per lane, and one thread
  * must be left to read what they wait for (the answers of host functions). */
@@ -71,6 +72,9 @@ struct server_blob {
 struct server {
 	struct transport transport;
 	struct inbox inbox;		/* the leader's */
+	struct server_status *status;	/* calls: the leader's; sent_bytes: under `write` */
+	struct server_status unseen;	/* the status where nobody looks */
+	struct inbox_meter meter;
 	struct server_driver driver;
 	void *driver_library;
 	CUdevice devices[WIRE_DEVICES];

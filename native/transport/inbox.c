@@ -10,6 +10,7 @@ int inbox_init(struct inbox *inbox, struct transport *transport)
 	if (!inbox->buffer)
 		return -ENOMEM;
 	inbox->transport = transport;
+	inbox->meter = NULL;
 	inbox->start = 0;
 	inbox->end = 0;
 	inbox->spin_ns = INBOX_SPIN_MAX_NS / 2;
@@ -36,6 +37,25 @@ static void inbox_adapt(struct inbox *inbox, uint64_t waited_ns)
 		inbox->spin_ns = INBOX_SPIN_MIN_NS;
 }
 
+/* The reader has read all there was: it has been busy since it woke. */
+static void inbox_rest(struct inbox_meter *meter, uint64_t now)
+{
+	if (meter && meter->woken_ns)
+		atomic_fetch_add_explicit(meter->busy_ns, now - meter->woken_ns,
+					  memory_order_relaxed);
+}
+
+static void inbox_count(struct inbox_meter *meter, ssize_t got)
+{
+	uint64_t before;
+
+	if (!meter || got <= 0)
+		return;
+	before = atomic_load_explicit(meter->received_bytes, memory_order_relaxed);
+	atomic_store_explicit(meter->received_bytes, before + (uint64_t)got,
+			      memory_order_relaxed);
+}
+
 /* Read at least one byte into [target, target + bytes): spin a while, then sleep. */
 static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int timeout_ms)
 {
@@ -43,9 +63,12 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 	ssize_t got = transport->ops->read(transport, target, bytes);
 	uint64_t start, waited = 0;
 
-	if (got != -EAGAIN)
+	if (got != -EAGAIN) {
+		inbox_count(inbox->meter, got);
 		return got;
+	}
 	start = transport_now_ns();
+	inbox_rest(inbox->meter, start);
 	do {
 		transport_relax();
 		got = transport->ops->read(transport, target, bytes);
@@ -60,6 +83,9 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 		got = transport->ops->read(transport, target, bytes);
 	}
 	inbox_adapt(inbox, waited);
+	if (inbox->meter)
+		inbox->meter->woken_ns = start + waited;
+	inbox_count(inbox->meter, got);
 	return got;
 }
 

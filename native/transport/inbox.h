@@ -6,13 +6,24 @@
 #ifndef FARBUS_TRANSPORT_INBOX_H
 #define FARBUS_TRANSPORT_INBOX_H
 
+#include <stdatomic.h>
+
 #include "../wire/frame.h"
 #include "transport.h"
 
 #define INBOX_BYTES (128u << 10)
 
+/* Where a reader counts, for others to look at meanwhile.  It alone adds to
+ * *received_bytes, so that no addition needs a lock. */
+struct inbox_meter {
+	_Atomic uint64_t *received_bytes;
+	_Atomic uint64_t *busy_ns;	/* time in which it did not wait for a byte */
+	uint64_t woken_ns;		/* when the last wait ended; 0: none has */
+};
+
 struct inbox {
 	struct transport *transport;
+	struct inbox_meter *meter;	/* NULL: nothing is counted */
 	uint8_t *buffer;
 	size_t start;			/* of what is buffered and not yet taken */
 	size_t end;

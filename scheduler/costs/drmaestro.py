@@ -90,8 +90,9 @@ class _Subject:
 class DRMaestroPolicy(DefaultPolicy):
     """Utility costs by profile; jobs without a profile cost what the default policy says.
 
-    ``profiles`` go by the job's name.  ``loads`` is each node's network load
-    from 0 to 1; the load of a remote device is that of the busier end.  With
+    ``profiles`` go by the job's name.  A node's network load, from 0 to 1, is
+    what was measured of its links, unless ``loads`` names another; the load of
+    a remote device is that of the busier end.  With
     ``network_aware`` a remote device that would miss the goal is no option
     until the job has waited ``postpone_rounds``.
     """
@@ -153,8 +154,10 @@ class DRMaestroPolicy(DefaultPolicy):
         return cost
 
     def _load_milli(self, cluster: Cluster) -> Integers:
-        known = cluster.memo.get(self)
+        known = cluster.round_memo.get(self)
         if known is None:
-            loads = np.array([self.loads.get(name, 0.0) for name in cluster.names], np.float64)
-            known = cluster.memo[self] = np.rint(loads.clip(0, 1) * (LOADS - 1)).astype(np.int64)
+            measured = cluster.network_load().tolist()
+            pairs = zip(cluster.names, measured, strict=True)
+            loads = np.array([self.loads.get(name, load) for name, load in pairs], np.float64)
+            known = cluster.round_memo[self] = np.rint(loads.clip(0, 1) * (LOADS - 1)).astype(np.int64)
         return known

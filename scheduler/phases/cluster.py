@@ -8,24 +8,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from farbus.errors import InvalidInput
+from farbus.model.cluster import LinkLoad, network_load
 from farbus.model.decision import DeviceView, NodeView, Snapshot
 from farbus.model.device import Device
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 
 CPU, MEMORY = 0, 1
 """Columns of the vector resources: thousandths of a processor, bytes."""
 
 MAX_UNITS = 2**20
 """Most units that one place can offer and one group can want: above any cluster, below any overflow."""
+
+MAX_MEMO = 1_024
+"""Answers about all nodes that are kept, of some kilobytes each in a large cluster: more kinds are found anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,11 @@ class Cluster:
     """False for a device that several nodes claim: nobody is given it."""
     memo: dict[Hashable, npt.NDArray[Any]] = field(default_factory=dict)
     """What was found once about nodes or devices that does not depend on what is free."""
+    links: Mapping[str, tuple[LinkLoad, ...]] = field(default_factory=dict)
+    at: float = 0.0
+    """When the snapshot was taken, on the clock of the links."""
+    round_memo: dict[Hashable, npt.NDArray[Any]] = field(default_factory=dict)
+    """What was found once in this snapshot."""
 
     @property
     def size(self) -> int:
@@ -66,8 +76,18 @@ class Cluster:
             return self.schedulable
         found = self.memo.get(wanted)
         if found is None:
+            if len(self.memo) >= MAX_MEMO:
+                self.memo.clear()
             has = [all(labels.get(key) == value for key, value in wanted) for labels in self.labels]
             found = self.memo[wanted] = self.schedulable & np.array(has, bool)
+        return found
+
+    def network_load(self) -> Floats:
+        """Return how busy each node's busiest link is, shape (M,), from 0 to 1; 0 where nobody knows."""
+        found = self.round_memo.get("network load")
+        if found is None:
+            loads = [network_load(self.links.get(name, ()), self.at) for name in self.names]
+            found = self.round_memo["network load"] = np.array(loads, np.float64)
         return found
 
     def idle(self) -> Cluster:
@@ -86,6 +106,9 @@ class Cluster:
             device_free=self.device_certain,
             device_certain=self.device_certain,
             memo=self.memo,
+            links=self.links,
+            at=self.at,
+            round_memo=self.round_memo,
         )
 
 
@@ -127,7 +150,56 @@ def from_snapshot(snapshot: Snapshot) -> Cluster:
         device_start=np.searchsorted(device_node, np.arange(len(names) + 1)).astype(np.int64),
         device_free=np.array([view.free for view in devices], bool) & certain,
         device_certain=certain,
+        links=snapshot.links,
+        at=snapshot.at,
     )
+
+
+class Columns:
+    """Columns that are kept from one snapshot to the next.
+
+    Where nodes and devices are the same ones and only what is free has
+    changed, those rows alone are written anew; what did not change is known
+    by being the same object.  Everything else lays the snapshot out whole.
+    """
+
+    def __init__(self) -> None:
+        self._snapshot = Snapshot(nodes=(), devices=())
+        self._cluster = from_snapshot(self._snapshot)
+        self._device_rows: dict[str, int] = {}
+
+    def of(self, snapshot: Snapshot) -> Cluster:
+        """Return ``snapshot`` as columns; raise :class:`InvalidInput` as :func:`from_snapshot` does."""
+        kept = self._updated(snapshot)
+        if kept is None:
+            kept = from_snapshot(snapshot)
+            self._device_rows = {device.id: row for row, device in enumerate(kept.devices)}
+        self._snapshot, self._cluster = snapshot, kept
+        return kept
+
+    def _updated(self, snapshot: Snapshot) -> Cluster | None:
+        """Return the last columns with what is free now; None where more has changed."""
+        before, cluster = self._snapshot, self._cluster
+        if len(before.nodes) != len(snapshot.nodes) or len(before.devices) != len(snapshot.devices):
+            return None
+        nodes = [(old, new) for old, new in zip(before.nodes, snapshot.nodes, strict=True) if old is not new]
+        devices = [(old, new) for old, new in zip(before.devices, snapshot.devices, strict=True) if old is not new]
+        if any(
+            old.name != new.name or old.capacity != new.capacity or old.labels != new.labels or old.rack != new.rack
+            for old, new in nodes
+        ) or any(old.node != new.node or old.device != new.device for old, new in devices):
+            return None
+        free, device_free = cluster.free.copy(), cluster.device_free.copy()
+        for _, view in nodes:
+            row = cluster.index[view.name]
+            room = (max(view.free.cpu_milli, 0), max(view.free.memory_bytes, 0))
+            free[row] = np.minimum(room, cluster.capacity[row])
+        for _, device in devices:
+            row = self._device_rows[device.device.id]
+            device_free[row] = device.free and bool(cluster.device_certain[row])
+        return replace(
+            cluster, free=free, device_free=device_free, links=snapshot.links, at=snapshot.at, round_memo={}
+        )  # fmt: skip
 
 
 def _devices(views: Iterable[DeviceView], index: Mapping[str, int]) -> list[DeviceView]:

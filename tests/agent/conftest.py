@@ -38,11 +38,14 @@ def config(tmp_path: Path, scheduler: ScriptedScheduler, node_credentials: Crede
         name="n1",
         scheduler=scheduler.address,
         address="127.0.0.1",
+        peer_port=0,
         state=str(tmp_path / "state"),
         socket=str(tmp_path / "agent.sock"),
         credentials=node_credentials,
         physical_devices=False,
         run_as_self=True,
+        end_on_stop=True,
+        orphan_limit_s=60.0,
     )
 
 

@@ -8,7 +8,7 @@ import itertools
 import os
 import pwd
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 
 import msgspec
@@ -18,17 +18,22 @@ from farbus.agent.daemon import Doors, real_doors, serve
 from farbus.agent.inventory import GpuSource
 from farbus.agent.remoting_host import SupervisorProgram
 from farbus.api.authority import Authority, write_credentials
+from farbus.api.conversion import from_message
 from farbus.api.identity import Identity, Role
 from farbus.api.server import ClusterHandler, RunningServer, SendToNode, SessionHandler, serve_scheduler
 from farbus.api.v1 import session_pb2
-from farbus.errors import Unavailable
+from farbus.errors import NotFound, Unavailable
 from farbus.linux.nvml import FakeNvml, Gpu, GpuList
 from farbus.model.cluster import ClusterInfo, HoldEvent, LogChunk
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.job import Job, JobStatus, Requests
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
 from farbus.model.node import NodeStatus
-from farbus.model.states import JobState
+from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
+from farbus.model.series import TelemetryUpdate
+from farbus.model.states import JobState, NodeState
+from farbus.model.telemetry import ClusterTelemetry, NodeTelemetry
+from tests.old_peers import as_first_version
 
 PATIENCE_S = 30.0
 MYSELF = pwd.getpwuid(os.geteuid()).pw_name
@@ -39,11 +44,16 @@ class ScriptedSessions(SessionHandler):
     """Welcomes agents, answers heartbeats, and keeps what they say."""
 
     def __init__(self) -> None:
+        self.term = 1
         self.lease_ttl_s = 30.0
         self.heartbeat_s = 0.2
         self.renew = True
         self.void: set[str] = set()
+        self.lose_telemetry = False
+        """Say of the next update that one before it is missing."""
         self.refuse = ""
+        self.silent = False
+        self.first_version = False
         self.hellos: list[session_pb2.NodeHello] = []
         self.said: list[session_pb2.NodeMessage] = []
         self.news = asyncio.Event()
@@ -54,13 +64,18 @@ class ScriptedSessions(SessionHandler):
     async def session(
         self, caller: Identity, incoming: AsyncIterator[session_pb2.NodeMessage], send: SendToNode
     ) -> None:
+        if self.first_version:
+            send, incoming = _old_scheduler(send, incoming)
         hello = await anext(incoming)
         self.hellos.append(hello.hello)
+        if self.silent:
+            await anext(incoming, None)
+            return
         if self.refuse:
             await send(session_pb2.SchedulerMessage(refused=session_pb2.Refused(reason=self.refuse)))
             return
         welcome = session_pb2.Welcome(
-            term=1, lease_ttl_s=self.lease_ttl_s, heartbeat_s=self.heartbeat_s, scheduler_version="test"
+            term=self.term, lease_ttl_s=self.lease_ttl_s, heartbeat_s=self.heartbeat_s, scheduler_version="test"
         )
         await send(session_pb2.SchedulerMessage(welcome=welcome))
         self._send = send
@@ -81,8 +96,11 @@ class ScriptedSessions(SessionHandler):
             if message.HasField("heartbeat"):
                 ids = list(message.heartbeat.lease_ids) if self.renew else []
                 reply = session_pb2.HeartbeatReply(
-                    renewed=[one for one in ids if one not in self.void], void=[one for one in ids if one in self.void]
+                    renewed=[one for one in ids if one not in self.void],
+                    void=[one for one in ids if one in self.void],
+                    telemetry_lost=self.lose_telemetry,
                 )
+                self.lose_telemetry = False
                 await send(session_pb2.SchedulerMessage(heartbeat_reply=reply))
             self._wake()
 
@@ -164,9 +182,35 @@ class ScriptedSessions(SessionHandler):
         await self.tell(session_pb2.SchedulerMessage(log_cancel=session_pb2.LogCancel(request_id=number)))
         return output()
 
+    def updates(self) -> list[TelemetryUpdate]:
+        """Return the telemetry of all heartbeats."""
+        return [
+            from_message(one.heartbeat.telemetry.update, TelemetryUpdate)
+            for one in self.said
+            if one.HasField("heartbeat")
+        ]
+
     def ended_leases(self) -> list[session_pb2.LeaseEnded]:
         """Return the leases that agents have ended by themselves."""
         return [one.lease_ended for one in self.said if one.HasField("lease_ended")]
+
+
+def _old_scheduler(
+    send: SendToNode, incoming: AsyncIterator[session_pb2.NodeMessage]
+) -> tuple[SendToNode, AsyncIterator[session_pb2.NodeMessage]]:
+    """Return both directions of a session as a scheduler of the protocol's first version has them."""
+
+    async def send_old(message: session_pb2.SchedulerMessage) -> None:
+        await send(as_first_version(message))
+
+    async def receive_old() -> AsyncIterator[session_pb2.NodeMessage]:
+        async for message in incoming:
+            stripped = as_first_version(message)
+            # What it does not know it passes over.
+            if stripped.WhichOneof("message"):
+                yield stripped
+
+    return send_old, receive_old()
 
 
 class ScriptedCluster(ClusterHandler):
@@ -176,6 +220,7 @@ class ScriptedCluster(ClusterHandler):
         self.callers: list[Identity] = []
         self.job: Job | None = None
         self.cancelled = asyncio.Event()
+        self.exit_code: int | None = None
         self.states: asyncio.Queue[JobState] = asyncio.Queue()
 
     async def submit(self, caller: Identity, job: Job, *, check_only: bool) -> tuple[str, JobStatus | None]:
@@ -188,19 +233,26 @@ class ScriptedCluster(ClusterHandler):
         return ()
 
     async def get_job(self, caller: Identity, job_id: str) -> JobStatus:
-        raise Unavailable("not in this test")
+        if self.job is None or job_id != "j9":
+            raise NotFound(f"there is no job {job_id}")
+        return JobStatus(job=self.job, state=JobState.RUNNING)
 
     async def watch_job(self, caller: Identity, job_id: str) -> AsyncIterator[JobStatus]:
         assert self.job is not None
         while True:
             yield JobStatus(job=self.job, state=await self.states.get())
 
-    async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
+    async def cancel_job(
+        self, caller: Identity, job_id: str, *, released: bool, exit_code: int | None = None
+    ) -> JobStatus:
         assert self.job is not None
+        self.exit_code = self.exit_code if exit_code is None else exit_code
         self.cancelled.set()
         return JobStatus(job=self.job, state=JobState.CANCELLED)
 
-    async def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
+    async def read_logs(
+        self, caller: Identity, job_id: str, *, task: str, follow: bool, position: int = 0
+    ) -> AsyncIterator[LogChunk]:
         yield LogChunk(data=f"{caller.name} at {caller.node}".encode())
 
     async def list_nodes(self, caller: Identity) -> tuple[NodeStatus, ...]:
@@ -212,14 +264,36 @@ class ScriptedCluster(ClusterHandler):
     async def list_leases(self, caller: Identity, *, include_released: bool) -> tuple[LeaseStatus, ...]:
         return ()
 
+    async def get_telemetry(self, caller: Identity, *, nodes: Collection[str]) -> ClusterTelemetry:
+        return ClusterTelemetry(nodes=tuple(NodeTelemetry(node=name, state=NodeState.LOST) for name in sorted(nodes)))
+
     async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
+        raise Unavailable("not in this test")
+
+    async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
+        raise Unavailable("not in this test")
+
+    async def uncordon(self, caller: Identity, name: str) -> CordonResult:
+        raise Unavailable("not in this test")
+
+    def drain(self, caller: Identity, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
+        raise Unavailable("not in this test")
+
+    async def forget(self, caller: Identity, node: str) -> ForgottenNode:
         raise Unavailable("not in this test")
 
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
         return ClusterInfo(scheduler_version="test", term=1, nodes=1)
 
     def hold(
-        self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
+        self,
+        caller: Identity,
+        *,
+        name: str,
+        requests: Requests,
+        routes: tuple[Route, ...],
+        wait_limit_s: float,
+        job_id: str = "",
     ) -> AsyncIterator[HoldEvent]:
         raise Unavailable("only an agent's socket serves it")
 

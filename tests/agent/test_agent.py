@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from farbus.agent.config import AgentConfig
 from farbus.agent.daemon import serve
 from farbus.api.authority import Authority, write_credentials
+from farbus.api.client import ClusterClient
 from farbus.api.conversion import to_message
 from farbus.api.identity import Role
 from farbus.api.v1 import session_pb2, types_pb2
@@ -117,6 +119,12 @@ def can_connect(endpoint: str) -> bool:
         return False
 
 
+def supervisors_of(config: AgentConfig) -> list[psutil.Process]:
+    """Return the supervisors that an agent has started."""
+    keepers = [json.loads(file.read_text()) for file in Path(config.state).glob("programs/lease.*/keeper.json")]
+    return [psutil.Process(keeper["pid"]) for keeper in keepers]
+
+
 def mode_of(file: Path) -> int | None:
     """Return a file's permissions; None for one that is not there."""
     return file.stat().st_mode & 0o777 if file.exists() else None
@@ -163,7 +171,8 @@ async def test_an_unknown_device_is_refused_by_name(
     await scheduler.sessions.connected()
     outcome = await scheduler.sessions.command(prepare_devices=prepare_devices(lease()))
     assert not outcome.ok
-    assert outcome.error == f"device {GPU}: not on node n1"
+    told = "(lease l1, story: preparing -> unpreparing -> absent)"
+    assert outcome.error == f"device {GPU}: not on node n1 {told}"
 
 
 async def test_a_lease_that_is_not_renewed_is_fenced(
@@ -177,7 +186,7 @@ async def test_a_lease_that_is_not_renewed_is_fenced(
     await scheduler.sessions.until(lambda: bool(scheduler.sessions.ended_leases()))
     ended = scheduler.sessions.ended_leases()[0]
     assert (ended.lease_id, ended.device_side) == ("l1", True)
-    assert "not renewed it for 0.5 s" in ended.reason
+    assert "not renewed for 0.5 s" in ended.reason
     assert not can_connect(devices.endpoint)
 
 
@@ -188,12 +197,33 @@ async def test_a_lease_is_fenced_while_the_scheduler_is_away(
     agent.start(config, doors_with_gpu(config))
     await scheduler.sessions.connected()
     devices = await scheduler.sessions.command(prepare_devices=prepare_devices(lease(client_node="n2")))
-    supervisors = [child for child in psutil.Process().children(recursive=True) if "listening" in str(child.cmdline())]
+    supervisors = supervisors_of(config)
     await scheduler.stop()
     gone, alive = await asyncio.to_thread(psutil.wait_procs, supervisors, 20)
     assert gone
     assert not alive
     assert not can_connect(devices.endpoint)
+
+
+async def test_a_scheduler_of_a_lower_term_is_not_served(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    sessions = scheduler.sessions
+    sessions.term = 7
+    agent.start(config)
+    await sessions.connected()
+    hello = sessions.hellos[0]
+    await agent.stop()
+    sessions.term = 6
+    agent.start(config)
+    await sessions.until(lambda: len(sessions.hellos) >= 3)
+    async with ClusterClient.local(socket=config.socket) as client:
+        told = (await client.cluster_info()).scheduler_error
+    assert "the scheduler's term is 6, but this node has served term 7: its ledger is old" in told
+    sessions.term = 8
+    beats = len(sessions.said)
+    await sessions.until(lambda: len(sessions.said) > beats)
+    assert sessions.hellos[-1].node.peer_endpoint == hello.node.peer_endpoint, "its peers would look for it in vain"
 
 
 async def test_a_renewed_lease_outlives_its_time(
@@ -227,9 +257,8 @@ async def test_a_supervisor_that_dies_ends_its_lease(
     agent.start(config, doors_with_gpu(config))
     await scheduler.sessions.connected()
     await scheduler.sessions.command(prepare_devices=prepare_devices(lease(client_node="n2")))
-    for child in psutil.Process().children(recursive=True):
-        if "listening" in str(child.cmdline()):
-            child.kill()
+    for supervisor in supervisors_of(config):
+        supervisor.kill()
     await scheduler.sessions.until(lambda: bool(scheduler.sessions.ended_leases()))
     assert "ended (signal 9)" in scheduler.sessions.ended_leases()[0].reason
 
@@ -321,33 +350,6 @@ async def test_an_agent_that_stops_ends_and_reports_its_tasks(
     await agent.stop()
     exited = await scheduler.sessions.exited("j1")
     assert (exited.status.exit_code, exited.status.reason) == (-15, "the agent was stopped")
-
-
-async def test_a_killed_agent_takes_its_tasks_with_it_and_says_so_later(
-    config: AgentConfig, scheduler: ScriptedScheduler, tmp_path: Path
-) -> None:
-    sessions = scheduler.sessions
-    first = await AgentProcess.start(config, tmp_path)
-    try:
-        await sessions.connected()
-        # A process in a session of its own: the program's death alone would not reach it.
-        script = "setsid sleep 1000 & echo $! $$; wait"
-        await sessions.command(start_task=start_task("j1", "sh", "-c", script))
-        pids = [int(word) for word in (await sessions.log_has("j1", b"\n")).split()]
-        processes = [psutil.Process(pid) for pid in pids]
-    finally:
-        await first.kill()
-    gone, alive = await asyncio.to_thread(psutil.wait_procs, processes, 20)
-    assert not alive
-    assert len(gone) == 2
-    second = await AgentProcess.start(config, tmp_path)
-    try:
-        await sessions.connected(hellos=2)
-    finally:
-        await second.stop()
-    (task,) = sessions.hellos[1].tasks
-    assert (task.job_id, task.status.state, task.status.exit_code) == ("j1", "exited", -9)
-    assert "the agent ended while it ran" in task.status.reason
 
 
 async def test_two_agents_never_share_a_state_directory(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
-from farbus.agent.actions import PrepareDevices, UnprepareDevices, Work
-from farbus.agent.events import ActionDone, PreparedLease, TaskRun
+from farbus.agent.actions import PrepareClient, PrepareDevices, StartTask, UnprepareDevices, Work
+from farbus.agent.events import ActionDone, NodeRestored, PreparedLease, TaskRun, WedgeEnded
 from farbus.agent.executor import Executor
 from farbus.agent.journal import Journal
 from farbus.errors import ExitCode, InvalidInput, Unavailable
 from farbus.linux.clock import FakeClock
 from farbus.model.lease import Lease
-from tests.agent.harness import lease
+from tests.agent.harness import GPU, lease
 
 
 class Host:
@@ -23,12 +25,26 @@ class Host:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.error: Exception | None = None
-        self.seen: list[tuple[str, bool]] = []
+        self.seen: list[tuple[str, str, bool]] = []
+        self.adopted: list[str] = []
+        self.observed: set[str] = set()
+        self.gate: asyncio.Event | None = None
+        self.forgotten: list[str] = []
 
     async def _work(self) -> None:
-        self.seen = [(step.action, step.completed) for step in await self.journal.last_steps()]
+        self.seen = [
+            (record.action, record.direction.value, record.completed)
+            for records in await self.journal.sequences()
+            for record in records[-1:]
+        ]
+        if self.gate is not None:
+            await self.gate.wait()
         if self.error is not None:
             raise self.error
+
+    def _adopt(self, name: str) -> bool:
+        self.adopted.append(name)
+        return name in self.observed
 
     async def prepare_devices(self, lease: Lease) -> str:
         await self._work()
@@ -37,14 +53,22 @@ class Host:
     async def unprepare_devices(self, lease_id: str) -> None:
         await self._work()
 
+    async def adopt_devices(self, lease: Lease, endpoint: str) -> bool:
+        return self._adopt(f"{lease.id} at {endpoint}")
+
     async def prepare_client(
         self, *, job: str, task: str, user: str, leases: tuple[PreparedLease, ...]
     ) -> dict[str, str]:
         await self._work()
-        return {}
+        return {"FARBUS_SESSION": "/s"}
 
     async def unprepare_client(self, *, job: str, task: str) -> None:
         await self._work()
+
+    async def adopt_client(
+        self, *, job: str, task: str, user: str, leases: tuple[PreparedLease, ...], environment: dict[str, str]
+    ) -> bool:
+        return self._adopt(f"{job} with {environment['FARBUS_SESSION']}")
 
     async def start(self, run: TaskRun, environment: dict[str, str]) -> None:
         await self._work()
@@ -52,26 +76,46 @@ class Host:
     async def stop(self, *, job: str, task: str, grace_s: float, reason: str) -> None:
         await self._work()
 
+    async def adopt(self, run: TaskRun) -> bool:
+        return self._adopt(f"{run.job} as {' '.join(run.command)}")
+
+    def forget(self, *, job: str, task: str) -> None:
+        self.forgotten.append(job)
+
+    async def end_strangers(self) -> tuple[str, ...]:
+        self.adopted.append("strangers")
+        return ()
+
+
+@pytest_asyncio.fixture
+async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
+    one, _ = await Journal.open(tmp_path / "journal.db", boot_id="b")
+    yield one
+    await one.close()
+
 
 async def run(journal: Journal, host: Host, work: Work) -> ActionDone:
     """Do one piece of work to its end."""
-    done: list[ActionDone] = []
+    done: list[ActionDone | WedgeEnded] = []
     async with asyncio.TaskGroup() as group:
         executor = Executor(journal=journal, devices=host, tasks=host, clock=FakeClock(), group=group, done=done.append)
         executor.start(work)
-    return done[0]
+    (outcome,) = done
+    assert isinstance(outcome, ActionDone)
+    return outcome
 
 
 PREPARE = PrepareDevices(serial=1, lease=lease())
-UNPREPARE = UnprepareDevices(serial=2, lease_id="l1")
+UNPREPARE = UnprepareDevices(serial=2, lease=lease())
 
 
 async def test_the_start_is_on_record_while_the_work_is_done_and_the_end_after_it(tmp_path: Path) -> None:
     journal, _ = await Journal.open(tmp_path / "journal.db", boot_id="b")
     host = Host(journal)
     assert await run(journal, host, PREPARE) == ActionDone(serial=1, ok=True, endpoint="a:1")
-    assert host.seen == [("PrepareDevices", False)]
-    assert [step.completed for step in await journal.last_steps()] == [True]
+    assert host.seen == [("PrepareDevices", "forward", False)]
+    ((record,),) = await journal.sequences()
+    assert (record.completed, record.result) == (True, '{"endpoint":"a:1"}')
     await journal.close()
 
 
@@ -92,8 +136,9 @@ async def test_every_error_becomes_an_outcome_and_is_recorded(
     host.error = error
     outcome = await run(journal, host, PREPARE)
     assert (outcome.ok, outcome.blame_job, outcome.exit_code) == (False, blame_job, code)
-    (step,) = await journal.last_steps()
-    assert step.error == outcome.error
+    ((record,),) = await journal.sequences()
+    assert record.error in outcome.error
+    assert record.error
     await journal.close()
 
 
@@ -111,3 +156,124 @@ async def test_without_a_journal_nothing_is_begun_but_everything_is_given_up(
     assert (outcome.ok, outcome.error) == (False, "journal: database or disk is full")
     assert (await run(journal, host, UNPREPARE)).ok
     await journal.close()
+
+
+def all_files(directory: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in directory.iterdir())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let others run until something holds."""
+    while not condition():  # noqa: ASYNC110 - a fake clock and a host that is looked at have no event
+        await asyncio.sleep(0)
+
+
+async def recovered(journal: Journal, host: Host, *, boot_id: str = "b") -> NodeRestored:
+    """Let another agent look at what the journal says."""
+    async with asyncio.TaskGroup() as group:
+        executor = Executor(
+            journal=journal, devices=host, tasks=host, clock=FakeClock(), group=group, done=lambda _: None
+        )
+        return await executor.recover(node="n1", boot_id=boot_id, now=7.0, lease_ttl_s=10.0, term=3)
+
+
+CLIENT = PrepareClient(
+    serial=3, job="j1", task="main.0", user="ann", leases=(PreparedLease(lease=lease(), endpoint="a:1"),)
+)
+RUN = TaskRun(job="j1", task="main.0", user="ann", command=("sleep", "9"), cwd="/tmp", environment={"TOKEN": "hidden"})
+START = StartTask(serial=4, run=RUN)
+
+
+async def test_what_is_observed_is_taken_over_and_the_rest_ended_before_anything_is_lost(journal: Journal) -> None:
+    host = Host(journal)
+    for work in (PREPARE, CLIENT, START):
+        assert (await run(journal, host, work)).ok
+    host.observed = {"l1 at a:1", "j1 as sleep 9"}
+    restored = await recovered(journal, host)
+    assert host.adopted == ["l1 at a:1", "j1 with /s", "j1 as sleep 9", "strangers", "strangers"]
+    assert [(one.lease, one.endpoint, one.lost) for one in restored.devices] == [(lease().without_secret(), "a:1", "")]
+    assert [one.lost for one in restored.clients] == ["it ended while node n1 had no agent"]
+    assert [(one.run.command, one.run.cwd, one.run.environment) for one in restored.tasks] == [
+        (("sleep", "9"), "/tmp", {})
+    ]
+    assert (restored.now, restored.lease_ttl_s, restored.term) == (7.0, 10.0, 3)
+
+
+async def test_after_a_reboot_volatile_steps_are_void_and_nothing_is_looked_for(journal: Journal) -> None:
+    host = Host(journal)
+    for work in (PREPARE, CLIENT, START):
+        await run(journal, host, work)
+    host.observed = {"l1 at a:1", "j1 with /s", "j1 as sleep 9"}
+    restored = await recovered(journal, host, boot_id="another")
+    assert host.adopted == ["strangers", "strangers"]
+    assert [one.lost for one in (*restored.devices, *restored.clients)] == ["node n1 was rebooted"] * 2
+    assert restored.tasks[0].lost == "node n1 was rebooted while it ran"
+
+
+async def test_a_preparation_that_was_cut_off_is_given_up_and_a_program_is_looked_for(journal: Journal) -> None:
+    host = Host(journal)
+    for work in (PREPARE, START):
+        host.gate = asyncio.Event()
+        cut_off = asyncio.create_task(run(journal, host, work))
+        host.seen = []
+        await until(lambda: bool(host.seen))
+        cut_off.cancel()
+        await asyncio.gather(cut_off, return_exceptions=True)
+    host.observed = {"j1 as sleep 9"}
+    restored = await recovered(journal, host)
+    assert "it was not ready" in restored.devices[0].lost
+    assert restored.tasks[0].lost == ""
+
+
+async def test_an_overdue_step_makes_its_object_wedged_and_tells_when_it_has_ended(journal: Journal) -> None:
+    host, clock = Host(journal), FakeClock()
+    done: asyncio.Queue[ActionDone | WedgeEnded] = asyncio.Queue()
+    host.gate = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        executor = Executor(journal=journal, devices=host, tasks=host, clock=clock, group=group, done=done.put_nowait)
+        executor.start(PREPARE)
+        await until(lambda: bool(host.seen))
+        await clock.advance(60.0)
+        outcome = await done.get()
+        assert isinstance(outcome, ActionDone)
+        assert (outcome.ok, outcome.wedged) == (False, True)
+        assert "forward PrepareDevices of lease l1 is still not done after 60 s, and goes on" in outcome.error
+        # Asked again, it waits for what is under way, and no second one is begun on the device.
+        executor.start(UNPREPARE)
+        await until(lambda: clock.sleepers > 0)
+        host.gate.set()
+        assert await done.get() == WedgeEnded(object="lease l1")
+        assert await done.get() == ActionDone(serial=2, ok=True)
+    ((prepare, unprepare),) = await journal.sequences()
+    assert (prepare.succeeded, unprepare.direction, unprepare.succeeded) == (True, "back", True)
+
+
+async def test_one_device_has_one_operation_at_a_time(journal: Journal) -> None:
+    host, clock = Host(journal), FakeClock()
+    done: asyncio.Queue[ActionDone | WedgeEnded] = asyncio.Queue()
+    host.gate = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        executor = Executor(journal=journal, devices=host, tasks=host, clock=clock, group=group, done=done.put_nowait)
+        executor.start(PREPARE)
+        await until(lambda: bool(host.seen))
+        executor.start(PrepareDevices(serial=9, lease=lease("l2")))
+        await until(lambda: clock.sleepers == 2)
+        await clock.advance(60.0)
+        outcomes = [await done.get(), await done.get()]
+        refused = next(one for one in outcomes if isinstance(one, ActionDone) and one.serial == 9)
+        assert f"device {GPU} is held by forward PrepareDevices of lease l1" in refused.error
+        assert not refused.wedged
+        host.gate.set()
+        assert await done.get() == WedgeEnded(object="lease l1")
+    # What never had its turn has left no record.
+    assert [records[0].object for records in await journal.sequences()] == ["lease l1"]
+
+
+async def test_neither_secrets_nor_environments_are_written(journal: Journal, tmp_path: Path) -> None:
+    host = Host(journal)
+    for work in (PREPARE, CLIENT, START, UNPREPARE):
+        assert (await run(journal, host, work)).ok
+    written = all_files(tmp_path)
+    assert b"PrepareDevices" in written
+    assert b"5e5e" not in written
+    assert b"hidden" not in written

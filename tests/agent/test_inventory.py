@@ -6,12 +6,10 @@ import pytest
 
 from farbus.agent.config import AgentConfig
 from farbus.agent.inventory import GpuSource, take_inventory
-from farbus.agent.telemetry import Collector, Counters, rates
 from farbus.api.authority import Credentials
 from farbus.errors import InvalidInput, Unavailable
-from farbus.linux.clock import FakeClock
 from farbus.linux.node_facts import FakeNodeFacts, NetworkLink
-from farbus.linux.nvml import FakeNvml, Gpu, GpuList, GpuSample
+from farbus.linux.nvml import FakeNvml, Gpu, GpuList
 from farbus.linux.sysfs import FakeSysfs, NvmeController, PciFunction
 from farbus.model.device import DeviceKind
 from farbus.model.node import Link
@@ -101,28 +99,3 @@ def test_a_setting_that_cannot_be_is_named(field: str, value: object) -> None:
     CONFIG.check()
     with pytest.raises(InvalidInput, match=f"^{field}: "):
         changed(**{field: value}).check()
-
-
-def test_rates_are_of_the_time_between_two_looks() -> None:
-    before = Counters(at=10.0, cpu_busy_s=5.0, cpu_all_s=20.0, receive_bytes=1000, send_bytes=500)
-    now = Counters(at=12.0, cpu_busy_s=7.0, cpu_all_s=28.0, receive_bytes=3000, send_bytes=400)
-    assert rates(before, now) == (0.25, 1000.0, 0.0)
-    assert rates(now, now) == (0.0, 0.0, 0.0)
-
-
-async def test_telemetry_adds_links_and_devices_up() -> None:
-    facts, clock = FakeNodeFacts(), FakeClock()
-    nvml = FakeNvml(GpuList(gpus=(GPU,)), (GpuSample(uuid="GPU-1", busy_fraction=0.5, memory_used_bytes=7),))
-    broken = FakeNvml()
-    broken.trouble = Unavailable("NVML: its worker died")
-    collector = Collector(facts=facts, nvmls=[nvml, broken], clock=clock)
-    await clock.advance(2.0)
-    facts.busy = (2.0, 8.0)
-    facts.link_list = (
-        NetworkLink(name="a", up=True, speed_mbit=1000, receive_bytes=100, send_bytes=20),
-        NetworkLink(name="b", up=True, speed_mbit=1000, receive_bytes=100, send_bytes=20),
-    )
-    sample = await collector.sample()
-    assert sample.cpu_busy_fraction == 0.25
-    assert sample.network_receive_bytes_per_s == 100.0
-    assert [(device.device, device.memory_used_bytes) for device in sample.devices] == [("GPU-1", 7)]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from farbus.agent.accounts import choose_account
 from farbus.agent.events import TaskExited, TaskRun
-from farbus.agent.jobs import TaskRunner, choose_account, task_environment
+from farbus.agent.jobs import TaskRunner, task_environment
 from farbus.agent.logs import LogStore
 from farbus.errors import NotFound, NotPermitted
 from farbus.linux.cgroups import FakeCgroups
@@ -80,9 +81,12 @@ async def until_term(child: FakeChild) -> int:
 class Bench:
     """A task runner on fake doors."""
 
-    def __init__(self, directory: Path, group: asyncio.TaskGroup, cgroups: FakeCgroups) -> None:
+    def __init__(
+        self, directory: Path, group: asyncio.TaskGroup, cgroups: FakeCgroups, processes: FakeProcesses | None = None
+    ) -> None:
         self.clock = FakeClock()
-        self.processes = FakeProcesses({"forever": forever, "until_term": until_term})
+        scripts = {"forever": forever, "until_term": until_term}
+        self.processes = processes or FakeProcesses(scripts, clock=self.clock)
         self.cgroups = cgroups
         self.exits: asyncio.Queue[TaskExited] = asyncio.Queue()
         self.logs = LogStore(directory, limit_bytes_per_task=2**20, limit_bytes=2**20)
@@ -175,3 +179,34 @@ async def test_a_start_that_fails_leaves_no_group_and_says_why_in_the_log(
     assert not bench.cgroups.groups
     chunks = [chunk.data async for chunk in bench.logs.read("j1", "main.0", follow=False)]
     assert b"missing: no such program" in b"".join(chunks)
+
+
+async def test_a_task_starts_again_though_its_last_status_was_not_recorded(
+    tmp_path: Path, group: asyncio.TaskGroup
+) -> None:
+    bench = Bench(tmp_path, group, FakeCgroups())
+    first = await bench.start("until_term")
+    await bench.runner.stop(job="j1", task="main.0", grace_s=5, reason="")
+    await bench.exited()
+    second = await bench.start("until_term")
+    assert second is not first
+    await bench.runner.stop(job="j1", task="main.0", grace_s=5, reason="")
+    await bench.exited()
+
+
+async def test_a_task_of_an_earlier_agent_is_adopted_or_ended(tmp_path: Path, group: asyncio.TaskGroup) -> None:
+    bench = Bench(tmp_path, group, FakeCgroups())
+    run = {job: TaskRun(job=job, task="main.0", user="ann", command=("until_term",)) for job in ("j1", "j2", "j3")}
+    for job in ("j1", "j2"):
+        await bench.start("until_term", job=job)
+    bench.processes.restart()
+    after = Bench(tmp_path, group, FakeCgroups(), bench.processes)
+    assert await after.runner.adopt(run["j1"])
+    assert await after.runner.adopt(run["j1"])
+    assert not await after.runner.adopt(run["j3"])
+    assert await after.runner.end_strangers() == ("task.j2.main.0",)
+    assert set(bench.processes.children) == {"task.j1.main.0"}
+    await after.runner.stop(job="j1", task="main.0", grace_s=5, reason="enough")
+    assert await after.exited() == TaskExited(job="j1", task="main.0", exit_code=0, reason="enough")
+    after.runner.forget(job="j1", task="main.0")
+    assert not bench.processes.children

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import cast
 
 import pytest
 
 from farbus.agent.config import AgentConfig
+from farbus.agent.local import LocalCluster
+from farbus.agent.service import AgentService
 from farbus.api.client import ClusterClient
-from farbus.api.identity import Role
+from farbus.api.identity import Identity, Role
 from farbus.api.v1 import session_pb2
 from farbus.errors import TimedOut, Unavailable
+from farbus.linux.clock import FakeClock
 from farbus.model.cluster import HoldLost, HoldReady, HoldWaiting
 from farbus.model.device import Route
 from farbus.model.job import Requests
+from farbus.model.node import NodeStatus
 from farbus.model.states import JobState
 from tests.agent.harness import GPU, MYSELF, AgentInProcess, ScriptedScheduler, doors_with_gpu, lease
 from tests.agent.test_agent import prepare_client, prepare_devices
@@ -108,6 +113,70 @@ async def test_a_caller_whose_job_ends_is_told_why(
         await anext(events)
         scheduler.cluster.states.put_nowait(JobState.CANCELLED)
         assert await anext(events) == HoldLost(reason="job j9 is cancelled")
+
+
+class Connections:
+    """What is opened and closed of connections to a scheduler that is not there."""
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+        self.closed: list[str] = []
+        self.answering = asyncio.Event()
+
+    def connect(self, caller: Identity) -> ClusterClient:
+        self.opened.append(caller.name)
+        return cast(ClusterClient, _Connection(self, caller.name))
+
+
+class _Connection:
+    def __init__(self, connections: Connections, user: str) -> None:
+        self._connections = connections
+        self._user = user
+
+    async def list_nodes(self) -> tuple[NodeStatus, ...]:
+        await self._connections.answering.wait()
+        return ()
+
+    async def close(self) -> None:
+        self._connections.closed.append(self._user)
+
+
+class _Present:
+    error = ""
+    lost_at = 0.0
+
+
+def user(name: str) -> Identity:
+    return Identity(name=name, role=Role.USER, node="n1")
+
+
+async def test_the_connection_that_was_idle_longest_makes_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farbus.agent.local.MAX_CLIENTS", 2)
+    connections = Connections()
+    async with asyncio.TaskGroup() as group:
+        local = LocalCluster(
+            node="n1",
+            connect=connections.connect,
+            scheduler=_Present(),
+            service=cast(AgentService, None),
+            group=group,
+            clock=FakeClock(),
+        )
+        busy = group.create_task(local.list_nodes(user("ann")))
+        await asyncio.sleep(0)
+        connections.answering.set()
+        for name in ("bob", "ann", "cid"):
+            await local.list_nodes(user(name))
+        await busy
+        connections.answering.clear()
+        calls = [group.create_task(local.list_nodes(user(name))) for name in ("ann", "cid")]
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match="2 users have calls under way"):
+            await local.list_nodes(user("dan"))
+        connections.answering.set()
+        await asyncio.gather(*calls)
+    assert connections.opened == ["ann", "bob", "cid"]
+    assert connections.closed == ["bob"]
 
 
 async def test_a_wait_for_devices_has_its_limit(

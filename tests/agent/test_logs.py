@@ -11,10 +11,36 @@ import pytest
 
 from farbus.agent.logs import LogStore
 from farbus.errors import InvalidInput, NotFound
+from farbus.linux.keeper import OutputLog
+from farbus.linux.processes import FakeChild, FakeProcesses, Program
 
 
 def store(directory: Path, *, limit: int = 2**20, total: int = 2**30) -> LogStore:
     return LogStore(directory, limit_bytes_per_task=limit, limit_bytes=total)
+
+
+def writer_of(logs: LogStore, job: str = "j1") -> OutputLog:
+    """Make a log and return what its keeper writes with."""
+    return OutputLog(str(logs.create(job, "main.0")), limit_bytes=logs.limit_bytes_per_task)
+
+
+async def until_term(child: FakeChild) -> int:
+    return await child.next_signal()
+
+
+async def live(logs: LogStore) -> FakeChild:
+    """Start a program whose output is in the store."""
+    output = logs.create("j1", "main.0")
+    door = FakeProcesses({"until_term": until_term})
+    child = await door.spawn(
+        Program(
+            name="t", what="t", argv=("until_term",), environment={}, output=str(output),
+            output_bytes=logs.limit_bytes_per_task,
+        )
+    )  # fmt: skip
+    assert isinstance(child, FakeChild)
+    logs.attach("j1", "main.0", child)
+    return child
 
 
 def segments(directory: Path) -> list[Path]:
@@ -27,7 +53,7 @@ async def read(logs: LogStore, job: str = "j1", *, follow: bool = False) -> list
 
 async def test_streams_come_back_in_the_order_they_were_written(tmp_path: Path) -> None:
     logs = store(tmp_path)
-    writer = logs.create("j1", "main.0")
+    writer = writer_of(logs)
     for stream, data in [(1, b"a"), (1, b"b"), (2, b"c"), (1, b"d")]:
         writer.append(stream, data)
     assert await read(logs) == [(1, b"ab"), (2, b"c"), (1, b"d")]
@@ -37,7 +63,7 @@ async def test_streams_come_back_in_the_order_they_were_written(tmp_path: Path) 
 
 async def test_the_oldest_output_goes_first_and_is_said_to_be_gone(tmp_path: Path) -> None:
     logs = store(tmp_path, limit=8000)
-    writer = logs.create("j1", "main.0")
+    writer = writer_of(logs)
     for number in range(1000):
         writer.append(1, b"line %06d\n" % number)
     writer.close()
@@ -51,7 +77,7 @@ async def test_the_oldest_output_goes_first_and_is_said_to_be_gone(tmp_path: Pat
 
 async def test_a_large_record_is_read_whole(tmp_path: Path) -> None:
     logs = store(tmp_path)
-    writer = logs.create("j1", "main.0")
+    writer = writer_of(logs)
     writer.append(1, b"x" * 300_000)
     writer.close()
     assert await read(logs) == [(1, b"x" * 300_000)]
@@ -59,32 +85,56 @@ async def test_a_large_record_is_read_whole(tmp_path: Path) -> None:
 
 async def test_a_follower_sees_what_comes_and_ends_with_the_task(tmp_path: Path) -> None:
     logs = store(tmp_path)
-    writer = logs.create("j1", "main.0")
+    child = await live(logs)
     following = asyncio.create_task(read(logs, follow=True))
     await asyncio.sleep(0)
-    writer.append(1, b"one")
+    child.write(b"one")
     await asyncio.sleep(0)
-    writer.append(2, b"two")
-    writer.close()
+    child.write(b"two", stream=2)
+    child.signal(15)
     assert await following == [(1, b"one"), (2, b"two")]
 
 
-async def test_a_follower_that_is_overtaken_goes_on_with_what_is_kept(tmp_path: Path) -> None:
+async def test_a_reader_goes_on_from_the_position_of_its_last_chunk(tmp_path: Path) -> None:
     logs = store(tmp_path, limit=800)
-    writer = logs.create("j1", "main.0")
+    writer = writer_of(logs)
+    for number in range(20):
+        writer.append(1 + number % 2, b"line %06d\n" % number)
+    chunks = [chunk async for chunk in logs.read("j1", "main.0", follow=False)]
+    for number, chunk in enumerate(chunks, start=1):
+        rest = [one async for one in logs.read("j1", "main.0", follow=False, position=chunk.position)]
+        assert rest == chunks[number:]
+
+
+async def test_a_log_without_its_program_is_read_to_its_end(tmp_path: Path) -> None:
+    logs = store(tmp_path)
+    writer_of(logs).append(1, b"all there is")
+    assert await read(store(tmp_path), follow=True) == [(1, b"all there is")]
+
+
+async def test_a_note_follows_what_is_there(tmp_path: Path) -> None:
+    logs = store(tmp_path)
+    writer_of(logs).append(1, b"output\n")
+    logs.note("j1", "main.0", "note\n")
+    assert await read(logs) == [(1, b"output\n"), (2, b"note\n")]
+
+
+async def test_a_reader_that_is_overtaken_goes_on_with_what_is_kept(tmp_path: Path) -> None:
+    logs = store(tmp_path, limit=800)
+    writer = writer_of(logs)
     writer.append(1, b"first\n")
-    chunks = logs.read("j1", "main.0", follow=True)
+    chunks = logs.read("j1", "main.0", follow=False)
     assert (await anext(chunks)).data == b"first\n"
     for number in range(100):
         writer.append(1, b"line %06d\n" % number)
-    writer.close()
     rest = [chunk.data async for chunk in chunks]
+    assert rest[0] == b"[farbus: older output was dropped]\n"
     assert rest[-1].endswith(b"line 000099\n")
 
 
 async def test_half_a_record_at_the_end_is_left_out(tmp_path: Path) -> None:
     logs = store(tmp_path)
-    writer = logs.create("j1", "main.0")
+    writer = writer_of(logs)
     writer.append(1, b"whole")
     writer.append(1, b"cut in the middle")
     writer.close()
@@ -95,7 +145,7 @@ async def test_half_a_record_at_the_end_is_left_out(tmp_path: Path) -> None:
 
 async def test_a_full_disk_loses_output_and_says_how_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = store(tmp_path)
-    writer = logs.create("j1", "main.0")
+    writer = writer_of(logs)
     writer.append(1, b"kept")
     real = os.write
 
@@ -112,11 +162,12 @@ async def test_a_full_disk_loses_output_and_says_how_much(tmp_path: Path, monkey
 async def test_the_logs_that_ended_first_go_when_all_are_too_large(tmp_path: Path) -> None:
     logs = store(tmp_path, total=2500)
     for number in range(4):
-        writer = logs.create(f"j{number}", "main.0")
+        writer = writer_of(logs, f"j{number}")
         writer.append(1, b"x" * 1000)
         writer.close()
+        logs.ended(f"j{number}", "main.0")
         os.utime(segments(tmp_path / f"j{number}")[0], (number, number))
-    logs.create("j9", "main.0").close()
+    logs.create("j9", "main.0")
     assert sorted(os.listdir(tmp_path)) == ["j2", "j3", "j9"]
 
 

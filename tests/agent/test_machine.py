@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import enum
+
+import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -13,6 +17,8 @@ from farbus.agent.actions import (
     PrepareClient,
     PrepareDevices,
     RecordExit,
+    RecordFence,
+    ReportClientEnded,
     ReportLeaseEnded,
     ReportTask,
     StartTask,
@@ -27,10 +33,16 @@ from farbus.agent.events import (
     ClientRequested,
     DevicesReleased,
     DevicesRequested,
+    DevicesVanished,
     Event,
+    HoldClaimed,
     LeasesRenewed,
     LeasesVoided,
+    NodeRestored,
     PreparedLease,
+    RestoredClient,
+    RestoredDevices,
+    RestoredTask,
     SessionOpened,
     StartRequested,
     StopRequested,
@@ -38,11 +50,16 @@ from farbus.agent.events import (
     TaskExited,
     TaskRun,
     TimePassed,
+    WedgeEnded,
 )
+from farbus.agent.leases import HOLD_GRACE_S
 from farbus.agent.machine import NodeMachine
+from farbus.agent.objects import RUN_STATES, SIDE_STATES, DeviceSide, RunState, SideState
+from farbus.errors import IllegalTransition
 from farbus.model.device import Route
 from farbus.model.job import TaskState, TaskStatus
 from farbus.model.lease import Lease, LeasedDevice
+from farbus.model.states import StateTable
 
 TTL_S = 10.0
 
@@ -87,6 +104,11 @@ def done(actions: list[Action], *, ok: bool = True, **more: object) -> ActionDon
     return ActionDone(serial=work.serial, ok=ok, **more)  # type: ignore[arg-type]
 
 
+def errors(actions: list[Action]) -> list[str]:
+    """Return the errors of the answers, without the stories."""
+    return [action.error.partition(" (")[0] for action in actions if isinstance(action, Answer) and not action.ok]
+
+
 def prepared(one: NodeMachine, which: Lease) -> None:
     """Bring a lease's device side to prepared."""
     play(one, done(play(one, DevicesRequested(command="p", lease=which, now=0.0)), endpoint="a:1"))
@@ -115,14 +137,16 @@ def test_a_failed_preparation_is_undone_before_it_is_answered() -> None:
     failed = done(play(one, DevicesRequested(command="c1", lease=lease(), now=0.0)), ok=False, error="no driver")
     undo = play(one, failed)
     assert [type(action) for action in undo] == [UnprepareDevices]
-    assert play(one, done(undo)) == [Answer(command="c1", ok=False, error="no driver")]
+    assert play(one, done(undo)) == [
+        Answer(command="c1", ok=False, error="no driver (lease l1, story: preparing -> unpreparing -> absent)")
+    ]
     assert not one.held()
 
 
 def test_a_release_during_preparation_waits_for_it_and_undoes_it() -> None:
     one = machine()
     prepare = play(one, DevicesRequested(command="c1", lease=lease(), now=0.0))
-    assert play(one, DevicesReleased(command="c2", lease_id="l1")) == []
+    assert play(one, DevicesReleased(command="c2", lease_id="l1")) == [RecordFence(epochs={"GPU-l1": 2})]
     undo = play(one, done(prepare, endpoint="a:1"))
     assert [type(action) for action in undo] == [UnprepareDevices]
     answers = play(one, done(undo))
@@ -141,11 +165,11 @@ def test_an_expired_lease_is_fenced_and_reported_once() -> None:
     prepared(one, lease())
     assert play(one, TimePassed(now=TTL_S - 0.1)) == []
     undo = play(one, TimePassed(now=TTL_S))
-    assert [type(action) for action in undo] == [UnprepareDevices]
+    assert [type(action) for action in undo] == [RecordFence, UnprepareDevices]
     assert play(one, TimePassed(now=TTL_S + 1)) == []
     (report,) = play(one, done(undo))
     assert isinstance(report, ReportLeaseEnded)
-    assert "not renewed it for 10 s" in report.reason
+    assert "not renewed for 10 s" in report.reason
 
 
 def test_a_renewal_moves_the_expiry() -> None:
@@ -160,8 +184,9 @@ def test_a_lease_that_cannot_be_given_up_stays_held_and_is_retried_when_asked() 
     one = machine()
     prepared(one, lease())
     undo = play(one, DevicesReleased(command="c1", lease_id="l1"))
-    assert play(one, done(undo, ok=False, error="state D")) == [Answer(command="c1", ok=False, error="state D")]
-    assert [held.lease.id for held in one.held()] == ["l1"]
+    told = "state D (lease l1, story: preparing -> prepared -> unpreparing -> wedged)"
+    assert play(one, done(undo, ok=False, error="state D")) == [Answer(command="c1", ok=False, error=told)]
+    assert [(held.lease.id, held.trouble) for held in one.held()] == [("l1", told)]
     again = play(one, DevicesReleased(command="c2", lease_id="l1"))
     assert play(one, done(again)) == [Answer(command="c2", ok=True)]
 
@@ -172,8 +197,8 @@ def test_a_supervisor_that_dies_while_its_start_is_recorded_is_not_missed() -> N
     play(one, SupervisorDied(lease_id="l1", reason="it died"))
     undo = play(one, done(prepare, endpoint="a:1"))
     actions = play(one, done(undo))
-    assert ReportLeaseEnded(lease_id="l1", device_side=True, reason="it died") in actions
-    assert Answer(command="c1", ok=False, error="it died") in actions
+    assert ReportLeaseEnded(lease=lease().without_secret(), device_side=True, reason="it died") in actions
+    assert errors(actions) == ["it died"]
 
 
 def test_a_task_gets_the_environment_of_its_client_side() -> None:
@@ -189,8 +214,8 @@ def test_a_task_gets_the_environment_of_its_client_side() -> None:
 def test_a_task_does_not_start_before_its_client_side_is_prepared() -> None:
     one = machine()
     play(one, ClientRequested(command="c1", job="j1", task="main.0", user="ann", leases=(), now=0.0))
-    (answer,) = play(one, StartRequested(command="c2", run=run()))
-    assert answer == Answer(command="c2", ok=False, error="client j1/main.0 is preparing, not prepared")
+    actions = play(one, StartRequested(command="c2", run=run()))
+    assert errors(actions) == ["client j1/main.0 is preparing, not prepared"]
 
 
 def test_a_program_that_ends_before_its_start_is_recorded_is_told_as_ended() -> None:
@@ -208,7 +233,7 @@ def test_an_error_of_the_job_ends_the_task_and_one_of_the_node_does_not() -> Non
     assert Answer(command="c1", ok=True) in actions
     assert one.task_statuses()[0][1].exit_code == 127
     start = play(one, StartRequested(command="c2", run=run("j2")))
-    assert play(one, done(start, ok=False, error="disk full")) == [Answer(command="c2", ok=False, error="disk full")]
+    assert errors(play(one, done(start, ok=False, error="disk full"))) == ["disk full"]
     assert [job for job, _ in one.task_statuses()] == ["j1"]
 
 
@@ -238,7 +263,7 @@ def test_releasing_a_local_lease_ends_the_task_that_uses_the_device() -> None:
     prepared(one, lease(route=Route.LOCAL))
     running(one)
     stop = play(one, DevicesReleased(command="c", lease_id="l1"))
-    assert [type(action) for action in stop] == [StopTask]
+    assert [type(action) for action in stop] == [RecordFence, StopTask]
     undo = play(one, TaskExited(job="j1", task="main.0", exit_code=-9))
     assert isinstance(undo[-1], UnprepareDevices)
 
@@ -264,11 +289,192 @@ def test_a_stop_during_the_start_follows_it() -> None:
 
 def test_ended_tasks_of_an_earlier_agent_are_told_until_they_are_released() -> None:
     status = TaskStatus(task="main.0", state=TaskState.EXITED, node="n1", exit_code=-9, reason="the agent ended")
-    one = NodeMachine(node="n1", ended_tasks=[("j1", status)])
+    one = NodeMachine(node="n1")
+    play(one, NodeRestored(now=0.0, ended_tasks=(("j1", status),)))
     assert one.task_statuses() == (("j1", status),)
     actions = play(one, ClientReleased(command="c", job="j1", task="main.0"))
     assert actions == [ForgetTask(job="j1", task="main.0"), Answer(command="c", ok=True)]
     assert not one.task_statuses()
+
+
+def restored(one: NodeMachine, **what: object) -> list[Action]:
+    """Let a machine begin with what an earlier agent left."""
+    return play(one, NodeRestored(now=100.0, lease_ttl_s=TTL_S, term=1, **what))  # type: ignore[arg-type]
+
+
+def client(number: str = "l1", *, interactive: bool = False, lost: str = "") -> RestoredClient:
+    return RestoredClient(
+        job="j1",
+        task="main.0",
+        user="ann",
+        leases=(PreparedLease(lease=lease(number).without_secret(), endpoint="a:1"),),
+        environment={"FARBUS_SESSION": "/s"},
+        interactive=interactive,
+        lost=lost,
+    )
+
+
+def test_what_was_adopted_is_held_and_its_secret_is_not_asked_for() -> None:
+    one = NodeMachine(node="n1")
+    devices = RestoredDevices(lease=lease().without_secret(), endpoint="a:1")
+    assert restored(one, devices=(devices,), clients=(client(),), tasks=(RestoredTask(run=run()),)) == []
+    assert [(held.lease.id, held.device_side) for held in one.held()] == [("l1", True), ("l1", False)]
+    assert one.running() == (("j1", "main.0"),)
+    assert one.client_environment("j1", "main.0") == {"FARBUS_SESSION": "/s"}
+    again = play(one, DevicesRequested(command="c1", lease=lease(), now=100.0))
+    assert again == [Answer(command="c1", ok=True, endpoint="a:1")]
+    # From now on the secret is known: another one is another lease.
+    other = msgspec.structs.replace(lease(), secret="11" * 32)
+    assert errors(play(one, DevicesRequested(command="c2", lease=other, now=100.0))) == [
+        "lease l1 is held with other devices or another secret"
+    ]
+
+
+def test_a_restored_lease_lasts_as_long_as_one_that_was_just_renewed() -> None:
+    one = NodeMachine(node="n1")
+    restored(one, devices=(RestoredDevices(lease=lease().without_secret(), endpoint="a:1"),))
+    assert one.next_expiry() == 100.0 + TTL_S
+
+
+def test_what_was_not_observed_is_given_up_the_task_first() -> None:
+    one = NodeMachine(node="n1")
+    devices = RestoredDevices(lease=lease().without_secret(), endpoint="a:1", lost="its supervisor is gone")
+    stop, undo = restored(
+        one, devices=(devices,), clients=(client(lost="its file is gone"),), tasks=(RestoredTask(run=run()),)
+    )
+    assert isinstance(stop, StopTask)
+    assert isinstance(undo, UnprepareDevices)
+    assert one.is_giving_up()
+    ended = play(one, TaskExited(job="j1", task="main.0", exit_code=-9))
+    assert [type(action) for action in ended] == [RecordExit, ReportTask, UnprepareClient]
+    told = [*play(one, done(ended)), *play(one, done([undo]))]
+    assert [(action.device_side, action.reason) for action in told if isinstance(action, ReportLeaseEnded)] == [
+        (False, "its file is gone"),
+        (True, "its supervisor is gone"),
+    ]
+    assert not one.is_giving_up()
+
+
+def test_a_task_that_is_lost_has_ended_on_record() -> None:
+    one = NodeMachine(node="n1")
+    actions = restored(one, tasks=(RestoredTask(run=run(), lost="node n1 was rebooted while it ran"),))
+    assert [type(action) for action in actions] == [RecordExit, ReportTask]
+    assert one.task_statuses()[0][1].reason == "node n1 was rebooted while it ran"
+
+
+def test_a_hold_that_nobody_claims_after_a_restart_ends() -> None:
+    one = NodeMachine(node="n1")
+    restored(one, clients=(client(interactive=True),))
+    play(one, LeasesRenewed(lease_ids=("l1",), now=109.0))
+    assert one.next_expiry() == 100.0 + HOLD_GRACE_S
+    assert play(one, TimePassed(now=100.0 + HOLD_GRACE_S - 0.1)) == []
+    undo = play(one, TimePassed(now=100.0 + HOLD_GRACE_S))
+    (report,) = play(one, done(undo))
+    assert isinstance(report, ReportLeaseEnded)
+    assert "nobody came back for it within 15 s" in report.reason
+
+
+def test_a_hold_that_is_claimed_lasts() -> None:
+    one = NodeMachine(node="n1")
+    restored(one, clients=(client(interactive=True),))
+    play(one, HoldClaimed(job="j1", task="main.0"), LeasesRenewed(lease_ids=("l1",), now=109.0))
+    assert play(one, TimePassed(now=100.0 + HOLD_GRACE_S)) == []
+
+
+def test_a_hold_without_devices_is_reported_by_its_task() -> None:
+    one = NodeMachine(node="n1")
+    restored(one, clients=(msgspec.structs.replace(client(interactive=True), leases=()),))
+    (report,) = play(one, done(play(one, TimePassed(now=100.0 + HOLD_GRACE_S))))
+    assert isinstance(report, ReportClientEnded)
+    assert (report.job, report.task) == ("j1", "main.0")
+
+
+def test_a_device_that_is_held_is_not_prepared_for_another_lease() -> None:
+    one = machine()
+    prepared(one, lease())
+    other = msgspec.structs.replace(lease("l2"), devices=lease().devices)
+    (answer,) = play(one, DevicesRequested(command="c", lease=other, now=0.0))
+    assert answer == Answer(
+        command="c",
+        ok=False,
+        error="device GPU-l1 is held by lease l1 on n1 (lease l1, story: preparing -> prepared)",
+    )
+
+
+def test_a_lease_that_was_released_can_not_be_had_again() -> None:
+    one = machine()
+    prepared(one, lease())
+    fence, undo = play(one, DevicesReleased(command="c1", lease_id="l1"))
+    assert fence == RecordFence(epochs={"GPU-l1": 2})
+    play(one, done([undo]))
+    (answer,) = play(one, DevicesRequested(command="c2", lease=lease(), now=0.0))
+    assert isinstance(answer, Answer)
+    assert "lease l1 is stale: its epoch of device GPU-l1 is 1, and 2 is the least" in answer.error
+    # Neither after a restart.
+    after = NodeMachine(node="n1")
+    restored(after, fences={"GPU-l1": 2})
+    assert "is stale" in errors(play(after, DevicesRequested(command="c3", lease=lease(), now=0.0)))[0]
+
+
+def test_a_scheduler_that_was_replaced_is_not_obeyed() -> None:
+    one = machine()
+    play(one, SessionOpened(lease_ttl_s=TTL_S, now=0.0, term=5))
+    actions = play(one, DevicesRequested(command="c", lease=lease(), now=0.0, term=4))
+    assert errors(actions) == ["the scheduler of term 4 was replaced by that of term 5"]
+    prepared(one, lease())
+    assert play(one, LeasesVoided(lease_ids=("l1",), term=4)) == []
+
+
+def test_a_device_that_is_pulled_out_ends_its_lease() -> None:
+    one = machine()
+    prepared(one, lease())
+    ending = play(one, DevicesVanished(devices=("GPU-l1", "GPU-9")))
+    (report,) = play(one, done(ending))
+    assert isinstance(report, ReportLeaseEnded)
+    assert report.reason == "lease l1 has ended: device GPU-l1 is gone from node n1"
+
+
+def test_an_overdue_preparation_is_wedged_and_undone_when_it_has_ended() -> None:
+    one = machine()
+    prepare = play(one, DevicesRequested(command="c1", lease=lease(), now=0.0))
+    overdue = done(prepare, ok=False, error="still not done", wedged=True)
+    (answer,) = play(one, overdue)
+    assert answer == Answer(command="c1", ok=False, error="still not done (lease l1, story: preparing -> wedged)")
+    (held,) = one.held()
+    assert held.trouble == "still not done (lease l1, story: preparing -> wedged)"
+    undo = play(one, WedgeEnded(object="lease l1"))
+    assert [type(action) for action in undo] == [UnprepareDevices]
+    play(one, done(undo))
+    assert not one.held()
+
+
+def test_an_overdue_start_is_stopped_when_it_has_ended() -> None:
+    one = machine()
+    start = play(one, StartRequested(command="c1", run=run()))
+    assert errors(play(one, done(start, ok=False, error="still not done", wedged=True))) == ["still not done"]
+    (stop,) = play(one, WedgeEnded(object="task j1/main.0"))
+    assert isinstance(stop, StopTask)
+    # It had not started: what stopped it says so, since no program will.
+    ended = play(one, done([stop]))
+    assert [type(action) for action in ended] == [RecordExit, ReportTask]
+
+
+def test_a_state_that_does_not_follow_raises_with_the_story() -> None:
+    side = DeviceSide(name="lease l1", lease=lease())
+    side.go(SideState.PREPARING)
+    with pytest.raises(IllegalTransition, match=r"lease l1: preparing to absent is not legal \(story: preparing\)"):
+        side.go(SideState.ABSENT)
+
+
+@pytest.mark.parametrize(("table", "states"), [(SIDE_STATES, SideState), (RUN_STATES, RunState)])
+def test_every_state_has_its_row_and_leads_to_an_end(
+    table: StateTable[enum.StrEnum], states: type[enum.StrEnum]
+) -> None:
+    assert set(table.arrows) == set(states)
+    ends = {SideState.ABSENT, RunState.EXITED} & set(states)
+    for _ in states:
+        ends |= {state for state in states if table.arrows[state] & ends}
+    assert ends == set(states)
 
 
 NUMBERS = st.sampled_from(["1", "2", "3"])
@@ -307,7 +513,7 @@ class AnyOrder(RuleBasedStateMachine):
             case PrepareDevices():
                 return f"lease {work.lease.id}"
             case UnprepareDevices():
-                return f"lease {work.lease_id}"
+                return f"lease {work.lease.id}"
             case PrepareClient() | UnprepareClient():
                 return f"client {work.job}"
             case StartTask():

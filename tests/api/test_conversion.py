@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from farbus.api.conversion import from_message, to_message
-from farbus.api.v1 import cluster_pb2, session_pb2, types_pb2
+from farbus.api.v1 import cluster_pb2, peer_pb2, session_pb2, types_pb2
 from farbus.errors import InvalidInput
 from farbus.model.cluster import ClusterInfo, LogChunk
 from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
@@ -21,10 +21,19 @@ from farbus.model.job import (
     TaskState,
     TaskStatus,
 )
-from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
+from farbus.model.lease import Lease, LeasedDevice, LeaseStatus, PeerLease, PeerReply, PeerRequest
 from farbus.model.node import Link, Node, NodeStatus, Resources
+from farbus.model.series import CollectorState, CollectorStates, SeriesStart, TelemetryUpdate
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
-from farbus.model.telemetry import DeviceTelemetry, Telemetry
+from farbus.model.telemetry import (
+    ClusterTelemetry,
+    DeviceTelemetry,
+    GpuTelemetry,
+    LinkTelemetry,
+    NodeTelemetry,
+    SessionTelemetry,
+    Telemetry,
+)
 from farbus.model.value import Value
 
 RESOURCES = Resources(cpu_milli=4000, memory_bytes=2**34)
@@ -34,7 +43,7 @@ DEVICE = Device(
 )  # fmt: skip
 NODE = Node(
     name="alpha", address="127.0.0.1", boot_id="b", agent_version="1", capacity=RESOURCES, labels={"rack": "r1"},
-    devices=(DEVICE,), links=(Link(name="eth0", speed_mbit_s=25000),),
+    devices=(DEVICE,), links=(Link(name="eth0", speed_mbit_s=25000),), peer_endpoint="h:1",
 )  # fmt: skip
 GROUP = TaskGroup(
     name="main", command=("./a", "b"), count=2, requests=Requests(gpus=1, gpu_model="H200"), node="alpha",
@@ -64,11 +73,22 @@ LEASE = Lease(
 
 PAIRS = [
     (STATUS, types_pb2.JobStatus),
-    (NodeStatus(node=NODE, state=NodeState.LOST, free=RESOURCES, seen_s=2.5), types_pb2.NodeStatus),
+    (NodeStatus(node=NODE, state=NodeState.LOST, free=RESOURCES, seen_s=2.5, cordon="ann"), types_pb2.NodeStatus),
     (
-        DeviceStatus(device=DEVICE, node="a", state=DeviceState.LEASED, epoch=2, lease="L", job="1", used_by="u"),
+        DeviceStatus(
+            device=DEVICE, node="a", state=DeviceState.LEASED, epoch=2, lease="L", job="1", used_by="u", cordon="ann"
+        ),
         types_pb2.DeviceStatus,
     ),
+    (
+        PeerRequest(
+            leases=(PeerLease(lease_id="l1", device_side=True, devices=LEASE.devices),),
+            released=(PeerLease(lease_id="l2", device_side=False, devices=LEASE.devices),),
+            peer_endpoint="h:2",
+        ),
+        peer_pb2.PeerRequest,
+    ),
+    (PeerReply(renewed=("l1",), void=("l2",)), peer_pb2.PeerReply),
     (LeaseStatus(lease=LEASE, state=LeaseState.PREPARED, expires_in_s=2.5, endpoint="h:1"), types_pb2.LeaseStatus),
     (
         ClusterInfo(
@@ -92,8 +112,37 @@ PAIRS = [
             devices=(DeviceTelemetry(device="GPU-1", busy_fraction=0.25, memory_used_bytes=9),),
             network_receive_bytes_per_s=2.5,
             network_send_bytes_per_s=3.5,
+            update=TelemetryUpdate(
+                number=3,
+                started=(SeriesStart(series=1, metric="m", labels={"a": "b"}, step=0.5),),
+                ended=(2,),
+                series=(1, 4),
+                values=(-7, 2**40),
+                collectors=CollectorStates(stale=(CollectorState(name="gpu", reason="hangs"),)),
+            ),
         ),
         session_pb2.Telemetry,
+    ),
+    (Telemetry(), session_pb2.Telemetry),
+    (
+        ClusterTelemetry(
+            nodes=(
+                NodeTelemetry(
+                    node="a",
+                    state=NodeState.READY,
+                    seen_s=1.5,
+                    cpu_milli=4000,
+                    cpu_busy_fraction=0.0,
+                    memory_bytes=9,
+                    io_pressure=0.25,
+                    links=(LinkTelemetry(name="eth0", speed_bytes_per_s=1e9, receive_bytes_per_s=2.0, age_s=3.0),),
+                    gpus=(GpuTelemetry(device="GPU-1", software=True, memory_used_bytes=0, last_xid=79, user="u"),),
+                    sessions=(SessionTelemetry(lease="l", client_pid=7, program="p", busy_fraction=0.5),),
+                    stale=(CollectorState(name="gpu", reason="hangs"),),
+                ),
+            )
+        ),
+        cluster_pb2.ClusterTelemetry,
     ),
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket as sockets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,9 @@ from farbus.model.device import DeviceStatus, Route
 from farbus.model.job import Job, JobStatus, Requests, TaskGroup
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
-from farbus.model.states import JobState
+from farbus.model.operation import CordonKind, CordonResult, DrainStatus, ForgottenNode
+from farbus.model.states import JobState, NodeState
+from farbus.model.telemetry import ClusterTelemetry, NodeTelemetry
 
 JOB = Job(id="", name="hello", user="", groups=(TaskGroup(name="main", command=("true",)),))
 
@@ -53,10 +55,14 @@ class Recorder(ClusterHandler):
         finally:
             self.watch_closed.set()
 
-    async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
+    async def cancel_job(
+        self, caller: Identity, job_id: str, *, released: bool, exit_code: int | None = None
+    ) -> JobStatus:
         return JobStatus(job=JOB, state=JobState.CANCELLED)
 
-    async def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
+    async def read_logs(
+        self, caller: Identity, job_id: str, *, task: str, follow: bool, position: int = 0
+    ) -> AsyncIterator[LogChunk]:
         yield LogChunk(data=b"one")
         yield LogChunk(data=b"two", stream=2)
         raise Conflict("the log was cut")
@@ -72,14 +78,37 @@ class Recorder(ClusterHandler):
     async def list_leases(self, caller: Identity, *, include_released: bool) -> tuple[LeaseStatus, ...]:
         return ()
 
+    async def get_telemetry(self, caller: Identity, *, nodes: Collection[str]) -> ClusterTelemetry:
+        return ClusterTelemetry(nodes=tuple(NodeTelemetry(node=name, state=NodeState.LOST) for name in sorted(nodes)))
+
     async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
         return JobStatus(job=JOB, state=JobState.QUEUED), ("one", "two")
 
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
         return ClusterInfo(node=caller.name, term=3)
 
+    async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
+        return CordonResult(name=f"{name} {reason}", kind=CordonKind.NODE, changed=True)
+
+    async def uncordon(self, caller: Identity, name: str) -> CordonResult:
+        return CordonResult(name=name, kind=CordonKind.DEVICE, changed=False)
+
+    async def drain(self, caller: Identity, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
+        yield DrainStatus(node=f"{node} {evict} {reason}", jobs=(JobStatus(job=JOB, state=JobState.RUNNING),))
+        yield DrainStatus(node=node)
+
+    async def forget(self, caller: Identity, node: str) -> ForgottenNode:
+        return ForgottenNode(node=node, leases=("l1",), devices=("d1", "d2"), jobs=("j1",))
+
     async def hold(
-        self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
+        self,
+        caller: Identity,
+        *,
+        name: str,
+        requests: Requests,
+        routes: tuple[Route, ...],
+        wait_limit_s: float,
+        job_id: str = "",
     ) -> AsyncIterator[HoldEvent]:
         try:
             yield HoldReady(status=JobStatus(job=JOB, state=JobState.RUNNING), environment={"A": name})

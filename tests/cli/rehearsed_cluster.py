@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
+
+import msgspec
 
 from farbus.api.identity import Identity, Role
 from farbus.api.server import ClusterHandler, serve_local
-from farbus.errors import Conflict, InvalidInput, NotFound, Unsatisfiable
+from farbus.errors import Conflict, InvalidInput, NotFound, Unavailable, Unsatisfiable
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
 from farbus.model.job import (
@@ -29,7 +31,10 @@ from farbus.model.job import (
 )
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
 from farbus.model.node import Node, NodeStatus, Resources
+from farbus.model.operation import CordonKind, CordonResult, DrainStatus, ForgottenNode
+from farbus.model.series import CollectorState
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
+from farbus.model.telemetry import ClusterTelemetry, GpuTelemetry, LinkTelemetry, NodeTelemetry, SessionTelemetry
 
 GPU = Device(id="GPU-0001", kind=DeviceKind.GPU, model="Farbus Software GPU", memory_bytes=2**30, software=True)
 PLACEMENT = TaskPlacement(
@@ -38,6 +43,28 @@ PLACEMENT = TaskPlacement(
     devices=(DevicePlacement(device="GPU-0001", node="alpha", route=Route.REMOTE),),
     why="alpha has the fewest free GPUs that suffice",
 )
+TELEMETRY = (
+    NodeTelemetry(
+        node="alpha", state=NodeState.READY, seen_s=1.0, cpu_milli=4000, cpu_busy_fraction=0.5,
+        memory_bytes=8 * 2**30, memory_used_bytes=2 * 2**30, cpu_pressure=0.12, memory_pressure=0.0, io_pressure=0.03,
+        links=(LinkTelemetry(name="eth0", speed_bytes_per_s=1.25e9, receive_bytes_per_s=2e8, send_bytes_per_s=1e8),),
+        gpus=(
+            GpuTelemetry(
+                device="GPU-0001", model="Farbus Software GPU", software=True, state="leased", memory_bytes=2**30,
+                busy_fraction=0.97, memory_used_bytes=2**29, lease="l-1", job="j-1", user="ada", client_node="gamma",
+            ),
+        ),
+        sessions=(
+            SessionTelemetry(
+                lease="l-1", job="j-1", user="ada", client_node="gamma", client_pid=77, program="train",
+                calls_per_s=1200.0, receive_bytes_per_s=3e6, send_bytes_per_s=4e3, busy_fraction=0.9,
+                memory_bytes=2**29,
+            ),
+        ),
+        stale=(CollectorState(name="network", reason="no answer after 5 s"),),
+    ),
+    NodeTelemetry(node="gamma", state=NodeState.LOST, seen_s=75.0, cpu_milli=4000, memory_bytes=8 * 2**30),
+)  # fmt: skip
 MISS = Miss(phase="gpu", resource="gpus", message="needs 8 GPUs, 3 are free", short_by=5)
 
 
@@ -116,13 +143,19 @@ class RehearsedCluster(ClusterHandler):
         code = int(command[1]) if command[0] == "exits" else -9 if command[0] == "killed" else 0
         yield ended(status.job, code)
 
-    async def cancel_job(self, caller: Identity, job_id: str, *, released: bool) -> JobStatus:
+    async def cancel_job(
+        self, caller: Identity, job_id: str, *, released: bool, exit_code: int | None = None
+    ) -> JobStatus:
+        if exit_code:
+            print(f"{job_id} ended with {exit_code}", flush=True)
         status = self._job(job_id)
         if status.state is JobState.FAILED:
             raise Conflict(f"job {job_id} has ended already")
         return JobStatus(job=status.job, state=JobState.CANCELLED)
 
-    async def read_logs(self, caller: Identity, job_id: str, *, task: str, follow: bool) -> AsyncIterator[LogChunk]:
+    async def read_logs(
+        self, caller: Identity, job_id: str, *, task: str, follow: bool, position: int = 0
+    ) -> AsyncIterator[LogChunk]:
         self._job(job_id)
         yield LogChunk(data=b"to standard output\n")
         yield LogChunk(data=b"to standard error\n", stream=2)
@@ -156,26 +189,64 @@ class RehearsedCluster(ClusterHandler):
         )  # fmt: skip
         return (LeaseStatus(lease=lease, state=LeaseState.PREPARED, expires_in_s=4.5, endpoint="127.0.0.1:9"),)
 
+    async def get_telemetry(self, caller: Identity, *, nodes: Collection[str]) -> ClusterTelemetry:
+        return ClusterTelemetry(nodes=tuple(node for node in TELEMETRY if not nodes or node.node in nodes))
+
     async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
         return self._job(job_id), ("it waits because", "needs 8 GPUs, 3 are free")
+
+    async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
+        return self._cordoned(name)
+
+    async def uncordon(self, caller: Identity, name: str) -> CordonResult:
+        return self._cordoned(name)
+
+    def _cordoned(self, name: str) -> CordonResult:
+        kinds = {"alpha": CordonKind.NODE, "GPU-0001": CordonKind.DEVICE}
+        if name == "gamma":
+            return CordonResult(name=name, kind=CordonKind.NODE, changed=False)
+        if name not in kinds:
+            raise NotFound(f"there is no node or device {name}")
+        return CordonResult(name=name, kind=kinds[name], changed=True)
+
+    async def drain(self, caller: Identity, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
+        print(f"drain {node} {evict} {reason}", flush=True)
+        if node == "alpha":
+            yield DrainStatus(node=node, jobs=(self.jobs["j-1"],))
+            yield DrainStatus(node=node, jobs=(msgspec.structs.replace(self.jobs["j-1"], reason="it goes on"),))
+        yield DrainStatus(node=node)
+
+    async def forget(self, caller: Identity, node: str) -> ForgottenNode:
+        if node == "gamma":
+            raise Conflict(f"node {node} is connected")
+        return ForgottenNode(node=node, leases=("l-1",), devices=("GPU-0001",), jobs=("j-1",))
 
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
         return ClusterInfo(scheduler_version="0.1.0", nodes=2, node="gamma", agent_version="0.1.0")
 
     async def hold(
-        self, caller: Identity, *, name: str, requests: Requests, routes: tuple[Route, ...], wait_limit_s: float
+        self,
+        caller: Identity,
+        *,
+        name: str,
+        requests: Requests,
+        routes: tuple[Route, ...],
+        wait_limit_s: float,
+        job_id: str = "",
     ) -> AsyncIterator[HoldEvent]:
         if requests.gpu_model == "nonsense":
             raise Unsatisfiable("no GPU of this cluster is a nonsense", hint="farbus devices lists the models")
         if requests.gpu_model == "refuse":
             raise InvalidInput("refused")
-        print(f"hold {name} {requests.gpus}", flush=True)
+        print(f"hold {job_id} again" if job_id else f"hold {name} {requests.gpus}", flush=True)
         try:
             yield HoldWaiting(status=JobStatus(job=job("j-5"), state=JobState.QUEUED, misses=(MISS,)))
             if requests.gpus == 8:
                 await asyncio.Event().wait()
             environment = {"FARBUS_SESSION": "/run/session", "LD_LIBRARY_PATH": "/shim"}
             yield HoldReady(status=running(job("j-5")), environment=environment)
+            if requests.gpu_model == "restart" and not job_id:
+                raise Unavailable("the agent is restarted")
             if requests.gpu_model == "lost":
                 yield HoldLost(reason="node alpha went away")
             await asyncio.Event().wait()
@@ -184,8 +255,8 @@ class RehearsedCluster(ClusterHandler):
 
 
 def identify(uid: int, gid: int, pid: int) -> Identity:
-    """Everybody is Ada."""
-    return Identity(name="ada", role=Role.USER)
+    """Everybody is Ada, who operates the cluster."""
+    return Identity(name="ada", role=Role.OPERATOR)
 
 
 async def serve(socket: str) -> None:

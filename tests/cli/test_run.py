@@ -137,6 +137,15 @@ def test_lost_devices_are_told(cluster: Cluster, tmp_path: Path) -> None:
         assert process.returncode == 0
 
 
+def test_devices_are_held_again_after_a_restart_and_the_program_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+    with start(cluster, tmp_path, "--gpu-model", "restart", "--", "sh", "-c", "read line; exit 3", stdin=-1) as process:
+        assert [cluster.line() for _ in range(3)] == ["hold sh 1", "released", "hold j-5 again"]
+        _, said = process.communicate("\n", timeout=30)
+    assert process.returncode == 3
+    assert said == "farbus: waiting: needs 8 GPUs, 3 are free\nfarbus: GPU-0001 of alpha, remote\n"
+    assert [cluster.line(), cluster.line()] == ["j-5 ended with 3", "released"]
+
+
 def elf(machine: int, *, bits: int = 64) -> bytes:
     return b"\x7fELF" + bytes([2 if bits == 64 else 1, 1, 1]) + bytes(9) + struct.pack("<HH", 2, machine) + bytes(100)
 

@@ -18,6 +18,7 @@ import pytest
 
 from farbus.cli.runtime import RunningCluster
 from farbus.errors import Conflict
+from farbus.linux.children import process_exists
 from farbus.model.value import from_json
 from tests.cli.conftest import Farbus, clean_environment
 
@@ -136,6 +137,23 @@ def test_when_it_is_killed_its_daemons_end_and_the_next_one_starts(up: Up, farbu
     assert again.process.stdout is not None
     again.process.stdout.close()
     assert left_in(tmp_path) == []
+
+
+def test_down_ends_what_a_killed_one_has_left(up: Up, farbus: Farbus, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pid")
+    assert farbus("submit", "--", "sh", "-c", "echo $$ > pid; exec sleep 1000").returncode == 0
+    pid = int((tmp_path / "pid").read_text())
+    up.process.kill()
+    up.process.wait()
+    # It waits for its agent, which may come back.
+    assert process_exists(pid)
+    done = farbus("down")
+    assert (done.returncode, done.stdout) == (
+        0, "no farbus up of yours runs; ended what a killed one had left\n"
+    )  # fmt: skip
+    assert not process_exists(pid)
+    assert left_in(tmp_path) == ["pid"]
+    assert farbus("down").stdout == "no farbus up of yours runs\n"
 
 
 def test_detached_it_returns_when_it_is_ready(farbus: Farbus, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,8 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
+from farbus.cli.embedded import MARK
 from farbus.cli.toolchain import find_toolchain
 from farbus.errors import FarbusError
+from farbus.linux.children import processes_naming
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROGRAMS = ROOT / "tests" / "programs"
@@ -97,15 +100,13 @@ class Cluster:
 
     def processes(self, *words: str) -> list[int]:
         """Return the processes of this cluster whose command line has all ``words``."""
-        up = json.loads((self.runtime / "farbus" / "up.json").read_text())["pid"]
         found = []
-        for process in psutil.Process(up).children(recursive=True):
-            try:
-                command = " ".join(process.cmdline())
-            except psutil.NoSuchProcess:
-                continue
-            if all(word in command for word in words):
-                found.append(process.pid)
+        # Not all are children of ``farbus up``: programs and remoting servers outlive their agents.
+        for pid in processes_naming(f"{MARK}={self.runtime / 'farbus' / 'up' / 'state'}"):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                command = " ".join(psutil.Process(pid).cmdline())
+                if all(word in command for word in words):
+                    found.append(pid)
         return found
 
     def kill(self, *words: str) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,12 +14,15 @@ import pytest
 
 from farbus.errors import Conflict, NotFound, TimedOut, Unavailable
 from farbus.linux import nvml
+from farbus.linux.blocking import BlockingCaller
 from farbus.linux.cgroups import Cgroups, FakeCgroups, KernelCgroups
 from farbus.linux.clock import Clock, FakeClock, SystemClock
 from farbus.linux.files import FileLock, make_directory, write_owned
+from farbus.linux.links import read_links
 from farbus.linux.node_facts import FakeNodeFacts, KernelNodeFacts, NodeFacts
 from farbus.linux.notify import SystemdNotifier
-from farbus.linux.nvml import FakeNvml, Gpu, GpuList, GpuSample, Nvml, WorkerNvml
+from farbus.linux.nvml import FakeNvml, Gpu, GpuList, GpuProcess, GpuSample, Nvml, WorkerNvml
+from farbus.linux.shared_memory import FakeSharedMemory, KernelSharedMemory, SharedMemory
 from farbus.linux.sysfs import FakeSysfs, KernelSysfs, NvmeController, PciFunction, Sysfs
 from farbus.linux.users import Account, FakeUsers, SystemUsers, Users
 
@@ -97,9 +102,113 @@ def test_facts_are_plausible(facts: NodeFacts) -> None:
     assert facts.boot_id() == facts.boot_id()
     assert facts.cpu_count() >= 1
     assert 0 < facts.memory_used_bytes() < facts.memory_bytes()
-    busy, every = facts.cpu_seconds()
-    assert 0 <= busy <= every
+    assert {"user", "idle"} <= facts.cpu_times().keys()
+    assert all(spent >= 0 for spent in facts.cpu_times().values())
+    assert facts.load1() >= 0
+    assert all(resource in ("cpu", "memory", "io") for resource, _ in facts.pressure())
+    own = facts.own_use()
+    assert own.cpu_s >= 0
+    assert own.resident_bytes > 0
+    assert own.open_files > 0
     assert all(link.name != "lo" for link in facts.links())
+
+
+def test_pressure_is_read_in_seconds(tmp_path: Path) -> None:
+    (tmp_path / "pressure").mkdir()
+    (tmp_path / "pressure/io").write_text(
+        "some avg10=0.00 avg60=0.58 avg300=0.32 total=2464219\nfull avg10=0.00 avg60=0.56 avg300=0.30 total=2286644\n"
+    )
+    (tmp_path / "pressure/cpu").write_text("")
+    facts = KernelNodeFacts(proc=str(tmp_path))
+    assert facts.pressure() == {("io", "waiting"): 2.464219, ("io", "stalled"): 2.286644}
+
+
+def test_links_are_those_that_pyroute2_finds() -> None:
+    from pyroute2 import IPRoute
+
+    with IPRoute() as kernel:
+        found = {message.get_attr("IFLA_IFNAME"): message for message in kernel.get_links()}
+    links = read_links()
+    assert links
+    for link in links:
+        message = found[link.name]
+        assert link.up == (message["flags"] & 0x41 == 0x41)
+        stats = message.get_attr("IFLA_STATS64")
+        # Traffic goes on between the two looks.
+        assert stats["rx_bytes"] <= link.receive_bytes
+        assert stats["tx_packets"] <= link.send_packets
+
+
+# Calls that may hang.
+
+
+async def test_a_blocking_call_returns_or_raises_what_it_does() -> None:
+    caller = BlockingCaller("test")
+    assert await caller.call(lambda: 5) == 5
+    with pytest.raises(ZeroDivisionError):
+        await caller.call(lambda: 1 // 0)
+    assert await caller.call(lambda: 6) == 6
+
+
+async def test_a_call_that_hangs_is_left_behind_and_no_other_begun() -> None:
+    caller = BlockingCaller("test")
+    hanging, started = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        started.set()
+        hanging.wait()
+
+    call = asyncio.create_task(caller.call(hang))
+    await asyncio.to_thread(started.wait)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    with pytest.raises(Unavailable, match="test: the call before still hangs"):
+        await caller.call(lambda: 5)
+    hanging.set()
+    while True:
+        with contextlib.suppress(Unavailable):
+            assert await caller.call(lambda: 5) == 5
+            break
+        await asyncio.sleep(0)
+
+
+# Memory that another process shares.
+
+
+@pytest.fixture(params=["real", "fake"])
+def shared(request: pytest.FixtureRequest) -> Iterator[tuple[SharedMemory, int]]:
+    if request.param == "fake":
+        yield FakeSharedMemory({(41, "figures"): b"one, two"}), 41
+        return
+    descriptor = os.memfd_create("figures")
+    os.write(descriptor, b"one, two")
+    yield KernelSharedMemory(), os.getpid()
+    os.close(descriptor)
+
+
+def test_shared_memory_is_read_by_name(shared: tuple[SharedMemory, int]) -> None:
+    door, pid = shared
+    assert door.read(pid, "figures", limit_bytes=100) == b"one, two"
+    assert door.read(pid, "figures", limit_bytes=3) == b"one"
+    with pytest.raises(NotFound, match=f"shared memory other of process {pid}: it has none"):
+        door.read(pid, "other", limit_bytes=100)
+
+
+def test_shared_memory_is_found_again_under_another_descriptor() -> None:
+    door = KernelSharedMemory()
+    first = os.memfd_create("figures")
+    os.write(first, b"1")
+    assert door.read(os.getpid(), "figures", limit_bytes=10) == b"1"
+    second = os.memfd_create("figures")
+    os.write(second, b"2")
+    os.close(first)
+    assert door.read(os.getpid(), "figures", limit_bytes=10) == b"2"
+    os.close(second)
+
+
+def test_a_process_that_is_gone_shares_nothing() -> None:
+    with pytest.raises(NotFound, match="No such file or directory"):
+        KernelSharedMemory().read(2**22 + 1, "figures", limit_bytes=1)
 
 
 # sysfs.
@@ -167,7 +276,25 @@ GPUS = GpuList(
     driver_version="570.1",
     cuda_version="12.8",
 )
-SAMPLES = (GpuSample(uuid="GPU-1", busy_fraction=0.25, memory_used_bytes=2**20),)
+SAMPLES = (
+    GpuSample(
+        uuid="GPU-1",
+        busy_fraction=0.25,
+        memory_used_bytes=2**20,
+        memory_bytes=2**30,
+        memory_busy_fraction=0.5,
+        power_watts=312.5,
+        temperature_celsius=64.0,
+        sm_clock_hz=1.98e9,
+        memory_clock_hz=2.619e9,
+        energy_joules=7.0,
+        ecc_corrected_errors=2,
+        ecc_uncorrected_errors=1,
+        pcie_receive_bytes_per_s=3000.0,
+        pcie_send_bytes_per_s=4000.0,
+        processes=(GpuProcess(pid=41, memory_bytes=2**19), GpuProcess(pid=42)),
+    ),
+)
 
 # Stands where the worker imports the binding: what NVML would say of one GPU.
 BINDING = """
@@ -194,7 +321,32 @@ def nvmlDeviceGetMemoryInfo(handle): return Record(total=2**30, used=2**20)
 def nvmlDeviceGetPciInfo(handle): return Record(domain=0, bus=0x17, device=0)
 def nvmlDeviceGetCudaComputeCapability(handle): return (9, 0)
 def nvmlDeviceGetNumaNodeId(handle): raise NVMLError("Not Supported")
-def nvmlDeviceGetUtilizationRates(handle): return Record(gpu=25, memory=0)
+NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES = 0, 1
+NVML_MEMORY_ERROR_TYPE_CORRECTED, NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC = 0, 1, 0
+NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 1, 2
+nvmlEventTypeXidCriticalError = 8
+def nvmlDeviceGetUtilizationRates(handle):
+    return Record(gpu=0 if os.environ.get("TEST_NVML") == "idle" else 25, memory=50)
+def nvmlDeviceGetPcieThroughput(handle, direction):
+    assert os.environ.get("TEST_NVML") != "idle"
+    return {0: 4, 1: 3}[direction]
+def nvmlDeviceGetTotalEccErrors(handle, kind, counter): return {0: 2, 1: 1}[kind]
+def nvmlDeviceGetClockInfo(handle, clock): return {1: 1980, 2: 2619}[clock]
+def nvmlDeviceGetPowerUsage(handle): return 312500
+def nvmlDeviceGetTemperature(handle, sensor): return 64
+def nvmlDeviceGetTotalEnergyConsumption(handle): return 7000
+def nvmlDeviceGetPcieReplayCounter(handle): raise NVMLError("Not Supported")
+def nvmlDeviceGetComputeRunningProcesses(handle):
+    return [Record(pid=41, usedGpuMemory=2**19), Record(pid=42, usedGpuMemory=None)]
+registered, happened = [], [31, 79]
+def nvmlEventSetCreate():
+    if os.environ.get("TEST_NVML") != "xid": raise NVMLError("Not Supported")
+    return "events"
+def nvmlDeviceRegisterEvents(handle, types, events): registered.append((handle, types, events))
+def nvmlEventSetWait_v2(events, timeout_ms):
+    assert registered == [("handle", 8, "events")] and timeout_ms == 0
+    if not happened: raise NVMLError("Timeout")
+    return Record(device="handle", eventData=happened.pop(0))
 def nvmlSystemGetDriverVersion(): return "570.1"
 def nvmlSystemGetCudaDriverVersion(): return 12080
 """
@@ -224,6 +376,37 @@ async def test_gpus_are_listed_and_sampled_also_after_a_stop(present: Nvml) -> N
     await present.stop()
     assert await present.list() == GPUS
     await present.stop()
+
+
+async def test_while_it_is_released_nobody_asks_the_driver(present: Nvml) -> None:
+    await present.list()
+    async with present.released():
+        for ask in (present.list, present.sample):
+            with pytest.raises(Unavailable, match="NVML: let go of while a GPU is moved"):
+                await ask()
+    assert await present.sample() == SAMPLES
+    await present.stop()
+
+
+async def test_an_xid_error_is_told_once(tmp_path: Path) -> None:
+    door = worker(tmp_path, "xid")
+    assert [sample.xids for sample in await door.sample()] == [(31, 79)]
+    assert [sample.xids for sample in await door.sample()] == [()]
+    await door.stop()
+
+
+async def test_an_idle_gpu_is_not_asked_for_what_takes_time(tmp_path: Path) -> None:
+    door = worker(tmp_path, "idle")
+    (sample,) = await door.sample()
+    assert (sample.busy_fraction, sample.pcie_receive_bytes_per_s) == (0.0, None)
+    await door.stop()
+
+
+async def test_no_worker_is_started_to_sample_what_is_absent(tmp_path: Path) -> None:
+    door = worker(tmp_path, "absent")
+    await door.list()
+    (tmp_path / "pynvml.py").write_text("raise SystemExit('started again')")
+    assert not await door.sample()
 
 
 async def test_no_driver_is_no_error(absent: Nvml) -> None:

@@ -7,17 +7,37 @@ import enum
 import pytest
 
 from farbus.errors import IllegalTransition
-from farbus.model.states import JOB_STATES, LEASE_STATES, JobState, LeaseState, StateTable
+from farbus.model.states import (
+    DEVICE_STATES,
+    JOB_STATES,
+    LEASE_STATES,
+    SESSION_STATES,
+    VOLUME_STATES,
+    DeviceState,
+    JobState,
+    LeaseState,
+    SessionState,
+    StateTable,
+    VolumeState,
+)
 
-TABLES = [(JOB_STATES, JobState), (LEASE_STATES, LeaseState)]
+TABLES = [
+    (JOB_STATES, JobState),
+    (LEASE_STATES, LeaseState),
+    (DEVICE_STATES, DeviceState),
+    (SESSION_STATES, SessionState),
+    (VOLUME_STATES, VolumeState),
+]
+ENDING = TABLES[:2] + TABLES[-1:]
+NAMES = [table.noun for table, _ in TABLES]
 
 
-@pytest.mark.parametrize(("table", "states"), TABLES, ids=["job", "lease"])
+@pytest.mark.parametrize(("table", "states"), TABLES, ids=NAMES)
 def test_every_state_has_its_row(table: StateTable[enum.StrEnum], states: type[enum.StrEnum]) -> None:
     assert set(table.arrows) == set(states)
 
 
-@pytest.mark.parametrize(("table", "states"), TABLES, ids=["job", "lease"])
+@pytest.mark.parametrize(("table", "states"), ENDING, ids=[table.noun for table, _ in ENDING])
 def test_every_state_leads_to_an_end(table: StateTable[enum.StrEnum], states: type[enum.StrEnum]) -> None:
     ends = {state for state in states if table.is_final(state)}
     while True:

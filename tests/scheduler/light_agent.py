@@ -30,8 +30,9 @@ _COMMANDS = {
 class LightAgent:
     """Answers every command at once; tasks run until :meth:`finish`."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, *, instance: str = "") -> None:
         self.state = ScriptedAgent(node)
+        self.instance = instance
         self.welcome: asyncio.Future[session_pb2.SchedulerMessage] = asyncio.get_running_loop().create_future()
         self.commands: list[events.Command] = []
         self.logs: dict[tuple[str, str], list[bytes]] = {}
@@ -46,6 +47,7 @@ class LightAgent:
                 node=to_message(said.node, types_pb2.Node),
                 held=[to_message(held, session_pb2.HeldLease) for held in said.held],
                 tasks=[to_message(task, session_pb2.HeldTask) for task in said.tasks],
+                instance=self.instance,
             )
         )
 
@@ -74,7 +76,7 @@ class LightAgent:
                 self.welcome.set_result(message)
             elif name == "log_request":
                 await self._send_log(message.log_request)
-            elif name != "log_cancel":
+            elif name not in ("log_cancel", "log_credit"):
                 command = from_message(getattr(message, name), _COMMANDS[name])
                 self.commands.append(command)
                 outcome = self.state.do(command)

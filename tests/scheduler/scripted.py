@@ -11,6 +11,7 @@ from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, R
 from farbus.model.device import Device, DeviceKind, Route
 from farbus.model.job import DevicePlacement, Job, Miss, Requests, TaskGroup, TaskPlacement, TaskState, TaskStatus
 from farbus.model.node import Node, Resources
+from farbus.model.operation import Cordon
 from farbus.model.states import LeaseState
 from farbus.scheduler import events
 from farbus.scheduler.lifecycle import ClusterMachine
@@ -243,6 +244,8 @@ class Memory:
         self.leases: dict[str, events.PersistLease] = {}
         self.devices: dict[str, events.PersistDevice] = {}
         self.nodes: dict[str, events.PersistNode] = {}
+        self.cordons: dict[tuple[str, str], Cordon] = {}
+        self.waits: dict[str, int] = {}
 
     def write(self, effect: events.Persist) -> None:
         match effect:
@@ -258,19 +261,30 @@ class Memory:
                 self.devices[effect.id] = effect
             case events.PersistNode():
                 self.nodes[effect.node.name] = effect
+            case events.ForgetNode():
+                self.nodes.pop(effect.name, None)
+            case events.PersistCordon(cordon=None):
+                del self.cordons[effect.kind, effect.name]
+            case events.PersistCordon(cordon=cordon):
+                self.cordons[effect.kind, effect.name] = cordon
+            case events.PersistWaits():
+                self.waits.update(effect.rounds)
+
+    def _progress(self, kept: events.PersistJob) -> StoredProgress:
+        progress = msgspec.json.decode(kept.progress, type=StoredProgress)
+        progress.rounds_waited = max(progress.rounds_waited, self.waits.get(kept.job.id, 0))
+        return progress
 
     def restore(self, machine: ClusterMachine, *, now: float, wall: float) -> None:
         machine.restore(
-            jobs=[
-                (kept.job, kept.state, msgspec.json.decode(kept.progress, type=StoredProgress))
-                for kept in self.jobs.values()
-            ],
+            jobs=[(kept.job, kept.state, self._progress(kept)) for kept in self.jobs.values()],
             leases=[(kept.lease, kept.state, kept.endpoint, kept.prepared) for kept in self.leases.values()],
             devices=[
                 (kept.id, kept.node, kept.epoch, msgspec.json.decode(kept.device, type=Device) if kept.device else None)
                 for kept in self.devices.values()
             ],
             nodes=[(kept.node, kept.seen_at) for kept in self.nodes.values()],
+            cordons=self.cordons.values(),
             now=now,
             wall=wall,
         )
@@ -288,17 +302,24 @@ class Cluster:
         self._sessions = itertools.count(1)
         self._secrets = itertools.count(1)
         self.term = 0
+        self.return_s = TTL_S
+        self.wall_ahead = 0.0
         self.round_asked = False
         self.machine = self._start()
 
     def _start(self) -> ClusterMachine:
         self.term += 1
         self.round_asked = False
-        return ClusterMachine(term=self.term, lease_ttl_s=TTL_S, new_secret=lambda: f"{next(self._secrets):064x}")
+        return ClusterMachine(
+            term=self.term,
+            lease_ttl_s=TTL_S,
+            return_s=self.return_s,
+            new_secret=lambda: f"{next(self._secrets):064x}",
+        )
 
     @property
     def wall(self) -> float:
-        return 1_700_000_000.0 + self.now
+        return 1_700_000_000.0 + self.now + self.wall_ahead
 
     def restart(self) -> None:
         """Kill the scheduler and start it again: sessions end, the ledger stays."""
@@ -306,7 +327,7 @@ class Cluster:
             agent.cut()
         self.machine = self._start()
         self.memory.restore(self.machine, now=self.now, wall=self.wall)
-        self.machine.check_invariants()
+        self.machine.check_invariants(now=self.now)
 
     def tell(self, event: events.Event) -> None:
         for effect in self.machine.handle(event, now=self.now, wall=self.wall):
@@ -329,7 +350,7 @@ class Cluster:
                         self.ended[job_id] = ended
                 case _:
                     self.memory.write(effect)
-        self.machine.check_invariants()
+        self.machine.check_invariants(now=self.now)
 
     def join(self, *names: str) -> None:
         for name in names or tuple(self.agents):

@@ -11,7 +11,7 @@ from farbus.model.job import DevicePlacement, TaskPlacement
 from farbus.model.node import Resources
 from farbus.model.states import DeviceState, NodeState
 from farbus.scheduler import events
-from farbus.scheduler.cluster import NODE_MEMORY_S
+from farbus.scheduler.views import NODE_MEMORY_S
 from tests.scheduler.scripted import Cluster, job, node
 
 

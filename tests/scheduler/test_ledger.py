@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from farbus.errors import Conflict
 from farbus.model.device import Route
 from farbus.model.lease import Lease, LeasedDevice
+from farbus.model.operation import Cordon, CordonKind
 from farbus.model.states import JobState, LeaseState
 from farbus.model.value import to_json
 from farbus.scheduler import events, ledger
@@ -111,6 +114,45 @@ def test_an_epoch_never_goes_back(tmp_path: Path) -> None:
     opened.close()
 
 
+GRANTS = """
+import sys
+from farbus.scheduler.ledger import Ledger
+from tests.scheduler.test_ledger import grant
+ledger = Ledger(sys.argv[1])
+for epoch in range(int(sys.argv[2]) + 1, 1_000_000):
+    ledger.write(grant(epoch)).result()
+    print(epoch, flush=True)
+"""
+
+
+def grant(epoch: int) -> list[events.Persist]:
+    """Return what a grant of GPU-1 writes: the end of the lease before, the epoch, the new lease."""
+    before = put_lease(f"j{epoch - 1}-1-0", LeaseState.RELEASED)
+    lease = put_lease(f"j{epoch}-1-0")
+    devices = (LeasedDevice(device="GPU-1", epoch=epoch),)
+    held = msgspec.structs.replace(lease, lease=msgspec.structs.replace(lease.lease, devices=devices))
+    return [before, put_device(epoch), held]
+
+
+def test_a_kill_in_the_middle_of_grants_leaves_each_whole_and_no_epoch_behind(tmp_path: Path) -> None:
+    told = 0
+    for _ in range(3):
+        child = subprocess.Popen([sys.executable, "-c", GRANTS, str(tmp_path), str(told)], stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        lines = [child.stdout.readline() for _ in range(20)]
+        child.kill()
+        told = int([*lines, *child.stdout.readlines()][-1])
+        child.wait()
+        opened = Ledger(tmp_path)
+        contents = opened.load()
+        opened.close()
+        ((_, _, epoch, _),) = contents.devices
+        ((lease, _, _, _),) = contents.leases
+        assert epoch >= told, "a grant that was told is lost"
+        assert [leased.epoch for leased in lease.devices] == [epoch], "half a grant was written"
+        told = epoch
+
+
 def test_a_scheduler_of_an_older_term_is_fenced(tmp_path: Path) -> None:
     old = Ledger(tmp_path)
     with sqlite3.connect(tmp_path / "ledger.db") as connection:  # as on a file system without locks
@@ -119,6 +161,41 @@ def test_a_scheduler_of_an_older_term_is_fenced(tmp_path: Path) -> None:
     with pytest.raises(Conflict, match="another scheduler took the ledger over"):
         old.write([put_job(1)]).result()
     old.close()
+
+
+def test_a_ledger_of_the_first_format_is_taken_over(tmp_path: Path) -> None:
+    first = Ledger(tmp_path)
+    first.write([put_job(1), put_device(7)]).result()
+    first.close()
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        connection.execute("ALTER TABLE jobs DROP COLUMN rounds_waited")
+        connection.execute("DROP TABLE cordons")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    again = Ledger(tmp_path)
+    cordon = Cordon(kind=CordonKind.NODE, name="a", by="ann", at=1.0)
+    again.write([events.PersistWaits(rounds=(("j1", 5),))])
+    again.write([events.PersistCordon(kind=CordonKind.NODE, name="a", cordon=cordon)]).result()
+    contents = again.load()
+    again.close()
+    assert contents.jobs[0][2].rounds_waited == 5
+    assert contents.cordons == [cordon]
+    assert contents.devices[0][2] == 7
+
+
+def test_cordons_end_and_nodes_are_forgotten(tmp_path: Path) -> None:
+    opened = Ledger(tmp_path)
+    cordon = Cordon(kind=CordonKind.DEVICE, name="GPU-1", by="ann", at=1.0)
+    opened.write([events.PersistNode(node=node("a"), seen_at=1.0), put_device(7)])
+    opened.write([events.PersistCordon(kind=cordon.kind, name=cordon.name, cordon=cordon)])
+    opened.write([events.PersistCordon(kind=cordon.kind, name=cordon.name, cordon=None)])
+    opened.write(
+        [events.ForgetNode(name="a"), events.PersistDevice(id="GPU-1", node="a", epoch=7, device=b"")]
+    ).result()
+    contents = opened.load()
+    opened.close()
+    assert (contents.cordons, contents.nodes) == ([], [])
+    assert contents.devices == [("GPU-1", "a", 7, None)]
 
 
 def test_a_batch_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

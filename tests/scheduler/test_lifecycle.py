@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from farbus.model.device import Route
 from farbus.model.states import LeaseState
 from farbus.scheduler import events
-from farbus.scheduler.lifecycle import MAX_FAILURES
+from farbus.scheduler.attempts import MAX_FAILURES
 from tests.scheduler.scripted import TTL_S, Cluster, first_fit, job, node
 
 
@@ -333,6 +334,19 @@ def test_an_interactive_job_runs_once_it_is_prepared_until_it_is_cancelled() -> 
     assert not cluster.machine.leases
 
 
+@pytest.mark.parametrize(("code", "state"), [(0, "succeeded"), (3, "failed"), (-9, "failed"), (None, "succeeded")])
+def test_an_interactive_job_ends_as_its_program_did(code: int | None, state: str) -> None:
+    cluster = Cluster(node("a", 1), node("c"))
+    cluster.join()
+    cluster.submit(job(gpus=1, on="c", interactive=True))
+    cluster.settle()
+    cluster.tell(events.JobCancelled(job_id="j1", reason="", released=True, exit_code=code))
+    cluster.settle()
+    assert cluster.state_of("j1") == state
+    assert [task.exit_code for task in cluster.ended["j1"].tasks] == ([] if code is None else [code])
+    assert not cluster.machine.leases
+
+
 def test_an_interactive_job_ends_with_its_agent() -> None:
     cluster = Cluster(node("a", 1), node("c"))
     cluster.join()
@@ -551,3 +565,90 @@ def test_two_nodes_can_not_have_one_device() -> None:
     thief = msgspec.structs.replace(node("c"), devices=node("a", 1).devices)
     cluster.tell(events.InventoryChanged(node=thief, session=cluster.agents["c"].session))
     assert cluster.machine.devices["GPU-a-0"].node == "a"
+
+
+def test_a_scheduler_that_stood_still_ends_nothing() -> None:
+    """SIGSTOP and SIGCONT of the scheduler: all heartbeats are late, and its own clock is why."""
+    cluster = running_remote()
+    cluster.now += 20 * TTL_S
+    cluster.tell(events.ClockTicked())
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+    cluster.pass_time(2 * TTL_S)
+    assert cluster.state_of("j1") == "running"
+
+
+def test_nodes_that_stay_away_after_a_scheduler_stood_still_are_gone() -> None:
+    cluster = running_remote()
+    cluster.now += 20 * TTL_S
+    cluster.tell(events.ClockTicked())
+    cluster.pass_time(TTL_S, heartbeats=False)
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+
+
+def test_a_restarted_scheduler_gives_nodes_time_to_come_back() -> None:
+    cluster = running_remote()
+    cluster.return_s = 4 * TTL_S
+    cluster.now += 1000 * TTL_S
+    cluster.restart()
+    cluster.pass_time(4 * TTL_S - 1)
+    assert cluster.state_of("j1") == "running"
+    cluster.join()
+    cluster.pass_time(2 * TTL_S)
+    assert cluster.state_of("j1") == "running"
+    assert not [command for _, command in cluster.sent if isinstance(command, events.StopTask)]
+
+
+def test_a_device_whose_node_still_holds_it_is_not_granted_again_after_a_restart() -> None:
+    cluster = running_remote()
+    cluster.restart()
+    cluster.join("c")
+    cluster.pass_time(TTL_S)
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    cluster.submit(job("j2", gpus=1, on="c"))
+    cluster.settle()
+    assert cluster.state_of("j2") == "queued"
+    cluster.join("a")
+    cluster.settle()
+    assert cluster.state_of("j2") == "running"
+    assert not [held for held in cluster.agents["a"].device_side if held.startswith("j1")]
+
+
+def test_a_lease_that_its_nodes_gave_up_meanwhile_ends_its_job_and_frees_the_device() -> None:
+    cluster = running_remote()
+    cluster.restart()
+    cluster.agents["a"].device_side.clear()
+    cluster.agents["c"].die()
+    cluster.join()
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    assert not cluster.machine.leases
+
+
+def test_a_jump_of_the_wall_clock_ends_nothing_and_forgets_no_node() -> None:
+    cluster = running_remote()
+    cluster.wall_ahead = 30 * 86_400.0
+    cluster.pass_time(3 * TTL_S)
+    assert cluster.state_of("j1") == "running"
+    cluster.wall_ahead *= 2
+    cluster.restart()
+    assert {view.name for view in cluster.machine.snapshot(cluster.now).nodes} == {"a", "c"}
+    cluster.join()
+    cluster.wall_ahead = -300 * 86_400.0
+    cluster.pass_time(3 * TTL_S)
+    assert cluster.state_of("j1") == "running"
+
+
+def test_each_side_is_told_where_the_other_sides_agent_serves() -> None:
+    a = msgspec.structs.replace(node("a", 1), peer_endpoint="10.0.0.1:7412")
+    c = msgspec.structs.replace(node("c"), peer_endpoint="10.0.0.3:7412")
+    cluster = Cluster(a, c)
+    cluster.join()
+    cluster.submit(job(gpus=1, on="c"))
+    cluster.settle()
+    devices = next(command for _, command in cluster.sent if isinstance(command, events.PrepareDevices))
+    client = next(command for _, command in cluster.sent if isinstance(command, events.PrepareClient))
+    assert devices.peer_endpoint == "10.0.0.3:7412"
+    assert client.leases[0].peer_endpoint == "10.0.0.1:7412"

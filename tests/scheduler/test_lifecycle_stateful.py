@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from farbus.model.job import TaskState, TaskStatus
+from farbus.model.operation import Cordon, CordonKind
 from farbus.scheduler import events
 from tests.scheduler.scripted import TTL_S, Cluster, ScriptedAgent, first_fit, job, node
 
@@ -151,8 +152,8 @@ class AnyOrder(RuleBasedStateMachine):
         if not session:
             return
         before = len(cluster.sent), dict(cluster.memory.jobs), dict(cluster.memory.leases)
-        for command_id, key in list(machine._commands.items()):
-            if machine._slots[key].node != liar:
+        for command_id, key in machine.steps.outstanding().items():
+            if machine.steps[key].node != liar:
                 cluster.tell(events.OutcomeArrived(node=liar, session=session, command_id=command_id, ok=ok))
         for record in list(machine.jobs.values()):
             for run in record.progress.runs:
@@ -184,6 +185,14 @@ class AnyOrder(RuleBasedStateMachine):
             self.cluster.pass_time(TTL_S)
 
     @rule()
+    def stand_still(self) -> None:
+        """The scheduler's process stops for a while and goes on."""
+        alive = {name for name, record in self.cluster.machine.nodes.items() if not record.gone}
+        self.cluster.now += 5 * TTL_S
+        self.cluster.tell(events.ClockTicked())
+        assert alive == {name for name, record in self.cluster.machine.nodes.items() if not record.gone}
+
+    @rule()
     def settle(self) -> None:
         self.cluster.settle()
 
@@ -209,6 +218,32 @@ class AnyOrder(RuleBasedStateMachine):
         number = data.draw(st.integers(1, self.jobs))
         self.cluster.tell(events.JobCancelled(job_id=f"j{number}", reason="cancelled"))
 
+    @rule(name=st.sampled_from(["a", "b", "c", "GPU-a-0"]), on=st.booleans())
+    def cordon(self, name: str, on: bool) -> None:
+        kind = CordonKind.DEVICE if name.startswith("GPU") else CordonKind.NODE
+        machine = self.cluster.machine
+        known = machine.devices[name].device if kind is CordonKind.DEVICE else machine.node(name).node
+        if on and known is not None:
+            cordon = Cordon(kind=kind, name=name, by="ann", at=0.0)
+            self.cluster.tell(events.Cordoned(cordon=cordon))
+        elif not on:
+            self.cluster.tell(events.Uncordoned(kind=kind, name=name))
+
+    @rule(data=st.data())
+    def evict(self, data: st.DataObject) -> None:
+        if self.cluster.machine.jobs:
+            job_id = data.draw(st.sampled_from(sorted(self.cluster.machine.jobs)))
+            self.cluster.tell(events.JobEvicted(job_id=job_id, reason="evicted"))
+
+    @rule(name=NAMES)
+    def forget(self, name: str) -> None:
+        """An operator says that a node is off: it may be wrong, and the node comes back with all that it held."""
+        agent = self.cluster.agents[name]
+        # What was under way when it was lost has been done long since.
+        while not agent.session and agent.late:
+            agent.do(agent.late.pop(0))
+        self.cluster.tell(events.NodeForgotten(node=name, reason="off"))
+
     @rule(seconds=st.sampled_from([1.0, 5.0, TTL_S, 70.0]))
     def pass_time(self, seconds: float) -> None:
         self.cluster.pass_time(seconds)
@@ -224,6 +259,8 @@ class AnyOrder(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Everything works from now on: every job ends or runs, and nothing is left over."""
         cluster = self.cluster
+        for kind, name in list(cluster.memory.cordons):
+            cluster.tell(events.Uncordoned(kind=kind, name=name))
         for name, agent in cluster.agents.items():
             if not agent.session:
                 cluster.join(name)
@@ -252,8 +289,8 @@ class AnyOrder(RuleBasedStateMachine):
             assert record.state == "queued", (record.job.id, record.state, record.progress.story)
             assert any(miss.permanent for miss in record.misses), (record.misses, record.progress.story)
         assert not cluster.machine.leases
-        assert not cluster.machine._slots
-        assert not cluster.machine._commands
+        assert not len(cluster.machine.steps)
+        assert not cluster.machine.steps.outstanding()
         for agent in cluster.agents.values():
             assert not agent.device_side, agent
             assert not agent.client_side, agent

@@ -16,10 +16,15 @@ class Nodes:
     def __init__(self) -> None:
         self.requests: list[tuple[str, ...]] = []
         self.cancelled: list[tuple[str, str]] = []
+        self.credit: list[tuple[str, str, int]] = []
         self.connected = True
-        self.relay = LogRelay(request=self.request, cancel=lambda node, number: self.cancelled.append((node, number)))
+        self.relay = LogRelay(
+            request=self.request,
+            credit=lambda *given: self.credit.append(given),
+            cancel=lambda node, number: self.cancelled.append((node, number)),
+        )
 
-    def request(self, node: str, number: str, job_id: str, task: str, follow: bool) -> bool:
+    def request(self, node: str, number: str, job_id: str, task: str, follow: bool, position: int) -> bool:
         self.requests.append((node, number, job_id, task))
         return self.connected
 
@@ -68,7 +73,31 @@ async def test_a_lost_node_ends_its_readers() -> None:
         await anext(chunks)
 
 
-async def test_a_slow_reader_is_cut_off_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_credit_follows_what_the_reader_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "CREDIT_STEP_BYTES", 10)
+    nodes = Nodes()
+    chunks = nodes.relay.read("a", "j1", "main.0", follow=True)
+    nodes.relay._request = lambda *_: ([nodes.give(b"12345") for _ in range(5)], True)[1]
+    await anext(chunks)
+    await anext(chunks)
+    assert nodes.credit == []
+    await anext(chunks)
+    assert nodes.credit == [("a", "log-1", 10)]
+    await anext(chunks)
+    await anext(chunks)
+    assert nodes.credit == [("a", "log-1", 10)] * 2
+    await chunks.aclose()
+
+
+async def test_a_log_that_has_ended_gets_no_credit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "CREDIT_STEP_BYTES", 1)
+    nodes = Nodes()
+    nodes.relay._request = lambda *_: ([nodes.give(b"12345", end=True)], True)[1]
+    assert len(await reading(nodes)) == 1
+    assert nodes.credit == []
+
+
+async def test_a_slow_reader_of_an_agent_without_credit_is_cut_off_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "MAX_READER_BYTES", 10)
     nodes = Nodes()
     slow = nodes.relay.read("a", "j1", "main.0", follow=True)

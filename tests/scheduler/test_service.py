@@ -9,12 +9,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from farbus.api.client import ClusterClient
+from farbus.api.conversion import to_message
 from farbus.api.identity import Identity, Role
-from farbus.errors import InvalidInput, NotFound, NotPermitted, Unavailable, Unsatisfiable
+from farbus.api.v1 import session_pb2, types_pb2
+from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted, Unavailable, Unsatisfiable
 from farbus.model.job import Job
+from farbus.model.metrics import series
+from farbus.model.series import SeriesEncoder
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
+from farbus.model.telemetry import Telemetry
 from farbus.scheduler import events
 from tests.scheduler.light_agent import LightAgent
 from tests.scheduler.scripted import job, node
@@ -247,5 +253,209 @@ async def test_metrics_are_served(site: Site) -> None:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     async with site.scheduler(metrics=address), site.agent(LightAgent(node("a", 1))):
         text = (await asyncio.to_thread(lambda: urllib.request.urlopen(f"http://{address}/metrics").read())).decode()
-    assert 'farbus_scheduler_nodes{state="ready"} 1.0' in text
-    assert "farbus_scheduler_queue_jobs 0.0" in text
+    read = {family.name: family for family in text_string_to_metric_families(text)}
+    assert [(sample.labels, sample.value) for sample in read["farbus_scheduler_nodes"].samples] == [
+        ({"state": "ready"}, 1.0),
+        ({"state": "cordoned"}, 0.0),
+        ({"state": "lost"}, 0.0),
+    ]
+    assert [sample.labels for sample in read["farbus_scheduler_devices"].samples] == [{"kind": "gpu", "state": "free"}]
+    assert read["farbus_scheduler_node_up"].samples[0].labels == {"node": "a"}
+    assert read["farbus_scheduler_queue_jobs"].samples[0].value == 0.0
+
+
+FIGURES = {
+    series("node_cpu_busy_ratio"): 0.5,
+    series("node_memory_total_bytes"): 2.0**32,
+    series("node_memory_available_bytes"): 2.0**31,
+    series("gpu_busy_ratio", "GPU-a-0"): 0.75,
+    series("gpu_memory_used_bytes", "GPU-a-0"): 2.0**20,
+}
+
+
+async def test_telemetry_shows_a_user_his_own_and_an_operator_all(site: Site) -> None:
+    async with (
+        site.scheduler(),
+        site.client() as ada,
+        site.client("eve") as eve,
+        site.client("root", Role.OPERATOR) as operator,
+        site.agent(LightAgent(node("a", 1))) as a,
+        site.agent(LightAgent(node("c"))) as c,
+    ):
+        job_id, _ = await ada.submit(asked(gpus=1, on="c"))
+        await c.until(events.StartTask, job_id)
+        (lease,) = await ada.list_leases()
+        session = series("session_calls_per_second", lease.lease.id, 500, 77, "train")
+        update = SeriesEncoder().update({**FIGURES, session: 20.0})
+        await a.send(
+            heartbeat=session_pb2.Heartbeat(telemetry=to_message(Telemetry(update=update), session_pb2.Telemetry))
+        )
+        await a.until(events.HeartbeatReply, "")
+        for client in (ada, operator):
+            node_a, node_c = (await client.get_telemetry()).nodes
+            assert (node_a.cpu_busy_fraction, node_a.memory_used_bytes) == (0.5, 2**31)
+            (used,) = node_a.gpus
+            assert (used.busy_fraction, used.memory_used_bytes, used.power_watts) == (0.75, 2**20, None)
+            assert (used.job, used.user, used.client_node) == (job_id, "ada", "c")
+            (program,) = node_a.sessions
+            assert (program.client_pid, program.program, program.calls_per_s) == (77, "train", 20.0)
+            assert (node_c.node, node_c.cpu_busy_fraction) == ("c", None)
+        (node_a,) = (await eve.get_telemetry(nodes=["a", "unknown"])).nodes
+        (used,) = node_a.gpus
+        assert (used.busy_fraction, used.job, used.lease, used.user) == (0.75, "", "", "another user")
+        assert node_a.sessions == ()
+
+
+async def test_of_a_lost_node_its_devices_are_shown_without_figures(site: Site) -> None:
+    async with site.scheduler(), site.client() as client:
+        async with site.agent(LightAgent(node("a", 1))) as a:
+            update = SeriesEncoder().update(FIGURES)
+            await a.send(
+                heartbeat=session_pb2.Heartbeat(telemetry=to_message(Telemetry(update=update), session_pb2.Telemetry))
+            )
+            await a.until(events.HeartbeatReply, "")
+        while (await client.list_nodes())[0].state is NodeState.READY:
+            pass
+        (lost,) = (await client.get_telemetry()).nodes
+        assert (lost.state, lost.cpu_busy_fraction, lost.memory_bytes) == (NodeState.LOST, None, 4 * 2**30)
+        assert [(gpu.device, gpu.busy_fraction, gpu.state) for gpu in lost.gpus] == [("GPU-a-0", None, "lost")]
+
+
+async def test_operators_cordon_drain_and_forget(site: Site) -> None:
+    async with (
+        site.scheduler(),
+        site.client("ann", Role.OPERATOR) as operator,
+        site.client("ada") as ada,
+        site.agent(LightAgent(node("c"))) as c,
+    ):
+        async with site.agent(LightAgent(node("a", 1))) as a:
+            job_id, _ = await ada.submit(asked(gpus=1, on="c"))
+            await until_state(ada, job_id, JobState.RUNNING)
+            seen = []
+            async for status in operator.drain("a", reason="new driver"):
+                seen.append([one.job.id for one in status.jobs])
+                if len(seen) == 1:
+                    await c.finish(job_id)
+            assert (seen[0], seen[-1]) == ([job_id], [])
+            states = {status.node.name: status.state for status in await ada.list_nodes()}
+            assert states == {"a": NodeState.CORDONED, "c": NodeState.READY}
+            assert not (await operator.cordon("a")).changed
+            assert (await operator.uncordon("a")).changed
+            assert (await operator.cordon("GPU-a-0")).kind == "device"
+            with pytest.raises(Conflict, match="node a is connected"):
+                await operator.forget("a")
+            assert not a.state.device_side
+        while (await ada.list_nodes())[0].state is not NodeState.LOST:
+            pass
+        assert (await operator.forget("a")).devices == ("GPU-a-0",)
+        assert [status.node.name for status in await ada.list_nodes()] == ["c"]
+        for question in (operator.forget("a"), operator.cordon("GPU-a-0")):
+            with pytest.raises(NotFound, match="farbus nodes"):
+                await question
+
+
+async def test_a_waiting_job_is_told_what_is_cordoned(site: Site) -> None:
+    async with (
+        site.scheduler(),
+        site.client("ann", Role.OPERATOR) as operator,
+        site.agent(LightAgent(node("a", 1))),
+    ):
+        await operator.cordon("a", reason="new driver")
+        job_id, _ = await operator.submit(asked(gpus=1))
+        _, lines = await operator.explain(job_id)
+        (line,) = [line for line in lines if "cordoned" in line]
+        assert line.startswith("node a is cordoned: ann, ")
+        assert line.endswith(": new driver")
+
+
+async def test_a_drain_may_end_what_runs(site: Site) -> None:
+    async with (
+        site.scheduler(),
+        site.client("ann", Role.OPERATOR) as operator,
+        site.agent(LightAgent(node("a", 1))),
+    ):
+        job_id, _ = await operator.submit(asked(gpus=1))
+        await until_state(operator, job_id, JobState.RUNNING)
+        assert [status async for status in operator.drain("a", evict=True)][-1].jobs == ()
+        ended = await operator.get_job(job_id)
+        assert (ended.state, ended.reason) == (JobState.CANCELLED, "evicted from node a by ann")
+
+
+async def test_users_do_not_operate(site: Site) -> None:
+    async with site.scheduler(), site.client() as ada:
+        for refused in (ada.cordon("a"), ada.uncordon("a"), ada.forget("a"), anext(ada.drain("a"))):
+            with pytest.raises(NotPermitted):
+                await refused
+
+
+async def test_a_cordon_is_there_after_a_restart(site: Site) -> None:
+    for again in (False, True):
+        async with (
+            site.scheduler(),
+            site.client("ann", Role.OPERATOR) as operator,
+            site.agent(LightAgent(node("a", 1))),
+        ):
+            assert (await operator.cordon("a", reason="x")).changed is not again
+
+
+# What a node can say of things that are another's.  Every kind of message of
+# session.proto is here; hello and inventory are refused under another name.
+def lies(job_id: str, lease_id: str) -> dict[str, object]:
+    exited = types_pb2.TaskStatus(task="main.0", state="exited", node="c", exit_code=1)
+    other = types_pb2.Node(name="a", address="127.0.0.1", boot_id="b", capacity=types_pb2.Resources(cpu_milli=1))
+    return {
+        "heartbeat": session_pb2.Heartbeat(lease_ids=[lease_id]),
+        "outcome": session_pb2.Outcome(command_id=f"{lease_id}.unprepare-devices", ok=True),
+        "task_changed": session_pb2.TaskChanged(job_id=job_id, status=exited),
+        "lease_ended": session_pb2.LeaseEnded(lease_id=lease_id, device_side=True, reason="a lie"),
+        "log_data": session_pb2.LogData(request_id="1", end=True, error="a lie"),
+        "inventory_changed": session_pb2.InventoryChanged(node=other),
+        "hello": session_pb2.NodeHello(protocol=1, node=other),
+    }
+
+
+def test_every_message_of_a_node_is_lied_about() -> None:
+    assert set(lies("j", "l")) == set(session_pb2.NodeMessage.DESCRIPTOR.fields_by_name)
+
+
+@pytest.mark.parametrize("kind", sorted(lies("j", "l")))
+async def test_a_node_has_no_say_in_what_is_anothers(site: Site, kind: str) -> None:
+    async with (
+        site.scheduler(),
+        site.client() as client,
+        site.agent(LightAgent(node("a", 1))) as a,
+        site.agent(LightAgent(node("c"))) as c,
+        site.agent(LightAgent(node("liar"))) as liar,
+    ):
+        job_id, _ = await client.submit(asked(gpus=1, on="c"))
+        await until_state(client, job_id, JobState.RUNNING)
+        (lease,) = await client.list_leases()
+        before = await client.get_job(job_id)
+        await liar.send(**{kind: lies(job_id, lease.lease.id)[kind]})
+        # Heard: it was answered, or its session was ended for it.
+        if kind not in ("inventory_changed", "hello"):
+            await liar.beat()
+            await liar.until(events.HeartbeatReply, "")
+        await c.finish(job_id, code=0)
+        statuses = [status async for status in client.watch_job(job_id)]
+        assert statuses[-1].state is JobState.SUCCEEDED
+        assert before.state is JobState.RUNNING
+        if kind == "heartbeat":
+            replies = [command for command in liar.commands if isinstance(command, events.HeartbeatReply)]
+            assert replies[0].void == (lease.lease.id,)
+        assert not a.state.device_side
+
+
+@pytest.mark.parametrize("kind", ["inventory_changed", "hello"])
+async def test_a_node_that_speaks_as_another_loses_its_session(site: Site, kind: str) -> None:
+    async with (
+        site.scheduler(),
+        site.client() as client,
+        site.agent(LightAgent(node("a", 1))),
+        site.agent(LightAgent(node("liar"))) as liar,
+    ):
+        devices = await client.list_devices()
+        await liar.send(**{kind: lies("j1", "j1-1-0")[kind]})
+        while {status.node.name: status.state for status in await client.list_nodes()}["liar"] is not NodeState.LOST:
+            pass
+        assert await client.list_devices() == devices

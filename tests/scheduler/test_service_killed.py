@@ -14,6 +14,8 @@ import msgspec
 import pytest
 
 from farbus.api.client import ClusterClient
+from farbus.api.identity import Role
+from farbus.errors import ExitCode, FarbusError
 from farbus.model.states import JobState, LeaseState
 from farbus.model.value import to_json
 from farbus.scheduler import events
@@ -33,7 +35,8 @@ class Process:
 
     async def start(self, **changes: object) -> None:
         path = self.site.directory / "scheduler.json"
-        path.write_bytes(to_json(self.site.config(listen=f"127.0.0.1:{self.site.port}", **changes)))
+        changes.setdefault("listen", f"127.0.0.1:{self.site.port}")
+        path.write_bytes(to_json(self.site.config(**changes)))
         self.child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.scheduler.scheduler_process", str(path), stderr=asyncio.subprocess.PIPE
         )
@@ -122,7 +125,7 @@ async def test_a_lease_whose_node_stays_away_is_not_granted_again(process: Proce
         job_id, _ = await client.submit(job("", gpus=1, on="c"))
         await wait_for(client, job_id, JobState.RUNNING)
         await process.kill()
-    await process.start(lease_ttl_s=1.0)
+    await process.start(lease_ttl_s=1.0, return_s=1.0)
     async with process.site.client() as client:
         async with process.site.agent(c):
             assert [status.state async for status in client.watch_job(job_id)][-1] is JobState.FAILED
@@ -154,6 +157,32 @@ async def test_every_acknowledged_job_of_a_burst_survives(process: Process) -> N
         known = {status.job.id for status in await client.list_jobs()}
     assert len(acknowledged) >= 50
     assert set(acknowledged) <= known
+
+
+@pytest.mark.parametrize("idle", [True, False])
+async def test_a_scheduler_whose_ledger_another_one_has_taken_over_stops(process: Process, idle: bool) -> None:
+    await process.stop()
+    await process.start(lease_ttl_s=1.0 if idle else 3600.0)
+    first, address = process.child, process.site.address
+    assert first is not None
+    assert first.stderr is not None
+    # As where locks don't hold: on a network file system, or when somebody removes the lock.
+    (process.site.directory / "state" / "ledger.lock").unlink()
+    second = Process(process.site)
+    await second.start(listen="127.0.0.1:0")
+    try:
+        if not idle:
+            credentials = process.site.credentials("ada", Role.USER)
+            async with ClusterClient.remote(address=address, credentials=credentials) as client:
+                with pytest.raises(FarbusError):
+                    await client.submit(job(""))
+        said, code = await asyncio.gather(first.stderr.read(), first.wait())
+        assert code == ExitCode.CONFLICT
+        assert b"another scheduler took the ledger over: its term is 3, this one's is 2" in said
+        async with process.site.client() as client:
+            assert await client.list_jobs() == ()
+    finally:
+        await second.stop()
 
 
 async def test_sigterm_ends_it_in_good_order(process: Process) -> None:

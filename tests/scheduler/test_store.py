@@ -137,6 +137,20 @@ def test_a_file_with_a_damaged_page_is_refused(path: Path) -> None:
         Store(path, SCHEMA)
 
 
+def test_an_older_format_is_made_the_present_one(path: Path) -> None:
+    first = Store(path, SCHEMA)
+    first.submit(put("a")).result()
+    first.close()
+    upgrades = ("ALTER TABLE things ADD COLUMN size INTEGER NOT NULL DEFAULT 7", "CREATE TABLE more (name TEXT)")
+    for _ in range(2):
+        later = Store(path, "not used", upgrades=upgrades)
+        assert later.read(lambda c: c.execute("SELECT name, size FROM things").fetchall()).result() == [("a", 7)]
+        assert later.read(lambda c: c.execute("SELECT * FROM more").fetchall()).result() == []
+        later.close()
+    with pytest.raises(FarbusError, match="newer version of Farbus"):
+        Store(path, SCHEMA)
+
+
 def test_a_newer_format_is_refused(path: Path) -> None:
     Store(path, SCHEMA).close()
     with sqlite3.connect(path) as connection:

@@ -7,6 +7,36 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ReadAuditRequest(_message.Message):
+    __slots__ = ("since",)
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    since: str
+    def __init__(self, since: _Optional[str] = ...) -> None: ...
+
+class AuditRecord(_message.Message):
+    __slots__ = ("at", "who", "role", "node", "peer", "method", "target", "outcome", "error", "omitted")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    WHO_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    OMITTED_FIELD_NUMBER: _ClassVar[int]
+    at: str
+    who: str
+    role: str
+    node: str
+    peer: str
+    method: str
+    target: str
+    outcome: str
+    error: str
+    omitted: int
+    def __init__(self, at: _Optional[str] = ..., who: _Optional[str] = ..., role: _Optional[str] = ..., node: _Optional[str] = ..., peer: _Optional[str] = ..., method: _Optional[str] = ..., target: _Optional[str] = ..., outcome: _Optional[str] = ..., error: _Optional[str] = ..., omitted: _Optional[int] = ...) -> None: ...
+
 class SubmitRequest(_message.Message):
     __slots__ = ("job", "check_only")
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -42,30 +72,36 @@ class JobRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ...) -> None: ...
 
 class CancelJobRequest(_message.Message):
-    __slots__ = ("job_id", "released")
+    __slots__ = ("job_id", "released", "exit_code")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     released: bool
-    def __init__(self, job_id: _Optional[str] = ..., released: _Optional[bool] = ...) -> None: ...
+    exit_code: int
+    def __init__(self, job_id: _Optional[str] = ..., released: _Optional[bool] = ..., exit_code: _Optional[int] = ...) -> None: ...
 
 class ReadLogsRequest(_message.Message):
-    __slots__ = ("job_id", "task", "follow")
+    __slots__ = ("job_id", "task", "follow", "position")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     task: str
     follow: bool
-    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[str] = ..., follow: _Optional[bool] = ...) -> None: ...
+    position: int
+    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[str] = ..., follow: _Optional[bool] = ..., position: _Optional[int] = ...) -> None: ...
 
 class LogChunk(_message.Message):
-    __slots__ = ("data", "stream")
+    __slots__ = ("data", "stream", "position")
     DATA_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     stream: int
-    def __init__(self, data: _Optional[bytes] = ..., stream: _Optional[int] = ...) -> None: ...
+    position: int
+    def __init__(self, data: _Optional[bytes] = ..., stream: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
     __slots__ = ()
@@ -134,16 +170,18 @@ class ClusterInfo(_message.Message):
     def __init__(self, scheduler_version: _Optional[str] = ..., term: _Optional[int] = ..., lease_ttl_s: _Optional[float] = ..., nodes: _Optional[int] = ..., jobs_queued: _Optional[int] = ..., jobs_running: _Optional[int] = ..., node: _Optional[str] = ..., agent_version: _Optional[str] = ..., scheduler_error: _Optional[str] = ...) -> None: ...
 
 class HoldRequest(_message.Message):
-    __slots__ = ("name", "requests", "routes", "wait_limit_s")
+    __slots__ = ("name", "requests", "routes", "wait_limit_s", "job_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     ROUTES_FIELD_NUMBER: _ClassVar[int]
     WAIT_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     requests: _types_pb2.Requests
     routes: _containers.RepeatedScalarFieldContainer[str]
     wait_limit_s: float
-    def __init__(self, name: _Optional[str] = ..., requests: _Optional[_Union[_types_pb2.Requests, _Mapping]] = ..., routes: _Optional[_Iterable[str]] = ..., wait_limit_s: _Optional[float] = ...) -> None: ...
+    job_id: str
+    def __init__(self, name: _Optional[str] = ..., requests: _Optional[_Union[_types_pb2.Requests, _Mapping]] = ..., routes: _Optional[_Iterable[str]] = ..., wait_limit_s: _Optional[float] = ..., job_id: _Optional[str] = ...) -> None: ...
 
 class HoldEvent(_message.Message):
     __slots__ = ("waiting", "ready", "lost")
@@ -168,3 +206,183 @@ class HoldEvent(_message.Message):
     ready: HoldEvent.Ready
     lost: str
     def __init__(self, waiting: _Optional[_Union[_types_pb2.JobStatus, _Mapping]] = ..., ready: _Optional[_Union[HoldEvent.Ready, _Mapping]] = ..., lost: _Optional[str] = ...) -> None: ...
+
+class GetTelemetryRequest(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, nodes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ClusterTelemetry(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeTelemetry]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeTelemetry, _Mapping]]] = ...) -> None: ...
+
+class NodeTelemetry(_message.Message):
+    __slots__ = ("node", "state", "seen_s", "cpu_milli", "cpu_busy_fraction", "memory_bytes", "memory_used_bytes", "cpu_pressure", "memory_pressure", "io_pressure", "links", "gpus", "sessions", "stale")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SEEN_S_FIELD_NUMBER: _ClassVar[int]
+    CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
+    CPU_BUSY_FRACTION_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CPU_PRESSURE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_PRESSURE_FIELD_NUMBER: _ClassVar[int]
+    IO_PRESSURE_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    STALE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    state: str
+    seen_s: float
+    cpu_milli: int
+    cpu_busy_fraction: float
+    memory_bytes: int
+    memory_used_bytes: int
+    cpu_pressure: float
+    memory_pressure: float
+    io_pressure: float
+    links: _containers.RepeatedCompositeFieldContainer[LinkTelemetry]
+    gpus: _containers.RepeatedCompositeFieldContainer[GpuTelemetry]
+    sessions: _containers.RepeatedCompositeFieldContainer[SessionTelemetry]
+    stale: _containers.RepeatedCompositeFieldContainer[_types_pb2.CollectorState]
+    def __init__(self, node: _Optional[str] = ..., state: _Optional[str] = ..., seen_s: _Optional[float] = ..., cpu_milli: _Optional[int] = ..., cpu_busy_fraction: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., cpu_pressure: _Optional[float] = ..., memory_pressure: _Optional[float] = ..., io_pressure: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkTelemetry, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[GpuTelemetry, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionTelemetry, _Mapping]]] = ..., stale: _Optional[_Iterable[_Union[_types_pb2.CollectorState, _Mapping]]] = ...) -> None: ...
+
+class LinkTelemetry(_message.Message):
+    __slots__ = ("name", "speed_bytes_per_s", "receive_bytes_per_s", "send_bytes_per_s", "age_s")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SPEED_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    RECEIVE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    SEND_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    speed_bytes_per_s: float
+    receive_bytes_per_s: float
+    send_bytes_per_s: float
+    age_s: float
+    def __init__(self, name: _Optional[str] = ..., speed_bytes_per_s: _Optional[float] = ..., receive_bytes_per_s: _Optional[float] = ..., send_bytes_per_s: _Optional[float] = ..., age_s: _Optional[float] = ...) -> None: ...
+
+class GpuTelemetry(_message.Message):
+    __slots__ = ("device", "model", "software", "state", "memory_bytes", "busy_fraction", "memory_used_bytes", "power_watts", "temperature_celsius", "sm_clock_hz", "pcie_receive_bytes_per_s", "pcie_send_bytes_per_s", "ecc_uncorrected_errors", "last_xid", "processes", "lease", "job", "user", "client_node")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FRACTION_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    POWER_WATTS_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_CELSIUS_FIELD_NUMBER: _ClassVar[int]
+    SM_CLOCK_HZ_FIELD_NUMBER: _ClassVar[int]
+    PCIE_RECEIVE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    PCIE_SEND_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    ECC_UNCORRECTED_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    LAST_XID_FIELD_NUMBER: _ClassVar[int]
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_NODE_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    model: str
+    software: bool
+    state: str
+    memory_bytes: int
+    busy_fraction: float
+    memory_used_bytes: int
+    power_watts: float
+    temperature_celsius: float
+    sm_clock_hz: float
+    pcie_receive_bytes_per_s: float
+    pcie_send_bytes_per_s: float
+    ecc_uncorrected_errors: int
+    last_xid: int
+    processes: int
+    lease: str
+    job: str
+    user: str
+    client_node: str
+    def __init__(self, device: _Optional[str] = ..., model: _Optional[str] = ..., software: _Optional[bool] = ..., state: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., busy_fraction: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., power_watts: _Optional[float] = ..., temperature_celsius: _Optional[float] = ..., sm_clock_hz: _Optional[float] = ..., pcie_receive_bytes_per_s: _Optional[float] = ..., pcie_send_bytes_per_s: _Optional[float] = ..., ecc_uncorrected_errors: _Optional[int] = ..., last_xid: _Optional[int] = ..., processes: _Optional[int] = ..., lease: _Optional[str] = ..., job: _Optional[str] = ..., user: _Optional[str] = ..., client_node: _Optional[str] = ...) -> None: ...
+
+class SessionTelemetry(_message.Message):
+    __slots__ = ("lease", "job", "user", "client_node", "client_pid", "program", "calls_per_s", "receive_bytes_per_s", "send_bytes_per_s", "busy_fraction", "memory_bytes")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_NODE_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_PID_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    CALLS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    RECEIVE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    SEND_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FRACTION_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    lease: str
+    job: str
+    user: str
+    client_node: str
+    client_pid: int
+    program: str
+    calls_per_s: float
+    receive_bytes_per_s: float
+    send_bytes_per_s: float
+    busy_fraction: float
+    memory_bytes: int
+    def __init__(self, lease: _Optional[str] = ..., job: _Optional[str] = ..., user: _Optional[str] = ..., client_node: _Optional[str] = ..., client_pid: _Optional[int] = ..., program: _Optional[str] = ..., calls_per_s: _Optional[float] = ..., receive_bytes_per_s: _Optional[float] = ..., send_bytes_per_s: _Optional[float] = ..., busy_fraction: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
+class CordonRequest(_message.Message):
+    __slots__ = ("name", "reason")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class CordonReply(_message.Message):
+    __slots__ = ("name", "kind", "changed")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: str
+    changed: bool
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., changed: _Optional[bool] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("node", "evict", "reason")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    EVICT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    evict: bool
+    reason: str
+    def __init__(self, node: _Optional[str] = ..., evict: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class DrainStatus(_message.Message):
+    __slots__ = ("node", "jobs")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    jobs: _containers.RepeatedCompositeFieldContainer[_types_pb2.JobStatus]
+    def __init__(self, node: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[_types_pb2.JobStatus, _Mapping]]] = ...) -> None: ...
+
+class ForgetRequest(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    def __init__(self, node: _Optional[str] = ...) -> None: ...
+
+class ForgetReply(_message.Message):
+    __slots__ = ("node", "leases", "devices", "jobs")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    leases: _containers.RepeatedScalarFieldContainer[str]
+    devices: _containers.RepeatedScalarFieldContainer[str]
+    jobs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node: _Optional[str] = ..., leases: _Optional[_Iterable[str]] = ..., devices: _Optional[_Iterable[str]] = ..., jobs: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -95,6 +95,36 @@ class ClusterStub:
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.HoldRequest.SerializeToString,
                 response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.HoldEvent.FromString,
                 _registered_method=True)
+        self.GetTelemetry = channel.unary_unary(
+                '/farbus.v1.Cluster/GetTelemetry',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.GetTelemetryRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ClusterTelemetry.FromString,
+                _registered_method=True)
+        self.Cordon = channel.unary_unary(
+                '/farbus.v1.Cluster/Cordon',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.CordonRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.CordonReply.FromString,
+                _registered_method=True)
+        self.Uncordon = channel.unary_unary(
+                '/farbus.v1.Cluster/Uncordon',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.CordonRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.CordonReply.FromString,
+                _registered_method=True)
+        self.Drain = channel.unary_stream(
+                '/farbus.v1.Cluster/Drain',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.DrainRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.DrainStatus.FromString,
+                _registered_method=True)
+        self.Forget = channel.unary_unary(
+                '/farbus.v1.Cluster/Forget',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetReply.FromString,
+                _registered_method=True)
+        self.ReadAudit = channel.unary_stream(
+                '/farbus.v1.Cluster/ReadAudit',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ReadAuditRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.AuditRecord.FromString,
+                _registered_method=True)
 
 
 class ClusterServicer:
@@ -178,6 +208,51 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetTelemetry(self, request, context):
+        """How busy nodes, GPUs and remoting sessions are, as last heard.  Of others'
+        jobs a user learns only that there are some.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Cordon(self, request, context):
+        """What follows is for operators.
+
+        No new lease of the device; or no new task on the node, and no new lease of its devices.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Uncordon(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Drain(self, request, context):
+        """Cordon the node and tell which jobs use it, at every change, until none does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Forget(self, request, context):
+        """The operator's word that a node is off for good: its leases are released, its jobs end.
+        ABORTED while the node has a session.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadAudit(self, request, context):
+        """Who did what, oldest first; for operators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -240,6 +315,36 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.Hold,
                     request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.HoldRequest.FromString,
                     response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.HoldEvent.SerializeToString,
+            ),
+            'GetTelemetry': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTelemetry,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.GetTelemetryRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ClusterTelemetry.SerializeToString,
+            ),
+            'Cordon': grpc.unary_unary_rpc_method_handler(
+                    servicer.Cordon,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.CordonRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.CordonReply.SerializeToString,
+            ),
+            'Uncordon': grpc.unary_unary_rpc_method_handler(
+                    servicer.Uncordon,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.CordonRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.CordonReply.SerializeToString,
+            ),
+            'Drain': grpc.unary_stream_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.DrainRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.DrainStatus.SerializeToString,
+            ),
+            'Forget': grpc.unary_unary_rpc_method_handler(
+                    servicer.Forget,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetReply.SerializeToString,
+            ),
+            'ReadAudit': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadAudit,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ReadAuditRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.AuditRecord.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -566,6 +671,168 @@ class Cluster:
             '/farbus.v1.Cluster/Hold',
             farbus_dot_api_dot_v1_dot_cluster__pb2.HoldRequest.SerializeToString,
             farbus_dot_api_dot_v1_dot_cluster__pb2.HoldEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTelemetry(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/farbus.v1.Cluster/GetTelemetry',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.GetTelemetryRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ClusterTelemetry.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Cordon(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/farbus.v1.Cluster/Cordon',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.CordonRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.CordonReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Uncordon(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/farbus.v1.Cluster/Uncordon',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.CordonRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.CordonReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/farbus.v1.Cluster/Drain',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.DrainRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.DrainStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Forget(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/farbus.v1.Cluster/Forget',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/farbus.v1.Cluster/ReadAudit',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ReadAuditRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.AuditRecord.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,7 +27,7 @@ class NodeMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[NodeHello, _Mapping]] = ..., inventory_changed: _Optional[_Union[InventoryChanged, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., task_changed: _Optional[_Union[TaskChanged, _Mapping]] = ..., log_data: _Optional[_Union[LogData, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ...) -> None: ...
 
 class SchedulerMessage(_message.Message):
-    __slots__ = ("welcome", "refused", "heartbeat_reply", "prepare_devices", "prepare_client", "start_task", "stop_task", "unprepare_client", "unprepare_devices", "log_request", "log_cancel")
+    __slots__ = ("welcome", "refused", "heartbeat_reply", "prepare_devices", "prepare_client", "start_task", "stop_task", "unprepare_client", "unprepare_devices", "log_request", "log_cancel", "trust_changed", "log_credit")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_REPLY_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,8 @@ class SchedulerMessage(_message.Message):
     UNPREPARE_DEVICES_FIELD_NUMBER: _ClassVar[int]
     LOG_REQUEST_FIELD_NUMBER: _ClassVar[int]
     LOG_CANCEL_FIELD_NUMBER: _ClassVar[int]
+    TRUST_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    LOG_CREDIT_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     refused: Refused
     heartbeat_reply: HeartbeatReply
@@ -50,33 +52,57 @@ class SchedulerMessage(_message.Message):
     unprepare_devices: UnprepareDevices
     log_request: LogRequest
     log_cancel: LogCancel
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., prepare_devices: _Optional[_Union[PrepareDevices, _Mapping]] = ..., prepare_client: _Optional[_Union[PrepareClient, _Mapping]] = ..., start_task: _Optional[_Union[StartTask, _Mapping]] = ..., stop_task: _Optional[_Union[StopTask, _Mapping]] = ..., unprepare_client: _Optional[_Union[UnprepareClient, _Mapping]] = ..., unprepare_devices: _Optional[_Union[UnprepareDevices, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ...) -> None: ...
+    trust_changed: TrustChanged
+    log_credit: LogCredit
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., prepare_devices: _Optional[_Union[PrepareDevices, _Mapping]] = ..., prepare_client: _Optional[_Union[PrepareClient, _Mapping]] = ..., start_task: _Optional[_Union[StartTask, _Mapping]] = ..., stop_task: _Optional[_Union[StopTask, _Mapping]] = ..., unprepare_client: _Optional[_Union[UnprepareClient, _Mapping]] = ..., unprepare_devices: _Optional[_Union[UnprepareDevices, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., trust_changed: _Optional[_Union[TrustChanged, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ...) -> None: ...
+
+class TrustChanged(_message.Message):
+    __slots__ = ("revocations", "authorities")
+    REVOCATIONS_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITIES_FIELD_NUMBER: _ClassVar[int]
+    revocations: bytes
+    authorities: bytes
+    def __init__(self, revocations: _Optional[bytes] = ..., authorities: _Optional[bytes] = ...) -> None: ...
 
 class NodeHello(_message.Message):
-    __slots__ = ("protocol", "node", "held", "tasks", "instance")
+    __slots__ = ("protocol", "node", "held", "tasks", "instance", "clients", "lists_clients")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    LISTS_CLIENTS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     node: _types_pb2.Node
     held: _containers.RepeatedCompositeFieldContainer[HeldLease]
     tasks: _containers.RepeatedCompositeFieldContainer[HeldTask]
     instance: str
-    def __init__(self, protocol: _Optional[int] = ..., node: _Optional[_Union[_types_pb2.Node, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., tasks: _Optional[_Iterable[_Union[HeldTask, _Mapping]]] = ..., instance: _Optional[str] = ...) -> None: ...
+    clients: _containers.RepeatedCompositeFieldContainer[HeldClient]
+    lists_clients: bool
+    def __init__(self, protocol: _Optional[int] = ..., node: _Optional[_Union[_types_pb2.Node, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., tasks: _Optional[_Iterable[_Union[HeldTask, _Mapping]]] = ..., instance: _Optional[str] = ..., clients: _Optional[_Iterable[_Union[HeldClient, _Mapping]]] = ..., lists_clients: _Optional[bool] = ...) -> None: ...
 
 class HeldLease(_message.Message):
-    __slots__ = ("lease_id", "device_side", "endpoint", "devices")
+    __slots__ = ("lease_id", "device_side", "endpoint", "devices", "trouble")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_SIDE_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     lease_id: str
     device_side: bool
     endpoint: str
     devices: _containers.RepeatedCompositeFieldContainer[_types_pb2.LeasedDevice]
-    def __init__(self, lease_id: _Optional[str] = ..., device_side: _Optional[bool] = ..., endpoint: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_types_pb2.LeasedDevice, _Mapping]]] = ...) -> None: ...
+    trouble: str
+    def __init__(self, lease_id: _Optional[str] = ..., device_side: _Optional[bool] = ..., endpoint: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_types_pb2.LeasedDevice, _Mapping]]] = ..., trouble: _Optional[str] = ...) -> None: ...
+
+class HeldClient(_message.Message):
+    __slots__ = ("job_id", "task")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    task: str
+    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[str] = ...) -> None: ...
 
 class HeldTask(_message.Message):
     __slots__ = ("job_id", "status")
@@ -111,18 +137,61 @@ class InventoryChanged(_message.Message):
     def __init__(self, node: _Optional[_Union[_types_pb2.Node, _Mapping]] = ...) -> None: ...
 
 class Telemetry(_message.Message):
-    __slots__ = ("cpu_busy_fraction", "memory_used_bytes", "devices", "network_receive_bytes_per_s", "network_send_bytes_per_s")
+    __slots__ = ("cpu_busy_fraction", "memory_used_bytes", "devices", "network_receive_bytes_per_s", "network_send_bytes_per_s", "update")
     CPU_BUSY_FRACTION_FIELD_NUMBER: _ClassVar[int]
     MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     NETWORK_RECEIVE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     NETWORK_SEND_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
     cpu_busy_fraction: float
     memory_used_bytes: int
     devices: _containers.RepeatedCompositeFieldContainer[DeviceTelemetry]
     network_receive_bytes_per_s: float
     network_send_bytes_per_s: float
-    def __init__(self, cpu_busy_fraction: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[DeviceTelemetry, _Mapping]]] = ..., network_receive_bytes_per_s: _Optional[float] = ..., network_send_bytes_per_s: _Optional[float] = ...) -> None: ...
+    update: TelemetryUpdate
+    def __init__(self, cpu_busy_fraction: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[DeviceTelemetry, _Mapping]]] = ..., network_receive_bytes_per_s: _Optional[float] = ..., network_send_bytes_per_s: _Optional[float] = ..., update: _Optional[_Union[TelemetryUpdate, _Mapping]] = ...) -> None: ...
+
+class TelemetryUpdate(_message.Message):
+    __slots__ = ("number", "started", "ended", "series", "values", "collectors")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    SERIES_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    COLLECTORS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    started: _containers.RepeatedCompositeFieldContainer[SeriesStart]
+    ended: _containers.RepeatedScalarFieldContainer[int]
+    series: _containers.RepeatedScalarFieldContainer[int]
+    values: _containers.RepeatedScalarFieldContainer[int]
+    collectors: CollectorStates
+    def __init__(self, number: _Optional[int] = ..., started: _Optional[_Iterable[_Union[SeriesStart, _Mapping]]] = ..., ended: _Optional[_Iterable[int]] = ..., series: _Optional[_Iterable[int]] = ..., values: _Optional[_Iterable[int]] = ..., collectors: _Optional[_Union[CollectorStates, _Mapping]] = ...) -> None: ...
+
+class SeriesStart(_message.Message):
+    __slots__ = ("series", "metric", "labels", "step")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SERIES_FIELD_NUMBER: _ClassVar[int]
+    METRIC_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    series: int
+    metric: str
+    labels: _containers.ScalarMap[str, str]
+    step: float
+    def __init__(self, series: _Optional[int] = ..., metric: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., step: _Optional[float] = ...) -> None: ...
+
+class CollectorStates(_message.Message):
+    __slots__ = ("stale",)
+    STALE_FIELD_NUMBER: _ClassVar[int]
+    stale: _containers.RepeatedCompositeFieldContainer[_types_pb2.CollectorState]
+    def __init__(self, stale: _Optional[_Iterable[_Union[_types_pb2.CollectorState, _Mapping]]] = ...) -> None: ...
 
 class DeviceTelemetry(_message.Message):
     __slots__ = ("device", "busy_fraction", "memory_used_bytes")
@@ -143,45 +212,53 @@ class Heartbeat(_message.Message):
     def __init__(self, lease_ids: _Optional[_Iterable[str]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ("renewed", "void")
+    __slots__ = ("renewed", "void", "telemetry_lost")
     RENEWED_FIELD_NUMBER: _ClassVar[int]
     VOID_FIELD_NUMBER: _ClassVar[int]
+    TELEMETRY_LOST_FIELD_NUMBER: _ClassVar[int]
     renewed: _containers.RepeatedScalarFieldContainer[str]
     void: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, renewed: _Optional[_Iterable[str]] = ..., void: _Optional[_Iterable[str]] = ...) -> None: ...
+    telemetry_lost: bool
+    def __init__(self, renewed: _Optional[_Iterable[str]] = ..., void: _Optional[_Iterable[str]] = ..., telemetry_lost: _Optional[bool] = ...) -> None: ...
 
 class PrepareDevices(_message.Message):
-    __slots__ = ("command_id", "lease")
+    __slots__ = ("command_id", "lease", "peer_endpoint")
     COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
+    PEER_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     command_id: str
     lease: _types_pb2.Lease
-    def __init__(self, command_id: _Optional[str] = ..., lease: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ...) -> None: ...
+    peer_endpoint: str
+    def __init__(self, command_id: _Optional[str] = ..., lease: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ..., peer_endpoint: _Optional[str] = ...) -> None: ...
 
 class PrepareClient(_message.Message):
-    __slots__ = ("command_id", "job_id", "task", "user", "leases")
+    __slots__ = ("command_id", "job_id", "task", "user", "leases", "interactive")
     COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
+    INTERACTIVE_FIELD_NUMBER: _ClassVar[int]
     command_id: str
     job_id: str
     task: str
     user: str
     leases: _containers.RepeatedCompositeFieldContainer[PreparedLease]
-    def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[PreparedLease, _Mapping]]] = ...) -> None: ...
+    interactive: bool
+    def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[PreparedLease, _Mapping]]] = ..., interactive: _Optional[bool] = ...) -> None: ...
 
 class PreparedLease(_message.Message):
-    __slots__ = ("lease", "endpoint")
+    __slots__ = ("lease", "endpoint", "peer_endpoint")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    PEER_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     lease: _types_pb2.Lease
     endpoint: str
-    def __init__(self, lease: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ..., endpoint: _Optional[str] = ...) -> None: ...
+    peer_endpoint: str
+    def __init__(self, lease: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ..., endpoint: _Optional[str] = ..., peer_endpoint: _Optional[str] = ...) -> None: ...
 
 class StartTask(_message.Message):
-    __slots__ = ("command_id", "job_id", "task", "user", "command", "cwd", "environment", "requests", "time_limit_s")
+    __slots__ = ("command_id", "job_id", "task", "user", "command", "cwd", "environment", "requests", "time_limit_s", "stage_in", "stage_out")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +275,8 @@ class StartTask(_message.Message):
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     TIME_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    STAGE_IN_FIELD_NUMBER: _ClassVar[int]
+    STAGE_OUT_FIELD_NUMBER: _ClassVar[int]
     command_id: str
     job_id: str
     task: str
@@ -207,7 +286,9 @@ class StartTask(_message.Message):
     environment: _containers.ScalarMap[str, str]
     requests: _types_pb2.Requests
     time_limit_s: float
-    def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., requests: _Optional[_Union[_types_pb2.Requests, _Mapping]] = ..., time_limit_s: _Optional[float] = ...) -> None: ...
+    stage_in: str
+    stage_out: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., requests: _Optional[_Union[_types_pb2.Requests, _Mapping]] = ..., time_limit_s: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StopTask(_message.Message):
     __slots__ = ("command_id", "job_id", "task", "grace_s")
@@ -269,26 +350,42 @@ class TaskChanged(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., status: _Optional[_Union[_types_pb2.TaskStatus, _Mapping]] = ...) -> None: ...
 
 class LeaseEnded(_message.Message):
-    __slots__ = ("lease_id", "device_side", "reason")
+    __slots__ = ("lease_id", "device_side", "reason", "job_id", "task")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_SIDE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
     lease_id: str
     device_side: bool
     reason: str
-    def __init__(self, lease_id: _Optional[str] = ..., device_side: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    job_id: str
+    task: str
+    def __init__(self, lease_id: _Optional[str] = ..., device_side: _Optional[bool] = ..., reason: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ...) -> None: ...
 
 class LogRequest(_message.Message):
-    __slots__ = ("request_id", "job_id", "task", "follow")
+    __slots__ = ("request_id", "job_id", "task", "follow", "credit_bytes", "position")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     job_id: str
     task: str
     follow: bool
-    def __init__(self, request_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., follow: _Optional[bool] = ...) -> None: ...
+    credit_bytes: int
+    position: int
+    def __init__(self, request_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., follow: _Optional[bool] = ..., credit_bytes: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
+
+class LogCredit(_message.Message):
+    __slots__ = ("request_id", "bytes")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    bytes: int
+    def __init__(self, request_id: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class LogCancel(_message.Message):
     __slots__ = ("request_id",)

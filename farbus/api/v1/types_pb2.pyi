@@ -44,7 +44,7 @@ class Device(_message.Message):
     def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., software: _Optional[bool] = ..., pci_address: _Optional[str] = ..., numa_node: _Optional[int] = ..., compute_capability: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class DeviceStatus(_message.Message):
-    __slots__ = ("device", "node", "state", "epoch", "lease", "job", "used_by")
+    __slots__ = ("device", "node", "state", "epoch", "lease", "job", "used_by", "cordon", "trouble")
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,8 @@ class DeviceStatus(_message.Message):
     LEASE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     USED_BY_FIELD_NUMBER: _ClassVar[int]
+    CORDON_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     device: Device
     node: str
     state: str
@@ -59,7 +61,9 @@ class DeviceStatus(_message.Message):
     lease: str
     job: str
     used_by: str
-    def __init__(self, device: _Optional[_Union[Device, _Mapping]] = ..., node: _Optional[str] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., lease: _Optional[str] = ..., job: _Optional[str] = ..., used_by: _Optional[str] = ...) -> None: ...
+    cordon: str
+    trouble: str
+    def __init__(self, device: _Optional[_Union[Device, _Mapping]] = ..., node: _Optional[str] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., lease: _Optional[str] = ..., job: _Optional[str] = ..., used_by: _Optional[str] = ..., cordon: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class Link(_message.Message):
     __slots__ = ("name", "speed_mbit_s")
@@ -70,7 +74,7 @@ class Link(_message.Message):
     def __init__(self, name: _Optional[str] = ..., speed_mbit_s: _Optional[int] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("name", "address", "boot_id", "agent_version", "capacity", "labels", "devices", "links")
+    __slots__ = ("name", "address", "boot_id", "agent_version", "capacity", "labels", "devices", "links", "peer_endpoint")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +90,7 @@ class Node(_message.Message):
     LABELS_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
+    PEER_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
     boot_id: str
@@ -94,19 +99,22 @@ class Node(_message.Message):
     labels: _containers.ScalarMap[str, str]
     devices: _containers.RepeatedCompositeFieldContainer[Device]
     links: _containers.RepeatedCompositeFieldContainer[Link]
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., capacity: _Optional[_Union[Resources, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ...) -> None: ...
+    peer_endpoint: str
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., capacity: _Optional[_Union[Resources, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., peer_endpoint: _Optional[str] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("node", "state", "free", "seen_s")
+    __slots__ = ("node", "state", "free", "seen_s", "cordon")
     NODE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     FREE_FIELD_NUMBER: _ClassVar[int]
     SEEN_S_FIELD_NUMBER: _ClassVar[int]
+    CORDON_FIELD_NUMBER: _ClassVar[int]
     node: Node
     state: str
     free: Resources
     seen_s: float
-    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., state: _Optional[str] = ..., free: _Optional[_Union[Resources, _Mapping]] = ..., seen_s: _Optional[float] = ...) -> None: ...
+    cordon: str
+    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., state: _Optional[str] = ..., free: _Optional[_Union[Resources, _Mapping]] = ..., seen_s: _Optional[float] = ..., cordon: _Optional[str] = ...) -> None: ...
 
 class Requests(_message.Message):
     __slots__ = ("cpu_milli", "memory_bytes", "gpus", "gpu_memory_bytes", "gpu_model")
@@ -148,7 +156,7 @@ class TaskGroup(_message.Message):
     def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., requests: _Optional[_Union[Requests, _Mapping]] = ..., node: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., routes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at")
+    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at", "stage_in", "stage_out")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -166,6 +174,8 @@ class Job(_message.Message):
     TIME_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     INTERACTIVE_FIELD_NUMBER: _ClassVar[int]
     SUBMITTED_AT_FIELD_NUMBER: _ClassVar[int]
+    STAGE_IN_FIELD_NUMBER: _ClassVar[int]
+    STAGE_OUT_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     user: str
@@ -176,7 +186,9 @@ class Job(_message.Message):
     time_limit_s: float
     interactive: bool
     submitted_at: float
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ...) -> None: ...
+    stage_in: str
+    stage_out: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DevicePlacement(_message.Message):
     __slots__ = ("device", "node", "route")
@@ -287,13 +299,23 @@ class Lease(_message.Message):
     def __init__(self, id: _Optional[str] = ..., job: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., client_node: _Optional[str] = ..., device_node: _Optional[str] = ..., route: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[LeasedDevice, _Mapping]]] = ..., term: _Optional[int] = ..., secret: _Optional[str] = ...) -> None: ...
 
 class LeaseStatus(_message.Message):
-    __slots__ = ("lease", "state", "expires_in_s", "endpoint")
+    __slots__ = ("lease", "state", "expires_in_s", "endpoint", "trouble")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_IN_S_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     lease: Lease
     state: str
     expires_in_s: float
     endpoint: str
-    def __init__(self, lease: _Optional[_Union[Lease, _Mapping]] = ..., state: _Optional[str] = ..., expires_in_s: _Optional[float] = ..., endpoint: _Optional[str] = ...) -> None: ...
+    trouble: str
+    def __init__(self, lease: _Optional[_Union[Lease, _Mapping]] = ..., state: _Optional[str] = ..., expires_in_s: _Optional[float] = ..., endpoint: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
+
+class CollectorState(_message.Message):
+    __slots__ = ("name", "reason")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...

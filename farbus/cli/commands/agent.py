@@ -14,6 +14,9 @@ from farbus.errors import InvalidInput
 
 app = command_app()
 
+METRICS_LISTEN = "127.0.0.1:9465"
+"""Next to the ports of dcgm-exporter (9400) and node_exporter (9100), and not known to be anybody's."""
+
 
 @app.command(
     epilog=examples(
@@ -43,6 +46,15 @@ def agent(
             show_default=False,
         ),
     ] = "",
+    peer_port: Annotated[
+        int | None,
+        typer.Option(
+            "--peer-port",
+            metavar="PORT",
+            help="Port for the agents of other nodes; 0 for any free one.  [default: 7412]",
+            show_default=False,
+        ),
+    ] = None,
     state: Annotated[
         str,
         typer.Option(
@@ -67,6 +79,15 @@ def agent(
             "--softgpu", metavar="OPTIONS", help="Software GPUs to offer, like count=2,mem=1GiB.", show_default=False
         ),
     ] = "",
+    metrics_listen: Annotated[
+        str,
+        typer.Option(
+            "--metrics-listen",
+            metavar="ADDRESS:PORT",
+            help=f"Serve Prometheus here, without authentication; off for nowhere.  [default: {METRICS_LISTEN}]",
+            show_default=False,
+        ),
+    ] = "",
     credentials: CredentialsOption = "",
 ) -> int:
     """Serve this machine as a node, until it is stopped."""
@@ -74,9 +95,11 @@ def agent(
         "name": name,
         "scheduler": scheduler,
         "address": address,
+        "peer_port": peer_port,
         "state": state,
         "socket": socket,
         "softgpu": softgpu,
+        "metrics_listen": metrics_listen,
         "labels": _read_labels(label or []) or None,
     }
     settings = read_settings(config, options, credentials=credentials)
@@ -84,7 +107,10 @@ def agent(
     settings.setdefault("address", settings["name"])
     settings.setdefault("state", "/var/lib/farbus/agent")
     settings.setdefault("socket", AGENT_SOCKET)
-    return serve_daemon("agent", "AgentConfig", settings, source=config or "farbus agent")
+    settings.setdefault("metrics_listen", METRICS_LISTEN)
+    if settings["metrics_listen"] == "off":
+        settings["metrics_listen"] = ""
+    serve_daemon("agent", "AgentConfig", settings, source=config or "farbus agent")
 
 
 def _read_labels(words: list[str]) -> dict[str, str]:

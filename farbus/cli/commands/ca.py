@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
+import enum
+import os
+import pwd
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from farbus.api.authority import AUTHORITY_DAYS, CERTIFICATE_DAYS, Authority, Credentials, write_credentials
-from farbus.api.identity import Role
+from farbus.api.audit import FILE_NAME, AuditRecord, append_records, bounded, now_text
+from farbus.api.authority import (
+    AUTHORITY_DAYS,
+    CERTIFICATE_DAYS,
+    REVOCATIONS,
+    Authority,
+    Credentials,
+    replace_pair,
+    write_credentials,
+    write_private,
+)
+from farbus.api.identity import Identity, Role, valid_name
+from farbus.api.joining import Token
+from farbus.api.registry import MAX_TOKEN_S, MIN_TOKEN_S
 from farbus.cli.connection import find_credentials
-from farbus.cli.listing import print_json
-from farbus.cli.options import Output, OutputOption, command_app, examples
-from farbus.errors import Conflict, NotFound
+from farbus.cli.listing import Column, print_json, print_listing
+from farbus.cli.options import Output, OutputOption, ServerOption, command_app, examples
+from farbus.errors import Conflict, InvalidInput, NotFound
+from farbus.model.quantity import parse_seconds
 from farbus.model.value import Value
 
 app = command_app()
@@ -25,6 +43,22 @@ AuthorityOption = Annotated[
     ),
 ]
 DEFAULT_AUTHORITY = "/etc/farbus/ca"
+
+SOON_DAYS = 30
+"""A certificate with fewer days left is marked; nodes renew theirs much earlier."""
+
+
+class ListedCertificate(Value, frozen=True, kw_only=True):
+    """What ``farbus ca list`` tells of a certificate."""
+
+    serial: str
+    name: str
+    role: str
+    state: str
+    expires_at: str
+    days_left: int
+    revoked_at: str = ""
+    reason: str = ""
 
 
 class CertificateFacts(Value, frozen=True, kw_only=True):
@@ -44,6 +78,10 @@ class CertificateFacts(Value, frozen=True, kw_only=True):
         "farbus ca issue alice --role user --out ~/.farbus",
         "farbus ca issue control --role scheduler --out /etc/farbus/scheduler",
         "farbus ca issue node7 --role node --out node7",
+        "farbus ca token node8 --ttl 1h                                   for farbus join on node8",
+        "farbus ca list",
+        "farbus ca revoke alice --reason 'left the company'",
+        "farbus ca renew ~/.farbus",
         "farbus ca show ~/.farbus",
     ),
 )
@@ -65,6 +103,7 @@ def init(
         made = Authority.create(authority, cluster=cluster)
     except OSError as error:
         raise Conflict(f"{authority}: {error.strerror}", hint="choose another directory with --authority") from error
+    _note(made, "ca init", cluster)
     typer.echo(f"{made.directory}: ca.crt goes to every node, ca.key stays here")
 
 
@@ -100,9 +139,204 @@ def issue(
         raise Conflict(f"{out}: there is a certificate of {name} already", hint="--force replaces it")
     try:
         credentials = write_credentials(out, name, issuer.issue(name, role, addresses=address or (), days=days))
+        _copy_revocations(issuer, credentials)
     except OSError as error:
         raise Conflict(f"{out}: {error.strerror}", hint="choose another directory with --out") from error
+    _note(issuer, "ca issue", f"{role} {name}")
     typer.echo(f"{credentials.certificate}: {role} {name}, valid until {credentials.expires_at():%Y-%m-%d}")
+
+
+@app.command(
+    epilog=examples(
+        "farbus ca renew /etc/farbus/scheduler                    with the authority's key, where it is",
+        "farbus ca renew ~/.farbus --server control:7411          have the scheduler renew it",
+    )
+)
+def renew(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="Directory of the certificate.")],
+    authority: AuthorityOption = DEFAULT_AUTHORITY,
+    server: ServerOption = "",
+    days: Annotated[int, typer.Option("--days", min=1, max=AUTHORITY_DAYS, help="How long it is valid.")] = (
+        CERTIFICATE_DAYS
+    ),
+) -> None:
+    """Renew a certificate, with a new key, in its place; who uses it goes on and takes up the new one.
+
+    With --server the scheduler does it, which needs a certificate that is
+    still valid; with the authority's key an expired one can be renewed too.
+    """
+    credentials = find_credentials(directory)
+    if server:
+        from farbus.api.enrollment import renew_at  # noqa: PLC0415 - gRPC takes a third of a second to load
+
+        asyncio.run(renew_at(server, credentials))
+    else:
+        issuer = Authority.open(authority)
+        issued = issuer.renew(credentials, days=days)
+        try:
+            write_private(Path(credentials.authority), issued.authority, mode=0o644)
+            replace_pair(credentials, issued)
+            _copy_revocations(issuer, credentials)
+        except OSError as error:
+            raise Conflict(f"{directory}: {error.strerror}", hint="renew it as its owner") from error
+        _note(issuer, "ca renew", _described(credentials.identity()))
+    typer.echo(
+        f"{credentials.certificate}: {_described(credentials.identity())}, "
+        f"valid until {credentials.expires_at():%Y-%m-%d}"
+    )
+
+
+@app.command(
+    epilog=examples(
+        "farbus ca revoke alice                      all valid certificates of that name",
+        "farbus ca revoke 3f21...c0                  the one with that serial number (farbus ca list -o wide)",
+        "farbus ca revoke node7 --reason 'disk was stolen'",
+    )
+)
+def revoke(
+    what: Annotated[str, typer.Argument(metavar="NAME|SERIAL", help="Whose certificates, or which one.")],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept for farbus ca list.")] = "",
+    authority: AuthorityOption = DEFAULT_AUTHORITY,
+) -> None:
+    """Revoke certificates.
+
+    A scheduler with this directory as its ca_directory ends their connections
+    within a second.  Copy ca.crl beside the ca.crt of any other.
+    """
+    issuer = Authority.open(authority)
+    revoked = issuer.revoke(what, reason=bounded(reason))
+    for record in revoked:
+        _note(issuer, "ca revoke", f"{record.role} {record.name} {record.serial}")
+        typer.echo(f"revoked {record.role} {record.name}, serial {record.serial}")
+    typer.echo(f"{issuer.directory / REVOCATIONS} goes beside each ca.crt", err=True)
+
+
+LIST_COLUMNS: list[Column[ListedCertificate]] = [
+    Column("NAME", lambda each: each.name),
+    Column("ROLE", lambda each: each.role),
+    Column("STATE", lambda each: each.state, state=True),
+    Column("EXPIRES", lambda each: each.expires_at),
+    Column("DAYS", lambda each: str(each.days_left), right=True),
+    Column("SERIAL", lambda each: each.serial, wide=True),
+    Column("REVOKED", lambda each: each.revoked_at, wide=True),
+    Column("REASON", lambda each: each.reason, wide=True),
+]
+
+
+@app.command(name="list", epilog=examples("farbus ca list", "farbus ca list -o json", "farbus ca list --all -o wide"))
+def list_certificates(
+    authority: AuthorityOption = DEFAULT_AUTHORITY,
+    include_all: Annotated[bool, typer.Option("--all", help="Also those that have expired.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List what this authority has issued, those that expire first at the front."""
+    now = time.time()
+    records = Authority.open(authority).registry.certificates()
+    listed = [
+        ListedCertificate(
+            serial=record.serial,
+            name=record.name,
+            role=record.role,
+            state=_state(record.revoked_at, record.expires_at, now),
+            expires_at=_text(record.expires_at),
+            days_left=int((record.expires_at - now) // 86_400),
+            revoked_at=_text(record.revoked_at) if record.revoked_at else "",
+            reason=record.reason,
+        )
+        for record in records
+        if include_all or record.expires_at > now
+    ]
+    print_listing(listed, LIST_COLUMNS, output, nothing="nothing was issued yet")
+
+
+def _state(revoked_at: float, expires_at: float, now: float) -> str:
+    if revoked_at:
+        return "revoked"
+    if expires_at <= now:
+        return "expired"
+    return "expires soon" if expires_at - now < SOON_DAYS * 86_400 else "valid"
+
+
+@app.command(epilog=examples("farbus ca token node8", "farbus ca token node8 --ttl 15m"))
+def token(
+    node: Annotated[str, typer.Argument(help="Name of the node that will join.")],
+    ttl: Annotated[str, typer.Option("--ttl", metavar="TIME", help="How long the token can be used.")] = "1h",
+    authority: AuthorityOption = DEFAULT_AUTHORITY,
+) -> None:
+    """Make a token with which one machine can join as NODE, once (farbus join).
+
+    Whoever has it can become that node: carry it as you would a password.
+    """
+    if not valid_name(node):
+        raise InvalidInput(f"{node!r} can't name a node", hint="use 1 to 63 letters, digits, '_', '.', '@', '-'")
+    ttl_s = parse_seconds(ttl, what="--ttl")
+    if not MIN_TOKEN_S <= ttl_s <= MAX_TOKEN_S:
+        raise InvalidInput(f"--ttl {ttl}: out of range", hint="use 1m to 168h")
+    issuer = Authority.open(authority)
+    secret = issuer.registry.create_token(node, ttl_s=ttl_s, now=time.time())
+    _note(issuer, "ca token", f"node {node}")
+    typer.echo(str(Token(secret=secret, fingerprint=issuer.fingerprint)))
+
+
+class Stage(enum.StrEnum):
+    """Steps by which one authority takes over from another."""
+
+    BEGIN = "begin"
+    SWITCH = "switch"
+    FINISH = "finish"
+
+
+@app.command(
+    epilog=examples(
+        "farbus ca rotate begin     make the next authority; both are trusted, the old one signs",
+        "farbus ca rotate switch    the next one signs from now on",
+        "farbus ca rotate finish    the old one is trusted no more",
+        "",
+        "docs/security.md says what to wait for between them.",
+    )
+)
+def rotate(
+    stage: Annotated[Stage, typer.Argument(help="The step to take.")],
+    authority: AuthorityOption = DEFAULT_AUTHORITY,
+) -> None:
+    """Replace the authority, with both trusted while the certificates change over."""
+    issuer = Authority.open(authority)
+    match stage:
+        case Stage.BEGIN:
+            issuer.begin_rotation()
+            told = "the next authority is trusted; wait until ca.crt has reached everybody, then switch"
+        case Stage.SWITCH:
+            issuer.switch_rotation()
+            told = "the next authority signs; wait until all certificates are renewed, then finish"
+        case Stage.FINISH:
+            issuer.finish_rotation()
+            told = "the old authority is trusted no more"
+    _note(issuer, f"ca rotate {stage}", str(issuer.directory))
+    typer.echo(f"{issuer.directory}: {told}")
+
+
+def _note(issuer: Authority, did: str, target: str) -> None:
+    """Write into the authority's audit log what was done at this terminal."""
+    try:
+        who = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        who = f"uid{os.getuid()}"
+    record = AuditRecord(at=now_text(), who=who, role="local", method=did, target=bounded(target), outcome="ok")
+    append_records(issuer.directory / FILE_NAME, [record])
+
+
+def _copy_revocations(issuer: Authority, credentials: Credentials) -> None:
+    path = issuer.directory / REVOCATIONS
+    if path.exists():
+        write_private(Path(credentials.revocations), path.read_bytes(), mode=0o644)
+
+
+def _described(identity: Identity) -> str:
+    return f"{identity.role} {identity.name}"
+
+
+def _text(moment: float) -> str:
+    return f"{datetime.datetime.fromtimestamp(moment, datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 @app.command(epilog=examples("farbus ca show ~/.farbus", "farbus ca show --authority ~/farbus-ca -o json"))

@@ -32,7 +32,13 @@ def down(
         runtime.check_private(directory)
     pid = runtime.lock_holder(directory)
     if pid is None:
-        typer.echo("no farbus up of yours runs")
+        told = "no farbus up of yours runs"
+        # One that was killed has left its programs, which go on for a while, and its files.
+        if directory.exists() and runtime.read_published(directory) is not None:
+            with runtime.lock(directory):
+                clean_up(directory)
+            told += "; ended what a killed one had left"
+        typer.echo(told)
         return int(ExitCode.OK)
     with contextlib.suppress(ProcessLookupError):
         process = os.pidfd_open(pid)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from typing import Annotated
 
 import typer
 
 from farbus.cli.completion import complete_up_node
 from farbus.cli.connection import Target, connect, find_target
-from farbus.cli.following import closing, say
+from farbus.cli.following import closing, resumed, say
 from farbus.cli.jobfile import name_from
 from farbus.cli.options import (
     CpusOption,
@@ -49,6 +49,9 @@ class Wish(Value, frozen=True, kw_only=True):
     wait_limit_s: float
     quiet: bool
 
+
+TELL_EXIT_S = 3.0
+"""How long a program's end waits for the agent to hear of its exit code."""
 
 SEARCH_PATHS = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD", "PATH"})
 """Variables that are lists: what the devices need goes before what the caller has."""
@@ -164,21 +167,60 @@ async def _pass_signals(child: ForegroundProgram, listener: SignalListener) -> i
 
 async def _hold_and_run(target: Target, child: ForegroundProgram, wish: Wish) -> int:
     """Hold the devices for as long as the program runs; return its exit code as a shell would."""
-    async with connect(target) as client:
-        stream = client.hold(name=wish.name, requests=wish.requests, routes=wish.routes, wait_limit_s=wish.wait_limit_s)
-        async with closing(stream) as events:
-            ready = await _wait_for_devices(events, quiet=wish.quiet)
-            devices = [device for placement in ready.status.placements for device in placement.devices]
-            if devices:
-                say(format_devices(devices), quiet=wish.quiet)
-            child.start(merge_environment(os.environ, ready.environment))
-            watch = asyncio.create_task(_tell_of_loss(events), name="devices")
-            try:
-                code = await child.wait()
-            finally:
-                watch.cancel()
-                await asyncio.wait({watch})
-            return 128 - code if code < 0 else code
+    async with closing(_hold(target, wish)) as events:
+        ready = await _wait_for_devices(events, quiet=wish.quiet)
+        devices = [device for placement in ready.status.placements for device in placement.devices]
+        if devices:
+            say(format_devices(devices), quiet=wish.quiet)
+        child.start(merge_environment(os.environ, ready.environment))
+        job_id = ready.status.job.id
+        ended = asyncio.Event()
+        watch = asyncio.create_task(_tell_of_loss(events, ended), name="devices")
+        try:
+            code = await child.wait()
+            ended.set()
+            # Before the stream is closed, which alone would tell no exit code.
+            await _tell_exit_code(target, job_id, code)
+        finally:
+            watch.cancel()
+            await asyncio.wait({watch})
+        return 128 - code if code < 0 else code
+
+
+async def _hold(target: Target, wish: Wish) -> AsyncGenerator[HoldEvent, None]:
+    """Hold devices; again after the agent was restarted.
+
+    The program goes on all the while: it is served by processes that outlive
+    an agent.
+    """
+    job_id = ""
+    async with closing(resumed(lambda: _hold_once(target, wish, job_id))) as events:
+        async for event in events:
+            if not isinstance(event, HoldLost):
+                job_id = event.status.job.id
+            yield event
+
+
+async def _hold_once(target: Target, wish: Wish, job_id: str) -> AsyncGenerator[HoldEvent, None]:
+    """Hold devices over a connection of their own; those of ``job_id`` again, if it is given."""
+    async with (
+        connect(target) as client,
+        closing(
+            client.hold(
+                name=wish.name, requests=wish.requests, routes=wish.routes,
+                wait_limit_s=wish.wait_limit_s, job_id=job_id,
+            )
+        ) as events,
+    ):  # fmt: skip
+        async for event in events:
+            yield event
+
+
+async def _tell_exit_code(target: Target, job_id: str, code: int) -> None:
+    """Tell what the program ended with; one whose agent can't be told now has ended all the same."""
+    with contextlib.suppress(FarbusError, TimeoutError):
+        async with asyncio.timeout(TELL_EXIT_S), connect(target) as client:
+            await client.cancel_job(job_id, released=True, exit_code=code)
 
 
 async def _wait_for_devices(events: AsyncIterator[HoldEvent], *, quiet: bool) -> HoldReady:
@@ -197,10 +239,12 @@ async def _wait_for_devices(events: AsyncIterator[HoldEvent], *, quiet: bool) ->
     raise FarbusError("the agent ended the request without devices and without a reason", hint="see its log")
 
 
-async def _tell_of_loss(events: AsyncIterator[HoldEvent]) -> None:
-    """Tell when devices go while the program runs; the program itself meets CUDA's errors for it."""
+async def _tell_of_loss(events: AsyncIterator[HoldEvent], ended: asyncio.Event) -> None:
+    """Tell when devices go before the program has ``ended``; it meets CUDA's errors for it by itself."""
     try:
         async for event in events:
+            if ended.is_set():
+                return
             if isinstance(event, HoldLost):
                 say(f"the devices were lost: {event.reason}; the program's next use of them fails")
                 return

@@ -18,6 +18,7 @@ DEFAULT_PORT = 7411
     epilog=examples(
         "farbus scheduler --credentials /etc/farbus/scheduler",
         "farbus scheduler --listen 10.0.0.1:7411 --state /srv/farbus --credentials /etc/farbus/scheduler",
+        "farbus scheduler --credentials /etc/farbus/scheduler --ca /etc/farbus/ca --join 0.0.0.0:7412",
         "farbus scheduler --config /etc/farbus/scheduler.toml",
     )
 )
@@ -53,11 +54,30 @@ def scheduler(
         ),
     ] = "",
     policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="Placement policy.", show_default=False)] = "",
+    ca: Annotated[
+        str,
+        typer.Option(
+            "--ca",
+            metavar="DIR",
+            help="The authority's directory, to renew certificates and let machines join.",
+            show_default=False,
+        ),
+    ] = "",
+    join: Annotated[
+        str,
+        typer.Option(
+            "--join",
+            metavar="ADDRESS:PORT",
+            help="Let machines join here with tokens (farbus ca token); needs --ca.",
+            show_default=False,
+        ),
+    ] = "",
     credentials: CredentialsOption = "",
 ) -> int:
     """Serve the cluster's scheduler, until it is stopped."""
     options = {"listen": listen, "state": state, "metrics": metrics, "policy": policy}
+    options |= {"ca_directory": ca, "join": join}
     settings = read_settings(config, options, credentials=credentials)
     settings.setdefault("listen", f"0.0.0.0:{DEFAULT_PORT}")
     settings.setdefault("state", "/var/lib/farbus/scheduler")
-    return serve_daemon("scheduler", "SchedulerConfig", settings, source=config or "farbus scheduler")
+    serve_daemon("scheduler", "SchedulerConfig", settings, source=config or "farbus scheduler")

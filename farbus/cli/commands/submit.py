@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from farbus.cli import jobfile
@@ -32,6 +35,7 @@ from farbus.cli.options import (
     examples,
     has_dashes,
 )
+from farbus.cli.staging import LocalFile, find_files, parse_stage_in, send_files
 from farbus.cli.tables import format_placement
 from farbus.errors import FarbusError, InvalidInput, Unsatisfiable
 from farbus.model.job import Job, JobStatus
@@ -51,6 +55,7 @@ _DEFAULTS = {"gpus": 0, "gpu_memory": "", "gpu_model": "", "cpus": "1", "memory"
         "farbus submit job.toml --check                  say where it would go now; queue nothing",
         "farbus submit --follow job.toml                 queue it, show its output, end with its exit code",
         "farbus submit --gpus 1 -- ./train --epochs 3    queue a command without a file",
+        "farbus submit --stage-in train --stage-out model -- ./train    where no directory is shared",
         "",
         "Job files are explained in docs/job-files.md.",
     ),
@@ -90,6 +95,14 @@ def submit(
     time_limit: Annotated[
         str, typer.Option("--time-limit", metavar="TIME", help="Longest run: 90s, 30m, 2h.", show_default=False)
     ] = "",
+    stage_in: Annotated[
+        list[str] | None,
+        typer.Option("--stage-in", metavar="FILE[:DEST]", help="Take a file or directory along; repeat for several."),
+    ] = None,
+    stage_out: Annotated[
+        list[str] | None,
+        typer.Option("--stage-out", metavar="PATH", help="Keep what the task leaves there, for farbus fetch."),
+    ] = None,
     priority: Annotated[int | None, typer.Option("--priority", help="More goes first.", show_default=False)] = None,
     output: OutputOption = Output.TABLE,
     socket: SocketOption = "",
@@ -98,6 +111,8 @@ def submit(
 ) -> int:
     """Queue a job: what a file describes, or a command.  Prints the job's id."""
     variables = _read_variables(environment or [])
+    carried = [parse_stage_in(word) for word in stage_in or []]
+    tables, directory = carried, jobfile.current_directory()
     if has_dashes(ctx):
         job = _command_job(
             arguments,
@@ -106,6 +121,8 @@ def submit(
                 cpus=cpus, memory=memory, gpus=gpus, gpu_memory=gpu_memory or 0, gpu_model=gpu_model
             ),
             table={"count": count, "node": node, "env": variables},
+            carried=carried,
+            kept=stage_out or [],
             routes=[route.value for route in routes] if routes else None,
             time_limit=time_limit,
             priority=priority,
@@ -124,13 +141,22 @@ def submit(
                     f"--{option.replace('_', '-')} is for a command after --",
                     hint=f"write it into {arguments[0]}",
                 )
-        job = _file_job(
-            arguments[0], name=name, node=node, variables=variables, time_limit=time_limit, priority=priority
+        job, tables, directory = _file_job(
+            arguments[0],
+            name=name,
+            node=node,
+            variables=variables,
+            time_limit=time_limit,
+            priority=priority,
+            carried=carried,
+            kept=stage_out or [],
         )
     target = find_target(socket=socket, server=server, credentials=credentials)
+    # Also for a check: files that can't be read are what it is there to tell.
+    files = find_files(tables, directory)
     if check:
         return asyncio.run(_check(target, job, output))
-    return asyncio.run(_submit(target, job, output, wait=wait or follow, follow=follow, quiet=quiet))
+    return asyncio.run(_submit(target, job, files, output, wait=wait or follow, follow=follow, quiet=quiet))
 
 
 def _read_variables(words: list[str]) -> dict[str, str]:
@@ -154,6 +180,8 @@ def _command_job(
     routes: list[str] | None,
     time_limit: str,
     priority: int | None,
+    carried: list[jobfile.StageTable],
+    kept: list[str],
 ) -> Job:
     jobfile.convert_requests(resources, "--")
     fields: dict[str, object] = {"name": name, "command": command, **table}
@@ -162,14 +190,23 @@ def _command_job(
         fields["routes"] = routes
     job_table = convert_fields(fields, jobfile.JobTable, name="the command")
     job_table.resources = resources
+    job_table.stage_in, job_table.stage_out = carried, kept
     return jobfile.convert_table(
         job_table, name="the command", directory=jobfile.current_directory(), fallback=jobfile.name_from(command[0])
     )
 
 
 def _file_job(
-    path: str, *, name: str, node: str, variables: dict[str, str], time_limit: str, priority: int | None
-) -> Job:
+    path: str,
+    *,
+    name: str,
+    node: str,
+    variables: dict[str, str],
+    time_limit: str,
+    priority: int | None,
+    carried: list[jobfile.StageTable],
+    kept: list[str],
+) -> tuple[Job, list[jobfile.StageTable], Path]:
     """Read a job file; options that say how to treat the job as a whole go before what the file says."""
     table, shown, directory = jobfile.read_table(path)
     if name:
@@ -186,7 +223,12 @@ def _file_job(
                 f"--priority {priority}: out of range", hint=f"use -{jobfile.MAX_PRIORITY} to {jobfile.MAX_PRIORITY}"
             )
         table.priority = priority
-    return jobfile.convert_table(table, name=shown, directory=directory, fallback=jobfile.name_from(shown))
+    for given in carried:
+        # Those of the command line begin where the command does.
+        given.source = str(jobfile.current_directory() / given.source)
+    table.stage_in, table.stage_out = [*table.stage_in, *carried], [*table.stage_out, *kept]
+    job = jobfile.convert_table(table, name=shown, directory=directory, fallback=jobfile.name_from(shown))
+    return job, table.stage_in, directory
 
 
 async def _check(target: Target, job: Job, output: Output) -> int:
@@ -214,8 +256,21 @@ async def _check(target: Target, job: Job, output: Output) -> int:
     return 0
 
 
-async def _submit(target: Target, job: Job, output: Output, *, wait: bool, follow: bool, quiet: bool) -> int:
+async def _submit(
+    target: Target,
+    job: Job,
+    files: Sequence[LocalFile],
+    output: Output,
+    *,
+    wait: bool,
+    follow: bool,
+    quiet: bool,
+) -> int:
     async with connect(target) as client:
+        if files:
+            from farbus.api.staging import StagingClient  # noqa: PLC0415 - gRPC takes a third of a second to load
+
+            job = msgspec.structs.replace(job, stage_in=await send_files(StagingClient(client), files))
         job_id, _ = await client.submit(job)
         if not wait:
             if output is Output.JSON:

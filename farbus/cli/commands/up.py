@@ -58,6 +58,17 @@ def up(
             show_default=False,
         ),
     ] = "",
+    metrics: Annotated[
+        int,
+        typer.Option(
+            "--metrics",
+            metavar="PORT",
+            min=1024,
+            max=65535 - embedded.MAX_NODES,
+            help="Serve Prometheus on loopback: the scheduler on PORT, the nodes on the ports after it.",
+            show_default=False,
+        ),
+    ] = 0,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once it is ready; stop it by farbus down.")] = (
         False
     ),
@@ -73,11 +84,13 @@ def up(
         nodes=parse_nodes(nodes),
         gpu_memory_bytes=_read_gpu_memory(gpu_memory),
         physical_node=_check_node(physical, nodes),
+        metrics_port=metrics,
     )
     _check_user()
     directory = runtime.open_runtime_directory()
     if detach:
         options = [f"--nodes={nodes}", f"--gpu-memory={gpu_memory}", f"--physical={physical}"]
+        options += [f"--metrics={metrics}"] if metrics else []
         return _detach(directory, [*options, "--quiet"] if quiet else options, state)
     with runtime.lock(directory):
         return asyncio.run(_serve(plan, directory, Path(state).resolve() if state else None, quiet=quiet))

@@ -1,0 +1,119 @@
+"""Tasks' logs on their way to the scheduler, each as far as its reader has given credit.
+
+A reader that is slow holds up its own log alone: what it has not asked for
+stays on the disk, where the oldest goes when there is too much of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from farbus.agent.logs import LogStore
+from farbus.api.conversion import to_message
+from farbus.api.v1 import cluster_pb2, session_pb2
+from farbus.errors import FarbusError
+
+_log = structlog.get_logger()
+
+MAX_LOG_STREAMS = 64
+"""Logs that are read at the same time over one session."""
+
+
+class _Credit:
+    """How much a reader takes; without limit where the scheduler does not know credit."""
+
+    def __init__(self, first_bytes: int) -> None:
+        self._left = first_bytes
+        self._unlimited = first_bytes <= 0
+        self._more = asyncio.Event()
+
+    def give(self, size: int) -> None:
+        self._left += size
+        self._more.set()
+
+    def spend(self, size: int) -> None:
+        """Take what was sent; the last chunk may overdraw."""
+        self._left -= size
+
+    async def wait(self) -> None:
+        """Return once something may be sent."""
+        while not self._unlimited and self._left <= 0:
+            self._more.clear()
+            await self._more.wait()
+
+
+class LogStreams:
+    """The logs that one session reads."""
+
+    def __init__(
+        self,
+        *,
+        logs: LogStore,
+        send: Callable[[session_pb2.NodeMessage], Awaitable[None]],
+        refuse: Callable[[session_pb2.NodeMessage], None],
+    ) -> None:
+        self._logs = logs
+        self._send = send
+        self._refuse = refuse
+        self._streams: dict[str, tuple[asyncio.Task[None], _Credit]] = {}
+
+    def start(self, request: session_pb2.LogRequest) -> None:
+        """Send a log in a task of its own."""
+        number = request.request_id
+        if len(self._streams) >= MAX_LOG_STREAMS or number in self._streams:
+            self._refuse(_end(number, error=f"{MAX_LOG_STREAMS} logs of this node are being read; try again later"))
+            return
+        credit = _Credit(request.credit_bytes)
+        task = asyncio.create_task(self._run(request, credit), name=f"log {request.job_id}/{request.task}")
+        self._streams[number] = task, credit
+        task.add_done_callback(lambda _: self._streams.pop(number, None))
+
+    def give(self, more: session_pb2.LogCredit) -> None:
+        """Take a reader's credit; of one that has gone meanwhile, nothing."""
+        if more.request_id in self._streams and more.bytes > 0:
+            self._streams[more.request_id][1].give(more.bytes)
+
+    def cancel(self, number: str) -> None:
+        """End a log that nobody reads any more."""
+        if number in self._streams:
+            self._streams[number][0].cancel()
+
+    def cancel_all(self) -> None:
+        """End all: the session has ended."""
+        for task, _ in self._streams.values():
+            task.cancel()
+
+    async def _run(self, request: session_pb2.LogRequest, credit: _Credit) -> None:
+        try:
+            await self._send_log(request, credit)
+        except FarbusError:
+            # The session is at its end: its other tasks say why.
+            return
+        except Exception:
+            # A defect here must not end everybody else's session.
+            _log.exception("defect", job=request.job_id, task=request.task)
+
+    async def _send_log(self, request: session_pb2.LogRequest, credit: _Credit) -> None:
+        number, error = request.request_id, ""
+        try:
+            chunks = self._logs.read(request.job_id, request.task, follow=request.follow, position=request.position)
+            async with contextlib.aclosing(chunks):
+                # The next chunk is read from the disk only when it may be sent.
+                await credit.wait()
+                async for chunk in chunks:
+                    data = session_pb2.LogData(request_id=number, chunk=to_message(chunk, cluster_pb2.LogChunk))
+                    # Straight to the stream: a session that is slow holds up the task that reads for it.
+                    await self._send(session_pb2.NodeMessage(log_data=data))
+                    credit.spend(len(chunk.data))
+                    await credit.wait()
+        except FarbusError as problem:
+            error = str(problem)
+        await self._send(_end(number, error=error))
+
+
+def _end(number: str, *, error: str) -> session_pb2.NodeMessage:
+    return session_pb2.NodeMessage(log_data=session_pb2.LogData(request_id=number, end=True, error=error))

@@ -1,0 +1,243 @@
+"""The gate before the scheduler's services: who calls, whether he may, and what is written down about it.
+
+Every call of every service goes through here, also of services that are added
+later: a method that is not in :data:`farbus.api.identity.METHOD_ROLES` can be
+called by nobody, and one that is not in ``READ_METHODS`` is audited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from farbus.api.audit import AuditLog, AuditRecord, bounded, now_text
+from farbus.api.authority import identity_of
+from farbus.api.identity import READ_METHODS, Identity, resolve_caller
+from farbus.api.status import HINT_METADATA, code_of
+from farbus.api.trust import Peer, Trust
+from farbus.errors import FarbusError, NotPermitted
+
+_log = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S = 1.0
+"""How long an open call outlives the revocation of its certificate."""
+
+TARGETS = ("job_id", "lease_id", "device_id", "device", "volume", "node", "name")
+"""Fields of a request that say what it is about, the first that is set."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_caller: contextvars.ContextVar[tuple[Identity, Peer]] = contextvars.ContextVar("farbus caller")
+
+
+def caller_of_call(_context: Context, _method: str) -> Identity:
+    """Return on whose behalf the present call is."""
+    return _caller.get()[0]
+
+
+def peer_of_call() -> Peer:
+    """Return the certificate that the present call came with."""
+    return _caller.get()[1]
+
+
+@contextlib.asynccontextmanager
+async def errors_become_status(context: Context, method: str) -> AsyncIterator[None]:
+    """Turn errors inside the block into the call's status; a defect is logged and told as no more than that."""
+    try:
+        yield
+    except FarbusError as error:
+        context.set_trailing_metadata(((HINT_METADATA, error.hint.encode()),))
+        await context.abort(code_of(error), error.message)
+    except (asyncio.CancelledError, grpc.aio.AbortError):
+        raise
+    except Exception:
+        _log.exception("defect in %s", method)
+        await context.abort(grpc.StatusCode.INTERNAL, f"a defect in {method.rpartition('/')[2]}: see the server's log")
+
+
+class _OpenCall:
+    """A call that has come through; ``address`` is asked for first: gRPC can't tell it of a call that has ended."""
+
+    def __init__(self, context: Context, peer: Peer, caller: Identity, method: str, address: str) -> None:
+        self.context = context
+        self.caller = caller
+        self.address = address
+        self.peer = peer
+        self.method = method
+        self.task = asyncio.current_task()
+
+
+class Gate(grpc.aio.ServerInterceptor):
+    """Lets calls through, or refuses them.
+
+    ``operator_only`` are names of methods (``Submit``) that only operators
+    may call for the time being, whatever the table says.
+    """
+
+    def __init__(self, trust: Trust, *, audit: AuditLog | None = None, operator_only: frozenset[str] = frozenset()):
+        self._trust = trust
+        self._audit = audit
+        self._operator_only = operator_only
+        self._open: set[_OpenCall] = set()
+
+    async def watch(self) -> None:
+        """End open calls whose certificates are revoked or expire, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            await self.end_untrusted()
+
+    async def end_untrusted(self) -> None:
+        """End the open calls whose certificates are no good any more."""
+        self._trust.refresh()
+        now = time.time()
+        for call in tuple(self._open):
+            if self._trust.is_revoked(call.peer.serial):
+                await self._end(call, "is revoked")
+            elif call.peer.expires_at < now:
+                await self._end(call, "has expired")
+
+    async def _end(self, call: _OpenCall, why: str) -> None:
+        holder = call.peer.identity
+        reason = f"the certificate of {holder.role} {holder.name} {why}"
+        self._open.discard(call)
+        _log.warning("call ended: %s (%s)", reason, call.method)
+        # The abort tells the caller; cancelling alone would leave him waiting.
+        with contextlib.suppress(grpc.aio.BaseError, asyncio.InvalidStateError):
+            await call.context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+        if call.task is not None:
+            call.task.cancel()
+        await self._write(call.address, call.method, holder, "", "refused", reason)
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Wrap the handler of a call."""
+        handler: Any = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method
+        kind = ("stream" if handler.request_streaming else "unary") + (
+            "_stream" if handler.response_streaming else "_unary"
+        )
+        inner = getattr(handler, kind)
+        wrapped = self._answering(inner, method)
+        if handler.response_streaming:
+            wrapped = (
+                self._yielding(inner, method) if inspect.isasyncgenfunction(inner) else self._writing(inner, method)
+            )
+        return getattr(grpc, f"{kind}_rpc_method_handler")(  # type: ignore[no-any-return]
+            wrapped,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+    def _answering(self, inner: Callable[[Any, Any], Awaitable[Any]], method: str) -> Callable[[Any, Any], Any]:
+        async def answer(request: Any, context: Context) -> Any:
+            async with self._admitted(context, method, request) as call:
+                try:
+                    reply = await inner(request, context)
+                except grpc.aio.AbortError:
+                    await self._note(call, request, None)
+                    raise
+                await self._note(call, request, reply)
+                return reply
+
+        return answer
+
+    def _yielding(self, inner: Callable[[Any, Any], AsyncIterator[Any]], method: str) -> Callable[[Any, Any], Any]:
+        async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
+            async with self._admitted(context, method, request) as call:
+                await self._note(call, request, None)
+                async with contextlib.aclosing(inner(request, context)) as items:  # type: ignore[type-var]
+                    async for item in items:
+                        yield item
+
+        return stream
+
+    def _writing(self, inner: Callable[[Any, Any], Awaitable[None]], method: str) -> Callable[[Any, Any], Any]:
+        async def stream(request: Any, context: Context) -> None:
+            async with self._admitted(context, method, request) as call:
+                await self._note(call, request, None)
+                await inner(request, context)
+
+        return stream
+
+    @contextlib.asynccontextmanager
+    async def _admitted(self, context: Context, method: str, request: Any) -> AsyncIterator[_OpenCall]:
+        address = str(context.peer())
+        async with errors_become_status(context, method):
+            certificate = next(iter(context.auth_context().get("x509_pem_cert") or ()), None)
+            holder: Identity | None = None
+            try:
+                if certificate is None:
+                    raise NotPermitted("the connection carries no client certificate")
+                holder = identity_of(certificate)
+                peer = self._trust.check(certificate)
+                caller = self._resolve(peer, context, method)
+            except FarbusError as error:
+                await self._write(address, method, holder, target_of(request), "refused", error.message)
+                raise
+            _caller.set((caller, peer))
+            call = _OpenCall(context, peer, caller, method, address)
+            self._open.add(call)
+            try:
+                yield call
+            finally:
+                self._open.discard(call)
+
+    def _resolve(self, peer: Peer, context: Context, method: str) -> Identity:
+        metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        caller = resolve_caller(peer.identity, metadata, method)
+        name = method.rpartition("/")[2]
+        if name in self._operator_only and not caller.is_operator:
+            raise NotPermitted(f"{name} is for operators only at present", hint="the scheduler's operator_only says so")
+        return caller
+
+    async def _note(self, call: _OpenCall, request: Any, reply: Any) -> None:
+        """Write down how a call came out, if it is of those that are written down."""
+        code = call.context.code()
+        ok = not code or code is grpc.StatusCode.OK
+        refused = code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.PERMISSION_DENIED.value[0])
+        if not refused and (call.method in READ_METHODS or getattr(request, "check_only", False)):
+            return
+        outcome = "ok" if ok else "refused" if refused else "failed"
+        error = "" if ok else str(call.context.details() or "")
+        await self._write(call.address, call.method, call.caller, target_of(request, reply), outcome, error)
+
+    async def _write(
+        self, address: str, method: str, caller: Identity | None, target: str, outcome: str, error: str
+    ) -> None:
+        if self._audit is None:
+            return
+        await self._audit.record(
+            AuditRecord(
+                at=now_text(),
+                who=bounded(caller.name) if caller else "unknown",
+                role=caller.role.value if caller else "",
+                node=caller.node if caller else "",
+                peer=bounded(address),
+                method=method.rpartition("/")[2],
+                target=bounded(target),
+                outcome=outcome,
+                error=bounded(error),
+            )
+        )
+
+
+def target_of(request: Any, reply: Any = None) -> str:
+    """Return what a call is about, from the fields of its messages that name things."""
+    for message in (reply, request):
+        for field in TARGETS:
+            value = getattr(message, field, "")
+            if isinstance(value, str) and value:
+                return value
+    return ""

@@ -1,0 +1,267 @@
+"""How a machine without a certificate gets one: with a token, over TLS that the token pins.
+
+A port of its own, since the others want a certificate from every caller.  One
+exchange of lines of JSON on each connection:
+
+1. the scheduler sends the certificates of the cluster's authorities;
+2. the machine checks that the authority whose fingerprint stands in its token
+   is among them, and that it signed the certificate with which the scheduler
+   has just made this connection (nothing was sent until then), then sends the
+   token's secret and a signing request;
+3. the scheduler answers with the certificate, or with why not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from farbus.api.authority import (
+    SCHEDULER_SERVER_NAME,
+    IssuedCertificate,
+    authorities_from,
+    check_issued,
+    check_validity,
+    fingerprint_of,
+    identity_of,
+    is_issued_by,
+)
+from farbus.api.identity import Identity, Role
+from farbus.api.server import RunningServer
+from farbus.api.trust import Trust
+from farbus.errors import Conflict, FarbusError, InvalidInput, NotPermitted, Unavailable
+from farbus.model.value import Value
+
+MAX_LINE_BYTES = 65_536
+"""Longest line either side reads: three certificates and a request have less than 8 KiB."""
+
+TIMEOUT_S = 15.0
+"""Longest that a whole join may take, the handshake included."""
+
+MAX_CONNECTIONS = 64
+"""Machines that join at one time; the next waits to be told that it is one too many."""
+
+_TOKEN = re.compile(r"farbus-join\.([0-9a-f]{40})\.([0-9a-f]{64})")
+
+Join = Callable[[str, str, bytes], Awaitable[tuple[str, bytes, bytes]]]
+
+T = TypeVar("T", bound=Value)
+
+
+class Greeting(Value, frozen=True, kw_only=True):
+    """The scheduler's first line."""
+
+    authorities: str
+
+
+class Question(Value, frozen=True, kw_only=True):
+    """The machine's line."""
+
+    secret: str
+    request: str
+
+
+class Answer(Value, frozen=True, kw_only=True):
+    """The scheduler's second line; ``error`` is empty when the machine has joined."""
+
+    error: str = ""
+    hint: str = ""
+    node: str = ""
+    certificate: str = ""
+    authorities: str = ""
+    scheduler_port: int = 0
+
+
+class Token(Value, frozen=True, kw_only=True):
+    """A join token: the secret, and the fingerprint of the authority that the scheduler must be of."""
+
+    secret: str
+    fingerprint: str
+
+    def __str__(self) -> str:
+        return f"farbus-join.{self.secret}.{self.fingerprint}"
+
+    @classmethod
+    def parse(cls, text: str) -> Token:
+        """Read a token; the error for what is none does not repeat it."""
+        match = _TOKEN.fullmatch(text.strip())
+        if match is None:
+            raise InvalidInput(
+                "--token: that is no join token", hint="copy the whole line that farbus ca token printed"
+            )
+        return cls(secret=match[1], fingerprint=match[2])
+
+
+class Joined(Value, frozen=True, kw_only=True):
+    """What a machine has when it has joined."""
+
+    node: str
+    issued: IssuedCertificate
+    scheduler_port: int
+
+
+async def serve_joins(*, join: Join, listen: str, trust: Trust, scheduler_port: int) -> RunningServer:
+    """Serve joins on ``listen`` (``ADDRESS:PORT``); ``join`` is :meth:`farbus.api.enrollment.Issuer.join`."""
+    server = _JoinServer(join, trust, scheduler_port)
+    host, _, port = listen.rpartition(":")
+    try:
+        listener = await asyncio.start_server(
+            server.serve,
+            host.strip("[]"),
+            int(port),
+            ssl=server.context(),
+            limit=MAX_LINE_BYTES,
+            ssl_handshake_timeout=TIMEOUT_S,
+        )
+    except OSError as error:
+        raise Conflict(
+            f"can't listen on {listen}: {error.strerror}", hint="stop what uses it or choose another with --join"
+        ) from error
+
+    async def stop(grace_s: float) -> None:
+        del grace_s
+        listener.close()
+        await server.stop()
+
+    return RunningServer(int(listener.sockets[0].getsockname()[1]), stop)
+
+
+class _JoinServer:
+    def __init__(self, join: Join, trust: Trust, scheduler_port: int) -> None:
+        self._join = join
+        self._trust = trust
+        self._scheduler_port = scheduler_port
+        self._connections: set[asyncio.Task[None]] = set()
+        self._files = trust.files
+        self._context = self._make()
+
+    def context(self) -> ssl.SSLContext:
+        return self._context
+
+    def _make(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_cert_chain(self._trust.credentials.certificate, self._trust.credentials.key)
+        context.sni_callback = self._choose
+        return context
+
+    def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        """Take up files that were replaced, in the middle of the handshake that needs them."""
+        del name, context
+        self._trust.refresh()
+        if self._trust.files is not self._files:
+            with contextlib.suppress(ssl.SSLError, OSError):
+                self._context = self._make()
+                self._files = self._trust.files
+        connection.context = self._context
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                writer.write(_line(Greeting(authorities=self._trust.files.authority.decode())))
+                writer.write(_line(await self._answer(reader, str(writer.get_extra_info("peername")[0]))))
+                await writer.drain()
+        except (TimeoutError, ConnectionError, ssl.SSLError):
+            # A port that is open to the network is knocked at.
+            pass
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, address: str) -> Answer:
+        try:
+            if len(self._connections) > MAX_CONNECTIONS:
+                raise Unavailable(f"{MAX_CONNECTIONS} machines are joining", hint="try again in a minute")
+            try:
+                question = _read(await reader.readuntil(b"\n"), Question)
+            except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+                raise InvalidInput("no question came") from error
+            node, certificate, authorities = await self._join(address, question.secret, question.request.encode())
+        except FarbusError as error:
+            return Answer(error=error.message, hint=error.hint)
+        return Answer(
+            node=node,
+            certificate=certificate.decode(),
+            authorities=authorities.decode(),
+            scheduler_port=self._scheduler_port,
+        )
+
+    async def stop(self) -> None:
+        for connection in tuple(self._connections):
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+
+def join(host: str, port: int, token: Token, *, key: bytes, request: bytes) -> Joined:
+    """Join the cluster whose scheduler takes joins at ``host``:``port``.
+
+    Raises :class:`Unavailable` where nobody answers, :class:`NotPermitted`
+    where it is not the token's cluster or the token is no good.
+    """
+    where = f"{host}:{port}"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # What the token pins is checked below, before anything is sent.
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((host, port), timeout=TIMEOUT_S) as plain,
+            context.wrap_socket(plain, server_hostname=SCHEDULER_SERVER_NAME) as connection,
+            connection.makefile("rb") as lines,
+        ):
+            shown = connection.getpeercert(binary_form=True)
+            greeting = _read(lines.readline(MAX_LINE_BYTES), Greeting)
+            trusted = _pinned(greeting.authorities.encode(), shown, token, where)
+            connection.sendall(_line(Question(secret=token.secret, request=request.decode())))
+            answer = _read(lines.readline(MAX_LINE_BYTES), Answer)
+    except OSError as error:
+        raise Unavailable(
+            f"{where} can't be reached: {error.strerror or error}", hint="is it the scheduler's --join address?"
+        ) from error
+    if answer.error:
+        raise NotPermitted(f"{where}: {answer.error}", hint=answer.hint)
+    issued = IssuedCertificate(certificate=answer.certificate.encode(), key=key, authority=answer.authorities.encode())
+    check_issued(issued, trusted=trusted, holder=Identity(name=answer.node, role=Role.NODE))
+    return Joined(node=answer.node, issued=issued, scheduler_port=answer.scheduler_port)
+
+
+def _pinned(authorities: bytes, shown: bytes | None, token: Token, where: str) -> bytes:
+    """Return the authority that the token names, which signed what the scheduler has shown."""
+    stranger = NotPermitted(
+        f"{where} is not the scheduler of the token's cluster",
+        hint="compare the address; if it is right, somebody is in between",
+    )
+    for authority in authorities_from(authorities, what=where):
+        pem = authority.public_bytes(Encoding.PEM)
+        if fingerprint_of(pem) != token.fingerprint or shown is None:
+            continue
+        certificate = x509.load_der_x509_certificate(shown)
+        holder = identity_of(certificate.public_bytes(Encoding.PEM))
+        if is_issued_by(certificate, authority) and holder.role is Role.SCHEDULER:
+            check_validity(certificate, what=f"the certificate of {where}")
+            return pem
+    raise stranger
+
+
+def _line(value: Value) -> bytes:
+    return msgspec.json.encode(value) + b"\n"
+
+
+def _read(line: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except msgspec.MsgspecError as error:
+        raise InvalidInput("what came is not of this protocol", hint="is it the scheduler's --join address?") from error

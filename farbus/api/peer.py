@@ -1,0 +1,112 @@
+"""Between agents: server and client of the Peer service, over mutual TLS with node certificates on both sides."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from farbus.api.authority import Credentials, node_server_name
+from farbus.api.client import CLIENT_OPTIONS
+from farbus.api.conversion import from_message, to_message
+from farbus.api.gate import Gate, caller_of_call, errors_become_status
+from farbus.api.identity import Identity
+from farbus.api.server import SERVER_OPTIONS, RunningServer, gated_server, tls_credentials
+from farbus.api.status import converted
+from farbus.api.trust import Trust
+from farbus.api.v1 import peer_pb2, peer_pb2_grpc
+from farbus.errors import Conflict
+from farbus.model.lease import PeerReply, PeerRequest
+
+MAX_PEER_MESSAGE_BYTES = 16 * 2**20
+"""Largest request or reply between agents: more than 10,000 leases of 16 devices each."""
+
+
+class PeerHandler(abc.ABC):
+    """What an agent does for other agents; ``caller`` is a node."""
+
+    @abc.abstractmethod
+    async def renew(self, caller: Identity, request: PeerRequest) -> PeerReply:
+        """Renew what this node holds of the leases, and end those released.
+
+        Raises :class:`farbus.errors.NotPermitted` for a lease that is not
+        between the caller's node and this one.
+        """
+
+
+class _PeerServicer(peer_pb2_grpc.PeerServicer):
+    def __init__(self, handler: PeerHandler) -> None:
+        self._handler = handler
+
+    async def Renew(self, request: peer_pb2.PeerRequest, context: Any) -> Any:
+        path = "/farbus.v1.Peer/Renew"
+        async with errors_become_status(context, path):
+            caller = caller_of_call(context, path)
+            reply = await self._handler.renew(caller, from_message(request, PeerRequest))
+            return to_message(reply, peer_pb2.PeerReply)
+
+
+async def serve_peers(*, handler: PeerHandler, address: str, port: int, credentials: Credentials) -> RunningServer:
+    """Serve other agents on ``port`` of ``address``, 0 for any free one.
+
+    Raises :class:`Conflict` for an address that can't be bound,
+    :class:`farbus.errors.InvalidInput` for bad credentials.
+    """
+    trust = Trust(credentials)
+    gate = Gate(trust)
+    limit = {"grpc.max_receive_message_length": MAX_PEER_MESSAGE_BYTES}
+    server = grpc.aio.server(options=[*({**dict(SERVER_OPTIONS), **limit}).items()], interceptors=[gate])
+    peer_pb2_grpc.add_PeerServicer_to_server(_PeerServicer(handler), server)
+    try:
+        bound = server.add_secure_port(host_and_port(address, port), tls_credentials(trust))
+    except RuntimeError as error:
+        raise Conflict(
+            f"can't serve other agents on {host_and_port(address, port)}: the address is in use or not of this node",
+            hint="choose another peer_port, or correct the address",
+        ) from error
+    await server.start()
+    return gated_server(server, bound, gate)
+
+
+def host_and_port(address: str, port: int) -> str:
+    """Write an endpoint; an IPv6 address gets its brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+class PeerClient:
+    """Asks other agents.
+
+    Each question has a connection of its own: they are rare, and an agent
+    that was started again must not be held against its earlier self's port.
+    """
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+
+    async def renew(self, node: str, endpoint: str, request: PeerRequest) -> PeerReply:
+        """Ask the agent of ``node`` at ``endpoint``; every error is a :class:`farbus.errors.FarbusError`.
+
+        Waits for as long as the other side keeps the connection: the caller
+        has the deadline.
+        """
+        pem = self._credentials.read()
+        channel = grpc.aio.secure_channel(
+            # With its scheme: a host may be called "unix".
+            f"dns:///{endpoint}",
+            grpc.ssl_channel_credentials(pem.authority, pem.key, pem.certificate),
+            options=[
+                *CLIENT_OPTIONS,
+                ("grpc.ssl_target_name_override", node_server_name(node)),
+                # Else a refused connection's back-off would be shared with the next question.
+                ("grpc.use_local_subchannel_pool", 1),
+            ],
+        )
+        try:
+            stub: Any = peer_pb2_grpc.PeerStub(channel)
+            with converted(f"the agent of node {node} at {endpoint}"):
+                reply = await stub.Renew(to_message(request, peer_pb2.PeerRequest))
+            return from_message(reply, PeerReply)
+        finally:
+            await channel.close()

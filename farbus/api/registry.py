@@ -1,0 +1,242 @@
+"""What an authority has issued: certificates and join tokens, in ``registry.db`` beside its key.
+
+The ``farbus ca`` command and the scheduler's issuing service use it at the
+same time; each operation is one SQLite transaction of its own, so that of two
+that use one token one comes first, and a process that dies leaves the whole
+of an operation or nothing of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from farbus.errors import Conflict, NotPermitted
+from farbus.model.value import Value
+
+FILE_NAME = "registry.db"
+
+BUSY_TIMEOUT_S = 5.0
+"""How long another process's transaction is waited for; each takes milliseconds."""
+
+TOKEN_BYTES = 20
+"""Random bytes of a token: guessing one of a million of them takes 2^140 attempts."""
+
+MAX_TOKENS = 10_000
+"""Tokens that are neither used nor expired, so that a script that runs wild fills no disk."""
+
+MIN_TOKEN_S, MAX_TOKEN_S = 60.0, 7 * 86_400.0
+"""A token is carried to a machine by a person, and must not lie about for long."""
+
+KEPT_AFTER_EXPIRY_S = 366 * 86_400.0
+"""How long the record of an expired certificate or token is kept for those who ask who had one."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS certificate (
+    serial TEXT PRIMARY KEY, name TEXT NOT NULL, role TEXT NOT NULL,
+    valid_from REAL NOT NULL, expires_at REAL NOT NULL,
+    revoked_at REAL NOT NULL DEFAULT 0, reason TEXT NOT NULL DEFAULT '', pem TEXT NOT NULL DEFAULT ''
+);
+CREATE INDEX IF NOT EXISTS certificate_name ON certificate (name);
+CREATE TABLE IF NOT EXISTS token (
+    digest TEXT PRIMARY KEY, node TEXT NOT NULL, created_at REAL NOT NULL, expires_at REAL NOT NULL,
+    key_digest TEXT NOT NULL DEFAULT '', serial TEXT NOT NULL DEFAULT ''
+);
+CREATE TABLE IF NOT EXISTS counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
+INSERT OR IGNORE INTO counter VALUES ('revoked', 0);
+"""
+
+
+class CertificateRecord(Value, frozen=True, kw_only=True):
+    """A certificate that was issued; times are seconds since the epoch, ``revoked_at`` 0 where it is not."""
+
+    serial: str
+    name: str
+    role: str
+    valid_from: float
+    expires_at: float
+    revoked_at: float = 0.0
+    reason: str = ""
+
+
+_COLUMNS = "serial, name, role, valid_from, expires_at, revoked_at, reason"
+
+
+class Registry:
+    """The registry in one authority's directory; made at the first write."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE_NAME
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            owner = self._path.parent.stat()
+            if os.geteuid() == 0 and owner.st_uid != 0:
+                # SQLite gives its journal to the same owner.
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)
+            os.close(descriptor)
+            with contextlib.closing(
+                sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_TIMEOUT_S)
+            ) as connection:
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.execute("BEGIN IMMEDIATE")
+                for statement in _SCHEMA.split(";"):
+                    connection.execute(statement)
+                try:
+                    yield connection
+                except BaseException:
+                    connection.execute("ROLLBACK")
+                    raise
+                connection.execute("COMMIT")
+        except OSError as error:
+            raise Conflict(f"{self._path}: {error.strerror}", hint="use it as the authority's owner") from error
+        except sqlite3.Error as error:
+            raise Conflict(f"{self._path}: {error}", hint="see that its disk has room and is writable") from error
+
+    def add(self, record: CertificateRecord) -> None:
+        """Record a new certificate."""
+        with self._transaction() as connection:
+            _insert(connection, record, pem="")
+
+    def certificates(self) -> tuple[CertificateRecord, ...]:
+        """Return all records, those that expire first at the front."""
+        with self._transaction() as connection:
+            rows = connection.execute(f"SELECT {_COLUMNS} FROM certificate ORDER BY expires_at, serial")  # noqa: S608
+            return tuple(_record(row) for row in rows)
+
+    def is_revoked(self, serial: str) -> bool:
+        """Say whether the certificate of that serial number is revoked."""
+        with self._transaction() as connection:
+            return _is_revoked(connection, serial)
+
+    def revoked(self) -> tuple[int, tuple[CertificateRecord, ...]]:
+        """Return how many were ever revoked, and the records of those that are."""
+        with self._transaction() as connection:
+            (number,) = connection.execute("SELECT value FROM counter WHERE name = 'revoked'").fetchone()
+            rows = connection.execute(
+                f"SELECT {_COLUMNS} FROM certificate WHERE revoked_at > 0 ORDER BY serial"  # noqa: S608
+            )
+            return number, tuple(_record(row) for row in rows)
+
+    def revoke(self, what: str, *, reason: str, at: float) -> tuple[CertificateRecord, ...]:
+        """Revoke a serial number, or every certificate of a name that is valid at ``at``; return what was revoked.
+
+        Tokens of that name can't be used any more.
+        """
+        serial = what.replace(":", "").lower().rjust(40, "0")
+        with self._transaction() as connection:
+            rows = connection.execute(
+                f"SELECT {_COLUMNS} FROM certificate "  # noqa: S608
+                "WHERE (name = ? OR serial = ?) AND revoked_at = 0 AND expires_at > ?",
+                (what, serial, at),
+            ).fetchall()
+            for row in rows:
+                connection.execute(
+                    "UPDATE certificate SET revoked_at = ?, reason = ? WHERE serial = ?", (at, reason, row[0])
+                )
+            connection.execute("UPDATE counter SET value = value + ? WHERE name = 'revoked'", (len(rows),))
+            connection.execute("DELETE FROM token WHERE node = ?", (what,))
+        return tuple(
+            CertificateRecord(
+                serial=row[0],
+                name=row[1],
+                role=row[2],
+                valid_from=row[3],
+                expires_at=row[4],
+                revoked_at=at,
+                reason=reason,
+            )
+            for row in rows
+        )
+
+    def create_token(self, node: str, *, ttl_s: float, now: float) -> str:
+        """Return the secret of a new token for ``node``; only its hash is kept."""
+        secret = secrets.token_hex(TOKEN_BYTES)
+        with self._transaction() as connection:
+            (waiting,) = connection.execute(
+                "SELECT count(*) FROM token WHERE expires_at > ? AND key_digest = ''", (now,)
+            ).fetchone()
+            if waiting >= MAX_TOKENS:
+                raise Conflict(f"{MAX_TOKENS} tokens wait to be used", hint="let them expire")
+            connection.execute("DELETE FROM token WHERE expires_at < ?", (now - KEPT_AFTER_EXPIRY_S,))
+            connection.execute(
+                "INSERT INTO token (digest, node, created_at, expires_at) VALUES (?, ?, ?, ?)",
+                (_digest(secret), node, now, now + ttl_s),
+            )
+        return secret
+
+    def redeem(
+        self, secret: str, *, key_digest: str, now: float, issue: Callable[[str], tuple[CertificateRecord, str]]
+    ) -> tuple[str, str]:
+        """Use up a token for one public key; return the node it is for and its certificate in PEM.
+
+        ``issue`` makes record and certificate for a node's name.  A machine
+        that asks again with the same key, because it died before it had the
+        answer, gets the same certificate; any other key is refused.
+        """
+        with self._transaction() as connection:
+            row = connection.execute(
+                "SELECT digest, node, expires_at, key_digest, serial FROM token WHERE digest = ?", (_digest(secret),)
+            ).fetchone()
+            if row is None or not hmac.compare_digest(row[0], _digest(secret)):
+                raise NotPermitted("there is no such token", hint="make one with farbus ca token")
+            _, node, expires_at, used_by, serial = row
+            if expires_at <= now:
+                raise NotPermitted(f"the token for {node} has expired", hint="make another with farbus ca token")
+            if used_by:
+                if used_by != key_digest:
+                    raise NotPermitted(
+                        f"the token for {node} was used already",
+                        hint=f"if that was not you, farbus ca revoke {node}; then make another with farbus ca token",
+                    )
+                (pem,) = connection.execute("SELECT pem FROM certificate WHERE serial = ?", (serial,)).fetchone()
+                return node, pem
+            record, pem = issue(node)
+            _insert(connection, record, pem=pem)
+            connection.execute(
+                "UPDATE token SET key_digest = ?, serial = ? WHERE digest = ?",
+                (key_digest, record.serial, _digest(secret)),
+            )
+            return node, pem
+
+    def renew(self, serial: str, issue: Callable[[], tuple[CertificateRecord, str]]) -> str:
+        """Record the successor of a certificate that is not revoked, and return it in PEM."""
+        with self._transaction() as connection:
+            if _is_revoked(connection, serial):
+                raise NotPermitted("the certificate is revoked", hint="ask the authority's operator for another")
+            record, pem = issue()
+            _insert(connection, record, pem="")
+            return pem
+
+
+def _insert(connection: sqlite3.Connection, record: CertificateRecord, *, pem: str) -> None:
+    connection.execute("DELETE FROM certificate WHERE expires_at < ?", (record.valid_from - KEPT_AFTER_EXPIRY_S,))
+    connection.execute(
+        f"INSERT INTO certificate ({_COLUMNS}, pem) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+        (record.serial, record.name, record.role, record.valid_from, record.expires_at, 0.0, "", pem),
+    )
+
+
+def _is_revoked(connection: sqlite3.Connection, serial: str) -> bool:
+    row = connection.execute("SELECT revoked_at FROM certificate WHERE serial = ?", (serial,)).fetchone()
+    return row is not None and row[0] > 0
+
+
+def _record(row: tuple[str, str, str, float, float, float, str]) -> CertificateRecord:
+    return CertificateRecord(
+        serial=row[0], name=row[1], role=row[2], valid_from=row[3], expires_at=row[4], revoked_at=row[5],
+        reason=row[6],
+    )  # fmt: skip
+
+
+def _digest(secret: str) -> str:
+    # A token has 160 random bits: a plain hash can't be searched.
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,72 @@
+"""``farbus drain``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from farbus.cli.commands.cordon import ReasonOption
+from farbus.cli.completion import complete_node
+from farbus.cli.connection import ask, find_target
+from farbus.cli.listing import print_listing
+from farbus.cli.options import (
+    CredentialsOption,
+    Output,
+    OutputOption,
+    ServerOption,
+    SocketOption,
+    command_app,
+    examples,
+)
+from farbus.cli.tables import JOB_COLUMNS
+
+if TYPE_CHECKING:
+    from farbus.api.client import ClusterClient
+    from farbus.model.job import JobStatus
+
+app = command_app()
+
+
+@app.command(
+    epilog=examples(
+        "farbus drain beta                 cordon it, and wait until no job uses it",
+        "farbus drain beta --evict         cordon it, and end the jobs that use it",
+        "farbus drain beta --no-wait       cordon it, and list the jobs that use it",
+        "farbus uncordon beta              let it be used again",
+    )
+)
+def drain(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The node to empty.", autocompletion=complete_node)],
+    evict: Annotated[
+        bool, typer.Option("--evict", help="End what runs; what does not run yet goes back into the queue.")
+    ] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Only list who uses it now.")] = False,
+    reason: ReasonOption = "",
+    output: OutputOption = Output.TABLE,
+    socket: SocketOption = "",
+    server: ServerOption = "",
+    credentials: CredentialsOption = "",
+) -> None:
+    """Cordon a node and wait until no job uses it, or its devices.  For operators.
+
+    Ctrl-C ends the waiting; the node stays cordoned.
+    """
+
+    async def question(client: ClusterClient) -> tuple[JobStatus, ...]:
+        told = ""
+        async for status in client.drain(node, evict=evict, reason=reason):
+            if no_wait or not status.jobs:
+                return status.jobs
+            names = ", ".join(f"{job.job.id} ({job.state})" for job in status.jobs)
+            if names != told:
+                told = names
+                typer.echo(f"farbus: node {node} is used by {names}", err=True)
+        return ()
+
+    jobs = ask(find_target(socket=socket, server=server, credentials=credentials), question)
+    if no_wait or output is Output.JSON:
+        print_listing(jobs, JOB_COLUMNS, output, nothing=f"no job uses node {node}")
+        return
+    sys.stdout.write(f"node {node} is drained\n")

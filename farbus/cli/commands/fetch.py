@@ -1,0 +1,86 @@
+"""``farbus fetch``."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from farbus.cli.connection import ask, find_target
+from farbus.cli.listing import Column, print_listing, printable
+from farbus.cli.options import (
+    CredentialsOption,
+    Output,
+    OutputOption,
+    ServerOption,
+    SocketOption,
+    command_app,
+    examples,
+)
+from farbus.cli.staging import fetch_output
+from farbus.model.quantity import format_bytes
+
+if TYPE_CHECKING:
+    from farbus.api.client import ClusterClient
+    from farbus.api.staging import OutputFile
+
+app = command_app()
+
+
+@app.command(
+    epilog=examples(
+        "farbus fetch j-7                into the current directory",
+        "farbus fetch j-7 -C results     into another, which is made",
+        "farbus fetch j-7 --list         say what there is",
+    )
+)
+def fetch(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A job that names its output (stage_out).")],
+    directory: Annotated[str, typer.Option("--directory", "-C", metavar="DIR", help="Where the files go.")] = ".",
+    list_only: Annotated[bool, typer.Option("--list", help="Only say what there is.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not name the files.")] = False,
+    output: OutputOption = Output.TABLE,
+    socket: SocketOption = "",
+    server: ServerOption = "",
+    credentials: CredentialsOption = "",
+) -> None:
+    """Fetch the files that a job has put out.
+
+    With several tasks, each task's files go into a directory of its name.  A
+    fetch that broke off goes on where it was; the files are kept for a week.
+    """
+    target = find_target(socket=socket, server=server, credentials=credentials)
+
+    async def listed(client: ClusterClient) -> tuple[OutputFile, ...]:
+        from farbus.api.staging import StagingClient  # noqa: PLC0415 - gRPC takes a third of a second to load
+
+        return await StagingClient(client).list_output(job)
+
+    async def fetched(client: ClusterClient) -> int:
+        from farbus.api.staging import StagingClient  # noqa: PLC0415 - as above
+
+        return await fetch_output(
+            StagingClient(client),
+            job,
+            await asyncio.to_thread(Path(directory).absolute),
+            force=force,
+            tell=lambda path: None if quiet else typer.echo(printable(path)),
+        )
+
+    if list_only or output is Output.JSON:
+        print_listing(ask(target, listed), _columns(), output, nothing=f"job {job} has put out no files")
+        return
+    if not ask(target, fetched):
+        typer.echo(f"job {job}: nothing to fetch that is not here", err=True)
+
+
+def _columns() -> list[Column[OutputFile]]:
+    return [
+        Column("TASK", lambda file: file.task),
+        Column("SIZE", lambda file: format_bytes(file.size), right=True),
+        Column("PATH", lambda file: file.path),
+        Column("SHA256", lambda file: file.sha256, wide=True),
+    ]

@@ -1,0 +1,120 @@
+"""``farbus top``."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from farbus.cli.completion import complete_node
+from farbus.cli.connection import Target, ask, connect, find_target
+from farbus.cli.listing import choose, has_colours, print_json
+from farbus.cli.options import (
+    CredentialsOption,
+    Output,
+    OutputOption,
+    ServerOption,
+    SocketOption,
+    command_app,
+    examples,
+)
+from farbus.cli.top import SORT_KEYS, Sort, picture
+from farbus.errors import ExitCode, FarbusError, InvalidInput
+from farbus.model.telemetry import ClusterTelemetry
+
+app = command_app()
+
+LEAST_INTERVAL_S = 0.5
+MOST_INTERVAL_S = 3600.0
+PLAIN_WIDTH = 80
+"""Columns of a picture that goes into a file or pipe."""
+
+
+@app.command(
+    epilog=examples(
+        "farbus top                       live; q ends it, n b m t choose the order",
+        "farbus top --once                one picture, for a file or a ticket",
+        "farbus top alpha --sort traffic  one node, busiest sessions first",
+        "farbus top -o json               every figure once, for programs",
+        "",
+        "Figures of jobs are shown to their users, and to operators all.",
+    )
+)
+def top(
+    nodes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NODE]...", help="Only these nodes.", autocompletion=complete_node, show_default=False),
+    ] = None,
+    sort: Annotated[Sort, typer.Option("--sort", "-s", help="What comes first.")] = Sort.NAME,
+    interval: Annotated[
+        float, typer.Option("--interval", "-i", metavar="SECONDS", help="Time between two pictures.")
+    ] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Show one picture and end.")] = False,
+    output: OutputOption = Output.TABLE,
+    socket: SocketOption = "",
+    server: ServerOption = "",
+    credentials: CredentialsOption = "",
+) -> int:
+    """Watch how busy nodes, GPUs and remoting sessions are."""
+    if not LEAST_INTERVAL_S <= interval <= MOST_INTERVAL_S:
+        raise InvalidInput(
+            f"--interval {interval:g}: not from {LEAST_INTERVAL_S:g} to {MOST_INTERVAL_S:g} seconds",
+            hint="agents measure every two seconds",
+        )
+    if output is Output.WIDE:
+        raise InvalidInput("--output wide: a live picture has one width", hint="use -o json for every figure")
+    target = find_target(socket=socket, server=server, credentials=credentials)
+    wanted = tuple(nodes or ())
+    live = sys.stdout.isatty() and sys.stdin.isatty() and not once and output is Output.TABLE
+    if live:
+        try:
+            asyncio.run(_watch(target, wanted, sort=sort, interval_s=interval))
+        except asyncio.CancelledError:
+            return 128 + signal.SIGTERM
+        return int(ExitCode.OK)
+    telemetry = ask(target, lambda client: client.get_telemetry(nodes=wanted))
+    # For a name that no node has: one line that says so.
+    choose(telemetry.nodes, wanted, key=lambda node: node.node, noun="node")
+    if output is Output.JSON:
+        print_json(telemetry)
+    else:
+        _print(telemetry, sort)
+    return int(ExitCode.OK)
+
+
+def _print(telemetry: ClusterTelemetry, sort: Sort) -> None:
+    from rich.console import Console  # noqa: PLC0415 - takes its time to load
+
+    width = None if sys.stdout.isatty() else PLAIN_WIDTH
+    console = Console(width=width, highlight=False, no_color=not has_colours())
+    console.print(picture(telemetry, sort=sort))
+
+
+async def _watch(target: Target, wanted: tuple[str, ...], *, sort: Sort, interval_s: float) -> None:
+    """Show one picture after the other until q is pressed; while the cluster can't be reached, the last one."""
+    from rich.console import Console  # noqa: PLC0415 - takes its time to load
+    from rich.live import Live  # noqa: PLC0415
+
+    from farbus.linux.terminal import keys  # noqa: PLC0415 - with it
+
+    console = Console(highlight=False, no_color=not has_colours())
+    async with connect(target) as client, keys(sys.stdin.fileno()) as pressed:
+        telemetry = await client.get_telemetry(nodes=wanted)
+        choose(telemetry.nodes, wanted, key=lambda node: node.node, noun="node")
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            error = ""
+            while True:
+                height = console.size.height
+                live.update(picture(telemetry, sort=sort, height=height, error=error, keys=True), refresh=True)
+                key = await pressed.next(interval_s)
+                if key == "q":
+                    return
+                sort = SORT_KEYS.get(key or "", sort)
+                if key is None:
+                    try:
+                        telemetry, error = await client.get_telemetry(nodes=wanted), ""
+                    except FarbusError as problem:
+                        error = str(problem)

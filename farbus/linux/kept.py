@@ -1,0 +1,673 @@
+"""Programs under keepers: started, found again by the next agent, and ended when their keeper was killed.
+
+A keeper (:mod:`farbus.linux.keeper`) is a process of its own for each program,
+in a directory of its own.  Where the service manager starts programs, each
+keeper is a transient service; elsewhere it is a process that has
+no parent.  The code on both sides is the same.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import psutil
+
+from farbus.errors import Conflict, FarbusError, InvalidInput, Unavailable
+from farbus.linux import keeper
+from farbus.linux.children import processes_naming
+from farbus.linux.keeper import LINE_BYTES, MARK, VERSION, started_at
+from farbus.linux.limits import inherited_descriptor_limit
+from farbus.linux.output import START, Piece, Position, end_of, read_pieces
+from farbus.linux.processes import Child, Exit, Program, kill_process, start_error
+
+SLICE = "farbus-programs.slice"
+"""Where the units of programs are: apart from the agent's own unit, which may be stopped."""
+
+START_TIMEOUT_S = 30.0
+"""Longest that fork, identity, directory and exec may take: a dead network file system can hold exec for ever."""
+
+UNIT_STOP_S = 15.0
+"""Between SIGTERM and SIGKILL where the service manager ends a program's unit: its keeper's own end takes a moment."""
+
+ANSWER_TIMEOUT_S = 10.0
+"""Longest that a keeper may take to say who it is; one that does not is taken for dead."""
+
+KILL_WITHIN_S = 10.0
+"""How long what a dead keeper left is killed again and again at most, before anybody is told."""
+
+KILL_INTERVAL_S = 0.02
+LONGEST_KILL_INTERVAL_S = 1.0
+
+KILLED = Exit(-signal.SIGKILL, "its keeper was killed")
+REBOOTED = Exit(-signal.SIGKILL, "the node was rebooted while it ran")
+
+BACKLOG = 16
+
+T = TypeVar("T")
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,229}")
+
+
+class _Plan(msgspec.Struct):
+    """``program.json``: what the agent knows before there is a keeper."""
+
+    version: int
+    what: str
+    mark: str
+    boot_id: str
+    output: str
+
+
+class _Keeper(msgspec.Struct):
+    """``keeper.json``."""
+
+    keeper: int
+    started_at: int
+    cgroup: str = ""
+    pid: int = 0
+    pid_started_at: int = 0
+
+
+class _Saved(msgspec.Struct):
+    """``exit.json``."""
+
+    code: int
+    reason: str = ""
+
+
+class KeptChild:
+    """A program under a keeper, or what a keeper has left of it."""
+
+    def __init__(self, directory: Path, plan: _Plan, *, pid: int = 0, keeper: int = 0) -> None:
+        self._directory = directory
+        self._plan = plan
+        self._pid = pid
+        self._keeper = keeper
+        self._output = Path(plan.output)
+        self._writer: asyncio.StreamWriter | None = None
+        self._changed = asyncio.Event()
+        self._ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        self._listener: asyncio.Task[None] | None = None
+
+    async def settle_soon(self) -> None:
+        """Settle, within some time if that can be done."""
+        self._listener = asyncio.create_task(self.settle(), name=f"end of {self.name}")
+        await asyncio.wait({self._listener}, timeout=KILL_WITHIN_S)
+
+    def listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Hear what its keeper says from now on."""
+        self._writer = writer
+        self._listener = asyncio.create_task(self._listen(reader), name=f"keeper of {self.name}")
+
+    def has_ended(self, ended: Exit) -> None:
+        """Take note of the end."""
+        if not self._ended.done():
+            self._ended.set_result(ended)
+        # For good: nobody waits for output any more.
+        self._changed.set()
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        while True:
+            with contextlib.suppress(OSError, ValueError):
+                while line := await reader.readline():
+                    self._hear(json.loads(line))
+            assert self._writer is not None
+            self._writer.close()
+            if self._ended.done():
+                return
+            try:
+                reader, self._writer, hello = await _connect(self._directory)
+            except (OSError, ValueError, KeyError, TimeoutError):
+                # Without a word: it was killed, or has written its word down.
+                await self.settle()
+                return
+            # It was too slow to hear us out, or we were.  What it has said meanwhile is not known.
+            self._hear({"event": "output"})
+            if hello["state"] == "ended":
+                self._hear({**hello, "event": "exited"})
+
+    async def settle(self) -> None:
+        """Find out how the program of a keeper that is gone has ended, and kill what it may have left.
+
+        Returns only when all of it is gone: until then it may use its devices.
+        """
+        ended = saved_exit(self._directory, self._plan)
+        interval_s = KILL_INTERVAL_S
+        while ended is None:
+            if not await asyncio.to_thread(kill_once, self._directory, self._plan):
+                ended = KILLED
+                break
+            await asyncio.sleep(interval_s)
+            # A process in uninterruptible sleep takes its signal when it wakes.
+            interval_s = min(2 * interval_s, LONGEST_KILL_INTERVAL_S)
+        self.has_ended(ended)
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if message["event"] == "output":
+            self._wake()
+        elif message["event"] == "exited":
+            self.has_ended(Exit(int(message["code"]), str(message["reason"])))
+
+    def _wake(self) -> None:
+        self._changed.set()
+        if not self._ended.done():
+            self._changed = asyncio.Event()
+
+    def _tell(self, **message: Any) -> None:
+        if self._writer is not None and not self._ended.done():
+            with contextlib.suppress(OSError, RuntimeError):
+                self._writer.write(json.dumps(message).encode() + b"\n")
+
+    @property
+    def name(self) -> str:
+        """The program's name."""
+        return self._directory.name
+
+    @property
+    def pid(self) -> int:
+        """The program's process id."""
+        return self._pid
+
+    @property
+    def keeper(self) -> int:
+        """The keeper's process id."""
+        return self._keeper
+
+    @property
+    def running(self) -> bool:
+        """Whether its end has not been heard of."""
+        return not self._ended.done()
+
+    async def output(self, *, position: Position = START, follow: bool = True) -> AsyncGenerator[Piece, None]:
+        """Yield its output."""
+        while True:
+            # Both are taken before the files are looked at: what is written later is heard of.
+            ended, changed = self._ended.done(), self._changed
+            pieces = read_pieces(self._output, position)
+            for piece in pieces:
+                yield piece
+                position = piece.position
+            if pieces:
+                # Reading does not wait, so nothing else here gives way to others.
+                await asyncio.sleep(0)
+                continue
+            if ended or not follow:
+                return
+            self._tell(do="watch", position=position)
+            await changed.wait()
+
+    def output_end(self) -> Position:
+        """Return where the output ends now."""
+        return end_of(self._output)
+
+    async def wait(self) -> Exit:
+        """Return how it ended."""
+        return await asyncio.shield(self._ended)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the program's group."""
+        self._tell(do="signal", number=int(number))
+
+    def end(self, *, grace_s: float, reason: str) -> None:
+        """End the program, with grace."""
+        self._tell(do="end", grace_s=grace_s, reason=reason)
+
+    def kill(self, reason: str = "") -> None:
+        """Kill the program and its descendants."""
+        self._tell(do="kill", reason=reason)
+
+    def note(self, text: str) -> None:
+        """Add a line to the output."""
+        self._tell(do="note", text=text)
+
+    def memory_bytes(self) -> int:
+        """Return the memory of the keeper's descendants."""
+        total = 0
+        with contextlib.suppress(psutil.Error):
+            for process in psutil.Process(self._keeper).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    try:
+                        total += process.memory_full_info().pss
+                    except psutil.AccessDenied:
+                        total += process.memory_info().rss
+        return total
+
+    def forget(self) -> None:
+        """Remove the directory; a keeper that has stayed, since the disk refused its status, ends."""
+        if self._writer is not None and not self._writer.is_closing():
+            with contextlib.suppress(OSError, RuntimeError):
+                self._writer.write(b'{"do": "forget"}\n')
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self.leave()
+
+    def leave(self) -> None:
+        """Let go of the keeper."""
+        if self._listener is not None:
+            self._listener.cancel()
+        if self._writer is not None:
+            self._writer.close()
+
+
+class KeptProcesses:
+    """The machine's programs, each under a keeper, in a directory each below ``directory``.
+
+    ``owner`` names this agent in its keepers' command lines; ``mark`` goes
+    into the environment of all that it starts.  With ``units`` each keeper
+    is a transient service of the service manager (systemd-run(1)), which
+    starts it: then programs inherit nothing of the agent's own sandbox.
+    """
+
+    def __init__(
+        self, directory: Path, *, owner: str, mark: Mapping[str, str] | None = None, units: bool = False
+    ) -> None:
+        self.owner = owner
+        self.mark = dict(mark or {})
+        self._directory = directory
+        self._units = units
+        self._boot_id = boot_id()
+        self._children: dict[str, KeptChild] = {}
+
+    @property
+    def limits_memory(self) -> bool:
+        """Whether units limit the memory of programs."""
+        return self._units
+
+    async def spawn(self, program: Program) -> Child:
+        """Start ``program`` under a keeper."""
+        if not program.argv or not program.argv[0]:
+            raise InvalidInput(f"{program.what}: there is no command to run")
+        if not _NAME.fullmatch(program.name):
+            raise InvalidInput(f"{program.what}: {program.name!r} can't name a program")
+        directory = self._directory / program.name
+        output = program.output or str(directory / "output")
+        plan = _Plan(
+            version=VERSION, what=program.what, mark=secrets.token_hex(16), boot_id=self._boot_id, output=output
+        )
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700)
+        except FileExistsError as error:
+            raise Conflict(f"{program.what}: it is there already", hint=f"see {directory}") from error
+        except OSError as error:
+            raise Unavailable(f"make {directory}: {error.strerror}", hint="is the disk full or read-only?") from error
+        try:
+            (directory / "program.json").write_bytes(msgspec.json.encode(plan))
+            starting = await self._start_keeper(program, directory, plan)
+            try:
+                # At once: its socket is there before the keeper is.
+                child = await self._start(program, directory, plan)
+            except ConnectionError as error:
+                raise await _start_failure(program, starting) from error
+            finally:
+                await _reap(starting)
+        except OSError as error:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise Unavailable(f"start a keeper for {program.what}: {error.strerror}") from error
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        self._children[program.name] = child
+        return child
+
+    async def _start_keeper(self, program: Program, directory: Path, plan: _Plan) -> asyncio.subprocess.Process:
+        """Start a keeper, with the socket at which it will listen; return the process that becomes its parent."""
+        command = keeper.command(sys.executable, self.owner, program.name)
+        # None of the agent's own environment: it may hold what the program's user must not see.
+        environment = {"LC_ALL": "C.UTF-8", **self.mark}
+        if self._units:
+            unit = unit_name(program.name, plan.mark)
+            command = [*service_command(program, unit=unit, directory=directory, environment=environment), *command]
+            return await _start_unit(program, command, directory)
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            with _short_path(directory) as path:
+                listener.bind(f"{path}/control")
+            listener.listen(BACKLOG)
+            return await asyncio.create_subprocess_exec(
+                *command,
+                stdin=listener.fileno(), stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+                start_new_session=True, close_fds=True, cwd=directory,
+                env=environment,
+            )  # fmt: skip
+        finally:
+            listener.close()
+
+    async def _start(self, program: Program, directory: Path, plan: _Plan) -> KeptChild:
+        """Tell a new keeper what to start."""
+        account = program.account
+        specification = {
+            "do": "start",
+            "argv": program.argv,
+            "environment": {**self.mark, **program.environment, MARK: plan.mark},
+            "cwd": program.cwd,
+            "uid": account.uid if account else None,
+            "gid": account.gid if account else None,
+            "groups": account.groups if account else [],
+            "umask": program.umask,
+            "descriptors": inherited_descriptor_limit(),
+            "limits": dict(program.limits),
+            "cgroup": program.cgroup,
+            "unit": self._units,
+            "keep": program.keep,
+            "output": plan.output,
+            "output_bytes": program.output_bytes,
+            "time_limit_s": program.time_limit_s,
+            "orphan_limit_s": program.orphan_limit_s,
+            "memory_reason": program.memory_reason,
+        }
+        pid = 0
+        reader, writer = await _dial(directory, descriptors=program.keep)
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                hello = await _hear_hello(directory, reader)
+                pid = int(hello["keeper"])
+                writer.write(json.dumps(specification).encode() + b"\n")
+                with contextlib.suppress(ConnectionError):
+                    await writer.drain()
+                answer = await reader.readline()
+            if not answer:
+                raise ConnectionResetError
+            message = json.loads(answer)
+            if message["event"] == "failed":
+                raise start_error(
+                    program, stage=message["stage"], number=message["errno"], text=message.get("text", "")
+                )
+        except BaseException as error:
+            writer.close()
+            if not isinstance(error, FarbusError):
+                # It may have started what nobody will ask for.
+                if pid:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                await asyncio.to_thread(kill_left, directory, plan)
+            if isinstance(error, TimeoutError):
+                raise Unavailable(
+                    f"start {program.argv[0]}: not started after {START_TIMEOUT_S:g} s",
+                    hint=f"is the file system of {program.cwd} there?",
+                ) from error
+            raise
+        child = KeptChild(directory, plan, pid=int(message["pid"]), keeper=pid)
+        child.listen(reader, writer)
+        return child
+
+    async def survivors(self, prefix: str = "") -> Sequence[Child]:
+        """Find the programs of an earlier agent."""
+        found = []
+        try:
+            names = sorted(entry.name for entry in self._directory.iterdir() if entry.is_dir())
+        except FileNotFoundError:
+            return ()
+        for name in names:
+            known = self._children.get(name)
+            if name.startswith(prefix) and known is None:
+                child = await self._find(self._directory / name)
+                if child is not None:
+                    self._children[name] = child
+                    found.append(child)
+        return found
+
+    async def _find(self, directory: Path) -> KeptChild | None:
+        """Return what a directory is of; None, and nothing left of it, where no program was started."""
+        plan = _read(directory / "program.json", _Plan)
+        if plan is None:
+            shutil.rmtree(directory, ignore_errors=True)
+            return None
+        try:
+            reader, writer, hello = await _connect(directory)
+        except (OSError, ValueError, TimeoutError, KeyError):
+            child = KeptChild(directory, plan)
+            await child.settle_soon()
+            return child
+        if hello["state"] == "new":
+            # Its agent died before it had said what to start; now that we are gone too, so is the keeper.
+            writer.close()
+            shutil.rmtree(directory, ignore_errors=True)
+            return None
+        child = KeptChild(directory, plan, pid=int(hello["pid"]), keeper=int(hello["keeper"]))
+        child.listen(reader, writer)
+        if hello["state"] == "ended":
+            child.has_ended(Exit(int(hello["code"]), str(hello["reason"])))
+        return child
+
+    async def close(self) -> None:
+        """Let go of all keepers."""
+        for child in self._children.values():
+            child.leave()
+        self._children.clear()
+
+
+def end_programs(directory: Path) -> list[str]:
+    """End all programs of an agent that is not there, with all that is kept of them; return their names.
+
+    ``directory`` is that agent's directory of programs.  Waits for each, at
+    most :data:`KILL_WITHIN_S`.
+    """
+    names = sorted(entry.name for entry in directory.iterdir() if entry.is_dir()) if directory.is_dir() else []
+    for name in names:
+        plan = _read(directory / name / "program.json", _Plan)
+        if plan is not None:
+            _ask_to_end(directory / name)
+            if not (directory / name / "exit.json").exists():
+                kill_left(directory / name, plan)
+        shutil.rmtree(directory / name, ignore_errors=True)
+    return names
+
+
+def _ask_to_end(directory: Path) -> None:
+    """Have a keeper kill its program: it finds also what has no mark; return when it has, or does not answer."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(KILL_WITHIN_S)
+        with _short_path(directory) as path:
+            connection.connect(f"{path}/control")
+        lines = ({"version": VERSION}, {"do": "kill", "reason": "its agent is gone"})
+        connection.sendall(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        # A keeper closes the connection when the status is on the disk.
+        while connection.recv(4096):
+            pass
+
+
+def boot_id() -> str:
+    """Return what names this boot of the kernel (random(4))."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def unit_name(name: str, mark: str) -> str:
+    """Return the name of a program's unit: new each time, since a failed one may still be there.
+
+    The kind comes first and a dash after it: what is set for ``farbus-lease-.service`` goes for all leases
+    (systemd.unit(5)).
+    """
+    kind, _, rest = name.partition(".")
+    return f"farbus-{kind}-{rest or kind}-{mark[:8]}.service"
+
+
+def service_command(program: Program, *, unit: str, directory: Path, environment: Mapping[str, str]) -> list[str]:
+    """Return the command that lets the service manager start another one, and returns when that is ready.
+
+    Delegate lets the keeper divide its group: its program gets a leaf that can
+    be killed without the keeper.  When the keeper is gone, what is left of the
+    unit is killed.
+    """
+    command = [shutil.which("systemd-run") or "systemd-run", "--collect", "--quiet"]
+    command += [f"--slice={SLICE}", f"--unit={unit}", f"--description=Farbus {program.what}"]
+    command += [f"--setenv={name}={value}" for name, value in environment.items()]
+    properties = {
+        "Type": "notify",
+        "WorkingDirectory": str(directory),
+        "Delegate": "yes",
+        "KillMode": "control-group",
+        "TimeoutStopSec": f"{UNIT_STOP_S:g}",
+        # The keeper itself says how its program has ended.
+        "OOMPolicy": "continue",
+    }
+    if program.memory_bytes:
+        properties["MemoryMax"] = str(program.memory_bytes)
+    if program.cpu_milli:
+        # In hundredths of a processor; at least one.
+        properties["CPUQuota"] = f"{max(1, program.cpu_milli // 10)}%"
+    return [*command, *(f"--property={name}={value}" for name, value in properties.items()), "--"]
+
+
+async def _start_unit(program: Program, command: Sequence[str], directory: Path) -> asyncio.subprocess.Process:
+    """Run ``command`` and return when its keeper listens; raise :class:`Unavailable` where it never does."""
+    starting = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        start_new_session=True, cwd=directory,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            _, said = await starting.communicate()
+    except TimeoutError as error:
+        kill_process(starting)
+        raise Unavailable(
+            f"start a keeper for {program.what}: the service manager has not started it after {START_TIMEOUT_S:g} s"
+        ) from error
+    except BaseException:
+        kill_process(starting)
+        raise
+    if starting.returncode:
+        words = said.decode(errors="replace").strip().splitlines()
+        raise Unavailable(f"start a keeper for {program.what}: {words[-1] if words else 'systemd-run failed'}")
+    return starting
+
+
+@contextlib.contextmanager
+def _short_path(directory: Path) -> Iterator[str]:
+    """Yield a path of a directory that always fits into a socket's address (108 bytes, unix(7))."""
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+async def _dial(
+    directory: Path, *, descriptors: Sequence[int] = ()
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to a keeper's socket and greet; raise OSError where nobody listens."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        with _short_path(directory) as path:
+            connection.connect(f"{path}/control")
+        greeting = json.dumps({"version": VERSION, "descriptors": len(descriptors)}).encode() + b"\n"
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        connection.sendmsg([greeting], rights)
+        return await asyncio.open_unix_connection(sock=connection, limit=LINE_BYTES)
+    except BaseException:
+        connection.close()
+        raise
+
+
+async def _hear_hello(directory: Path, reader: asyncio.StreamReader) -> dict[str, Any]:
+    """Return a keeper's first line; raise ConnectionError where it ends instead."""
+    line = await reader.readline()
+    if not line:
+        raise ConnectionResetError
+    hello: dict[str, Any] = json.loads(line)
+    if hello["version"] > VERSION:
+        raise Conflict(
+            f"{directory.name}: kept by a newer Farbus (protocol {hello['version']}, this is {VERSION})",
+            hint="install that version again, or end the program first",
+        )
+    return hello
+
+
+async def _connect(directory: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, dict[str, Any]]:
+    """Return a connection to a keeper and its first line; raise OSError, ValueError or TimeoutError for none."""
+    reader, writer = await _dial(directory)
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            return reader, writer, await _hear_hello(directory, reader)
+    except BaseException:
+        writer.close()
+        raise
+
+
+async def _start_failure(program: Program, starting: asyncio.subprocess.Process) -> FarbusError:
+    """Say why there is no keeper."""
+    said = b""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            _, said = await starting.communicate()
+    words = said.decode(errors="replace").strip().splitlines()
+    return Unavailable(f"start a keeper for {program.what}: {words[-1] if words else 'it died'}")
+
+
+async def _reap(starting: asyncio.subprocess.Process) -> None:
+    """Wait for the end of the process that started a keeper; it has nothing else to do."""
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            await starting.communicate()
+    except BaseException:
+        kill_process(starting)
+        raise
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def saved_exit(directory: Path, plan: _Plan) -> Exit | None:
+    """Return how a program ended whose keeper is gone; None where it was killed and may have left something."""
+    saved = _read(directory / "exit.json", _Saved)
+    if saved is not None:
+        return Exit(saved.code, saved.reason)
+    return None if plan.boot_id == boot_id() else REBOOTED
+
+
+def kill_left(directory: Path, plan: _Plan) -> None:
+    """Kill what a keeper has left, and wait for the end of it for some time."""
+    deadline = time.monotonic() + KILL_WITHIN_S
+    while kill_once(directory, plan) and time.monotonic() < deadline:
+        time.sleep(KILL_INTERVAL_S)
+
+
+def kill_once(directory: Path, plan: _Plan) -> list[int]:
+    """Kill a keeper that does not answer and all that it had started; return the processes that were there."""
+    known = _read(directory / "keeper.json", _Keeper)
+    left = processes_naming(f"{MARK}={plan.mark}")
+    if known is not None:
+        for pid, since in ((known.keeper, known.started_at), (known.pid, known.pid_started_at)):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                if pid and started_at(pid) == since and pid not in left and not _is_zombie(pid):
+                    left.append(pid)
+        left += _members(known.cgroup)
+        with contextlib.suppress(OSError):
+            if known.cgroup:
+                (Path(known.cgroup) / "cgroup.kill").write_text("1", encoding="ascii")
+    for pid in left:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    return left
+
+
+def _members(cgroup: str) -> list[int]:
+    found = []
+    if cgroup:
+        for procs in Path(cgroup).rglob("cgroup.procs"):
+            with contextlib.suppress(OSError):
+                found += [int(word) for word in procs.read_text(encoding="ascii").split()]
+    return found
+
+
+def _is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")

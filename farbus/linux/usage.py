@@ -1,0 +1,95 @@
+"""The door to what one process uses, seen from outside: processor time, memory, threads, descriptors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from farbus.errors import NotFound
+
+
+class ThreadUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """One thread: its name, and the seconds that it ran on a processor."""
+
+    name: str
+    cpu_s: float
+
+
+class ProcessUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """One process: processor seconds since its start, bytes of memory, and what it has open.
+
+    ``rss_bytes`` counts pages that it shares with others (libraries) in full,
+    ``private_bytes`` only what would be free if it ended.
+    """
+
+    pid: int
+    name: str
+    cpu_s: float
+    rss_bytes: int
+    private_bytes: int
+    descriptors: int
+    threads: tuple[ThreadUsage, ...]
+
+
+def usage_of(pid: int) -> ProcessUsage:
+    """Return what a process uses now; raise :class:`NotFound` for one that has ended."""
+    try:
+        process = psutil.Process(pid)
+        memory = process.memory_full_info()
+        return ProcessUsage(
+            pid=pid,
+            name=process.name(),
+            cpu_s=cpu_seconds(pid),
+            rss_bytes=memory.rss,
+            private_bytes=memory.uss,
+            descriptors=process.num_fds(),
+            threads=_threads(pid),
+        )
+    except psutil.NoSuchProcess as error:
+        raise NotFound(f"process {pid}: it has ended") from error
+
+
+def usage_of_children(pid: int) -> tuple[ProcessUsage, ...]:
+    """Return what the processes that a process started use, and those that they started, oldest first."""
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(NotFound):
+                found.append(usage_of(child.pid))
+    return tuple(found)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor seconds of a process, of threads that have ended too, to the nanosecond.
+
+    By its clock (clock_getcpuclockid(3)): /proc/PID/stat counts in hundredths of a second,
+    a third of what an idle daemon uses in ten.
+    """
+    # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of the kernel's include/linux/posix-timers.h.
+    clock = (~pid << 3) | 2
+    try:
+        return time.clock_gettime(clock)
+    except OSError as error:
+        raise NotFound(f"process {pid}: it has ended") from error
+
+
+def own_usage() -> ProcessUsage:
+    """Return what this process uses."""
+    return usage_of(os.getpid())
+
+
+def _threads(pid: int) -> tuple[ThreadUsage, ...]:
+    found = []
+    for entry in sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda entry: int(entry.name)):
+        # A thread may end between the listing and now.
+        with contextlib.suppress(OSError):
+            name = (entry / "comm").read_text().strip()
+            # The first field: nanoseconds on a processor (Documentation/scheduler/sched-stats.rst).
+            ran_ns = int((entry / "schedstat").read_text().split()[0])
+            found.append(ThreadUsage(name=name, cpu_s=ran_ns / 1e9))
+    return tuple(found)

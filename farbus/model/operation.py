@@ -1,0 +1,49 @@
+"""What operators do to nodes and devices: cordon, drain, forget."""
+
+from __future__ import annotations
+
+import enum
+
+from farbus.model.job import JobStatus
+from farbus.model.value import Value
+
+
+class CordonKind(enum.StrEnum):
+    """What can be cordoned."""
+
+    NODE = "node"
+    DEVICE = "device"
+
+
+class Cordon(Value, frozen=True, kw_only=True):
+    """An operator's word that a node or a device gets nothing new; ``at`` is seconds since the epoch."""
+
+    kind: CordonKind
+    name: str
+    by: str
+    at: float
+    reason: str = ""
+
+
+class CordonResult(Value, frozen=True, kw_only=True):
+    """What a cordon or its end has come to; ``changed`` is false when it was so already."""
+
+    name: str
+    kind: CordonKind
+    changed: bool
+
+
+class DrainStatus(Value, frozen=True, kw_only=True):
+    """The jobs that still use a node that is being drained; none once it is."""
+
+    node: str
+    jobs: tuple[JobStatus, ...] = ()
+
+
+class ForgottenNode(Value, frozen=True, kw_only=True):
+    """A node that is off for good, with the leases, devices and jobs that went with it."""
+
+    node: str
+    leases: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()

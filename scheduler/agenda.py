@@ -1,0 +1,47 @@
+"""The agenda: what is to be looked at when, in monotonic seconds.  Pure."""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from collections.abc import Iterator
+
+
+class Look(enum.Enum):
+    """What is looked at."""
+
+    NODE = "node"
+    """Whether a node is gone."""
+    LEASE = "lease"
+    """Whether a lease has expired."""
+    LIMIT = "limit"
+    """Whether a job has used its time."""
+    STEP = "step"
+    """Whether a step may be tried again, or its deadline has passed."""
+    JOB = "job"
+    """Whether a job may be placed again."""
+    WAITS = "waits"
+    """What the ledger does not know yet of how long jobs have waited."""
+
+
+class Agenda:
+    """Entries are never taken back: who looks sees whether there is still a reason."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[float, int, Look, str]] = []
+        self._count = 0
+
+    def add(self, when: float, look: Look, key: str) -> None:
+        """Have ``key`` looked at from ``when`` on."""
+        self._count += 1
+        heapq.heappush(self._entries, (when, self._count, look, key))
+
+    def next_due(self) -> float | None:
+        """Return when the first look is due, None when none is."""
+        return self._entries[0][0] if self._entries else None
+
+    def take_due(self, now: float) -> Iterator[tuple[Look, str]]:
+        """Yield and remove what is due, also what is added meanwhile."""
+        while self._entries and self._entries[0][0] <= now:
+            _, _, look, key = heapq.heappop(self._entries)
+            yield look, key

@@ -1,0 +1,370 @@
+"""A job's attempts: grant its leases, prepare, start, and take everything back in reverse.  Pure.
+
+Within an attempt nothing follows a script: after every event that touches a
+job, :meth:`Attempts._advance` looks at what is confirmed and asks for the steps
+that are missing.  Undo runs in reverse, never beside the step that it undoes.
+"""
+
+from __future__ import annotations
+
+from farbus.model.decision import JobPlacement
+from farbus.model.device import Route
+from farbus.model.job import TaskPlacement, TaskState, TaskStatus
+from farbus.model.lease import Lease, LeasedDevice
+from farbus.model.states import JobState, LeaseState
+from farbus.scheduler import events
+from farbus.scheduler.agenda import Look
+from farbus.scheduler.cluster import persist_device
+from farbus.scheduler.commander import RETRY_S, Commander
+from farbus.scheduler.events import Verb
+from farbus.scheduler.queue import task_names
+from farbus.scheduler.records import ClientSide, JobRecord, LeaseRecord, Program, TaskRun, Verdict
+from farbus.scheduler.steps import Step
+from farbus.scheduler.words import describe_exit, describe_placement
+
+MAX_FAILURES = 3
+"""Attempts of a job that may fail before it started; then the job has failed."""
+MAX_STOP_TRIES = 3
+"""Refused stops of a task after which UnprepareClient has to end what is left."""
+
+
+class Attempts(Commander):
+    """How a job gets from the queue to its end."""
+
+    # --- grants --------------------------------------------------------------------------
+
+    def _grant(self, job: JobRecord, placement: JobPlacement) -> None:
+        """Write the leases of an attempt, one per task, device node and route."""
+        progress = job.progress
+        progress.attempt += 1
+        progress.runs = []
+        groups = dict(task_names(job.job))
+        number = 0
+        for task in placement.tasks:
+            leases = []
+            for (node, route), devices in _by_route(task).items():
+                lease_id = f"{job.job.id}-{progress.attempt}-{number}"
+                number += 1
+                self._grant_lease(job, task, lease_id, node, route, devices)
+                leases.append(lease_id)
+            requests = job.job.groups[groups[task.task]].requests
+            progress.runs.append(
+                TaskRun(placement=task, group=groups[task.task], requests=requests, leases=tuple(leases))
+            )
+            self.occupy(task.node, requests)
+            self._tell(job, describe_placement(task))
+        self.generation += 1
+        self.queue.remove(job.job)
+        job.misses = ()
+        self._index(job)
+        self._move_job(job, JobState.PREPARING, "")
+
+    def _grant_lease(
+        self, job: JobRecord, task: TaskPlacement, lease_id: str, node: str, route: Route, devices: list[str]
+    ) -> None:
+        leased = []
+        for device_id in devices:
+            device = self.devices[device_id]
+            device.epoch += 1
+            device.lease = lease_id
+            leased.append(LeasedDevice(device=device_id, epoch=device.epoch))
+            self._effects.append(persist_device(device))
+        lease = Lease(
+            id=lease_id,
+            job=job.job.id,
+            task=task.task,
+            user=job.job.user,
+            client_node=task.node,
+            device_node=node,
+            route=route,
+            devices=tuple(leased),
+            term=self.term,
+            secret=self._new_secret(),
+        )
+        record = LeaseRecord(lease=lease, expires_at=self._now + self.lease_ttl_s, story=[LeaseState.GRANTED.value])
+        self.leases[lease_id] = record
+        self.leases_of_node[node].add(lease_id)
+        self._persist_lease(record)
+
+    # --- forward -------------------------------------------------------------------------
+
+    def _advance(self, job_id: str) -> None:
+        job = self.jobs.get(job_id)
+        if job is None:
+            return
+        if job.state is JobState.PREPARING:
+            self._advance_preparing(job)
+        if job.state is JobState.RUNNING and not job.job.interactive:
+            runs = job.progress.runs
+            if all(run.program is Program.EXITED and run.exit_code == 0 for run in runs):
+                self._undo(job, JobState.SUCCEEDED, "")
+        if job.state is JobState.FINISHING:
+            self._advance_finishing(job)
+
+    def _advance_preparing(self, job: JobRecord) -> None:
+        runs = job.progress.runs
+        for run in runs:
+            waiting = [lease for lease in run.leases if self.leases[lease].state is LeaseState.GRANTED]
+            for lease_id in waiting:
+                lease = self.leases[lease_id].lease
+                self._step(
+                    f"{lease_id}.{Verb.PREPARE_DEVICES}",
+                    Step(verb=Verb.PREPARE_DEVICES, node=lease.device_node, job=lease.job, lease=lease_id),
+                )
+            if not waiting and run.client is not ClientSide.PREPARED:
+                if run.client is ClientSide.NONE:
+                    run.client = ClientSide.PREPARING
+                    self._persist.add(job.job.id)
+                self._task_step(job, run, Verb.PREPARE_CLIENT)
+        if not all(run.client is ClientSide.PREPARED for run in runs):
+            return
+        if not job.job.interactive:
+            for run in runs:
+                if run.program is Program.NONE:
+                    run.program = Program.STARTING
+                    self._persist.add(job.job.id)
+                if run.program is Program.STARTING:
+                    self._task_step(job, run, Verb.START_TASK)
+            if any(run.program is Program.STARTING for run in runs):
+                return
+        job.progress.started_at = self._wall
+        if job.job.time_limit_s:
+            job.limit_at = self._now + job.job.time_limit_s
+            self._agenda.add(job.limit_at, Look.LIMIT, job.job.id)
+        self._move_job(job, JobState.RUNNING, "")
+
+    # --- answers -------------------------------------------------------------------------
+
+    def _settle_prepare_devices(self, job: JobRecord, step: Step, outcome: events.OutcomeArrived) -> None:
+        lease = self.leases[step.lease]
+        if not outcome.ok:
+            self._undo(job, JobState.QUEUED, f"node {step.node} could not prepare its devices: {outcome.error}")
+            return
+        lease.prepared = True
+        lease.endpoint = outcome.endpoint
+        lease.expires_at = self._now + self.lease_ttl_s
+        self._agenda.add(lease.expires_at, Look.LEASE, step.lease)
+        self._move_lease(lease, LeaseState.PREPARED)
+
+    def _settle_task_step(
+        self,
+        key: str,
+        step: Step,
+        job: JobRecord,
+        run: TaskRun,
+        outcome: events.OutcomeArrived,
+        *,
+        answered: bool,
+    ) -> None:
+        self._persist.add(job.job.id)
+        if step.verb is Verb.UNPREPARE_CLIENT:
+            if outcome.ok:
+                self.steps.drop(key)
+                run.client = ClientSide.NONE
+                self._vacate(run)
+            else:
+                self._retry(key, f"task {run.task} is not cleared from node {step.node}: {outcome.error}")
+            return
+        if step.verb is Verb.STOP_TASK:
+            if outcome.ok or step.tries >= MAX_STOP_TRIES:
+                self.steps.drop(key)
+                if run.is_alive:
+                    run.program = Program.EXITED
+                    run.reason = run.reason or ("stopped" if outcome.ok else f"not stopped: {outcome.error}")
+            else:
+                self._retry(key, f"task {run.task} is not stopped on node {step.node}: {outcome.error}")
+            return
+        self.steps.drop(key)
+        if step.verb is Verb.PREPARE_CLIENT:
+            if outcome.ok:
+                run.client = ClientSide.PREPARED
+            else:
+                self._undo(job, JobState.QUEUED, f"node {step.node} could not prepare task {run.task}: {outcome.error}")
+        elif not outcome.ok:
+            # Without an answer it may have started: then the undo stops it.
+            if run.program is Program.STARTING and answered:
+                run.program, run.reason = Program.NONE, outcome.error
+            self._undo(job, JobState.FAILED, f"task {run.task} could not start on node {step.node}: {outcome.error}")
+        elif run.program is Program.STARTING:
+            run.program = Program.RUNNING
+
+    def _apply_report(self, job: JobRecord, run: TaskRun, status: TaskStatus) -> None:
+        if status.state is TaskState.PENDING or (status.state is TaskState.RUNNING and run.program is Program.RUNNING):
+            return
+        run.program = Program.RUNNING if status.state is TaskState.RUNNING else Program.EXITED
+        self._persist.add(job.job.id)
+        if run.program is Program.EXITED:
+            run.exit_code, run.reason = status.exit_code, status.reason
+            self._tell(job, f"task {run.task} {describe_exit(run)}")
+            if status.exit_code != 0:
+                self._undo(job, JobState.FAILED, f"task {run.task} on node {run.node} {describe_exit(run)}")
+        self._announce(job)
+
+    def _end_interactive(self, job: JobRecord, event: events.JobCancelled) -> None:
+        """End an interactive job whose program has ended, as that program did."""
+        if event.exit_code is None:
+            self._undo(job, JobState.SUCCEEDED, event.reason)
+            return
+        (run,) = job.progress.runs
+        run.program, run.exit_code = Program.EXITED, event.exit_code
+        self._persist.add(job.job.id)
+        told = f"task {run.task} {describe_exit(run)}"
+        self._tell(job, told)
+        if event.exit_code:
+            self._undo(job, JobState.FAILED, told)
+        else:
+            self._undo(job, JobState.SUCCEEDED, event.reason)
+
+    # --- back ----------------------------------------------------------------------------
+
+    def _undo(self, job: JobRecord, state: JobState, reason: str) -> None:
+        """Have the attempt undone; afterwards the job is ``state``.
+
+        The first verdict stands, except that a cancelled job does not go back
+        into the queue.
+        """
+        verdict = Verdict(state=state, reason=reason)
+        if job.state is JobState.FINISHING:
+            told = job.progress.verdict
+            assert told is not None, f"job {job.job.id} finishes without a verdict"
+            if told.state is JobState.QUEUED and state is JobState.CANCELLED:
+                job.progress.verdict = verdict
+                self._tell(job, f"{state} after all: {reason}")
+                self._announce(job)
+                self._persist.add(job.job.id)
+            return
+        job.progress.verdict = verdict
+        self._move_job(job, JobState.FINISHING, reason)
+
+    def _lose_run(self, job: JobRecord, run: TaskRun, reason: str) -> None:
+        if job.state is JobState.PREPARING:
+            self._undo(job, JobState.QUEUED, reason)
+        elif job.state is JobState.RUNNING and (run.is_alive or job.job.interactive):
+            self._undo(job, JobState.FAILED, f"task {run.task} was lost: {reason}")
+
+    def _fail_lease(self, lease: LeaseRecord, reason: str) -> None:
+        """The lease can't be used any more: its job starts anew or, once it ran, fails."""
+        job = self.jobs.get(lease.lease.job)
+        if job is None:
+            return
+        if job.state is JobState.PREPARING:
+            self._undo(job, JobState.QUEUED, reason)
+        elif job.state is JobState.RUNNING:
+            devices = ", ".join(leased.device for leased in lease.lease.devices)
+            self._undo(job, JobState.FAILED, f"{devices} of task {lease.lease.task} was lost: {reason}")
+
+    def _cancel(self, job: JobRecord, reason: str) -> None:
+        if job.state is JobState.QUEUED:
+            self._end(job, JobState.CANCELLED, reason)
+        else:
+            self._undo(job, JobState.CANCELLED, reason)
+
+    def _check_limit(self, job_id: str) -> None:
+        job = self.jobs.get(job_id)
+        # The limit of an earlier attempt may be due; the present one has its own.
+        if job is not None and job.state is JobState.RUNNING and job.limit_at <= self._now:
+            self._undo(job, JobState.FAILED, f"it ran longer than its time limit of {job.job.time_limit_s:g} s")
+
+    def _advance_finishing(self, job: JobRecord) -> None:
+        done = True
+        for run in reversed(job.progress.runs):
+            done = self._undo_run(job, run) and done
+        if done:
+            self._conclude(job)
+
+    def _undo_run(self, job: JobRecord, run: TaskRun) -> bool:
+        """Take the next step back; say whether nothing is left that could be waited for."""
+        if self.is_gone(run.node):
+            self._abandon(job, run)
+        # One step at a time: what is under way is answered before it is undone.
+        # A step that is not under way any more (its session ended) is not asked again.
+        for verb in (Verb.PREPARE_CLIENT, Verb.START_TASK):
+            if not self.steps.drop_idle(self._task_key(job, run, verb)):
+                return False
+        if run.is_alive:
+            self._task_step(job, run, Verb.STOP_TASK)
+            return False
+        if not self.steps.drop_idle(self._task_key(job, run, Verb.STOP_TASK)):
+            return False
+        if run.client is not ClientSide.NONE:
+            self._task_step(job, run, Verb.UNPREPARE_CLIENT)
+            return False
+        self._vacate(run)
+        done = True
+        for lease_id in run.leases:
+            lease = self.leases.get(lease_id)
+            if lease is not None:
+                self._release(lease)
+                done = done and self.is_gone(lease.lease.device_node)
+        return done
+
+    def _abandon(self, job: JobRecord, run: TaskRun) -> None:
+        """Let go of a task on a node that is gone; should the node return, it is told to clear it."""
+        if run.is_alive:
+            run.program, run.reason = Program.EXITED, f"lost with node {run.node}"
+        if run.client is not ClientSide.NONE:
+            run.client = ClientSide.NONE
+            self._persist.add(job.job.id)
+        for verb in (Verb.PREPARE_CLIENT, Verb.START_TASK, Verb.STOP_TASK, Verb.UNPREPARE_CLIENT):
+            self.steps.drop(self._task_key(job, run, verb))
+
+    def _release(self, record: LeaseRecord) -> None:
+        lease = record.lease
+        if not self.steps.drop_idle(f"{lease.id}.{Verb.PREPARE_DEVICES}"):
+            return
+        if record.state is not LeaseState.RELEASING:
+            self._move_lease(record, LeaseState.RELEASING)
+        step = Step(verb=Verb.UNPREPARE_DEVICES, node=lease.device_node, job=lease.job, lease=lease.id)
+        self._step(f"{lease.id}.{Verb.UNPREPARE_DEVICES}", step)
+
+    def _released(self, record: LeaseRecord) -> None:
+        """The device's side confirmed: the devices are free."""
+        lease = record.lease
+        self._move_lease(record, LeaseState.RELEASED)
+        for leased in lease.devices:
+            self.devices[leased.device].lease = ""
+        del self.leases[lease.id]
+        self.leases_of_node[lease.device_node].discard(lease.id)
+        for verb in (Verb.PREPARE_DEVICES, Verb.UNPREPARE_DEVICES):
+            self.steps.drop(f"{lease.id}.{verb}")
+        self._touch(lease.job)
+        self._want_round()
+
+    def _conclude(self, job: JobRecord) -> None:
+        progress = job.progress
+        verdict = progress.verdict
+        assert verdict is not None, f"job {job.job.id} finishes without a verdict"
+        for run in progress.runs:
+            for node in (run.node, *(place.node for place in run.placement.devices)):
+                self.jobs_of_node[node].discard(job.job.id)
+        if verdict.state is not JobState.QUEUED:
+            self._end(job, verdict.state, verdict.reason)
+            return
+        progress.failures += 1
+        if progress.failures >= MAX_FAILURES:
+            self._end(job, JobState.FAILED, f"{verdict.reason} (attempt {progress.failures} of {MAX_FAILURES})")
+            return
+        progress.runs, progress.verdict = [], None
+        job.not_before = self._now + RETRY_S * 2**progress.failures
+        self._agenda.add(job.not_before, Look.JOB, job.job.id)
+        self.queue.add(job.job)
+        self._move_job(job, JobState.QUEUED, verdict.reason)
+
+    def _end(self, job: JobRecord, state: JobState, reason: str) -> None:
+        if job.state is JobState.QUEUED:
+            self.queue.remove(job.job)
+        job.progress.ended_at = self._wall
+        self._move_job(job, state, reason)
+        del self.jobs[job.job.id]
+        if job.job.interactive:
+            self._interactive[job.job.groups[0].node].discard(job.job.id)
+        self._persist.discard(job.job.id)
+        self._persist_job(job, new=False)
+        self._effects.append(events.JobChanged(job_id=job.job.id, ended=job.status()))
+
+
+def _by_route(task: TaskPlacement) -> dict[tuple[str, Route], list[str]]:
+    devices: dict[tuple[str, Route], list[str]] = {}
+    for place in task.devices:
+        devices.setdefault((place.node, place.route), []).append(place.device)
+    return devices

@@ -1,0 +1,284 @@
+"""Nodes and their leases: who is there, what each holds, who is gone.  Pure.
+
+A lost session, a restarted agent and a restarted scheduler are the same case:
+forget what was outstanding, compare with what the node says it holds, advance.
+A device is free again when its node confirmed the release: by the outcome of
+UnprepareDevices, or by a hello that no longer lists a lease which that node
+once confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from farbus.model.device import Route
+from farbus.model.job import TaskState, TaskStatus
+from farbus.model.states import JobState, LeaseState
+from farbus.scheduler import events
+from farbus.scheduler.agenda import Look
+from farbus.scheduler.attempts import MAX_STOP_TRIES, Attempts
+from farbus.scheduler.events import Verb
+from farbus.scheduler.records import ClientSide, NodeRecord, Program
+from farbus.scheduler.steps import Step
+
+STALL_PART = 0.2
+"""Part of the lease time by which a look may be late, a heartbeat's worth: more means that this process stood still."""
+STALL_S = 1.0
+"""Least such time: a busy event loop is no stall."""
+
+
+class Liveness(Attempts):
+    """Which nodes are there, and what they hold."""
+
+    def __init__(
+        self, *, term: int, lease_ttl_s: float, new_secret: Callable[[], str], return_s: float | None = None
+    ) -> None:
+        super().__init__(term=term, lease_ttl_s=lease_ttl_s, new_secret=new_secret)
+        self.return_s = max(lease_ttl_s, return_s or 0.0)
+        """How long nodes have to come back after this scheduler was away; they keep their leases meanwhile."""
+
+    # --- nodes that come -----------------------------------------------------------------
+
+    def _node_joined(self, event: events.NodeJoined) -> None:
+        name = event.node.name
+        record = self.node(name)
+        if record.session:
+            self._effects.append(
+                events.CloseSession(node=name, session=record.session, reason="the agent opened another session")
+            )
+        self._forget_commands(name)
+        record.node = event.node
+        record.session = event.session
+        record.instance = event.instance
+        record.gone = False
+        self._heard(record)
+        self._effects.append(events.PersistNode(node=event.node, seen_at=self._wall))
+        self._effects += self.take_inventory(event.node)
+        self._watch_node(record, self._now + self.lease_ttl_s)
+        self._reconcile_leases(record, {held.lease_id: held for held in event.held})
+        self._reconcile_tasks(
+            record,
+            {(task.job_id, task.status.task): task.status for task in event.tasks},
+            {held.lease_id for held in event.held},
+            event.clients,
+        )
+        self._remove_strays(record, event)
+        self._end_unheld(record)
+        self._touch_node(name)
+        self._want_round()
+
+    def _end_unheld(self, record: NodeRecord) -> None:
+        """End interactive jobs that an earlier process of the agent held: their programs' connections ended with it."""
+        for job_id in sorted(self._interactive[record.name]):
+            job = self.jobs[job_id]
+            if not job.progress.holder:
+                job.progress.holder = record.instance
+                self._persist.add(job_id)
+            elif job.progress.holder != record.instance:
+                self._cancel(job, f"nobody holds it any more: the agent of node {record.name} was restarted")
+
+    def _reconcile_leases(self, record: NodeRecord, held: dict[str, events.HeldLease]) -> None:
+        for lease_id in sorted(self.leases_of_node[record.name]):
+            lease = self.leases[lease_id]
+            claim = held.get(lease_id)
+            lease.trouble = claim.trouble if claim is not None and claim.device_side else lease.trouble
+            is_held = claim is not None and (claim.device_side or lease.lease.route is Route.LOCAL)
+            if is_held and claim is not None and lease.state is LeaseState.PREPARED:
+                if claim.endpoint and claim.endpoint != lease.endpoint:
+                    self._fail_lease(lease, f"its server on node {record.name} was restarted")
+                lease.expires_at = self._now + self.lease_ttl_s
+            elif not is_held and lease.prepared:
+                if lease.state is LeaseState.PREPARED:
+                    self._fail_lease(lease, f"the agent of node {record.name} no longer holds lease {lease_id}")
+                    self._move_lease(lease, LeaseState.RELEASING)
+                self._released(lease)
+
+    def _reconcile_tasks(
+        self,
+        record: NodeRecord,
+        tasks: dict[tuple[str, str], TaskStatus],
+        held: set[str],
+        clients: frozenset[tuple[str, str]] | None,
+    ) -> None:
+        lost = f"the agent of node {record.name} was restarted"
+        for job_id in sorted(self.jobs_of_node[record.name]):
+            job = self.jobs[job_id]
+            for run in job.progress.runs:
+                if run.node != record.name:
+                    continue
+                status = tasks.get((job_id, run.task))
+                if status is not None and run.is_alive:
+                    self._apply_report(job, run, status)
+                elif run.program is Program.RUNNING or (run.is_alive and job.state is JobState.FINISHING):
+                    run.program, run.reason = Program.EXITED, lost
+                    self._persist.add(job_id)
+                    self._undo(job, JobState.FAILED, f"task {run.task} was lost: {lost}")
+                if run.client is ClientSide.PREPARED and job.state is not JobState.FINISHING:
+                    kept = any(lease in held for lease in run.leases) or status is not None
+                    if clients is not None:
+                        kept = (job_id, run.task) in clients or status is not None
+                    if not kept and (run.leases or job.job.interactive):
+                        self._lose_run(job, run, lost)
+
+    def _remove_strays(self, record: NodeRecord, hello: events.NodeJoined) -> None:
+        """Have the node undo what it holds without right; until then it gets nothing new."""
+        record.strays = frozenset()
+        for held in hello.held:
+            lease = self.leases.get(held.lease_id)
+            if held.device_side and (lease is None or lease.lease.device_node != record.name):
+                step = Step(verb=Verb.UNPREPARE_DEVICES, node=record.name, lease=held.lease_id, stray=True)
+                self._add_stray(record, f"{held.lease_id}.stray", step)
+        for task in hello.tasks:
+            job = self.jobs.get(task.job_id)
+            run = job.run(task.status.task) if job is not None else None
+            known = run is not None and run.node == record.name and (run.client is not ClientSide.NONE)
+            if not known and task.status.state is not TaskState.EXITED:
+                step = Step(verb=Verb.STOP_TASK, node=record.name, job=task.job_id, task=task.status.task, stray=True)
+                self._add_stray(record, f"{task.job_id}.{task.status.task}.stray", step)
+
+        for job_id, held_task in sorted(hello.clients or ()):
+            job = self.jobs.get(job_id)
+            run = job.run(held_task) if job is not None else None
+            if run is None or run.node != record.name or run.client is ClientSide.NONE:
+                step = Step(verb=Verb.UNPREPARE_CLIENT, node=record.name, job=job_id, task=held_task, stray=True)
+                self._add_stray(record, f"{job_id}.{held_task}.stray-client", step)
+
+    def _add_stray(self, record: NodeRecord, key: str, step: Step) -> None:
+        key = f"{record.name}.{key}"
+        record.strays |= {key}
+        self.steps.add(key, step)
+        self._ask(key)
+
+    def _settle_stray(self, key: str, step: Step, outcome: events.OutcomeArrived) -> None:
+        if not outcome.ok and step.tries < MAX_STOP_TRIES and step.verb is Verb.STOP_TASK:
+            self._retry(key, "")
+        elif step.verb is Verb.STOP_TASK:
+            step.verb, step.tries = Verb.UNPREPARE_CLIENT, 0
+            self._ask(key)
+        elif outcome.ok:
+            self.steps.drop(key)
+            self.nodes[step.node].strays -= {key}
+            self._want_round()
+        else:
+            self._retry(key, "")
+
+    # --- nodes that go -------------------------------------------------------------------
+
+    def _node_lost(self, event: events.NodeLost) -> None:
+        record = self.nodes.get(event.node)
+        if record is None or record.session != event.session:
+            return
+        record.session = 0
+        record.seen, record.seen_at = self._now, self._wall
+        self._forget_commands(event.node)
+        if record.node is not None:
+            self._effects.append(events.PersistNode(node=record.node, seen_at=self._wall))
+        self._watch_node(record, self._now + self.lease_ttl_s)
+        self.generation += 1
+
+    def _node_gone(self, record: NodeRecord, reason: str) -> None:
+        """What ran on the node is fenced, or off."""
+        record.gone = True
+        for job_id in sorted(self.jobs_of_node[record.name]):
+            job = self.jobs[job_id]
+            for run in job.progress.runs:
+                if run.node == record.name:
+                    self._lose_run(job, run, reason)
+            for lease_id in self._leases_of(job):
+                if self.leases[lease_id].lease.device_node == record.name:
+                    self._fail_lease(self.leases[lease_id], reason)
+            self._touch(job_id)
+        self.generation += 1
+
+    # --- what nodes say ------------------------------------------------------------------
+
+    def _inventory_changed(self, event: events.InventoryChanged) -> None:
+        record = self._session(event.node.name, event.session)
+        if record is None:
+            return
+        record.node = event.node
+        self._effects.append(events.PersistNode(node=event.node, seen_at=self._wall))
+        self._effects += self.take_inventory(event.node)
+        self._want_round()
+
+    def _heartbeat_arrived(self, event: events.HeartbeatArrived) -> None:
+        record = self._session(event.node, event.session)
+        if record is None:
+            return
+        lost = event.telemetry is not None and not record.figures.take(event.telemetry, self._now)
+        self.links[event.node] = record.figures.links
+        renewed, void = [], []
+        for lease_id in dict.fromkeys(event.lease_ids):
+            lease = self.leases.get(lease_id)
+            if lease is None or event.node not in (lease.lease.device_node, lease.lease.client_node):
+                void.append(lease_id)
+            elif lease.state is not LeaseState.RELEASING:
+                renewed.append(lease_id)
+                if lease.lease.device_node == event.node:
+                    lease.expires_at = self._now + self.lease_ttl_s
+        self._send(record, events.HeartbeatReply(renewed=tuple(renewed), void=tuple(void), telemetry_lost=lost))
+
+    def _session(self, name: str, session: int) -> NodeRecord | None:
+        """Return the node if ``session`` is its session, and note that it was heard."""
+        record = self.nodes.get(name)
+        if record is None or record.session != session:
+            return None
+        self._heard(record)
+        return record
+
+    def _heard(self, record: NodeRecord) -> None:
+        record.seen, record.seen_at = self._now, self._wall
+
+    def _watch_node(self, record: NodeRecord, due: float) -> None:
+        """Look at the node at ``due``, unless an earlier look is coming, which will see to it."""
+        if not record.watched:
+            record.watched = True
+            self._agenda.add(due, Look.NODE, record.name)
+
+    def _touch_node(self, name: str) -> None:
+        for job_id in sorted(self.jobs_of_node[name]):
+            self._touch(job_id)
+        for lease_id in sorted(self.leases_of_node[name]):
+            # Releases outlive their job when the node was gone.
+            if self.leases[lease_id].state is LeaseState.RELEASING:
+                self._release(self.leases[lease_id])
+
+    # --- time ----------------------------------------------------------------------------
+
+    @property
+    def _patient_until(self) -> float:
+        """Until then this scheduler's own absence may explain a silence."""
+        return self.listening_since + self.return_s
+
+    def _notice_stall(self) -> None:
+        """A look that is long overdue shows that this process stood still (SIGSTOP, a suspended machine)."""
+        due = self._agenda.next_due()
+        if due is not None and self._now - due > max(STALL_S, self.lease_ttl_s * STALL_PART):
+            self.listening_since = self._now
+
+    def _check_node(self, name: str) -> None:
+        record = self.nodes[name]
+        record.watched = False
+        due = max(record.seen + self.lease_ttl_s, self._patient_until)
+        if due > self._now:
+            self._watch_node(record, due)
+            return
+        if record.connected:
+            reason = f"nothing was heard for {self.lease_ttl_s:g} s"
+            self._effects.append(events.CloseSession(node=name, session=record.session, reason=reason))
+            record.session = 0
+            self._forget_commands(name)
+        if not record.gone:
+            silent = f"its agent has not been heard for {self.lease_ttl_s:g} s"
+            self._node_gone(record, f"node {name} was lost: {silent}")
+
+    def _check_lease(self, lease_id: str) -> None:
+        lease = self.leases.get(lease_id)
+        if lease is None or lease.state is not LeaseState.PREPARED:
+            return
+        due = max(lease.expires_at, self._patient_until)
+        if due > self._now:
+            self._agenda.add(due, Look.LEASE, lease_id)
+        else:
+            node = lease.lease.device_node
+            self._fail_lease(lease, f"node {node} did not renew lease {lease_id} for {self.lease_ttl_s:g} s")

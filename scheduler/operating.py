@@ -1,0 +1,105 @@
+"""What operators ask of the scheduler: checks, events, and waiting for a node to be drained."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+
+import msgspec
+import structlog
+
+from farbus.api.identity import Identity
+from farbus.errors import Conflict, InvalidInput, NotFound
+from farbus.model.operation import Cordon, CordonKind, CordonResult, DrainStatus, ForgottenNode
+from farbus.scheduler import events
+from farbus.scheduler.engine import Engine
+from farbus.scheduler.lifecycle import ClusterMachine
+
+_log = structlog.get_logger()
+
+MAX_REASON = 256
+"""Characters of the reason that an operator gives for a cordon."""
+
+
+class Operating:
+    """The operators' calls, on one engine.  Roles have been checked."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def _machine(self) -> ClusterMachine:
+        return self._engine.machine
+
+    async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
+        """Give the node or device ``name`` nothing new; a cordon that is there already stays as it is."""
+        if len(reason) > MAX_REASON or not reason.isprintable():
+            raise InvalidInput(f"reason: it is longer than {MAX_REASON} characters, or not printable")
+        kind, present = self._find(name)
+        if present is None:
+            cordon = Cordon(kind=kind, name=name, by=caller.name, at=time.time(), reason=reason)
+            await self._engine.tell(events.Cordoned(cordon=cordon))
+            _log.info("cordoned", kind=kind.value, name=name, by=caller.name, reason=reason)
+        return CordonResult(name=name, kind=kind, changed=present is None)
+
+    async def uncordon(self, caller: Identity, name: str) -> CordonResult:
+        """Take the cordon of a node or device back."""
+        kind, present = self._find(name)
+        if present is not None:
+            await self._engine.tell(events.Uncordoned(kind=kind, name=name))
+            _log.info("uncordoned", kind=kind.value, name=name, by=caller.name)
+        return CordonResult(name=name, kind=kind, changed=present is not None)
+
+    def _find(self, name: str) -> tuple[CordonKind, Cordon | None]:
+        node = self._machine.nodes.get(name)
+        if node is not None and node.node is not None:
+            return CordonKind.NODE, node.cordon
+        device = self._machine.devices.get(name)
+        if device is not None and device.device is not None:
+            return CordonKind.DEVICE, device.cordon
+        raise NotFound(f"there is no node or device {name}", hint="farbus nodes and farbus devices list them")
+
+    def _check_node(self, name: str) -> None:
+        node = self._machine.nodes.get(name)
+        if node is None or node.node is None:
+            raise NotFound(f"there is no node {name}", hint="farbus nodes lists them")
+
+    async def drain(
+        self, caller: Identity, node: str, *, evict: bool, reason: str
+    ) -> AsyncGenerator[DrainStatus, None]:
+        """Cordon ``node`` and yield the jobs that use it, at every change, until none does."""
+        self._check_node(node)
+        await self.cordon(caller, node, reason=reason)
+        if evict:
+            why = f"evicted from node {node} by {caller.name}"
+            for job_id in sorted(self._machine.jobs_of_node[node]):
+                await self._engine.tell(events.JobEvicted(job_id=job_id, reason=why))
+            _log.info("evicted", node=node, by=caller.name)
+        last: DrainStatus | None = None
+        while True:
+            # Nothing new comes: who uses it now is all that can change.
+            with self._engine.watching(self._machine.jobs_of_node[node]) as changed:
+                jobs = tuple(self._machine.jobs[job_id].status() for job_id in sorted(self._machine.jobs_of_node[node]))
+                status = DrainStatus(node=node, jobs=jobs)
+                if status != last:
+                    last = status
+                    yield status
+                if not jobs:
+                    return
+                await changed.wait()
+
+    async def forget(self, caller: Identity, node: str) -> ForgottenNode:
+        """Release what a node holds that is off for good; raise :class:`Conflict` for one that has a session."""
+        self._check_node(node)
+        machine = self._machine
+        if machine.nodes[node].connected:
+            raise Conflict(f"node {node} is connected", hint=f"stop its agent first; farbus drain {node} empties it")
+        forgotten = ForgottenNode(
+            node=node,
+            leases=tuple(sorted(machine.leases_of_node[node])),
+            devices=tuple(sorted(machine.devices_of_node[node])),
+            jobs=tuple(sorted(machine.jobs_of_node[node])),
+        )
+        await self._engine.tell(events.NodeForgotten(node=node, reason=f"node {node} is off, says {caller.name}"))
+        _log.warning("node forgotten", by=caller.name, **msgspec.structs.asdict(forgotten))
+        return forgotten

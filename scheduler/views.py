@@ -1,0 +1,151 @@
+"""The cluster as rounds see it, kept from round to round.  Pure.
+
+Of a cluster of ten thousand nodes a round changes a hundred: only what has
+changed since the last snapshot is looked at again.  A view that did not
+change is the same object in every snapshot, by which the columns of the
+phases (:class:`farbus.scheduler.phases.cluster.Columns`) know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, TypeVar
+
+from farbus.model.cluster import LinkLoad
+from farbus.model.decision import DeviceView, NodeView, Snapshot
+from farbus.model.node import Resources
+from farbus.scheduler.records import DeviceRecord, NodeRecord
+
+NODE_MEMORY_S = 3_600.0
+"""How long a node without a session still counts when a job asks whether it could ever fit."""
+
+
+V = TypeVar("V")
+
+
+class Books(Protocol):
+    """What a snapshot is made of: :class:`farbus.scheduler.cluster.ClusterState`."""
+
+    listening_since: float
+
+    @property
+    def nodes(self) -> Mapping[str, NodeRecord]:
+        """All nodes."""
+        ...
+
+    @property
+    def devices(self) -> Mapping[str, DeviceRecord]:
+        """All devices."""
+        ...
+
+    @property
+    def devices_of_node(self) -> Mapping[str, set[str]]:
+        """Devices whose last known owner a node is."""
+        ...
+
+    @property
+    def links(self) -> Mapping[str, tuple[LinkLoad, ...]]:
+        """The loads of nodes' links, as far as they were measured."""
+        ...
+
+    def free_of(self, node: NodeRecord) -> Resources:
+        """Return what is free on a node."""
+        ...
+
+    def is_free(self, device: DeviceRecord) -> bool:
+        """Say whether a device may be leased now."""
+        ...
+
+
+class Views:
+    """The views of all nodes and devices.
+
+    Records note themselves in ``changed_nodes`` and ``changed_devices`` when
+    one of their fields that a round sees is set (:mod:`farbus.scheduler.records`).
+    """
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self.changed_nodes: set[str] = set()
+        self.changed_devices: set[str] = set()
+        self._nodes: dict[str, NodeView] = {}
+        self._devices: dict[str, DeviceView] = {}
+        self._sorted = True
+        """Whether nodes and devices are in the order of their names."""
+        self._away: set[str] = set()
+        """Nodes without a session: time alone may have them forgotten."""
+
+    def snapshot(self, now: float) -> Snapshot:
+        """Return the cluster at ``now``, monotonic seconds.
+
+        A node whose session is lost is there with nothing free, so that a job
+        that fits only there waits instead of being called impossible.
+        """
+        for name in self._away:
+            if self._is_known(self._books.nodes[name], now) != (name in self._nodes):
+                self.changed_nodes.add(name)
+        for name in self.changed_nodes:
+            self._look_at_node(self._books.nodes[name], now)
+            self.changed_devices |= self._books.devices_of_node.get(name, set())
+        for device_id in self.changed_devices:
+            self._look_at_device(self._books.devices[device_id])
+        self.changed_nodes.clear()
+        self.changed_devices.clear()
+        if not self._sorted:
+            self._nodes, self._devices = dict(sorted(self._nodes.items())), dict(sorted(self._devices.items()))
+            self._sorted = True
+        return Snapshot(
+            nodes=tuple(self._nodes.values()),
+            devices=tuple(self._devices.values()),
+            # Apart from the nodes: they change with every heartbeat.
+            links=dict(self._books.links),
+            at=now,
+        )
+
+    def _is_known(self, record: NodeRecord, now: float) -> bool:
+        heard = max(record.seen, self._books.listening_since)
+        return record.node is not None and (record.connected or now - heard < NODE_MEMORY_S)
+
+    def _look_at_node(self, record: NodeRecord, now: float) -> None:
+        if record.connected:
+            self._away.discard(record.name)
+        else:
+            self._away.add(record.name)
+        view = None
+        if record.node is not None and self._is_known(record, now):
+            view = NodeView(
+                name=record.name,
+                capacity=record.node.capacity,
+                free=self._books.free_of(record),
+                labels=record.node.labels,
+                rack=record.node.labels.get("rack", ""),
+            )
+        self._put(self._nodes, record.name, view)
+
+    def _look_at_device(self, record: DeviceRecord) -> None:
+        node = self._books.nodes.get(record.node)
+        view = None
+        # What a node that is there does not report any more is gone; what one had that is away may come back.
+        if (
+            record.device is not None
+            and record.node in self._nodes
+            and (record.present or node is None or not node.connected)
+        ):
+            view = DeviceView(device=record.device, node=record.node, free=self._books.is_free(record))
+        self._put(self._devices, record.id, view)
+
+    def _put(self, views: dict[str, V], key: str, view: V | None) -> None:
+        """Keep ``view``, the old object where it is equal."""
+        if view is None:
+            views.pop(key, None)
+        elif views.get(key) != view:
+            self._sorted = self._sorted and key in views
+            views[key] = view
+
+
+def fresh_snapshot(books: Books, now: float) -> Snapshot:
+    """Return the snapshot of ``books`` without anything kept: what :meth:`Views.snapshot` must be equal to."""
+    views = Views(books)
+    views.changed_nodes |= books.nodes.keys()
+    views.changed_devices |= books.devices.keys()
+    return views.snapshot(now)

@@ -1,0 +1,104 @@
+"""What a new agent makes of records: every pair of record and boot that matters."""
+
+from __future__ import annotations
+
+import pytest
+
+from farbus.agent.actions import PrepareDevices, StartTask
+from farbus.agent.events import TaskRun
+from farbus.agent.journal import Direction, Record
+from farbus.agent.reconcile import Verdict, reconcile, results_of, verdict_of
+from farbus.model.value import to_json
+from tests.agent.harness import lease
+
+FORWARD, BACK, ENDED = Direction
+BODY = to_json(PrepareDevices(serial=0, lease=lease().without_secret())).decode()
+RUN = to_json(StartTask(serial=0, run=TaskRun(job="j1", task="main.0", user="ann", command=("true",)))).decode()
+
+
+def record(
+    position: int = 0,
+    direction: Direction = FORWARD,
+    *,
+    done: bool = True,
+    error: str = "",
+    boot: str = "b",
+    lasting: bool = False,
+    length: int = 2,
+    action: str = "PrepareDevices",
+    body: str = BODY,
+) -> Record:
+    """Return one record of the sequence."""
+    return Record(
+        id=1,
+        sequence=1,
+        position=position,
+        length=length,
+        direction=direction,
+        boot_id=boot,
+        object="lease l1",
+        action=action,
+        body=body,
+        lasting=lasting,
+        result=f'{{"of":"{position}"}}',
+        completed=done,
+        error=error,
+    )
+
+
+@pytest.mark.parametrize(
+    ("records", "resumable", "verdict"),
+    [
+        ([record(0, done=False)], False, Verdict.BACK),
+        ([record(0, done=False)], True, Verdict.FORWARD),
+        ([record(0)], False, Verdict.BACK),
+        ([record(0)], True, Verdict.FORWARD),
+        ([record(0), record(1, done=False)], True, Verdict.FORWARD),
+        ([record(0), record(1, error="no")], False, Verdict.BACK),
+        ([record(0), record(1)], False, Verdict.HELD),
+        # Tried again after a crash: the last record of a step counts.
+        ([record(0), record(1, done=False), record(1)], True, Verdict.HELD),
+        ([record(0), record(1), record(1, BACK, done=False)], True, Verdict.BACK),
+        ([record(0), record(1), record(1, BACK)], True, Verdict.BACK),
+        ([record(0), record(1), record(1, BACK), record(0, BACK, error="no")], True, Verdict.BACK),
+        ([record(0), record(1), record(1, BACK), record(0, BACK)], True, Verdict.OVER),
+        ([record(0), record(1), record(1, ENDED)], True, Verdict.OVER),
+        # Another boot: volatile steps are void, lasting ones stay.
+        ([record(0, boot="a"), record(1, boot="a")], False, Verdict.BACK),
+        ([record(0, boot="a"), record(1, boot="a")], True, Verdict.FORWARD),
+        ([record(0, boot="a", lasting=True), record(1, boot="a", lasting=True)], False, Verdict.HELD),
+        ([record(0, boot="a", lasting=True), record(1, boot="a")], True, Verdict.FORWARD),
+        ([record(0, boot="a", lasting=True), record(1, boot="a"), record(1)], False, Verdict.HELD),
+    ],
+)
+def test_a_sequence_is_judged_by_its_records(records: list[Record], resumable: bool, verdict: Verdict) -> None:
+    assert verdict_of(tuple(records), boot_id="b", resumable=resumable) is verdict
+
+
+def test_results_are_those_of_the_steps_that_were_done() -> None:
+    records = (record(0), record(1, error="no"), record(1, BACK))
+    assert results_of(records) == {0: {"of": "0"}}
+
+
+def test_a_start_that_failed_left_nothing() -> None:
+    failed = record(0, error="no disk", length=1, action="StartTask", body=RUN)
+    assert reconcile([(failed,)], boot_id="b", node="n1") == ((), ())
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_task_of_another_boot_is_lost_and_one_of_this_boot_is_looked_for(done: bool) -> None:
+    started = record(0, done=done, length=1, action="StartTask", body=RUN)
+    ((here,), _) = reconcile([(started,)], boot_id="b", node="n1")
+    ((later,), _) = reconcile([(started,)], boot_id="c", node="n1")
+    assert (here.lost, later.lost) == ("", "node n1 was rebooted while it ran")
+
+
+def test_a_record_that_is_not_understood_is_told() -> None:
+    old = record(0, length=1, body='{"serial": 1, "of": "a later version"}')
+    found, (told,) = reconcile([(old,)], boot_id="b", node="n1")
+    assert found == ()
+    assert told.startswith("lease l1: not a PrepareDevices")
+
+
+def test_records_of_other_kinds_are_left_to_those_who_know_them() -> None:
+    assert reconcile([(record(0, action="BindDriver", body="{}"),)], boot_id="b", node="n1") == ((), ())

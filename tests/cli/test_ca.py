@@ -1,0 +1,162 @@
+"""`farbus ca`, `farbus join`, `farbus audit`: what they print, write and refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from farbus.api.audit import AuditLog
+from farbus.api.authority import Authority, Credentials, write_credentials
+from farbus.api.enrollment import Issuer
+from farbus.api.identity import Identity, Role
+from farbus.api.joining import serve_joins
+from farbus.api.trust import Trust
+from farbus.cli.commands.audit import parse_since
+from farbus.errors import ExitCode, InvalidInput
+from tests.cli.conftest import Farbus
+
+
+@pytest.fixture
+def ca(here: Farbus) -> Farbus:
+    def run(*arguments: str) -> object:
+        return here("ca", *arguments, environment={"FARBUS_CA": "ca"})
+
+    run("init")
+    return run
+
+
+@pytest.fixture
+def joins(ca: Farbus, tmp_path: Path) -> Iterator[str]:
+    """The address of a scheduler that takes joins."""
+    own = write_credentials(tmp_path / "s", "s", Authority.open(tmp_path / "ca").issue("s", Role.SCHEDULER))
+    loop, ready, address = asyncio.new_event_loop(), threading.Event(), []
+
+    async def serve() -> None:
+        issuer = Issuer(tmp_path / "ca", audit=AuditLog(tmp_path / "audit.jsonl"))
+        server = await serve_joins(join=issuer.join, listen="127.0.0.1:0", trust=Trust(own), scheduler_port=7411)
+        address.append(f"127.0.0.1:{server.port}")
+        ready.set()
+        await stop.wait()
+        await server.stop()
+
+    stop = asyncio.Event()
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    ready.wait()
+    yield address[0]
+    loop.call_soon_threadsafe(stop.set)
+    thread.join()
+    loop.close()
+
+
+def listed(ca: Farbus) -> list[tuple[str, str]]:
+    return [(each["name"], each["state"]) for each in json.loads(ca("list", "-o", "json").stdout)]
+
+
+def test_list_tells_valid_expiring_and_revoked(ca: Farbus) -> None:
+    ca("issue", "alice", "--role", "user", "--out", "alice")
+    ca("issue", "bob", "--role", "user", "--out", "bob", "--days", "10")
+    done = ca("revoke", "alice", "--reason", "left")
+    assert done.stdout.startswith("revoked user alice, serial ")
+    assert listed(ca) == [("bob", "expires soon"), ("alice", "revoked")]
+
+
+def test_one_of_several_certificates_is_revoked_by_its_serial_number(ca: Farbus) -> None:
+    for out in ("a", "b"):
+        ca("issue", "alice", "--role", "user", "--out", out)
+    serial = json.loads(ca("list", "-o", "json").stdout)[0]["serial"]
+    ca("revoke", serial.upper())
+    assert sorted(state for _, state in listed(ca)) == ["revoked", "valid"]
+
+
+def test_revoking_nobody_says_where_names_are(ca: Farbus) -> None:
+    done = ca("revoke", "nobody")
+    assert done.returncode == ExitCode.NOT_FOUND
+    assert done.stderr == (
+        "farbus: nobody: names no certificate that is valid now; farbus ca list shows names and serial numbers\n"
+    )
+
+
+def test_renewed_certificate_takes_the_place_of_the_old_one(ca: Farbus, tmp_path: Path) -> None:
+    ca("issue", "alice", "--role", "user", "--out", "alice", "--days", "1")
+    before = (tmp_path / "alice" / "alice.key").read_bytes()
+    assert ca("renew", "alice").returncode == 0
+    assert (tmp_path / "alice" / "alice.key").read_bytes() != before
+    assert Credentials.in_directory(tmp_path / "alice", "alice").identity() == Identity(name="alice", role=Role.USER)
+
+
+def test_revoked_certificate_is_not_renewed(ca: Farbus) -> None:
+    ca("issue", "alice", "--role", "user", "--out", "alice")
+    ca("revoke", "alice")
+    done = ca("renew", "alice")
+    assert done.returncode == ExitCode.NOT_PERMITTED
+    assert done.stderr == "farbus: alice/alice.crt: it is revoked; issue another with farbus ca issue\n"
+
+
+def test_what_was_done_to_an_authority_is_on_record(ca: Farbus, here: Farbus) -> None:
+    ca("issue", "alice", "--role", "user", "--out", "alice")
+    ca("token", "node8")
+    ca("revoke", "alice")
+    records = json.loads(here("audit", "--authority", "ca", "-o", "json").stdout)
+    assert [record["method"] for record in records] == ["ca init", "ca issue", "ca token", "ca revoke"]
+
+
+def test_machine_joins_and_has_a_configuration(ca: Farbus, here: Farbus, joins: str, tmp_path: Path) -> None:
+    token = ca("token", "node8").stdout.strip()
+    done = here("join", joins, "--token", token, "--out", "node", "--config", "agent.toml", "--address", "10.0.0.8")
+    assert done.returncode == 0, done.stderr
+    settings = tomllib.loads((tmp_path / "agent.toml").read_text())
+    assert (settings["name"], settings["scheduler"], settings["address"]) == ("node8", "127.0.0.1:7411", "10.0.0.8")
+    assert Credentials(**settings["credentials"]).identity() == Identity(name="node8", role=Role.NODE)
+    assert not (tmp_path / "node" / "join.key").exists()
+
+
+def test_join_that_broke_off_is_repeated_with_its_key(
+    ca: Farbus, here: Farbus, joins: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = ca("token", "node8").stdout.strip()
+
+    def die(*_: object) -> None:
+        raise OSError(28, "No space left on device", "node")
+
+    with monkeypatch.context() as dying:
+        dying.setattr("farbus.cli.commands.join.write_credentials", die)
+        assert here("join", joins, "--token", token, "--out", "node", "--config", "a.toml").returncode == 7
+    done = here("join", joins, "--token", token, "--out", "node", "--config", "a.toml")
+    assert done.returncode == 0, done.stderr
+
+
+def test_join_does_not_overwrite_a_node(ca: Farbus, here: Farbus, tmp_path: Path) -> None:
+    (tmp_path / "agent.toml").touch()
+    token = ca("token", "node8").stdout.strip()
+    done = here("join", "127.0.0.1:1", "--token", token, "--out", "node", "--config", "agent.toml")
+    assert (done.returncode, done.stderr) == (7, "farbus: agent.toml: is there already; --force replaces it\n")
+
+
+@pytest.mark.parametrize("ttl", ["1s", "8d", "200h", "never"])
+def test_impossible_life_of_a_token_is_refused(ca: Farbus, ttl: str) -> None:
+    assert ca("token", "node8", "--ttl", ttl).returncode == ExitCode.USAGE
+
+
+def test_rotation_goes_step_by_step(ca: Farbus) -> None:
+    assert ca("rotate", "switch").returncode == ExitCode.CONFLICT
+    assert ca("rotate", "begin").returncode == 0
+    assert ca("rotate", "finish").returncode == ExitCode.CONFLICT
+    assert ca("rotate", "switch").returncode == 0
+    assert ca("rotate", "finish").returncode == 0
+    assert ca("issue", "alice", "--role", "user", "--out", "alice").returncode == 0
+
+
+def test_since_is_a_time_or_how_long_ago() -> None:
+    assert parse_since("") == ""
+    assert parse_since("2026-03-01T12:00") == "2026-03-01T12:00:00.000Z"
+    assert parse_since("2026-03-01T12:00+02:00") == "2026-03-01T10:00:00.000Z"
+    assert parse_since("1d") < parse_since("1m")
+    with pytest.raises(InvalidInput, match="--since soon: no time"):
+        parse_since("soon")

@@ -1,0 +1,84 @@
+"""Following output across restarts: a stream that breaks is begun again where it was."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+
+from farbus.api.client import ClusterClient
+from farbus.cli.following import copy_logs, resumed
+from farbus.errors import FarbusError, Unavailable
+from farbus.model.cluster import LogChunk
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farbus.cli.following.AGAIN_S", 0.0)
+
+
+class Breaking:
+    """Gives one chunk a call, and breaks unless it was the last."""
+
+    def __init__(self, *chunks: LogChunk) -> None:
+        self.chunks = chunks
+        self.asked: list[int] = []
+
+    async def read_logs(self, job_id: str, *, task: str, follow: bool, position: int) -> AsyncIterator[LogChunk]:
+        self.asked.append(position)
+        number = len(self.asked)
+        yield self.chunks[number - 1]
+        if number < len(self.chunks):
+            raise Unavailable("the agent is restarted")
+
+
+async def copy(breaking: Breaking, *, follow: bool = True) -> None:
+    await copy_logs(cast(ClusterClient, breaking), "j1", task="main.0", follow=follow)
+
+
+async def test_a_followed_log_goes_on_where_it_broke(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    breaking = Breaking(LogChunk(data=b"one ", position=7), LogChunk(data=b"two ", position=9), LogChunk(data=b"three"))
+    await copy(breaking)
+    assert breaking.asked == [0, 7, 9]
+    assert capfdbinary.readouterr().out == b"one two three"
+
+
+async def test_what_is_not_followed_ends_where_it_breaks() -> None:
+    with pytest.raises(Unavailable, match="the agent is restarted"):
+        await copy(Breaking(LogChunk(data=b"one", position=7), LogChunk(data=b"two", position=9)), follow=False)
+
+
+async def test_a_log_without_positions_is_not_told_twice(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    with pytest.raises(FarbusError, match="can't go on from there; farbus logs j1 shows it all"):
+        await copy(Breaking(LogChunk(data=b"one"), LogChunk(data=b"two")))
+    assert capfdbinary.readouterr().out == b"one"
+
+
+async def test_what_never_began_is_not_begun_again() -> None:
+    begun = []
+
+    async def begin() -> AsyncIterator[int]:
+        begun.append(1)
+        raise Unavailable("nobody is there")
+        yield 0
+
+    with pytest.raises(Unavailable, match="nobody is there"):
+        await anext(resumed(begin))
+    assert begun == [1]
+
+
+async def test_what_does_not_come_back_is_given_up() -> None:
+    begun = []
+
+    async def begin() -> AsyncIterator[int]:
+        begun.append(1)
+        if len(begun) == 1:
+            yield 1
+        raise Unavailable("nobody is there")
+
+    numbers = resumed(begin, patience_s=0.0)
+    assert await anext(numbers) == 1
+    with pytest.raises(Unavailable, match="nobody is there"):
+        await anext(numbers)
+    assert len(begun) == 2

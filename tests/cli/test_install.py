@@ -1,0 +1,204 @@
+"""farbus install: files below --root, as a package or an image would be made; tests/lab has the real systemd."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from farbus.agent.config import AgentConfig
+from farbus.cli import application
+from farbus.cli.installation import FILES, SOURCES, Role, check_command
+from farbus.cli.manual import manual_page
+from farbus.errors import InvalidInput, NotFound
+from farbus.scheduler.config import SchedulerConfig
+
+COMMAND = "/opt/farbus/bin/farbus"
+UNIT = "usr/local/lib/systemd/system/farbus-agent.service"
+
+
+def install(root: Path, *arguments: str, role: str = "agent") -> int:
+    return application.run(["install", role, "--root", str(root), "--command", COMMAND, *arguments])
+
+
+def files_below(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with both roles."""
+    for role in Role:
+        assert install(tmp_path, role=role) == 0
+    return tmp_path
+
+
+def test_every_source_belongs_to_a_role() -> None:
+    sources = {str(path.relative_to(SOURCES)) for path in SOURCES.rglob("*") if path.is_file()}
+    assert sources == {source for files in FILES.values() for source in files}
+
+
+def test_unit_starts_the_command(root: Path) -> None:
+    assert f"\nExecStart={COMMAND} agent --config /etc/farbus/agent.toml\n" in (root / UNIT).read_text()
+
+
+def test_nothing_is_left_to_be_filled_in(root: Path) -> None:
+    assert [name for name in files_below(root) if re.search("@[a-z]+@", (root / name).read_text())] == []
+
+
+@pytest.mark.parametrize(("role", "kind"), [("agent", AgentConfig), ("scheduler", SchedulerConfig)])
+def test_settings_are_known_to_the_daemon(root: Path, role: str, kind: type) -> None:
+    text = (root / f"etc/farbus/{role}.toml").read_text()
+    # Also those that are only shown: a comment's "# name = value".
+    shown = re.sub(r"(?m)^# (?=\w+ = |\[)", "", text)
+    assert set(tomllib.loads(shown)) <= set(kind.__struct_fields__)  # type: ignore[attr-defined]
+
+
+def test_scheduler_is_written_into_new_settings(tmp_path: Path) -> None:
+    install(tmp_path, "--scheduler", "control:7411")
+    assert tomllib.loads((tmp_path / "etc/farbus/agent.toml").read_text())["scheduler"] == "control:7411"
+
+
+def test_scheduler_is_refused_where_settings_are_there(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert install(root, "--scheduler", "control:7411") == 7
+    assert "set scheduler in it" in capsys.readouterr().err
+
+
+def test_second_time_changes_nothing(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {name: (root / name).stat().st_ino for name in files_below(root) if "installed.json" not in name}
+    capsys.readouterr()
+    install(root)
+    assert {name: (root / name).stat().st_ino for name in before} == before
+    assert {line.rpartition(": ")[2] for line in capsys.readouterr().out.splitlines()} == {"kept", "unchanged"}
+
+
+def test_upgrade_replaces_what_nobody_has_changed(root: Path) -> None:
+    application.run(["install", "agent", "--root", str(root), "--command", "/opt/newer/bin/farbus"])
+    assert "ExecStart=/opt/newer/bin/farbus" in (root / UNIT).read_text()
+
+
+def test_upgrade_puts_the_new_one_beside_a_changed_file(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / UNIT).write_text("changed")
+    application.run(["install", "agent", "--root", str(root), "--command", "/opt/newer/bin/farbus"])
+    assert (root / UNIT).read_text() == "changed"
+    assert "/opt/newer/bin/farbus" in (root / f"{UNIT}.farbus-new").read_text()
+    assert f"/{UNIT}: kept, since it was changed here; the new one: /{UNIT}.farbus-new" in capsys.readouterr().out
+
+
+def test_file_of_somebody_else_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / UNIT).parent.mkdir(parents=True)
+    (tmp_path / UNIT).write_text("theirs")
+    install(tmp_path)
+    install(tmp_path, "--uninstall")
+    assert files_below(tmp_path) == {UNIT}
+
+
+def test_dry_run_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert install(tmp_path, "--dry-run") == 0
+    assert list(tmp_path.iterdir()) == []
+    assert f"/{UNIT}: made" in capsys.readouterr().out
+
+
+def test_dry_run_of_uninstall_changes_nothing(root: Path) -> None:
+    before = files_below(root)
+    install(root, "--uninstall", "--purge", "--dry-run")
+    assert files_below(root) == before
+
+
+def test_uninstall_leaves_nothing(root: Path) -> None:
+    for role in Role:
+        install(root, "--uninstall", role=role)
+    assert list(root.iterdir()) == []
+
+
+def test_uninstall_of_one_role_leaves_the_other_whole(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    alone = tmp_path_factory.mktemp("alone")
+    install(alone, role="scheduler")
+    install(root, "--uninstall")
+    assert files_below(root) == files_below(alone)
+
+
+def test_uninstall_keeps_changed_settings_and_purge_does_not(root: Path) -> None:
+    settings = root / "etc/farbus/agent.toml"
+    settings.write_text("# changed\n")
+    install(root, "--uninstall")
+    assert settings.exists()
+    install(root, "--uninstall", "--purge")
+    assert not settings.exists()
+
+
+def test_purge_removes_state_and_certificate_but_no_authority(root: Path) -> None:
+    for path in ("var/lib/farbus/agent/journal.db", "etc/farbus/node/node.key", "etc/farbus/ca/ca.key"):
+        (root / path).parent.mkdir(parents=True)
+        (root / path).write_text("")
+    for role in Role:
+        install(root, "--uninstall", "--purge", role=role)
+    assert files_below(root) == {"etc/farbus/ca/ca.key"}
+    assert not (root / "var/lib/farbus").exists()
+
+
+def test_interrupted_installation_can_be_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from farbus.cli import installation
+
+    write = installation.write_owned
+
+    def full(path: Path, data: bytes, **rest: object) -> None:
+        if path.name == "farbus-programs.slice":
+            raise OSError(28, "No space left on device")
+        write(path, data, **rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(installation, "write_owned", full)
+    assert install(tmp_path) == 6
+    monkeypatch.undo()
+    install(tmp_path, "--uninstall")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--purge"], 2, "no meaning without --uninstall"),
+        (["--command", "bin/farbus"], 2, "not an absolute path"),
+        (["--command", "/opt/far bus/farbus"], 2, "not an absolute path"),
+    ],
+)
+def test_bad_input_is_told_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, said: str
+) -> None:
+    assert application.run(["install", "agent", "--root", str(tmp_path), *arguments]) == code
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_damaged_record_is_told(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "usr/local/lib/farbus/installed.json").write_text("{")
+    assert install(root) == 2
+    assert "installed.json: damaged" in capsys.readouterr().err
+
+
+def test_command_that_is_not_there_is_refused() -> None:
+    with pytest.raises(NotFound, match="no such program"):
+        check_command("/opt/nowhere/farbus", root="")
+
+
+def test_command_that_services_cannot_see_is_refused(tmp_path: Path) -> None:
+    command = tmp_path / "farbus"
+    command.write_text("#!/root/venv/bin/python\n")
+    command.chmod(0o755)
+    with pytest.raises(InvalidInput, match="services can't look into"):
+        check_command(str(command), root="")
+
+
+def test_manual_page_names_every_command() -> None:
+    page = manual_page()
+    assert all(f".SS farbus {name}\n" in page for name in application.COMMANDS)
+
+
+def test_no_line_of_the_manual_page_is_taken_for_a_request() -> None:
+    known = (".TH ", ".SH ", ".SS ", ".TP", ".B ")
+    assert [
+        line for line in manual_page().splitlines() if line.startswith((".", "'")) and not line.startswith(known)
+    ] == []

@@ -1,0 +1,88 @@
+"""Tables on a terminal: they fit, and identities stay whole."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from farbus.cli.listing import plain_table, printable, terminal_table
+from farbus.cli.tables import DEVICE_COLUMNS, JOB_COLUMNS, LEASE_COLUMNS, NODE_COLUMNS
+from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
+from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
+from farbus.model.states import DeviceState, LeaseState
+
+UUIDS = [f"GPU-8f2d6c1e-0000-4000-8000-00000000000{number}" for number in range(3)]
+
+DEVICES = [
+    DeviceStatus(
+        device=Device(id=uuid, kind=DeviceKind.GPU, model="NVIDIA H100 80GB HBM3", memory_bytes=80 * 2**30),
+        node="node-7.example.org", state=DeviceState.LEASED, lease="l-1", job="j-1", used_by="ada on gamma",
+    )
+    for uuid in UUIDS
+]  # fmt: skip
+
+LEASES = [
+    LeaseStatus(
+        lease=Lease(
+            id="l-1", job="j-1", task="main.0", user="ada", client_node="gamma", device_node="alpha",
+            route=Route.REMOTE, devices=tuple(LeasedDevice(device=uuid, epoch=7) for uuid in UUIDS), term=3, secret="",
+        ),
+        state=LeaseState.PREPARED, expires_in_s=4.5,
+    )
+]  # fmt: skip
+
+
+def text(values: list, columns: tuple, width: int, *, wide: bool = False) -> list[str]:
+    shown = [column for column in columns if wide or not column.wide]
+    rows = [[printable(column.cell(value)) or "-" for column in shown] for value in values]
+    return ["".join(piece for piece, _ in line) for line in terminal_table(rows, shown, width)]
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize(("values", "columns"), [(DEVICES, DEVICE_COLUMNS), (LEASES, LEASE_COLUMNS)])
+def test_a_double_click_selects_a_uuid_at_80_columns(values: list, columns: tuple, wide: bool) -> None:
+    lines = text(values, columns, 80, wide=wide)
+    for uuid in UUIDS:
+        (line,) = [line for line in lines if uuid in line]
+        assert re.fullmatch(rf"\s*{uuid}\s*", line), "something stands beside it"
+
+
+def test_a_table_that_has_to_be_narrow_is() -> None:
+    lines = text(DEVICES[:1], DEVICE_COLUMNS, 80)
+    assert max(map(len, lines)) <= 80
+    assert lines == [
+        "NODE                KIND  MODEL                  MEMORY  STATE   USED BY",
+        "  ID",
+        "node-7.example.org  gpu   NVIDIA H100 80GB HBM3  80 GiB  leased  ada on gamma",
+        f"  {UUIDS[0]}",
+    ]
+
+
+def test_a_table_that_fits_is_the_same_as_in_a_pipe() -> None:
+    shown = [column for column in DEVICE_COLUMNS if not column.wide]
+    rows = [[column.cell(value) for column in shown] for value in DEVICES]
+    assert text(DEVICES, DEVICE_COLUMNS, 200) == plain_table(rows, shown).splitlines()
+
+
+def test_columns_without_identities_are_broken_between_words() -> None:
+    columns = [column for column in DEVICE_COLUMNS if column.title in ("MODEL", "NODE")]
+    assert text(DEVICES[:1], tuple(columns), 24) == [
+        "NODE         MODEL",
+        "node-7.exam  NVIDIA H100",
+        "ple.org      80GB HBM3",
+    ]
+
+
+@pytest.mark.parametrize("columns", [JOB_COLUMNS, NODE_COLUMNS, DEVICE_COLUMNS, LEASE_COLUMNS])
+def test_a_terminal_of_no_width_gets_all_the_same(columns: tuple) -> None:
+    assert text([], columns, 1)[0].startswith(columns[0].title if not columns[0].identity else columns[1].title)
+
+
+def test_states_have_their_colour_and_heads_are_bold() -> None:
+    shown = [column for column in DEVICE_COLUMNS if not column.wide]
+    rows = [[column.cell(DEVICES[0]) for column in shown]]
+    head, title, row, identity = terminal_table(rows, shown, 80)[:4]
+    assert {style for _, style in (*head, *title)} == {"bold"}
+    assert [piece.strip() for piece, style in row if style == "cyan"] == ["leased"]
+    assert [style for _, style in identity] == [""]

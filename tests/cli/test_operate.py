@@ -1,0 +1,77 @@
+"""What operators do to nodes and devices, against a cluster whose answers are known."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from farbus.model.job import JobStatus
+from farbus.model.operation import CordonResult, ForgottenNode
+from tests.cli.conftest import Cluster, Farbus
+
+
+@pytest.fixture
+def ask(here: Farbus, shared_cluster: Cluster):
+    """Run a command that speaks to the shared cluster."""
+
+    def run(*arguments: str):
+        return here(*arguments, environment={"FARBUS_SOCKET": shared_cluster.socket})
+
+    return run
+
+
+@pytest.mark.parametrize("command", ["cordon", "uncordon"])
+def test_cordons_say_what_became_of_each(ask, command: str) -> None:
+    done = ask(command, "alpha", "GPU-0001", "gamma")
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        f"node alpha {command}ed",
+        f"device GPU-0001 {command}ed",
+        f"node gamma was {command}ed already",
+    ]
+
+
+@pytest.mark.parametrize("command", ["cordon", "uncordon"])
+def test_cordons_are_json_for_programs(ask, command: str) -> None:
+    done = ask(command, "alpha", "-o", "json")
+    assert [result.name for result in msgspec.json.decode(done.stdout, type=list[CordonResult])] == ["alpha"]
+
+
+def test_a_name_that_is_not_there_is_one_line(ask) -> None:
+    done = ask("cordon", "delta")
+    assert (done.returncode, done.stderr) == (3, "farbus: there is no node or device delta\n")
+
+
+def test_drain_tells_who_it_waits_for_and_ends_when_nobody_is_left(ask) -> None:
+    done = ask("drain", "alpha")
+    assert (done.returncode, done.stdout) == (0, "node alpha is drained\n")
+    assert done.stderr == "farbus: node alpha is used by j-1 (running)\n"
+
+
+def test_drain_lists_without_waiting(ask) -> None:
+    done = ask("drain", "alpha", "--no-wait", "-o", "json")
+    assert [status.job.id for status in msgspec.json.decode(done.stdout, type=list[JobStatus])] == ["j-1"]
+    assert ask("drain", "gamma", "--no-wait").stderr == "no job uses node gamma\n"
+
+
+def test_forget_tells_what_went_with_the_node(ask) -> None:
+    assert ask("forget", "alpha").stdout.splitlines() == [
+        "node alpha forgotten",
+        "  lease l-1",
+        "  device GPU-0001",
+        "  job j-1",
+    ]
+    assert msgspec.json.decode(ask("forget", "alpha", "-o", "json").stdout, type=ForgottenNode).leases == ("l-1",)
+
+
+def test_a_node_that_is_connected_is_not_forgotten(ask) -> None:
+    done = ask("forget", "gamma")
+    assert (done.returncode, done.stderr) == (7, "farbus: node gamma is connected\n")
+
+
+def test_wide_listings_show_cordons(ask) -> None:
+    assert "CORDONED BY" in ask("nodes", "-o", "wide").stdout
+    assert "CORDONED BY" in ask("devices", "-o", "wide").stdout
+    assert "cordon" in json.loads(ask("nodes", "-o", "json").stdout)[0]

@@ -1,0 +1,320 @@
+"""The image that guests of the lab boot: Debian with systemd, a kernel, and Farbus's dependencies.
+
+``python -m tests.lab.image`` makes it (about two minutes) where it is not there yet and prints its directory:
+``$XDG_CACHE_HOME/farbus/lab/KEY``, where KEY changes with this recipe and with
+the dependencies in pyproject.toml.  In it are
+
+* ``root.ext4``: a Debian of mmdebstrap's ``minbase`` with what the tests need, users ``alice`` and ``bob``, the
+  server of :mod:`tests.lab.control`, and ``/opt/farbus``, a virtual environment with the dependencies of Farbus
+  and without Farbus itself;
+* ``vmlinuz`` and ``initrd``: Debian's own kernel, and the few modules that find the root.
+
+Nobody has to be root: mmdebstrap uses user namespaces where it is not, and
+fakeroot remembers the owners of files between its archive and the file system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+HERE = Path(__file__).resolve().parent
+
+SUITE = "bookworm"
+PYTHON = "3.11"
+"""Python of that Debian: wheels are chosen for it, whatever Python the tests run on."""
+
+PACKAGES = (
+    # The system itself.
+    *("systemd", "systemd-sysv", "udev", "dbus", "kmod", "iproute2", "procps", "busybox-static"),
+    # Farbus: its interpreter, and what the software GPU opens.
+    *("python3", "python3-venv", "libzstd1", "liblz4-1"),
+    # Devices: PCI, NVMe over Fabrics, soft-RoCE, composed drives.
+    *("pciutils", "nvme-cli", "mdadm", "dmsetup", "rdma-core", "ibverbs-providers", "ibverbs-utils"),
+)
+
+PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux2014_x86_64")
+"""Wheels that fit the glibc of that Debian, in pip's order."""
+
+BOOT_MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "ext4")
+"""What Debian's kernel has as modules and needs before there is a root (ext4 asks for its check sum by name)."""
+
+LEFT_OUT = ("drivers/gpu", "drivers/media", "drivers/net/wireless", "drivers/staging", "drivers/iio", "sound")
+"""Directories of modules for devices that no guest has: two thirds of all."""
+
+ROOT_BYTES = 3 * 2**30
+"""Size of the file system; the file is sparse."""
+
+COMMANDS = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "mmdebstrap": "mmdebstrap",
+    "fakeroot": "fakeroot",
+    "mke2fs": "e2fsprogs",
+    "setpriv": "util-linux",
+}
+"""What the lab runs on the machine of the tests, and the package of Debian and Ubuntu that brings it."""
+
+WHEELS_LIMIT_S = 600
+BOOTSTRAP_LIMIT_S = 1200
+FILE_SYSTEM_LIMIT_S = 300
+"""Longest that the steps may take, on a slow network and a busy machine."""
+
+# mmdebstrap runs these with the root as $1; inside is what chroot runs.
+HOOKS = """
+set -eu
+root=$1
+export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"
+kernel=$(apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: //p' | head -n 1)
+cd "$root/tmp"
+apt-get download --quiet "$kernel" >/dev/null
+dpkg-deb -x linux-image-*.deb kernel
+rm linux-image-*.deb
+mkdir -p "$root/lib/modules"
+mv kernel/boot/vmlinuz-* "$root/boot/"
+mv kernel/lib/modules/* "$root/lib/modules/"
+rm -r kernel
+release=$(ls "$root/lib/modules")
+for directory in {left_out}; do rm -rf "$root/lib/modules/$release/kernel/$directory"; done
+chroot "$root" depmod "$release"
+cp -r {wheels} "$root/tmp/wheels"
+chroot "$root" python3 -m venv /opt/farbus
+chroot "$root" /opt/farbus/bin/pip install --quiet --no-index --find-links /tmp/wheels {requirements}
+rm -r "$root/tmp/wheels"
+cp {here}/control.py "$root/usr/local/lib/lab-control.py"
+cp {here}/lab-control.service "$root/etc/systemd/system/"
+chroot "$root" systemctl --quiet enable lab-control.service
+# Nobody logs in; nothing is there to be waited for.
+chroot "$root" systemctl --quiet mask getty.target serial-getty@ttyS0.service systemd-networkd-wait-online.service
+for unit in mdmonitor.service nvmf-autoconnect.service e2scrub_reap.service systemd-binfmt.service \\
+    fstrim.timer e2scrub_all.timer apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer; do
+    chroot "$root" systemctl --quiet mask "$unit"
+done
+chroot "$root" useradd --create-home --shell /bin/bash alice
+chroot "$root" useradd --create-home --shell /bin/bash bob
+# The journal of a guest outlives its reboot.
+mkdir -p "$root/var/log/journal"
+# A guest's own id and name come with its kernel's command line; an empty file would make each boot a first one.
+echo 0123456789abcdef0123456789abcdef > "$root/etc/machine-id"
+echo lab > "$root/etc/hostname"
+printf '127.0.0.1 localhost\\n::1 localhost\\n' > "$root/etc/hosts"
+"""
+
+INIT = """#!/bin/busybox sh
+busybox=/bin/busybox
+$busybox mount -t proc none /proc
+$busybox mount -t sysfs none /sys
+$busybox mount -t devtmpfs none /dev
+for module in {modules}; do $busybox insmod /modules/$module; done
+while ! [ -b /dev/vda ]; do $busybox usleep 10000; done
+$busybox mount -t ext4 /dev/vda /root
+for directory in proc sys dev; do $busybox mount --move /$directory /root/$directory; done
+exec $busybox switch_root /root /sbin/init
+"""
+
+
+class LabError(Exception):
+    """The lab can't be made or used; the message says what to do."""
+
+
+def missing_commands() -> dict[str, str]:
+    """Return what is missing on this machine: commands, and the packages that bring them."""
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+    return {name: package for name, package in COMMANDS.items() if shutil.which(name, path=path) is None}
+
+
+def install_missing() -> None:
+    """Install what is missing by apt where this is root on Debian or Ubuntu; raise :class:`LabError` elsewhere."""
+    packages = sorted(set(missing_commands().values()))
+    if not packages:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise LabError(f"missing for the lab: {', '.join(packages)}; install them, for example by apt-get install")
+    print(f"lab: installing {', '.join(packages)}", file=sys.stderr)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    _run(["apt-get", "update", "-qq"], limit_s=BOOTSTRAP_LIMIT_S, environment=environment)
+    _run(
+        ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages],
+        limit_s=BOOTSTRAP_LIMIT_S,
+        environment=environment,
+    )
+
+
+def requirements() -> list[str]:
+    """Return what Farbus depends on, from pyproject.toml."""
+    return list(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+
+
+def image_directory() -> Path:
+    """Return where the image of this recipe is, or would be."""
+    recipe = hashlib.sha256()
+    for source in (Path(__file__), HERE / "control.py", HERE / "lab-control.service"):
+        recipe.update(source.read_bytes())
+    recipe.update("\n".join(requirements()).encode())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "farbus" / "lab" / recipe.hexdigest()[:16]
+
+
+def image_is_there() -> bool:
+    """Say whether the image of this recipe has been made."""
+    return (image_directory() / "initrd").exists()
+
+
+def ensure_image() -> Path:
+    """Return the directory of the image, made now where it is not there."""
+    install_missing()
+    directory = image_directory()
+    if image_is_there():
+        return directory
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(directory.parent / "lock"):
+        if image_is_there():
+            return directory
+        # Left by an interrupted build, or of an earlier recipe; guests that run keep what they have open.
+        for old in directory.parent.iterdir():
+            if old.is_dir():
+                shutil.rmtree(old)
+        with tempfile.TemporaryDirectory(dir=directory.parent, prefix="making.") as place:
+            _make(Path(place))
+            os.chmod(place, 0o755)
+            os.rename(place, directory)
+            # Its own clean-up finds an empty directory.
+            os.mkdir(place)
+    return directory
+
+
+def _make(place: Path) -> None:
+    """Make everything in ``place``."""
+    print("lab: downloading the dependencies", file=sys.stderr)
+    wheels = place / "wheels"
+    _run(
+        [
+            *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--dest", str(wheels)),
+            *("--only-binary=:all:", "--implementation", "cp", "--python-version", PYTHON),
+            *(f"--platform={platform}" for platform in PLATFORMS),
+            *requirements(),
+        ],
+        limit_s=WHEELS_LIMIT_S,
+    )
+    print("lab: making a root of Debian", file=sys.stderr)
+    hooks = place / "hooks.sh"
+    hooks.write_text(
+        HOOKS.replace("{left_out}", " ".join(LEFT_OUT))
+        .replace("{wheels}", shlex.quote(str(wheels)))
+        .replace("{requirements}", shlex.join(requirements()))
+        .replace("{here}", shlex.quote(str(HERE)))
+    )
+    archive = place / "root.tar"
+    _run(
+        [
+            *("mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(PACKAGES)}"),
+            f"--customize-hook=sh {shlex.quote(str(hooks))} \"$1\"",
+            *(SUITE, str(archive)),
+        ],
+        limit_s=BOOTSTRAP_LIMIT_S,
+    )  # fmt: skip
+    print("lab: making its file system", file=sys.stderr)
+    root = place / "root"
+    root.mkdir()
+    image = place / "root.ext4"
+    with image.open("wb") as file:
+        file.truncate(ROOT_BYTES)
+    script = (
+        f"tar -xf {shlex.quote(str(archive))} -C {shlex.quote(str(root))} --exclude=./dev/*"
+        f" && mke2fs -q -F -t ext4 -E lazy_itable_init=0 -d {shlex.quote(str(root))} {shlex.quote(str(image))}"
+    )
+    _run(["fakeroot", "sh", "-c", script], limit_s=FILE_SYSTEM_LIMIT_S)
+    (kernel,) = (root / "boot").glob("vmlinuz-*")
+    shutil.copyfile(kernel, place / "vmlinuz")
+    _write_initrd(root, place / "initrd.new")
+    shutil.rmtree(root)
+    shutil.rmtree(wheels)
+    archive.unlink()
+    hooks.unlink()
+    # Last: it says that all is there.
+    (place / "initrd.new").rename(place / "initrd")
+
+
+def _write_initrd(root: Path, target: Path) -> None:
+    """Pack busybox, the modules that find the root, and an init that mounts it."""
+    (modules,) = (root / "lib/modules").iterdir()
+    dependencies = {}
+    for line in (modules / "modules.dep").read_text().splitlines():
+        name, _, needed = line.partition(":")
+        dependencies[name] = needed.split()
+    order: list[str] = []
+    for wanted in BOOT_MODULES:
+        (file,) = (name for name in dependencies if Path(name).name == f"{wanted}.ko")
+        # modules.dep lists what a module needs so that the last has to be loaded first.
+        order += [name for name in [*reversed(dependencies[file]), file] if name not in order]
+    archive = _Cpio()
+    for directory in ("bin", "proc", "sys", "dev", "root", "modules"):
+        archive.add(directory, b"", 0o40755)
+    archive.add("bin/busybox", (root / "bin/busybox").read_bytes(), 0o100755)
+    for name in order:
+        archive.add(f"modules/{Path(name).name}", (modules / name).read_bytes(), 0o100644)
+    archive.add("init", INIT.replace("{modules}", " ".join(Path(name).name for name in order)).encode(), 0o100755)
+    target.write_bytes(archive.end())
+
+
+class _Cpio:
+    """An archive in the format "newc" (Documentation/driver-api/early-userspace/buffer-format.rst)."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._inode = 0
+
+    def add(self, name: str, content: bytes, mode: int) -> None:
+        self._inode += 1
+        encoded = name.encode() + b"\0"
+        # inode, mode, uid, gid, links, mtime, size, device and rdevice, length of the name, no check sum
+        fields = (self._inode, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(encoded), 0)
+        self._data += b"070701" + b"".join(b"%08X" % field for field in fields) + encoded
+        self._pad()
+        self._data += content
+        self._pad()
+
+    def _pad(self) -> None:
+        self._data += bytes(-len(self._data) % 4)
+
+    def end(self) -> bytes:
+        self.add("TRAILER!!!", b"", 0)
+        return bytes(self._data)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Let one process at a time make the image."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _run(command: Sequence[str], *, limit_s: float, environment: dict[str, str] | None = None) -> None:
+    environment = dict(environment or os.environ)
+    # mke2fs is where ordinary users' PATH of Debian does not lead.
+    environment["PATH"] = os.pathsep.join((environment.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=limit_s, check=False, stdin=subprocess.DEVNULL
+    )
+    if done.returncode:
+        raise LabError(
+            f"{shlex.join(command)[:200]} ends with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}"
+        )
+
+
+if __name__ == "__main__":
+    try:
+        print(ensure_image())
+    except LabError as error:
+        sys.exit(f"lab: {error}")

@@ -1,0 +1,163 @@
+"""Tasks' directories: what is written and read, with whose rights, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from farbus.errors import FarbusError, InvalidInput
+from farbus.linux.staging import TaskDirectories
+from farbus.linux.users import Account
+from farbus.model.staging import Manifest, StagedFile, digest
+
+ME = None
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> TaskDirectories:
+    return TaskDirectories(tmp_path / "tasks")
+
+
+def manifest(contents: dict[str, bytes], **more: object) -> Manifest:
+    return Manifest(
+        files=tuple(
+            StagedFile(path=path, size=len(data), sha256=digest(data), **more) for path, data in contents.items()
+        )
+    )
+
+
+async def pieces(contents: dict[str, bytes]) -> AsyncIterator[tuple[str, bytes]]:
+    for path, data in contents.items():
+        yield path, data
+
+
+async def fill(directories: TaskDirectories, contents: dict[str, bytes], account: Account | None = ME) -> Path:
+    path = await directories.make("t", account)
+    await directories.write("t", account, manifest(contents), pieces(contents))
+    return path
+
+
+async def read(directories: TaskDirectories, *paths: str, most_bytes: int = 2**40, most_files: int = 100) -> dict:
+    found: dict[str, bytes] = {}
+    stream = directories.read("t", ME, paths, most_files=most_files, most_bytes=most_bytes)
+    async for file, data in stream:
+        found[file.path] = found.get(file.path, b"") + data
+        if file.sha256:
+            assert file.sha256 == digest(found[file.path])
+    return found
+
+
+async def test_what_is_written_can_be_read(directories: TaskDirectories) -> None:
+    contents = {"a": b"", "b/c": b"x" * 3_000_000, "b/dé": b"\0\n"}
+    path = await fill(directories, contents)
+    assert (path / "b" / "c").read_bytes() == contents["b/c"]
+    assert await read(directories, "a", "b") == contents
+
+
+async def test_directory_is_its_users_alone(directories: TaskDirectories) -> None:
+    path = await directories.make("t", ME)
+    assert path.stat().st_mode & 0o777 == 0o700
+
+
+async def test_program_stays_executable(directories: TaskDirectories) -> None:
+    path = await directories.make("t", ME)
+    await directories.write("t", ME, manifest({"p": b"#!"}, executable=True), pieces({"p": b"#!"}))
+    assert os.access(path / "p", os.X_OK)
+
+
+async def test_file_with_another_content_never_has_its_name(directories: TaskDirectories) -> None:
+    path = await directories.make("t", ME)
+    with pytest.raises(InvalidInput, match="a: arrived with another content"):
+        await directories.write("t", ME, manifest({"a": b"good"}), pieces({"a": b"evil"}))
+    assert list(path.iterdir()) == []
+
+
+async def test_file_that_breaks_off_never_has_its_name(directories: TaskDirectories) -> None:
+    path = await directories.make("t", ME)
+    with pytest.raises(InvalidInput, match="a: the rest did not come"):
+        await directories.write("t", ME, manifest({"a": b"whole"}), pieces({"a": b"wh"}))
+    assert list(path.iterdir()) == []
+
+
+async def test_symbolic_link_is_never_followed_when_writing(directories: TaskDirectories, tmp_path: Path) -> None:
+    path = await directories.make("t", ME)
+    (path / "d").symlink_to(tmp_path)
+    with pytest.raises(InvalidInput):
+        await directories.write("t", ME, manifest({"d/a": b"x"}), pieces({"d/a": b"x"}))
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "socket", "link in the way"])
+async def test_what_is_no_file_is_not_read(directories: TaskDirectories, kind: str) -> None:
+    path = await fill(directories, {"d/x": b"secret"})
+    match kind:
+        case "link":
+            (path / "a").symlink_to("/etc/shadow")
+        case "pipe":
+            os.mkfifo(path / "a")
+        case "socket":
+            with socket.socket(socket.AF_UNIX) as bound:
+                bound.bind(str(path / "a"))
+        case "link in the way":
+            (path / "a").symlink_to("d")
+    with pytest.raises(InvalidInput, match="stage out of task t: a"):
+        await read(directories, "a/x" if kind == "link in the way" else "a")
+
+
+async def test_missing_output_is_named(directories: TaskDirectories) -> None:
+    await fill(directories, {})
+    with pytest.raises(InvalidInput, match="stage out of task t: result: no such file or directory"):
+        await read(directories, "result")
+
+
+async def test_sparse_file_counts_with_its_whole_size(directories: TaskDirectories) -> None:
+    path = await fill(directories, {})
+    (path / "sparse").touch()
+    os.truncate(path / "sparse", 2**30)
+    with pytest.raises(InvalidInput, match="sparse: with it there are 1073741824 bytes, more than 1048576"):
+        await read(directories, "sparse", most_bytes=2**20)
+
+
+async def test_too_many_files_are_refused(directories: TaskDirectories) -> None:
+    await fill(directories, {f"d/{number}": b"" for number in range(11)})
+    with pytest.raises(InvalidInput, match="d: more than 10 files; pack them"):
+        await read(directories, "d", most_files=10)
+
+
+async def test_everything_goes_also_what_its_owner_has_closed(directories: TaskDirectories, tmp_path: Path) -> None:
+    path = await fill(directories, {"d/e/x": b"x"})
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").touch()
+    (path / "link").symlink_to(outside)
+    (path / "d" / "e").chmod(0)
+    (path / "d").chmod(0)
+    await directories.remove("t")
+    assert directories.list() == ()
+    assert (outside / "kept").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_other_users_files_are_written_with_their_rights(tmp_path: Path) -> None:
+    base = tmp_path / "tasks"
+    for each in (tmp_path, *tmp_path.parents):
+        if each.stat().st_mode & 0o001 == 0:
+            each.chmod(each.stat().st_mode | 0o011)
+    directories = TaskDirectories(base)
+    somebody = Account(name="somebody", uid=61_001, gid=61_002)
+    path = await fill(directories, {"d/a": b"x"}, somebody)
+    for each in (path, path / "d", path / "d" / "a"):
+        assert (each.stat().st_uid, each.stat().st_gid) == (61_001, 61_002)
+    # A link to what only root can read stays closed to them, also when root's agent asks.
+    (tmp_path / "secret").write_text("root's")
+    (tmp_path / "secret").chmod(0o600)
+    os.link(tmp_path / "secret", path / "hard")
+    with pytest.raises(FarbusError, match="hard: permission denied"):
+        async for _ in directories.read("t", somebody, ["hard"], most_files=1, most_bytes=100):
+            pass
+    await directories.remove("t")
+    assert directories.list() == ()

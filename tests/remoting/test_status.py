@@ -1,0 +1,118 @@
+"""What supervisors and servers count of their sessions."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from farbus.linux.shared_memory import KernelSharedMemory
+from farbus.remoting import status
+from farbus.remoting.status import StatusMemory
+from tests.remoting.harness import Remote
+
+
+def count(memory: StatusMemory, slot: int, *counters: int) -> None:
+    """Write as a server does."""
+    at = slot * status.SLOT_BYTES + status.COUNTERS_OFFSET
+    os.pwrite(memory.descriptor, status.COUNTERS.pack(*counters), at)
+
+
+def test_a_session_that_ends_is_added_to_those_that_ended() -> None:
+    memory = StatusMemory(2)
+    slot = memory.take()
+    assert slot == 1
+    memory.fill(slot, server_pid=10, client_pid=77, program=b"train\0\0")
+    count(memory, slot, 5, 100, 200, 3_000_000)
+    (session,) = memory.status().sessions
+    assert (session.server_pid, session.client_pid, session.program) == (10, 77, "train")
+    assert (session.calls, session.received_bytes, session.sent_bytes, session.busy_ns) == (5, 100, 200, 3_000_000)
+    memory.end(10)
+    memory.end(10)
+    assert memory.status().sessions == ()
+    assert memory.status().ended == status.Ended(
+        sessions=1, calls=5, received_bytes=100, sent_bytes=200, busy_ns=3_000_000
+    )
+    memory.close()
+
+
+def test_slots_are_given_out_again_and_run_out() -> None:
+    memory = StatusMemory(1)
+    slot = memory.take()
+    assert slot == 1
+    assert memory.take() is None
+    memory.give_back(slot)
+    assert memory.take() == 1
+    memory.fill(1, server_pid=10, client_pid=1, program=b"")
+    memory.end(10)
+    assert memory.take() == 1
+    memory.close()
+
+
+def test_the_memory_can_not_be_made_smaller_by_a_server() -> None:
+    memory = StatusMemory(1)
+    with pytest.raises(PermissionError):
+        os.ftruncate(memory.descriptor, 0)
+    memory.close()
+
+
+def test_a_name_that_would_move_the_cursor_is_only_text() -> None:
+    memory = StatusMemory(1)
+    memory.fill(memory.take() or 0, server_pid=10, client_pid=1, program=b"a\x1b[2J\xff\nb")
+    assert memory.status().sessions[0].program == "a?[2J\ufffd?b"
+    memory.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "too few"),
+        (bytes(status.SLOT_BYTES), "version 0 is not known"),
+        (status.HEAD.pack(status.MAGIC, 1, 1, 0, 0, 0, 0, 0).ljust(status.SLOT_BYTES, b"\0"), "just changing"),
+    ],
+)
+def test_a_memory_that_is_none_is_refused(data: bytes, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        status.parse(data)
+
+
+def test_a_reading_in_the_middle_of_a_change_is_made_again() -> None:
+    memory = StatusMemory(1)
+    whole = os.pread(memory.descriptor, status.LIMIT_BYTES, 0)
+    changing = whole[:8] + struct.pack("=Q", 1) + whole[16:]
+    readings = [changing, whole]
+    assert status.read(lambda: readings.pop(0)).sessions == ()
+    assert not readings
+    memory.close()
+
+
+def test_a_program_is_counted_while_it_runs_and_afterwards(
+    build: Callable[[str], Path], remote: Remote, tmp_path: Path
+) -> None:
+    shared = KernelSharedMemory()
+
+    def look() -> status.Status:
+        return status.read(lambda: shared.read(os.getpid(), status.MEMORY_NAME, limit_bytes=status.LIMIT_BYTES))
+
+    end = tmp_path / "end"
+    program = remote.start(build("cluster/stay"), end)
+    assert program.stdout is not None
+    assert program.stdout.readline() == "using 1 device(s)\n"
+    (session,) = look().sessions
+    assert session.client_pid == program.pid
+    assert session.program == "stay"
+    assert session.server_pid in remote.supervisor.pids
+    assert session.calls > 0
+    # Every frame has a header of 24 bytes.
+    assert session.received_bytes >= 24 * session.calls
+    assert session.sent_bytes > 0
+    assert session.busy_ns > 0
+    end.touch()
+    program.communicate()
+    assert program.returncode == 0
+    # Whether its server has been missed yet or not.
+    told = look()
+    assert told.ended.calls + sum(one.calls for one in told.sessions) > session.calls

@@ -1,0 +1,109 @@
+"""Columns that are kept from round to round are those that would be laid out anew."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farbus.model.decision import DeviceView, NodeView, Snapshot
+from farbus.model.node import Resources
+from farbus.scheduler.costs.default import DefaultPolicy
+from farbus.scheduler.phases.cluster import Cluster, Columns, from_snapshot
+from farbus.scheduler.round import decide, decide_on
+from tests.scheduler.worlds import gpu, job, node, pending_jobs, snapshots
+
+
+def assert_equal(kept: Cluster, fresh: Cluster) -> None:
+    for field in dataclasses.fields(Cluster):
+        if field.name == "memo":
+            continue
+        ours, theirs = getattr(kept, field.name), getattr(fresh, field.name)
+        if isinstance(theirs, np.ndarray):
+            assert ours.dtype == theirs.dtype, field.name
+            assert np.array_equal(ours, theirs), field.name
+        else:
+            assert ours == theirs, field.name
+
+
+RESOURCES = st.builds(Resources, cpu_milli=st.integers(-1, 9000), memory_bytes=st.integers(-1, 2**36))
+
+
+@st.composite
+def changed(draw: st.DrawFn, before: Snapshot) -> Snapshot:
+    """Draw what a cluster may have become: mostly other room, sometimes other nodes or devices."""
+    nodes: list[NodeView] = []
+    for view in before.nodes:
+        change = draw(st.sampled_from(["nothing", "nothing", "free", "free", "capacity", "labels", "rack", "gone"]))
+        changes: dict[str, Any] = {
+            "nothing": {},
+            "free": {"free": draw(RESOURCES)},
+            "capacity": {"capacity": draw(RESOURCES)},
+            "labels": {"labels": {"zone": "z2"}},
+            "rack": {"rack": "r9"},
+        }.get(change, {})
+        if change != "gone":
+            nodes.append(msgspec.structs.replace(view, **changes) if changes else view)
+    devices: list[DeviceView] = []
+    for view in before.devices:
+        change = draw(st.sampled_from(["nothing", "nothing", "free", "free", "equal", "node", "gone"]))
+        if change != "gone":
+            moved = {"free": {"free": not view.free}, "equal": {"free": view.free}, "node": {"node": "elsewhere"}}
+            devices.append(msgspec.structs.replace(view, **moved[change]) if change in moved else view)
+    names = {view.name for view in nodes}
+    if draw(st.booleans()):
+        nodes.append(node(draw(st.sampled_from([f"new-{n}" for n in range(8) if f"new-{n}" not in names]))))
+    if draw(st.booleans()):
+        devices.append(gpu(f"GPU-new-{draw(st.integers(0, 1))}", "elsewhere"))
+    return Snapshot(nodes=tuple(nodes), devices=tuple(devices))
+
+
+@given(snapshots(), st.data())
+def test_kept_columns_are_those_laid_out_anew(first: Snapshot, data: st.DataObject) -> None:
+    columns, snapshot = Columns(), first
+    for _ in range(4):
+        assert_equal(columns.of(snapshot), from_snapshot(snapshot))
+        snapshot = data.draw(changed(snapshot))
+
+
+@given(snapshots(), pending_jobs(), st.data())
+def test_decisions_on_kept_columns_are_the_same(first: Snapshot, jobs: list[Any], data: st.DataObject) -> None:
+    columns, snapshot, policy = Columns(), first, DefaultPolicy()
+    for _ in range(2):
+        kept = decide_on(columns.of(snapshot), jobs, policy=policy)
+        assert kept == decide(snapshot, jobs, policy=policy)
+        snapshot = data.draw(changed(snapshot))
+
+
+def test_only_the_rows_of_what_changed_are_written() -> None:
+    columns = Columns()
+    world = Snapshot(nodes=(node("a"), node("b")), devices=(gpu("g", "a"),))
+    before = columns.of(world)
+    fuller = msgspec.structs.replace(world.nodes[1], free=Resources(cpu_milli=1000, memory_bytes=1))
+    after = columns.of(Snapshot(nodes=(world.nodes[0], fuller), devices=world.devices))
+    assert after.names is before.names
+    assert after.devices is before.devices
+    assert after.free.tolist() == [before.free[0].tolist(), [1000, 1]]
+    # An earlier round's columns stay as they were.
+    assert before.free[1].tolist() != [1000, 1]
+
+
+def test_what_was_found_about_labels_is_kept_within_a_limit() -> None:
+    cluster = from_snapshot(Snapshot(nodes=(node("a", labels={"k": "v7"}),), devices=()))
+    for number in range(5000):
+        assert cluster.labelled((("k", f"v{number}"),)).tolist() == [number == 7]
+    assert len(cluster.memo) <= 1024
+
+
+def test_a_job_is_decided_on_what_is_free_now() -> None:
+    columns = Columns()
+    world = Snapshot(nodes=(node("a", cpus=4),), devices=())
+    full = msgspec.structs.replace(world.nodes[0], free=Resources())
+    assert decide_on(columns.of(world), [job("j", cpus=4)], policy=DefaultPolicy()).placements
+    taken = Snapshot(nodes=(full,), devices=())
+    assert not decide_on(columns.of(taken), [job("j", cpus=4)], policy=DefaultPolicy()).placements
+    assert decide_on(columns.of(world), [job("j", cpus=4)], policy=DefaultPolicy()).placements

@@ -1,0 +1,116 @@
+"""A wall clock that jumps: leases and time limits go by monotonic time, the queue by who came first."""
+
+from __future__ import annotations
+
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from farbus.api.client import ClusterClient
+from farbus.model.states import JobState, LeaseState, NodeState
+from farbus.scheduler import events
+from tests.scheduler.light_agent import LightAgent
+from tests.scheduler.scripted import Cluster, job, node
+from tests.scheduler.site import Site
+
+pytestmark = pytest.mark.timeout(60)
+
+YEAR_S = 365 * 86_400.0
+
+BOTH_WAYS = pytest.mark.parametrize("jump_s", [YEAR_S, -YEAR_S])
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+@pytest.fixture
+def set_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Return what moves the scheduler's wall clock.
+
+    The whole process's can't be: gRPC's Python part would give its C part deadlines of another clock.
+    """
+
+    def jump(seconds: float) -> None:
+        moved = types.SimpleNamespace(time=lambda: time.time() + seconds, perf_counter=time.perf_counter)
+        for module in ("engine", "service"):
+            monkeypatch.setattr(f"farbus.scheduler.{module}.time", moved)
+
+    return jump
+
+
+async def until_running(client: ClusterClient, job_id: str) -> None:
+    async for status in client.watch_job(job_id):
+        if status.state is JobState.RUNNING:
+            return
+    raise AssertionError(f"job {job_id} ended")
+
+
+@BOTH_WAYS
+async def test_what_runs_goes_on(site: Site, set_clock: Callable[[float], None], jump_s: float) -> None:
+    agent = LightAgent(node("a", 1))
+    async with site.scheduler(), site.client() as client, site.agent(agent):
+        job_id, _ = await client.submit(job("", gpus=1, time_limit_s=3600.0))
+        await until_running(client, job_id)
+        set_clock(jump_s)
+        await agent.beat()
+        await agent.until(events.HeartbeatReply, "")
+        (lease,) = await client.list_leases()
+        assert lease.state is LeaseState.PREPARED
+        assert 0 < lease.expires_in_s <= 15
+        (status,) = await client.list_nodes()
+        assert status.state is NodeState.READY
+        assert (await client.get_job(job_id)).state is JobState.RUNNING
+        await agent.finish(job_id)
+        assert [status.state async for status in client.watch_job(job_id)][-1] is JobState.SUCCEEDED
+
+
+@BOTH_WAYS
+async def test_a_scheduler_restarted_after_a_jump_adopts_what_runs(
+    site: Site, set_clock: Callable[[float], None], jump_s: float
+) -> None:
+    agent = LightAgent(node("a", 1))
+    async with site.scheduler(), site.client() as client, site.agent(agent):
+        job_id, _ = await client.submit(job("", gpus=1))
+        await until_running(client, job_id)
+    set_clock(jump_s)
+    async with site.scheduler(), site.client() as client, site.agent(agent):
+        assert (await client.get_job(job_id)).state is JobState.RUNNING
+        await agent.finish(job_id)
+        assert [status.state async for status in client.watch_job(job_id)][-1] is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_clock_that_was_set_back_puts_nobody_ahead(
+    site: Site, set_clock: Callable[[float], None], restarted: bool
+) -> None:
+    async with site.scheduler(), site.client() as client:
+        first, _ = await client.submit(job("", gpus=1))
+        set_clock(-YEAR_S)
+        second, _ = await client.submit(job("", gpus=1)) if not restarted else ("", None)
+    async with site.scheduler(), site.client() as client:
+        second = second or (await client.submit(job("", gpus=1)))[0]
+        agent = LightAgent(node("a", 1))
+        async with site.agent(agent):
+            await agent.until(events.StartTask, first)
+            assert (await client.get_job(second)).state is JobState.QUEUED
+
+
+@BOTH_WAYS
+def test_a_time_limit_is_counted_by_monotonic_time(jump_s: float) -> None:
+    cluster = Cluster(node("a"))
+    cluster.join()
+    cluster.submit(job(time_limit_s=100.0))
+    cluster.settle()
+    for effects_at in (cluster.now + 50, cluster.now + 99):
+        cluster.now = effects_at
+        cluster.machine.handle(events.HeartbeatArrived(node="a", session=1), now=cluster.now, wall=jump_s)
+        cluster.machine.handle(events.ClockTicked(), now=cluster.now, wall=jump_s)
+    assert cluster.state_of("j1") == "running"
+    cluster.now += 2
+    cluster.tell(events.ClockTicked())
+    assert cluster.state_of("j1") == "finishing"

@@ -1,0 +1,200 @@
+"""Cordon, evict and forget, step by step."""
+
+from __future__ import annotations
+
+import pytest
+
+from farbus.model.operation import Cordon, CordonKind
+from farbus.model.states import DeviceState, NodeState
+from farbus.scheduler import events
+from farbus.scheduler.lifecycle import WAITS_PERSIST_S
+from tests.scheduler.scripted import TTL_S, Cluster, first_fit, job, node
+
+
+def cordon(cluster: Cluster, name: str) -> None:
+    kind = CordonKind.DEVICE if name.startswith("GPU") else CordonKind.NODE
+    cluster.tell(events.Cordoned(cordon=Cordon(kind=kind, name=name, by="ann", at=0.0, reason="new driver")))
+
+
+def uncordon(cluster: Cluster, name: str) -> None:
+    kind = CordonKind.DEVICE if name.startswith("GPU") else CordonKind.NODE
+    cluster.tell(events.Uncordoned(kind=kind, name=name))
+
+
+def forget(cluster: Cluster, name: str) -> None:
+    cluster.tell(events.NodeForgotten(node=name, reason=f"node {name} is off, says ann"))
+
+
+def running_remote() -> Cluster:
+    """A job running on node c with the GPU of node a."""
+    cluster = Cluster(node("a", 1), node("c"))
+    cluster.join()
+    cluster.submit(job(gpus=1, on="c"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+    return cluster
+
+
+@pytest.mark.parametrize("name", ["a", "GPU-a-0"])
+def test_what_is_cordoned_gets_nothing_new_until_it_is_uncordoned(name: str) -> None:
+    cluster = Cluster(node("a", 1), node("c"))
+    cluster.join()
+    cordon(cluster, name)
+    cluster.submit(job(gpus=1, on="c"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "queued"
+    (device,) = cluster.machine.device_statuses()
+    assert (device.state, device.cordon) == (DeviceState.CORDONED, "ann, 1970-01-01T00:00:00Z: new driver")
+    uncordon(cluster, name)
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+
+
+def test_what_runs_on_a_cordoned_node_goes_on() -> None:
+    cluster = running_remote()
+    cordon(cluster, "a")
+    cordon(cluster, "c")
+    cluster.pass_time(3 * TTL_S)
+    assert cluster.state_of("j1") == "running"
+    assert {status.state for status in cluster.machine.node_statuses(cluster.now)} == {NodeState.CORDONED}
+    cluster.tell(cluster.agents["c"].exit("j1", "main.0"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "succeeded"
+
+
+def test_a_placement_on_a_node_cordoned_meanwhile_is_refused() -> None:
+    cluster = Cluster(node("a", 1))
+    cluster.join()
+    cluster.submit(job(gpus=1))
+    snapshot, pending, generation = cluster.machine.round_input(cluster.now)
+    cordon(cluster, "a")
+    cluster.tell(events.RoundDecided(decision=first_fit(snapshot, pending), generation=generation))
+    assert cluster.state_of("j1") == "queued"
+    assert not cluster.machine.leases
+
+
+@pytest.mark.parametrize("name", ["a", "GPU-a-0"])
+def test_a_cordon_outlives_a_restart_of_scheduler_and_node(name: str) -> None:
+    cluster = Cluster(node("a", 1))
+    cluster.join()
+    cordon(cluster, name)
+    cluster.restart()
+    cluster.join()
+    cluster.submit(job(gpus=1))
+    cluster.settle()
+    assert cluster.state_of("j1") == "queued"
+    uncordon(cluster, name)
+    cluster.restart()
+    cluster.join()
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+
+
+def test_an_evicted_job_that_runs_is_cancelled_with_the_reason() -> None:
+    cluster = running_remote()
+    cordon(cluster, "a")
+    cluster.tell(events.JobEvicted(job_id="j1", reason="evicted from node a by ann"))
+    cluster.settle()
+    assert (cluster.state_of("j1"), cluster.reason_of("j1")) == ("cancelled", "evicted from node a by ann")
+    assert not cluster.machine.jobs_of_node["a"]
+    assert not cluster.agents["a"].device_side
+
+
+def test_an_evicted_job_that_does_not_run_yet_is_placed_elsewhere() -> None:
+    cluster = Cluster(node("a", 1), node("b", 1))
+    cluster.join()
+    cluster.submit(job(gpus=1))
+    cluster.decide()
+    cordon(cluster, "a")
+    cluster.tell(events.JobEvicted(job_id="j1", reason="evicted from node a by ann"))
+    cluster.settle()
+    cluster.pass_time(10)
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+    assert cluster.machine.jobs["j1"].progress.runs[0].node == "b"
+
+
+def test_a_forgotten_device_node_frees_its_leases_and_keeps_its_epochs() -> None:
+    cluster = running_remote()
+    cluster.agents["a"].die()
+    cluster.lose("a")
+    cluster.pass_time(TTL_S)
+    cluster.settle()
+    assert cluster.machine.leases
+    forget(cluster, "a")
+    cluster.settle()
+    assert not cluster.machine.leases
+    assert cluster.state_of("j1") == "failed"
+    assert cluster.machine.device_statuses() == ()
+    assert [status.node.name for status in cluster.machine.node_statuses(cluster.now)] == ["c"]
+    cluster.restart()
+    assert [status.node.name for status in cluster.machine.node_statuses(cluster.now)] == ["c"]
+    cluster.join()
+    cluster.submit(job("j2", gpus=1, on="c"))
+    cluster.settle()
+    (lease,) = cluster.machine.leases.values()
+    assert [leased.epoch for leased in lease.lease.devices] == [2]
+
+
+def test_a_node_is_forgotten_before_its_lease_time_is_over() -> None:
+    cluster = running_remote()
+    cluster.lose("a")
+    forget(cluster, "a")
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    assert "node a is off, says ann" in cluster.reason_of("j1")
+    assert not cluster.machine.leases
+
+
+def test_a_forgotten_client_node_frees_the_device_once_its_node_confirms() -> None:
+    cluster = running_remote()
+    cluster.lose("c")
+    forget(cluster, "c")
+    assert cluster.machine.leases
+    cluster.settle()
+    assert not cluster.machine.leases
+    assert cluster.state_of("j1") == "failed"
+
+
+def test_a_forgotten_node_that_comes_back_first_gives_up_what_it_holds() -> None:
+    cluster = running_remote()
+    cluster.lose("a")
+    forget(cluster, "a")
+    cluster.settle()
+    assert cluster.agents["a"].device_side
+    cluster.join("a")
+    cluster.submit(job("j2", gpus=1, on="c"))
+    if cluster.round_asked:
+        cluster.decide()
+    assert cluster.state_of("j2") == "queued"
+    cluster.settle()
+    assert cluster.state_of("j2") == "running"
+    assert list(cluster.agents["a"].device_side) == ["j2-1-0"]
+
+
+def test_a_connected_node_is_not_forgotten() -> None:
+    cluster = running_remote()
+    forget(cluster, "a")
+    assert cluster.state_of("j1") == "running"
+    assert cluster.machine.nodes["a"].connected
+
+
+def test_forgetting_a_node_ends_the_interactive_jobs_that_wait_for_it() -> None:
+    cluster = Cluster(node("a", 1), node("c"))
+    cluster.join("c")
+    cluster.submit(job(gpus=1, on="c", interactive=True))
+    cluster.settle()
+    cluster.lose("c")
+    forget(cluster, "c")
+    assert cluster.state_of("j1") == "cancelled"
+
+
+def test_how_long_a_job_has_waited_outlives_a_restart() -> None:
+    cluster = running_remote()
+    cluster.submit(job("j2", gpus=1, on="c"))
+    cluster.settle()
+    waited = cluster.machine.jobs["j2"].progress.rounds_waited
+    assert waited >= 1
+    cluster.pass_time(WAITS_PERSIST_S)
+    cluster.restart()
+    assert cluster.machine.jobs["j2"].progress.rounds_waited == waited

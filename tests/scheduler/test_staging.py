@@ -1,0 +1,337 @@
+"""Files of jobs at the scheduler, over real connections: who may have what, what is kept, what goes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from farbus.api.authority import Authority, Credentials, write_credentials
+from farbus.api.client import ClusterClient
+from farbus.api.identity import Identity, Role
+from farbus.api.server import serve_scheduler
+from farbus.api.staging import NodeStaging, StagingClient, add_staging
+from farbus.api.v1 import staging_pb2
+from farbus.cli.jobfile import StageTable
+from farbus.cli.staging import fetch_output, find_files, send_files
+from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted, Unavailable
+from farbus.model.job import Job, JobStatus, TaskGroup, TaskPlacement
+from farbus.model.staging import StagedFile, digest
+from farbus.model.states import JobState
+from farbus.scheduler.contents import UNUSED_KEPT_S, Contents
+from farbus.scheduler.staging import OUTPUT_KEPT_S, StagingService
+from tests.api.test_servers import Echo, Recorder
+
+BOB = Identity(name="bob", role=Role.USER)
+LIMIT = 10 * 2**20
+
+
+class Engine:
+    """Knows the jobs that a test says."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, JobStatus] = {}
+        self.machine = SimpleNamespace(jobs={})
+
+    async def find(self, job_id: str) -> JobStatus:
+        if job_id not in self.known:
+            raise NotFound(f"there is no job {job_id}")
+        return self.known[job_id]
+
+    def run(self, job: Job, *nodes: str) -> Job:
+        placements = tuple(TaskPlacement(task=f"main.{index}", node=node) for index, node in enumerate(nodes))
+        self.known[job.id] = JobStatus(job=job, state=JobState.RUNNING, placements=placements)
+        self.machine.jobs[job.id] = SimpleNamespace(job=job, state=JobState.RUNNING)
+        return job
+
+
+class Site:
+    """A scheduler's staging service that is served, and who calls it."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.path = tmp_path
+        self.engine = Engine()
+        self.wall = 1_000_000.0
+        self.authority = Authority.create(tmp_path / "ca")
+        self.service = self.open()
+        self.address = ""
+
+    def open(self) -> StagingService:
+        return StagingService(
+            self.engine, self.path / "staging", limit_bytes=2 * LIMIT, user_limit_bytes=LIMIT, job_limit_bytes=LIMIT,
+            wall=lambda: self.wall,
+        )  # fmt: skip
+
+    def issue(self, name: str, role: Role) -> Credentials:
+        return write_credentials(self.path / "c" / name, name, self.authority.issue(name, role))
+
+    def client(self, name: str) -> ClusterClient:
+        return ClusterClient.remote(address=self.address, credentials=self.issue(name, Role.USER))
+
+    def node(self, name: str) -> NodeStaging:
+        return NodeStaging(address=self.address, credentials=self.issue(name, Role.NODE))
+
+    async def submit(self, contents: dict[str, bytes], *nodes: str, stage_out: tuple[str, ...] = ("out",)) -> Job:
+        source = self.path / "source"
+        for path, data in contents.items():
+            (source / path).parent.mkdir(parents=True, exist_ok=True)
+            (source / path).write_bytes(data)
+        files = find_files([StageTable(source=str(source / path), to=path) for path in contents], self.path)
+        async with self.client("bob") as client:
+            stage_in = await send_files(StagingClient(client), files)
+        group = TaskGroup(name="main", command=("x",), count=max(1, len(nodes)))
+        job = Job(id="j-1", name="x", user="bob", groups=(group,), cwd="", stage_in=stage_in, stage_out=stage_out)
+        await self.service.check(BOB, job)
+        return self.engine.run(job, *nodes)
+
+    async def fetch(self, name: str = "bob", *, force: bool = False) -> list[str]:
+        told: list[str] = []
+        async with self.client(name) as client:
+            await fetch_output(StagingClient(client), "j-1", self.path / "got", force=force, tell=told.append)
+        return [str(Path(path).relative_to(self.path / "got")) for path in told]
+
+    def contents(self) -> set[str]:
+        return {path.name for path in (self.path / "staging" / "users").rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    made = Site(tmp_path)
+    server = await serve_scheduler(
+        cluster=Recorder(),
+        sessions=Echo(),
+        listen="127.0.0.1:0",
+        credentials=made.issue("s", Role.SCHEDULER),
+        services=(functools.partial(add_staging, made.service),),
+    )
+    made.address = f"127.0.0.1:{server.port}"
+    yield made
+    await server.stop()
+
+
+async def output(contents: dict[str, bytes], *, broken: bool = False) -> AsyncIterator[tuple[StagedFile, bytes]]:
+    for path, data in contents.items():
+        yield StagedFile(path=path, size=len(data), sha256=digest(data)), data
+    if broken:
+        raise InvalidInput("planted")
+
+
+async def received(node: NodeStaging, job: Job) -> dict[str, bytes]:
+    manifest = await node.manifest(job.id, job.stage_in)
+    found = {file.path: b"" for file in manifest.files}
+    async for path, data in node.contents(job.id, manifest.files):
+        found[path] += data
+    return found
+
+
+async def test_node_of_the_job_gets_its_files(site: Site) -> None:
+    contents = {"a": b"x" * 3_000_000, "b/c": b"", "b/d": b"same", "e": b"same"}
+    job = await site.submit(contents, "alpha")
+    assert await received(site.node("alpha"), job) == contents
+
+
+async def test_node_without_a_task_of_the_job_gets_nothing(site: Site) -> None:
+    job = await site.submit({"a": b"x"}, "alpha")
+    with pytest.raises(NotPermitted, match="job j-1 has no such task on node beta"):
+        await received(site.node("beta"), job)
+
+
+async def test_node_gets_no_file_of_the_user_that_the_job_does_not_take_along(site: Site) -> None:
+    await site.submit({"other": b"secret"}, "beta")
+    await site.submit({"a": b"x"}, "alpha")
+    wanted = StagedFile(path="a", size=6, sha256=digest(b"secret"))
+    with pytest.raises(NotFound, match="is not one of its files"):
+        _ = [piece async for piece in site.node("alpha").contents("j-1", (wanted,))]
+
+
+async def test_knowing_a_digest_gives_no_right_to_the_content(site: Site) -> None:
+    await site.submit({"a": b"bob's"}, "alpha")
+    async with site.client("eve") as client:
+        staging = StagingClient(client)
+        assert await staging.missing([digest(b"bob's")]) == (digest(b"bob's"),)
+
+
+async def test_what_is_there_is_not_sent_again(site: Site) -> None:
+    await site.submit({"a": b"x", "b": b"y"}, "alpha")
+    async with site.client("bob") as client:
+        missing = await StagingClient(client).missing([digest(b"x"), digest(b"y"), digest(b"z")])
+    assert missing == (digest(b"z"),)
+
+
+async def test_upload_that_breaks_off_keeps_what_arrived_whole_and_nothing_else(site: Site) -> None:
+    async def chunks() -> AsyncIterator[staging_pb2.ContentChunk]:
+        yield staging_pb2.ContentChunk(sha256=digest(b"whole"), size=5, data=b"whole")
+        yield staging_pb2.ContentChunk(sha256=digest(b"half"), size=4, data=b"ha")
+
+    async with site.client("bob") as client:
+        with pytest.raises(InvalidInput, match="end in the middle"):
+            await StagingClient(client).put(chunks())
+    assert site.contents() == {digest(b"whole")}
+    assert list((site.path / "staging" / "parts").iterdir()) == []
+    assert site.service._contents.used_bytes == 5
+
+
+@pytest.mark.parametrize(
+    ("chunk", "told"),
+    [
+        ({"data": b"x"}, "before its digest"),
+        ({"sha256": "../../etc", "size": 1, "data": b"x"}, "is not a SHA-256"),
+        ({"sha256": digest(b"y"), "size": 1, "data": b"x"}, "did not arrive as it was sent"),
+        ({"sha256": digest(b"y"), "size": 1, "data": b"xx"}, "longer than was said"),
+        ({"sha256": digest(b"y"), "size": -1}, "is larger than"),
+        ({"sha256": digest(b"y"), "size": LIMIT + 1}, "over the limit of 10 MiB"),
+    ],
+)
+async def test_hostile_upload_leaves_nothing(site: Site, chunk: dict, told: str) -> None:
+    async def chunks() -> AsyncIterator[staging_pb2.ContentChunk]:
+        yield staging_pb2.ContentChunk(**chunk)
+
+    async with site.client("bob") as client:
+        with pytest.raises(InvalidInput, match=told):
+            await StagingClient(client).put(chunks())
+    assert site.contents() == set()
+    assert site.service._contents.used_bytes == 0
+
+
+async def test_job_whose_files_are_not_here_is_refused(site: Site) -> None:
+    job = await site.submit({"a": b"x"}, "alpha")
+    for path in (site.path / "staging" / "users").rglob(digest(b"x")):
+        path.unlink()
+    with pytest.raises(InvalidInput, match="stage_in: a is not here; submit again"):
+        await site.service.check(BOB, job)
+
+
+async def test_output_of_all_tasks_is_fetched_by_its_owner(site: Site) -> None:
+    await site.submit({}, "alpha", "beta")
+    await site.node("alpha").put_output("j-1", "main.0", output({"out/a": b"0" * 2_000_000}))
+    await site.node("beta").put_output("j-1", "main.1", output({"out/a": b""}))
+    assert await site.fetch() == ["main.0/out/a", "main.1/out/a"]
+    assert (site.path / "got" / "main.0" / "out" / "a").read_bytes() == b"0" * 2_000_000
+
+
+async def test_others_output_is_not_told_from_none(site: Site) -> None:
+    await site.submit({}, "alpha")
+    await site.node("alpha").put_output("j-1", "main.0", output({"out": b"x"}))
+    with pytest.raises(NotFound, match="there is no job j-1"):
+        await site.fetch("eve")
+
+
+async def test_output_that_breaks_off_is_never_seen(site: Site) -> None:
+    await site.submit({}, "alpha")
+    with pytest.raises(InvalidInput, match="planted"):
+        await site.node("alpha").put_output("j-1", "main.0", output({"out/a": b"x"}, broken=True))
+    assert await site.fetch() == []
+
+
+@pytest.mark.parametrize("path", ["other", "outside/a", "out/../../x", "/out", "out\n", "out/\0"])
+async def test_node_can_put_out_only_what_the_job_names(site: Site, path: str) -> None:
+    await site.submit({}, "alpha")
+    with pytest.raises(InvalidInput, match="path"):
+        await site.node("alpha").put_output("j-1", "main.0", output({path: b"x"}))
+
+
+async def test_node_can_put_out_nothing_for_others_tasks(site: Site) -> None:
+    await site.submit({}, "alpha", "beta")
+    with pytest.raises(NotPermitted):
+        await site.node("alpha").put_output("j-1", "main.1", output({"out": b"x"}))
+
+
+async def test_fetch_that_broke_off_goes_on_and_overwrites_nothing_else(site: Site) -> None:
+    await site.submit({}, "alpha")
+    await site.node("alpha").put_output("j-1", "main.0", output({"out/a": b"a", "out/b": b"b"}))
+    await site.fetch()
+    (site.path / "got" / "out" / "b").unlink()
+    assert await site.fetch() == ["out/b"]
+    (site.path / "got" / "out" / "b").write_bytes(b"mine")
+    with pytest.raises(Conflict, match="out/b: is there already, with another content; --force replaces it"):
+        await site.fetch()
+    assert await site.fetch(force=True) == ["out/b"]
+
+
+async def test_fetch_goes_through_no_link(site: Site) -> None:
+    await site.submit({}, "alpha")
+    await site.node("alpha").put_output("j-1", "main.0", output({"out/a": b"a"}))
+    (site.path / "got").mkdir()
+    (site.path / "got" / "out").symlink_to(site.path)
+    with pytest.raises(Conflict, match="out: is a symbolic link"):
+        await site.fetch()
+    assert not (site.path / "a").exists()
+
+
+async def test_contents_of_a_live_job_stay_and_others_go(site: Site) -> None:
+    job = await site.submit({"a": b"x"}, "alpha")
+    site.wall += UNUSED_KEPT_S + 1
+    await site.service.sweep()
+    assert site.contents() == {digest(b"x"), job.stage_in}
+    site.engine.machine.jobs.clear()
+    await site.service.sweep()
+    assert site.contents() == set()
+    assert site.service._contents.used_bytes == 0
+
+
+async def test_content_between_upload_and_submit_stays(site: Site) -> None:
+    await site.submit({"a": b"x"}, "alpha")
+    site.engine.machine.jobs.clear()
+    site.wall += UNUSED_KEPT_S - 1
+    await site.service.sweep()
+    assert digest(b"x") in site.contents()
+
+
+@pytest.mark.parametrize("why", ["time", "job is forgotten"])
+async def test_output_goes_after_a_week_or_with_its_job(site: Site, why: str) -> None:
+    await site.submit({}, "alpha")
+    await site.node("alpha").put_output("j-1", "main.0", output({"out": b"result"}))
+    site.engine.machine.jobs.clear()
+    site.wall += OUTPUT_KEPT_S - 1
+    await site.service.sweep()
+    assert site.contents() == {digest(b"result")}
+    if why == "time":
+        site.wall += 2
+    else:
+        site.engine.known.clear()
+    await site.service.sweep()
+    assert site.contents() == set()
+    assert list((site.path / "staging" / "output").iterdir()) == []
+
+
+async def test_restarted_scheduler_knows_what_it_has(site: Site) -> None:
+    job = await site.submit({"a": b"x" * 1000}, "alpha")
+    (site.path / "staging" / "parts" / "0").write_bytes(b"half")
+    used = site.service._contents.used_bytes
+    again = site.open()
+    await again.check(BOB, job)
+    assert again._contents.used_bytes == used
+    assert list((site.path / "staging" / "parts").iterdir()) == []
+
+
+def test_full_store_refuses_and_recovers(tmp_path: Path) -> None:
+    contents = Contents(tmp_path, limit_bytes=100, user_limit_bytes=80)
+    with contents.receive("bob", 60, digest(b"x")):
+        with pytest.raises(Unavailable, match="is full"):
+            contents.receive("eve", 41)
+        with pytest.raises(InvalidInput, match="over the limit of 80 B"):
+            contents.receive("bob", 21)
+    contents.receive("eve", 80)
+
+
+def test_user_whose_name_is_a_path_stays_in_his_directory(tmp_path: Path) -> None:
+    contents = Contents(tmp_path / "store", limit_bytes=100, user_limit_bytes=100)
+    with contents.receive("..", 1, digest(b"x")) as receiver:
+        receiver.write(b"x")
+        receiver.finish()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+    assert sorted(path.name for path in (tmp_path / "store").iterdir()) == ["parts", "users"]
+
+
+def test_local_names_that_can_not_travel_are_told(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a\nb").touch()
+    with pytest.raises(InvalidInput, match="has a character that can't be printed; rename the file"):
+        find_files([StageTable(source="d")], tmp_path)
+    with pytest.raises(NotFound, match=r"stage_in .*none: No such file"):
+        find_files([StageTable(source="none")], tmp_path)
+    with pytest.raises(InvalidInput, match="must be relative"):
+        find_files([StageTable(source="d", to="/etc")], tmp_path)
