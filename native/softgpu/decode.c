@@ -154,7 +154,8 @@ void decode_plain(struct decoder *decoder)
 						     : form_find("@saturate.f64", 13);
 	if (!saturate)
 		decode_unsupported(decoder, NULL);
-	instruction = decode_emit(decoder, saturate->names);
+	instruction = decode_emitf(decoder, "%.*s", (int)strcspn(saturate->names, " "),
+				   saturate->names);
 	instruction->dst = instruction->a = dst;
 }
 
@@ -442,6 +443,13 @@ static void take_directive_or_statement(struct decoder *decoder)
 	opcode = parser->lexer.token;
 	if (opcode.kind != PTX_WORD)
 		ptx_fail(parser, ENGINE_INVALID_PTX, "'%.24s' is no statement", opcode.text);
+	if (opcode.length > 5 && !memcmp(opcode.text, ".reg.", 5)) {
+		/* ".reg.b32 x;": cuda_fp16.h leaves out the blank */
+		parser->lexer.token.text += 4;
+		parser->lexer.token.length -= 4;
+		declare_registers(decoder);
+		return;
+	}
 	ptx_advance(parser);
 	if (opcode.text[0] != '.') {
 		if (ptx_accept(parser, ":"))

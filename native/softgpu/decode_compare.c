@@ -129,7 +129,7 @@ static void decode_set(struct decoder *decoder)
 	int32_t compared, dst;
 
 	if (statement->type_count != 2 || statement->operand_count != (combine ? 4u : 3u) ||
-	    !strchr("busf", statement->types[1].kind) || statement->types[0].bytes > 4)
+	    !strchr("busfh", statement->types[1].kind) || statement->types[0].bytes > 4)
 		decode_unsupported(decoder, NULL);
 	compared = decode_slot(decoder, 0);
 	emit_comparison(decoder, statement->types[1], compared);
@@ -140,7 +140,8 @@ static void decode_set(struct decoder *decoder)
 	choose = decode_emitf(decoder, "@choose.b%u", statement->types[0].bytes * 8);
 	choose->dst = dst;
 	choose->a = compared;
-	choose->imm = statement->types[0].kind != 'f'  ? -1
+	choose->imm = statement->types[0].kind == 'h'  ? 0x3f80
+		      : statement->types[0].kind != 'f'  ? -1
 		      : statement->types[0].bytes == 4 ? 0x3f800000
 						       : 0x3c00;
 }

@@ -428,7 +428,31 @@ DEFINE_CARRIES(64)
 #define FORM_PAIR(names, id, T, expression) { names, "d4 a4 b4", id, NULL, 0, 0 },
 PAIR_ROWS(DEFINE_PAIR)
 
+/* fns: the position of the n-th set bit from b, upwards for n > 0, downwards for n < 0 */
+static u32 find_set(u32 mask, u32 base, s32 n)
+{
+	s32 step = n < 0 ? -1 : 1, left = n < 0 ? -n : n;
+
+	if (!n)
+		return base < 32 && (mask >> base & 1) ? base : ~0u;
+	for (s32 at = (s32)base; at >= 0 && at < 32; at += step)
+		if ((mask >> at & 1) && !--left)
+			return (u32)at;
+	return ~0u;
+}
+
+HANDLER(find_nth_set)
+{
+	u32 *d = REGISTER(u32, i->dst);
+	const u32 *a = REGISTER(u32, i->a), *b = REGISTER(u32, i->b);
+	const s32 *c = REGISTER(s32, i->c);
+
+	FOR_ACTIVE(w->mask, l) d[l] = find_set(a[l], b[l], c[l]);
+	NEXT;
+}
+
 static const struct form forms[] = {
+	{ "fns.b32", "d4 a4 b4 c4", find_nth_set, NULL, 0, 0 },
 	EACH_WIDTH(BINARY_ROWS, FORM_BINARY)
 	WIDE_ROWS(FORM_BINARY)
 	EACH_WIDTH(DIVISION_ROWS, FORM_BINARY_SCALAR)

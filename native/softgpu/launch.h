@@ -20,6 +20,7 @@ struct launch {
 	uint32_t cluster[3], cluster_blocks;
 	bool is_explicit_cluster;
 	uint32_t number;		/* in strict mode */
+	bool noted;			/* a read of shared memory that is not written */
 	uint32_t threads_per_block;
 	uint32_t warps_per_block;
 	uint32_t local_stride;		/* bytes a lane */

@@ -268,6 +268,24 @@ static _Noreturn void report_race(const struct access *at, bool other_writes, ui
 	report(at, ENGINE_LAUNCH_FAILED, what);
 }
 
+/* Compilers load early, and sorts look one past their end, what they then do not use:
+ * once a launch, and the kernel goes on. */
+static void note_unwritten(const struct access *at)
+{
+	const struct warp *w = at->w;
+	struct launch *launch = w->block->launch;
+
+	if (launch->noted)
+		return;
+	launch->noted = true;
+	fprintf(stderr, "softgpu: kernel %s: strict: not initialised: read of %u bytes at shared %#llx by "
+		"thread (%u,%u,%u) of block (%u,%u,%u) (PTX line %u); it may be unused, the kernel goes on\n",
+		launch->function->name, at->bytes, (unsigned long long)at->address,
+		w->thread_index[0][at->lane], w->thread_index[1][at->lane],
+		w->thread_index[2][at->lane], w->block->index[0], w->block->index[1],
+		w->block->index[2], at->i->line);
+}
+
 /* ---- shared memory ---- */
 
 /* Is what `warp` did at `clock` known to have happened? */
@@ -324,7 +342,7 @@ static void shared_access(struct access *at, unsigned access)
 		at->writes = false;
 		for (uint64_t k = start; k < end; k++)
 			if (!own->written[k])
-				report(at, ENGINE_LAUNCH_FAILED, "not initialised");
+				note_unwritten(at);
 	}
 	for (uint64_t word = start / WORD; word * WORD < end; word++) {
 		uint8_t bytes = bytes_of_word(start, end, word);

@@ -345,3 +345,47 @@ def test_a_copy_may_ignore_its_source() -> None:
         "st.global.u32 [%rd3+16], %r3;"
     )
     assert launched(body, memory, 2).tolist() == [1, 2, 3, 4, 1, 0, 7, 8]
+
+
+# ---- what CUDA's headers for half, bfloat16 and integers use ----
+
+
+def find_nth(mask: int, base: int, n: int) -> int:
+    """The pseudo code of PTX ISA, "fns", in words: the n-th set bit at or above base, or for n < 0 at or below."""
+    if n == 0:
+        return base if mask >> base & 1 else 0xFFFFFFFF
+    order = range(base, 32) if n > 0 else range(base, -1, -1)
+    found = [k for k in order if mask >> k & 1]
+    return found[abs(n) - 1] if len(found) >= abs(n) else 0xFFFFFFFF
+
+
+def test_find_nth_set() -> None:
+    rng = random.Random(21)
+    masks = [0, 0xFFFFFFFF, 1, 0x80000000, *(rng.getrandbits(32) for _ in range(12))]
+    rows = list(itertools.product(masks, [0, 1, 15, 31], [0, 1, 2, 5, -1, -2, -7, 32]))
+    columns = [np.array([row[k] & 0xFFFFFFFF for row in rows], np.uint32) for k in range(3)]
+    got = run(module_of("fns.b32 %d, %s0, %s1, %s2", "u32", ["u32"] * 3), "u32", columns)
+    assert got.tolist() == [find_nth(*row) for row in rows]
+
+
+def test_saturation_of_pairs_of_halves() -> None:
+    values = np.array([[0.5, 3.0], [-1.0, np.nan], [0.25, 1.0], [60000, -0.0]], np.float16)
+    pairs = values.view(np.uint32).ravel()
+    got = run(module_of("add.sat.f16x2 %d, %s0, %s0", "b32", ["b32"]), "b32", [pairs])
+    doubled = np.nan_to_num(values.astype(np.float32) * 2, nan=0)
+    np.testing.assert_array_equal(got.view(np.float16).reshape(-1, 2), np.clip(doubled, 0, 1).astype(np.float16))
+
+
+@pytest.mark.parametrize(("dst", "one"), [("bf16", 0x3F80), ("u32", 0xFFFFFFFF)])
+def test_set_of_bfloats(dst: str, one: int) -> None:
+    a = np.array([0x3F80, 0xBF80, 0x7FC0, 0x0000], np.uint16)
+    b = np.array([0x4000, 0x4000, 0x4000, 0x8000], np.uint16)
+    width = "b16" if dst == "bf16" else "b32"
+    for comparison, expected in (("lt", [1, 1, 0, 0]), ("nan", [0, 0, 1, 0]), ("equ", [0, 0, 1, 1])):
+        got = run(module_of(f"set.{comparison}.{dst}.bf16 %d, %s0, %s1", width, ["b16", "b16"]), width, [a, b])
+        assert got.tolist() == [one * holds for holds in expected]
+
+
+def test_a_register_may_be_declared_without_a_blank() -> None:
+    memory = np.zeros(1, np.uint32)
+    assert launched("{ .reg.b32 t; mov.u32 t, 5; st.global.u32 [%rd1], t; }", memory).tolist() == [5]
