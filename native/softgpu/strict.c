@@ -268,6 +268,15 @@ static _Noreturn void report_race(const struct access *at, bool other_writes, ui
 	report(at, ENGINE_LAUNCH_FAILED, what);
 }
 
+/* Structures are loaded with their padding: some bytes that were written are enough. */
+static bool has_no_written(const uint8_t *states, uint32_t bytes, uint8_t written)
+{
+	for (uint32_t k = 0; k < bytes; k++)
+		if (states[k] == written)
+			return false;
+	return true;
+}
+
 /* Compilers load early, and sorts look one past their end, what they then do not use:
  * once a launch, and the kernel goes on. */
 static void note_unwritten(const struct access *at)
@@ -340,9 +349,8 @@ static void shared_access(struct access *at, unsigned access)
 	at->space = "shared";
 	if (access & STRICT_READ) {
 		at->writes = false;
-		for (uint64_t k = start; k < end; k++)
-			if (!own->written[k])
-				note_unwritten(at);
+		if (has_no_written(own->written + start, at->bytes, 1))
+			note_unwritten(at);
 	}
 	for (uint64_t word = start / WORD; word * WORD < end; word++) {
 		uint8_t bytes = bytes_of_word(start, end, word);
@@ -432,12 +440,12 @@ static void global_access(struct access *at, unsigned access)
 	end = start + at->bytes;
 	if (end > region->bytes)
 		return;
-	for (uint64_t k = start; k < end; k++) {
+	for (uint64_t k = start; k < end; k++)
 		if (region->states[k] == ENGINE_MEMORY_FREE)
 			report(at, ENGINE_ILLEGAL_ADDRESS, "outside of every allocation");
-		if (access & STRICT_READ && region->states[k] == ENGINE_MEMORY_UNWRITTEN)
-			report(at, ENGINE_LAUNCH_FAILED, "not initialised");
-	}
+	if (access & STRICT_READ &&
+	    has_no_written(region->states + start, at->bytes, ENGINE_MEMORY_WRITTEN))
+		report(at, ENGINE_LAUNCH_FAILED, "not initialised");
 	for (uint64_t word = start / WORD; word * WORD < end; word++) {
 		uint8_t bytes = bytes_of_word(start, end, word);
 

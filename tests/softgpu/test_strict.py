@@ -17,6 +17,7 @@ FINDINGS = {
     "unwritten_shared": "not initialised: read of 4 bytes at shared 0x200 by thread (127,0,0)",
     "unwritten_global": "not initialised: read of 4 bytes at global",
     "beyond_the_end": "outside of every allocation: read of 4 bytes at global",
+    "padding": "not initialised: read of 8 bytes at global",
     "flag": "not initialised: read of 4 bytes at shared",
 }
 

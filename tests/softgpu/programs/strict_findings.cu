@@ -94,6 +94,23 @@ template <bool RIGHT> __global__ void flag(const int *in, int *out)
 	}
 }
 
+// Loaded as a whole, of which the padding is never written.
+template <bool RIGHT> __global__ void padding(const int *in, int *out)
+{
+	struct alignas(8) Padded {
+		char letter;
+		int number;
+	} *padded = (Padded *)(in + 2 * THREADS) + threadIdx.x % 32;
+
+	if (threadIdx.x >= 32)
+		return;
+	if (RIGHT) {
+		padded->letter = 'x';
+		padded->number = 7;
+	}
+	out[threadIdx.x] = (int)(*(volatile unsigned long long *)padded >> 32);
+}
+
 #define CASE(name) { #name, name<false>, name<true> }
 
 int main(int, char **words)
@@ -103,7 +120,7 @@ int main(int, char **words)
 		void (*wrong)(const int *, int *), (*right)(const int *, int *);
 	} cases[] = {
 		CASE(reduction), CASE(rounds), CASE(counter), CASE(unwritten_shared), CASE(unwritten_global),
-		CASE(beyond_the_end), CASE(flag),
+		CASE(beyond_the_end), CASE(flag), CASE(padding),
 	};
 	int *in, *out;
 
