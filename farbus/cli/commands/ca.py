@@ -298,6 +298,9 @@ class Stage(enum.StrEnum):
 def rotate(
     stage: Annotated[Stage, typer.Argument(help="The step to take.")],
     authority: AuthorityOption = DEFAULT_AUTHORITY,
+    force: Annotated[
+        bool, typer.Option("--force", help="Finish even where it shuts out holders of old certificates.")
+    ] = False,
 ) -> None:
     """Replace the authority, with both trusted while the certificates change over."""
     issuer = Authority.open(authority)
@@ -309,7 +312,7 @@ def rotate(
             issuer.switch_rotation()
             told = "the next authority signs; wait until all certificates are renewed, then finish"
         case Stage.FINISH:
-            issuer.finish_rotation()
+            issuer.finish_rotation(force=force)
             told = "the old authority is trusted no more"
     _note(issuer, f"ca rotate {stage}", str(issuer.directory))
     typer.echo(f"{issuer.directory}: {told}")
