@@ -31,9 +31,9 @@ app = command_app()
 
 @app.command(
     epilog=examples(
-        "farbus fetch j-7                into the current directory",
-        "farbus fetch j-7 -C results     into another, which is made",
-        "farbus fetch j-7 --list         say what there is",
+        "farbus fetch j7                into the current directory",
+        "farbus fetch j7 -C results     into another, which is made",
+        "farbus fetch j7 --list         say what there is",
     )
 )
 def fetch(
