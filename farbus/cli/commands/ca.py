@@ -281,7 +281,8 @@ def token(
 ) -> None:
     """Make a token to join with.
 
-    One machine can become NODE with it, once (farbus join).  Whoever has it can become that node: carry it as you would a password.
+    One machine can become NODE with it, once (farbus join).  Whoever has it
+    can become that node: carry it as you would a password.
     """
     if not valid_name(node):
         raise InvalidInput(f"{node!r} can't name a node", hint="use 1 to 63 letters, digits, '_', '.', '@', '-'")
