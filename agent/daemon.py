@@ -409,7 +409,7 @@ class Agent:
             group.create_task(self._keep_certificate(dialer, local), name="certificate")
             if doors.notifier.watchdog_s:
                 group.create_task(self._feed_watchdog(), name="watchdog")
-            if "memory" not in doors.cgroups.controllers:
+            if "memory" not in doors.cgroups.controllers and not doors.processes.limits_memory:
                 _log.warning(
                     "memory of tasks is watched once a second, not limited by the kernel",
                     reason=doors.cgroups.trouble or "the memory controller is not available to this agent",

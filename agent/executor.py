@@ -349,9 +349,7 @@ class Executor:
             _log.warning("record not understood", record=what)
         # Devices before the programs that use them, so that a program's end finds its lease.
         order = (PrepareDevices, PrepareClient, StartTask)
-        found = [
-            await self._adopt(one, node=node) for one in sorted(remembered, key=lambda one: order.index(type(one.work)))
-        ]
+        found = [await self._adopt(one) for one in sorted(remembered, key=lambda one: order.index(type(one.work)))]
         ended = (*await self._devices.end_strangers(), *await self._tasks.end_strangers())
         if found or ended:
             kept = [one.records[0].object for one in found if not one.lost]
@@ -368,7 +366,7 @@ class Executor:
             ended_tasks=await self._journal.ended_tasks(),
         )
 
-    async def _adopt(self, one: Remembered, *, node: str) -> Remembered:
+    async def _adopt(self, one: Remembered) -> Remembered:
         """Return it as it was found: with the reason where it is lost."""
         self._runner.continue_from(one.records)
         if one.lost:
@@ -377,7 +375,7 @@ class Executor:
         if isinstance(one.work, StartTask):
             # Also one whose start was not recorded to its end.
             known = {0: {}}
-        why = f"it ended while node {node} had no agent"
+        why = one.absent
         try:
             if await self._runner.adopt(self.steps_of(one.work), known) is not None:
                 return one

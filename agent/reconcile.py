@@ -68,13 +68,14 @@ Forward = PrepareDevices | PrepareClient | StartTask
 class Remembered(Value, frozen=True, kw_only=True):
     """An object of an earlier agent that is not over.
 
-    ``lost`` says why there is nothing to take hold of; empty where it is to be
-    observed.
+    ``lost`` says why there is nothing to take hold of; it is empty where it is
+    to be observed, and ``absent`` is the reason when it is not there then.
     """
 
     work: Forward
     records: Sequence
     lost: str = ""
+    absent: str = ""
 
 
 def reconcile(
@@ -92,19 +93,21 @@ def reconcile(
             # Of another version.  What it may have left is observed by nobody, and so ended as a stranger.
             not_understood.append(f"{records[0].object}: {error}")
             continue
-        rebooted = records[0].boot_id != boot_id
-        lost = f"node {node} was rebooted" if rebooted else ""
+        rebooted = f"node {node} was rebooted" if records[0].boot_id != boot_id else ""
         if isinstance(work, StartTask):
             if _has_run(records):
-                found.append(Remembered(work=work, records=records, lost=f"{lost} while it ran" if lost else ""))
+                # Also after a reboot: it may have ended before, and its keeper have kept its exit status.
+                absent = f"{rebooted} while it ran" if rebooted else f"it ended while node {node} had no agent"
+                found.append(Remembered(work=work, records=records, absent=absent))
             continue
         # Neither can be prepared from the journal alone: it has no secrets.
         verdict = verdict_of(records, boot_id=boot_id, resumable=False)
         if verdict is Verdict.HELD:
-            found.append(Remembered(work=work, records=records))
+            absent = f"it ended while node {node} had no agent"
+            found.append(Remembered(work=work, records=records, absent=absent))
         elif verdict is Verdict.BACK:
             why = f"it was not ready, or being given up, when the agent of node {node} ended"
-            found.append(Remembered(work=work, records=records, lost=lost or why))
+            found.append(Remembered(work=work, records=records, lost=rebooted or why))
     return tuple(found), tuple(not_understood)
 
 

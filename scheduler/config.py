@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from farbus.api.authority import Credentials
-from farbus.api.identity import METHOD_ROLES
+from farbus.api.identity import METHOD_ROLES, Role
 from farbus.errors import InvalidInput
 from farbus.model.value import Value
 
@@ -69,7 +69,8 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
         for field in ("staging_bytes", "staging_bytes_per_user", "staging_bytes_per_job"):
             if getattr(self, field) < 0:
                 raise InvalidInput(f"{field}: {getattr(self, field)} is less than zero")
-        known = {method.rpartition("/")[2] for method in METHOD_ROLES}
+        # Those of nodes stay theirs: without them there is no cluster.
+        known = {method.rpartition("/")[2] for method, roles in METHOD_ROLES.items() if Role.OPERATOR in roles}
         for name in self.operator_only:
             if name not in known:
                 raise InvalidInput(

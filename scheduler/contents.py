@@ -44,6 +44,8 @@ class Contents:
         self._wall = wall
         self._numbers = itertools.count()
         self._sizes: dict[Key, int] = {}
+        self._asked: dict[Key, float] = {}
+        """When each was asked for last, by this process."""
         self._used: defaultdict[str, int] = defaultdict(int)
         shutil.rmtree(self._parts, ignore_errors=True)
         try:
@@ -71,13 +73,11 @@ class Contents:
         key = (user_directory(user), check_digest(digest))
         if key not in self._sizes:
             return None
-        now = self._wall()
-        try:
-            os.utime(self._path(key), (now, now))
-        except FileNotFoundError:
+        if not self._path(key).exists():
             # Removed by hand: it is sent again.
             self._used[key[0]] -= self._sizes.pop(key)
             return None
+        self._asked[key] = self._wall()
         return self._sizes[key]
 
     def receive(self, user: str, size: int, digest: str = "") -> Receiver:
@@ -144,9 +144,10 @@ class Contents:
         for key in [key for key in self._sizes if key not in used]:
             path = self._path(key)
             with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_mtime > self._wall() - UNUSED_KEPT_S:
+                if max(path.stat().st_mtime, self._asked.get(key, 0.0)) > self._wall() - UNUSED_KEPT_S:
                     continue
                 path.unlink()
+            self._asked.pop(key, None)
             self._used[key[0]] -= self._sizes.pop(key)
             removed += 1
         return removed

@@ -75,6 +75,8 @@ class Answer(Value, frozen=True, kw_only=True):
 
     error: str = ""
     hint: str = ""
+    again: bool = False
+    """The same question may be answered later."""
     node: str = ""
     certificate: str = ""
     authorities: str = ""
@@ -190,7 +192,7 @@ class _JoinServer:
                 raise InvalidInput("no question came") from error
             node, certificate, authorities = await self._join(address, question.secret, question.request.encode())
         except FarbusError as error:
-            return Answer(error=error.message, hint=error.hint)
+            return Answer(error=error.message, hint=error.hint, again=isinstance(error, Unavailable))
         return Answer(
             node=node,
             certificate=certificate.decode(),
@@ -232,7 +234,7 @@ def join(host: str, port: int, token: Token, *, key: bytes, request: bytes) -> J
             f"{where} can't be reached: {error.strerror or error}", hint="is it the scheduler's --join address?"
         ) from error
     if answer.error:
-        raise NotPermitted(f"{where}: {answer.error}", hint=answer.hint)
+        raise (Unavailable if answer.again else NotPermitted)(f"{where}: {answer.error}", hint=answer.hint)
     issued = IssuedCertificate(certificate=answer.certificate.encode(), key=key, authority=answer.authorities.encode())
     check_issued(issued, trusted=trusted, holder=Identity(name=answer.node, role=Role.NODE))
     return Joined(node=answer.node, issued=issued, scheduler_port=answer.scheduler_port)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import enum
+import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import farbus
 from farbus.api.authority import Credentials
@@ -20,6 +22,9 @@ from farbus.remoting.paths import CURE, native_parts
 
 WARN_DAYS = 30
 """A certificate that has fewer days left is worth a warning."""
+
+OWN_CERTIFICATES = ("/etc/farbus/node", "/etc/farbus/scheduler")
+"""Where the daemons of this machine have theirs, if it has any."""
 
 LEAST_SHARED_MEMORY = 16 * 2**20
 
@@ -62,6 +67,7 @@ def examine(*, socket: str = "", server: str = "", credentials: str = "") -> Ite
         yield _note("nvidia driver", "none: this node has no NVIDIA GPU of its own", "software GPUs need none")
     yield _cgroups(facts.cgroup_version, facts.cgroup_writable)
     yield from _modules()
+    yield from _own_certificates()
     yield from _cluster(socket, server, credentials)
 
 
@@ -150,8 +156,17 @@ def _cluster(socket: str, server: str, credentials: str) -> Iterator[Finding]:
 def _certificate(target: Target) -> Iterator[Finding]:
     running = find_running_cluster()
     directory = target.credentials or (running.credentials if running else "")
-    if not directory:
-        return
+    if directory:
+        yield from _certificate_in(directory)
+
+
+def _own_certificates() -> Iterator[Finding]:
+    for directory in OWN_CERTIFICATES:
+        if os.access(directory, os.R_OK | os.X_OK) and any(Path(directory).glob("*.crt")):
+            yield from _certificate_in(directory)
+
+
+def _certificate_in(directory: str) -> Iterator[Finding]:
     try:
         files: Credentials = find_credentials(directory)
         identity, expires_at = files.identity(), files.expires_at()
@@ -161,9 +176,7 @@ def _certificate(target: Target) -> Iterator[Finding]:
     left = (expires_at - datetime.datetime.now(datetime.UTC)).days
     found = f"{identity.role} {identity.name}, valid for {left} more days"
     if left < WARN_DAYS:
-        yield Finding(
-            check="certificate", verdict=Verdict.WARNING, found=found, cure="issue a new one with farbus ca issue"
-        )
+        yield Finding(check="certificate", verdict=Verdict.WARNING, found=found, cure=f"farbus ca renew {directory}")
     else:
         yield _ok("certificate", found)
 

@@ -30,7 +30,7 @@ from farbus.cli.daemons import PARENT_VARIABLE
 from farbus.cli.runtime import RunningCluster, RunningNode
 from farbus.errors import FarbusError, InvalidInput, TimedOut
 from farbus.linux.children import Service, processes_naming, start_service
-from farbus.linux.kept import end_programs
+from farbus.linux.remnants import end_programs
 from farbus.model.node import NodeStatus
 from farbus.model.quantity import format_bytes
 from farbus.model.states import NodeState

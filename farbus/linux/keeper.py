@@ -827,6 +827,9 @@ def main() -> None:
     else:
         leave_parent()
     close_others()
+    with contextlib.suppress(OSError):
+        # What process listings call it; the program gets its own name by exec.
+        write_file("/proc/self/comm", "farbus-keeper")
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     keeper = Keeper()
     null = os.open("/dev/null", os.O_RDONLY)

@@ -19,21 +19,30 @@ import shutil
 import signal
 import socket
 import sys
-import time
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import psutil
 
 from farbus.errors import Conflict, FarbusError, InvalidInput, Unavailable
 from farbus.linux import keeper
-from farbus.linux.children import processes_naming
-from farbus.linux.keeper import LINE_BYTES, MARK, VERSION, started_at
+from farbus.linux.keeper import LINE_BYTES, MARK, VERSION
 from farbus.linux.limits import inherited_descriptor_limit
 from farbus.linux.output import START, Piece, Position, end_of, read_pieces
 from farbus.linux.processes import Child, Exit, Program, kill_process, start_error
+from farbus.linux.remnants import (
+    KILL_INTERVAL_S,
+    KILL_WITHIN_S,
+    Plan,
+    boot_id,
+    kill_left,
+    kill_once,
+    read_struct,
+    saved_exit,
+    short_path,
+)
 
 SLICE = "farbus-programs.slice"
 """Where the units of programs are: apart from the agent's own unit, which may be stopped."""
@@ -47,53 +56,20 @@ UNIT_STOP_S = 15.0
 ANSWER_TIMEOUT_S = 10.0
 """Longest that a keeper may take to say who it is; one that does not is taken for dead."""
 
-KILL_WITHIN_S = 10.0
-"""How long what a dead keeper left is killed again and again at most, before anybody is told."""
-
-KILL_INTERVAL_S = 0.02
 LONGEST_KILL_INTERVAL_S = 1.0
 
 KILLED = Exit(-signal.SIGKILL, "its keeper was killed")
-REBOOTED = Exit(-signal.SIGKILL, "the node was rebooted while it ran")
 
 BACKLOG = 16
 
-T = TypeVar("T")
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,229}")
-
-
-class _Plan(msgspec.Struct):
-    """``program.json``: what the agent knows before there is a keeper."""
-
-    version: int
-    what: str
-    mark: str
-    boot_id: str
-    output: str
-
-
-class _Keeper(msgspec.Struct):
-    """``keeper.json``."""
-
-    keeper: int
-    started_at: int
-    cgroup: str = ""
-    pid: int = 0
-    pid_started_at: int = 0
-
-
-class _Saved(msgspec.Struct):
-    """``exit.json``."""
-
-    code: int
-    reason: str = ""
 
 
 class KeptChild:
     """A program under a keeper, or what a keeper has left of it."""
 
-    def __init__(self, directory: Path, plan: _Plan, *, pid: int = 0, keeper: int = 0) -> None:
+    def __init__(self, directory: Path, plan: Plan, *, pid: int = 0, keeper: int = 0) -> None:
         self._directory = directory
         self._plan = plan
         self._pid = pid
@@ -295,7 +271,7 @@ class KeptProcesses:
             raise InvalidInput(f"{program.what}: {program.name!r} can't name a program")
         directory = self._directory / program.name
         output = program.output or str(directory / "output")
-        plan = _Plan(
+        plan = Plan(
             version=VERSION, what=program.what, mark=secrets.token_hex(16), boot_id=self._boot_id, output=output
         )
         try:
@@ -324,7 +300,7 @@ class KeptProcesses:
         self._children[program.name] = child
         return child
 
-    async def _start_keeper(self, program: Program, directory: Path, plan: _Plan) -> asyncio.subprocess.Process:
+    async def _start_keeper(self, program: Program, directory: Path, plan: Plan) -> asyncio.subprocess.Process:
         """Start a keeper, with the socket at which it will listen; return the process that becomes its parent."""
         command = keeper.command(sys.executable, self.owner, program.name)
         # None of the agent's own environment: it may hold what the program's user must not see.
@@ -335,7 +311,7 @@ class KeptProcesses:
             return await _start_unit(program, command, directory)
         listener = socket.socket(socket.AF_UNIX)
         try:
-            with _short_path(directory) as path:
+            with short_path(directory) as path:
                 listener.bind(f"{path}/control")
             listener.listen(BACKLOG)
             return await asyncio.create_subprocess_exec(
@@ -347,7 +323,7 @@ class KeptProcesses:
         finally:
             listener.close()
 
-    async def _start(self, program: Program, directory: Path, plan: _Plan) -> KeptChild:
+    async def _start(self, program: Program, directory: Path, plan: Plan) -> KeptChild:
         """Tell a new keeper what to start."""
         account = program.account
         specification = {
@@ -423,7 +399,7 @@ class KeptProcesses:
 
     async def _find(self, directory: Path) -> KeptChild | None:
         """Return what a directory is of; None, and nothing left of it, where no program was started."""
-        plan = _read(directory / "program.json", _Plan)
+        plan = read_struct(directory / "program.json", Plan)
         if plan is None:
             shutil.rmtree(directory, ignore_errors=True)
             return None
@@ -449,41 +425,6 @@ class KeptProcesses:
         for child in self._children.values():
             child.leave()
         self._children.clear()
-
-
-def end_programs(directory: Path) -> list[str]:
-    """End all programs of an agent that is not there, with all that is kept of them; return their names.
-
-    ``directory`` is that agent's directory of programs.  Waits for each, at
-    most :data:`KILL_WITHIN_S`.
-    """
-    names = sorted(entry.name for entry in directory.iterdir() if entry.is_dir()) if directory.is_dir() else []
-    for name in names:
-        plan = _read(directory / name / "program.json", _Plan)
-        if plan is not None:
-            _ask_to_end(directory / name)
-            if not (directory / name / "exit.json").exists():
-                kill_left(directory / name, plan)
-        shutil.rmtree(directory / name, ignore_errors=True)
-    return names
-
-
-def _ask_to_end(directory: Path) -> None:
-    """Have a keeper kill its program: it finds also what has no mark; return when it has, or does not answer."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(KILL_WITHIN_S)
-        with _short_path(directory) as path:
-            connection.connect(f"{path}/control")
-        lines = ({"version": VERSION}, {"do": "kill", "reason": "its agent is gone"})
-        connection.sendall(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
-        # A keeper closes the connection when the status is on the disk.
-        while connection.recv(4096):
-            pass
-
-
-def boot_id() -> str:
-    """Return what names this boot of the kernel (random(4))."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def unit_name(name: str, mark: str) -> str:
@@ -547,23 +488,13 @@ async def _start_unit(program: Program, command: Sequence[str], directory: Path)
     return starting
 
 
-@contextlib.contextmanager
-def _short_path(directory: Path) -> Iterator[str]:
-    """Yield a path of a directory that always fits into a socket's address (108 bytes, unix(7))."""
-    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{descriptor}"
-    finally:
-        os.close(descriptor)
-
-
 async def _dial(
     directory: Path, *, descriptors: Sequence[int] = ()
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to a keeper's socket and greet; raise OSError where nobody listens."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        with _short_path(directory) as path:
+        with short_path(directory) as path:
             connection.connect(f"{path}/control")
         greeting = json.dumps({"version": VERSION, "descriptors": len(descriptors)}).encode() + b"\n"
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
@@ -617,57 +548,3 @@ async def _reap(starting: asyncio.subprocess.Process) -> None:
     except BaseException:
         kill_process(starting)
         raise
-
-
-def _read(path: Path, kind: type[T]) -> T | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
-def saved_exit(directory: Path, plan: _Plan) -> Exit | None:
-    """Return how a program ended whose keeper is gone; None where it was killed and may have left something."""
-    saved = _read(directory / "exit.json", _Saved)
-    if saved is not None:
-        return Exit(saved.code, saved.reason)
-    return None if plan.boot_id == boot_id() else REBOOTED
-
-
-def kill_left(directory: Path, plan: _Plan) -> None:
-    """Kill what a keeper has left, and wait for the end of it for some time."""
-    deadline = time.monotonic() + KILL_WITHIN_S
-    while kill_once(directory, plan) and time.monotonic() < deadline:
-        time.sleep(KILL_INTERVAL_S)
-
-
-def kill_once(directory: Path, plan: _Plan) -> list[int]:
-    """Kill a keeper that does not answer and all that it had started; return the processes that were there."""
-    known = _read(directory / "keeper.json", _Keeper)
-    left = processes_naming(f"{MARK}={plan.mark}")
-    if known is not None:
-        for pid, since in ((known.keeper, known.started_at), (known.pid, known.pid_started_at)):
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                if pid and started_at(pid) == since and pid not in left and not _is_zombie(pid):
-                    left.append(pid)
-        left += _members(known.cgroup)
-        with contextlib.suppress(OSError):
-            if known.cgroup:
-                (Path(known.cgroup) / "cgroup.kill").write_text("1", encoding="ascii")
-    for pid in left:
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-    return left
-
-
-def _members(cgroup: str) -> list[int]:
-    found = []
-    if cgroup:
-        for procs in Path(cgroup).rglob("cgroup.procs"):
-            with contextlib.suppress(OSError):
-                found += [int(word) for word in procs.read_text(encoding="ascii").split()]
-    return found
-
-
-def _is_zombie(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")

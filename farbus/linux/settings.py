@@ -17,6 +17,9 @@ V = TypeVar("V", bound=Value)
 SETTINGS_VARIABLE = "FARBUS_SETTINGS"
 """Set to ``print``: the command that would become a daemon prints the daemon's settings as JSON instead."""
 
+READ_LIMIT_S = 180.0
+"""Longest that the command may take: two seconds on an idle machine, much more on a starved one."""
+
 
 def settings_reader(arguments: Sequence[str], kind: type[V]) -> Callable[[], Awaitable[V]] | None:
     """Return what reads the settings again that ``farbus ARGUMENTS`` has started a daemon with.
@@ -30,7 +33,9 @@ def settings_reader(arguments: Sequence[str], kind: type[V]) -> Callable[[], Awa
     command = [sys.executable, "-P", "-m", "farbus.cli", *arguments]
 
     async def read() -> V:
-        done = await asyncio.to_thread(run_tool, command, environment={**os.environ, SETTINGS_VARIABLE: "print"})
+        done = await asyncio.to_thread(
+            run_tool, command, environment={**os.environ, SETTINGS_VARIABLE: "print"}, timeout_s=READ_LIMIT_S
+        )
         if done.code:
             raise InvalidInput(done.stderr.strip().rpartition("\n")[2].removeprefix("farbus: "))
         return from_json(done.stdout.encode(), kind)

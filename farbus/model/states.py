@@ -137,7 +137,8 @@ DEVICE_STATES: StateTable[DeviceState] = StateTable(
     {
         DeviceState.FREE: (DeviceState.LEASED, DeviceState.CORDONED, DeviceState.LOST),
         DeviceState.LEASED: (DeviceState.FREE, DeviceState.WEDGED, DeviceState.CORDONED, DeviceState.LOST),
-        DeviceState.WEDGED: (DeviceState.FREE, DeviceState.CORDONED, DeviceState.LOST),
+        # Leased again: its agent was restarted, and goes on giving it up.
+        DeviceState.WEDGED: (DeviceState.FREE, DeviceState.LEASED, DeviceState.CORDONED, DeviceState.LOST),
         DeviceState.CORDONED: (DeviceState.FREE, DeviceState.LOST),
         # With its node it comes back as it was: the lease has outlived the session.
         DeviceState.LOST: (DeviceState.FREE, DeviceState.LEASED, DeviceState.WEDGED, DeviceState.CORDONED),

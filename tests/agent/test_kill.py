@@ -110,3 +110,23 @@ def test_a_process_that_recovers_may_be_killed_too(tmp_path: Path) -> None:
 def test_the_harness_sees_what_is_left_behind(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"does not lead to the old world: {'two': 'whole'}"):
         kill_everywhere(f"{HERE}:Forgetful", tmp_path)
+
+
+def test_programs_under_keepers_run_all_or_none_wherever_the_process_is_killed(tmp_path: Path) -> None:
+    told = kill_everywhere("tests.agent.scenarios:Programs", tmp_path)
+    assert told.to_old
+    assert told.to_new
+
+
+def test_a_plan_is_prepared_or_gone_wherever_its_agent_is_killed(tmp_path: Path) -> None:
+    told = kill_everywhere("tests.agent.scenarios:Plan", tmp_path)
+    assert told.records["forward"] == (
+        "started forward PrepareDevices",
+        "completed",
+        "started forward PrepareClient",
+        "completed",
+        "started forward StartTask",
+        "completed",
+    )
+    assert told.to_old
+    assert told.to_new

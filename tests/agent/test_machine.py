@@ -371,7 +371,7 @@ def test_a_hold_that_nobody_claims_after_a_restart_ends() -> None:
     undo = play(one, TimePassed(now=100.0 + HOLD_GRACE_S))
     (report,) = play(one, done(undo))
     assert isinstance(report, ReportLeaseEnded)
-    assert "nobody came back for it within 15 s" in report.reason
+    assert "no program in a terminal came for it within 15 s" in report.reason
 
 
 def test_a_hold_that_is_claimed_lasts() -> None:

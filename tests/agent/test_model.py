@@ -657,7 +657,9 @@ class Node(RuleBasedStateMachine):
     @rule()
     def reboot(self) -> None:
         self.boots += 1
-        self.world.serving, self.world.programs, self.world.exits = {}, set(), {}
+        # What was running is known to have ended, by what its keeper has left.
+        self.world.exits |= dict.fromkeys(self.world.programs, -9)
+        self.world.serving, self.world.programs = {}, set()
         self.start_agent()
 
     @rule()
@@ -702,6 +704,7 @@ class Node(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Take every plan back, as the present scheduler would: nothing is left."""
+        self.quiet()
         self.mail.clear()
         for job in self.jobs:
             job.undo = True

@@ -90,7 +90,8 @@ def test_a_task_of_another_boot_is_lost_and_one_of_this_boot_is_looked_for(done:
     started = record(0, done=done, length=1, action="StartTask", body=RUN)
     ((here,), _) = reconcile([(started,)], boot_id="b", node="n1")
     ((later,), _) = reconcile([(started,)], boot_id="c", node="n1")
-    assert (here.lost, later.lost) == ("", "node n1 was rebooted while it ran")
+    assert (here.lost, here.absent) == ("", "it ended while node n1 had no agent")
+    assert (later.lost, later.absent) == ("", "node n1 was rebooted while it ran")
 
 
 def test_a_record_that_is_not_understood_is_told() -> None:

@@ -182,18 +182,14 @@ async def test_a_lease_whose_supervisor_has_ended_is_given_up_and_the_rest_is_ke
     assert (await scheduler.sessions.command(prepare_devices=session_pb2.PrepareDevices(lease=message))).ok
 
 
-async def test_after_a_reboot_nothing_is_held_and_tasks_have_ended(
+async def test_after_a_reboot_nothing_is_held_and_the_instance_is_another(
     restart: Restart, scheduler: ScriptedScheduler, leaving: AgentConfig
 ) -> None:
     await prepare(scheduler.sessions)
-    await start_task(scheduler.sessions, "sleep", "1000")
     before = scheduler.sessions.hellos[-1].instance
     hello = await restart(rebooted=True)
     assert not hello.held
     assert not hello.clients
-    (task,) = hello.tasks
-    assert (task.status.state, task.status.exit_code) == ("exited", -9)
-    assert task.status.reason == "node n1 was rebooted while it ran"
     assert not list(leaving.sessions_directory.iterdir())
     assert hello.instance != before
 

@@ -16,7 +16,6 @@ from farbus.agent.session import SessionRunner
 from farbus.api.v1 import session_pb2
 from farbus.errors import FarbusError, Unavailable
 from farbus.linux.clock import SystemClock
-from farbus.model.telemetry import Telemetry
 from tests.scheduler.scripted import node
 
 pytestmark = pytest.mark.timeout(30)
@@ -81,7 +80,7 @@ async def test_a_session_that_has_ended_is_dialled_again_and_again(how: str) -> 
         machine=NodeMachine(node="a"),
         membership=Membership(None),
         node=lambda: node("a"),
-        telemetry=Telemetry,
+        telemetry=lambda encoder: encoder.update({}),
         logs=LogStore(Path("/nonexistent"), limit_bytes_per_task=0, limit_bytes=0),
         clock=ImpatientClock(),
         post=lambda event: None,

@@ -132,6 +132,24 @@ def test_join_that_broke_off_is_repeated_with_its_key(
     assert done.returncode == 0, done.stderr
 
 
+def test_join_that_is_refused_leaves_nothing(ca: Farbus, here: Farbus, joins: str, tmp_path: Path) -> None:
+    token = ca("token", "node8").stdout.strip()
+    here("join", joins, "--token", token, "--out", "node", "--config", "a.toml")
+    done = here("join", joins, "--token", token, "--out", "other", "--config", "b.toml")
+    assert done.returncode == ExitCode.NOT_PERMITTED
+    assert "the token for node8 was used already" in done.stderr
+    assert not (tmp_path / "other").exists()
+
+
+def test_doctor_warns_of_a_certificate_that_expires_soon(
+    ca: Farbus, here: Farbus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ca("issue", "node8", "--role", "node", "--out", "node", "--days", "5")
+    monkeypatch.setattr("farbus.cli.diagnosis.OWN_CERTIFICATES", (str(tmp_path / "node"), "/nowhere"))
+    found = [each for each in json.loads(here("doctor", "-o", "json").stdout) if each["check"] == "certificate"]
+    assert [(each["verdict"], each["found"]) for each in found] == [("warning", "node node8, valid for 4 more days")]
+
+
 def test_join_does_not_overwrite_a_node(ca: Farbus, here: Farbus, tmp_path: Path) -> None:
     (tmp_path / "agent.toml").touch()
     token = ca("token", "node8").stdout.strip()

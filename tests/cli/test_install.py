@@ -186,7 +186,7 @@ def test_command_that_is_not_there_is_refused() -> None:
 
 def test_command_that_services_cannot_see_is_refused(tmp_path: Path) -> None:
     command = tmp_path / "farbus"
-    command.write_text("#!/root/venv/bin/python\n")
+    command.write_text("#!/home/alice/venv/bin/python\n")
     command.chmod(0o755)
     with pytest.raises(InvalidInput, match="services can't look into"):
         check_command(str(command), root="")

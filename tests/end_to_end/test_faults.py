@@ -105,7 +105,7 @@ async def test_a_reader_that_stops_reading_holds_up_nobody_and_costs_little(
 
 
 async def test_hundreds_of_programs_hold_at_once_and_all_is_given_back(site: Site) -> None:
-    count = 300
+    count = 200
     async with site.scheduler(), real_agent(site, "n1", cpu_milli=count) as config:
         async with contextlib.AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(ClusterClient.local(socket=config.socket)) for _ in range(count)]

@@ -30,6 +30,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -156,6 +157,9 @@ async def _live(scenario: Scenario, directory: Path, way: str, kill_at: int) -> 
 
 def _serve() -> None:
     """Fork a process for each line of standard input, and answer how it went."""
+    # What the steps log must not become part of an answer.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     module, _, name = sys.argv[1].partition(":")
     kind: type[Scenario] = getattr(importlib.import_module(module), name)
     # What is there by now is shared by all that are forked: the collector is not to touch it.
@@ -172,6 +176,8 @@ def _serve() -> None:
                 outcome = asyncio.run(_live(kind(directory / "world"), directory, order["way"], order["kill_at"]))
                 os.write(told, json.dumps([outcome.records, outcome.verdict]).encode())
                 status = 0
+            except BaseException:
+                traceback.print_exc()
             finally:
                 sys.stderr.flush()
                 os._exit(status)
@@ -179,7 +185,7 @@ def _serve() -> None:
         with os.fdopen(heard, "rb") as pipe:
             answer = pipe.read()
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        print(json.dumps({"code": code, "answer": answer.decode()}), flush=True)
+        print(json.dumps({"code": code, "answer": answer.decode()}), file=answers, flush=True)
 
 
 class _Forker:

@@ -23,8 +23,9 @@ import pytest_asyncio
 
 from farbus.linux import keeper
 from farbus.linux.children import process_exists
-from farbus.linux.kept import KeptChild, KeptProcesses, end_programs, service_command, unit_name
+from farbus.linux.kept import KeptChild, KeptProcesses, service_command, unit_name
 from farbus.linux.processes import Exit, Program
+from farbus.linux.remnants import end_programs
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 30.0
@@ -113,7 +114,7 @@ def fifo(directory: Path, name: str = "fifo") -> Path:
 AGENT = """
 import asyncio, os, sys
 from pathlib import Path
-from farbus.linux.kept import KeptProcesses, end_programs
+from farbus.linux.kept import KeptProcesses
 from farbus.linux.processes import Program
 async def main():
     door = KeptProcesses(Path(sys.argv[1]), owner="test")
@@ -283,7 +284,7 @@ async def test_a_program_of_before_a_reboot_is_said_to_have_gone_with_it(
     child = await spawn(first, shell("exec sleep 1000"))
     await first.close()
     os.kill(child.keeper, signal.SIGKILL)
-    monkeypatch.setattr("farbus.linux.kept.boot_id", lambda: "another boot")
+    monkeypatch.setattr("farbus.linux.remnants.boot_id", lambda: "another boot")
     assert await (await survivor(door())).wait() == Exit(-9, "the node was rebooted while it ran")
 
 

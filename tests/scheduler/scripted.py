@@ -12,7 +12,7 @@ from farbus.model.device import Device, DeviceKind, Route
 from farbus.model.job import DevicePlacement, Job, Miss, Requests, TaskGroup, TaskPlacement, TaskState, TaskStatus
 from farbus.model.node import Node, Resources
 from farbus.model.operation import Cordon
-from farbus.model.states import LeaseState
+from farbus.model.states import DEVICE_STATES, DeviceState, LeaseState
 from farbus.scheduler import events
 from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.queue import task_names
@@ -305,6 +305,7 @@ class Cluster:
         self.return_s = TTL_S
         self.wall_ahead = 0.0
         self.round_asked = False
+        self._devices: dict[str, DeviceState] = {}
         self.machine = self._start()
 
     def _start(self) -> ClusterMachine:
@@ -326,6 +327,7 @@ class Cluster:
         for agent in self.agents.values():
             agent.cut()
         self.machine = self._start()
+        self._devices = {}
         self.memory.restore(self.machine, now=self.now, wall=self.wall)
         self.machine.check_invariants(now=self.now)
 
@@ -351,6 +353,15 @@ class Cluster:
                 case _:
                     self.memory.write(effect)
         self.machine.check_invariants(now=self.now)
+        self._check_devices()
+
+    def _check_devices(self) -> None:
+        """Every device has gone where the table of its states allows."""
+        states = {status.device.id: status.state for status in self.machine.device_statuses()}
+        for name, state in states.items():
+            if self._devices.get(name, state) is not state:
+                DEVICE_STATES.check(name, self._devices[name], state)
+        self._devices = states
 
     def join(self, *names: str) -> None:
         for name in names or tuple(self.agents):

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farbus.model.decision import DeviceView, NodeView, Snapshot
@@ -62,6 +62,7 @@ def changed(draw: st.DrawFn, before: Snapshot) -> Snapshot:
     return Snapshot(nodes=tuple(nodes), devices=tuple(devices))
 
 
+@settings(max_examples=50)
 @given(snapshots(), st.data())
 def test_kept_columns_are_those_laid_out_anew(first: Snapshot, data: st.DataObject) -> None:
     columns, snapshot = Columns(), first
@@ -70,6 +71,7 @@ def test_kept_columns_are_those_laid_out_anew(first: Snapshot, data: st.DataObje
         snapshot = data.draw(changed(snapshot))
 
 
+@settings(max_examples=30)
 @given(snapshots(), pending_jobs(), st.data())
 def test_decisions_on_kept_columns_are_the_same(first: Snapshot, jobs: list[Any], data: st.DataObject) -> None:
     columns, snapshot, policy = Columns(), first, DefaultPolicy()

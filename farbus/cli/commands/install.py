@@ -153,6 +153,8 @@ def _uninstall(installation: Installation, act: _Actions, role: Role, *, purge: 
         if act.possible and _user_exists(USERS[role]):
             act.run("userdel", USERS[role])
     typer.echo("\n".join(map(str, steps)) or f"there is no {role} here")
+    if not set(installation.roles()) - {role}:
+        act.run("systemctl", "stop", "farbus.slice")
     act.run("systemctl", "daemon-reload")
     if left := installation.gathered(role):
         typer.echo(f"left: {', '.join(left)} (--purge removes them)")

@@ -14,7 +14,7 @@ from farbus.api.authority import new_request, request_for, write_credentials, wr
 from farbus.api.joining import Token
 from farbus.api.joining import join as join_cluster
 from farbus.cli.options import command_app, examples
-from farbus.errors import Conflict, InvalidInput
+from farbus.errors import Conflict, InvalidInput, NotPermitted
 
 app = command_app()
 
@@ -69,7 +69,14 @@ def join(
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings.parent.mkdir(parents=True, exist_ok=True)
         key, request = _pending(directory / PENDING_KEY)
-        joined = join_cluster(host, int(port), parsed, key=key, request=request)
+        try:
+            joined = join_cluster(host, int(port), parsed, key=key, request=request)
+        except NotPermitted:
+            # Asked again, it would be refused again.
+            (directory / PENDING_KEY).unlink()
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+            raise
         for old in directory.glob("*.crt"):
             if old.stem not in ("ca", joined.node):
                 old.with_suffix(".key").unlink(missing_ok=True)

@@ -59,7 +59,7 @@ def up(
         ),
     ] = "",
     metrics: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--metrics",
             metavar="PORT",
@@ -68,7 +68,7 @@ def up(
             help="Serve Prometheus on loopback: the scheduler on PORT, the nodes on the ports after it.",
             show_default=False,
         ),
-    ] = 0,
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once it is ready; stop it by farbus down.")] = (
         False
     ),
@@ -84,7 +84,7 @@ def up(
         nodes=parse_nodes(nodes),
         gpu_memory_bytes=_read_gpu_memory(gpu_memory),
         physical_node=_check_node(physical, nodes),
-        metrics_port=metrics,
+        metrics_port=metrics or 0,
     )
     _check_user()
     directory = runtime.open_runtime_directory()

@@ -1,0 +1,45 @@
+"""What a program does with a remote GPU is seen in the cluster's telemetry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.end_to_end.conftest import LOOKS_LIMIT, Cluster
+
+Compiled = Callable[..., Path]
+
+
+def session_of(cluster: Cluster, job: str) -> dict[str, Any]:
+    """Look until the telemetry of a node tells of the job's session and its rates."""
+    for _ in range(LOOKS_LIMIT):
+        for node in cluster.ask("top")["nodes"]:
+            for session in node["sessions"]:
+                if session["job"] == job and session["calls_per_s"]:
+                    return {"node": node["node"], **session}
+    raise AssertionError(f"no session of job {job} after {LOOKS_LIMIT} looks")
+
+
+def test_a_session_is_seen_at_work(cluster: Cluster, compiled: Compiled) -> None:
+    end = cluster.runtime / "end-of-telemetry"
+    submitted = cluster.run("submit", "--gpus", "1", "--node", "gamma", "--", compiled("cluster/stay.cu"), end)
+    assert submitted.returncode == 0, submitted.stderr
+    job = submitted.stdout.strip()
+    try:
+        session = session_of(cluster, job)
+        assert session["program"].startswith("stay")
+        assert session["client_node"] == "gamma"
+        assert session["receive_bytes_per_s"] > 0
+        assert session["memory_bytes"] > 0
+        (used,) = [
+            gpu
+            for node in cluster.ask("top", session["node"])["nodes"]
+            for gpu in node["gpus"]
+            if gpu["job"] == job
+        ]  # fmt: skip
+        assert used["processes"] == 1
+    finally:
+        end.touch()
+        cluster.run("cancel", job)
+    cluster.assert_all_devices_usable()

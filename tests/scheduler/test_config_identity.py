@@ -1,0 +1,30 @@
+"""What an operator sets about identity, and what is refused of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from farbus.api.authority import Credentials
+from farbus.errors import InvalidInput
+from farbus.scheduler.config import SchedulerConfig
+
+FILES = Credentials(authority="ca.crt", certificate="s.crt", key="s.key")
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"operator_only": ("Sumbit",)}, "operator_only: there is no method 'Sumbit'"),
+        ({"operator_only": ("Session",)}, "operator_only: there is no method 'Session'"),
+        ({"join": "0.0.0.0:7412"}, "--join: nothing to issue certificates with; give the authority with --ca"),
+        ({"join": "7412", "ca_directory": "ca"}, "--join: '7412' is not ADDRESS:PORT"),
+        ({"staging_bytes": -1}, "staging_bytes: -1 is less than zero"),
+    ],
+)
+def test_impossible_setting_is_named(settings: dict[str, object], told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        SchedulerConfig(state="st", credentials=FILES, **settings).check()
+
+
+def test_methods_of_people_can_be_kept_for_operators() -> None:
+    SchedulerConfig(state="st", credentials=FILES, operator_only=("Submit", "Hold")).check()
