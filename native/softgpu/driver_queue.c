@@ -354,6 +354,16 @@ static struct driver_operation *take_head(struct CUstream_st *stream)
 	return operation;
 }
 
+/* Signals that an instruction of a kernel raises; one that is blocked ends the process. */
+static void fault_signals(sigset_t *faults)
+{
+	static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP };
+
+	sigemptyset(faults);
+	for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+		sigaddset(faults, own[i]);
+}
+
 /* A thread with a small stack leaves kernels to the worker. */
 static bool thread_has_room(void)
 {
@@ -374,6 +384,7 @@ static bool thread_has_room(void)
  * wake up and then wake the caller; false when it can't be run here and now. */
 static bool stream_help(struct CUstream_st *stream)
 {
+	sigset_t faults, before;
 	int cancel_state;
 
 	if (stream->busy || !stream->head || !stream->head->run_by_waiter ||
@@ -381,7 +392,10 @@ static bool stream_help(struct CUstream_st *stream)
 		return false;
 	/* A kernel that is left in the middle would take its memory with it. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+	fault_signals(&faults);
+	pthread_sigmask(SIG_UNBLOCK, &faults, &before);
 	stream_run(stream, take_head(stream));
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	pthread_setcancelstate(cancel_state, NULL);
 	/* The worker went back to sleep when it saw the stream busy. */
 	if (stream->head || stream->ended)
@@ -417,15 +431,16 @@ static void *stream_work(void *argument)
  * its own instructions raise must reach the engine's fault handler. */
 static int stream_start_worker(struct CUstream_st *stream)
 {
-	static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP };
-	sigset_t block, before;
+	sigset_t faults, block, before;
 	pthread_attr_t attributes;
 	pthread_t thread;
 	int error;
 
 	sigfillset(&block);
-	for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-		sigdelset(&block, own[i]);
+	fault_signals(&faults);
+	for (int signal = 1; signal < NSIG; signal++)
+		if (sigismember(&faults, signal) == 1)
+			sigdelset(&block, signal);
 	pthread_attr_init(&attributes);
 	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
 	pthread_sigmask(SIG_SETMASK, &block, &before);
