@@ -15,7 +15,7 @@ from farbus.agent.events import TaskExited, TaskRun
 from farbus.agent.logs import LogStore
 from farbus.agent.names import file_name
 from farbus.agent.staging import Staging
-from farbus.errors import ExitCode, FarbusError, InvalidInput
+from farbus.errors import Conflict, ExitCode, FarbusError, InvalidInput
 from farbus.linux.cgroups import Cgroups
 from farbus.linux.clock import Clock
 from farbus.linux.processes import Child, Exit, Processes, Program
@@ -26,6 +26,9 @@ _log = structlog.get_logger()
 
 MEMORY_WATCH_INTERVAL_S = 1.0
 """How often the memory of tasks is read where no cgroup limits it: a fast allocation may overshoot meanwhile."""
+
+STRANGER_END_S = 15.0
+"""Longest wait for a killed program of an earlier agent; one in state D takes longer."""
 
 CGROUP_REMOVE_ATTEMPTS = 50
 CGROUP_REMOVE_INTERVAL_S = 0.1
@@ -239,7 +242,15 @@ class TaskRunner:
         for child in strangers.values():
             child.kill("this node's agent does not know it")
         for child in strangers.values():
-            await child.wait()
+            try:
+                async with asyncio.timeout(STRANGER_END_S):
+                    await child.wait()
+            except TimeoutError as error:
+                # It may use devices, and nobody knows which: to go on would tell the scheduler that they are free.
+                raise Conflict(
+                    f"{child.name}: left by an earlier agent, in no record, and can't be killed (pid {child.pid})",
+                    hint="a call of the kernel hangs; see dmesg, the node may need a reboot",
+                ) from error
             child.forget()
         known = {_group_of(program_name(job, task)) for job, task in (*self._running, *self._arriving)}
         if self._staging is not None:
