@@ -91,6 +91,8 @@ def bench(
         return int(module.main([*(["--json"] if json else []), *ctx.args]))
     if ctx.args:
         raise InvalidInput(f"bench {name}: unknown option {ctx.args[0]}", hint="it knows --json and --full")
+    how_long = "up to half an hour" if full else "up to three minutes"
+    typer.echo(f"farbus: measuring {name}; it takes {how_long}", err=True)
     result = module.run(quick=not full)
     if json:
         print_json(result)
