@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from farbus.cli.toolchain import find_toolchain
+from farbus.errors import NotFound
 from tests.lab.image import ensure_image, image_directory, image_is_there, missing_commands
 
 ROOT = Path(__file__).parent.parent.parent
@@ -39,6 +41,17 @@ def made_image() -> Path:
     if not image_is_there():
         pytest.skip("needs the image of a virtual machine: run make check-lab, which makes it")
     return image_directory()
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with ``stay``, a CUDA program that works until a file is there: guests have no compiler."""
+    directory = tmp_path_factory.mktemp("programs")
+    try:
+        find_toolchain().compile(ROOT / "tests/programs/cluster/stay.cu", directory / "stay")
+    except NotFound as error:
+        pytest.skip(f"needs nvcc: {error}")
+    return directory
 
 
 @pytest.fixture(scope="session")
