@@ -220,8 +220,10 @@ def test_job_outlives(node: Guest, blow: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def beta(node: Guest) -> Iterator[Guest]:
+def beta(node: Guest, programs: Path) -> Iterator[Guest]:
     """A second node, without GPUs, on the same machine: a device of the node itself would be given locally."""
+    if not (programs / "stay").exists():
+        pytest.skip("needs nvcc for a CUDA program")
     node.write(
         "/etc/farbus/beta.toml",
         """
