@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from farbus.cli.toolchain import find_toolchain
+from farbus.errors import NotFound
 from tests.lab.image import ensure_image, image_directory, image_is_there, missing_commands
 
 ROOT = Path(__file__).parent.parent.parent
@@ -39,6 +42,20 @@ def made_image() -> Path:
     if not image_is_there():
         pytest.skip("needs the image of a virtual machine: run make check-lab, which makes it")
     return image_directory()
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with ``stay``, a CUDA program that works until a file is there, or empty where there is no nvcc.
+
+    Guests have no compiler.
+    """
+    directory = tmp_path_factory.mktemp("programs")
+    # Users of the guest read it.
+    directory.chmod(0o755)
+    with contextlib.suppress(NotFound):
+        find_toolchain().compile(ROOT / "tests/programs/cluster/stay.cu", directory / "stay")
+    return directory
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ DEFAULT_PORT = 7411
     epilog=examples(
         "farbus scheduler --credentials /etc/farbus/scheduler",
         "farbus scheduler --listen 10.0.0.1:7411 --state /srv/farbus --credentials /etc/farbus/scheduler",
-        "farbus scheduler --credentials /etc/farbus/scheduler --ca /etc/farbus/ca --join 0.0.0.0:7412",
+        "farbus scheduler --credentials /etc/farbus/scheduler --ca /etc/farbus/ca --join 0.0.0.0:7413",
         "farbus scheduler --config /etc/farbus/scheduler.toml",
     )
 )
