@@ -194,7 +194,7 @@ async def test_authority_changes_over_while_both_are_trusted(site: Site) -> None
             await client.cluster_info()
     site.issuer.renew_own(site.own)
     await renew_at(site.address, old)
-    site.authority.finish_rotation()
+    site.authority.finish_rotation(force=True)
     site.issuer.renew_own(site.own)
     async with site.client(old) as client:
         await client.cluster_info()
@@ -210,7 +210,7 @@ async def test_open_connection_of_an_authority_that_is_trusted_no_more_is_refuse
         site.authority.switch_rotation()
         site.issuer.renew_own(site.own)
         site.authority = Authority.open(site.path / "ca")
-        site.authority.finish_rotation()
+        site.authority.finish_rotation(force=True)
         site.issuer.renew_own(site.own)
         with pytest.raises(NotPermitted, match="authority that is not trusted any more"):
             await client.cluster_info()
@@ -373,6 +373,7 @@ def test_every_proto_is_looked_at_for_methods() -> None:
 
 def test_only_methods_that_there_are_count_as_reading() -> None:
     assert set(METHOD_ROLES) > READ_METHODS
+    assert "/farbus.v1.Cluster/GetTelemetry" in READ_METHODS
 
 
 def test_authority_that_takes_over_is_passed_on_and_makes_the_certificate_due(tmp_path: Path) -> None:
@@ -401,7 +402,7 @@ def test_authorities_that_would_shut_out_a_node_are_not_taken(tmp_path: Path) ->
     receive_authorities(credentials, authority.bundle())
     authority.switch_rotation()
     authority = Authority.open(tmp_path / "ca")
-    authority.finish_rotation()
+    authority.finish_rotation(force=True)
     with pytest.raises(InvalidInput, match="of an authority that is trusted no more; join again with a token"):
         receive_authorities(credentials, Authority.open(tmp_path / "ca").bundle())
     credentials.read()
