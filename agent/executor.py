@@ -9,7 +9,7 @@ steps; what hot-plug and NVMe over Fabrics need is added to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -98,8 +98,12 @@ class DeviceHost(Protocol):
         """Say whether those files are in place since before this agent."""
         ...
 
-    async def end_strangers(self) -> tuple[str, ...]:
-        """End, remove and name what is there since before this agent, and was not adopted."""
+    async def end_strangers(self, recorded: Collection[str] = ()) -> tuple[str, ...]:
+        """End, remove and name what is there since before this agent, and was not adopted.
+
+        What can't be ended is left to :meth:`unprepare_devices` for the leases
+        that are ``recorded``, by their names.
+        """
         ...
 
 
@@ -350,7 +354,8 @@ class Executor:
         # Devices before the programs that use them, so that a program's end finds its lease.
         order = (PrepareDevices, PrepareClient, StartTask)
         found = [await self._adopt(one) for one in sorted(remembered, key=lambda one: order.index(type(one.work)))]
-        ended = (*await self._devices.end_strangers(), *await self._tasks.end_strangers())
+        leases = [one.work.lease.id for one in found if isinstance(one.work, PrepareDevices)]
+        ended = (*await self._devices.end_strangers(leases), *await self._tasks.end_strangers())
         if found or ended:
             kept = [one.records[0].object for one in found if not one.lost]
             gone = [one.records[0].object for one in found if one.lost]

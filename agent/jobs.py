@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
@@ -14,7 +15,7 @@ from farbus.agent.events import TaskExited, TaskRun
 from farbus.agent.logs import LogStore
 from farbus.agent.names import file_name
 from farbus.agent.staging import Staging
-from farbus.errors import ExitCode, FarbusError, InvalidInput
+from farbus.errors import Conflict, ExitCode, FarbusError, InvalidInput
 from farbus.linux.cgroups import Cgroups
 from farbus.linux.clock import Clock
 from farbus.linux.processes import Child, Exit, Processes, Program
@@ -25,6 +26,9 @@ _log = structlog.get_logger()
 
 MEMORY_WATCH_INTERVAL_S = 1.0
 """How often the memory of tasks is read where no cgroup limits it: a fast allocation may overshoot meanwhile."""
+
+STRANGER_END_S = 15.0
+"""Longest wait for a killed program of an earlier agent; one in state D takes longer."""
 
 CGROUP_REMOVE_ATTEMPTS = 50
 CGROUP_REMOVE_INTERVAL_S = 0.1
@@ -123,10 +127,12 @@ class TaskRunner:
         if run.is_staged:
             if key not in self._arriving:
                 # Its files may take longer than a step may: to the scheduler the task runs from now on.
-                arriving = self._arrive(self._required_staging(run), name, run, environment, account)
+                arriving = self._arrive(
+                    self._required_staging(run), name, run, environment, account, self._logs.create(run.job, run.task)
+                )
                 self._arriving[key] = self._group.create_task(arriving, name=f"stage in {run.job}/{run.task}")
             return
-        await self._launch(name, run, environment, account, run.cwd or "/")
+        await self._launch(name, run, environment, account, run.cwd or "/", self._logs.create(run.job, run.task))
 
     def _account(self, run: TaskRun) -> Account | None:
         return choose_account(
@@ -143,26 +149,33 @@ class TaskRunner:
         return self._staging
 
     async def _arrive(
-        self, staging: Staging, name: str, run: TaskRun, environment: dict[str, str], account: Account | None
+        self,
+        staging: Staging,
+        name: str,
+        run: TaskRun,
+        environment: dict[str, str],
+        account: Account | None,
+        output: Path,
     ) -> None:
         """Fetch a task's files, then start it; what goes wrong is its end."""
         directory = _group_of(name)
         try:
             path = await staging.stage_in(directory, run, account)
-            await self._launch(name, run, environment, account, run.cwd or str(path))
+            await self._launch(name, run, environment, account, run.cwd or str(path), output)
         except asyncio.CancelledError:
+            self._logs.ended(run.job, run.task)
             await staging.remove(directory)
             self._exited(TaskExited(job=run.job, task=run.task, exit_code=-signal.SIGTERM, reason="it was stopped"))
         except FarbusError as error:
+            self._logs.ended(run.job, run.task)
             await staging.remove(directory)
             self._exited(TaskExited(job=run.job, task=run.task, exit_code=int(error.exit_code), reason=str(error)))
         finally:
             del self._arriving[run.job, run.task]
 
     async def _launch(
-        self, name: str, run: TaskRun, environment: dict[str, str], account: Account | None, cwd: str
+        self, name: str, run: TaskRun, environment: dict[str, str], account: Account | None, cwd: str, output: Path
     ) -> None:
-        output = self._logs.create(run.job, run.task)
         try:
             group = self._create_group(run)
             try:
@@ -229,7 +242,15 @@ class TaskRunner:
         for child in strangers.values():
             child.kill("this node's agent does not know it")
         for child in strangers.values():
-            await child.wait()
+            try:
+                async with asyncio.timeout(STRANGER_END_S):
+                    await child.wait()
+            except TimeoutError as error:
+                # It may use devices, and nobody knows which: to go on would tell the scheduler that they are free.
+                raise Conflict(
+                    f"{child.name}: left by an earlier agent, in no record, and can't be killed (pid {child.pid})",
+                    hint="a call of the kernel hangs; see dmesg, the node may need a reboot",
+                ) from error
             child.forget()
         known = {_group_of(program_name(job, task)) for job, task in (*self._running, *self._arriving)}
         if self._staging is not None:

@@ -14,7 +14,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -303,45 +303,54 @@ class RemotingHost:
     async def _look(self) -> None:
         self._strangers |= {child.name: child for child in await self._processes.survivors(_LEASE)}
 
-    async def end_strangers(self) -> tuple[str, ...]:
-        """End the supervisors that nobody adopted, remove session files likewise; return what they were called."""
+    async def end_strangers(self, recorded: Collection[str] = ()) -> tuple[str, ...]:
+        """End the supervisors that nobody adopted, remove session files likewise; return what they were called.
+
+        One that can't be killed is left to :meth:`unprepare_devices` if its
+        lease is ``recorded``: the machine knows then which devices it holds.
+        Raises :class:`Conflict` for any other: its devices would count as free.
+        """
         await self._look()
-        strangers, self._strangers = self._strangers, {}
-        for child in strangers.values():
+        for child in self._strangers.values():
             child.kill("this node's agent does not know it")
-        for child in strangers.values():
-            try:
-                async with asyncio.timeout(SUPERVISOR_END_S):
-                    await child.wait()
-            except TimeoutError as error:
-                # To go on would tell the scheduler that its devices are free.
+        waits = {name: asyncio.create_task(child.wait()) for name, child in self._strangers.items()}
+        if waits:
+            await asyncio.wait(waits.values(), timeout=SUPERVISOR_END_S)
+        ended = tuple(name for name, wait in waits.items() if wait.done())
+        for name in ended:
+            self._strangers.pop(name).forget()
+        known = {_program_name(lease_id) for lease_id in recorded}
+        for name, child in self._strangers.items():
+            waits[name].cancel()
+            if name not in known:
                 raise Conflict(
-                    f"{child.name}: left by an earlier agent, and can't be killed (pid {child.pid})",
+                    f"{name}: left by an earlier agent, in no record, and can't be killed (pid {child.pid})",
                     hint="a driver call hangs; see dmesg, the node may need a reboot",
-                ) from error
-            child.forget()
+                )
+            _log.error("can't be killed; its lease is wedged", program=name, pid=child.pid)
         files = tuple(name for name in self.sessions() if name not in self._sessions)
         for name in files:
             self.remove_session(name)
-        return (*strangers, *files)
+        return (*ended, *files)
 
     async def unprepare_devices(self, lease_id: str) -> None:
-        """End a lease's supervisor with all its servers."""
+        """End a lease's supervisor with all its servers, also one that an earlier agent has left."""
         served = self._served.get(lease_id)
-        if served is None:
-            return
-        served.leaving = True
-        if served.child is not None:
+        child = self._strangers.get(_program_name(lease_id)) if served is None else served.child
+        if served is not None:
+            served.leaving = True
+        if child is not None:
             try:
                 async with asyncio.timeout(SUPERVISOR_END_S):
-                    await _kill(served.child)
+                    await _kill(child)
             except TimeoutError as error:
                 raise TimedOut(
-                    f"lease {lease_id}: its supervisor can't be killed (pid {served.child.pid})",
+                    f"lease {lease_id}: its supervisor can't be killed (pid {child.pid})",
                     hint="a driver call hangs; see dmesg, the node may need a reboot",
                 ) from error
-            served.child.forget()
-        del self._served[lease_id]
+            child.forget()
+        self._strangers.pop(_program_name(lease_id), None)
+        self._served.pop(lease_id, None)
 
     # Client side.
 

@@ -18,11 +18,12 @@ something that the ledger does not know.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from farbus.model.decision import PendingJob, Snapshot
 from farbus.model.device import Device
-from farbus.model.job import Job
+from farbus.model.job import Job, Requests
 from farbus.model.lease import Lease
 from farbus.model.node import Node
 from farbus.model.operation import Cordon, CordonKind
@@ -162,20 +163,23 @@ class ClusterMachine(Operations):
         for cordon in cordons:
             if cordon.kind is CordonKind.NODE or cordon.name in self.devices:
                 self._record_of(cordon.kind, cordon.name).cordon = cordon
+        expires_at = self._patient_until
         for lease, lease_state, endpoint, prepared in leases:
             self.leases[lease.id] = LeaseRecord(
                 lease=lease,
                 state=lease_state,
                 endpoint=endpoint,
                 prepared=prepared,
-                expires_at=self._patient_until,
+                expires_at=expires_at,
                 story=[lease_state.value],
             )
             self.leases_of_node[lease.device_node].add(lease.id)
-            self._agenda.add(self._patient_until, Look.LEASE, lease.id)
+            self._agenda.add(expires_at, Look.LEASE, lease.id)
             for leased in lease.devices:
                 self.devices[leased.device].lease = lease.id
         waiting: list[Job] = []
+        used_cpu_milli: Counter[str] = Counter()
+        used_memory_bytes: Counter[str] = Counter()
         for job, state, progress in jobs:
             found = JobRecord(job=job, state=state, progress=progress)
             self.jobs[job.id] = found
@@ -186,11 +190,14 @@ class ClusterMachine(Operations):
                 continue
             for run in progress.runs:
                 if run.occupies:
-                    self.occupy(run.node, run.requests)
+                    used_cpu_milli[run.node] += run.requests.cpu_milli
+                    used_memory_bytes[run.node] += run.requests.memory_bytes
             self._index(found)
             if state is JobState.RUNNING and job.time_limit_s:
                 found.limit_at = now + min(job.time_limit_s, progress.started_at + job.time_limit_s - wall)
                 self._agenda.add(found.limit_at, Look.LIMIT, job.id)
+        for name in used_cpu_milli:
+            self.occupy(name, Requests(cpu_milli=used_cpu_milli[name], memory_bytes=used_memory_bytes[name]))
         self.queue = type(self.queue)(waiting)
         for record in self.nodes.values():
             self._watch_node(record, self._patient_until)

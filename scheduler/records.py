@@ -7,7 +7,6 @@ alone; what leaves it are the frozen values of :mod:`farbus.model`.  The
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 
 import msgspec
@@ -106,13 +105,12 @@ class StoredProgress(msgspec.Struct, kw_only=True):
     story: list[str] = []
 
 
-@dataclasses.dataclass(slots=True)
-class JobRecord:
+class JobRecord(msgspec.Struct, eq=False):
     """A job that has not ended."""
 
     job: Job
     state: JobState = JobState.QUEUED
-    progress: StoredProgress = dataclasses.field(default_factory=StoredProgress)
+    progress: StoredProgress = msgspec.field(default_factory=StoredProgress)
     misses: tuple[Miss, ...] = ()
     not_before: float = 0.0
     """Monotonic time before which no round considers the job (after a failed attempt)."""
@@ -164,8 +162,7 @@ def job_status(job: Job, state: JobState, progress: StoredProgress, *, misses: t
     )
 
 
-@dataclasses.dataclass(slots=True)
-class LeaseRecord:
+class LeaseRecord(msgspec.Struct, eq=False):
     """A lease that is not released."""
 
     lease: Lease
@@ -175,19 +172,19 @@ class LeaseRecord:
     """Whether the device's side ever confirmed it."""
     expires_at: float = 0.0
     """Monotonic time at which it ends unless the device's node renews it."""
-    story: list[str] = dataclasses.field(default_factory=list)
+    story: list[str] = []
     trouble: str = ""
     """Why its node could not release it, as the node told it last."""
 
 
-@dataclasses.dataclass(slots=True)
-class DeviceRecord:
+class DeviceRecord(msgspec.Struct, kw_only=True, eq=False):
     """A device that some node has or had.
 
-    Setting a field that rounds see puts its id into ``noted``.
+    A new one, and one of which a field that rounds see is set, puts its id into ``noted``.
     """
 
-    noted: set[str] = dataclasses.field(default_factory=set, kw_only=True, repr=False, compare=False)
+    # A structure sets its fields at first without __setattr__: a restart makes a hundred thousand of these.
+    noted: set[str]
     id: str
     node: str
     device: Device | None = None
@@ -198,8 +195,11 @@ class DeviceRecord:
     present: bool = False
     """Whether its node's inventory has it now."""
 
+    def __post_init__(self) -> None:
+        self.noted.add(self.id)
+
     def __setattr__(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
+        super().__setattr__(name, value)
         if name in _SEEN_OF_DEVICES:
             self.noted.add(self.id)
 
@@ -207,14 +207,13 @@ class DeviceRecord:
 _SEEN_OF_DEVICES = frozenset({"node", "device", "lease", "present", "cordon"})
 
 
-@dataclasses.dataclass(slots=True)
-class NodeRecord:
+class NodeRecord(msgspec.Struct, kw_only=True, eq=False):
     """A node that has a session, or had one.
 
-    Setting a field that rounds see puts its name into ``noted``.
+    A new one, and one of which a field that rounds see is set, puts its name into ``noted``.
     """
 
-    noted: set[str] = dataclasses.field(default_factory=set, kw_only=True, repr=False, compare=False)
+    noted: set[str]
     name: str
     node: Node | None = None
     session: int = 0
@@ -236,8 +235,11 @@ class NodeRecord:
     """Slots of commands that remove what the node holds without right."""
     used_cpu_milli: int = 0
     used_memory_bytes: int = 0
-    figures: NodeFigures = dataclasses.field(default_factory=NodeFigures)
+    figures: NodeFigures = msgspec.field(default_factory=NodeFigures)
     """What its telemetry says."""
+
+    def __post_init__(self) -> None:
+        self.noted.add(self.name)
 
     @property
     def connected(self) -> bool:
@@ -250,7 +252,7 @@ class NodeRecord:
         return self.session != 0 and not self.strays and self.cordon is None
 
     def __setattr__(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
+        super().__setattr__(name, value)
         if name in _SEEN_OF_NODES:
             self.noted.add(self.name)
 

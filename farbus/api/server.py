@@ -255,12 +255,23 @@ def tls_credentials(trust: Trust) -> grpc.ServerCredentials:
     """Return what a server proves itself with and what it asks of callers; files that change hold from then on."""
 
     def configuration() -> grpc.ServerCertificateConfiguration:
-        # In a thread of gRPC's, for each connection: files that are no good leave those before them in force.
-        trust.refresh()
         pem = trust.files
         return grpc.ssl_server_certificate_configuration([(pem.key, pem.certificate)], root_certificates=pem.authority)
 
-    return grpc.dynamic_ssl_server_credentials(configuration(), configuration, require_client_authentication=True)
+    # Replacing the configuration while another thread shakes hands crashes gRPC: only when there is another one.
+    served = trust.files
+
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        # In a thread of gRPC's, for each connection: files that are no good leave those before them in force.
+        nonlocal served
+        trust.refresh()
+        if trust.files == served:
+            return None
+        served = trust.files
+        return configuration()
+
+    # None keeps what there is, which the type hints leave out.
+    return grpc.dynamic_ssl_server_credentials(configuration(), fetch, require_client_authentication=True)  # type: ignore[arg-type]
 
 
 def gated_server(server: grpc.aio.Server, port: int, gate: Gate) -> RunningServer:

@@ -85,6 +85,13 @@ class ForegroundProgram:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
+    def has_ended(self) -> bool:
+        """Say whether it has ended, whether or not :meth:`wait` has heard of it."""
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
+
     async def wait(self) -> int:
         """Wait for the end; return the exit code, negative for a signal."""
         loop = asyncio.get_running_loop()

@@ -85,6 +85,9 @@ OUTPUT_DRAIN_S = 2.0
 SAVE_AGAIN_S = 5.0
 """Between two attempts to write the exit status to a disk that refused."""
 
+DIRECTORY_LOOK_S = 30.0
+"""How often a keeper without an agent looks whether its directory is still there: no agent finds it without."""
+
 PIECE_BYTES = 64 * 1024
 """Most output that is read at once: what a pipe holds."""
 
@@ -448,6 +451,7 @@ class Keeper:
         self.kill_at: float | None = None
         self.drained_at: float | None = None
         self.save_at: float | None = None
+        self.look_at: float | None = now + DIRECTORY_LOOK_S
 
     # The loop.
 
@@ -455,7 +459,9 @@ class Keeper:
         """Serve until the program has ended and its status is safe, or nobody wants it."""
         self.wait_for(self.listener.fileno(), self.accept)
         while not self.gone:
-            times = (self.alone_until(), self.time_limit_at, self.kill_at, self.drained_at, self.save_at)
+            times = (
+                self.alone_until(), self.time_limit_at, self.kill_at, self.drained_at, self.save_at, self.look_at
+            )  # fmt: skip
             soonest = min((at for at in times if at is not None), default=None)
             left = None if soonest is None else min(max(0.0, soonest - time.monotonic()) * 1000 + 1, LONGEST_WAIT_MS)
             for descriptor, _ in self.poll.poll(left):
@@ -505,6 +511,19 @@ class Keeper:
             self.finish()
         if self.save_at is not None and self.save_at <= now:
             self.save_exit()
+        if self.look_at is not None and self.look_at <= now:
+            self.look_at = now + DIRECTORY_LOOK_S
+            self.look_for_directory()
+
+    def look_for_directory(self) -> None:
+        """End where the directory is gone: with the state of its agent, which nobody can ask for any more."""
+        if os.path.lexists("control"):
+            return
+        self.look_at = None
+        if self.state == "running":
+            self.end(TIME_LIMIT_GRACE_S, "its directory is gone")
+        elif self.state != "ending":
+            self.gone = True
 
     # Agents.
 
@@ -524,7 +543,7 @@ class Keeper:
         connection = Connection(connected)
         self.connections[connected.fileno()] = connection
         self.wait_for(connected.fileno(), lambda: self.hear(connection))
-        self.alone_since = None
+        self.alone_since = self.look_at = None
         self.tell(
             connection, version=VERSION, state=self.state, keeper=os.getpid(), pid=self.pid,
             code=self.code, reason=self.reason, saved=self.saved,
@@ -539,6 +558,7 @@ class Keeper:
         connection.close()
         if not self.connections:
             self.alone_since = time.monotonic()
+            self.look_at = self.alone_since + DIRECTORY_LOOK_S
             if self.state == "new":
                 self.remove_all()
 

@@ -131,6 +131,7 @@ static void lay_out(struct slot *slot, const struct launch *launch, size_t share
 		warp->register_bytes = launch->register_bytes;
 		warp->local = warp->register_base + launch->register_bytes;
 		warp->local_stride = launch->local_stride;
+		warp_set_kernel(warp, launch->function);
 		frame_set_constants(launch->function, warp->register_base, ~0u);
 		set_thread_indices(warp, launch->request->block);
 	}
@@ -264,8 +265,7 @@ static void block_start(struct block *block, const struct launch *launch, uint64
 	for (uint32_t k = 0; k < block->warp_count; k++) {
 		uint32_t rest = threads - k * WARP_LANES;
 
-		warp_start(&block->warps[k], launch->function,
-			   rest >= WARP_LANES ? ~0u : (1u << rest) - 1);
+		warp_start(&block->warps[k], rest >= WARP_LANES ? ~0u : (1u << rest) - 1);
 	}
 }
 

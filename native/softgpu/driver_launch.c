@@ -257,6 +257,7 @@ static CUresult launch(CUfunction handle, struct geometry *geometry, CUstream st
 	}
 	operation->base.run = run_launch;
 	operation->base.release = release_launch;
+	operation->base.run_by_waiter = true;
 	operation->function = function;
 	operation->geometry = *geometry;
 	return driver_stream_submit(stream, &operation->base, 0, NULL);

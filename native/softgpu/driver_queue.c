@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#define HELPER_STACK_MIN ((size_t)512 << 10)	/* bytes: what a kernel's thread needs, and to spare */
+
 static pthread_mutex_t queue_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- life ---- */
@@ -130,6 +132,8 @@ static bool point_is_reached(const struct driver_point *point)
 	return point->stream->completed >= point->sequence;
 }
 
+static bool stream_help(struct CUstream_st *stream);
+
 /* With the lock, which is let go while waiting; without a deadline (CLOCK_MONOTONIC)
  * for as long as it takes.  False when the deadline came first. */
 static bool point_await_until(const struct driver_point *point, const struct timespec *deadline)
@@ -139,6 +143,8 @@ static bool point_await_until(const struct driver_point *point, const struct tim
 	while (!point_is_reached(point)) {
 		if (error)
 			return false;
+		if (!deadline && stream_help(point->stream))
+			continue;
 		point->stream->waiters++;
 		if (deadline)
 			error = pthread_cond_timedwait(&point->stream->done, &queue_lock, deadline);
@@ -321,6 +327,82 @@ static void stream_run(struct CUstream_st *stream, struct driver_operation *oper
 		pthread_cond_broadcast(&stream->done);
 }
 
+/* With the lock.  The operation may be gone afterwards: a thread that waits for it may
+ * have run it. */
+static void await_one_point(const struct driver_operation *operation)
+{
+	for (unsigned i = 0; i < operation->point_count; i++) {
+		struct driver_point point = operation->points[i];
+
+		if (point_is_reached(&point))
+			continue;
+		point.stream->references++;
+		point_await(&point);
+		stream_drop(point.stream);
+		return;
+	}
+}
+
+static struct driver_operation *take_head(struct CUstream_st *stream)
+{
+	struct driver_operation *operation = stream->head;
+
+	stream->head = operation->next;
+	if (!stream->head)
+		stream->tail = NULL;
+	stream->queued--;
+	return operation;
+}
+
+/* Signals that an instruction of a kernel raises; one that is blocked ends the process. */
+static void fault_signals(sigset_t *faults)
+{
+	static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP };
+
+	sigemptyset(faults);
+	for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+		sigaddset(faults, own[i]);
+}
+
+/* A thread with a small stack leaves kernels to the worker. */
+static bool thread_has_room(void)
+{
+	static _Thread_local signed char has_room;	/* 0: not asked yet */
+	pthread_attr_t attributes;
+	size_t size = 0;
+	void *base;
+
+	if (!has_room && !pthread_getattr_np(pthread_self(), &attributes)) {
+		pthread_attr_getstack(&attributes, &base, &size);
+		pthread_attr_destroy(&attributes);
+		has_room = size >= HELPER_STACK_MIN ? 1 : -1;
+	}
+	return has_room > 0;
+}
+
+/* With the lock.  Run what is next in the place of the worker, which would have to
+ * wake up and then wake the caller; false when it can't be run here and now. */
+static bool stream_help(struct CUstream_st *stream)
+{
+	sigset_t faults, before;
+	int cancel_state;
+
+	if (stream->busy || !stream->head || !stream->head->run_by_waiter ||
+	    !operation_is_due(stream->head) || !thread_has_room())
+		return false;
+	/* A kernel that is left in the middle would take its memory with it. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+	fault_signals(&faults);
+	pthread_sigmask(SIG_UNBLOCK, &faults, &before);
+	stream_run(stream, take_head(stream));
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_setcancelstate(cancel_state, NULL);
+	/* The worker went back to sleep when it saw the stream busy. */
+	if (stream->head || stream->ended)
+		pthread_cond_signal(&stream->work);
+	return true;
+}
+
 static void *stream_work(void *argument)
 {
 	struct CUstream_st *stream = argument;
@@ -335,13 +417,10 @@ static void *stream_work(void *argument)
 			pthread_cond_wait(&stream->work, &queue_lock);
 			continue;
 		}
-		for (unsigned i = 0; i < operation->point_count; i++)
-			point_await(&operation->points[i]);
-		stream->head = operation->next;
-		if (!stream->head)
-			stream->tail = NULL;
-		stream->queued--;
-		stream_run(stream, operation);
+		if (operation_is_due(operation))
+			stream_run(stream, take_head(stream));
+		else
+			await_one_point(operation);
 	}
 	stream_drop(stream);
 	pthread_mutex_unlock(&queue_lock);
@@ -352,15 +431,16 @@ static void *stream_work(void *argument)
  * its own instructions raise must reach the engine's fault handler. */
 static int stream_start_worker(struct CUstream_st *stream)
 {
-	static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP };
-	sigset_t block, before;
+	sigset_t faults, block, before;
 	pthread_attr_t attributes;
 	pthread_t thread;
 	int error;
 
 	sigfillset(&block);
-	for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-		sigdelset(&block, own[i]);
+	fault_signals(&faults);
+	for (int signal = 1; signal < NSIG; signal++)
+		if (sigismember(&faults, signal) == 1)
+			sigdelset(&block, signal);
 	pthread_attr_init(&attributes);
 	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
 	pthread_sigmask(SIG_SETMASK, &block, &before);

@@ -9,7 +9,8 @@
  *
  * A stream has one worker thread, started when something is queued first.  An
  * operation whose turn it is at once may instead run in the thread that
- * submits it, if that thread would wait for it anyway or if it is short: no
+ * submits it, if that thread would wait for it anyway or if it is short, and
+ * kernels in a thread that waits for them, so that nobody has to wake up first: no
  * order can tell the difference.
  *
  * One lock, the queue lock, guards all of this; operations run without it.
@@ -43,6 +44,7 @@ struct driver_operation {
 	/* Free the operation and what it holds; never under the queue lock. */
 	void (*release)(struct driver_operation *operation);
 	bool run_when_failed;
+	bool run_by_waiter;		/* may run in a thread that waits for it */
 	unsigned point_count;
 	struct driver_point *points;
 	struct driver_point point_room[2];

@@ -128,15 +128,15 @@ static void remove_fragment(struct warp *warp, uint32_t index)
 	warp->fragments[index] = warp->fragments[--warp->fragment_count];
 }
 
-void warp_start(struct warp *warp, const struct engine_function *kernel, uint32_t live)
+void warp_set_kernel(struct warp *warp, const struct engine_function *kernel)
+{
+	warp->root = (struct frame){ .function = kernel, .registers = warp->register_base };
+}
+
+void warp_start(struct warp *warp, uint32_t live)
 {
 	struct frame *root = &warp->root;
 
-	root->caller = NULL;
-	root->function = kernel;
-	root->registers = warp->register_base;
-	root->local_offset = 0;
-	root->depth = 0;
 	root->references = 1;
 	warp->top_window = root;
 	warp->live = live;
@@ -145,7 +145,7 @@ void warp_start(struct warp *warp, const struct engine_function *kernel, uint32_
 	warp->cluster_parity = 0;
 	warp->force_sync = warp->rotate = warp->preempted = false;
 	warp->fragment_count = 0;
-	warp_add_fragment(warp, kernel->code, live, root, FRAGMENT_READY, 0);
+	warp_add_fragment(warp, root->function->code, live, root, FRAGMENT_READY, 0);
 }
 
 static void enter_frame(struct warp *warp, struct frame *frame)

@@ -164,8 +164,10 @@ bool warp_sync(struct warp *warp, const struct instruction *instruction, uint32_
 	       const struct instruction **next);
 void warp_add_fragment(struct warp *warp, const struct instruction *ip, uint32_t mask,
 		       struct frame *frame, enum fragment_state state, unsigned barrier);
+/* What is the same for all blocks that the warp runs for a launch. */
+void warp_set_kernel(struct warp *warp, const struct engine_function *kernel);
 /* Start a warp at the kernel's first instruction. */
-void warp_start(struct warp *warp, const struct engine_function *kernel, uint32_t live);
+void warp_start(struct warp *warp, uint32_t live);
 /* After an error: whatever was called is called no more. */
 void warp_reclaim_frames(struct warp *warp);
 bool warp_is_ready(const struct warp *warp);

@@ -222,9 +222,7 @@ class Plan:
 def _keepers(directory: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cwd", "cmdline"]):
-        if "keeper.py" in " ".join(process.info["cmdline"] or []) and (process.info["cwd"] or "").startswith(
-            str(directory)
-        ):
+        if OWNER in (process.info["cmdline"] or []) and (process.info["cwd"] or "").startswith(f"{directory}/"):
             found.append(process)
     return found
 

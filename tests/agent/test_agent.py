@@ -322,7 +322,8 @@ async def test_a_log_that_is_not_there_is_said_to_be_missing(
 ) -> None:
     agent.start(config)
     await scheduler.sessions.connected()
-    assert (await scheduler.sessions.log("j1"))[2] == "task j1/main.0: no output is kept on this node"
+    missing = "task j1/main.0: no output is kept on this node; farbus jobs j1 says what became of it"
+    assert (await scheduler.sessions.log("j1"))[2] == missing
 
 
 async def test_a_cut_session_is_opened_again_and_tells_what_is_held(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -82,7 +82,7 @@ class Host:
     def forget(self, *, job: str, task: str) -> None:
         self.forgotten.append(job)
 
-    async def end_strangers(self) -> tuple[str, ...]:
+    async def end_strangers(self, recorded: Collection[str] = ()) -> tuple[str, ...]:
         self.adopted.append("strangers")
         return ()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from farbus.agent.steps import Result, Steps
+from tests.agent.scenarios import running
 from tests.harness.killing import kill_everywhere
 
 HERE = "tests.agent.test_kill"
@@ -116,6 +117,7 @@ def test_programs_under_keepers_run_all_or_none_wherever_the_process_is_killed(t
     told = kill_everywhere("tests.agent.scenarios:Programs", tmp_path)
     assert told.to_old
     assert told.to_new
+    assert running(tmp_path) == []
 
 
 def test_a_plan_is_prepared_or_gone_wherever_its_agent_is_killed(tmp_path: Path) -> None:
@@ -130,3 +132,4 @@ def test_a_plan_is_prepared_or_gone_wherever_its_agent_is_killed(tmp_path: Path)
     )
     assert told.to_old
     assert told.to_new
+    assert running(tmp_path) == []

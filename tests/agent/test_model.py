@@ -106,6 +106,8 @@ class World:
     serving: dict[str, Lease] = field(default_factory=dict)
     files: set[str] = field(default_factory=set)
     programs: set[str] = field(default_factory=set)
+    stuck: set[str] = field(default_factory=set)
+    """Leases whose supervisors could not be killed when that was last tried: they serve on."""
     exits: dict[str, int] = field(default_factory=dict)
     """Exit codes that keepers hold until an agent has them on record."""
 
@@ -229,6 +231,8 @@ class Node(RuleBasedStateMachine):
         self.mail: list[Command] = []
         """Commands on their way, in no order."""
         self.asked: dict[str, tuple[Job | None, Command]] = {}
+        self.over: set[str] = set()
+        """Leases that the node has said to have ended."""
         self.session_open = False
         self.machine = NodeMachine(node="n1")
         self.events: deque[Event] = deque()
@@ -255,9 +259,14 @@ class Node(RuleBasedStateMachine):
         assert not told
         found = [self.adopt(one) for one in remembered]
         adopted = {(type(one.work), name_of(one.work)) for one in found if not one.lost}
-        # Strangers end.
+        # Strangers end, but for those that can't be killed.
+        recorded = {name_of(one.work) for one in found}
+        for key in self.world.serving.keys() & self.world.stuck:
+            assert f"lease {key}" in recorded, f"{key} can't be given up, and is forgotten"
         self.world.serving = {
-            key: lease for key, lease in self.world.serving.items() if (PrepareDevices, f"lease {key}") in adopted
+            key: lease
+            for key, lease in self.world.serving.items()
+            if key in self.world.stuck or (PrepareDevices, f"lease {key}") in adopted
         }
         self.world.files = {job for job in self.world.files if (PrepareClient, f"client {job}") in adopted}
         self.world.programs = {job for job in self.world.programs if (StartTask, f"task {job}") in adopted}
@@ -326,8 +335,11 @@ class Node(RuleBasedStateMachine):
                 if action.status.state is TaskState.EXITED:
                     self.undo(action.job)
             case ReportLeaseEnded():
+                if action.device_side and action.reason.startswith(f"lease {action.lease.id} has ended"):
+                    self.over.add(action.lease.id)
                 self.undo(action.lease.job)
             case PrepareDevices():
+                assert action.lease.id not in self.over, f"{action.lease.id} has ended, and is served again"
                 for leased in action.lease.devices:
                     least = self.disk.fences.get(leased.device, 0)
                     assert leased.epoch >= least, f"{action.lease.id} is over, and served again"
@@ -402,8 +414,14 @@ class Node(RuleBasedStateMachine):
                     return False
                 world.programs.add(work.run.job)
             case UnprepareDevices():
-                if ok:
-                    world.serving.pop(work.lease.id, None)
+                served = world.serving.get(work.lease.id)
+                if not ok and served is not None and served.route is Route.REMOTE:
+                    world.stuck.add(work.lease.id)
+                    return False
+                # Nothing can hold up the end of what is not there.
+                ok = True
+                world.serving.pop(work.lease.id, None)
+                world.stuck.discard(work.lease.id)
             case UnprepareClient():
                 if ok:
                     assert work.job not in world.programs, "a program runs without what it was given"
@@ -572,6 +590,64 @@ class Node(RuleBasedStateMachine):
                 self.events.append(self.mail.pop())
                 self.run_dry()
 
+    @precondition(lambda self: len(self.jobs) < MAX_JOBS)
+    @rule(device=st.sampled_from(DEVICES), stop=st.sampled_from(["before", "after", "never"]), starts=st.booleans())
+    def start_hangs(self, device: str, stop: str, starts: bool) -> None:
+        """A start is overdue, and is to be stopped before or after it has come to something or nothing."""
+        if not self.free(device):
+            return
+        job = self.planned(device, times=1)
+        if job.stage != 2 or job.undo:
+            return
+        self.command(job)
+        self.events.append(self.mail.pop())
+        (flight,) = self.begun(StartTask)
+        self.advance(flight)
+        self.give_up(flight)
+        command = StopRequested(command=self.next_name(), job=job.id, task=TASK, grace_s=0.0, term=job.term)
+        if stop == "before":
+            self.asked[command.command] = (job, command)
+            self.events.append(command)
+            self.begun(StopTask)
+        while flight in self.flights:
+            self.advance(flight, ok=starts)
+        if stop == "after":
+            self.asked[command.command] = (job, command)
+            self.events.append(command)
+        self.run_dry()
+        assert job.id not in self.world.programs, "it was said not to have started, and runs"
+
+    @precondition(lambda self: len(self.jobs) < MAX_JOBS)
+    @rule(device=st.sampled_from(DEVICES), crash=st.booleans())
+    def release_fails(self, device: str, crash: bool) -> None:
+        """A supervisor that can't be killed, and its agent dies."""
+        if not self.free(device):
+            return
+        job = self.planned(device, times=0)
+        job.undo = job.client_gone = True
+        self.command(job)
+        self.events.append(self.mail.pop())
+        for flight in self.begun(UnprepareDevices):
+            while flight in self.flights:
+                self.advance(flight, ok=False)
+        if crash:
+            self.start_agent()
+
+    def planned(self, device: str, *, times: int) -> Job:
+        """Make a plan, have its devices prepared, and go on with it for some steps."""
+        self.plan(device, local=False, old=False)
+        job = self.jobs[-1]
+        self.events.append(self.mail.pop())
+        self.run_dry()
+        self.smoothly(job, times)
+        return job
+
+    def begun(self, kind: type[Work]) -> list[Flight]:
+        """Let the node do what there is to do; return the work of a kind that is under way then."""
+        while self.step():
+            pass
+        return [flight for flight in self.flights if isinstance(flight.work, kind)]
+
     def smoothly(self, job: Job, times: int) -> None:
         for _ in range(times):
             before = len(self.mail)
@@ -611,6 +687,9 @@ class Node(RuleBasedStateMachine):
     @rule(data=st.data())
     def overdue(self, data: st.DataObject) -> None:
         flight = data.draw(st.sampled_from([one for one in self.flights if one.phase in (1, 2) and not one.given_up]))
+        self.give_up(flight)
+
+    def give_up(self, flight: Flight) -> None:
         flight.given_up = True
         self.events.append(ActionDone(serial=flight.work.serial, ok=False, error="overdue", exit_code=8, wedged=True))
 
@@ -625,6 +704,7 @@ class Node(RuleBasedStateMachine):
         lease_id = data.draw(st.sampled_from(sorted(self.world.serving)))
         if self.world.serving[lease_id].route is Route.REMOTE:
             del self.world.serving[lease_id]
+            self.world.stuck.discard(lease_id)
             self.events.append(SupervisorDied(lease_id=lease_id, reason="it died"))
 
     @rule(device=st.sampled_from(DEVICES))
@@ -659,13 +739,21 @@ class Node(RuleBasedStateMachine):
         self.boots += 1
         # What was running is known to have ended, by what its keeper has left.
         self.world.exits |= dict.fromkeys(self.world.programs, -9)
-        self.world.serving, self.world.programs = {}, set()
+        self.world.serving, self.world.programs, self.world.stuck = {}, set(), set()
         self.start_agent()
 
     @rule()
     def quiet(self) -> None:
         """Let everything that is under way end well; then node, world and journal agree."""
         self.settle()
+        if self.session_open:
+            self.heartbeat()
+            self.settle()
+            known = {job.lease.id for job in self.jobs if job.term == NOW_TERM and not job.released}
+            for side in self.machine.lease_sides():
+                assert side.lease.id in known or not side.wanted, f"{side} goes on, and its lease is over"
+        for side in self.machine.lease_sides():
+            assert side.expires_at > self.now or not side.wanted, f"{side} goes on, and has expired"
         held = {one.lease.id for one in self.machine.held() if one.device_side}
         assert held == set(self.world.serving), "leases and what is served differ"
         assert {job for job, _ in self.machine.clients()} == self.world.files
@@ -680,12 +768,16 @@ class Node(RuleBasedStateMachine):
             if records[0].object.startswith("lease"):
                 verdict = verdict_of(records, boot_id=self.boot, resumable=False)
                 lease_id = records[0].object.removeprefix("lease ")
-                assert (verdict is Verdict.HELD) == (lease_id in held), f"{records[0].object}: {verdict}"
+                if lease_id in self.world.stuck:
+                    assert verdict is Verdict.BACK, f"{records[0].object} can't be given up: {verdict}"
+                else:
+                    assert (verdict is Verdict.HELD) == (lease_id in held), f"{records[0].object}: {verdict}"
 
     def settle(self) -> None:
         # A device that comes back unnoticed is as if it had never gone: its lease is over all the same.
         gone = tuple(device for device in DEVICES if device not in self.world.present)
         self.events.append(DevicesVanished(devices=gone))
+        self.events.append(TimePassed(now=self.now))
         self.run_dry()
 
     def run_dry(self) -> None:
@@ -723,6 +815,7 @@ class Node(RuleBasedStateMachine):
         assert not self.machine.clients()
         assert not self.machine.task_statuses()
         assert (self.world.serving, self.world.files, self.world.programs, self.world.exits) == ({}, set(), set(), {})
+        assert not self.world.stuck
         assert not self.disk.ended
 
 

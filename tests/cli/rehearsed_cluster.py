@@ -102,6 +102,8 @@ class RehearsedCluster(ClusterHandler):
             "j-2": JobStatus(job=job("j-2", name="big\x1b[31m"), state=JobState.QUEUED, misses=(MISS,)),
             "j-3": ended(job("j-3"), -9),
         }
+        self.away = False
+        """The next exit code meets an agent that has just ended."""
 
     def _job(self, job_id: str) -> JobStatus:
         if job_id not in self.jobs:
@@ -146,6 +148,10 @@ class RehearsedCluster(ClusterHandler):
     async def cancel_job(
         self, caller: Identity, job_id: str, *, released: bool, exit_code: int | None = None
     ) -> JobStatus:
+        if exit_code and self.away:
+            self.away = False
+            print("exit code refused", flush=True)
+            raise Unavailable("the agent is restarted")
         if exit_code:
             print(f"{job_id} ended with {exit_code}", flush=True)
         status = self._job(job_id)
@@ -244,8 +250,11 @@ class RehearsedCluster(ClusterHandler):
             if requests.gpus == 8:
                 await asyncio.Event().wait()
             environment = {"FARBUS_SESSION": "/run/session", "LD_LIBRARY_PATH": "/shim"}
+            self.away = requests.gpu_model == "away" and not job_id
             yield HoldReady(status=running(job("j-5")), environment=environment)
             if requests.gpu_model == "restart" and not job_id:
+                raise Unavailable("the agent is restarted")
+            if requests.gpu_model == "away":
                 raise Unavailable("the agent is restarted")
             if requests.gpu_model == "lost":
                 yield HoldLost(reason="node alpha went away")

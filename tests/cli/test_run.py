@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pty
 import signal
 import struct
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from farbus.cli.commands.run import merge_environment
+from farbus.cli.commands.run import _tell_of_loss, merge_environment
 from farbus.cli.program import find_program
-from farbus.errors import ExitCode, InvalidInput
+from farbus.errors import Conflict, ExitCode, InvalidInput
+from farbus.linux.foreground import ForegroundProgram
+from farbus.model.cluster import HoldLost
 from tests.cli.conftest import Cluster, Farbus, clean_environment
 
 
@@ -144,6 +148,44 @@ def test_devices_are_held_again_after_a_restart_and_the_program_goes_on(cluster:
     assert process.returncode == 3
     assert said == "farbus: waiting: needs 8 GPUs, 3 are free\nfarbus: GPU-0001 of alpha, remote\n"
     assert [cluster.line(), cluster.line()] == ["j-5 ended with 3", "released"]
+
+
+def test_an_exit_code_waits_for_an_agent_that_is_restarted(cluster: Cluster, tmp_path: Path) -> None:
+    with start(cluster, tmp_path, "-q", "--gpu-model", "away", "--", "sh", "-c", "exit 3") as process:
+        lines = [cluster.line() for _ in range(3)]
+        while lines[-1] != "j-5 ended with 3":
+            lines.append(cluster.line())
+        process.communicate(timeout=30)
+    assert process.returncode == 3
+    assert "exit code refused" in lines
+
+
+class Events:
+    """What a hold says: that the devices are gone."""
+
+    def __init__(self, *lost: HoldLost) -> None:
+        self._lost = lost
+
+    async def all(self) -> AsyncIterator[HoldLost]:
+        for one in self._lost:
+            yield one
+        if not self._lost:
+            raise Conflict("job j-5 is over")
+
+
+@pytest.mark.parametrize("events", [Events(), Events(HoldLost(reason="job j-5 is finishing"))])
+def test_devices_that_are_given_back_with_the_programs_end_are_not_lost(
+    events: Events, capfd: pytest.CaptureFixture[str]
+) -> None:
+    child = ForegroundProgram.fork("/bin/true", ["true"])
+    child.start({})
+    # It has ended, and its farbus run has not heard of it yet.
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    asyncio.run(_tell_of_loss(events.all(), child))
+    assert capfd.readouterr().err == ""
+    os.waitpid(child.pid, 0)
+    asyncio.run(_tell_of_loss(events.all(), child))
+    assert capfd.readouterr().err == ""
 
 
 def elf(machine: int, *, bits: int = 64) -> bytes:

@@ -9,6 +9,7 @@ import os
 import re
 import resource
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -186,6 +187,27 @@ async def test_a_program_that_no_agent_comes_back_for_is_ended(door: Door) -> No
     await first.close()
     await gone(child.keeper)
     assert await (await survivor(door())).wait() == Exit(-15, "no agent has come back for it within 0.2 s")
+
+
+async def test_a_keeper_whose_directory_is_gone_ends(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = keeper.command
+
+    def looks_often(*arguments: str) -> list[str]:
+        return [
+            word.replace("keeper.main()", "keeper.DIRECTORY_LOOK_S = 0.05; keeper.main()")
+            for word in started(*arguments)
+        ]
+
+    monkeypatch.setattr(keeper, "command", looks_often)
+    first = door()
+    child = await spawn(first, shell("echo ready; exec sleep 1000"))
+    assert await line_of(child) == "ready"
+    await first.close()
+    shutil.rmtree(tmp_path / "programs")
+    await gone(child.keeper)
+    assert not process_exists(child.pid)
 
 
 async def test_a_hundred_programs_at_once(door: Door) -> None:

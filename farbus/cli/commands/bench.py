@@ -69,7 +69,7 @@ def available() -> list[str]:
 def bench(
     ctx: typer.Context,
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", help="What to measure.", autocompletion=available, show_default=False)
+        str, typer.Argument(metavar="NAME", help="What to measure.", autocompletion=available, show_default=False)
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Measure all sizes, however long it takes.")] = False,

@@ -29,7 +29,8 @@ PENDING_KEY = "join.key"
     epilog=examples(
         "farbus join control:7413 --token farbus-join.5f0c...",
         "farbus join control:7413 --token - < token           read it, so that it stands in no process list",
-        "farbus join control:7413 --token ... --out ~/node --config ~/agent.toml --address 10.0.0.7",
+        "farbus join control:7413 --token ... --address 10.0.0.7 \\",
+        "    --out ~/node --config ~/agent.toml",
         "",
         "farbus ca token NODE makes the token, where the cluster's authority is.",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from typing import Annotated
 
@@ -12,7 +13,7 @@ import typer
 
 from farbus.cli.completion import complete_up_node
 from farbus.cli.connection import Target, connect, find_target
-from farbus.cli.following import closing, resumed, say
+from farbus.cli.following import AGAIN_S, closing, resumed, say
 from farbus.cli.jobfile import name_from
 from farbus.cli.options import (
     CpusOption,
@@ -29,7 +30,7 @@ from farbus.cli.options import (
 )
 from farbus.cli.program import find_program
 from farbus.cli.tables import format_devices
-from farbus.errors import ExitCode, FarbusError
+from farbus.errors import ExitCode, FarbusError, Unavailable
 from farbus.linux.foreground import ForegroundProgram, SignalListener
 from farbus.model.cluster import HoldEvent, HoldLost, HoldReady, HoldWaiting
 from farbus.model.device import Route
@@ -50,8 +51,11 @@ class Wish(Value, frozen=True, kw_only=True):
     quiet: bool
 
 
-TELL_EXIT_S = 3.0
-"""How long a program's end waits for the agent to hear of its exit code."""
+TELL_ONCE_S = 3.0
+"""How long a program's end waits for the agent's answer to its exit code."""
+
+TELL_EXIT_S = 15.0
+"""How long a program's end waits for an agent that is being restarted: as long as that keeps the devices for it."""
 
 SEARCH_PATHS = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD", "PATH"})
 """Variables that are lists: what the devices need goes before what the caller has."""
@@ -167,41 +171,42 @@ async def _pass_signals(child: ForegroundProgram, listener: SignalListener) -> i
 
 async def _hold_and_run(target: Target, child: ForegroundProgram, wish: Wish) -> int:
     """Hold the devices for as long as the program runs; return its exit code as a shell would."""
-    async with closing(_hold(target, wish)) as events:
+    held = asyncio.Event()
+    async with closing(_hold(target, wish, held)) as events:
         ready = await _wait_for_devices(events, quiet=wish.quiet)
         devices = [device for placement in ready.status.placements for device in placement.devices]
         if devices:
             say(format_devices(devices), quiet=wish.quiet)
         child.start(merge_environment(os.environ, ready.environment))
         job_id = ready.status.job.id
-        ended = asyncio.Event()
-        watch = asyncio.create_task(_tell_of_loss(events, ended), name="devices")
+        watch = asyncio.create_task(_tell_of_loss(events, child), name="devices")
         try:
             code = await child.wait()
-            ended.set()
             # Before the stream is closed, which alone would tell no exit code.
-            await _tell_exit_code(target, job_id, code)
+            await _tell_exit_code(target, job_id, code, held)
         finally:
             watch.cancel()
             await asyncio.wait({watch})
         return 128 - code if code < 0 else code
 
 
-async def _hold(target: Target, wish: Wish) -> AsyncGenerator[HoldEvent, None]:
+async def _hold(target: Target, wish: Wish, held: asyncio.Event) -> AsyncGenerator[HoldEvent, None]:
     """Hold devices; again after the agent was restarted.
 
     The program goes on all the while: it is served by processes that outlive
-    an agent.
+    an agent.  ``held`` is set while there is one that holds them.
     """
     job_id = ""
-    async with closing(resumed(lambda: _hold_once(target, wish, job_id))) as events:
+    async with closing(resumed(lambda: _hold_once(target, wish, job_id, held))) as events:
         async for event in events:
             if not isinstance(event, HoldLost):
                 job_id = event.status.job.id
             yield event
 
 
-async def _hold_once(target: Target, wish: Wish, job_id: str) -> AsyncGenerator[HoldEvent, None]:
+async def _hold_once(
+    target: Target, wish: Wish, job_id: str, held: asyncio.Event
+) -> AsyncGenerator[HoldEvent, None]:  # fmt: skip
     """Hold devices over a connection of their own; those of ``job_id`` again, if it is given."""
     async with (
         connect(target) as client,
@@ -212,15 +217,39 @@ async def _hold_once(target: Target, wish: Wish, job_id: str) -> AsyncGenerator[
             )
         ) as events,
     ):  # fmt: skip
-        async for event in events:
-            yield event
+        try:
+            async for event in events:
+                held.set()
+                yield event
+        finally:
+            held.clear()
 
 
-async def _tell_exit_code(target: Target, job_id: str, code: int) -> None:
-    """Tell what the program ended with; one whose agent can't be told now has ended all the same."""
-    with contextlib.suppress(FarbusError, TimeoutError):
-        async with asyncio.timeout(TELL_EXIT_S), connect(target) as client:
-            await client.cancel_job(job_id, released=True, exit_code=code)
+async def _tell_exit_code(target: Target, job_id: str, code: int, held: asyncio.Event) -> None:
+    """Tell what the program ended with, again while the agent is restarted.
+
+    One that holds the devices keeps what it has heard until the scheduler has
+    heard it too, so it is told once.
+    """
+    give_up_at = time.monotonic() + TELL_EXIT_S
+    while True:
+        was_held = held.is_set()
+        try:
+            async with asyncio.timeout(TELL_ONCE_S), connect(target) as client:
+                await client.cancel_job(job_id, released=True, exit_code=code)
+        except (Unavailable, TimeoutError) as error:
+            if time.monotonic() >= give_up_at:
+                say(f"exit code {code} of job {job_id} is not recorded: {error or 'its agent does not answer'}")
+                return
+            # Also for the stream to break: the agent may have ended this moment.
+            await asyncio.sleep(AGAIN_S)
+            if was_held and held.is_set():
+                return
+        except FarbusError:
+            # It is over already.
+            return
+        else:
+            return
 
 
 async def _wait_for_devices(events: AsyncIterator[HoldEvent], *, quiet: bool) -> HoldReady:
@@ -239,15 +268,17 @@ async def _wait_for_devices(events: AsyncIterator[HoldEvent], *, quiet: bool) ->
     raise FarbusError("the agent ended the request without devices and without a reason", hint="see its log")
 
 
-async def _tell_of_loss(events: AsyncIterator[HoldEvent], ended: asyncio.Event) -> None:
-    """Tell when devices go before the program has ``ended``; it meets CUDA's errors for it by itself."""
+async def _tell_of_loss(events: AsyncIterator[HoldEvent], child: ForegroundProgram) -> None:
+    """Tell when devices go while the program uses them; it meets CUDA's errors for it by itself."""
     try:
         async for event in events:
-            if ended.is_set():
-                return
             if isinstance(event, HoldLost):
-                say(f"the devices were lost: {event.reason}; the program's next use of them fails")
-                return
-        say("the agent ended the lease; the program's next use of the devices fails")
+                loss = f"the devices were lost: {event.reason}; the program's next use of them fails"
+                break
+        else:
+            loss = "the agent ended the lease; the program's next use of the devices fails"
     except FarbusError as error:
-        say(f"the devices were lost: {error}")
+        loss = f"the devices were lost: {error}"
+    # With the program's end they are given back: that is no loss, whoever is heard first.
+    if not child.has_ended():
+        say(loss)

@@ -46,7 +46,7 @@ PLAIN_WIDTH = 80
 def top(
     nodes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NODE]...", help="Only these nodes.", autocompletion=complete_node, show_default=False),
+        typer.Argument(metavar="NODE", help="Only these nodes.", autocompletion=complete_node, show_default=False),
     ] = None,
     sort: Annotated[Sort, typer.Option("--sort", "-s", help="What comes first.")] = Sort.NAME,
     interval: Annotated[
