@@ -315,7 +315,8 @@ def test_uninstallation_is_refused_while_programs_run(node: Guest) -> None:
 
 
 def test_reboot_keeps_history_and_ends_what_ran(node: Guest) -> None:
-    ended = node.run("farbus", "submit", "--wait", "--", "true", user="alice", limit_s=JOB_LIMIT_S).stdout.strip()
+    ended = node.run("farbus", "submit", "--", "true", user="alice").stdout.strip()
+    job_until(node, ended, "succeeded")
     running = node.run("farbus", "submit", "--", "sleep", "100000", user="alice").stdout.strip()
     job_until(node, running, "running")
     node.reboot()
