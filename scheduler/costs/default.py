@@ -35,11 +35,9 @@ class DefaultPolicy(Policy):
     ) -> Integers:
         """Return the mean share of the node that stays free, with a charge for stranding devices."""
         del subject
-        share = np.zeros(cluster.size, np.float64)
-        # Column by column: numpy is slow along an axis of two.
-        for column, wanted in enumerate(demand):
-            share += np.maximum(free[:, column] - wanted, 0) / cluster.divisors()[column]
-        return to_cost(PACKING * (share / len(demand)) + SPARE_DEVICES * (spare > 0))
+        left = (free - np.array(demand, np.int64)).clip(min=0)
+        share = left / cluster.capacity.clip(min=1)
+        return to_cost(PACKING * share.mean(axis=1) + SPARE_DEVICES * (spare > 0))
 
     def near_cost(self, wanted: int, available: Integers, subject: Hashable) -> Integers:
         """Return KubeComp's best fit (eq. 1): nothing for a set that is used up, more the more is left over."""

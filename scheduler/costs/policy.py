@@ -38,11 +38,8 @@ AGING_ROUNDS = 100
 def to_cost(values: npt.NDArray[np.floating[Any]]) -> Integers:
     """Scale costs to thousandths, half to even; the solver would cut floats in silence."""
     assert np.isfinite(values).all(), "a cost is not a number"
-    scaled = values * SCALE
-    np.rint(scaled, out=scaled)
-    np.maximum(scaled, 0, out=scaled)
-    np.minimum(scaled, MAX_COST, out=scaled)
-    return scaled.astype(np.int64)
+    scaled: Integers = np.rint(values * SCALE).clip(0, MAX_COST).astype(np.int64)
+    return scaled
 
 
 class Choice(enum.Enum):

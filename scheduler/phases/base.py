@@ -12,7 +12,6 @@ resource and no flow.
 from __future__ import annotations
 
 import abc
-import bisect
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
@@ -79,22 +78,21 @@ class Offer:
 class Alternatives:
     """The arcs that an aggregator had at first, cheapest first: what an award is explained against."""
 
-    # Looked at one by one: lists are quicker there than arrays.
-    place: list[int]
-    cost: list[int]
+    place: Integers
+    cost: Integers
 
     def beside(self, award: Award, names: Sequence[str], without: int = -1) -> str:
         """Name the next dearer place than that of ``award``, else a cheaper one that was full; empty if there is none.
 
         ``without`` is a place that does not count.
         """
-        first = bisect.bisect_left(self.cost, award.cost)
+        first = int(np.searchsorted(self.cost, award.cost))
         for row in range(first, len(self.place)):
             if self.place[row] not in (award.place, without):
-                return f"next best {names[self.place[row]]} at {self.cost[row] / 1000:g}"
+                return f"next best {names[self.place[row]]} at {int(self.cost[row]) / 1000:g}"
         for row in range(first):
             if self.place[row] not in (award.place, without):
-                return f"cheaper ones such as {names[self.place[row]]} at {self.cost[row] / 1000:g} were full"
+                return f"cheaper ones such as {names[self.place[row]]} at {int(self.cost[row]) / 1000:g} were full"
         return ""
 
 

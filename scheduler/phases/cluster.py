@@ -57,7 +57,7 @@ class Cluster:
     device_free: Flags
     device_certain: Flags
     """False for a device that several nodes claim: nobody is given it."""
-    memo: dict[Hashable, Any] = field(default_factory=dict)
+    memo: dict[Hashable, npt.NDArray[Any]] = field(default_factory=dict)
     """What was found once about nodes or devices that does not depend on what is free."""
     links: Mapping[str, tuple[LinkLoad, ...]] = field(default_factory=dict)
     at: float = 0.0
@@ -70,18 +70,11 @@ class Cluster:
         """Return the number of nodes."""
         return len(self.names)
 
-    def divisors(self) -> Floats:
-        """Return the capacities to divide by, shape (2, M): 1 where a node has nothing."""
-        found: Floats | None = self.memo.get("divisors")
-        if found is None:
-            found = self.memo["divisors"] = np.ascontiguousarray(self.capacity.clip(min=1).T, np.float64)
-        return found
-
     def labelled(self, wanted: tuple[tuple[str, str], ...]) -> Flags:
         """Return which nodes may run tasks and have all of the ``wanted`` labels."""
         if not wanted:
             return self.schedulable
-        found: Flags | None = self.memo.get(wanted)
+        found = self.memo.get(wanted)
         if found is None:
             if len(self.memo) >= MAX_MEMO:
                 self.memo.clear()

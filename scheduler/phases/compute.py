@@ -78,8 +78,7 @@ class ComputeDesk(Desk):
     _sources: dict[tuple[TaskShape, str], Source] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        # By columns: they are what is calculated on.
-        self.free = self.cluster.free.copy(order="F")
+        self.free = self.cluster.free.copy()
 
     def wants(self, work: Work) -> list[Want]:
         """Return one want per group of tasks."""

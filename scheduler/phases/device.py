@@ -144,38 +144,24 @@ class DeviceDesk(Desk):
     _numbers: dict[_Pool, int] = field(default_factory=dict, init=False)
     _looks: dict[_Key, tuple[int, Outlook]] = field(default_factory=dict, init=False)
     _changes: int = field(default=0, init=False)
-    """Counts what changes outlooks: devices given out, given back or pencilled in."""
-    _lending: dict[tuple[_Bundle, int, int], tuple[int, Integers, Integers]] = field(default_factory=dict, init=False)
-    _enough: dict[tuple[_Bundle, int], tuple[int, Integers, Integers]] = field(default_factory=dict, init=False)
-    _taken: int = field(default=0, init=False)
-    """Counts what changes lenders: devices given out or given back."""
 
     def __post_init__(self) -> None:
         self.phase = self.kind.name
         self._free = self.cluster.device_free.copy()
         self._zones = self.kind.zones(self.cluster)
         self._sites = self.policy.sites(self.cluster)
-        self._areas = self._find_areas()
+        self._areas = [
+            (int(zone), int(site), np.flatnonzero((self._zones == zone) & (self._sites == site)))
+            for zone in np.unique(self._zones)
+            for site in np.unique(self._sites[self._zones == zone])
+            if zone >= 0
+        ]
         self._pencilled = np.zeros(self.cluster.size, np.int64)
         of_kind = self.cluster.memo.get(self.phase)
         if of_kind is None:
             of_kind = np.array([device.kind == self.kind.kind for device in self.cluster.devices], bool)
             self.cluster.memo[self.phase] = of_kind
         self._all = self._count(of_kind)
-
-    def _find_areas(self) -> list[tuple[int, int, Integers]]:
-        """Return zone, site and nodes of each set of clients that are alike; they seldom change between rounds."""
-        memo = ("areas", self.phase)
-        zones, sites, areas = self.cluster.memo.get(memo, (None, None, []))
-        if zones is None or not np.array_equal(zones, self._zones) or not np.array_equal(sites, self._sites):
-            areas = [
-                (int(zone), int(site), np.flatnonzero((self._zones == zone) & (self._sites == site)))
-                for zone in np.unique(self._zones)
-                for site in np.unique(self._sites[self._zones == zone])
-                if zone >= 0
-            ]
-            self.cluster.memo[memo] = (self._zones, self._sites, areas)
-        return list(areas)
 
     # What is there.
 
@@ -259,26 +245,12 @@ class DeviceDesk(Desk):
 
     def _lenders(self, bundle: _Bundle, zone: int, site: int) -> tuple[Integers, Integers]:
         """Return the nodes of ``zone`` that could lend a bundle to ``site`` now, by row, and what each would cost."""
-        taken, rows, cost = self._lending.get((bundle, zone, site), (-1, None, None))
-        if rows is None or cost is None or taken != self._taken:
-            rows, available = self._stocked(bundle, zone)
-            cost = self.policy.far_cost(self.cluster, rows, bundle.size, available, site, bundle.key.subject)
-            allowed = cost != FORBIDDEN
-            if not allowed.all():
-                rows, cost = rows[allowed], cost[allowed]
-            self._lending[bundle, zone, site] = (self._taken, rows, cost)
-        return rows, cost
-
-    def _stocked(self, bundle: _Bundle, zone: int) -> tuple[Integers, Integers]:
-        """Return the nodes of ``zone`` with enough free devices for a bundle, by row, and how many each has."""
-        taken, rows, available = self._enough.get((bundle, zone), (-1, None, None))
-        if rows is None or available is None or taken != self._taken:
-            free = self.stock(bundle.key.request.filter).free
-            rows = np.flatnonzero(free >= bundle.size)
-            rows = rows[self._zones[rows] == zone]
-            available = free[rows]
-            self._enough[bundle, zone] = (self._taken, rows, available)
-        return rows, available
+        free = self.stock(bundle.key.request.filter).free
+        rows = np.flatnonzero(free >= bundle.size)
+        rows = rows[self._zones[rows] == zone]
+        cost = self.policy.far_cost(self.cluster, rows, bundle.size, free[rows], site, bundle.key.subject)
+        allowed = cost != FORBIDDEN
+        return rows[allowed], cost[allowed]
 
     def near_room(self, key: Hashable, place: int) -> int:
         """Return how many tasks the devices of ``place`` could still serve."""
@@ -402,7 +374,6 @@ class DeviceDesk(Desk):
 
     def _mark(self, rows: Sequence[int], free: bool) -> None:
         self._changes += 1
-        self._taken += 1
         step = 1 if free else -1
         for row in rows:
             assert self._free[row] != free, f"device {self.cluster.devices[row].id} is given out twice"

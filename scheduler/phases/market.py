@@ -133,11 +133,10 @@ class _Plan:
         reachable = len({arc.place for _, _, arcs in self.preferring for arc in arcs})
         for pool, source in self.pools.items():
             offers = desk.offers(source)
-            tiers = [_tier(offer) for offer in offers]
-            for tier in tiers:
-                self.dearest = max(self.dearest, int(tier.cost.max(initial=0)))
-                reachable += len(tier.place)
-            self.offers[pool] = _prune(tiers, len(offers[0].capacity), self.units) if prune else tiers
+            for offer in offers:
+                self.dearest = max(self.dearest, int(offer.cost.max(where=offer.capacity > 0, initial=0)))
+                reachable += int(np.count_nonzero(offer.capacity))
+            self.offers[pool] = _prune(offers, self.units, prune)
         self.reach = min(self.units, reachable)
         self.most_nodes = len(self.preferring) + len(self.pools) + reachable + 1
         for pool, tiers in self.offers.items():
@@ -316,7 +315,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Tier:
-    """An offer's arcs, or those of them that are kept: places that have room, in order."""
+    """An offer's arcs that are kept."""
 
     tier: int
     place: Integers
@@ -324,45 +323,42 @@ class _Tier:
     cost: Integers
 
 
-def _tier(offer: Offer) -> _Tier:
-    place = np.flatnonzero(offer.capacity > 0)
-    return _Tier(offer.tier, place, offer.capacity[place], offer.cost[place])
-
-
-def _prune(tiers: Sequence[_Tier], size: int, units: int) -> list[_Tier]:
+def _prune(offers: Sequence[Offer], units: int, prune: bool) -> list[_Tier]:
     """Keep the cheapest arcs of an aggregator until their capacity is twice the units of the whole network.
 
     Exact: if an optimal flow used an arc that was left out, the other units
     could not fill what was kept, and moving the unit there costs no more.
-    ``size`` is the number of places.
     """
-    # Cost first, then tier and place: one total order, so that the same input keeps the same arcs.
-    keys = np.concatenate([(tier.cost * (FAR + 1) + tier.tier) * size + tier.place for tier in tiers])
-    if not len(keys):
-        return list(tiers)
-    capacity = np.concatenate([tier.capacity for tier in tiers])
-    if len(keys) > 2 * units:
-        # Every arc kept holds a unit at least.
-        cheapest = np.argpartition(keys, 2 * units)[: 2 * units]
-    else:
-        cheapest = np.arange(len(keys))
-    cheapest = cheapest[np.argsort(keys[cheapest], kind="stable")]
-    enough = int(np.searchsorted(np.cumsum(np.minimum(capacity[cheapest], units)), 2 * units)) + 1
-    kept = np.sort(cheapest[:enough])
-    pruned, start = [], 0
-    for tier in tiers:
-        end = start + len(tier.place)
-        own = kept[np.searchsorted(kept, start) : np.searchsorted(kept, end)] - start
-        pruned.append(_Tier(tier.tier, tier.place[own], tier.capacity[own], tier.cost[own]))
-        start = end
-    return pruned
+    assert offers, "an aggregator offers at least one tier, even if it is empty"
+    size = len(offers[0].capacity)
+    place = np.concatenate([np.flatnonzero(offer.capacity > 0) for offer in offers])
+    split = np.cumsum([0] + [int((offer.capacity > 0).sum()) for offer in offers])
+    tier = np.concatenate([np.full(int((offer.capacity > 0).sum()), offer.tier, np.int64) for offer in offers])
+    capacity = np.concatenate([offer.capacity[place[split[n] : split[n + 1]]] for n, offer in enumerate(offers)])
+    cost = np.concatenate([offer.cost[place[split[n] : split[n + 1]]] for n, offer in enumerate(offers)])
+    if prune and len(place):
+        # Cost first, then the place: one total order, so that the same input keeps the same arcs.
+        key = (cost * (FAR + 1) + tier) * size + place
+        if len(key) > 2 * units:
+            # Every arc kept holds a unit at least.
+            cheapest = np.argpartition(key, 2 * units)[: 2 * units]
+        else:
+            cheapest = np.arange(len(key))
+        cheapest = cheapest[np.argsort(key[cheapest], kind="stable")]
+        enough = int(np.searchsorted(np.cumsum(np.minimum(capacity[cheapest], units)), 2 * units)) + 1
+        kept = np.sort(cheapest[:enough])
+        place, tier, capacity, cost = place[kept], tier[kept], capacity[kept], cost[kept]
+    return [
+        _Tier(number, place[tier == number], capacity[tier == number], cost[tier == number])
+        for number in sorted({offer.tier for offer in offers})
+    ]
 
 
 def _alternatives(tiers: Sequence[_Tier]) -> Alternatives:
     place = np.concatenate([tier.place for tier in tiers])
     cost = np.concatenate([tier.cost for tier in tiers])
     order = np.lexsort((place, cost))
-    return Alternatives(place[order].tolist(), cost[order].tolist())
+    return Alternatives(place[order], cost[order])
 
 
 def _prices(wants: Sequence[Want], dearest: int, reach: int, nodes: int) -> Integers:
