@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 static struct {
 	pthread_rwlock_t lock;
@@ -106,6 +107,12 @@ static void allocation_release(const struct driver_allocation *allocation)
 	case DRIVER_MEMORY_PINNED:
 		munmap((void *)allocation->base, allocation->size);
 		break;
+	case DRIVER_MEMORY_IPC: {
+		size_t inside = allocation->base % (size_t)sysconf(_SC_PAGESIZE);
+
+		munmap((void *)(allocation->base - inside), inside + allocation->size);
+		break;
+	}
 	case DRIVER_MEMORY_REGISTERED:
 	case DRIVER_MEMORY_VIRTUAL:
 	case DRIVER_MEMORY_NONE:
@@ -181,7 +188,8 @@ enum driver_memory_kind driver_memory_kind_of(uintptr_t address)
 bool driver_memory_is_on_device(enum driver_memory_kind kind)
 {
 	return kind == DRIVER_MEMORY_DEVICE || kind == DRIVER_MEMORY_MANAGED ||
-	       kind == DRIVER_MEMORY_MODULE || kind == DRIVER_MEMORY_VIRTUAL;
+	       kind == DRIVER_MEMORY_MODULE || kind == DRIVER_MEMORY_VIRTUAL ||
+	       kind == DRIVER_MEMORY_IPC;
 }
 
 CUresult driver_memory_check(uintptr_t address, size_t bytes)

@@ -15,6 +15,7 @@ enum driver_memory_kind {
 	DRIVER_MEMORY_PINNED,	/* cuMemHostAlloc */
 	DRIVER_MEMORY_REGISTERED,	/* cuMemHostRegister */
 	DRIVER_MEMORY_VIRTUAL,	/* cuMemMap: of no context */
+	DRIVER_MEMORY_IPC,	/* cuIpcOpenMemHandle */
 	DRIVER_MEMORY_MODULE,	/* variables of a module: not the program's to free */
 };
 

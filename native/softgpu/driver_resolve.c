@@ -115,6 +115,9 @@
 	PLAIN(cuLibraryLoadData, 12000, cuLibraryLoadData) \
 	PLAIN(cuLibraryLoadFromFile, 12000, cuLibraryLoadFromFile) \
 	PLAIN(cuLibraryUnload, 12000, cuLibraryUnload) \
+	PLAIN(cuIpcCloseMemHandle, 4010, cuIpcCloseMemHandle) \
+	PLAIN(cuIpcGetMemHandle, 4010, cuIpcGetMemHandle) \
+	PLAIN(cuIpcOpenMemHandle, 11000, cuIpcOpenMemHandle_v2) \
 	PLAIN(cuMemAddressFree, 10020, cuMemAddressFree) \
 	PLAIN(cuMemAddressReserve, 10020, cuMemAddressReserve) \
 	PLAIN(cuMemCreate, 10020, cuMemCreate) \

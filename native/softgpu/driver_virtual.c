@@ -1,4 +1,6 @@
 #define _GNU_SOURCE
+#include "driver_virtual.h"
+
 #include "driver_arena.h"
 #include "driver_handle.h"
 #include "driver_memory.h"
@@ -240,12 +242,12 @@ DRIVER_EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity,
 	return result;
 }
 
-static int memory_file(struct driver_device *device, size_t size)
+int driver_virtual_file(const struct board_identity *identity, size_t size)
 {
 	char name[64] = MEMORY_NAME, uuid[41];
 	int fd;
 
-	board_uuid_format(device->identity->uuid, uuid);
+	board_uuid_format(identity->uuid, uuid);
 	strcat(name, uuid + 4);
 	fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd >= 0 && (ftruncate(fd, (off_t)size) || fcntl(fd, F_ADD_SEALS, MEMORY_SEALS))) {
@@ -276,7 +278,7 @@ DRIVER_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t siz
 	*memory = (struct memory){
 		.device = device, .size = size, .counted = true,
 		.shareable = properties->requestedHandleTypes,
-		.fd = memory_file(device, size),
+		.fd = driver_virtual_file(device->identity, size),
 	};
 	if (memory->fd < 0 || memory_add_handle(memory)) {
 		memory_drop(memory);
@@ -360,8 +362,7 @@ DRIVER_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAlloc
 	return end(CUDA_SUCCESS);
 }
 
-/* The visible device whose memory a file is; NULL for any other file. */
-static struct driver_device *device_of_file(int fd)
+struct driver_device *driver_virtual_device_of(int fd)
 {
 	char path[40], name[96], uuid[41];
 	ssize_t length;
@@ -402,7 +403,7 @@ DRIVER_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHand
 	memory = calloc(1, sizeof *memory);
 	if (!memory)
 		return end(CUDA_ERROR_OUT_OF_MEMORY);
-	memory->device = device_of_file(fd);
+	memory->device = driver_virtual_device_of(fd);
 	if (!memory->device || fstat(fd, &status) || !status.st_size || status.st_size % GRANULE) {
 		free(memory);
 		return end(CUDA_ERROR_INVALID_VALUE);
