@@ -63,7 +63,7 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     """Patterns of the local users as whom tasks may run."""
     deny_users: tuple[str, ...] = ()
     """Patterns of those as whom none may, also where ``allow_users`` has them."""
-    operators: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ("root",)
     """Local users for whom this node vouches as operators of the cluster."""
 
     end_on_stop: bool = False

@@ -428,7 +428,10 @@ class Agent:
         if config.end_on_stop:
             await self._end(service, session, runner)
         else:
-            _log.info("what runs goes on", tasks=len(service.machine.running()), leases=len(service.machine.held()))
+            goes_on = service.machine.running(), service.machine.held(), service.machine.clients()
+            _log.info("what runs goes on", tasks=len(goes_on[0]), leases=len(goes_on[1]))
+            if any(goes_on):
+                session.leaving()
         await session.flush()
 
     async def _end(self, service: AgentService, session: SessionRunner, runner: TaskRunner) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
@@ -126,10 +127,12 @@ class TaskRunner:
         if run.is_staged:
             if key not in self._arriving:
                 # Its files may take longer than a step may: to the scheduler the task runs from now on.
-                arriving = self._arrive(self._required_staging(run), name, run, environment, account)
+                arriving = self._arrive(
+                    self._required_staging(run), name, run, environment, account, self._logs.create(run.job, run.task)
+                )
                 self._arriving[key] = self._group.create_task(arriving, name=f"stage in {run.job}/{run.task}")
             return
-        await self._launch(name, run, environment, account, run.cwd or "/")
+        await self._launch(name, run, environment, account, run.cwd or "/", self._logs.create(run.job, run.task))
 
     def _account(self, run: TaskRun) -> Account | None:
         return choose_account(
@@ -146,26 +149,33 @@ class TaskRunner:
         return self._staging
 
     async def _arrive(
-        self, staging: Staging, name: str, run: TaskRun, environment: dict[str, str], account: Account | None
+        self,
+        staging: Staging,
+        name: str,
+        run: TaskRun,
+        environment: dict[str, str],
+        account: Account | None,
+        output: Path,
     ) -> None:
         """Fetch a task's files, then start it; what goes wrong is its end."""
         directory = _group_of(name)
         try:
             path = await staging.stage_in(directory, run, account)
-            await self._launch(name, run, environment, account, run.cwd or str(path))
+            await self._launch(name, run, environment, account, run.cwd or str(path), output)
         except asyncio.CancelledError:
+            self._logs.ended(run.job, run.task)
             await staging.remove(directory)
             self._exited(TaskExited(job=run.job, task=run.task, exit_code=-signal.SIGTERM, reason="it was stopped"))
         except FarbusError as error:
+            self._logs.ended(run.job, run.task)
             await staging.remove(directory)
             self._exited(TaskExited(job=run.job, task=run.task, exit_code=int(error.exit_code), reason=str(error)))
         finally:
             del self._arriving[run.job, run.task]
 
     async def _launch(
-        self, name: str, run: TaskRun, environment: dict[str, str], account: Account | None, cwd: str
+        self, name: str, run: TaskRun, environment: dict[str, str], account: Account | None, cwd: str, output: Path
     ) -> None:
-        output = self._logs.create(run.job, run.task)
         try:
             group = self._create_group(run)
             try:

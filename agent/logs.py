@@ -7,6 +7,7 @@ when there is more; afterwards the files are all there is.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncGenerator
@@ -35,6 +36,8 @@ class LogStore:
         self.limit_bytes_per_task = limit_bytes_per_task
         self._limit_bytes = limit_bytes
         self._live: dict[Path, Child | None] = {}
+        # Set when a log that was made has its program, or will have none.
+        self._begun: dict[Path, asyncio.Event] = {}
 
     def _path(self, job: str, task: str) -> Path:
         return self._directory / file_name(job, what="job") / file_name(task, what="task")
@@ -47,17 +50,27 @@ class LogStore:
             directory.mkdir(mode=0o700, parents=True)
         except OSError as error:
             raise Unavailable(f"make the log of {job}/{task}: {error.strerror}", hint=f"see {directory}") from error
+        self.ended(job, task)
         self._live[directory] = None
+        self._begun[directory] = asyncio.Event()
         self._prune()
         return directory
 
     def attach(self, job: str, task: str, child: Child) -> None:
         """Let readers follow a program's output."""
-        self._live[self._path(job, task)] = child
+        directory = self._path(job, task)
+        self._live[directory] = child
+        self._begin(directory)
 
     def ended(self, job: str, task: str) -> None:
         """Take note that a log is complete."""
-        self._live.pop(self._path(job, task), None)
+        directory = self._path(job, task)
+        self._live.pop(directory, None)
+        self._begin(directory)
+
+    def _begin(self, directory: Path) -> None:
+        if begun := self._begun.pop(directory, None):
+            begun.set()
 
     def note(self, job: str, task: str, text: str) -> None:
         """Add a line of Farbus's own to a log that no program writes to."""
@@ -96,7 +109,12 @@ class LogStore:
         """
         directory = self._path(job, task)
         if not directory.is_dir():
-            raise NotFound(f"task {job}/{task}: no output is kept on this node")
+            raise NotFound(
+                f"task {job}/{task}: no output is kept on this node", hint=f"farbus jobs {job} says what became of it"
+            )
+        if follow and (begun := self._begun.get(directory)):
+            # Its files are still on their way.
+            await begun.wait()
         at = Position(position >> POSITION_BITS, position & ((1 << POSITION_BITS) - 1)) if position > 0 else START
         child = self._live.get(directory)
         async for piece in _files(directory, at) if child is None else child.output(position=at, follow=follow):

@@ -278,6 +278,10 @@ class SessionRunner:
         changed = session_pb2.InventoryChanged(node=to_message(node, types_pb2.Node))
         self._put(session_pb2.NodeMessage(inventory_changed=changed))
 
+    def leaving(self) -> None:
+        """Tell that this agent stops, and that another takes up what goes on here."""
+        self._put(session_pb2.NodeMessage(leaving=session_pb2.Leaving()))
+
     def _put(self, message: session_pb2.NodeMessage) -> None:
         if self._current is not None:
             self._current.put(message)

@@ -33,6 +33,9 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
     """How long a lease holds without renewal, and how long a node may be silent."""
     return_s: float = 15.0
     """How long nodes have to come back after a restart of the scheduler, at least the lease time."""
+    restart_grace_s: float = 120.0
+    """How long an agent that said that it is stopped may take to be started again, at least the lease time; its node's
+    jobs go on meanwhile."""
     round_delay_s: float = 0.01
     """How long a round waits for further events, so that a burst of them shares one."""
     policy: str = ""
@@ -82,7 +85,8 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
             raise InvalidInput(
                 f"lease_ttl_s: {self.lease_ttl_s:g} is not from {MIN_LEASE_TTL_S:g} to {MAX_LEASE_TTL_S:g}"
             )
-        if not 0 <= self.return_s <= MAX_LEASE_TTL_S:
-            raise InvalidInput(f"return_s: {self.return_s:g} is not from 0 to {MAX_LEASE_TTL_S:g}")
+        for field in ("return_s", "restart_grace_s"):
+            if not 0 <= getattr(self, field) <= MAX_LEASE_TTL_S:
+                raise InvalidInput(f"{field}: {getattr(self, field):g} is not from 0 to {MAX_LEASE_TTL_S:g}")
         if not math.isfinite(self.round_delay_s) or not 0 <= self.round_delay_s <= 10:
             raise InvalidInput(f"round_delay_s: {self.round_delay_s:g} is not from 0 to 10")

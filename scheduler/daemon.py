@@ -164,6 +164,7 @@ async def _running(config: SchedulerConfig, ledger: Ledger, maker: DecisionMaker
         term=ledger.term,
         lease_ttl_s=config.lease_ttl_s,
         return_s=config.return_s,
+        restart_grace_s=config.restart_grace_s,
         new_secret=lambda: secrets.token_hex(SECRET_BYTES),
     )
     engine = Engine(machine=machine, ledger=ledger, maker=maker, round_delay_s=config.round_delay_s)

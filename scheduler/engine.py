@@ -267,7 +267,7 @@ class Engine:
             return self._recent[job_id]
         status = await asyncio.wrap_future(self.ledger.job(job_id))
         if status is None:
-            raise NotFound(f"there is no job {job_id}", hint="farbus jobs --all lists them")
+            raise no_such_job(job_id)
         return status
 
     async def watch(self, job_id: str) -> AsyncGenerator[JobStatus, None]:
@@ -303,3 +303,11 @@ class Engine:
                 self._watchers[job_id].discard(changed)
                 if not self._watchers[job_id]:
                     del self._watchers[job_id]
+
+
+def no_such_job(job_id: str) -> NotFound:
+    """Return the error for a job that is not there, or is somebody else's: the two are not told apart."""
+    return NotFound(
+        f"there is no job {job_id} that you may see",
+        hint="farbus jobs --all lists yours; operators, named in the node's agent.toml, see everybody's",
+    )

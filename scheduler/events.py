@@ -60,6 +60,13 @@ class NodeLost(Value, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class NodeLeaving(Value, frozen=True, kw_only=True):
+    """An agent stops, and what it holds goes on until another agent takes it up."""
+
+    node: str
+    session: int
+
+
 class InventoryChanged(Value, frozen=True, kw_only=True):
     """A node has other devices or resources than before."""
 
@@ -169,6 +176,7 @@ class ClockTicked(Value, frozen=True, kw_only=True):
 Event = (
     NodeJoined
     | NodeLost
+    | NodeLeaving
     | InventoryChanged
     | HeartbeatArrived
     | OutcomeArrived

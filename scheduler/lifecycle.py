@@ -46,9 +46,21 @@ class ClusterMachine(Operations):
     """All state of the scheduler, moved by :meth:`handle`."""
 
     def __init__(
-        self, *, term: int, lease_ttl_s: float, new_secret: Callable[[], str], return_s: float | None = None
+        self,
+        *,
+        term: int,
+        lease_ttl_s: float,
+        new_secret: Callable[[], str],
+        return_s: float | None = None,
+        restart_grace_s: float = 0.0,
     ) -> None:
-        super().__init__(term=term, lease_ttl_s=lease_ttl_s, new_secret=new_secret, return_s=return_s)
+        super().__init__(
+            term=term,
+            lease_ttl_s=lease_ttl_s,
+            new_secret=new_secret,
+            return_s=return_s,
+            restart_grace_s=restart_grace_s,
+        )
         self._round_running = False
         self._round_truncated = False
         self._waited: set[str] = set()
@@ -56,6 +68,7 @@ class ClusterMachine(Operations):
         self._handlers: dict[type, Callable[..., None]] = {
             events.NodeJoined: self._node_joined,
             events.NodeLost: self._node_lost,
+            events.NodeLeaving: self._node_leaving,
             events.InventoryChanged: self._inventory_changed,
             events.HeartbeatArrived: self._heartbeat_arrived,
             events.OutcomeArrived: self._outcome_arrived,

@@ -31,11 +31,19 @@ class Liveness(Attempts):
     """Which nodes are there, and what they hold."""
 
     def __init__(
-        self, *, term: int, lease_ttl_s: float, new_secret: Callable[[], str], return_s: float | None = None
+        self,
+        *,
+        term: int,
+        lease_ttl_s: float,
+        new_secret: Callable[[], str],
+        return_s: float | None = None,
+        restart_grace_s: float = 0.0,
     ) -> None:
         super().__init__(term=term, lease_ttl_s=lease_ttl_s, new_secret=new_secret)
         self.return_s = max(lease_ttl_s, return_s or 0.0)
         """How long nodes have to come back after this scheduler was away; they keep their leases meanwhile."""
+        self.restart_grace_s = max(lease_ttl_s, restart_grace_s)
+        """How long an agent that said that it stops may take to be started again; its leases are kept meanwhile."""
 
     # --- nodes that come -----------------------------------------------------------------
 
@@ -51,6 +59,7 @@ class Liveness(Attempts):
         record.session = event.session
         record.instance = event.instance
         record.gone = False
+        record.back_by = 0.0
         self._heard(record)
         self._effects.append(events.PersistNode(node=event.node, seen_at=self._wall))
         self._effects += self.take_inventory(event.node)
@@ -176,6 +185,11 @@ class Liveness(Attempts):
         self._watch_node(record, self._now + self.lease_ttl_s)
         self.generation += 1
 
+    def _node_leaving(self, event: events.NodeLeaving) -> None:
+        record = self._session(event.node, event.session)
+        if record is not None:
+            record.back_by = self._now + self.restart_grace_s
+
     def _node_gone(self, record: NodeRecord, reason: str) -> None:
         """What ran on the node is fenced, or off."""
         record.gone = True
@@ -259,7 +273,7 @@ class Liveness(Attempts):
     def _check_node(self, name: str) -> None:
         record = self.nodes[name]
         record.watched = False
-        due = max(record.seen + self.lease_ttl_s, self._patient_until)
+        due = max(record.seen + self.lease_ttl_s, record.back_by, self._patient_until)
         if due > self._now:
             self._watch_node(record, due)
             return
@@ -270,13 +284,16 @@ class Liveness(Attempts):
             self._forget_commands(name)
         if not record.gone:
             silent = f"its agent has not been heard for {self.lease_ttl_s:g} s"
+            if record.back_by:
+                silent = f"its agent was stopped, and was not started again within {self.restart_grace_s:g} s"
             self._node_gone(record, f"node {name} was lost: {silent}")
 
     def _check_lease(self, lease_id: str) -> None:
         lease = self.leases.get(lease_id)
         if lease is None or lease.state is not LeaseState.PREPARED:
             return
-        due = max(lease.expires_at, self._patient_until)
+        # A node whose agent is restarted is looked at as a whole (_check_node).
+        due = max(lease.expires_at, self.node(lease.lease.device_node).back_by, self._patient_until)
         if due > self._now:
             self._agenda.add(due, Look.LEASE, lease_id)
         else:

@@ -224,6 +224,8 @@ class NodeRecord(msgspec.Struct, kw_only=True, eq=False):
     """Monotonic time at which it was last heard."""
     seen_at: float = 0.0
     """The same in seconds since the epoch, for the ledger."""
+    back_by: float = 0.0
+    """Monotonic time until which its agent may be away: it said that it comes back."""
     gone: bool = False
     """It had no session for the lease time: what ran there has ended or is fenced."""
     cordon: Cordon | None = None

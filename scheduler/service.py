@@ -32,7 +32,7 @@ from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
 from farbus.model.states import JOB_STATES, JobState
 from farbus.model.telemetry import ClusterTelemetry
 from farbus.scheduler import events
-from farbus.scheduler.engine import Engine
+from farbus.scheduler.engine import Engine, no_such_job
 from farbus.scheduler.ledger import job_id_of, job_number
 from farbus.scheduler.operating import Operating
 from farbus.scheduler.queue import validate_job
@@ -159,7 +159,7 @@ class ClusterService(ClusterHandler):
         status = await self._engine.find(job_id)
         if not caller.may_manage(status.job.user):
             # Others' jobs are not told from those that never were.
-            raise NotFound(f"there is no job {job_id}", hint="farbus jobs --all lists them")
+            raise no_such_job(job_id)
         return status
 
     async def watch_job(self, caller: Identity, job_id: str) -> AsyncIterator[JobStatus]:

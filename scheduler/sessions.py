@@ -285,6 +285,8 @@ def _event(name: str, session: int, message: session_pb2.NodeMessage) -> events.
                 job_id=ended.job_id,
                 task=ended.task,
             )
+        case "leaving":
+            return events.NodeLeaving(node=name, session=session)
         case "inventory_changed":
             node = read_node(Identity(name=name, role=Role.NODE), message.inventory_changed.node)
             return events.InventoryChanged(node=node, session=session)

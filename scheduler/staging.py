@@ -24,7 +24,7 @@ from farbus.model.staging import MAX_FILES, MAX_MANIFEST_BYTES, Manifest, Staged
 from farbus.model.states import JOB_STATES
 from farbus.model.value import Value
 from farbus.scheduler.contents import Contents, Key, Receiver, user_directory
-from farbus.scheduler.engine import Engine
+from farbus.scheduler.engine import Engine, no_such_job
 
 _log = structlog.get_logger()
 
@@ -243,7 +243,7 @@ class StagingService(StagingHandler):
         """Return what a job of the caller's has put out."""
         status = await self._engine.find(job_id)
         if not caller.may_manage(status.job.user):
-            raise NotFound(f"there is no job {job_id}", hint="farbus jobs --all lists them")
+            raise no_such_job(job_id)
         outputs = await asyncio.to_thread(self._read, status.job.id)
         return tuple(
             OutputFile(task=output.task, path=file.path, size=file.size, sha256=file.sha256, executable=file.executable)

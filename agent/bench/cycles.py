@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +195,7 @@ class _PretendedHost:
     def forget(self, *, job: str, task: str) -> None:
         pass
 
-    async def end_strangers(self) -> tuple[str, ...]:
+    async def end_strangers(self, recorded: Collection[str] = ()) -> tuple[str, ...]:
         return ()
 
 

@@ -45,6 +45,9 @@ MAX_REQUEST_BYTES = 8_192
 MAX_AUTHORITIES = 4
 """Authorities in one ``ca.crt``: one takes over from another, and perhaps the next begins."""
 
+MAX_TOLD = 5
+"""Names in one line of error."""
+
 REVOCATIONS = "ca.crl"
 """Name of the revocation list, beside ``ca.crt``."""
 
@@ -428,14 +431,30 @@ class Authority:
             raise Conflict(f"{self.directory}: no authority is taking over", hint="begin with farbus ca rotate begin")
         following = Authority._open(self.directory, self.directory / "next.key")
         following.write_revocations()
+        # Before, so that a crash leaves a mark; after, so that what was signed in between counts as of the old one.
+        self.registry.note_switch()
         os.replace(self.directory / "next.key", self.directory / "ca.key")
+        self.registry.note_switch()
 
-    def finish_rotation(self) -> None:
-        """Trust the authority that signs, and no other."""
+    def finish_rotation(self, *, force: bool = False) -> None:
+        """Trust the authority that signs, and no other.
+
+        Raises :class:`Conflict` while somebody has a valid certificate of the old authority only, but with ``force``.
+        """
         if (self.directory / "next.key").exists():
             raise Conflict(f"{self.directory}: the next authority does not sign yet", hint="farbus ca rotate switch")
         if len(read_authorities(self.directory / "ca.crt")) == 1:
-            raise Conflict(f"{self.directory}: no authority is being replaced")
+            raise Conflict(
+                f"{self.directory}: no authority is being replaced", hint="begin with farbus ca rotate begin"
+            )
+        now = datetime.datetime.now(datetime.UTC).timestamp()
+        left = sorted({f"{record.role} {record.name}" for record in self.registry.not_replaced(now)})
+        if left and not force:
+            more = f" and {len(left) - MAX_TOLD} more" if len(left) > MAX_TOLD else ""
+            raise Conflict(
+                f"{self.directory}: only the old authority vouches for {', '.join(left[:MAX_TOLD])}{more}",
+                hint="renew (farbus ca renew DIR) or revoke their certificates; --force shuts them out",
+            )
         write_private(self.directory / "ca.crt", _pem(self._certificate), mode=0o644)
         self.write_revocations()
 

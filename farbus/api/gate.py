@@ -31,6 +31,9 @@ _log = logging.getLogger(__name__)
 LOOK_INTERVAL_S = 1.0
 """How long an open call outlives the revocation of its certificate."""
 
+ABORT_WITHIN_S = 1.0
+"""How long a caller that does not read may keep others from being ended."""
+
 TARGETS = ("job_id", "lease_id", "device_id", "device", "volume", "node", "name")
 """Fields of a request that say what it is about, the first that is set."""
 
@@ -111,8 +114,9 @@ class Gate(grpc.aio.ServerInterceptor):
         self._open.discard(call)
         _log.warning("call ended: %s (%s)", reason, call.method)
         # The abort tells the caller; cancelling alone would leave him waiting.
-        with contextlib.suppress(grpc.aio.BaseError, asyncio.InvalidStateError):
-            await call.context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+        with contextlib.suppress(grpc.aio.BaseError, asyncio.InvalidStateError, TimeoutError):
+            async with asyncio.timeout(ABORT_WITHIN_S):
+                await call.context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
         if call.task is not None:
             call.task.cancel()
         await self._write(call.address, call.method, holder, "", "refused", reason)
@@ -155,7 +159,7 @@ class Gate(grpc.aio.ServerInterceptor):
 
     def _yielding(self, inner: Callable[[Any, Any], AsyncIterator[Any]], method: str) -> Callable[[Any, Any], Any]:
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
-            async with self._admitted(context, method, request) as call:
+            async with self._admitted(context, method, request, streams=True) as call:
                 await self._note(call, request, None)
                 async with contextlib.aclosing(inner(request, context)) as items:  # type: ignore[type-var]
                     async for item in items:
@@ -165,14 +169,16 @@ class Gate(grpc.aio.ServerInterceptor):
 
     def _writing(self, inner: Callable[[Any, Any], Awaitable[None]], method: str) -> Callable[[Any, Any], Any]:
         async def stream(request: Any, context: Context) -> None:
-            async with self._admitted(context, method, request) as call:
+            async with self._admitted(context, method, request, streams=True) as call:
                 await self._note(call, request, None)
                 await inner(request, context)
 
         return stream
 
     @contextlib.asynccontextmanager
-    async def _admitted(self, context: Context, method: str, request: Any) -> AsyncIterator[_OpenCall]:
+    async def _admitted(
+        self, context: Context, method: str, request: Any, *, streams: bool = False
+    ) -> AsyncIterator[_OpenCall]:
         address = str(context.peer())
         async with errors_become_status(context, method):
             certificate = next(iter(context.auth_context().get("x509_pem_cert") or ()), None)
@@ -187,6 +193,10 @@ class Gate(grpc.aio.ServerInterceptor):
                 await self._write(address, method, holder, target_of(request), "refused", error.message)
                 raise
             _caller.set((caller, peer))
+            if streams:
+                # Else the first message takes it along, and an abort beside that one sends it twice: gRPC refuses
+                # the abort, and the caller never hears of his end.
+                await context.send_initial_metadata(())
             call = _OpenCall(context, peer, caller, method, address)
             self._open.add(call)
             try:

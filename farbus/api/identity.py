@@ -92,6 +92,7 @@ READ_METHODS = frozenset(
         "/farbus.v1.Cluster/ListLeases",
         "/farbus.v1.Cluster/Explain",
         "/farbus.v1.Cluster/GetCluster",
+        "/farbus.v1.Cluster/GetTelemetry",
         "/farbus.v1.Cluster/ReadAudit",
         "/farbus.v1.Staging/Missing",
         "/farbus.v1.Staging/Get",
@@ -122,8 +123,9 @@ def resolve_caller(certificate: Identity, metadata: Mapping[str, str], method: s
             raise NotPermitted(f"node {certificate.name} vouches for an impossible user: {role} {name}")
         caller = Identity(name=name, role=Role(role), node=certificate.name)
     if caller.role not in METHOD_ROLES.get(method, frozenset()):
+        roles = " or ".join(sorted(METHOD_ROLES.get(method, frozenset())))
         raise NotPermitted(
             f"{caller.role} {caller.name} may not call {method.rpartition('/')[2]}",
-            hint="use a certificate of another role (farbus ca issue --role)",
+            hint=f"it takes the role {roles}" if roles else "",
         )
     return caller

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import asyncio
 from typing import Any
 
 import grpc
@@ -17,7 +18,7 @@ from farbus.api.server import SERVER_OPTIONS, RunningServer, gated_server, tls_c
 from farbus.api.status import converted
 from farbus.api.trust import Trust
 from farbus.api.v1 import peer_pb2, peer_pb2_grpc
-from farbus.errors import Conflict
+from farbus.errors import Conflict, Unavailable
 from farbus.model.lease import PeerReply, PeerRequest
 
 MAX_PEER_MESSAGE_BYTES = 16 * 2**20
@@ -52,8 +53,17 @@ async def serve_peers(*, handler: PeerHandler, address: str, port: int, credenti
     """Serve other agents on ``port`` of ``address``, 0 for any free one.
 
     Raises :class:`Conflict` for an address that can't be bound,
+    :class:`Unavailable` for a name that has none now,
     :class:`farbus.errors.InvalidInput` for bad credentials.
     """
+    try:
+        await asyncio.get_running_loop().getaddrinfo(address, port)
+    except OSError as error:
+        # Not the configuration's fault for certain: a name service may be away while a machine boots.
+        raise Unavailable(
+            f"address: {address!r} has no IP address here: {error.strerror}",
+            hint="set address to the name or IP address at which other nodes reach this one",
+        ) from error
     trust = Trust(credentials)
     gate = Gate(trust)
     limit = {"grpc.max_receive_message_length": MAX_PEER_MESSAGE_BYTES}

@@ -112,6 +112,25 @@ class Registry:
             rows = connection.execute(f"SELECT {_COLUMNS} FROM certificate ORDER BY expires_at, serial")  # noqa: S608
             return tuple(_record(row) for row in rows)
 
+    def note_switch(self) -> None:
+        """Take note that what is recorded from now on is signed by another authority than what there is."""
+        with self._transaction() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO counter SELECT 'switch', coalesce(max(rowid), 0) FROM certificate"
+            )
+
+    def not_replaced(self, now: float) -> tuple[CertificateRecord, ...]:
+        """Return what is valid at ``now``, from before the last switch, and whose holder has none from after it."""
+        with self._transaction() as connection:
+            rows = connection.execute(
+                f"SELECT {_COLUMNS} FROM certificate AS old WHERE revoked_at = 0 AND expires_at > ?"  # noqa: S608
+                " AND rowid <= (SELECT value FROM counter WHERE name = 'switch') AND NOT EXISTS ("
+                "SELECT 1 FROM certificate AS new WHERE new.name = old.name AND new.role = old.role"
+                " AND new.rowid > (SELECT value FROM counter WHERE name = 'switch')) ORDER BY role, name",
+                (now,),
+            )
+            return tuple(_record(row) for row in rows)
+
     def is_revoked(self, serial: str) -> bool:
         """Say whether the certificate of that serial number is revoked."""
         with self._transaction() as connection:

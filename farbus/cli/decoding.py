@@ -74,13 +74,13 @@ def decode_fields(text: bytes, *, name: str) -> Any:
         raise InvalidInput(f"{name}: not UTF-8 text (byte {error.start})", hint="it must be TOML or JSON") from error
     except tomllib.TOMLDecodeError as error:
         reason = str(error)[:1].lower() + str(error)[1:]
-        raise InvalidInput(f"{name}: not TOML: {reason}", hint="correct it, or see docs/job-files.md") from error
+        raise InvalidInput(f"{name}: not TOML: {reason}", hint="correct it there") from error
     except ValueError as error:
         # tomllib lets int()'s own limit on digits through; what msgspec raises is a ValueError too.
         if not isinstance(error, msgspec.DecodeError):
             raise InvalidInput(
                 f"{name}: not TOML: a number of more than {sys.get_int_max_str_digits()} digits",
-                hint="correct it, or see docs/job-files.md",
+                hint="correct it there",
             ) from error
         raise InvalidInput(
             f"{name}: not JSON: {_json_reason(str(error), text)}", hint="check it with a JSON tool"

@@ -43,13 +43,16 @@ async def closing(stream: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
         await cast(AsyncGenerator[T, None], stream).aclose()
 
 
-async def resumed(begin: Callable[[], AsyncIterator[T]], *, patience_s: float = PATIENCE_S) -> AsyncGenerator[T, None]:
+async def resumed(
+    begin: Callable[[], AsyncIterator[T]], *, patience_s: float = PATIENCE_S, answered: bool = False
+) -> AsyncGenerator[T, None]:
     """Yield from a stream that is begun again when it breaks: an agent or scheduler is restarted in seconds.
 
-    One that has never given anything is not begun again.  Raises what broke
-    it once it has given nothing more for ``patience_s``.
+    One that has never given anything is not begun again, unless the other
+    side has ``answered`` before: then it had nothing to give.  Raises what
+    broke it once it has given nothing more for ``patience_s``.
     """
-    give_up_at = 0.0
+    give_up_at = math.inf if answered else 0.0
     while True:
         try:
             async with closing(begin()) as stream:
@@ -93,7 +96,10 @@ def write_chunk(data: bytes, stream: int, prefix: bytes) -> None:
 
 
 async def copy_logs(client: ClusterClient, job_id: str, *, task: str, follow: bool, prefix: str = "") -> None:
-    """Copy a task's output to this process's, until it ends or, without ``follow``, what there is."""
+    """Copy a task's output to this process's, until it ends or, without ``follow``, what there is.
+
+    The job is known: what breaks before its first output is begun again too.
+    """
     label = f"[{prefix}] ".encode() if prefix else b""
     rest: dict[int, bytes] = {}
     last: LogChunk | None = None
@@ -106,7 +112,7 @@ async def copy_logs(client: ClusterClient, job_id: str, *, task: str, follow: bo
             )
         return client.read_logs(job_id, task=task, follow=follow, position=last.position if last else 0)
 
-    async for chunk in resumed(begin) if follow else begin():
+    async for chunk in resumed(begin, answered=True) if follow else begin():
         last = chunk
         data = rest.pop(chunk.stream, b"") + chunk.data
         if label:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from typing import Annotated, Any
 
 import typer
@@ -93,8 +94,20 @@ def command_app() -> typer.Typer:
     )
 
 
+_BESIDE = re.compile(r"(?<=\S) {2,}(?=\S)")
+
+EXAMPLE_COLUMNS = 76
+"""Columns of an example: what a terminal of 80 leaves beside the help's and the heading's indent."""
+
+
 def examples(*lines: str) -> str:
-    """Return the end of a help text: ``lines`` as they stand, under a heading."""
+    """Return the end of a help text: ``lines`` under a heading.
+
+    A line is a command, or a command, two blanks or more, and what it is for,
+    which stands below where some line of them has no room for it.
+    """
+    if max(map(len, lines)) > EXAMPLE_COLUMNS:
+        lines = tuple(_BESIDE.sub("\n      ", line) for line in lines)
     # \b keeps the lines of a paragraph as they are; an empty line begins an ordinary paragraph.
     kept, _, rest = "\n".join(f"  {line}" if line else "" for line in lines).partition("\n\n")
     return f"\b\nExamples:\n{kept}" + (f"\n\n{rest.strip()}" if rest else "")

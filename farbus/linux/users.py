@@ -49,7 +49,7 @@ class SystemUsers:
             return _account(pwd.getpwnam(name))
         except (KeyError, ValueError) as error:
             raise NotFound(
-                f"user {name}: not known on this node", hint="users need the same name on every node"
+                f"user {name}: not known on this node", hint="add a local user of that name, or user_map in agent.toml"
             ) from error
 
     def by_uid(self, uid: int) -> Account:
@@ -93,7 +93,9 @@ class FakeUsers:
         for account in self.accounts:
             if account.name == name:
                 return account
-        raise NotFound(f"user {name}: not known on this node", hint="users need the same name on every node")
+        raise NotFound(
+            f"user {name}: not known on this node", hint="add a local user of that name, or user_map in agent.toml"
+        )
 
     def by_uid(self, uid: int) -> Account:
         """Look a user up by number."""

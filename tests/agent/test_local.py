@@ -9,13 +9,14 @@ from typing import cast
 import pytest
 
 from farbus.agent.config import AgentConfig
-from farbus.agent.local import LocalCluster
+from farbus.agent.local import Identifier, LocalCluster
 from farbus.agent.service import AgentService
 from farbus.api.client import ClusterClient
 from farbus.api.identity import Identity, Role
 from farbus.api.v1 import session_pb2
 from farbus.errors import TimedOut, Unavailable
 from farbus.linux.clock import FakeClock
+from farbus.linux.users import SystemUsers
 from farbus.model.cluster import HoldLost, HoldReady, HoldWaiting
 from farbus.model.device import Route
 from farbus.model.job import Requests
@@ -192,3 +193,12 @@ async def test_a_wait_for_devices_has_its_limit(
                 await anext(events)
     async with asyncio.timeout(20):
         await scheduler.cluster.cancelled.wait()
+
+
+@pytest.mark.parametrize(("operators", "role"), [(None, Role.OPERATOR), ((), Role.USER), (("somebody",), Role.USER)])
+def test_root_of_a_node_is_an_operator_unless_the_settings_name_others(
+    config: AgentConfig, operators: tuple[str, ...] | None, role: Role
+) -> None:
+    named = config.operators if operators is None else operators
+    identify = Identifier(node="n1", users=SystemUsers(), operators=named)
+    assert identify(0, 0, 1) == Identity(name="root", role=role, node="n1")

@@ -112,6 +112,17 @@ async def test_a_log_without_its_program_is_read_to_its_end(tmp_path: Path) -> N
     assert await read(store(tmp_path), follow=True) == [(1, b"all there is")]
 
 
+async def test_a_follower_waits_for_a_program_that_has_not_begun(tmp_path: Path) -> None:
+    logs = store(tmp_path)
+    writer = writer_of(logs)
+    following = asyncio.create_task(read(logs, follow=True))
+    await asyncio.sleep(0)
+    assert not following.done()
+    writer.append(1, b"at last")
+    logs.ended("j1", "main.0")
+    assert await following == [(1, b"at last")]
+
+
 async def test_a_note_follows_what_is_there(tmp_path: Path) -> None:
     logs = store(tmp_path)
     writer_of(logs).append(1, b"output\n")

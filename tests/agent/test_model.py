@@ -231,6 +231,8 @@ class Node(RuleBasedStateMachine):
         self.mail: list[Command] = []
         """Commands on their way, in no order."""
         self.asked: dict[str, tuple[Job | None, Command]] = {}
+        self.over: set[str] = set()
+        """Leases that the node has said to have ended."""
         self.session_open = False
         self.machine = NodeMachine(node="n1")
         self.events: deque[Event] = deque()
@@ -333,8 +335,11 @@ class Node(RuleBasedStateMachine):
                 if action.status.state is TaskState.EXITED:
                     self.undo(action.job)
             case ReportLeaseEnded():
+                if action.device_side and action.reason.startswith(f"lease {action.lease.id} has ended"):
+                    self.over.add(action.lease.id)
                 self.undo(action.lease.job)
             case PrepareDevices():
+                assert action.lease.id not in self.over, f"{action.lease.id} has ended, and is served again"
                 for leased in action.lease.devices:
                     least = self.disk.fences.get(leased.device, 0)
                     assert leased.epoch >= least, f"{action.lease.id} is over, and served again"
@@ -586,37 +591,62 @@ class Node(RuleBasedStateMachine):
                 self.run_dry()
 
     @precondition(lambda self: len(self.jobs) < MAX_JOBS)
-    @rule(device=st.sampled_from(DEVICES), late=st.booleans(), starts=st.booleans())
-    def start_hangs(self, device: str, late: bool, starts: bool) -> None:
-        """A start is overdue, and somebody wants it stopped before or after it has come to something or nothing."""
+    @rule(device=st.sampled_from(DEVICES), stop=st.sampled_from(["before", "after", "never"]), starts=st.booleans())
+    def start_hangs(self, device: str, stop: str, starts: bool) -> None:
+        """A start is overdue, and is to be stopped before or after it has come to something or nothing."""
         if not self.free(device):
             return
-        self.plan(device, local=False, old=False)
-        job = self.jobs[-1]
-        self.events.append(self.mail.pop())
-        self.run_dry()
-        self.smoothly(job, 1)
+        job = self.planned(device, times=1)
         if job.stage != 2 or job.undo:
             return
         self.command(job)
         self.events.append(self.mail.pop())
-        while self.step():
-            pass
-        (flight,) = [one for one in self.flights if isinstance(one.work, StartTask)]
+        (flight,) = self.begun(StartTask)
         self.advance(flight)
         self.give_up(flight)
-        self.step()
-        stop = StopRequested(command=self.next_name(), job=job.id, task=TASK, grace_s=0.0, term=job.term)
-        if not late:
-            self.ask(job, stop)
-            self.events.append(self.mail.pop())
-            while self.step():
-                pass
+        command = StopRequested(command=self.next_name(), job=job.id, task=TASK, grace_s=0.0, term=job.term)
+        if stop == "before":
+            self.asked[command.command] = (job, command)
+            self.events.append(command)
+            self.begun(StopTask)
         while flight in self.flights:
             self.advance(flight, ok=starts)
-        if late:
-            self.ask(job, stop)
-            self.events.append(self.mail.pop())
+        if stop == "after":
+            self.asked[command.command] = (job, command)
+            self.events.append(command)
+        self.run_dry()
+        assert job.id not in self.world.programs, "it was said not to have started, and runs"
+
+    @precondition(lambda self: len(self.jobs) < MAX_JOBS)
+    @rule(device=st.sampled_from(DEVICES), crash=st.booleans())
+    def release_fails(self, device: str, crash: bool) -> None:
+        """A supervisor that can't be killed, and its agent dies."""
+        if not self.free(device):
+            return
+        job = self.planned(device, times=0)
+        job.undo = job.client_gone = True
+        self.command(job)
+        self.events.append(self.mail.pop())
+        for flight in self.begun(UnprepareDevices):
+            while flight in self.flights:
+                self.advance(flight, ok=False)
+        if crash:
+            self.start_agent()
+
+    def planned(self, device: str, *, times: int) -> Job:
+        """Make a plan, have its devices prepared, and go on with it for some steps."""
+        self.plan(device, local=False, old=False)
+        job = self.jobs[-1]
+        self.events.append(self.mail.pop())
+        self.run_dry()
+        self.smoothly(job, times)
+        return job
+
+    def begun(self, kind: type[Work]) -> list[Flight]:
+        """Let the node do what there is to do; return the work of a kind that is under way then."""
+        while self.step():
+            pass
+        return [flight for flight in self.flights if isinstance(flight.work, kind)]
 
     def smoothly(self, job: Job, times: int) -> None:
         for _ in range(times):
@@ -738,7 +768,10 @@ class Node(RuleBasedStateMachine):
             if records[0].object.startswith("lease"):
                 verdict = verdict_of(records, boot_id=self.boot, resumable=False)
                 lease_id = records[0].object.removeprefix("lease ")
-                assert (verdict is Verdict.HELD) == (lease_id in held), f"{records[0].object}: {verdict}"
+                if lease_id in self.world.stuck:
+                    assert verdict is Verdict.BACK, f"{records[0].object} can't be given up: {verdict}"
+                else:
+                    assert (verdict is Verdict.HELD) == (lease_id in held), f"{records[0].object}: {verdict}"
 
     def settle(self) -> None:
         # A device that comes back unnoticed is as if it had never gone: its lease is over all the same.

@@ -118,6 +118,19 @@ async def test_a_task_outlives_its_agent_with_its_output_and_its_exit_code(
     assert (await scheduler.sessions.log("j1"))[0] == b"one\ntwo\n"
 
 
+async def test_an_agent_says_last_that_another_takes_up_what_goes_on(
+    restart: Restart, scheduler: ScriptedScheduler
+) -> None:
+    await start_task(scheduler.sessions, "sleep", "1000")
+    await restart()
+    assert [one.HasField("leaving") for one in scheduler.sessions.said].count(True) == 1
+
+
+async def test_an_agent_that_leaves_nothing_promises_nothing(restart: Restart, scheduler: ScriptedScheduler) -> None:
+    await restart()
+    assert not [one for one in scheduler.sessions.said if one.HasField("leaving")]
+
+
 async def test_an_agent_that_was_killed_leaves_the_same(
     leaving: AgentConfig, config: AgentConfig, scheduler: ScriptedScheduler, tmp_path: Path
 ) -> None:

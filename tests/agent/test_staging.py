@@ -80,11 +80,12 @@ class Node:
         self.clock = HastyClock()
         self.ended: asyncio.Queue[TaskExited] = asyncio.Queue()
         self.processes = processes
+        self.logs = LogStore(tmp_path / "logs", limit_bytes_per_task=1000, limit_bytes=1000)
         self.runner = TaskRunner(
             processes=processes,
             cgroups=FakeCgroups(),
             users=FakeUsers([Account(name=ME.name, uid=ME.uid, gid=ME.gid)]),
-            logs=LogStore(tmp_path / "logs", limit_bytes_per_task=1000, limit_bytes=1000),
+            logs=self.logs,
             clock=self.clock,
             group=group,
             exited=self.ended.put_nowait,
@@ -164,6 +165,19 @@ async def test_task_is_stopped_while_its_files_arrive(node: Node) -> None:
     await node.runner.stop(job="j1", task="main.0", grace_s=0.0, reason="cancelled")
     assert (await node.end()).reason == "it was stopped"
     assert node.directories.list() == ()
+
+
+async def test_output_can_be_followed_before_the_files_have_arrived(node: Node) -> None:
+    node.scheduler.hangs = True
+    await node.runner.start(RUN, {})
+    await node.scheduler.asked.wait()
+    output = node.logs.read("j1", "main.0", follow=True)
+    following = asyncio.ensure_future(anext(output, None))
+    await asyncio.sleep(0)
+    ended_early = following.done()
+    await node.runner.stop(job="j1", task="main.0", grace_s=0.0, reason="cancelled")
+    assert await following is None
+    assert not ended_early
 
 
 async def test_stop_does_not_wait_for_output_that_is_being_sent(node: Node) -> None:

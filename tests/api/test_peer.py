@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -128,6 +129,15 @@ async def test_a_question_to_a_socket_that_never_answers_can_be_given_up(site: S
     with pytest.raises(asyncio.CancelledError):
         await question
     silent.close()
+
+
+async def test_a_name_without_an_address_is_told_as_that(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown(host: str, port: int) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
+    with pytest.raises(Unavailable, match="'n9' has no IP address here: Name or service not known; set address"):
+        await serve_peers(handler=site.handler, address="n9", port=0, credentials=site.credentials("n9"))
 
 
 async def test_a_port_in_use_is_told_in_one_line(site: Site) -> None:

@@ -15,7 +15,7 @@ from farbus.api.authority import Authority, Credentials, replace_pair, write_cre
 from farbus.api.client import ClusterClient
 from farbus.api.enrollment import Issuer, is_due, renew_at
 from farbus.api.identity import METHOD_ROLES, READ_METHODS, Identity, Role
-from farbus.api.server import RunningServer, serve_scheduler
+from farbus.api.server import RunningServer, SendToNode, SessionHandler, serve_scheduler
 from farbus.api.session import SessionDialer, open_session
 from farbus.api.trust import Trust, receive_authorities, receive_revocations
 from farbus.api.v1 import cluster_pb2, enrollment_pb2, peer_pb2, session_pb2, staging_pb2
@@ -39,10 +39,12 @@ class Site:
     def issue(self, name: str, role: Role, *, days: int = 365) -> Credentials:
         return write_credentials(self.path / name, name, self.authority.issue(name, role, days=days))
 
-    async def start(self, *, operator_only: frozenset[str] = frozenset()) -> None:
+    async def start(
+        self, *, operator_only: frozenset[str] = frozenset(), sessions: SessionHandler | None = None
+    ) -> None:
         self.server = await serve_scheduler(
             cluster=self.handler,
-            sessions=Echo(),
+            sessions=sessions or Echo(),
             listen="127.0.0.1:0",
             credentials=self.own,
             enrollment=self.issuer,
@@ -96,6 +98,34 @@ async def test_revoked_nodes_session_ends(site: Site) -> None:
         await site.server.end_untrusted()
         with pytest.raises(NotPermitted, match="the certificate of node alpha is revoked"):
             await anext(messages)
+
+
+async def test_session_that_is_ended_while_its_first_message_is_on_its_way_ends(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+
+    class Revoking(SessionHandler):
+        async def session(
+            self, caller: Identity, incoming: AsyncIterator[session_pb2.NodeMessage], send: SendToNode
+        ) -> None:
+            await anext(incoming)
+            sending = asyncio.create_task(send(session_pb2.SchedulerMessage()))
+            site.revoke(caller.name)
+            await asyncio.sleep(0)  # The message is handed over, and not yet known to be sent.
+            ending.append(asyncio.create_task(site.server.end_untrusted()))
+            await sending
+            await asyncio.Event().wait()
+
+    ending: list[asyncio.Task[None]] = []
+    await site.start(sessions=Revoking())
+    try:
+        async with open_session(address=site.address, credentials=site.issue("alpha", Role.NODE)) as stream:
+            await stream.send(session_pb2.NodeMessage())
+            with pytest.raises(NotPermitted, match="the certificate of node alpha is revoked"):
+                async with asyncio.timeout(30):
+                    _ = [message async for message in stream]
+        await asyncio.gather(*ending)
+    finally:
+        await site.server.stop()
 
 
 async def test_others_go_on_when_one_is_revoked(site: Site) -> None:
@@ -164,7 +194,7 @@ async def test_authority_changes_over_while_both_are_trusted(site: Site) -> None
             await client.cluster_info()
     site.issuer.renew_own(site.own)
     await renew_at(site.address, old)
-    site.authority.finish_rotation()
+    site.authority.finish_rotation(force=True)
     site.issuer.renew_own(site.own)
     async with site.client(old) as client:
         await client.cluster_info()
@@ -180,7 +210,7 @@ async def test_open_connection_of_an_authority_that_is_trusted_no_more_is_refuse
         site.authority.switch_rotation()
         site.issuer.renew_own(site.own)
         site.authority = Authority.open(site.path / "ca")
-        site.authority.finish_rotation()
+        site.authority.finish_rotation(force=True)
         site.issuer.renew_own(site.own)
         with pytest.raises(NotPermitted, match="authority that is not trusted any more"):
             await client.cluster_info()
@@ -343,6 +373,7 @@ def test_every_proto_is_looked_at_for_methods() -> None:
 
 def test_only_methods_that_there_are_count_as_reading() -> None:
     assert set(METHOD_ROLES) > READ_METHODS
+    assert "/farbus.v1.Cluster/GetTelemetry" in READ_METHODS
 
 
 def test_authority_that_takes_over_is_passed_on_and_makes_the_certificate_due(tmp_path: Path) -> None:
@@ -371,7 +402,7 @@ def test_authorities_that_would_shut_out_a_node_are_not_taken(tmp_path: Path) ->
     receive_authorities(credentials, authority.bundle())
     authority.switch_rotation()
     authority = Authority.open(tmp_path / "ca")
-    authority.finish_rotation()
+    authority.finish_rotation(force=True)
     with pytest.raises(InvalidInput, match="of an authority that is trusted no more; join again with a token"):
         receive_authorities(credentials, Authority.open(tmp_path / "ca").bundle())
     credentials.read()

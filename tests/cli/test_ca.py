@@ -171,6 +171,30 @@ def test_rotation_goes_step_by_step(ca: Farbus) -> None:
     assert ca("issue", "alice", "--role", "user", "--out", "alice").returncode == 0
 
 
+def test_rotation_does_not_finish_while_it_would_shut_somebody_out(ca: Farbus) -> None:
+    for name, role in (("alice", "user"), ("node7", "node"), ("eve", "user")):
+        ca("issue", name, "--role", role, "--out", name)
+    ca("revoke", "eve")
+    ca("rotate", "begin")
+    ca("rotate", "switch")
+    ca("renew", "alice")
+    refused = ca("rotate", "finish")
+    assert (refused.returncode, refused.stderr) == (
+        ExitCode.CONFLICT,
+        "farbus: ca: only the old authority vouches for node node7; "
+        "renew (farbus ca renew DIR) or revoke their certificates; --force shuts them out\n",
+    )
+    ca("renew", "node7")
+    assert ca("rotate", "finish").returncode == 0
+
+
+def test_rotation_can_be_made_to_shut_somebody_out(ca: Farbus) -> None:
+    ca("issue", "alice", "--role", "user", "--out", "alice")
+    ca("rotate", "begin")
+    ca("rotate", "switch")
+    assert ca("rotate", "finish", "--force").returncode == 0
+
+
 def test_since_is_a_time_or_how_long_ago() -> None:
     assert parse_since("") == ""
     assert parse_since("2026-03-01T12:00") == "2026-03-01T12:00:00.000Z"

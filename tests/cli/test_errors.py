@@ -209,6 +209,21 @@ def test_every_help_text_has_examples_and_says_what_the_overview_says(here: Farb
         assert f"farbus {command}" in done.stdout.partition("Examples:")[2]
 
 
+@pytest.mark.parametrize(
+    "command", ["", *COMMANDS, *(f"ca {step}" for step in ("init", "issue", "renew", "revoke", "token", "rotate"))]
+)
+def test_every_help_text_fits_a_terminal_of_80_columns(here: Farbus, command: str) -> None:
+    done = here(*command.split(), "--help", environment={"COLUMNS": "80"})
+    assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("command", ["", "ca"])
+def test_no_command_s_line_is_cut(here: Farbus, command: str) -> None:
+    done = here(*command.split(), "--help", environment={"COLUMNS": "80"})
+    commands = done.stdout.partition("Options:")[2].partition("Examples:")[0].splitlines()
+    assert [line for line in commands if line.endswith("...")] == []
+
+
 def test_the_documented_exit_codes_are_those_of_the_program() -> None:
     table = (ROOT / "docs" / "cli.md").read_text()
     documented = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}

@@ -28,7 +28,8 @@ class Breaking:
     async def read_logs(self, job_id: str, *, task: str, follow: bool, position: int) -> AsyncIterator[LogChunk]:
         self.asked.append(position)
         number = len(self.asked)
-        yield self.chunks[number - 1]
+        if self.chunks[number - 1].data:
+            yield self.chunks[number - 1]
         if number < len(self.chunks):
             raise Unavailable("the agent is restarted")
 
@@ -42,6 +43,13 @@ async def test_a_followed_log_goes_on_where_it_broke(capfdbinary: pytest.Capture
     await copy(breaking)
     assert breaking.asked == [0, 7, 9]
     assert capfdbinary.readouterr().out == b"one two three"
+
+
+async def test_a_job_that_has_printed_nothing_yet_is_followed_on(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    breaking = Breaking(LogChunk(data=b""), LogChunk(data=b"one"))
+    await copy(breaking)
+    assert breaking.asked == [0, 0]
+    assert capfdbinary.readouterr().out == b"one"
 
 
 async def test_what_is_not_followed_ends_where_it_breaks() -> None:

@@ -98,7 +98,9 @@ def test_file_of_somebody_else_is_not_taken(tmp_path: Path) -> None:
 def test_dry_run_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert install(tmp_path, "--dry-run") == 0
     assert list(tmp_path.iterdir()) == []
-    assert f"/{UNIT}: made" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert told.startswith("nothing is changed; this would be done:\n")
+    assert f"/{UNIT}: made" in told
 
 
 def test_dry_run_of_uninstall_changes_nothing(root: Path) -> None:

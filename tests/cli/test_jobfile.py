@@ -122,7 +122,7 @@ MISTAKES = {
     '[[task]]\nname = "x"\ncommand = ["b"]\n[[task]]\nname = "x"\ncommand = ["b"]': (
         "job.toml: task[1].name: 'x' is taken; give each group a name of its own"
     ),
-    "x ==": "job.toml: not TOML: invalid value (at line 1, column 4); correct it, or see docs/job-files.md",
+    "x ==": "job.toml: not TOML: invalid value (at line 1, column 4); correct it there",
     "a = " + "[" * 5000: "job.toml: nested too deeply; is it the right file?",
 }
 
@@ -135,8 +135,7 @@ HUGE = {
     f"memory = {DIGITS}": f"job.toml: resources.memory: {DIGITS[:40]}... is more than one exbibyte",
     f'memory = "{DIGITS}TiB"': f"job.toml: resources.memory: {DIGITS[:40]}... is more than one exbibyte",
     f"memory = -{DIGITS}": f"job.toml: resources.memory: -{DIGITS[:39]}... is not a number of zero or more",
-    f"gpus = {DIGITS * 20}": "job.toml: not TOML: a number of more than 4300 digits; "
-    "correct it, or see docs/job-files.md",
+    f"gpus = {DIGITS * 20}": "job.toml: not TOML: a number of more than 4300 digits; correct it there",
 }
 
 

@@ -174,7 +174,7 @@ def test_json_has_every_figure(farbus: Farbus, shared_cluster: Cluster) -> None:
     ("arguments", "line"),
     [
         (("nowhere",), "there is no node nowhere; farbus nodes lists them"),
-        (("--interval", "0.1"), "--interval 0.1: not from 0.5 to 3600 seconds; agents measure every two seconds"),
+        (("--interval", "0.1"), "--interval 0.1: not from 0.5 to 3600 seconds; agents measure every three seconds"),
         (("-o", "wide"), "--output wide: a live picture has one width; use -o json for every figure"),
     ],
 )

@@ -43,3 +43,19 @@ def test_a_session_is_seen_at_work(cluster: Cluster, compiled: Compiled) -> None
         end.touch()
         cluster.run("cancel", job)
     cluster.assert_all_devices_usable()
+
+
+def test_a_session_is_seen_again_after_its_agent_was_killed(cluster: Cluster, compiled: Compiled) -> None:
+    end = cluster.runtime / "end-of-killed"
+    submitted = cluster.run("submit", "--gpus", "1", "--node", "gamma", "--", compiled("cluster/stay.cu"), end)
+    job = submitted.stdout.strip()
+    try:
+        before = session_of(cluster, job)
+        cluster.kill("farbus.agent", f"/{before['node']}/")
+        cluster.wait_until_whole()
+        after = session_of(cluster, job)
+        assert (after["lease"], after["client_pid"]) == (before["lease"], before["client_pid"])
+    finally:
+        end.touch()
+        cluster.run("cancel", job)
+    cluster.assert_all_devices_usable()

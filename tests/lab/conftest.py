@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from farbus.cli.toolchain import find_toolchain
+from farbus.errors import NotFound
 from tests.lab.image import ensure_image, image_directory, image_is_there, missing_commands
 
 ROOT = Path(__file__).parent.parent.parent
@@ -21,11 +24,19 @@ def asked_for() -> bool:
     return os.environ.get("FARBUS_LAB") == "1"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip by a mark, which the summary tells in one line of each file, and not in one of each test."""
+    if asked_for():
+        return
+    mark = pytest.mark.skip(reason="boots virtual machines for minutes: run make check-lab (FARBUS_LAB=1)")
+    for item in items:
+        if "image" in getattr(item, "fixturenames", ()):
+            item.add_marker(mark)
+
+
 @pytest.fixture(scope="session")
 def image() -> Path:
     """The image, made where it is missing."""
-    if not asked_for():
-        pytest.skip("boots virtual machines for minutes: run make check-lab (FARBUS_LAB=1)")
     return ensure_image()
 
 
@@ -39,6 +50,20 @@ def made_image() -> Path:
     if not image_is_there():
         pytest.skip("needs the image of a virtual machine: run make check-lab, which makes it")
     return image_directory()
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with ``stay``, a CUDA program that works until a file is there, or empty where there is no nvcc.
+
+    Guests have no compiler.
+    """
+    directory = tmp_path_factory.mktemp("programs")
+    # Users of the guest read it.
+    directory.chmod(0o755)
+    with contextlib.suppress(NotFound):
+        find_toolchain().compile(ROOT / "tests/programs/cluster/stay.cu", directory / "stay")
+    return directory
 
 
 @pytest.fixture(scope="session")

@@ -26,9 +26,10 @@ LISTING = (
 
 
 @pytest.fixture(scope="module")
-def machine(image: Path, wheel: Path) -> Iterator[Guest]:
+def machine(image: Path, wheel: Path, programs: Path) -> Iterator[Guest]:
     """A machine on which pip has installed Farbus."""
-    with Guest.boot(image, name="alpha", share={"wheel": wheel}, memory_mib=3072) as guest:
+    share = {"wheel": wheel, "programs": programs}
+    with Guest.boot(image, name="alpha", share=share, memory_mib=3072) as guest:
         guest.shell(
             "/opt/farbus/bin/pip install --quiet --no-deps --no-index /media/wheel/*.whl;"
             "ln -s /opt/farbus/bin/farbus /usr/local/bin/farbus",
@@ -66,8 +67,8 @@ def node(machine: Guest, before: str) -> Guest:
     return machine
 
 
-def nodes_are_ready(guest: Guest) -> None:
-    guest.until("farbus nodes -o json | grep -q '\"ready\"'", limit_s=JOB_LIMIT_S)
+def nodes_are_ready(guest: Guest, count: int = 1) -> None:
+    guest.until(f"[ $(farbus nodes -o json | grep -c '\"ready\"') = {count} ]", limit_s=JOB_LIMIT_S)
 
 
 def job_until(guest: Guest, job: str, word: str) -> None:
@@ -206,16 +207,102 @@ COUNT = (
 def test_job_outlives(node: Guest, blow: str) -> None:
     job = node.run("farbus", "submit", "--", "sh", "-c", COUNT, user="alice").stdout.strip()
     node.until(f"farbus logs {job} | grep 'line 3'", limit_s=JOB_LIMIT_S, user="alice")
-    program = node.run("pgrep", "-o", "-u", "alice", "-f", "until").stdout
+    program = node.run("pgrep", "-o", "-u", "alice", "-f", "echo line").stdout
     node.shell(blow)
     node.until("systemctl is-active --quiet farbus-agent && systemctl is-active --quiet farbus-scheduler")
     nodes_are_ready(node)
-    assert node.run("pgrep", "-o", "-u", "alice", "-f", "until").stdout == program
+    assert node.run("pgrep", "-o", "-u", "alice", "-f", "echo line").stdout == program
     node.run("touch", f"/run/go.{job}")
     job_until(node, job, "failed")
     assert '"exit_code": 5' in json.dumps(json.loads(job_seen(node, job)))
     lines = node.run("farbus", "logs", job, user="alice").stdout.splitlines()
     assert lines == [*(f"line {number}" for number in range(1, len(lines))), "last"]
+
+
+@pytest.fixture(scope="module")
+def beta(node: Guest, programs: Path) -> Iterator[Guest]:
+    """A second node, without GPUs, on the same machine: a device of the node itself would be given locally."""
+    if not (programs / "stay").exists():
+        pytest.skip("needs nvcc for a CUDA program")
+    node.write(
+        "/etc/farbus/beta.toml",
+        """
+        name = "beta"
+        scheduler = "localhost:7411"
+        credentials = "/etc/farbus/beta"
+        address = "127.0.0.1"
+        peer_port = 0
+        state = "/var/lib/farbus/beta"
+        socket = "/run/farbus-beta/agent.sock"
+        metrics_listen = "off"
+        """,
+    )
+    node.shell(
+        """
+        farbus ca issue beta --role node --out /etc/farbus/beta
+        sed -e 's,agent.toml,beta.toml,' -e 's,=farbus/agent$,=farbus/beta,' -e 's,RuntimeDirectory=farbus$,&-beta,' \\
+            /usr/local/lib/systemd/system/farbus-agent.service > /etc/systemd/system/farbus-beta.service
+        systemctl daemon-reload
+        systemctl start farbus-beta
+        """,
+        limit_s=JOB_LIMIT_S,
+    )
+    nodes_are_ready(node, 2)
+    yield node
+    node.shell(
+        "systemctl stop farbus-beta;"
+        "rm -r /etc/farbus/beta* /etc/systemd/system/farbus-beta.service /var/lib/farbus/beta;"
+        "systemctl daemon-reload; farbus forget beta",
+        limit_s=JOB_LIMIT_S,
+    )
+
+
+def processes_of(guest: Guest, unit: str) -> dict[str, tuple[str, ...]]:
+    """Return the processes of a unit by id: name, user, whether they may gain privileges, and their filter."""
+    group = guest.run("systemctl", "show", "--property=ControlGroup", "--value", unit).stdout.strip()
+    script = (
+        f"for pid in $(cat $(find /sys/fs/cgroup{group} -name cgroup.procs)); do echo $pid $(ps -o comm=,user:20= $pid)"
+        " $(sed -n -e 's/NoNewPrivs:\\t//p' -e 's/Seccomp:\\t//p' /proc/$pid/status); done"
+    )
+    return {line.split()[0]: tuple(line.split()[1:]) for line in guest.shell(script).stdout.splitlines()}
+
+
+@pytest.mark.parametrize(
+    "blow",
+    [
+        "systemctl restart farbus-agent",
+        "systemctl kill --kill-whom=main --signal=KILL farbus-agent",
+        "systemctl restart farbus-beta",
+    ],
+)
+def test_remoting_session_outlives_its_agents(beta: Guest, blow: str) -> None:
+    stay = ["/media/programs/stay", "/run/enough"]
+    job = beta.run("farbus", "submit", "--gpus", "1", "--node", "beta", "--", *stay, user="alice").stdout.strip()
+    beta.until(f"farbus logs {job} | grep -x 'using 1 device(s)'", limit_s=JOB_LIMIT_S, user="alice")
+    (supervisor,) = (unit for unit in units_of_programs(beta) if unit.startswith("farbus-lease-"))
+    serving = processes_of(beta, supervisor)
+    # Its keeper, the supervisor and the program's server.
+    assert len(serving) == 3
+    assert {process[2:] for process in serving.values()} == {("1", "2")}
+    assert sorted(process[1] for process in serving.values()) == ["farbus-remoting", "farbus-remoting", "root"]
+    beta.shell(blow)
+    beta.until("systemctl is-active --quiet farbus-agent && systemctl is-active --quiet farbus-beta")
+    nodes_are_ready(beta, 2)
+    assert processes_of(beta, supervisor) == serving
+    beta.run("touch", "/run/enough")
+    job_until(beta, job, "succeeded")
+    beta.run("rm", "/run/enough")
+    said = beta.run("farbus", "logs", job, user="alice").stdout
+    assert said.splitlines() == ["using 1 device(s)", "right throughout"]
+    beta.until("! systemctl list-units --plain --no-legend 'farbus-task-*' 'farbus-lease-*' | grep farbus")
+
+
+def test_root_of_a_node_sees_and_ends_jobs_of_others(node: Guest) -> None:
+    job = node.run("farbus", "submit", "--", "sleep", "100000", user="alice").stdout.strip()
+    assert '"alice"' in node.run("farbus", "jobs", job, "-o", "json").stdout
+    assert "operators" in node.run("farbus", "jobs", job, user="bob", check=False).stderr
+    node.run("farbus", "cancel", job)
+    job_until(node, job, "cancelled")
 
 
 def test_uninstallation_is_refused_while_programs_run(node: Guest) -> None:
@@ -228,7 +315,8 @@ def test_uninstallation_is_refused_while_programs_run(node: Guest) -> None:
 
 
 def test_reboot_keeps_history_and_ends_what_ran(node: Guest) -> None:
-    ended = node.run("farbus", "submit", "--wait", "--", "true", user="alice", limit_s=JOB_LIMIT_S).stdout.strip()
+    ended = node.run("farbus", "submit", "--", "true", user="alice").stdout.strip()
+    job_until(node, ended, "succeeded")
     running = node.run("farbus", "submit", "--", "sleep", "100000", user="alice").stdout.strip()
     job_until(node, running, "running")
     node.reboot()

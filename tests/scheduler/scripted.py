@@ -303,6 +303,7 @@ class Cluster:
         self._secrets = itertools.count(1)
         self.term = 0
         self.return_s = TTL_S
+        self.restart_grace_s = 8 * TTL_S
         self.wall_ahead = 0.0
         self.round_asked = False
         self._devices: dict[str, DeviceState] = {}
@@ -315,6 +316,7 @@ class Cluster:
             term=self.term,
             lease_ttl_s=TTL_S,
             return_s=self.return_s,
+            restart_grace_s=self.restart_grace_s,
             new_secret=lambda: f"{next(self._secrets):064x}",
         )
 
@@ -372,6 +374,11 @@ class Cluster:
         session = agent.session
         agent.cut()
         self.tell(events.NodeLost(node=name, session=session, reason="closed"))
+
+    def stop(self, name: str) -> None:
+        """End an agent that says so first; what it holds goes on."""
+        self.tell(events.NodeLeaving(node=name, session=self.agents[name].session))
+        self.lose(name)
 
     def submit(self, *jobs: Job) -> None:
         for each in jobs:

@@ -184,6 +184,12 @@ class AnyOrder(RuleBasedStateMachine):
             self.cluster.lose(name)
             self.cluster.pass_time(TTL_S)
 
+    @rule(name=NAMES)
+    def stop_agent(self, name: str) -> None:
+        """It says so first, and comes back in time, late or never."""
+        if self.cluster.agents[name].session:
+            self.cluster.stop(name)
+
     @rule()
     def stand_still(self) -> None:
         """The scheduler's process stops for a while and goes on."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from farbus.model.states import DeviceState, LeaseState
 from farbus.scheduler import events
-from tests.scheduler.scripted import Cluster, job, node
+from tests.scheduler.scripted import TTL_S, Cluster, job, node
 
 
 def interactive(*, gpus: int) -> Cluster:
@@ -41,6 +42,62 @@ def test_a_restarted_agent_that_holds_everything_keeps_its_jobs() -> None:
     hello(cluster, "c", ("j1", "main.0"))
     assert cluster.state_of("j1") == "running"
     assert not [one for one in cluster.sent if isinstance(one[1], events.StopTask)]
+
+
+def remote() -> Cluster:
+    """Bring a job to running: its program on c, its device on a."""
+    cluster = Cluster(node("a", 1), node("c"))
+    cluster.join()
+    cluster.submit(job(gpus=1, on="c"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+    return cluster
+
+
+@pytest.mark.parametrize("names", [("a",), ("c",), ("a", "c")])
+def test_a_job_waits_for_agents_that_said_that_they_are_stopped(names: tuple[str, ...]) -> None:
+    cluster = remote()
+    for name in names:
+        cluster.stop(name)
+    cluster.pass_time(cluster.restart_grace_s - 1)
+    assert cluster.state_of("j1") == "running"
+    cluster.join(*names)
+    cluster.settle()
+    cluster.pass_time(2 * cluster.restart_grace_s)
+    assert cluster.state_of("j1") == "running"
+    assert not [one for one in cluster.sent if isinstance(one[1], events.StopTask)]
+
+
+@pytest.mark.parametrize("name", ["a", "c"])
+def test_a_job_is_given_up_where_a_stopped_agent_stays_away(name: str) -> None:
+    cluster = remote()
+    cluster.stop(name)
+    cluster.pass_time(cluster.restart_grace_s)
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    assert f"node {name} was lost: its agent was stopped" in cluster.reason_of("j1")
+
+
+@pytest.mark.parametrize("name", ["a", "c"])
+def test_a_restarted_agent_is_given_no_more_time_than_others_when_it_is_lost(name: str) -> None:
+    cluster = remote()
+    cluster.stop(name)
+    cluster.join(name)
+    cluster.settle()
+    cluster.lose(name)
+    cluster.pass_time(TTL_S)
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    assert "has not been heard" in cluster.reason_of("j1")
+
+
+def test_a_word_of_an_earlier_session_gives_no_time() -> None:
+    cluster = remote()
+    cluster.tell(events.NodeLeaving(node="a", session=cluster.agents["a"].session + 99))
+    cluster.lose("a")
+    cluster.pass_time(TTL_S)
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
 
 
 def test_an_interactive_job_without_devices_outlives_its_agents_restart() -> None:

@@ -409,6 +409,8 @@ def lies(job_id: str, lease_id: str) -> dict[str, object]:
         "task_changed": session_pb2.TaskChanged(job_id=job_id, status=exited),
         "lease_ended": session_pb2.LeaseEnded(lease_id=lease_id, device_side=True, reason="a lie"),
         "log_data": session_pb2.LogData(request_id="1", end=True, error="a lie"),
+        # It has no name in it: the scheduler waits longer for the liar alone.
+        "leaving": session_pb2.Leaving(),
         "inventory_changed": session_pb2.InventoryChanged(node=other),
         "hello": session_pb2.NodeHello(protocol=1, node=other),
     }

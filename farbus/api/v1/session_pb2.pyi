@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class NodeMessage(_message.Message):
-    __slots__ = ("hello", "inventory_changed", "heartbeat", "outcome", "task_changed", "log_data", "lease_ended")
+    __slots__ = ("hello", "inventory_changed", "heartbeat", "outcome", "task_changed", "log_data", "lease_ended", "leaving")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     INVENTORY_CHANGED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class NodeMessage(_message.Message):
     TASK_CHANGED_FIELD_NUMBER: _ClassVar[int]
     LOG_DATA_FIELD_NUMBER: _ClassVar[int]
     LEASE_ENDED_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     hello: NodeHello
     inventory_changed: InventoryChanged
     heartbeat: Heartbeat
@@ -24,7 +25,8 @@ class NodeMessage(_message.Message):
     task_changed: TaskChanged
     log_data: LogData
     lease_ended: LeaseEnded
-    def __init__(self, hello: _Optional[_Union[NodeHello, _Mapping]] = ..., inventory_changed: _Optional[_Union[InventoryChanged, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., task_changed: _Optional[_Union[TaskChanged, _Mapping]] = ..., log_data: _Optional[_Union[LogData, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ...) -> None: ...
+    leaving: Leaving
+    def __init__(self, hello: _Optional[_Union[NodeHello, _Mapping]] = ..., inventory_changed: _Optional[_Union[InventoryChanged, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., task_changed: _Optional[_Union[TaskChanged, _Mapping]] = ..., log_data: _Optional[_Union[LogData, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ...) -> None: ...
 
 class SchedulerMessage(_message.Message):
     __slots__ = ("welcome", "refused", "heartbeat_reply", "prepare_devices", "prepare_client", "start_task", "stop_task", "unprepare_client", "unprepare_devices", "log_request", "log_cancel", "trust_changed", "log_credit")
@@ -362,6 +364,10 @@ class LeaseEnded(_message.Message):
     job_id: str
     task: str
     def __init__(self, lease_id: _Optional[str] = ..., device_side: _Optional[bool] = ..., reason: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ...) -> None: ...
+
+class Leaving(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class LogRequest(_message.Message):
     __slots__ = ("request_id", "job_id", "task", "follow", "credit_bytes", "position")

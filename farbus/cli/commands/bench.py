@@ -69,7 +69,7 @@ def available() -> list[str]:
 def bench(
     ctx: typer.Context,
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", help="What to measure.", autocompletion=available, show_default=False)
+        str, typer.Argument(metavar="NAME", help="What to measure.", autocompletion=available, show_default=False)
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Measure all sizes, however long it takes.")] = False,
@@ -91,6 +91,8 @@ def bench(
         return int(module.main([*(["--json"] if json else []), *ctx.args]))
     if ctx.args:
         raise InvalidInput(f"bench {name}: unknown option {ctx.args[0]}", hint="it knows --json and --full")
+    how_long = "up to half an hour" if full else "up to three minutes"
+    typer.echo(f"farbus: measuring {name}; it takes {how_long}", err=True)
     result = module.run(quick=not full)
     if json:
         print_json(result)

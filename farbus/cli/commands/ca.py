@@ -29,7 +29,7 @@ from farbus.api.joining import Token
 from farbus.api.registry import MAX_TOKEN_S, MIN_TOKEN_S
 from farbus.cli.connection import find_credentials
 from farbus.cli.listing import Column, print_json, print_listing
-from farbus.cli.options import Output, OutputOption, ServerOption, command_app, examples
+from farbus.cli.options import Output, OutputOption, command_app, examples
 from farbus.errors import Conflict, InvalidInput, NotFound
 from farbus.model.quantity import parse_seconds
 from farbus.model.value import Value
@@ -127,7 +127,10 @@ def issue(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a certificate that is there.")] = False,
 ) -> None:
-    """Issue a certificate: ca.crt, NAME.crt and NAME.key (readable by you alone) in one directory."""
+    """Issue a certificate.
+
+    It is written as ca.crt, NAME.crt and NAME.key (readable by you alone) into one directory.
+    """
     issuer = Authority.open(authority)
     target = Path(out)
     there = sorted(path.stem for path in target.glob("*.crt") if path.stem != "ca")
@@ -155,14 +158,24 @@ def issue(
 def renew(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="Directory of the certificate.")],
     authority: AuthorityOption = DEFAULT_AUTHORITY,
-    server: ServerOption = "",
+    server: Annotated[
+        str,
+        typer.Option(
+            "--server",
+            metavar="HOST:PORT",
+            envvar="FARBUS_SERVER",
+            help="Have the scheduler renew it, by the certificate in DIR.",
+            show_default=False,
+        ),
+    ] = "",
     days: Annotated[int, typer.Option("--days", min=1, max=AUTHORITY_DAYS, help="How long it is valid.")] = (
         CERTIFICATE_DAYS
     ),
 ) -> None:
-    """Renew a certificate, with a new key, in its place; who uses it goes on and takes up the new one.
+    """Renew a certificate, with a new key.
 
-    With --server the scheduler does it, which needs a certificate that is
+    Its files are replaced where they are; who uses it goes on and takes up
+    the new one.  With --server the scheduler does it, which needs a certificate that is
     still valid; with the authority's key an expired one can be renewed too.
     """
     credentials = find_credentials(directory)
@@ -229,7 +242,10 @@ def list_certificates(
     include_all: Annotated[bool, typer.Option("--all", help="Also those that have expired.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List what this authority has issued, those that expire first at the front."""
+    """List what this authority has issued.
+
+    Those that expire first stand at the front.
+    """
     now = time.time()
     records = Authority.open(authority).registry.certificates()
     listed = [
@@ -263,9 +279,10 @@ def token(
     ttl: Annotated[str, typer.Option("--ttl", metavar="TIME", help="How long the token can be used.")] = "1h",
     authority: AuthorityOption = DEFAULT_AUTHORITY,
 ) -> None:
-    """Make a token with which one machine can join as NODE, once (farbus join).
+    """Make a token to join with.
 
-    Whoever has it can become that node: carry it as you would a password.
+    One machine can become NODE with it, once (farbus join).  Whoever has it
+    can become that node: carry it as you would a password.
     """
     if not valid_name(node):
         raise InvalidInput(f"{node!r} can't name a node", hint="use 1 to 63 letters, digits, '_', '.', '@', '-'")
@@ -298,8 +315,14 @@ class Stage(enum.StrEnum):
 def rotate(
     stage: Annotated[Stage, typer.Argument(help="The step to take.")],
     authority: AuthorityOption = DEFAULT_AUTHORITY,
+    force: Annotated[
+        bool, typer.Option("--force", help="Finish even where it shuts out holders of old certificates.")
+    ] = False,
 ) -> None:
-    """Replace the authority, with both trusted while the certificates change over."""
+    """Replace the authority.
+
+    Both are trusted while the certificates change over.
+    """
     issuer = Authority.open(authority)
     match stage:
         case Stage.BEGIN:
@@ -309,7 +332,7 @@ def rotate(
             issuer.switch_rotation()
             told = "the next authority signs; wait until all certificates are renewed, then finish"
         case Stage.FINISH:
-            issuer.finish_rotation()
+            issuer.finish_rotation(force=force)
             told = "the old authority is trusted no more"
     _note(issuer, f"ca rotate {stage}", str(issuer.directory))
     typer.echo(f"{issuer.directory}: {told}")
@@ -342,12 +365,15 @@ def _text(moment: float) -> str:
 @app.command(epilog=examples("farbus ca show ~/.farbus", "farbus ca show --authority ~/farbus-ca -o json"))
 def show(
     directory: Annotated[
-        str, typer.Argument(metavar="[DIR]", help="Directory of a certificate.", show_default=False)
+        str, typer.Argument(metavar="DIR", help="Directory of a certificate.", show_default=False)
     ] = "",
     authority: AuthorityOption = DEFAULT_AUTHORITY,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show whose a certificate is and how long it is valid; without DIR, show the authority's own."""
+    """Show whose a certificate is.
+
+    And how long it is valid; without DIR, the same of the authority's own.
+    """
     facts = _certificate_facts(find_credentials(directory)) if directory else _authority_facts(authority)
     if output is Output.JSON:
         print_json(facts)

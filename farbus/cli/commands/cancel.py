@@ -18,9 +18,7 @@ app = command_app()
 
 @app.command(epilog=examples("farbus cancel j12", "farbus cancel j12 j13"))
 def cancel(
-    job_ids: Annotated[
-        list[str], typer.Argument(metavar="JOB...", help="The jobs to end.", autocompletion=complete_job)
-    ],
+    job_ids: Annotated[list[str], typer.Argument(metavar="JOB", help="The jobs to end.", autocompletion=complete_job)],
     socket: SocketOption = "",
     server: ServerOption = "",
     credentials: CredentialsOption = "",

@@ -27,7 +27,9 @@ app = command_app()
 
 NamesArgument = Annotated[
     list[str],
-    typer.Argument(metavar="NODE|DEVICE...", help="What to cordon.", autocompletion=complete_node_or_device),
+    typer.Argument(
+        metavar="NODE|DEVICE", help="Names of nodes, ids of devices.", autocompletion=complete_node_or_device
+    ),
 ]
 ReasonOption = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="Why, for those who see it.", show_default=False)

@@ -35,7 +35,7 @@ def devices(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[DEVICE]...", help="Only these devices.", autocompletion=complete_device, show_default=False
+            metavar="DEVICE", help="Only these devices.", autocompletion=complete_device, show_default=False
         ),
     ] = None,
     node: Annotated[

@@ -42,7 +42,7 @@ def drain(
     evict: Annotated[
         bool, typer.Option("--evict", help="End what runs; what does not run yet goes back into the queue.")
     ] = False,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Only list who uses it now.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait: list who uses it now.")] = False,
     reason: ReasonOption = "",
     output: OutputOption = Output.TABLE,
     socket: SocketOption = "",

@@ -31,9 +31,9 @@ app = command_app()
 
 @app.command(
     epilog=examples(
-        "farbus fetch j-7                into the current directory",
-        "farbus fetch j-7 -C results     into another, which is made",
-        "farbus fetch j-7 --list         say what there is",
+        "farbus fetch j7                into the current directory",
+        "farbus fetch j7 -C results     into another, which is made",
+        "farbus fetch j7 --list         say what there is",
     )
 )
 def fetch(
@@ -74,7 +74,7 @@ def fetch(
         print_listing(ask(target, listed), _columns(), output, nothing=f"job {job} has put out no files")
         return
     if not ask(target, fetched):
-        typer.echo(f"job {job}: nothing to fetch that is not here", err=True)
+        typer.echo(f"job {job}: nothing to fetch that is not here; --list says what it has put out", err=True)
 
 
 def _columns() -> list[Column[OutputFile]]:

@@ -80,6 +80,8 @@ def install(
         raise NotPermitted("services are installed by root", hint="run it as root, or stage it with --root DIR")
     installation = Installation(root=root, rehearse=dry_run)
     act = _Actions(staged=bool(root), rehearse=dry_run)
+    if dry_run:
+        typer.echo("nothing is changed; this would be done:")
     if uninstall:
         _uninstall(installation, act, role, purge=purge, force=force)
     else:

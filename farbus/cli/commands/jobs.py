@@ -32,14 +32,14 @@ app = command_app()
     epilog=examples(
         "farbus jobs                  jobs that wait or run",
         "farbus jobs --all            also those that have ended",
-        "farbus jobs j12             one job: where it is, its tasks, its story",
+        "farbus jobs j12              one job: where it is, its tasks, its story",
         "farbus jobs --all -o json    every field, for programs",
     )
 )
 def jobs(
     job_ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[JOB]...", help="Show these jobs.", autocompletion=complete_job, show_default=False),
+        typer.Argument(metavar="JOB", help="Show these jobs.", autocompletion=complete_job, show_default=False),
     ] = None,
     all_jobs: Annotated[bool, typer.Option("--all", "-a", help="Also jobs that have ended.")] = False,
     output: OutputOption = Output.TABLE,

@@ -27,9 +27,10 @@ PENDING_KEY = "join.key"
 
 @app.command(
     epilog=examples(
-        "farbus join control:7412 --token farbus-join.5f0c...",
-        "farbus join control:7412 --token - < token           read it, so that it stands in no process list",
-        "farbus join control:7412 --token ... --out ~/node --config ~/agent.toml --address 10.0.0.7",
+        "farbus join control:7413 --token farbus-join.5f0c...",
+        "farbus join control:7413 --token - < token           read it, so that it stands in no process list",
+        "farbus join control:7413 --token ... --address 10.0.0.7 \\",
+        "    --out ~/node --config ~/agent.toml",
         "",
         "farbus ca token NODE makes the token, where the cluster's authority is.",
     )
@@ -58,7 +59,7 @@ def join(
     """
     host, colon, port = where.rpartition(":")
     if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
-        raise InvalidInput(f"{where}: not HOST:PORT", hint="for example farbus join control:7412")
+        raise InvalidInput(f"{where}: not HOST:PORT", hint="for example farbus join control:7413")
     parsed = Token.parse(typer.get_text_stream("stdin").readline() if token == "-" else token)  # noqa: S105
     directory, settings = Path(out).absolute(), Path(config)
     if not force:

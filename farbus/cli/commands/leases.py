@@ -31,7 +31,7 @@ app = command_app()
 )
 def leases(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[LEASE]...", help="Only these leases.", show_default=False)
+        list[str] | None, typer.Argument(metavar="LEASE", help="Only these leases.", show_default=False)
     ] = None,
     all_leases: Annotated[bool, typer.Option("--all", "-a", help="Also those that were released.")] = False,
     output: OutputOption = Output.TABLE,

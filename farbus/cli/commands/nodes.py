@@ -33,7 +33,7 @@ app = command_app()
 def nodes(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NODE]...", help="Only these nodes.", autocompletion=complete_node, show_default=False),
+        typer.Argument(metavar="NODE", help="Only these nodes.", autocompletion=complete_node, show_default=False),
     ] = None,
     output: OutputOption = Output.TABLE,
     socket: SocketOption = "",

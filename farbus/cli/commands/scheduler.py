@@ -17,8 +17,9 @@ DEFAULT_PORT = 7411
 @app.command(
     epilog=examples(
         "farbus scheduler --credentials /etc/farbus/scheduler",
-        "farbus scheduler --listen 10.0.0.1:7411 --state /srv/farbus --credentials /etc/farbus/scheduler",
-        "farbus scheduler --credentials /etc/farbus/scheduler --ca /etc/farbus/ca --join 0.0.0.0:7412",
+        "farbus scheduler --listen 10.0.0.1:7411 --credentials /etc/farbus/scheduler",
+        "farbus scheduler --credentials /etc/farbus/scheduler \\",
+        "    --ca /etc/farbus/ca --join 0.0.0.0:7413",
         "farbus scheduler --config /etc/farbus/scheduler.toml",
     )
 )

@@ -46,7 +46,7 @@ PLAIN_WIDTH = 80
 def top(
     nodes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NODE]...", help="Only these nodes.", autocompletion=complete_node, show_default=False),
+        typer.Argument(metavar="NODE", help="Only these nodes.", autocompletion=complete_node, show_default=False),
     ] = None,
     sort: Annotated[Sort, typer.Option("--sort", "-s", help="What comes first.")] = Sort.NAME,
     interval: Annotated[
@@ -62,7 +62,7 @@ def top(
     if not LEAST_INTERVAL_S <= interval <= MOST_INTERVAL_S:
         raise InvalidInput(
             f"--interval {interval:g}: not from {LEAST_INTERVAL_S:g} to {MOST_INTERVAL_S:g} seconds",
-            hint="agents measure every two seconds",
+            hint="agents measure every three seconds",
         )
     if output is Output.WIDE:
         raise InvalidInput("--output wide: a live picture has one width", hint="use -o json for every figure")
