@@ -36,11 +36,11 @@ def softgpu() -> None:
 @app.command(
     cls=ProgramCommand,
     epilog=examples(
-        "farbus softgpu run ./program                       one GPU of compute capability 9.0 with 4 GiB",
+        "farbus softgpu run ./program                     one GPU with 4 GiB",
         "farbus softgpu run --gpus 2 --cc 8.0 ./program -n 5",
-        "farbus softgpu run --memory 512MiB ./program       what it does when memory runs out",
-        "farbus softgpu run --strict ./program              find races, bad accesses, uninitialised reads",
-        "farbus softgpu run --node mine ./program           share the devices with others that name the node",
+        "farbus softgpu run --memory 512MiB ./program     when memory runs out",
+        "farbus softgpu run --strict ./program            find races, bad accesses",
+        "farbus softgpu run --node mine ./program         share the devices of a name",
         "",
         "It becomes the program: its exit code, its signals, its output.  126 when the program can't be executed, "
         "127 when there is none of that name.  FARBUS_SOFTGPU (docs/softgpu.md) says what the options leave open.",
