@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "up": ("up", "Start here", "Start a whole cluster on this machine, with software GPUs."),
     "down": ("down", "Start here", "Stop the cluster that `farbus up --detach` left running."),
     "demo": ("demo", "Start here", "Watch a CUDA program run on a node without a GPU."),
+    "softgpu": ("softgpu", "Start here", "Run a CUDA program on the software GPU, without a cluster."),
     "doctor": ("doctor", "Start here", "Check this machine, and say what to do about each fault."),
     "run": ("run", "Work", "Run a program here with devices of the cluster."),
     "submit": ("submit", "Work", "Queue a job."),

@@ -1,4 +1,4 @@
-"""Whether a program can run here at all, asked before devices are.
+"""Whether a program can run here at all, asked before devices are; and with which environment.
 
 The kernel's own answers (ENOEXEC, ENOENT for a missing interpreter) come late
 and say little; these say what to do.
@@ -10,6 +10,7 @@ import os
 import shutil
 import stat
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 from farbus.errors import ExitCode, InvalidInput
@@ -23,6 +24,9 @@ _MACHINE_OFFSET = 18
 _MACHINES = {3: "32-bit x86", 8: "MIPS", 20: "PowerPC", 21: "POWER", 40: "32-bit ARM", 62: "x86_64", 183: "aarch64"}
 _MACHINES |= {22: "s390x", 243: "RISC-V", 258: "LoongArch"}
 _OWN_MACHINES = {"x86_64": 62, "aarch64": 183, "ppc64le": 21, "riscv64": 243, "s390x": 22, "loongarch64": 258}
+
+SEARCH_PATHS = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD", "PATH"})
+"""Variables that are lists: what the devices need goes before what the caller has."""
 
 
 def find_program(name: str, *, path: str | None = None, machine: str = "") -> str:
@@ -80,3 +84,12 @@ def _check_format(name: str, machine: str) -> None:
         raise InvalidInput(
             f"{name}: built for {built}, this node is {machine}", hint="build it for this architecture"
         ).with_exit_code(ExitCode.NOT_EXECUTABLE)
+
+
+def merge_environment(mine: Mapping[str, str], needed: Mapping[str, str]) -> dict[str, str]:
+    """Return the program's environment: the caller's, with what the devices need."""
+    merged = {**mine, **needed}
+    for variable in SEARCH_PATHS & needed.keys() & mine.keys():
+        if mine[variable]:
+            merged[variable] = f"{needed[variable]}:{mine[variable]}"
+    return merged

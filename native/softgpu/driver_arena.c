@@ -1,6 +1,9 @@
 #define _GNU_SOURCE
 #include "driver_arena.h"
 
+#include "driver_stream.h"
+#include "driver_virtual.h"
+
 #include "engine.h"
 
 #include <errno.h>
@@ -9,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define GRANULE DRIVER_ARENA_GRANULE
 #define CELL_COUNT (GRANULE / DRIVER_ARENA_ALIGN)	/* in a shared granule */
@@ -22,6 +26,7 @@
 /* Consecutive granules that are mapped together, without their slack. */
 struct chunk {
 	size_t first, count;		/* granules */
+	int fd;				/* that other processes map, or -1 */
 	bool shared;
 	size_t cells_used;		/* shared: in units of DRIVER_ARENA_ALIGN */
 	struct chunk *next_shared;
@@ -138,6 +143,8 @@ void driver_arena_close(struct driver_arena *arena)
 		}
 		board_memory_give(arena->board, chunk->count * GRANULE);
 		i = chunk->first + chunk->count + 1;
+		if (chunk->fd >= 0)
+			close(chunk->fd);
 		free(chunk);
 	}
 	pthread_mutex_destroy(&arena->lock);
@@ -186,6 +193,7 @@ static struct chunk *chunk_map(struct driver_arena *arena, size_t count, bool sh
 		if (!shared)
 			madvise(start + GRANULE, count * GRANULE, MADV_HUGEPAGE);
 	}
+	chunk->fd = -1;
 	chunk->first = at + 1;
 	chunk->count = count;
 	chunk->shared = shared;
@@ -211,6 +219,8 @@ static void chunk_unmap(struct driver_arena *arena, struct chunk *chunk)
 	if (at < arena->hint)
 		arena->hint = at;
 	board_memory_give(arena->board, chunk->count * GRANULE);
+	if (chunk->fd >= 0)
+		close(chunk->fd);
 	free(chunk);
 }
 
@@ -347,4 +357,64 @@ void driver_arena_give(struct driver_arena *arena, uintptr_t address, size_t byt
 	else
 		chunk_unmap(arena, chunk);
 	pthread_mutex_unlock(&arena->lock);
+}
+
+/* ---- sharing ---- */
+
+/* Put a file with the same bytes in the place of private memory; with the lock,
+ * and while nothing runs. */
+static void chunk_share(struct driver_arena *arena, struct chunk *chunk)
+{
+	char *start = (char *)arena->base + chunk->first * GRANULE, *aside;
+	size_t bytes = chunk->count * GRANULE;
+	int fd = driver_virtual_file(board_identity(arena->board), bytes);
+
+	if (fd < 0)
+		return;
+	aside = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (aside == MAP_FAILED) {
+		close(fd);
+		return;
+	}
+	memcpy(aside, start, bytes);
+	munmap(aside, bytes);
+	if (mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+		close(fd);
+	else
+		chunk->fd = fd;
+}
+
+struct sharing {
+	struct driver_arena *arena;
+	uintptr_t address;
+	size_t offset;
+	int fd;
+};
+
+/* Operations take the lock too (frees): so it is taken when none runs. */
+static void share(void *opaque)
+{
+	struct sharing *sharing = opaque;
+	struct driver_arena *arena = sharing->arena;
+	size_t at = sharing->address - arena->base;
+	struct chunk *chunk;
+
+	pthread_mutex_lock(&arena->lock);
+	chunk = arena->owner[at / GRANULE];
+	if (chunk) {
+		if (chunk->fd < 0)
+			chunk_share(arena, chunk);
+		sharing->fd = chunk->fd;
+		sharing->offset = at - chunk->first * GRANULE;
+	}
+	pthread_mutex_unlock(&arena->lock);
+}
+
+int driver_arena_share(struct driver_arena *arena, uintptr_t address, size_t *offset)
+{
+	struct sharing sharing = { .arena = arena, .address = address, .fd = -1 };
+
+	driver_stream_between(share, &sharing);
+	*offset = sharing.offset;
+	return sharing.fd;
 }

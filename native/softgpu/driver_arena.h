@@ -33,4 +33,9 @@ int driver_arena_take(struct driver_arena *arena, size_t bytes, size_t align, ui
 /* `address` is one that take gave. */
 void driver_arena_give(struct driver_arena *arena, uintptr_t address, size_t bytes);
 
+/* Give memory at `address` of the arena a file that others can map, with what it
+ * holds; waits until nothing runs.  The file, which stays the arena's, and where
+ * in it the address is; or -1. */
+int driver_arena_share(struct driver_arena *arena, uintptr_t address, size_t *offset);
+
 #endif

@@ -19,6 +19,7 @@ enum driver_kind {
 	DRIVER_KIND_KERNEL,
 	DRIVER_KIND_POOL,
 	DRIVER_KIND_ARRAY,
+	DRIVER_KIND_MEMORY,	/* of cuMemCreate */
 };
 
 /* 0 or -ENOMEM. */

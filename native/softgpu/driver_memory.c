@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 static struct {
 	pthread_rwlock_t lock;
@@ -106,7 +107,14 @@ static void allocation_release(const struct driver_allocation *allocation)
 	case DRIVER_MEMORY_PINNED:
 		munmap((void *)allocation->base, allocation->size);
 		break;
+	case DRIVER_MEMORY_IPC: {
+		size_t inside = allocation->base % (size_t)sysconf(_SC_PAGESIZE);
+
+		munmap((void *)(allocation->base - inside), inside + allocation->size);
+		break;
+	}
 	case DRIVER_MEMORY_REGISTERED:
+	case DRIVER_MEMORY_VIRTUAL:
 	case DRIVER_MEMORY_NONE:
 		break;
 	}
@@ -180,17 +188,40 @@ enum driver_memory_kind driver_memory_kind_of(uintptr_t address)
 bool driver_memory_is_on_device(enum driver_memory_kind kind)
 {
 	return kind == DRIVER_MEMORY_DEVICE || kind == DRIVER_MEMORY_MANAGED ||
-	       kind == DRIVER_MEMORY_MODULE;
+	       kind == DRIVER_MEMORY_MODULE || kind == DRIVER_MEMORY_VIRTUAL ||
+	       kind == DRIVER_MEMORY_IPC;
 }
 
 CUresult driver_memory_check(uintptr_t address, size_t bytes)
 {
 	struct driver_allocation allocation;
 
-	if (!driver_memory_find(address, &allocation) ||
-	    bytes > allocation.size - (address - allocation.base))
-		return CUDA_ERROR_INVALID_VALUE;
-	return CUDA_SUCCESS;
+	for (;;) {
+		size_t rest;
+
+		if (!driver_memory_find(address, &allocation))
+			return CUDA_ERROR_INVALID_VALUE;
+		rest = allocation.size - (address - allocation.base);
+		if (allocation.kind == DRIVER_MEMORY_VIRTUAL && !allocation.open)
+			return CUDA_ERROR_INVALID_VALUE;
+		if (bytes <= rest)
+			return CUDA_SUCCESS;
+		if (allocation.kind != DRIVER_MEMORY_VIRTUAL)
+			return CUDA_ERROR_INVALID_VALUE;
+		address += rest;
+		bytes -= rest;
+	}
+}
+
+void driver_memory_set_open(uintptr_t address, bool open)
+{
+	struct driver_allocation *item;
+
+	pthread_rwlock_wrlock(&table.lock);
+	item = table_find(address);
+	if (item)
+		item->open = open;
+	pthread_rwlock_unlock(&table.lock);
 }
 
 /* ---- taking and giving ---- */

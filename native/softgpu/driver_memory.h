@@ -14,6 +14,8 @@ enum driver_memory_kind {
 	DRIVER_MEMORY_MANAGED,
 	DRIVER_MEMORY_PINNED,	/* cuMemHostAlloc */
 	DRIVER_MEMORY_REGISTERED,	/* cuMemHostRegister */
+	DRIVER_MEMORY_VIRTUAL,	/* cuMemMap: of no context */
+	DRIVER_MEMORY_IPC,	/* cuIpcOpenMemHandle */
 	DRIVER_MEMORY_MODULE,	/* variables of a module: not the program's to free */
 };
 
@@ -22,6 +24,7 @@ struct driver_allocation {
 	size_t size;			/* bytes, as asked for */
 	enum driver_memory_kind kind;
 	unsigned flags;			/* of cuMemHostAlloc, cuMemHostRegister, cuMemAllocManaged */
+	bool open;			/* virtual: some device may use it */
 	bool freeing;			/* cuMemFreeAsync is queued */
 	uint64_t id;			/* CU_POINTER_ATTRIBUTE_BUFFER_ID */
 	struct CUctx_st *context;	/* that it was made in */
@@ -39,14 +42,17 @@ bool driver_memory_find(uintptr_t address, struct driver_allocation *allocation)
 enum driver_memory_kind driver_memory_kind_of(uintptr_t address);
 /* Is this memory of a device, for a copy's side that must be? */
 bool driver_memory_is_on_device(enum driver_memory_kind kind);
-/* CUDA_ERROR_INVALID_VALUE unless all bytes lie in one allocation that the
- * device can reach. */
+/* CUDA_ERROR_INVALID_VALUE unless all bytes lie in one allocation, or in mapped
+ * ones side by side, that the device can reach. */
 CUresult driver_memory_check(uintptr_t address, size_t bytes);
 
 /* Enter an allocation into the table; what overlaps another one can only be
  * memory that the program registers: CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
  * or CUDA_ERROR_OUT_OF_MEMORY. */
 CUresult driver_memory_remember(const struct driver_allocation *allocation);
+
+/* cuMemSetAccess has let devices use a mapping, or no longer does. */
+void driver_memory_set_open(uintptr_t address, bool open);
 
 /* Device memory for `context`; CUDA_ERROR_OUT_OF_MEMORY after queued frees were
  * waited for in vain. */

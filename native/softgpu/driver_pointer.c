@@ -35,6 +35,8 @@ static CUresult pointer_attribute(void *out, CUpointer_attribute attribute, uint
 		*(int *)out = found ? a->device->ordinal : -2;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+		*(unsigned *)out = found && a->kind == DRIVER_MEMORY_DEVICE && !a->pool;
+		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
 		*(unsigned *)out = 0;
 		return CUDA_SUCCESS;

@@ -11,6 +11,8 @@
 #define HELPER_STACK_MIN ((size_t)512 << 10)	/* bytes: what a kernel's thread needs, and to spare */
 
 static pthread_mutex_t queue_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t queue_idle = PTHREAD_COND_INITIALIZER;
+static unsigned running;		/* operations */
 
 /* ---- life ---- */
 
@@ -311,6 +313,7 @@ static void stream_run(struct CUstream_st *stream, struct driver_operation *oper
 
 	operation_drop_points(operation);
 	stream->busy = true;
+	running++;
 	pthread_mutex_unlock(&queue_lock);
 	state = __atomic_load_n(&context->error, __ATOMIC_ACQUIRE);
 	if (!state || operation->run_when_failed) {
@@ -321,6 +324,8 @@ static void stream_run(struct CUstream_st *stream, struct driver_operation *oper
 	}
 	operation->release(operation);
 	pthread_mutex_lock(&queue_lock);
+	if (!--running)
+		pthread_cond_broadcast(&queue_idle);
 	stream->busy = false;
 	stream->completed = sequence;
 	if (stream->waiters)
@@ -517,6 +522,15 @@ out_of_memory:
 	pthread_mutex_unlock(&queue_lock);
 	operation->release(operation);
 	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void driver_stream_between(void (*act)(void *opaque), void *opaque)
+{
+	pthread_mutex_lock(&queue_lock);
+	while (running)
+		pthread_cond_wait(&queue_idle, &queue_lock);
+	act(opaque);
+	pthread_mutex_unlock(&queue_lock);
 }
 
 static bool drain(struct CUctx_st *context, const struct timespec *deadline)

@@ -115,6 +115,22 @@
 	PLAIN(cuLibraryLoadData, 12000, cuLibraryLoadData) \
 	PLAIN(cuLibraryLoadFromFile, 12000, cuLibraryLoadFromFile) \
 	PLAIN(cuLibraryUnload, 12000, cuLibraryUnload) \
+	PLAIN(cuIpcCloseMemHandle, 4010, cuIpcCloseMemHandle) \
+	PLAIN(cuIpcGetMemHandle, 4010, cuIpcGetMemHandle) \
+	PLAIN(cuIpcOpenMemHandle, 11000, cuIpcOpenMemHandle_v2) \
+	PLAIN(cuMemAddressFree, 10020, cuMemAddressFree) \
+	PLAIN(cuMemAddressReserve, 10020, cuMemAddressReserve) \
+	PLAIN(cuMemCreate, 10020, cuMemCreate) \
+	PLAIN(cuMemExportToShareableHandle, 10020, cuMemExportToShareableHandle) \
+	PLAIN(cuMemGetAccess, 10020, cuMemGetAccess) \
+	PLAIN(cuMemGetAllocationGranularity, 10020, cuMemGetAllocationGranularity) \
+	PLAIN(cuMemGetAllocationPropertiesFromHandle, 10020, cuMemGetAllocationPropertiesFromHandle) \
+	PLAIN(cuMemImportFromShareableHandle, 10020, cuMemImportFromShareableHandle) \
+	PLAIN(cuMemMap, 10020, cuMemMap) \
+	PLAIN(cuMemRelease, 10020, cuMemRelease) \
+	PLAIN(cuMemRetainAllocationHandle, 11000, cuMemRetainAllocationHandle) \
+	PLAIN(cuMemSetAccess, 10020, cuMemSetAccess) \
+	PLAIN(cuMemUnmap, 10020, cuMemUnmap) \
 	PLAIN(cuMemAdvise, 8000, cuMemAdvise) \
 	PLAIN(cuMemAdvise, 12020, cuMemAdvise_v2) \
 	PLAIN(cuMemAlloc, 3020, cuMemAlloc_v2) \

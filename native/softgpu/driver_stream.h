@@ -92,6 +92,9 @@ void driver_stream_point(struct CUstream_st *stream, struct driver_point *point)
 bool driver_stream_is_quiet(struct CUstream_st *stream);
 
 CUresult driver_stream_make_legacy(struct CUctx_st *context);
+/* Wait until no operation of any stream runs, then act before the next one does.
+ * `act` must call nothing of the streams. */
+void driver_stream_between(void (*act)(void *opaque), void *opaque);
 /* Wait until everything that was submitted to the context is complete. */
 void driver_stream_drain(struct CUctx_st *context);
 /* The same for so long at most: false when that was not enough. */

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from farbus.cli.commands.run import _tell_of_loss, merge_environment
-from farbus.cli.program import find_program
+from farbus.cli.commands.run import _tell_of_loss
+from farbus.cli.program import find_program, merge_environment
 from farbus.errors import Conflict, ExitCode, InvalidInput
 from farbus.linux.foreground import ForegroundProgram
 from farbus.model.cluster import HoldLost

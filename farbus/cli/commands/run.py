@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Annotated
 
 import typer
@@ -28,7 +28,7 @@ from farbus.cli.options import (
     examples,
     read_requests,
 )
-from farbus.cli.program import find_program
+from farbus.cli.program import find_program, merge_environment
 from farbus.cli.tables import format_devices
 from farbus.errors import ExitCode, FarbusError, Unavailable
 from farbus.linux.foreground import ForegroundProgram, SignalListener
@@ -56,9 +56,6 @@ TELL_ONCE_S = 3.0
 
 TELL_EXIT_S = 15.0
 """How long a program's end waits for an agent that is being restarted: as long as that keeps the devices for it."""
-
-SEARCH_PATHS = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD", "PATH"})
-"""Variables that are lists: what the devices need goes before what the caller has."""
 
 
 @app.command(
@@ -132,15 +129,6 @@ def _errors_of_run() -> Iterator[None]:
         if error.exit_code not in (ExitCode.NOT_EXECUTABLE, ExitCode.COMMAND_NOT_FOUND):
             error.with_exit_code(ExitCode.RUN_FAILED)
         raise
-
-
-def merge_environment(mine: Mapping[str, str], needed: Mapping[str, str]) -> dict[str, str]:
-    """Return the program's environment: the caller's, with what the devices need."""
-    merged = {**mine, **needed}
-    for variable in SEARCH_PATHS & needed.keys() & mine.keys():
-        if mine[variable]:
-            merged[variable] = f"{needed[variable]}:{mine[variable]}"
-    return merged
 
 
 async def _run(target: Target, child: ForegroundProgram, listener: SignalListener, wish: Wish) -> int:

@@ -1,0 +1,570 @@
+#define _GNU_SOURCE
+#include "driver_virtual.h"
+
+#include "driver_arena.h"
+#include "driver_handle.h"
+#include "driver_memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Virtual memory management: addresses, memory, and which lies where.
+ *
+ * Memory is a memfd, so that it can be mapped at several places and given to
+ * another process.  Its name carries the UUID of the board that it belongs to,
+ * and it is sealed against another size: who imports it can trust it.  It
+ * counts with the process that made it, as long as that uses it.
+ */
+
+#define GRANULE DRIVER_ARENA_GRANULE
+#define MEMORY_NAME "farbus-softgpu-"
+#define MEMORY_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+#define ACCESS_ALL CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+
+struct memory {
+	struct driver_device *device;
+	size_t size;
+	int fd;
+	unsigned handles;		/* that the program may release */
+	unsigned mappings;
+	bool counted;			/* with the board, by this process */
+	CUmemAllocationHandleType shareable;
+};
+
+struct mapping {
+	struct mapping *next;
+	uintptr_t address;
+	size_t size, offset;
+	struct memory *memory;
+	unsigned char access[BOARD_COUNT_MAX];	/* CUmemAccess_flags, by ordinal */
+};
+
+struct range {
+	struct range *next;
+	uintptr_t address;
+	size_t size;
+};
+
+static struct {
+	pthread_mutex_t lock;
+	struct range *ranges;
+	struct mapping *mappings;
+} space = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static CUresult begin(void)
+{
+	CUresult result = driver_ready();
+
+	if (!result)
+		pthread_mutex_lock(&space.lock);
+	return result;
+}
+
+static CUresult end(CUresult result)
+{
+	pthread_mutex_unlock(&space.lock);
+	return result;
+}
+
+/* ---- addresses; all with the lock ---- */
+
+static bool close_addresses(uintptr_t address, size_t size)
+{
+	return mmap((void *)address, size, PROT_NONE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+}
+
+static bool is_reserved(uintptr_t address, size_t size)
+{
+	for (struct range *range = space.ranges; range; range = range->next) {
+		if (address - range->address < range->size &&
+		    size <= range->size - (address - range->address))
+			return true;
+	}
+	return false;
+}
+
+static struct mapping *mapping_within(uintptr_t address, size_t size)
+{
+	for (struct mapping *mapping = space.mappings; mapping; mapping = mapping->next) {
+		if (mapping->address < address + size &&
+		    address < mapping->address + mapping->size)
+			return mapping;
+	}
+	return NULL;
+}
+
+/* Do whole mappings cover these addresses, without a gap? */
+static bool is_covered(uintptr_t address, size_t size)
+{
+	while (size) {
+		struct mapping *mapping = mapping_within(address, 1);
+
+		if (!mapping || mapping->address != address || mapping->size > size)
+			return false;
+		address += mapping->size;
+		size -= mapping->size;
+	}
+	return true;
+}
+
+static CUresult reserve(CUdeviceptr *out, size_t size, size_t align, uintptr_t wanted)
+{
+	struct range *range = malloc(sizeof *range);
+	uintptr_t start;
+	char *got;
+
+	if (!range)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (wanted && wanted % align == 0) {
+		got = mmap((void *)wanted, size, PROT_NONE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+		if (got == (char *)wanted)
+			goto out_reserved;
+		if (got != MAP_FAILED)
+			munmap(got, size);
+	}
+	/* The wish is a hint: anywhere else will do. */
+	got = mmap(NULL, size + align, PROT_NONE,
+		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (got == MAP_FAILED) {
+		free(range);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	start = ((uintptr_t)got + align - 1) / align * align;
+	if (start > (uintptr_t)got)
+		munmap(got, start - (uintptr_t)got);
+	munmap((void *)(start + size), align - (start - (uintptr_t)got));
+	got = (char *)start;
+out_reserved:
+	*range = (struct range){ space.ranges, (uintptr_t)got, size };
+	space.ranges = range;
+	*out = (CUdeviceptr)got;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t align,
+					   CUdeviceptr wanted, unsigned long long flags)
+{
+	CUresult result = begin();
+
+	if (result)
+		return result;
+	if (align < GRANULE)
+		align = GRANULE;
+	if (!out || !size || size % GRANULE || align & (align - 1) || flags ||
+	    size > SIZE_MAX / 2 || align > SIZE_MAX / 4)
+		return end(CUDA_ERROR_INVALID_VALUE);
+	return end(reserve(out, size, align, wanted));
+}
+
+DRIVER_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
+{
+	struct range **link, *range;
+	CUresult result = begin();
+
+	if (result)
+		return result;
+	for (link = &space.ranges; (range = *link); link = &range->next) {
+		if (range->address == address && range->size == size)
+			break;
+	}
+	if (!range || mapping_within(address, size))
+		return end(CUDA_ERROR_INVALID_VALUE);
+	*link = range->next;
+	munmap((void *)range->address, range->size);
+	free(range);
+	return end(CUDA_SUCCESS);
+}
+
+/* ---- memory; all with the lock ---- */
+
+static void memory_drop(struct memory *memory)
+{
+	if (memory->handles || memory->mappings)
+		return;
+	close(memory->fd);
+	if (memory->counted)
+		board_memory_give(memory->device->board, memory->size);
+	free(memory);
+}
+
+static struct memory *memory_of(CUmemGenericAllocationHandle handle)
+{
+	struct memory *memory = (struct memory *)(uintptr_t)handle;
+
+	return driver_handle_is(memory, DRIVER_KIND_MEMORY) ? memory : NULL;
+}
+
+static CUresult memory_add_handle(struct memory *memory)
+{
+	if (!memory->handles && driver_handle_add(memory, DRIVER_KIND_MEMORY))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	memory->handles++;
+	return CUDA_SUCCESS;
+}
+
+static CUresult check_properties(const CUmemAllocationProp *properties,
+				 struct driver_device **device)
+{
+	if (!properties || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return driver_unsupported("virtual memory that is not on a device");
+	if (properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE &&
+	    properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		return driver_unsupported("a shareable handle that is no file descriptor");
+	return driver_device_of(properties->location.id, device);
+}
+
+DRIVER_EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity,
+						     const CUmemAllocationProp *properties,
+						     CUmemAllocationGranularity_flags option)
+{
+	struct driver_device *device;
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	if (!granularity || (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
+			     option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
+		return CUDA_ERROR_INVALID_VALUE;
+	result = check_properties(properties, &device);
+	if (!result)
+		*granularity = GRANULE;
+	return result;
+}
+
+int driver_virtual_file(const struct board_identity *identity, size_t size)
+{
+	char name[64] = MEMORY_NAME, uuid[41];
+	int fd;
+
+	board_uuid_format(identity->uuid, uuid);
+	strcat(name, uuid + 4);
+	fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd >= 0 && (ftruncate(fd, (off_t)size) || fcntl(fd, F_ADD_SEALS, MEMORY_SEALS))) {
+		close(fd);
+		fd = -1;
+	}
+	return fd;
+}
+
+DRIVER_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
+				   const CUmemAllocationProp *properties,
+				   unsigned long long flags)
+{
+	struct driver_device *device;
+	struct memory *memory;
+	CUresult result = begin();
+
+	if (result)
+		return result;
+	result = check_properties(properties, &device);
+	if (result || !out || !size || size % GRANULE || flags)
+		return end(result ? result : CUDA_ERROR_INVALID_VALUE);
+	memory = calloc(1, sizeof *memory);
+	if (!memory || board_memory_take(device->board, size)) {
+		free(memory);
+		return end(CUDA_ERROR_OUT_OF_MEMORY);
+	}
+	*memory = (struct memory){
+		.device = device, .size = size, .counted = true,
+		.shareable = properties->requestedHandleTypes,
+		.fd = driver_virtual_file(device->identity, size),
+	};
+	if (memory->fd < 0 || memory_add_handle(memory)) {
+		memory_drop(memory);
+		return end(CUDA_ERROR_OUT_OF_MEMORY);
+	}
+	*out = (uintptr_t)memory;
+	return end(CUDA_SUCCESS);
+}
+
+DRIVER_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+	struct memory *memory;
+	CUresult result = begin();
+
+	if (result)
+		return result;
+	memory = memory_of(handle);
+	if (!memory)
+		return end(CUDA_ERROR_INVALID_VALUE);
+	if (!--memory->handles)
+		driver_handle_remove(memory, DRIVER_KIND_MEMORY);
+	memory_drop(memory);
+	return end(CUDA_SUCCESS);
+}
+
+DRIVER_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out,
+						   void *address)
+{
+	struct mapping *mapping;
+	CUresult result = begin();
+
+	if (result)
+		return result;
+	mapping = mapping_within((uintptr_t)address, 1);
+	if (!out || !mapping)
+		return end(CUDA_ERROR_INVALID_VALUE);
+	result = memory_add_handle(mapping->memory);
+	if (!result)
+		*out = (uintptr_t)mapping->memory;
+	return end(result);
+}
+
+DRIVER_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
+							      CUmemGenericAllocationHandle handle)
+{
+	struct memory *memory;
+	CUresult result = begin();
+
+	if (result)
+		return result;
+	memory = memory_of(handle);
+	if (!properties || !memory)
+		return end(CUDA_ERROR_INVALID_VALUE);
+	*properties = (CUmemAllocationProp){
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = memory->shareable,
+		.location = { CU_MEM_LOCATION_TYPE_DEVICE, memory->device->ordinal },
+	};
+	return end(CUDA_SUCCESS);
+}
+
+/* ---- sharing ---- */
+
+DRIVER_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle,
+						    CUmemAllocationHandleType type,
+						    unsigned long long flags)
+{
+	struct memory *memory;
+	CUresult result = begin();
+	int fd;
+
+	if (result)
+		return result;
+	memory = memory_of(handle);
+	if (!out || !memory || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+	    memory->shareable != type)
+		return end(CUDA_ERROR_INVALID_VALUE);
+	fd = fcntl(memory->fd, F_DUPFD_CLOEXEC, 0);
+	if (fd < 0)
+		return end(CUDA_ERROR_OUT_OF_MEMORY);
+	*(int *)out = fd;
+	return end(CUDA_SUCCESS);
+}
+
+struct driver_device *driver_virtual_device_of(int fd)
+{
+	char path[40], name[96], uuid[41];
+	ssize_t length;
+	int seals = fcntl(fd, F_GET_SEALS);
+
+	if (seals < 0 || (seals & MEMORY_SEALS) != MEMORY_SEALS)
+		return NULL;
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	length = readlink(path, name, sizeof name - 1);
+	if (length < 0)
+		return NULL;
+	name[length] = '\0';
+	for (int i = 0; i < driver_device_count(); i++) {
+		struct driver_device *device = driver_device_at(i);
+		char expected[96];
+
+		board_uuid_format(device->identity->uuid, uuid);
+		snprintf(expected, sizeof expected, "/memfd:" MEMORY_NAME "%s (deleted)", uuid + 4);
+		if (!strcmp(name, expected))
+			return device;
+	}
+	return NULL;
+}
+
+DRIVER_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out,
+						      void *handle,
+						      CUmemAllocationHandleType type)
+{
+	struct memory *memory;
+	struct stat status;
+	CUresult result = begin();
+	int fd = (int)(uintptr_t)handle;
+
+	if (result)
+		return result;
+	if (!out || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		return end(CUDA_ERROR_INVALID_VALUE);
+	memory = calloc(1, sizeof *memory);
+	if (!memory)
+		return end(CUDA_ERROR_OUT_OF_MEMORY);
+	memory->device = driver_virtual_device_of(fd);
+	if (!memory->device || fstat(fd, &status) || !status.st_size || status.st_size % GRANULE) {
+		free(memory);
+		return end(CUDA_ERROR_INVALID_VALUE);
+	}
+	memory->size = (size_t)status.st_size;
+	memory->shareable = type;
+	memory->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (memory->fd < 0 || memory_add_handle(memory)) {
+		if (memory->fd >= 0)
+			close(memory->fd);
+		free(memory);
+		return end(CUDA_ERROR_OUT_OF_MEMORY);
+	}
+	*out = (uintptr_t)memory;
+	return end(CUDA_SUCCESS);
+}
+
+/* ---- mapping ---- */
+
+DRIVER_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
+				CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+	struct driver_allocation allocation = { .base = address, .size = size,
+						.kind = DRIVER_MEMORY_VIRTUAL };
+	struct mapping *mapping;
+	struct memory *memory;
+	CUresult result = begin();
+
+	if (result)
+		return result;
+	memory = memory_of(handle);
+	if (!memory || flags || !size || (address | size | offset) % GRANULE ||
+	    offset > memory->size || size > memory->size - offset ||
+	    !is_reserved(address, size) || mapping_within(address, size))
+		return end(CUDA_ERROR_INVALID_VALUE);
+	mapping = calloc(1, sizeof *mapping);
+	if (!mapping)
+		return end(CUDA_ERROR_OUT_OF_MEMORY);
+	if (mmap((void *)address, size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->fd,
+		 (off_t)offset) == MAP_FAILED) {
+		free(mapping);
+		return end(CUDA_ERROR_OUT_OF_MEMORY);
+	}
+	allocation.device = memory->device;
+	result = driver_memory_remember(&allocation);
+	if (result) {
+		close_addresses(address, size);
+		free(mapping);
+		return end(result);
+	}
+	*mapping = (struct mapping){ .next = space.mappings, .address = address, .size = size,
+				     .offset = offset, .memory = memory };
+	space.mappings = mapping;
+	memory->mappings++;
+	return end(CUDA_SUCCESS);
+}
+
+static void unmap(struct mapping *mapping)
+{
+	struct mapping **link = &space.mappings;
+
+	while (*link != mapping)
+		link = &(*link)->next;
+	*link = mapping->next;
+	driver_memory_give(mapping->address);
+	close_addresses(mapping->address, mapping->size);
+	mapping->memory->mappings--;
+	memory_drop(mapping->memory);
+	free(mapping);
+}
+
+/* What is queued may use the addresses: it is waited for, as by cuMemFree. */
+DRIVER_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size)
+{
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	driver_context_drain_all();
+	result = begin();
+	if (result)
+		return result;
+	if (!size || !is_covered(address, size))
+		return end(CUDA_ERROR_INVALID_VALUE);
+	for (uintptr_t at = address; at < address + size; ) {
+		struct mapping *mapping = mapping_within(at, 1);
+
+		at += mapping->size;
+		unmap(mapping);
+	}
+	return end(CUDA_SUCCESS);
+}
+
+/* All devices are in one process: memory that one of them may use is open. */
+static void apply_access(struct mapping *mapping)
+{
+	bool open = false;
+
+	for (unsigned i = 0; i < BOARD_COUNT_MAX; i++)
+		open = open || mapping->access[i];
+	mprotect((void *)mapping->address, mapping->size, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+	driver_memory_set_open(mapping->address, open);
+}
+
+static CUresult check_access(const CUmemAccessDesc *list, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		if (list[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+			return driver_unsupported("access of the host in cuMemSetAccess");
+		if (!driver_device_at(list[i].location.id))
+			return CUDA_ERROR_INVALID_DEVICE;
+		if (list[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ)
+			return driver_unsupported("read-only access in cuMemSetAccess");
+		if (list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && list[i].flags != ACCESS_ALL)
+			return CUDA_ERROR_INVALID_VALUE;
+	}
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size,
+				      const CUmemAccessDesc *list, size_t count)
+{
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	if (!size || !list || !count)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = check_access(list, count);
+	if (result)
+		return result;
+	driver_context_drain_all();
+	result = begin();
+	if (result)
+		return result;
+	if (!is_covered(address, size))
+		return end(CUDA_ERROR_INVALID_VALUE);
+	for (uintptr_t at = address; at < address + size; ) {
+		struct mapping *mapping = mapping_within(at, 1);
+
+		for (size_t i = 0; i < count; i++)
+			mapping->access[list[i].location.id] = (unsigned char)list[i].flags;
+		apply_access(mapping);
+		at += mapping->size;
+	}
+	return end(CUDA_SUCCESS);
+}
+
+DRIVER_EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
+				      CUdeviceptr address)
+{
+	struct mapping *mapping;
+	CUresult result = begin();
+
+	if (result)
+		return result;
+	mapping = mapping_within(address, 1);
+	if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE || !mapping)
+		return end(CUDA_ERROR_INVALID_VALUE);
+	if (!driver_device_at(location->id))
+		return end(CUDA_ERROR_INVALID_DEVICE);
+	*flags = mapping->access[location->id];
+	return end(CUDA_SUCCESS);
+}

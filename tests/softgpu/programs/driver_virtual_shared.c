@@ -1,0 +1,92 @@
+/* Memory that another process made and gave away by a descriptor outlives that process. */
+#include "driver.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+static void send_descriptor(int channel, int fd)
+{
+	char room[CMSG_SPACE(sizeof fd)] = "", byte = 0;
+	struct iovec part = { &byte, 1 };
+	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = room,
+				  .msg_controllen = sizeof room };
+	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+
+	header->cmsg_level = SOL_SOCKET;
+	header->cmsg_type = SCM_RIGHTS;
+	header->cmsg_len = CMSG_LEN(sizeof fd);
+	memcpy(CMSG_DATA(header), &fd, sizeof fd);
+	REQUIRE(sendmsg(channel, &message, 0) == 1);
+}
+
+static int receive_descriptor(int channel)
+{
+	int fd = -1;
+	char room[CMSG_SPACE(sizeof fd)], byte;
+	struct iovec part = { &byte, 1 };
+	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = room,
+				  .msg_controllen = sizeof room };
+
+	REQUIRE(recvmsg(channel, &message, 0) == 1);
+	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+	return fd;
+}
+
+static CUdeviceptr map(CUmemGenericAllocationHandle memory, size_t size)
+{
+	CUmemAccessDesc open = { { CU_MEM_LOCATION_TYPE_DEVICE, 0 }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+	CUdeviceptr base;
+
+	CHECK(cuMemAddressReserve(&base, size, 0, 0, 0));
+	CHECK(cuMemMap(base, size, 0, memory, 0));
+	CHECK(cuMemSetAccess(base, size, &open, 1));
+	return base;
+}
+
+static void export(int channel, size_t size)
+{
+	CUmemAllocationProp properties = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 },
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+	};
+	CUmemGenericAllocationHandle memory;
+	int fd;
+
+	begin();
+	CHECK(cuMemCreate(&memory, size, &properties, 0));
+	CHECK(cuMemsetD32(map(memory, size), 1234, 1));
+	CHECK(cuCtxSynchronize());
+	CHECK(cuMemExportToShareableHandle(&fd, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	send_descriptor(channel, fd);
+	pause();
+}
+
+int main(void)
+{
+	size_t size = 4ul << 20;
+	CUmemGenericAllocationHandle memory;
+	unsigned value = 0;
+	int channel[2], fd;
+	pid_t child;
+
+	REQUIRE(!socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+	child = fork();
+	if (!child)
+		export(channel[1], size);
+	fd = receive_descriptor(channel[0]);
+	REQUIRE(!kill(child, SIGKILL) && waitpid(child, NULL, 0) == child);
+	begin();
+	CHECK(cuMemImportFromShareableHandle(&memory, (void *)(uintptr_t)fd,
+					     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	REQUIRE(!close(fd));
+	CHECK(cuMemcpyDtoH(&value, map(memory, size), 4));
+	REQUIRE(value == 1234);
+	/* Any other file is none. */
+	fd = open("/dev/null", O_RDWR);
+	EXPECT(cuMemImportFromShareableHandle(&memory, (void *)(uintptr_t)fd,
+					      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+	       CUDA_ERROR_INVALID_VALUE);
+	return 0;
+}
