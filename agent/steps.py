@@ -112,7 +112,7 @@ class _Operation:
 
 
 @dataclass
-class _Recorded:
+class RecordedSequence:
     """A sequence as it stands in the journal: its number, and the positions of the steps that were begun."""
 
     number: int
@@ -138,7 +138,7 @@ class StepRunner:
         self._clock = clock
         self._group = group
         self._wedge_ended = wedge_ended
-        self._sequences: dict[str, _Recorded] = {}
+        self._sequences: dict[str, RecordedSequence] = {}
         """Each object's last sequence."""
         self._wedged: dict[str, _Operation] = {}
         self._turns: dict[str, asyncio.Lock] = {}
@@ -147,7 +147,7 @@ class StepRunner:
     def continue_from(self, records: Sequence[Record]) -> None:
         """Go on with the sequence that an earlier agent recorded."""
         begun = {record.position for record in records if record.direction is Direction.FORWARD}
-        self._sequences[records[0].object] = _Recorded(records[0].sequence, begun)
+        self._sequences[records[0].object] = RecordedSequence(records[0].sequence, begun)
 
     def forget(self, name: str) -> None:
         """Drop what is kept about an object that is no more."""
@@ -177,6 +177,8 @@ class StepRunner:
             if known is not None and known.begun and position not in known.begun:
                 continue
             await self._run(steps, position, Direction.BACK, None)
+        # An agent that runs for months leads millions of sequences.
+        self.forget(steps.object)
 
     async def perform(self, steps: Steps) -> Result:
         """Do all steps, or none: what was done before one failed is taken back, and its error is raised."""
@@ -338,7 +340,7 @@ class StepRunner:
             # Giving up must work on a full disk too: what is not recorded is cleaned up once more.
             _log.error("journal not written", action=str(operation), object=steps.object, error=str(error))
             return 0
-        known = self._sequences.setdefault(steps.object, _Recorded(number, set()))
+        known = self._sequences.setdefault(steps.object, RecordedSequence(number, set()))
         if operation.direction is Direction.FORWARD:
             known.begun.add(position)
         return number

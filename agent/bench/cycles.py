@@ -206,6 +206,7 @@ class _Node:
         self._clock = FakeClock()
         self._service = AgentService(machine=NodeMachine(node="bench"), journal=journal, clock=self._clock)
         self._answers: dict[str, asyncio.Future[Answer]] = {}
+        self._free = [f"GPU-{index}" for index in range(AT_ONCE)]
         host = _PretendedHost()
         executor = Executor(
             journal=journal, devices=host, tasks=host, clock=self._clock, group=group, done=self._service.post
@@ -232,6 +233,8 @@ class _Node:
     async def cycle(self, number: int) -> None:
         """Prepare, start, exit, unprepare, release."""
         job, task = f"j{number}", "main.0"
+        # One that no cycle under way has: leases of one device don't overlap.
+        device = self._free.pop()
         lease = Lease(
             id=f"l{number}",
             job=job,
@@ -240,7 +243,7 @@ class _Node:
             client_node="bench",
             device_node="bench",
             route=Route.REMOTE,
-            devices=(LeasedDevice(device=f"GPU-{number % AT_ONCE}", epoch=number),),
+            devices=(LeasedDevice(device=device, epoch=number),),
             term=1,
             secret="5e" * 32,
         )
@@ -254,3 +257,4 @@ class _Node:
         self._service.post(TaskExited(job=job, task=task, exit_code=0))
         await self._command(number, ClientReleased, job=job, task=task)
         await self._command(number, DevicesReleased, lease_id=lease.id)
+        self._free.append(device)

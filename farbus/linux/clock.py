@@ -49,6 +49,7 @@ class FakeClock:
         self._wall_ahead = wall - monotonic
         self._order = itertools.count()
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._cancelled = 0
 
     def monotonic(self) -> float:
         """Return the time that :meth:`advance` has reached."""
@@ -70,7 +71,19 @@ class FakeClock:
             return
         future = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self._now + seconds, next(self._order), future))
-        await future
+        try:
+            await future
+        except asyncio.CancelledError:
+            self._drop_cancelled()
+            raise
+
+    def _drop_cancelled(self) -> None:
+        """Let sleeps go whose sleeper has gone, once they are the most of those that are kept."""
+        self._cancelled += 1
+        if 2 * self._cancelled > len(self._sleepers):
+            self._sleepers = [sleeper for sleeper in self._sleepers if not sleeper[2].done()]
+            heapq.heapify(self._sleepers)
+            self._cancelled = 0
 
     def jump_wall(self, seconds: float) -> None:
         """Move the wall clock alone, as an administrator or NTP may."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from typing import Any
 
@@ -11,6 +12,7 @@ from farbus.agent.bench.cycles import measure_agent_cycles, measure_cluster_cycl
 from farbus.agent.bench.idle import measure_idle
 from farbus.agent.bench.plans import measure_submit_to_plan
 from farbus.agent.bench.storm import measure_storm
+from farbus.agent.steps import RecordedSequence
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -47,3 +49,8 @@ async def test_cycles_of_an_agent_leave_no_descriptor_behind() -> None:
     rows = await measure_agent_cycles(cycles=200)
     check(rows, "agent_cycles_rss_growth_mib", "agent_cycles_descriptor_growth", "agent_cycles_cpu_us")
     assert rows[1]["value"] == 0
+
+
+async def test_an_agent_keeps_nothing_of_plans_that_are_over() -> None:
+    await measure_agent_cycles(cycles=100)
+    assert not [one for one in gc.get_objects() if isinstance(one, RecordedSequence)]
