@@ -68,6 +68,8 @@ class ScriptedSessions(SessionHandler):
             send, incoming = _old_scheduler(send, incoming)
         hello = await anext(incoming)
         self.hellos.append(hello.hello)
+        # An agent's next session may begin before its last one has been seen to end.
+        self._send = None
         if self.silent:
             await anext(incoming, None)
             return
@@ -87,7 +89,8 @@ class ScriptedSessions(SessionHandler):
         for task in (reader, cut):
             task.cancel()
         await asyncio.gather(reader, cut, return_exceptions=True)
-        self._send = None
+        if self._send is send:
+            self._send = None
         self._wake()
 
     async def _read(self, incoming: AsyncIterator[session_pb2.NodeMessage], send: SendToNode) -> None:

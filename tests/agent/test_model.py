@@ -754,12 +754,14 @@ class Node(RuleBasedStateMachine):
                 assert side.lease.id in known or not side.wanted, f"{side} goes on, and its lease is over"
         for side in self.machine.lease_sides():
             assert side.expires_at > self.now or not side.wanted, f"{side} goes on, and has expired"
+        # What could not be given up stays as it is until the scheduler asks again.
+        wedged = {one.lease.id for one in self.machine.held() if one.trouble}
         held = {one.lease.id for one in self.machine.held() if one.device_side}
-        assert held == set(self.world.serving), "leases and what is served differ"
+        assert held - wedged == set(self.world.serving) - wedged, "leases and what is served differ"
         assert {job for job, _ in self.machine.clients()} == self.world.files
         assert {job for job, _ in self.machine.running()} == self.world.programs
         for lease in self.world.serving.values():
-            assert lease.devices[0].device in self.world.present, f"{lease.id} has no device"
+            assert lease.devices[0].device in self.world.present or lease.id in wedged, f"{lease.id} has no device"
         assert {job for job, status in self.machine.task_statuses() if status.state is TaskState.EXITED} == set(
             self.disk.ended
         )
@@ -768,7 +770,7 @@ class Node(RuleBasedStateMachine):
             if records[0].object.startswith("lease"):
                 verdict = verdict_of(records, boot_id=self.boot, resumable=False)
                 lease_id = records[0].object.removeprefix("lease ")
-                if lease_id in self.world.stuck:
+                if lease_id in self.world.stuck or lease_id in wedged:
                     assert verdict is Verdict.BACK, f"{records[0].object} can't be given up: {verdict}"
                 else:
                     assert (verdict is Verdict.HELD) == (lease_id in held), f"{records[0].object}: {verdict}"

@@ -28,7 +28,7 @@ SETTINGS = "FARBUS_SOFTGPU"
 NODE = "FARBUS_SOFTGPU_NODE"
 
 
-@app.callback()
+@app.callback(epilog=examples("farbus softgpu run ./program"))
 def softgpu() -> None:
     """Use the software GPU: CUDA programs on the processor, for development and tests."""
 
