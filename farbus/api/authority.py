@@ -513,6 +513,9 @@ class Authority:
             )
         signed = builder.sign(self._key, hashes.SHA256())
         write_private(self.directory / REVOCATIONS, signed.public_bytes(serialization.Encoding.PEM), mode=0o644)
+        if self.registry.revoked()[0] != number:
+            # Another process has revoked one meanwhile, and its list may have been replaced by this older one.
+            self.write_revocations()
 
 
 def _self_signed(name: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.Certificate:

@@ -34,7 +34,7 @@ from farbus.api.identity import Identity, Role
 from farbus.api.registry import CertificateRecord
 from farbus.api.server import EnrollmentHandler
 from farbus.api.trust import Peer
-from farbus.errors import FarbusError, NotPermitted, Unavailable
+from farbus.errors import Conflict, FarbusError, Unavailable
 
 JOINS_PER_MINUTE = 20
 """From one address: a rack behind one translated address may join at once, a guesser gets nowhere."""
@@ -124,7 +124,8 @@ class Issuer(EnrollmentHandler):
             self._all_joins.take("", what="joins")
             node, certificate, authorities = await asyncio.to_thread(self._join, secret, request_pem)
         except FarbusError as error:
-            await self._note(address, node, "refused" if isinstance(error, NotPermitted) else "failed", error.message)
+            # Refusals alone are limited in the log: whoever floods the port must not push everything else out of it.
+            await self._note(address, node, "failed" if isinstance(error, Conflict) else "refused", error.message)
             raise
         await self._note(address, node, "ok", "")
         return node, certificate, authorities
