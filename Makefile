@@ -46,8 +46,9 @@ native: | $(VENV)/.prerequisites
 demo: build
 	@$(BIN)/farbus demo
 
+# The order of sets of strings goes by the hash seed: with one seed, the model tests take the same examples each time.
 test: build
-	@$(BIN)/python -m pytest -q
+	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -q
 
 lint: build
 	@$(BIN)/python -m pytest -q tests/test_repository.py
