@@ -50,16 +50,16 @@ from farbus.linux.files import FileLock, make_directory, write_owned
 from farbus.linux.kept import KeptProcesses
 from farbus.linux.limits import raise_descriptor_limit
 from farbus.linux.node_facts import KernelNodeFacts, NodeFacts
-from farbus.linux.notify import Notifier, SystemdNotifier, reloading
+from farbus.linux.notify import Notifier, SystemdNotifier
 from farbus.linux.nvml import WorkerNvml
 from farbus.linux.processes import Processes
+from farbus.linux.settings import keep_reloading, reload_requests
 from farbus.linux.shared_memory import KernelSharedMemory, SharedMemory
 from farbus.linux.staging import TaskDirectories
 from farbus.linux.sysfs import KernelSysfs, Sysfs
 from farbus.linux.users import SystemUsers, Users
 from farbus.model.device import Device
 from farbus.model.node import Node
-from farbus.model.reload import reloaded
 from farbus.remoting import paths
 
 _log = structlog.get_logger()
@@ -180,8 +180,7 @@ async def serve(
     Raises :class:`FarbusError` in one line for what is wrong with its
     settings, credentials, socket or state directory.
     """
-    config.check()
-    check_credentials(config)
+    _check(config)
     state = Path(config.state)
     # Where tasks run as others, those may pass through to their session files, and no further.
     passage = 0o700 if config.run_as_self else 0o711
@@ -210,6 +209,11 @@ def check_credentials(config: AgentConfig) -> None:
             f"{config.credentials.certificate}: it is of {identity.role} {identity.name}, not of node {config.name}",
             hint=f"issue one with farbus ca issue {config.name} --role node",
         )
+
+
+def _check(config: AgentConfig) -> None:
+    config.check()
+    check_credentials(config)
 
 
 def _stop_signals() -> asyncio.Event:
@@ -402,9 +406,21 @@ class Agent:
             if config.metrics_listen:
                 group.create_task(exporter.serve(config.metrics_listen), name="metrics")
             if self._reread is not None:
-                reload = asyncio.Event()
-                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.set)
-                reloader = self._keep_reloading(reload, self._reread, session, identifier, service.post)
+
+                async def take(settings: AgentConfig) -> None:
+                    self._config = settings
+                    identifier.operators = frozenset(self._operators())
+                    await self._look_again(session, service.post)
+
+                reloader = keep_reloading(
+                    reload_requests(),
+                    config,
+                    reread=self._reread,
+                    check=_check,
+                    changeable=RELOADABLE,
+                    take=take,
+                    notifier=doors.notifier,
+                )
                 group.create_task(reloader, name="reload")
             group.create_task(self._keep_certificate(dialer, local), name="certificate")
             if doors.notifier.watchdog_s:
@@ -501,33 +517,6 @@ class Agent:
             if not self._known().troubles and (gone := before - set(self._devices)):
                 post(DevicesVanished(devices=tuple(sorted(gone))))
             session.inventory_changed(self._node())
-
-    async def _keep_reloading(
-        self,
-        reload: asyncio.Event,
-        reread: Reread,
-        session: SessionRunner,
-        identifier: Identifier,
-        post: Callable[[Event], None],
-    ) -> None:
-        while True:
-            await reload.wait()
-            reload.clear()
-            self._doors.notifier.tell(reloading())
-            try:
-                new = await reread()
-                new.check()
-                check_credentials(new)
-            except FarbusError as error:
-                _log.error("settings not reloaded", reason=str(error))
-            else:
-                self._config, now, later = reloaded(self._config, new, changeable=RELOADABLE)
-                identifier.operators = frozenset(self._operators())
-                await self._look_again(session, post)
-                _log.info("settings reloaded", changed=now)
-                if later:
-                    _log.warning("settings need a restart, which ends no job", changed=later)
-            self._doors.notifier.tell("READY=1")
 
     async def _keep_certificate(self, dialer: SessionDialer, local: LocalCluster) -> None:
         """Have the certificate renewed in time, and use the one that is there, whoever put it there."""

@@ -27,8 +27,8 @@ from farbus.api.trust import Trust
 from farbus.errors import FarbusError, InvalidInput, first_error
 from farbus.linux.daemon_log import configure_logging
 from farbus.linux.limits import raise_descriptor_limit
-from farbus.linux.notify import Notifier, SystemdNotifier, reloading
-from farbus.model.reload import reloaded
+from farbus.linux.notify import Notifier, SystemdNotifier
+from farbus.linux.settings import keep_reloading, reload_requests
 from farbus.scheduler.config import SchedulerConfig
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.ledger import Ledger
@@ -86,33 +86,31 @@ async def _run_until_stopped(config: SchedulerConfig, reread: Reread | None) -> 
     if reread is None:
         await serve(config, stop=stop, ready=ready, notifier=notifier)
         return
-    reload = asyncio.Event()
-    loop.add_signal_handler(signal.SIGHUP, reload.set)
-    reloader = asyncio.create_task(_keep_reloading(reload, config, reread, notifier), name="reload")
+    reloader = asyncio.create_task(
+        keep_reloading(
+            reload_requests(),
+            config,
+            reread=reread,
+            check=_check,
+            changeable=RELOADABLE,
+            take=_take_nothing,
+            notifier=notifier,
+        ),
+        name="reload",
+    )
     try:
         await serve(config, stop=stop, ready=ready, notifier=notifier)
     finally:
         await _end(reloader)
 
 
-async def _keep_reloading(reload: asyncio.Event, config: SchedulerConfig, reread: Reread, notifier: Notifier) -> None:
-    """At each reload check the settings, and say which of them need a restart."""
-    while True:
-        await reload.wait()
-        reload.clear()
-        notifier.tell(reloading())
-        try:
-            new = await reread()
-            new.check()
-            check_credentials(new)
-        except FarbusError as error:
-            _log.error("settings not reloaded", reason=str(error))
-        else:
-            _, now, later = reloaded(config, new, changeable=RELOADABLE)
-            _log.info("settings reloaded", changed=now)
-            if later:
-                _log.warning("settings need a restart, which ends no job", changed=later)
-        notifier.tell("READY=1")
+def _check(config: SchedulerConfig) -> None:
+    config.check()
+    check_credentials(config)
+
+
+async def _take_nothing(_config: SchedulerConfig) -> None:
+    """Stand where nothing of the settings can change."""
 
 
 def check_credentials(config: SchedulerConfig) -> None:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from farbus.errors import InvalidInput
+import structlog
+
+from farbus.errors import FarbusError, InvalidInput
 from farbus.linux.children import run_tool
+from farbus.linux.notify import Notifier, reloading
+from farbus.model.reload import reloaded
 from farbus.model.value import Value, from_json
+
+_log = structlog.get_logger()
 
 V = TypeVar("V", bound=Value)
 
@@ -41,3 +48,43 @@ def settings_reader(arguments: Sequence[str], kind: type[V]) -> Callable[[], Awa
         return from_json(done.stdout.encode(), kind)
 
     return read
+
+
+def reload_requests() -> asyncio.Event:
+    """Return what each SIGHUP to this process sets from now on."""
+    asked = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, asked.set)
+    return asked
+
+
+async def keep_reloading(
+    asked: asyncio.Event,
+    settings: V,
+    *,
+    reread: Callable[[], Awaitable[V]],
+    check: Callable[[V], None],
+    changeable: frozenset[str],
+    take: Callable[[V], Awaitable[None]],
+    notifier: Notifier,
+) -> None:
+    """Each time it is asked, read the settings again and ``take`` those that may change while the daemon runs.
+
+    ``check`` raises :class:`FarbusError` for settings that can't be: they
+    change nothing.  The log says what has changed and what needs a restart.
+    """
+    while True:
+        await asked.wait()
+        asked.clear()
+        notifier.tell(reloading())
+        try:
+            new = await reread()
+            check(new)
+        except FarbusError as error:
+            _log.error("settings not reloaded", reason=str(error))
+        else:
+            settings, now, later = reloaded(settings, new, changeable=changeable)
+            await take(settings)
+            _log.info("settings reloaded", changed=now)
+            if later:
+                _log.warning("settings need a restart, which ends no job", changed=later)
+        notifier.tell("READY=1")
