@@ -6,9 +6,10 @@ from pathlib import Path
 
 from farbus.agent.accounts import UserRules
 from farbus.api.authority import Credentials
-from farbus.api.exposition import split_address
+from farbus.api.exposition import EXAMPLE_ADDRESS
 from farbus.api.identity import valid_name
 from farbus.errors import InvalidInput
+from farbus.model.address import split_address
 from farbus.model.value import Value
 
 # sun_path of a Unix socket's address has 108 bytes (unix(7)); farbus.api keeps some for itself.
@@ -95,7 +96,7 @@ class AgentConfig(Value, frozen=True, kw_only=True):
         if not self.address:
             raise InvalidInput("address: it is empty", hint="give the name or IP address that other nodes reach")
         if self.metrics_listen:
-            split_address(self.metrics_listen, field="metrics_listen")
+            split_address(self.metrics_listen, field="metrics_listen", example=EXAMPLE_ADDRESS)
         if len(self.socket.encode()) > SOCKET_PATH_LIMIT:
             raise InvalidInput(
                 f"socket: {self.socket} is longer than {SOCKET_PATH_LIMIT} bytes", hint="use a shorter path"

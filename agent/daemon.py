@@ -38,7 +38,7 @@ from farbus.agent.telemetry.pipeline import Pipeline
 from farbus.api.client import ClusterClient
 from farbus.api.enrollment import is_due, renew_at
 from farbus.api.identity import Role
-from farbus.api.peer import PeerClient, host_and_port, serve_peers
+from farbus.api.peer import PeerClient, serve_peers
 from farbus.api.server import RunningServer, serve_local
 from farbus.api.session import SessionDialer
 from farbus.api.staging import NodeStaging, StagingForwarder, add_staging
@@ -58,6 +58,7 @@ from farbus.linux.shared_memory import KernelSharedMemory, SharedMemory
 from farbus.linux.staging import TaskDirectories
 from farbus.linux.sysfs import KernelSysfs, Sysfs
 from farbus.linux.users import SystemUsers, Users
+from farbus.model.address import host_and_port
 from farbus.model.device import Device
 from farbus.model.node import Node
 from farbus.remoting import paths

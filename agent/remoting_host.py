@@ -30,6 +30,7 @@ from farbus.linux.files import write_owned
 from farbus.linux.output import START, Position
 from farbus.linux.processes import Child, Processes, Program
 from farbus.linux.users import Users
+from farbus.model.address import host_and_port
 from farbus.model.device import Device, Route
 from farbus.model.lease import Lease
 from farbus.remoting import paths
@@ -68,9 +69,8 @@ class SupervisorProgram:
         self, *, lease: Lease, address: str, secret_descriptor: int, devices: tuple[str, ...], library: str
     ) -> tuple[str, ...]:
         """Return the command that serves ``devices`` on a free port of ``address``."""
-        host = f"[{address}]" if ":" in address else address
         command = [sys.executable, "-m", "farbus.remoting.supervisor", "--lease", lease.id]
-        command += ["--listen", f"{host}:0", "--secret-fd", str(secret_descriptor)]
+        command += ["--listen", host_and_port(address, 0), "--secret-fd", str(secret_descriptor)]
         # By UUID: indices change when a GPU is drained (dra-driver-nvidia-gpu issue 427).
         command += ["--visible-devices", ",".join(devices)]
         if library:
@@ -233,8 +233,7 @@ class RemotingHost:
             ended = await child.wait()
             child.forget()
             raise Unavailable(f"lease {lease.id}: its supervisor ended with {ended.code}: {said or 'it said nothing'}")
-        address = self._config.address
-        return child, f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        return child, host_and_port(self._config.address, port)
 
     async def _read_port(self, child: Child) -> tuple[int, str]:
         """Return the port, or 0 with the last line that the supervisor said before it ended."""

@@ -7,18 +7,14 @@ import math
 from farbus.api.authority import Credentials
 from farbus.api.identity import METHOD_ROLES, Role
 from farbus.errors import InvalidInput
+from farbus.model.address import split_address
 from farbus.model.value import Value
 
 MIN_LEASE_TTL_S = 1.0
 MAX_LEASE_TTL_S = 3_600.0
+EXAMPLE_ADDRESS = "0.0.0.0:7411"
 HEARTBEATS_PER_LEASE = 5.0
 """Heartbeats in a lease time, so that a lost one or two end no lease."""
-
-
-def _check_address(address: str, field: str) -> None:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65_535:
-        raise InvalidInput(f"{field}: {address!r} is not ADDRESS:PORT", hint=f"for example {field} 0.0.0.0:7411")
 
 
 class SchedulerConfig(Value, frozen=True, kw_only=True):
@@ -62,11 +58,11 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise :class:`InvalidInput` naming the setting that can't be."""
-        _check_address(self.listen, "--listen")
+        split_address(self.listen, field="--listen", example=EXAMPLE_ADDRESS)
         if self.metrics:
-            _check_address(self.metrics, "--metrics")
+            split_address(self.metrics, field="--metrics", example=EXAMPLE_ADDRESS)
         if self.join:
-            _check_address(self.join, "--join")
+            split_address(self.join, field="--join", example=EXAMPLE_ADDRESS)
             if not self.ca_directory:
                 raise InvalidInput("--join: nothing to issue certificates with", hint="give the authority with --ca")
         for field in ("staging_bytes", "staging_bytes_per_user", "staging_bytes_per_job"):

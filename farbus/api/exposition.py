@@ -14,9 +14,12 @@ import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from farbus.errors import Conflict, InvalidInput
+from farbus.errors import Conflict
+from farbus.model.address import split_address
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+EXAMPLE_ADDRESS = "127.0.0.1:9465"
 
 MAX_REQUEST_BYTES = 8192
 """A scraper's request head; Prometheus sends some 500 bytes."""
@@ -68,14 +71,6 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)
 
 
-def split_address(address: str, *, field: str) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT``; raise :class:`InvalidInput` naming ``field``."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65_535:
-        raise InvalidInput(f"{field}: {address!r} is not ADDRESS:PORT", hint=f"for example {field} 127.0.0.1:9465")
-    return host.strip("[]"), int(port)
-
-
 def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
@@ -91,7 +86,7 @@ class MetricsEndpoint:
 
     async def start(self, address: str, *, field: str) -> None:
         """Listen on ``address``; raise :class:`Conflict` where it can't be had."""
-        host, port = split_address(address, field=field)
+        host, port = split_address(address, field=field, example=EXAMPLE_ADDRESS)
         try:
             # Not by the event loop, which starts four threads to look up even a number.
             listener = socket.create_server((host, port), family=_family(host))

@@ -39,6 +39,7 @@ from farbus.api.identity import Identity, Role
 from farbus.api.server import RunningServer
 from farbus.api.trust import Trust
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotPermitted, Unavailable
+from farbus.model.address import split_address
 from farbus.model.value import Value
 
 MAX_LINE_BYTES = 65_536
@@ -114,12 +115,12 @@ class Joined(Value, frozen=True, kw_only=True):
 async def serve_joins(*, join: Join, listen: str, trust: Trust, scheduler_port: int) -> RunningServer:
     """Serve joins on ``listen`` (``ADDRESS:PORT``); ``join`` is :meth:`farbus.api.enrollment.Issuer.join`."""
     server = _JoinServer(join, trust, scheduler_port)
-    host, _, port = listen.rpartition(":")
+    host, port = split_address(listen, field="--join", example="0.0.0.0:7413")
     try:
         listener = await asyncio.start_server(
             server.serve,
-            host.strip("[]"),
-            int(port),
+            host,
+            port,
             ssl=server.context(),
             limit=MAX_LINE_BYTES,
             ssl_handshake_timeout=TIMEOUT_S,

@@ -19,6 +19,7 @@ from farbus.api.status import converted
 from farbus.api.trust import Trust
 from farbus.api.v1 import peer_pb2, peer_pb2_grpc
 from farbus.errors import Conflict, Unavailable
+from farbus.model.address import host_and_port
 from farbus.model.lease import PeerReply, PeerRequest
 
 MAX_PEER_MESSAGE_BYTES = 16 * 2**20
@@ -78,11 +79,6 @@ async def serve_peers(*, handler: PeerHandler, address: str, port: int, credenti
         ) from error
     await server.start()
     return gated_server(server, bound, gate)
-
-
-def host_and_port(address: str, port: int) -> str:
-    """Write an endpoint; an IPv6 address gets its brackets."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 class PeerClient:

@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from farbus.api import exposition
-from farbus.api.exposition import Family, MetricsEndpoint, render, split_address
-from farbus.errors import Conflict, InvalidInput
+from farbus.api.exposition import Family, MetricsEndpoint, render
+from farbus.errors import Conflict
 
 FAMILIES = [
     Family("figure", 'A "figure"\nof two \\ lines.', "gauge", [({"name": 'a"b\\c\nd'}, 0.5), ({}, math.inf)]),
@@ -102,9 +102,3 @@ async def test_a_port_that_is_taken_is_told(endpoint: MetricsEndpoint) -> None:
     ):
         await other.start(f"127.0.0.1:{endpoint.port}", field="--metrics")
     await other.stop()
-
-
-@pytest.mark.parametrize("address", ["9465", ":9465", "a:b", "a:70000"])
-def test_an_address_that_can_not_be_is_refused(address: str) -> None:
-    with pytest.raises(InvalidInput, match=r"^--metrics: .* is not ADDRESS:PORT"):
-        split_address(address, field="--metrics")

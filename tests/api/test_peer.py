@@ -12,7 +12,7 @@ import pytest
 
 from farbus.api.authority import Authority, Credentials, write_credentials
 from farbus.api.identity import Identity, Role
-from farbus.api.peer import PeerClient, PeerHandler, host_and_port, serve_peers
+from farbus.api.peer import PeerClient, PeerHandler, serve_peers
 from farbus.errors import Conflict, FarbusError, NotPermitted, Unavailable
 from farbus.model.lease import LeasedDevice, PeerLease, PeerReply, PeerRequest
 
@@ -146,8 +146,3 @@ async def test_a_port_in_use_is_told_in_one_line(site: Site) -> None:
         port = int(endpoint.rpartition(":")[2])
         with pytest.raises(Conflict, match=f"can't serve other agents on {endpoint}"):
             await serve_peers(handler=site.handler, address="127.0.0.1", port=port, credentials=credentials)
-
-
-def test_an_address_of_ipv6_gets_its_brackets() -> None:
-    assert host_and_port("::1", 7412) == "[::1]:7412"
-    assert host_and_port("node7", 7412) == "node7:7412"
