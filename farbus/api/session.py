@@ -24,6 +24,12 @@ PROTOCOL_VERSION = 1
 """Version of the session protocol that this agent speaks (NodeHello.protocol)."""
 
 
+def _heard(writing: asyncio.Task[None]) -> None:
+    """Take a write's error: nobody may be left who waits for it."""
+    if not writing.cancelled():
+        writing.exception()
+
+
 class NodeStream:
     """Messages up by :meth:`send`, messages down by iteration, which ends with the stream."""
 
@@ -35,6 +41,13 @@ class NodeStream:
 
     async def send(self, message: session_pb2.NodeMessage) -> None:
         """Send ``message``; waits while the scheduler does not read.  Raises :class:`Unavailable` when cut."""
+        # In a task of its own: gRPC ends the whole call where a write is cancelled, and who gives up
+        # waiting (the task of a log that nobody reads any more) must not take the session along.
+        writing = asyncio.create_task(self._write(message), name="session write")
+        writing.add_done_callback(_heard)
+        await asyncio.shield(writing)
+
+    async def _write(self, message: session_pb2.NodeMessage) -> None:
         async with self._lock:
             with converted(self._peer):
                 try:

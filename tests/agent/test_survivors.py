@@ -111,10 +111,10 @@ async def test_a_task_goes_on_and_ends_with_its_right_status(
     await agents.start()
     await sessions.connected(hellos=2)
     assert tasks_of(sessions) == [("j1", "running", 0)]
+    following = asyncio.create_task(sessions.log("j1", follow=True))
     await asyncio.to_thread(fifo.write_text, "\n")
-    assert await end_of(sessions, "j1") == (3, "")
-    await sessions.connected(hellos=len(sessions.hellos))
-    assert await sessions.log("j1", follow=True) == (b"one\ntwo\n", b"", "")
+    assert (await sessions.exited("j1")).status.exit_code == 3
+    assert await following == (b"one\ntwo\n", b"", "")
 
 
 async def test_a_task_that_ended_while_no_agent_was_there_is_reported(
