@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import grpc.aio
@@ -16,7 +16,7 @@ from farbus.api.identity import Identity
 from farbus.api.status import converted
 from farbus.api.v1 import staging_pb2, staging_pb2_grpc
 from farbus.errors import FarbusError, InvalidInput
-from farbus.model.staging import CHUNK_BYTES, Manifest, StagedFile
+from farbus.model.staging import Manifest, StagedFile
 from farbus.model.value import Value
 
 DIGESTS_PER_CALL = 10_000
@@ -307,8 +307,3 @@ class NodeStaging:
             if failure:
                 raise failure[0] from None
             raise
-
-
-def pieces_of(data: bytes) -> Iterable[bytes]:
-    """Return ``data`` in pieces that fit into messages, at least one."""
-    return (data[start : start + CHUNK_BYTES] for start in range(0, max(1, len(data)), CHUNK_BYTES))
