@@ -755,7 +755,7 @@ class Node(RuleBasedStateMachine):
         for side in self.machine.lease_sides():
             assert side.expires_at > self.now or not side.wanted, f"{side} goes on, and has expired"
         # What could not be given up stays as it is until the scheduler asks again.
-        wedged = {one.lease.id for one in self.machine.held() if one.trouble}
+        wedged = {one.lease.id for one in self.machine.held() if one.device_side and one.trouble}
         held = {one.lease.id for one in self.machine.held() if one.device_side}
         assert held - wedged == set(self.world.serving) - wedged, "leases and what is served differ"
         assert {job for job, _ in self.machine.clients()} == self.world.files
