@@ -65,10 +65,17 @@ PR_SET_CHILD_SUBREAPER = 36
 MARK = "FARBUS_KEPT"
 """In the environment of the program and so of what it starts: finds them when their keeper was killed."""
 
-# Sweeps over the descendants before the keeper gives up on what will not die:
-# a process in uninterruptible sleep takes its signal when it wakes.
-KILL_SWEEPS = 200
-SWEEP_INTERVAL_MS = 10
+SWEEP_INTERVAL_S = 0.01
+"""Between the first two sweeps over what a program has left: a killed process needs a moment to die."""
+
+LONGEST_SWEEP_INTERVAL_S = 1.0
+"""Between two sweeps over what does not die: in uninterruptible sleep a process takes its signal when it wakes."""
+
+UNKILLABLE_AFTER_S = 2.0
+"""How long what a program has left may take to die before its log says what does not."""
+
+NAMED_PROCESSES = 8
+"""Processes that such a notice names."""
 
 TIME_LIMIT_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL for a program that has used up its time, or that no agent has come back for."""
@@ -376,22 +383,32 @@ def descendants() -> list[int]:
     return found
 
 
-def kill_all(cgroup: str) -> None:
-    """Kill every descendant and reap it.  Repeats, since they may fork meanwhile."""
+def kill_descendants(cgroup: str) -> bool:
+    """Kill every descendant and reap those that have died; say whether none is left.
+
+    To be repeated until then, since they may fork meanwhile.
+    """
     if cgroup:
         with contextlib.suppress(OSError):
             write_file(os.path.join(cgroup, "cgroup.kill"), "1")
-    nothing = select.poll()
-    for _ in range(KILL_SWEEPS):
-        for pid in descendants():
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0] != 0:
-                pass
-        except ChildProcessError:
-            return
-        nothing.poll(SWEEP_INTERVAL_MS)
+    for pid in descendants():
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0] != 0:
+            pass
+    except ChildProcessError:
+        return True
+    return False
+
+
+def describe_processes(pids: list[int]) -> str:
+    """Name processes to people: ``process 812 (python3)``."""
+    named = []
+    for pid in pids[:NAMED_PROCESSES]:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as comm:
+            named.append(f"process {pid} ({comm.read().strip()})")
+    return ", ".join(named)
 
 
 def reap_orphans(program: int) -> int | None:
@@ -449,6 +466,9 @@ class Keeper:
         self.alone_since: float | None = now
         self.time_limit_at: float | None = None
         self.kill_at: float | None = None
+        self.ended_at = 0.0
+        self.sweep_at: float | None = None
+        self.told_unkillable = False
         self.drained_at: float | None = None
         self.save_at: float | None = None
         self.look_at: float | None = now + DIRECTORY_LOOK_S
@@ -460,7 +480,8 @@ class Keeper:
         self.wait_for(self.listener.fileno(), self.accept)
         while not self.gone:
             times = (
-                self.alone_until(), self.time_limit_at, self.kill_at, self.drained_at, self.save_at, self.look_at
+                self.alone_until(), self.time_limit_at, self.kill_at, self.sweep_at, self.drained_at, self.save_at,
+                self.look_at,
             )  # fmt: skip
             soonest = min((at for at in times if at is not None), default=None)
             left = None if soonest is None else min(max(0.0, soonest - time.monotonic()) * 1000 + 1, LONGEST_WAIT_MS)
@@ -507,6 +528,8 @@ class Keeper:
         if self.kill_at is not None and self.kill_at <= now:
             self.kill_at = None
             self.kill_program()
+        if self.sweep_at is not None and self.sweep_at <= now:
+            self.sweep()
         if self.drained_at is not None and self.drained_at <= now:
             self.finish()
         if self.save_at is not None and self.save_at <= now:
@@ -723,17 +746,38 @@ class Keeper:
         """Take the ends of children; after the program's own kill what it left."""
         with contextlib.suppress(BlockingIOError):
             os.read(wake, 4096)
+        if self.sweep_at is not None:
+            self.sweep()
         if self.state != "running" or (status := reap_orphans(self.pid)) is None:
             return
         self.code = os.waitstatus_to_exitcode(status)
         self.state = "ending"
         self.time_limit_at = self.kill_at = None
-        kill_all(self.cgroup)
-        if self.outputs:
-            # All writers are dead, unless one has got its stream from another process: then the rest is given up.
-            self.drained_at = time.monotonic() + OUTPUT_DRAIN_S
-        else:
-            self.finish()
+        self.ended_at = time.monotonic()
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Kill what the program has left; go on, for as long as it takes, until nothing is there.
+
+        Nobody is told of the end before: what is left may use the program's devices.
+        """
+        now = time.monotonic()
+        if kill_descendants(self.cgroup):
+            self.sweep_at = None
+            if self.outputs:
+                # All writers are dead, unless one has got its stream from another process: then the rest is given up.
+                self.drained_at = now + OUTPUT_DRAIN_S
+            else:
+                self.finish()
+            return
+        elapsed_s = now - self.ended_at
+        self.sweep_at = now + min(max(SWEEP_INTERVAL_S, elapsed_s / 4), LONGEST_SWEEP_INTERVAL_S)
+        if elapsed_s >= UNKILLABLE_AFTER_S and not self.told_unkillable and (left := describe_processes(descendants())):
+            self.told_unkillable = True
+            assert self.log is not None
+            notice = f"farbus: it has ended, but {left} can't be killed: waiting for the end of that, see dmesg\n"
+            self.log.append(NOTICE_STREAM, notice.encode())
+            self.tell_watchers()
 
     def copier(self, stream: int, descriptor: int) -> Callable[[], None]:
         """Return what copies a stream's next piece to the log."""
@@ -748,7 +792,7 @@ class Keeper:
             self.stop_waiting(descriptor)
             os.close(descriptor)
             self.outputs.discard(descriptor)
-            if not self.outputs and self.state == "ending":
+            if not self.outputs and self.drained_at is not None:
                 self.finish()
 
         return copy

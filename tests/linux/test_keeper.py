@@ -110,6 +110,18 @@ def fifo(directory: Path, name: str = "fifo") -> Path:
     return path
 
 
+def change_keepers(monkeypatch: pytest.MonkeyPatch, statements: str) -> None:
+    """Have every keeper run statements before it becomes one."""
+    made = keeper.command
+
+    def changed(*arguments: str) -> list[str]:
+        *rest, directory, owner, name = made(*arguments)
+        program = rest.pop().replace("keeper.main()", f"exec({statements!r}); keeper.main()")
+        return [*rest, program, directory, owner, name]
+
+    monkeypatch.setattr(keeper, "command", changed)
+
+
 # Agents come and go.
 
 AGENT = """
@@ -192,15 +204,7 @@ async def test_a_program_that_no_agent_comes_back_for_is_ended(door: Door) -> No
 async def test_a_keeper_whose_directory_is_gone_ends(
     door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started = keeper.command
-
-    def looks_often(*arguments: str) -> list[str]:
-        return [
-            word.replace("keeper.main()", "keeper.DIRECTORY_LOOK_S = 0.05; keeper.main()")
-            for word in started(*arguments)
-        ]
-
-    monkeypatch.setattr(keeper, "command", looks_often)
+    change_keepers(monkeypatch, "keeper.DIRECTORY_LOOK_S = 0.05")
     first = door()
     child = await spawn(first, shell("echo ready; exec sleep 1000"))
     assert await line_of(child) == "ready"
@@ -297,6 +301,43 @@ async def test_what_can_not_be_killed_is_not_said_to_be_gone(door: Door, monkeyp
     assert found.running
     left.clear()
     assert await found.wait() == Exit(-9, "its keeper was killed")
+
+
+# As in uninterruptible sleep: signals wait for as long as a file is there.
+HOLD = """
+import os
+send = os.kill
+def hold(pid, number):
+    if not os.path.exists({hold!r}):
+        send(pid, number)
+os.kill = hold
+keeper.UNKILLABLE_AFTER_S = 0.05
+"""
+
+
+async def test_a_program_has_not_ended_before_all_that_it_left_has(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    change_keepers(monkeypatch, HOLD.format(hold=str(hold)))
+    first = door()
+    child = await spawn(first, shell("setsid sleep 1000 >/dev/null 2>&1 & echo $!; exit 3"))
+    (_, left) = await pids_of(child, 1)
+    said = b""
+    async with asyncio.timeout(PATIENCE_S):
+        async for piece in child.output():
+            said += piece.data
+            if said.endswith(b"see dmesg\n"):
+                break
+    assert f"it has ended, but process {left} (sleep) can't be killed".encode() in said
+    assert child.running
+    await first.close()
+    found = await survivor(door())
+    assert found.running
+    hold.unlink()
+    assert await found.wait() == Exit(3)
+    assert not process_exists(left)
 
 
 async def test_a_program_of_before_a_reboot_is_said_to_have_gone_with_it(
