@@ -192,10 +192,12 @@ def run_showing(
 
 
 def process_exists(pid: int) -> bool:
-    """Say whether there is a process of that id that has not ended (a zombie has)."""
+    """Say whether there is a process of that id that has not ended (a zombie has, unless threads of it live on)."""
     try:
         # The state follows the command in parentheses, which may hold any character (proc(5)).
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        # A first thread that has ended is a zombie until the last one has: that may hang in a driver.
+        return fields[0] not in (b"Z", b"X") or int(fields[17]) > 1
     except (OSError, IndexError):
         return False
 
@@ -210,12 +212,28 @@ def processes_naming(text: str) -> list[int]:
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():
             continue
-        for name in ("cmdline", "environ"):
-            try:
-                named = wanted in Path(f"/proc/{entry}/{name}").read_bytes()
-            except OSError:
-                continue
-            if named and process_exists(int(entry)):
-                found.append(int(entry))
-                break
+        if _is_named(Path("/proc", entry), wanted) and process_exists(int(entry)):
+            found.append(int(entry))
     return sorted(found)
+
+
+def _is_named(process: Path, wanted: bytes) -> bool:
+    """Say whether a process's command line or environment holds ``wanted``."""
+    command = _read(process / "cmdline")
+    if wanted in command or wanted in _read(process / "environ"):
+        return True
+    if command:
+        return False
+    # Without a command line: a kernel thread, or a process whose first thread has ended; the others have its memory.
+    try:
+        threads = os.listdir(process / "task")
+    except OSError:
+        return False
+    return any(wanted in _read(process / "task" / thread / "environ") for thread in threads if thread != process.name)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

@@ -677,7 +677,11 @@ class Keeper:
             with contextlib.suppress(OSError):
                 write_file("/proc/self/oom_score_adj", "-1000")
             os.makedirs(message["output"], mode=0o700, exist_ok=True)
-            pid, outputs = self.fork(specification)
+            identity = {
+                "keeper": os.getpid(), "started_at": started_at(os.getpid()), "cgroup": own,
+                "mark": specification["environment"].get(MARK, ""),
+            }  # fmt: skip
+            pid, outputs = self.fork(specification, identity)
         except (OSError, StopIteration) as error:
             number = error.errno or 0 if isinstance(error, OSError) else 0
             self.tell(connection, event="failed", stage="keeper", errno=number, text=str(error))
@@ -701,15 +705,16 @@ class Keeper:
             self.wait_for(descriptor, self.copier(stream, descriptor))
         if specification["time_limit_s"]:
             self.time_limit_at = time.monotonic() + specification["time_limit_s"]
-        with contextlib.suppress(OSError):
-            # Without it a killed keeper's program is still found by its mark.
-            identity = {"keeper": os.getpid(), "started_at": started_at(os.getpid()), "cgroup": own}
-            save("keeper.json", {**identity, "pid": pid, "pid_started_at": started_at(pid)}, durable=False)
         self.tell(connection, event="started", pid=pid)
         self.watch_children()
 
-    def fork(self, specification: dict[str, Any]) -> tuple[int, Any]:
-        """Fork and exec; return the process id and the read ends of its streams, or 0 and what failed, as JSON."""
+    def fork(self, specification: dict[str, Any], identity: dict[str, Any]) -> tuple[int, Any]:
+        """Fork and exec; return the process id and the read ends of its streams, or 0 and what failed, as JSON.
+
+        Exec may hang, on a dead network file system: an agent that gets no answer finds keeper and program by
+        their ``identity``, which is written down before there is a program.
+        """
+        save("keeper.json", identity, durable=False)
         pipes = [os.pipe(), os.pipe()]
         heard, report = os.pipe()
         keeper_pid = os.getpid()
@@ -719,6 +724,9 @@ class Keeper:
             above = max([2, *specification["keep"]]) + 1
             report = fcntl.fcntl(report, fcntl.F_DUPFD_CLOEXEC, above)
             become(specification, keeper_pid, report, (pipes[0][1], pipes[1][1]))
+        with contextlib.suppress(OSError):
+            # Without it: a program whose keeper is killed before exec ends by itself; later it is found by its mark.
+            save("keeper.json", {**identity, "pid": pid, "pid_started_at": started_at(pid)}, durable=False)
         for descriptor in (report, pipes[0][1], pipes[1][1]):
             os.close(descriptor)
         with os.fdopen(heard, "rb") as pipe:
@@ -807,7 +815,9 @@ class Keeper:
                 self.tell(connection, event="output")
 
     def end(self, grace_s: float, reason: str) -> None:
-        """End the program: SIGTERM to its group, after ``grace_s`` SIGKILL to all of it."""
+        """End the program: SIGTERM to its group, after ``grace_s`` SIGKILL to all of it; or never start it."""
+        if self.state == "new":
+            self.remove_all()
         if self.state != "running":
             return
         self.reason = self.reason or reason

@@ -12,7 +12,6 @@ import array
 import asyncio
 import contextlib
 import json
-import os
 import re
 import secrets
 import shutil
@@ -36,12 +35,13 @@ from farbus.linux.remnants import (
     KILL_INTERVAL_S,
     KILL_WITHIN_S,
     Plan,
+    ask_to_end,
     boot_id,
-    kill_left,
     kill_once,
     read_struct,
     saved_exit,
     short_path,
+    was_started,
 )
 
 SLICE = "farbus-programs.slice"
@@ -125,7 +125,7 @@ class KeptChild:
         ended = saved_exit(self._directory, self._plan)
         interval_s = KILL_INTERVAL_S
         while ended is None:
-            if not await asyncio.to_thread(kill_once, self._directory, self._plan):
+            if not await asyncio.to_thread(kill_once, str(self._directory), self._plan.mark):
                 ended = KILLED
                 break
             await asyncio.sleep(interval_s)
@@ -281,21 +281,35 @@ class KeptProcesses:
             raise Conflict(f"{program.what}: it is there already", hint=f"see {directory}") from error
         except OSError as error:
             raise Unavailable(f"make {directory}: {error.strerror}", hint="is the disk full or read-only?") from error
+        starting: asyncio.subprocess.Process | None = None
+        child: KeptChild | None = None
         try:
             (directory / "program.json").write_bytes(msgspec.json.encode(plan))
             starting = await self._start_keeper(program, directory, plan)
-            try:
-                # At once: its socket is there before the keeper is.
-                child = await self._start(program, directory, plan)
-            except ConnectionError as error:
-                raise await _start_failure(program, starting) from error
-            finally:
-                await _reap(starting)
-        except OSError as error:
-            shutil.rmtree(directory, ignore_errors=True)
-            raise Unavailable(f"start a keeper for {program.what}: {error.strerror}") from error
-        except BaseException:
-            shutil.rmtree(directory, ignore_errors=True)
+            # At once: its socket is there before the keeper is.
+            child = await self._start(program, directory, plan)
+            await _reap(starting)
+        except BaseException as error:
+            if child is not None:
+                child.leave()
+            if starting is None or isinstance(error, FarbusError):
+                # No keeper was told what to start, or it has said that it could not.
+                shutil.rmtree(directory, ignore_errors=True)
+            else:
+                # It may have started what nobody will ask for.
+                await _end_start(directory, plan, cut_off=isinstance(error, asyncio.CancelledError))
+            if starting is not None:
+                raised = await _start_failure(program, starting) if isinstance(error, ConnectionError) else None
+                kill_process(starting)
+                if raised is not None:
+                    raise raised from error
+            if isinstance(error, TimeoutError):
+                raise Unavailable(
+                    f"start {program.argv[0]}: not started after {START_TIMEOUT_S:g} s",
+                    hint=f"is the file system of {program.cwd} there?",
+                ) from error
+            if isinstance(error, OSError):
+                raise Unavailable(f"start a keeper for {program.what}: {error.strerror}") from error
             raise
         self._children[program.name] = child
         return child
@@ -346,12 +360,10 @@ class KeptProcesses:
             "orphan_limit_s": program.orphan_limit_s,
             "memory_reason": program.memory_reason,
         }
-        pid = 0
         reader, writer = await _dial(directory, descriptors=program.keep)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 hello = await _hear_hello(directory, reader)
-                pid = int(hello["keeper"])
                 writer.write(json.dumps(specification).encode() + b"\n")
                 with contextlib.suppress(ConnectionError):
                     await writer.drain()
@@ -363,21 +375,10 @@ class KeptProcesses:
                 raise start_error(
                     program, stage=message["stage"], number=message["errno"], text=message.get("text", "")
                 )
-        except BaseException as error:
+        except BaseException:
             writer.close()
-            if not isinstance(error, FarbusError):
-                # It may have started what nobody will ask for.
-                if pid:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                await asyncio.to_thread(kill_left, directory, plan)
-            if isinstance(error, TimeoutError):
-                raise Unavailable(
-                    f"start {program.argv[0]}: not started after {START_TIMEOUT_S:g} s",
-                    hint=f"is the file system of {program.cwd} there?",
-                ) from error
             raise
-        child = KeptChild(directory, plan, pid=int(message["pid"]), keeper=pid)
+        child = KeptChild(directory, plan, pid=int(message["pid"]), keeper=int(hello["keeper"]))
         child.listen(reader, writer)
         return child
 
@@ -401,8 +402,17 @@ class KeptProcesses:
         """Return what a directory is of; None, and nothing left of it, where no program was started."""
         plan = read_struct(directory / "program.json", Plan)
         if plan is None:
-            shutil.rmtree(directory, ignore_errors=True)
-            return None
+            if not was_started(directory):
+                shutil.rmtree(directory, ignore_errors=True)
+                return None
+            # Whose it is can't be read any more; but it may use devices.
+            plan = Plan(
+                version=VERSION, what=directory.name, mark="", boot_id=self._boot_id, output=str(directory / "output")
+            )
+            await asyncio.to_thread(ask_to_end, directory)
+            child = KeptChild(directory, plan)
+            await child.settle_soon()
+            return child
         try:
             reader, writer, hello = await _connect(directory)
         except (OSError, ValueError, TimeoutError, KeyError):
@@ -545,6 +555,18 @@ async def _reap(starting: asyncio.subprocess.Process) -> None:
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             await starting.communicate()
-    except BaseException:
+    except TimeoutError:
         kill_process(starting)
-        raise
+
+
+async def _end_start(directory: Path, plan: Plan, *, cut_off: bool) -> None:
+    """End what a start that failed may have begun, and remove its directory once nothing is there.
+
+    Waits for that as long as it takes: who has asked must not take the program for gone.  Where the agent itself
+    ends (``cut_off``) the next one may have to find the directory.
+    """
+    await asyncio.to_thread(ask_to_end, directory)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(KILL_WITHIN_S if cut_off else None):
+            await KeptChild(directory, plan).settle()
+            shutil.rmtree(directory, ignore_errors=True)

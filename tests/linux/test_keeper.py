@@ -6,6 +6,7 @@ import array
 import asyncio
 import json
 import os
+import platform
 import re
 import resource
 import select
@@ -22,15 +23,18 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from farbus.errors import Unavailable
 from farbus.linux import keeper
-from farbus.linux.children import process_exists
+from farbus.linux.children import process_exists, processes_naming
+from farbus.linux.keeper import MARK
 from farbus.linux.kept import KeptChild, KeptProcesses, service_command, unit_name
 from farbus.linux.processes import Exit, Program
-from farbus.linux.remnants import end_programs
+from farbus.linux.remnants import ask_to_end, boot_id, end_programs, kill_once
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 30.0
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
+TEST_MARK = "0123456789abcdef-of-a-test"
 
 Door = Callable[[], KeptProcesses]
 
@@ -306,11 +310,9 @@ async def test_what_can_not_be_killed_is_not_said_to_be_gone(door: Door, monkeyp
 # As in uninterruptible sleep: signals wait for as long as a file is there.
 HOLD = """
 import os
-send = os.kill
-def hold(pid, number):
-    if not os.path.exists({hold!r}):
-        send(pid, number)
-os.kill = hold
+def held(send):
+    return lambda pid, number: None if os.path.exists({hold!r}) else send(pid, number)
+os.kill, os.killpg = held(os.kill), held(os.killpg)
 keeper.UNKILLABLE_AFTER_S = 0.05
 """
 
@@ -340,6 +342,159 @@ async def test_a_program_has_not_ended_before_all_that_it_left_has(
     assert not process_exists(left)
 
 
+# The first thread ends, another lives on, as one that hangs in a driver.
+THREADS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(1000,)).start()
+print("ready", flush=True)
+ctypes.CDLL(None).syscall(60, 0)
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="knows the number of exit(2) there")
+def test_a_process_whose_first_thread_has_ended_is_there(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", THREADS], env={MARK: TEST_MARK}, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        # After that it is a matter of its scheduling.
+        while Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z":
+            os.sched_yield()
+        assert kill_once(str(tmp_path), TEST_MARK) == [process.pid]
+        assert process.wait(PATIENCE_S) == -signal.SIGKILL
+    finally:
+        process.kill()
+        process.communicate()
+
+
+# As with a file system that is not there: exec waits until somebody writes.
+SLOW_EXEC = """
+import os
+execute = os.execvpe
+def wait_and_execute(*arguments):
+    open({gate!r}).close()
+    execute(*arguments)
+os.execvpe = wait_and_execute
+"""
+
+
+async def test_a_keeper_that_waits_for_exec_is_found_and_its_program_never_runs(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, ran, directory = fifo(tmp_path), tmp_path / "ran", tmp_path / "programs" / "t"
+    change_keepers(monkeypatch, SLOW_EXEC.format(gate=str(gate)))
+    monkeypatch.setattr("farbus.linux.kept.ANSWER_TIMEOUT_S", 0.2)
+    process, connection = start_keeper(directory)
+    plan = {"version": 1, "what": "t", "mark": TEST_MARK, "boot_id": boot_id(), "output": "output"}
+    (directory / "program.json").write_text(json.dumps(plan))
+    process.wait(PATIENCE_S)
+    with connection:
+        keeping = psutil.Process(read_line(connection)["keeper"])
+        program = {**SPECIFICATION, "argv": ["touch", str(ran)]}
+        connection.sendall(HELLO + json.dumps(program).encode() + b"\n")
+        while not keeping.children():
+            os.sched_yield()
+        (child,) = keeping.children()
+    found = await survivor(door())
+    assert await found.wait() == Exit(-9, "its keeper was killed")
+    assert not process_exists(keeping.pid)
+    await gone(child.pid)
+    assert not ran.exists()
+
+
+async def test_a_start_that_takes_too_long_leaves_nothing_that_runs(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, ran = fifo(tmp_path), tmp_path / "ran"
+    change_keepers(monkeypatch, SLOW_EXEC.format(gate=str(gate)))
+    monkeypatch.setattr("farbus.linux.kept.START_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("farbus.linux.remnants.KILL_WITHIN_S", 0.1)
+    with pytest.raises(Unavailable, match="start touch: not started after 1 s"):
+        await door().spawn(Program(name="t", what="t", argv=("touch", str(ran)), environment=ENVIRONMENT))
+    assert processes_naming(str(gate)) == []
+    assert not ran.exists()
+    assert list((tmp_path / "programs").iterdir()) == []
+
+
+def test_a_process_that_is_not_seen_from_here_is_there_and_nobody_else_is_killed_for_it(tmp_path: Path) -> None:
+    # As cgroup.procs has a process of another pid namespace (cgroups(7)); to kill(2) it means one's own group.
+    (tmp_path / "cgroup.procs").write_text("0\n")
+    known = {"keeper": 0, "started_at": 0, "cgroup": str(tmp_path)}
+    (tmp_path / "keeper.json").write_text(json.dumps(known))
+    assert kill_once(str(tmp_path), "") == [0]
+
+
+async def test_a_start_that_is_cut_off_leaves_nothing_that_runs(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = asyncio.Event()
+
+    async def cut_off(_: object) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("farbus.linux.kept._reap", cut_off)
+    spawning = asyncio.create_task(door().spawn(shell("exec sleep 1000")))
+    await started.wait()
+    known = json.loads((tmp_path / "programs" / "t" / "keeper.json").read_text())
+    spawning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await spawning
+    assert not process_exists(known["pid"])
+    await gone(known["keeper"])
+    assert list((tmp_path / "programs").iterdir()) == []
+
+
+async def test_a_start_that_is_cut_off_and_can_not_be_ended_is_found_by_the_next_agent(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    change_keepers(monkeypatch, HOLD.format(hold=str(hold)))
+    started = asyncio.Event()
+
+    async def cut_off(_: object) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("farbus.linux.kept._reap", cut_off)
+    monkeypatch.setattr("farbus.linux.kept.KILL_WITHIN_S", 0.1)
+    monkeypatch.setattr("farbus.linux.remnants.KILL_WITHIN_S", 0.1)
+    monkeypatch.setattr("farbus.linux.kept.kill_once", lambda *_: [1])
+    spawning = asyncio.create_task(door().spawn(shell("trap '' TERM; exec sleep 1000")))
+    await started.wait()
+    spawning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await spawning
+    found = await survivor(door())
+    assert found.running
+    hold.unlink()
+    found.kill()
+    assert await found.wait() == Exit(-9, "its agent is gone")
+
+
+@pytest.mark.parametrize("damage", ["", "{"])
+async def test_a_program_whose_plan_can_not_be_read_is_ended(door: Door, tmp_path: Path, damage: str) -> None:
+    first = door()
+    child = await spawn(first, shell(DAEMONS))
+    pids = await pids_of(child, 2)
+    await first.close()
+    (tmp_path / "programs" / "t" / "program.json").write_text(damage)
+    assert await (await survivor(door())).wait() == Exit(-9, "its agent is gone")
+    assert not [pid for pid in pids if process_exists(pid)]
+
+
+async def test_what_a_killed_keeper_left_is_found_without_its_plan(door: Door, tmp_path: Path) -> None:
+    first = door()
+    child = await spawn(first, shell(DAEMONS))
+    pids = await pids_of(child, 2)
+    await first.close()
+    os.kill(child.keeper, signal.SIGKILL)
+    (tmp_path / "programs" / "t" / "program.json").unlink()
+    assert await (await survivor(door())).wait() == Exit(-9, "its keeper was killed")
+    assert not [pid for pid in pids if process_exists(pid)]
+
+
 async def test_a_program_of_before_a_reboot_is_said_to_have_gone_with_it(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,6 +513,17 @@ async def test_a_keeper_without_an_agent_before_it_was_told_what_to_start_leaves
     with connection:
         pid = read_line(connection)["keeper"]
     await gone(pid)
+    assert not directory.exists()
+
+
+def test_a_keeper_that_is_told_to_end_first_starts_nothing(tmp_path: Path) -> None:
+    directory = tmp_path / "programs" / "t"
+    process, connection = start_keeper(directory)
+    process.wait(PATIENCE_S)
+    with connection:
+        pid = read_line(connection)["keeper"]
+        ask_to_end(directory)
+        wait_for(pid)
     assert not directory.exists()
 
 
@@ -443,6 +609,11 @@ def read_line(connection: socket.socket) -> dict[str, Any]:
 
 
 HELLO = b'{"version": 1, "descriptors": 0}\n'
+SPECIFICATION = {
+    "do": "start", "argv": ["true"], "environment": ENVIRONMENT, "cwd": "/", "uid": None, "gid": None, "groups": [],
+    "umask": 0o022, "limits": {}, "cgroup": "", "unit": False, "keep": [], "output": "output", "output_bytes": 1000,
+    "time_limit_s": 0, "orphan_limit_s": 0, "memory_reason": "",
+}  # fmt: skip
 HOSTILE = {
     "not JSON": b"kill\n",
     "not text": b"\xff\xfe\n",
@@ -528,18 +699,14 @@ async def test_a_program_whose_agent_was_parted_with_goes_on(door: Door, tmp_pat
 
 
 def test_a_program_inherits_its_streams_and_nothing_else_that_its_keeper_was_given(tmp_path: Path) -> None:
-    specification = {
-        "do": "start", "argv": ["ls", "/proc/self/fd"], "environment": ENVIRONMENT, "cwd": "/", "uid": None,
-        "gid": None, "groups": [], "umask": 0o022, "limits": {}, "cgroup": "", "unit": False, "keep": [],
-        "output": "output", "output_bytes": 1000, "time_limit_s": 0, "orphan_limit_s": 0, "memory_reason": "",
-    }  # fmt: skip
     with (tmp_path / "agents.log").open("wb") as log:
         # As uvloop starts a child: with inheritable copies of what the agent has open.
         process, connection = start_keeper(tmp_path / "t", pass_fds=(log.fileno(),))
     process.wait(PATIENCE_S)
     with connection:
         assert read_line(connection)["state"] == "new"
-        connection.sendall(HELLO + json.dumps(specification).encode() + b"\n")
+        program = {**SPECIFICATION, "argv": ["ls", "/proc/self/fd"]}
+        connection.sendall(HELLO + json.dumps(program).encode() + b"\n")
         assert read_line(connection)["event"] == "started"
         assert read_line(connection)["code"] == 0
     (file,) = (tmp_path / "t" / "output").iterdir()
