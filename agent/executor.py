@@ -357,9 +357,10 @@ class Executor:
         leases = [one.work.lease.id for one in found if isinstance(one.work, PrepareDevices)]
         ended = (*await self._devices.end_strangers(leases), *await self._tasks.end_strangers())
         if found or ended:
-            kept = [one.records[0].object for one in found if not one.lost]
+            # What was found may have ended meanwhile: its status is told as ever.
+            names = [one.records[0].object for one in found if not one.lost]
             gone = [one.records[0].object for one in found if one.lost]
-            _log.info("found what an earlier agent left", kept=kept, gone=gone, ended=ended)
+            _log.info("found what an earlier agent left", found=names, gone=gone, ended=ended)
         return NodeRestored(
             now=now,
             lease_ttl_s=lease_ttl_s,

@@ -279,7 +279,7 @@ class TaskRunner:
                 watch.cancel()
                 await asyncio.gather(watch, return_exceptions=True)
         reason = ended.reason
-        if not reason and self._cgroups.out_of_memory(_group_name(run)):
+        if ended.code and not reason and self._cgroups.out_of_memory(_group_name(run)):
             reason = _memory_reason(run.requests.memory_bytes)
         self._logs.ended(run.job, run.task)
         await self._remove_group(_group_name(run))

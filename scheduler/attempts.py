@@ -96,7 +96,7 @@ class Attempts(Commander):
             self._advance_preparing(job)
         if job.state is JobState.RUNNING and not job.job.interactive:
             runs = job.progress.runs
-            if all(run.program is Program.EXITED and run.exit_code == 0 for run in runs):
+            if all(run.succeeded for run in runs):
                 self._undo(job, JobState.SUCCEEDED, "")
         if job.state is JobState.FINISHING:
             self._advance_finishing(job)
@@ -196,7 +196,7 @@ class Attempts(Commander):
         if run.program is Program.EXITED:
             run.exit_code, run.reason = status.exit_code, status.reason
             self._tell(job, f"task {run.task} {describe_exit(run)}")
-            if status.exit_code != 0:
+            if not run.succeeded:
                 self._undo(job, JobState.FAILED, f"task {run.task} on node {run.node} {describe_exit(run)}")
         self._announce(job)
 

@@ -77,6 +77,11 @@ class TaskRun(msgspec.Struct, kw_only=True):
         """Whether a process of the task may exist."""
         return self.program in (Program.STARTING, Program.RUNNING)
 
+    @property
+    def succeeded(self) -> bool:
+        """Whether its program ended well by itself: one that was ended for a reason did not, whatever its exit code."""
+        return self.program is Program.EXITED and self.exit_code == 0 and not self.reason
+
     def status(self) -> TaskStatus:
         """Return the task as people see it."""
         state = {

@@ -78,7 +78,11 @@ NAMED_PROCESSES = 8
 """Processes that such a notice names."""
 
 TIME_LIMIT_GRACE_S = 10.0
-"""Between SIGTERM and SIGKILL for a program that has used up its time, or that no agent has come back for."""
+"""Between SIGTERM and SIGKILL for a program that has used up its time, that no agent has come back for, or whose unit
+is stopped."""
+
+STOPPED = "its unit was stopped, or its machine shut down"
+"""Why a program ended whose keeper was told to."""
 
 BACKLOG = 16
 """Agents that may wait to be heard: there is one."""
@@ -453,6 +457,8 @@ class Keeper:
         self.ready: dict[int, Callable[[], None]] = {}
         self.connections: dict[int, Connection] = {}
         self.specification: dict[str, Any] = {}
+        self.told_to_stop = False
+        self.stop_counts_until = 0.0
         self.log: OutputLog | None = None
         self.outputs: set[int] = set()
         self.state = "new"
@@ -746,14 +752,31 @@ class Keeper:
         os.set_blocking(woken, False)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self.note_stop)
         self.wait_for(wake, lambda: self.reap(wake))
         # Once before the first wait: the program may have ended before SIGCHLD was handled.
         self.reap(wake)
+
+    def note_stop(self, *_: Any) -> None:
+        """Take note of SIGTERM; the loop does the rest."""
+        self.told_to_stop = True
+
+    def stop(self) -> None:
+        """End the program, whose unit is stopped; elsewhere only take note that all processes are being ended."""
+        if self.specification["unit"]:
+            # The service manager has told nobody else (KillMode=mixed).
+            self.end(TIME_LIMIT_GRACE_S, STOPPED)
+        else:
+            # A second SIGTERM might keep the program from ending well.
+            self.stop_counts_until = time.monotonic() + TIME_LIMIT_GRACE_S
 
     def reap(self, wake: int) -> None:
         """Take the ends of children; after the program's own kill what it left."""
         with contextlib.suppress(BlockingIOError):
             os.read(wake, 4096)
+        if self.told_to_stop:
+            self.told_to_stop = False
+            self.stop()
         if self.sweep_at is not None:
             self.sweep()
         if self.state != "running" or (status := reap_orphans(self.pid)) is None:
@@ -762,6 +785,8 @@ class Keeper:
         self.state = "ending"
         self.time_limit_at = self.kill_at = None
         self.ended_at = time.monotonic()
+        if not self.reason and self.ended_at < self.stop_counts_until:
+            self.reason = STOPPED
         self.sweep()
 
     def sweep(self) -> None:
@@ -845,7 +870,7 @@ class Keeper:
             self.stop_waiting(descriptor)
             os.close(descriptor)
         self.outputs.clear()
-        if not self.reason and self.out_of_memory():
+        if not self.reason and self.code and self.out_of_memory():
             self.reason = self.specification["memory_reason"]
         assert self.log is not None
         if self.reason:
@@ -893,7 +918,7 @@ class Keeper:
 def main() -> None:
     """Become a keeper."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # A keeper ends after its program, never before: also when the service manager ends everything.
+        # A keeper ends after its program, never before: also when the service manager ends everything (note_stop).
         signal.signal(number, signal.SIG_IGN)
     if os.environ.get("NOTIFY_SOCKET"):
         listen_here()

@@ -461,7 +461,8 @@ def service_command(program: Program, *, unit: str, directory: Path, environment
         "Type": "notify",
         "WorkingDirectory": str(directory),
         "Delegate": "yes",
-        "KillMode": "control-group",
+        # To stop the unit is to tell the keeper, which knows then why its program ends; what is left is killed.
+        "KillMode": "mixed",
         "TimeoutStopSec": f"{UNIT_STOP_S:g}",
         # The keeper itself says how its program has ended.
         "OOMPolicy": "continue",

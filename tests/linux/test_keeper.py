@@ -533,6 +533,26 @@ async def test_a_directory_in_which_nothing_was_started_is_removed(door: Door, t
     assert not (tmp_path / "programs" / "t").exists()
 
 
+# All processes are ended: the machine is shut down without a service manager.
+
+
+async def test_a_program_that_ends_with_all_processes_has_that_as_its_reason(door: Door) -> None:
+    child = await spawn(door(), shell("trap 'exit 0' TERM; echo ready; sleep 1000 & wait"))
+    assert await line_of(child) == "ready"
+    os.kill(child.keeper, signal.SIGTERM)
+    child.signal(signal.SIGTERM)
+    assert await child.wait() == Exit(0, "its unit was stopped, or its machine shut down")
+
+
+async def test_a_keeper_alone_that_is_told_to_end_goes_on(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    change_keepers(monkeypatch, "keeper.TIME_LIMIT_GRACE_S = 0")
+    child = await spawn(door(), shell("trap 'exit 0' TERM; echo ready; sleep 1000 & wait"))
+    assert await line_of(child) == "ready"
+    os.kill(child.keeper, signal.SIGTERM)
+    child.signal(signal.SIGTERM)
+    assert await child.wait() == Exit(0)
+
+
 # The disk is full: a limit on the size of the keeper's files stands in for it.
 
 
@@ -722,6 +742,7 @@ def test_limits_become_properties_of_the_unit(tmp_path: Path) -> None:
     command = service_command(program, unit="u.service", directory=tmp_path, environment={"A": "b c"})
     assert {"--collect", "--slice=farbus-programs.slice", "--unit=u.service", "--setenv=A=b c"} <= set(command)
     assert {"--property=MemoryMax=1048576", "--property=CPUQuota=150%", "--property=Delegate=yes"} <= set(command)
+    assert "--property=KillMode=mixed" in command
     assert command[-1] == "--"
 
 
@@ -779,6 +800,18 @@ async def test_a_program_in_a_unit_of_its_own_has_a_group_apart_from_its_keeper(
     assert str(child.pid) in (group / "program" / "cgroup.procs").read_text().split()
     child.kill()
     assert await child.wait() == Exit(-9)
+    await gone(child.keeper)
+    await door.close()
+    remove_group(group)
+
+
+async def test_a_program_whose_unit_is_stopped_ends_with_that_as_its_reason(tmp_path: Path, group: Path) -> None:
+    door = KeptProcesses(tmp_path / "programs", owner="test", units=True)
+    child = await spawn(door, shell("trap 'exit 0' TERM; echo ready; sleep 1000 & wait"))
+    assert await line_of(child) == "ready"
+    # As systemd does with KillMode=mixed: the main process alone is told.
+    os.kill(child.keeper, signal.SIGTERM)
+    assert await child.wait() == Exit(0, "its unit was stopped, or its machine shut down")
     await gone(child.keeper)
     await door.close()
     remove_group(group)

@@ -211,8 +211,8 @@ class ScriptedAgent:
                 self.device_side.pop(lease_id, None)
         return self.answer(command, endpoint=endpoint, environment=environment)
 
-    def exit(self, job_id: str, task: str, code: int = 0) -> events.TaskReported:
-        status = TaskStatus(task=task, state=TaskState.EXITED, node=self.name, exit_code=code)
+    def exit(self, job_id: str, task: str, code: int = 0, reason: str = "") -> events.TaskReported:
+        status = TaskStatus(task=task, state=TaskState.EXITED, node=self.name, exit_code=code, reason=reason)
         self.tasks[job_id, task] = status
         return events.TaskReported(node=self.name, session=self.session, job_id=job_id, status=status)
 

@@ -68,6 +68,17 @@ def test_every_grant_counts_the_devices_epoch() -> None:
         cluster.settle()
 
 
+def test_a_task_that_was_ended_for_a_reason_did_not_succeed_whatever_its_exit_code() -> None:
+    cluster = Cluster(node("a", 1))
+    cluster.join()
+    cluster.submit(job(gpus=1))
+    cluster.settle()
+    cluster.tell(cluster.agents["a"].exit("j1", "main.0", 0, "its unit was stopped"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    assert cluster.reason_of("j1") == "task main.0 on node a ended with exit status 0: its unit was stopped"
+
+
 def test_tasks_start_only_when_all_are_prepared() -> None:
     cluster = Cluster(node("a", 1), node("b", 1))
     cluster.join()
