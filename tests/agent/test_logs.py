@@ -11,6 +11,7 @@ import pytest
 
 from farbus.agent.logs import LogStore
 from farbus.errors import InvalidInput, NotFound
+from farbus.linux import output
 from farbus.linux.keeper import OutputLog
 from farbus.linux.processes import FakeChild, FakeProcesses, Program
 
@@ -141,6 +142,29 @@ async def test_a_reader_that_is_overtaken_goes_on_with_what_is_kept(tmp_path: Pa
     rest = [chunk.data async for chunk in chunks]
     assert rest[0] == b"[farbus: older output was dropped]\n"
     assert rest[-1].endswith(b"line 000099\n")
+
+
+async def test_a_segment_that_goes_while_it_is_looked_for_is_said_to_be_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = store(tmp_path, limit=800)
+    writer = writer_of(logs)
+    for number in range(20):
+        writer.append(1, b"line %06d\n" % number)
+    first, *rest = segments(tmp_path)
+    listed = output.segments
+
+    def listed_before_it_goes(directory: Path) -> list[int]:
+        numbers = listed(directory)
+        first.unlink(missing_ok=True)
+        return numbers
+
+    monkeypatch.setattr(output, "segments", listed_before_it_goes)
+    chunks = await read(logs)
+    assert rest
+    assert chunks[0] == (2, b"[farbus: older output was dropped]\n")
+    assert chunks[-1][1].endswith(b"line 000019\n")
+    assert len([data for _, data in chunks if data == chunks[0][1]]) == 1
 
 
 async def test_half_a_record_at_the_end_is_left_out(tmp_path: Path) -> None:
