@@ -225,13 +225,17 @@ def save(name: str, content: dict[str, Any], *, durable: bool = True) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    if not durable:
-        return
-    directory = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
+    if durable:
+        sync(".")
+
+
+def sync(path: str) -> None:
+    """Return once a file's content, or a directory's names, are on the disk (fsync(2))."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(directory)
+        os.fsync(descriptor)
     finally:
-        os.close(directory)
+        os.close(descriptor)
 
 
 def started_at(pid: int) -> int:
@@ -894,7 +898,11 @@ class Keeper:
     def save_exit(self) -> None:
         """Write the status to the disk, and be done; where the disk refuses, stay until an agent has taken it."""
         try:
+            with contextlib.suppress(FileNotFoundError):
+                # Without it nobody knows after a power cut whose status this is; before there is one it may be lost.
+                sync("program.json")
             save("exit.json", {"code": self.code, "reason": self.reason})
+            sync("..")
         except FileNotFoundError:
             # The whole directory is gone: nobody will ask.
             pass

@@ -553,6 +553,23 @@ async def test_a_keeper_alone_that_is_told_to_end_goes_on(door: Door, monkeypatc
     assert await child.wait() == Exit(0)
 
 
+# The power is cut.
+
+
+async def test_a_status_is_on_the_disk_with_all_that_says_whose_it_is(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = tmp_path / "synced"
+    note = f"note = os.readlink('/proc/self/fd/%d' % number); open({str(synced)!r}, 'a').write(note + '\\n')"
+    change_keepers(monkeypatch, f"import os\ndef fsync(number):\n    {note}\nos.fsync = fsync")
+    child = await spawn(door(), shell("true"))
+    assert await child.wait() == Exit(0)
+    directory = tmp_path / "programs" / "t"
+    assert synced.read_text().splitlines() == [
+        str(directory / "program.json"), str(directory / ".exit.json.new"), str(directory), str(directory.parent)
+    ]  # fmt: skip
+
+
 # The disk is full: a limit on the size of the keeper's files stands in for it.
 
 
