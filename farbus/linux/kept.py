@@ -18,7 +18,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,8 @@ class KeptChild:
         self._changed = asyncio.Event()
         self._ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._listener: asyncio.Task[None] | None = None
+        self.forgotten: Callable[[], object] = lambda: None
+        """Hears that it was forgotten."""
 
     async def settle_soon(self) -> None:
         """Settle, within some time if that can be done."""
@@ -230,6 +232,7 @@ class KeptChild:
                 self._writer.write(b'{"do": "forget"}\n')
         shutil.rmtree(self._directory, ignore_errors=True)
         self.leave()
+        self.forgotten()
 
     def leave(self) -> None:
         """Let go of the keeper."""
@@ -311,7 +314,7 @@ class KeptProcesses:
             if isinstance(error, OSError):
                 raise Unavailable(f"start a keeper for {program.what}: {error.strerror}") from error
             raise
-        self._children[program.name] = child
+        self._know(child)
         return child
 
     async def _start_keeper(self, program: Program, directory: Path, plan: Plan) -> asyncio.subprocess.Process:
@@ -394,9 +397,14 @@ class KeptProcesses:
             if name.startswith(prefix) and known is None:
                 child = await self._find(self._directory / name)
                 if child is not None:
-                    self._children[name] = child
+                    self._know(child)
                     found.append(child)
         return found
+
+    def _know(self, child: KeptChild) -> None:
+        """Keep a child until it is forgotten: an agent that runs for months starts millions."""
+        self._children[child.name] = child
+        child.forgotten = lambda: self._children.pop(child.name, None)
 
     async def _find(self, directory: Path) -> KeptChild | None:
         """Return what a directory is of; None, and nothing left of it, where no program was started."""

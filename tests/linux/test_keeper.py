@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import gc
 import json
 import os
 import platform
@@ -15,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -216,6 +218,21 @@ async def test_a_keeper_whose_directory_is_gone_ends(
     shutil.rmtree(tmp_path / "programs")
     await gone(child.keeper)
     assert not process_exists(child.pid)
+
+
+async def test_nothing_is_kept_of_a_program_that_is_forgotten(door: Door) -> None:
+    one = door()
+    child = await spawn(one, shell("true"))
+    await child.wait()
+    child.forget()
+    known = weakref.ref(child)
+    del child
+    # It was cancelled, or is about to end.
+    listeners = [task for task in asyncio.all_tasks() if task.get_name() == "keeper of t"]
+    await asyncio.gather(*listeners, return_exceptions=True)
+    listeners.clear()
+    gc.collect()
+    assert known() is None
 
 
 async def test_a_hundred_programs_at_once(door: Door) -> None:
