@@ -373,6 +373,7 @@ class Agent:
             term=membership.term,
             lease_ttl_s=membership.lease_ttl_s,
         )
+        group.create_task(logs.look(), name="look for logs")
         local = LocalCluster(
             node=config.name,
             connect=lambda caller: ClusterClient.remote(
