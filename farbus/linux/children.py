@@ -207,29 +207,36 @@ def processes_naming(text: str) -> list[int]:
 
     Those of other users are seen by their command line alone.
     """
-    wanted = text.encode()
-    found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
+    return processes_naming_each([text])[0]
+
+
+def processes_naming_each(texts: Sequence[str]) -> list[list[int]]:
+    """Return what :func:`processes_naming` returns for each of several texts; it looks at each process once."""
+    wanted = [text.encode() for text in texts]
+    found: list[list[int]] = [[] for _ in texts]
+    for pid in sorted(int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
+        if pid == os.getpid():
             continue
-        if _is_named(Path("/proc", entry), wanted) and process_exists(int(entry)):
-            found.append(int(entry))
-    return sorted(found)
+        said = _said_by(Path("/proc", str(pid)))
+        names = [number for number, text in enumerate(wanted) if text in said]
+        if names and process_exists(pid):
+            for number in names:
+                found[number].append(pid)
+    return found
 
 
-def _is_named(process: Path, wanted: bytes) -> bool:
-    """Say whether a process's command line or environment holds ``wanted``."""
+def _said_by(process: Path) -> bytes:
+    """Return a process's command line and environment."""
     command = _read(process / "cmdline")
-    if wanted in command or wanted in _read(process / "environ"):
-        return True
+    said = command + b"\0" + _read(process / "environ")
     if command:
-        return False
+        return said
     # Without a command line: a kernel thread, or a process whose first thread has ended; the others have its memory.
     try:
         threads = os.listdir(process / "task")
     except OSError:
-        return False
-    return any(wanted in _read(process / "task" / thread / "environ") for thread in threads if thread != process.name)
+        return said
+    return b"\0".join([said, *(_read(process / "task" / thread / "environ") for thread in threads)])
 
 
 def _read(path: Path) -> bytes:

@@ -14,13 +14,13 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from farbus.linux.children import process_exists, processes_naming
+from farbus.linux.children import process_exists, processes_naming_each
 from farbus.linux.keeper import MARK, VERSION, started_at
 from farbus.linux.processes import Exit
 
@@ -137,30 +137,41 @@ def kill_left(directory: Path, mark: str) -> bool:
 
 
 def kill_once(directory: str, mark: str) -> list[int]:
-    """Kill a keeper that does not answer and all that it had started; return the processes that were there.
+    """Kill a keeper that does not answer and all that it had started; return the processes that were there."""
+    return kill_each_once([(directory, mark)])[0]
+
+
+def kill_each_once(programs: Sequence[tuple[str, str]]) -> list[list[int]]:
+    """Kill what the dead keepers of several programs, each a directory and a mark, have left; return what was there.
 
     May hang: to look for a mark is to read the memory of every process, and one that waits in the kernel may have
     its memory locked.  So what is known by its number goes first.
     """
-    known = read_struct(Path(directory) / "keeper.json", _Keeper)
-    left = []
-    if known is not None:
-        for pid, since in ((known.keeper, known.started_at), (known.pid, known.pid_started_at)):
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                if pid and started_at(pid) == since and process_exists(pid):
-                    left.append(pid)
-        left += _members(known.cgroup)
-        with contextlib.suppress(OSError):
-            if known.cgroup:
-                (Path(known.cgroup) / "cgroup.kill").write_text("1", encoding="ascii")
-        _kill(left)
-        mark = mark or known.mark
-    marked = processes_naming(f"{MARK}={mark}") if mark else []
-    _kill(marked)
-    return sorted({*left, *marked})
+    known = [read_struct(Path(directory) / "keeper.json", _Keeper) for directory, _ in programs]
+    left = [_kill_known(one) if one is not None else set[int]() for one in known]
+    marks = [mark or (one.mark if one else "") for (_, mark), one in zip(programs, known, strict=True)]
+    marked = processes_naming_each([f"{MARK}={mark}" for mark in marks])
+    for mark, there, more in zip(marks, left, marked, strict=True):
+        if mark:
+            _kill(more)
+            there.update(more)
+    return [sorted(there) for there in left]
 
 
-def _kill(pids: list[int]) -> None:
+def _kill_known(known: _Keeper) -> set[int]:
+    left = set(_members(known.cgroup))
+    for pid, since in ((known.keeper, known.started_at), (known.pid, known.pid_started_at)):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if pid and started_at(pid) == since and process_exists(pid):
+                left.add(pid)
+    with contextlib.suppress(OSError):
+        if known.cgroup:
+            (Path(known.cgroup) / "cgroup.kill").write_text("1", encoding="ascii")
+    _kill(left)
+    return left
+
+
+def _kill(pids: Iterable[int]) -> None:
     for pid in pids:
         # In a control group 0 stands for a process of another pid namespace; here it would mean this process's group.
         if pid > 0:

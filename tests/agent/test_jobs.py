@@ -136,6 +136,18 @@ async def test_a_task_over_its_memory_is_killed_where_no_cgroup_limits_it(
     assert exited.reason == "it used more memory than the 1 MiB that it asked for (it used 2 MiB)"
 
 
+async def test_what_the_processes_of_a_task_share_counts_once(tmp_path: Path, group: asyncio.TaskGroup) -> None:
+    bench = Bench(tmp_path, group, FakeCgroups(trouble="none here"))
+    child = await bench.start("forever", requests=Requests(memory_bytes=2**20))
+    child.memory, child.shared_memory = 3 * 2**20, 2**21
+    await bench.pass_time(1.0)
+    assert child.running
+    child.shared_memory = 0
+    await bench.pass_time(5.0)
+    await bench.pass_time(1.0)
+    assert (await bench.exited()).reason.endswith("(it used 3 MiB)")
+
+
 async def test_a_task_that_the_kernel_killed_for_memory_says_so(tmp_path: Path, group: asyncio.TaskGroup) -> None:
     bench = Bench(tmp_path, group, FakeCgroups())
     child = await bench.start("forever")

@@ -26,7 +26,7 @@ import pytest
 import pytest_asyncio
 
 from farbus.errors import Unavailable
-from farbus.linux import keeper
+from farbus.linux import keeper, sweeper
 from farbus.linux.children import process_exists, processes_naming
 from farbus.linux.keeper import MARK
 from farbus.linux.kept import KeptChild, KeptProcesses, service_command, unit_name
@@ -316,11 +316,39 @@ async def test_what_can_not_be_killed_is_not_said_to_be_gone(door: Door, monkeyp
     os.kill(child.keeper, signal.SIGKILL)
     # As a process in uninterruptible sleep: it is there, whatever is sent to it.
     left = [child.pid]
-    monkeypatch.setattr("farbus.linux.kept.kill_once", lambda *_: list(left))
+
+    async def can_not(_: object, programs: list[object]) -> list[list[int]]:
+        return [list(left) for _ in programs]
+
+    monkeypatch.setattr("farbus.linux.sweeper.run_disposable", can_not)
     monkeypatch.setattr("farbus.linux.kept.KILL_WITHIN_S", 0.1)
     found = await survivor(door())
     assert found.running
     left.clear()
+    assert await found.wait() == Exit(-9, "its keeper was killed")
+
+
+async def test_where_nobody_can_look_nothing_is_said_to_be_gone(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = door()
+    child = await spawn(first, shell("exec sleep 1000"))
+    await first.close()
+    os.kill(child.keeper, signal.SIGKILL)
+    hangs, hang = asyncio.Event(), asyncio.Event()
+    look = sweeper.run_disposable
+
+    async def hang_once(*arguments: Any) -> Any:
+        # As reading the memory of a process that waits in the kernel.
+        if not hangs.is_set():
+            hangs.set()
+            await hang.wait()
+        return await look(*arguments)
+
+    monkeypatch.setattr(sweeper, "run_disposable", hang_once)
+    monkeypatch.setattr(sweeper, "ANSWER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("farbus.linux.kept.KILL_WITHIN_S", 0.05)
+    found = await survivor(door())
+    assert found.running
+    monkeypatch.setattr(sweeper, "ANSWER_TIMEOUT_S", PATIENCE_S)
     assert await found.wait() == Exit(-9, "its keeper was killed")
 
 
@@ -477,7 +505,11 @@ async def test_a_start_that_is_cut_off_and_can_not_be_ended_is_found_by_the_next
     monkeypatch.setattr("farbus.linux.kept._reap", cut_off)
     monkeypatch.setattr("farbus.linux.kept.KILL_WITHIN_S", 0.1)
     monkeypatch.setattr("farbus.linux.remnants.KILL_WITHIN_S", 0.1)
-    monkeypatch.setattr("farbus.linux.kept.kill_once", lambda *_: [1])
+
+    async def can_not(_: object, programs: list[object]) -> list[list[int]]:
+        return [[1] for _ in programs]
+
+    monkeypatch.setattr("farbus.linux.sweeper.run_disposable", can_not)
     spawning = asyncio.create_task(door().spawn(shell("trap '' TERM; exec sleep 1000")))
     await started.wait()
     spawning.cancel()
@@ -487,6 +519,7 @@ async def test_a_start_that_is_cut_off_and_can_not_be_ended_is_found_by_the_next
     assert found.running
     hold.unlink()
     found.kill()
+    # Its keeper ends it after all, and has its status.
     assert await found.wait() == Exit(-9, "its agent is gone")
 
 
