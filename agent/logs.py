@@ -96,7 +96,7 @@ class LogStore:
         for directory, size in (*found, *since.items()):
             if directory not in self._live:
                 self._keep(directory, size)
-        while self._prune():
+        for _ in iter(self._prune, False):
             await asyncio.sleep(0)
 
     def _keep(self, directory: Path, size: int) -> None:

@@ -415,9 +415,13 @@ class KeptProcesses:
                 return await self._find(self._directory / name)
 
         wanted = [name for name in names if name.startswith(prefix) and name not in self._children]
-        found = [child for child in await asyncio.gather(*map(find, wanted)) if child is not None]
+        results = await asyncio.gather(*map(find, wanted), return_exceptions=True)
+        found = [result for result in results if isinstance(result, KeptChild)]
         for child in found:
             self._know(child)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
         return found
 
     def _know(self, child: KeptChild) -> None:
