@@ -141,11 +141,8 @@ def append_records(path: Path, records: Sequence[AuditRecord], *, max_file_bytes
 def _locked(path: Path, max_file_bytes: int) -> Iterator[int]:
     """Open the file that has the name now, alone; one that is full is put aside."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            owner = path.parent.stat()
-            if os.geteuid() == 0 and owner.st_uid != 0:
-                os.fchown(descriptor, owner.st_uid, owner.st_gid)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             ours, named = os.fstat(descriptor), path.stat()
             if (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino):

@@ -163,11 +163,12 @@ class Issuer(EnrollmentHandler):
         changed = Path(credentials.authority).read_bytes() != bundle
         due = not authority.has_signed(credentials) or is_due(credentials, now=self._wall())
         if due:
-            replace_pair(credentials, authority.renew(credentials))
+            certificate, _, _ = credentials.read_pair()
+            replace_pair(credentials, authority.renew(certificate, what=credentials.certificate))
         if changed:
             write_private(Path(credentials.authority), bundle, mode=0o644)
         revocations = Path(credentials.revocations)
-        current = (authority.directory / revocations.name).read_bytes()
+        current = authority.revocations()
         if not revocations.exists() or revocations.read_bytes() != current:
             write_private(revocations, current, mode=0o644)
         return due or changed

@@ -77,12 +77,8 @@ class Registry:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         try:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            owner = self._path.parent.stat()
-            if os.geteuid() == 0 and owner.st_uid != 0:
-                # SQLite gives its journal to the same owner.
-                os.fchown(descriptor, owner.st_uid, owner.st_gid)
-            os.close(descriptor)
+            # Made here for its mode; SQLite gives its journal the same.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             with contextlib.closing(
                 sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_TIMEOUT_S)
             ) as connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 import tomllib
 from collections.abc import Iterator
@@ -202,3 +203,78 @@ def test_since_is_a_time_or_how_long_ago() -> None:
     assert parse_since("1d") < parse_since("1m")
     with pytest.raises(InvalidInput, match="--since soon: no time"):
         parse_since("soon")
+
+
+SOMEBODY = 61_001
+"""A number that no name belongs to: the kernel needs none."""
+
+ROOT_ALONE = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+@pytest.fixture
+def theirs(ca: Farbus, tmp_path: Path) -> Path:
+    """The authority's directory, which belongs to another user than the one who runs the command."""
+    let_through(tmp_path)
+    for path in (tmp_path / "ca", *(tmp_path / "ca").iterdir()):
+        os.chown(path, SOMEBODY, SOMEBODY)
+    return tmp_path / "ca"
+
+
+def let_through(path: Path) -> None:
+    """Let everybody go through the directories on the way, which pytest keeps to their owner."""
+    for each in (path, *path.parents):
+        if each.stat().st_mode & 0o001 == 0:
+            each.chmod(each.stat().st_mode | 0o011)
+
+
+@ROOT_ALONE
+@pytest.mark.parametrize("name", ["registry.db", "audit.jsonl"])
+def test_link_in_another_users_authority_leads_to_nothing_of_roots(
+    ca: Farbus, theirs: Path, tmp_path: Path, name: str
+) -> None:
+    outside = tmp_path / "outside"
+    outside.touch(mode=0o600)
+    (theirs / name).unlink(missing_ok=True)
+    (theirs / name).symlink_to(outside)
+    done = ca("token", "node8")
+    assert done.returncode == ExitCode.CONFLICT
+    assert done.stderr.count("\n") == 1
+    assert (outside.stat().st_uid, outside.read_bytes()) == (0, b"")
+
+
+@ROOT_ALONE
+def test_link_to_a_secret_of_roots_copies_it_nowhere(ca: Farbus, theirs: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("root's")
+    secret.chmod(0o600)
+    (theirs / "ca.crl").unlink()
+    (theirs / "ca.crl").symlink_to(secret)
+    done = ca("issue", "alice", "--role", "user", "--out", "alice")
+    assert (done.returncode, done.stderr) == (ExitCode.USAGE, "farbus: ca/ca.crl: Permission denied\n")
+    assert not (tmp_path / "alice").exists()
+
+
+@ROOT_ALONE
+def test_what_root_makes_in_another_users_authority_is_theirs(ca: Farbus, theirs: Path, tmp_path: Path) -> None:
+    for arguments in (
+        ("issue", "alice", "--role", "user", "--out", "alice"),
+        ("renew", "alice"),
+        ("token", "node8"),
+        ("rotate", "begin"),
+        ("rotate", "switch"),
+        ("rotate", "finish", "--force"),
+        ("revoke", "alice"),
+    ):
+        done = ca(*arguments)
+        assert done.returncode == 0, done.stderr
+    assert {path.stat().st_uid for path in theirs.iterdir()} == {SOMEBODY}
+    # What goes elsewhere belongs to whom that directory belongs.
+    assert {path.stat().st_uid for path in (tmp_path / "alice").iterdir()} == {0}
+    assert os.geteuid() == 0
+
+
+def test_what_failed_at_an_authority_is_on_record_too(ca: Farbus, here: Farbus) -> None:
+    ca("rotate", "switch")
+    last = json.loads(here("audit", "--authority", "ca", "-o", "json").stdout)[-1]
+    assert (last["method"], last["outcome"]) == ("ca rotate switch", "failed")
+    assert last["error"] == "ca: no authority is taking over"

@@ -21,6 +21,7 @@ from farbus.cli.options import (
     examples,
 )
 from farbus.errors import InvalidInput
+from farbus.linux.ownership import acting_for_owner
 
 if TYPE_CHECKING:
     from farbus.api.audit import AuditRecord
@@ -79,7 +80,8 @@ def audit(
     if authority:
         from farbus.api.audit import FILE_NAME, read_records  # noqa: PLC0415 - loads quickly only without gRPC
 
-        records = list(read_records(Path(authority) / FILE_NAME, since=begin))
+        with acting_for_owner(authority):
+            records = list(read_records(Path(authority) / FILE_NAME, since=begin))
     else:
 
         async def collect(client: ClusterClient) -> list[AuditRecord]:
