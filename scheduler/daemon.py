@@ -233,6 +233,8 @@ async def _serve_engine(
         audit_logs=tuple(Path(where) / FILE_NAME for where in (config.state, config.ca_directory) if where),
     )
     async with contextlib.AsyncExitStack() as stack:
+        # Last of all: calls that are ended by the stop leave their lines, too.
+        stack.push_async_callback(audit.close)
         if config.metrics:
             metrics = await serve_metrics(engine, config.metrics)
             stack.push_async_callback(metrics.stop)
