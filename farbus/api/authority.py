@@ -466,9 +466,11 @@ class Authority:
         """
         if not any(is_issued_by(certificate, authority) for authority in read_authorities(self.directory / "ca.crt")):
             raise InvalidInput(f"{what}: not signed by the authority in {self.directory}")
-        if self.registry.is_revoked(serial_text(certificate)):
-            raise NotPermitted(f"{what}: it is revoked", hint="issue another with farbus ca issue")
         holder = identity_of(_pem(certificate))
+        try:
+            self.registry.check_renewal(serial_text(certificate), holder.name)
+        except NotPermitted as error:
+            raise NotPermitted(f"{what}: {error.message}", hint="issue another with farbus ca issue") from error
         return self.issue(holder.name, holder.role, addresses=_addresses(certificate), days=days)
 
     def revocations(self) -> bytes:
@@ -478,15 +480,12 @@ class Authority:
     def revoke(self, what: str, *, reason: str = "") -> tuple[CertificateRecord, ...]:
         """Revoke the certificate with the serial number ``what``, or all valid ones of that name; write the list.
 
-        Raises :class:`NotFound` where there is nothing to revoke.
+        A name is not renewed until it is issued again.  Raises
+        :class:`NotFound` where there is nothing to revoke.
         """
         now = datetime.datetime.now(datetime.UTC)
         revoked = self.registry.revoke(what, reason=reason, at=now.timestamp())
         self.write_revocations()
-        if not revoked:
-            raise NotFound(
-                f"{what}: names no certificate that is valid now", hint="farbus ca list shows names and serial numbers"
-            )
         return revoked
 
     def write_revocations(self) -> None:

@@ -114,7 +114,7 @@ class Issuer(EnrollmentHandler):
             certificate = authority.sign(key, peer.identity.name, peer.identity.role, days=CERTIFICATE_DAYS)
             return record_of(certificate), certificate.public_bytes(Encoding.PEM).decode()
 
-        return authority.registry.renew(peer.serial, issue).encode(), authority.bundle()
+        return authority.registry.renew(peer.serial, peer.identity.name, issue).encode(), authority.bundle()
 
     async def join(self, address: str, secret: str, request_pem: bytes) -> tuple[str, bytes, bytes]:
         """Use up a token from ``address``; return the node's name, its certificate and the authorities."""

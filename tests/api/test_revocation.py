@@ -9,10 +9,19 @@ from pathlib import Path
 
 import grpc
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from farbus.api import authority as authorities
 from farbus.api.audit import AuditLog, AuditRecord, read_records
-from farbus.api.authority import Authority, Credentials, replace_pair, write_credentials
+from farbus.api.authority import (
+    Authority,
+    Credentials,
+    IssuedCertificate,
+    key_of_request,
+    new_request,
+    replace_pair,
+    write_credentials,
+)
 from farbus.api.client import ClusterClient
 from farbus.api.enrollment import Issuer, is_due, renew_at
 from farbus.api.gate import Gate, _OpenCall
@@ -284,6 +293,40 @@ async def test_revoked_certificate_can_not_be_renewed(site: Site) -> None:
     site.authority.revoke("alpha")
     with pytest.raises(NotPermitted, match="revoked"):
         await renew_at(site.address, node)
+
+
+async def test_name_that_is_revoked_is_not_renewed_by_what_the_registry_does_not_know(site: Site) -> None:
+    site.issue("alpha", Role.NODE)
+    key, request = new_request()
+    certificate = site.authority.sign(key_of_request(request), "alpha", Role.NODE)
+    pair = IssuedCertificate(
+        certificate=certificate.public_bytes(Encoding.PEM), key=key, authority=site.authority.bundle()
+    )
+    unknown = write_credentials(site.path / "unknown", "alpha", pair)
+    site.revoke("alpha")
+    with pytest.raises(NotPermitted, match="all of alpha is revoked"):
+        await renew_at(site.address, unknown)
+
+
+def test_name_is_renewed_again_once_it_has_been_issued_again(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "ca")
+    authority.issue("alpha", Role.NODE)
+    authority.revoke("alpha")
+    with pytest.raises(NotPermitted, match="all of alpha is revoked"):
+        authority.registry.check_renewal("0" * 40, "alpha")
+    authority.issue("alpha", Role.NODE)
+    authority.registry.check_renewal("0" * 40, "alpha")
+
+
+def test_every_certificate_of_a_name_is_revoked_also_what_a_thief_has_renewed(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "ca")
+    stolen = write_credentials(tmp_path / "a", "a", authority.issue("a", Role.NODE))
+    certificate, _, _ = stolen.read_pair()
+    renewed = write_credentials(tmp_path / "b", "a", authority.renew(certificate, what="a"))
+    assert len(authority.revoke("a")) == 2
+    for each in (stolen, renewed):
+        with pytest.raises(NotPermitted, match="the certificate is revoked"):
+            authority.renew(each.read_pair()[0], what="a")
 
 
 async def test_renewals_are_limited(site: Site) -> None:

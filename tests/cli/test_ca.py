@@ -72,8 +72,20 @@ def test_one_of_several_certificates_is_revoked_by_its_serial_number(ca: Farbus)
     for out in ("a", "b"):
         ca("issue", "alice", "--role", "user", "--out", out)
     serial = json.loads(ca("list", "-o", "json").stdout)[0]["serial"]
-    ca("revoke", serial.upper())
+    done = ca("revoke", serial.upper())
     assert sorted(state for _, state in listed(ca)) == ["revoked", "valid"]
+    assert done.stderr.splitlines()[0] == (
+        "still valid, and perhaps renewed from this one: 1 of alice; farbus ca revoke alice revokes them all"
+    )
+
+
+def test_revoking_a_name_says_what_it_means_for_renewals(ca: Farbus) -> None:
+    ca("issue", "alice", "--role", "user", "--out", "alice")
+    told = "alice is not renewed until it is issued again (farbus ca issue, farbus ca token)"
+    assert ca("revoke", "alice").stderr.splitlines()[0] == told
+    again = ca("revoke", "alice")
+    assert (again.returncode, again.stdout) == (0, "revoked alice, which has no certificate that is valid now\n")
+    assert again.stderr.splitlines()[0] == told
 
 
 def test_revoking_nobody_says_where_names_are(ca: Farbus) -> None:
@@ -97,7 +109,7 @@ def test_revoked_certificate_is_not_renewed(ca: Farbus) -> None:
     ca("revoke", "alice")
     done = ca("renew", "alice")
     assert done.returncode == ExitCode.NOT_PERMITTED
-    assert done.stderr == "farbus: alice/alice.crt: it is revoked; issue another with farbus ca issue\n"
+    assert done.stderr == "farbus: alice/alice.crt: the certificate is revoked; issue another with farbus ca issue\n"
 
 
 def test_what_was_done_to_an_authority_is_on_record(ca: Farbus, here: Farbus) -> None:

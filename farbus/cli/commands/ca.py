@@ -234,14 +234,28 @@ def revoke(
 ) -> None:
     """Revoke certificates.
 
+    Of a stolen one revoke the name: its serial number leaves the
+    certificates in force that the thief has had it renewed to.
     A scheduler with this directory as its ca_directory ends their connections
     within a second.  Copy ca.crl beside the ca.crt of any other.
     """
     with _opened(authority) as issuer, _recorded(issuer, "ca revoke", what) as targets:
         revoked = issuer.revoke(what, reason=bounded(reason))
-        targets[:] = [f"{record.role} {record.name} {record.serial}" for record in revoked]
+        targets[:] = [f"{record.role} {record.name} {record.serial}" for record in revoked] or [what]
+        left = [each for record in revoked for each in issuer.registry.valid_of(record.name, at=time.time())]
     for record in revoked:
         typer.echo(f"revoked {record.role} {record.name}, serial {record.serial}")
+    if not revoked:
+        typer.echo(f"revoked {what}, which has no certificate that is valid now")
+    if left:
+        name = left[0].name
+        typer.echo(
+            f"still valid, and perhaps renewed from this one: {len(left)} of {name}; farbus ca revoke {name} "
+            "revokes them all",
+            err=True,
+        )
+    elif not revoked or revoked[0].name == what:
+        typer.echo(f"{what} is not renewed until it is issued again (farbus ca issue, farbus ca token)", err=True)
     typer.echo(f"{issuer.directory / REVOCATIONS} goes beside each ca.crt", err=True)
 
 
