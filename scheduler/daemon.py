@@ -19,7 +19,7 @@ import uvloop
 from farbus import __version__
 from farbus.api.audit import FILE_NAME, AuditLog
 from farbus.api.enrollment import Issuer
-from farbus.api.identity import Role
+from farbus.api.identity import Role, Vouching
 from farbus.api.joining import serve_joins
 from farbus.api.server import serve_scheduler
 from farbus.api.staging import add_staging
@@ -248,6 +248,7 @@ async def _serve_engine(
             enrollment=issuer,
             audit=audit,
             operator_only=frozenset(config.operator_only),
+            vouching=Vouching(users=config.user_nodes, operators=config.operator_nodes),
             services=(functools.partial(add_staging, staging),),
         )
         stack.push_async_callback(server.stop, STOP_GRACE_S)

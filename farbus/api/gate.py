@@ -20,7 +20,7 @@ import grpc.aio
 
 from farbus.api.audit import AuditLog, AuditRecord, bounded, now_text
 from farbus.api.authority import identity_of
-from farbus.api.identity import READ_METHODS, Identity, resolve_caller
+from farbus.api.identity import BELIEVE_USERS, READ_METHODS, Identity, Vouching, resolve_caller
 from farbus.api.status import HINT_METADATA, code_of
 from farbus.api.trust import Peer, Trust
 from farbus.errors import FarbusError, NotPermitted
@@ -88,11 +88,20 @@ class Gate(grpc.aio.ServerInterceptor):
     """Lets calls through, or refuses them.
 
     ``operator_only`` are names of methods (``Submit``) that only operators
-    may call for the time being, whatever the table says.
+    may call for the time being, whatever the table says; ``vouching`` says
+    how far nodes are believed.
     """
 
-    def __init__(self, trust: Trust, *, audit: AuditLog | None = None, operator_only: frozenset[str] = frozenset()):
+    def __init__(
+        self,
+        trust: Trust,
+        *,
+        audit: AuditLog | None = None,
+        operator_only: frozenset[str] = frozenset(),
+        vouching: Vouching = BELIEVE_USERS,
+    ) -> None:
         self._trust = trust
+        self._vouching = vouching
         self._audit = audit
         self._operator_only = operator_only
         self._open: set[_OpenCall] = set()
@@ -209,7 +218,7 @@ class Gate(grpc.aio.ServerInterceptor):
 
     def _resolve(self, peer: Peer, context: Context, method: str) -> Identity:
         metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
-        caller = resolve_caller(peer.identity, metadata, method)
+        caller = self._vouching.believed(resolve_caller(peer.identity, metadata, method), method)
         name = method.rpartition("/")[2]
         if name in self._operator_only and not caller.is_operator:
             raise NotPermitted(f"{name} is for operators only at present", hint="the scheduler's operator_only says so")

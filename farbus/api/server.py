@@ -20,7 +20,7 @@ from farbus.api.authority import Credentials
 from farbus.api.conversion import from_message, to_message
 from farbus.api.front import AddService, Caller, LocalFront
 from farbus.api.gate import Gate, caller_of_call, errors_become_status, peer_of_call
-from farbus.api.identity import Identity
+from farbus.api.identity import BELIEVE_USERS, Identity, Vouching
 from farbus.api.trust import Peer, Trust
 from farbus.api.v1 import (
     cluster_pb2,
@@ -204,6 +204,7 @@ async def serve_scheduler(
     enrollment: EnrollmentHandler | None = None,
     audit: AuditLog | None = None,
     operator_only: frozenset[str] = frozenset(),
+    vouching: Vouching = BELIEVE_USERS,
     services: Sequence[AddService] = (),
 ) -> RunningServer:
     """Serve all services over mutual TLS on ``listen`` (``ADDRESS:PORT``, port 0 for any free one).
@@ -215,7 +216,7 @@ async def serve_scheduler(
     address that can't be bound.
     """
     trust = credentials if isinstance(credentials, Trust) else Trust(credentials)
-    gate = Gate(trust, audit=audit, operator_only=operator_only)
+    gate = Gate(trust, audit=audit, operator_only=operator_only, vouching=vouching)
     server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=[gate])
     cluster_pb2_grpc.add_ClusterServicer_to_server(_ClusterServicer(cluster, caller_of_call), server)
     session_pb2_grpc.add_NodeSessionServicer_to_server(_SessionServicer(sessions), server)
