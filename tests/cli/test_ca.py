@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from farbus.api.audit import AuditLog
+from farbus.api.audit import AuditLog, AuditRecord, append_records
 from farbus.api.authority import Authority, Credentials, write_credentials
 from farbus.api.enrollment import Issuer
 from farbus.api.identity import Identity, Role
@@ -215,6 +215,13 @@ def test_since_is_a_time_or_how_long_ago() -> None:
     assert parse_since("1d") < parse_since("1m")
     with pytest.raises(InvalidInput, match="--since soon: no time"):
         parse_since("soon")
+
+
+def test_line_that_sums_calls_up_says_how_many_they_were(ca: Farbus, here: Farbus, tmp_path: Path) -> None:
+    summed = AuditRecord(at="2026-03-01T12:00:00.000Z", who="bob", method="Submit", outcome="failed", omitted=17)
+    append_records(tmp_path / "ca" / "audit.jsonl", [summed])
+    (line,) = [line for line in here("audit", "--authority", "ca").stdout.splitlines() if "bob" in line]
+    assert line.split(maxsplit=4)[2:] == ["Submit", "failed", "17 more of the same"]
 
 
 SOMEBODY = 61_001
