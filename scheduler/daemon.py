@@ -253,6 +253,7 @@ async def _serve_engine(
         )
         stack.push_async_callback(server.stop, STOP_GRACE_S)
         if issuer is not None and config.join:
+            stack.push_async_callback(issuer.close)
             joins = await serve_joins(join=issuer.join, listen=config.join, trust=trust, scheduler_port=server.port)
             stack.push_async_callback(joins.stop)
         sweeping = asyncio.create_task(staging.keep_sweeping(), name="staging")

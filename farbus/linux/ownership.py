@@ -31,7 +31,8 @@ def acting_for_owner(directory: str | Path, *, users: Users | None = None) -> It
     id stays root's, so the owner can neither signal nor trace this process.
     Not to be nested.
 
-    Raises :class:`Conflict` for links that lead in a circle.
+    Raises :class:`Conflict` for links that lead in a circle, and for a way
+    on which everybody may replace what is there.
     """
     found = _owner_on_the_way(Path(directory)) if os.geteuid() == 0 else None
     if found is None:
@@ -73,6 +74,8 @@ def _owner_on_the_way(path: Path) -> tuple[int, int] | None:
             return None
         if status.st_uid != 0:
             return status.st_uid, status.st_gid
+        if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+            raise Conflict(f"{here}: everybody can write there", hint="take that away (chmod o-w), or go elsewhere")
         if stat.S_ISLNK(status.st_mode):
             links += 1
             if links > MAX_LINKS:

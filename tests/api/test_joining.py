@@ -280,6 +280,25 @@ def test_hostile_request_is_refused(request_pem: bytes, told: str) -> None:
         key_of_request(request_pem)
 
 
+async def test_certificate_of_a_machine_that_left_is_on_record(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on, really = asyncio.Event(), threading.Event(), site.issuer._join
+    loop = asyncio.get_running_loop()
+
+    def slowly(secret: str, request: bytes) -> tuple[str, bytes, bytes]:
+        loop.call_soon_threadsafe(begun.set)
+        go_on.wait()
+        return really(secret, request)
+
+    monkeypatch.setattr(site.issuer, "_join", slowly)
+    _, request = new_request()
+    joining = asyncio.create_task(site.issuer.join("10.0.0.7", site.token("alpha").secret, request))
+    await begun.wait()
+    joining.cancel()
+    go_on.set()
+    await site.issuer.close()
+    assert site.outcomes() == [("alpha", "ok")]
+
+
 async def test_refused_request_does_not_use_up_the_token(site: Site) -> None:
     token = site.token()
     with pytest.raises(InvalidInput):

@@ -221,7 +221,7 @@ def test_line_that_sums_calls_up_says_how_many_they_were(ca: Farbus, here: Farbu
     summed = AuditRecord(at="2026-03-01T12:00:00.000Z", who="bob", method="Submit", outcome="failed", omitted=17)
     append_records(tmp_path / "ca" / "audit.jsonl", [summed])
     (line,) = [line for line in here("audit", "--authority", "ca").stdout.splitlines() if "bob" in line]
-    assert line.split(maxsplit=4)[2:] == ["Submit", "failed", "17 more of the same"]
+    assert line.endswith("17 more of the same")
 
 
 SOMEBODY = 61_001

@@ -75,6 +75,15 @@ def test_roots_own_link_is_followed(tmp_path: Path, target: str) -> None:
     assert acting_in(up / "link") == 61_001
 
 
+def test_directory_that_everybody_can_write_is_refused_but_for_one_like_tmp(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a").chmod(0o1777)
+    assert acting_in(tmp_path / "a" / "b") == 0
+    (tmp_path / "a").chmod(0o777)
+    with pytest.raises(Conflict, match="a: everybody can write there; take that away"):
+        acting_in(tmp_path / "a" / "b")
+
+
 def test_links_in_a_circle_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
