@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 import threading
 import tomllib
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ from farbus.api.joining import serve_joins
 from farbus.api.trust import Trust
 from farbus.cli.commands.audit import parse_since
 from farbus.errors import ExitCode, InvalidInput
-from tests.cli.conftest import Farbus
+from tests.cli.conftest import Farbus, clean_environment
 
 
 @pytest.fixture
@@ -290,6 +292,38 @@ def test_what_root_makes_in_another_users_authority_is_theirs(ca: Farbus, theirs
     # What goes elsewhere belongs to whom that directory belongs.
     assert {path.stat().st_uid for path in (tmp_path / "alice").iterdir()} == {0}
     assert os.geteuid() == 0
+
+
+WATCHED = """
+import contextlib, sys
+from farbus.cli import main
+from farbus.cli.commands import ca
+acting = ca.acting_for_owner
+
+@contextlib.contextmanager
+def watched(directory):
+    before = set(sys.modules)
+    with acting(directory):
+        yield
+    assert set(sys.modules) == before, sorted(set(sys.modules) - before)
+
+ca.acting_for_owner = watched
+for command in ("init", "issue a --role user --out a", "renew a", "token b", "revoke a"):
+    assert main(["ca", *command.split()]) == 0
+"""
+
+
+def test_nothing_is_loaded_with_the_rights_of_an_owner_who_may_not_read_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", WATCHED],
+        cwd=tmp_path,
+        env=clean_environment(tmp_path, FARBUS_CA="ca"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_failed_at_an_authority_is_on_record_too(ca: Farbus, here: Farbus) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
+# cryptography loads it when it is first needed, and then with the rights of an authority's owner, who may not read it.
+import cryptography.hazmat.backends.openssl.backend  # noqa: F401
 import typer
 from cryptography import x509
 
