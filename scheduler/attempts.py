@@ -143,7 +143,7 @@ class Attempts(Commander):
         lease.prepared = True
         lease.endpoint = outcome.endpoint
         lease.expires_at = self._now + self.lease_ttl_s
-        self._agenda.add(lease.expires_at, Look.LEASE, step.lease)
+        self._agenda.watch(lease.expires_at, Look.LEASE, step.lease)
         self._move_lease(lease, LeaseState.PREPARED)
 
     def _settle_task_step(

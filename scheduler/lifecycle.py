@@ -174,7 +174,7 @@ class ClusterMachine(Operations):
                 story=[lease_state.value],
             )
             self.leases_of_node[lease.device_node].add(lease.id)
-            self._agenda.add(expires_at, Look.LEASE, lease.id)
+            self._agenda.watch(expires_at, Look.LEASE, lease.id)
             for leased in lease.devices:
                 self.devices[leased.device].lease = lease.id
         waiting: list[Job] = []

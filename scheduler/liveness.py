@@ -18,7 +18,7 @@ from farbus.scheduler import events
 from farbus.scheduler.agenda import Look
 from farbus.scheduler.attempts import MAX_STOP_TRIES, Attempts
 from farbus.scheduler.events import Verb
-from farbus.scheduler.records import ClientSide, NodeRecord, Program
+from farbus.scheduler.records import ClientSide, LeaseRecord, NodeRecord, Program
 from farbus.scheduler.steps import Step
 
 STALL_PART = 0.2
@@ -96,6 +96,8 @@ class Liveness(Attempts):
                 if claim.endpoint and claim.endpoint != lease.endpoint:
                     self._fail_lease(lease, f"its server on node {record.name} was restarted")
                 lease.expires_at = self._now + self.lease_ttl_s
+                # A look that waited for this agent to be started again comes too late.
+                self._watch_lease(lease, lease.expires_at)
             elif not is_held and lease.prepared:
                 if lease.state is LeaseState.PREPARED:
                     self._fail_lease(lease, f"the agent of node {record.name} no longer holds lease {lease_id}")
@@ -244,10 +246,12 @@ class Liveness(Attempts):
         record.seen, record.seen_at = self._now, self._wall
 
     def _watch_node(self, record: NodeRecord, due: float) -> None:
-        """Look at the node at ``due``, unless an earlier look is coming, which will see to it."""
-        if not record.watched:
-            record.watched = True
-            self._agenda.add(due, Look.NODE, record.name)
+        """Look at the node by ``due``."""
+        self._agenda.watch(due, Look.NODE, record.name)
+
+    def _watch_lease(self, lease: LeaseRecord, due: float) -> None:
+        """Look at the lease by ``due``."""
+        self._agenda.watch(due, Look.LEASE, lease.lease.id)
 
     def _touch_node(self, name: str) -> None:
         for job_id in sorted(self.jobs_of_node[name]):
@@ -272,7 +276,6 @@ class Liveness(Attempts):
 
     def _check_node(self, name: str) -> None:
         record = self.nodes[name]
-        record.watched = False
         due = max(record.seen + self.lease_ttl_s, record.back_by, self._patient_until)
         if due > self._now:
             self._watch_node(record, due)
@@ -295,7 +298,7 @@ class Liveness(Attempts):
         # A node whose agent is restarted is looked at as a whole (_check_node).
         due = max(lease.expires_at, self.node(lease.lease.device_node).back_by, self._patient_until)
         if due > self._now:
-            self._agenda.add(due, Look.LEASE, lease_id)
+            self._watch_lease(lease, due)
         else:
             node = lease.lease.device_node
             self._fail_lease(lease, f"node {node} did not renew lease {lease_id} for {self.lease_ttl_s:g} s")

@@ -229,8 +229,6 @@ class NodeRecord(msgspec.Struct, kw_only=True, eq=False):
     gone: bool = False
     """It had no session for the lease time: what ran there has ended or is fenced."""
     cordon: Cordon | None = None
-    watched: bool = False
-    """Whether the machine is going to look whether it is gone."""
     strays: frozenset[str] = frozenset()
     """Slots of commands that remove what the node holds without right."""
     used_cpu_milli: int = 0
