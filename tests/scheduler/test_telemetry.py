@@ -21,7 +21,7 @@ def shown(teller: str) -> dict[str, tuple[SessionTelemetry, ...]]:
     cluster.settle()
     (lease,) = cluster.machine.leases.values()
     assert lease.lease.device_node == "a"
-    told = {series("session_calls_per_second", lease.lease.id, "1", "2", "program"): 7.0}
+    told = {series("session_calls_per_second", lease.lease.id, "1", "2", "program"): 20.0}
     telemetry = Telemetry(update=SeriesEncoder().update(told))
     cluster.tell(events.HeartbeatArrived(node=teller, session=cluster.agents[teller].session, telemetry=telemetry))
     machine = cluster.machine
