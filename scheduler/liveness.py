@@ -139,20 +139,26 @@ class Liveness(Attempts):
             if held.device_side and (lease is None or lease.lease.device_node != record.name):
                 step = Step(verb=Verb.UNPREPARE_DEVICES, node=record.name, lease=held.lease_id, stray=True)
                 self._add_stray(record, f"{held.lease_id}.stray", step)
+        # Without its end, a task that is asked for again would be answered with how it ended before.
+        ended = set()
         for task in hello.tasks:
-            job = self.jobs.get(task.job_id)
-            run = job.run(task.status.task) if job is not None else None
-            known = run is not None and run.node == record.name and (run.client is not ClientSide.NONE)
-            if not known and task.status.state is not TaskState.EXITED:
+            if self._is_wanted(record.name, task.job_id, task.status.task):
+                continue
+            if task.status.state is TaskState.EXITED:
+                ended.add((task.job_id, task.status.task))
+            else:
                 step = Step(verb=Verb.STOP_TASK, node=record.name, job=task.job_id, task=task.status.task, stray=True)
                 self._add_stray(record, f"{task.job_id}.{task.status.task}.stray", step)
-
-        for job_id, held_task in sorted(hello.clients or ()):
-            job = self.jobs.get(job_id)
-            run = job.run(held_task) if job is not None else None
-            if run is None or run.node != record.name or run.client is ClientSide.NONE:
+        for job_id, held_task in sorted(ended | (hello.clients or frozenset())):
+            if not self._is_wanted(record.name, job_id, held_task):
                 step = Step(verb=Verb.UNPREPARE_CLIENT, node=record.name, job=job_id, task=held_task, stray=True)
                 self._add_stray(record, f"{job_id}.{held_task}.stray-client", step)
+
+    def _is_wanted(self, node: str, job_id: str, task: str) -> bool:
+        """Say whether an attempt has the task on the node, and has not let it go."""
+        job = self.jobs.get(job_id)
+        run = job.run(task) if job is not None else None
+        return run is not None and run.node == node and run.client is not ClientSide.NONE
 
     def _add_stray(self, record: NodeRecord, key: str, step: Step) -> None:
         key = f"{record.name}.{key}"
