@@ -127,10 +127,10 @@ class Attempts(Commander):
                     self._task_step(job, run, Verb.START_TASK)
             if any(run.program is Program.STARTING for run in runs):
                 return
-        job.progress.started_at = self._wall
+        progress = job.progress
+        progress.started_at, progress.started_monotonic, progress.started_boot = self._wall, self._now, self.boot_id
         if job.job.time_limit_s:
-            job.limit_at = self._now + job.job.time_limit_s
-            self._agenda.add(job.limit_at, Look.LIMIT, job.job.id)
+            self._limit(job)
         self._move_job(job, JobState.RUNNING, "")
 
     # --- answers -------------------------------------------------------------------------
@@ -258,6 +258,18 @@ class Attempts(Commander):
             self._end(job, JobState.CANCELLED, reason)
         else:
             self._undo(job, JobState.CANCELLED, reason)
+
+    def _limit(self, job: JobRecord) -> None:
+        """Have a job end at its time limit, counted by monotonic time from its start.
+
+        After a boot of this machine nobody here knows how long it has run, and
+        the wall clock may have been set: then it is counted from now.  The
+        programs of tasks are ended in time by their keepers, which count too.
+        """
+        progress = job.progress
+        counted = bool(self.boot_id) and progress.started_boot == self.boot_id
+        job.limit_at = (progress.started_monotonic if counted else self._now) + job.job.time_limit_s
+        self._agenda.add(job.limit_at, Look.LIMIT, job.job.id)
 
     def _check_limit(self, job_id: str) -> None:
         job = self.jobs.get(job_id)

@@ -51,6 +51,7 @@ class ClusterMachine(Operations):
         term: int,
         lease_ttl_s: float,
         new_secret: Callable[[], str],
+        boot_id: str = "",
         return_s: float | None = None,
         restart_grace_s: float = 0.0,
     ) -> None:
@@ -58,6 +59,7 @@ class ClusterMachine(Operations):
             term=term,
             lease_ttl_s=lease_ttl_s,
             new_secret=new_secret,
+            boot_id=boot_id,
             return_s=return_s,
             restart_grace_s=restart_grace_s,
         )
@@ -194,8 +196,7 @@ class ClusterMachine(Operations):
                     used_memory_bytes[run.node] += run.requests.memory_bytes
             self._index(found)
             if state is JobState.RUNNING and job.time_limit_s:
-                found.limit_at = now + min(job.time_limit_s, progress.started_at + job.time_limit_s - wall)
-                self._agenda.add(found.limit_at, Look.LIMIT, job.id)
+                self._limit(found)
         for name in used_cpu_milli:
             self.occupy(name, Requests(cpu_milli=used_cpu_milli[name], memory_bytes=used_memory_bytes[name]))
         self.queue = type(self.queue)(waiting)

@@ -36,10 +36,11 @@ class Liveness(Attempts):
         term: int,
         lease_ttl_s: float,
         new_secret: Callable[[], str],
+        boot_id: str = "",
         return_s: float | None = None,
         restart_grace_s: float = 0.0,
     ) -> None:
-        super().__init__(term=term, lease_ttl_s=lease_ttl_s, new_secret=new_secret)
+        super().__init__(term=term, lease_ttl_s=lease_ttl_s, new_secret=new_secret, boot_id=boot_id)
         self.return_s = max(lease_ttl_s, return_s or 0.0)
         """How long nodes have to come back after this scheduler was away; they keep their leases meanwhile."""
         self.restart_grace_s = max(lease_ttl_s, restart_grace_s)

@@ -101,6 +101,10 @@ class StoredProgress(msgspec.Struct, kw_only=True):
     rounds_waited: int = 0
     """Rounds in which it alone would have fitted."""
     started_at: float = 0.0
+    started_monotonic: float = 0.0
+    """The same by the monotonic clock of the scheduler's machine, in seconds of ``started_boot``."""
+    started_boot: str = ""
+    """The boot of that machine: on another one its monotonic clock says nothing of this one."""
     ended_at: float = 0.0
     story: list[str] = []
 
