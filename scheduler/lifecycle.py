@@ -195,7 +195,7 @@ class ClusterMachine(Operations):
                     used_cpu_milli[run.node] += run.requests.cpu_milli
                     used_memory_bytes[run.node] += run.requests.memory_bytes
             self._index(found)
-            if state is JobState.RUNNING and job.time_limit_s:
+            if state is JobState.RUNNING and job.time_limit_s and not any(run.arriving for run in progress.runs):
                 self._limit(found)
         for name in used_cpu_milli:
             self.occupy(name, Requests(cpu_milli=used_cpu_milli[name], memory_bytes=used_memory_bytes[name]))

@@ -122,9 +122,10 @@ class Liveness(Attempts):
                 if status is not None and run.is_alive:
                     self._apply_report(job, run, status)
                 elif run.program is Program.RUNNING or (run.is_alive and job.state is JobState.FINISHING):
+                    state = JobState.FAILED if self._has_begun(job) else JobState.QUEUED
                     run.program, run.reason = Program.EXITED, lost
                     self._persist.add(job_id)
-                    self._undo(job, JobState.FAILED, f"task {run.task} was lost: {lost}")
+                    self._undo(job, state, f"task {run.task} was lost: {lost}")
                 if run.client is ClientSide.PREPARED and job.state is not JobState.FINISHING:
                     kept = any(lease in held for lease in run.leases) or status is not None
                     if clients is not None:

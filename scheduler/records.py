@@ -59,6 +59,8 @@ class TaskRun(msgspec.Struct, kw_only=True):
     """Whether its processors and memory count against the node."""
     client: ClientSide = ClientSide.NONE
     program: Program = Program.NONE
+    arriving: bool = False
+    """Its node runs it, but its program waits for its files, or never began."""
     exit_code: int = 0
     reason: str = ""
 
@@ -102,7 +104,7 @@ class StoredProgress(msgspec.Struct, kw_only=True):
     """Rounds in which it alone would have fitted."""
     started_at: float = 0.0
     started_monotonic: float = 0.0
-    """The same by the monotonic clock of the scheduler's machine, in seconds of ``started_boot``."""
+    """From when its time limit counts, by the monotonic clock of the scheduler's machine in ``started_boot``."""
     started_boot: str = ""
     """The boot of that machine: on another one its monotonic clock says nothing of this one."""
     ended_at: float = 0.0
@@ -119,7 +121,7 @@ class JobRecord(msgspec.Struct, eq=False):
     not_before: float = 0.0
     """Monotonic time before which no round considers the job (after a failed attempt)."""
     limit_at: float = 0.0
-    """Monotonic time at which the time limit ends the job."""
+    """Monotonic time at which the time limit ends the job; 0 while nothing is counted."""
 
     def tell(self, line: str) -> None:
         """Add a line to the story."""

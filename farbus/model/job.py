@@ -104,6 +104,8 @@ class TaskStatus(Value, frozen=True, kw_only=True):
     node: str = ""
     exit_code: int = 0
     reason: str = ""
+    unstarted: bool = False
+    """It has ended before its program began, through no fault of the job's: another attempt may do better."""
 
 
 class Miss(Value, frozen=True, kw_only=True):
