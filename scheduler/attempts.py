@@ -378,7 +378,7 @@ class Attempts(Commander):
         if progress.failures >= MAX_FAILURES:
             self._end(job, JobState.FAILED, f"{verdict.reason} (attempt {progress.failures} of {MAX_FAILURES})")
             return
-        progress.runs, progress.verdict = [], None
+        progress.runs, progress.verdict, progress.unreachable = [], None, []
         job.not_before = self._now + RETRY_S * 2**progress.failures
         self._agenda.add(job.not_before, Look.JOB, job.job.id)
         self.queue.add(job.job)

@@ -164,6 +164,7 @@ async def _running(config: SchedulerConfig, ledger: Ledger, maker: DecisionMaker
         lease_ttl_s=config.lease_ttl_s,
         return_s=config.return_s,
         restart_grace_s=config.restart_grace_s,
+        unreachable_limit_s=config.unreachable_limit_s,
         boot_id=KernelNodeFacts().boot_id(),
         new_secret=lambda: secrets.token_hex(SECRET_BYTES),
     )

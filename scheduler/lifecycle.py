@@ -54,6 +54,7 @@ class ClusterMachine(Operations):
         boot_id: str = "",
         return_s: float | None = None,
         restart_grace_s: float = 0.0,
+        unreachable_limit_s: float = 0.0,
     ) -> None:
         super().__init__(
             term=term,
@@ -62,6 +63,7 @@ class ClusterMachine(Operations):
             boot_id=boot_id,
             return_s=return_s,
             restart_grace_s=restart_grace_s,
+            unreachable_limit_s=unreachable_limit_s,
         )
         self._round_running = False
         self._round_truncated = False

@@ -108,6 +108,8 @@ class StoredProgress(msgspec.Struct, kw_only=True):
     started_boot: str = ""
     """The boot of that machine: on another one its monotonic clock says nothing of this one."""
     ended_at: float = 0.0
+    unreachable: list[str] = []
+    """Its nodes that can't be reached, while it is kept."""
     story: list[str] = []
 
 

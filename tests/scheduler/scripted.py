@@ -304,6 +304,7 @@ class Cluster:
         self.term = 0
         self.return_s = TTL_S
         self.restart_grace_s = 8 * TTL_S
+        self.unreachable_limit_s = 0.0
         self.wall_ahead = 0.0
         self.boot_id = "boot-1"
         self.round_asked = False
@@ -318,6 +319,7 @@ class Cluster:
             lease_ttl_s=TTL_S,
             return_s=self.return_s,
             restart_grace_s=self.restart_grace_s,
+            unreachable_limit_s=self.unreachable_limit_s,
             boot_id=self.boot_id,
             new_secret=lambda: f"{next(self._secrets):064x}",
         )
