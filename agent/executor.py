@@ -254,6 +254,7 @@ class Executor:
         self._journal = journal
         self._devices = devices
         self._tasks = tasks
+        self._clock = clock
         self._group = group
         self._done = done
         self._runner = StepRunner(
@@ -308,6 +309,10 @@ class Executor:
         """Drop what is kept of a program whose end is on record."""
         self._runner.forget(f"task {job}/{task}")
         self._tasks.forget(job=job, task=task)
+
+    async def launching(self, run: TaskRun) -> None:
+        """Record that the files of a task have arrived; without the record its program must not begin."""
+        await self._journal.task_launching(run.job, run.task, at=self._clock.wall())
 
     async def _run(self, work: Work, steps: Steps) -> None:
         kind = type(work).__name__

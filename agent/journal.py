@@ -31,6 +31,9 @@ SCHEMA_VERSION = 2
 KEPT_STEPS = 10_000
 """Completed steps kept as history."""
 
+LAUNCH = "LaunchTask"
+"""Action of the record that comes before a program whose files had to arrive first."""
+
 PRUNE_INTERVAL = 256
 """Records between two removals of old history."""
 
@@ -220,6 +223,19 @@ class Journal:
             self._prune(connection)
 
         await self._write("completed", write)
+
+    async def task_launching(self, job: str, task: str, *, at: float) -> None:
+        """Record that a task's files have arrived, before its program is started: from now on it may have run."""
+        name = f"task {job}/{task}"
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "INSERT INTO step (boot_id, object, action, body, started_at, completed_at, error, position, sequence)"
+                " VALUES (?, ?, ?, '{}', ?, ?, '', 1, (SELECT max(sequence) FROM step WHERE object = ?))",
+                (self._boot_id, name, LAUNCH, at, at, name),
+            )
+
+        await self._write("task launching", write)
 
     async def task_ended(self, job: str, status: TaskStatus, *, at: float) -> None:
         """Keep a task's status until the scheduler lets it go."""

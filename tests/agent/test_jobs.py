@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from farbus.agent.accounts import choose_account
-from farbus.agent.events import TaskExited, TaskRun
+from farbus.agent.events import TaskExited, TaskLaunched, TaskRun
 from farbus.agent.jobs import TaskRunner, task_environment
 from farbus.agent.logs import LogStore
 from farbus.errors import NotFound, NotPermitted
@@ -97,10 +97,14 @@ class Bench:
             logs=self.logs,
             clock=self.clock,
             group=group,
-            exited=self.exits.put_nowait,
+            told=self._take,
             run_as_self=False,
             allow_root=False,
         )
+
+    def _take(self, event: TaskLaunched | TaskExited) -> None:
+        assert isinstance(event, TaskExited)
+        self.exits.put_nowait(event)
 
     async def start(self, program: str, **more: object) -> FakeChild:
         arguments: dict[str, object] = {"job": "j1", "task": "main.0", "user": "ann", "command": (program,), **more}
