@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +22,13 @@ _log = structlog.get_logger()
 
 PATIENCE_S = 300.0
 """How long transfers are tried again while the scheduler is away; the task's devices wait with it."""
+
+
+MAX_REMOVALS = 4
+"""Directories that are emptied at a time, no two of one user's: each takes a process, and the disk."""
+
+REMOVE_AGAIN_S = 600.0
+"""Pause before what could not be removed is tried again: a full or hanging disk mends in minutes or hours."""
 
 
 class Transfers(Protocol):
@@ -41,10 +50,16 @@ class Transfers(Protocol):
 class Staging:
     """The directories of one node's tasks, and what goes in and out of them."""
 
-    def __init__(self, *, directories: TaskDirectories, transfers: Transfers, clock: Clock) -> None:
+    def __init__(
+        self, *, directories: TaskDirectories, transfers: Transfers, clock: Clock, group: asyncio.TaskGroup
+    ) -> None:
         self._directories = directories
         self._transfers = transfers
         self._clock = clock
+        self._group = group
+        self._removals = asyncio.Semaphore(MAX_REMOVALS)
+        self._removing: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By user id; a node's users are few."""
 
     async def stage_in(self, name: str, run: TaskRun, account: Account | None) -> Path:
         """Make a task's directory with all its files, and return it.
@@ -58,7 +73,8 @@ class Staging:
                 manifest = Manifest(files=())
                 if run.stage_in:
                     manifest = await self._transfers.manifest(run.job, run.stage_in)
-                path = await self._directories.make(name, account)
+                await self.remove(name)
+                path = self._directories.make(name, account)
                 if manifest.files:
                     contents = self._transfers.contents(run.job, manifest.files)
                     await self._directories.write(name, account, manifest, contents)
@@ -92,14 +108,37 @@ class Staging:
         return away and self._clock.monotonic() - started < PATIENCE_S
 
     async def remove(self, name: str) -> None:
-        """Remove a task's directory; what can't be removed is left to the next start, and told."""
+        """Give a task's directory up; it is emptied beside everything else, however long that takes."""
         try:
-            await self._directories.remove(name)
+            aside = self._directories.set_aside(name)
         except FarbusError as error:
             _log.error("task's directory not removed", reason=str(error))
+        else:
+            if aside:
+                self._begin_to_clear(aside)
 
     async def remove_strangers(self, known: set[str]) -> None:
-        """Remove the directories of tasks that are not known any more."""
+        """Remove the directories of tasks that are not known any more, and what an earlier agent had not removed."""
+        for aside in self._directories.aside():
+            self._begin_to_clear(aside)
         for name in self._directories.list():
             if name not in known:
                 await self.remove(name)
+
+    def _begin_to_clear(self, aside: str) -> None:
+        self._group.create_task(self._clear(aside), name=f"remove {aside}")
+
+    async def _clear(self, aside: str) -> None:
+        owner, told = self._directories.owner(aside), ""
+        while True:
+            try:
+                # His own first: who leaves a hundred large directories takes one turn of the few.
+                async with self._removing[owner], self._removals:
+                    await self._directories.clear(aside)
+            except FarbusError as error:
+                if str(error) != told:
+                    told = str(error)
+                    _log.error("task's directory not removed", reason=told, again_s=REMOVE_AGAIN_S)
+            else:
+                return
+            await self._clock.sleep(REMOVE_AGAIN_S)

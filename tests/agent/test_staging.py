@@ -11,7 +11,7 @@ import pytest
 from farbus.agent.events import TaskExited, TaskRun
 from farbus.agent.jobs import TaskRunner
 from farbus.agent.logs import LogStore
-from farbus.agent.staging import PATIENCE_S, Staging
+from farbus.agent.staging import PATIENCE_S, REMOVE_AGAIN_S, Staging
 from farbus.errors import Unavailable
 from farbus.linux.cgroups import FakeCgroups
 from farbus.linux.clock import FakeClock
@@ -91,7 +91,7 @@ class Node:
             exited=self.ended.put_nowait,
             run_as_self=True,
             allow_root=True,
-            staging=Staging(directories=self.directories, transfers=self.scheduler, clock=self.clock),
+            staging=Staging(directories=self.directories, transfers=self.scheduler, clock=self.clock, group=group),
         )
 
     async def run(self, run: TaskRun = RUN) -> TaskExited:
@@ -207,7 +207,63 @@ async def test_repeated_start_is_one_start(node: Node) -> None:
 
 
 async def test_directories_that_an_agent_left_when_it_was_killed_are_removed(node: Node) -> None:
-    path = await node.directories.make("j9.main.0", None)
+    path = node.directories.make("j9.main.0", None)
     (path / "half").touch()
     await node.runner.end_strangers()
     assert node.directories.list() == ()
+
+
+async def test_start_waits_for_no_removal(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    cleared = asyncio.Event()
+
+    async def slow(name: str) -> None:
+        await cleared.wait()
+
+    monkeypatch.setattr(node.directories, "clear", slow)
+    node.directories.make("j9.main.0", None)
+    async with asyncio.timeout(20.0):
+        await node.runner.end_strangers()
+    assert node.directories.list() == ()
+    cleared.set()
+
+
+async def test_one_users_removals_do_not_hold_up_anothers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[str] = []
+    cleared, other_began = asyncio.Event(), asyncio.Event()
+
+    async def slow(name: str) -> None:
+        began.append(name)
+        if owners[name] == 2:
+            other_began.set()
+        await cleared.wait()
+
+    monkeypatch.setattr(node.directories, "clear", slow)
+    monkeypatch.setattr(node.directories, "owner", lambda name: owners[name])
+    for number in range(10):
+        node.directories.set_aside(node.directories.make(f"j{number}.main.0", None).name)
+    owners = {name: 2 if number == 9 else 1 for number, name in enumerate(node.directories.aside())}
+    async with asyncio.timeout(20.0):
+        await node.runner.end_strangers()
+        await other_began.wait()
+    assert [owners[name] for name in began] == [1, 2]
+    cleared.set()
+
+
+async def test_directory_that_can_not_be_removed_is_tried_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    clear, tried = node.directories.clear, []
+
+    async def failing(name: str) -> None:
+        tried.append(node.clock.monotonic())
+        if len(tried) == 1:
+            raise Unavailable("the disk does not answer")
+        await clear(name)
+        done.set()
+
+    done = asyncio.Event()
+    monkeypatch.setattr(node.directories, "clear", failing)
+    (node.directories.make("j9.main.0", None) / "x").touch()
+    await node.runner.end_strangers()
+    async with asyncio.timeout(20.0):
+        await done.wait()
+    assert tried[1] - tried[0] >= REMOVE_AGAIN_S
+    assert node.directories.aside() == ()
