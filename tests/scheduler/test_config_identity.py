@@ -19,6 +19,7 @@ FILES = Credentials(authority="ca.crt", certificate="s.crt", key="s.key")
         ({"join": "0.0.0.0:7413"}, "--join: nothing to issue certificates with; give the authority with --ca"),
         ({"join": "7413", "ca_directory": "ca"}, "--join: '7413' is not ADDRESS:PORT"),
         ({"staging_bytes": -1}, "staging_bytes: -1 is less than zero"),
+        ({"staging_files_per_user": -1}, "staging_files_per_user: -1 is less than zero"),
     ],
 )
 def test_impossible_setting_is_named(settings: dict[str, object], told: str) -> None:

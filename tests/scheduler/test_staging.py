@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
 
 from farbus.api.authority import Authority, Credentials, write_credentials
@@ -19,13 +24,16 @@ from farbus.cli.jobfile import StageTable
 from farbus.cli.staging import fetch_output, find_files, send_files
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted, Unavailable
 from farbus.model.job import Job, JobStatus, TaskGroup, TaskPlacement
-from farbus.model.staging import StagedFile, digest
+from farbus.model.staging import Manifest, StagedFile, digest
 from farbus.model.states import JobState
-from farbus.scheduler.contents import UNUSED_KEPT_S, Contents
+from farbus.scheduler.contents import SETTLE_S, UNUSED_KEPT_S, Contents, Limits
+from farbus.scheduler.manifests import Manifests
 from farbus.scheduler.staging import OUTPUT_KEPT_S, StagingService
 from tests.api.test_servers import Echo, Recorder
 
 BOB = Identity(name="bob", role=Role.USER)
+ALPHA = Identity(name="alpha", role=Role.NODE)
+BETA = Identity(name="beta", role=Role.NODE)
 LIMIT = 10 * 2**20
 
 
@@ -55,14 +63,14 @@ class Site:
         self.path = tmp_path
         self.engine = Engine()
         self.wall = 1_000_000.0
+        self.limits = Limits(bytes=2 * LIMIT, files=200, user_bytes=LIMIT, user_files=100)
         self.authority = Authority.create(tmp_path / "ca")
         self.service = self.open()
         self.address = ""
 
     def open(self) -> StagingService:
         return StagingService(
-            self.engine, self.path / "staging", limit_bytes=2 * LIMIT, user_limit_bytes=LIMIT, job_limit_bytes=LIMIT,
-            wall=lambda: self.wall,
+            self.engine, self.path / "staging", limits=self.limits, job_limit_bytes=LIMIT, wall=lambda: self.wall,
         )  # fmt: skip
 
     def issue(self, name: str, role: Role) -> Credentials:
@@ -307,23 +315,235 @@ async def test_restarted_scheduler_knows_what_it_has(site: Site) -> None:
     assert list((site.path / "staging" / "parts").iterdir()) == []
 
 
-def test_full_store_refuses_and_recovers(tmp_path: Path) -> None:
-    contents = Contents(tmp_path, limit_bytes=100, user_limit_bytes=80)
-    with contents.receive("bob", 60, digest(b"x")):
+async def test_full_store_refuses_and_recovers(tmp_path: Path) -> None:
+    contents = Contents(tmp_path, Limits(bytes=100, files=10, user_bytes=80, user_files=10))
+    async with contents.receive("bob", 60, digest(b"x")):
         with pytest.raises(Unavailable, match="is full"):
-            contents.receive("eve", 41)
+            async with contents.receive("eve", 41):
+                pass
         with pytest.raises(InvalidInput, match="over the limit of 80 B"):
-            contents.receive("bob", 21)
-    contents.receive("eve", 80)
+            async with contents.receive("bob", 21):
+                pass
+    async with contents.receive("eve", 80):
+        pass
 
 
-def test_user_whose_name_is_a_path_stays_in_his_directory(tmp_path: Path) -> None:
-    contents = Contents(tmp_path / "store", limit_bytes=100, user_limit_bytes=100)
-    with contents.receive("..", 1, digest(b"x")) as receiver:
-        receiver.write(b"x")
-        receiver.finish()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
-    assert sorted(path.name for path in (tmp_path / "store").iterdir()) == ["parts", "users"]
+async def keep(contents: Contents, user: str, data: bytes) -> str:
+    async with contents.receive(user, len(data)) as receiver:
+        await receiver.write(data)
+        return await receiver.finish(digest(data))
+
+
+async def test_files_are_limited_in_number_too(tmp_path: Path) -> None:
+    contents = Contents(tmp_path, Limits(bytes=100, files=3, user_bytes=100, user_files=2))
+    await keep(contents, "bob", b"1")
+    await keep(contents, "bob", b"")
+    with pytest.raises(InvalidInput, match="user bob has 2 files here: one more is over the limit of 2"):
+        await keep(contents, "bob", b"3")
+    await keep(contents, "eve", b"1")
+    with pytest.raises(Unavailable, match="3 in number, and is full"):
+        await keep(contents, "joe", b"1")
+
+
+async def test_same_content_twice_counts_once(tmp_path: Path) -> None:
+    contents = Contents(tmp_path, Limits(bytes=100, files=10, user_bytes=100, user_files=10))
+    await keep(contents, "bob", b"same")
+    await keep(contents, "bob", b"same")
+    assert (contents.counted("bob"), contents.used_bytes) == ((4, 1), 4)
+
+
+async def test_released_content_makes_room_for_others(tmp_path: Path) -> None:
+    now = 1_000.0
+    contents = Contents(tmp_path, Limits(bytes=10, files=10, user_bytes=10, user_files=10), wall=lambda: now)
+    sha256 = await keep(contents, "bob", b"12345678")
+    contents.name("bob", [sha256])
+    now += SETTLE_S + 1
+    await contents.sweep((), started=now)
+    assert (contents.counted("bob"), contents.used_bytes) == ((0, 0), 8)
+    await keep(contents, "eve", b"1234")
+    assert await contents.sizes("bob", [sha256]) == [None]
+    assert contents.used_bytes == 4
+
+
+async def test_released_content_that_is_asked_for_counts_again(tmp_path: Path) -> None:
+    now = 1_000.0
+    contents = Contents(tmp_path, Limits(bytes=20, files=10, user_bytes=10, user_files=10), wall=lambda: now)
+    sha256 = await keep(contents, "bob", b"12345678")
+    contents.name("bob", [sha256])
+    now += SETTLE_S + 1
+    await contents.sweep((), started=now)
+    assert await contents.sizes("bob", [sha256]) == [8]
+    assert contents.counted("bob") == (8, 1)
+
+
+async def test_released_contents_lead_nobody_over_his_limit(tmp_path: Path) -> None:
+    now = 1_000.0
+    contents = Contents(tmp_path, Limits(bytes=20, files=10, user_bytes=10, user_files=10), wall=lambda: now)
+    sha256 = await keep(contents, "bob", b"12345678")
+    contents.name("bob", [sha256])
+    now += SETTLE_S + 1
+    await contents.sweep((), started=now)
+    await keep(contents, "bob", b"abcdefgh")
+    assert await contents.sizes("bob", [sha256]) == [None]
+    assert contents.counted("bob") == (8, 1)
+
+
+async def test_content_is_received_while_it_is_removed(tmp_path: Path) -> None:
+    now = 1_000.0
+    contents = Contents(tmp_path, Limits(bytes=100, files=10, user_bytes=100, user_files=10), wall=lambda: now)
+    sha256 = await keep(contents, "bob", b"x")
+    now += UNUSED_KEPT_S + 1
+    await asyncio.gather(keep(contents, "bob", b"x"), contents.sweep((), started=now))
+    assert await contents.sizes("bob", [sha256]) == [1]
+    assert contents.used_bytes == 1
+    assert len(list((tmp_path / "users").rglob(sha256))) == 1
+
+
+async def test_call_that_is_cancelled_while_it_writes_leaves_nothing(tmp_path: Path) -> None:
+    contents = Contents(tmp_path, Limits(bytes=100, files=10, user_bytes=100, user_files=10))
+    for _ in range(20):
+        keeping = asyncio.ensure_future(keep(contents, "bob", b"x"))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        keeping.cancel()
+        await asyncio.wait((keeping,))
+    assert contents.used_bytes == len(list((tmp_path / "users").rglob(digest(b"x"))))
+    assert list((tmp_path / "parts").iterdir()) == []
+
+
+async def test_user_whose_name_is_a_path_stays_in_his_directory(tmp_path: Path) -> None:
+    contents = Contents(tmp_path / "store", Limits(bytes=100, files=10, user_bytes=100, user_files=10))
+    await keep(contents, "..", b"x")
+    assert os.listdir(tmp_path) == ["store"]
+    assert sorted(os.listdir(tmp_path / "store")) == ["parts", "users"]
+
+
+async def test_uploads_of_an_ended_job_stop_counting(site: Site) -> None:
+    await site.submit({"a": b"x" * (LIMIT // 2)}, "alpha")
+    site.wall += SETTLE_S + 1
+    await site.service.sweep()
+    assert site.service._contents.counted("bob")[1] == 2
+    site.engine.machine.jobs.clear()
+    await site.service.sweep()
+    assert site.service._contents.counted("bob") == (0, 0)
+
+
+async def test_upload_without_room_has_ended_jobs_looked_for(site: Site) -> None:
+    await site.submit({"a": b"x" * (LIMIT // 2)}, "alpha")
+    site.engine.machine.jobs.clear()
+    site.wall += SETTLE_S + 1
+    await site.submit({"a": b"y" * (LIMIT // 2 + 1)}, "alpha")
+    assert site.service._contents.counted("bob")[0] < LIMIT
+
+
+async def test_what_another_job_refers_to_goes_on_counting(site: Site) -> None:
+    job = await site.submit({"a": b"x"}, "alpha")
+    site.engine.run(msgspec.structs.replace(job, id="j-2"), "beta")
+    del site.engine.machine.jobs["j-1"]
+    site.wall += SETTLE_S + 1
+    await site.service.sweep()
+    assert site.service._contents.counted("bob")[1] == 2
+
+
+async def test_upload_that_takes_hours_keeps_what_came_first(site: Site) -> None:
+    first, swept = asyncio.Event(), asyncio.Event()
+
+    async def chunks() -> AsyncIterator[staging_pb2.ContentChunk]:
+        yield staging_pb2.ContentChunk(sha256=digest(b"first"), size=5, data=b"first")
+        first.set()
+        await swept.wait()
+        yield staging_pb2.ContentChunk(sha256=digest(b"last"), size=4, data=b"last")
+
+    putting = asyncio.ensure_future(site.service.put(BOB, chunks()))
+    await first.wait()
+    site.wall += 2 * UNUSED_KEPT_S
+    await site.service.sweep()
+    swept.set()
+    await putting
+    assert site.contents() == {digest(b"first"), digest(b"last")}
+
+
+async def test_output_that_takes_hours_keeps_what_came_first(site: Site) -> None:
+    await site.submit({}, "alpha")
+    first, swept = asyncio.Event(), asyncio.Event()
+
+    async def chunks() -> AsyncIterator[staging_pb2.OutputChunk]:
+        yield staging_pb2.OutputChunk(job_id="j-1", task="main.0")
+        yield staging_pb2.OutputChunk(path="out/a", size=1, sha256=digest(b"a"), data=b"a")
+        first.set()
+        await swept.wait()
+        yield staging_pb2.OutputChunk(path="out/b", size=1, sha256=digest(b"b"), data=b"b")
+        yield staging_pb2.OutputChunk(end=True)
+
+    putting = asyncio.ensure_future(site.service.put_output(ALPHA, chunks()))
+    await first.wait()
+    site.wall += 2 * UNUSED_KEPT_S
+    await site.service.sweep()
+    swept.set()
+    await putting
+    assert await site.fetch() == ["out/a", "out/b"]
+
+
+async def test_lists_of_output_are_limited(site: Site) -> None:
+    await site.submit({}, "alpha", "beta")
+    site.limits = Limits(bytes=LIMIT, files=100, user_bytes=LIMIT, user_files=3)
+    site.service = site.open()
+    same = {"out/a": b"x", "out/b": b"x"}
+    await site.service.put_output(ALPHA, sent("main.0", same))
+    with pytest.raises(InvalidInput, match="path out/b: more than 20000 files of output, or 3 of one user"):
+        await site.service.put_output(BETA, sent("main.1", same))
+
+
+async def sent(task: str, contents: dict[str, bytes]) -> AsyncIterator[staging_pb2.OutputChunk]:
+    yield staging_pb2.OutputChunk(job_id="j-1", task=task)
+    for path, data in contents.items():
+        yield staging_pb2.OutputChunk(path=path, size=len(data), sha256=digest(data), data=data)
+    yield staging_pb2.OutputChunk(end=True)
+
+
+async def test_manifests_are_remembered_up_to_so_many_bytes(tmp_path: Path) -> None:
+    contents = Contents(tmp_path, Limits(bytes=10_000, files=10, user_bytes=10_000, user_files=10))
+    encoded = [Manifest(files=(StagedFile(path=f"f{each}", size=0, sha256=digest(b"")),)).encode() for each in range(3)]
+    digests = [await keep(contents, "bob", data) for data in encoded]
+    manifests = Manifests(contents, most_bytes=2 * len(encoded[0]))
+    kept = await manifests.get("bob", digests[0])
+    await manifests.get("bob", digests[1])
+    assert await manifests.get("bob", digests[0]) is kept
+    await manifests.get("bob", digests[2])
+    assert manifests.used_bytes == 2 * len(encoded[0])
+    assert await manifests.get("bob", digests[0]) is kept
+
+
+async def test_sweep_touches_the_disk_in_threads_only(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    await site.submit({"a": b"x"}, "alpha")
+    await site.node("alpha").put_output("j-1", "main.0", output({"out": b"result"}))
+    site.engine.machine.jobs.clear()
+    site.wall += UNUSED_KEPT_S + 1
+    loop = threading.get_ident()
+    here: list[str] = []
+
+    def watched(name: str, real: Any) -> Any:
+        def call(*given: object, **more: object) -> object:
+            if threading.get_ident() == loop:
+                here.append(name)
+            return real(*given, **more)
+
+        return call
+
+    for name in ("open", "unlink", "stat", "iterdir", "read_bytes", "exists"):
+        monkeypatch.setattr(Path, name, watched(name, getattr(Path, name)))
+    await site.service.sweep()
+    assert here == []
+    monkeypatch.undo()
+    assert site.contents() == {digest(b"result")}
+
+
+async def test_job_whose_list_of_files_is_gone_is_refused(site: Site) -> None:
+    job = await site.submit({"a": b"x"}, "alpha")
+    for path in (site.path / "staging" / "users").rglob(job.stage_in):
+        path.unlink()
+    with pytest.raises(InvalidInput, match="stage_in: the list of files is not here; submit again"):
+        await site.service.check(BOB, job)
 
 
 def test_local_names_that_can_not_travel_are_told(tmp_path: Path) -> None:

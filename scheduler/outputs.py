@@ -1,0 +1,182 @@
+"""What tasks have put out: a list of files for each, below ``JOB/TASK.json``; the contents are kept elsewhere.
+
+``JOB/.TASK.part`` lists what has come of an output that is being sent, or
+whose sending broke off: a line for each file that was begun (without its
+digest), and one for each that is whole.  All methods but those that only look
+into the index work in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from farbus.model.staging import StagedFile
+from farbus.model.value import Value
+from farbus.scheduler.contents import Key, user_directory
+
+MAX_NOTES = 100_000
+"""Lines about an output that is being sent: those of five attempts with as many files as there may be."""
+
+
+class TaskOutput(Value, frozen=True, kw_only=True):
+    """What a task has put out, as it is kept."""
+
+    user: str
+    task: str
+    at: float
+    files: tuple[StagedFile, ...]
+
+
+class _Summary(Value, frozen=True, kw_only=True):
+    """What is remembered of a list."""
+
+    user: str
+    at: float
+    files: int
+    bytes: int
+
+
+class Outputs:
+    """All lists below ``base``; :meth:`load` comes first."""
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+        self._index: dict[str, dict[str, _Summary]] = {}
+        self._loading = asyncio.Lock()
+        self._loaded = False
+
+    async def load(self) -> None:
+        """Read what an earlier process has left, once."""
+        async with self._loading:
+            if not self._loaded:
+                self._index = await asyncio.to_thread(self._read_index)
+                self._loaded = True
+
+    def _read_index(self) -> dict[str, dict[str, _Summary]]:
+        directories = sorted(self._base.iterdir()) if self._base.exists() else ()
+        return {
+            directory.name: {output.task: _summary(output) for output in self._lists(directory)}
+            for directory in directories
+        }
+
+    # --- the index -----------------------------------------------------------------------
+
+    def jobs(self) -> tuple[tuple[str, float], ...]:
+        """Return the jobs that have put something out, and when each did last."""
+        return tuple(
+            (job, max((each.at for each in tasks.values()), default=0.0)) for job, tasks in self._index.items()
+        )
+
+    def bytes_of(self, job_id: str, *, besides: str) -> int:
+        """Return the bytes that the tasks of a job have put out, without one of them."""
+        return sum(each.bytes for task, each in self._index.get(job_id, {}).items() if task != besides)
+
+    def files_of(self, user: str) -> int:
+        """Return how many files stand in the lists of a user's jobs."""
+        return sum(each.files for tasks in self._index.values() for each in tasks.values() if each.user == user)
+
+    # --- lists ---------------------------------------------------------------------------
+
+    async def write(self, job_id: str, output: TaskOutput) -> None:
+        """Keep what a task has put out; it is there as a whole, or not at all."""
+        await asyncio.to_thread(self._write, job_id, output)
+        self._index.setdefault(job_id, {})[output.task] = _summary(output)
+
+    def _write(self, job_id: str, output: TaskOutput) -> None:
+        directory = self._directory(job_id)
+        partial = directory / f".{output.task}"
+        with open(partial, "wb") as file:
+            file.write(msgspec.json.encode(output))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, directory / f"{output.task}.json")
+        self._notes(job_id, output.task).unlink(missing_ok=True)
+
+    def _directory(self, job_id: str) -> Path:
+        directory = self._base / job_id
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return directory
+
+    async def read(self, job_id: str) -> tuple[TaskOutput, ...]:
+        """Return what a job has put out, in the order of its tasks' names."""
+        return await asyncio.to_thread(lambda: tuple(self._lists(self._base / job_id)))
+
+    def _lists(self, directory: Path) -> Iterator[TaskOutput]:
+        with contextlib.suppress(FileNotFoundError):
+            for path in sorted(directory.glob("[!.]*.json")):
+                with contextlib.suppress(msgspec.MsgspecError):
+                    yield msgspec.json.decode(path.read_bytes(), type=TaskOutput)
+
+    async def keys(self, job_id: str, user: str, *, since: float) -> set[Key]:
+        """Return the contents that a job's outputs name, and those of one that was being sent ``since`` then."""
+        return await asyncio.to_thread(self._keys, self._base / job_id, user_directory(user), since)
+
+    def _keys(self, directory: Path, owner: str, since: float) -> set[Key]:
+        keys = {(user_directory(each.user), file.sha256) for each in self._lists(directory) for file in each.files}
+        for path in directory.glob(".*.part"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime >= since:
+                    keys |= {(owner, file.sha256) for file in _read_notes(path).values() if file.sha256}
+        return keys
+
+    async def remove(self, job_id: str) -> None:
+        """Forget what a job has put out."""
+        await asyncio.to_thread(shutil.rmtree, self._base / job_id, ignore_errors=True)
+        self._index.pop(job_id, None)
+
+    # --- what is being sent --------------------------------------------------------------
+
+    def _notes(self, job_id: str, task: str) -> Path:
+        return self._base / job_id / f".{task}.part"
+
+    async def begin(self, job_id: str, task: str) -> dict[str, StagedFile]:
+        """Return what has come of a task's output, by path; without a digest what was only begun."""
+        self._index.setdefault(job_id, {})
+        return await asyncio.to_thread(self._begin, job_id, task)
+
+    def _begin(self, job_id: str, task: str) -> dict[str, StagedFile]:
+        self._directory(job_id)
+        return _read_notes(self._notes(job_id, task))
+
+    async def note(self, job_id: str, task: str, file: StagedFile) -> None:
+        """Note that a file was begun, or has come."""
+        await asyncio.to_thread(self._note, self._notes(job_id, task), msgspec.json.encode(file) + b"\n")
+
+    def _note(self, path: Path, line: bytes) -> None:
+        with open(path, "ab") as notes:
+            notes.write(line)
+
+    async def pause(self, job_id: str, task: str, *, at: float) -> None:
+        """Note when the sending broke off."""
+        with contextlib.suppress(FileNotFoundError):
+            await asyncio.to_thread(os.utime, self._notes(job_id, task), (at, at))
+
+
+def _read_notes(path: Path) -> dict[str, StagedFile]:
+    found: dict[str, StagedFile] = {}
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return found
+    if len(lines) > MAX_NOTES:
+        path.unlink(missing_ok=True)
+        return found
+    for line in lines:
+        # The last one may be half of one, where a process died: that file comes again.
+        with contextlib.suppress(msgspec.MsgspecError):
+            file = msgspec.json.decode(line, type=StagedFile)
+            found[file.path] = file
+    return found
+
+
+def _summary(output: TaskOutput) -> _Summary:
+    return _Summary(
+        user=output.user, at=output.at, files=len(output.files), bytes=sum(file.size for file in output.files)
+    )
