@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from farbus.errors import FarbusError, InvalidInput, NotFound, Unavailable
+from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, Unavailable
 from farbus.model.quantity import format_bytes
 from farbus.model.staging import CHUNK_BYTES, MAX_FILE_BYTES, check_digest
 from farbus.model.value import Value
@@ -240,11 +240,15 @@ class Contents:
         return self._parts[key].received if key in self._parts else 0
 
     async def received_digest(self, user: str, part: str) -> str:
-        """Return the SHA-256 of what there is of a part."""
-        key = (user_directory(user), part)
-        idle = self._parts[key]
+        """Return the SHA-256 of what there is of a part; nothing where it is gone."""
+        idle = self._parts.get((user_directory(user), part))
+        if idle is None:
+            return ""
         if idle.found is None:
-            idle.found = await self._hashed(self._part_path(key), idle.received)
+            try:
+                idle.found = await self._hashed(self._part_path((user_directory(user), part)), idle.received)
+            except FileNotFoundError:
+                return ""
         return idle.found.hexdigest()
 
     async def _hashed(self, path: Path, size: int) -> _Hash:
@@ -266,7 +270,7 @@ class Contents:
         What breaks off is kept under the name ``part`` (64 hexadecimal
         digits), where one is given; ``offset`` bytes of it are gone on with.
         Raises :class:`InvalidInput` or :class:`Unavailable` where it has no
-        room, or where there is no such part.
+        room, :class:`Conflict` where there is less of that part.
         """
         if not 0 <= size <= MAX_FILE_BYTES:
             raise InvalidInput(f"a file of {size} bytes is larger than {MAX_FILE_BYTES}")
@@ -274,7 +278,7 @@ class Contents:
         key = (owner, part) if part and (owner, part) not in self._receiving else None
         idle = self._parts.get(key) if key else None
         if not 0 <= offset <= (min(idle.received, size) if idle else 0):
-            raise InvalidInput("there is less of a file here than was said", hint="try again: it is sent as a whole")
+            raise Conflict("there is less of a file here than was said", hint="try again: it is sent as a whole")
         if key:
             self._receiving.add(key)
         try:

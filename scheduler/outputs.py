@@ -12,17 +12,22 @@ import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import msgspec
 
+from farbus.errors import Unavailable
 from farbus.model.staging import StagedFile
 from farbus.model.value import Value
 from farbus.scheduler.contents import Key, user_directory
 
 MAX_NOTES = 100_000
 """Lines about an output that is being sent: those of five attempts with as many files as there may be."""
+
+NOTES_AT_ONCE = 256
+NOTE_EVERY_BYTES = 16 * 2**20
+"""After so many files, or bytes in them, notes are written: what a scheduler that is killed may get a second time."""
 
 
 class TaskOutput(Value, frozen=True, kw_only=True):
@@ -128,35 +133,69 @@ class Outputs:
 
     async def remove(self, job_id: str) -> None:
         """Forget what a job has put out."""
-        await asyncio.to_thread(shutil.rmtree, self._base / job_id, ignore_errors=True)
         self._index.pop(job_id, None)
+        await asyncio.to_thread(shutil.rmtree, self._base / job_id, ignore_errors=True)
 
     # --- what is being sent --------------------------------------------------------------
 
     def _notes(self, job_id: str, task: str) -> Path:
         return self._base / job_id / f".{task}.part"
 
-    async def begin(self, job_id: str, task: str) -> dict[str, StagedFile]:
+    async def begun(self, job_id: str, task: str) -> dict[str, StagedFile]:
         """Return what has come of a task's output, by path; without a digest what was only begun."""
+        return await asyncio.to_thread(_read_notes, self._notes(job_id, task))
+
+    @contextlib.asynccontextmanager
+    async def sending(self, job_id: str, task: str, *, wall: Callable[[], float]) -> AsyncIterator[Notes]:
+        """Note what comes of a task's output, for a call that goes on where this one breaks off."""
         self._index.setdefault(job_id, {})
-        return await asyncio.to_thread(self._begin, job_id, task)
+        await asyncio.to_thread(self._directory, job_id)
+        notes = Notes(self._notes(job_id, task))
+        try:
+            yield notes
+        finally:
+            await notes.end(wall())
 
-    def _begin(self, job_id: str, task: str) -> dict[str, StagedFile]:
-        self._directory(job_id)
-        return _read_notes(self._notes(job_id, task))
 
-    async def note(self, job_id: str, task: str, file: StagedFile) -> None:
-        """Note that a file was begun, or has come."""
-        await asyncio.to_thread(self._note, self._notes(job_id, task), msgspec.json.encode(file) + b"\n")
+class Notes:
+    """What has come of one task's output, line by line."""
 
-    def _note(self, path: Path, line: bytes) -> None:
-        with open(path, "ab") as notes:
-            notes.write(line)
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._waiting: list[StagedFile] = []
+        self._waiting_bytes = 0
 
-    async def pause(self, job_id: str, task: str, *, at: float) -> None:
-        """Note when the sending broke off."""
+    async def begin(self, file: StagedFile) -> None:
+        """Note a file that begins."""
+        self._waiting.append(file)
+        await self._write()
+
+    async def add(self, file: StagedFile) -> None:
+        """Note a file that has come."""
+        self._waiting.append(file)
+        self._waiting_bytes += file.size
+        if len(self._waiting) >= NOTES_AT_ONCE or self._waiting_bytes >= NOTE_EVERY_BYTES:
+            await self._write()
+
+    async def end(self, at: float) -> None:
+        """Write what is left, and when that was."""
+        if self._waiting:
+            await self._write()
         with contextlib.suppress(FileNotFoundError):
-            await asyncio.to_thread(os.utime, self._notes(job_id, task), (at, at))
+            await asyncio.to_thread(os.utime, self._path, (at, at))
+
+    async def _write(self) -> None:
+        lines = b"".join(msgspec.json.encode(file) + b"\n" for file in self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+        await asyncio.to_thread(_append, self._path, lines)
+
+
+def _append(path: Path, lines: bytes) -> None:
+    try:
+        with open(path, "ab") as notes:
+            notes.write(lines)
+    except OSError as error:
+        raise Unavailable(f"the scheduler can't note a file: {error.strerror}", hint="ask its operator") from error
 
 
 def _read_notes(path: Path) -> dict[str, StagedFile]:

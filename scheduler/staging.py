@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import structlog
 
 from farbus.api.identity import Identity
 from farbus.api.staging import OutputFile, StagingHandler
 from farbus.api.v1 import staging_pb2
-from farbus.errors import FarbusError, InvalidInput, NotFound, NotPermitted
+from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted
 from farbus.model.job import Job, JobStatus
 from farbus.model.quantity import format_bytes
-from farbus.model.staging import MAX_FILES, StagedFile, check_digest, check_path
+from farbus.model.staging import MAX_FILES, ReceivedFile, StagedFile, check_digest, check_path
 from farbus.model.states import JOB_STATES
-from farbus.scheduler.contents import UNUSED_KEPT_S, Contents, Key, Limits, Receiver, user_directory
+from farbus.scheduler.contents import LEAST_PART_BYTES, UNUSED_KEPT_S, Contents, Key, Limits, Receiver, user_directory
 from farbus.scheduler.engine import Engine, no_such_job
 from farbus.scheduler.manifests import Manifests
 from farbus.scheduler.outputs import Outputs, TaskOutput
@@ -54,18 +57,21 @@ class StagingService(StagingHandler):
         self._outputs = Outputs(base / "output")
         self._job_limit_bytes = job_limit_bytes
         self._wall = wall
+        self._putting: dict[tuple[str, str], asyncio.Task[Any] | None] = {}
+        """The calls that send the output of tasks, by job and task."""
         self._sweeping = asyncio.Lock()
         self._swept_at = -SWEEP_AGAIN_S
         """By the event loop's clock."""
 
     # --- in ------------------------------------------------------------------------------
 
-    async def missing(self, caller: Identity, digests: Sequence[str]) -> tuple[str, ...]:
-        """Return those of the caller's contents that are not there."""
+    async def missing(self, caller: Identity, digests: Sequence[str]) -> dict[str, int]:
+        """Return those of the caller's contents that are not there, with how many bytes there are of each."""
         if len(digests) > MAX_DIGESTS:
             raise InvalidInput(f"{len(digests)} contents in one question are more than {MAX_DIGESTS}")
         sizes = await self._contents.sizes(caller.name, digests)
-        return tuple(each for each, size in zip(digests, sizes, strict=True) if size is None)
+        absent = (each for each, size in zip(digests, sizes, strict=True) if size is None)
+        return {each: self._contents.received(caller.name, each) for each in absent}
 
     async def put(self, caller: Identity, chunks: AsyncIterator[staging_pb2.ContentChunk]) -> staging_pb2.PutReply:
         """Take contents of the caller's."""
@@ -79,7 +85,13 @@ class StagingService(StagingHandler):
                             raise InvalidInput("a file began before the one before it was whole")
                         await self._make_room(caller.name, chunk.size)
                         receiver = await stack.enter_async_context(
-                            self._contents.receive(caller.name, chunk.size, check_digest(chunk.sha256))
+                            self._contents.receive(
+                                caller.name,
+                                chunk.size,
+                                check_digest(chunk.sha256),
+                                part=chunk.sha256,
+                                offset=chunk.offset,
+                            )
                         )
                     if receiver is None:
                         raise InvalidInput("a piece of a file came before its digest")
@@ -126,9 +138,9 @@ class StagingService(StagingHandler):
         self._contents.name(job.user, listed.digests | {job.stage_in})
 
     async def get(
-        self, caller: Identity, job_id: str, digests: Sequence[str]
+        self, caller: Identity, job_id: str, digests: Sequence[str], *, offset: int
     ) -> AsyncIterator[staging_pb2.ContentChunk]:
-        """Yield contents of a job with a task on the calling node."""
+        """Yield contents of a job with a task on the calling node, the first from ``offset`` on."""
         status = await self._job_on(caller, job_id)
         if len(digests) > MAX_DIGESTS:
             raise InvalidInput(f"{len(digests)} contents in one question are more than {MAX_DIGESTS}")
@@ -142,10 +154,15 @@ class StagingService(StagingHandler):
                 (size,) = await self._contents.sizes(user, [sha256])
             if size is None:
                 raise NotFound(f"job {job_id}: content {sha256[:64]} is not one of its files, or not here any more")
+            if not 0 <= offset <= size:
+                raise InvalidInput(f"job {job_id}: content {sha256} has {size} bytes, none at {offset}")
             first = True
-            async for data in self._contents.read(user, sha256):
-                yield staging_pb2.ContentChunk(sha256=sha256 if first else "", size=size if first else 0, data=data)
-                first = False
+            async for data in self._contents.read(user, sha256, offset=offset):
+                chunk = staging_pb2.ContentChunk(data=data)
+                if first:
+                    chunk.sha256, chunk.size, chunk.offset = sha256, size, offset
+                first, offset = False, 0
+                yield chunk
 
     async def _job_on(self, node: Identity, job_id: str, task: str = "") -> JobStatus:
         """Return a job that has a task on the calling node, or that task."""
@@ -165,9 +182,46 @@ class StagingService(StagingHandler):
             raise InvalidInput("no output came")
         job = (await self._job_on(caller, head.job_id, head.task)).job
         await self._outputs.load()
-        with self._contents.sending(job.user):
-            files = await self._put_output(job, head.task, chunks)
+        async with self._alone(job.id, head.task):
+            with self._contents.sending(job.user):
+                files = await self._put_output(job, head.task, chunks)
         return staging_pb2.PutReply(files=len(files), bytes=sum(file.size for file in files))
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, job_id: str, task: str) -> AsyncIterator[None]:
+        """Have one call send a task's output: an earlier one's connection has broken, also where nobody knows yet."""
+        await self._end_earlier(job_id, task)
+        self._putting[job_id, task] = asyncio.current_task()
+        try:
+            yield
+        finally:
+            del self._putting[job_id, task]
+
+    async def _end_earlier(self, job_id: str, task: str) -> None:
+        while (earlier := self._putting.get((job_id, task))) is not None:
+            earlier.cancel()
+            await asyncio.wait((earlier,))
+
+    async def received_output(self, caller: Identity, job_id: str, task: str) -> tuple[ReceivedFile, ...]:
+        """Return what has come of a task's output whose sending broke off."""
+        job = (await self._job_on(caller, job_id, task)).job
+        await self._outputs.load()
+        await self._end_earlier(job.id, task)
+        noted = [*(await self._outputs.begun(job.id, task)).values()]
+        sizes = iter(await self._contents.sizes(job.user, [file.sha256 for file in noted if file.sha256]))
+        found = []
+        for file in noted:
+            if file.sha256:
+                received, sha256 = next(sizes), file.sha256
+                if received != file.size:
+                    continue
+            else:
+                part = _part_name(job, task, file)
+                received, sha256 = self._contents.received(job.user, part), ""
+                if not received or not (sha256 := await self._contents.received_digest(job.user, part)):
+                    continue
+            found.append(ReceivedFile(path=file.path, size=file.size, received=received, sha256=sha256))
+        return tuple(found)
 
     async def _put_output(
         self, job: Job, task: str, chunks: AsyncIterator[staging_pb2.OutputChunk]
@@ -176,25 +230,36 @@ class StagingService(StagingHandler):
         most = min(MAX_FILES, self._limits.user_files - self._outputs.files_of(job.user))
         files: list[StagedFile] = []
         ended = False
-        async with contextlib.AsyncExitStack() as stack:
+        async with contextlib.AsyncExitStack() as whole, contextlib.AsyncExitStack() as stack:
+            notes = await whole.enter_async_context(self._outputs.sending(job.id, task, wall=self._wall))
             receiver: Receiver | None = None
-            begun = staging_pb2.OutputChunk()
+            file = StagedFile(path="", size=0, sha256="")
             async for chunk in chunks:
                 if chunk.end:
                     ended = True
                     break
                 if receiver is None:
-                    begun = chunk
-                    room -= chunk.size
-                    self._check_output(job, chunk, most - len(files), room)
-                    await self._make_room(job.user, chunk.size)
-                    receiver = await stack.enter_async_context(self._contents.receive(job.user, chunk.size))
+                    file = StagedFile(path=chunk.path, size=chunk.size, sha256="", executable=chunk.executable)
+                    room -= file.size
+                    self._check_output(job, file, most - len(files), room)
+                    if chunk.offset and chunk.offset == file.size and chunk.sha256:
+                        file = msgspec.structs.replace(file, sha256=chunk.sha256)
+                        if await self._contents.sizes(job.user, [file.sha256]) != [file.size]:
+                            raise Conflict(f"path {file.path}: it is not here any more", hint="send it as a whole")
+                        files.append(file)
+                        continue
+                    await self._make_room(job.user, file.size)
+                    receiving = self._contents.receive(
+                        job.user, file.size, part=_part_name(job, task, file), offset=chunk.offset
+                    )
+                    receiver = await stack.enter_async_context(receiving)
+                    if file.size >= LEAST_PART_BYTES:
+                        await notes.begin(file)
                 await receiver.write(chunk.data)
                 if chunk.sha256:
-                    await receiver.finish(check_digest(chunk.sha256))
-                    files.append(
-                        StagedFile(path=begun.path, size=begun.size, sha256=chunk.sha256, executable=begun.executable)
-                    )
+                    file = msgspec.structs.replace(file, sha256=await receiver.finish(check_digest(chunk.sha256)))
+                    files.append(file)
+                    await notes.add(file)
                     await stack.aclose()
                     receiver = None
         if not ended:
@@ -203,8 +268,8 @@ class StagingService(StagingHandler):
         await self._outputs.write(job.id, output)
         return output.files
 
-    def _check_output(self, job: Job, chunk: staging_pb2.OutputChunk, files: int, room: int) -> None:
-        path = check_path(chunk.path)
+    def _check_output(self, job: Job, file: StagedFile, files: int, room: int) -> None:
+        path = check_path(file.path)
         if not any(path == out or path.startswith(f"{out}/") for out in job.stage_out):
             raise InvalidInput(f"path {path}: is not of the job's output")
         if files <= 0:
@@ -230,9 +295,9 @@ class StagingService(StagingHandler):
         )
 
     async def get_output(
-        self, caller: Identity, job_id: str, files: Sequence[int]
+        self, caller: Identity, job_id: str, files: Sequence[int], *, offset: int
     ) -> AsyncIterator[staging_pb2.OutputChunk]:
-        """Yield files of a job's output."""
+        """Yield files of a job's output, the first from ``offset`` on."""
         listed = await self.list_output(caller, job_id)
         user = (await self._engine.find(job_id)).job.user
         wanted = files or range(len(listed))
@@ -241,12 +306,14 @@ class StagingService(StagingHandler):
         for index in wanted:
             file = listed[index]
             first = True
-            async for data in self._contents.read(user, file.sha256):
+            if not 0 <= offset <= file.size:
+                raise InvalidInput(f"job {job_id}: {file.path} has {file.size} bytes, none at {offset}")
+            async for data in self._contents.read(user, file.sha256, offset=offset):
                 chunk = staging_pb2.OutputChunk(job_id=job_id, task=file.task, data=data)
                 if first:
                     chunk.path, chunk.size, chunk.executable = file.path, file.size, file.executable
-                    chunk.sha256 = file.sha256
-                first = False
+                    chunk.sha256, chunk.offset = file.sha256, offset
+                first, offset = False, 0
                 yield chunk
 
     # --- what nobody needs any more ------------------------------------------------------
@@ -305,8 +372,14 @@ class StagingService(StagingHandler):
                 await self._outputs.remove(job_id)
                 continue
             kept = await self._outputs.keys(job_id, user, since=now - UNUSED_KEPT_S)
-            if at < now - OUTPUT_KEPT_S and (at or not kept):
+            sent_now = any(job == job_id for job, _ in self._putting)
+            if at < now - OUTPUT_KEPT_S and (at or not kept) and not sent_now:
                 await self._outputs.remove(job_id)
             else:
                 used |= kept
         return used
+
+
+def _part_name(job: Job, task: str, file: StagedFile) -> str:
+    """Return under which name a part of a task's output is kept: its digest is known at its end only."""
+    return hashlib.sha256(f"{job.id}\0{task}\0{file.path}\0{file.size}".encode()).hexdigest()

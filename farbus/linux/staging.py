@@ -10,7 +10,7 @@ import os
 import pwd
 import secrets
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,7 @@ class TaskDirectories:
 
     async def read(
         self, name: str, account: Account | None, paths: Sequence[str], *, most_files: int, most_bytes: int
-    ) -> AsyncIterator[tuple[StagedFile, bytes]]:
+    ) -> AsyncGenerator[tuple[StagedFile, bytes], None]:
         """Yield the files at and below ``paths`` in pieces; the last piece of each has its digest, the others none.
 
         Raises :class:`FarbusError` for what is not there, is no regular file,

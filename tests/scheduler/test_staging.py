@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import functools
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,15 +20,15 @@ from farbus.api.authority import Authority, Credentials, write_credentials
 from farbus.api.client import ClusterClient
 from farbus.api.identity import Identity, Role
 from farbus.api.server import serve_scheduler
-from farbus.api.staging import NodeStaging, StagingClient, add_staging
+from farbus.api.staging import NodeStaging, StagingClient, add_staging, rest_of
 from farbus.api.v1 import staging_pb2
 from farbus.cli.jobfile import StageTable
 from farbus.cli.staging import fetch_output, find_files, send_files
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted, Unavailable
 from farbus.model.job import Job, JobStatus, TaskGroup, TaskPlacement
-from farbus.model.staging import Manifest, StagedFile, digest
+from farbus.model.staging import CHUNK_BYTES, Manifest, ReceivedFile, StagedFile, digest
 from farbus.model.states import JobState
-from farbus.scheduler.contents import SETTLE_S, UNUSED_KEPT_S, Contents, Limits
+from farbus.scheduler.contents import SETTLE_S, UNUSED_KEPT_S, Contents, Limits, Receiver
 from farbus.scheduler.manifests import Manifests
 from farbus.scheduler.staging import OUTPUT_KEPT_S, StagingService
 from tests.api.test_servers import Echo, Recorder
@@ -159,14 +161,14 @@ async def test_knowing_a_digest_gives_no_right_to_the_content(site: Site) -> Non
     await site.submit({"a": b"bob's"}, "alpha")
     async with site.client("eve") as client:
         staging = StagingClient(client)
-        assert await staging.missing([digest(b"bob's")]) == (digest(b"bob's"),)
+        assert await staging.missing([digest(b"bob's")]) == {digest(b"bob's"): 0}
 
 
 async def test_what_is_there_is_not_sent_again(site: Site) -> None:
     await site.submit({"a": b"x", "b": b"y"}, "alpha")
     async with site.client("bob") as client:
         missing = await StagingClient(client).missing([digest(b"x"), digest(b"y"), digest(b"z")])
-    assert missing == (digest(b"z"),)
+    assert missing == {digest(b"z"): 0}
 
 
 async def test_upload_that_breaks_off_keeps_what_arrived_whole_and_nothing_else(site: Site) -> None:
@@ -544,6 +546,291 @@ async def test_job_whose_list_of_files_is_gone_is_refused(site: Site) -> None:
         path.unlink()
     with pytest.raises(InvalidInput, match="stage_in: the list of files is not here; submit again"):
         await site.service.check(BOB, job)
+
+
+# --- transfers that break -----------------------------------------------------------
+
+BIG = bytes(range(256)) * 12_288
+"""Three pieces."""
+PART = 2 * CHUNK_BYTES
+
+
+async def begin(contents: Contents, data: bytes = BIG, *, offset: int = 0, upto: int = PART) -> None:
+    """Receive the beginning of a content, which then breaks off."""
+    with contextlib.suppress(ConnectionError):
+        async with contents.receive("bob", len(data), digest(data), part=digest(data), offset=offset) as receiver:
+            await receiver.write(data[offset:upto])
+            raise ConnectionError
+
+
+async def go_on(contents: Contents, data: bytes, offset: int) -> None:
+    async with contents.receive("bob", len(BIG), digest(BIG), part=digest(BIG), offset=offset) as receiver:
+        await receiver.write(data)
+        await receiver.finish()
+
+
+def store(path: Path, wall: Callable[[], float] = lambda: 0.0) -> Contents:
+    return Contents(path, Limits(bytes=LIMIT, files=10, user_bytes=LIMIT, user_files=10), wall=wall)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_content_goes_on_where_it_broke_off(tmp_path: Path, restarted: bool) -> None:
+    contents = store(tmp_path)
+    await begin(contents)
+    contents = store(tmp_path) if restarted else contents
+    assert contents.received("bob", digest(BIG)) == PART
+    assert (contents.counted("bob"), contents.used_bytes) == ((PART, 1), PART)
+    await go_on(contents, BIG[PART:], PART)
+    assert (contents.counted("bob"), contents.used_bytes) == ((len(BIG), 1), len(BIG))
+    assert [path.read_bytes() for path in (tmp_path / "users").rglob(digest(BIG))] == [BIG]
+    assert list((tmp_path / "parts").iterdir()) == []
+
+
+async def test_content_breaks_off_again_and_again(tmp_path: Path) -> None:
+    contents = store(tmp_path)
+    await begin(contents, upto=CHUNK_BYTES)
+    await begin(contents, offset=CHUNK_BYTES, upto=PART)
+    await go_on(contents, BIG[PART:], PART)
+    assert await contents.sizes("bob", [digest(BIG)]) == [len(BIG)]
+
+
+async def test_rest_of_another_content_is_refused_and_nothing_kept(tmp_path: Path) -> None:
+    contents = store(tmp_path)
+    await begin(contents)
+    with pytest.raises(InvalidInput, match="did not arrive as it was sent"):
+        await go_on(contents, b"x" * (len(BIG) - PART), PART)
+    assert contents.received("bob", digest(BIG)) == contents.used_bytes == 0
+
+
+async def test_more_than_there_is_can_not_be_gone_on_with(tmp_path: Path) -> None:
+    contents = store(tmp_path)
+    await begin(contents)
+    with pytest.raises(Conflict, match="less of a file here than was said"):
+        await go_on(contents, b"", PART + 1)
+    assert contents.received("bob", digest(BIG)) == contents.used_bytes == PART
+
+
+async def test_two_calls_that_send_one_content_do_not_meet(tmp_path: Path) -> None:
+    contents = store(tmp_path)
+    async with contents.receive("bob", len(BIG), digest(BIG), part=digest(BIG)) as receiver:
+        await receiver.write(BIG[:PART])
+        assert contents.received("bob", digest(BIG)) == 0
+        await go_on(contents, BIG, 0)
+        await receiver.write(BIG[PART:])
+        await receiver.finish()
+    assert [path.read_bytes() for path in (tmp_path / "users").rglob(digest(BIG))] == [BIG]
+    assert contents.used_bytes == len(BIG)
+
+
+async def test_part_that_nobody_goes_on_with_is_removed(tmp_path: Path) -> None:
+    now = 0.0
+    contents = store(tmp_path, lambda: now)
+    await begin(contents)
+    now += UNUSED_KEPT_S + 1
+    await contents.sweep((), started=now)
+    assert contents.used_bytes == 0
+    assert list((tmp_path / "parts").iterdir()) == []
+
+
+async def test_upload_goes_on_inside_a_file(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken() -> AsyncIterator[staging_pb2.ContentChunk]:
+        yield staging_pb2.ContentChunk(sha256=digest(BIG), size=len(BIG), data=BIG[:PART])
+
+    async with site.client("bob") as client:
+        with pytest.raises(InvalidInput, match="end in the middle"):
+            await StagingClient(client).put(broken())
+    written: list[int] = []
+    write = Receiver.write
+
+    async def counted(receiver: Receiver, data: bytes) -> None:
+        written.append(len(data))
+        await write(receiver, data)
+
+    monkeypatch.setattr(Receiver, "write", counted)
+    job = await site.submit({"a": BIG}, "alpha")
+    assert written[0] == len(BIG) - PART
+    assert await received(site.node("alpha"), job) == {"a": BIG}
+
+
+async def test_node_gets_the_rest_of_a_file_and_all_of_the_next(site: Site) -> None:
+    job = await site.submit({"a": BIG, "b": b"next"}, "alpha")
+    node = site.node("alpha")
+    files = (await node.manifest(job.id, job.stage_in)).files
+    found = {"a": b"", "b": b""}
+    async for path, data in node.contents(job.id, files, offset=PART + 1):
+        found[path] += data
+    assert found == {"a": BIG[PART + 1 :], "b": b"next"}
+
+
+async def test_scheduler_of_an_earlier_version_sends_all_of_a_file(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = await site.submit({"a": BIG}, "alpha")
+    node = site.node("alpha")
+    files = (await node.manifest(job.id, job.stage_in)).files
+    get = site.service.get
+    monkeypatch.setattr(site.service, "get", lambda *given, offset: get(*given, offset=0))
+    assert b"".join([data async for _, data in node.contents(job.id, files, offset=PART + 1)]) == BIG[PART + 1 :]
+
+
+async def in_pieces(path: str, data: bytes) -> AsyncIterator[tuple[StagedFile, bytes]]:
+    for start in range(0, len(data), CHUNK_BYTES):
+        last = start + CHUNK_BYTES >= len(data)
+        yield (
+            StagedFile(path=path, size=len(data), sha256=digest(data) if last else ""),
+            data[start : start + CHUNK_BYTES],
+        )
+
+
+async def break_off(service: StagingService) -> None:
+    """Send a file and the first two thirds of another."""
+
+    async def chunks() -> AsyncIterator[staging_pb2.OutputChunk]:
+        yield staging_pb2.OutputChunk(job_id="j-1", task="main.0")
+        async for chunk in rest_of(chained(output({"out/a": b"a"}), in_pieces("out/b", BIG)), ()):
+            if chunk.sha256 == digest(BIG):
+                raise Unavailable("the connection broke")
+            yield chunk
+
+    with pytest.raises(Unavailable, match="broke"):
+        await service.put_output(ALPHA, chunks())
+
+
+async def chained(*streams: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    for stream in streams:
+        async for each in stream:
+            yield each
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_output_goes_on_after_what_has_come_of_it(site: Site, restarted: bool) -> None:
+    await site.submit({}, "alpha")
+    await break_off(site.service)
+    service = site.open() if restarted else site.service
+    there = await service.received_output(ALPHA, "j-1", "main.0")
+    assert {file.path: file.received for file in there} == {"out/a": 1, "out/b": PART}
+    chunks = [chunk async for chunk in rest_of(chained(output({"out/a": b"a"}), in_pieces("out/b", BIG)), there)]
+    assert [(chunk.offset, len(chunk.data)) for chunk in chunks] == [(1, 0), (PART, CHUNK_BYTES)]
+
+    async def rest() -> AsyncIterator[staging_pb2.OutputChunk]:
+        yield staging_pb2.OutputChunk(job_id="j-1", task="main.0")
+        for chunk in chunks:
+            yield chunk
+        yield staging_pb2.OutputChunk(end=True)
+
+    await service.put_output(ALPHA, rest())
+    (bob,) = (site.path / "staging" / "users").iterdir()
+    assert {file.path: (bob / file.sha256).read_bytes() for file in await service.list_output(BOB, "j-1")} == {
+        "out/a": b"a", "out/b": BIG
+    }  # fmt: skip
+    assert await service.received_output(ALPHA, "j-1", "main.0") == ()
+
+
+async def test_node_asks_over_the_wire_what_has_come(site: Site) -> None:
+    await site.submit({}, "alpha", "beta")
+    node = site.node("alpha")
+    await break_off(site.service)
+    there = await node.received("j-1", "main.0")
+    assert there[1:] == (ReceivedFile(path="out/b", size=len(BIG), received=PART, sha256=digest(BIG[:PART])),)
+    await node.put_output("j-1", "main.0", in_pieces("out/b", BIG), there)
+    assert await site.fetch() == ["out/b"]
+    with pytest.raises(NotPermitted):
+        await node.received("j-1", "main.1")
+
+
+async def test_output_that_changed_since_is_not_gone_on_with(site: Site) -> None:
+    there = ReceivedFile(path="out", size=len(BIG), received=PART, sha256=digest(b"x" * PART))
+    with pytest.raises(Conflict, match="out: it changed since a part of it was sent"):
+        _ = [chunk async for chunk in rest_of(in_pieces("out", BIG), [there])]
+
+
+async def test_later_call_for_the_same_output_ends_the_earlier(site: Site) -> None:
+    await site.submit({}, "alpha")
+    first = asyncio.Event()
+
+    async def half_open() -> AsyncIterator[staging_pb2.OutputChunk]:
+        yield staging_pb2.OutputChunk(job_id="j-1", task="main.0")
+        yield staging_pb2.OutputChunk(path="out/b", size=len(BIG), data=BIG[:PART])
+        first.set()
+        await asyncio.Event().wait()
+
+    earlier = asyncio.ensure_future(site.service.put_output(ALPHA, half_open()))
+    await first.wait()
+    (there,) = await site.service.received_output(ALPHA, "j-1", "main.0")
+    assert there.received == PART
+    assert earlier.cancelled()
+
+
+async def test_broken_output_is_kept_for_the_next_call_and_no_longer(site: Site) -> None:
+    await site.submit({}, "alpha")
+    await break_off(site.service)
+    await site.service.received_output(ALPHA, "j-1", "main.0")
+    site.wall += UNUSED_KEPT_S - 1
+    await site.service.sweep()
+    assert len(await site.service.received_output(ALPHA, "j-1", "main.0")) == 2
+    site.wall += UNUSED_KEPT_S + 1
+    site.engine.machine.jobs.clear()
+    await site.service.sweep()
+    assert await site.service.received_output(ALPHA, "j-1", "main.0") == ()
+    assert site.service._contents.used_bytes == 0
+
+
+class BreakingClient:
+    """Breaks the connection after some chunks."""
+
+    def __init__(self, client: StagingClient, chunks: int) -> None:
+        self.list_output = client.list_output
+        self.offsets: list[int] = []
+        self._client = client
+        self._chunks = chunks
+
+    async def get_output(
+        self, job_id: str, files: Sequence[int], *, offset: int = 0
+    ) -> AsyncIterator[staging_pb2.OutputChunk]:
+        self.offsets.append(offset)
+        async for chunk in self._client.get_output(job_id, files, offset=offset):
+            yield chunk
+            self._chunks -= 1
+            if not self._chunks:
+                raise Unavailable("the connection broke")
+
+
+async def fetch_with_a_break(site: Site, client: ClusterClient) -> BreakingClient:
+    await site.submit({}, "alpha")
+    await site.node("alpha").put_output("j-1", "main.0", in_pieces("out/b", BIG))
+    breaking = BreakingClient(StagingClient(client), 2)
+    with pytest.raises(Unavailable):
+        await fetch_output(breaking, "j-1", site.path / "got", force=False, tell=print)
+    return breaking
+
+
+async def test_fetch_goes_on_inside_a_file(site: Site) -> None:
+    async with site.client("bob") as client:
+        breaking = await fetch_with_a_break(site, client)
+        await fetch_output(breaking, "j-1", site.path / "got", force=False, tell=print)
+    assert breaking.offsets == [0, PART]
+    assert [path.name for path in (site.path / "got" / "out").iterdir()] == ["b"]
+    assert (site.path / "got" / "out" / "b").read_bytes() == BIG
+
+
+async def test_fetch_with_a_spoilt_part_says_so_and_the_next_begins_again(site: Site) -> None:
+    async with site.client("bob") as client:
+        await fetch_with_a_break(site, client)
+    (part,) = (site.path / "got" / "out").iterdir()
+    part.write_bytes(b"x" * PART)
+    with pytest.raises(InvalidInput, match="did not arrive as it was sent; fetch again"):
+        await site.fetch()
+    assert await site.fetch() == ["out/b"]
+    assert (site.path / "got" / "out" / "b").read_bytes() == BIG
+
+
+async def test_two_fetches_into_one_directory_do_not_meet(site: Site) -> None:
+    async with site.client("bob") as client:
+        await fetch_with_a_break(site, client)
+    (part,) = (site.path / "got" / "out").iterdir()
+    other = os.open(part, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    assert await site.fetch() == ["out/b"]
+    assert part.read_bytes() == BIG[:PART]
+    os.close(other)
 
 
 def test_local_names_that_can_not_travel_are_told(tmp_path: Path) -> None:
