@@ -25,15 +25,16 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING
 
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, Unavailable
 from farbus.model.quantity import format_bytes
 from farbus.model.staging import CHUNK_BYTES, MAX_FILE_BYTES, check_digest
 from farbus.model.value import Value
+from farbus.scheduler.receiver import Receiver, full
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -294,7 +295,7 @@ class Contents:
                     self._count(owner, idle.received)
                 raise
             path = self._part_path(key) if key else self._directory / str(next(self._numbers))
-            receiver = Receiver(self, owner, size, digest, path)
+            receiver = Receiver(owner, size, digest, path, keep=self._keep)
             try:
                 await self._open(receiver, idle, offset)
                 yield receiver
@@ -346,7 +347,7 @@ class Contents:
             else:
                 await receiver.begin()
         except OSError as error:
-            raise _full(error) from error
+            raise full(error) from error
 
     async def _close(self, receiver: Receiver, key: Key | None) -> None:
         """Account for what has become of a file, also where its call is cancelled a second time meanwhile."""
@@ -367,7 +368,7 @@ class Contents:
                 self._closing.discard(key)
                 self._receiving.discard(key)
 
-    async def keep(self, receiver: Receiver, digest: str) -> None:
+    async def _keep(self, receiver: Receiver, digest: str) -> None:
         """Give a content that is whole its name."""
         key = (receiver.owner, digest)
         async with self._disk:
@@ -469,99 +470,6 @@ class Contents:
         return self._all.bytes + size <= self._limits.bytes and self._all.files + 1 <= self._limits.files
 
 
-class Receiver:
-    """A content that comes piece by piece; made by :meth:`Contents.receive`."""
-
-    def __init__(self, contents: Contents, owner: str, size: int, digest: str, part: Path) -> None:
-        self.owner = owner
-        self.size = size
-        self.part = part
-        self.received = 0
-        self.found = hashlib.sha256()
-        self.kept = False
-        self.spoiled = False
-        """Whether what came is not what was announced, and no use to go on with."""
-        self._contents = contents
-        self._digest = digest
-        self._file: BinaryIO | None = None
-        self._pending: asyncio.Future[None] | None = None
-        """What is being done with the file, also where who waited for it was cancelled."""
-
-    async def begin(self) -> None:
-        """Open an empty part."""
-        await self._do(asyncio.to_thread(self._open, "wb"))
-
-    async def go_on(self, offset: int, found: _Hash) -> None:
-        """Open a part behind ``offset`` bytes, with their hash."""
-        await self._do(asyncio.to_thread(self._open, "r+b", offset))
-        self.received, self.found = offset, found
-
-    def _open(self, mode: str, offset: int = 0) -> None:
-        self._file = cast("BinaryIO", open(self.part, mode))  # noqa: SIM115 - closed by close()
-        self._file.truncate(offset)
-        self._file.seek(offset)
-
-    async def close(self) -> None:
-        """Wait for what is under way, and close the part."""
-        if self._pending is not None:
-            await asyncio.wait((self._pending,))
-        if self._file is not None:
-            try:
-                await asyncio.to_thread(self._file.close)
-            except OSError:
-                self.spoiled = True
-
-    async def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something to its end, also where who waits for it is cancelled: what is counted has been written."""
-        self._pending = asyncio.ensure_future(work)
-        # Heard here, where nobody may be left to hear it.
-        self._pending.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.shield(self._pending)
-
-    @property
-    def is_whole(self) -> bool:
-        """Say whether all bytes have come."""
-        return self.received == self.size
-
-    async def write(self, data: bytes) -> None:
-        """Take the next piece."""
-        if self.received + len(data) > self.size:
-            self.spoiled = True
-            raise InvalidInput("a file is longer than was said at first", hint="did it grow meanwhile? try again")
-        await self._do(asyncio.to_thread(self._write, data))
-
-    def _write(self, data: bytes) -> None:
-        assert self._file is not None
-        try:
-            self._file.write(data)
-        except OSError as error:
-            self.spoiled = True
-            raise _full(error) from error
-        self.found.update(data)
-        self.received += len(data)
-
-    async def finish(self, digest: str = "") -> str:
-        """Keep the content and return its digest.
-
-        Raises :class:`InvalidInput` where it is not whole or not what was announced.
-        """
-        found, wanted = self.found.hexdigest(), digest or self._digest
-        if not self.is_whole or found != wanted:
-            self.spoiled = True
-            raise InvalidInput("a file did not arrive as it was sent", hint="did it change meanwhile? try again")
-        await self._do(self._finish(found))
-        return found
-
-    async def _finish(self, digest: str) -> None:
-        assert self._file is not None
-        try:
-            await asyncio.to_thread(self._file.close)
-            await self._contents.keep(self, digest)
-        except OSError as error:
-            self.spoiled = True
-            raise _full(error) from error
-
-
 def _unlink(paths: Sequence[Path]) -> None:
     for path in paths:
         path.unlink(missing_ok=True)
@@ -570,7 +478,3 @@ def _unlink(paths: Sequence[Path]) -> None:
 def user_directory(user: str) -> str:
     """Return the name of a user's directory: whatever the name is, it is one."""
     return hashlib.sha256(user.encode()).hexdigest()[:32]
-
-
-def _full(error: OSError) -> Unavailable:
-    return Unavailable(f"the scheduler can't keep a file: {error.strerror}", hint="ask its operator for room")

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -54,6 +55,8 @@ class Outputs:
     def __init__(self, base: Path) -> None:
         self._base = base
         self._index: dict[str, dict[str, _Summary]] = {}
+        self._files: Counter[str] = Counter()
+        """In all lists of each user."""
         self._loading = asyncio.Lock()
         self._loaded = False
 
@@ -61,7 +64,10 @@ class Outputs:
         """Read what an earlier process has left, once."""
         async with self._loading:
             if not self._loaded:
-                self._index = await asyncio.to_thread(self._read_index)
+                for job_id, tasks in (await asyncio.to_thread(self._read_index)).items():
+                    self._index[job_id] = {}
+                    for task, summary in tasks.items():
+                        self._add(job_id, task, summary)
                 self._loaded = True
 
     def _read_index(self) -> dict[str, dict[str, _Summary]]:
@@ -85,14 +91,23 @@ class Outputs:
 
     def files_of(self, user: str) -> int:
         """Return how many files stand in the lists of a user's jobs."""
-        return sum(each.files for tasks in self._index.values() for each in tasks.values() if each.user == user)
+        return self._files[user]
+
+    def _add(self, job_id: str, task: str, summary: _Summary | None) -> None:
+        """Put a list into the index in the place of an earlier one, or take it out."""
+        tasks = self._index.setdefault(job_id, {})
+        if (earlier := tasks.pop(task, None)) is not None:
+            self._files[earlier.user] -= earlier.files
+        if summary is not None:
+            tasks[task] = summary
+            self._files[summary.user] += summary.files
 
     # --- lists ---------------------------------------------------------------------------
 
     async def write(self, job_id: str, output: TaskOutput) -> None:
         """Keep what a task has put out; it is there as a whole, or not at all."""
         await asyncio.to_thread(self._write, job_id, output)
-        self._index.setdefault(job_id, {})[output.task] = _summary(output)
+        self._add(job_id, output.task, _summary(output))
 
     def _write(self, job_id: str, output: TaskOutput) -> None:
         directory = self._directory(job_id)
@@ -133,6 +148,8 @@ class Outputs:
 
     async def remove(self, job_id: str) -> None:
         """Forget what a job has put out."""
+        for task in tuple(self._index.get(job_id, ())):
+            self._add(job_id, task, None)
         self._index.pop(job_id, None)
         await asyncio.to_thread(shutil.rmtree, self._base / job_id, ignore_errors=True)
 

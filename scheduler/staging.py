@@ -21,10 +21,11 @@ from farbus.model.job import Job, JobStatus
 from farbus.model.quantity import format_bytes
 from farbus.model.staging import MAX_FILES, ReceivedFile, StagedFile, check_digest, check_path
 from farbus.model.states import JOB_STATES
-from farbus.scheduler.contents import LEAST_PART_BYTES, UNUSED_KEPT_S, Contents, Key, Limits, Receiver, user_directory
+from farbus.scheduler.contents import LEAST_PART_BYTES, UNUSED_KEPT_S, Contents, Key, Limits, user_directory
 from farbus.scheduler.engine import Engine, no_such_job
 from farbus.scheduler.manifests import Manifests
 from farbus.scheduler.outputs import Outputs, TaskOutput
+from farbus.scheduler.receiver import Receiver
 
 _log = structlog.get_logger()
 
@@ -288,11 +289,7 @@ class StagingService(StagingHandler):
         if not caller.may_manage(status.job.user):
             raise no_such_job(job_id)
         outputs = await self._outputs.read(status.job.id)
-        return tuple(
-            OutputFile(task=output.task, path=file.path, size=file.size, sha256=file.sha256, executable=file.executable)
-            for output in outputs
-            for file in output.files
-        )
+        return await asyncio.to_thread(_files_of, outputs)
 
     async def get_output(
         self, caller: Identity, job_id: str, files: Sequence[int], *, offset: int
@@ -335,14 +332,16 @@ class StagingService(StagingHandler):
     async def _sweep(self) -> None:
         await self._outputs.load()
         started = self._wall()
-        used = await self._taken_along() | await self._put_out()
+        used: set[Key] = set()
+        await self._add_taken_along(used)
+        await self._add_put_out(used)
         removed = await self._contents.sweep(used, started=started)
         self._swept_at = asyncio.get_running_loop().time()
         if removed:
             _log.info("files removed that no job needs", files=removed)
 
-    async def _taken_along(self) -> set[Key]:
-        """Return the contents that live jobs take along."""
+    async def _add_taken_along(self, used: set[Key]) -> None:
+        """Add the contents that live jobs take along."""
         manifests: set[tuple[str, str]] = set()
         records = tuple(self._engine.machine.jobs.values())
         for start in range(0, len(records), JOBS_PER_TURN):
@@ -352,18 +351,15 @@ class StagingService(StagingHandler):
                 if record.job.stage_in and not JOB_STATES.is_final(record.state)
             }
             await asyncio.sleep(0)
-        used: set[Key] = set()
         for user, digest in manifests:
             owner = user_directory(user)
             used.add((owner, digest))
             with contextlib.suppress(NotFound, InvalidInput):
                 used |= {(owner, each) for each in (await self._manifests.get(user, digest)).digests}
             await asyncio.sleep(0)
-        return used
 
-    async def _put_out(self) -> set[Key]:
-        """Remove outputs that have waited long enough; return the contents of the others."""
-        used: set[Key] = set()
+    async def _add_put_out(self, used: set[Key]) -> None:
+        """Remove outputs that have waited long enough; add the contents of the others."""
         now = self._wall()
         for job_id, at in self._outputs.jobs():
             try:
@@ -377,9 +373,16 @@ class StagingService(StagingHandler):
                 await self._outputs.remove(job_id)
             else:
                 used |= kept
-        return used
 
 
 def _part_name(job: Job, task: str, file: StagedFile) -> str:
     """Return under which name a part of a task's output is kept: its digest is known at its end only."""
     return hashlib.sha256(f"{job.id}\0{task}\0{file.path}\0{file.size}".encode()).hexdigest()
+
+
+def _files_of(outputs: Sequence[TaskOutput]) -> tuple[OutputFile, ...]:
+    return tuple(
+        OutputFile(task=output.task, path=file.path, size=file.size, sha256=file.sha256, executable=file.executable)
+        for output in outputs
+        for file in output.files
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import asyncio
 import contextlib
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -136,15 +137,8 @@ class _Servicer(staging_pb2_grpc.StagingServicer):
 
     async def ListOutput(self, request: staging_pb2.OutputRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> staging_pb2.ListOutputReply:
-            files = await self._handler.list_output(caller, request.job_id)
-            return staging_pb2.ListOutputReply(
-                files=[
-                    staging_pb2.OutputFile(
-                        task=file.task, path=file.path, size=file.size, sha256=file.sha256, executable=file.executable
-                    )
-                    for file in files
-                ]
-            )
+            # Thousands of files are no matter for the event loop.
+            return await asyncio.to_thread(_list_reply, await self._handler.list_output(caller, request.job_id))
 
         return await self._call("ListOutput", context, answer)
 
@@ -155,6 +149,17 @@ class _Servicer(staging_pb2_grpc.StagingServicer):
             lambda caller: self._handler.get_output(caller, request.job_id, request.files, offset=request.offset),
         ):
             yield chunk
+
+
+def _list_reply(files: Sequence[OutputFile]) -> staging_pb2.ListOutputReply:
+    return staging_pb2.ListOutputReply(
+        files=[
+            staging_pb2.OutputFile(
+                task=file.task, path=file.path, size=file.size, sha256=file.sha256, executable=file.executable
+            )
+            for file in files
+        ]
+    )
 
 
 class StagingClient:

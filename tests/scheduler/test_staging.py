@@ -28,8 +28,9 @@ from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted, Unavai
 from farbus.model.job import Job, JobStatus, TaskGroup, TaskPlacement
 from farbus.model.staging import CHUNK_BYTES, Manifest, ReceivedFile, StagedFile, digest
 from farbus.model.states import JobState
-from farbus.scheduler.contents import SETTLE_S, UNUSED_KEPT_S, Contents, Limits, Receiver
+from farbus.scheduler.contents import SETTLE_S, UNUSED_KEPT_S, Contents, Limits
 from farbus.scheduler.manifests import Manifests
+from farbus.scheduler.receiver import Receiver
 from farbus.scheduler.staging import OUTPUT_KEPT_S, StagingService
 from tests.api.test_servers import Echo, Recorder
 
