@@ -372,15 +372,16 @@ class Contents:
         """Give a content that is whole its name."""
         key = (receiver.owner, digest)
         async with self._disk:
-            await asyncio.to_thread(self._give_name, receiver.part, self._path(key))
+            await asyncio.to_thread(self._give_name, receiver, self._path(key))
             receiver.kept = True
             if key in self._contents:
                 self._forget(key)
             self._contents[key] = _Content(receiver.size, self._wall())
 
-    def _give_name(self, part: Path, target: Path) -> None:
+    def _give_name(self, receiver: Receiver, target: Path) -> None:
+        receiver.seal()
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.replace(part, target)
+        os.replace(receiver.part, target)
         os.utime(target, (self._wall(), self._wall()))
 
     # --- out -----------------------------------------------------------------------------

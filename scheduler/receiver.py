@@ -52,11 +52,16 @@ class Receiver:
         """Wait for what is under way, and close the part."""
         if self._pending is not None:
             await asyncio.wait((self._pending,))
-        if self._file is not None:
+        if self._file is not None and not self._file.closed:
             try:
                 await asyncio.to_thread(self._file.close)
             except OSError:
                 self.spoiled = True
+
+    def seal(self) -> None:
+        """Close the part, which is whole; blocks."""
+        assert self._file is not None
+        self._file.close()
 
     async def _do(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something to its end, also where who waits for it is cancelled: what is counted has been written."""
@@ -100,9 +105,7 @@ class Receiver:
         return found
 
     async def _finish(self, digest: str) -> None:
-        assert self._file is not None
         try:
-            await asyncio.to_thread(self._file.close)
             await self._keep(self, digest)
         except OSError as error:
             self.spoiled = True

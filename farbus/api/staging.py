@@ -360,35 +360,25 @@ class NodeStaging:
         Raises :class:`Conflict` where what was received is not what is here now.
         """
 
-        async def chunks() -> AsyncIterator[staging_pb2.OutputChunk]:
-            yield staging_pb2.OutputChunk(job_id=job_id, task=task)
-            async for chunk in rest_of(pieces, received):
-                yield chunk
-            yield staging_pb2.OutputChunk(end=True)
-
-        failure: list[Exception] = []
-
-        async def watched() -> AsyncIterator[staging_pb2.OutputChunk]:
-            # gRPC tells an error of the iterator as a cancelled call: here it is kept.
+        # Written one by one: gRPC would take from an iterator by itself, and also when the call has failed.
+        async with self._stub() as stub, contextlib.aclosing(rest_of(pieces, received)) as rest:
+            call = stub.PutOutput()
             try:
-                async for chunk in chunks():
-                    yield chunk
-            except Exception as error:
-                failure.append(error)
-                raise
-
-        try:
-            async with self._stub() as stub:
-                await stub.PutOutput(watched())
-        except FarbusError:
-            if failure:
-                raise failure[0] from None
-            raise
+                with contextlib.suppress(asyncio.InvalidStateError):
+                    # The scheduler has ended the call: it said why.
+                    await call.write(staging_pb2.OutputChunk(job_id=job_id, task=task))
+                    async for chunk in rest:
+                        await call.write(chunk)
+                    await call.write(staging_pb2.OutputChunk(end=True))
+                    await call.done_writing()
+                await call
+            finally:
+                call.cancel()
 
 
 async def rest_of(
     pieces: AsyncIterator[tuple[StagedFile, bytes]], received: Sequence[ReceivedFile]
-) -> AsyncIterator[staging_pb2.OutputChunk]:
+) -> AsyncGenerator[staging_pb2.OutputChunk, None]:
     """Yield what is to be sent of files when some of them, or the beginnings of some, have been received.
 
     Raises :class:`Conflict` where what was received is not what is here now.
