@@ -455,13 +455,18 @@ class Contents:
         return False
 
     async def _remove(self, keys: Sequence[Key], *, enough: int | None = None) -> int:
-        """Remove contents; no more of them than make room for ``enough`` bytes, where it is given."""
+        """Remove contents that are old; or released ones, no more of them than make room for ``enough`` bytes."""
         async with self._disk:
             going = []
             for key in keys:
-                if enough is not None and (key not in self._released or self._fits(enough)):
+                # Looked at again: it may have been asked for, or come anew, since it was chosen.
+                if (content := self._contents.get(key)) is None:
                     continue
-                if key in self._contents:
+                if enough is None:
+                    goes = self._is_old(key[0], content.asked)
+                else:
+                    goes = content.released and not self._fits(enough)
+                if goes:
                     self._forget(key)
                     going.append(self._path(key))
             await asyncio.to_thread(_unlink, going)

@@ -95,6 +95,19 @@ async def test_content_is_received_while_it_is_removed(tmp_path: Path) -> None:
     assert len(list((tmp_path / "users").rglob(sha256))) == 1
 
 
+async def test_content_that_is_asked_for_before_it_is_removed_stays(tmp_path: Path) -> None:
+    now = 1_000.0
+    contents = Contents(tmp_path, Limits(bytes=100, files=10, user_bytes=100, user_files=10), wall=lambda: now)
+    sha256 = await keep(contents, "bob", b"x")
+    now += UNUSED_KEPT_S + 1
+    async with contents._disk:
+        sweeping = asyncio.ensure_future(contents.sweep((), started=now))
+        await asyncio.sleep(0)
+        assert await contents.sizes("bob", [sha256]) == [1]
+    assert await sweeping == 0
+    assert await contents.sizes("bob", [sha256]) == [1]
+
+
 async def test_call_that_is_cancelled_while_it_writes_leaves_nothing(tmp_path: Path) -> None:
     contents = Contents(tmp_path, Limits(bytes=100, files=10, user_bytes=100, user_files=10))
     for _ in range(20):
