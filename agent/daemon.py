@@ -359,6 +359,7 @@ class Agent:
                 directories=TaskDirectories(config.tasks_directory),
                 transfers=NodeStaging(address=config.scheduler, credentials=config.credentials),
                 clock=doors.clock,
+                group=group,
             ),
             orphan_limit_s=config.orphan_limit_s,
         )

@@ -50,6 +50,10 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
     """Files of jobs that are kept, of all users together."""
     staging_bytes_per_user: int = 16 * 2**30
     """Of one user."""
+    staging_files: int = 400_000
+    """Files of jobs that are kept, of all users together: each takes some 300 bytes of memory."""
+    staging_files_per_user: int = 100_000
+    """Of one user; the same number may stand in the lists of what his jobs have put out."""
     staging_bytes_per_job: int = 8 * 2**30
     """Of one job, in each direction."""
     operator_only: tuple[str, ...] = ()
@@ -73,7 +77,13 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
             split_address(self.join, field="--join", example=EXAMPLE_ADDRESS)
             if not self.ca_directory:
                 raise InvalidInput("--join: nothing to issue certificates with", hint="give the authority with --ca")
-        for field in ("staging_bytes", "staging_bytes_per_user", "staging_bytes_per_job"):
+        for field in (
+            "staging_bytes",
+            "staging_bytes_per_user",
+            "staging_files",
+            "staging_files_per_user",
+            "staging_bytes_per_job",
+        ):
             if getattr(self, field) < 0:
                 raise InvalidInput(f"{field}: {getattr(self, field)} is less than zero")
         # Those of nodes stay theirs: without them there is no cluster.

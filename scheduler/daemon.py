@@ -31,6 +31,7 @@ from farbus.linux.node_facts import KernelNodeFacts
 from farbus.linux.notify import Notifier, SystemdNotifier
 from farbus.linux.settings import keep_reloading, reload_requests
 from farbus.scheduler.config import SchedulerConfig
+from farbus.scheduler.contents import Limits
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.ledger import Ledger
 from farbus.scheduler.lifecycle import ClusterMachine
@@ -222,8 +223,12 @@ async def _serve_engine(
     staging = StagingService(
         engine,
         Path(config.state) / "staging",
-        limit_bytes=config.staging_bytes,
-        user_limit_bytes=config.staging_bytes_per_user,
+        limits=Limits(
+            bytes=config.staging_bytes,
+            files=config.staging_files,
+            user_bytes=config.staging_bytes_per_user,
+            user_files=config.staging_files_per_user,
+        ),
         job_limit_bytes=config.staging_bytes_per_job,
     )
     cluster = ClusterService(
