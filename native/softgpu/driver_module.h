@@ -25,6 +25,7 @@ struct driver_function_settings {
 };
 
 struct CUfunc_st {
+	uint64_t id;			/* unique in this process: the handle may come again */
 	struct CUmod_st *module;
 	struct CUfunc_st *next;		/* of the module */
 	struct engine_function *code;
