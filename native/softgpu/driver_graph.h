@@ -105,7 +105,7 @@ bool driver_graph_has_memory(const struct CUgraph_st *graph);
 CUresult driver_graph_kernel(struct CUctx_st *context, const CUlaunchConfig *config,
 			     CUfunction function, void **params, void **extra,
 			     struct graph_payload *payload);
-/* With the attributes that come before and after; the same otherwise. */
+/* The same kernel with other attributes. */
 CUresult driver_graph_kernel_again(const struct graph_work *work, const CUlaunchAttribute *attributes,
 				   unsigned count, struct graph_payload *payload);
 CUresult driver_graph_memcpy(struct CUctx_st *context, const CUDA_MEMCPY3D *params,

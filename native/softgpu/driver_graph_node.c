@@ -707,17 +707,17 @@ DRIVER_EXPORT CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, CUkernelN
 static CUresult set_attributes(CUgraphNode node, const CUlaunchAttribute *attributes, unsigned count)
 {
 	struct graph_payload payload;
+	struct graph_work *work;
 	CUresult result = enter_typed(node, CU_GRAPH_NODE_TYPE_KERNEL, attributes);
 
 	if (result)
 		return result;
-	result = driver_graph_kernel_again(node->payload.work, attributes, count, &payload);
-	if (!result) {
-		driver_graph_payload_drop(&node->payload);
-		node->payload = payload;
-	}
+	work = node->payload.work;
+	driver_graph_work_hold(work);
 	driver_graph_unlock();
-	return result;
+	result = driver_graph_kernel_again(work, attributes, count, &payload);
+	driver_graph_work_drop(work);
+	return result ? result : change(NULL, node, &payload);
 }
 
 DRIVER_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID id,

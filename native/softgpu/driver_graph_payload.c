@@ -53,7 +53,7 @@ void driver_graph_payload_drop(struct graph_payload *payload)
 
 /* The parameters as cuGraphKernelNodeGetParams gives them out, in the work's memory. */
 static bool describe_kernel(struct graph_kernel *kernel, const struct driver_operation *operation,
-			    const CUlaunchConfig *config, CUfunction handle)
+			    const CUlaunchConfig *config)
 {
 	struct driver_launch_view view;
 	const struct engine_function_info *info;
@@ -65,13 +65,11 @@ static bool describe_kernel(struct graph_kernel *kernel, const struct driver_ope
 		.gridDimZ = config->gridDimZ, .blockDimX = config->blockDimX,
 		.blockDimY = config->blockDimY, .blockDimZ = config->blockDimZ,
 		.sharedMemBytes = config->sharedMemBytes,
+		.func = view.function, .ctx = view.function->module->context,
 	};
-	if (driver_handle_is(handle, DRIVER_KIND_KERNEL)) {
-		kernel->params.kern = (CUkernel)handle;
-		kernel->params.ctx = view.function->module->context;
-	} else {
-		kernel->params.func = handle;
-	}
+	/* The runtime finds its own name for the function by the kernel. */
+	if (driver_library_kernel_of(view.function, &kernel->params.kern))
+		return false;
 	if (info->param_count) {
 		void **pointers = malloc(info->param_count * sizeof *pointers);
 
@@ -107,7 +105,7 @@ CUresult driver_graph_kernel(struct CUctx_st *context, const CUlaunchConfig *con
 	work = work_make(CU_GRAPH_NODE_TYPE_KERNEL, context, operation);
 	if (!work)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (!describe_kernel(&work->kernel, operation, config, function)) {
+	if (!describe_kernel(&work->kernel, operation, config)) {
 		driver_graph_work_drop(work);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -129,9 +127,8 @@ CUresult driver_graph_kernel_again(const struct graph_work *work, const CUlaunch
 
 	if (!driver_launch_is_possible(work->operation))
 		return CUDA_ERROR_INVALID_VALUE;
-	return driver_graph_kernel(work->context, &config,
-				   params->func ? params->func : (CUfunction)params->kern,
-				   params->kernelParams, NULL, payload);
+	return driver_graph_kernel(work->context, &config, params->func, params->kernelParams, NULL,
+				   payload);
 }
 
 /* ---- the others ---- */

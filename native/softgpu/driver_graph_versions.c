@@ -64,9 +64,6 @@ DRIVER_EXPORT CUresult cuGraphKernelNodeGetParams(CUgraphNode node,
 	result = cuGraphKernelNodeGetParams_v2(node, &wide);
 	if (result)
 		return result;
-	/* Wherever a function is taken, so is a kernel. */
-	if (!wide.func)
-		wide.func = (CUfunction)wide.kern;
 	memcpy(params, &wide, sizeof *params);
 	return CUDA_SUCCESS;
 }
