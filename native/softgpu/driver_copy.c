@@ -625,8 +625,8 @@ static CUresult fill(CUstream handle, CUdeviceptr to, size_t pitch, unsigned ele
 	unsigned flags = 0;
 	CUresult result = driver_stream_enter_or_capture(handle, &stream, &capturing);
 
-	if (!result && !async)
-		result = capturing ? driver_capture_refuse(stream) : driver_capture_unsafe();
+	if (!result && capturing && !async)
+		result = driver_capture_refuse(stream);
 	if (result)
 		return result;
 	if (!width || !height)
