@@ -79,29 +79,6 @@ static struct CUgraph_st *capture_end(struct driver_capture *capture)
 	return graph;
 }
 
-/* Mark the nodes from which these can be reached, and these. */
-static void mark_ancestors(const struct graph_edges *edges, uint64_t mark)
-{
-	struct CUgraphNode_st *todo = NULL;
-
-	/* The list of nodes to go on from is linked by `pair`. */
-	for (const struct graph_edges *from = edges;;) {
-		for (size_t i = 0; i < from->count; i++) {
-			struct CUgraphNode_st *node = from->nodes[i];
-
-			if (node->mark == mark)
-				continue;
-			node->mark = mark;
-			node->pair = todo;
-			todo = node;
-		}
-		if (!todo)
-			return;
-		from = &todo->dependencies;
-		todo = todo->pair;
-	}
-}
-
 /* Does all that the stream captured come before something in the origin stream? */
 static bool is_joined(const struct CUstream_st *stream, uint64_t mark)
 {
@@ -114,10 +91,10 @@ static bool is_joined(const struct CUstream_st *stream, uint64_t mark)
 
 static bool all_joined(const struct driver_capture *capture)
 {
-	uint64_t mark = driver_graph_new_mark();
+	uint64_t mark = driver_graph_mark_before(capture->origin->frontier.nodes,
+						 capture->origin->frontier.count);
 	const struct CUstream_st *stream;
 
-	mark_ancestors(&capture->origin->frontier, mark);
 	for (stream = capture->streams; stream; stream = stream->capture_next) {
 		if (!is_joined(stream, mark))
 			return false;
@@ -448,8 +425,16 @@ CUresult driver_capture_alloc(struct CUstream_st *stream, size_t bytes, CUdevice
 	};
 	struct graph_payload payload = { .type = CU_GRAPH_NODE_TYPE_MEM_ALLOC };
 	CUdeviceptr made;
-	CUresult result = driver_graph_allocation_make(stream->context, &params, &payload.allocation);
+	CUresult result = CUDA_SUCCESS;
 
+	driver_graph_lock();
+	if (stream->capture && !stream->capture->invalidated)
+		payload.allocation = driver_graph_reuse(stream->capture->graph,
+							stream->frontier.nodes,
+							stream->frontier.count, &params);
+	driver_graph_unlock();
+	if (!payload.allocation)
+		result = driver_graph_allocation_make(stream->context, &params, &payload.allocation);
 	if (result)
 		return result;
 	made = driver_graph_allocation_address(payload.allocation);

@@ -133,6 +133,11 @@ static void release_record(struct driver_operation *operation)
 	free(operation);
 }
 
+bool driver_event_is_of(CUevent event, const struct CUctx_st *context)
+{
+	return event->context == context;
+}
+
 CUresult driver_event_submit_record(CUevent event, struct CUstream_st *stream)
 {
 	struct record_operation *operation;

@@ -7,5 +7,6 @@
 /* The event is one that the caller has looked up. */
 CUresult driver_event_submit_record(CUevent event, struct CUstream_st *stream);
 CUresult driver_event_submit_wait(CUevent event, struct CUstream_st *stream);
+bool driver_event_is_of(CUevent event, const struct CUctx_st *context);
 
 #endif

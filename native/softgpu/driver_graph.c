@@ -247,19 +247,111 @@ static void node_undo(struct CUgraphNode_st *node)
 	node_free(node);
 }
 
-/* Of a graph's allocation, one node frees, once. */
-static bool frees_again(const struct CUgraph_st *graph, const struct graph_payload *payload)
+/* ---- allocations ---- */
+
+uint64_t driver_graph_mark_before(CUgraphNode const *nodes, size_t count)
+{
+	uint64_t mark = driver_graph_new_mark();
+	struct CUgraphNode_st *todo = NULL;
+
+	/* The list of nodes to go on from is linked by `pair`. */
+	for (;;) {
+		for (size_t i = 0; i < count; i++) {
+			if (nodes[i]->mark == mark)
+				continue;
+			nodes[i]->mark = mark;
+			nodes[i]->pair = todo;
+			todo = nodes[i];
+		}
+		if (!todo)
+			return mark;
+		nodes = todo->dependencies.nodes;
+		count = todo->dependencies.count;
+		todo = todo->pair;
+	}
+}
+
+/* How many nodes of a type an allocation has in a graph, and whether all of them are marked. */
+static size_t count_nodes(const struct CUgraph_st *graph, const struct graph_allocation *allocation,
+			  CUgraphNodeType type, uint64_t mark, bool *all_marked)
 {
 	const struct CUgraphNode_st *node;
+	size_t count = 0;
+
+	*all_marked = true;
+	for (node = graph->first; node; node = node->next) {
+		if (node->payload.allocation != allocation || node->payload.type != type)
+			continue;
+		count++;
+		*all_marked = *all_marked && node->mark == mark;
+	}
+	return count;
+}
+
+/* What the graph allocates it frees as often at most; what another allocates, once. */
+static bool frees_again(const struct CUgraph_st *graph, const struct graph_payload *payload)
+{
+	const struct graph_allocation *allocation = payload->allocation;
+	size_t takes, gives;
+	bool unused;
 
 	if (payload->type != CU_GRAPH_NODE_TYPE_MEM_FREE)
 		return false;
+	takes = count_nodes(graph, allocation, CU_GRAPH_NODE_TYPE_MEM_ALLOC, 0, &unused);
+	gives = count_nodes(graph, allocation, CU_GRAPH_NODE_TYPE_MEM_FREE, 0, &unused);
+	return gives >= (takes ? takes : 1);
+}
+
+struct graph_allocation *driver_graph_reuse(const struct CUgraph_st *graph,
+					    const CUgraphNode *dependencies, size_t count,
+					    const CUDA_MEM_ALLOC_NODE_PARAMS *params)
+{
+	const struct CUgraphNode_st *node;
+	uint64_t mark;
+
+	if (!graph->memory_count || driver_graph_check_edges(graph, dependencies, NULL, count))
+		return NULL;
+	mark = driver_graph_mark_before(dependencies, count);
 	for (node = graph->first; node; node = node->next) {
-		if (node->payload.type == CU_GRAPH_NODE_TYPE_MEM_FREE &&
-		    node->payload.allocation == payload->allocation)
-			return true;
+		struct graph_allocation *allocation = node->payload.allocation;
+		bool all_freed, all_taken;
+		size_t gives;
+
+		if (node->payload.type != CU_GRAPH_NODE_TYPE_MEM_FREE || node->mark != mark ||
+		    !driver_graph_allocation_is_alike(allocation, params))
+			continue;
+		gives = count_nodes(graph, allocation, CU_GRAPH_NODE_TYPE_MEM_FREE, mark, &all_freed);
+		if (all_freed && gives == count_nodes(graph, allocation, CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+						      mark, &all_taken)) {
+			driver_graph_allocation_hold(allocation);
+			return allocation;
+		}
 	}
-	return false;
+	return NULL;
+}
+
+/* ---- adding ---- */
+
+static unsigned depth_of(const struct CUgraph_st *graph)
+{
+	unsigned deepest = 0;
+
+	for (const struct CUgraphNode_st *node = graph->first; node; node = node->next) {
+		unsigned depth = node->payload.child ? depth_of(node->payload.child) : 0;
+
+		if (depth > deepest)
+			deepest = depth;
+	}
+	return deepest + 1;
+}
+
+bool driver_graph_is_too_deep(const struct CUgraph_st *graph, const struct CUgraph_st *child)
+{
+	unsigned depth = depth_of(child);
+
+	for (; graph; graph = graph->parent ? graph->parent->graph : NULL)
+		depth++;
+	return depth > GRAPH_DEPTH_MAX;
 }
 
 CUresult driver_graph_add(struct CUgraph_st *graph, const CUgraphNode *dependencies,
@@ -271,6 +363,8 @@ CUresult driver_graph_add(struct CUgraph_st *graph, const CUgraphNode *dependenc
 
 	if (!result && frees_again(graph, payload))
 		result = CUDA_ERROR_INVALID_VALUE;
+	if (!result && payload->child && driver_graph_is_too_deep(graph, payload->child))
+		result = CUDA_ERROR_NOT_SUPPORTED;
 	if (result) {
 		driver_graph_payload_drop(payload);
 		return result;

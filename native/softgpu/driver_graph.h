@@ -17,6 +17,8 @@
 #include "driver_edges.h"
 #include "driver_stream.h"
 
+#define GRAPH_DEPTH_MAX 64	/* child graphs in child graphs: walks recurse */
+
 struct graph_allocation;
 struct user_reference;
 
@@ -95,8 +97,17 @@ CUresult driver_graph_check_edges(const struct CUgraph_st *graph, const CUgraphN
 CUresult driver_graph_add(struct CUgraph_st *graph, const CUgraphNode *dependencies,
 			  const CUgraphEdgeData *data, size_t count,
 			  struct graph_payload *payload, CUgraphNode *out);
+/* Would the child lie deeper than GRAPH_DEPTH_MAX? */
+bool driver_graph_is_too_deep(const struct CUgraph_st *graph, const struct CUgraph_st *child);
 /* A number that no node is marked with. */
 uint64_t driver_graph_new_mark(void);
+/* Mark the nodes, and those that they depend on directly or not; returns the mark. */
+uint64_t driver_graph_mark_before(CUgraphNode const *nodes, size_t count);
+/* An allocation of the graph, held, that is just what a node with these dependencies asks for and
+ * always freed before; NULL when there is none. */
+struct graph_allocation *driver_graph_reuse(const struct CUgraph_st *graph,
+					    const CUgraphNode *dependencies, size_t count,
+					    const CUDA_MEM_ALLOC_NODE_PARAMS *params);
 /* Has the graph, or a graph in it, such nodes? */
 bool driver_graph_has_memory(const struct CUgraph_st *graph);
 

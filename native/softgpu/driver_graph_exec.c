@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EXEC_DEPTH_MAX 64	/* child graphs in child graphs: planning recurses */
-
 /* One thing that a launch does: run work, or record or wait for an event. */
 struct graph_step {
 	struct graph_work *work;	/* held; NULL for an event */
@@ -116,10 +114,10 @@ static bool plan_allocation(struct graph_plan *plan, const struct graph_payload 
 	return true;
 }
 
-static CUresult plan_graph(struct graph_plan *plan, struct CUgraph_st *graph, unsigned depth,
+static CUresult plan_graph(struct graph_plan *plan, struct CUgraph_st *graph,
 			   struct CUgraphNode_st **error);
 
-static CUresult plan_node(struct graph_plan *plan, const struct CUgraphNode_st *node, unsigned depth,
+static CUresult plan_node(struct graph_plan *plan, const struct CUgraphNode_st *node,
 			  struct CUgraphNode_st **error)
 {
 	bool done = true;
@@ -127,7 +125,7 @@ static CUresult plan_node(struct graph_plan *plan, const struct CUgraphNode_st *
 	if (node->disabled)
 		return CUDA_SUCCESS;
 	if (node->payload.child)
-		return plan_graph(plan, node->payload.child, depth + 1, error);
+		return plan_graph(plan, node->payload.child, error);
 	if (node->payload.allocation)
 		done = plan_allocation(plan, &node->payload);
 	else if (node->payload.work || node->payload.event)
@@ -137,15 +135,13 @@ static CUresult plan_node(struct graph_plan *plan, const struct CUgraphNode_st *
 
 /* Nodes whose dependencies are all planned, first come first served (A. B. Kahn, 1962).  What
  * is left over lies on a ring. */
-static CUresult plan_graph(struct graph_plan *plan, struct CUgraph_st *graph, unsigned depth,
+static CUresult plan_graph(struct graph_plan *plan, struct CUgraph_st *graph,
 			   struct CUgraphNode_st **error)
 {
 	struct CUgraphNode_st *node, *first = NULL, **last = &first;
 	size_t left = graph->count;
 	CUresult result = CUDA_SUCCESS;
 
-	if (depth > EXEC_DEPTH_MAX)
-		return CUDA_ERROR_NOT_SUPPORTED;
 	/* The queue is linked by `pair`. */
 	for (node = graph->first; node; node = node->next) {
 		node->pending = node->dependencies.count;
@@ -156,7 +152,7 @@ static CUresult plan_graph(struct graph_plan *plan, struct CUgraph_st *graph, un
 		}
 	}
 	for (node = first; node && !result; node = node->pair) {
-		result = plan_node(plan, node, depth, error);
+		result = plan_node(plan, node, error);
 		left--;
 		for (size_t i = 0; i < node->dependents.count; i++) {
 			struct CUgraphNode_st *dependent = node->dependents.nodes[i];
@@ -185,7 +181,7 @@ static CUresult plan_make(struct CUgraph_st *graph, struct graph_plan **out,
 	if (!plan)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	plan->references = 1;
-	result = plan_graph(plan, graph, 0, error);
+	result = plan_graph(plan, graph, error);
 	if (result) {
 		plan_drop(plan);
 		return result;
@@ -461,8 +457,9 @@ static CUresult submit_plan(struct CUstream_st *stream, struct CUgraphExec_st *e
 	}
 }
 
-/* Functions that have been unloaded, events that are destroyed: nothing is launched. */
-static CUresult check_steps(const struct graph_plan *plan)
+/* Functions that have been unloaded, events that are destroyed or of another context: nothing is
+ * launched. */
+static CUresult check_steps(const struct graph_plan *plan, const struct CUstream_st *stream)
 {
 	for (size_t i = 0; i < plan->count; i++) {
 		const struct graph_step *step = &plan->steps[i];
@@ -471,6 +468,9 @@ static CUresult check_steps(const struct graph_plan *plan)
 		    !driver_launch_is_possible(step->work->operation))
 			return CUDA_ERROR_INVALID_HANDLE;
 		if (is_of_event(step) && !driver_handle_is(step->event, DRIVER_KIND_EVENT))
+			return CUDA_ERROR_INVALID_HANDLE;
+		if (step->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD &&
+		    !driver_event_is_of(step->event, stream->context))
 			return CUDA_ERROR_INVALID_HANDLE;
 	}
 	return CUDA_SUCCESS;
@@ -501,8 +501,8 @@ static CUresult settle_allocations(const struct CUgraphExec_st *executable,
 }
 
 /* With the lock: the plan and the end of the launch before, both held. */
-static CUresult prepare_launch(struct CUgraphExec_st *executable, struct graph_plan **plan,
-			       struct driver_point *before)
+static CUresult prepare_launch(struct CUgraphExec_st *executable, const struct CUstream_st *stream,
+			       struct graph_plan **plan, struct driver_point *before)
 {
 	struct CUgraphNode_st *wrong;
 	CUresult result;
@@ -512,7 +512,7 @@ static CUresult prepare_launch(struct CUgraphExec_st *executable, struct graph_p
 		if (result)
 			return result;
 	}
-	result = check_steps(executable->plan);
+	result = check_steps(executable->plan, stream);
 	if (!result)
 		result = settle_allocations(executable, executable->plan);
 	if (result)
@@ -549,7 +549,7 @@ DRIVER_EXPORT CUresult cuGraphLaunch(CUgraphExec executable, CUstream handle)
 		driver_graph_unlock();
 		return result;
 	}
-	result = prepare_launch(executable, &plan, &before);
+	result = prepare_launch(executable, stream, &plan, &before);
 	driver_graph_unlock();
 	if (result)
 		return result;

@@ -156,6 +156,20 @@ const CUDA_MEM_ALLOC_NODE_PARAMS *driver_graph_allocation_params(
 	return &allocation->params;
 }
 
+bool driver_graph_allocation_is_alike(const struct graph_allocation *allocation,
+				      const CUDA_MEM_ALLOC_NODE_PARAMS *params)
+{
+	const CUDA_MEM_ALLOC_NODE_PARAMS *own = &allocation->params;
+	bool is_gone;
+
+	pthread_mutex_lock(&memory_lock);
+	is_gone = allocation->is_gone;
+	pthread_mutex_unlock(&memory_lock);
+	return !is_gone && own->bytesize == params->bytesize && !own->accessDescCount &&
+	       !params->accessDescCount && !memcmp(&own->poolProps, &params->poolProps,
+						   sizeof own->poolProps);
+}
+
 CUdeviceptr driver_graph_allocation_address(const struct graph_allocation *allocation)
 {
 	return allocation->params.dptr;

@@ -21,6 +21,9 @@ void driver_graph_allocation_hold(struct graph_allocation *allocation);
 void driver_graph_allocation_drop(struct graph_allocation *allocation);
 const CUDA_MEM_ALLOC_NODE_PARAMS *driver_graph_allocation_params(
 	const struct graph_allocation *allocation);
+/* Could its memory be that of a node with these parameters? */
+bool driver_graph_allocation_is_alike(const struct graph_allocation *allocation,
+				      const CUDA_MEM_ALLOC_NODE_PARAMS *params);
 CUdeviceptr driver_graph_allocation_address(const struct graph_allocation *allocation);
 /* Make it live, or no longer.  False when it was so already. */
 bool driver_graph_allocation_set_live(struct graph_allocation *allocation, bool live);

@@ -96,17 +96,25 @@ static CUresult child_payload(CUgraph child, struct graph_payload *payload)
 	return result;
 }
 
-static CUresult alloc_payload(CUDA_MEM_ALLOC_NODE_PARAMS *params, struct graph_payload *payload)
+/* Memory that the graph has freed before serves again. */
+static CUresult alloc_payload(CUgraph graph, const CUgraphNode *dependencies, size_t count,
+			      const CUDA_MEM_ALLOC_NODE_PARAMS *params, struct graph_payload *payload)
 {
 	struct CUctx_st *context;
 	CUresult result = driver_context_enter(&context);
 
+	if (!result)
+		result = driver_graph_enter(graph);
 	if (result)
 		return result;
-	if (!params)
-		return CUDA_ERROR_INVALID_VALUE;
 	*payload = (struct graph_payload){ .type = CU_GRAPH_NODE_TYPE_MEM_ALLOC };
-	return driver_graph_allocation_make(context, params, &payload->allocation);
+	if (params)
+		payload->allocation = driver_graph_reuse(graph, dependencies, count, params);
+	driver_graph_unlock();
+	if (payload->allocation)
+		return CUDA_SUCCESS;
+	return params ? driver_graph_allocation_make(context, params, &payload->allocation) :
+			CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult free_payload(CUdeviceptr address, struct graph_payload *payload)
@@ -229,7 +237,7 @@ static CUresult add_alloc(CUgraphNode *out, CUgraph graph, const CUgraphNode *de
 {
 	struct graph_payload payload;
 	CUdeviceptr address;
-	CUresult result = alloc_payload(params, &payload);
+	CUresult result = alloc_payload(graph, dependencies, count, params, &payload);
 
 	if (result)
 		return result;
@@ -257,8 +265,8 @@ DRIVER_EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *out, CUgraph graph,
 	return result ? result : add(out, graph, dependencies, NULL, count, &payload);
 }
 
-/* The child is no longer the program's to destroy.  Once the edges are checked, only a
- * lack of memory is left, which takes the child with it. */
+/* The child is no longer the program's to destroy.  Once all is checked, only a lack of memory
+ * is left, which takes the child with it. */
 static CUresult add_moved(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies,
 			  const CUgraphEdgeData *data, size_t count, CUgraph child)
 {
@@ -274,6 +282,8 @@ static CUresult add_moved(CUgraphNode *out, CUgraph graph, const CUgraphNode *de
 		if (above == child)
 			result = CUDA_ERROR_INVALID_VALUE;
 	}
+	if (!result && driver_graph_is_too_deep(graph, child))
+		result = CUDA_ERROR_NOT_SUPPORTED;
 	if (!result)
 		result = driver_graph_check_edges(graph, dependencies, data, count);
 	if (!result)

@@ -71,6 +71,25 @@ int main(void)
 		REQUIRE(child == clone);
 		EXPECT(cuGraphDestroy(clone), CUDA_ERROR_INVALID_VALUE);
 	}
+	/* Deeper and deeper, until that is refused: walks through graphs are recursive. */
+	for (int depth = 3;; depth++) {
+		CUgraphNode node;
+		CUresult result;
+
+		CHECK(cuGraphCreate(&graph, 0));
+		result = cuGraphAddChildGraphNode(&node, graph, NULL, 0, parent);
+		if (result) {
+			EXPECT(result, CUDA_ERROR_NOT_SUPPORTED);
+			REQUIRE_EQUAL(depth, 65);
+			CHECK(cuGraphDestroy(graph));
+			break;
+		}
+		CHECK(cuGraphDestroy(parent));
+		parent = graph;
+	}
+	executable = instantiate(parent);
+	run(executable, NULL);
+	CHECK(cuGraphExecDestroy(executable));
 	CHECK(cuGraphDestroy(parent));
 	EXPECT(cuGraphDestroy(clone), CUDA_ERROR_INVALID_VALUE);
 	return 0;

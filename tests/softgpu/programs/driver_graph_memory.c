@@ -140,6 +140,45 @@ static void test_captured(CUstream stream)
 	}
 }
 
+/* What is freed before in the order of the edges serves again; what may be in use does not. */
+static void test_reuse(CUstream stream)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS first = allocation(), second = allocation(), third = allocation();
+	CUgraphNode alloc, gone, other;
+	CUdeviceptr addresses[8];
+	CUgraphExec executable;
+	CUgraph graph;
+
+	CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	for (int i = 0; i < 8; i++) {
+		CHECK(cuMemAllocAsync(&addresses[i], BYTES, stream));
+		CHECK(cuMemsetD32Async(addresses[i], (unsigned)i, BYTES / 4, stream));
+		if (i < 7)
+			CHECK(cuMemFreeAsync(addresses[i], stream));
+	}
+	graph = end_capture(stream);
+	REQUIRE_EQUAL(used(), BYTES);
+	executable = instantiate(graph);
+	run(executable, stream);
+	REQUIRE_EQUAL(word_at(addresses[7]), 7);
+	EXPECT(cuGraphLaunch(executable, stream), CUDA_ERROR_INVALID_VALUE);
+	CHECK(cuMemFree(addresses[7]));
+	run(executable, stream);
+	CHECK(cuMemFree(addresses[7]));
+	CHECK(cuGraphExecDestroy(executable));
+	CHECK(cuGraphDestroy(graph));
+	REQUIRE_EQUAL(used(), 0);
+
+	CHECK(cuGraphCreate(&graph, 0));
+	CHECK(cuGraphAddMemAllocNode(&alloc, graph, NULL, 0, &first));
+	CHECK(cuGraphAddMemFreeNode(&gone, graph, &alloc, 1, first.dptr));
+	CHECK(cuGraphAddMemAllocNode(&other, graph, &alloc, 1, &second));
+	REQUIRE(second.dptr != first.dptr);
+	CHECK(cuGraphAddMemAllocNode(&other, graph, &gone, 1, &third));
+	REQUIRE(third.dptr == first.dptr);
+	CHECK(cuGraphDestroy(graph));
+}
+
 int main(void)
 {
 	CUdeviceptr word;
@@ -155,6 +194,7 @@ int main(void)
 	test_captured(stream);
 	CHECK(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &high));
 	REQUIRE_EQUAL(high, BYTES);
+	test_reuse(stream);
 	high = 0;
 	CHECK(cuDeviceSetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &high));
 	CHECK(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &high));
