@@ -8,6 +8,7 @@ from farbus.api.authority import Credentials
 from farbus.api.identity import METHOD_ROLES, Role
 from farbus.errors import InvalidInput
 from farbus.model.address import split_address
+from farbus.model.quantity import MAX_SECONDS
 from farbus.model.value import Value
 
 MIN_LEASE_TTL_S = 1.0
@@ -32,6 +33,9 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
     restart_grace_s: float = 120.0
     """How long an agent that said that it is stopped may take to be started again, at least the lease time; its node's
     jobs go on meanwhile."""
+    unreachable_limit_s: float = 300.0
+    """How long a running job is kept while one of its nodes can't be reached, at least the lease time, unless the job
+    says otherwise: the nodes keep its leases between them, and its devices go to nobody else."""
     round_delay_s: float = 0.01
     """How long a round waits for further events, so that a burst of them shares one."""
     policy: str = ""
@@ -91,5 +95,7 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
         for field in ("return_s", "restart_grace_s"):
             if not 0 <= getattr(self, field) <= MAX_LEASE_TTL_S:
                 raise InvalidInput(f"{field}: {getattr(self, field):g} is not from 0 to {MAX_LEASE_TTL_S:g}")
+        if not 0 <= self.unreachable_limit_s <= MAX_SECONDS:
+            raise InvalidInput(f"unreachable_limit_s: {self.unreachable_limit_s:g} is not from 0 to {MAX_SECONDS:g}")
         if not math.isfinite(self.round_delay_s) or not 0 <= self.round_delay_s <= 10:
             raise InvalidInput(f"round_delay_s: {self.round_delay_s:g} is not from 0 to 10")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from farbus.agent.events import TaskExited, TaskRun
+from farbus.agent.events import TaskExited, TaskLaunched, TaskRun
 from farbus.agent.jobs import TaskRunner
 from farbus.agent.logs import LogStore
 from farbus.agent.staging import PATIENCE_S, Staging
@@ -78,6 +78,7 @@ class Node:
         self.directories = TaskDirectories(tmp_path / "tasks")
         self.scheduler = Scheduler()
         self.clock = HastyClock()
+        self.launched = asyncio.Event()
         self.ended: asyncio.Queue[TaskExited] = asyncio.Queue()
         self.processes = processes
         self.logs = LogStore(tmp_path / "logs", limit_bytes_per_task=1000, limit_bytes=1000)
@@ -88,11 +89,17 @@ class Node:
             logs=self.logs,
             clock=self.clock,
             group=group,
-            exited=self.ended.put_nowait,
+            told=self._take,
             run_as_self=True,
             allow_root=True,
             staging=Staging(directories=self.directories, transfers=self.scheduler, clock=self.clock),
         )
+
+    def _take(self, event: TaskLaunched | TaskExited) -> None:
+        if isinstance(event, TaskExited):
+            self.ended.put_nowait(event)
+        else:
+            self.launched.set()
 
     async def run(self, run: TaskRun = RUN) -> TaskExited:
         await self.runner.start(run, {})
@@ -142,6 +149,7 @@ async def test_files_that_do_not_arrive_whole_end_the_task_before_it_begins(node
     node.scheduler.content = b"HELLO"
     ended = await node.run()
     assert "in/a: arrived with another content" in ended.reason
+    assert not ended.unstarted
     assert node.directories.list() == ()
 
 
@@ -153,7 +161,8 @@ async def test_scheduler_that_comes_back_is_waited_for(node: Node) -> None:
 async def test_scheduler_that_stays_away_ends_the_task(node: Node) -> None:
     node.scheduler.away = 1_000_000
     started = node.clock.monotonic()
-    assert (await node.run()).reason == "the scheduler is away"
+    ended = await node.run()
+    assert (ended.reason, ended.unstarted) == ("the scheduler is away", True)
     assert node.clock.monotonic() - started >= PATIENCE_S
     assert node.directories.list() == ()
 
@@ -194,6 +203,37 @@ async def test_stop_does_not_wait_for_output_that_is_being_sent(node: Node) -> N
     await sending.wait()
     await node.runner.stop(job="j1", task="main.0", grace_s=0.0, reason="cancelled")
     assert (await node.end()).reason == "it was stopped while its output was sent"
+    assert node.directories.list() == ()
+
+
+async def test_program_begins_only_when_it_is_on_record_that_its_files_have_arrived(node: Node) -> None:
+    async def record(run: TaskRun) -> None:
+        spawned.append(len(node.processes.spawned))
+        raise Unavailable("journal: the disk is full")
+
+    spawned: list[int] = []
+    node.runner.before_launch = record
+    ended = await node.run()
+    assert (ended.reason, ended.unstarted) == ("journal: the disk is full", True)
+    assert spawned == [0]
+    assert not node.processes.spawned
+    assert node.directories.list() == ()
+
+
+async def test_task_is_told_to_run_when_its_files_have_arrived(node: Node) -> None:
+    assert not node.launched.is_set()
+    await node.run()
+    assert node.launched.is_set()
+
+
+async def test_end_of_the_agent_is_no_end_of_a_task_whose_files_arrive(node: Node) -> None:
+    node.scheduler.hangs = True
+    await node.runner.start(RUN, {})
+    await node.scheduler.asked.wait()
+    arriving = node.runner._arriving["j1", "main.0"].task
+    arriving.cancel()
+    await asyncio.wait((arriving,))
+    assert node.ended.empty()
     assert node.directories.list() == ()
 
 
