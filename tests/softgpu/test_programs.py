@@ -97,7 +97,8 @@ def test_a_wrong_result_fails(tmp_path: Path) -> None:
     broken = tmp_path / "reduction.cu"
     broken.write_text(text.replace("offset = 16; offset > 0", "offset = 16; offset > 1", 1))
     assert broken.read_text() != text
-    done = run(dataclasses.replace(reduction, name="reduction_broken", source=broken), tmp_path)
+    flags = (*reduction.flags, f"-I{reduction.source.parent}")
+    done = run(dataclasses.replace(reduction, name="reduction_broken", source=broken, flags=flags), tmp_path)
     assert done.returncode == 1
     assert done.stdout.startswith("FAIL reduction sum by shuffle: ")
 
