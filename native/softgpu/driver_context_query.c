@@ -2,6 +2,7 @@
 #include "driver_context.h"
 
 #include "driver_handle.h"
+#include "driver_memory.h"
 #include "driver_stream.h"
 
 /* The context that a call with an optional context means. */
@@ -115,6 +116,7 @@ static CUresult context_synchronize(CUcontext wanted)
 	/* Also with an error, wait: callbacks are still told of it. */
 	if (driver_context_state(context) != CUDA_ERROR_CONTEXT_IS_DESTROYED)
 		driver_stream_drain(context);
+	driver_pool_settle();
 	return driver_context_state(context);
 }
 

@@ -1,4 +1,5 @@
 #include "driver_handle.h"
+#include "driver_memory.h"
 #include "driver_stream.h"
 
 #include <stdlib.h>
@@ -211,6 +212,7 @@ DRIVER_EXPORT CUresult cuEventSynchronize(CUevent event)
 	if (record)
 		driver_point_wait(&record->point);
 	record_drop(record);
+	driver_pool_settle();
 	return driver_context_state(context);
 }
 
