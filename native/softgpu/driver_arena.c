@@ -354,6 +354,11 @@ size_t driver_arena_span(const struct driver_arena *arena)
 	return arena->granules * GRANULE;
 }
 
+uintptr_t driver_arena_base(const struct driver_arena *arena)
+{
+	return arena->base;
+}
+
 bool driver_arena_holds(const struct driver_arena *arena, uintptr_t address)
 {
 	return address - arena->base < driver_arena_span(arena);

@@ -36,6 +36,7 @@ int driver_arena_take_file(struct driver_arena *arena, size_t bytes, int fd, uin
 size_t driver_arena_offset(const struct driver_arena *arena, uintptr_t address);
 /* How large a file for driver_arena_take_file must be. */
 size_t driver_arena_span(const struct driver_arena *arena);
+uintptr_t driver_arena_base(const struct driver_arena *arena);
 bool driver_arena_holds(const struct driver_arena *arena, uintptr_t address);
 /* `address` is one that take gave. */
 void driver_arena_give(struct driver_arena *arena, uintptr_t address, size_t bytes);
