@@ -116,6 +116,8 @@
 	PLAIN(cuLibraryLoadFromFile, 12000, cuLibraryLoadFromFile) \
 	PLAIN(cuLibraryUnload, 12000, cuLibraryUnload) \
 	PLAIN(cuIpcCloseMemHandle, 4010, cuIpcCloseMemHandle) \
+	PLAIN(cuIpcGetEventHandle, 4010, cuIpcGetEventHandle) \
+	PLAIN(cuIpcOpenEventHandle, 4010, cuIpcOpenEventHandle) \
 	PLAIN(cuIpcGetMemHandle, 4010, cuIpcGetMemHandle) \
 	PLAIN(cuIpcOpenMemHandle, 11000, cuIpcOpenMemHandle_v2) \
 	PLAIN(cuMemAddressFree, 10020, cuMemAddressFree) \

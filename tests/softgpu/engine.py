@@ -58,7 +58,13 @@ PRINT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_char), c
 
 
 class LoadOptions(ctypes.Structure):
-    _fields_ = [("sm", ctypes.c_uint), ("alloc", ALLOC), ("free", FREE), ("opaque", ctypes.c_void_p), ("asks_reach", ctypes.c_bool)]
+    _fields_ = [
+        ("sm", ctypes.c_uint),
+        ("alloc", ALLOC),
+        ("free", FREE),
+        ("opaque", ctypes.c_void_p),
+        ("asks_reach", ctypes.c_bool),
+    ]
 
 
 class Param(ctypes.Structure):
