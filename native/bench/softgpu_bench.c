@@ -38,6 +38,15 @@ static struct {
 	int (*cuMemcpyHtoD_v2)(device_pointer, const void *, size_t);
 	int (*cuLaunchKernel)(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
 			      unsigned, handle, void **, void **);
+	/* Of graphs, which not every build has. */
+	int (*cuStreamCreate)(handle *, unsigned);
+	int (*cuStreamDestroy_v2)(handle);
+	int (*cuStreamBeginCapture_v2)(handle, int);
+	int (*cuStreamEndCapture)(handle, handle *);
+	int (*cuGraphInstantiateWithFlags)(handle *, handle, unsigned long long);
+	int (*cuGraphLaunch)(handle, handle);
+	int (*cuGraphExecDestroy)(handle);
+	int (*cuGraphDestroy)(handle);
 } cu;
 
 static const struct {
@@ -49,7 +58,15 @@ static const struct {
 	SYMBOL(cuCtxSetCurrent), SYMBOL(cuCtxSynchronize), SYMBOL(cuModuleLoadData),
 	SYMBOL(cuModuleUnload), SYMBOL(cuModuleGetFunction), SYMBOL(cuMemAlloc_v2),
 	SYMBOL(cuMemcpyHtoD_v2), SYMBOL(cuLaunchKernel),
+}, graph_symbols[] = {
+	SYMBOL(cuStreamCreate), SYMBOL(cuStreamDestroy_v2), SYMBOL(cuStreamBeginCapture_v2),
+	SYMBOL(cuStreamEndCapture), SYMBOL(cuGraphInstantiateWithFlags), SYMBOL(cuGraphLaunch),
+	SYMBOL(cuGraphExecDestroy), SYMBOL(cuGraphDestroy),
 };
+
+#define GRAPH_KERNELS 100	/* nodes of the graph that is measured */
+#define STREAM_NON_BLOCKING 1
+#define CAPTURE_RELAXED 2
 
 static void check(int code, const char *what)
 {
@@ -131,6 +148,48 @@ static void measure(const struct measurement *m)
 	fflush(stdout);
 }
 
+/* An empty kernel GRAPH_KERNELS times: launched one by one, and as a graph. */
+static void measure_graph(void)
+{
+	double launches[31], graphs[31];
+	handle stream, graph, executable, function;
+	int n = 0;
+	void *params[] = { &n };
+
+	if (!cu.cuGraphLaunch)
+		return;
+	CU(cuModuleGetFunction(&function, module, "empty"));
+	CU(cuStreamCreate(&stream, STREAM_NON_BLOCKING));
+	if (cu.cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED)) {
+		CU(cuStreamDestroy_v2(stream));
+		return;
+	}
+	for (unsigned k = 0; k < GRAPH_KERNELS; k++)
+		CU(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, params, NULL));
+	CU(cuStreamEndCapture(stream, &graph));
+	CU(cuGraphInstantiateWithFlags(&executable, graph, 0));
+	/* In turn, so that a machine whose speed drifts treats both alike; the first warms up. */
+	for (unsigned run = 0; run <= 31; run++) {
+		double start = now_us(), middle;
+
+		for (unsigned k = 0; k < GRAPH_KERNELS; k++)
+			CU(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, params, NULL));
+		CU(cuCtxSynchronize());
+		middle = now_us();
+		CU(cuGraphLaunch(executable, stream));
+		CU(cuCtxSynchronize());
+		if (run) {
+			launches[run - 1] = middle - start;
+			graphs[run - 1] = now_us() - middle;
+		}
+	}
+	printf("launch_100_us %.3f us\n", typical(launches, 31));
+	printf("graph_100_us %.3f us\n", typical(graphs, 31));
+	CU(cuGraphExecDestroy(executable));
+	CU(cuGraphDestroy(graph));
+	CU(cuStreamDestroy_v2(stream));
+}
+
 static void measure_load(void)
 {
 	double times[21];
@@ -201,6 +260,11 @@ static void *open_library(const char *path)
 		}
 		memcpy(symbols[k].pointer, &address, sizeof address);
 	}
+	for (size_t k = 0; k < sizeof graph_symbols / sizeof graph_symbols[0]; k++) {
+		void *address = dlsym(library, graph_symbols[k].name);
+
+		memcpy(graph_symbols[k].pointer, &address, sizeof address);
+	}
 	return library;
 }
 
@@ -261,6 +325,7 @@ int main(int count, char **words)
 	prepare(matrix);
 	for (size_t k = 0; k < sizeof measurements / sizeof measurements[0]; k++)
 		measure(&measurements[k]);
+	measure_graph();
 	measure_load();
 	if (!by_processor)
 		measure_events(library, &measurements[4]);

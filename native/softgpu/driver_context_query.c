@@ -1,6 +1,7 @@
 /* What a program can ask of a context, and the switches that it has. */
 #include "driver_context.h"
 
+#include "driver_capture.h"
 #include "driver_handle.h"
 #include "driver_memory.h"
 #include "driver_stream.h"
@@ -111,6 +112,8 @@ static CUresult context_synchronize(CUcontext wanted)
 	struct CUctx_st *context;
 	CUresult result = context_or_current(wanted, &context);
 
+	if (!result)
+		result = driver_capture_unsafe();
 	if (result)
 		return result;
 	/* Also with an error, wait: callbacks are still told of it. */

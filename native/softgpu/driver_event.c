@@ -1,3 +1,6 @@
+#include "driver_event.h"
+
+#include "driver_capture.h"
 #include "driver_event_share.h"
 #include "driver_handle.h"
 #include "driver_memory.h"
@@ -22,6 +25,8 @@ struct CUevent_st {
 	unsigned flags;
 	struct event_record *record;	/* under event_lock; NULL before the first record */
 	struct driver_shared_event *shared;	/* with CU_EVENT_INTERPROCESS */
+	/* Instead of a record, when it was last recorded in a stream that captured. */
+	struct driver_captured_event captured;
 };
 
 static pthread_mutex_t event_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -121,6 +126,7 @@ DRIVER_EXPORT CUresult cuEventDestroy_v2(CUevent event)
 	if (!driver_handle_remove(event, DRIVER_KIND_EVENT))
 		return CUDA_ERROR_INVALID_HANDLE;
 	result = driver_context_state(event->context);
+	driver_capture_forget(&event->captured);
 	record_drop(event->record);
 	driver_shared_event_drop(event->shared);
 	driver_context_drop(event->context);
@@ -157,18 +163,18 @@ static void release_record(struct driver_operation *operation)
 	free(operation);
 }
 
-static CUresult event_record(CUevent event, CUstream handle)
+bool driver_event_is_of(CUevent event, const struct CUctx_st *context)
+{
+	return event->context == context;
+}
+
+CUresult driver_event_submit_record(CUevent event, struct CUstream_st *stream)
 {
 	struct record_operation *operation;
 	struct event_record *record, *before;
-	struct CUstream_st *stream;
 	struct driver_point point;
-	CUresult result = event_of(event);
+	CUresult result;
 
-	if (!result)
-		result = driver_stream_enter(handle, &stream);
-	if (result)
-		return result;
 	if (stream->context != event->context)
 		return CUDA_ERROR_INVALID_HANDLE;
 	operation = calloc(1, sizeof *operation);
@@ -194,6 +200,7 @@ static CUresult event_record(CUevent event, CUstream handle)
 		return result;
 	}
 	record->point = point;
+	driver_capture_forget(&event->captured);
 	pthread_mutex_lock(&event_lock);
 	before = event->record;
 	event->record = record;
@@ -202,17 +209,52 @@ static CUresult event_record(CUevent event, CUstream handle)
 	return CUDA_SUCCESS;
 }
 
+/* In a capture the event stands for what was captured so far. */
+static CUresult capture_record(struct CUstream_st *stream, CUevent event)
+{
+	struct event_record *before;
+	CUresult result = driver_capture_record(stream, &event->captured);
+
+	if (result)
+		return result;
+	pthread_mutex_lock(&event_lock);
+	before = event->record;
+	event->record = NULL;
+	pthread_mutex_unlock(&event_lock);
+	record_drop(before);
+	return CUDA_SUCCESS;
+}
+
+static CUresult event_record(CUevent event, CUstream handle, unsigned flags)
+{
+	struct CUstream_st *stream;
+	bool capturing;
+	CUresult result = event_of(event);
+
+	if (!result)
+		result = driver_stream_enter_or_capture(handle, &stream, &capturing);
+	if (result)
+		return result;
+	if (!capturing) {
+		/* "This flag is invalid when used outside of capture." */
+		return flags ? CUDA_ERROR_INVALID_VALUE : driver_event_submit_record(event, stream);
+	}
+	if (stream->context != event->context)
+		return CUDA_ERROR_INVALID_HANDLE;
+	return flags ? driver_capture_event_node(stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event) :
+		       capture_record(stream, event);
+}
+
 DRIVER_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream)
 {
-	return event_record(event, stream);
+	return event_record(event, stream, 0);
 }
 
 DRIVER_EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags)
 {
-	/* CU_EVENT_RECORD_EXTERNAL only differs in a captured graph. */
 	if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
 		return CUDA_ERROR_INVALID_VALUE;
-	return event_record(event, stream);
+	return event_record(event, stream, flags);
 }
 
 /* ---- waiting ---- */
@@ -232,6 +274,8 @@ DRIVER_EXPORT CUresult cuEventQuery(CUevent event)
 	bool reached = true;
 	uint64_t foreign;
 
+	if (!result)
+		result = driver_capture_check_event(&event->captured);
 	if (result)
 		return result;
 	record = record_of(event);
@@ -253,6 +297,8 @@ DRIVER_EXPORT CUresult cuEventSynchronize(CUevent event)
 	CUresult result = event_of(event);
 	uint64_t foreign;
 
+	if (!result)
+		result = driver_capture_check_event(&event->captured);
 	if (result)
 		return result;
 	context = event->context;
@@ -301,27 +347,46 @@ static CUresult wait_for(struct CUstream_st *stream, const struct event_record *
 	return driver_stream_submit(stream, wait, DRIVER_SUBMIT_SHORT, NULL);
 }
 
-DRIVER_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int flags)
+CUresult driver_event_submit_wait(CUevent event, struct CUstream_st *stream)
 {
-	struct event_record *record;
-	struct CUstream_st *stream;
-	CUresult result = driver_stream_enter(handle, &stream);
-	uint64_t foreign;
+	struct event_record *record = record_of(event);
+	uint64_t foreign = foreign_record(event, record);
+	CUresult result = CUDA_SUCCESS;
 
-	if (!result)
-		result = event_of(event);
-	if (result)
-		return result;
-	if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
-		return CUDA_ERROR_INVALID_VALUE;
-	record = record_of(event);
-	foreign = foreign_record(event, record);
 	if (foreign)
 		result = driver_shared_event_follow(stream, event->shared, foreign);
 	else if (record)
 		result = wait_for(stream, record);
 	record_drop(record);
 	return result;
+}
+
+static bool event_is_recorded(CUevent event)
+{
+	struct event_record *record = record_of(event);
+
+	record_drop(record);
+	return record != NULL;
+}
+
+DRIVER_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int flags)
+{
+	struct CUstream_st *stream;
+	bool capturing, taken;
+	CUresult result = driver_stream_enter_or_capture(handle, &stream, &capturing);
+
+	if (!result)
+		result = event_of(event);
+	if (result)
+		return result;
+	if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL || (flags && !capturing))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (flags)
+		return driver_capture_event_node(stream, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event);
+	/* A captured event takes the stream into its capture. */
+	result = driver_capture_wait(stream, &event->captured, event_is_recorded(event),
+				     &taken);
+	return result || taken ? result : driver_event_submit_wait(event, stream);
 }
 
 /* ---- timing ---- */
@@ -352,6 +417,10 @@ static CUresult event_elapsed(float *milliseconds, CUevent start, CUevent end)
 	    start->context != end->context)
 		return CUDA_ERROR_INVALID_HANDLE;
 	result = driver_context_state(start->context);
+	if (!result)
+		result = driver_capture_check_event(&start->captured);
+	if (!result)
+		result = driver_capture_check_event(&end->captured);
 	if (result)
 		return result;
 	from = record_of(start);

@@ -1,6 +1,9 @@
 #define _GNU_SOURCE
 #include "driver_memory.h"
 
+#include "driver_capture.h"
+#include "driver_graph_memory.h"
+
 #include "driver_arena.h"
 #include "driver_stream.h"
 #include "engine.h"
@@ -368,6 +371,8 @@ DRIVER_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 	CUresult result = driver_context_enter(&context);
 	uintptr_t address;
 
+	if (!result)
+		result = driver_capture_unsafe();
 	if (result)
 		return result;
 	if (!out || !bytes)
@@ -385,6 +390,8 @@ DRIVER_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigne
 	CUresult result = driver_context_enter(&context);
 	uintptr_t address;
 
+	if (!result)
+		result = driver_capture_unsafe();
 	if (result)
 		return result;
 	if (!out || !bytes || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
@@ -422,10 +429,14 @@ DRIVER_EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 	struct driver_allocation allocation;
 	CUresult result = driver_ready();
 
+	if (!result)
+		result = driver_capture_unsafe();
 	if (result)
 		return result;
 	if (!address)
 		return CUDA_SUCCESS;
+	if (driver_graph_memory_owns(address))
+		return driver_graph_memory_free(address);
 	if (!driver_memory_begin_free(address, &allocation))
 		return CUDA_ERROR_INVALID_VALUE;
 	driver_stream_drain(allocation.context);

@@ -1,6 +1,8 @@
 #include "driver_pool.h"
 
 #include "driver_arena.h"
+#include "driver_capture.h"
+#include "driver_graph_memory.h"
 #include "driver_handle.h"
 #include "engine.h"
 
@@ -272,7 +274,8 @@ static CUresult alloc_async(CUdeviceptr *out, size_t bytes, struct CUmemPoolHand
 			    CUstream handle)
 {
 	struct CUstream_st *stream;
-	CUresult result = driver_stream_enter(handle, &stream);
+	bool capturing;
+	CUresult result = driver_stream_enter_or_capture(handle, &stream, &capturing);
 	uintptr_t address;
 
 	if (result)
@@ -283,6 +286,8 @@ static CUresult alloc_async(CUdeviceptr *out, size_t bytes, struct CUmemPoolHand
 		pool = stream->context->device->current_pool;
 	else if (!driver_handle_is(pool, DRIVER_KIND_POOL) || pool->is_imported)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (capturing)
+		return driver_capture_alloc(stream, bytes, out);
 	if (driver_options()->strict)
 		result = driver_memory_take(stream->context, bytes, DRIVER_ARENA_ALIGN,
 					    DRIVER_MEMORY_DEVICE, pool, &address);
@@ -342,12 +347,17 @@ DRIVER_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle)
 	struct driver_allocation allocation;
 	struct free_operation *operation;
 	struct CUstream_st *stream;
-	CUresult result = driver_stream_enter(handle, &stream);
+	bool capturing;
+	CUresult result = driver_stream_enter_or_capture(handle, &stream, &capturing);
 
 	if (result)
 		return result;
 	if (!address)
 		return CUDA_SUCCESS;
+	if (capturing)
+		return driver_capture_free(stream, address);
+	if (driver_graph_memory_owns(address))
+		return driver_graph_memory_free_in(stream, address);
 	if (driver_memory_forget_block(address, &allocation))
 		return free_block(&allocation, stream);
 	operation = calloc(1, sizeof *operation);

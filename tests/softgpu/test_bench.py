@@ -32,7 +32,7 @@ def test_a_build_against_itself(capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(capsys.readouterr().out)
     rows = {row["name"]: row for row in told["results"]}
     assert told["bench"] == "softgpu"
-    assert {"empty_launch_us", "empty_launch_64x256_us", "matmul_tile_16", "module_load"} <= set(rows)
+    assert {"empty_launch_us", "empty_launch_64x256_us", "graph_100_us", "matmul_tile_16", "module_load"} <= set(rows)
     assert rows.pop("event_time_error")["unit"] == "percent"
     assert all(row["value"] > 0 and row["reference"] > 0 and row["ratio"] > 0 for row in rows.values())
 
