@@ -4,6 +4,7 @@
 #include "driver_memory.h"
 #include "driver_module.h"
 #include "driver_occupancy.h"
+#include "driver_peer.h"
 #include "driver_stream.h"
 
 #include <stdio.h>
@@ -40,6 +41,7 @@ static CUresult run_launch(struct driver_operation *operation, CUresult state)
 	const struct geometry *geometry = &launch->geometry;
 	struct board *board = launch->function->module->context->device->board;
 	struct engine_diagnostic why = { "" };
+	struct engine_reach reach;
 	enum engine_status status;
 	struct engine_launch order = {
 		.function = launch->function->code,
@@ -49,6 +51,7 @@ static CUresult run_launch(struct driver_operation *operation, CUresult state)
 		.cancel = &launch->function->module->context->cancel,
 		.timeout_ns = driver_options()->watchdog_ns,
 		.print = print,
+		.reach = &reach,
 	};
 
 	(void)state;
@@ -57,6 +60,7 @@ static CUresult run_launch(struct driver_operation *operation, CUresult state)
 		order.block[i] = geometry->block[i];
 		order.cluster[i] = geometry->cluster[i];
 	}
+	driver_peer_reach(launch->function->module->context, &reach);
 	board_busy_begin(board);
 	status = engine_launch(&order, &why);
 	board_busy_end(board);

@@ -61,6 +61,7 @@ CUresult driver_module_load(struct CUctx_st *context, struct CUlib_st *library,
 	struct engine_load_options options = {
 		.sm = context->device->capability->sm,
 		.memory = { take_variable, give_variable, context },
+		.asks_reach = driver_device_count() > 1,
 	};
 	struct CUmod_st *module = calloc(1, sizeof *module);
 	CUresult result;

@@ -195,6 +195,8 @@
 	PLAIN(cuLibraryLoadFromFile, 12000, cuLibraryLoadFromFile) \
 	PLAIN(cuLibraryUnload, 12000, cuLibraryUnload) \
 	PLAIN(cuIpcCloseMemHandle, 4010, cuIpcCloseMemHandle) \
+	PLAIN(cuIpcGetEventHandle, 4010, cuIpcGetEventHandle) \
+	PLAIN(cuIpcOpenEventHandle, 4010, cuIpcOpenEventHandle) \
 	PLAIN(cuIpcGetMemHandle, 4010, cuIpcGetMemHandle) \
 	PLAIN(cuIpcOpenMemHandle, 11000, cuIpcOpenMemHandle_v2) \
 	PLAIN(cuMemAddressFree, 10020, cuMemAddressFree) \
@@ -228,7 +230,14 @@
 	PLAIN(cuMemHostGetFlags, 2030, cuMemHostGetFlags) \
 	PLAIN(cuMemHostRegister, 6050, cuMemHostRegister_v2) \
 	PLAIN(cuMemHostUnregister, 4000, cuMemHostUnregister) \
+	PLAIN(cuMemGetDefaultMemPool, 13000, cuMemGetDefaultMemPool) \
+	PLAIN(cuMemGetMemPool, 13000, cuMemGetMemPool) \
 	PLAIN(cuMemPoolCreate, 11020, cuMemPoolCreate) \
+	PLAIN(cuMemPoolExportPointer, 11020, cuMemPoolExportPointer) \
+	PLAIN(cuMemPoolExportToShareableHandle, 11020, cuMemPoolExportToShareableHandle) \
+	PLAIN(cuMemPoolImportFromShareableHandle, 11020, cuMemPoolImportFromShareableHandle) \
+	PLAIN(cuMemPoolImportPointer, 11020, cuMemPoolImportPointer) \
+	PLAIN(cuMemSetMemPool, 13000, cuMemSetMemPool) \
 	PLAIN(cuMemPoolDestroy, 11020, cuMemPoolDestroy) \
 	PLAIN(cuMemPoolGetAccess, 11020, cuMemPoolGetAccess) \
 	PLAIN(cuMemPoolGetAttribute, 11020, cuMemPoolGetAttribute) \

@@ -3,6 +3,7 @@
 #include "driver_capture.h"
 #include "driver_graph.h"
 #include "driver_handle.h"
+#include "driver_memory.h"
 
 #include <stdlib.h>
 
@@ -215,11 +216,14 @@ DRIVER_EXPORT CUresult cuStreamSynchronize(CUstream handle)
 		marker = marker_make();
 		if (!marker)
 			return CUDA_ERROR_OUT_OF_MEMORY;
-		return driver_stream_submit(stream, marker, DRIVER_SUBMIT_WAIT, NULL);
+		result = driver_stream_submit(stream, marker, DRIVER_SUBMIT_WAIT, NULL);
+		driver_pool_settle();
+		return result;
 	}
 	driver_stream_point(stream, &point);
 	driver_point_wait(&point);
 	driver_point_drop(&point);
+	driver_pool_settle();
 	return driver_context_state(context);
 }
 

@@ -47,6 +47,7 @@ struct driver_operation {
 	void (*release)(struct driver_operation *operation);
 	bool run_when_failed;
 	bool run_by_waiter;		/* may run in a thread that waits for it */
+	bool is_idle;			/* only waits, for another process: touches no memory */
 	unsigned point_count;
 	struct driver_point *points;
 	struct driver_point point_room[2];
