@@ -19,7 +19,8 @@ from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.kubecomp import KubeCompPolicy
 from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.phases.cluster import Columns
-from farbus.scheduler.round import decide_on
+from farbus.scheduler.phases.jobs import Forms
+from farbus.scheduler.round import PHASES, decide_on
 
 _log = structlog.get_logger()
 
@@ -41,16 +42,17 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
 def decision_maker(policy: str) -> Decide:
     """Return the decision maker with the policy of that name; raise :class:`InvalidInput` for another.
 
-    It keeps columns from round to round: one thread at a time may call it.
+    It keeps columns and the forms of jobs from round to round: one thread at a time may call it.
     """
     name = policy or next(iter(POLICIES))
     if name not in POLICIES:
         raise InvalidInput(f"policy: there is no policy {name!r}", hint=f"choose from {', '.join(POLICIES)}")
-    columns = Columns()
+    columns, forms = Columns(), Forms(PHASES)
     policy_of_rounds = POLICIES[name]()
 
     def decide_on_kept(snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
-        return decide_on(columns.of(snapshot), pending, policy=policy_of_rounds, clock=time.perf_counter)
+        cluster = columns.of(snapshot)
+        return decide_on(cluster, pending, policy=policy_of_rounds, clock=time.perf_counter, forms=forms)
 
     return decide_on_kept
 

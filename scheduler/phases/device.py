@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -26,23 +26,10 @@ from farbus.model.device import DeviceKind, Route
 from farbus.model.job import DevicePlacement, Miss, TaskGroup
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
 from farbus.scheduler.explain import DeviceNeed, device_miss
-from farbus.scheduler.phases.base import (
-    FAR,
-    NEAR,
-    Alternatives,
-    Arc,
-    Award,
-    Desk,
-    Flags,
-    Integers,
-    Offer,
-    Outlook,
-    Phase,
-    Source,
-    Want,
-    Work,
-)
+from farbus.scheduler.phases.base import FAR, NEAR, Desk, Flags, Offer, Outlook, Phase
 from farbus.scheduler.phases.cluster import MAX_UNITS, Cluster
+from farbus.scheduler.phases.jobs import Jobs
+from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, in_order, ranges, table
 
 
 class DeviceRequest(msgspec.Struct, frozen=True):
@@ -87,7 +74,11 @@ class DevicePhase(Phase):
 
     @abc.abstractmethod
     def request(self, pending: PendingJob, group: TaskGroup) -> DeviceRequest | None:
-        """Return what each task of ``group`` wants; None for nothing."""
+        """Return what each task of ``group`` wants, judging by nothing but the job; None for nothing."""
+
+    def asks(self, pending: PendingJob, group: TaskGroup) -> Hashable:
+        """Return the request."""
+        return self.request(pending, group)
 
     @abc.abstractmethod
     def matches(self, cluster: Cluster, wanted: Hashable) -> Flags:
@@ -110,7 +101,7 @@ class DevicePhase(Phase):
     def open(self, cluster: Cluster, policy: Policy, later: Sequence[Desk]) -> Desk:
         """Return the desk for one round."""
         del later
-        return DeviceDesk(kind=self, cluster=cluster, policy=policy)
+        return DeviceDesk(self, cluster, policy)
 
 
 @dataclass(slots=True)
@@ -122,31 +113,20 @@ class _Stock:
     free: Integers
 
 
-@dataclass(slots=True)
 class DeviceDesk(Desk):
     """Free devices of one kind during one round."""
 
-    kind: DevicePhase
-    cluster: Cluster
-    policy: Policy
-    phase: str = field(init=False)
-    first: dict[int, Alternatives] = field(default_factory=dict, init=False)
-    _free: Flags = field(init=False)
-    _zones: Integers = field(init=False)
-    _sites: Integers = field(init=False)
-    _areas: list[tuple[int, int, Integers]] = field(init=False)
-    _pencilled: Integers = field(init=False)
-    _all: _Stock = field(init=False)
-    _stocks: dict[Hashable, _Stock] = field(default_factory=dict, init=False)
-    _holds: list[int] = field(default_factory=list, init=False)
-    _sources: dict[tuple[_Bundle, int], Source] = field(default_factory=dict, init=False)
-    _pools: list[_Pool] = field(default_factory=list, init=False)
-    _numbers: dict[_Pool, int] = field(default_factory=dict, init=False)
-    _looks: dict[_Key, tuple[int, Outlook]] = field(default_factory=dict, init=False)
-    _changes: int = field(default=0, init=False)
-
-    def __post_init__(self) -> None:
-        self.phase = self.kind.name
+    def __init__(self, kind: DevicePhase, cluster: Cluster, policy: Policy) -> None:
+        super().__init__(cluster)
+        self.kind = kind
+        self.policy = policy
+        self.phase = kind.name
+        self._stocks: dict[Hashable, _Stock] = {}
+        self._holds: list[int] = []
+        self._pools: list[_Pool] = []
+        self._pool_numbers: dict[tuple[int, int, int, int], int] = {}
+        self._looks: dict[_Key, tuple[int, Outlook]] = {}
+        self._changes = 0
         self._free = self.cluster.device_free.copy()
         self._zones = self.kind.zones(self.cluster)
         self._sites = self.policy.sites(self.cluster)
@@ -252,17 +232,18 @@ class DeviceDesk(Desk):
         allowed = cost != FORBIDDEN
         return rows[allowed], cost[allowed]
 
-    def near_room(self, key: Hashable, place: int) -> int:
-        """Return how many tasks the devices of ``place`` could still serve."""
+    def near_room(self, key: Hashable, places: Integers) -> Integers:
+        """Return how many tasks the devices of ``places`` could still serve."""
         assert isinstance(key, _Key)
-        free = min(int(self.stock(key.request.filter).free[place]), int(self._all.free[place] - self._pencilled[place]))
-        return max(free, 0) // key.request.count
+        free = np.minimum(self.stock(key.request.filter).free[places], self.spare()[places])
+        return free.clip(min=0) // key.request.count
 
-    def pencil(self, key: Hashable, place: int, count: int) -> None:
+    def pencil(self, key: Hashable, places: Integers, counts: Integers) -> None:
         """Keep devices in mind for tasks that phase 1 put beside them."""
         assert isinstance(key, _Key)
         self._changes += 1
-        self._pencilled[place] = max(0, int(self._pencilled[place]) + count * key.request.count)
+        np.add.at(self._pencilled, places, counts * key.request.count)
+        self._pencilled[places] = self._pencilled[places].clip(min=0)
 
     def clear_pencil(self) -> None:
         """Forget what was kept in mind: the real bundles come now."""
@@ -272,144 +253,166 @@ class DeviceDesk(Desk):
 
     # The market asks for the network.
 
-    def wants(self, work: Work) -> list[Want]:
+    def wants(self, jobs: Jobs, rows: Integers) -> Table:
         """Return one want per group and node that phase 1 chose."""
-        found: dict[tuple[int, int], Want] = {}
-        for award in work.awarded("compute"):
-            group = work.pending.job.groups[award.group]
-            key = self.outlook_key(work.pending, group)
+        awards = jobs.awards("compute").of(rows)
+        # A group that has tasks of several tiers at a node wants for all of them at once.
+        span = self.cluster.size
+        groups = int(awards["group"].max(initial=0)) + 1
+        _, row = in_order((awards["job"] * groups + awards["group"]) * span + awards["place"])
+        _, first = np.unique(row, return_index=True)
+        wants = table(WANT, len(first), job=awards["job"][first], group=awards["group"][first])
+        np.add.at(wants["count"], row, awards["count"])
+        place = awards["place"][first]
+        kind = jobs.form[wants["job"]] * groups + wants["group"]
+        for number in np.unique(kind).tolist():
+            theirs = kind == number
+            form = jobs.forms[number // groups]
+            key = self.outlook_key(form.example, form.groups[number % groups])
             if key is None:
+                wants["count"][theirs] = 0
                 continue
             assert isinstance(key, _Key)
-            spans = self.spans(key.request)
-            units = award.count * key.request.count if spans else award.count
-            want = found.get((award.group, award.place))
-            if want is None:
-                source = self._source(key, award.place, spans)
-                found[award.group, award.place] = Want(work, award.group, source, units)
-            else:
-                want.count += units
-        return list(found.values())
+            size = 1 if self.spans(key.request) else key.request.count
+            wants["count"][theirs] *= key.request.count // size
+            wants["source"][theirs] = self.source(self.number(_Bundle(key, size)), place[theirs])
+        return wants[wants["count"] > 0]
 
-    def _source(self, key: _Key, site: int, spans: bool) -> Source:
-        bundle = _Bundle(key, 1 if spans else key.request.count)
-        known = self._sources.get((bundle, site))
-        if known is None:
-            pool = self._pool(bundle, site, spans)
-            known = self._sources[bundle, site] = Source(bundle, site, pool)
-        return known
+    def pools(self, sources: Integers) -> Integers:
+        """Return the aggregators that lend to the sources' nodes, -1 where nobody may."""
+        pools = np.full(len(sources), -1, np.int64)
+        shapes, sites = self.split(sources)
+        for number in np.unique(shapes).tolist():
+            bundle = self._bundle(number)
+            request = bundle.key.request
+            rows = np.flatnonzero((shapes == number) & (self._zones[sites] >= 0))
+            if Route.REMOTE not in request.routes or not len(rows):
+                continue
+            # Where the own node's devices may be used directly, no optimal flow leads back to it through the
+            # aggregator; where they may not, it must be kept out of it.
+            direct = Route.LOCAL in request.routes and bundle.size == request.count
+            kept_out = (self.stock(request.filter).total[sites[rows]] > 0) & (not direct)
+            without = np.where(kept_out, sites[rows], -1)
+            ends = zip(
+                self._sites[sites[rows]].tolist(), self._zones[sites[rows]].tolist(), without.tolist(), strict=True
+            )
+            pools[rows] = [self._pool(number, *end) for end in ends]
+        return pools
 
-    def _pool(self, bundle: _Bundle, site: int, spans: bool) -> int | None:
-        """Return the number of the aggregator that lends to ``site``, None if nobody may."""
-        request = bundle.key.request
-        if Route.REMOTE not in request.routes or self._zones[site] < 0:
-            return None
-        # Where the own node's devices may be used directly, no optimal flow leads back to it through the
-        # aggregator; where they may not, it must be kept out of it.
-        direct = Route.LOCAL in request.routes and not spans
-        has = int(self.stock(request.filter).total[site]) > 0
-        pool = _Pool(bundle, int(self._sites[site]), int(self._zones[site]), site if has and not direct else -1)
-        number = self._numbers.setdefault(pool, len(self._pools))
+    def _pool(self, shape: int, site: int, zone: int, without: int) -> int:
+        number = self._pool_numbers.setdefault((shape, site, zone, without), len(self._pools))
         if number == len(self._pools):
-            self._pools.append(pool)
+            self._pools.append(_Pool(self._bundle(shape), site, zone, without))
         return number
 
-    def arcs(self, source: Source) -> Sequence[Arc]:
-        """Return the local route: the task's own node."""
-        bundle, site = source.shape, source.site
+    def _bundle(self, number: int) -> _Bundle:
+        bundle = self.shapes[number]
         assert isinstance(bundle, _Bundle)
-        request = bundle.key.request
-        if Route.LOCAL not in request.routes or bundle.size != request.count:
-            return ()
-        free = self.stock(request.filter).free[site : site + 1]
-        cost = int(self.policy.near_cost(request.count, free, bundle.key.subject)[0])
-        capacity = int(free[0]) // bundle.size
-        return () if cost == FORBIDDEN or not capacity else (Arc(site, NEAR, capacity, cost),)
+        return bundle
 
-    def offers(self, source: Source) -> Sequence[Offer]:
+    def size(self, shape: int) -> int:
+        """Return the number of devices of a bundle."""
+        return self._bundle(shape).size
+
+    def arcs(self, sources: Integers) -> Table:
+        """Return the local route: the tasks' own nodes."""
+        shapes, sites = self.split(sources)
+        parts = [np.zeros(0, ARC)]
+        for number in np.unique(shapes).tolist():
+            bundle = self._bundle(number)
+            request = bundle.key.request
+            if Route.LOCAL not in request.routes or bundle.size != request.count:
+                continue
+            rows = np.flatnonzero(shapes == number)
+            free = self.stock(request.filter).free[sites[rows]]
+            cost = self.policy.near_cost(request.count, free, bundle.key.subject)
+            room = np.where(cost == FORBIDDEN, 0, free // bundle.size)
+            arcs = table(ARC, len(rows), source=rows, place=sites[rows], tier=NEAR, capacity=room, cost=cost)
+            parts.append(arcs[room > 0])
+        arcs = np.concatenate(parts)
+        return arcs[np.argsort(arcs["source"], kind="stable")]
+
+    def offers(self, pool: int) -> Sequence[Offer]:
         """Return the remote route: all lenders of the zone."""
-        assert source.pool is not None
-        pool = self._pools[source.pool]
-        bundle = pool.bundle
+        lending = self._pools[pool]
+        bundle = lending.bundle
         free = self.stock(bundle.key.request.filter).free
-        rows, lent = self._lenders(bundle, pool.zone, pool.site)
+        rows, lent = self._lenders(bundle, lending.zone, lending.site)
         cost = np.zeros(self.cluster.size, np.int64)
         cost[rows] = lent
         capacity = np.zeros(self.cluster.size, np.int64)
         capacity[rows] = free[rows] // bundle.size
-        if pool.without >= 0:
-            capacity[pool.without] = 0
+        if lending.without >= 0:
+            capacity[lending.without] = 0
         return (Offer(FAR, np.minimum(capacity, MAX_UNITS), cost),)
 
-    def take(self, source: Source, place: int, tier: int, count: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
-        """Reserve whole bundles: the least devices of ``place`` that will do."""
-        del tier
-        bundle = source.shape
-        assert isinstance(bundle, _Bundle)
-        start, end = int(self.cluster.device_start[place]), int(self.cluster.device_start[place + 1])
-        accepted = self.stock(bundle.key.request.filter).accepted[start:end] & self._free[start:end]
-        rows = (np.flatnonzero(accepted) + start).tolist()
-        count = min(count, len(rows) // bundle.size)
-        grants = tuple(tuple(rows[n * bundle.size : (n + 1) * bundle.size]) for n in range(count))
-        self._mark(rows[: count * bundle.size], False)
-        return count, grants
+    def take(self, shape: int, places: Integers, tiers: Integers, counts: Integers) -> tuple[Integers, Integers]:
+        """Reserve whole bundles: the least devices of each place that will do."""
+        del tiers
+        bundle = self._bundle(shape)
+        start = self.cluster.device_start[places]
+        length = self.cluster.device_start[places + 1] - start
+        rows = ranges(start, length)
+        owner = np.repeat(np.arange(len(places)), length)
+        usable = self.stock(bundle.key.request.filter).accepted[rows] & self._free[rows]
+        rows, owner = rows[usable], owner[usable]
+        has = np.bincount(owner, minlength=len(places))
+        counts = np.minimum(counts, has // bundle.size)
+        nth = np.arange(len(rows)) - np.repeat(np.cumsum(has) - has, has)
+        rows = rows[nth < (counts * bundle.size)[owner]]
+        self._mark(rows, free=False)
+        return counts, rows
 
-    def give_back(self, award: Award) -> None:
+    def give_back(self, awards: Table, devices: Integers) -> None:
         """Free the devices again."""
-        self._mark([row for grant in award.grants for row in grant], True)
+        del awards
+        self._mark(devices, free=True)
 
-    def hold(self, award: Award) -> bool:
+    def hold(self, shape: Hashable, award: Table, devices: Integers) -> bool:
         """Take those of the devices that are free."""
-        wanted = [row for grant in award.grants for row in grant]
-        kept = [row for row in wanted if self._free[row]]
-        self._mark(kept, False)
-        self._holds += kept
-        return len(kept) == len(wanted)
+        del shape, award
+        kept = devices[self._free[devices]]
+        self._mark(kept, free=False)
+        self._holds += kept.tolist()
+        return len(kept) == len(devices)
 
     def end_holds(self, *, release: bool) -> None:
         """Free what was held, or leave it taken."""
         if release:
-            self._mark(self._holds, True)
+            self._mark(np.array(self._holds, np.int64), free=True)
         self._holds.clear()
 
-    def _mark(self, rows: Sequence[int], free: bool) -> None:
+    def _mark(self, rows: Integers, *, free: bool) -> None:
+        if not len(rows):
+            return
         self._changes += 1
-        step = 1 if free else -1
-        for row in rows:
-            assert self._free[row] != free, f"device {self.cluster.devices[row].id} is given out twice"
-            self._free[row] = free
-            place = self.cluster.device_node[row]
-            for stock in (self._all, *self._stocks.values()):
-                if stock.accepted[row]:
-                    stock.free[place] += step
+        assert (self._free[rows] != free).all(), "a device is given out twice"
+        self._free[rows] = free
+        for stock in (self._all, *self._stocks.values()):
+            places = self.cluster.device_node[rows[stock.accepted[rows]]]
+            np.add.at(stock.free, places, 1 if free else -1)
 
     # People ask.
 
-    def device_placements(self, award: Award) -> list[tuple[DevicePlacement, ...]]:
-        """Return devices, their node and route for each bundle."""
-        route = Route.LOCAL if award.place == award.source.site else Route.REMOTE
-        node = self.cluster.names[award.place]
-        return [
-            tuple(DevicePlacement(device=self.cluster.devices[row].id, node=node, route=route) for row in grant)
-            for grant in award.grants
-        ]
+    def device_placements(self, site: int, place: int, devices: Sequence[int]) -> tuple[DevicePlacement, ...]:
+        """Return devices, their node and route for one bundle."""
+        node, known = self.cluster.names[place], self.cluster.devices
+        route = Route.LOCAL if place == site else Route.REMOTE
+        return tuple([DevicePlacement(device=known[row].id, node=node, route=route) for row in devices])
 
-    def alternatives(self, award: Award) -> str:
+    def alternatives(self, pool: int, shape: int, site: int, place: int, cost: int) -> str:
         """Name the route, and what the next best one would have cost."""
-        bundle = award.source.shape
-        assert isinstance(bundle, _Bundle)
+        bundle = self._bundle(shape)
         noun = f"{bundle.size} {self.kind.noun}{'s' if bundle.size != 1 else ''}"
-        local = award.place == award.source.site
-        lender = "" if local else f" from {self.cluster.names[award.place]}"
-        text = f"{noun} {'local' if local else 'remote'}{lender} at cost {award.cost / 1000:g}"
+        local = place == site
+        lender = "" if local else f" from {self.cluster.names[place]}"
+        text = f"{noun} {'local' if local else 'remote'}{lender} at cost {cost / 1000:g}"
         if Route.REMOTE not in bundle.key.request.routes:
             return f"{text} (the job allows no other route)"
-        if award.source.pool is None:
-            return text
-        first = self.first.get(award.source.pool)
+        first = self.first.get(pool)
         if first is None:
             return text
-        other = first.beside(award, self.cluster.names, award.source.site)
+        other = first.beside(place, cost, self.cluster.names, site)
         return f"{text} ({f'remote: {other}' if other else 'no other node could lend'})"
 
     def misses(self, pending: PendingJob) -> list[Miss]:
