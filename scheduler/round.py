@@ -21,7 +21,7 @@ from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, R
 from farbus.model.job import DevicePlacement, Miss, TaskPlacement
 from farbus.scheduler.costs.policy import Choice, Policy
 from farbus.scheduler.phases import cluster as columns
-from farbus.scheduler.phases.base import Desk, Phase
+from farbus.scheduler.phases.base import Desk, Later, Phase
 from farbus.scheduler.phases.cluster import Cluster
 from farbus.scheduler.phases.compute import ComputePhase
 from farbus.scheduler.phases.gpu import GpuPhase
@@ -99,9 +99,13 @@ def decide_on(
     ]
     tally = Tally(certify=certify, prune=prune)
     jobs = forms.jobs(policy.rank(readable), policy)
-    books = _Round(cluster, policy, phases, tally, jobs, forms)
-    waiting = np.sort(books.run())
-    misses = books.explain(waiting)
+    try:
+        books = _Round(cluster, policy, phases, tally, jobs, forms)
+        waiting = np.sort(books.run())
+        misses = books.explain(waiting)
+    except BaseException:
+        cluster.kept.forget()
+        raise
     placements = tuple(books.placements(np.setdiff1d(np.arange(len(readable)), waiting)))
     ended = clock() if clock is not None else 0.0
     return Decision(
@@ -302,8 +306,10 @@ class _Round:
         if len(wants) == 1 and wants["count"][0] == 1:
             # One task: it fits if and only if there is an arc, and no network is needed to see that.
             pool = int(first.pools(wants["source"])[0])
+            if len(first.arcs(wants["source"])):
+                return True
             offers = first.offers(pool) if pool >= 0 else ()
-            return bool(len(first.arcs(wants["source"]))) or any(bool(offer.capacity.any()) for offer in offers)
+            return any(len((offer.make() if isinstance(offer, Later) else offer).arcs()) for offer in offers)
         served, _ = idle._pass(row)
         for desk in idle.desks:
             give_back(desk, idle.jobs, row)

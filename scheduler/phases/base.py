@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import abc
 from bisect import bisect_left
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,26 +39,69 @@ NOWHERE = -2
 """The site of a source that is bound to a node which does not exist."""
 
 
-@dataclass(frozen=True, slots=True)
+NO_ARC = 2**62
+"""In the costs of an offer: no arc leads there.  Dearer than any cost."""
+
+
 class Offer:
-    """Arcs of an aggregator: int64 of shape (M,), capacity 0 where there is no arc.
+    """Arcs of an aggregator to ``place`` (rows, ascending), each for ``capacity`` units at ``cost``, or no arc.
 
     The capacities of all tiers of one place sum to no more than the units that
-    the place could take if it took nothing else.
+    the place could take if it took nothing else.  An offer may be kept and
+    written to row by row.
     """
 
+    def __init__(self, tier: int, place: Integers) -> None:
+        self.tier = tier
+        self.place = place
+        self.capacity = np.zeros(len(place), np.int64)
+        self.cost = np.full(len(place), NO_ARC, np.int64)
+        self._bound = NO_ARC - 1
+
+    def write(self, at: Integers, capacity: Integers, cost: Integers) -> None:
+        """Replace the arcs to ``place[at]``; there is none where ``capacity`` is 0."""
+        self.capacity[at] = capacity
+        self.cost[at] = np.where(capacity > 0, cost, NO_ARC)
+
+    def arcs(self) -> Integers:
+        """Return the rows of the offer that have an arc."""
+        return np.flatnonzero(self.cost < NO_ARC)
+
+    def cheapest(self, count: int) -> Integers:
+        """Return the rows of the ``count`` cheapest arcs at least, by cost and place; all if there are fewer.
+
+        What bounded the answer last time bounds the search this time.
+        """
+        rows = np.flatnonzero(self.cost <= self._bound)
+        if len(rows) < count:
+            rows = self.arcs()
+            self._bound = NO_ARC - 1
+        # Some more than asked for, so that the bound lasts for some rounds.
+        most = 2 * count
+        if len(rows) > most:
+            span = int(self.place[-1]) + 1
+            rows = rows[np.argpartition(self.cost[rows] * span + self.place[rows], most)[:most]]
+            self._bound = int(self.cost[rows].max())
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """An offer that is not worth making where others do: no arc of it is cheaper than ``floor``."""
+
     tier: int
-    capacity: Integers
-    cost: Integers
+    floor: int
+    make: Callable[[], Offer]
 
 
 class Alternatives:
     """The arcs that an aggregator had at first, cheapest first: what an award is explained against."""
 
     def __init__(self, place: Integers, cost: Integers) -> None:
-        order = np.lexsort((place, cost))
-        self._place: list[int] = place[order].tolist()
-        self._cost: list[int] = cost[order].tolist()
+        span = int(place.max(initial=0)) + 1
+        costs, places = np.divmod(np.sort(cost * span + place), span)
+        self._place: list[int] = places.tolist()
+        self._cost: list[int] = costs.tolist()
 
     def beside(self, place: int, cost: int, names: Sequence[str], without: int = -1) -> str:
         """Name the next dearer place than ``place`` at ``cost``, else a cheaper one that was full; empty without any.
@@ -75,21 +118,24 @@ class Alternatives:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(abc.ABC):
     """What a later phase expects for one task of a group on each node, as far as it can tell now.
 
-    All arrays have shape (M,).  ``near`` counts tasks that could be served by
-    the node itself, each at ``near_cost``; ``far`` says where a task could be
-    served from elsewhere, at ``far_cost``.  ``total`` bounds the tasks that
-    the whole cluster could serve.
+    ``near`` (int64, shape (M,)) counts tasks that could be served by the node
+    itself, each at ``near_cost``.  ``total`` bounds the tasks that the whole
+    cluster could serve, ``floor`` from below what any that is served from
+    elsewhere costs.  Of a change that no row of ``Kept.changes`` tells, only
+    what :meth:`far` answers may depend.
     """
 
     near: Integers
     near_cost: Integers
-    far: Flags
-    far_cost: Integers
     total: int
+    floor: int
+
+    @abc.abstractmethod
+    def far(self, nodes: Integers) -> tuple[Flags, Integers]:
+        """Say for each of ``nodes`` whether a task could be served from elsewhere, and at which cost."""
 
 
 class Desk(abc.ABC):
@@ -110,6 +156,11 @@ class Desk(abc.ABC):
         self.first: dict[int, Alternatives] = {}
         """By the number of the pool, the arcs that its first network of the round had; kept by the market."""
         self._numbers: dict[Hashable, int] = {}
+
+    def renew(self, cluster: Cluster) -> None:
+        """Begin a round on ``cluster``: the same nodes and devices, of which other ones may be free."""
+        self.cluster = cluster
+        self.first.clear()
 
     def number(self, shape: Hashable) -> int:
         """Return the number of ``shape`` at this desk."""
@@ -143,8 +194,8 @@ class Desk(abc.ABC):
         """
 
     @abc.abstractmethod
-    def offers(self, pool: int) -> Sequence[Offer]:
-        """Return the arcs of an aggregator for what is free now."""
+    def offers(self, pool: int) -> Sequence[Offer | Later]:
+        """Return the arcs of an aggregator for what is free now, valid until the next call."""
 
     @abc.abstractmethod
     def arcs(self, sources: Integers) -> Table:
@@ -198,8 +249,9 @@ class Desk(abc.ABC):
         """Return ``outlook(key).near[places]``, for what is free and not pencilled in now."""
         return self.outlook(key).near[places]
 
-    def spare(self) -> Integers | int:
-        """Return how many devices of this resource are free on each node."""
+    def spare(self, nodes: Integers) -> Integers | int:
+        """Return how many devices of this resource are free on each of ``nodes``."""
+        del nodes
         return 0
 
     def pencil(self, key: Hashable, places: Integers, counts: Integers) -> None:

@@ -21,8 +21,8 @@ from farbus.model.decision import PendingJob
 from farbus.model.job import Miss, TaskGroup
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
 from farbus.scheduler.explain import compute_miss
-from farbus.scheduler.phases.base import ANYWHERE, FAR, MIXED, NEAR, NOWHERE, Desk, Flags, Offer, Outlook, Phase
-from farbus.scheduler.phases.cluster import MAX_UNITS, Cluster, fitting
+from farbus.scheduler.phases.base import ANYWHERE, FAR, MIXED, NEAR, NOWHERE, Desk, Later, Offer, Outlook, Phase
+from farbus.scheduler.phases.cluster import MAX_UNITS, NEVER, Cluster, fitting
 from farbus.scheduler.phases.jobs import Form, Jobs
 from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, table
 
@@ -43,8 +43,31 @@ class ComputePhase(Phase):
     name = "compute"
 
     def open(self, cluster: Cluster, policy: Policy, later: Sequence[Desk]) -> Desk:
-        """Return the desk for one round."""
-        return ComputeDesk(cluster, policy, later)
+        """Return the desk of the last round, brought up to date, or a new one."""
+        kept = cluster.kept.desks.get(self.name)
+        if isinstance(kept, ComputeDesk) and kept.serves(policy, later):
+            kept.renew(cluster)
+            return kept
+        cluster.kept.desks[self.name] = desk = ComputeDesk(cluster, policy, later)
+        return desk
+
+
+MAX_KEPT_SHAPES = 64
+"""Shapes whose arcs are kept, each some arrays as long as the cluster (5 MB for 100,000 nodes); more are found anew."""
+
+
+class _Arcs:
+    """What is kept of one shape: its arcs to all nodes, as of ``moment``.
+
+    ``fit`` and ``cost`` have shape (M,): tasks that each node holds, and what
+    each costs before devices.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.moment = NEVER
+        self.fit = np.zeros(size, np.int64)
+        self.cost = np.zeros(size, np.int64)
+        self.near = Offer(NEAR, np.arange(size))
 
 
 class ComputeDesk(Desk):
@@ -59,6 +82,21 @@ class ComputeDesk(Desk):
         self.free = cluster.free.copy()
         self._sources: dict[Form, list[int]] = {}
         self._holds: list[tuple[int, Integers]] = []
+        self._arcs: dict[int, _Arcs] = {}
+
+    def serves(self, policy: Policy, later: Sequence[Desk]) -> bool:
+        """Say whether what is kept here is of use with ``policy`` and the desks ``later``."""
+        same = len(later) == len(self.later) and all(a is b for a, b in zip(later, self.later, strict=True))
+        return same and policy is self.policy and len(self.shapes) <= MAX_KEPT_SHAPES
+
+    def renew(self, cluster: Cluster) -> None:
+        """Begin a round: take up what is free now."""
+        super().renew(cluster)
+        self._sources.clear()
+        self._holds.clear()
+        rows = np.flatnonzero((self.free != cluster.free).any(axis=1))
+        self.free[rows] = cluster.free[rows]
+        self.cluster.kept.changes.note(rows)
 
     def wants(self, jobs: Jobs, rows: Integers) -> Table:
         """Return one want per group of tasks."""
@@ -97,9 +135,27 @@ class ComputeDesk(Desk):
         shape, site = self.split(sources)
         return np.where(site == ANYWHERE, shape, -1)
 
-    def offers(self, pool: int) -> Sequence[Offer]:
+    def offers(self, pool: int) -> Sequence[Offer | Later]:
         """Return a near and a far arc to every node where a task fits."""
-        return self._offers(self._shape(pool))
+        shape = self._shape(pool)
+        looks = self._outlooks(shape)
+        kept = self._arcs.get(pool)
+        if kept is None:
+            if len(self._arcs) >= MAX_KEPT_SHAPES:
+                self._arcs.clear()
+            kept = self._arcs[pool] = _Arcs(self.cluster.size)
+        changes = self.cluster.kept.changes
+        rows = changes.since(kept.moment)
+        if len(rows):
+            self._write(kept, shape, looks, rows)
+        kept.moment = changes.now
+        if not looks:
+            return (kept.near,)
+        floor = sum(look.floor for look in looks)
+        far = Later(FAR, floor, lambda: self._far(kept, looks))
+        if len(looks) == 1:
+            return (kept.near, far)
+        return (kept.near, Later(MIXED, 0, lambda: self._mixed(kept, looks)), far)
 
     def arcs(self, sources: Integers) -> Table:
         """Return the arcs of groups that are bound to one node."""
@@ -108,7 +164,8 @@ class ComputeDesk(Desk):
         bound = np.flatnonzero(site >= 0)
         for number in np.unique(shape[bound]).tolist():
             rows = bound[shape[bound] == number]
-            for offer in self.offers(number):
+            for each in self.offers(number):
+                offer = each.make() if isinstance(each, Later) else each
                 room, cost = offer.capacity[site[rows]], offer.cost[site[rows]]
                 arcs = table(ARC, len(rows), source=rows, place=site[rows], tier=offer.tier, capacity=room, cost=cost)
                 parts.append(arcs[room > 0])
@@ -126,6 +183,7 @@ class ComputeDesk(Desk):
         if what.keys:
             counts = self._pencil_in(what, places, tiers, counts)
         self.free[places] -= counts[:, None] * _demand(what)
+        self.cluster.kept.changes.note(places)
         return counts, np.zeros(0, np.int64)
 
     def _pencil_in(self, shape: TaskShape, places: Integers, tiers: Integers, counts: Integers) -> Integers:
@@ -136,7 +194,7 @@ class ComputeDesk(Desk):
         for number, room in enumerate(rooms):
             needed = tiers != FAR
             if looks:
-                needed &= ~(mixed & looks[number].far[places])
+                needed &= ~(mixed & looks[number].far(places)[0])
             counts = np.where(needed, np.minimum(counts, room), counts)
         for room, (number, key) in zip(rooms, shape.keys, strict=True):
             counted = np.flatnonzero((tiers != FAR) & (room >= counts) & (counts > 0))
@@ -147,6 +205,7 @@ class ComputeDesk(Desk):
     def give_back(self, awards: Table, devices: Integers) -> None:
         """Free processors and memory again."""
         del devices
+        self.cluster.kept.changes.note(awards["place"].copy())
         shapes, _ = self.split(awards["source"])
         for number in np.unique(shapes).tolist():
             shape = self._shape(number)
@@ -163,6 +222,7 @@ class ComputeDesk(Desk):
         place, demand = int(award["place"]), int(award["count"]) * _demand(shape)
         kept = np.minimum(self.free[place], demand)
         self.free[place] -= kept
+        self.cluster.kept.changes.note(np.array([place]))
         self._holds.append((place, kept))
         return bool((kept == demand).all())
 
@@ -170,6 +230,7 @@ class ComputeDesk(Desk):
         """Free what was held, or leave it taken."""
         for place, kept in self._holds if release else ():
             self.free[place] += kept
+            self.cluster.kept.changes.note(np.array([place]))
         self._holds.clear()
 
     def alternatives(self, pool: int, shape: int, site: int, place: int, cost: int) -> str:
@@ -203,48 +264,55 @@ class ComputeDesk(Desk):
     def _outlooks(self, shape: TaskShape) -> list[Outlook]:
         return [self.later[number].outlook(key) for number, key in shape.keys]
 
-    def _offers(self, shape: TaskShape) -> list[Offer]:
-        fit = fitting(self.free, shape.cpu_milli, shape.memory_bytes)
-        fit[~self.cluster.labelled(shape.labels)] = 0
-        looks = self._outlooks(shape)
+    def _write(self, kept: _Arcs, shape: TaskShape, looks: Sequence[Outlook], rows: Integers) -> None:
+        """Bring the arcs of a shape to nodes ``rows`` up to date."""
+        free = self.free[rows]
         used = {number for number, _ in shape.keys}
-        spare = np.zeros(self.cluster.size, np.int64)
+        spare = np.zeros(len(rows), np.int64)
         for number, desk in enumerate(self.later):
             if number not in used:
-                spare += desk.spare()
+                spare += desk.spare(rows)
         demand = (shape.cpu_milli, shape.memory_bytes)
-        cost = self.policy.node_cost(self.cluster, self.free, demand, spare, shape.subject)
-        fit = np.where(cost == FORBIDDEN, 0, fit)
-        near, near_cost = fit, cost
+        cost = self.policy.node_cost(self.cluster, rows, free, demand, spare, shape.subject)
+        fit = fitting(free, shape.cpu_milli, shape.memory_bytes)
+        fit[~self.cluster.labelled(shape.labels)[rows] | (cost == FORBIDDEN)] = 0
+        kept.fit[rows], kept.cost[rows] = fit, cost
         for look in looks:
-            near = np.minimum(near, look.near)
-            near_cost = near_cost + look.near_cost
-        offers = [Offer(NEAR, near, near_cost)]
-        if len(looks) > 1:
-            offers.append(self._mixed(fit, cost, near, looks))
-        if looks:
-            far: Flags = np.ones(self.cluster.size, bool)
-            far_cost = cost
-            for look in looks:
-                far = far & look.far
-                far_cost = far_cost + look.far_cost
-            taken = sum(offer.capacity for offer in offers)
-            offers.append(Offer(FAR, np.where(far, fit - taken, 0), far_cost))
-        return offers
+            fit = np.minimum(fit, look.near[rows])
+            cost = cost + look.near_cost[rows]
+        kept.near.write(rows, fit, cost)
 
-    def _mixed(self, fit: Integers, cost: Integers, near: Integers, looks: Sequence[Outlook]) -> Offer:
-        """Offer nodes that have what some later phases bring at hand, and are lent the rest."""
-        capacity = fit
-        possible = np.zeros(self.cluster.size, bool)
-        allowed = np.ones(self.cluster.size, bool)
+    def _far(self, kept: _Arcs, looks: Sequence[Outlook]) -> Offer:
+        """Offer nodes that are lent all that later phases bring."""
+        rows = np.flatnonzero(kept.fit > kept.near.capacity)
+        capacity, cost = kept.fit[rows] - kept.near.capacity[rows], kept.cost[rows]
+        if len(looks) > 1:
+            capacity -= self._mixed(kept, looks).capacity[rows]
         for look in looks:
+            far, far_cost = look.far(rows)
+            capacity[~far] = 0
+            cost += far_cost
+        offer = Offer(FAR, np.arange(self.cluster.size))
+        offer.write(rows, capacity, cost)
+        return offer
+
+    def _mixed(self, kept: _Arcs, looks: Sequence[Outlook]) -> Offer:
+        """Offer nodes that have what some later phases bring at hand, and are lent the rest."""
+        rows = np.arange(self.cluster.size)
+        near, capacity, cost = kept.near.capacity, kept.fit, kept.cost
+        possible = np.zeros(len(rows), bool)
+        allowed = np.ones(len(rows), bool)
+        for look in looks:
+            far, far_cost = look.far(rows)
             # At hand where it is all that some phase has; else only where there is no other way.
-            own = (look.near > 0) & ((near == 0) | ~look.far)
+            own = (look.near > 0) & ((near == 0) | ~far)
             possible |= own
-            allowed &= own | look.far
+            allowed &= own | far
             capacity = np.where(own, np.minimum(capacity, look.near), capacity)
-            cost = cost + np.where(own, look.near_cost, look.far_cost)
-        return Offer(MIXED, np.where(possible & allowed, capacity - near, 0), cost)
+            cost = cost + np.where(own, look.near_cost, far_cost)
+        offer = Offer(MIXED, rows)
+        offer.write(rows, np.where(possible & allowed, capacity - near, 0), cost)
+        return offer
 
 
 def _demand(shape: TaskShape) -> Integers:

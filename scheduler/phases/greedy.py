@@ -7,7 +7,7 @@ import random
 import numpy as np
 
 from farbus.scheduler.costs.policy import Choice
-from farbus.scheduler.phases.base import Desk
+from farbus.scheduler.phases.base import Desk, Later
 from farbus.scheduler.phases.jobs import Jobs
 from farbus.scheduler.phases.market import give_back
 from farbus.scheduler.phases.tables import AWARD, Integers, Table, table
@@ -37,10 +37,11 @@ def _serve(desk: Desk, jobs: Jobs, want: Table, choice: Choice, draw: random.Ran
         pool = int(desk.pools(source)[0])
         arcs = desk.arcs(source)[["cost", "place", "tier"]].tolist()
         if not arcs and pool >= 0:
-            for offer in desk.offers(pool):
-                places = np.flatnonzero(offer.capacity > 0)
-                tiers = [offer.tier] * len(places)
-                arcs += zip(offer.cost[places].tolist(), places.tolist(), tiers, strict=True)
+            for each in desk.offers(pool):
+                offer = each.make() if isinstance(each, Later) else each
+                rows = offer.arcs()
+                tiers = [offer.tier] * len(rows)
+                arcs += zip(offer.cost[rows].tolist(), offer.place[rows].tolist(), tiers, strict=True)
         if not arcs:
             return False
         if choice == Choice.BEST:

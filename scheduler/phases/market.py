@@ -20,9 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from farbus.scheduler.phases.base import FAR, Alternatives, Desk, Flags, Offer
+from farbus.scheduler.phases.base import FAR, Alternatives, Desk, Flags, Later, Offer
 from farbus.scheduler.phases.jobs import Jobs
 from farbus.scheduler.phases.tables import (
+    ARC,
     AWARD,
     Integers,
     Table,
@@ -37,6 +38,9 @@ from farbus.scheduler.solver import COST_BUDGET, Network, certify, solve
 
 MAX_SOLVES = 12
 """Most solves on one set of wants; two to four are usual.  Beyond it the rest waits for the next round."""
+
+SPARE_ARCS = 3
+"""Arcs of an aggregator that are kept beyond what pruning needs, so that the next best place can be told."""
 
 MAX_EVICTIONS = 12
 """Most times that partly served jobs are evicted one half at a time; then all that are left go at once."""
@@ -141,22 +145,14 @@ class Plan:
         """Take up the aggregators' arcs, and number the places that any arc leads to."""
         _, first = np.unique(pool_row, return_index=True)
         self.pool_shape = desk.split(self.sources[self.pool_of >= 0][first])[0]
-        self.offers: list[list[_Tier]] = []
-        self.dearest = int(self.arcs["cost"].max(initial=0))
-        # Counted before pruning, so that pruning changes no price.
-        reachable = len(np.unique(self.arcs["place"]))
-        for pool in self.pools.tolist():
-            offers = desk.offers(pool)
-            for offer in offers:
-                self.dearest = max(self.dearest, int(offer.cost.max(where=offer.capacity > 0, initial=0)))
-                reachable += int(np.count_nonzero(offer.capacity))
-            tiers = _prune(offers, self.units, prune)
-            self.offers.append(tiers)
+        self.offers: list[Table] = []
+        for number, pool in enumerate(self.pools.tolist()):
+            arcs = _cheapest(desk.offers(pool), self.units if prune else None)
+            arcs["source"] = number
+            self.offers.append(arcs)
             if pool not in desk.first:
-                desk.first[pool] = _alternatives(tiers)
-        self.reach = min(self.units, reachable)
-        self.most_nodes = len(self.preferring) + len(self.pools) + reachable + 1
-        named = [self.arcs["place"], *(tier.place for tiers in self.offers for tier in tiers)]
+                desk.first[pool] = Alternatives(arcs["place"], arcs["cost"])
+        named = [self.arcs["place"], *(arcs["place"] for arcs in self.offers)]
         self.places = np.unique(np.concatenate(named))
         self.first_place = len(self.preferring) + len(self.pools)
         self.sink = self.first_place + len(self.places)
@@ -201,15 +197,14 @@ class Plan:
             np.add.at(sums, group, capacities[0])
             np.maximum.at(room, rows[first], sums)
 
-        for number, tiers in enumerate(self.offers):
+        for arcs in self.offers:
+            rows = np.searchsorted(self.places, arcs["place"])
+            tails.append(len(self.preferring) + arcs["source"])
+            heads.append(self.first_place + rows)
+            capacities.append(np.minimum(arcs["capacity"], self.units))
+            costs.append(arcs["cost"])
             total = np.zeros(len(self.places), np.int64)
-            for tier in tiers:
-                rows = np.searchsorted(self.places, tier.place)
-                tails.append(np.full(len(rows), len(self.preferring) + number, np.int64))
-                heads.append(self.first_place + rows)
-                capacities.append(np.minimum(tier.capacity, self.units))
-                costs.append(tier.cost)
-                total[rows] += tier.capacity
+            np.add.at(total, rows, arcs["capacity"])
             np.maximum(room, total, out=room)
         self.placing = sum(len(part) for part in tails)
 
@@ -234,7 +229,8 @@ class Plan:
         heads.append(np.full(len(self.claims), self.sink, np.int64))
         capacities.append(counts)
         job = self.wants["job"][self.claims]
-        costs.append(_prices(job, self.jobs.tier[job], self.dearest, self.reach, self.most_nodes))
+        dearest = max(int(part.max(initial=0)) for part in costs)
+        costs.append(_prices(job, self.jobs.tier[job], self._chain() * dearest, self.sink + 1))
 
         supply = np.zeros(self.sink + 1, np.int64)
         np.add.at(supply, self.claim_node, counts)
@@ -243,6 +239,22 @@ class Plan:
         return Network(
             tail=self.tail, head=self.head, capacity=np.concatenate(capacities), cost=self.cost, supply=supply
         )
+
+    def _chain(self) -> int:
+        """Return the most arcs to places that a chain of moves can take, to place one more unit.
+
+        No shortest chain comes to a source, a pool or a place twice, and it
+        takes one such arc from each source or pool that it passes.  Where no
+        source prefers two places, a source is left for its pool or was
+        entered from it, so there are at most two sources to a pool.
+        """
+        sources, pools = len(self.preferring), len(self.pools)
+        pairs = np.unique(
+            self.arcs["source"] * (len(self.places) + 1) + np.searchsorted(self.places, self.arcs["place"])
+        )
+        if len(pairs) == len(np.unique(self.arcs["source"])):
+            sources = min(sources, 2 * (pools + 1))
+        return min(self.units, len(self.places), sources + pools)
 
     def award(self, flow: Integers) -> bool:
         """Hand out what ``flow`` says, as far as it fits; return whether the desk refused any unit."""
@@ -354,75 +366,64 @@ class Plan:
         return stock[stock["count"] > 0], np.concatenate(devices), refused
 
     def _tiers(self) -> Integers:
-        pooled = [np.full(len(tier.place), tier.tier, np.int64) for tiers in self.offers for tier in tiers]
-        return np.concatenate((self.arcs["tier"], *pooled))
+        return np.concatenate((self.arcs["tier"], *(arcs["tier"] for arcs in self.offers)))
 
 
 _STOCK = np.dtype([(name, np.int64) for name in ("node", "place", "tier", "count", "cost", "first", "size")])
 """Units that a place handed out to a source or a pool, not yet given to a want."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Tier:
-    """An offer's arcs that are kept."""
+def _cheapest(offers: Sequence[Offer | Later], units: int | None) -> Table:
+    """Return the cheapest arcs of an aggregator that hold ``units``, those of the whole network; None: all arcs.
 
-    tier: int
-    place: Integers
-    capacity: Integers
-    cost: Integers
-
-
-def _prune(offers: Sequence[Offer], units: int, prune: bool) -> list[_Tier]:
-    """Keep the cheapest arcs of an aggregator until their capacity is twice the units of the whole network.
-
-    Exact: if an optimal flow used an arc that was left out, the other units
-    could not fill what was kept, and moving the unit there costs no more.
+    Exact: if an optimal flow used an arc that was left out, the other units,
+    one less than ``units``, could not fill what was kept, because a unit at a
+    place fills no more than one of the place's capacity; moving the unit
+    there costs no more.  Cost first, then tier and place: one total order, so
+    that the same input keeps the same arcs.
     """
-    assert offers, "an aggregator offers at least one tier, even if it is empty"
-    size = len(offers[0].capacity)
-    place = np.concatenate([np.flatnonzero(offer.capacity > 0) for offer in offers])
-    split = np.cumsum([0] + [int((offer.capacity > 0).sum()) for offer in offers])
-    tier = np.concatenate([np.full(int((offer.capacity > 0).sum()), offer.tier, np.int64) for offer in offers])
-    capacity = np.concatenate([offer.capacity[place[split[n] : split[n + 1]]] for n, offer in enumerate(offers)])
-    cost = np.concatenate([offer.cost[place[split[n] : split[n + 1]]] for n, offer in enumerate(offers)])
-    if prune and len(place):
-        # Cost first, then the place: one total order, so that the same input keeps the same arcs.
-        key = (cost * (FAR + 1) + tier) * size + place
-        if len(key) > 2 * units:
-            # Every arc kept holds a unit at least.
-            cheapest = np.argpartition(key, 2 * units)[: 2 * units]
-        else:
-            cheapest = np.arange(len(key))
-        cheapest = cheapest[np.argsort(key[cheapest], kind="stable")]
-        enough = int(np.searchsorted(np.cumsum(np.minimum(capacity[cheapest], units)), 2 * units)) + 1
-        kept = np.sort(cheapest[:enough])
-        place, tier, capacity, cost = place[kept], tier[kept], capacity[kept], cost[kept]
-    return [
-        _Tier(number, place[tier == number], capacity[tier == number], cost[tier == number])
-        for number in sorted({offer.tier for offer in offers})
-    ]
+    place = tier = capacity = cost = np.zeros(0, np.int64)
+    complete = False
+    for each in sorted(offers, key=_floor):
+        if complete and _floor(each) > (int(cost[-1]), int(tier[-1])):
+            break
+        offer = each.make() if isinstance(each, Later) else each
+        rows = offer.arcs() if units is None else offer.cheapest(units + SPARE_ARCS)
+        place = np.concatenate((place, offer.place[rows]))
+        tier = np.concatenate((tier, np.full(len(rows), offer.tier)))
+        capacity = np.concatenate((capacity, offer.capacity[rows]))
+        cost = np.concatenate((cost, offer.cost[rows]))
+        if units is not None and len(place):
+            order = np.argsort((cost * (FAR + 1) + tier) * (int(place.max()) + 1) + place)
+            held = np.cumsum(np.minimum(capacity[order], units))
+            enough = int(np.searchsorted(held, units)) + 1 + SPARE_ARCS
+            complete = len(held) >= enough
+            order = order[:enough]
+            place, tier, capacity, cost = place[order], tier[order], capacity[order], cost[order]
+    order = np.argsort(tier * (int(place.max(initial=0)) + 1) + place)
+    return table(ARC, len(order), place=place[order], tier=tier[order], capacity=capacity[order], cost=cost[order])
 
 
-def _alternatives(tiers: Sequence[_Tier]) -> Alternatives:
-    return Alternatives(np.concatenate([tier.place for tier in tiers]), np.concatenate([tier.cost for tier in tiers]))
+def _floor(offer: Offer | Later) -> tuple[int, int]:
+    return offer.floor if isinstance(offer, Later) else 0, offer.tier
 
 
-def _prices(rank: Integers, tier: Integers, dearest: int, reach: int, nodes: int) -> Integers:
+def _prices(rank: Integers, tier: Integers, chain: int, nodes: int) -> Integers:
     """Return the price of leaving one unit unscheduled, for wants of jobs by ``rank`` and ``tier``.
 
-    To place one more unit, as many as ``reach`` others may have to move, each
-    to an arc that costs up to ``dearest``: a price beyond that product never
-    leaves a unit waiting that could be placed.  A better rank has a strictly
-    higher price.  From one tier of urgency to the next it rises by the same
-    product again, so that no saving on arcs puts a job of lower tier into the
-    place of one of higher tier.  Where the product is beyond the solver's
-    range of costs it is cut to what is in it.  (DRMaestro's eq. 8 as printed
-    makes waiting as cheap as placing; this is what its text asks for.)
+    To place one more unit others may have to move, at a cost of up to
+    ``chain`` in all: a price beyond that never leaves a unit waiting that
+    could be placed.  A better rank has a strictly higher price.  From one tier
+    of urgency to the next it rises by as much again and by what ranks make of
+    it, so that no saving on arcs puts a job of lower tier into the place of
+    one of higher tier.  Where that is beyond the solver's range of costs it is
+    cut to what is in it.  (DRMaestro's eq. 8 as printed makes waiting as cheap
+    as placing; this is what its text asks for.)
     """
     if not len(rank):
         return np.zeros(0, np.int64)
     tiers, step = np.unique(tier, return_inverse=True)
     ranks, order = np.unique(-rank, return_inverse=True)
     most = COST_BUDGET // (2 * (nodes + 1) * (len(tiers) + 1))
-    gap = max(dearest, len(ranks), min((dearest + 1) * (reach + 1), most)) + 1
+    gap = min(chain + len(ranks), most) + 1
     return gap * (1 + step.astype(np.int64)) + order.astype(np.int64)

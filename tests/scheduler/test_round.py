@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -351,7 +352,7 @@ def test_equal_tasks_cost_what_brute_force_finds(rooms: list[tuple[int, int]], t
     pending = [job(f"j{n}") for n in range(tasks)]
     decision = decide(world, pending, policy=POLICY)
     table = columns.from_snapshot(world)
-    cost = POLICY.node_cost(table, table.free, (1000, 2**30), 0 * table.rack, None).tolist()
+    cost = POLICY.node_cost(table, np.arange(table.size), table.free, (1000, 2**30), 0 * table.rack, None).tolist()
     room = [min(free, mem) for free, mem in rooms]
     best = min(
         (
