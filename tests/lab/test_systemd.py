@@ -57,6 +57,7 @@ def node(machine: Guest, before: str) -> Guest:
         farbus ca issue alpha --role node --out /etc/farbus/node
         # A restart of the agent takes longer here than the leases of a real cluster last.
         sed -i 's/^# lease_ttl_s.*/lease_ttl_s = 900.0/' /etc/farbus/scheduler.toml
+        sed -i 's/^# operator_nodes.*/operator_nodes = ["alpha"]/' /etc/farbus/scheduler.toml
         sed -i 's/^# softgpu.*/softgpu = "count=2,mem=256MiB"/' /etc/farbus/agent.toml
         sed -i 's/^# address.*/address = "127.0.0.1"/' /etc/farbus/agent.toml
         systemctl enable --now farbus-scheduler farbus-agent
@@ -297,7 +298,7 @@ def test_remoting_session_outlives_its_agents(beta: Guest, blow: str) -> None:
     beta.until("! systemctl list-units --plain --no-legend 'farbus-task-*' 'farbus-lease-*' | grep farbus")
 
 
-def test_root_of_a_node_sees_and_ends_jobs_of_others(node: Guest) -> None:
+def test_root_of_a_node_that_operates_the_cluster_sees_and_ends_jobs_of_others(node: Guest) -> None:
     job = node.run("farbus", "submit", "--", "sleep", "100000", user="alice").stdout.strip()
     assert '"alice"' in node.run("farbus", "jobs", job, "-o", "json").stdout
     assert "operators" in node.run("farbus", "jobs", job, user="bob", check=False).stderr
