@@ -40,6 +40,7 @@ from farbus.scheduler.phases.compute import ComputePhase
 from farbus.scheduler.phases.jobs import Forms
 from farbus.scheduler.phases.market import Tally, serve
 from farbus.scheduler.round import PHASES, decide_on
+from farbus.scheduler.rounds import collector_paused
 from farbus.scheduler.solver import Network, certify, solve
 from farbus.scheduler.views import fresh_snapshot
 
@@ -122,7 +123,8 @@ def _decisions(nodes: int, pending: int, *, repeats: int) -> list[dict[str, Any]
     labels = {"nodes": nodes, "pending": pending}
 
     def decision(*, certify: bool = False, prune: bool = True) -> Decision:
-        return decide_on(cluster, jobs, policy=policy, certify=certify, prune=prune, forms=forms)
+        with collector_paused():
+            return decide_on(cluster, jobs, policy=policy, certify=certify, prune=prune, forms=forms)
 
     first = _timed(decision, 1)
     flow = _timed(decision, repeats)

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,7 +26,7 @@ from farbus.scheduler.phases.gpu import GpuPhase
 from farbus.scheduler.phases.greedy import serve_greedily
 from farbus.scheduler.phases.jobs import Forms, Jobs
 from farbus.scheduler.phases.market import Tally, give_back, serve
-from farbus.scheduler.phases.tables import Integers, Table
+from farbus.scheduler.phases.tables import Integers, Table, ahead
 
 PHASES: tuple[Phase, ...] = (ComputePhase(), GpuPhase())
 """The phases of a round, in order.  The first decides the node."""
@@ -318,82 +316,90 @@ class _Round:
     def placements(self, rows: Integers) -> list[JobPlacement]:
         """Say where each task of the placed jobs ``rows`` goes, with what, and why."""
         first, others = self.desks[0], self.desks[1:]
-        # What each device phase granted to the tasks of one group of a job on one node, unit by unit.
-        granted: dict[_Spot, list[list[_Granted]]] = {}
+        groups = max((len(form.groups) for form in self.jobs.forms), default=1)
+
+        def spots(awards: Table, nodes: Integers) -> Integers:
+            """Return one number for a group of a job on a node: its tasks there share what they were granted."""
+            numbers: Integers = (awards["job"] * groups + awards["group"]) * self.cluster.size + nodes
+            return numbers
+
+        # What each device phase granted at a spot, unit by unit.
+        granted: dict[int, list[list[_Granted]]] = {}
         for desk in others:
-            awards = self.jobs.awards(desk.phase)
-            held = awards.of(rows)
-            devices = awards.devices_of(held).tolist()
-            before: dict[_Spot, list[_Granted]] = {}
-            at = 0
-            for award, site, why in _told(desk, held):
-                job, group, _, _, place, _, count, cost, _, size = award
-                units = before.setdefault((job, group, site), [])
-                for _ in range(count):
-                    units.append(_Granted(desk.device_placements(site, place, devices[at : at + size]), cost, why))
-                    at += size
-            for spot, units in before.items():
-                granted.setdefault(spot, []).append(units)
-        table = self.jobs.awards(first.phase).of(rows)
-        tasks_at: Counter[_Spot] = Counter()
-        for job, group, place, count in table[["job", "group", "place", "count"]].tolist():
-            if (job, group, place) in granted:
-                tasks_at[job, group, place] += count
-        names, pending = self.cluster.names, self.jobs.pending
-        tasks: dict[int, list[TaskPlacement]] = {}
-        numbers: dict[tuple[int, int], int] = {}
-        for award, _, why in _told(first, table):
-            job, group, _, _, place, _, count, cost, _, _ = award
-            node, label = names[place], pending[job].job.groups[group].name
-            placed = tasks.setdefault(job, [])
-            number = numbers.get((job, group), 0)
-            numbers[job, group] = number + count
-            units_at = granted.get((job, group, place))
-            if units_at is None:
-                for task in range(number, number + count):
+            held = self.jobs.awards(desk.phase).of(rows)
+            devices = self.jobs.awards(desk.phase).devices_of(held).tolist()
+            sites = desk.split(held["source"])[1]
+            before: dict[int, list[_Granted]] = {}
+            columns = (spots(held, sites), sites, *(held[name] for name in ("place", "count", "cost", "size")))
+            end = 0
+            for (at, site, place, many, cost, size), why in zip(_rows(*columns), _told(desk, held), strict=True):
+                units = before.setdefault(at, [])
+                for start in range(end, end + many * size, size):
+                    units.append((desk.device_placements(site, place, devices[start : start + size]), cost, why))
+                end += many * size
+            for at, units in before.items():
+                granted.setdefault(at, []).append(units)
+
+        awards = self.jobs.awards(first.phase).of(rows)
+        job, count, spot = awards["job"], awards["count"], spots(awards, awards["place"])
+        # The number of the award's first task in its group, and the tasks at the spot from there on.
+        number = ahead(job * groups + awards["group"], count)
+        left = ahead(spot[::-1], count[::-1])[::-1] + count
+        names = self.cluster.names
+        labels = [[group.name for group in form.groups] for form in self.jobs.forms]
+        table = (
+            job,
+            self.jobs.form[job],
+            awards["group"],
+            awards["place"],
+            count,
+            awards["cost"],
+            number,
+            left,
+            spot,
+        )
+        tasks: dict[int, list[TaskPlacement]] = {row: [] for row in rows.tolist()}
+        for (row, form, group, place, many, cost, start, there, at), why in zip(
+            _rows(*table), _told(first, awards), strict=True
+        ):
+            node, label, placed = names[place], labels[form][group], tasks[row]
+            stock = granted.get(at)
+            for task in range(start, start + many):
+                if stock is None:
                     placed.append(TaskPlacement(task=f"{label}.{task}", node=node, cost=cost, why=why))
-                continue
-            for task in range(number, number + count):
-                own = [unit for units in units_at for unit in _share(units, tasks_at[job, group, place])]
-                tasks_at[job, group, place] -= 1
+                    continue
+                own = [unit for units in stock for unit in _share(units, there + start - task)]
                 placed.append(
                     TaskPlacement(
                         task=f"{label}.{task}",
                         node=node,
-                        devices=tuple([device for unit in own for device in unit.devices]),
-                        cost=cost + sum([unit.cost for unit in own]),
-                        why="; ".join(dict.fromkeys((why, *(unit.why for unit in own)))),
+                        devices=tuple([device for unit in own for device in unit[0]]),
+                        cost=cost + sum([unit[1] for unit in own]),
+                        why="; ".join(dict.fromkeys([why, *[unit[2] for unit in own]])),
                     )
                 )
-        return [JobPlacement(job=pending[row].job.id, tasks=tuple(tasks[row])) for row in rows.tolist()]
+        pending = self.jobs.pending
+        return [JobPlacement(job=pending[row].job.id, tasks=tuple(placed)) for row, placed in tasks.items()]
 
 
-_Spot = tuple[int, int, int]
-"""A group of a job on a node: the tasks that share what it was granted there."""
+_Granted = tuple[tuple[DevicePlacement, ...], int, str]
+"""One unit of a device phase (a bundle, or one device of a bundle that spans nodes), its cost, and why it was given."""
 
 
-class _Granted(NamedTuple):
-    """One unit of a device phase: a bundle, or one device of a bundle that spans nodes."""
-
-    devices: tuple[DevicePlacement, ...]
-    cost: int
-    why: str
+def _rows(*columns: Integers) -> Iterator[tuple[int, ...]]:
+    return zip(*(column.tolist() for column in columns), strict=True)
 
 
-def _told(desk: Desk, awards: Table) -> Iterator[tuple[tuple[int, ...], int, str]]:
-    """Return each award as a tuple, the node it is bound to, and why it was given; alike ones are told once."""
-    told: dict[tuple[int, int, int, int], str] = {}
-    shapes, sites = desk.split(awards["source"])
-    for award, shape, site in zip(awards.tolist(), shapes.tolist(), sites.tolist(), strict=True):
-        key = (award[2], award[3], award[4], award[7])
-        why = told.get(key)
-        if why is None:
-            why = told[key] = desk.alternatives(award[3], shape, site, award[4], award[7])
-        yield award, site, why
+def _told(desk: Desk, awards: Table) -> list[str]:
+    """Say why each award was given."""
+    shape, site = desk.split(awards["source"])
+    return [desk.alternatives(*row) for row in _rows(awards["pool"], shape, site, awards["place"], awards["cost"])]
 
 
 def _share(units: list[_Granted], tasks: int) -> list[_Granted]:
     """Take the share of one of ``tasks`` equal tasks out of ``units``."""
+    if len(units) == tasks:
+        return [units.pop()]
     share = len(units) // tasks
     taken = units[len(units) - share :]
     del units[len(units) - share :]

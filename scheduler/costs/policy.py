@@ -71,12 +71,20 @@ class Policy(abc.ABC):
         then the longest wait, as DRMaestro's queue (Algorithm 1); then the
         earlier submission; the job's id last, so that the order is total.
         """
-        urgency = {
-            job.job.id: (job.job.priority + job.rounds_waited // AGING_ROUNDS, job.rounds_waited) for job in pending
-        }
-        tiers = {value: number for number, value in enumerate(sorted(set(urgency.values())))}
-        ordered = sorted(pending, key=lambda job: (-tiers[urgency[job.job.id]], job.job.submitted_at, job.job.id))
-        return [(job, tiers[urgency[job.job.id]]) for job in ordered]
+        keyed = [
+            (-(entry.job.priority + entry.rounds_waited // AGING_ROUNDS), -entry.rounds_waited,
+             entry.job.submitted_at, entry.job.id, number)
+            for number, entry in enumerate(pending)
+        ]  # fmt: skip
+        keyed.sort()
+        ranked: list[tuple[PendingJob, int]] = []
+        tier, urgency = -1, None
+        for priority, waited, _, _, number in reversed(keyed):
+            if (priority, waited) != urgency:
+                tier, urgency = tier + 1, (priority, waited)
+            ranked.append((pending[number], tier))
+        ranked.reverse()
+        return ranked
 
     def subject(self, pending: PendingJob, group: TaskGroup) -> Hashable:
         """Return what else, beyond requests, tells tasks apart in cost: equal subjects share aggregators."""

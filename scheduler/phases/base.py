@@ -12,6 +12,7 @@ resource and no flow.
 from __future__ import annotations
 
 import abc
+import functools
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -98,23 +99,29 @@ class Alternatives:
     """The arcs that an aggregator had at first, cheapest first: what an award is explained against."""
 
     def __init__(self, place: Integers, cost: Integers) -> None:
+        self._arcs: tuple[Integers, Integers] = place, cost
+
+    @functools.cached_property
+    def _sorted(self) -> tuple[list[int], list[int]]:
+        """Return costs and places; most aggregators are never asked."""
+        place, cost = self._arcs
         span = int(place.max(initial=0)) + 1
         costs, places = np.divmod(np.sort(cost * span + place), span)
-        self._place: list[int] = places.tolist()
-        self._cost: list[int] = costs.tolist()
+        return costs.tolist(), places.tolist()
 
     def beside(self, place: int, cost: int, names: Sequence[str], without: int = -1) -> str:
         """Name the next dearer place than ``place`` at ``cost``, else a cheaper one that was full; empty without any.
 
         ``without`` is a place that does not count.
         """
-        first = bisect_left(self._cost, cost)
-        for row in range(first, len(self._place)):
-            if self._place[row] not in (place, without):
-                return f"next best {names[self._place[row]]} at {self._cost[row] / 1000:g}"
+        costs, places = self._sorted
+        first = bisect_left(costs, cost)
+        for row in range(first, len(places)):
+            if places[row] not in (place, without):
+                return f"next best {names[places[row]]} at {costs[row] / 1000:g}"
         for row in range(first):
-            if self._place[row] not in (place, without):
-                return f"cheaper ones such as {names[self._place[row]]} at {self._cost[row] / 1000:g} were full"
+            if places[row] not in (place, without):
+                return f"cheaper ones such as {names[places[row]]} at {costs[row] / 1000:g} were full"
         return ""
 
 

@@ -67,8 +67,9 @@ class Changes:
         if moment < self._first:
             return np.arange(self._size)
         if self._known[:2] != (moment, self.now):
-            rows = np.unique(np.concatenate(self._parts[moment - self._first :]))
-            self._known = (moment, self.now, rows)
+            touched = np.zeros(self._size, bool)
+            touched[np.concatenate(self._parts[moment - self._first :])] = True
+            self._known = (moment, self.now, np.flatnonzero(touched))
         return self._known[2]
 
 

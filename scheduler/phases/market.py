@@ -28,6 +28,7 @@ from farbus.scheduler.phases.tables import (
     Integers,
     Table,
     before,
+    distinct,
     in_order,
     limited,
     matched,
@@ -132,19 +133,18 @@ class Plan:
         preferring = (self.pool_of < 0) | has_arc
         self.preferring = np.flatnonzero(preferring)
         self.pools, pool_row = in_order(self.pool_of[self.pool_of >= 0])
-        self.units = int(wants["count"].sum())
-        self._number(desk, pool_row, prune)
-        # The node at which the units of each source enter.
-        self.node = np.cumsum(preferring) - 1
-        self.pool_node = np.full(len(self.sources), -1, np.int64)
-        self.pool_node[self.pool_of >= 0] = len(self.preferring) + pool_row
-        self.node = np.where(preferring, self.node, self.pool_node)
-        self._claim(source, preferring)
-
-    def _number(self, desk: Desk, pool_row: Integers, prune: bool) -> None:
-        """Take up the aggregators' arcs, and number the places that any arc leads to."""
         _, first = np.unique(pool_row, return_index=True)
         self.pool_shape = desk.split(self.sources[self.pool_of >= 0][first])[0]
+        # The node at which the units of each source enter.
+        self.pool_node = np.full(len(self.sources), -1, np.int64)
+        self.pool_node[self.pool_of >= 0] = len(self.preferring) + pool_row
+        self.node = np.where(preferring, np.cumsum(preferring) - 1, self.pool_node)
+        self._claim(source, preferring)
+        self.units = int(wants["count"][self.claims].sum())
+        self._take_up_offers(desk, prune)
+
+    def _take_up_offers(self, desk: Desk, prune: bool) -> None:
+        """Take up the aggregators' arcs, and number the places that any arc leads to."""
         self.offers: list[Table] = []
         for number, pool in enumerate(self.pools.tolist()):
             arcs = _cheapest(desk.offers(pool), self.units if prune else None)
@@ -153,7 +153,7 @@ class Plan:
             if pool not in desk.first:
                 desk.first[pool] = Alternatives(arcs["place"], arcs["cost"])
         named = [self.arcs["place"], *(arcs["place"] for arcs in self.offers)]
-        self.places = np.unique(np.concatenate(named))
+        self.places = distinct(np.concatenate(named))
         self.first_place = len(self.preferring) + len(self.pools)
         self.sink = self.first_place + len(self.places)
 
@@ -249,10 +249,9 @@ class Plan:
         entered from it, so there are at most two sources to a pool.
         """
         sources, pools = len(self.preferring), len(self.pools)
-        pairs = np.unique(
-            self.arcs["source"] * (len(self.places) + 1) + np.searchsorted(self.places, self.arcs["place"])
-        )
-        if len(pairs) == len(np.unique(self.arcs["source"])):
+        # Arcs are sorted by source.
+        source, place = self.arcs["source"], self.arcs["place"]
+        if not ((source[1:] == source[:-1]) & (place[1:] != place[:-1])).any():
             sources = min(sources, 2 * (pools + 1))
         return min(self.units, len(self.places), sources + pools)
 
@@ -382,26 +381,25 @@ def _cheapest(offers: Sequence[Offer | Later], units: int | None) -> Table:
     there costs no more.  Cost first, then tier and place: one total order, so
     that the same input keeps the same arcs.
     """
-    place = tier = capacity = cost = np.zeros(0, np.int64)
+    kept = np.zeros((4, 0), np.int64)
     complete = False
-    for each in sorted(offers, key=_floor):
-        if complete and _floor(each) > (int(cost[-1]), int(tier[-1])):
+    for each in sorted(offers, key=_floor) if len(offers) > 1 else offers:
+        if complete and _floor(each) > (int(kept[0, -1]), int(kept[1, -1])):
             break
         offer = each.make() if isinstance(each, Later) else each
         rows = offer.arcs() if units is None else offer.cheapest(units + SPARE_ARCS)
-        place = np.concatenate((place, offer.place[rows]))
-        tier = np.concatenate((tier, np.full(len(rows), offer.tier)))
-        capacity = np.concatenate((capacity, offer.capacity[rows]))
-        cost = np.concatenate((cost, offer.cost[rows]))
-        if units is not None and len(place):
+        more = np.empty((4, len(rows)), np.int64)
+        more[0], more[1], more[2], more[3] = offer.cost[rows], offer.tier, offer.place[rows], offer.capacity[rows]
+        kept = np.concatenate((kept, more), axis=1) if kept.size else more
+        if units is not None and kept.size:
+            cost, tier, place, capacity = kept
             order = np.argsort((cost * (FAR + 1) + tier) * (int(place.max()) + 1) + place)
             held = np.cumsum(np.minimum(capacity[order], units))
             enough = int(np.searchsorted(held, units)) + 1 + SPARE_ARCS
             complete = len(held) >= enough
-            order = order[:enough]
-            place, tier, capacity, cost = place[order], tier[order], capacity[order], cost[order]
-    order = np.argsort(tier * (int(place.max(initial=0)) + 1) + place)
-    return table(ARC, len(order), place=place[order], tier=tier[order], capacity=capacity[order], cost=cost[order])
+            kept = kept[:, order[:enough]]
+    cost, tier, place, capacity = kept[:, np.argsort(kept[1] * (int(kept[2].max(initial=0)) + 1) + kept[2])]
+    return table(ARC, len(cost), place=place, tier=tier, capacity=capacity, cost=cost)
 
 
 def _floor(offer: Offer | Later) -> tuple[int, int]:

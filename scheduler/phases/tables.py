@@ -42,13 +42,21 @@ def table(kind: np.dtype[Any], length: int, **columns: Integers | int) -> Table:
     return made
 
 
+def distinct(values: Integers) -> Integers:
+    """Return the different ones of ``values``, ascending; ``numpy.unique`` hashes, which takes longer."""
+    ordered = np.sort(values)
+    if len(ordered):
+        ordered = ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
+    return ordered
+
+
 def in_order(values: Integers) -> tuple[Integers, Integers]:
     """Return the different ones of ``values`` in the order of their first occurrence, and the row there of each."""
-    distinct, first, row = np.unique(values, return_index=True, return_inverse=True)
+    different, first, row = np.unique(values, return_index=True, return_inverse=True)
     order = np.argsort(first)
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    return distinct[order], place[row.reshape(-1)]
+    return different[order], place[row.reshape(-1)]
 
 
 def ranges(first: Integers, length: Integers) -> Integers:
@@ -67,6 +75,14 @@ def before(queue: Integers, count: Integers) -> Integers:
     return ahead - np.repeat(ahead[starts], np.diff(np.append(starts, len(queue))))
 
 
+def ahead(queue: Integers, count: Integers) -> Integers:
+    """Return what :func:`before` does, for rows in any order."""
+    order = np.argsort(queue, kind="stable")
+    total = np.empty(len(queue), np.int64)
+    total[order] = before(queue[order], count[order])
+    return total
+
+
 def limited(queue: Integers, count: Integers, limit: Integers) -> Integers:
     """Return ``count`` cut so that the rows of queue q sum to no more than ``limit[q]``; the first rows keep theirs."""
     cut: Integers = np.clip(limit[queue] - before(queue, count), 0, count)
@@ -80,7 +96,7 @@ def matched(claims: Integers, stock: Integers) -> tuple[Integers, Integers, Inte
     which unit of the stock's row is the first, for each pair that meets.
     """
     claimed, stocked = np.cumsum(claims), np.cumsum(stock)
-    ends = np.union1d(claimed, stocked)
+    ends = distinct(np.concatenate((claimed, stocked)))
     ends = ends[ends > 0]
     starts = np.concatenate((np.zeros(1, np.int64), ends[:-1])) if len(ends) else ends
     claim = np.searchsorted(claimed, starts, side="right")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.phases.jobs import Forms
-from farbus.scheduler.phases.tables import before, in_order, limited, matched, ranges
+from farbus.scheduler.phases.tables import ahead, before, in_order, limited, matched, ranges
 from farbus.scheduler.round import PHASES
 from tests.scheduler.worlds import job
 
@@ -19,15 +19,22 @@ QUEUES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=12).
 def test_queues_are_cut_as_a_loop_would(rows: list[tuple[int, int]], limits: list[int]) -> None:
     queue = np.array([queue for queue, _ in rows], np.int64)
     count = np.array([count for _, count in rows], np.int64)
-    ahead, left = [], []
+    sums, left = [], []
     total, room = [0] * 4, list(limits)
     for each, amount in rows:
-        ahead.append(total[each])
+        sums.append(total[each])
         total[each] += amount
         left.append(min(amount, room[each]))
         room[each] -= left[-1]
-    assert before(queue, count).tolist() == ahead
+    assert before(queue, count).tolist() == sums
     assert limited(queue, count, np.array(limits, np.int64)).tolist() == left
+
+
+@given(QUEUES.flatmap(st.permutations))
+def test_rows_of_a_queue_come_one_after_the_other_in_any_order(rows: list[tuple[int, int]]) -> None:
+    queue, count = (np.array([row[n] for row in rows], np.int64) for n in (0, 1))
+    expected = [sum(amount for other, amount in rows[:n] if other == each) for n, (each, _) in enumerate(rows)]
+    assert ahead(queue, count).tolist() == expected
 
 
 @given(st.lists(st.integers(0, 4), max_size=8), st.lists(st.integers(0, 4), max_size=4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from farbus.model.node import Resources
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.round import HOLD_ROUNDS, decide, decide_on
+from farbus.scheduler.rounds import collector_paused
 from tests.scheduler.worlds import after, check_decision, gpu, group, job, node, node_of, pending_jobs, snapshots
 
 POLICY = DefaultPolicy()
@@ -444,3 +446,16 @@ def test_every_feasible_job_is_placed_in_the_end(pending: list[PendingJob]) -> N
 def test_the_clock_is_only_read_for_the_report() -> None:
     ticks = iter((10.0, 10.25))
     assert decide(DEMO, [job("j")], policy=POLICY, clock=lambda: next(ticks)).report.decision_ms == 250.0
+
+
+def test_the_collector_rests_for_a_round_and_no_longer() -> None:
+    def fail() -> None:
+        with collector_paused():
+            resting.append(not gc.isenabled())
+            raise ZeroDivisionError
+
+    resting: list[bool] = []
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert resting == [True]
+    assert gc.isenabled()
