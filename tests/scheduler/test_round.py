@@ -448,14 +448,20 @@ def test_the_clock_is_only_read_for_the_report() -> None:
     assert decide(DEMO, [job("j")], policy=POLICY, clock=lambda: next(ticks)).report.decision_ms == 250.0
 
 
-def test_the_collector_rests_for_a_round_and_no_longer() -> None:
+@pytest.mark.parametrize("before", [True, False])
+def test_the_collector_rests_for_a_round_and_is_what_it_was_afterwards(before: bool) -> None:
     def fail() -> None:
         with collector_paused():
             resting.append(not gc.isenabled())
             raise ZeroDivisionError
 
     resting: list[bool] = []
-    with pytest.raises(ZeroDivisionError):
-        fail()
+    usual = gc.isenabled()
+    try:
+        (gc.enable if before else gc.disable)()
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        assert gc.isenabled() == before
+    finally:
+        (gc.enable if usual else gc.disable)()
     assert resting == [True]
-    assert gc.isenabled()
