@@ -66,7 +66,7 @@ from farbus.remoting import paths
 _log = structlog.get_logger()
 
 INVENTORY_INTERVAL_S = 30.0
-"""How often the node's devices are listed again."""
+"""How often the node's devices are listed again, and whether its disk takes records is looked at."""
 
 CERTIFICATE_INTERVAL_S = 60.0
 """How often the agent looks whether its certificate should be renewed, or was replaced."""
@@ -384,6 +384,7 @@ class Agent:
             clock=doors.clock,
         )
         session.on_lost = local.reconnect
+        self._journal.on_trouble = lambda: session.inventory_changed(self._node())
         identifier = Identifier(node=config.name, users=doors.users, operators=self._operators())
         server = await serve_local(
             cluster=local,
@@ -481,7 +482,9 @@ class Agent:
         return server
 
     def _node(self) -> Node:
-        return msgspec.structs.replace(self._known().node, peer_endpoint=self._peer_endpoint)
+        return msgspec.structs.replace(
+            self._known().node, peer_endpoint=self._peer_endpoint, trouble=self._journal.trouble
+        )
 
     def _operators(self) -> tuple[str, ...]:
         # An agent that runs everything as its own user belongs to a cluster of that user's own.
@@ -509,6 +512,8 @@ class Agent:
         while True:
             await self._doors.clock.sleep(INVENTORY_INTERVAL_S)
             await self._look_again(session, post)
+            # A node that is idle would else learn of its broken disk by the next job, and never of its return.
+            await self._journal.check()
 
     async def _look_again(self, session: SessionRunner, post: Callable[[Event], None]) -> None:
         before = set(self._devices)

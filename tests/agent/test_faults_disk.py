@@ -7,7 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import structlog
 
+from farbus.agent import daemon
 from farbus.agent.config import AgentConfig
 from farbus.agent.daemon import serve
 from farbus.api.conversion import to_message
@@ -57,6 +59,53 @@ async def test_nothing_new_begins_on_a_full_disk_and_all_of_it_once_there_is_roo
     disk.make_room()
     assert (await sessions.command(prepare_devices=prepare(lease(client_node="n2")))).ok
     assert (await sessions.command(start_task=start_task("j1"))).ok
+
+
+def troubles(scheduler: ScriptedScheduler) -> list[str]:
+    """Return what the agent has said, after its hello, of why nothing new may begin there."""
+    said = scheduler.sessions.said
+    return [one.inventory_changed.node.trouble for one in said if one.HasField("inventory_changed")]
+
+
+async def test_an_idle_agent_says_once_that_its_disk_fails_and_once_that_it_is_back(
+    agent: AgentInProcess,
+    config: AgentConfig,
+    scheduler: ScriptedScheduler,
+    disk: SmallDisk,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(daemon, "INVENTORY_INTERVAL_S", 0.01)
+    agent.start(config)
+    await scheduler.sessions.connected()
+    with structlog.testing.capture_logs() as lines:
+        disk.fill()
+        await scheduler.sessions.until(lambda: len(troubles(scheduler)) == 1)
+        # Heartbeats go on, and it looks at its disk again and again.
+        beats = len(scheduler.sessions.said)
+        await scheduler.sessions.until(lambda: len(scheduler.sessions.said) > beats + 2)
+        disk.make_room()
+        await scheduler.sessions.until(lambda: len(troubles(scheduler)) == 2)
+    failing, back = troubles(scheduler)
+    assert "is the disk full or read-only?" in failing
+    assert back == ""
+    told = [(line["log_level"], line["event"]) for line in lines if "records" in line["event"]]
+    assert told == [
+        ("error", "nothing new begins here: its disk takes no records"),
+        ("warning", "the disk takes records again"),
+    ]
+
+
+async def test_a_new_session_hears_of_a_disk_that_fails(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler, disk: SmallDisk
+) -> None:
+    agent.start(config)
+    sessions = scheduler.sessions
+    await sessions.connected()
+    disk.fill()
+    assert not (await sessions.command(start_task=start_task("j1"))).ok
+    sessions.cut()
+    await sessions.connected(hellos=2)
+    assert [bool(hello.node.trouble) for hello in sessions.hellos] == [False, True]
 
 
 async def test_what_runs_is_ended_and_given_back_on_a_full_disk(
