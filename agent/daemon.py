@@ -31,6 +31,7 @@ from farbus.agent.remoting_host import RemotingHost, SupervisorProgram, software
 from farbus.agent.service import AgentService
 from farbus.agent.session import SessionRunner
 from farbus.agent.staging import Staging
+from farbus.agent.state_disk import StateDisk
 from farbus.agent.telemetry.collectors import Sources, make_collectors
 from farbus.agent.telemetry.export import Exporter
 from farbus.agent.telemetry.gpu import ProcessMemory
@@ -66,7 +67,7 @@ from farbus.remoting import paths
 _log = structlog.get_logger()
 
 INVENTORY_INTERVAL_S = 30.0
-"""How often the node's devices are listed again, and whether its disk takes records is looked at."""
+"""How often the node's devices are listed again."""
 
 CERTIFICATE_INTERVAL_S = 60.0
 """How often the agent looks whether its certificate should be renewed, or was replaced."""
@@ -263,6 +264,7 @@ class Agent:
         self._reread = reread
         self._doors = doors
         self._journal = journal
+        self._disk = StateDisk(Path(config.state), journal=journal, clock=doors.clock)
         self._boot_id = doors.facts.boot_id()
         self._inventory: Inventory | None = None
         self._devices: dict[str, Device] = {}
@@ -384,7 +386,7 @@ class Agent:
             clock=doors.clock,
         )
         session.on_lost = local.reconnect
-        self._journal.on_trouble = lambda: session.inventory_changed(self._node())
+        self._disk.changed = lambda: session.inventory_changed(self._node())
         identifier = Identifier(node=config.name, users=doors.users, operators=self._operators())
         server = await serve_local(
             cluster=local,
@@ -404,6 +406,7 @@ class Agent:
             group.create_task(service.watch_expiry(), name="expiry")
             group.create_task(_dial(service, session), name="session")
             group.create_task(self._keep_looking(session, service.post), name="inventory")
+            group.create_task(self._disk.watch(), name="disk")
             group.create_task(pipeline.run(), name="telemetry")
             if config.metrics_listen:
                 group.create_task(exporter.serve(config.metrics_listen), name="metrics")
@@ -483,7 +486,7 @@ class Agent:
 
     def _node(self) -> Node:
         return msgspec.structs.replace(
-            self._known().node, peer_endpoint=self._peer_endpoint, trouble=self._journal.trouble
+            self._known().node, peer_endpoint=self._peer_endpoint, trouble=self._disk.trouble
         )
 
     def _operators(self) -> tuple[str, ...]:
@@ -512,8 +515,6 @@ class Agent:
         while True:
             await self._doors.clock.sleep(INVENTORY_INTERVAL_S)
             await self._look_again(session, post)
-            # A node that is idle would else learn of its broken disk by the next job, and never of its return.
-            await self._journal.check()
 
     async def _look_again(self, session: SessionRunner, post: Callable[[Event], None]) -> None:
         before = set(self._devices)

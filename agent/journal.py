@@ -22,8 +22,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-import structlog
-
 from farbus.errors import FarbusError, Unavailable
 from farbus.model.job import TaskStatus
 from farbus.model.value import Value, from_json, to_json
@@ -104,8 +102,6 @@ _COLUMNS = (
     " completed_at IS NOT NULL, coalesce(error, '')"
 )
 
-_log = structlog.get_logger()
-
 T = TypeVar("T")
 
 
@@ -155,18 +151,14 @@ Sequence = tuple[Record, ...]
 class Journal:
     """The journal in one file.  Methods may be awaited from one event loop.
 
-    A disk that refuses a record is told once, in one line, and so is its
-    return: ``trouble`` says why nothing can be recorded, and is empty when
-    nothing is wrong; ``on_trouble`` is called when that changes.
+    ``refused`` is called with the reason when the disk does not take a record.
     """
 
-    def __init__(self, connection: sqlite3.Connection, writer: ThreadPoolExecutor, boot_id: str, path: Path) -> None:
+    def __init__(self, connection: sqlite3.Connection, writer: ThreadPoolExecutor, boot_id: str) -> None:
         self._connection = connection
         self._writer = writer
         self._boot_id = boot_id
-        self._path = path
-        self.trouble = ""
-        self.on_trouble: Callable[[], None] = _nobody_asks
+        self.refused: Callable[[str], None] = _nobody_asks
 
     @classmethod
     async def open(cls, path: str | Path, *, boot_id: str) -> tuple[Journal, str]:
@@ -180,7 +172,7 @@ class Journal:
         except BaseException:
             writer.shutdown()
             raise
-        return cls(connection, writer, boot_id, Path(path)), aside
+        return cls(connection, writer, boot_id), aside
 
     async def close(self) -> None:
         """Write out what is in the log, and close."""
@@ -303,33 +295,16 @@ class Journal:
         return tuple(tuple(group) for _, group in itertools.groupby(records, key=lambda record: record.sequence))
 
     async def check(self) -> None:
-        """Write something that changes nothing, to learn whether the disk takes it."""
-        with contextlib.suppress(Unavailable):
-            await self._to_disk(lambda connection: connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}"))
+        """Write something that changes nothing; raise :class:`Unavailable` where the disk does not take it."""
+        await self._run(lambda connection: connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}"))
 
     async def _write(self, what: str, operation: Callable[[sqlite3.Connection], T]) -> T:
         """Write one record; every record goes through here, so that tests can stop the world around each."""
-        return await self._to_disk(operation)
-
-    async def _to_disk(self, operation: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            result = await self._run(operation)
+            return await self._run(operation)
         except Unavailable as error:
-            self._note_trouble(str(error))
+            self.refused(str(error))
             raise
-        self._note_trouble("")
-        return result
-
-    def _note_trouble(self, trouble: str) -> None:
-        # What is wrong may change its name from one write to the next: it is one line all the same.
-        if bool(trouble) == bool(self.trouble):
-            return
-        self.trouble = trouble
-        if trouble:
-            _log.error("nothing new begins here: its disk takes no records", file=str(self._path), reason=trouble)
-        else:
-            _log.warning("the disk takes records again", file=str(self._path))
-        self.on_trouble()
 
     async def _run(self, operation: Callable[[sqlite3.Connection], T]) -> T:
         def attempt() -> T:
@@ -341,8 +316,8 @@ class Journal:
         return await asyncio.get_running_loop().run_in_executor(self._writer, attempt)
 
 
-def _nobody_asks() -> None:
-    """Do nothing: :attr:`Journal.on_trouble` before there is somebody who wants to know."""
+def _nobody_asks(_reason: str) -> None:
+    """Do nothing: :attr:`Journal.refused` before there is somebody who wants to know."""
 
 
 def _record(row: tuple[Any, ...]) -> Record:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import structlog
 
-from farbus.agent import daemon
+from farbus.agent import state_disk
 from farbus.agent.config import AgentConfig
 from farbus.agent.daemon import serve
 from farbus.api.conversion import to_message
@@ -74,7 +74,7 @@ async def test_an_idle_agent_says_once_that_its_disk_fails_and_once_that_it_is_b
     disk: SmallDisk,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(daemon, "INVENTORY_INTERVAL_S", 0.01)
+    monkeypatch.setattr(state_disk, "LOOK_INTERVAL_S", 0.01)
     agent.start(config)
     await scheduler.sessions.connected()
     with structlog.testing.capture_logs() as lines:
@@ -86,13 +86,10 @@ async def test_an_idle_agent_says_once_that_its_disk_fails_and_once_that_it_is_b
         disk.make_room()
         await scheduler.sessions.until(lambda: len(troubles(scheduler)) == 2)
     failing, back = troubles(scheduler)
-    assert "is the disk full or read-only?" in failing
+    assert "No space left on device" in failing
     assert back == ""
-    told = [(line["log_level"], line["event"]) for line in lines if "records" in line["event"]]
-    assert told == [
-        ("error", "nothing new begins here: its disk takes no records"),
-        ("warning", "the disk takes records again"),
-    ]
+    told = [(line["log_level"], line["event"]) for line in lines if "disk" in line["event"]]
+    assert told == [("error", "nothing new begins here: the disk fails"), ("warning", "the disk works again")]
 
 
 async def test_a_new_session_hears_of_a_disk_that_fails(
