@@ -16,6 +16,7 @@ help:
 	@echo 'make build        the virtual environment in .venv with the farbus command, and the native parts'
 	@echo 'make check-programs  every CUDA program of tests/programs on the software GPU (ten minutes when none is compiled)'
 	@echo 'make check-lab    tests in virtual machines with real systemd (no privileges or acceleration needed; ten minutes)'
+	@echo 'make campaign     property tests with new random examples, ROUNDS=20 times (a minute or two each)'
 	@echo 'make lint         ruff, mypy and the import contracts alone'
 	@echo 'make asan         the native tests under the address and undefined-behaviour sanitizers'
 	@echo 'make fuzz-smoke   each fuzzer for 30 s'
@@ -56,6 +57,14 @@ lint: build
 # Which programs are compiled for make test, and which only here: tests/softgpu/test_programs.py.
 check-programs: build
 	@FARBUS_ALL_PROGRAMS=1 $(BIN)/python -m pytest -q tests/softgpu/test_programs.py
+
+# Other examples than make test takes, and each time others: ROUNDS times over.
+ROUNDS ?= 20
+campaign: build
+	@for round in $$(seq $(ROUNDS)); do \
+		echo "farbus: round $$round of $(ROUNDS)"; \
+		FARBUS_CAMPAIGN=1 $(BIN)/python -m pytest -q -m hypothesis || exit 1; \
+	done
 
 # Debian guests in QEMU: tests/lab.
 check-lab: build

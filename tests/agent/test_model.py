@@ -758,7 +758,8 @@ class Node(RuleBasedStateMachine):
         wedged = {one.lease.id for one in self.machine.held() if one.device_side and one.trouble}
         held = {one.lease.id for one in self.machine.held() if one.device_side}
         assert held - wedged == set(self.world.serving) - wedged, "leases and what is served differ"
-        assert {job for job, _ in self.machine.clients()} == self.world.files
+        stuck = {one.lease.job for one in self.machine.held() if not one.device_side and one.trouble}
+        assert {job for job, _ in self.machine.clients()} - stuck == self.world.files - stuck
         assert {job for job, _ in self.machine.running()} == self.world.programs
         for lease in self.world.serving.values():
             assert lease.devices[0].device in self.world.present or lease.id in wedged, f"{lease.id} has no device"

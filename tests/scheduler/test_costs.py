@@ -33,7 +33,7 @@ POLICIES: tuple[Policy, ...] = (
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
 def test_every_policy_keeps_every_promise(policy: Policy) -> None:
     @given(snapshots(), pending_jobs())
-    @settings(max_examples=60, deadline=None, derandomize=True)
+    @settings(max_examples=60)
     def promise(snapshot: Snapshot, pending: list[PendingJob]) -> None:
         decision = decide(snapshot, pending, policy=policy)
         check_decision(snapshot, pending, decision)

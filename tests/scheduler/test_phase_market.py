@@ -41,7 +41,7 @@ def ranked(pending: list[PendingJob]) -> list[Work]:
 
 
 @given(snapshots(), pending_jobs())
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 def test_books_balance_when_all_is_given_back(snapshot: Snapshot, pending: list[PendingJob]) -> None:
     compute, gpus = desks(snapshot)
     before = compute.free.copy(), gpus.spare().copy()
@@ -60,7 +60,7 @@ def test_books_balance_when_all_is_given_back(snapshot: Snapshot, pending: list[
 
 
 @given(snapshots(), pending_jobs())
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 def test_holds_leave_no_trace(snapshot: Snapshot, pending: list[PendingJob]) -> None:
     real, idle = desks(snapshot)[0], ComputePhase().open(columns.from_snapshot(snapshot).idle(), POLICY, ())
     before = real.free.copy()
@@ -79,7 +79,7 @@ def wants_of(desk: Desk, works: list[Work]) -> list[Want]:
 
 
 @given(snapshots(most_nodes=8), pending_jobs(most=4))
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 def test_pruned_networks_cost_the_same(snapshot: Snapshot, pending: list[PendingJob]) -> None:
     compute, _ = desks(snapshot)
     wants = wants_of(compute, ranked(pending))
@@ -106,7 +106,7 @@ def test_pruning_leaves_most_places_of_a_large_cluster_out() -> None:
         max_size=4,
     ),
 )
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 def test_gpus_go_where_brute_force_sends_them(gpus_of: list[int], tasks: list[tuple[int, tuple[Route, ...]]]) -> None:
     """One GPU a task: as many served as possible, at the least sum of costs among the served sets of best rank."""
     names = [f"n{number}" for number in range(len(gpus_of))]

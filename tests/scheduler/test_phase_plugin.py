@@ -87,7 +87,7 @@ def test_the_documentation_shows_this_very_phase() -> None:
 
 
 @given(snapshots(), pending_jobs(), st.data())
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 def test_three_phases_keep_every_promise(snapshot: Snapshot, pending: list[PendingJob], data: st.DataObject) -> None:
     """Some jobs want expanders, some nodes have them: all of the job's devices or nothing, in the node's rack."""
     names = [view.name for view in snapshot.nodes]

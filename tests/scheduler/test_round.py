@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farbus.errors import InvalidInput
@@ -20,7 +20,7 @@ from farbus.scheduler.round import HOLD_ROUNDS, decide, decide_on
 from tests.scheduler.worlds import after, check_decision, gpu, group, job, node, node_of, pending_jobs, snapshots
 
 POLICY = DefaultPolicy()
-THOROUGH = settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+THOROUGH = settings(max_examples=200)
 
 
 def run(snapshot: Snapshot, *pending: PendingJob) -> Decision:
@@ -284,7 +284,7 @@ def test_every_decision_keeps_every_promise(snapshot: Snapshot, pending: list[Pe
 
 
 @given(snapshots(), pending_jobs(), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 def test_order_of_input_does_not_matter(snapshot: Snapshot, pending: list[PendingJob], rng: random.Random) -> None:
     nodes, devices, jobs = list(snapshot.nodes), list(snapshot.devices), list(pending)
     for part in (nodes, devices, jobs):
@@ -294,7 +294,7 @@ def test_order_of_input_does_not_matter(snapshot: Snapshot, pending: list[Pendin
 
 
 @given(snapshots(), pending_jobs())
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 def test_pruning_places_as_many_for_as_much(snapshot: Snapshot, pending: list[PendingJob]) -> None:
     world = columns.from_snapshot(snapshot)
     pruned = decide_on(world, pending, policy=POLICY)
@@ -303,7 +303,7 @@ def test_pruning_places_as_many_for_as_much(snapshot: Snapshot, pending: list[Pe
 
 
 @given(snapshots(), pending_jobs(most=1))
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 def test_a_job_that_fits_alone_is_placed_on_an_idle_cluster(snapshot: Snapshot, pending: list[PendingJob]) -> None:
     decision = decide(snapshot, pending, policy=POLICY)
     idle = Snapshot(
@@ -329,7 +329,7 @@ def single_tasks() -> st.SearchStrategy[list[PendingJob]]:
 
 
 @given(snapshots(most_nodes=3), single_tasks())
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 def test_no_job_waits_while_it_fits(snapshot: Snapshot, pending: list[PendingJob]) -> None:
     decision = decide(snapshot, pending, policy=POLICY)
     left = after(snapshot, pending, decision)
@@ -344,7 +344,7 @@ def test_no_job_waits_while_it_fits(snapshot: Snapshot, pending: list[PendingJob
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), min_size=1, max_size=3), st.integers(1, 4))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 def test_equal_tasks_cost_what_brute_force_finds(rooms: list[tuple[int, int]], tasks: int) -> None:
     """With one shape the flow is exact: compare with all ways to distribute the tasks."""
     world = cluster(*(node(f"n{n}", cpus=8, free_cpus=free, memory_gib=mem) for n, (free, mem) in enumerate(rooms)))
@@ -365,7 +365,7 @@ def test_equal_tasks_cost_what_brute_force_finds(rooms: list[tuple[int, int]], t
 
 
 @given(snapshots(), st.integers(1, 6))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 def test_one_node_more_never_places_less_or_costs_more(snapshot: Snapshot, tasks: int) -> None:
     pending = [job(f"j{number}") for number in range(tasks)]
     before = decide(snapshot, pending, policy=POLICY)
@@ -378,7 +378,7 @@ def test_one_node_more_never_places_less_or_costs_more(snapshot: Snapshot, tasks
 
 
 @given(snapshots(), pending_jobs())
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 def test_names_do_not_matter(snapshot: Snapshot, pending: list[PendingJob]) -> None:
     """New names in the same order of names: the same plan under the new names."""
 
@@ -424,7 +424,7 @@ def test_names_do_not_matter(snapshot: Snapshot, pending: list[PendingJob]) -> N
 
 
 @given(pending_jobs(most=6))
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 def test_every_feasible_job_is_placed_in_the_end(pending: list[PendingJob]) -> None:
     """Each round's jobs end before the next; the queue drains but for what can never run."""
     waiting = {entry.job.id: entry for entry in pending}

@@ -42,7 +42,7 @@ def networks(draw: st.DrawFn) -> Network:
 
 
 @given(networks())
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 def test_costs_what_networkx_finds_and_is_certified(problem: Network) -> None:
     flow = solve(problem)
     certify(problem, flow)
