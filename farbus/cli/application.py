@@ -52,6 +52,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "join": ("join", "Operate", "Make this machine a node, with a token."),
     "audit": ("audit", "Operate", "Show who did what, and how it came out."),
     "bench": ("bench", "Operate", "Measure, beside the limit that the machine sets."),
+    "sim": ("sim", "Operate", "Run experiments with the scheduler's code under a virtual clock."),
     "version": ("version", "Operate", "Print the version."),
 }
 

@@ -1,0 +1,1 @@
+"""The simulator: the scheduler's own code under a virtual clock, seeded."""
