@@ -17,7 +17,7 @@ from farbus.api.v1 import session_pb2, types_pb2
 from farbus.errors import Unavailable
 from farbus.model.lease import Lease
 from tests.agent.harness import MYSELF, AgentInProcess, ScriptedScheduler, doors_with_gpu, lease
-from tests.disks import SmallDisk, small_disk
+from tests.disks import FailingDisk, SmallDisk, failing_disk, small_disk
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -139,6 +139,48 @@ async def test_what_ended_on_a_full_disk_is_known_after_a_restart(
     await sessions.connected(hellos=2)
     (task,) = sessions.hellos[1].tasks
     assert (task.job_id, task.status.state) == ("j1", "exited")
+
+
+@pytest.fixture
+def failing(tmp_path: Path) -> Iterator[FailingDisk]:
+    with failing_disk(tmp_path / "failing") as disk:
+        yield disk
+
+
+async def test_a_disk_that_fails_ends_nothing_and_is_told_once_with_the_reason(
+    agent: AgentInProcess,
+    config: AgentConfig,
+    scheduler: ScriptedScheduler,
+    failing: FailingDisk,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(state_disk, "LOOK_INTERVAL_S", 0.01)
+    config = msgspec.structs.replace(config, state=str(failing.path / "state"))
+    sessions = scheduler.sessions
+    agent.start(config, doors_with_gpu(config))
+    await sessions.connected()
+    assert (await sessions.command(prepare_devices=prepare(lease(client_node="n2")))).ok
+    assert (await sessions.command(start_task=start_task("j1"))).ok
+    with structlog.testing.capture_logs() as lines:
+        failing.fail()
+        await sessions.until(lambda: troubles(scheduler) != [])
+        refused = await sessions.command(start_task=start_task("j2"))
+        # What runs is still there to be stopped, and what was held is given back.
+        assert (await sessions.command(stop_task=session_pb2.StopTask(job_id="j1", task="main.0"))).ok
+        assert (await sessions.exited("j1")).status.exit_code == -9
+        # Without this, its keeper would wait for a disk to write its status to.
+        assert (await sessions.command(unprepare_client=session_pb2.UnprepareClient(job_id="j1", task="main.0"))).ok
+        assert (await sessions.command(unprepare_devices=session_pb2.UnprepareDevices(lease_id="l1"))).ok
+    assert not refused.ok
+    assert "\n" not in refused.error
+    assert "disk" in refused.error
+    (trouble,) = troubles(scheduler)
+    # Whichever write met it first.
+    assert trouble.startswith((f"{config.state}: ", "journal: "))
+    assert "is the disk full" in trouble
+    assert [line["event"] for line in lines if "the disk fails" in line["event"]] == [
+        "nothing new begins here: the disk fails"
+    ]
 
 
 async def test_an_agent_does_not_start_on_a_full_disk_and_says_why(config: AgentConfig, disk: SmallDisk) -> None:
