@@ -65,7 +65,7 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     deny_users: tuple[str, ...] = ()
     """Patterns of those as whom none may, also where ``allow_users`` has them."""
     operators: tuple[str, ...] = ("root",)
-    """Local users for whom this node vouches as operators of the cluster."""
+    """Local users who operate this node, and the cluster where the scheduler's ``operator_nodes`` names the node."""
 
     end_on_stop: bool = False
     """End everything when the agent is stopped (``farbus up``); else it goes on, for the next agent to adopt."""

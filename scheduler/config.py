@@ -50,6 +50,10 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
     """Of one job, in each direction."""
     operator_only: tuple[str, ...] = ()
     """Methods (``Submit``) that only operators may call for the time being."""
+    user_nodes: tuple[str, ...] = ("*",)
+    """Names and patterns of nodes that may speak for their users; on others only certificates speak for people."""
+    operator_nodes: tuple[str, ...] = ()
+    """Names and patterns of nodes whose ``operators`` operate the whole cluster, and not their node alone."""
 
     @property
     def heartbeat_s(self) -> float:
@@ -75,6 +79,9 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
                 raise InvalidInput(
                     f"operator_only: there is no method {name!r}", hint=f"use {', '.join(sorted(known))}"
                 )
+        for field in ("user_nodes", "operator_nodes"):
+            if not all(getattr(self, field)):
+                raise InvalidInput(f"{field}: one is empty", hint='use names and patterns of nodes, like "login*"')
         if not self.state:
             raise InvalidInput("--state: it is empty", hint="give the directory for the scheduler's ledger")
         if not MIN_LEASE_TTL_S <= self.lease_ttl_s <= MAX_LEASE_TTL_S:

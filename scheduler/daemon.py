@@ -19,7 +19,7 @@ import uvloop
 from farbus import __version__
 from farbus.api.audit import FILE_NAME, AuditLog
 from farbus.api.enrollment import Issuer
-from farbus.api.identity import Role
+from farbus.api.identity import Role, Vouching
 from farbus.api.joining import serve_joins
 from farbus.api.server import serve_scheduler
 from farbus.api.staging import add_staging
@@ -233,6 +233,8 @@ async def _serve_engine(
         audit_logs=tuple(Path(where) / FILE_NAME for where in (config.state, config.ca_directory) if where),
     )
     async with contextlib.AsyncExitStack() as stack:
+        # Last of all: calls that are ended by the stop leave their lines, too.
+        stack.push_async_callback(audit.close)
         if config.metrics:
             metrics = await serve_metrics(engine, config.metrics)
             stack.push_async_callback(metrics.stop)
@@ -246,10 +248,12 @@ async def _serve_engine(
             enrollment=issuer,
             audit=audit,
             operator_only=frozenset(config.operator_only),
+            vouching=Vouching(users=config.user_nodes, operators=config.operator_nodes),
             services=(functools.partial(add_staging, staging),),
         )
         stack.push_async_callback(server.stop, STOP_GRACE_S)
         if issuer is not None and config.join:
+            stack.push_async_callback(issuer.close)
             joins = await serve_joins(join=issuer.join, listen=config.join, trust=trust, scheduler_port=server.port)
             stack.push_async_callback(joins.stop)
         sweeping = asyncio.create_task(staging.keep_sweeping(), name="staging")

@@ -309,5 +309,5 @@ def no_such_job(job_id: str) -> NotFound:
     """Return the error for a job that is not there, or is somebody else's: the two are not told apart."""
     return NotFound(
         f"there is no job {job_id} that you may see",
-        hint="farbus jobs --all lists yours; operators, named in the node's agent.toml, see everybody's",
+        hint="farbus jobs --all lists yours; operators of the cluster see everybody's",
     )

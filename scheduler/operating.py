@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from farbus.api.identity import Identity
-from farbus.errors import Conflict, InvalidInput, NotFound
+from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted
 from farbus.model.operation import Cordon, CordonKind, CordonResult, DrainStatus, ForgottenNode
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine
@@ -22,7 +22,11 @@ MAX_REASON = 256
 
 
 class Operating:
-    """The operators' calls, on one engine.  Roles have been checked."""
+    """The operators' calls, on one engine.
+
+    Roles have been checked; not which node it is of one who operates only the
+    node that he is on.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -35,27 +39,37 @@ class Operating:
         """Give the node or device ``name`` nothing new; a cordon that is there already stays as it is."""
         if len(reason) > MAX_REASON or not reason.isprintable():
             raise InvalidInput(f"reason: it is longer than {MAX_REASON} characters, or not printable")
-        kind, present = self._find(name)
+        kind, present = self._find(caller, name)
         if present is None:
-            cordon = Cordon(kind=kind, name=name, by=caller.name, at=time.time(), reason=reason)
+            cordon = Cordon(kind=kind, name=name, by=_who(caller), at=time.time(), reason=reason)
             await self._engine.tell(events.Cordoned(cordon=cordon))
-            _log.info("cordoned", kind=kind.value, name=name, by=caller.name, reason=reason)
+            _log.info("cordoned", kind=kind.value, name=name, by=_who(caller), reason=reason)
         return CordonResult(name=name, kind=kind, changed=present is None)
 
     async def uncordon(self, caller: Identity, name: str) -> CordonResult:
-        """Take the cordon of a node or device back."""
-        kind, present = self._find(name)
+        """Take the cordon of a node or device back.
+
+        Who operates one node only takes back what was cordoned from there.
+        """
+        kind, present = self._find(caller, name)
         if present is not None:
+            if not caller.is_operator and not present.by.endswith(_of_node(caller)):
+                raise NotPermitted(
+                    f"{name}: cordoned by {present.by}, who operates the cluster", hint=f"ask {present.by}"
+                )
             await self._engine.tell(events.Uncordoned(kind=kind, name=name))
-            _log.info("uncordoned", kind=kind.value, name=name, by=caller.name)
+            _log.info("uncordoned", kind=kind.value, name=name, by=_who(caller))
         return CordonResult(name=name, kind=kind, changed=present is not None)
 
-    def _find(self, name: str) -> tuple[CordonKind, Cordon | None]:
+    def _find(self, caller: Identity, name: str) -> tuple[CordonKind, Cordon | None]:
+        """Return what is named so, and its cordon; raise :class:`NotPermitted` where the caller does not operate it."""
         node = self._machine.nodes.get(name)
         if node is not None and node.node is not None:
+            _check_operator(caller, name, what=f"node {name}")
             return CordonKind.NODE, node.cordon
         device = self._machine.devices.get(name)
         if device is not None and device.device is not None:
+            _check_operator(caller, device.node, what=f"device {name} of node {device.node}")
             return CordonKind.DEVICE, device.cordon
         raise NotFound(f"there is no node or device {name}", hint="farbus nodes and farbus devices list them")
 
@@ -71,10 +85,10 @@ class Operating:
         self._check_node(node)
         await self.cordon(caller, node, reason=reason)
         if evict:
-            why = f"evicted from node {node} by {caller.name}"
+            why = f"evicted from node {node} by {_who(caller)}"
             for job_id in sorted(self._machine.jobs_of_node[node]):
                 await self._engine.tell(events.JobEvicted(job_id=job_id, reason=why))
-            _log.info("evicted", node=node, by=caller.name)
+            _log.info("evicted", node=node, by=_who(caller))
         last: DrainStatus | None = None
         while True:
             # Nothing new comes: who uses it now is all that can change.
@@ -103,3 +117,20 @@ class Operating:
         await self._engine.tell(events.NodeForgotten(node=node, reason=f"node {node} is off, says {caller.name}"))
         _log.warning("node forgotten", by=caller.name, **msgspec.structs.asdict(forgotten))
         return forgotten
+
+
+def _of_node(caller: Identity) -> str:
+    return f" of node {caller.node}"
+
+
+def _who(caller: Identity) -> str:
+    """Name an operator; no name has the spaces by which one of a node is told from one of the cluster."""
+    return caller.name if caller.is_operator else caller.name + _of_node(caller)
+
+
+def _check_operator(caller: Identity, node: str, *, what: str) -> None:
+    if not caller.may_operate(node):
+        raise NotPermitted(
+            f"{what}: {_who(caller)} operates that node only",
+            hint="use an operator's certificate, or name the node in the scheduler's operator_nodes",
+        )

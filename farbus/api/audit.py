@@ -3,7 +3,9 @@
 A record is on the disk before its caller hears that the call is done.  What
 arrives while a batch is being written shares the next one and its fsync.  The
 file is rotated by size; several processes may append to one log.  A line
-names calls, objects and people, never what a call carried.
+names calls, objects and people, never what a call carried.  Who calls more
+often than a limit has one line a minute for the rest, so that nobody can push
+what others did out of the log.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ import datetime
 import fcntl
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -34,8 +38,23 @@ KEPT_FILES = 8
 MAX_TEXT = 512
 """Characters of a name or an error in a record: callers choose them."""
 
-REFUSALS_PER_MINUTE = 600
-"""Refused calls that get a record of their own, so that refusals can't push everything else out of the log."""
+LINES_PER_HOUR = 2_000
+"""Records of their own that one caller gets: some ten days at this rate fill the log, and people are slower."""
+
+NODE_LINES_PER_HOUR = 5_000
+"""The same of all users that one node vouches for, since it chooses their names."""
+
+REFUSALS_PER_HOUR = 5_000
+"""The same of refused calls of everybody together."""
+
+MAX_COUNTED = 4_096
+"""Callers counted one by one; those who come later in the same hour share one count."""
+
+SUM_INTERVAL_S = 60.0
+"""How long calls beyond a limit are gathered before a line sums them up; a process that is killed loses these."""
+
+SEVERAL = "several"
+"""Who called, in a line that sums up the calls of more than one."""
 
 
 class AuditRecord(Value, frozen=True, kw_only=True):
@@ -52,10 +71,10 @@ class AuditRecord(Value, frozen=True, kw_only=True):
     method: str
     target: str = ""
     outcome: str
-    """``ok``, ``refused`` or ``failed``."""
+    """``ok``, ``refused``, ``failed``; ``left`` where it was cut off before; ``begun`` in a stream's first line."""
     error: str = ""
     omitted: int = 0
-    """Refusals before this one that have no record."""
+    """How many calls beyond a limit this record stands for; 0 for a call's own."""
 
 
 def now_text() -> str:
@@ -68,6 +87,14 @@ def bounded(text: str) -> str:
     return "".join(each if each.isprintable() else " " for each in text)[:MAX_TEXT]
 
 
+class _Counted(NamedTuple):
+    """Whose records are counted together."""
+
+    who: str
+    role: str = ""
+    node: str = ""
+
+
 class AuditLog:
     """The log at ``path``, written from one event loop."""
 
@@ -77,30 +104,83 @@ class AuditLog:
         self._waiting: list[tuple[AuditRecord, asyncio.Future[None]]] = []
         self._writing: asyncio.Task[None] | None = None
         self._trouble = ""
-        self._minute = -1
-        self._refusals = 0
-        self._omitted = 0
+        self._hour = -1
+        self._counts: Counter[_Counted] = Counter()
+        self._sums: Counter[tuple[_Counted, str, str]] = Counter()
+        """Calls beyond a limit since the last sum: by whose limit it was, method and outcome."""
+        self._timer: asyncio.TimerHandle | None = None
 
     async def record(self, record: AuditRecord) -> None:
-        """Return once ``record`` is on the disk.
+        """Return once ``record`` is on the disk, or counted where it is beyond a limit.
 
         A disk that refuses is told in the log of the process, and ends no
         call: what was asked for has been done already.
         """
+        written = self.post(record)
+        if written is not None:
+            await written
+
+    def post(self, record: AuditRecord) -> asyncio.Future[None] | None:
+        """Have ``record`` written, also if nobody waits for it; None for one beyond a limit."""
+        exceeded = self._exceeded(record)
+        if exceeded is None:
+            return self._put(record)
+        self._sums[exceeded, record.method, record.outcome] += 1
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(SUM_INTERVAL_S, self.sum_up)
+        return None
+
+    def _exceeded(self, record: AuditRecord) -> _Counted | None:
+        """Count a record; say whose limit it is beyond, and count nothing, where it is beyond one."""
+        hour = int(asyncio.get_running_loop().time() // 3600)
+        if hour != self._hour:
+            self._hour = hour
+            self._counts.clear()
+        caller = _Counted(record.who, record.role, record.node)
+        if caller not in self._counts and len(self._counts) >= MAX_COUNTED:
+            caller = _Counted(SEVERAL)
+        limits = {caller: LINES_PER_HOUR}
+        if record.node:
+            limits[_Counted(SEVERAL, node=record.node)] = NODE_LINES_PER_HOUR
         if record.outcome == "refused":
-            minute = int(asyncio.get_running_loop().time() // 60)
-            if minute != self._minute:
-                self._minute, self._refusals = minute, 0
-            self._refusals += 1
-            if self._refusals > REFUSALS_PER_MINUTE:
-                self._omitted += 1
-                return
-            record, self._omitted = msgspec.structs.replace(record, omitted=self._omitted), 0
-        written = asyncio.get_running_loop().create_future()
+            limits[_Counted(SEVERAL, role="refused")] = REFUSALS_PER_HOUR
+        for counted, limit in limits.items():
+            if self._counts[counted] >= limit:
+                return counted
+        self._counts.update(limits.keys())
+        return None
+
+    def sum_up(self) -> None:
+        """Have written what has been gathered of calls beyond their limits."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        sums, self._sums = self._sums, Counter()
+        for (counted, method, outcome), number in sums.items():
+            self._put(
+                AuditRecord(
+                    at=now_text(),
+                    who=counted.who,
+                    role=counted.role,
+                    node=counted.node,
+                    method=method,
+                    outcome=outcome,
+                    omitted=number,
+                )
+            )
+
+    async def close(self) -> None:
+        """Write what is left; nothing may be posted any more."""
+        self.sum_up()
+        while self._writing is not None:
+            await asyncio.wait({self._writing})
+
+    def _put(self, record: AuditRecord) -> asyncio.Future[None]:
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((record, written))
         if self._writing is None:
             self._writing = asyncio.create_task(self._write(), name="audit")
-        await written
+        return written
 
     async def _write(self) -> None:
         try:
@@ -141,11 +221,8 @@ def append_records(path: Path, records: Sequence[AuditRecord], *, max_file_bytes
 def _locked(path: Path, max_file_bytes: int) -> Iterator[int]:
     """Open the file that has the name now, alone; one that is full is put aside."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            owner = path.parent.stat()
-            if os.geteuid() == 0 and owner.st_uid != 0:
-                os.fchown(descriptor, owner.st_uid, owner.st_gid)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             ours, named = os.fstat(descriptor), path.stat()
             if (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino):

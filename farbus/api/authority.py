@@ -458,31 +458,34 @@ class Authority:
         write_private(self.directory / "ca.crt", _pem(self._certificate), mode=0o644)
         self.write_revocations()
 
-    def renew(self, credentials: Credentials, *, days: int = CERTIFICATE_DAYS) -> IssuedCertificate:
+    def renew(self, certificate: x509.Certificate, *, what: str, days: int = CERTIFICATE_DAYS) -> IssuedCertificate:
         """Return a new certificate, with a new key, for the holder of one of this authority that is not revoked.
 
-        An expired one is renewed too: whoever has the authority's key needs no proof.
+        An expired one is renewed too: whoever has the authority's key needs
+        no proof.  ``what`` names the certificate in errors.
         """
-        certificate, _, _ = credentials.read_pair()
         if not any(is_issued_by(certificate, authority) for authority in read_authorities(self.directory / "ca.crt")):
-            raise InvalidInput(f"{credentials.certificate}: not signed by the authority in {self.directory}")
-        if self.registry.is_revoked(serial_text(certificate)):
-            raise NotPermitted(f"{credentials.certificate}: it is revoked", hint="issue another with farbus ca issue")
+            raise InvalidInput(f"{what}: not signed by the authority in {self.directory}")
         holder = identity_of(_pem(certificate))
+        try:
+            self.registry.check_renewal(serial_text(certificate), holder.name)
+        except NotPermitted as error:
+            raise NotPermitted(f"{what}: {error.message}", hint="issue another with farbus ca issue") from error
         return self.issue(holder.name, holder.role, addresses=_addresses(certificate), days=days)
+
+    def revocations(self) -> bytes:
+        """Return the revocation list as PEM."""
+        return _read_file(str(self.directory / REVOCATIONS))
 
     def revoke(self, what: str, *, reason: str = "") -> tuple[CertificateRecord, ...]:
         """Revoke the certificate with the serial number ``what``, or all valid ones of that name; write the list.
 
-        Raises :class:`NotFound` where there is nothing to revoke.
+        A name is not renewed until it is issued again.  Raises
+        :class:`NotFound` where there is nothing to revoke.
         """
         now = datetime.datetime.now(datetime.UTC)
         revoked = self.registry.revoke(what, reason=reason, at=now.timestamp())
         self.write_revocations()
-        if not revoked:
-            raise NotFound(
-                f"{what}: names no certificate that is valid now", hint="farbus ca list shows names and serial numbers"
-            )
         return revoked
 
     def write_revocations(self) -> None:

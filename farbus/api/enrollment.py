@@ -94,6 +94,7 @@ class Issuer(EnrollmentHandler):
         self._joins = Rate(JOINS_PER_MINUTE, 60.0, now=now)
         self._all_joins = Rate(ALL_JOINS_PER_MINUTE, 60.0, now=now)
         self._renewals = Rate(RENEWALS_PER_HOUR, 3600.0, now=now)
+        self._joining: set[asyncio.Task[tuple[str, bytes, bytes]]] = set()
         Authority.open(directory)
 
     def authorities(self) -> bytes:
@@ -114,10 +115,23 @@ class Issuer(EnrollmentHandler):
             certificate = authority.sign(key, peer.identity.name, peer.identity.role, days=CERTIFICATE_DAYS)
             return record_of(certificate), certificate.public_bytes(Encoding.PEM).decode()
 
-        return authority.registry.renew(peer.serial, issue).encode(), authority.bundle()
+        return authority.registry.renew(peer.serial, peer.identity.name, issue).encode(), authority.bundle()
 
     async def join(self, address: str, secret: str, request_pem: bytes) -> tuple[str, bytes, bytes]:
-        """Use up a token from ``address``; return the node's name, its certificate and the authorities."""
+        """Use up a token from ``address``; return the node's name, its certificate and the authorities.
+
+        What has begun is done, and noted, also if the machine leaves meanwhile.
+        """
+        joining = asyncio.create_task(self._join_noted(address, secret, request_pem), name="issue")
+        self._joining.add(joining)
+        joining.add_done_callback(self._joining.discard)
+        return await asyncio.shield(joining)
+
+    async def close(self) -> None:
+        """Wait for what has begun; nobody may join any more."""
+        await asyncio.gather(*self._joining, return_exceptions=True)
+
+    async def _join_noted(self, address: str, secret: str, request_pem: bytes) -> tuple[str, bytes, bytes]:
         node = ""
         try:
             self._joins.take(address, what=f"joins from {address}")
@@ -163,11 +177,12 @@ class Issuer(EnrollmentHandler):
         changed = Path(credentials.authority).read_bytes() != bundle
         due = not authority.has_signed(credentials) or is_due(credentials, now=self._wall())
         if due:
-            replace_pair(credentials, authority.renew(credentials))
+            certificate, _, _ = credentials.read_pair()
+            replace_pair(credentials, authority.renew(certificate, what=credentials.certificate))
         if changed:
             write_private(Path(credentials.authority), bundle, mode=0o644)
         revocations = Path(credentials.revocations)
-        current = (authority.directory / revocations.name).read_bytes()
+        current = authority.revocations()
         if not revocations.exists() or revocations.read_bytes() != current:
             write_private(revocations, current, mode=0o644)
         return due or changed

@@ -12,7 +12,6 @@ import contextlib
 import contextvars
 import inspect
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -21,7 +20,7 @@ import grpc.aio
 
 from farbus.api.audit import AuditLog, AuditRecord, bounded, now_text
 from farbus.api.authority import identity_of
-from farbus.api.identity import READ_METHODS, Identity, resolve_caller
+from farbus.api.identity import BELIEVE_USERS, READ_METHODS, Identity, Vouching, resolve_caller
 from farbus.api.status import HINT_METADATA, code_of
 from farbus.api.trust import Peer, Trust
 from farbus.errors import FarbusError, NotPermitted
@@ -70,24 +69,39 @@ async def errors_become_status(context: Context, method: str) -> AsyncIterator[N
 class _OpenCall:
     """A call that has come through; ``address`` is asked for first: gRPC can't tell it of a call that has ended."""
 
-    def __init__(self, context: Context, peer: Peer, caller: Identity, method: str, address: str) -> None:
+    def __init__(
+        self, context: Context, peer: Peer, caller: Identity, method: str, request: Any, *, address: str
+    ) -> None:
         self.context = context
         self.caller = caller
         self.address = address
         self.peer = peer
         self.method = method
+        self.request = request
+        self.reply: Any = None
         self.task = asyncio.current_task()
+        self.ended = False
+        """By the gate, which has written it down."""
 
 
 class Gate(grpc.aio.ServerInterceptor):
     """Lets calls through, or refuses them.
 
     ``operator_only`` are names of methods (``Submit``) that only operators
-    may call for the time being, whatever the table says.
+    may call for the time being, whatever the table says; ``vouching`` says
+    how far nodes are believed.
     """
 
-    def __init__(self, trust: Trust, *, audit: AuditLog | None = None, operator_only: frozenset[str] = frozenset()):
+    def __init__(
+        self,
+        trust: Trust,
+        *,
+        audit: AuditLog | None = None,
+        operator_only: frozenset[str] = frozenset(),
+        vouching: Vouching = BELIEVE_USERS,
+    ) -> None:
         self._trust = trust
+        self._vouching = vouching
         self._audit = audit
         self._operator_only = operator_only
         self._open: set[_OpenCall] = set()
@@ -101,25 +115,22 @@ class Gate(grpc.aio.ServerInterceptor):
     async def end_untrusted(self) -> None:
         """End the open calls whose certificates are no good any more."""
         self._trust.refresh()
-        now = time.time()
-        for call in tuple(self._open):
-            if self._trust.is_revoked(call.peer.serial):
-                await self._end(call, "is revoked")
-            elif call.peer.expires_at < now:
-                await self._end(call, "has expired")
+        troubles = ((call, self._trust.trouble_with(call.peer)) for call in tuple(self._open))
+        await asyncio.gather(*(self._end(call, trouble.message) for call, trouble in troubles if trouble is not None))
 
-    async def _end(self, call: _OpenCall, why: str) -> None:
-        holder = call.peer.identity
-        reason = f"the certificate of {holder.role} {holder.name} {why}"
+    async def _end(self, call: _OpenCall, reason: str) -> None:
+        call.ended = True
         self._open.discard(call)
         _log.warning("call ended: %s (%s)", reason, call.method)
+        written = self._write(call.address, call.method, call.caller, target_of(call.request), "refused", reason)
         # The abort tells the caller; cancelling alone would leave him waiting.
         with contextlib.suppress(grpc.aio.BaseError, asyncio.InvalidStateError, TimeoutError):
             async with asyncio.timeout(ABORT_WITHIN_S):
                 await call.context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
         if call.task is not None:
             call.task.cancel()
-        await self._write(call.address, call.method, holder, "", "refused", reason)
+        if written is not None:
+            await written
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
@@ -146,31 +157,30 @@ class Gate(grpc.aio.ServerInterceptor):
 
     def _answering(self, inner: Callable[[Any, Any], Awaitable[Any]], method: str) -> Callable[[Any, Any], Any]:
         async def answer(request: Any, context: Context) -> Any:
-            async with self._admitted(context, method, request) as call:
-                try:
-                    reply = await inner(request, context)
-                except grpc.aio.AbortError:
-                    await self._note(call, request, None)
-                    raise
-                await self._note(call, request, reply)
-                return reply
+            async with self._admitted(context, method, request) as call, self._recorded(call):
+                call.reply = await inner(request, context)
+            return call.reply
 
         return answer
 
     def _yielding(self, inner: Callable[[Any, Any], AsyncIterator[Any]], method: str) -> Callable[[Any, Any], Any]:
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
-            async with self._admitted(context, method, request, streams=True) as call:
-                await self._note(call, request, None)
-                async with contextlib.aclosing(inner(request, context)) as items:  # type: ignore[type-var]
-                    async for item in items:
-                        yield item
+            async with (
+                self._admitted(context, method, request, streams=True) as call,
+                self._recorded(call, lasts=True),
+                contextlib.aclosing(inner(request, context)) as items,  # type: ignore[type-var]
+            ):
+                async for item in items:
+                    yield item
 
         return stream
 
     def _writing(self, inner: Callable[[Any, Any], Awaitable[None]], method: str) -> Callable[[Any, Any], Any]:
         async def stream(request: Any, context: Context) -> None:
-            async with self._admitted(context, method, request, streams=True) as call:
-                await self._note(call, request, None)
+            async with (
+                self._admitted(context, method, request, streams=True) as call,
+                self._recorded(call, lasts=True),
+            ):
                 await inner(request, context)
 
         return stream
@@ -190,14 +200,16 @@ class Gate(grpc.aio.ServerInterceptor):
                 peer = self._trust.check(certificate)
                 caller = self._resolve(peer, context, method)
             except FarbusError as error:
-                await self._write(address, method, holder, target_of(request), "refused", error.message)
+                written = self._write(address, method, holder, target_of(request), "refused", error.message)
+                if written is not None:
+                    await written
                 raise
             _caller.set((caller, peer))
             if streams:
                 # Else the first message takes it along, and an abort beside that one sends it twice: gRPC refuses
                 # the abort, and the caller never hears of his end.
                 await context.send_initial_metadata(())
-            call = _OpenCall(context, peer, caller, method, address)
+            call = _OpenCall(context, peer, caller, method, request, address=address)
             self._open.add(call)
             try:
                 yield call
@@ -206,29 +218,50 @@ class Gate(grpc.aio.ServerInterceptor):
 
     def _resolve(self, peer: Peer, context: Context, method: str) -> Identity:
         metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
-        caller = resolve_caller(peer.identity, metadata, method)
+        caller = self._vouching.believed(resolve_caller(peer.identity, metadata, method), method)
         name = method.rpartition("/")[2]
         if name in self._operator_only and not caller.is_operator:
             raise NotPermitted(f"{name} is for operators only at present", hint="the scheduler's operator_only says so")
         return caller
 
-    async def _note(self, call: _OpenCall, request: Any, reply: Any) -> None:
-        """Write down how a call came out, if it is of those that are written down."""
-        code = call.context.code()
-        ok = not code or code is grpc.StatusCode.OK
-        refused = code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.PERMISSION_DENIED.value[0])
-        if not refused and (call.method in READ_METHODS or getattr(request, "check_only", False)):
-            return
-        outcome = "ok" if ok else "refused" if refused else "failed"
-        error = "" if ok else str(call.context.details() or "")
-        await self._write(call.address, call.method, call.caller, target_of(request, reply), outcome, error)
+    @contextlib.asynccontextmanager
+    async def _recorded(self, call: _OpenCall, *, lasts: bool = False) -> AsyncIterator[None]:
+        """Write down how the call inside the block comes out, whichever way it is left.
 
-    async def _write(
+        Of what ``lasts`` also that it began: its end may be far away, or never
+        come where this process is killed.
+        """
+        if lasts:
+            await self._note(call, "begun")
+        try:
+            yield
+        except (asyncio.CancelledError, GeneratorExit):
+            # Not waited for: there is nobody left to answer.
+            if not call.ended:
+                self._post(call, *_outcome(call.context, otherwise="left"))
+            raise
+        except BaseException:
+            await self._note(call, *_outcome(call.context, otherwise="failed"))
+            raise
+        await self._note(call, *_outcome(call.context, otherwise="ok"))
+
+    async def _note(self, call: _OpenCall, outcome: str, error: str = "") -> None:
+        written = self._post(call, outcome, error)
+        if written is not None:
+            await written
+
+    def _post(self, call: _OpenCall, outcome: str, error: str = "") -> asyncio.Future[None] | None:
+        """Have an outcome written down, if the call is of those that are."""
+        if outcome != "refused" and (call.method in READ_METHODS or getattr(call.request, "check_only", False)):
+            return None
+        return self._write(call.address, call.method, call.caller, target_of(call.request, call.reply), outcome, error)
+
+    def _write(
         self, address: str, method: str, caller: Identity | None, target: str, outcome: str, error: str
-    ) -> None:
+    ) -> asyncio.Future[None] | None:
         if self._audit is None:
-            return
-        await self._audit.record(
+            return None
+        return self._audit.post(
             AuditRecord(
                 at=now_text(),
                 who=bounded(caller.name) if caller else "unknown",
@@ -241,6 +274,15 @@ class Gate(grpc.aio.ServerInterceptor):
                 error=bounded(error),
             )
         )
+
+
+def _outcome(context: Context, *, otherwise: str) -> tuple[str, str]:
+    """Return outcome and error by the status that a call has been given, or ``otherwise`` where it has none."""
+    code = context.code()
+    if not code or code is grpc.StatusCode.OK:
+        return otherwise, ""
+    refused = code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.PERMISSION_DENIED.value[0])
+    return "refused" if refused else "failed", str(context.details() or "")
 
 
 def target_of(request: Any, reply: Any = None) -> str:

@@ -9,6 +9,7 @@ the user with metadata that the scheduler believes of node certificates only.
 from __future__ import annotations
 
 import enum
+import fnmatch
 import re
 from collections.abc import Mapping
 
@@ -36,6 +37,8 @@ class Identity(Value, frozen=True, kw_only=True):
     name: str
     role: Role
     node: str = ""
+    operates: bool = False
+    """A user who operates the node that vouches for him, and nothing else of the cluster."""
 
     @property
     def is_operator(self) -> bool:
@@ -45,6 +48,10 @@ class Identity(Value, frozen=True, kw_only=True):
     def may_manage(self, owner: str) -> bool:
         """Say whether the caller may see and end what belongs to ``owner``."""
         return self.is_operator or self.name == owner
+
+    def may_operate(self, node: str) -> bool:
+        """Say whether the caller may cordon and drain ``node`` and its devices."""
+        return self.is_operator or (self.operates and self.node == node)
 
 
 PEOPLE = frozenset({Role.USER, Role.OPERATOR})
@@ -101,6 +108,51 @@ READ_METHODS = frozenset(
     }
 )
 """Methods that change nothing: only those who were refused them stand in the audit log."""
+
+
+NODE_OPERATIONS = frozenset({"/farbus.v1.Cluster/Cordon", "/farbus.v1.Cluster/Uncordon", "/farbus.v1.Cluster/Drain"})
+"""Methods that who operates one node may call; their handlers ask :meth:`Identity.may_operate` about which one."""
+
+
+class Vouching(Value, frozen=True, kw_only=True):
+    """How far the scheduler believes nodes: names and patterns of nodes as in fnmatch(3) (docs/decisions/0010)."""
+
+    users: tuple[str, ...] = ("*",)
+    """Nodes that may speak for users at all."""
+    operators: tuple[str, ...] = ()
+    """Nodes whose operators operate the cluster, and not that node alone."""
+
+    def believed(self, caller: Identity, method: str) -> Identity:
+        """Return what a caller is who may call ``method`` by a node's word; others stay what they are.
+
+        Raises :class:`NotPermitted` for what that node's word is not enough.
+        """
+        if not caller.node or (caller.is_operator and _any(caller.node, self.operators)):
+            return caller
+        who = f"{caller.name} of node {caller.node}"
+        if caller.is_operator:
+            caller = Identity(name=caller.name, role=Role.USER, node=caller.node, operates=True)
+            if method in NODE_OPERATIONS:
+                return caller
+        if caller.role not in METHOD_ROLES[method]:
+            raise NotPermitted(
+                f"{who} operates that node only, and may not call {method.rpartition('/')[2]}",
+                hint="use an operator's certificate, or name the node in the scheduler's operator_nodes",
+            )
+        if not _any(caller.node, self.users):
+            raise NotPermitted(
+                f"node {caller.node} may not speak for its users",
+                hint="use a node of the scheduler's user_nodes, or a certificate of your own",
+            )
+        return caller
+
+
+BELIEVE_USERS = Vouching()
+"""Nodes speak for their users; their operators operate that node alone."""
+
+
+def _any(node: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(node, pattern) for pattern in patterns)
 
 
 def valid_name(name: str) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 import socket
 import ssl
@@ -42,6 +43,8 @@ from farbus.errors import Conflict, FarbusError, InvalidInput, NotPermitted, Una
 from farbus.model.address import split_address
 from farbus.model.value import Value
 
+_log = logging.getLogger(__name__)
+
 MAX_LINE_BYTES = 65_536
 """Longest line either side reads: three certificates and a request have less than 8 KiB."""
 
@@ -49,7 +52,16 @@ TIMEOUT_S = 15.0
 """Longest that a whole join may take, the handshake included."""
 
 MAX_CONNECTIONS = 64
-"""Machines that join at one time; the next waits to be told that it is one too many."""
+"""Machines that join at one time, from the moment that they have connected; the next are told to come again."""
+
+MAX_TOLD = 64
+"""Machines that are told so at one time, which costs a handshake; those beyond are hung up on."""
+
+BACKLOG = 100
+"""Connections that the kernel keeps until they are accepted."""
+
+ACCEPT_AGAIN_S = 1.0
+"""How long no connection is accepted after one could not be."""
 
 _TOKEN = re.compile(r"farbus-join\.([0-9a-f]{40})\.([0-9a-f]{64})")
 
@@ -117,25 +129,37 @@ async def serve_joins(*, join: Join, listen: str, trust: Trust, scheduler_port: 
     server = _JoinServer(join, trust, scheduler_port)
     host, port = split_address(listen, field="--join", example="0.0.0.0:7413")
     try:
-        listener = await asyncio.start_server(
-            server.serve,
-            host,
-            port,
-            ssl=server.context(),
-            limit=MAX_LINE_BYTES,
-            ssl_handshake_timeout=TIMEOUT_S,
-        )
+        listeners = await _listen(host, port)
     except OSError as error:
         raise Conflict(
             f"can't listen on {listen}: {error.strerror}", hint="stop what uses it or choose another with --join"
         ) from error
+    accepting = [asyncio.create_task(server.accept(listener), name="joins") for listener in listeners]
 
     async def stop(grace_s: float) -> None:
         del grace_s
-        listener.close()
+        for task in accepting:
+            task.cancel()
+        await asyncio.gather(*accepting, return_exceptions=True)
+        for listener in listeners:
+            listener.close()
         await server.stop()
 
-    return RunningServer(int(listener.sockets[0].getsockname()[1]), stop)
+    return RunningServer(int(listeners[0].getsockname()[1]), stop)
+
+
+async def _listen(host: str, port: int) -> list[socket.socket]:
+    """Return listening sockets at all addresses of ``host``."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    with contextlib.ExitStack() as undo:
+        listeners = [
+            undo.enter_context(socket.create_server(address, family=family, backlog=BACKLOG))
+            for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found)
+        ]
+        for listener in listeners:
+            listener.setblocking(False)
+        undo.pop_all()
+        return listeners
 
 
 class _JoinServer:
@@ -147,45 +171,63 @@ class _JoinServer:
         self._files = trust.files
         self._context = self._make()
 
-    def context(self) -> ssl.SSLContext:
-        return self._context
-
     def _make(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_cert_chain(self._trust.credentials.certificate, self._trust.credentials.key)
-        context.sni_callback = self._choose
         return context
 
-    def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        """Take up files that were replaced, in the middle of the handshake that needs them."""
-        del name, context
+    def _current(self) -> ssl.SSLContext:
+        """Return what the next handshake is made with, of files that were replaced too."""
         self._trust.refresh()
         if self._trust.files is not self._files:
             with contextlib.suppress(ssl.SSLError, OSError):
                 self._context = self._make()
                 self._files = self._trust.files
-        connection.context = self._context
+        return self._context
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        try:
+    async def accept(self, listener: socket.socket) -> None:
+        """Serve machines that connect, until cancelled.
+
+        By hand, since asyncio's servers tell of a connection only after its
+        handshake, and by then it has cost what a limit is for.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(listener)
+            except OSError as error:
+                # Too many open files, no memory; or a machine that has gone already.
+                _log.error("a machine that joins was not accepted: %s", error.strerror)
+                await asyncio.sleep(ACCEPT_AGAIN_S)
+                continue
+            number = len(self._connections)
+            if number >= MAX_CONNECTIONS + MAX_TOLD:
+                connection.close()
+                continue
+            serving = self._serve(connection, str(address[0]), full=number >= MAX_CONNECTIONS)
+            task = asyncio.create_task(serving, name="join")
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, connection: socket.socket, address: str, *, full: bool) -> None:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        # A port that is open to the network is knocked at: not worth a word.
+        with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(TIMEOUT_S):
-                writer.write(_line(Greeting(authorities=self._trust.files.authority.decode())))
-                writer.write(_line(await self._answer(reader, str(writer.get_extra_info("peername")[0]))))
-                await writer.drain()
-        except (TimeoutError, ConnectionError, ssl.SSLError):
-            # A port that is open to the network is knocked at.
-            pass
-        finally:
-            self._connections.discard(task)
-            writer.close()
+                transport, _ = await loop.connect_accepted_socket(
+                    lambda: protocol, connection, ssl=self._current(), ssl_handshake_timeout=TIMEOUT_S
+                )
+                with contextlib.closing(asyncio.StreamWriter(transport, protocol, reader, loop)) as writer:
+                    writer.write(_line(Greeting(authorities=self._trust.files.authority.decode())))
+                    writer.write(_line(await self._answer(reader, address, full=full)))
+                    await writer.drain()
 
-    async def _answer(self, reader: asyncio.StreamReader, address: str) -> Answer:
+    async def _answer(self, reader: asyncio.StreamReader, address: str, *, full: bool) -> Answer:
         try:
-            if len(self._connections) > MAX_CONNECTIONS:
+            if full:
                 raise Unavailable(f"{MAX_CONNECTIONS} machines are joining", hint="try again in a minute")
             try:
                 question = _read(await reader.readuntil(b"\n"), Question)

@@ -17,7 +17,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from farbus.errors import Conflict, NotPermitted
+from farbus.errors import Conflict, NotFound, NotPermitted
 from farbus.model.value import Value
 
 FILE_NAME = "registry.db"
@@ -48,6 +48,7 @@ CREATE TABLE IF NOT EXISTS token (
     digest TEXT PRIMARY KEY, node TEXT NOT NULL, created_at REAL NOT NULL, expires_at REAL NOT NULL,
     key_digest TEXT NOT NULL DEFAULT '', serial TEXT NOT NULL DEFAULT ''
 );
+CREATE TABLE IF NOT EXISTS revoked_name (name TEXT PRIMARY KEY, revoked_at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 INSERT OR IGNORE INTO counter VALUES ('revoked', 0);
 """
@@ -77,12 +78,8 @@ class Registry:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         try:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            owner = self._path.parent.stat()
-            if os.geteuid() == 0 and owner.st_uid != 0:
-                # SQLite gives its journal to the same owner.
-                os.fchown(descriptor, owner.st_uid, owner.st_gid)
-            os.close(descriptor)
+            # Made here for its mode; SQLite gives its journal the same.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             with contextlib.closing(
                 sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_TIMEOUT_S)
             ) as connection:
@@ -131,10 +128,20 @@ class Registry:
             )
             return tuple(_record(row) for row in rows)
 
-    def is_revoked(self, serial: str) -> bool:
-        """Say whether the certificate of that serial number is revoked."""
+    def check_renewal(self, serial: str, name: str) -> None:
+        """Raise :class:`NotPermitted` where the certificate, or its name as a whole, is revoked."""
         with self._transaction() as connection:
-            return _is_revoked(connection, serial)
+            _check_renewal(connection, serial, name)
+
+    def valid_of(self, name: str, *, at: float) -> tuple[CertificateRecord, ...]:
+        """Return the records of a name's certificates that are valid at ``at``."""
+        with self._transaction() as connection:
+            rows = connection.execute(
+                f"SELECT {_COLUMNS} FROM certificate "  # noqa: S608
+                "WHERE name = ? AND revoked_at = 0 AND expires_at > ? ORDER BY serial",
+                (name, at),
+            )
+            return tuple(_record(row) for row in rows)
 
     def revoked(self) -> tuple[int, tuple[CertificateRecord, ...]]:
         """Return how many were ever revoked, and the records of those that are."""
@@ -148,7 +155,11 @@ class Registry:
     def revoke(self, what: str, *, reason: str, at: float) -> tuple[CertificateRecord, ...]:
         """Revoke a serial number, or every certificate of a name that is valid at ``at``; return what was revoked.
 
-        Tokens of that name can't be used any more.
+        Tokens of that name can't be used any more, and nothing of that name
+        is renewed until it is issued again.
+
+        Raises :class:`NotFound` for what names no certificate that is valid
+        and no name that was ever issued.
         """
         serial = what.replace(":", "").lower().rjust(40, "0")
         with self._transaction() as connection:
@@ -157,6 +168,16 @@ class Registry:
                 "WHERE (name = ? OR serial = ?) AND revoked_at = 0 AND expires_at > ?",
                 (what, serial, at),
             ).fetchall()
+            named = connection.execute(
+                "SELECT 1 FROM certificate WHERE name = ?1 UNION SELECT 1 FROM token WHERE node = ?1", (what,)
+            ).fetchone()
+            if not rows and not named:
+                raise NotFound(
+                    f"{what}: names no certificate that is valid now",
+                    hint="farbus ca list shows names and serial numbers",
+                )
+            if named:
+                connection.execute("INSERT OR REPLACE INTO revoked_name VALUES (?, ?)", (what, at))
             for row in rows:
                 connection.execute(
                     "UPDATE certificate SET revoked_at = ?, reason = ? WHERE serial = ?", (at, reason, row[0])
@@ -226,11 +247,10 @@ class Registry:
             )
             return node, pem
 
-    def renew(self, serial: str, issue: Callable[[], tuple[CertificateRecord, str]]) -> str:
-        """Record the successor of a certificate that is not revoked, and return it in PEM."""
+    def renew(self, serial: str, name: str, issue: Callable[[], tuple[CertificateRecord, str]]) -> str:
+        """Record the successor of a certificate, and return it in PEM; raise as :meth:`check_renewal` does."""
         with self._transaction() as connection:
-            if _is_revoked(connection, serial):
-                raise NotPermitted("the certificate is revoked", hint="ask the authority's operator for another")
+            _check_renewal(connection, serial, name)
             record, pem = issue()
             _insert(connection, record, pem="")
             return pem
@@ -238,15 +258,21 @@ class Registry:
 
 def _insert(connection: sqlite3.Connection, record: CertificateRecord, *, pem: str) -> None:
     connection.execute("DELETE FROM certificate WHERE expires_at < ?", (record.valid_from - KEPT_AFTER_EXPIRY_S,))
+    # The name is trusted again: renewals have been checked before.
+    connection.execute("DELETE FROM revoked_name WHERE name = ?", (record.name,))
     connection.execute(
         f"INSERT INTO certificate ({_COLUMNS}, pem) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
         (record.serial, record.name, record.role, record.valid_from, record.expires_at, 0.0, "", pem),
     )
 
 
-def _is_revoked(connection: sqlite3.Connection, serial: str) -> bool:
-    row = connection.execute("SELECT revoked_at FROM certificate WHERE serial = ?", (serial,)).fetchone()
-    return row is not None and row[0] > 0
+def _check_renewal(connection: sqlite3.Connection, serial: str, name: str) -> None:
+    revoked = connection.execute("SELECT 1 FROM certificate WHERE serial = ? AND revoked_at > 0", (serial,)).fetchone()
+    if revoked:
+        raise NotPermitted("the certificate is revoked", hint="ask the authority's operator for another")
+    # Also what the registry does not know: a certificate that was made before it, or with a stolen key.
+    if connection.execute("SELECT 1 FROM revoked_name WHERE name = ?", (name,)).fetchone():
+        raise NotPermitted(f"all of {name} is revoked", hint="ask the authority's operator for another")
 
 
 def _record(row: tuple[str, str, str, float, float, float, str]) -> CertificateRecord:

@@ -8,14 +8,8 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import contextlib
 import logging
-import os
-import socket as sockets
-import struct
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 import grpc
@@ -24,8 +18,9 @@ import grpc.aio
 from farbus.api.audit import AuditLog, AuditRecord
 from farbus.api.authority import Credentials
 from farbus.api.conversion import from_message, to_message
+from farbus.api.front import AddService, Caller, LocalFront
 from farbus.api.gate import Gate, caller_of_call, errors_become_status, peer_of_call
-from farbus.api.identity import Identity, resolve_caller
+from farbus.api.identity import BELIEVE_USERS, Identity, Vouching
 from farbus.api.trust import Peer, Trust
 from farbus.api.v1 import (
     cluster_pb2,
@@ -36,7 +31,7 @@ from farbus.api.v1 import (
     session_pb2_grpc,
     types_pb2,
 )
-from farbus.errors import Conflict, FarbusError, InvalidInput, Unavailable
+from farbus.errors import Conflict, InvalidInput, Unavailable
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.job import Job, JobStatus, Requests
@@ -49,12 +44,6 @@ _log = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 64 * 2**20
 """Largest message either side accepts: a listing of some 100,000 jobs."""
-
-MAX_LOCAL_CONNECTIONS = 512
-"""Connections to an agent's socket at one time, over all users."""
-
-MAX_LOCAL_CALLERS = 256
-"""Different users that one agent serves in its life, those that it refuses among them: each has a server."""
 
 SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -70,11 +59,6 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
 
 Context = grpc.aio.ServicerContext[Any, Any]
 SendToNode = Callable[[session_pb2.SchedulerMessage], Awaitable[None]]
-
-
-Caller = Callable[[Context, str], Identity]
-AddService = Callable[[Caller, grpc.aio.Server], None]
-"""Adds a further service to a server: like :func:`farbus.api.staging.add_staging`, with its handler bound."""
 
 
 class ClusterHandler(abc.ABC):
@@ -220,6 +204,7 @@ async def serve_scheduler(
     enrollment: EnrollmentHandler | None = None,
     audit: AuditLog | None = None,
     operator_only: frozenset[str] = frozenset(),
+    vouching: Vouching = BELIEVE_USERS,
     services: Sequence[AddService] = (),
 ) -> RunningServer:
     """Serve all services over mutual TLS on ``listen`` (``ADDRESS:PORT``, port 0 for any free one).
@@ -231,7 +216,7 @@ async def serve_scheduler(
     address that can't be bound.
     """
     trust = credentials if isinstance(credentials, Trust) else Trust(credentials)
-    gate = Gate(trust, audit=audit, operator_only=operator_only)
+    gate = Gate(trust, audit=audit, operator_only=operator_only, vouching=vouching)
     server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=[gate])
     cluster_pb2_grpc.add_ClusterServicer_to_server(_ClusterServicer(cluster, caller_of_call), server)
     session_pb2_grpc.add_NodeSessionServicer_to_server(_SessionServicer(sessions), server)
@@ -294,14 +279,14 @@ async def serve_local(
 ) -> RunningServer:
     """Serve the Cluster service on the Unix socket ``socket`` to every local user.
 
-    gRPC does not tell a handler who is at the other end of a Unix socket, so
-    the socket is accepted here, the kernel is asked for the peer's (uid, gid,
-    pid), ``identify`` names the caller, and the bytes are passed on to a
-    private socket whose server knows that one identity.
-
-    Raises :class:`Conflict` where another process serves the socket.
+    ``identify`` names the caller by (uid, gid, pid); :mod:`farbus.api.front`
+    says how.  Raises :class:`Conflict` where another process serves the socket.
     """
-    front = _LocalFront(cluster, socket, identify, services)
+
+    def add_cluster(caller: Caller, server: grpc.aio.Server) -> None:
+        cluster_pb2_grpc.add_ClusterServicer_to_server(_ClusterServicer(cluster, caller), server)
+
+    front = LocalFront(socket, identify, (add_cluster, *services), options=SERVER_OPTIONS)
     await front.start()
     return RunningServer(0, front.stop)
 
@@ -519,155 +504,3 @@ class _SessionServicer(session_pb2_grpc.NodeSessionServicer):
 
         async with errors_become_status(context, path):
             await self._handler.session(caller_of_call(context, path), aiter(request_iterator), send)
-
-
-class _LocalFront:
-    """Accepts on the public socket and passes bytes on to one private server for each caller."""
-
-    def __init__(
-        self,
-        handler: ClusterHandler,
-        path: str,
-        identify: Callable[[int, int, int], Identity],
-        services: Sequence[AddService],
-    ) -> None:
-        self._services = services
-        self._handler = handler
-        self._path = Path(path)
-        self._identify = identify
-        self._servers: dict[Identity | str, tuple[grpc.aio.Server, str]] = {}
-        self._starting = asyncio.Lock()
-        self._connections: set[asyncio.Task[None]] = set()
-        self._private: tempfile.TemporaryDirectory[str] | None = None
-        self._front: asyncio.Server | None = None
-
-    async def start(self) -> None:
-        if len(os.fsencode(self._path)) > 100:
-            raise InvalidInput(f"{self._path}: too long for a Unix socket", hint="choose a path under 100 bytes")
-        await self._clear_stale_socket()
-        try:
-            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            self._private = tempfile.TemporaryDirectory(prefix=".farbus-", dir=self._path.parent)
-            self._front = await asyncio.start_unix_server(self._accept, str(self._path))
-        except OSError as error:
-            raise InvalidInput(f"{self._path}: can't make the socket: {error.strerror}") from error
-        self._path.chmod(0o666)
-
-    async def _clear_stale_socket(self) -> None:
-        if not self._path.exists():
-            return
-        try:
-            _, writer = await asyncio.open_unix_connection(str(self._path))
-        except OSError:
-            # Nobody listens: its process was killed.
-            with contextlib.suppress(FileNotFoundError):
-                self._path.unlink()
-        else:
-            writer.close()
-            raise Conflict(f"{self._path}: another agent serves this socket", hint="stop it or choose another path")
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= MAX_LOCAL_CONNECTIONS:
-            _log.error("refused a connection: %d are open on %s", len(self._connections), self._path)
-            writer.close()
-            return
-        task = asyncio.create_task(self._serve(reader, writer), name="local connection")
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        caller: Identity | FarbusError
-        try:
-            caller = self._identify(*_peer_credentials(writer))
-        except FarbusError as error:
-            _log.error("refused a local connection: %s", error)
-            # Told by a server of its own: a connection that only closes says nothing to its user.
-            caller = error
-        try:
-            target = await self._server_for(caller)
-            inner_reader, inner_writer = await asyncio.open_unix_connection(target)
-        except FarbusError:
-            # The agent stops.
-            writer.close()
-            return
-        except OSError as error:
-            _log.error("refused a local connection: %s", error)
-            writer.close()
-            return
-        # Either end closing ends both: the caller's end of stream is what releases a lease.
-        directions = [
-            asyncio.create_task(_pump(reader, inner_writer)),
-            asyncio.create_task(_pump(inner_reader, writer)),
-        ]
-        try:
-            await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for direction in directions:
-                direction.cancel()
-            await asyncio.gather(*directions, return_exceptions=True)
-            for end in (inner_writer, writer):
-                end.close()
-
-    async def _server_for(self, caller: Identity | FarbusError) -> str:
-        """Return the path of the private socket for ``caller``, or of the one that refuses with an error."""
-        key = str(caller) if isinstance(caller, FarbusError) else caller
-        async with self._starting:
-            if key in self._servers:
-                return self._servers[key][1]
-            if len(self._servers) >= MAX_LOCAL_CALLERS:
-                raise OSError(f"{MAX_LOCAL_CALLERS} users have servers")
-            if self._private is None:
-                raise Conflict("the agent is stopping")
-            path = f"{self._private.name}/{len(self._servers)}"
-            server = grpc.aio.server(options=SERVER_OPTIONS)
-
-            def identity_for(_: Context, method: str) -> Identity:
-                if isinstance(caller, FarbusError):
-                    raise type(caller)(caller.message, hint=caller.hint)
-                return resolve_caller(caller, {}, method)
-
-            cluster_pb2_grpc.add_ClusterServicer_to_server(_ClusterServicer(self._handler, identity_for), server)
-            for add in self._services:
-                add(identity_for, server)
-            server.add_insecure_port(f"unix:{path}")
-            await server.start()
-            self._servers[key] = (server, path)
-            return path
-
-    async def stop(self, grace_s: float) -> None:
-        if self._front is not None:
-            self._front.close()
-            with contextlib.suppress(FileNotFoundError):
-                self._path.unlink()
-        await asyncio.gather(*(server.stop(grace_s) for server, _ in self._servers.values()))
-        for connection in tuple(self._connections):
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-        if self._private is not None:
-            self._private.cleanup()
-            self._private = None
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionError):
-        while data := await reader.read(2**16):
-            writer.write(data)
-            await writer.drain()
-
-
-def _peer_credentials(writer: asyncio.StreamWriter) -> tuple[int, int, int]:
-    """Return the peer's uid, gid and pid; see SO_PEERCRED in unix(7)."""
-    with _borrowed(writer.get_extra_info("socket").fileno()) as borrowed:
-        data = borrowed.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, gid = struct.unpack("3i", data)
-    return uid, gid, pid
-
-
-@contextlib.contextmanager
-def _borrowed(descriptor: int) -> Iterator[sockets.socket]:
-    """Make a socket of a descriptor that somebody else closes: uvloop's own lacks getsockopt."""
-    borrowed = sockets.socket(fileno=os.dup(descriptor))
-    try:
-        yield borrowed
-    finally:
-        borrowed.close()

@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from collections import OrderedDict
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 
 from farbus.api.authority import (
     Credentials,
@@ -49,6 +51,8 @@ class Peer(Value, frozen=True, kw_only=True):
     identity: Identity
     serial: str
     expires_at: float
+    authority: str
+    """SHA-256 of the authority that signed it."""
 
 
 class Trust:
@@ -66,7 +70,8 @@ class Trust:
         self._revoked: frozenset[str] = frozenset()
         self._stamp = self._look()
         self.files = credentials.read()
-        self._take(read_revocations(Path(credentials.revocations), self._authorities()))
+        self._trusted = _by_digest(self.files)
+        self._take(read_revocations(Path(credentials.revocations), tuple(self._trusted.values())))
 
     def refresh(self) -> bool:
         """Read the files again if they have changed; say whether anything did."""
@@ -75,7 +80,8 @@ class Trust:
             return False
         self._stamp = stamp
         try:
-            self._take(read_revocations(Path(self.credentials.revocations), self._authorities()))
+            authorities = read_authorities(Path(self.credentials.authority))
+            self._take(read_revocations(Path(self.credentials.revocations), authorities))
         except FarbusError as error:
             _log.error("revocations not taken up: %s", error)
         try:
@@ -84,6 +90,7 @@ class Trust:
             _log.error("credentials not taken up: %s", error)
             return False
         self.files = files
+        self._trusted = _by_digest(files)
         # Their authority may not be trusted any more.
         self._peers.clear()
         return True
@@ -107,38 +114,41 @@ class Trust:
         self.refresh()
         known = self._peers.get(certificate_pem)
         if known is None:
-            certificate = x509.load_pem_x509_certificate(certificate_pem)
-            if not any(is_issued_by(certificate, authority) for authority in self._authorities()):
-                raise NotPermitted(
-                    "the certificate is of an authority that is not trusted any more", hint="dial again with a new one"
-                )
-            peer = Peer(
-                identity=identity_of(certificate_pem),
-                serial=serial_text(certificate),
-                expires_at=certificate.not_valid_after_utc.timestamp(),
-            )
-            known = self._peers[certificate_pem] = (peer, certificate)
+            known = self._peers[certificate_pem] = self._known(certificate_pem)
             while len(self._peers) > MAX_KNOWN:
                 self._peers.popitem(last=False)
         peer, certificate = known
-        trouble = self.trouble_with(peer, certificate)
+        try:
+            check_validity(certificate, what=_described(peer))
+        except FarbusError as error:
+            raise NotPermitted(error.message, hint=error.hint) from error
+        trouble = self.trouble_with(peer)
         if trouble is not None:
             raise trouble
         return peer
 
-    def trouble_with(self, peer: Peer, certificate: x509.Certificate) -> NotPermitted | None:
-        """Return why a certificate is no good now, None if it is."""
-        holder = f"the certificate of {peer.identity.role} {peer.identity.name}"
-        if peer.serial in self._revoked:
-            return NotPermitted(f"{holder} is revoked", hint="ask the cluster's operator for another")
-        try:
-            check_validity(certificate, what=holder)
-        except FarbusError as error:
-            return NotPermitted(error.message, hint=error.hint)
-        return None
+    def _known(self, certificate_pem: bytes) -> tuple[Peer, x509.Certificate]:
+        certificate = x509.load_pem_x509_certificate(certificate_pem)
+        authority = next((digest for digest, each in self._trusted.items() if is_issued_by(certificate, each)), "")
+        peer = Peer(
+            identity=identity_of(certificate_pem),
+            serial=serial_text(certificate),
+            expires_at=certificate.not_valid_after_utc.timestamp(),
+            authority=authority,
+        )
+        return peer, certificate
 
-    def _authorities(self) -> tuple[x509.Certificate, ...]:
-        return read_authorities(Path(self.credentials.authority))
+    def trouble_with(self, peer: Peer) -> NotPermitted | None:
+        """Return why a certificate is no good by what was read last, None if it is."""
+        if peer.serial in self._revoked:
+            return NotPermitted(f"{_described(peer)} is revoked", hint="ask the cluster's operator for another")
+        if peer.authority not in self._trusted:
+            return NotPermitted(
+                f"{_described(peer)} is of an authority that is not trusted any more", hint="dial again with a new one"
+            )
+        if peer.expires_at < time.time():
+            return NotPermitted(f"{_described(peer)} has expired", hint="get a new one with farbus ca renew")
+        return None
 
     def _take(self, revocations: x509.CertificateRevocationList | None) -> None:
         # An older list than the one we have, put back by whoever, frees nobody.
@@ -186,6 +196,17 @@ def receive_revocations(credentials: Credentials, revocations: bytes) -> bool:
         return False
     write_private(Path(credentials.revocations), revocations, mode=0o644)
     return True
+
+
+def _by_digest(files: IssuedCertificate) -> dict[str, x509.Certificate]:
+    return {
+        authority.fingerprint(hashes.SHA256()).hex(): authority
+        for authority in authorities_from(files.authority, what="ca.crt")
+    }
+
+
+def _described(peer: Peer) -> str:
+    return f"the certificate of {peer.identity.role} {peer.identity.name}"
 
 
 def _stamp(path: str) -> tuple[int, int, int]:

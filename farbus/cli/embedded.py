@@ -275,6 +275,8 @@ class EmbeddedCluster:
             "credentials": credentials,
             "lease_ttl_s": LEASE_TTL_S,
             "metrics": self._metrics_address(0),
+            # They are this user's own.
+            "operator_nodes": [node.name for node in self.plan.nodes],
         }
         return self._daemon("scheduler", "scheduler", home, settings)
 

@@ -72,7 +72,8 @@ async def test_devices_are_held_while_the_caller_reads(
         job = scheduler.cluster.job
         assert job is not None
         assert (job.user, job.interactive, job.groups[0].node, job.groups[0].command) == (MYSELF, True, "n1", ())
-        assert scheduler.cluster.callers[0].role is Role.OPERATOR
+        # The agent says operator; the scheduler makes of it one of this node.
+        assert (scheduler.cluster.callers[0].role, scheduler.cluster.callers[0].operates) == (Role.USER, True)
         devices = await scheduler.sessions.command(prepare_devices=prepare_devices(held))
         await scheduler.sessions.command(prepare_client=prepare_client(held, devices.endpoint))
         scheduler.cluster.states.put_nowait(JobState.RUNNING)

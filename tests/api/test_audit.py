@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,21 +46,115 @@ def test_reading_begins_at_a_time(tmp_path: Path) -> None:
     assert list(read_records(path, since=made(2).at)) == [made(2), made(3)]
 
 
-async def test_flood_of_refusals_leaves_room_for_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "REFUSALS_PER_MINUTE", 2)
+def called(who: str, *, node: str = "", outcome: str = "ok") -> AuditRecord:
+    return AuditRecord(at="2026-01-01T00:00:00.000Z", who=who, node=node, method="Submit", outcome=outcome)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let a caller have two lines in an hour, and three where names prove nothing; return what sets the clock."""
+    monkeypatch.setattr(audit, "LINES_PER_HOUR", 2)
+    monkeypatch.setattr(audit, "NODE_LINES_PER_HOUR", 3)
+    monkeypatch.setattr(audit, "REFUSALS_PER_HOUR", 3)
+
+    def at(hour: float) -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: hour * 3600.0)
+
+    return at
+
+
+async def lines_of(log: AuditLog) -> list[tuple[str, str, str, int]]:
+    await log.close()
+    return [(record.who, record.node, record.outcome, record.omitted) for record in read_records(log.path)]
+
+
+async def test_caller_who_calls_too_often_is_summed_up_and_others_are_not(
+    tmp_path: Path, few: Callable[[float], None]
+) -> None:
+    few(1.0)
     log = AuditLog(tmp_path / "audit.jsonl")
-    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: 60.0)
-    for number in range(5):
-        await log.record(made(number, outcome="refused"))
-    await log.record(made(6))
-    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: 120.0)
-    await log.record(made(7, outcome="refused"))
-    assert [(record.outcome, record.omitted) for record in read_records(log.path)] == [
-        ("refused", 0),
-        ("refused", 0),
-        ("ok", 0),
-        ("refused", 3),
+    for who in ("bob", "bob", "bob", "alice", "bob"):
+        await log.record(called(who))
+    await log.record(called("bob", outcome="failed"))
+    assert await lines_of(log) == [
+        ("bob", "", "ok", 0),
+        ("bob", "", "ok", 0),
+        ("alice", "", "ok", 0),
+        ("bob", "", "ok", 2),
+        ("bob", "", "failed", 1),
     ]
+
+
+async def test_caller_has_lines_again_in_the_next_hour(tmp_path: Path, few: Callable[[float], None]) -> None:
+    log = AuditLog(tmp_path / "audit.jsonl")
+    for hour in (1.0, 1.1, 1.2, 2.0):
+        few(hour)
+        await log.record(called("bob"))
+    assert await lines_of(log) == [("bob", "", "ok", 0)] * 3 + [("bob", "", "ok", 1)]
+
+
+async def test_node_that_invents_users_is_summed_up(tmp_path: Path, few: Callable[[float], None]) -> None:
+    few(1.0)
+    log = AuditLog(tmp_path / "audit.jsonl")
+    for number in range(5):
+        await log.record(called(f"user{number}", node="alpha"))
+    await log.record(called("bob", node="beta"))
+    assert await lines_of(log) == [
+        *((f"user{number}", "alpha", "ok", 0) for number in range(3)),
+        ("bob", "beta", "ok", 0),
+        ("several", "alpha", "ok", 2),
+    ]
+
+
+async def test_flood_of_refusals_leaves_room_for_the_rest(tmp_path: Path, few: Callable[[float], None]) -> None:
+    few(1.0)
+    log = AuditLog(tmp_path / "audit.jsonl")
+    for number in range(5):
+        await log.record(called(f"user{number}", outcome="refused"))
+    await log.record(called("bob"))
+    assert await lines_of(log) == [
+        *((f"user{number}", "", "refused", 0) for number in range(3)),
+        ("bob", "", "ok", 0),
+        ("several", "", "refused", 2),
+    ]
+
+
+async def test_callers_beyond_those_counted_share_one_count(
+    tmp_path: Path, few: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few(1.0)
+    monkeypatch.setattr(audit, "MAX_COUNTED", 1)
+    log = AuditLog(tmp_path / "audit.jsonl")
+    for who in ("bob", "a", "b", "c"):
+        await log.record(called(who))
+    assert await lines_of(log) == [
+        ("bob", "", "ok", 0),
+        ("a", "", "ok", 0),
+        ("b", "", "ok", 0),
+        ("several", "", "ok", 1),
+    ]
+
+
+async def test_sum_is_written_in_its_time_and_does_not_come_twice(
+    tmp_path: Path, few: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "SUM_INTERVAL_S", 0.0)
+    few(1.0)
+    log = AuditLog(tmp_path / "audit.jsonl")
+    for _ in range(4):
+        log.post(called("bob"))
+    assert log._timer is not None
+    log._timer._run()
+    assert await lines_of(log) == [("bob", "", "ok", 0), ("bob", "", "ok", 0), ("bob", "", "ok", 2)]
+
+
+async def test_record_that_nobody_waits_for_any_more_is_written(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit.jsonl")
+    waiting = asyncio.create_task(log.record(made(1)))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await log.close()
+    assert list(read_records(log.path)) == [made(1)]
 
 
 async def test_disk_that_refuses_ends_no_call(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
+from farbus.api import joining
 from farbus.api.audit import AuditLog, read_records
 from farbus.api.authority import Authority, key_of_request, new_request, write_credentials
 from farbus.api.enrollment import Issuer, Rate
@@ -46,6 +48,11 @@ class Site:
     async def join(self, token: Token, pair: tuple[bytes, bytes] | None = None) -> Joined:
         key, request = pair or new_request()
         return await asyncio.to_thread(join, "127.0.0.1", self.server.port, token, key=key, request=request)
+
+    async def served(self) -> None:
+        """Wait until the scheduler has done with all that have connected."""
+        joins = [task for task in asyncio.all_tasks() if task.get_name() == "join"]
+        await asyncio.gather(*joins, return_exceptions=True)
 
     def outcomes(self) -> list[tuple[str, str]]:
         return [(record.target, record.outcome) for record in read_records(self.audit.path)]
@@ -187,6 +194,53 @@ async def test_takes_up_a_renewed_certificate_in_the_next_handshake(site: Site) 
     assert (await site.join(site.token("beta"))).node == "beta"
 
 
+async def test_machine_counts_from_when_it_has_connected(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "MAX_CONNECTIONS", 1)
+    silent = await asyncio.open_connection("127.0.0.1", site.server.port)
+    with pytest.raises(Unavailable, match="1 machines are joining; try again in a minute"):
+        await site.join(site.token())
+    silent[1].close()
+
+
+async def test_machines_beyond_those_that_are_told_are_hung_up_on(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(joining, "MAX_TOLD", 1)
+    silent = [await asyncio.open_connection("127.0.0.1", site.server.port) for _ in range(2)]
+    with pytest.raises(Unavailable, match="can't be reached"):
+        await site.join(site.token())
+    for _, writer in silent:
+        writer.close()
+
+
+async def test_place_of_a_machine_that_has_gone_is_free(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "MAX_CONNECTIONS", 1)
+    for name in ("alpha", "beta"):
+        assert (await site.join(site.token(name))).node == name
+        await site.served()
+
+
+async def test_machine_that_says_nothing_is_hung_up_on(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "TIMEOUT_S", 0.01)
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.server.port)
+    assert await reader.read() == b""
+    writer.close()
+
+
+def test_machine_joins_in_the_event_loop_that_the_scheduler_has(tmp_path: Path) -> None:
+    async def scenario() -> str:
+        site = Site(tmp_path)
+        site.server = await serve_joins(
+            join=site.issuer.join, listen="127.0.0.1:0", trust=Trust(site.own), scheduler_port=7411
+        )
+        try:
+            return (await site.join(site.token("alpha"))).node
+        finally:
+            await site.server.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(scenario()) == "alpha"
+
+
 def csr(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey, *, name: str = "x") -> bytes:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
@@ -224,6 +278,25 @@ def forged() -> bytes:
 def test_hostile_request_is_refused(request_pem: bytes, told: str) -> None:
     with pytest.raises(InvalidInput, match=told):
         key_of_request(request_pem)
+
+
+async def test_certificate_of_a_machine_that_left_is_on_record(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on, really = asyncio.Event(), threading.Event(), site.issuer._join
+    loop = asyncio.get_running_loop()
+
+    def slowly(secret: str, request: bytes) -> tuple[str, bytes, bytes]:
+        loop.call_soon_threadsafe(begun.set)
+        go_on.wait()
+        return really(secret, request)
+
+    monkeypatch.setattr(site.issuer, "_join", slowly)
+    _, request = new_request()
+    joining = asyncio.create_task(site.issuer.join("10.0.0.7", site.token("alpha").secret, request))
+    await begun.wait()
+    joining.cancel()
+    go_on.set()
+    await site.issuer.close()
+    assert site.outcomes() == [("alpha", "ok")]
 
 
 async def test_refused_request_does_not_use_up_the_token(site: Site) -> None:

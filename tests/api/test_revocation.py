@@ -7,19 +7,32 @@ import datetime
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import grpc
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from farbus.api import authority as authorities
-from farbus.api.audit import AuditLog, read_records
-from farbus.api.authority import Authority, Credentials, replace_pair, write_credentials
+from farbus.api.audit import AuditLog, AuditRecord, read_records
+from farbus.api.authority import (
+    Authority,
+    Credentials,
+    IssuedCertificate,
+    key_of_request,
+    new_request,
+    replace_pair,
+    write_credentials,
+)
 from farbus.api.client import ClusterClient
 from farbus.api.enrollment import Issuer, is_due, renew_at
+from farbus.api.gate import Gate, _OpenCall
 from farbus.api.identity import METHOD_ROLES, READ_METHODS, Identity, Role
 from farbus.api.server import RunningServer, SendToNode, SessionHandler, serve_scheduler
 from farbus.api.session import SessionDialer, open_session
 from farbus.api.trust import Trust, receive_authorities, receive_revocations
 from farbus.api.v1 import cluster_pb2, enrollment_pb2, peer_pb2, session_pb2, staging_pb2
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted, Unavailable
+from farbus.model.job import Job, JobStatus
+from farbus.model.operation import DrainStatus
 from tests.api.test_servers import JOB, Echo, Recorder
 
 
@@ -174,7 +187,8 @@ def test_own_certificate_outside_its_time_is_told_before_dialling(
 
 async def test_server_takes_up_a_renewed_certificate_without_a_restart(site: Site) -> None:
     first = Trust(site.own).files.certificate
-    replace_pair(site.own, site.authority.renew(site.own))
+    certificate, _, _ = site.own.read_pair()
+    replace_pair(site.own, site.authority.renew(certificate, what="s"))
     async with site.client(site.issue("bob", Role.USER)) as client:
         await client.cluster_info()
     assert Trust(site.own).files.certificate != first
@@ -216,6 +230,55 @@ async def test_open_connection_of_an_authority_that_is_trusted_no_more_is_refuse
             await client.cluster_info()
 
 
+async def test_open_call_of_an_authority_that_is_trusted_no_more_ends(site: Site) -> None:
+    async with site.client(site.issue("bob", Role.USER)) as client:
+        stream = client.watch_job("7")
+        await anext(stream)
+        following = asyncio.create_task(anext(stream))
+        site.authority.begin_rotation()
+        site.authority.switch_rotation()
+        site.issuer.renew_own(site.own)
+        await site.server.end_untrusted()
+        assert not site.handler.watch_closed.is_set()
+        site.authority = Authority.open(site.path / "ca")
+        site.authority.finish_rotation(force=True)
+        site.issuer.renew_own(site.own)
+        await site.server.end_untrusted()
+        with pytest.raises(NotPermitted, match="user bob is of an authority that is not trusted any more"):
+            await following
+    await site.handler.watch_closed.wait()
+
+
+class Abort:
+    """The context of an open call that ends once another one's end has begun."""
+
+    def __init__(self, mine: asyncio.Event, other: asyncio.Event) -> None:
+        self.mine = mine
+        self.other = other
+        self.done = False
+
+    async def abort(self, code: grpc.StatusCode, reason: str) -> None:
+        self.mine.set()
+        await self.other.wait()
+        self.done = True
+
+
+async def test_calls_are_ended_beside_each_other(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    trust = Trust(site.own)
+    peer = trust.check(site.issue("bob", Role.USER).read().certificate)
+    events = asyncio.Event(), asyncio.Event()
+    contexts = [Abort(*events), Abort(*reversed(events))]
+    gate = Gate(trust)
+    for context in contexts:
+        call = _OpenCall(context, peer, peer.identity, "/farbus.v1.Cluster/Submit", None, address="")
+        call.task = None
+        gate._open.add(call)
+    site.revoke("bob")
+    await gate.end_untrusted()
+    assert all(context.done for context in contexts)
+
+
 async def test_node_renews_with_a_new_key_and_keeps_its_name(site: Site) -> None:
     node = site.issue("alpha", Role.NODE)
     before = node.read()
@@ -230,6 +293,40 @@ async def test_revoked_certificate_can_not_be_renewed(site: Site) -> None:
     site.authority.revoke("alpha")
     with pytest.raises(NotPermitted, match="revoked"):
         await renew_at(site.address, node)
+
+
+async def test_name_that_is_revoked_is_not_renewed_by_what_the_registry_does_not_know(site: Site) -> None:
+    site.issue("alpha", Role.NODE)
+    key, request = new_request()
+    certificate = site.authority.sign(key_of_request(request), "alpha", Role.NODE)
+    pair = IssuedCertificate(
+        certificate=certificate.public_bytes(Encoding.PEM), key=key, authority=site.authority.bundle()
+    )
+    unknown = write_credentials(site.path / "unknown", "alpha", pair)
+    site.revoke("alpha")
+    with pytest.raises(NotPermitted, match="all of alpha is revoked"):
+        await renew_at(site.address, unknown)
+
+
+def test_name_is_renewed_again_once_it_has_been_issued_again(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "ca")
+    authority.issue("alpha", Role.NODE)
+    authority.revoke("alpha")
+    with pytest.raises(NotPermitted, match="all of alpha is revoked"):
+        authority.registry.check_renewal("0" * 40, "alpha")
+    authority.issue("alpha", Role.NODE)
+    authority.registry.check_renewal("0" * 40, "alpha")
+
+
+def test_every_certificate_of_a_name_is_revoked_also_what_a_thief_has_renewed(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "ca")
+    stolen = write_credentials(tmp_path / "a", "a", authority.issue("a", Role.NODE))
+    certificate, _, _ = stolen.read_pair()
+    renewed = write_credentials(tmp_path / "b", "a", authority.renew(certificate, what="a"))
+    assert len(authority.revoke("a")) == 2
+    for each in (stolen, renewed):
+        with pytest.raises(NotPermitted, match="the certificate is revoked"):
+            authority.renew(each.read_pair()[0], what="a")
 
 
 async def test_renewals_are_limited(site: Site) -> None:
@@ -332,6 +429,98 @@ async def test_changes_and_refusals_are_on_record_before_the_answer(site: Site) 
         ("bob", "CancelJob", "7", "ok"),
         ("bob", "ReadAudit", "", "refused"),
     ]
+
+
+class Lasting(Recorder):
+    """Does nothing at once; tells when it has begun."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = asyncio.Event()
+
+    async def submit(self, caller: Identity, job: Job, *, check_only: bool) -> tuple[str, JobStatus | None]:
+        self.begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+    async def drain(self, caller: Identity, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
+        yield DrainStatus(node=node)
+        if evict:
+            raise Conflict(f"node {node}: in use")
+        if reason:
+            return
+        await asyncio.Event().wait()
+
+
+class Watched(AuditLog):
+    """Tells of each record that arrives."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.arrived: asyncio.Queue[AuditRecord] = asyncio.Queue()
+
+    def post(self, record: AuditRecord) -> asyncio.Future[None] | None:
+        self.arrived.put_nowait(record)
+        return super().post(record)
+
+
+@pytest.fixture
+async def lasting(tmp_path: Path) -> AsyncIterator[Site]:
+    made = Site(tmp_path)
+    made.handler = Lasting()
+    made.audit = Watched(made.audit.path)
+    await made.start()
+    yield made
+    await made.server.stop()
+
+
+async def outcomes(site: Site, number: int) -> list[tuple[str, str, str]]:
+    """Return what is in the log once ``number`` records have arrived."""
+    assert isinstance(site.audit, Watched)
+    for _ in range(number):
+        await site.audit.arrived.get()
+    await site.audit.close()
+    return [(record.method, record.target, record.outcome) for record in read_records(site.audit.path)]
+
+
+async def test_caller_who_leaves_while_his_change_is_under_way_leaves_a_line(lasting: Site) -> None:
+    async with lasting.client(lasting.issue("bob", Role.USER)) as client:
+        call = asyncio.create_task(client.submit(JOB))
+        assert isinstance(lasting.handler, Lasting)
+        await lasting.handler.begun.wait()
+        call.cancel()
+        async with asyncio.timeout(30):
+            assert await outcomes(lasting, 1) == [("Submit", "", "left")]
+
+
+@pytest.mark.parametrize(
+    ("evict", "reason", "outcome"), [(False, "repair", "ok"), (True, "", "failed"), (False, "", "left")]
+)
+async def test_stream_that_changes_something_is_noted_with_its_outcome(
+    lasting: Site, evict: bool, reason: str, outcome: str
+) -> None:
+    async with lasting.client(lasting.issue("root", Role.OPERATOR)) as client:
+        stream = client.drain("alpha", evict=evict, reason=reason)
+        await anext(stream)
+        if outcome == "left":
+            await stream.aclose()
+        else:
+            with pytest.raises(Conflict if evict else StopAsyncIteration):
+                await anext(stream)
+        async with asyncio.timeout(30):
+            assert await outcomes(lasting, 2) == [("Drain", "alpha", "begun"), ("Drain", "alpha", outcome)]
+
+
+async def test_call_that_the_gate_ends_is_noted_once_as_refused(lasting: Site) -> None:
+    async with lasting.client(lasting.issue("root", Role.OPERATOR)) as client:
+        stream = client.drain("alpha", evict=False, reason="")
+        await anext(stream)
+        lasting.revoke("root")
+        await lasting.server.end_untrusted()
+        with pytest.raises(NotPermitted, match="is revoked"):
+            await anext(stream)
+    await lasting.server.stop(1.0)
+    assert await outcomes(lasting, 2) == [("Drain", "alpha", "begun"), ("Drain", "alpha", "refused")]
 
 
 async def test_check_of_a_job_is_no_change(site: Site) -> None:

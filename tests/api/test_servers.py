@@ -320,17 +320,6 @@ async def test_local_caller_is_named_by_the_kernel(agent_socket) -> None:
         assert (await client.cluster_info()).node == f"uid{os.getuid()}"
 
 
-async def test_local_caller_who_can_not_be_named_is_told_so(tmp_path) -> None:
-    def refuse(uid: int, _gid: int, _pid: int) -> Identity:
-        raise NotPermitted(f"user id {uid} has no name on this node", hint="ask for an account")
-
-    server = await serve_local(cluster=Recorder(), socket=str(tmp_path / "agent.sock"), identify=refuse)
-    async with ClusterClient.local(socket=str(tmp_path / "agent.sock")) as client:
-        with pytest.raises(NotPermitted, match=f"user id {os.getuid()} has no name on this node; ask for an account"):
-            await client.cluster_info()
-    await server.stop()
-
-
 async def test_closing_the_stream_ends_the_hold(agent_socket) -> None:
     handler, path, _ = agent_socket
     async with ClusterClient.local(socket=path) as client:

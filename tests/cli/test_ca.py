@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import threading
 import tomllib
 from collections.abc import Iterator
@@ -11,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from farbus.api.audit import AuditLog
+from farbus.api.audit import AuditLog, AuditRecord, append_records
 from farbus.api.authority import Authority, Credentials, write_credentials
 from farbus.api.enrollment import Issuer
 from farbus.api.identity import Identity, Role
@@ -19,7 +22,7 @@ from farbus.api.joining import serve_joins
 from farbus.api.trust import Trust
 from farbus.cli.commands.audit import parse_since
 from farbus.errors import ExitCode, InvalidInput
-from tests.cli.conftest import Farbus
+from tests.cli.conftest import Farbus, clean_environment
 
 
 @pytest.fixture
@@ -71,8 +74,20 @@ def test_one_of_several_certificates_is_revoked_by_its_serial_number(ca: Farbus)
     for out in ("a", "b"):
         ca("issue", "alice", "--role", "user", "--out", out)
     serial = json.loads(ca("list", "-o", "json").stdout)[0]["serial"]
-    ca("revoke", serial.upper())
+    done = ca("revoke", serial.upper())
     assert sorted(state for _, state in listed(ca)) == ["revoked", "valid"]
+    assert done.stderr.splitlines()[0] == (
+        "still valid, and perhaps renewed from this one: 1 of alice; farbus ca revoke alice revokes them all"
+    )
+
+
+def test_revoking_a_name_says_what_it_means_for_renewals(ca: Farbus) -> None:
+    ca("issue", "alice", "--role", "user", "--out", "alice")
+    told = "alice is not renewed until it is issued again (farbus ca issue, farbus ca token)"
+    assert ca("revoke", "alice").stderr.splitlines()[0] == told
+    again = ca("revoke", "alice")
+    assert (again.returncode, again.stdout) == (0, "revoked alice, which has no certificate that is valid now\n")
+    assert again.stderr.splitlines()[0] == told
 
 
 def test_revoking_nobody_says_where_names_are(ca: Farbus) -> None:
@@ -96,7 +111,7 @@ def test_revoked_certificate_is_not_renewed(ca: Farbus) -> None:
     ca("revoke", "alice")
     done = ca("renew", "alice")
     assert done.returncode == ExitCode.NOT_PERMITTED
-    assert done.stderr == "farbus: alice/alice.crt: it is revoked; issue another with farbus ca issue\n"
+    assert done.stderr == "farbus: alice/alice.crt: the certificate is revoked; issue another with farbus ca issue\n"
 
 
 def test_what_was_done_to_an_authority_is_on_record(ca: Farbus, here: Farbus) -> None:
@@ -202,3 +217,117 @@ def test_since_is_a_time_or_how_long_ago() -> None:
     assert parse_since("1d") < parse_since("1m")
     with pytest.raises(InvalidInput, match="--since soon: no time"):
         parse_since("soon")
+
+
+def test_line_that_sums_calls_up_says_how_many_they_were(ca: Farbus, here: Farbus, tmp_path: Path) -> None:
+    summed = AuditRecord(at="2026-03-01T12:00:00.000Z", who="bob", method="Submit", outcome="failed", omitted=17)
+    append_records(tmp_path / "ca" / "audit.jsonl", [summed])
+    (line,) = [line for line in here("audit", "--authority", "ca").stdout.splitlines() if "bob" in line]
+    assert line.endswith("17 more of the same")
+
+
+SOMEBODY = 61_001
+"""A number that no name belongs to: the kernel needs none."""
+
+ROOT_ALONE = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+@pytest.fixture
+def theirs(ca: Farbus, tmp_path: Path) -> Path:
+    """The authority's directory, which belongs to another user than the one who runs the command."""
+    let_through(tmp_path)
+    for path in (tmp_path / "ca", *(tmp_path / "ca").iterdir()):
+        os.chown(path, SOMEBODY, SOMEBODY)
+    return tmp_path / "ca"
+
+
+def let_through(path: Path) -> None:
+    """Let everybody go through the directories on the way, which pytest keeps to their owner."""
+    for each in (path, *path.parents):
+        if each.stat().st_mode & 0o001 == 0:
+            each.chmod(each.stat().st_mode | 0o011)
+
+
+@ROOT_ALONE
+@pytest.mark.parametrize("name", ["registry.db", "audit.jsonl"])
+def test_link_in_another_users_authority_leads_to_nothing_of_roots(
+    ca: Farbus, theirs: Path, tmp_path: Path, name: str
+) -> None:
+    outside = tmp_path / "outside"
+    outside.touch(mode=0o600)
+    (theirs / name).unlink(missing_ok=True)
+    (theirs / name).symlink_to(outside)
+    done = ca("token", "node8")
+    assert done.returncode == ExitCode.CONFLICT
+    assert done.stderr.count("\n") == 1
+    assert (outside.stat().st_uid, outside.read_bytes()) == (0, b"")
+
+
+@ROOT_ALONE
+def test_link_to_a_secret_of_roots_copies_it_nowhere(ca: Farbus, theirs: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("root's")
+    secret.chmod(0o600)
+    (theirs / "ca.crl").unlink()
+    (theirs / "ca.crl").symlink_to(secret)
+    done = ca("issue", "alice", "--role", "user", "--out", "alice")
+    assert (done.returncode, done.stderr) == (ExitCode.USAGE, "farbus: ca/ca.crl: Permission denied\n")
+    assert not (tmp_path / "alice").exists()
+
+
+@ROOT_ALONE
+def test_what_root_makes_in_another_users_authority_is_theirs(ca: Farbus, theirs: Path, tmp_path: Path) -> None:
+    for arguments in (
+        ("issue", "alice", "--role", "user", "--out", "alice"),
+        ("renew", "alice"),
+        ("token", "node8"),
+        ("rotate", "begin"),
+        ("rotate", "switch"),
+        ("rotate", "finish", "--force"),
+        ("revoke", "alice"),
+    ):
+        done = ca(*arguments)
+        assert done.returncode == 0, done.stderr
+    assert {path.stat().st_uid for path in theirs.iterdir()} == {SOMEBODY}
+    # What goes elsewhere belongs to whom that directory belongs.
+    assert {path.stat().st_uid for path in (tmp_path / "alice").iterdir()} == {0}
+    assert os.geteuid() == 0
+
+
+WATCHED = """
+import contextlib, sys
+from farbus.cli import main
+from farbus.cli.commands import ca
+acting = ca.acting_for_owner
+
+@contextlib.contextmanager
+def watched(directory):
+    before = set(sys.modules)
+    with acting(directory):
+        yield
+    assert set(sys.modules) == before, sorted(set(sys.modules) - before)
+
+ca.acting_for_owner = watched
+for command in ("init", "issue a --role user --out a", "renew a", "token b", "revoke a"):
+    assert main(["ca", *command.split()]) == 0
+"""
+
+
+def test_nothing_is_loaded_with_the_rights_of_an_owner_who_may_not_read_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", WATCHED],
+        cwd=tmp_path,
+        env=clean_environment(tmp_path, FARBUS_CA="ca"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_failed_at_an_authority_is_on_record_too(ca: Farbus, here: Farbus) -> None:
+    ca("rotate", "switch")
+    last = json.loads(here("audit", "--authority", "ca", "-o", "json").stdout)[-1]
+    assert (last["method"], last["outcome"]) == ("ca rotate switch", "failed")
+    assert last["error"] == "ca: no authority is taking over"

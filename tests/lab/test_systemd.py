@@ -59,6 +59,7 @@ def node(machine: Guest, before: str) -> Guest:
         farbus ca issue alpha --role node --out /etc/farbus/node
         # A restart of the agent takes longer here than the leases of a real cluster last.
         sed -i 's/^# lease_ttl_s.*/lease_ttl_s = 900.0/' /etc/farbus/scheduler.toml
+        sed -i 's/^# operator_nodes.*/operator_nodes = ["alpha"]/' /etc/farbus/scheduler.toml
         sed -i 's/^# softgpu.*/softgpu = "count=2,mem=256MiB"/' /etc/farbus/agent.toml
         sed -i 's/^# address.*/address = "127.0.0.1"/' /etc/farbus/agent.toml
         systemctl enable --now farbus-scheduler farbus-agent
@@ -201,7 +202,7 @@ def test_job_outlives(node: Guest, blow: str) -> None:
     assert lines == [*(f"line {number}" for number in range(1, len(lines))), "last"]
 
 
-def test_root_of_a_node_sees_and_ends_jobs_of_others(node: Guest) -> None:
+def test_root_of_a_node_that_operates_the_cluster_sees_and_ends_jobs_of_others(node: Guest) -> None:
     job = submit(node, "--", "sleep", "100000")
     assert '"alice"' in node.run("farbus", "jobs", job, "-o", "json").stdout
     assert "operators" in node.run("farbus", "jobs", job, user="bob", check=False).stderr

@@ -18,6 +18,7 @@ FILES = Credentials(authority="ca.crt", certificate="s.crt", key="s.key")
         ({"operator_only": ("Session",)}, "operator_only: there is no method 'Session'"),
         ({"join": "0.0.0.0:7413"}, "--join: nothing to issue certificates with; give the authority with --ca"),
         ({"join": "7413", "ca_directory": "ca"}, "--join: '7413' is not ADDRESS:PORT"),
+        ({"operator_nodes": ("",)}, "operator_nodes: one is empty; use names and patterns of nodes"),
         ({"staging_bytes": -1}, "staging_bytes: -1 is less than zero"),
     ],
 )

@@ -396,6 +396,95 @@ async def test_users_do_not_operate(site: Site) -> None:
                 await refused
 
 
+def by_word_of(site: Site, name: str) -> ClusterClient:
+    """Return root of a node, whom the node calls an operator."""
+    root = Identity(name="root", role=Role.OPERATOR)
+    return ClusterClient.remote(address=site.address, credentials=site.credentials(name), on_behalf_of=root)
+
+
+async def test_operator_by_a_nodes_word_operates_that_node_and_no_other(site: Site) -> None:
+    async with (
+        site.scheduler(),
+        site.agent(LightAgent(node("a", 1))),
+        site.agent(LightAgent(node("b", 1))),
+        by_word_of(site, "a") as root,
+    ):
+        assert (await root.cordon("GPU-a-0")).changed
+        assert (await root.uncordon("GPU-a-0")).changed
+        assert [status async for status in root.drain("a")][-1].jobs == ()
+        assert (await root.uncordon("a")).changed
+        for refused in (root.cordon("b"), root.uncordon("b"), root.cordon("GPU-b-0"), anext(root.drain("b"))):
+            with pytest.raises(NotPermitted, match="root of node a operates that node only; use an operator's cert"):
+                await refused
+        assert not any(status.state is NodeState.CORDONED for status in await root.list_nodes())
+
+
+async def test_operator_by_a_nodes_word_is_a_user_to_the_cluster(site: Site) -> None:
+    async with (
+        site.scheduler(),
+        site.agent(LightAgent(node("a", 1))),
+        site.client("ada") as ada,
+        by_word_of(site, "a") as root,
+    ):
+        job_id, _ = await ada.submit(asked(user="", gpus=1))
+        assert await root.list_jobs() == ()
+        with pytest.raises(NotFound, match="operators of the cluster see everybody's"):
+            await root.cancel_job(job_id)
+        with pytest.raises(NotPermitted, match="root may not submit a job as ada"):
+            await root.submit(asked(user="ada"))
+        for refused in (root.forget("a"), anext(root.read_audit())):
+            with pytest.raises(NotPermitted, match="operates that node only, and may not call"):
+                await refused
+
+
+async def test_operator_by_a_nodes_word_does_not_lift_the_clusters_cordon(site: Site) -> None:
+    async with (
+        site.scheduler(),
+        site.agent(LightAgent(node("a", 1))),
+        site.client("ann", Role.OPERATOR) as operator,
+        by_word_of(site, "a") as root,
+    ):
+        await operator.cordon("a")
+        with pytest.raises(NotPermitted, match="a: cordoned by ann, who operates the cluster; ask ann"):
+            await root.uncordon("a")
+        assert (await operator.uncordon("a")).changed
+        await root.cordon("a")
+        assert (await operator.uncordon("a")).changed
+
+
+async def test_operators_of_the_nodes_that_are_named_operate_the_cluster(site: Site) -> None:
+    async with (
+        site.scheduler(operator_nodes=("login*",)),
+        site.agent(LightAgent(node("a", 1))),
+        site.client("ada") as ada,
+        by_word_of(site, "login1") as root,
+    ):
+        job_id, _ = await ada.submit(asked(user="", gpus=1))
+        assert [status.job.id for status in await root.list_jobs()] == [job_id]
+        assert (await root.cordon("a")).changed
+        await root.cancel_job(job_id)
+
+
+async def test_node_that_may_not_speak_for_users_does_not(site: Site) -> None:
+    ada = Identity(name="ada", role=Role.USER)
+    async with (
+        site.scheduler(user_nodes=("login*",)),
+        site.agent(LightAgent(node("a", 1))),
+        by_word_of(site, "a") as root,
+    ):
+        for name, refused in (("a", True), ("login1", False)):
+            async with ClusterClient.remote(
+                address=site.address, credentials=site.credentials(name), on_behalf_of=ada
+            ) as client:
+                if refused:
+                    with pytest.raises(NotPermitted, match="node a may not speak for its users; use a node of the sch"):
+                        await client.list_jobs()
+                else:
+                    assert await client.list_jobs() == ()
+        # Its operator may still take it out of service.
+        assert (await root.cordon("a")).changed
+
+
 async def test_a_cordon_is_there_after_a_restart(site: Site) -> None:
     for again in (False, True):
         async with (

@@ -21,6 +21,7 @@ from farbus.cli.options import (
     examples,
 )
 from farbus.errors import InvalidInput
+from farbus.linux.ownership import acting_for_owner
 
 if TYPE_CHECKING:
     from farbus.api.audit import AuditRecord
@@ -42,7 +43,7 @@ def _columns() -> list[Column[AuditRecord]]:
         Column("DID", lambda record: record.method),
         Column("TO", lambda record: record.target),
         Column("OUTCOME", lambda record: record.outcome, state=True),
-        Column("ERROR", lambda record: record.error + (f" ({record.omitted} more)" if record.omitted else "")),
+        Column("ERROR", lambda record: f"{record.omitted} more of the same" if record.omitted else record.error),
     ]
 
 
@@ -79,7 +80,8 @@ def audit(
     if authority:
         from farbus.api.audit import FILE_NAME, read_records  # noqa: PLC0415 - loads quickly only without gRPC
 
-        records = list(read_records(Path(authority) / FILE_NAME, since=begin))
+        with acting_for_owner(authority):
+            records = list(read_records(Path(authority) / FILE_NAME, since=begin))
     else:
 
         async def collect(client: ClusterClient) -> list[AuditRecord]:

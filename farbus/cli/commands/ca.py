@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import enum
 import os
 import pwd
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
+# cryptography loads it when it is first needed, and then with the rights of an authority's owner, who may not read it.
+import cryptography.hazmat.backends.openssl.backend  # noqa: F401
 import typer
+from cryptography import x509
 
 from farbus.api.audit import FILE_NAME, AuditRecord, append_records, bounded, now_text
 from farbus.api.authority import (
@@ -20,6 +25,7 @@ from farbus.api.authority import (
     REVOCATIONS,
     Authority,
     Credentials,
+    identity_of,
     replace_pair,
     write_credentials,
     write_private,
@@ -30,7 +36,8 @@ from farbus.api.registry import MAX_TOKEN_S, MIN_TOKEN_S
 from farbus.cli.connection import find_credentials
 from farbus.cli.listing import Column, print_json, print_listing
 from farbus.cli.options import Output, OutputOption, command_app, examples
-from farbus.errors import Conflict, InvalidInput, NotFound
+from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound
+from farbus.linux.ownership import acting_for_owner
 from farbus.model.quantity import parse_seconds
 from farbus.model.value import Value
 
@@ -99,11 +106,14 @@ def init(
     cluster: Annotated[str, typer.Option("--cluster", metavar="NAME", help="Name in the certificate.")] = "farbus",
 ) -> None:
     """Make a new authority."""
-    try:
-        made = Authority.create(authority, cluster=cluster)
-    except OSError as error:
-        raise Conflict(f"{authority}: {error.strerror}", hint="choose another directory with --authority") from error
-    _note(made, "ca init", cluster)
+    with acting_for_owner(authority):
+        try:
+            made = Authority.create(authority, cluster=cluster)
+        except OSError as error:
+            raise Conflict(
+                f"{authority}: {error.strerror}", hint="choose another directory with --authority"
+            ) from error
+        _note(made, "ca init", cluster)
     typer.echo(f"{made.directory}: ca.crt goes to every node, ca.key stays here")
 
 
@@ -131,22 +141,25 @@ def issue(
 
     It is written as ca.crt, NAME.crt and NAME.key (readable by you alone) into one directory.
     """
-    issuer = Authority.open(authority)
-    target = Path(out)
-    there = sorted(path.stem for path in target.glob("*.crt") if path.stem != "ca")
+    with acting_for_owner(out):
+        there = sorted(path.stem for path in Path(out).glob("*.crt") if path.stem != "ca")
     if there and there != [name]:
         raise Conflict(
             f"{out}: holds the certificate of {', '.join(there)}", hint="give each certificate a directory of its own"
         )
     if there and not force:
         raise Conflict(f"{out}: there is a certificate of {name} already", hint="--force replaces it")
-    try:
-        credentials = write_credentials(out, name, issuer.issue(name, role, addresses=address or (), days=days))
-        _copy_revocations(issuer, credentials)
-    except OSError as error:
-        raise Conflict(f"{out}: {error.strerror}", hint="choose another directory with --out") from error
-    _note(issuer, "ca issue", f"{role} {name}")
-    typer.echo(f"{credentials.certificate}: {role} {name}, valid until {credentials.expires_at():%Y-%m-%d}")
+    with _opened(authority) as issuer, _recorded(issuer, "ca issue", f"{role} {name}"):
+        issued = issuer.issue(name, role, addresses=address or (), days=days)
+        revocations = issuer.revocations()
+    with acting_for_owner(out):
+        try:
+            credentials = write_credentials(out, name, issued)
+            write_private(Path(credentials.revocations), revocations, mode=0o644)
+        except OSError as error:
+            raise Conflict(f"{out}: {error.strerror}", hint="choose another directory with --out") from error
+        told = f"{credentials.certificate}: {role} {name}, valid until {credentials.expires_at():%Y-%m-%d}"
+    typer.echo(told)
 
 
 @app.command(
@@ -178,25 +191,35 @@ def renew(
     the new one.  With --server the scheduler does it, which needs a certificate that is
     still valid; with the authority's key an expired one can be renewed too.
     """
-    credentials = find_credentials(directory)
     if server:
         from farbus.api.enrollment import renew_at  # noqa: PLC0415 - gRPC takes a third of a second to load
 
-        asyncio.run(renew_at(server, credentials))
+        with acting_for_owner(directory):
+            credentials = find_credentials(directory)
+            asyncio.run(renew_at(server, credentials))
+            told = _renewed(credentials)
     else:
-        issuer = Authority.open(authority)
-        issued = issuer.renew(credentials, days=days)
-        try:
-            write_private(Path(credentials.authority), issued.authority, mode=0o644)
-            replace_pair(credentials, issued)
-            _copy_revocations(issuer, credentials)
-        except OSError as error:
-            raise Conflict(f"{directory}: {error.strerror}", hint="renew it as its owner") from error
-        _note(issuer, "ca renew", _described(credentials.identity()))
-    typer.echo(
-        f"{credentials.certificate}: {_described(credentials.identity())}, "
-        f"valid until {credentials.expires_at():%Y-%m-%d}"
-    )
+        with acting_for_owner(directory):
+            credentials = find_credentials(directory)
+            certificate, pem, _ = credentials.read_pair()
+        holder = _described(identity_of(pem))
+        with _opened(authority) as issuer, _recorded(issuer, "ca renew", holder):
+            issued = issuer.renew(certificate, what=credentials.certificate, days=days)
+            revocations = issuer.revocations()
+        with acting_for_owner(directory):
+            try:
+                write_private(Path(credentials.authority), issued.authority, mode=0o644)
+                replace_pair(credentials, issued)
+                write_private(Path(credentials.revocations), revocations, mode=0o644)
+            except OSError as error:
+                raise Conflict(f"{directory}: {error.strerror}", hint="renew it as its owner") from error
+            told = _renewed(credentials)
+    typer.echo(told)
+
+
+def _renewed(credentials: Credentials) -> str:
+    until = credentials.expires_at()
+    return f"{credentials.certificate}: {_described(credentials.identity())}, valid until {until:%Y-%m-%d}"
 
 
 @app.command(
@@ -213,14 +236,28 @@ def revoke(
 ) -> None:
     """Revoke certificates.
 
+    Of a stolen one revoke the name: its serial number leaves the
+    certificates in force that the thief has had it renewed to.
     A scheduler with this directory as its ca_directory ends their connections
     within a second.  Copy ca.crl beside the ca.crt of any other.
     """
-    issuer = Authority.open(authority)
-    revoked = issuer.revoke(what, reason=bounded(reason))
+    with _opened(authority) as issuer, _recorded(issuer, "ca revoke", what) as targets:
+        revoked = issuer.revoke(what, reason=bounded(reason))
+        targets[:] = [f"{record.role} {record.name} {record.serial}" for record in revoked] or [what]
+        left = [each for record in revoked for each in issuer.registry.valid_of(record.name, at=time.time())]
     for record in revoked:
-        _note(issuer, "ca revoke", f"{record.role} {record.name} {record.serial}")
         typer.echo(f"revoked {record.role} {record.name}, serial {record.serial}")
+    if not revoked:
+        typer.echo(f"revoked {what}, which has no certificate that is valid now")
+    if left:
+        name = left[0].name
+        typer.echo(
+            f"still valid, and perhaps renewed from this one: {len(left)} of {name}; farbus ca revoke {name} "
+            "revokes them all",
+            err=True,
+        )
+    elif not revoked or revoked[0].name == what:
+        typer.echo(f"{what} is not renewed until it is issued again (farbus ca issue, farbus ca token)", err=True)
     typer.echo(f"{issuer.directory / REVOCATIONS} goes beside each ca.crt", err=True)
 
 
@@ -247,7 +284,8 @@ def list_certificates(
     Those that expire first stand at the front.
     """
     now = time.time()
-    records = Authority.open(authority).registry.certificates()
+    with _opened(authority) as issuer:
+        records = issuer.registry.certificates()
     listed = [
         ListedCertificate(
             serial=record.serial,
@@ -289,9 +327,8 @@ def token(
     ttl_s = parse_seconds(ttl, what="--ttl")
     if not MIN_TOKEN_S <= ttl_s <= MAX_TOKEN_S:
         raise InvalidInput(f"--ttl {ttl}: out of range", hint="use 1m to 168h")
-    issuer = Authority.open(authority)
-    secret = issuer.registry.create_token(node, ttl_s=ttl_s, now=time.time())
-    _note(issuer, "ca token", f"node {node}")
+    with _opened(authority) as issuer, _recorded(issuer, "ca token", f"node {node}"):
+        secret = issuer.registry.create_token(node, ttl_s=ttl_s, now=time.time())
     typer.echo(str(Token(secret=secret, fingerprint=issuer.fingerprint)))
 
 
@@ -323,35 +360,67 @@ def rotate(
 
     Both are trusted while the certificates change over.
     """
-    issuer = Authority.open(authority)
-    match stage:
-        case Stage.BEGIN:
-            issuer.begin_rotation()
-            told = "the next authority is trusted; wait until ca.crt has reached everybody, then switch"
-        case Stage.SWITCH:
-            issuer.switch_rotation()
-            told = "the next authority signs; wait until all certificates are renewed, then finish"
-        case Stage.FINISH:
-            issuer.finish_rotation(force=force)
-            told = "the old authority is trusted no more"
-    _note(issuer, f"ca rotate {stage}", str(issuer.directory))
+    with _opened(authority) as issuer, _recorded(issuer, f"ca rotate {stage}", str(authority)):
+        match stage:
+            case Stage.BEGIN:
+                issuer.begin_rotation()
+                told = "the next authority is trusted; wait until ca.crt has reached everybody, then switch"
+            case Stage.SWITCH:
+                issuer.switch_rotation()
+                told = "the next authority signs; wait until all certificates are renewed, then finish"
+            case Stage.FINISH:
+                issuer.finish_rotation(force=force)
+                told = "the old authority is trusted no more"
     typer.echo(f"{issuer.directory}: {told}")
 
 
-def _note(issuer: Authority, did: str, target: str) -> None:
-    """Write into the authority's audit log what was done at this terminal."""
+@contextlib.contextmanager
+def _opened(authority: str) -> Iterator[Authority]:
+    """Open an authority, and work with the rights of whom its directory belongs to."""
+    with acting_for_owner(authority):
+        yield Authority.open(authority)
+
+
+@contextlib.contextmanager
+def _recorded(issuer: Authority, did: str, target: str) -> Iterator[list[str]]:
+    """Write into the authority's audit log how the block came out: a line for each target that it leaves."""
+    targets = [target]
+    try:
+        yield targets
+    except FarbusError as error:
+        _note(issuer, did, target, outcome="failed", error=error.message)
+        raise
+    except OSError as error:
+        _note(issuer, did, target, outcome="failed", error=str(error.strerror))
+        raise Conflict(
+            f"{issuer.directory}: {error.strerror}", hint="see that its disk has room and is writable"
+        ) from error
+    for each in targets:
+        _note(issuer, did, each)
+
+
+def _note(issuer: Authority, did: str, target: str, *, outcome: str = "ok", error: str = "") -> None:
     try:
         who = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         who = f"uid{os.getuid()}"
-    record = AuditRecord(at=now_text(), who=who, role="local", method=did, target=bounded(target), outcome="ok")
-    append_records(issuer.directory / FILE_NAME, [record])
-
-
-def _copy_revocations(issuer: Authority, credentials: Credentials) -> None:
-    path = issuer.directory / REVOCATIONS
-    if path.exists():
-        write_private(Path(credentials.revocations), path.read_bytes(), mode=0o644)
+    record = AuditRecord(
+        at=now_text(),
+        who=who,
+        role="local",
+        method=did,
+        target=bounded(target),
+        outcome=outcome,
+        error=bounded(error),
+    )
+    path = issuer.directory / FILE_NAME
+    try:
+        append_records(path, [record])
+    except OSError as problem:
+        raise Conflict(
+            f"{path}: {problem.strerror}: {did} {target} is not on record, but its outcome is {outcome}",
+            hint="see that its disk has room and is writable",
+        ) from problem
 
 
 def _described(identity: Identity) -> str:
@@ -374,7 +443,8 @@ def show(
 
     And how long it is valid; without DIR, the same of the authority's own.
     """
-    facts = _certificate_facts(find_credentials(directory)) if directory else _authority_facts(authority)
+    with acting_for_owner(directory or authority):
+        facts = _certificate_facts(find_credentials(directory)) if directory else _authority_facts(authority)
     if output is Output.JSON:
         print_json(facts)
         return
@@ -389,8 +459,6 @@ def _certificate_facts(credentials: Credentials) -> CertificateFacts:
 
 
 def _authority_facts(directory: str) -> CertificateFacts:
-    from cryptography import x509  # noqa: PLC0415
-
     path = Path(directory) / "ca.crt"
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
