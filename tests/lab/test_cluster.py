@@ -91,6 +91,9 @@ def pair(
             tell(f"guest {guest.name} booted within {guest.boot_s:.0f} s, beside another")
         installing = [put_in(guest, "wheel") for guest in (alpha, beta)]
         mount_state(beta, new=True)
+        # Its log is to be there when its disks are not.
+        beta.write("/run/systemd/journald.conf.d/lab.conf", "[Journal]\nStorage=volatile\n")
+        beta.run("systemctl", "restart", "systemd-journald")
         for one in installing:
             one.wait()
         set_up(alpha, beta)
@@ -239,6 +242,13 @@ def is_told_and_shut(pair: Pair, since: str, reason: str) -> str:
     return waiting
 
 
+@pytest.fixture
+def writable_again(pair: Pair) -> Iterator[None]:
+    yield
+    pair.beta.run("mount", "-o", "remount,rw", STATE)
+
+
+@pytest.mark.usefixtures("writable_again")
 def test_read_only_disk_keeps_what_runs_and_takes_the_rest_when_it_is_back(pair: Pair) -> None:
     job = use_a_gpu(pair)
     own = submit(pair.alpha, "--node", "beta", "--", "sh", "-c", LINES)
