@@ -81,7 +81,7 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     log_bytes_per_task: int = 64 * 2**20
     """Output kept of each task; the oldest goes first."""
     log_bytes: int = 2**30
-    """Output kept of all tasks together; that of the task that ended first goes first."""
+    """Output kept of all tasks that have ended, together; that of the task that ended first goes first."""
 
     def check(self) -> None:
         """Raise :class:`InvalidInput` naming the setting that can't be."""

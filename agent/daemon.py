@@ -353,7 +353,7 @@ class Agent:
             logs=logs,
             clock=doors.clock,
             group=group,
-            exited=service.post,
+            told=service.post,
             run_as_self=config.run_as_self,
             allow_root=config.allow_root,
             rules=config.user_rules,
@@ -361,12 +361,14 @@ class Agent:
                 directories=TaskDirectories(config.tasks_directory),
                 transfers=NodeStaging(address=config.scheduler, credentials=config.credentials),
                 clock=doors.clock,
+                group=group,
             ),
             orphan_limit_s=config.orphan_limit_s,
         )
         executor = Executor(
             journal=self._journal, devices=host, tasks=runner, clock=doors.clock, group=group, done=service.post
         )
+        runner.before_launch = executor.launching
         # Before anybody can ask for anything: what an earlier agent left.
         restored = await executor.recover(
             node=config.name,
@@ -375,6 +377,7 @@ class Agent:
             term=membership.term,
             lease_ttl_s=membership.lease_ttl_s,
         )
+        group.create_task(logs.look(), name="look for logs")
         local = LocalCluster(
             node=config.name,
             connect=lambda caller: ClusterClient.remote(

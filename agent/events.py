@@ -122,13 +122,24 @@ class ActionDone(Value, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
 
 
+class TaskLaunched(Value, frozen=True, kw_only=True):
+    """The files of a task have arrived, and its program runs."""
+
+    job: str
+    task: str
+
+
 class TaskExited(Value, frozen=True, kw_only=True):
-    """A task's program has ended; ``exit_code`` is negative for a signal."""
+    """A task's program has ended; ``exit_code`` is negative for a signal.
+
+    ``unstarted`` says that it never began, through no fault of the job's.
+    """
 
     job: str
     task: str
     exit_code: int
     reason: str = ""
+    unstarted: bool = False
 
 
 class SupervisorDied(Value, frozen=True, kw_only=True):
@@ -194,10 +205,14 @@ class RestoredClient(Value, frozen=True, kw_only=True):
 
 
 class RestoredTask(Value, frozen=True, kw_only=True):
-    """A task that ran, by the journal; ``lost`` says why it does not any more."""
+    """A task that ran, by the journal; ``lost`` says why it does not any more.
+
+    ``unstarted`` says of one that is lost that its files were still arriving.
+    """
 
     run: TaskRun
     lost: str = ""
+    unstarted: bool = False
 
 
 class NodeRestored(Value, frozen=True, kw_only=True):
@@ -229,6 +244,7 @@ Event = (
     | StartRequested
     | StopRequested
     | ActionDone
+    | TaskLaunched
     | TaskExited
     | SupervisorDied
     | LeasesRenewed

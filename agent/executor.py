@@ -254,6 +254,7 @@ class Executor:
         self._journal = journal
         self._devices = devices
         self._tasks = tasks
+        self._clock = clock
         self._group = group
         self._done = done
         self._runner = StepRunner(
@@ -309,6 +310,10 @@ class Executor:
         self._runner.forget(f"task {job}/{task}")
         self._tasks.forget(job=job, task=task)
 
+    async def launching(self, run: TaskRun) -> None:
+        """Record that the files of a task have arrived; without the record its program must not begin."""
+        await self._journal.task_launching(run.job, run.task, at=self._clock.wall())
+
     async def _run(self, work: Work, steps: Steps) -> None:
         kind = type(work).__name__
         result: Result = {}
@@ -357,9 +362,10 @@ class Executor:
         leases = [one.work.lease.id for one in found if isinstance(one.work, PrepareDevices)]
         ended = (*await self._devices.end_strangers(leases), *await self._tasks.end_strangers())
         if found or ended:
-            kept = [one.records[0].object for one in found if not one.lost]
+            # What was found may have ended meanwhile: its status is told as ever.
+            names = [one.records[0].object for one in found if not one.lost]
             gone = [one.records[0].object for one in found if one.lost]
-            _log.info("found what an earlier agent left", kept=kept, gone=gone, ended=ended)
+            _log.info("found what an earlier agent left", found=names, gone=gone, ended=ended)
         return NodeRestored(
             now=now,
             lease_ttl_s=lease_ttl_s,

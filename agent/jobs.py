@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from farbus.agent.accounts import NO_RULES, UserRules, choose_account
-from farbus.agent.events import TaskExited, TaskRun
+from farbus.agent.events import TaskExited, TaskLaunched, TaskRun
 from farbus.agent.logs import LogStore
 from farbus.agent.names import file_name
 from farbus.agent.staging import Staging
-from farbus.errors import Conflict, ExitCode, FarbusError, InvalidInput
+from farbus.errors import Conflict, ExitCode, FarbusError, InvalidInput, TimedOut, Unavailable
 from farbus.linux.cgroups import Cgroups
 from farbus.linux.clock import Clock
 from farbus.linux.processes import Child, Exit, Processes, Program
@@ -26,6 +26,9 @@ _log = structlog.get_logger()
 
 MEMORY_WATCH_INTERVAL_S = 1.0
 """How often the memory of tasks is read where no cgroup limits it: a fast allocation may overshoot meanwhile."""
+
+MEMORY_COUNT_INTERVAL_S = 5.0
+"""Between two exact counts of a program whose processes share much: each costs some 150 ms of processor time."""
 
 STRANGER_END_S = 15.0
 """Longest wait for a killed program of an earlier agent; one in state D takes longer."""
@@ -72,8 +75,20 @@ class _Running:
     putting_out: asyncio.Task[str] | None = None
 
 
+@dataclass
+class _Arriving:
+    task: asyncio.Task[None]
+    stopped: bool = False
+
+
 class TaskRunner:
-    """The tasks of one agent.  ``exited`` hears of every end, once its output is complete.
+    """The tasks of one agent.
+
+    ``told`` hears of every end, once its output is complete, and of files that
+    have arrived.
+
+    :attr:`before_launch` is awaited before a program is started whose files
+    had to arrive first: from then on it may have run.
 
     Programs outlive the agent: the next one adopts those that it knows of
     (:meth:`adopt`) and ends the rest (:meth:`end_strangers`).  What is kept of
@@ -89,7 +104,7 @@ class TaskRunner:
         logs: LogStore,
         clock: Clock,
         group: asyncio.TaskGroup,
-        exited: Callable[[TaskExited], None],
+        told: Callable[[TaskLaunched | TaskExited], None],
         run_as_self: bool,
         allow_root: bool,
         orphan_limit_s: float = 0.0,
@@ -98,14 +113,15 @@ class TaskRunner:
     ) -> None:
         self._rules = rules
         self._staging = staging
-        self._arriving: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._arriving: dict[tuple[str, str], _Arriving] = {}
         self._processes = processes
         self._cgroups = cgroups
         self._users = users
         self._logs = logs
         self._clock = clock
         self._group = group
-        self._exited = exited
+        self._told = told
+        self.before_launch: Callable[[TaskRun], Awaitable[None]] = _nothing_to_do
         self._run_as_self = run_as_self
         self._allow_root = allow_root
         self._orphan_limit_s = orphan_limit_s
@@ -130,7 +146,9 @@ class TaskRunner:
                 arriving = self._arrive(
                     self._required_staging(run), name, run, environment, account, self._logs.create(run.job, run.task)
                 )
-                self._arriving[key] = self._group.create_task(arriving, name=f"stage in {run.job}/{run.task}")
+                self._arriving[key] = _Arriving(
+                    self._group.create_task(arriving, name=f"stage in {run.job}/{run.task}")
+                )
             return
         await self._launch(name, run, environment, account, run.cwd or "/", self._logs.create(run.job, run.task))
 
@@ -159,17 +177,38 @@ class TaskRunner:
     ) -> None:
         """Fetch a task's files, then start it; what goes wrong is its end."""
         directory = _group_of(name)
+        launching = False
         try:
             path = await staging.stage_in(directory, run, account)
+            await self.before_launch(run)
+            launching = True
             await self._launch(name, run, environment, account, run.cwd or str(path), output)
+            self._told(TaskLaunched(job=run.job, task=run.task))
         except asyncio.CancelledError:
             self._logs.ended(run.job, run.task)
             await staging.remove(directory)
-            self._exited(TaskExited(job=run.job, task=run.task, exit_code=-signal.SIGTERM, reason="it was stopped"))
+            if not self._arriving[run.job, run.task].stopped:
+                # The agent stops: the next one finds that it has not begun, and says so.
+                raise
+            self._told(
+                TaskExited(
+                    job=run.job,
+                    task=run.task,
+                    exit_code=-signal.SIGTERM,
+                    reason="it was stopped",
+                    # Not by the job: whoever wants it ended has told the scheduler so.
+                    unstarted=not launching,
+                )
+            )
         except FarbusError as error:
             self._logs.ended(run.job, run.task)
             await staging.remove(directory)
-            self._exited(TaskExited(job=run.job, task=run.task, exit_code=int(error.exit_code), reason=str(error)))
+            away = not launching and isinstance(error, Unavailable | TimedOut)
+            self._told(
+                TaskExited(
+                    job=run.job, task=run.task, exit_code=int(error.exit_code), reason=str(error), unstarted=away
+                )
+            )
         finally:
             del self._arriving[run.job, run.task]
 
@@ -220,7 +259,7 @@ class TaskRunner:
     async def adopt(self, run: TaskRun) -> bool:
         """Go on with a task's program that an earlier agent has started; say whether there is one.
 
-        It may have ended meanwhile: ``exited`` hears of it as ever.
+        It may have ended meanwhile: ``told`` hears of it as ever.
         """
         if (run.job, run.task) in self._running:
             return True
@@ -279,7 +318,7 @@ class TaskRunner:
                 watch.cancel()
                 await asyncio.gather(watch, return_exceptions=True)
         reason = ended.reason
-        if not reason and self._cgroups.out_of_memory(_group_name(run)):
+        if ended.code and not reason and self._cgroups.out_of_memory(_group_name(run)):
             reason = _memory_reason(run.requests.memory_bytes)
         self._logs.ended(run.job, run.task)
         await self._remove_group(_group_name(run))
@@ -290,7 +329,7 @@ class TaskRunner:
         del self._running[run.job, run.task]
         self._ended[run.job, run.task] = running.child
         running.gone.set()
-        self._exited(TaskExited(job=run.job, task=run.task, exit_code=ended.code, reason=reason))
+        self._told(TaskExited(job=run.job, task=run.task, exit_code=ended.code, reason=reason))
 
     async def _put_out(self, run: TaskRun, running: _Running) -> str:
         """Send a task's output and remove its directory; return what went wrong."""
@@ -320,10 +359,18 @@ class TaskRunner:
         limit = run.requests.memory_bytes
         while True:
             await self._clock.sleep(MEMORY_WATCH_INTERVAL_S)
-            used = running.child.memory_bytes()
+            # What its processes share counts for each of them here: only above the limit it has to be told apart.
+            if running.child.resident_bytes() <= limit:
+                continue
+            try:
+                used = await running.child.memory_bytes()
+            except FarbusError as error:
+                _log.warning("memory not counted", error=str(error))
+                used = 0
             if used > limit:
                 running.child.kill(f"{_memory_reason(limit)} (it used {format_bytes(used)})")
                 return
+            await self._clock.sleep(MEMORY_COUNT_INTERVAL_S)
 
     def forget(self, *, job: str, task: str) -> None:
         """Drop what is kept of a task that has ended, now that its status is in the journal."""
@@ -346,8 +393,9 @@ class TaskRunner:
         """End a task's program and return once it is gone; at once for one that is not there."""
         arriving = self._arriving.get((job, task))
         if arriving is not None:
-            arriving.cancel()
-            await asyncio.wait((arriving,))
+            arriving.stopped = True
+            arriving.task.cancel()
+            await asyncio.wait((arriving.task,))
         running = self._running.get((job, task))
         if running is not None:
             # What a task that was stopped leaves is not sent, which might take longer than a stop may.
@@ -362,6 +410,10 @@ class TaskRunner:
         async with asyncio.TaskGroup() as group:
             for job, task in [*self._running, *self._arriving]:
                 group.create_task(self.stop(job=job, task=task, grace_s=grace_s, reason="the agent was stopped"))
+
+
+async def _nothing_to_do(_run: TaskRun) -> None:
+    """Stand where nobody records anything."""
 
 
 def _memory_reason(limit: int) -> str:

@@ -31,8 +31,11 @@ SCHEMA_VERSION = 2
 KEPT_STEPS = 10_000
 """Completed steps kept as history."""
 
+LAUNCH = "LaunchTask"
+"""Action of the record that comes before a program whose files had to arrive first."""
+
 PRUNE_INTERVAL = 256
-"""Steps between two removals of old history."""
+"""Records between two removals of old history."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS step (
@@ -159,6 +162,7 @@ class Journal:
         self._writer = writer
         self._boot_id = boot_id
         self.refused: Callable[[str], None] = _nobody_asks
+        self._pruned_at = 0
 
     @classmethod
     async def open(cls, path: str | Path, *, boot_id: str) -> tuple[Journal, str]:
@@ -220,10 +224,22 @@ class Journal:
             connection.execute(
                 "UPDATE step SET completed_at = ?, error = ?, result = ? WHERE id = ?", (at, error, result, number)
             )
-            if number % PRUNE_INTERVAL == 0:
-                connection.execute(_PRUNE, (number - KEPT_STEPS,))
+            self._prune(connection)
 
         await self._write("completed", write)
+
+    async def task_launching(self, job: str, task: str, *, at: float) -> None:
+        """Record that a task's files have arrived, before its program is started: from now on it may have run."""
+        name = f"task {job}/{task}"
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "INSERT INTO step (boot_id, object, action, body, started_at, completed_at, error, position, sequence)"
+                " VALUES (?, ?, ?, '{}', ?, ?, '', 1, (SELECT max(sequence) FROM step WHERE object = ?))",
+                (self._boot_id, name, LAUNCH, at, at, name),
+            )
+
+        await self._write("task launching", write)
 
     async def task_ended(self, job: str, status: TaskStatus, *, at: float) -> None:
         """Keep a task's status until the scheduler lets it go."""
@@ -235,6 +251,7 @@ class Journal:
                     "INSERT OR REPLACE INTO ended_task (job, task, status) VALUES (?, ?, ?)", (job, status.task, data)
                 )
                 self._mark_ended(connection, job, status.task, data, at)
+            self._prune(connection)
 
         await self._write("task ended", write)
 
@@ -245,6 +262,7 @@ class Journal:
             with _transaction(connection):
                 connection.execute("DELETE FROM ended_task WHERE job = ? AND task = ?", (job, task))
                 self._mark_ended(connection, job, task, "{}", at)
+            self._prune(connection)
 
         await self._write("task forgotten", write)
 
@@ -256,6 +274,13 @@ class Journal:
             "(SELECT max(sequence) FROM step WHERE object = ?), (SELECT coalesce(max(id), 0) + 1 FROM step)))",
             (self._boot_id, name, data, at, at, name),
         )
+
+    def _prune(self, connection: sqlite3.Connection) -> None:
+        """Remove old history when enough has been written since the last time, by whomever."""
+        (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM step").fetchone()
+        if newest >= self._pruned_at + PRUNE_INTERVAL:
+            connection.execute(_PRUNE, (newest - KEPT_STEPS,))
+            self._pruned_at = newest
 
     async def fence(self, epochs: Mapping[str, int]) -> None:
         """Keep the least epoch that is not stale yet, for each device."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import structlog
 
@@ -19,8 +20,10 @@ from farbus.errors import FarbusError
 
 _log = structlog.get_logger()
 
-MAX_LOG_STREAMS = 64
-"""Logs that are read at the same time over one session."""
+MAX_LOG_STREAMS = 128
+"""Logs that are read at the same time over one session: each holds a file open and a chunk of 64 KiB at most."""
+MAX_LOG_STREAMS_PER_USER = 32
+"""Those of them that one user reads: a job with a task for each of a node's processors is followed whole."""
 
 
 class _Credit:
@@ -46,6 +49,13 @@ class _Credit:
             await self._more.wait()
 
 
+@dataclass(frozen=True)
+class _Stream:
+    task: asyncio.Task[None]
+    credit: _Credit
+    user: str
+
+
 class LogStreams:
     """The logs that one session reads."""
 
@@ -59,33 +69,47 @@ class LogStreams:
         self._logs = logs
         self._send = send
         self._refuse = refuse
-        self._streams: dict[str, tuple[asyncio.Task[None], _Credit]] = {}
+        self._streams: dict[str, _Stream] = {}
 
     def start(self, request: session_pb2.LogRequest) -> None:
         """Send a log in a task of its own."""
-        number = request.request_id
-        if len(self._streams) >= MAX_LOG_STREAMS or number in self._streams:
-            self._refuse(_end(number, error=f"{MAX_LOG_STREAMS} logs of this node are being read; try again later"))
+        number, user = request.request_id, request.user
+        if problem := self._problem(number, user):
+            self._refuse(_end(number, error=problem))
             return
         credit = _Credit(request.credit_bytes)
         task = asyncio.create_task(self._run(request, credit), name=f"log {request.job_id}/{request.task}")
-        self._streams[number] = task, credit
+        self._streams[number] = _Stream(task=task, credit=credit, user=user)
         task.add_done_callback(lambda _: self._streams.pop(number, None))
+
+    def _problem(self, number: str, user: str) -> str:
+        """Say why one more can't be read; an empty string when it can."""
+        if number in self._streams:
+            return f"log request {number} is being served already; ask under another number"
+        if len(self._streams) >= MAX_LOG_STREAMS:
+            return f"{MAX_LOG_STREAMS} logs of this node are being read; try again later"
+        # A scheduler that does not tell whose they are is held to the limit of all.
+        if user and sum(stream.user == user for stream in self._streams.values()) >= MAX_LOG_STREAMS_PER_USER:
+            return (
+                f"user {user} reads {MAX_LOG_STREAMS_PER_USER} logs of this node already, the most that one user may;"
+                " end one of them, or read one task at a time with --task"
+            )
+        return ""
 
     def give(self, more: session_pb2.LogCredit) -> None:
         """Take a reader's credit; of one that has gone meanwhile, nothing."""
         if more.request_id in self._streams and more.bytes > 0:
-            self._streams[more.request_id][1].give(more.bytes)
+            self._streams[more.request_id].credit.give(more.bytes)
 
     def cancel(self, number: str) -> None:
         """End a log that nobody reads any more."""
         if number in self._streams:
-            self._streams[number][0].cancel()
+            self._streams[number].task.cancel()
 
     def cancel_all(self) -> None:
         """End all: the session has ended."""
-        for task, _ in self._streams.values():
-            task.cancel()
+        for stream in self._streams.values():
+            stream.task.cancel()
 
     async def _run(self, request: session_pb2.LogRequest, credit: _Credit) -> None:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -28,14 +29,29 @@ POSITION_BITS = 40
 """Of a position as one number: bytes within a segment, 1 TiB; the segment's number is above."""
 
 
+MAX_LOGS = 10_000
+"""Logs kept of tasks that have ended, empty ones too: each costs the disk an inode and the agent some hundred bytes."""
+
+REMOVED_AT_ONCE = 256
+"""Logs removed in one go: the event loop waits for it, some 30 ms.  What is too much beyond goes with the next log."""
+
+
 class LogStore:
-    """All tasks' logs under one directory."""
+    """All tasks' logs under one directory.
+
+    Those of tasks that have ended are kept within ``limit_bytes`` together;
+    that of the task that ended first goes first.  An agent that starts calls
+    :meth:`look` when it knows which tasks run.
+    """
 
     def __init__(self, directory: Path, *, limit_bytes_per_task: int, limit_bytes: int) -> None:
         self._directory = directory
         self.limit_bytes_per_task = limit_bytes_per_task
         self._limit_bytes = limit_bytes
         self._live: dict[Path, Child | None] = {}
+        self._kept: dict[Path, int] = {}
+        """Logs of tasks that have ended, in that order, with their bytes."""
+        self._kept_bytes = 0
         # Set when a log that was made has its program, or will have none.
         self._begun: dict[Path, asyncio.Event] = {}
 
@@ -50,7 +66,8 @@ class LogStore:
             directory.mkdir(mode=0o700, parents=True)
         except OSError as error:
             raise Unavailable(f"make the log of {job}/{task}: {error.strerror}", hint=f"see {directory}") from error
-        self.ended(job, task)
+        self._begin(directory)
+        self._leave_out(directory)
         self._live[directory] = None
         self._begun[directory] = asyncio.Event()
         self._prune()
@@ -59,6 +76,7 @@ class LogStore:
     def attach(self, job: str, task: str, child: Child) -> None:
         """Let readers follow a program's output."""
         directory = self._path(job, task)
+        self._leave_out(directory)
         self._live[directory] = child
         self._begin(directory)
 
@@ -67,6 +85,27 @@ class LogStore:
         directory = self._path(job, task)
         self._live.pop(directory, None)
         self._begin(directory)
+        if (size := _size_of(directory)) is not None:
+            self._keep(directory, size)
+            self._prune()
+
+    async def look(self) -> None:
+        """Find the logs that earlier agents have kept, and remove what is too much."""
+        found = await asyncio.to_thread(_find, self._directory)
+        since, self._kept, self._kept_bytes = self._kept, {}, 0
+        for directory, size in (*found, *since.items()):
+            if directory not in self._live:
+                self._keep(directory, size)
+        for _ in iter(self._prune, False):
+            await asyncio.sleep(0)
+
+    def _keep(self, directory: Path, size: int) -> None:
+        self._leave_out(directory)
+        self._kept[directory] = size
+        self._kept_bytes += size
+
+    def _leave_out(self, directory: Path) -> None:
+        self._kept_bytes -= self._kept.pop(directory, 0)
 
     def _begin(self, directory: Path) -> None:
         if begun := self._begun.pop(directory, None):
@@ -83,23 +122,17 @@ class LogStore:
         log.append(NOTICE_STREAM, text.encode())
         log.close()
 
-    def _prune(self) -> None:
-        """Remove the logs that ended first while all together are too large."""
-        sized = []
-        for directory in self._directory.glob("*/*"):
+    def _prune(self) -> bool:
+        """Remove some of the logs that ended first while all together are too large or too many; say if any was."""
+        removed = 0
+        while (self._kept_bytes > self._limit_bytes or len(self._kept) > MAX_LOGS) and removed < REMOVED_AT_ONCE:
+            directory = next(iter(self._kept))
+            self._leave_out(directory)
+            shutil.rmtree(directory, ignore_errors=True)
             with contextlib.suppress(OSError):
-                entries = [entry.stat() for entry in directory.iterdir()]
-                newest = max((entry.st_mtime for entry in entries), default=0.0)
-                sized.append((newest, sum(entry.st_size for entry in entries), directory))
-        total = sum(size for _, size, _ in sized)
-        for _, size, directory in sorted(sized):
-            if total <= self._limit_bytes:
-                return
-            if directory not in self._live:
-                shutil.rmtree(directory, ignore_errors=True)
-                with contextlib.suppress(OSError):
-                    directory.parent.rmdir()
-                total -= size
+                directory.parent.rmdir()
+            removed += 1
+        return removed > 0
 
     async def read(self, job: str, task: str, *, follow: bool, position: int = 0) -> AsyncGenerator[LogChunk, None]:
         """Yield a task's output from ``position``, or the oldest that is kept; with ``follow`` until it has ended.
@@ -127,3 +160,22 @@ async def _files(directory: Path, position: Position) -> AsyncGenerator[Piece, N
         for piece in pieces:
             yield piece
             position = piece.position
+
+
+def _size_of(directory: Path) -> int | None:
+    """Return the bytes of a log; None where there is none."""
+    try:
+        with os.scandir(directory) as entries:
+            return sum(entry.stat().st_size for entry in entries)
+    except OSError:
+        return None
+
+
+def _find(base: Path) -> list[tuple[Path, int]]:
+    """Return the logs below a directory with their bytes, the one that was written to first at the beginning."""
+    found = []
+    for directory in base.glob("*/*"):
+        with contextlib.suppress(OSError):
+            written = max((entry.stat().st_mtime for entry in directory.iterdir()), default=directory.stat().st_mtime)
+            found.append((written, directory, _size_of(directory) or 0))
+    return [(directory, size) for _, directory, size in sorted(found)]

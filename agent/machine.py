@@ -37,6 +37,7 @@ from farbus.agent.events import (
     StopRequested,
     SupervisorDied,
     TaskExited,
+    TaskLaunched,
     TimePassed,
     WedgeEnded,
 )
@@ -123,6 +124,8 @@ class NodeMachine:
             case ActionDone():
                 # Unknown: of an object that a repeated start has replaced; none at present.
                 return self._desk.settle(event)
+            case TaskLaunched():
+                return self._tasks.launched(event)
             case TaskExited():
                 return self._tasks.exited(event)
             case SupervisorDied():

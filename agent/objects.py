@@ -151,6 +151,8 @@ class Task(Thing):
     task: str = field(kw_only=True)
     run: TaskRun | None = field(kw_only=True)
     state: RunState = RunState.STARTING
+    arriving: bool = False
+    """Its program waits for its files."""
     status: TaskStatus | None = None
     stop_grace_s: float | None = None
     """Grace of the stop that is wanted or under way; none when it is not to be stopped."""

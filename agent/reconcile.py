@@ -13,7 +13,7 @@ import msgspec
 
 from farbus.agent.actions import PrepareClient, PrepareDevices, StartTask
 from farbus.agent.events import RestoredClient, RestoredDevices, RestoredTask
-from farbus.agent.journal import Direction, Record, Sequence
+from farbus.agent.journal import LAUNCH, Direction, Record, Sequence
 from farbus.errors import InvalidInput
 from farbus.model.value import Value, from_json
 
@@ -70,12 +70,15 @@ class Remembered(Value, frozen=True, kw_only=True):
 
     ``lost`` says why there is nothing to take hold of; it is empty where it is
     to be observed, and ``absent`` is the reason when it is not there then.
+    ``arriving`` says that its program can't have begun: its files were on
+    their way.
     """
 
     work: Forward
     records: Sequence
     lost: str = ""
     absent: str = ""
+    arriving: bool = False
 
 
 def reconcile(
@@ -98,7 +101,10 @@ def reconcile(
             if _has_run(records):
                 # Also after a reboot: it may have ended before, and its keeper have kept its exit status.
                 absent = f"{rebooted} while it ran" if rebooted else f"it ended while node {node} had no agent"
-                found.append(Remembered(work=work, records=records, absent=absent))
+                arriving = work.run.is_staged and not any(record.action == LAUNCH for record in records)
+                if arriving:
+                    absent = f"its files were still arriving when the agent of node {node} ended"
+                found.append(Remembered(work=work, records=records, absent=absent, arriving=arriving))
             continue
         # Neither can be prepared from the journal alone: it has no secrets.
         verdict = verdict_of(records, boot_id=boot_id, resumable=False)
@@ -151,7 +157,11 @@ def restored_clients(found: Iterable[Remembered]) -> tuple[RestoredClient, ...]:
 
 def restored_tasks(found: Iterable[Remembered]) -> tuple[RestoredTask, ...]:
     """Return the tasks among what is left."""
-    return tuple(RestoredTask(run=one.work.run, lost=one.lost) for one in found if isinstance(one.work, StartTask))
+    return tuple(
+        RestoredTask(run=one.work.run, lost=one.lost, unstarted=one.arriving and bool(one.lost))
+        for one in found
+        if isinstance(one.work, StartTask)
+    )
 
 
 def _result(one: Remembered) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from farbus.agent.actions import Answer, ForgetTask, RecordExit, ReportTask, StartTask, StopTask
-from farbus.agent.events import ActionDone, RestoredTask, StartRequested, StopRequested, TaskExited
+from farbus.agent.events import ActionDone, RestoredTask, StartRequested, StopRequested, TaskExited, TaskLaunched
 from farbus.agent.objects import MAX_OBJECTS, Actions, ClientSide, Desk, Key, RunState, SideState, Task
 from farbus.model.job import TaskState, TaskStatus
 
@@ -37,7 +37,8 @@ class Tasks:
         """Return where a task is, as others see it."""
         if task.status is not None:
             return task.status
-        state = TaskState.PENDING if task.state is RunState.STARTING else TaskState.RUNNING
+        waits = task.state is RunState.STARTING or task.arriving
+        state = TaskState.PENDING if waits else TaskState.RUNNING
         return TaskStatus(task=task.task, state=state, node=self._node)
 
     def validate(self) -> None:
@@ -56,7 +57,7 @@ class Tasks:
         task.story.append("restored")
         self._tasks[task.key] = task
         if restored.lost:
-            yield from self._exited(task, KILLED, restored.lost)
+            yield from self._exited(task, KILLED, restored.lost, unstarted=restored.unstarted)
 
     def restore_ended(self, job: str, status: TaskStatus) -> None:
         """Take over the status of a task that ended before."""
@@ -88,7 +89,7 @@ class Tasks:
         if len(self._tasks) >= MAX_OBJECTS:
             yield Answer(command=event.command, ok=False, error=f"node {self._node} has {MAX_OBJECTS} tasks")
             return
-        task = Task(name=f"task {run.job}/{run.task}", job=run.job, task=run.task, run=run)
+        task = Task(name=f"task {run.job}/{run.task}", job=run.job, task=run.task, run=run, arriving=run.is_staged)
         task.story.append(task.state)
         task.starters.append(event.command)
         self._tasks[task.key] = task
@@ -169,18 +170,31 @@ class Tasks:
             if task.name == name and task.state is RunState.WEDGED:
                 yield from self.stop(task, grace_s=0.0, reason="it could not be started or stopped in time")
 
-    # Exit.
+    # Files, and exit.
+
+    def launched(self, event: TaskLaunched) -> Actions:
+        """Note that a task's files have arrived."""
+        task = self.alive((event.job, event.task))
+        if task is not None and task.arriving:
+            task.arriving = False
+            if task.state is not RunState.STARTING:
+                yield ReportTask(job=task.job, status=self.status_of(task))
 
     def exited(self, event: TaskExited) -> Actions:
         """Note the end of a program."""
         task = self.alive((event.job, event.task))
         if task is not None:
-            yield from self._exited(task, event.exit_code, event.reason)
+            yield from self._exited(task, event.exit_code, event.reason, unstarted=event.unstarted)
 
-    def _exited(self, task: Task, exit_code: int, reason: str) -> Actions:
+    def _exited(self, task: Task, exit_code: int, reason: str, *, unstarted: bool = False) -> Actions:
         task.go(RunState.EXITED)
         task.status = TaskStatus(
-            task=task.task, state=TaskState.EXITED, node=self._node, exit_code=exit_code, reason=reason
+            task=task.task,
+            state=TaskState.EXITED,
+            node=self._node,
+            exit_code=exit_code,
+            reason=reason,
+            unstarted=unstarted,
         )
         yield RecordExit(job=task.job, status=task.status)
         yield ReportTask(job=task.job, status=task.status)

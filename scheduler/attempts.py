@@ -56,6 +56,7 @@ class Attempts(Commander):
         self.generation += 1
         self.queue.remove(job.job)
         job.misses = ()
+        job.limit_at = 0.0
         self._index(job)
         self._move_job(job, JobState.PREPARING, "")
 
@@ -96,8 +97,10 @@ class Attempts(Commander):
             self._advance_preparing(job)
         if job.state is JobState.RUNNING and not job.job.interactive:
             runs = job.progress.runs
-            if all(run.program is Program.EXITED and run.exit_code == 0 for run in runs):
+            if all(run.succeeded for run in runs):
                 self._undo(job, JobState.SUCCEEDED, "")
+        if job.state is JobState.RUNNING:
+            self._begin_limit(job)
         if job.state is JobState.FINISHING:
             self._advance_finishing(job)
 
@@ -128,9 +131,6 @@ class Attempts(Commander):
             if any(run.program is Program.STARTING for run in runs):
                 return
         job.progress.started_at = self._wall
-        if job.job.time_limit_s:
-            job.limit_at = self._now + job.job.time_limit_s
-            self._agenda.add(job.limit_at, Look.LIMIT, job.job.id)
         self._move_job(job, JobState.RUNNING, "")
 
     # --- answers -------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class Attempts(Commander):
         lease.prepared = True
         lease.endpoint = outcome.endpoint
         lease.expires_at = self._now + self.lease_ttl_s
-        self._agenda.add(lease.expires_at, Look.LEASE, step.lease)
+        self._agenda.watch(lease.expires_at, Look.LEASE, step.lease)
         self._move_lease(lease, LeaseState.PREPARED)
 
     def _settle_task_step(
@@ -187,16 +187,24 @@ class Attempts(Commander):
             self._undo(job, JobState.FAILED, f"task {run.task} could not start on node {step.node}: {outcome.error}")
         elif run.program is Program.STARTING:
             run.program = Program.RUNNING
+            # Its node tells when its files have arrived.
+            run.arriving = job.job.is_staged
 
     def _apply_report(self, job: JobRecord, run: TaskRun, status: TaskStatus) -> None:
-        if status.state is TaskState.PENDING or (status.state is TaskState.RUNNING and run.program is Program.RUNNING):
+        if status.state is TaskState.PENDING:
             return
-        run.program = Program.RUNNING if status.state is TaskState.RUNNING else Program.EXITED
+        begins = status.state is TaskState.RUNNING
+        if begins and run.program is Program.RUNNING and not run.arriving:
+            return
+        run.program = Program.RUNNING if begins else Program.EXITED
+        run.arriving = status.unstarted
         self._persist.add(job.job.id)
         if run.program is Program.EXITED:
             run.exit_code, run.reason = status.exit_code, status.reason
             self._tell(job, f"task {run.task} {describe_exit(run)}")
-            if status.exit_code != 0:
+            if status.unstarted and not self._has_begun(job):
+                self._undo(job, JobState.QUEUED, f"task {run.task} did not begin on node {run.node}: {run.reason}")
+            elif not run.succeeded:
                 self._undo(job, JobState.FAILED, f"task {run.task} on node {run.node} {describe_exit(run)}")
         self._announce(job)
 
@@ -236,11 +244,17 @@ class Attempts(Commander):
         job.progress.verdict = verdict
         self._move_job(job, JobState.FINISHING, reason)
 
+    def _has_begun(self, job: JobRecord) -> bool:
+        """Say whether a program of the job's may have begun: what has begun is not run a second time."""
+        begun = (Program.RUNNING, Program.EXITED)
+        return job.job.interactive or any(run.program in begun and not run.arriving for run in job.progress.runs)
+
     def _lose_run(self, job: JobRecord, run: TaskRun, reason: str) -> None:
         if job.state is JobState.PREPARING:
             self._undo(job, JobState.QUEUED, reason)
         elif job.state is JobState.RUNNING and (run.is_alive or job.job.interactive):
-            self._undo(job, JobState.FAILED, f"task {run.task} was lost: {reason}")
+            state = JobState.FAILED if self._has_begun(job) else JobState.QUEUED
+            self._undo(job, state, f"task {run.task} was lost: {reason}")
 
     def _fail_lease(self, lease: LeaseRecord, reason: str) -> None:
         """The lease can't be used any more: its job starts anew or, once it ran, fails."""
@@ -251,7 +265,8 @@ class Attempts(Commander):
             self._undo(job, JobState.QUEUED, reason)
         elif job.state is JobState.RUNNING:
             devices = ", ".join(leased.device for leased in lease.lease.devices)
-            self._undo(job, JobState.FAILED, f"{devices} of task {lease.lease.task} was lost: {reason}")
+            state = JobState.FAILED if self._has_begun(job) else JobState.QUEUED
+            self._undo(job, state, f"{devices} of task {lease.lease.task} was lost: {reason}")
 
     def _cancel(self, job: JobRecord, reason: str) -> None:
         if job.state is JobState.QUEUED:
@@ -259,10 +274,29 @@ class Attempts(Commander):
         else:
             self._undo(job, JobState.CANCELLED, reason)
 
+    def _begin_limit(self, job: JobRecord) -> None:
+        """Begin to count a job's time once all its programs have begun; its keepers count from there, too."""
+        if job.job.time_limit_s and not job.limit_at and not any(run.arriving for run in job.progress.runs):
+            job.progress.started_monotonic, job.progress.started_boot = self._now, self.boot_id
+            self._persist.add(job.job.id)
+            self._limit(job)
+
+    def _limit(self, job: JobRecord) -> None:
+        """Have a job end at its time limit, counted by monotonic time from its start.
+
+        After a boot of this machine nobody here knows how long it has run, and
+        the wall clock may have been set: then it is counted from now.  The
+        programs of tasks are ended in time by their keepers, which count too.
+        """
+        progress = job.progress
+        counted = bool(self.boot_id) and progress.started_boot == self.boot_id
+        job.limit_at = (progress.started_monotonic if counted else self._now) + job.job.time_limit_s
+        self._agenda.add(job.limit_at, Look.LIMIT, job.job.id)
+
     def _check_limit(self, job_id: str) -> None:
         job = self.jobs.get(job_id)
         # The limit of an earlier attempt may be due; the present one has its own.
-        if job is not None and job.state is JobState.RUNNING and job.limit_at <= self._now:
+        if job is not None and job.state is JobState.RUNNING and 0.0 < job.limit_at <= self._now:
             self._undo(job, JobState.FAILED, f"it ran longer than its time limit of {job.job.time_limit_s:g} s")
 
     def _advance_finishing(self, job: JobRecord) -> None:
@@ -344,7 +378,7 @@ class Attempts(Commander):
         if progress.failures >= MAX_FAILURES:
             self._end(job, JobState.FAILED, f"{verdict.reason} (attempt {progress.failures} of {MAX_FAILURES})")
             return
-        progress.runs, progress.verdict = [], None
+        progress.runs, progress.verdict, progress.unreachable = [], None, []
         job.not_before = self._now + RETRY_S * 2**progress.failures
         self._agenda.add(job.not_before, Look.JOB, job.job.id)
         self.queue.add(job.job)

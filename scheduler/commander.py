@@ -30,9 +30,11 @@ class Commander(ClusterState):
     itself, :class:`farbus.scheduler.lifecycle.ClusterMachine`.
     """
 
-    def __init__(self, *, term: int, lease_ttl_s: float, new_secret: Callable[[], str]) -> None:
+    def __init__(self, *, term: int, lease_ttl_s: float, new_secret: Callable[[], str], boot_id: str = "") -> None:
         super().__init__()
         self.term = term
+        self.boot_id = boot_id
+        """The boot in which monotonic times are counted; empty where it is not known."""
         self.lease_ttl_s = lease_ttl_s
         self._new_secret = new_secret
         self.steps = StepBook(term)

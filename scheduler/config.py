@@ -8,6 +8,7 @@ from farbus.api.authority import Credentials
 from farbus.api.identity import METHOD_ROLES, Role
 from farbus.errors import InvalidInput
 from farbus.model.address import split_address
+from farbus.model.quantity import MAX_SECONDS
 from farbus.model.value import Value
 
 MIN_LEASE_TTL_S = 1.0
@@ -32,6 +33,9 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
     restart_grace_s: float = 120.0
     """How long an agent that said that it is stopped may take to be started again, at least the lease time; its node's
     jobs go on meanwhile."""
+    unreachable_limit_s: float = 300.0
+    """How long a running job is kept while one of its nodes can't be reached, at least the lease time, unless the job
+    says otherwise: the nodes keep its leases between them, and its devices go to nobody else."""
     round_delay_s: float = 0.01
     """How long a round waits for further events, so that a burst of them shares one."""
     policy: str = ""
@@ -46,6 +50,10 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
     """Files of jobs that are kept, of all users together."""
     staging_bytes_per_user: int = 16 * 2**30
     """Of one user."""
+    staging_files: int = 400_000
+    """Files of jobs that are kept, of all users together: each takes some 300 bytes of memory."""
+    staging_files_per_user: int = 100_000
+    """Of one user; the same number may stand in the lists of what his jobs have put out."""
     staging_bytes_per_job: int = 8 * 2**30
     """Of one job, in each direction."""
     operator_only: tuple[str, ...] = ()
@@ -69,7 +77,13 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
             split_address(self.join, field="--join", example=EXAMPLE_ADDRESS)
             if not self.ca_directory:
                 raise InvalidInput("--join: nothing to issue certificates with", hint="give the authority with --ca")
-        for field in ("staging_bytes", "staging_bytes_per_user", "staging_bytes_per_job"):
+        for field in (
+            "staging_bytes",
+            "staging_bytes_per_user",
+            "staging_files",
+            "staging_files_per_user",
+            "staging_bytes_per_job",
+        ):
             if getattr(self, field) < 0:
                 raise InvalidInput(f"{field}: {getattr(self, field)} is less than zero")
         # Those of nodes stay theirs: without them there is no cluster.
@@ -91,5 +105,7 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
         for field in ("return_s", "restart_grace_s"):
             if not 0 <= getattr(self, field) <= MAX_LEASE_TTL_S:
                 raise InvalidInput(f"{field}: {getattr(self, field):g} is not from 0 to {MAX_LEASE_TTL_S:g}")
+        if not 0 <= self.unreachable_limit_s <= MAX_SECONDS:
+            raise InvalidInput(f"unreachable_limit_s: {self.unreachable_limit_s:g} is not from 0 to {MAX_SECONDS:g}")
         if not math.isfinite(self.round_delay_s) or not 0 <= self.round_delay_s <= 10:
             raise InvalidInput(f"round_delay_s: {self.round_delay_s:g} is not from 0 to 10")

@@ -27,9 +27,11 @@ from farbus.api.trust import Trust
 from farbus.errors import FarbusError, InvalidInput, first_error
 from farbus.linux.daemon_log import configure_logging
 from farbus.linux.limits import raise_descriptor_limit
+from farbus.linux.node_facts import KernelNodeFacts
 from farbus.linux.notify import Notifier, SystemdNotifier
 from farbus.linux.settings import keep_reloading, reload_requests
 from farbus.scheduler.config import SchedulerConfig
+from farbus.scheduler.contents import Limits
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.ledger import Ledger
 from farbus.scheduler.lifecycle import ClusterMachine
@@ -163,6 +165,8 @@ async def _running(config: SchedulerConfig, ledger: Ledger, maker: DecisionMaker
         lease_ttl_s=config.lease_ttl_s,
         return_s=config.return_s,
         restart_grace_s=config.restart_grace_s,
+        unreachable_limit_s=config.unreachable_limit_s,
+        boot_id=KernelNodeFacts().boot_id(),
         new_secret=lambda: secrets.token_hex(SECRET_BYTES),
     )
     engine = Engine(machine=machine, ledger=ledger, maker=maker, round_delay_s=config.round_delay_s)
@@ -219,8 +223,12 @@ async def _serve_engine(
     staging = StagingService(
         engine,
         Path(config.state) / "staging",
-        limit_bytes=config.staging_bytes,
-        user_limit_bytes=config.staging_bytes_per_user,
+        limits=Limits(
+            bytes=config.staging_bytes,
+            files=config.staging_files,
+            user_bytes=config.staging_bytes_per_user,
+            user_files=config.staging_files_per_user,
+        ),
         job_limit_bytes=config.staging_bytes_per_job,
     )
     cluster = ClusterService(

@@ -51,15 +51,19 @@ class ClusterMachine(Operations):
         term: int,
         lease_ttl_s: float,
         new_secret: Callable[[], str],
+        boot_id: str = "",
         return_s: float | None = None,
         restart_grace_s: float = 0.0,
+        unreachable_limit_s: float = 0.0,
     ) -> None:
         super().__init__(
             term=term,
             lease_ttl_s=lease_ttl_s,
             new_secret=new_secret,
+            boot_id=boot_id,
             return_s=return_s,
             restart_grace_s=restart_grace_s,
+            unreachable_limit_s=unreachable_limit_s,
         )
         self._round_running = False
         self._round_truncated = False
@@ -174,7 +178,7 @@ class ClusterMachine(Operations):
                 story=[lease_state.value],
             )
             self.leases_of_node[lease.device_node].add(lease.id)
-            self._agenda.add(expires_at, Look.LEASE, lease.id)
+            self._agenda.watch(expires_at, Look.LEASE, lease.id)
             for leased in lease.devices:
                 self.devices[leased.device].lease = lease.id
         waiting: list[Job] = []
@@ -193,9 +197,8 @@ class ClusterMachine(Operations):
                     used_cpu_milli[run.node] += run.requests.cpu_milli
                     used_memory_bytes[run.node] += run.requests.memory_bytes
             self._index(found)
-            if state is JobState.RUNNING and job.time_limit_s:
-                found.limit_at = now + min(job.time_limit_s, progress.started_at + job.time_limit_s - wall)
-                self._agenda.add(found.limit_at, Look.LIMIT, job.id)
+            if state is JobState.RUNNING and job.time_limit_s and not any(run.arriving for run in progress.runs):
+                self._limit(found)
         for name in used_cpu_milli:
             self.occupy(name, Requests(cpu_milli=used_cpu_milli[name], memory_bytes=used_memory_bytes[name]))
         self.queue = type(self.queue)(waiting)

@@ -18,11 +18,15 @@ from farbus.scheduler import events
 from farbus.scheduler.agenda import Look
 from farbus.scheduler.attempts import MAX_STOP_TRIES, Attempts
 from farbus.scheduler.events import Verb
-from farbus.scheduler.records import ClientSide, NodeRecord, Program
+from farbus.scheduler.records import ClientSide, JobRecord, LeaseRecord, NodeRecord, Program
 from farbus.scheduler.steps import Step
+from farbus.scheduler.words import describe_time
 
 STALL_PART = 0.2
 """Part of the lease time by which a look may be late, a heartbeat's worth: more means that this process stood still."""
+SILENT_PART = 0.5
+"""Part of the lease time after which a node counts as silent: two heartbeats are missing.  What is left unrenewed then
+is not its word on a lease."""
 STALL_S = 1.0
 """Least such time: a busy event loop is no stall."""
 
@@ -36,14 +40,18 @@ class Liveness(Attempts):
         term: int,
         lease_ttl_s: float,
         new_secret: Callable[[], str],
+        boot_id: str = "",
         return_s: float | None = None,
         restart_grace_s: float = 0.0,
+        unreachable_limit_s: float = 0.0,
     ) -> None:
-        super().__init__(term=term, lease_ttl_s=lease_ttl_s, new_secret=new_secret)
+        super().__init__(term=term, lease_ttl_s=lease_ttl_s, new_secret=new_secret, boot_id=boot_id)
         self.return_s = max(lease_ttl_s, return_s or 0.0)
         """How long nodes have to come back after this scheduler was away; they keep their leases meanwhile."""
         self.restart_grace_s = max(lease_ttl_s, restart_grace_s)
         """How long an agent that said that it stops may take to be started again; its leases are kept meanwhile."""
+        self.unreachable_limit_s = unreachable_limit_s
+        """How long a running job that does not say otherwise is kept while one of its nodes can't be reached."""
 
     # --- nodes that come -----------------------------------------------------------------
 
@@ -63,6 +71,7 @@ class Liveness(Attempts):
         self._heard(record)
         self._effects.append(events.PersistNode(node=event.node, seen_at=self._wall))
         self._effects += self.take_inventory(event.node)
+        self._reached(record)
         self._watch_node(record, self._now + self.lease_ttl_s)
         self._reconcile_leases(record, {held.lease_id: held for held in event.held})
         self._reconcile_tasks(
@@ -96,6 +105,8 @@ class Liveness(Attempts):
                 if claim.endpoint and claim.endpoint != lease.endpoint:
                     self._fail_lease(lease, f"its server on node {record.name} was restarted")
                 lease.expires_at = self._now + self.lease_ttl_s
+                # A look that waited for this agent to be started again comes too late.
+                self._watch_lease(lease, lease.expires_at)
             elif not is_held and lease.prepared:
                 if lease.state is LeaseState.PREPARED:
                     self._fail_lease(lease, f"the agent of node {record.name} no longer holds lease {lease_id}")
@@ -119,9 +130,10 @@ class Liveness(Attempts):
                 if status is not None and run.is_alive:
                     self._apply_report(job, run, status)
                 elif run.program is Program.RUNNING or (run.is_alive and job.state is JobState.FINISHING):
+                    state = JobState.FAILED if self._has_begun(job) else JobState.QUEUED
                     run.program, run.reason = Program.EXITED, lost
                     self._persist.add(job_id)
-                    self._undo(job, JobState.FAILED, f"task {run.task} was lost: {lost}")
+                    self._undo(job, state, f"task {run.task} was lost: {lost}")
                 if run.client is ClientSide.PREPARED and job.state is not JobState.FINISHING:
                     kept = any(lease in held for lease in run.leases) or status is not None
                     if clients is not None:
@@ -137,20 +149,26 @@ class Liveness(Attempts):
             if held.device_side and (lease is None or lease.lease.device_node != record.name):
                 step = Step(verb=Verb.UNPREPARE_DEVICES, node=record.name, lease=held.lease_id, stray=True)
                 self._add_stray(record, f"{held.lease_id}.stray", step)
+        # Without its end, a task that is asked for again would be answered with how it ended before.
+        ended = set()
         for task in hello.tasks:
-            job = self.jobs.get(task.job_id)
-            run = job.run(task.status.task) if job is not None else None
-            known = run is not None and run.node == record.name and (run.client is not ClientSide.NONE)
-            if not known and task.status.state is not TaskState.EXITED:
+            if self._is_wanted(record.name, task.job_id, task.status.task):
+                continue
+            if task.status.state is TaskState.EXITED:
+                ended.add((task.job_id, task.status.task))
+            else:
                 step = Step(verb=Verb.STOP_TASK, node=record.name, job=task.job_id, task=task.status.task, stray=True)
                 self._add_stray(record, f"{task.job_id}.{task.status.task}.stray", step)
-
-        for job_id, held_task in sorted(hello.clients or ()):
-            job = self.jobs.get(job_id)
-            run = job.run(held_task) if job is not None else None
-            if run is None or run.node != record.name or run.client is ClientSide.NONE:
+        for job_id, held_task in sorted(ended | (hello.clients or frozenset())):
+            if not self._is_wanted(record.name, job_id, held_task):
                 step = Step(verb=Verb.UNPREPARE_CLIENT, node=record.name, job=job_id, task=held_task, stray=True)
                 self._add_stray(record, f"{job_id}.{held_task}.stray-client", step)
+
+    def _is_wanted(self, node: str, job_id: str, task: str) -> bool:
+        """Say whether an attempt has the task on the node, and has not let it go."""
+        job = self.jobs.get(job_id)
+        run = job.run(task) if job is not None else None
+        return run is not None and run.node == node and run.client is not ClientSide.NONE
 
     def _add_stray(self, record: NodeRecord, key: str, step: Step) -> None:
         key = f"{record.name}.{key}"
@@ -190,11 +208,14 @@ class Liveness(Attempts):
         if record is not None:
             record.back_by = self._now + self.restart_grace_s
 
-    def _node_gone(self, record: NodeRecord, reason: str) -> None:
-        """What ran on the node is fenced, or off."""
+    def _node_gone(self, record: NodeRecord, reason: str, *, is_off: bool = False) -> None:
+        """Give up what needs the node; where it may only be out of reach, some jobs are kept longer."""
         record.gone = True
         for job_id in sorted(self.jobs_of_node[record.name]):
             job = self.jobs[job_id]
+            if not is_off and (until := self._kept_until(job, record)) > self._now:
+                self._keep(job, record, until)
+                continue
             for run in job.progress.runs:
                 if run.node == record.name:
                     self._lose_run(job, run, reason)
@@ -203,6 +224,47 @@ class Liveness(Attempts):
                     self._fail_lease(self.leases[lease_id], reason)
             self._touch(job_id)
         self.generation += 1
+
+    def _kept_until(self, job: JobRecord, record: NodeRecord) -> float:
+        """Return the monotonic time until which a job is kept though a node of its can't be reached.
+
+        The agents of its leases renew them between them as long as they reach
+        each other, which nobody here can know.  To wait costs no safety: a
+        device stays the lease's until its node has confirmed the release.
+        """
+        if job.state is not JobState.RUNNING or not self._has_begun(job):
+            return 0.0
+        return max(record.seen, self.listening_since) + self._unreachable_limit_of(job)
+
+    def _unreachable_limit_of(self, job: JobRecord) -> float:
+        return job.job.unreachable_limit_s or self.unreachable_limit_s
+
+    def _keep(self, job: JobRecord, record: NodeRecord, until: float) -> None:
+        """Say of a job that it is kept, and look again when that is over."""
+        self._watch_node(record, until)
+        if record.name in job.progress.unreachable:
+            return
+        job.progress.unreachable.append(record.name)
+        job.progress.reason = (
+            f"unreachable: node {record.name} was last heard at {describe_time(record.seen_at)}; the job is kept for"
+            f" {self._unreachable_limit_of(job):g} s"
+        )
+        self._tell(job, job.progress.reason)
+        self._persist.add(job.job.id)
+        self._announce(job)
+
+    def _reached(self, record: NodeRecord) -> None:
+        """A node is heard again: its jobs have outlived its absence, if it still holds what is theirs."""
+        for job_id in sorted(self.jobs_of_node[record.name]):
+            job = self.jobs[job_id]
+            if record.name not in job.progress.unreachable:
+                continue
+            job.progress.unreachable.remove(record.name)
+            if job.state is JobState.RUNNING and not job.progress.unreachable:
+                job.progress.reason = ""
+            self._tell(job, f"node {record.name} is heard again")
+            self._persist.add(job_id)
+            self._announce(job)
 
     # --- what nodes say ------------------------------------------------------------------
 
@@ -244,10 +306,12 @@ class Liveness(Attempts):
         record.seen, record.seen_at = self._now, self._wall
 
     def _watch_node(self, record: NodeRecord, due: float) -> None:
-        """Look at the node at ``due``, unless an earlier look is coming, which will see to it."""
-        if not record.watched:
-            record.watched = True
-            self._agenda.add(due, Look.NODE, record.name)
+        """Look at the node by ``due``."""
+        self._agenda.watch(due, Look.NODE, record.name)
+
+    def _watch_lease(self, lease: LeaseRecord, due: float) -> None:
+        """Look at the lease by ``due``."""
+        self._agenda.watch(due, Look.LEASE, lease.lease.id)
 
     def _touch_node(self, name: str) -> None:
         for job_id in sorted(self.jobs_of_node[name]):
@@ -272,7 +336,6 @@ class Liveness(Attempts):
 
     def _check_node(self, name: str) -> None:
         record = self.nodes[name]
-        record.watched = False
         due = max(record.seen + self.lease_ttl_s, record.back_by, self._patient_until)
         if due > self._now:
             self._watch_node(record, due)
@@ -282,20 +345,22 @@ class Liveness(Attempts):
             self._effects.append(events.CloseSession(node=name, session=record.session, reason=reason))
             record.session = 0
             self._forget_commands(name)
-        if not record.gone:
-            silent = f"its agent has not been heard for {self.lease_ttl_s:g} s"
-            if record.back_by:
-                silent = f"its agent was stopped, and was not started again within {self.restart_grace_s:g} s"
-            self._node_gone(record, f"node {name} was lost: {silent}")
+        silent = f"its agent has not been heard for {self._now - record.seen:.0f} s"
+        if record.back_by:
+            silent = f"its agent was stopped, and was not started again within {self.restart_grace_s:g} s"
+        self._node_gone(record, f"node {name} was lost: {silent}")
 
     def _check_lease(self, lease_id: str) -> None:
         lease = self.leases.get(lease_id)
         if lease is None or lease.state is not LeaseState.PREPARED:
             return
-        # A node whose agent is restarted is looked at as a whole (_check_node).
-        due = max(lease.expires_at, self.node(lease.lease.device_node).back_by, self._patient_until)
+        record, job = self.node(lease.lease.device_node), self.jobs.get(lease.lease.job)
+        # A node whose agent is restarted, or which is silent, is looked at as a whole (_check_node).
+        due = max(lease.expires_at, record.back_by, self._patient_until)
+        if job is not None and self._now - record.seen > self.lease_ttl_s * SILENT_PART:
+            due = max(due, record.seen + self.lease_ttl_s, self._kept_until(job, record))
         if due > self._now:
-            self._agenda.add(due, Look.LEASE, lease_id)
+            self._watch_lease(lease, due)
         else:
             node = lease.lease.device_node
             self._fail_lease(lease, f"node {node} did not renew lease {lease_id} for {self.lease_ttl_s:g} s")

@@ -48,7 +48,7 @@ class Operations(Liveness):
         record = self.nodes.get(event.node)
         if record is None or record.node is None or record.connected:
             return
-        self._node_gone(record, event.reason)
+        self._node_gone(record, event.reason, is_off=True)
         for job_id in sorted(self._interactive[event.node]):
             self._cancel(self.jobs[job_id], event.reason)
         for lease_id in sorted(self.leases_of_node[event.node]):

@@ -125,6 +125,7 @@ def validate_job(job: Job) -> Job:
     _check(size <= MAX_ENVIRONMENT_BYTES, "environment", f"is larger than {MAX_ENVIRONMENT_BYTES} bytes")
     _check_number(job.priority, "priority", least=-MAX_PRIORITY, most=MAX_PRIORITY)
     _check_number(job.time_limit_s, "time_limit_s", least=0, most=MAX_SECONDS)
+    _check_number(job.unreachable_limit_s, "unreachable_limit_s", least=0, most=MAX_SECONDS)
     _check(bool(job.groups), "groups", "is empty", hint="a job has at least one group of tasks")
     _check(len(job.groups) <= MAX_GROUPS, "groups", f"has more than {MAX_GROUPS} groups")
     for index, group in enumerate(job.groups):

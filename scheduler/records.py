@@ -59,6 +59,8 @@ class TaskRun(msgspec.Struct, kw_only=True):
     """Whether its processors and memory count against the node."""
     client: ClientSide = ClientSide.NONE
     program: Program = Program.NONE
+    arriving: bool = False
+    """Its node runs it, but its program waits for its files, or never began."""
     exit_code: int = 0
     reason: str = ""
 
@@ -76,6 +78,11 @@ class TaskRun(msgspec.Struct, kw_only=True):
     def is_alive(self) -> bool:
         """Whether a process of the task may exist."""
         return self.program in (Program.STARTING, Program.RUNNING)
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether its program ended well by itself: one that was ended for a reason did not, whatever its exit code."""
+        return self.program is Program.EXITED and self.exit_code == 0 and not self.reason
 
     def status(self) -> TaskStatus:
         """Return the task as people see it."""
@@ -101,7 +108,13 @@ class StoredProgress(msgspec.Struct, kw_only=True):
     rounds_waited: int = 0
     """Rounds in which it alone would have fitted."""
     started_at: float = 0.0
+    started_monotonic: float = 0.0
+    """From when its time limit counts, by the monotonic clock of the scheduler's machine in ``started_boot``."""
+    started_boot: str = ""
+    """The boot of that machine: on another one its monotonic clock says nothing of this one."""
     ended_at: float = 0.0
+    unreachable: list[str] = []
+    """Its nodes that can't be reached, while it is kept."""
     story: list[str] = []
 
 
@@ -115,7 +128,7 @@ class JobRecord(msgspec.Struct, eq=False):
     not_before: float = 0.0
     """Monotonic time before which no round considers the job (after a failed attempt)."""
     limit_at: float = 0.0
-    """Monotonic time at which the time limit ends the job."""
+    """Monotonic time at which the time limit ends the job; 0 while nothing is counted."""
 
     def tell(self, line: str) -> None:
         """Add a line to the story."""
@@ -229,8 +242,6 @@ class NodeRecord(msgspec.Struct, kw_only=True, eq=False):
     gone: bool = False
     """It had no session for the lease time: what ran there has ended or is fenced."""
     cordon: Cordon | None = None
-    watched: bool = False
-    """Whether the machine is going to look whether it is gone."""
     strays: frozenset[str] = frozenset()
     """Slots of commands that remove what the node holds without right."""
     used_cpu_milli: int = 0

@@ -27,11 +27,14 @@ MAX_TOTAL_BYTES = 512 * 2**20
 """Buffers of all readers."""
 MAX_READERS = 1_024
 """Readers at a time."""
+MAX_READERS_PER_USER = 256
+"""Those of them that one user has."""
 
 
 class _Reader:
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, user: str) -> None:
         self.node = node
+        self.user = user
         self.chunks: deque[LogChunk] = deque()
         self.size = 0
         self.taken = 0
@@ -52,7 +55,7 @@ class LogRelay:
     def __init__(
         self,
         *,
-        request: Callable[[str, str, str, str, bool, int], bool],
+        request: Callable[[str, str, str, str, bool, int, str], bool],
         credit: Callable[[str, str, int], None],
         cancel: Callable[[str, str], None],
     ) -> None:
@@ -64,9 +67,9 @@ class LogRelay:
         self._total = 0
 
     async def read(
-        self, node: str, job_id: str, task: str, *, follow: bool, position: int = 0
+        self, node: str, job_id: str, task: str, *, user: str, follow: bool, position: int = 0
     ) -> AsyncGenerator[LogChunk, None]:
-        """Yield a task's output from ``node``, from behind ``position``.
+        """Yield a task's output from ``node``, from behind ``position``, to ``user``.
 
         Raises :class:`Unavailable` when the node is away or lost on the way,
         or this reader was too slow; :class:`FarbusError` with what the node
@@ -74,10 +77,15 @@ class LogRelay:
         """
         if len(self._readers) >= MAX_READERS:
             raise Unavailable(f"{MAX_READERS} logs are being read already", hint="try again later")
+        if sum(reader.user == user for reader in self._readers.values()) >= MAX_READERS_PER_USER:
+            raise Unavailable(
+                f"user {user} reads {MAX_READERS_PER_USER} logs already, the most that one user may",
+                hint="end one of them",
+            )
         number = f"log-{next(self._numbers)}"
-        reader = self._readers[number] = _Reader(node)
+        reader = self._readers[number] = _Reader(node, user)
         try:
-            if not self._request(node, number, job_id, task, follow, position):
+            if not self._request(node, number, job_id, task, follow, position, user):
                 raise Unavailable(f"node {node}, which has the log, is not connected", hint="try again later")
             while True:
                 while reader.chunks:

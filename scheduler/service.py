@@ -204,7 +204,7 @@ class ClusterService(ClusterHandler):
         if not node:
             return
         async with contextlib.aclosing(
-            self._relay.read(node, job_id, task, follow=follow, position=position)
+            self._relay.read(node, job_id, task, user=caller.name, follow=follow, position=position)
         ) as chunks:
             async for chunk in chunks:
                 yield chunk

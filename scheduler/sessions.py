@@ -224,12 +224,20 @@ class Sessions(SessionHandler):
                 # a node can't pile up more than the ledger can take.
                 await self._engine.tell(event)
 
-    def _request_log(self, node: str, number: str, job_id: str, task: str, follow: bool, position: int) -> bool:
+    def _request_log(
+        self, node: str, number: str, job_id: str, task: str, follow: bool, position: int, user: str
+    ) -> bool:
         port = self._ports.get(node)
         if port is None:
             return False
         request = session_pb2.LogRequest(
-            request_id=number, job_id=job_id, task=task, follow=follow, position=position, credit_bytes=CREDIT_BYTES
+            request_id=number,
+            job_id=job_id,
+            task=task,
+            follow=follow,
+            position=position,
+            credit_bytes=CREDIT_BYTES,
+            user=user,
         )
         port.put(session_pb2.SchedulerMessage(log_request=request))
         return True

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import shutil
+import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
@@ -17,104 +16,107 @@ import structlog
 from farbus.api.identity import Identity
 from farbus.api.staging import OutputFile, StagingHandler
 from farbus.api.v1 import staging_pb2
-from farbus.errors import FarbusError, InvalidInput, NotFound, NotPermitted
+from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted
 from farbus.model.job import Job, JobStatus
 from farbus.model.quantity import format_bytes
-from farbus.model.staging import MAX_FILES, MAX_MANIFEST_BYTES, Manifest, StagedFile, check_digest, check_path
+from farbus.model.staging import MAX_FILES, ReceivedFile, StagedFile, check_digest, check_path
 from farbus.model.states import JOB_STATES
-from farbus.model.value import Value
-from farbus.scheduler.contents import Contents, Key, Receiver, user_directory
+from farbus.scheduler.contents import LEAST_PART_BYTES, UNUSED_KEPT_S, Contents, Key, Limits, user_directory
 from farbus.scheduler.engine import Engine, no_such_job
+from farbus.scheduler.manifests import Manifests
+from farbus.scheduler.outputs import Outputs, TaskOutput
+from farbus.scheduler.receiver import Receiver
 
 _log = structlog.get_logger()
 
 SWEEP_INTERVAL_S = 300.0
 """How often what nobody needs any more is looked for."""
 
+SWEEP_AGAIN_S = 5.0
+"""Least pause before somebody without room has it looked for again: it costs seconds where there is much."""
+
 OUTPUT_KEPT_S = 7 * 86_400.0
 """How long a job's output waits to be fetched."""
 
-MAX_MANIFESTS = 256
-"""Manifests that are remembered, so that each task of a large job costs no reading of its own."""
-
-LOOKS_PER_TURN = 256
-"""Files that are looked for before others get their turn: a few milliseconds."""
+JOBS_PER_TURN = 8_192
+"""Jobs that are gone through before others get their turn: a few milliseconds."""
 
 MAX_DIGESTS = 20_001
 """Contents of one question: those of a whole manifest, and the manifest."""
-
-
-class TaskOutput(Value, frozen=True, kw_only=True):
-    """What a task has put out, as it is kept."""
-
-    user: str
-    task: str
-    at: float
-    files: tuple[StagedFile, ...]
 
 
 class StagingService(StagingHandler):
     """See the module; ``base`` is a directory of its own."""
 
     def __init__(
-        self,
-        engine: Engine,
-        base: Path,
-        *,
-        limit_bytes: int,
-        user_limit_bytes: int,
-        job_limit_bytes: int,
-        wall: Callable[[], float] = time.time,
+        self, engine: Engine, base: Path, *, limits: Limits, job_limit_bytes: int, wall: Callable[[], float] = time.time
     ) -> None:
         self._engine = engine
-        self._outputs = base / "output"
-        self._contents = Contents(base, limit_bytes=limit_bytes, user_limit_bytes=user_limit_bytes, wall=wall)
+        self._limits = limits
+        self._contents = Contents(base, limits, wall=wall)
+        self._manifests = Manifests(self._contents)
+        self._outputs = Outputs(base / "output")
         self._job_limit_bytes = job_limit_bytes
         self._wall = wall
-        self._manifests: OrderedDict[Key, Manifest] = OrderedDict()
+        self._putting: dict[tuple[str, str], asyncio.Task[Any] | None] = {}
+        """The calls that send the output of tasks, by job and task."""
+        self._sweeping = asyncio.Lock()
+        self._swept_at = -SWEEP_AGAIN_S
+        """By the event loop's clock."""
 
     # --- in ------------------------------------------------------------------------------
 
-    async def missing(self, caller: Identity, digests: Sequence[str]) -> tuple[str, ...]:
-        """Return those of the caller's contents that are not there."""
+    async def missing(self, caller: Identity, digests: Sequence[str]) -> dict[str, int]:
+        """Return those of the caller's contents that are not there, with how many bytes there are of each."""
         if len(digests) > MAX_DIGESTS:
             raise InvalidInput(f"{len(digests)} contents in one question are more than {MAX_DIGESTS}")
-        sizes = await self._sizes(caller.name, digests)
-        return tuple(each for each, size in zip(digests, sizes, strict=True) if size is None)
-
-    async def _sizes(self, user: str, digests: Sequence[str]) -> list[int | None]:
-        """Return the sizes of contents; others get their turn meanwhile."""
-        sizes = []
-        for number, each in enumerate(digests):
-            if number % LOOKS_PER_TURN == LOOKS_PER_TURN - 1:
-                await asyncio.sleep(0)
-            sizes.append(self._contents.size(user, each))
-        return sizes
+        sizes = await self._contents.sizes(caller.name, digests)
+        absent = (each for each, size in zip(digests, sizes, strict=True) if size is None)
+        return {each: self._contents.received(caller.name, each) for each in absent}
 
     async def put(self, caller: Identity, chunks: AsyncIterator[staging_pb2.ContentChunk]) -> staging_pb2.PutReply:
         """Take contents of the caller's."""
         reply = staging_pb2.PutReply()
-        async with contextlib.AsyncExitStack() as stack:
-            receiver: Receiver | None = None
-            async for chunk in chunks:
-                if chunk.sha256:
-                    if receiver is not None:
-                        raise InvalidInput("a file began before the one before it was whole")
-                    receiver = stack.enter_context(
-                        self._contents.receive(caller.name, chunk.size, check_digest(chunk.sha256))
-                    )
-                if receiver is None:
-                    raise InvalidInput("a piece of a file came before its digest")
-                await asyncio.to_thread(receiver.write, chunk.data)
-                if receiver.is_whole:
-                    receiver.finish()
-                    reply.files += 1
-                    reply.bytes += receiver.size
-                    await stack.aclose()
-                    receiver = None
-            if receiver is not None:
-                raise InvalidInput("the files end in the middle of one")
+        with self._contents.sending(caller.name):
+            async with contextlib.AsyncExitStack() as stack:
+                receiver: Receiver | None = None
+                async for chunk in chunks:
+                    if chunk.sha256:
+                        if receiver is not None:
+                            raise InvalidInput("a file began before the one before it was whole")
+                        await self._make_room(caller.name, chunk.size)
+                        receiver = await stack.enter_async_context(
+                            self._contents.receive(
+                                caller.name,
+                                chunk.size,
+                                check_digest(chunk.sha256),
+                                part=chunk.sha256,
+                                offset=chunk.offset,
+                            )
+                        )
+                    if receiver is None:
+                        raise InvalidInput("a piece of a file came before its digest")
+                    await receiver.write(chunk.data)
+                    if receiver.is_whole:
+                        await receiver.finish()
+                        reply.files += 1
+                        reply.bytes += receiver.size
+                        await stack.aclose()
+                        receiver = None
+                if receiver is not None:
+                    raise InvalidInput("the files end in the middle of one")
         return reply
+
+    async def _make_room(self, user: str, size: int) -> None:
+        """Look for what jobs have let go of, where there is no room for a file."""
+        if self._contents.has_room(user, size):
+            return
+        loop = asyncio.get_running_loop()
+        asked = loop.time()
+        async with self._sweeping:
+            if self._swept_at <= asked:
+                await asyncio.sleep(max(0.0, self._swept_at + SWEEP_AGAIN_S - loop.time()))
+                await self._sweep()
 
     async def check(self, caller: Identity, job: Job) -> None:
         """Raise :class:`InvalidInput` where files that ``job`` takes along are not here, or too many."""
@@ -122,45 +124,46 @@ class StagingService(StagingHandler):
             return
         if job.user != caller.name:
             raise InvalidInput("stage_in: files can be taken along only by who sent them", hint="leave user out")
-        manifest = await self._manifest(job.user, job.stage_in)
-        if manifest.total_bytes > self._job_limit_bytes:
+        listed = await self._manifests.get(job.user, job.stage_in)
+        if listed.total_bytes > self._job_limit_bytes:
             raise InvalidInput(
-                f"stage_in: {format_bytes(manifest.total_bytes)} are more than the "
+                f"stage_in: {format_bytes(listed.total_bytes)} are more than the "
                 f"{format_bytes(self._job_limit_bytes)} that a job may take along"
             )
-        sizes = await self._sizes(job.user, [file.sha256 for file in manifest.files])
-        for file, size in zip(manifest.files, sizes, strict=True):
+        sizes = await self._contents.sizes(job.user, [job.stage_in, *(file.sha256 for file in listed.files)])
+        if sizes[0] is None:
+            raise InvalidInput("stage_in: the list of files is not here", hint="submit again: it is sent again")
+        for file, size in zip(listed.files, sizes[1:], strict=True):
             if size != file.size:
                 raise InvalidInput(f"stage_in: {file.path} is not here", hint="submit again: it is sent again")
-
-    async def _manifest(self, user: str, digest: str) -> Manifest:
-        key = (user_directory(user), check_digest(digest))
-        if key not in self._manifests:
-            data = await self._contents.read_whole(user, digest, most_bytes=MAX_MANIFEST_BYTES)
-            self._manifests[key] = await asyncio.to_thread(Manifest.decode, data)
-            while len(self._manifests) > MAX_MANIFESTS:
-                self._manifests.popitem(last=False)
-        return self._manifests[key]
+        self._contents.name(job.user, listed.digests | {job.stage_in})
 
     async def get(
-        self, caller: Identity, job_id: str, digests: Sequence[str]
+        self, caller: Identity, job_id: str, digests: Sequence[str], *, offset: int
     ) -> AsyncIterator[staging_pb2.ContentChunk]:
-        """Yield contents of a job with a task on the calling node."""
+        """Yield contents of a job with a task on the calling node, the first from ``offset`` on."""
         status = await self._job_on(caller, job_id)
         if len(digests) > MAX_DIGESTS:
             raise InvalidInput(f"{len(digests)} contents in one question are more than {MAX_DIGESTS}")
         user, stage_in = status.job.user, status.job.stage_in
-        allowed = {stage_in}
+        others = frozenset[str]()
         if any(each != stage_in for each in digests):
-            allowed |= {file.sha256 for file in (await self._manifest(user, stage_in)).files}
+            others = (await self._manifests.get(user, stage_in)).digests
         for sha256 in digests:
-            size = self._contents.size(user, sha256) if sha256 in allowed else None
+            size = None
+            if sha256 == stage_in or sha256 in others:
+                (size,) = await self._contents.sizes(user, [sha256])
             if size is None:
                 raise NotFound(f"job {job_id}: content {sha256[:64]} is not one of its files, or not here any more")
+            if not 0 <= offset <= size:
+                raise InvalidInput(f"job {job_id}: content {sha256} has {size} bytes, none at {offset}")
             first = True
-            async for data in self._contents.read(user, sha256):
-                yield staging_pb2.ContentChunk(sha256=sha256 if first else "", size=size if first else 0, data=data)
-                first = False
+            async for data in self._contents.read(user, sha256, offset=offset):
+                chunk = staging_pb2.ContentChunk(data=data)
+                if first:
+                    chunk.sha256, chunk.size, chunk.offset = sha256, size, offset
+                first, offset = False, 0
+                yield chunk
 
     async def _job_on(self, node: Identity, job_id: str, task: str = "") -> JobStatus:
         """Return a job that has a task on the calling node, or that task."""
@@ -179,82 +182,119 @@ class StagingService(StagingHandler):
         if head is None:
             raise InvalidInput("no output came")
         job = (await self._job_on(caller, head.job_id, head.task)).job
-        room = self._job_limit_bytes - sum(
-            file.size for output in self._read(job.id) if output.task != head.task for file in output.files
-        )
+        await self._outputs.load()
+        async with self._alone(job.id, head.task):
+            with self._contents.sending(job.user):
+                files = await self._put_output(job, head.task, chunks)
+        return staging_pb2.PutReply(files=len(files), bytes=sum(file.size for file in files))
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, job_id: str, task: str) -> AsyncIterator[None]:
+        """Have one call send a task's output: an earlier one's connection has broken, also where nobody knows yet."""
+        await self._end_earlier(job_id, task)
+        self._putting[job_id, task] = asyncio.current_task()
+        try:
+            yield
+        finally:
+            del self._putting[job_id, task]
+
+    async def _end_earlier(self, job_id: str, task: str) -> None:
+        while (earlier := self._putting.get((job_id, task))) is not None:
+            earlier.cancel()
+            await asyncio.wait((earlier,))
+
+    async def received_output(self, caller: Identity, job_id: str, task: str) -> tuple[ReceivedFile, ...]:
+        """Return what has come of a task's output whose sending broke off."""
+        job = (await self._job_on(caller, job_id, task)).job
+        await self._outputs.load()
+        await self._end_earlier(job.id, task)
+        noted = [*(await self._outputs.begun(job.id, task)).values()]
+        sizes = iter(await self._contents.sizes(job.user, [file.sha256 for file in noted if file.sha256]))
+        found = []
+        for file in noted:
+            if file.sha256:
+                received, sha256 = next(sizes), file.sha256
+                if received != file.size:
+                    continue
+            else:
+                part = _part_name(job, task, file)
+                received, sha256 = self._contents.received(job.user, part), ""
+                if not received or not (sha256 := await self._contents.received_digest(job.user, part)):
+                    continue
+            found.append(ReceivedFile(path=file.path, size=file.size, received=received, sha256=sha256))
+        return tuple(found)
+
+    async def _put_output(
+        self, job: Job, task: str, chunks: AsyncIterator[staging_pb2.OutputChunk]
+    ) -> tuple[StagedFile, ...]:
+        room = self._job_limit_bytes - self._outputs.bytes_of(job.id, besides=task)
+        most = min(MAX_FILES, self._limits.user_files - self._outputs.files_of(job.user))
         files: list[StagedFile] = []
         ended = False
-        async with contextlib.AsyncExitStack() as stack:
+        async with contextlib.AsyncExitStack() as whole, contextlib.AsyncExitStack() as stack:
+            notes = await whole.enter_async_context(self._outputs.sending(job.id, task, wall=self._wall))
             receiver: Receiver | None = None
-            begun = head
+            file = StagedFile(path="", size=0, sha256="")
             async for chunk in chunks:
                 if chunk.end:
                     ended = True
                     break
                 if receiver is None:
-                    begun = chunk
-                    room -= chunk.size
-                    self._check_output(job, chunk, len(files), room)
-                    receiver = stack.enter_context(self._contents.receive(job.user, chunk.size))
-                await asyncio.to_thread(receiver.write, chunk.data)
-                if chunk.sha256:
-                    receiver.finish(check_digest(chunk.sha256))
-                    files.append(
-                        StagedFile(path=begun.path, size=begun.size, sha256=chunk.sha256, executable=begun.executable)
+                    file = StagedFile(path=chunk.path, size=chunk.size, sha256="", executable=chunk.executable)
+                    room -= file.size
+                    self._check_output(job, file, most - len(files), room)
+                    if chunk.offset and chunk.offset == file.size and chunk.sha256:
+                        file = msgspec.structs.replace(file, sha256=chunk.sha256)
+                        if await self._contents.sizes(job.user, [file.sha256]) != [file.size]:
+                            raise Conflict(f"path {file.path}: it is not here any more", hint="send it as a whole")
+                        files.append(file)
+                        continue
+                    await self._make_room(job.user, file.size)
+                    receiving = self._contents.receive(
+                        job.user, file.size, part=_part_name(job, task, file), offset=chunk.offset
                     )
+                    receiver = await stack.enter_async_context(receiving)
+                    if file.size >= LEAST_PART_BYTES:
+                        await notes.begin(file)
+                await receiver.write(chunk.data)
+                if chunk.sha256:
+                    file = msgspec.structs.replace(file, sha256=await receiver.finish(check_digest(chunk.sha256)))
+                    files.append(file)
+                    await notes.add(file)
                     await stack.aclose()
                     receiver = None
         if not ended:
             raise InvalidInput("the output broke off")
-        output = TaskOutput(user=job.user, task=head.task, at=self._wall(), files=tuple(files))
-        await asyncio.to_thread(self._write, job.id, output)
-        return staging_pb2.PutReply(files=len(files), bytes=sum(file.size for file in files))
+        output = TaskOutput(user=job.user, task=task, at=self._wall(), files=tuple(files))
+        await self._outputs.write(job.id, output)
+        return output.files
 
-    def _check_output(self, job: Job, chunk: staging_pb2.OutputChunk, files: int, room: int) -> None:
-        path = check_path(chunk.path)
+    def _check_output(self, job: Job, file: StagedFile, files: int, room: int) -> None:
+        path = check_path(file.path)
         if not any(path == out or path.startswith(f"{out}/") for out in job.stage_out):
             raise InvalidInput(f"path {path}: is not of the job's output")
-        if files >= MAX_FILES:
-            raise InvalidInput(f"more than {MAX_FILES} files of output", hint="pack them into an archive")
+        if files <= 0:
+            raise InvalidInput(
+                f"path {path}: more than {MAX_FILES} files of output, or {self._limits.user_files} of one user",
+                hint="pack them into an archive",
+            )
         if room < 0:
             raise InvalidInput(
                 f"path {path}: with it the job has more than {format_bytes(self._job_limit_bytes)} of output"
             )
-
-    def _write(self, job_id: str, output: TaskOutput) -> None:
-        directory = self._outputs / job_id
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        partial = directory / f".{output.task}"
-        with open(partial, "wb") as file:
-            file.write(msgspec.json.encode(output))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, directory / f"{output.task}.json")
-
-    def _read(self, job_id: str) -> tuple[TaskOutput, ...]:
-        found = []
-        with contextlib.suppress(FileNotFoundError):
-            for path in sorted((self._outputs / job_id).glob("*.json")):
-                with contextlib.suppress(msgspec.MsgspecError):
-                    found.append(msgspec.json.decode(path.read_bytes(), type=TaskOutput))
-        return tuple(found)
 
     async def list_output(self, caller: Identity, job_id: str) -> tuple[OutputFile, ...]:
         """Return what a job of the caller's has put out."""
         status = await self._engine.find(job_id)
         if not caller.may_manage(status.job.user):
             raise no_such_job(job_id)
-        outputs = await asyncio.to_thread(self._read, status.job.id)
-        return tuple(
-            OutputFile(task=output.task, path=file.path, size=file.size, sha256=file.sha256, executable=file.executable)
-            for output in outputs
-            for file in output.files
-        )
+        outputs = await self._outputs.read(status.job.id)
+        return await asyncio.to_thread(_files_of, outputs)
 
     async def get_output(
-        self, caller: Identity, job_id: str, files: Sequence[int]
+        self, caller: Identity, job_id: str, files: Sequence[int], *, offset: int
     ) -> AsyncIterator[staging_pb2.OutputChunk]:
-        """Yield files of a job's output."""
+        """Yield files of a job's output, the first from ``offset`` on."""
         listed = await self.list_output(caller, job_id)
         user = (await self._engine.find(job_id)).job.user
         wanted = files or range(len(listed))
@@ -263,12 +303,14 @@ class StagingService(StagingHandler):
         for index in wanted:
             file = listed[index]
             first = True
-            async for data in self._contents.read(user, file.sha256):
+            if not 0 <= offset <= file.size:
+                raise InvalidInput(f"job {job_id}: {file.path} has {file.size} bytes, none at {offset}")
+            async for data in self._contents.read(user, file.sha256, offset=offset):
                 chunk = staging_pb2.OutputChunk(job_id=job_id, task=file.task, data=data)
                 if first:
                     chunk.path, chunk.size, chunk.executable = file.path, file.size, file.executable
-                    chunk.sha256 = file.sha256
-                first = False
+                    chunk.sha256, chunk.offset = file.sha256, offset
+                first, offset = False, 0
                 yield chunk
 
     # --- what nobody needs any more ------------------------------------------------------
@@ -283,30 +325,64 @@ class StagingService(StagingHandler):
             await asyncio.sleep(SWEEP_INTERVAL_S)
 
     async def sweep(self) -> None:
-        """Remove output that has waited long enough or whose job is forgotten, and contents that no job names."""
+        """Remove output that has waited long enough or whose job is forgotten, and contents that nothing names."""
+        async with self._sweeping:
+            await self._sweep()
+
+    async def _sweep(self) -> None:
+        await self._outputs.load()
+        started = self._wall()
         used: set[Key] = set()
-        for record in tuple(self._engine.machine.jobs.values()):
-            job = record.job
-            if job.stage_in and not JOB_STATES.is_final(record.state):
-                owner = user_directory(job.user)
-                used.add((owner, job.stage_in))
-                with contextlib.suppress(NotFound, InvalidInput):
-                    manifest = await self._manifest(job.user, job.stage_in)
-                    used |= {(owner, file.sha256) for file in manifest.files}
-        for directory in sorted(self._outputs.iterdir()) if self._outputs.exists() else ():
-            outputs = self._read(directory.name)
-            newest = max((output.at for output in outputs), default=0.0)
-            if newest < self._wall() - OUTPUT_KEPT_S or not await self._is_known(directory.name):
-                await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
-                continue
-            used |= {(user_directory(output.user), file.sha256) for output in outputs for file in output.files}
-        removed = self._contents.sweep(used)
+        await self._add_taken_along(used)
+        await self._add_put_out(used)
+        removed = await self._contents.sweep(used, started=started)
+        self._swept_at = asyncio.get_running_loop().time()
         if removed:
             _log.info("files removed that no job needs", files=removed)
 
-    async def _is_known(self, job_id: str) -> bool:
-        try:
-            await self._engine.find(job_id)
-        except NotFound:
-            return False
-        return True
+    async def _add_taken_along(self, used: set[Key]) -> None:
+        """Add the contents that live jobs take along."""
+        manifests: set[tuple[str, str]] = set()
+        records = tuple(self._engine.machine.jobs.values())
+        for start in range(0, len(records), JOBS_PER_TURN):
+            manifests |= {
+                (record.job.user, record.job.stage_in)
+                for record in records[start : start + JOBS_PER_TURN]
+                if record.job.stage_in and not JOB_STATES.is_final(record.state)
+            }
+            await asyncio.sleep(0)
+        for user, digest in manifests:
+            owner = user_directory(user)
+            used.add((owner, digest))
+            with contextlib.suppress(NotFound, InvalidInput):
+                used |= {(owner, each) for each in (await self._manifests.get(user, digest)).digests}
+            await asyncio.sleep(0)
+
+    async def _add_put_out(self, used: set[Key]) -> None:
+        """Remove outputs that have waited long enough; add the contents of the others."""
+        now = self._wall()
+        for job_id, at in self._outputs.jobs():
+            try:
+                user = (await self._engine.find(job_id)).job.user
+            except NotFound:
+                await self._outputs.remove(job_id)
+                continue
+            kept = await self._outputs.keys(job_id, user, since=now - UNUSED_KEPT_S)
+            sent_now = any(job == job_id for job, _ in self._putting)
+            if at < now - OUTPUT_KEPT_S and (at or not kept) and not sent_now:
+                await self._outputs.remove(job_id)
+            else:
+                used |= kept
+
+
+def _part_name(job: Job, task: str, file: StagedFile) -> str:
+    """Return under which name a part of a task's output is kept: its digest is known at its end only."""
+    return hashlib.sha256(f"{job.id}\0{task}\0{file.path}\0{file.size}".encode()).hexdigest()
+
+
+def _files_of(outputs: Sequence[TaskOutput]) -> tuple[OutputFile, ...]:
+    return tuple(
+        OutputFile(task=output.task, path=file.path, size=file.size, sha256=file.sha256, executable=file.executable)
+        for output in outputs
+        for file in output.files
+    )

@@ -70,7 +70,7 @@ def node_telemetry(state: ClusterState, record: NodeRecord, caller: Identity, no
             for status in state.device_statuses_of(record.name)
             if status.device.kind is DeviceKind.GPU
         ),
-        sessions=_sessions(state, values, caller),
+        sessions=_sessions(state, record.name, values, caller),
         stale=tuple(CollectorState(name=name, reason=reason) for name, reason in sorted(record.figures.stale.items()))
         if record.connected
         else (),
@@ -106,8 +106,9 @@ def _gpu(
 
 
 def _sessions(
-    state: ClusterState, values: Mapping[Series, float], caller: Identity
+    state: ClusterState, node: str, values: Mapping[Series, float], caller: Identity
 ) -> tuple[SessionTelemetry, ...]:  # fmt: skip
+    """Return the sessions with devices of ``node``: what it tells of others is not its to tell."""
     figures: defaultdict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
     for each, value in values.items():
         if each.metric.startswith("session_"):
@@ -115,7 +116,7 @@ def _sessions(
     found = []
     for (lease_id, _, client_pid, program), known in sorted(figures.items()):
         record = state.leases.get(lease_id)
-        if record is None or not caller.may_manage(record.lease.user):
+        if record is None or record.lease.device_node != node or not caller.may_manage(record.lease.user):
             continue
         memory = known.get("session_memory_bytes")
         found.append(

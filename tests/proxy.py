@@ -18,6 +18,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self.connections = 0
         self.address = ""
+        self._cut_after_bytes = 0
 
     def freeze(self) -> None:
         """Pass on nothing more, close nothing: each side sees a peer that vanished.  New connections are accepted."""
@@ -26,6 +27,10 @@ class Proxy:
     def thaw(self) -> None:
         """Pass on again, what was held back first."""
         self._open.set()
+
+    def cut_after(self, size: int) -> None:
+        """Close the connections once, when so many bytes have passed, both ways together."""
+        self._cut_after_bytes = size
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -61,6 +66,11 @@ class Proxy:
                 await self._open.wait()
                 writer.write(data)
                 await writer.drain()
+                if self._cut_after_bytes:
+                    self._cut_after_bytes = max(0, self._cut_after_bytes - len(data))
+                    if not self._cut_after_bytes:
+                        for task in self._tasks:
+                            task.cancel()
 
     async def close(self) -> None:
         for task in tuple(self._tasks):

@@ -80,6 +80,7 @@ METHOD_ROLES: Mapping[str, frozenset[Role]] = {
     "/farbus.v1.Staging/Put": PEOPLE,
     "/farbus.v1.Staging/Get": frozenset({Role.NODE}),
     "/farbus.v1.Staging/PutOutput": frozenset({Role.NODE}),
+    "/farbus.v1.Staging/ReceivedOutput": frozenset({Role.NODE}),
     "/farbus.v1.Staging/ListOutput": PEOPLE,
     "/farbus.v1.Staging/GetOutput": PEOPLE,
     "/farbus.v1.NodeSession/Session": frozenset({Role.NODE}),
@@ -103,6 +104,7 @@ READ_METHODS = frozenset(
         "/farbus.v1.Cluster/ReadAudit",
         "/farbus.v1.Staging/Missing",
         "/farbus.v1.Staging/Get",
+        "/farbus.v1.Staging/ReceivedOutput",
         "/farbus.v1.Staging/ListOutput",
         "/farbus.v1.Staging/GetOutput",
     }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
+import asyncio
 import contextlib
+import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -15,8 +17,8 @@ from farbus.api.gate import Context, errors_become_status
 from farbus.api.identity import Identity
 from farbus.api.status import converted
 from farbus.api.v1 import staging_pb2, staging_pb2_grpc
-from farbus.errors import FarbusError, InvalidInput
-from farbus.model.staging import Manifest, StagedFile
+from farbus.errors import Conflict, FarbusError, InvalidInput
+from farbus.model.staging import Manifest, ReceivedFile, StagedFile
 from farbus.model.value import Value
 
 DIGESTS_PER_CALL = 10_000
@@ -39,16 +41,18 @@ class StagingHandler(abc.ABC):
     """What the service does; it speaks in messages, since the scheduler's and the agents' differ in little else."""
 
     @abc.abstractmethod
-    async def missing(self, caller: Identity, digests: Sequence[str]) -> tuple[str, ...]:
-        """Return those of the contents that are not there."""
+    async def missing(self, caller: Identity, digests: Sequence[str]) -> dict[str, int]:
+        """Return those of the contents that are not there, with how many bytes there are of each."""
 
     @abc.abstractmethod
     async def put(self, caller: Identity, chunks: AsyncIterator[staging_pb2.ContentChunk]) -> staging_pb2.PutReply:
         """Take contents."""
 
     @abc.abstractmethod
-    def get(self, caller: Identity, job_id: str, digests: Sequence[str]) -> AsyncIterator[staging_pb2.ContentChunk]:
-        """Yield contents that belong to a job of the calling node's."""
+    def get(
+        self, caller: Identity, job_id: str, digests: Sequence[str], *, offset: int
+    ) -> AsyncIterator[staging_pb2.ContentChunk]:
+        """Yield contents that belong to a job of the calling node's, the first from ``offset`` on."""
 
     @abc.abstractmethod
     async def put_output(
@@ -57,12 +61,18 @@ class StagingHandler(abc.ABC):
         """Take the output of a task."""
 
     @abc.abstractmethod
+    async def received_output(self, caller: Identity, job_id: str, task: str) -> tuple[ReceivedFile, ...]:
+        """Return what has come of a task's output whose sending broke off."""
+
+    @abc.abstractmethod
     async def list_output(self, caller: Identity, job_id: str) -> tuple[OutputFile, ...]:
         """Return what a job has put out."""
 
     @abc.abstractmethod
-    def get_output(self, caller: Identity, job_id: str, files: Sequence[int]) -> AsyncIterator[staging_pb2.OutputChunk]:
-        """Yield the files of a job's output that are asked for, or all."""
+    def get_output(
+        self, caller: Identity, job_id: str, files: Sequence[int], *, offset: int
+    ) -> AsyncIterator[staging_pb2.OutputChunk]:
+        """Yield the files of a job's output that are asked for, or all; the first from ``offset`` on."""
 
 
 def add_staging(handler: StagingHandler, caller: Caller, server: grpc.aio.Server) -> None:
@@ -92,7 +102,8 @@ class _Servicer(staging_pb2_grpc.StagingServicer):
 
     async def Missing(self, request: staging_pb2.MissingRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> staging_pb2.MissingReply:
-            return staging_pb2.MissingReply(sha256=await self._handler.missing(caller, request.sha256))
+            missing = await self._handler.missing(caller, request.sha256)
+            return staging_pb2.MissingReply(sha256=missing.keys(), received=missing.values())
 
         return await self._call("Missing", context, answer)
 
@@ -101,7 +112,9 @@ class _Servicer(staging_pb2_grpc.StagingServicer):
 
     async def Get(self, request: staging_pb2.GetRequest, context: Any) -> AsyncIterator[Any]:
         async for chunk in self._stream(
-            "Get", context, lambda caller: self._handler.get(caller, request.job_id, request.sha256)
+            "Get",
+            context,
+            lambda caller: self._handler.get(caller, request.job_id, request.sha256, offset=request.offset),
         ):
             yield chunk
 
@@ -110,25 +123,43 @@ class _Servicer(staging_pb2_grpc.StagingServicer):
             "PutOutput", context, lambda caller: self._handler.put_output(caller, aiter(request_iterator))
         )
 
-    async def ListOutput(self, request: staging_pb2.OutputRequest, context: Any) -> Any:
-        async def answer(caller: Identity) -> staging_pb2.ListOutputReply:
-            files = await self._handler.list_output(caller, request.job_id)
-            return staging_pb2.ListOutputReply(
+    async def ReceivedOutput(self, request: staging_pb2.ReceivedOutputRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> staging_pb2.ReceivedOutputReply:
+            files = await self._handler.received_output(caller, request.job_id, request.task)
+            return staging_pb2.ReceivedOutputReply(
                 files=[
-                    staging_pb2.OutputFile(
-                        task=file.task, path=file.path, size=file.size, sha256=file.sha256, executable=file.executable
-                    )
+                    staging_pb2.ReceivedFile(path=file.path, size=file.size, received=file.received, sha256=file.sha256)
                     for file in files
                 ]
             )
+
+        return await self._call("ReceivedOutput", context, answer)
+
+    async def ListOutput(self, request: staging_pb2.OutputRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> staging_pb2.ListOutputReply:
+            # Thousands of files are no matter for the event loop.
+            return await asyncio.to_thread(_list_reply, await self._handler.list_output(caller, request.job_id))
 
         return await self._call("ListOutput", context, answer)
 
     async def GetOutput(self, request: staging_pb2.OutputRequest, context: Any) -> AsyncIterator[Any]:
         async for chunk in self._stream(
-            "GetOutput", context, lambda caller: self._handler.get_output(caller, request.job_id, request.files)
+            "GetOutput",
+            context,
+            lambda caller: self._handler.get_output(caller, request.job_id, request.files, offset=request.offset),
         ):
             yield chunk
+
+
+def _list_reply(files: Sequence[OutputFile]) -> staging_pb2.ListOutputReply:
+    return staging_pb2.ListOutputReply(
+        files=[
+            staging_pb2.OutputFile(
+                task=file.task, path=file.path, size=file.size, sha256=file.sha256, executable=file.executable
+            )
+            for file in files
+        ]
+    )
 
 
 class StagingClient:
@@ -139,14 +170,17 @@ class StagingClient:
         self._metadata = client.metadata
         self._peer = client.peer
 
-    async def missing(self, digests: Sequence[str]) -> tuple[str, ...]:
-        """Return those of the contents that the scheduler does not have."""
-        found: list[str] = []
+    async def missing(self, digests: Sequence[str]) -> dict[str, int]:
+        """Return those of the contents that the scheduler does not have, with how many bytes it has of each."""
+        found: dict[str, int] = {}
         for start in range(0, len(digests), DIGESTS_PER_CALL):
             request = staging_pb2.MissingRequest(sha256=digests[start : start + DIGESTS_PER_CALL])
             with converted(self._peer):
-                found += (await self._stub.Missing(request, metadata=self._metadata)).sha256
-        return tuple(found)
+                reply = await self._stub.Missing(request, metadata=self._metadata)
+            # One of an earlier version does not say how many.
+            received = reply.received or [0] * len(reply.sha256)
+            found |= dict(zip(reply.sha256, received, strict=True))
+        return found
 
     async def put(self, chunks: AsyncIterator[staging_pb2.ContentChunk]) -> staging_pb2.PutReply:
         """Send contents."""
@@ -154,14 +188,21 @@ class StagingClient:
             reply: staging_pb2.PutReply = await self._stub.Put(chunks, metadata=self._metadata)
             return reply
 
-    async def put_files(self, contents: AsyncIterator[tuple[str, int, bytes]]) -> None:
-        """Send contents, each as (digest, size, piece); the pieces of one follow each other."""
+    async def put_files(self, contents: AsyncIterator[tuple[str, int, int, bytes]]) -> None:
+        """Send contents in pieces, each as (digest, size of the whole, where it begins, piece).
+
+        The pieces of one content follow each other; the first begins where
+        the scheduler has it up to, or at 0.
+        """
 
         async def chunks() -> AsyncIterator[staging_pb2.ContentChunk]:
             before = ""
-            async for sha256, size, data in contents:
-                first, before = sha256 != before, sha256
-                yield staging_pb2.ContentChunk(sha256=sha256 if first else "", size=size if first else 0, data=data)
+            async for sha256, size, offset, data in contents:
+                chunk = staging_pb2.ContentChunk(data=data)
+                if sha256 != before:
+                    chunk.sha256, chunk.size, chunk.offset = sha256, size, offset
+                before = sha256
+                yield chunk
 
         await self.put(chunks())
 
@@ -174,10 +215,13 @@ class StagingClient:
             for file in reply.files
         )
 
-    async def get_output(self, job_id: str, files: Sequence[int]) -> AsyncGenerator[staging_pb2.OutputChunk, None]:
-        """Yield files of a job's output."""
+    async def get_output(
+        self, job_id: str, files: Sequence[int], *, offset: int = 0
+    ) -> AsyncGenerator[staging_pb2.OutputChunk, None]:
+        """Yield files of a job's output, the first from ``offset`` on; its first chunk says whether it is so."""
+        request = staging_pb2.OutputRequest(job_id=job_id, files=files, offset=offset)
         with converted(self._peer):
-            call = self._stub.GetOutput(staging_pb2.OutputRequest(job_id=job_id, files=files), metadata=self._metadata)
+            call = self._stub.GetOutput(request, metadata=self._metadata)
             try:
                 async for chunk in call:
                     yield chunk
@@ -191,7 +235,7 @@ class StagingForwarder(StagingHandler):
     def __init__(self, lend: Callable[[Identity], contextlib.AbstractAsyncContextManager[ClusterClient]]) -> None:
         self._lend = lend
 
-    async def missing(self, caller: Identity, digests: Sequence[str]) -> tuple[str, ...]:
+    async def missing(self, caller: Identity, digests: Sequence[str]) -> dict[str, int]:
         """Forward."""
         async with self._lend(caller) as client:
             return await StagingClient(client).missing(digests)
@@ -202,7 +246,7 @@ class StagingForwarder(StagingHandler):
             return await StagingClient(client).put(chunks)
 
     async def get(
-        self, caller: Identity, job_id: str, digests: Sequence[str]
+        self, caller: Identity, job_id: str, digests: Sequence[str], *, offset: int
     ) -> AsyncIterator[staging_pb2.ContentChunk]:
         """Refuse: nodes ask the scheduler."""
         raise InvalidInput("contents are for nodes, which ask the scheduler")
@@ -214,18 +258,22 @@ class StagingForwarder(StagingHandler):
         """Refuse: nodes tell the scheduler."""
         raise InvalidInput("output comes from nodes, which tell the scheduler")
 
+    async def received_output(self, caller: Identity, job_id: str, task: str) -> tuple[ReceivedFile, ...]:
+        """Refuse: nodes ask the scheduler."""
+        raise InvalidInput("output comes from nodes, which ask the scheduler")
+
     async def list_output(self, caller: Identity, job_id: str) -> tuple[OutputFile, ...]:
         """Forward."""
         async with self._lend(caller) as client:
             return await StagingClient(client).list_output(job_id)
 
     async def get_output(
-        self, caller: Identity, job_id: str, files: Sequence[int]
+        self, caller: Identity, job_id: str, files: Sequence[int], *, offset: int
     ) -> AsyncIterator[staging_pb2.OutputChunk]:
         """Forward."""
         async with (
             self._lend(caller) as client,
-            contextlib.aclosing(StagingClient(client).get_output(job_id, files)) as chunks,
+            contextlib.aclosing(StagingClient(client).get_output(job_id, files, offset=offset)) as chunks,
         ):
             async for chunk in chunks:
                 yield chunk
@@ -255,55 +303,107 @@ class NodeStaging:
                 data += chunk.data
         return Manifest.decode(data)
 
-    async def contents(self, job_id: str, files: Sequence[StagedFile]) -> AsyncIterator[tuple[str, bytes]]:
-        """Yield the files in pieces, each with its path; the files come in the order of ``files``."""
+    async def contents(
+        self, job_id: str, files: Sequence[StagedFile], *, offset: int = 0
+    ) -> AsyncGenerator[tuple[str, bytes], None]:
+        """Yield the files in pieces, each with its path; the files come in the order of ``files``.
+
+        Of the first come the bytes from ``offset`` on.
+        """
         waiting = iter(files)
         current: StagedFile | None = None
-        left = 0
+        left = surplus = 0
         async with self._stub() as stub:
-            request = staging_pb2.GetRequest(job_id=job_id, sha256=[file.sha256 for file in files])
+            request = staging_pb2.GetRequest(job_id=job_id, sha256=[file.sha256 for file in files], offset=offset)
             async for chunk in stub.Get(request):
                 if chunk.sha256:
                     current = next(waiting, None)
                     if left or current is None or (chunk.sha256, chunk.size) != (current.sha256, current.size):
                         raise FarbusError("the scheduler sent other files than were asked for")
-                    left = current.size
+                    if not 0 <= chunk.offset <= offset:
+                        raise FarbusError("the scheduler sent another part of a file than was asked for")
+                    # A scheduler of an earlier version begins at 0: what is there already is passed over.
+                    left, surplus, offset = current.size - chunk.offset, offset - chunk.offset, 0
                 if current is None or len(chunk.data) > left:
                     raise FarbusError("the scheduler sent other files than were asked for")
                 left -= len(chunk.data)
-                yield current.path, chunk.data
+                yield current.path, chunk.data[surplus:]
+                surplus = max(0, surplus - len(chunk.data))
             if left or next(waiting, None) is not None:
                 raise FarbusError("the scheduler did not send all files")
 
-    async def put_output(self, job_id: str, task: str, pieces: AsyncIterator[tuple[StagedFile, bytes]]) -> None:
-        """Send a task's output; the last piece of each file has its digest."""
-
-        async def chunks() -> AsyncIterator[staging_pb2.OutputChunk]:
-            yield staging_pb2.OutputChunk(job_id=job_id, task=task)
-            whole = True
-            async for file, data in pieces:
-                chunk = staging_pb2.OutputChunk(data=data, sha256=file.sha256)
-                if whole:
-                    chunk.path, chunk.size, chunk.executable = file.path, file.size, file.executable
-                whole = bool(file.sha256)
-                yield chunk
-            yield staging_pb2.OutputChunk(end=True)
-
-        failure: list[Exception] = []
-
-        async def watched() -> AsyncIterator[staging_pb2.OutputChunk]:
-            # gRPC tells an error of the iterator as a cancelled call: here it is kept.
+    async def received(self, job_id: str, task: str) -> tuple[ReceivedFile, ...]:
+        """Return what the scheduler has of a task's output whose sending broke off."""
+        async with self._stub() as stub:
+            request = staging_pb2.ReceivedOutputRequest(job_id=job_id, task=task)
             try:
-                async for chunk in chunks():
-                    yield chunk
-            except Exception as error:
-                failure.append(error)
+                reply = await stub.ReceivedOutput(request)
+            except grpc.aio.AioRpcError as error:
+                # One of an earlier version has no such method: all of it is sent again.
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    return ()
                 raise
+        return tuple(
+            ReceivedFile(path=file.path, size=file.size, received=file.received, sha256=file.sha256)
+            for file in reply.files
+        )
 
-        try:
-            async with self._stub() as stub:
-                await stub.PutOutput(watched())
-        except FarbusError:
-            if failure:
-                raise failure[0] from None
-            raise
+    async def put_output(
+        self,
+        job_id: str,
+        task: str,
+        pieces: AsyncIterator[tuple[StagedFile, bytes]],
+        received: Sequence[ReceivedFile] = (),
+    ) -> None:
+        """Send a task's output but for what was ``received``; the last piece of each file has its digest.
+
+        Raises :class:`Conflict` where what was received is not what is here now.
+        """
+
+        # Written one by one: gRPC would take from an iterator by itself, and also when the call has failed.
+        async with self._stub() as stub, contextlib.aclosing(rest_of(pieces, received)) as rest:
+            call = stub.PutOutput()
+            try:
+                with contextlib.suppress(asyncio.InvalidStateError):
+                    # The scheduler has ended the call: it said why.
+                    await call.write(staging_pb2.OutputChunk(job_id=job_id, task=task))
+                    async for chunk in rest:
+                        await call.write(chunk)
+                    await call.write(staging_pb2.OutputChunk(end=True))
+                    await call.done_writing()
+                await call
+            finally:
+                call.cancel()
+
+
+async def rest_of(
+    pieces: AsyncIterator[tuple[StagedFile, bytes]], received: Sequence[ReceivedFile]
+) -> AsyncGenerator[staging_pb2.OutputChunk, None]:
+    """Yield what is to be sent of files when some of them, or the beginnings of some, have been received.
+
+    Raises :class:`Conflict` where what was received is not what is here now.
+    """
+    known = {file.path: file for file in received}
+    there: ReceivedFile | None = None
+    at = begin = 0
+    begun = told = False
+    found = hashlib.sha256()
+    async for file, data in pieces:
+        if not begun:
+            there, at, begun, told = known.get(file.path), 0, True, False
+            begin = there.received if there is not None and there.size == file.size else 0
+            found = hashlib.sha256()
+        known_part = data[: max(0, begin - at)]
+        if there is not None and known_part:
+            found.update(known_part)
+            at += len(known_part)
+            if at == begin and found.hexdigest() != there.sha256:
+                raise Conflict(f"{file.path}: it changed since a part of it was sent")
+        rest = data[len(known_part) :]
+        if rest or file.sha256:
+            chunk = staging_pb2.OutputChunk(data=rest, sha256=file.sha256)
+            if not told:
+                chunk.path, chunk.size, chunk.executable, chunk.offset = file.path, file.size, file.executable, begin
+            told = True
+            yield chunk
+        begun = not file.sha256

@@ -44,6 +44,11 @@ _CERTIFICATE_SIGNS = (
 )
 
 
+_BROKEN = "Internal error from Core"
+"""What gRPC's Python binding says of a message that it could not send (set_internal_error in grpc/aio/_call.py):
+the connection broke, and the status that says so has not come yet."""
+
+
 def code_of(error: FarbusError) -> grpc.StatusCode:
     """Return the status code that carries ``error``; a plain FarbusError becomes INTERNAL."""
     for kind in type(error).__mro__:
@@ -87,6 +92,8 @@ def from_rpc_error(error: grpc.aio.AioRpcError, peer: str) -> FarbusError:
         return Unavailable(f"{peer} can't be reached: {_short(details)}", hint="is it running?")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return TimedOut(f"{peer} did not answer in time")
+    if code is grpc.StatusCode.INTERNAL and details.startswith(_BROKEN):
+        return Unavailable(f"{peer}: the connection broke")
     if code is grpc.StatusCode.CANCELLED:
         return Unavailable(f"{peer} ended the call")
     if code is grpc.StatusCode.UNIMPLEMENTED:

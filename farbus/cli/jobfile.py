@@ -78,6 +78,10 @@ class JobTable(TaskTable, forbid_unknown_fields=True, omit_defaults=True):
     env: Annotated[dict[str, str], Meta(description="Environment variables to add.")] = {}
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="More goes first.")] = 0
     time_limit: Annotated[str | int | float, Meta(description="Longest run: '90s', '30m', '2h'; 0 for no limit.")] = 0
+    unreachable_limit: Annotated[
+        str | int | float,
+        Meta(description="Longest that it is kept while a node of its can't be reached; 0 for the cluster's limit."),
+    ] = 0
     stage_in: Annotated[
         list[StageTable], Meta(description="Files that are put into a directory of each task's own.")
     ] = []
@@ -165,6 +169,7 @@ def convert_table(table: JobTable, *, name: str, directory: Path, fallback: str)
         environment=dict(table.env),
         priority=table.priority,
         time_limit_s=parse_seconds(table.time_limit, what=f"{name}: time_limit"),
+        unreachable_limit_s=parse_seconds(table.unreachable_limit, what=f"{name}: unreachable_limit"),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
 import os
 import stat
@@ -125,26 +126,27 @@ async def send_files(client: StagingClient, files: Sequence[LocalFile]) -> str:
     encoded = manifest.encode()
     sources = {file.staged.sha256: file for file in files}
     missing = await client.missing([*sources, digest(encoded)])
-    wanted = [sources[sha256] for sha256 in missing if sha256 in sources]
-    progress = Progress("sending", sum(file.staged.size for file in wanted))
+    wanted = [(sources[sha256], received) for sha256, received in missing.items() if sha256 in sources]
+    progress = Progress("sending", sum(file.staged.size - received for file, received in wanted))
 
-    async def contents() -> AsyncIterator[tuple[str, int, bytes]]:
-        for file in wanted:
-            async for data in _pieces(file):
-                yield file.staged.sha256, file.staged.size, data
+    async def contents() -> AsyncIterator[tuple[str, int, int, bytes]]:
+        for file, received in wanted:
+            async for data in _pieces(file, received):
+                yield file.staged.sha256, file.staged.size, received, data
                 progress.add(len(data))
         for start in range(0, len(encoded), CHUNK_BYTES):
-            yield digest(encoded), len(encoded), encoded[start : start + CHUNK_BYTES]
+            yield digest(encoded), len(encoded), 0, encoded[start : start + CHUNK_BYTES]
 
     if missing:
         await client.put_files(contents())
     return digest(encoded)
 
 
-async def _pieces(file: LocalFile) -> AsyncIterator[bytes]:
+async def _pieces(file: LocalFile, offset: int) -> AsyncIterator[bytes]:
     """Yield a file as it was described: what has been added since stays out, and less is told by the other side."""
-    left = file.staged.size
+    left = file.staged.size - offset
     with open(file.source, "rb") as opened:  # noqa: ASYNC230 - only looks the name up
+        opened.seek(offset)
         if not left:
             yield b""
         while left and (data := await asyncio.to_thread(opened.read, min(left, CHUNK_BYTES))):
@@ -180,20 +182,23 @@ async def fetch_output(
     if not wanted:
         return 0
     order = iter(wanted)
-    writer: _Writer | None = None
+    # What a fetch that broke off has left of the first is gone on with.
+    writer = await asyncio.to_thread(_Writer, directory, paths[wanted[0]], files[wanted[0]])
     try:
-        async for chunk in client.get_output(job_id, wanted):
+        async for chunk in client.get_output(job_id, wanted, offset=writer.received):
             if chunk.sha256:
                 index = next(order)
-                writer = _Writer(directory, paths[index], files[index])
-            assert writer is not None
+                if index != wanted[0]:
+                    writer = await asyncio.to_thread(_Writer, directory, paths[index], files[index])
+                if chunk.offset != writer.received:
+                    await asyncio.to_thread(writer.begin_again)
+                progress.add(writer.received)
             await asyncio.to_thread(writer.write, chunk.data)
             progress.add(len(chunk.data))
             if writer.is_whole:
                 tell(writer.finish())
     finally:
-        if writer is not None:
-            writer.drop()
+        writer.drop()
     if next(order, None) is not None:
         raise InvalidInput(f"job {job_id}: not all of its files came", hint="fetch again: it goes on where it was")
     return len(wanted)
@@ -220,19 +225,56 @@ def _is_same(path: Path, file: OutputFile) -> bool:
 
 
 class _Writer:
-    """Writes one file, which has its name when it is whole."""
+    """Writes one file, which has its name when it is whole.
+
+    Until then it is ``.farbus-DIGEST.part`` beside it, with which the next
+    fetch goes on; another fetch at the same time gets a name of its own.
+    """
 
     def __init__(self, directory: Path, path: str, file: OutputFile) -> None:
         self._file = file
         self._target = directory / path
-        self._left = file.size
+        self.received = 0
+        """Bytes that are here, from an earlier fetch or this one."""
         self._found = hashlib.sha256()
         try:
             self._make_parents(directory, path)
-            handle, self._partial = tempfile.mkstemp(dir=self._target.parent, prefix=".farbus-")
+            self._opened: BinaryIO | None = self._open()
+            self._go_on()
         except OSError as error:
             raise Conflict(f"{self._target}: {error.strerror}", hint="choose another directory with -C") from error
-        self._opened: BinaryIO | None = os.fdopen(handle, "wb")
+
+    def _open(self) -> BinaryIO:
+        self._partial = str(self._target.parent / f".farbus-{self._file.sha256[:32]}.part")
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        opened = os.fdopen(os.open(self._partial, flags, 0o600), "r+b")
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # One that gave it its name meanwhile had it open before.
+            if os.path.samestat(os.fstat(opened.fileno()), os.lstat(self._partial)):
+                return opened
+        except OSError:
+            # Another fetch has it, or a file system that knows no locks.
+            pass
+        opened.close()
+        handle, self._partial = tempfile.mkstemp(dir=self._target.parent, prefix=".farbus-")
+        return os.fdopen(handle, "r+b")
+
+    def _go_on(self) -> None:
+        """Take up what an earlier fetch has left."""
+        assert self._opened is not None
+        while data := self._opened.read(CHUNK_BYTES):
+            self._found.update(data)
+            self.received += len(data)
+        if self.received > self._file.size:
+            self.begin_again()
+
+    def begin_again(self) -> None:
+        """Drop what is here."""
+        assert self._opened is not None
+        self._opened.seek(0)
+        self._opened.truncate()
+        self.received, self._found = 0, hashlib.sha256()
 
     def _make_parents(self, directory: Path, path: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -245,11 +287,11 @@ class _Writer:
 
     @property
     def is_whole(self) -> bool:
-        return self._left == 0 and self._opened is not None
+        return self.received == self._file.size and self._opened is not None
 
     def write(self, data: bytes) -> None:
         assert self._opened is not None
-        self._left -= len(data)
+        self.received += len(data)
         self._found.update(data)
         try:
             self._opened.write(data)
@@ -259,20 +301,27 @@ class _Writer:
     def finish(self) -> str:
         assert self._opened is not None
         if self._found.hexdigest() != self._file.sha256:
+            self.begin_again()
             raise InvalidInput(f"{self._target}: did not arrive as it was sent", hint="fetch again")
         mask = os.umask(0)
         os.umask(mask)
         try:
             os.fchmod(self._opened.fileno(), (0o777 if self._file.executable else 0o666) & ~mask)
-            self._opened.close()
+            self._opened.flush()
             os.replace(self._partial, self._target)
+            # Last: it gives up the lock.
+            self._opened.close()
         except OSError as error:
             raise Conflict(f"{self._target}: {error.strerror}", hint="choose another directory with -C") from error
         self._opened = None
         return str(self._target)
 
     def drop(self) -> None:
-        """Leave nothing of a file that did not become whole."""
-        if self._opened is not None:
-            self._opened.close()
+        """Close a file that did not become whole; leave what is worth going on with."""
+        if self._opened is None:
+            return
+        worth = self.received >= CHUNK_BYTES and self._partial.endswith(".part")
+        self._opened.close()
+        self._opened = None
+        if not worth:
             os.unlink(self._partial)

@@ -192,10 +192,12 @@ def run_showing(
 
 
 def process_exists(pid: int) -> bool:
-    """Say whether there is a process of that id that has not ended (a zombie has)."""
+    """Say whether there is a process of that id that has not ended (a zombie has, unless threads of it live on)."""
     try:
         # The state follows the command in parentheses, which may hold any character (proc(5)).
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        # A first thread that has ended is a zombie until the last one has: that may hang in a driver.
+        return fields[0] not in (b"Z", b"X") or int(fields[17]) > 1
     except (OSError, IndexError):
         return False
 
@@ -205,17 +207,40 @@ def processes_naming(text: str) -> list[int]:
 
     Those of other users are seen by their command line alone.
     """
-    wanted = text.encode()
-    found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
+    return processes_naming_each([text])[0]
+
+
+def processes_naming_each(texts: Sequence[str]) -> list[list[int]]:
+    """Return what :func:`processes_naming` returns for each of several texts; it looks at each process once."""
+    wanted = [text.encode() for text in texts]
+    found: list[list[int]] = [[] for _ in texts]
+    for pid in sorted(int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
+        if pid == os.getpid():
             continue
-        for name in ("cmdline", "environ"):
-            try:
-                named = wanted in Path(f"/proc/{entry}/{name}").read_bytes()
-            except OSError:
-                continue
-            if named and process_exists(int(entry)):
-                found.append(int(entry))
-                break
-    return sorted(found)
+        said = _said_by(Path("/proc", str(pid)))
+        names = [number for number, text in enumerate(wanted) if text in said]
+        if names and process_exists(pid):
+            for number in names:
+                found[number].append(pid)
+    return found
+
+
+def _said_by(process: Path) -> bytes:
+    """Return a process's command line and environment."""
+    command = _read(process / "cmdline")
+    said = command + b"\0" + _read(process / "environ")
+    if command:
+        return said
+    # Without a command line: a kernel thread, or a process whose first thread has ended; the others have its memory.
+    try:
+        threads = os.listdir(process / "task")
+    except OSError:
+        return said
+    return b"\0".join([said, *(_read(process / "task" / thread / "environ") for thread in threads)])
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

@@ -52,7 +52,7 @@ class FileLock:
 def write_owned(path: Path, data: bytes, *, account: Account | None, mode: int = 0o600, durable: bool = False) -> None:
     """Write a file whole or not at all, owned by ``account`` from the moment it has its name.
 
-    ``durable`` returns only once the content is on the disk.
+    ``durable`` returns only once content and name are on the disk.
     """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -69,6 +69,13 @@ def write_owned(path: Path, data: bytes, *, account: Account | None, mode: int =
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+    if durable:
+        # The new name is in the directory, which has its own way to the disk (fsync(2)).
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
 
 def make_directory(path: Path, *, mode: int) -> None:

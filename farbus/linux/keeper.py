@@ -65,13 +65,24 @@ PR_SET_CHILD_SUBREAPER = 36
 MARK = "FARBUS_KEPT"
 """In the environment of the program and so of what it starts: finds them when their keeper was killed."""
 
-# Sweeps over the descendants before the keeper gives up on what will not die:
-# a process in uninterruptible sleep takes its signal when it wakes.
-KILL_SWEEPS = 200
-SWEEP_INTERVAL_MS = 10
+SWEEP_INTERVAL_S = 0.01
+"""Between the first two sweeps over what a program has left: a killed process needs a moment to die."""
+
+LONGEST_SWEEP_INTERVAL_S = 1.0
+"""Between two sweeps over what does not die: in uninterruptible sleep a process takes its signal when it wakes."""
+
+UNKILLABLE_AFTER_S = 2.0
+"""How long what a program has left may take to die before its log says what does not."""
+
+NAMED_PROCESSES = 8
+"""Processes that such a notice names."""
 
 TIME_LIMIT_GRACE_S = 10.0
-"""Between SIGTERM and SIGKILL for a program that has used up its time, or that no agent has come back for."""
+"""Between SIGTERM and SIGKILL for a program that has used up its time, that no agent has come back for, or whose unit
+is stopped."""
+
+STOPPED = "its unit was stopped, or its machine shut down"
+"""Why a program ended whose keeper was told to."""
 
 BACKLOG = 16
 """Agents that may wait to be heard: there is one."""
@@ -214,13 +225,17 @@ def save(name: str, content: dict[str, Any], *, durable: bool = True) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    if not durable:
-        return
-    directory = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
+    if durable:
+        sync(".")
+
+
+def sync(path: str) -> None:
+    """Return once a file's content, or a directory's names, are on the disk (fsync(2))."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(directory)
+        os.fsync(descriptor)
     finally:
-        os.close(directory)
+        os.close(descriptor)
 
 
 def started_at(pid: int) -> int:
@@ -376,22 +391,32 @@ def descendants() -> list[int]:
     return found
 
 
-def kill_all(cgroup: str) -> None:
-    """Kill every descendant and reap it.  Repeats, since they may fork meanwhile."""
+def kill_descendants(cgroup: str) -> bool:
+    """Kill every descendant and reap those that have died; say whether none is left.
+
+    To be repeated until then, since they may fork meanwhile.
+    """
     if cgroup:
         with contextlib.suppress(OSError):
             write_file(os.path.join(cgroup, "cgroup.kill"), "1")
-    nothing = select.poll()
-    for _ in range(KILL_SWEEPS):
-        for pid in descendants():
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0] != 0:
-                pass
-        except ChildProcessError:
-            return
-        nothing.poll(SWEEP_INTERVAL_MS)
+    for pid in descendants():
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0] != 0:
+            pass
+    except ChildProcessError:
+        return True
+    return False
+
+
+def describe_processes(pids: list[int]) -> str:
+    """Name processes to people: ``process 812 (python3)``."""
+    named = []
+    for pid in pids[:NAMED_PROCESSES]:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as comm:
+            named.append(f"process {pid} ({comm.read().strip()})")
+    return ", ".join(named)
 
 
 def reap_orphans(program: int) -> int | None:
@@ -436,6 +461,8 @@ class Keeper:
         self.ready: dict[int, Callable[[], None]] = {}
         self.connections: dict[int, Connection] = {}
         self.specification: dict[str, Any] = {}
+        self.told_to_stop = False
+        self.stop_counts_until = 0.0
         self.log: OutputLog | None = None
         self.outputs: set[int] = set()
         self.state = "new"
@@ -449,6 +476,9 @@ class Keeper:
         self.alone_since: float | None = now
         self.time_limit_at: float | None = None
         self.kill_at: float | None = None
+        self.ended_at = 0.0
+        self.sweep_at: float | None = None
+        self.told_unkillable = False
         self.drained_at: float | None = None
         self.save_at: float | None = None
         self.look_at: float | None = now + DIRECTORY_LOOK_S
@@ -460,7 +490,8 @@ class Keeper:
         self.wait_for(self.listener.fileno(), self.accept)
         while not self.gone:
             times = (
-                self.alone_until(), self.time_limit_at, self.kill_at, self.drained_at, self.save_at, self.look_at
+                self.alone_until(), self.time_limit_at, self.kill_at, self.sweep_at, self.drained_at, self.save_at,
+                self.look_at,
             )  # fmt: skip
             soonest = min((at for at in times if at is not None), default=None)
             left = None if soonest is None else min(max(0.0, soonest - time.monotonic()) * 1000 + 1, LONGEST_WAIT_MS)
@@ -507,6 +538,8 @@ class Keeper:
         if self.kill_at is not None and self.kill_at <= now:
             self.kill_at = None
             self.kill_program()
+        if self.sweep_at is not None and self.sweep_at <= now:
+            self.sweep()
         if self.drained_at is not None and self.drained_at <= now:
             self.finish()
         if self.save_at is not None and self.save_at <= now:
@@ -654,7 +687,11 @@ class Keeper:
             with contextlib.suppress(OSError):
                 write_file("/proc/self/oom_score_adj", "-1000")
             os.makedirs(message["output"], mode=0o700, exist_ok=True)
-            pid, outputs = self.fork(specification)
+            identity = {
+                "keeper": os.getpid(), "started_at": started_at(os.getpid()), "cgroup": own,
+                "mark": specification["environment"].get(MARK, ""),
+            }  # fmt: skip
+            pid, outputs = self.fork(specification, identity)
         except (OSError, StopIteration) as error:
             number = error.errno or 0 if isinstance(error, OSError) else 0
             self.tell(connection, event="failed", stage="keeper", errno=number, text=str(error))
@@ -678,15 +715,16 @@ class Keeper:
             self.wait_for(descriptor, self.copier(stream, descriptor))
         if specification["time_limit_s"]:
             self.time_limit_at = time.monotonic() + specification["time_limit_s"]
-        with contextlib.suppress(OSError):
-            # Without it a killed keeper's program is still found by its mark.
-            identity = {"keeper": os.getpid(), "started_at": started_at(os.getpid()), "cgroup": own}
-            save("keeper.json", {**identity, "pid": pid, "pid_started_at": started_at(pid)}, durable=False)
         self.tell(connection, event="started", pid=pid)
         self.watch_children()
 
-    def fork(self, specification: dict[str, Any]) -> tuple[int, Any]:
-        """Fork and exec; return the process id and the read ends of its streams, or 0 and what failed, as JSON."""
+    def fork(self, specification: dict[str, Any], identity: dict[str, Any]) -> tuple[int, Any]:
+        """Fork and exec; return the process id and the read ends of its streams, or 0 and what failed, as JSON.
+
+        Exec may hang, on a dead network file system: an agent that gets no answer finds keeper and program by
+        their ``identity``, which is written down before there is a program.
+        """
+        save("keeper.json", identity, durable=False)
         pipes = [os.pipe(), os.pipe()]
         heard, report = os.pipe()
         keeper_pid = os.getpid()
@@ -696,6 +734,9 @@ class Keeper:
             above = max([2, *specification["keep"]]) + 1
             report = fcntl.fcntl(report, fcntl.F_DUPFD_CLOEXEC, above)
             become(specification, keeper_pid, report, (pipes[0][1], pipes[1][1]))
+        with contextlib.suppress(OSError):
+            # Without it: a program whose keeper is killed before exec ends by itself; later it is found by its mark.
+            save("keeper.json", {**identity, "pid": pid, "pid_started_at": started_at(pid)}, durable=False)
         for descriptor in (report, pipes[0][1], pipes[1][1]):
             os.close(descriptor)
         with os.fdopen(heard, "rb") as pipe:
@@ -715,25 +756,65 @@ class Keeper:
         os.set_blocking(woken, False)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self.note_stop)
         self.wait_for(wake, lambda: self.reap(wake))
         # Once before the first wait: the program may have ended before SIGCHLD was handled.
         self.reap(wake)
+
+    def note_stop(self, *_: Any) -> None:
+        """Take note of SIGTERM; the loop does the rest."""
+        self.told_to_stop = True
+
+    def stop(self) -> None:
+        """End the program, whose unit is stopped; elsewhere only take note that all processes are being ended."""
+        if self.specification["unit"]:
+            # The service manager has told nobody else (KillMode=mixed).
+            self.end(TIME_LIMIT_GRACE_S, STOPPED)
+        else:
+            # A second SIGTERM might keep the program from ending well.
+            self.stop_counts_until = time.monotonic() + TIME_LIMIT_GRACE_S
 
     def reap(self, wake: int) -> None:
         """Take the ends of children; after the program's own kill what it left."""
         with contextlib.suppress(BlockingIOError):
             os.read(wake, 4096)
+        if self.told_to_stop:
+            self.told_to_stop = False
+            self.stop()
+        if self.sweep_at is not None:
+            self.sweep()
         if self.state != "running" or (status := reap_orphans(self.pid)) is None:
             return
         self.code = os.waitstatus_to_exitcode(status)
         self.state = "ending"
         self.time_limit_at = self.kill_at = None
-        kill_all(self.cgroup)
-        if self.outputs:
-            # All writers are dead, unless one has got its stream from another process: then the rest is given up.
-            self.drained_at = time.monotonic() + OUTPUT_DRAIN_S
-        else:
-            self.finish()
+        self.ended_at = time.monotonic()
+        if not self.reason and self.ended_at < self.stop_counts_until:
+            self.reason = STOPPED
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Kill what the program has left; go on, for as long as it takes, until nothing is there.
+
+        Nobody is told of the end before: what is left may use the program's devices.
+        """
+        now = time.monotonic()
+        if kill_descendants(self.cgroup):
+            self.sweep_at = None
+            if self.outputs:
+                # All writers are dead, unless one has got its stream from another process: then the rest is given up.
+                self.drained_at = now + OUTPUT_DRAIN_S
+            else:
+                self.finish()
+            return
+        elapsed_s = now - self.ended_at
+        self.sweep_at = now + min(max(SWEEP_INTERVAL_S, elapsed_s / 4), LONGEST_SWEEP_INTERVAL_S)
+        if elapsed_s >= UNKILLABLE_AFTER_S and not self.told_unkillable and (left := describe_processes(descendants())):
+            self.told_unkillable = True
+            assert self.log is not None
+            notice = f"farbus: it has ended, but {left} can't be killed: waiting for the end of that, see dmesg\n"
+            self.log.append(NOTICE_STREAM, notice.encode())
+            self.tell_watchers()
 
     def copier(self, stream: int, descriptor: int) -> Callable[[], None]:
         """Return what copies a stream's next piece to the log."""
@@ -748,7 +829,7 @@ class Keeper:
             self.stop_waiting(descriptor)
             os.close(descriptor)
             self.outputs.discard(descriptor)
-            if not self.outputs and self.state == "ending":
+            if not self.outputs and self.drained_at is not None:
                 self.finish()
 
         return copy
@@ -763,7 +844,9 @@ class Keeper:
                 self.tell(connection, event="output")
 
     def end(self, grace_s: float, reason: str) -> None:
-        """End the program: SIGTERM to its group, after ``grace_s`` SIGKILL to all of it."""
+        """End the program: SIGTERM to its group, after ``grace_s`` SIGKILL to all of it; or never start it."""
+        if self.state == "new":
+            self.remove_all()
         if self.state != "running":
             return
         self.reason = self.reason or reason
@@ -791,7 +874,7 @@ class Keeper:
             self.stop_waiting(descriptor)
             os.close(descriptor)
         self.outputs.clear()
-        if not self.reason and self.out_of_memory():
+        if not self.reason and self.code and self.out_of_memory():
             self.reason = self.specification["memory_reason"]
         assert self.log is not None
         if self.reason:
@@ -815,7 +898,11 @@ class Keeper:
     def save_exit(self) -> None:
         """Write the status to the disk, and be done; where the disk refuses, stay until an agent has taken it."""
         try:
+            with contextlib.suppress(FileNotFoundError):
+                # Without it nobody knows after a power cut whose status this is; before there is one it may be lost.
+                sync("program.json")
             save("exit.json", {"code": self.code, "reason": self.reason})
+            sync("..")
         except FileNotFoundError:
             # The whole directory is gone: nobody will ask.
             pass
@@ -839,7 +926,7 @@ class Keeper:
 def main() -> None:
     """Become a keeper."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # A keeper ends after its program, never before: also when the service manager ends everything.
+        # A keeper ends after its program, never before: also when the service manager ends everything (note_stop).
         signal.signal(number, signal.SIG_IGN)
     if os.environ.get("NOTIFY_SOCKET"):
         listen_here()

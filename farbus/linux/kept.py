@@ -12,37 +12,37 @@ import array
 import asyncio
 import contextlib
 import json
-import os
 import re
 import secrets
 import shutil
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 
-from farbus.errors import Conflict, FarbusError, InvalidInput, Unavailable
+from farbus.errors import Conflict, FarbusError, InvalidInput, TimedOut, Unavailable
 from farbus.linux import keeper
+from farbus.linux.disposable import run_disposable
 from farbus.linux.keeper import LINE_BYTES, MARK, VERSION
 from farbus.linux.limits import inherited_descriptor_limit
 from farbus.linux.output import START, Piece, Position, end_of, read_pieces
 from farbus.linux.processes import Child, Exit, Program, kill_process, start_error
 from farbus.linux.remnants import (
-    KILL_INTERVAL_S,
     KILL_WITHIN_S,
     Plan,
+    ask_to_end,
     boot_id,
-    kill_left,
-    kill_once,
     read_struct,
     saved_exit,
     short_path,
+    was_started,
 )
+from farbus.linux.sweeper import Sweeper
+from farbus.linux.usage import memory_bytes_below, resident_bytes_below
 
 SLICE = "farbus-programs.slice"
 """Where the units of programs are: apart from the agent's own unit, which may be stopped."""
@@ -56,7 +56,11 @@ UNIT_STOP_S = 15.0
 ANSWER_TIMEOUT_S = 10.0
 """Longest that a keeper may take to say who it is; one that does not is taken for dead."""
 
-LONGEST_KILL_INTERVAL_S = 1.0
+FINDS_AT_ONCE = 64
+"""Programs of an earlier agent that are looked for side by side: each takes a descriptor or two."""
+
+MEMORY_TIMEOUT_S = 10.0
+"""Longest for the count of a program's memory: a process that waits in the kernel may have its memory locked."""
 
 KILLED = Exit(-signal.SIGKILL, "its keeper was killed")
 
@@ -69,8 +73,9 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,229}")
 class KeptChild:
     """A program under a keeper, or what a keeper has left of it."""
 
-    def __init__(self, directory: Path, plan: Plan, *, pid: int = 0, keeper: int = 0) -> None:
+    def __init__(self, directory: Path, plan: Plan, sweeper: Sweeper, *, pid: int = 0, keeper: int = 0) -> None:
         self._directory = directory
+        self._sweeper = sweeper
         self._plan = plan
         self._pid = pid
         self._keeper = keeper
@@ -79,6 +84,8 @@ class KeptChild:
         self._changed = asyncio.Event()
         self._ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._listener: asyncio.Task[None] | None = None
+        self.forgotten: Callable[[], object] = lambda: None
+        """Hears that it was forgotten."""
 
     async def settle_soon(self) -> None:
         """Settle, within some time if that can be done."""
@@ -123,14 +130,9 @@ class KeptChild:
         Returns only when all of it is gone: until then it may use its devices.
         """
         ended = saved_exit(self._directory, self._plan)
-        interval_s = KILL_INTERVAL_S
-        while ended is None:
-            if not await asyncio.to_thread(kill_once, self._directory, self._plan):
-                ended = KILLED
-                break
-            await asyncio.sleep(interval_s)
-            # A process in uninterruptible sleep takes its signal when it wakes.
-            interval_s = min(2 * interval_s, LONGEST_KILL_INTERVAL_S)
+        if ended is None:
+            await self._sweeper.sweep(self._directory, self._plan.mark)
+            ended = KILLED
         self.has_ended(ended)
 
     def _hear(self, message: dict[str, Any]) -> None:
@@ -211,17 +213,21 @@ class KeptChild:
         """Add a line to the output."""
         self._tell(do="note", text=text)
 
-    def memory_bytes(self) -> int:
+    def resident_bytes(self) -> int:
+        """Return the resident memory of the keeper's descendants; that is read without any lock."""
+        return resident_bytes_below(self._keeper)
+
+    async def memory_bytes(self) -> int:
         """Return the memory of the keeper's descendants."""
-        total = 0
-        with contextlib.suppress(psutil.Error):
-            for process in psutil.Process(self._keeper).children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    try:
-                        total += process.memory_full_info().pss
-                    except psutil.AccessDenied:
-                        total += process.memory_info().rss
-        return total
+        try:
+            async with asyncio.timeout(MEMORY_TIMEOUT_S):
+                counted: int = await run_disposable(memory_bytes_below, self._keeper)
+        except TimeoutError as error:
+            raise TimedOut(
+                f"{self._plan.what}: its memory is not counted after {MEMORY_TIMEOUT_S:g} s",
+                hint="a process of it hangs in the kernel; see dmesg",
+            ) from error
+        return counted
 
     def forget(self) -> None:
         """Remove the directory; a keeper that has stayed, since the disk refused its status, ends."""
@@ -230,6 +236,7 @@ class KeptChild:
                 self._writer.write(b'{"do": "forget"}\n')
         shutil.rmtree(self._directory, ignore_errors=True)
         self.leave()
+        self.forgotten()
 
     def leave(self) -> None:
         """Let go of the keeper."""
@@ -256,6 +263,7 @@ class KeptProcesses:
         self._directory = directory
         self._units = units
         self._boot_id = boot_id()
+        self._sweeper = Sweeper()
         self._children: dict[str, KeptChild] = {}
 
     @property
@@ -281,23 +289,37 @@ class KeptProcesses:
             raise Conflict(f"{program.what}: it is there already", hint=f"see {directory}") from error
         except OSError as error:
             raise Unavailable(f"make {directory}: {error.strerror}", hint="is the disk full or read-only?") from error
+        starting: asyncio.subprocess.Process | None = None
+        child: KeptChild | None = None
         try:
             (directory / "program.json").write_bytes(msgspec.json.encode(plan))
             starting = await self._start_keeper(program, directory, plan)
-            try:
-                # At once: its socket is there before the keeper is.
-                child = await self._start(program, directory, plan)
-            except ConnectionError as error:
-                raise await _start_failure(program, starting) from error
-            finally:
-                await _reap(starting)
-        except OSError as error:
-            shutil.rmtree(directory, ignore_errors=True)
-            raise Unavailable(f"start a keeper for {program.what}: {error.strerror}") from error
-        except BaseException:
-            shutil.rmtree(directory, ignore_errors=True)
+            # At once: its socket is there before the keeper is.
+            child = await self._start(program, directory, plan)
+            await _reap(starting)
+        except BaseException as error:
+            if child is not None:
+                child.leave()
+            if starting is None or isinstance(error, FarbusError):
+                # No keeper was told what to start, or it has said that it could not.
+                shutil.rmtree(directory, ignore_errors=True)
+            else:
+                # It may have started what nobody will ask for.
+                await self._end_start(directory, plan, cut_off=isinstance(error, asyncio.CancelledError))
+            if starting is not None:
+                raised = await _start_failure(program, starting) if isinstance(error, ConnectionError) else None
+                kill_process(starting)
+                if raised is not None:
+                    raise raised from error
+            if isinstance(error, TimeoutError):
+                raise Unavailable(
+                    f"start {program.argv[0]}: not started after {START_TIMEOUT_S:g} s",
+                    hint=f"is the file system of {program.cwd} there?",
+                ) from error
+            if isinstance(error, OSError):
+                raise Unavailable(f"start a keeper for {program.what}: {error.strerror}") from error
             raise
-        self._children[program.name] = child
+        self._know(child)
         return child
 
     async def _start_keeper(self, program: Program, directory: Path, plan: Plan) -> asyncio.subprocess.Process:
@@ -346,12 +368,10 @@ class KeptProcesses:
             "orphan_limit_s": program.orphan_limit_s,
             "memory_reason": program.memory_reason,
         }
-        pid = 0
         reader, writer = await _dial(directory, descriptors=program.keep)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 hello = await _hear_hello(directory, reader)
-                pid = int(hello["keeper"])
                 writer.write(json.dumps(specification).encode() + b"\n")
                 with contextlib.suppress(ConnectionError):
                     await writer.drain()
@@ -363,50 +383,71 @@ class KeptProcesses:
                 raise start_error(
                     program, stage=message["stage"], number=message["errno"], text=message.get("text", "")
                 )
-        except BaseException as error:
+        except BaseException:
             writer.close()
-            if not isinstance(error, FarbusError):
-                # It may have started what nobody will ask for.
-                if pid:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                await asyncio.to_thread(kill_left, directory, plan)
-            if isinstance(error, TimeoutError):
-                raise Unavailable(
-                    f"start {program.argv[0]}: not started after {START_TIMEOUT_S:g} s",
-                    hint=f"is the file system of {program.cwd} there?",
-                ) from error
             raise
-        child = KeptChild(directory, plan, pid=int(message["pid"]), keeper=pid)
+        child = KeptChild(directory, plan, self._sweeper, pid=int(message["pid"]), keeper=int(hello["keeper"]))
         child.listen(reader, writer)
         return child
 
+    async def _end_start(self, directory: Path, plan: Plan, *, cut_off: bool) -> None:
+        """End what a start that failed may have begun, and remove its directory once nothing is there.
+
+        Waits for that as long as it takes: who has asked must not take the program for gone.  Where the agent itself
+        ends (``cut_off``) the next one may have to find the directory.
+        """
+        await asyncio.to_thread(ask_to_end, directory)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KILL_WITHIN_S if cut_off else None):
+                await KeptChild(directory, plan, self._sweeper).settle()
+                shutil.rmtree(directory, ignore_errors=True)
+
     async def survivors(self, prefix: str = "") -> Sequence[Child]:
         """Find the programs of an earlier agent."""
-        found = []
         try:
             names = sorted(entry.name for entry in self._directory.iterdir() if entry.is_dir())
         except FileNotFoundError:
             return ()
-        for name in names:
-            known = self._children.get(name)
-            if name.startswith(prefix) and known is None:
-                child = await self._find(self._directory / name)
-                if child is not None:
-                    self._children[name] = child
-                    found.append(child)
+        turn = asyncio.Semaphore(FINDS_AT_ONCE)
+
+        async def find(name: str) -> KeptChild | None:
+            async with turn:
+                return await self._find(self._directory / name)
+
+        wanted = [name for name in names if name.startswith(prefix) and name not in self._children]
+        results = await asyncio.gather(*map(find, wanted), return_exceptions=True)
+        found = [result for result in results if isinstance(result, KeptChild)]
+        for child in found:
+            self._know(child)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
         return found
+
+    def _know(self, child: KeptChild) -> None:
+        """Keep a child until it is forgotten: an agent that runs for months starts millions."""
+        self._children[child.name] = child
+        child.forgotten = lambda: self._children.pop(child.name, None)
 
     async def _find(self, directory: Path) -> KeptChild | None:
         """Return what a directory is of; None, and nothing left of it, where no program was started."""
         plan = read_struct(directory / "program.json", Plan)
         if plan is None:
-            shutil.rmtree(directory, ignore_errors=True)
-            return None
+            if not was_started(directory):
+                shutil.rmtree(directory, ignore_errors=True)
+                return None
+            # Whose it is can't be read any more; but it may use devices.
+            plan = Plan(
+                version=VERSION, what=directory.name, mark="", boot_id=self._boot_id, output=str(directory / "output")
+            )
+            await asyncio.to_thread(ask_to_end, directory)
+            child = KeptChild(directory, plan, self._sweeper)
+            await child.settle_soon()
+            return child
         try:
             reader, writer, hello = await _connect(directory)
         except (OSError, ValueError, TimeoutError, KeyError):
-            child = KeptChild(directory, plan)
+            child = KeptChild(directory, plan, self._sweeper)
             await child.settle_soon()
             return child
         if hello["state"] == "new":
@@ -414,7 +455,7 @@ class KeptProcesses:
             writer.close()
             shutil.rmtree(directory, ignore_errors=True)
             return None
-        child = KeptChild(directory, plan, pid=int(hello["pid"]), keeper=int(hello["keeper"]))
+        child = KeptChild(directory, plan, self._sweeper, pid=int(hello["pid"]), keeper=int(hello["keeper"]))
         child.listen(reader, writer)
         if hello["state"] == "ended":
             child.has_ended(Exit(int(hello["code"]), str(hello["reason"])))
@@ -425,6 +466,7 @@ class KeptProcesses:
         for child in self._children.values():
             child.leave()
         self._children.clear()
+        self._sweeper.close()
 
 
 def unit_name(name: str, mark: str) -> str:
@@ -451,7 +493,8 @@ def service_command(program: Program, *, unit: str, directory: Path, environment
         "Type": "notify",
         "WorkingDirectory": str(directory),
         "Delegate": "yes",
-        "KillMode": "control-group",
+        # To stop the unit is to tell the keeper, which knows then why its program ends; what is left is killed.
+        "KillMode": "mixed",
         "TimeoutStopSec": f"{UNIT_STOP_S:g}",
         # The keeper itself says how its program has ended.
         "OOMPolicy": "continue",
@@ -545,6 +588,5 @@ async def _reap(starting: asyncio.subprocess.Process) -> None:
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             await starting.communicate()
-    except BaseException:
+    except TimeoutError:
         kill_process(starting)
-        raise

@@ -42,7 +42,11 @@ def read_pieces(directory: Path, position: Position = START) -> list[Piece]:
             pieces.append(Piece(NOTICE_STREAM, DROPPED, Position(numbers[0], 0)))
         segment, offset = numbers[0], 0
     while numbers and segment <= numbers[-1]:
-        records, offset = _read_records(directory / f"{segment:08d}.log", segment, offset)
+        try:
+            records, offset = _read_records(directory / f"{segment:08d}.log", segment, offset)
+        except FileNotFoundError:
+            # Dropped between the listing and now.
+            records = [Piece(NOTICE_STREAM, DROPPED, Position(segment + 1, 0))]
         pieces += records
         if pieces:
             break
@@ -69,17 +73,13 @@ def segments(directory: Path) -> list[int]:
 
 def _read_records(path: Path, segment: int, offset: int) -> tuple[list[Piece], int]:
     """Read some whole records, joined by stream; return them and where the next starts."""
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            data = file.read(CHUNK_BYTES)
-            if len(data) >= RECORD.size:
-                _, length = RECORD.unpack_from(data)
-                if len(data) < RECORD.size + length:
-                    data += file.read(RECORD.size + length - len(data))
-    except FileNotFoundError:
-        # Dropped between the listing and now.
-        return [], offset
+    with path.open("rb") as file:
+        file.seek(offset)
+        data = file.read(CHUNK_BYTES)
+        if len(data) >= RECORD.size:
+            _, length = RECORD.unpack_from(data)
+            if len(data) < RECORD.size + length:
+                data += file.read(RECORD.size + length - len(data))
     pieces: list[Piece] = []
     at = 0
     while len(data) - at >= RECORD.size:

@@ -14,13 +14,13 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from farbus.linux.children import processes_naming
+from farbus.linux.children import process_exists, processes_naming_each
 from farbus.linux.keeper import MARK, VERSION, started_at
 from farbus.linux.processes import Exit
 
@@ -52,6 +52,7 @@ class _Keeper(msgspec.Struct):
     cgroup: str = ""
     pid: int = 0
     pid_started_at: int = 0
+    mark: str = ""
 
 
 class _Saved(msgspec.Struct):
@@ -65,20 +66,19 @@ def end_programs(directory: Path) -> list[str]:
     """End all programs of an agent that is not there, with all that is kept of them; return their names.
 
     ``directory`` is that agent's directory of programs.  Waits for each, at
-    most :data:`KILL_WITHIN_S`.
+    most :data:`KILL_WITHIN_S` for its keeper and as long for what that leaves;
+    what can't be killed keeps its directory, for the next agent.
     """
     names = sorted(entry.name for entry in directory.iterdir() if entry.is_dir()) if directory.is_dir() else []
     for name in names:
         plan = read_struct(directory / name / "program.json", Plan)
-        if plan is not None:
-            _ask_to_end(directory / name)
-            if not (directory / name / "exit.json").exists():
-                kill_left(directory / name, plan)
-        shutil.rmtree(directory / name, ignore_errors=True)
+        ask_to_end(directory / name)
+        if (directory / name / "exit.json").exists() or kill_left(directory / name, plan.mark if plan else ""):
+            shutil.rmtree(directory / name, ignore_errors=True)
     return names
 
 
-def _ask_to_end(directory: Path) -> None:
+def ask_to_end(directory: Path) -> None:
     """Have a keeper kill its program: it finds also what has no mark; return when it has, or does not answer."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(KILL_WITHIN_S)
@@ -89,6 +89,11 @@ def _ask_to_end(directory: Path) -> None:
         # A keeper closes the connection when the status is on the disk.
         while connection.recv(4096):
             pass
+
+
+def was_started(directory: Path) -> bool:
+    """Say whether a keeper has been at work in a directory."""
+    return any(os.path.lexists(directory / name) for name in ("control", "keeper.json", "exit.json"))
 
 
 def boot_id() -> str:
@@ -121,30 +126,57 @@ def saved_exit(directory: Path, plan: Plan) -> Exit | None:
     return None if plan.boot_id == boot_id() else REBOOTED
 
 
-def kill_left(directory: Path, plan: Plan) -> None:
-    """Kill what a keeper has left, and wait for the end of it for some time."""
+def kill_left(directory: Path, mark: str) -> bool:
+    """Kill what a keeper has left, and wait for the end of it for some time; say whether nothing is left."""
     deadline = time.monotonic() + KILL_WITHIN_S
-    while kill_once(directory, plan) and time.monotonic() < deadline:
+    while kill_once(str(directory), mark):
+        if time.monotonic() >= deadline:
+            return False
         time.sleep(KILL_INTERVAL_S)
+    return True
 
 
-def kill_once(directory: Path, plan: Plan) -> list[int]:
+def kill_once(directory: str, mark: str) -> list[int]:
     """Kill a keeper that does not answer and all that it had started; return the processes that were there."""
-    known = read_struct(directory / "keeper.json", _Keeper)
-    left = processes_naming(f"{MARK}={plan.mark}")
-    if known is not None:
-        for pid, since in ((known.keeper, known.started_at), (known.pid, known.pid_started_at)):
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                if pid and started_at(pid) == since and pid not in left and not _is_zombie(pid):
-                    left.append(pid)
-        left += _members(known.cgroup)
-        with contextlib.suppress(OSError):
-            if known.cgroup:
-                (Path(known.cgroup) / "cgroup.kill").write_text("1", encoding="ascii")
-    for pid in left:
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
+    return kill_each_once([(directory, mark)])[0]
+
+
+def kill_each_once(programs: Sequence[tuple[str, str]]) -> list[list[int]]:
+    """Kill what the dead keepers of several programs, each a directory and a mark, have left; return what was there.
+
+    May hang: to look for a mark is to read the memory of every process, and one that waits in the kernel may have
+    its memory locked.  So what is known by its number goes first.
+    """
+    known = [read_struct(Path(directory) / "keeper.json", _Keeper) for directory, _ in programs]
+    left = [_kill_known(one) if one is not None else set[int]() for one in known]
+    marks = [mark or (one.mark if one else "") for (_, mark), one in zip(programs, known, strict=True)]
+    marked = processes_naming_each([f"{MARK}={mark}" for mark in marks])
+    for mark, there, more in zip(marks, left, marked, strict=True):
+        if mark:
+            _kill(more)
+            there.update(more)
+    return [sorted(there) for there in left]
+
+
+def _kill_known(known: _Keeper) -> set[int]:
+    left = set(_members(known.cgroup))
+    for pid, since in ((known.keeper, known.started_at), (known.pid, known.pid_started_at)):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if pid and started_at(pid) == since and process_exists(pid):
+                left.add(pid)
+    with contextlib.suppress(OSError):
+        if known.cgroup:
+            (Path(known.cgroup) / "cgroup.kill").write_text("1", encoding="ascii")
+    _kill(left)
     return left
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        # In a control group 0 stands for a process of another pid namespace; here it would mean this process's group.
+        if pid > 0:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _members(cgroup: str) -> list[int]:
@@ -154,7 +186,3 @@ def _members(cgroup: str) -> list[int]:
             with contextlib.suppress(OSError):
                 found += [int(word) for word in procs.read_text(encoding="ascii").split()]
     return found
-
-
-def _is_zombie(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")

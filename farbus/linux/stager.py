@@ -7,12 +7,15 @@ over its standard streams.  Each name is opened relative to the directory
 before it, never through a symbolic link (openat(2), O_NOFOLLOW), and only
 regular files are read: not a pipe, which would hang, nor a device.
 
-    stager.py IDENTITY put DIRECTORY                      files from standard input, until end of file
-    stager.py IDENTITY get DIRECTORY FILES BYTES PATH...  files to standard output, no more than FILES and BYTES
-    stager.py IDENTITY clear DIRECTORY                    remove everything in it
+    stager.py IDENTITY put DIRECTORY        files from standard input, until end of file
+    stager.py IDENTITY get DIRECTORY        files to standard output: those that standard input asks for
+    stager.py IDENTITY clear DIRECTORY      remove everything in it
+    stager.py - clear DIRECTORY OWNERS      the same with root's rights, in directories of these users alone
 
-IDENTITY is ``-`` to stay who it is, or ``UID:GID:GROUP,GROUP,...``.  A PATH
-that is a directory stands for all below it.
+IDENTITY is ``-`` to stay who it is, or ``UID:GID:GROUP,GROUP,...``; OWNERS are
+user ids and ranges of them (``1000,100000-165535``).  What ``get`` is asked for
+is one document of JSON, with ``paths`` and the most ``files`` and ``bytes``; a
+path that is a directory stands for all below it.
 
 A file is a line of JSON with ``path``, ``size``, ``sha256`` (``put``) and
 ``executable``, and its bytes.  ``get`` ends with ``{"end": true}``; each ends
@@ -24,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import itertools
 import json
 import os
 import stat
@@ -34,6 +38,16 @@ from typing import Any, BinaryIO
 PIECE_BYTES = 2**20
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 MAX_LINE_BYTES = 16_384
+MAX_REQUEST_BYTES = 4 * 2**20
+"""What ``get`` is asked for: 256 paths of 1,024 bytes, each of which JSON may write with six."""
+
+MAX_DEPTH = 32
+"""Names in a path of output, as farbus.model.staging has it: what lies deeper would be refused there."""
+
+BATCH = 10_000
+"""Names of a directory that are held at a time while it is emptied: some of them have millions."""
+
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
 class StagingError(Exception):
@@ -117,18 +131,17 @@ def write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def get(root: int, paths: list[str], most_files: int, most_bytes: int) -> None:
-    """Send files; those of a directory in the order of their names."""
-    files, total = 0, 0
-    for path in paths:
-        for found, descriptor in walk(root, path):
+def get(root: int, source: BinaryIO) -> None:
+    """Send the files that are asked for; those of a directory in the order of their names."""
+    asked = json.loads(source.read(MAX_REQUEST_BYTES))
+    walk, total = Walk(root, asked["files"]), 0
+    for path in asked["paths"]:
+        for found, descriptor in walk.below(path):
             try:
                 status = os.fstat(descriptor)
-                files, total = files + 1, total + status.st_size
-                if files > most_files:
-                    raise StagingError(f"{path}: more than {most_files} files; pack them into an archive")
-                if total > most_bytes:
-                    raise StagingError(f"{found}: with it there are {total} bytes, more than {most_bytes}")
+                total += status.st_size
+                if total > asked["bytes"]:
+                    raise StagingError(f"{found}: with it there are {total} bytes, more than {asked['bytes']}")
                 send(found, descriptor, status)
             finally:
                 os.close(descriptor)
@@ -147,48 +160,145 @@ def send(path: str, descriptor: int, status: os.stat_result) -> None:
         sys.stdout.buffer.write(piece)
 
 
-def walk(root: int, path: str) -> Iterator[tuple[str, int]]:
-    """Yield the regular files at and below ``path``, open for reading."""
-    try:
-        with parent_of(root, path, make=False) as (parent, name):
-            # Not to wait for the other end of a pipe; a regular file knows no waiting.
-            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise StagingError(f"{path}: is a symbolic link; name what it leads to") from error
-        if error.errno == errno.ENXIO:
-            raise StagingError(f"{path}: is neither a file nor a directory") from error
-        raise StagingError(f"{path}: {os.strerror(error.errno or 0).lower()}") from error
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        yield path, descriptor
-        return
-    try:
-        if not stat.S_ISDIR(mode):
-            raise StagingError(f"{path}: is neither a file nor a directory")
-        for name in sorted(os.listdir(descriptor)):
-            yield from walk(root, f"{path}/{name}")
-    finally:
-        os.close(descriptor)
+class Walk:
+    """Looks for regular files below a directory: ``most`` of them, in as many directories."""
 
+    def __init__(self, root: int, most: int) -> None:
+        self._root = root
+        self._most = most
+        self._files = 0
+        self._directories = 0
 
-def clear(root: int) -> None:
-    """Remove everything in a directory, also in directories that their owner has closed to himself."""
-    for name in os.listdir(root):
-        status = os.stat(name, dir_fd=root, follow_symlinks=False)
-        if not stat.S_ISDIR(status.st_mode):
-            os.unlink(name, dir_fd=root)
-            continue
-        # By a path below an open directory: chmod(2) has no form that takes O_NOFOLLOW before Linux 6.6, and
-        # nobody but this user writes here.
-        with contextlib.suppress(OSError):
-            os.chmod(name, 0o700, dir_fd=root)
-        child = os.open(name, DIRECTORY, dir_fd=root)
+    def below(self, path: str) -> Iterator[tuple[str, int]]:
+        """Yield the regular files at and below ``path``, open for reading."""
+        if path.count("/") >= MAX_DEPTH:
+            raise StagingError(f"{path[:200]}: deeper than {MAX_DEPTH} directories; pack them into an archive")
+        descriptor = self._opened(path)
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(mode):
+            self._files += 1
+            self._check_most(path, self._files)
+            yield path, descriptor
+            return
         try:
-            clear(child)
+            if not stat.S_ISDIR(mode):
+                raise StagingError(f"{path}: is neither a file nor a directory")
+            self._directories += 1
+            self._check_most(path, self._directories)
+            # One more than there can be of files and directories: the walk tells which are too many.
+            names = first_names(descriptor, 2 * self._most + 1)
+        finally:
+            os.close(descriptor)
+        for name in sorted(names):
+            yield from self.below(f"{path}/{name}")
+
+    def _opened(self, path: str) -> int:
+        try:
+            with parent_of(self._root, path, make=False) as (parent, name):
+                # Not to wait for the other end of a pipe; a regular file knows no waiting.
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                return os.open(name, flags, dir_fd=parent)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise StagingError(f"{path}: is a symbolic link; name what it leads to") from error
+            if error.errno == errno.ENXIO:
+                raise StagingError(f"{path}: is neither a file nor a directory") from error
+            raise StagingError(f"{path}: {os.strerror(error.errno or 0).lower()}") from error
+
+    def _check_most(self, path: str, count: int) -> None:
+        if count > self._most:
+            raise StagingError(f"{path}: with it there are more than {self._most} files; pack them into an archive")
+
+
+def first_names(directory: int, most: int) -> list[str]:
+    """Return names in a directory, no more than ``most``."""
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in itertools.islice(entries, most)]
+
+
+class Clearing:
+    """Empties a directory, however deep it is nested.
+
+    A directory in another is moved up to ``root`` before it is emptied: two
+    descriptors are enough for any depth, and no way leads through ``..``,
+    which moves with a directory.  With ``owners``, directories of others and
+    of other file systems are left: their users may have been moved there.
+    """
+
+    def __init__(self, root: int, owners: Owners | None) -> None:
+        self._root = root
+        self._owners = owners
+        self._device = os.fstat(root).st_dev
+        # Not to be guessed, so that nobody has a million of them ready.
+        self._prefix = f".farbus-{os.urandom(8).hex()}-"
+        self._numbers = itertools.count()
+
+    def run(self) -> None:
+        """Remove everything."""
+        while names := first_names(self._root, BATCH):
+            for name in names:
+                if not self._unlinked(self._root, name):
+                    self._remove_directory(name)
+
+    def _unlinked(self, parent: int, name: str) -> bool:
+        """Remove what is no directory; say whether it was none."""
+        if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            return False
+        os.unlink(name, dir_fd=parent)
+        return True
+
+    def _remove_directory(self, name: str) -> None:
+        self._unlock(self._root, name)
+        child = os.open(name, DIRECTORY, dir_fd=self._root)
+        try:
+            self._check(child, name)
+            while names := first_names(child, BATCH):
+                for each in names:
+                    if not self._unlinked(child, each):
+                        self._move_up(child, each)
         finally:
             os.close(child)
-        os.rmdir(name, dir_fd=root)
+        os.rmdir(name, dir_fd=self._root)
+
+    def _unlock(self, parent: int, name: str) -> None:
+        """Open a directory that its owner has closed to himself; root needs no such thing."""
+        if self._owners is None:
+            # By a path below an open directory: chmod(2) has no form that takes O_NOFOLLOW before Linux 6.6, and
+            # nobody but this user writes here.
+            with contextlib.suppress(OSError):
+                os.chmod(name, 0o700, dir_fd=parent)
+
+    def _move_up(self, parent: int, name: str) -> None:
+        # rename(2) writes the new parent into the directory that it moves.
+        self._unlock(parent, name)
+        while True:
+            try:
+                os.rename(name, f"{self._prefix}{next(self._numbers)}", src_dir_fd=parent, dst_dir_fd=self._root)
+            except OSError as error:
+                if error.errno not in _TAKEN:
+                    raise
+            else:
+                return
+
+    def _check(self, child: int, name: str) -> None:
+        if self._owners is None:
+            return
+        status = os.fstat(child)
+        if status.st_uid not in self._owners:
+            raise StagingError(f"{name}: belongs to user id {status.st_uid}, not to the task; remove it by hand")
+        if status.st_dev != self._device:
+            raise StagingError(f"{name}: is mounted there; unmount it")
+
+
+class Owners:
+    """User ids and ranges of them."""
+
+    def __init__(self, text: str) -> None:
+        pairs = [each.partition("-") for each in text.split(",")]
+        self._ranges = [range(int(first), int(last or first) + 1) for first, _, last in pairs]
+
+    def __contains__(self, uid: int) -> bool:
+        return any(uid in each for each in self._ranges)
 
 
 def main(arguments: list[str]) -> int:
@@ -201,15 +311,16 @@ def main(arguments: list[str]) -> int:
         if command == "put":
             put(root, sys.stdin.buffer)
         elif command == "get":
-            get(root, rest[2:], int(rest[0]), int(rest[1]))
+            get(root, sys.stdin.buffer)
         else:
-            clear(root)
+            Clearing(root, Owners(rest[0]) if rest else None).run()
             say(end=True)
         sys.stdout.buffer.flush()
     except StagingError as error:
         return fail(str(error))
     except OSError as error:
-        return fail(f"{error.filename or directory}: {error.strerror}")
+        where = error.filename if isinstance(error.filename, str) else directory
+        return fail(f"{where}: {error.strerror}")
     except (ValueError, KeyError) as error:
         return fail(f"defect: {error!r}")
     return 0

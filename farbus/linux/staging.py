@@ -7,26 +7,39 @@ import contextlib
 import hashlib
 import json
 import os
+import pwd
+import secrets
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from farbus.errors import FarbusError, InvalidInput, Unavailable
 from farbus.linux.users import Account
 from farbus.model.staging import CHUNK_BYTES, Manifest, StagedFile, check_path
 
+_log = structlog.get_logger()
+
 STAGER = Path(__file__).with_name("stager.py")
 
 CLEAR_TIMEOUT_S = 120.0
-"""How long the removal of one task's files may take before it is given up until the next start."""
+"""How long the removal of one task's files may take before others get their turn: some ten million files."""
+
+REAP_TIMEOUT_S = 5.0
+"""How long a killed stager is waited for: in state D, on a disk that hangs, it ends when the kernel lets it."""
+
+ASIDE = ".removed-"
+"""How the names of directories begin that are to be removed; those of tasks begin with a job's."""
 
 
 class TaskDirectories:
     """The directories of a node's tasks, each below ``base`` and its user's own (mode 0700)."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, *, subuid: Path = Path("/etc/subuid")) -> None:
         self.base = base
+        self._subuid = subuid
 
     def path(self, name: str) -> Path:
         """Return where the directory of that name is."""
@@ -34,16 +47,22 @@ class TaskDirectories:
 
     def list(self) -> tuple[str, ...]:
         """Return the names of those that are there."""
+        return tuple(name for name in self._names() if not name.startswith(ASIDE))
+
+    def aside(self) -> tuple[str, ...]:
+        """Return the names of those that have been set aside and not been removed yet."""
+        return tuple(name for name in self._names() if name.startswith(ASIDE))
+
+    def _names(self) -> tuple[str, ...]:
         try:
             return tuple(sorted(entry.name for entry in self.base.iterdir()))
         except FileNotFoundError:
             return ()
 
-    async def make(self, name: str, account: Account | None) -> Path:
-        """Make an empty directory for a task, in the place of an older one of its name."""
+    def make(self, name: str, account: Account | None) -> Path:
+        """Make an empty directory for a task; one of its name that is there is set aside."""
+        self.set_aside(name)
         path = self.path(name)
-        if path.exists():
-            await self.remove(name)
         try:
             # Its parent is the agent's, so nobody can have put something else here before it changes hands.
             self.base.mkdir(mode=0o711, parents=True, exist_ok=True)
@@ -53,6 +72,27 @@ class TaskDirectories:
         except OSError as error:
             raise Unavailable(f"make the directory of task {name}: {error.strerror}", hint=f"see {path}") from error
         return path
+
+    def set_aside(self, name: str) -> str:
+        """Give up a directory, however long its removal may take; return its new name, or none where it is not there.
+
+        Raises :class:`Unavailable`.
+        """
+        aside = f"{ASIDE}{secrets.token_hex(8)}"
+        try:
+            os.rename(self.path(name), self.path(aside))
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise Unavailable(f"remove {self.path(name)}: {error.strerror}") from error
+        return aside
+
+    def owner(self, name: str) -> int:
+        """Return the user id of a directory's owner; the agent's own where there is none."""
+        try:
+            return self.path(name).lstat().st_uid
+        except OSError:
+            return os.geteuid()
 
     async def write(
         self, name: str, account: Account | None, manifest: Manifest, contents: AsyncIterator[tuple[str, bytes]]
@@ -82,15 +122,19 @@ class TaskDirectories:
 
     async def read(
         self, name: str, account: Account | None, paths: Sequence[str], *, most_files: int, most_bytes: int
-    ) -> AsyncIterator[tuple[StagedFile, bytes]]:
+    ) -> AsyncGenerator[tuple[StagedFile, bytes], None]:
         """Yield the files at and below ``paths`` in pieces; the last piece of each has its digest, the others none.
 
         Raises :class:`FarbusError` for what is not there, is no regular file,
         or is more than the limits.
         """
-        stager = await self._start("get", self.path(name), account, str(most_files), str(most_bytes), *paths)
+        stager = await self._start("get", self.path(name), account)
         try:
+            assert stager.stdin is not None
             assert stager.stdout is not None
+            with contextlib.suppress(ConnectionError):
+                stager.stdin.write(json.dumps({"paths": paths, "files": most_files, "bytes": most_bytes}).encode())
+                stager.stdin.close()
             while True:
                 line = await self._message(stager, f"stage out of task {name}")
                 if "end" in line:
@@ -116,28 +160,55 @@ class TaskDirectories:
         finally:
             await _reap(stager)
 
-    async def remove(self, name: str) -> None:
-        """Remove a directory with all that is in it, with its owner's rights; nothing happens where there is none."""
+    async def clear(self, name: str) -> None:
+        """Remove a directory that was set aside, with all that is in it.
+
+        With its owner's rights; where those are not enough and the agent is
+        root, with root's: an owner may have given files to his subordinate
+        user ids, as containers without root do.  Raises :class:`FarbusError`;
+        what has been removed stays removed.
+        """
         path = self.path(name)
         try:
             status = path.lstat()
         except FileNotFoundError:
             return
-        myself = os.geteuid()
-        account = None
-        if myself == 0 and status.st_uid != 0:
-            account = Account(name=str(status.st_uid), uid=status.st_uid, gid=status.st_gid)
-        stager = await self._start("clear", path, account)
+        owner = Account(name=str(status.st_uid), uid=status.st_uid, gid=status.st_gid)
+        if os.geteuid() or not owner.uid:
+            await self._clear(path, None)
+        else:
+            try:
+                await self._clear(path, owner)
+            except InvalidInput:
+                await self._clear(path, None, self._owners(owner.uid))
+        try:
+            path.rmdir()
+        except OSError as error:
+            raise Unavailable(f"remove {path}: {error.strerror}") from error
+
+    async def _clear(self, path: Path, account: Account | None, *rest: str) -> None:
+        stager = await self._start("clear", path, account, *rest)
         try:
             async with asyncio.timeout(CLEAR_TIMEOUT_S):
                 await self._end(stager, f"remove {path}")
-            path.rmdir()
         except TimeoutError as error:
             raise Unavailable(f"remove {path}: not done in {CLEAR_TIMEOUT_S:g} s") from error
-        except OSError as error:
-            raise Unavailable(f"remove {path}: {error.strerror}") from error
         finally:
             await _reap(stager)
+
+    def _owners(self, uid: int) -> str:
+        """Return who may own what a user's task leaves: the user, and his subordinate ids (subuid(5))."""
+        owners = [str(uid)]
+        names = {str(uid)}
+        with contextlib.suppress(KeyError):
+            names.add(pwd.getpwuid(uid).pw_name)
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            for line in self._subuid.read_text().splitlines():
+                name, *numbers = line.split(":")
+                if name in names and len(numbers) == 2 and all(number.isdecimal() for number in numbers):
+                    first, count = map(int, numbers)
+                    owners.append(f"{first}-{first + count - 1}")
+        return ",".join(owners)
 
     async def _start(self, command: str, path: Path, account: Account | None, *rest: str) -> asyncio.subprocess.Process:
         identity = "-"
@@ -172,4 +243,8 @@ async def _reap(stager: asyncio.subprocess.Process) -> None:
     if stager.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(stager.pid, 9)
-    await stager.wait()
+    try:
+        async with asyncio.timeout(REAP_TIMEOUT_S):
+            await stager.wait()
+    except TimeoutError:
+        _log.error("stager does not end", pid=stager.pid, reason="a call of the kernel hangs; see dmesg")

@@ -64,6 +64,39 @@ def usage_of_children(pid: int) -> tuple[ProcessUsage, ...]:
     return tuple(found)
 
 
+def resident_bytes_below(pid: int) -> int:
+    """Return the resident memory of all descendants of a process; what they share counts for each.
+
+    Never waits: /proc/PID/statm takes no lock.
+    """
+    total = 0
+    for process in _descendants(pid):
+        with contextlib.suppress(psutil.Error):
+            total += process.memory_info().rss
+    return total
+
+
+def memory_bytes_below(pid: int) -> int:
+    """Return the proportional set size of all descendants of a process, resident memory where that can't be read.
+
+    Waits for whoever has changed the memory of one of them to end: that may hang in the kernel.
+    """
+    total = 0
+    for process in _descendants(pid):
+        with contextlib.suppress(psutil.Error):
+            try:
+                total += process.memory_full_info().pss
+            except psutil.AccessDenied:
+                total += process.memory_info().rss
+    return total
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
+
 def cpu_seconds(pid: int) -> float:
     """Return the processor seconds of a process, of threads that have ended too, to the nanosecond.
 

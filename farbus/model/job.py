@@ -60,6 +60,8 @@ class Job(Value, frozen=True, kw_only=True):
     """Digest of the manifest of the files that are put into each task's directory; empty for none."""
     stage_out: tuple[str, ...] = ()
     """Paths below each task's directory that are kept when it has ended."""
+    unreachable_limit_s: float = 0.0
+    """How long it is kept while one of its nodes can't be reached; 0 for as long as the cluster has set."""
 
     @property
     def is_staged(self) -> bool:
@@ -104,6 +106,8 @@ class TaskStatus(Value, frozen=True, kw_only=True):
     node: str = ""
     exit_code: int = 0
     reason: str = ""
+    unstarted: bool = False
+    """It has ended before its program began, through no fault of the job's: another attempt may do better."""
 
 
 class Miss(Value, frozen=True, kw_only=True):

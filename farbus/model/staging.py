@@ -42,6 +42,17 @@ class StagedFile(Value, frozen=True, kw_only=True):
     executable: bool = False
 
 
+class ReceivedFile(Value, frozen=True, kw_only=True):
+    """What has come of a file whose transfer broke off, or of one that is whole."""
+
+    path: str
+    size: int
+    """Of the whole file."""
+    received: int
+    sha256: str
+    """Of the bytes that were received."""
+
+
 class Manifest(Value, frozen=True, kw_only=True):
     """The files of a job in one direction, in the order of their paths."""
 

@@ -20,7 +20,7 @@ from farbus.agent.remoting_host import SupervisorProgram
 from farbus.api.authority import Authority, write_credentials
 from farbus.api.conversion import from_message
 from farbus.api.identity import Identity, Role
-from farbus.api.server import ClusterHandler, RunningServer, SendToNode, SessionHandler, serve_scheduler
+from farbus.api.server import AddService, ClusterHandler, RunningServer, SendToNode, SessionHandler, serve_scheduler
 from farbus.api.v1 import session_pb2
 from farbus.errors import NotFound, Unavailable
 from farbus.linux.nvml import FakeNvml, Gpu, GpuList
@@ -312,6 +312,8 @@ class ScriptedScheduler:
         )
         self._server: RunningServer | None = None
         self.address = ""
+        self.services: tuple[AddService, ...] = ()
+        """Further services, from the next start on."""
 
     async def start(self) -> None:
         """Listen: at first on any port, later on the same one."""
@@ -320,6 +322,7 @@ class ScriptedScheduler:
             sessions=self.sessions,
             listen=self.address or "127.0.0.1:0",
             credentials=self._credentials,
+            services=self.services,
         )
         self.address = f"127.0.0.1:{self._server.port}"
 

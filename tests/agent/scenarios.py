@@ -176,7 +176,7 @@ class Plan:
                 logs=LogStore(config.logs_directory, limit_bytes_per_task=1 << 20, limit_bytes=1 << 20),
                 clock=SystemClock(),
                 group=group,
-                exited=lambda event: runner.forget(job=event.job, task=event.task),
+                told=lambda event: runner.forget(job=event.job, task=event.task),
                 run_as_self=True,
                 allow_root=True,
             )

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -268,6 +269,27 @@ async def test_one_device_has_one_operation_at_a_time(journal: Journal) -> None:
         assert await done.get() == WedgeEnded(object="lease l1")
     # What never had its turn has left no record.
     assert [records[0].object for records in await journal.sequences()] == ["lease l1"]
+
+
+@pytest.mark.parametrize("launching", [False, True])
+async def test_a_task_has_begun_by_the_record_that_its_files_have_arrived(journal: Journal, launching: bool) -> None:
+    host = Host(journal)
+    staged = msgspec.structs.replace(START.run, stage_out=("result",))
+    async with asyncio.TaskGroup() as group:
+        executor = Executor(
+            journal=journal, devices=host, tasks=host, clock=FakeClock(), group=group, done=lambda _: None
+        )
+        executor.start(msgspec.structs.replace(START, run=staged))
+        await until(lambda: bool(host.seen))
+        if launching:
+            await executor.launching(staged)
+    (lost,) = (await recovered(journal, host)).tasks
+    assert lost.lost
+    assert lost.unstarted is not launching
+    # What is found was launched, whatever is on record.
+    host.observed.add(f"{lost.run.job} as {' '.join(lost.run.command)}")
+    (found,) = (await recovered(journal, host)).tasks
+    assert (found.lost, found.unstarted) == ("", False)
 
 
 async def test_neither_secrets_nor_environments_are_written(journal: Journal, tmp_path: Path) -> None:

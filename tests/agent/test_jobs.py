@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from farbus.agent.accounts import choose_account
-from farbus.agent.events import TaskExited, TaskRun
+from farbus.agent.events import TaskExited, TaskLaunched, TaskRun
 from farbus.agent.jobs import TaskRunner, task_environment
 from farbus.agent.logs import LogStore
 from farbus.errors import NotFound, NotPermitted
@@ -97,10 +97,14 @@ class Bench:
             logs=self.logs,
             clock=self.clock,
             group=group,
-            exited=self.exits.put_nowait,
+            told=self._take,
             run_as_self=False,
             allow_root=False,
         )
+
+    def _take(self, event: TaskLaunched | TaskExited) -> None:
+        assert isinstance(event, TaskExited)
+        self.exits.put_nowait(event)
 
     async def start(self, program: str, **more: object) -> FakeChild:
         arguments: dict[str, object] = {"job": "j1", "task": "main.0", "user": "ann", "command": (program,), **more}
@@ -134,6 +138,18 @@ async def test_a_task_over_its_memory_is_killed_where_no_cgroup_limits_it(
     exited = await bench.exited()
     assert exited.exit_code == -9
     assert exited.reason == "it used more memory than the 1 MiB that it asked for (it used 2 MiB)"
+
+
+async def test_what_the_processes_of_a_task_share_counts_once(tmp_path: Path, group: asyncio.TaskGroup) -> None:
+    bench = Bench(tmp_path, group, FakeCgroups(trouble="none here"))
+    child = await bench.start("forever", requests=Requests(memory_bytes=2**20))
+    child.memory, child.shared_memory = 3 * 2**20, 2**21
+    await bench.pass_time(1.0)
+    assert child.running
+    child.shared_memory = 0
+    await bench.pass_time(5.0)
+    await bench.pass_time(1.0)
+    assert (await bench.exited()).reason.endswith("(it used 3 MiB)")
 
 
 async def test_a_task_that_the_kernel_killed_for_memory_says_so(tmp_path: Path, group: asyncio.TaskGroup) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from farbus.agent.journal import Direction, Journal
 from farbus.errors import FarbusError, Unavailable
+from farbus.model.job import TaskState, TaskStatus
 
 BOOT = "8093f254-0000-4000-8000-000000000001"
 
@@ -67,6 +68,27 @@ async def test_history_is_bounded_and_what_is_held_is_kept(tmp_path: Path, monke
     sequences = await journal.sequences()
     await journal.close()
     assert sequences[0][0].object == "lease held"
+    assert sum(len(records) for records in sequences) <= 16
+
+
+async def test_history_is_bounded_though_the_rounds_of_its_records_never_end_with_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farbus.agent.journal.KEPT_STEPS", 10)
+    monkeypatch.setattr("farbus.agent.journal.PRUNE_INTERVAL", 4)
+    journal, _ = await Journal.open(tmp_path / "journal.db", boot_id=BOOT)
+    for number in range(40):
+        # Each task takes four records, and the fourth is none that is completed.
+        for direction in (Direction.FORWARD, Direction.BACK):
+            step = await journal.started(
+                object=f"task j{number}/main.0", action="StartTask", body="{}", at=1.0, direction=direction
+            )
+            await journal.completed(step, error="", at=1.0)
+        status = TaskStatus(task="main.0", state=TaskState.EXITED)
+        await journal.task_ended(f"j{number}", status, at=1.0)
+        await journal.task_forgotten(f"j{number}", "main.0", at=1.0)
+    sequences = await journal.sequences()
+    await journal.close()
     assert sum(len(records) for records in sequences) <= 16
 
 

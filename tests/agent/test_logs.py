@@ -11,6 +11,7 @@ import pytest
 
 from farbus.agent.logs import LogStore
 from farbus.errors import InvalidInput, NotFound
+from farbus.linux import output
 from farbus.linux.keeper import OutputLog
 from farbus.linux.processes import FakeChild, FakeProcesses, Program
 
@@ -143,6 +144,29 @@ async def test_a_reader_that_is_overtaken_goes_on_with_what_is_kept(tmp_path: Pa
     assert rest[-1].endswith(b"line 000099\n")
 
 
+async def test_a_segment_that_goes_while_it_is_looked_for_is_said_to_be_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = store(tmp_path, limit=800)
+    writer = writer_of(logs)
+    for number in range(20):
+        writer.append(1, b"line %06d\n" % number)
+    first, *rest = segments(tmp_path)
+    listed = output.segments
+
+    def listed_before_it_goes(directory: Path) -> list[int]:
+        numbers = listed(directory)
+        first.unlink(missing_ok=True)
+        return numbers
+
+    monkeypatch.setattr(output, "segments", listed_before_it_goes)
+    chunks = await read(logs)
+    assert rest
+    assert chunks[0] == (2, b"[farbus: older output was dropped]\n")
+    assert chunks[-1][1].endswith(b"line 000019\n")
+    assert len([data for _, data in chunks if data == chunks[0][1]]) == 1
+
+
 async def test_half_a_record_at_the_end_is_left_out(tmp_path: Path) -> None:
     logs = store(tmp_path)
     writer = writer_of(logs)
@@ -180,6 +204,63 @@ async def test_the_logs_that_ended_first_go_when_all_are_too_large(tmp_path: Pat
         os.utime(segments(tmp_path / f"j{number}")[0], (number, number))
     logs.create("j9", "main.0")
     assert sorted(os.listdir(tmp_path)) == ["j2", "j3", "j9"]
+
+
+async def test_logs_of_earlier_agents_count_and_those_of_running_tasks_stay(tmp_path: Path) -> None:
+    first = store(tmp_path)
+    for number in range(4):
+        writer = writer_of(first, f"j{number}")
+        writer.append(1, b"x" * 1000)
+        writer.close()
+        os.utime(segments(tmp_path / f"j{number}")[0], (number, number))
+    logs = store(tmp_path, total=2500)
+    await attached(logs, "j0")
+    await logs.look()
+    assert sorted(os.listdir(tmp_path)) == ["j0", "j2", "j3"]
+
+
+async def attached(logs: LogStore, job: str) -> None:
+    """Let a task of a job run on."""
+    door = FakeProcesses({"until_term": until_term})
+    child = await door.spawn(Program(name="t", what="t", argv=("until_term",), environment={}))
+    logs.attach(job, "main.0", child)
+
+
+async def test_logs_without_output_are_not_kept_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farbus.agent.logs.MAX_LOGS", 2)
+    logs = store(tmp_path)
+    for number in range(4):
+        logs.create(f"j{number}", "main.0")
+        logs.ended(f"j{number}", "main.0")
+    assert sorted(os.listdir(tmp_path)) == ["j2", "j3"]
+
+
+async def test_a_start_looks_at_no_log_of_another_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = store(tmp_path)
+    for number in range(4):
+        writer_of(logs, f"j{number}").append(1, b"x")
+        logs.ended(f"j{number}", "main.0")
+    looked = set()
+    scan = os.scandir
+
+    def note(path: Path) -> object:
+        looked.add(Path(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", note)
+    logs.create("j9", "main.0")
+    logs.ended("j9", "main.0")
+    assert looked == {tmp_path / "j9" / "main.0"}
+
+
+async def test_what_is_too_much_goes_in_several_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farbus.agent.logs.REMOVED_AT_ONCE", 1)
+    for number in range(4):
+        writer = writer_of(store(tmp_path), f"j{number}")
+        writer.append(1, b"x" * 1000)
+        writer.close()
+    await store(tmp_path, total=0).look()
+    assert os.listdir(tmp_path) == []
 
 
 async def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ from farbus.agent.events import (
     StopRequested,
     SupervisorDied,
     TaskExited,
+    TaskLaunched,
     TaskRun,
     TimePassed,
     WedgeEnded,
@@ -235,6 +236,29 @@ def test_an_error_of_the_job_ends_the_task_and_one_of_the_node_does_not() -> Non
     start = play(one, StartRequested(command="c2", run=run("j2")))
     assert errors(play(one, done(start, ok=False, error="disk full"))) == ["disk full"]
     assert [job for job, _ in one.task_statuses()] == ["j1"]
+
+
+def test_a_task_runs_to_the_scheduler_once_its_files_have_arrived() -> None:
+    one = machine()
+    staged = msgspec.structs.replace(run(), stage_out=("result",))
+    (start,) = play(one, StartRequested(command="c", run=staged))
+    states = [action.status.state for action in play(one, done([start])) if isinstance(action, ReportTask)]
+    assert states == [TaskState.PENDING]
+    ((_, status),) = one.task_statuses()
+    assert status.state is TaskState.PENDING
+    (report,) = play(one, TaskLaunched(job="j1", task="main.0"))
+    assert isinstance(report, ReportTask)
+    assert report.status.state is TaskState.RUNNING
+    assert not play(one, TaskLaunched(job="j1", task="main.0"))
+
+
+def test_a_task_whose_files_arrive_before_its_start_is_recorded_is_told_as_running() -> None:
+    one = machine()
+    staged = msgspec.structs.replace(run(), stage_out=("result",))
+    (start,) = play(one, StartRequested(command="c", run=staged))
+    assert not play(one, TaskLaunched(job="j1", task="main.0"))
+    states = [action.status.state for action in play(one, done([start])) if isinstance(action, ReportTask)]
+    assert states == [TaskState.RUNNING]
 
 
 def test_the_exit_is_recorded_before_it_is_told() -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from farbus.agent.config import AgentConfig
@@ -19,9 +20,10 @@ from farbus.api.identity import Identity, Role
 from farbus.errors import Unsatisfiable
 from farbus.model.job import Job, Requests, TaskGroup
 from farbus.model.lease import PeerReply, PeerRequest
-from farbus.model.states import JobState, LeaseState
+from farbus.model.states import JobState, LeaseState, NodeState
 from farbus.model.value import to_json
 from tests.agent.harness import MYSELF, ROOT, AgentInProcess, doors_with_gpu
+from tests.proxy import proxy_to
 from tests.scheduler.site import Site
 
 pytestmark = pytest.mark.timeout(120)
@@ -151,6 +153,49 @@ async def test_a_job_outlives_a_scheduler_that_is_away_for_longer_than_the_lease
         assert await client.list_leases() == ()
 
 
+async def until_nodes(client: ClusterClient, state: NodeState) -> None:
+    while {status.state for status in await client.list_nodes()} != {state}:
+        pass
+
+
+async def test_a_job_outlives_a_partition_between_the_scheduler_and_both_of_its_nodes(
+    site: Site,
+    agents: dict[str, tuple[AgentInProcess, Callable[[], AgentConfig]]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    renewals = Renewals(monkeypatch)
+    monkeypatch.setattr("farbus.agent.session.BACKOFF_MOST_S", TTL_S / 4)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    async with (
+        site.scheduler(lease_ttl_s=TTL_S, return_s=0.0),
+        proxy_to(site.address) as network,
+        site.client("root", Role.OPERATOR) as client,
+    ):
+        for agent, config in agents.values():
+            settings = msgspec.structs.replace(config(), scheduler=network.address)
+            agent.start(settings, doors_with_gpu(settings) if settings.name == "d" else None)
+        job_id = await submit(client, job(fifo))
+        await until_state(client, job_id, JobState.RUNNING)
+        network.freeze()
+        await until_nodes(client, NodeState.LOST)
+        clock = asyncio.get_running_loop().time
+        lost = clock()
+        await renewals.until(lambda: clock() - lost > TTL_S)
+        assert all(reply.renewed and not reply.void for reply in renewals.replies)
+        status = await client.get_job(job_id)
+        assert (status.state, status.reason.partition(":")[0]) == (JobState.RUNNING, "unreachable")
+        network.thaw()
+        await until_nodes(client, NodeState.READY)
+        status = await client.get_job(job_id)
+        assert (status.state, status.reason) == (JobState.RUNNING, "")
+        with fifo.open("w"):
+            pass
+        await until_state(client, job_id, JobState.SUCCEEDED)
+        assert await client.list_leases() == ()
+
+
 async def test_an_agent_that_stood_still_for_longer_than_the_lease_time_has_lost_its_leases(
     site: Site, agents: dict[str, tuple[AgentInProcess, Callable[[], AgentConfig]]], tmp_path: Path
 ) -> None:
@@ -158,7 +203,7 @@ async def test_an_agent_that_stood_still_for_longer_than_the_lease_time_has_lost
     os.mkfifo(fifo)
     client_agent, client_config = agents["c"]
     async with (
-        site.scheduler(lease_ttl_s=TTL_S, return_s=TTL_S),
+        site.scheduler(lease_ttl_s=TTL_S, return_s=TTL_S, unreachable_limit_s=0.0),
         process_with_gpu(agents["d"][1]()) as process,
         site.client("root", Role.OPERATOR) as client,
     ):

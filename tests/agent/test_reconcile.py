@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from farbus.agent.actions import PrepareDevices, StartTask
 from farbus.agent.events import TaskRun
 from farbus.agent.journal import Direction, Record
-from farbus.agent.reconcile import Verdict, reconcile, results_of, verdict_of
+from farbus.agent.reconcile import Verdict, reconcile, restored_tasks, results_of, verdict_of
 from farbus.model.value import to_json
 from tests.agent.harness import lease
 
 FORWARD, BACK, ENDED = Direction
 BODY = to_json(PrepareDevices(serial=0, lease=lease().without_secret())).decode()
 RUN = to_json(StartTask(serial=0, run=TaskRun(job="j1", task="main.0", user="ann", command=("true",)))).decode()
+
+STAGED_RUN = to_json(
+    StartTask(serial=0, run=TaskRun(job="j1", task="main.0", user="ann", command=("true",), stage_out=("result",)))
+).decode()
 
 
 def record(
@@ -92,6 +97,20 @@ def test_a_task_of_another_boot_is_lost_and_one_of_this_boot_is_looked_for(done:
     ((later,), _) = reconcile([(started,)], boot_id="c", node="n1")
     assert (here.lost, here.absent) == ("", "it ended while node n1 had no agent")
     assert (later.lost, later.absent) == ("", "node n1 was rebooted while it ran")
+
+
+@pytest.mark.parametrize("boot", ["b", "c"])
+def test_a_task_can_not_have_begun_without_a_record_that_its_files_have_arrived(boot: str) -> None:
+    started = record(0, length=1, action="StartTask", body=STAGED_RUN)
+    launching = record(1, action="LaunchTask", body="{}")
+    ((waited,), _) = reconcile([(started,)], boot_id=boot, node="n1")
+    ((may_have_run,), _) = reconcile([(started, launching)], boot_id=boot, node="n1")
+    assert (waited.arriving, may_have_run.arriving) == (True, False)
+    assert waited.absent == "its files were still arriving when the agent of node n1 ended"
+    # It is looked for all the same; what is not found has not begun.
+    (lost,) = restored_tasks([msgspec.structs.replace(waited, lost=waited.absent)])
+    (found,) = restored_tasks([waited])
+    assert (lost.unstarted, found.unstarted) == (True, False)
 
 
 def test_a_record_that_is_not_understood_is_told() -> None:

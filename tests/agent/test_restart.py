@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest_asyncio
 from farbus.agent.config import AgentConfig
 from farbus.agent.daemon import Doors
 from farbus.api.conversion import to_message
-from farbus.api.v1 import session_pb2, types_pb2
+from farbus.api.v1 import session_pb2, staging_pb2, staging_pb2_grpc, types_pb2
 from farbus.linux.node_facts import KernelNodeFacts
 from farbus.model.device import Route
 from tests.agent.harness import (
@@ -147,6 +148,46 @@ async def test_an_agent_that_was_killed_leaves_the_same(
         await second.stop()
     (task,) = scheduler.sessions.hellos[1].tasks
     assert (task.job_id, task.status.state) == ("j1", "running")
+
+
+class FilesOnTheirWay(staging_pb2_grpc.StagingServicer):
+    """A scheduler's end from which nothing ever arrives."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def Get(self, request: staging_pb2.GetRequest, context: object) -> AsyncIterator[staging_pb2.ContentChunk]:
+        self.asked.set()
+        await asyncio.Event().wait()
+        yield staging_pb2.ContentChunk()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_task_whose_files_were_arriving_is_told_not_to_have_begun(
+    leaving: AgentConfig, config: AgentConfig, scheduler: ScriptedScheduler, tmp_path: Path, killed: bool
+) -> None:
+    staging = FilesOnTheirWay()
+    await scheduler.stop()
+    scheduler.services = (lambda _caller, server: staging_pb2_grpc.add_StagingServicer_to_server(staging, server),)
+    await scheduler.start()
+    first = await AgentProcess.start(leaving, tmp_path)
+    try:
+        await scheduler.sessions.connected()
+        start = session_pb2.StartTask(
+            job_id="j1", task="main.0", command=("true",), user=MYSELF, cwd="/", stage_in="0" * 64
+        )
+        assert (await scheduler.sessions.command(start_task=start)).ok
+        await staging.asked.wait()
+    finally:
+        await (first.kill() if killed else first.stop())
+    second = await AgentProcess.start(config, tmp_path)
+    try:
+        await scheduler.sessions.connected(hellos=2)
+    finally:
+        await second.stop()
+    (task,) = scheduler.sessions.hellos[1].tasks
+    assert (task.status.state, task.status.unstarted) == ("exited", True)
+    assert task.status.reason == "its files were still arriving when the agent of node n1 ended"
 
 
 async def test_the_exit_of_a_program_that_ended_without_an_agent_is_told(

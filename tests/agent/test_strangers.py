@@ -93,7 +93,7 @@ async def test_a_task_that_is_in_no_record_and_cant_be_killed_is_told(
             logs=LogStore(tmp_path, limit_bytes_per_task=1000, limit_bytes=1000),
             clock=FakeClock(),
             group=group,
-            exited=lambda _: None,
+            told=lambda _: None,
             run_as_self=True,
             allow_root=True,
         )

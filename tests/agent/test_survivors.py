@@ -168,6 +168,21 @@ async def test_a_stopped_task_ends_though_its_agent_is_another_one(
     assert (await sessions.exited("j1")).status.exit_code == 7
 
 
+async def test_logs_that_are_too_much_go_when_an_agent_starts(
+    agents: Agents, scheduler: ScriptedScheduler, leaving: AgentConfig
+) -> None:
+    old = leaving.logs_directory / "j0" / "main.0"
+    old.mkdir(parents=True)
+    with (old / "00000001.log").open("wb") as log:
+        log.truncate(leaving.log_bytes + 1)
+    await agents.start()
+    await scheduler.sessions.connected()
+    async with asyncio.timeout(20):
+        while old.exists():
+            await asyncio.to_thread(os.sched_yield)
+    assert not old.parent.exists()
+
+
 async def test_what_is_kept_of_a_task_goes_when_its_status_is_recorded(
     agents: Agents, scheduler: ScriptedScheduler, leaving: AgentConfig
 ) -> None:

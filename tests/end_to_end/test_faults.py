@@ -134,7 +134,10 @@ async def test_hundreds_of_programs_hold_at_once_and_all_is_given_back(site: Sit
 async def test_an_agent_that_stood_still_for_longer_than_the_lease_time_ends_what_is_no_longer_its(
     site: Site, tmp_path: Path
 ) -> None:
-    async with site.scheduler(lease_ttl_s=1.5, return_s=0.0), site.client(MYSELF, Role.USER) as client:
+    async with (
+        site.scheduler(lease_ttl_s=1.5, return_s=0.0, unreachable_limit_s=0.0),
+        site.client(MYSELF, Role.USER) as client,
+    ):
         agent = await AgentProcess.start(config_of(site, "n1"), tmp_path)
         try:
             await until_ready(site, "n1")

@@ -488,6 +488,20 @@ def test_an_owned_file_is_private_and_whole(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["session"]
 
 
+def test_a_durable_file_is_on_the_disk_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = []
+    sync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append((Path(os.readlink(f"/proc/self/fd/{descriptor}")), sorted(os.listdir(tmp_path))))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    write_owned(tmp_path / "membership", b"one", account=None, durable=True)
+    (content, _), (names, there) = synced
+    assert (content.parent, names, there) == (tmp_path, tmp_path, ["membership"])
+
+
 def test_a_directory_gets_its_mode_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import array
 import asyncio
+import gc
 import json
 import os
+import platform
 import re
 import resource
 import select
@@ -14,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -22,15 +25,18 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from farbus.linux import keeper
-from farbus.linux.children import process_exists
+from farbus.errors import Unavailable
+from farbus.linux import keeper, sweeper
+from farbus.linux.children import process_exists, processes_naming
+from farbus.linux.keeper import MARK
 from farbus.linux.kept import KeptChild, KeptProcesses, service_command, unit_name
 from farbus.linux.processes import Exit, Program
-from farbus.linux.remnants import end_programs
+from farbus.linux.remnants import ask_to_end, boot_id, end_programs, kill_once
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 30.0
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
+TEST_MARK = "0123456789abcdef-of-a-test"
 
 Door = Callable[[], KeptProcesses]
 
@@ -108,6 +114,18 @@ def fifo(directory: Path, name: str = "fifo") -> Path:
     path = directory / name
     os.mkfifo(path)
     return path
+
+
+def change_keepers(monkeypatch: pytest.MonkeyPatch, statements: str) -> None:
+    """Have every keeper run statements before it becomes one."""
+    made = keeper.command
+
+    def changed(*arguments: str) -> list[str]:
+        *rest, directory, owner, name = made(*arguments)
+        program = rest.pop().replace("keeper.main()", f"exec({statements!r}); keeper.main()")
+        return [*rest, program, directory, owner, name]
+
+    monkeypatch.setattr(keeper, "command", changed)
 
 
 # Agents come and go.
@@ -192,15 +210,7 @@ async def test_a_program_that_no_agent_comes_back_for_is_ended(door: Door) -> No
 async def test_a_keeper_whose_directory_is_gone_ends(
     door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started = keeper.command
-
-    def looks_often(*arguments: str) -> list[str]:
-        return [
-            word.replace("keeper.main()", "keeper.DIRECTORY_LOOK_S = 0.05; keeper.main()")
-            for word in started(*arguments)
-        ]
-
-    monkeypatch.setattr(keeper, "command", looks_often)
+    change_keepers(monkeypatch, "keeper.DIRECTORY_LOOK_S = 0.05")
     first = door()
     child = await spawn(first, shell("echo ready; exec sleep 1000"))
     assert await line_of(child) == "ready"
@@ -208,6 +218,20 @@ async def test_a_keeper_whose_directory_is_gone_ends(
     shutil.rmtree(tmp_path / "programs")
     await gone(child.keeper)
     assert not process_exists(child.pid)
+
+
+async def test_nothing_is_kept_of_a_program_that_is_forgotten(door: Door) -> None:
+    one = door()
+    child = await spawn(one, shell("true"))
+    await child.wait()
+    child.forget()
+    known = weakref.ref(child)
+    del child
+    async with asyncio.timeout(PATIENCE_S):
+        while known() is not None:
+            # Who heard its keeper ends first.
+            await asyncio.sleep(0)
+            gc.collect()
 
 
 async def test_a_hundred_programs_at_once(door: Door) -> None:
@@ -291,12 +315,233 @@ async def test_what_can_not_be_killed_is_not_said_to_be_gone(door: Door, monkeyp
     os.kill(child.keeper, signal.SIGKILL)
     # As a process in uninterruptible sleep: it is there, whatever is sent to it.
     left = [child.pid]
-    monkeypatch.setattr("farbus.linux.kept.kill_once", lambda *_: list(left))
+
+    async def can_not(_: object, programs: list[object]) -> list[list[int]]:
+        return [list(left) for _ in programs]
+
+    monkeypatch.setattr("farbus.linux.sweeper.run_disposable", can_not)
     monkeypatch.setattr("farbus.linux.kept.KILL_WITHIN_S", 0.1)
     found = await survivor(door())
     assert found.running
     left.clear()
     assert await found.wait() == Exit(-9, "its keeper was killed")
+
+
+async def test_where_nobody_can_look_nothing_is_said_to_be_gone(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = door()
+    child = await spawn(first, shell("exec sleep 1000"))
+    await first.close()
+    os.kill(child.keeper, signal.SIGKILL)
+    hangs, hang = asyncio.Event(), asyncio.Event()
+    look = sweeper.run_disposable
+
+    async def hang_once(*arguments: Any) -> Any:
+        # As reading the memory of a process that waits in the kernel.
+        if not hangs.is_set():
+            hangs.set()
+            await hang.wait()
+        return await look(*arguments)
+
+    monkeypatch.setattr(sweeper, "run_disposable", hang_once)
+    monkeypatch.setattr(sweeper, "ANSWER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("farbus.linux.kept.KILL_WITHIN_S", 0.05)
+    found = await survivor(door())
+    assert found.running
+    monkeypatch.setattr(sweeper, "ANSWER_TIMEOUT_S", PATIENCE_S)
+    assert await found.wait() == Exit(-9, "its keeper was killed")
+
+
+# As in uninterruptible sleep: signals wait for as long as a file is there.
+HOLD = """
+import os
+def held(send):
+    return lambda pid, number: None if os.path.exists({hold!r}) else send(pid, number)
+os.kill, os.killpg = held(os.kill), held(os.killpg)
+keeper.UNKILLABLE_AFTER_S = 0.05
+"""
+
+
+async def test_a_program_has_not_ended_before_all_that_it_left_has(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    change_keepers(monkeypatch, HOLD.format(hold=str(hold)))
+    first = door()
+    child = await spawn(first, shell("setsid sleep 1000 >/dev/null 2>&1 & echo $!; exit 3"))
+    (_, left) = await pids_of(child, 1)
+    said = b""
+    async with asyncio.timeout(PATIENCE_S):
+        async for piece in child.output():
+            said += piece.data
+            if said.endswith(b"see dmesg\n"):
+                break
+    assert f"it has ended, but process {left} (sleep) can't be killed".encode() in said
+    assert child.running
+    await first.close()
+    found = await survivor(door())
+    assert found.running
+    hold.unlink()
+    assert await found.wait() == Exit(3)
+    assert not process_exists(left)
+
+
+# The first thread ends, another lives on, as one that hangs in a driver.
+THREADS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(1000,)).start()
+print("ready", flush=True)
+ctypes.CDLL(None).syscall(60, 0)
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="knows the number of exit(2) there")
+def test_a_process_whose_first_thread_has_ended_is_there(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", THREADS], env={MARK: TEST_MARK}, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        # After that it is a matter of its scheduling.
+        while Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z":
+            os.sched_yield()
+        assert kill_once(str(tmp_path), TEST_MARK) == [process.pid]
+        assert process.wait(PATIENCE_S) == -signal.SIGKILL
+    finally:
+        process.kill()
+        process.communicate()
+
+
+# As with a file system that is not there: exec waits until somebody writes.
+SLOW_EXEC = """
+import os
+execute = os.execvpe
+def wait_and_execute(*arguments):
+    open({gate!r}).close()
+    execute(*arguments)
+os.execvpe = wait_and_execute
+"""
+
+
+async def test_a_keeper_that_waits_for_exec_is_found_and_its_program_never_runs(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, ran, directory = fifo(tmp_path), tmp_path / "ran", tmp_path / "programs" / "t"
+    change_keepers(monkeypatch, SLOW_EXEC.format(gate=str(gate)))
+    monkeypatch.setattr("farbus.linux.kept.ANSWER_TIMEOUT_S", 0.2)
+    process, connection = start_keeper(directory)
+    plan = {"version": 1, "what": "t", "mark": TEST_MARK, "boot_id": boot_id(), "output": "output"}
+    (directory / "program.json").write_text(json.dumps(plan))
+    process.wait(PATIENCE_S)
+    with connection:
+        keeping = psutil.Process(read_line(connection)["keeper"])
+        program = {**SPECIFICATION, "argv": ["touch", str(ran)]}
+        connection.sendall(HELLO + json.dumps(program).encode() + b"\n")
+        while not keeping.children():
+            os.sched_yield()
+        (child,) = keeping.children()
+    found = await survivor(door())
+    assert await found.wait() == Exit(-9, "its keeper was killed")
+    assert not process_exists(keeping.pid)
+    await gone(child.pid)
+    assert not ran.exists()
+
+
+async def test_a_start_that_takes_too_long_leaves_nothing_that_runs(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, ran = fifo(tmp_path), tmp_path / "ran"
+    change_keepers(monkeypatch, SLOW_EXEC.format(gate=str(gate)))
+    monkeypatch.setattr("farbus.linux.kept.START_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("farbus.linux.remnants.KILL_WITHIN_S", 0.1)
+    with pytest.raises(Unavailable, match="start touch: not started after 1 s"):
+        await door().spawn(Program(name="t", what="t", argv=("touch", str(ran)), environment=ENVIRONMENT))
+    assert processes_naming(str(gate)) == []
+    assert not ran.exists()
+    assert list((tmp_path / "programs").iterdir()) == []
+
+
+def test_a_process_that_is_not_seen_from_here_is_there_and_nobody_else_is_killed_for_it(tmp_path: Path) -> None:
+    # As cgroup.procs has a process of another pid namespace (cgroups(7)); to kill(2) it means one's own group.
+    (tmp_path / "cgroup.procs").write_text("0\n")
+    known = {"keeper": 0, "started_at": 0, "cgroup": str(tmp_path)}
+    (tmp_path / "keeper.json").write_text(json.dumps(known))
+    assert kill_once(str(tmp_path), "") == [0]
+
+
+async def test_a_start_that_is_cut_off_leaves_nothing_that_runs(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = asyncio.Event()
+
+    async def cut_off(_: object) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("farbus.linux.kept._reap", cut_off)
+    spawning = asyncio.create_task(door().spawn(shell("exec sleep 1000")))
+    await started.wait()
+    known = json.loads((tmp_path / "programs" / "t" / "keeper.json").read_text())
+    spawning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await spawning
+    assert not process_exists(known["pid"])
+    await gone(known["keeper"])
+    assert list((tmp_path / "programs").iterdir()) == []
+
+
+async def test_a_start_that_is_cut_off_and_can_not_be_ended_is_found_by_the_next_agent(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    change_keepers(monkeypatch, HOLD.format(hold=str(hold)))
+    started = asyncio.Event()
+
+    async def cut_off(_: object) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("farbus.linux.kept._reap", cut_off)
+    monkeypatch.setattr("farbus.linux.kept.KILL_WITHIN_S", 0.1)
+    monkeypatch.setattr("farbus.linux.remnants.KILL_WITHIN_S", 0.1)
+
+    async def can_not(_: object, programs: list[object]) -> list[list[int]]:
+        return [[1] for _ in programs]
+
+    monkeypatch.setattr("farbus.linux.sweeper.run_disposable", can_not)
+    spawning = asyncio.create_task(door().spawn(shell("trap '' TERM; exec sleep 1000")))
+    await started.wait()
+    spawning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await spawning
+    found = await survivor(door())
+    assert found.running
+    hold.unlink()
+    found.kill()
+    # Its keeper ends it after all, and has its status.
+    assert await found.wait() == Exit(-9, "its agent is gone")
+
+
+@pytest.mark.parametrize("damage", ["", "{"])
+async def test_a_program_whose_plan_can_not_be_read_is_ended(door: Door, tmp_path: Path, damage: str) -> None:
+    first = door()
+    child = await spawn(first, shell(DAEMONS))
+    pids = await pids_of(child, 2)
+    await first.close()
+    (tmp_path / "programs" / "t" / "program.json").write_text(damage)
+    assert await (await survivor(door())).wait() == Exit(-9, "its agent is gone")
+    assert not [pid for pid in pids if process_exists(pid)]
+
+
+async def test_what_a_killed_keeper_left_is_found_without_its_plan(door: Door, tmp_path: Path) -> None:
+    first = door()
+    child = await spawn(first, shell(DAEMONS))
+    pids = await pids_of(child, 2)
+    await first.close()
+    os.kill(child.keeper, signal.SIGKILL)
+    (tmp_path / "programs" / "t" / "program.json").unlink()
+    assert await (await survivor(door())).wait() == Exit(-9, "its keeper was killed")
+    assert not [pid for pid in pids if process_exists(pid)]
 
 
 async def test_a_program_of_before_a_reboot_is_said_to_have_gone_with_it(
@@ -320,10 +565,58 @@ async def test_a_keeper_without_an_agent_before_it_was_told_what_to_start_leaves
     assert not directory.exists()
 
 
+def test_a_keeper_that_is_told_to_end_first_starts_nothing(tmp_path: Path) -> None:
+    directory = tmp_path / "programs" / "t"
+    process, connection = start_keeper(directory)
+    process.wait(PATIENCE_S)
+    with connection:
+        pid = read_line(connection)["keeper"]
+        ask_to_end(directory)
+        wait_for(pid)
+    assert not directory.exists()
+
+
 async def test_a_directory_in_which_nothing_was_started_is_removed(door: Door, tmp_path: Path) -> None:
     (tmp_path / "programs" / "t").mkdir(parents=True)
     assert await door().survivors() == []
     assert not (tmp_path / "programs" / "t").exists()
+
+
+# All processes are ended: the machine is shut down without a service manager.
+
+
+async def test_a_program_that_ends_with_all_processes_has_that_as_its_reason(door: Door) -> None:
+    child = await spawn(door(), shell("trap 'exit 0' TERM; echo ready; sleep 1000 & wait"))
+    assert await line_of(child) == "ready"
+    os.kill(child.keeper, signal.SIGTERM)
+    child.signal(signal.SIGTERM)
+    assert await child.wait() == Exit(0, "its unit was stopped, or its machine shut down")
+
+
+async def test_a_keeper_alone_that_is_told_to_end_goes_on(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    change_keepers(monkeypatch, "keeper.TIME_LIMIT_GRACE_S = 0")
+    child = await spawn(door(), shell("trap 'exit 0' TERM; echo ready; sleep 1000 & wait"))
+    assert await line_of(child) == "ready"
+    os.kill(child.keeper, signal.SIGTERM)
+    child.signal(signal.SIGTERM)
+    assert await child.wait() == Exit(0)
+
+
+# The power is cut.
+
+
+async def test_a_status_is_on_the_disk_with_all_that_says_whose_it_is(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = tmp_path / "synced"
+    note = f"note = os.readlink('/proc/self/fd/%d' % number); open({str(synced)!r}, 'a').write(note + '\\n')"
+    change_keepers(monkeypatch, f"import os\ndef fsync(number):\n    {note}\nos.fsync = fsync")
+    child = await spawn(door(), shell("true"))
+    assert await child.wait() == Exit(0)
+    directory = tmp_path / "programs" / "t"
+    assert synced.read_text().splitlines() == [
+        str(directory / "program.json"), str(directory / ".exit.json.new"), str(directory), str(directory.parent)
+    ]  # fmt: skip
 
 
 # The disk is full: a limit on the size of the keeper's files stands in for it.
@@ -402,6 +695,11 @@ def read_line(connection: socket.socket) -> dict[str, Any]:
 
 
 HELLO = b'{"version": 1, "descriptors": 0}\n'
+SPECIFICATION = {
+    "do": "start", "argv": ["true"], "environment": ENVIRONMENT, "cwd": "/", "uid": None, "gid": None, "groups": [],
+    "umask": 0o022, "limits": {}, "cgroup": "", "unit": False, "keep": [], "output": "output", "output_bytes": 1000,
+    "time_limit_s": 0, "orphan_limit_s": 0, "memory_reason": "",
+}  # fmt: skip
 HOSTILE = {
     "not JSON": b"kill\n",
     "not text": b"\xff\xfe\n",
@@ -487,18 +785,14 @@ async def test_a_program_whose_agent_was_parted_with_goes_on(door: Door, tmp_pat
 
 
 def test_a_program_inherits_its_streams_and_nothing_else_that_its_keeper_was_given(tmp_path: Path) -> None:
-    specification = {
-        "do": "start", "argv": ["ls", "/proc/self/fd"], "environment": ENVIRONMENT, "cwd": "/", "uid": None,
-        "gid": None, "groups": [], "umask": 0o022, "limits": {}, "cgroup": "", "unit": False, "keep": [],
-        "output": "output", "output_bytes": 1000, "time_limit_s": 0, "orphan_limit_s": 0, "memory_reason": "",
-    }  # fmt: skip
     with (tmp_path / "agents.log").open("wb") as log:
         # As uvloop starts a child: with inheritable copies of what the agent has open.
         process, connection = start_keeper(tmp_path / "t", pass_fds=(log.fileno(),))
     process.wait(PATIENCE_S)
     with connection:
         assert read_line(connection)["state"] == "new"
-        connection.sendall(HELLO + json.dumps(specification).encode() + b"\n")
+        program = {**SPECIFICATION, "argv": ["ls", "/proc/self/fd"]}
+        connection.sendall(HELLO + json.dumps(program).encode() + b"\n")
         assert read_line(connection)["event"] == "started"
         assert read_line(connection)["code"] == 0
     (file,) = (tmp_path / "t" / "output").iterdir()
@@ -514,6 +808,7 @@ def test_limits_become_properties_of_the_unit(tmp_path: Path) -> None:
     command = service_command(program, unit="u.service", directory=tmp_path, environment={"A": "b c"})
     assert {"--collect", "--slice=farbus-programs.slice", "--unit=u.service", "--setenv=A=b c"} <= set(command)
     assert {"--property=MemoryMax=1048576", "--property=CPUQuota=150%", "--property=Delegate=yes"} <= set(command)
+    assert "--property=KillMode=mixed" in command
     assert command[-1] == "--"
 
 
@@ -571,6 +866,18 @@ async def test_a_program_in_a_unit_of_its_own_has_a_group_apart_from_its_keeper(
     assert str(child.pid) in (group / "program" / "cgroup.procs").read_text().split()
     child.kill()
     assert await child.wait() == Exit(-9)
+    await gone(child.keeper)
+    await door.close()
+    remove_group(group)
+
+
+async def test_a_program_whose_unit_is_stopped_ends_with_that_as_its_reason(tmp_path: Path, group: Path) -> None:
+    door = KeptProcesses(tmp_path / "programs", owner="test", units=True)
+    child = await spawn(door, shell("trap 'exit 0' TERM; echo ready; sleep 1000 & wait"))
+    assert await line_of(child) == "ready"
+    # As systemd does with KillMode=mixed: the main process alone is told.
+    os.kill(child.keeper, signal.SIGTERM)
+    assert await child.wait() == Exit(0, "its unit was stopped, or its machine shut down")
     await gone(child.keeper)
     await door.close()
     remove_group(group)

@@ -18,7 +18,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from farbus.errors import Conflict, ExitCode, FarbusError, InvalidInput
+from farbus.errors import Conflict, ExitCode, FarbusError, InvalidInput, TimedOut
 from farbus.linux import kept
 from farbus.linux.clock import SystemClock
 from farbus.linux.kept import KeptProcesses
@@ -362,12 +362,24 @@ async def test_a_program_gets_the_descriptor_limit_that_its_agent_was_started_wi
 
 
 async def test_memory_counts_all_descendants(real: KeptProcesses) -> None:
-    script = f"{sys.executable} -c \"b = bytearray(2**26); print('ready', flush=True); input()\" < /dev/zero & wait"
+    program = "import time; b = bytearray(2**26); print('ready', flush=True); time.sleep(1000)"
+    script = f'{sys.executable} -c "{program}" & wait'
     child = await real.spawn(shell(script))
     await ready(child)
-    assert child.memory_bytes() > 2**26
+    assert child.resident_bytes() >= await child.memory_bytes() > 2**26
     child.kill()
     await child.wait()
+
+
+async def test_a_count_of_memory_that_hangs_is_given_up(real: KeptProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(kept, "run_disposable", hang)
+    monkeypatch.setattr(kept, "MEMORY_TIMEOUT_S", 0.1)
+    child = await real.spawn(shell("exec sleep 1000"))
+    with pytest.raises(TimedOut, match=r"test: its memory is not counted after 0.1 s; a process of it hangs"):
+        await child.memory_bytes()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

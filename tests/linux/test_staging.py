@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from farbus.errors import FarbusError, InvalidInput
+from farbus.linux import stager
 from farbus.linux.staging import TaskDirectories
 from farbus.linux.users import Account
 from farbus.model.staging import Manifest, StagedFile, digest
@@ -36,7 +39,7 @@ async def pieces(contents: dict[str, bytes]) -> AsyncIterator[tuple[str, bytes]]
 
 
 async def fill(directories: TaskDirectories, contents: dict[str, bytes], account: Account | None = ME) -> Path:
-    path = await directories.make("t", account)
+    path = directories.make("t", account)
     await directories.write("t", account, manifest(contents), pieces(contents))
     return path
 
@@ -51,6 +54,23 @@ async def read(directories: TaskDirectories, *paths: str, most_bytes: int = 2**4
     return found
 
 
+async def remove(directories: TaskDirectories) -> None:
+    await directories.clear(directories.set_aside("t"))
+    assert directories.list() == directories.aside() == ()
+
+
+def nest(path: Path, depth: int) -> None:
+    """Make directories in each other, deeper than any path may be long."""
+    current = os.open(path, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=current)
+        following = os.open("d", os.O_RDONLY, dir_fd=current)
+        os.close(current)
+        current = following
+    os.close(os.open("leaf", os.O_CREAT | os.O_WRONLY, dir_fd=current))
+    os.close(current)
+
+
 async def test_what_is_written_can_be_read(directories: TaskDirectories) -> None:
     contents = {"a": b"", "b/c": b"x" * 3_000_000, "b/dé": b"\0\n"}
     path = await fill(directories, contents)
@@ -59,32 +79,32 @@ async def test_what_is_written_can_be_read(directories: TaskDirectories) -> None
 
 
 async def test_directory_is_its_users_alone(directories: TaskDirectories) -> None:
-    path = await directories.make("t", ME)
+    path = directories.make("t", ME)
     assert path.stat().st_mode & 0o777 == 0o700
 
 
 async def test_program_stays_executable(directories: TaskDirectories) -> None:
-    path = await directories.make("t", ME)
+    path = directories.make("t", ME)
     await directories.write("t", ME, manifest({"p": b"#!"}, executable=True), pieces({"p": b"#!"}))
     assert os.access(path / "p", os.X_OK)
 
 
 async def test_file_with_another_content_never_has_its_name(directories: TaskDirectories) -> None:
-    path = await directories.make("t", ME)
+    path = directories.make("t", ME)
     with pytest.raises(InvalidInput, match="a: arrived with another content"):
         await directories.write("t", ME, manifest({"a": b"good"}), pieces({"a": b"evil"}))
     assert list(path.iterdir()) == []
 
 
 async def test_file_that_breaks_off_never_has_its_name(directories: TaskDirectories) -> None:
-    path = await directories.make("t", ME)
+    path = directories.make("t", ME)
     with pytest.raises(InvalidInput, match="a: the rest did not come"):
         await directories.write("t", ME, manifest({"a": b"whole"}), pieces({"a": b"wh"}))
     assert list(path.iterdir()) == []
 
 
 async def test_symbolic_link_is_never_followed_when_writing(directories: TaskDirectories, tmp_path: Path) -> None:
-    path = await directories.make("t", ME)
+    path = directories.make("t", ME)
     (path / "d").symlink_to(tmp_path)
     with pytest.raises(InvalidInput):
         await directories.write("t", ME, manifest({"d/a": b"x"}), pieces({"d/a": b"x"}))
@@ -124,7 +144,7 @@ async def test_sparse_file_counts_with_its_whole_size(directories: TaskDirectori
 
 async def test_too_many_files_are_refused(directories: TaskDirectories) -> None:
     await fill(directories, {f"d/{number}": b"" for number in range(11)})
-    with pytest.raises(InvalidInput, match="d: more than 10 files; pack them"):
+    with pytest.raises(InvalidInput, match="with it there are more than 10 files; pack them"):
         await read(directories, "d", most_files=10)
 
 
@@ -136,18 +156,13 @@ async def test_everything_goes_also_what_its_owner_has_closed(directories: TaskD
     (path / "link").symlink_to(outside)
     (path / "d" / "e").chmod(0)
     (path / "d").chmod(0)
-    await directories.remove("t")
-    assert directories.list() == ()
+    await remove(directories)
     assert (outside / "kept").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 async def test_other_users_files_are_written_with_their_rights(tmp_path: Path) -> None:
-    base = tmp_path / "tasks"
-    for each in (tmp_path, *tmp_path.parents):
-        if each.stat().st_mode & 0o001 == 0:
-            each.chmod(each.stat().st_mode | 0o011)
-    directories = TaskDirectories(base)
+    directories = TaskDirectories(passable(tmp_path) / "tasks")
     somebody = Account(name="somebody", uid=61_001, gid=61_002)
     path = await fill(directories, {"d/a": b"x"}, somebody)
     for each in (path, path / "d", path / "d" / "a"):
@@ -159,5 +174,111 @@ async def test_other_users_files_are_written_with_their_rights(tmp_path: Path) -
     with pytest.raises(FarbusError, match="hard: permission denied"):
         async for _ in directories.read("t", somebody, ["hard"], most_files=1, most_bytes=100):
             pass
-    await directories.remove("t")
-    assert directories.list() == ()
+    await remove(directories)
+
+
+async def test_directory_goes_however_deep_it_is(directories: TaskDirectories) -> None:
+    nest(directories.make("t", ME), 1_100)
+    await remove(directories)
+
+
+def test_directory_with_more_names_than_are_held_at_a_time_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stager, "BATCH", 3)
+    for name in ("a", "b/a", "b/b", "b/c", "b/d/e", "b/f/g", "c", "d", "e/f"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    root = os.open(tmp_path, os.O_RDONLY)
+    stager.Clearing(root, None).run()
+    os.close(root)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_output_that_is_too_deep_is_refused(directories: TaskDirectories) -> None:
+    nest(directories.make("t", ME), 40)
+    with pytest.raises(InvalidInput, match="deeper than 32 directories; pack them"):
+        await read(directories, "d")
+
+
+async def test_directories_count_like_files(directories: TaskDirectories) -> None:
+    path = directories.make("t", ME)
+    for number in range(11):
+        (path / "d" / str(number)).mkdir(parents=True)
+    with pytest.raises(InvalidInput, match="with it there are more than 10 files; pack them"):
+        await read(directories, "d", most_files=10)
+
+
+async def test_name_can_be_used_again_before_the_old_files_are_gone(directories: TaskDirectories) -> None:
+    await fill(directories, {"old": b"x"})
+    path = directories.make("t", ME)
+    assert list(path.iterdir()) == []
+    assert len(directories.aside()) == 1
+
+
+async def test_paths_stand_in_no_command_line(directories: TaskDirectories, monkeypatch: pytest.MonkeyPatch) -> None:
+    await fill(directories, {"secret": b"x"})
+    started: list[str] = []
+    create = asyncio.create_subprocess_exec
+
+    async def watched(*argv: str, **more: Any) -> asyncio.subprocess.Process:
+        started.extend(argv)
+        return await create(*argv, **more)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", watched)
+    assert await read(directories, "secret") == {"secret": b"x"}
+    assert "get" in started
+    assert not any("secret" in each for each in started)
+
+
+def passable(path: Path) -> Path:
+    """Let other users reach what is below ``path``."""
+    for each in (path, *path.parents):
+        if each.stat().st_mode & 0o001 == 0:
+            each.chmod(each.stat().st_mode | 0o011)
+    return path
+
+
+@pytest.fixture
+def others(tmp_path: Path) -> TaskDirectories:
+    """Directories of user 61001, who has the subordinate ids from 200000 to 200009."""
+    (tmp_path / "subuid").write_text("# a comment\nnobody:300000:10\n61001:200000:10\n")
+    directories = TaskDirectories(passable(tmp_path) / "tasks", subuid=tmp_path / "subuid")
+    directories.make("t", Account(name="somebody", uid=61_001, gid=61_002))
+    return directories
+
+
+def leave(directories: TaskDirectories, owner: int) -> Path:
+    """Leave what only ``owner`` may remove in the task's directory."""
+    left = directories.path("t") / "left"
+    (left / "deeper").mkdir(parents=True)
+    (left / "deeper" / "x").touch()
+    for each in (left, left / "deeper", left / "deeper" / "x"):
+        os.chown(each, owner, owner)
+        each.chmod(0o700)
+    return left
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_files_of_subordinate_ids_go(others: TaskDirectories) -> None:
+    leave(others, 200_009)
+    await remove(others)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_root_removes_nothing_from_strangers_directories(others: TaskDirectories) -> None:
+    leave(others, 200_010)
+    aside = others.set_aside("t")
+    with pytest.raises(InvalidInput, match="left: belongs to user id 200010, not to the task; remove it by hand"):
+        await others.clear(aside)
+    assert (others.path(aside) / "left" / "deeper" / "x").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_root_follows_no_link_when_it_removes(others: TaskDirectories, tmp_path: Path) -> None:
+    left = leave(others, 200_000)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "kept").touch()
+    (left / "link").symlink_to(tmp_path / "outside")
+    await remove(others)
+    assert (tmp_path / "outside" / "kept").exists()

@@ -211,8 +211,8 @@ class ScriptedAgent:
                 self.device_side.pop(lease_id, None)
         return self.answer(command, endpoint=endpoint, environment=environment)
 
-    def exit(self, job_id: str, task: str, code: int = 0) -> events.TaskReported:
-        status = TaskStatus(task=task, state=TaskState.EXITED, node=self.name, exit_code=code)
+    def exit(self, job_id: str, task: str, code: int = 0, reason: str = "") -> events.TaskReported:
+        status = TaskStatus(task=task, state=TaskState.EXITED, node=self.name, exit_code=code, reason=reason)
         self.tasks[job_id, task] = status
         return events.TaskReported(node=self.name, session=self.session, job_id=job_id, status=status)
 
@@ -304,7 +304,9 @@ class Cluster:
         self.term = 0
         self.return_s = TTL_S
         self.restart_grace_s = 8 * TTL_S
+        self.unreachable_limit_s = 0.0
         self.wall_ahead = 0.0
+        self.boot_id = "boot-1"
         self.round_asked = False
         self._devices: dict[str, DeviceState] = {}
         self.machine = self._start()
@@ -317,12 +319,21 @@ class Cluster:
             lease_ttl_s=TTL_S,
             return_s=self.return_s,
             restart_grace_s=self.restart_grace_s,
+            unreachable_limit_s=self.unreachable_limit_s,
+            boot_id=self.boot_id,
             new_secret=lambda: f"{next(self._secrets):064x}",
         )
 
     @property
     def wall(self) -> float:
         return 1_700_000_000.0 + self.now + self.wall_ahead
+
+    def reboot(self) -> None:
+        """Boot the scheduler's machine: its monotonic clock begins anew."""
+        self.boot_id += "+"
+        self.wall_ahead += self.now
+        self.now = 10.0
+        self.restart()
 
     def restart(self) -> None:
         """Kill the scheduler and start it again: sessions end, the ledger stays."""

@@ -20,6 +20,7 @@ FILES = Credentials(authority="ca.crt", certificate="s.crt", key="s.key")
         ({"join": "7413", "ca_directory": "ca"}, "--join: '7413' is not ADDRESS:PORT"),
         ({"operator_nodes": ("",)}, "operator_nodes: one is empty; use names and patterns of nodes"),
         ({"staging_bytes": -1}, "staging_bytes: -1 is less than zero"),
+        ({"staging_files_per_user": -1}, "staging_files_per_user: -1 is less than zero"),
     ],
 )
 def test_impossible_setting_is_named(settings: dict[str, object], told: str) -> None:

@@ -75,7 +75,7 @@ async def test_a_scheduler_restarted_after_a_jump_adopts_what_runs(
 ) -> None:
     agent = LightAgent(node("a", 1))
     async with site.scheduler(), site.client() as client, site.agent(agent):
-        job_id, _ = await client.submit(job("", gpus=1))
+        job_id, _ = await client.submit(job("", gpus=1, time_limit_s=3600.0))
         await until_running(client, job_id)
     set_clock(jump_s)
     async with site.scheduler(), site.client() as client, site.agent(agent):
@@ -114,3 +114,47 @@ def test_a_time_limit_is_counted_by_monotonic_time(jump_s: float) -> None:
     cluster.now += 2
     cluster.tell(events.ClockTicked())
     assert cluster.state_of("j1") == "finishing"
+
+
+def limited(limit_s: float) -> Cluster:
+    """A job that has run for twenty seconds when the scheduler ends."""
+    cluster = Cluster(node("a"))
+    cluster.join()
+    cluster.submit(job(time_limit_s=limit_s))
+    cluster.settle()
+    cluster.pass_time(20.0)
+    assert cluster.state_of("j1") == "running"
+    return cluster
+
+
+@BOTH_WAYS
+def test_a_clock_that_is_set_while_the_scheduler_is_away_moves_no_time_limit(jump_s: float) -> None:
+    cluster = limited(100.0)
+    cluster.wall_ahead += jump_s
+    cluster.restart()
+    cluster.join()
+    cluster.pass_time(79.0)
+    assert cluster.state_of("j1") == "running"
+    cluster.pass_time(1.0)
+    assert cluster.state_of("j1") == "finishing"
+
+
+@BOTH_WAYS
+def test_a_boot_of_the_schedulers_machine_ends_no_job_early(jump_s: float) -> None:
+    cluster = limited(100.0)
+    cluster.wall_ahead += jump_s
+    cluster.reboot()
+    cluster.join()
+    cluster.pass_time(99.0)
+    assert cluster.state_of("j1") == "running"
+    cluster.pass_time(1.0)
+    assert cluster.state_of("j1") == "finishing"
+
+
+def test_a_job_of_a_ledger_that_knows_no_boot_is_not_ended_early() -> None:
+    cluster = limited(100.0)
+    cluster.boot_id = ""
+    cluster.restart()
+    cluster.join()
+    cluster.pass_time(99.0)
+    assert cluster.state_of("j1") == "running"

@@ -159,7 +159,11 @@ async def test_a_session_without_a_hello_is_ended(site: Site, monkeypatch: pytes
 
 
 async def test_a_node_that_vanished_is_lost_after_the_lease_time_and_its_devices_stay_its_own(site: Site) -> None:
-    async with site.scheduler(lease_ttl_s=1.0, return_s=0.0), site.client() as client, proxy_to(site.address) as proxy:
+    async with (
+        site.scheduler(lease_ttl_s=1.0, return_s=0.0, unreachable_limit_s=0.0),
+        site.client() as client,
+        proxy_to(site.address) as proxy,
+    ):
         agent = LightAgent(node("a", 1))
         async with agent.connected(proxy.address, site.credentials("a")):
             job_id, _ = await client.submit(job("", gpus=1))

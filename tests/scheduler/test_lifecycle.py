@@ -68,6 +68,17 @@ def test_every_grant_counts_the_devices_epoch() -> None:
         cluster.settle()
 
 
+def test_a_task_that_was_ended_for_a_reason_did_not_succeed_whatever_its_exit_code() -> None:
+    cluster = Cluster(node("a", 1))
+    cluster.join()
+    cluster.submit(job(gpus=1))
+    cluster.settle()
+    cluster.tell(cluster.agents["a"].exit("j1", "main.0", 0, "its unit was stopped"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    assert cluster.reason_of("j1") == "task main.0 on node a ended with exit status 0: its unit was stopped"
+
+
 def test_tasks_start_only_when_all_are_prepared() -> None:
     cluster = Cluster(node("a", 1), node("b", 1))
     cluster.join()
@@ -283,6 +294,42 @@ def test_what_a_returned_node_holds_without_right_is_removed_before_it_is_used()
     assert cluster.machine.nodes["c"].strays
     cluster.settle()
     assert cluster.agents["c"].tasks.keys() == {("j2", "main.0")}
+
+
+def test_a_returned_node_lets_go_of_the_ended_tasks_of_jobs_that_were_given_up() -> None:
+    cluster = running_remote()
+    cluster.lose("c")
+    cluster.pass_time(TTL_S)
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    cluster.agents["c"].exit("j1", "main.0")  # fenced, while nobody heard of it
+    cluster.agents["c"].client_side.clear()
+    cluster.join("c")
+    cluster.settle()
+    assert not cluster.agents["c"].tasks
+    assert not cluster.machine.nodes["c"].strays
+
+
+def test_a_second_attempt_is_not_answered_with_the_end_of_the_first() -> None:
+    cluster = Cluster(node("a"), node("c"))
+    cluster.join()
+    cluster.submit(job(count=2, cpu_milli=3000))
+    cluster.decide()
+    cluster.step("a")
+    cluster.step("c")
+    cluster.step("a")
+    assert [len(cluster.agents[name].tasks) for name in ("a", "c")] == [1, 0]
+    cluster.lose("a")  # while the other task has not started
+    cluster.pass_time(TTL_S)
+    cluster.settle()
+    assert cluster.state_of("j1") == "queued"
+    (key,) = cluster.agents["a"].tasks
+    cluster.agents["a"].exit(*key, -9)
+    cluster.join("a")
+    cluster.pass_time(60)
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+    assert {status.state for agent in cluster.agents.values() for status in agent.tasks.values()} == {"running"}
 
 
 def test_a_lease_that_its_node_ended_fails_the_job() -> None:

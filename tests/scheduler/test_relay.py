@@ -24,7 +24,7 @@ class Nodes:
             cancel=lambda node, number: self.cancelled.append((node, number)),
         )
 
-    def request(self, node: str, number: str, job_id: str, task: str, follow: bool, position: int) -> bool:
+    def request(self, node: str, number: str, job_id: str, task: str, follow: bool, position: int, user: str) -> bool:
         self.requests.append((node, number, job_id, task))
         return self.connected
 
@@ -34,7 +34,7 @@ class Nodes:
 
 async def test_chunks_arrive_in_order_until_the_end() -> None:
     nodes = Nodes()
-    chunks = nodes.relay.read("a", "j1", "main.0", follow=False)
+    chunks = nodes.relay.read("a", "j1", "main.0", user="ada", follow=False)
     waiting = asyncio.ensure_future(anext(chunks))
     await asyncio.sleep(0)
     assert nodes.requests == [("a", "log-1", "j1", "main.0")]
@@ -46,7 +46,24 @@ async def test_chunks_arrive_in_order_until_the_end() -> None:
 
 
 async def reading(nodes: Nodes) -> list[bytes]:
-    return [chunk.data async for chunk in nodes.relay.read("a", "j1", "main.0", follow=True)]
+    return [chunk.data async for chunk in nodes.relay.read("a", "j1", "main.0", user="ada", follow=True)]
+
+
+async def test_no_user_takes_the_readers_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "MAX_READERS_PER_USER", 1)
+    nodes = Nodes()
+    nodes.relay._request = lambda _node, number, *_: (nodes.give(b"some", number=number), True)[1]
+    chunks = nodes.relay.read("a", "j1", "main.0", user="ada", follow=True)
+    await anext(chunks)
+    with pytest.raises(Unavailable, match="user ada reads 1 logs already, the most that one user may"):
+        await anext(nodes.relay.read("b", "j2", "main.0", user="ada", follow=True))
+    others = nodes.relay.read("a", "j3", "main.0", user="eve", follow=True)
+    assert (await anext(others)).data == b"some"
+    await chunks.aclose()
+    again = nodes.relay.read("a", "j1", "main.0", user="ada", follow=True)
+    assert (await anext(again)).data == b"some"
+    await others.aclose()
+    await again.aclose()
 
 
 async def test_a_node_without_a_session_is_told() -> None:
@@ -66,7 +83,7 @@ async def test_what_the_node_says_against_it_is_told() -> None:
 
 async def test_a_lost_node_ends_its_readers() -> None:
     nodes = Nodes()
-    chunks = nodes.relay.read("a", "j1", "main.0", follow=True)
+    chunks = nodes.relay.read("a", "j1", "main.0", user="ada", follow=True)
     nodes.relay._request = lambda *_: (nodes.give(b"some"), nodes.relay.lose("a"), True)[2]
     assert (await anext(chunks)).data == b"some"
     with pytest.raises(Unavailable, match="node a, which has the log, was lost"):
@@ -76,7 +93,7 @@ async def test_a_lost_node_ends_its_readers() -> None:
 async def test_credit_follows_what_the_reader_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "CREDIT_STEP_BYTES", 10)
     nodes = Nodes()
-    chunks = nodes.relay.read("a", "j1", "main.0", follow=True)
+    chunks = nodes.relay.read("a", "j1", "main.0", user="ada", follow=True)
     nodes.relay._request = lambda *_: ([nodes.give(b"12345") for _ in range(5)], True)[1]
     await anext(chunks)
     await anext(chunks)
@@ -100,8 +117,8 @@ async def test_a_log_that_has_ended_gets_no_credit(monkeypatch: pytest.MonkeyPat
 async def test_a_slow_reader_of_an_agent_without_credit_is_cut_off_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "MAX_READER_BYTES", 10)
     nodes = Nodes()
-    slow = nodes.relay.read("a", "j1", "main.0", follow=True)
-    fast = nodes.relay.read("a", "j2", "main.0", follow=True)
+    slow = nodes.relay.read("a", "j1", "main.0", user="ada", follow=True)
+    fast = nodes.relay.read("a", "j2", "main.0", user="ada", follow=True)
     nodes.relay._request = lambda _node, number, *_: (nodes.give(b"x", number=number), True)[1]
     await anext(slow)
     await anext(fast)
@@ -117,7 +134,7 @@ async def test_a_slow_reader_of_an_agent_without_credit_is_cut_off_alone(monkeyp
 
 async def test_a_reader_that_goes_away_is_cancelled_at_the_node() -> None:
     nodes = Nodes()
-    chunks = nodes.relay.read("a", "j1", "main.0", follow=True)
+    chunks = nodes.relay.read("a", "j1", "main.0", user="ada", follow=True)
     nodes.relay._request = lambda *_: (nodes.give(b"some"), True)[1]
     await anext(chunks)
     await chunks.aclose()
@@ -127,7 +144,7 @@ async def test_a_reader_that_goes_away_is_cancelled_at_the_node() -> None:
 
 async def test_nobody_can_write_into_the_log_of_another_node() -> None:
     nodes = Nodes()
-    chunks = nodes.relay.read("a", "j1", "main.0", follow=True)
+    chunks = nodes.relay.read("a", "j1", "main.0", user="ada", follow=True)
     nodes.relay._request = lambda *_: (
         nodes.give(b"false", node="b"),
         nodes.give(b"true", end=True),

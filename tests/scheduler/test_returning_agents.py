@@ -91,6 +91,33 @@ def test_a_restarted_agent_is_given_no_more_time_than_others_when_it_is_lost(nam
     assert "has not been heard" in cluster.reason_of("j1")
 
 
+@pytest.mark.parametrize("name", ["a", "c"])
+def test_a_stopped_agent_that_came_back_and_dies_is_missed_as_soon_as_any_other(name: str) -> None:
+    cluster = remote()
+    cluster.stop(name)
+    cluster.pass_time(TTL_S)  # now what looks after it waits for the end of its grace
+    cluster.join(name)
+    cluster.settle()
+    cluster.lose(name)
+    cluster.pass_time(TTL_S)
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    assert "has not been heard" in cluster.reason_of("j1")
+
+
+def test_a_lease_that_a_returned_agent_does_not_renew_ends_after_the_lease_time() -> None:
+    cluster = remote()
+    cluster.stop("a")
+    cluster.pass_time(TTL_S)
+    cluster.join("a")
+    cluster.settle()
+    cluster.agents["a"].device_side.clear()
+    cluster.pass_time(TTL_S)
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    assert "did not renew" in cluster.reason_of("j1")
+
+
 def test_a_word_of_an_earlier_session_gives_no_time() -> None:
     cluster = remote()
     cluster.tell(events.NodeLeaving(node="a", session=cluster.agents["a"].session + 99))

@@ -125,7 +125,7 @@ async def test_a_lease_whose_node_stays_away_is_not_granted_again(process: Proce
         job_id, _ = await client.submit(job("", gpus=1, on="c"))
         await wait_for(client, job_id, JobState.RUNNING)
         await process.kill()
-    await process.start(lease_ttl_s=1.0, return_s=1.0)
+    await process.start(lease_ttl_s=1.0, return_s=1.0, unreachable_limit_s=0.0)
     async with process.site.client() as client:
         async with process.site.agent(c):
             assert [status.state async for status in client.watch_job(job_id)][-1] is JobState.FAILED

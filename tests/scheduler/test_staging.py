@@ -2,129 +2,30 @@
 
 from __future__ import annotations
 
-import functools
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
 
-from farbus.api.authority import Authority, Credentials, write_credentials
-from farbus.api.client import ClusterClient
-from farbus.api.identity import Identity, Role
-from farbus.api.server import serve_scheduler
-from farbus.api.staging import NodeStaging, StagingClient, add_staging
+from farbus.api.staging import StagingClient
 from farbus.api.v1 import staging_pb2
 from farbus.cli.jobfile import StageTable
-from farbus.cli.staging import fetch_output, find_files, send_files
-from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted, Unavailable
-from farbus.model.job import Job, JobStatus, TaskGroup, TaskPlacement
+from farbus.cli.staging import find_files
+from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted
 from farbus.model.staging import StagedFile, digest
-from farbus.model.states import JobState
-from farbus.scheduler.contents import UNUSED_KEPT_S, Contents
-from farbus.scheduler.staging import OUTPUT_KEPT_S, StagingService
-from tests.api.test_servers import Echo, Recorder
-
-BOB = Identity(name="bob", role=Role.USER)
-LIMIT = 10 * 2**20
-
-
-class Engine:
-    """Knows the jobs that a test says."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, JobStatus] = {}
-        self.machine = SimpleNamespace(jobs={})
-
-    async def find(self, job_id: str) -> JobStatus:
-        if job_id not in self.known:
-            raise NotFound(f"there is no job {job_id}")
-        return self.known[job_id]
-
-    def run(self, job: Job, *nodes: str) -> Job:
-        placements = tuple(TaskPlacement(task=f"main.{index}", node=node) for index, node in enumerate(nodes))
-        self.known[job.id] = JobStatus(job=job, state=JobState.RUNNING, placements=placements)
-        self.machine.jobs[job.id] = SimpleNamespace(job=job, state=JobState.RUNNING)
-        return job
-
-
-class Site:
-    """A scheduler's staging service that is served, and who calls it."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        self.path = tmp_path
-        self.engine = Engine()
-        self.wall = 1_000_000.0
-        self.authority = Authority.create(tmp_path / "ca")
-        self.service = self.open()
-        self.address = ""
-
-    def open(self) -> StagingService:
-        return StagingService(
-            self.engine, self.path / "staging", limit_bytes=2 * LIMIT, user_limit_bytes=LIMIT, job_limit_bytes=LIMIT,
-            wall=lambda: self.wall,
-        )  # fmt: skip
-
-    def issue(self, name: str, role: Role) -> Credentials:
-        return write_credentials(self.path / "c" / name, name, self.authority.issue(name, role))
-
-    def client(self, name: str) -> ClusterClient:
-        return ClusterClient.remote(address=self.address, credentials=self.issue(name, Role.USER))
-
-    def node(self, name: str) -> NodeStaging:
-        return NodeStaging(address=self.address, credentials=self.issue(name, Role.NODE))
-
-    async def submit(self, contents: dict[str, bytes], *nodes: str, stage_out: tuple[str, ...] = ("out",)) -> Job:
-        source = self.path / "source"
-        for path, data in contents.items():
-            (source / path).parent.mkdir(parents=True, exist_ok=True)
-            (source / path).write_bytes(data)
-        files = find_files([StageTable(source=str(source / path), to=path) for path in contents], self.path)
-        async with self.client("bob") as client:
-            stage_in = await send_files(StagingClient(client), files)
-        group = TaskGroup(name="main", command=("x",), count=max(1, len(nodes)))
-        job = Job(id="j-1", name="x", user="bob", groups=(group,), cwd="", stage_in=stage_in, stage_out=stage_out)
-        await self.service.check(BOB, job)
-        return self.engine.run(job, *nodes)
-
-    async def fetch(self, name: str = "bob", *, force: bool = False) -> list[str]:
-        told: list[str] = []
-        async with self.client(name) as client:
-            await fetch_output(StagingClient(client), "j-1", self.path / "got", force=force, tell=told.append)
-        return [str(Path(path).relative_to(self.path / "got")) for path in told]
-
-    def contents(self) -> set[str]:
-        return {path.name for path in (self.path / "staging" / "users").rglob("*") if path.is_file()}
+from farbus.scheduler.contents import SETTLE_S, UNUSED_KEPT_S, Limits
+from farbus.scheduler.staging import OUTPUT_KEPT_S
+from tests.scheduler.staging_site import ALPHA, BETA, BOB, LIMIT, Site, output, received, serve_site
 
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    made = Site(tmp_path)
-    server = await serve_scheduler(
-        cluster=Recorder(),
-        sessions=Echo(),
-        listen="127.0.0.1:0",
-        credentials=made.issue("s", Role.SCHEDULER),
-        services=(functools.partial(add_staging, made.service),),
-    )
-    made.address = f"127.0.0.1:{server.port}"
-    yield made
-    await server.stop()
-
-
-async def output(contents: dict[str, bytes], *, broken: bool = False) -> AsyncIterator[tuple[StagedFile, bytes]]:
-    for path, data in contents.items():
-        yield StagedFile(path=path, size=len(data), sha256=digest(data)), data
-    if broken:
-        raise InvalidInput("planted")
-
-
-async def received(node: NodeStaging, job: Job) -> dict[str, bytes]:
-    manifest = await node.manifest(job.id, job.stage_in)
-    found = {file.path: b"" for file in manifest.files}
-    async for path, data in node.contents(job.id, manifest.files):
-        found[path] += data
-    return found
+    async with serve_site(tmp_path) as served:
+        yield served
 
 
 async def test_node_of_the_job_gets_its_files(site: Site) -> None:
@@ -151,14 +52,14 @@ async def test_knowing_a_digest_gives_no_right_to_the_content(site: Site) -> Non
     await site.submit({"a": b"bob's"}, "alpha")
     async with site.client("eve") as client:
         staging = StagingClient(client)
-        assert await staging.missing([digest(b"bob's")]) == (digest(b"bob's"),)
+        assert await staging.missing([digest(b"bob's")]) == {digest(b"bob's"): 0}
 
 
 async def test_what_is_there_is_not_sent_again(site: Site) -> None:
     await site.submit({"a": b"x", "b": b"y"}, "alpha")
     async with site.client("bob") as client:
         missing = await StagingClient(client).missing([digest(b"x"), digest(b"y"), digest(b"z")])
-    assert missing == (digest(b"z"),)
+    assert missing == {digest(b"z"): 0}
 
 
 async def test_upload_that_breaks_off_keeps_what_arrived_whole_and_nothing_else(site: Site) -> None:
@@ -307,23 +208,119 @@ async def test_restarted_scheduler_knows_what_it_has(site: Site) -> None:
     assert list((site.path / "staging" / "parts").iterdir()) == []
 
 
-def test_full_store_refuses_and_recovers(tmp_path: Path) -> None:
-    contents = Contents(tmp_path, limit_bytes=100, user_limit_bytes=80)
-    with contents.receive("bob", 60, digest(b"x")):
-        with pytest.raises(Unavailable, match="is full"):
-            contents.receive("eve", 41)
-        with pytest.raises(InvalidInput, match="over the limit of 80 B"):
-            contents.receive("bob", 21)
-    contents.receive("eve", 80)
+async def test_uploads_of_an_ended_job_stop_counting(site: Site) -> None:
+    await site.submit({"a": b"x" * (LIMIT // 2)}, "alpha")
+    site.wall += SETTLE_S + 1
+    await site.service.sweep()
+    assert site.service._contents.counted("bob")[1] == 2
+    site.engine.machine.jobs.clear()
+    await site.service.sweep()
+    assert site.service._contents.counted("bob") == (0, 0)
 
 
-def test_user_whose_name_is_a_path_stays_in_his_directory(tmp_path: Path) -> None:
-    contents = Contents(tmp_path / "store", limit_bytes=100, user_limit_bytes=100)
-    with contents.receive("..", 1, digest(b"x")) as receiver:
-        receiver.write(b"x")
-        receiver.finish()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
-    assert sorted(path.name for path in (tmp_path / "store").iterdir()) == ["parts", "users"]
+async def test_upload_without_room_has_ended_jobs_looked_for(site: Site) -> None:
+    await site.submit({"a": b"x" * (LIMIT // 2)}, "alpha")
+    site.engine.machine.jobs.clear()
+    site.wall += SETTLE_S + 1
+    await site.submit({"a": b"y" * (LIMIT // 2 + 1)}, "alpha")
+    assert site.service._contents.counted("bob")[0] < LIMIT
+
+
+async def test_what_another_job_refers_to_goes_on_counting(site: Site) -> None:
+    job = await site.submit({"a": b"x"}, "alpha")
+    site.engine.run(msgspec.structs.replace(job, id="j-2"), "beta")
+    del site.engine.machine.jobs["j-1"]
+    site.wall += SETTLE_S + 1
+    await site.service.sweep()
+    assert site.service._contents.counted("bob")[1] == 2
+
+
+async def test_upload_that_takes_hours_keeps_what_came_first(site: Site) -> None:
+    first, swept = asyncio.Event(), asyncio.Event()
+
+    async def chunks() -> AsyncIterator[staging_pb2.ContentChunk]:
+        yield staging_pb2.ContentChunk(sha256=digest(b"first"), size=5, data=b"first")
+        first.set()
+        await swept.wait()
+        yield staging_pb2.ContentChunk(sha256=digest(b"last"), size=4, data=b"last")
+
+    putting = asyncio.ensure_future(site.service.put(BOB, chunks()))
+    await first.wait()
+    site.wall += 2 * UNUSED_KEPT_S
+    await site.service.sweep()
+    swept.set()
+    await putting
+    assert site.contents() == {digest(b"first"), digest(b"last")}
+
+
+async def test_output_that_takes_hours_keeps_what_came_first(site: Site) -> None:
+    await site.submit({}, "alpha")
+    first, swept = asyncio.Event(), asyncio.Event()
+
+    async def chunks() -> AsyncIterator[staging_pb2.OutputChunk]:
+        yield staging_pb2.OutputChunk(job_id="j-1", task="main.0")
+        yield staging_pb2.OutputChunk(path="out/a", size=1, sha256=digest(b"a"), data=b"a")
+        first.set()
+        await swept.wait()
+        yield staging_pb2.OutputChunk(path="out/b", size=1, sha256=digest(b"b"), data=b"b")
+        yield staging_pb2.OutputChunk(end=True)
+
+    putting = asyncio.ensure_future(site.service.put_output(ALPHA, chunks()))
+    await first.wait()
+    site.wall += 2 * UNUSED_KEPT_S
+    await site.service.sweep()
+    swept.set()
+    await putting
+    assert await site.fetch() == ["out/a", "out/b"]
+
+
+async def test_lists_of_output_are_limited(site: Site) -> None:
+    await site.submit({}, "alpha", "beta")
+    site.limits = Limits(bytes=LIMIT, files=100, user_bytes=LIMIT, user_files=3)
+    site.service = site.open()
+    same = {"out/a": b"x", "out/b": b"x"}
+    await site.service.put_output(ALPHA, sent("main.0", same))
+    with pytest.raises(InvalidInput, match="path out/b: more than 20000 files of output, or 3 of one user"):
+        await site.service.put_output(BETA, sent("main.1", same))
+
+
+async def sent(task: str, contents: dict[str, bytes]) -> AsyncIterator[staging_pb2.OutputChunk]:
+    yield staging_pb2.OutputChunk(job_id="j-1", task=task)
+    for path, data in contents.items():
+        yield staging_pb2.OutputChunk(path=path, size=len(data), sha256=digest(data), data=data)
+    yield staging_pb2.OutputChunk(end=True)
+
+
+async def test_sweep_touches_the_disk_in_threads_only(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    await site.submit({"a": b"x"}, "alpha")
+    await site.node("alpha").put_output("j-1", "main.0", output({"out": b"result"}))
+    site.engine.machine.jobs.clear()
+    site.wall += UNUSED_KEPT_S + 1
+    loop = threading.get_ident()
+    here: list[str] = []
+
+    def watched(name: str, real: Any) -> Any:
+        def call(*given: object, **more: object) -> object:
+            if threading.get_ident() == loop:
+                here.append(name)
+            return real(*given, **more)
+
+        return call
+
+    for name in ("open", "unlink", "stat", "iterdir", "read_bytes", "exists"):
+        monkeypatch.setattr(Path, name, watched(name, getattr(Path, name)))
+    await site.service.sweep()
+    assert here == []
+    monkeypatch.undo()
+    assert site.contents() == {digest(b"result")}
+
+
+async def test_job_whose_list_of_files_is_gone_is_refused(site: Site) -> None:
+    job = await site.submit({"a": b"x"}, "alpha")
+    for path in (site.path / "staging" / "users").rglob(job.stage_in):
+        path.unlink()
+    with pytest.raises(InvalidInput, match="stage_in: the list of files is not here; submit again"):
+        await site.service.check(BOB, job)
 
 
 def test_local_names_that_can_not_travel_are_told(tmp_path: Path) -> None:

@@ -370,20 +370,22 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class LogRequest(_message.Message):
-    __slots__ = ("request_id", "job_id", "task", "follow", "credit_bytes", "position")
+    __slots__ = ("request_id", "job_id", "task", "follow", "credit_bytes", "position", "user")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     job_id: str
     task: str
     follow: bool
     credit_bytes: int
     position: int
-    def __init__(self, request_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., follow: _Optional[bool] = ..., credit_bytes: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
+    user: str
+    def __init__(self, request_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., follow: _Optional[bool] = ..., credit_bytes: _Optional[int] = ..., position: _Optional[int] = ..., user: _Optional[str] = ...) -> None: ...
 
 class LogCredit(_message.Message):
     __slots__ = ("request_id", "bytes")

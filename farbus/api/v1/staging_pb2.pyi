@@ -13,20 +13,24 @@ class MissingRequest(_message.Message):
     def __init__(self, sha256: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MissingReply(_message.Message):
-    __slots__ = ("sha256",)
+    __slots__ = ("sha256", "received")
     SHA256_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
     sha256: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, sha256: _Optional[_Iterable[str]] = ...) -> None: ...
+    received: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sha256: _Optional[_Iterable[str]] = ..., received: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ContentChunk(_message.Message):
-    __slots__ = ("sha256", "size", "data")
+    __slots__ = ("sha256", "size", "data", "offset")
     SHA256_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     sha256: str
     size: int
     data: bytes
-    def __init__(self, sha256: _Optional[str] = ..., size: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+    offset: int
+    def __init__(self, sha256: _Optional[str] = ..., size: _Optional[int] = ..., data: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class PutReply(_message.Message):
     __slots__ = ("files", "bytes")
@@ -37,15 +41,17 @@ class PutReply(_message.Message):
     def __init__(self, files: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class GetRequest(_message.Message):
-    __slots__ = ("job_id", "sha256")
+    __slots__ = ("job_id", "sha256", "offset")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     sha256: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job_id: _Optional[str] = ..., sha256: _Optional[_Iterable[str]] = ...) -> None: ...
+    offset: int
+    def __init__(self, job_id: _Optional[str] = ..., sha256: _Optional[_Iterable[str]] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class OutputChunk(_message.Message):
-    __slots__ = ("job_id", "task", "path", "size", "executable", "data", "sha256", "end")
+    __slots__ = ("job_id", "task", "path", "size", "executable", "data", "sha256", "end", "offset")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +60,7 @@ class OutputChunk(_message.Message):
     DATA_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     task: str
     path: str
@@ -62,15 +69,18 @@ class OutputChunk(_message.Message):
     data: bytes
     sha256: str
     end: bool
-    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[str] = ..., path: _Optional[str] = ..., size: _Optional[int] = ..., executable: _Optional[bool] = ..., data: _Optional[bytes] = ..., sha256: _Optional[str] = ..., end: _Optional[bool] = ...) -> None: ...
+    offset: int
+    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[str] = ..., path: _Optional[str] = ..., size: _Optional[int] = ..., executable: _Optional[bool] = ..., data: _Optional[bytes] = ..., sha256: _Optional[str] = ..., end: _Optional[bool] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class OutputRequest(_message.Message):
-    __slots__ = ("job_id", "files")
+    __slots__ = ("job_id", "files", "offset")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     files: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, job_id: _Optional[str] = ..., files: _Optional[_Iterable[int]] = ...) -> None: ...
+    offset: int
+    def __init__(self, job_id: _Optional[str] = ..., files: _Optional[_Iterable[int]] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class OutputFile(_message.Message):
     __slots__ = ("task", "path", "size", "sha256", "executable")
@@ -91,3 +101,29 @@ class ListOutputReply(_message.Message):
     FILES_FIELD_NUMBER: _ClassVar[int]
     files: _containers.RepeatedCompositeFieldContainer[OutputFile]
     def __init__(self, files: _Optional[_Iterable[_Union[OutputFile, _Mapping]]] = ...) -> None: ...
+
+class ReceivedOutputRequest(_message.Message):
+    __slots__ = ("job_id", "task")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    task: str
+    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[str] = ...) -> None: ...
+
+class ReceivedFile(_message.Message):
+    __slots__ = ("path", "size", "received", "sha256")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    size: int
+    received: int
+    sha256: str
+    def __init__(self, path: _Optional[str] = ..., size: _Optional[int] = ..., received: _Optional[int] = ..., sha256: _Optional[str] = ...) -> None: ...
+
+class ReceivedOutputReply(_message.Message):
+    __slots__ = ("files",)
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    files: _containers.RepeatedCompositeFieldContainer[ReceivedFile]
+    def __init__(self, files: _Optional[_Iterable[_Union[ReceivedFile, _Mapping]]] = ...) -> None: ...

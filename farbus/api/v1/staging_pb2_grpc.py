@@ -54,6 +54,11 @@ class StagingStub:
                 request_serializer=farbus_dot_api_dot_v1_dot_staging__pb2.OutputChunk.SerializeToString,
                 response_deserializer=farbus_dot_api_dot_v1_dot_staging__pb2.PutReply.FromString,
                 _registered_method=True)
+        self.ReceivedOutput = channel.unary_unary(
+                '/farbus.v1.Staging/ReceivedOutput',
+                request_serializer=farbus_dot_api_dot_v1_dot_staging__pb2.ReceivedOutputRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_staging__pb2.ReceivedOutputReply.FromString,
+                _registered_method=True)
         self.ListOutput = channel.unary_unary(
                 '/farbus.v1.Staging/ListOutput',
                 request_serializer=farbus_dot_api_dot_v1_dot_staging__pb2.OutputRequest.SerializeToString,
@@ -97,6 +102,13 @@ class StagingServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReceivedOutput(self, request, context):
+        """What has come of a task's output whose sending broke off; the rest of it may follow with PutOutput.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListOutput(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -132,6 +144,11 @@ def add_StagingServicer_to_server(servicer, server):
                     servicer.PutOutput,
                     request_deserializer=farbus_dot_api_dot_v1_dot_staging__pb2.OutputChunk.FromString,
                     response_serializer=farbus_dot_api_dot_v1_dot_staging__pb2.PutReply.SerializeToString,
+            ),
+            'ReceivedOutput': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReceivedOutput,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_staging__pb2.ReceivedOutputRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_staging__pb2.ReceivedOutputReply.SerializeToString,
             ),
             'ListOutput': grpc.unary_unary_rpc_method_handler(
                     servicer.ListOutput,
@@ -252,6 +269,33 @@ class Staging:
             '/farbus.v1.Staging/PutOutput',
             farbus_dot_api_dot_v1_dot_staging__pb2.OutputChunk.SerializeToString,
             farbus_dot_api_dot_v1_dot_staging__pb2.PutReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReceivedOutput(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/farbus.v1.Staging/ReceivedOutput',
+            farbus_dot_api_dot_v1_dot_staging__pb2.ReceivedOutputRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_staging__pb2.ReceivedOutputReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -158,7 +158,7 @@ class TaskGroup(_message.Message):
     def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., requests: _Optional[_Union[Requests, _Mapping]] = ..., node: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., routes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at", "stage_in", "stage_out")
+    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at", "stage_in", "stage_out", "unreachable_limit_s")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -178,6 +178,7 @@ class Job(_message.Message):
     SUBMITTED_AT_FIELD_NUMBER: _ClassVar[int]
     STAGE_IN_FIELD_NUMBER: _ClassVar[int]
     STAGE_OUT_FIELD_NUMBER: _ClassVar[int]
+    UNREACHABLE_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     user: str
@@ -190,7 +191,8 @@ class Job(_message.Message):
     submitted_at: float
     stage_in: str
     stage_out: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ...) -> None: ...
+    unreachable_limit_s: float
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ..., unreachable_limit_s: _Optional[float] = ...) -> None: ...
 
 class DevicePlacement(_message.Message):
     __slots__ = ("device", "node", "route")
@@ -217,18 +219,20 @@ class TaskPlacement(_message.Message):
     def __init__(self, task: _Optional[str] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DevicePlacement, _Mapping]]] = ..., cost: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
-    __slots__ = ("task", "state", "node", "exit_code", "reason")
+    __slots__ = ("task", "state", "node", "exit_code", "reason", "unstarted")
     TASK_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    UNSTARTED_FIELD_NUMBER: _ClassVar[int]
     task: str
     state: str
     node: str
     exit_code: int
     reason: str
-    def __init__(self, task: _Optional[str] = ..., state: _Optional[str] = ..., node: _Optional[str] = ..., exit_code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    unstarted: bool
+    def __init__(self, task: _Optional[str] = ..., state: _Optional[str] = ..., node: _Optional[str] = ..., exit_code: _Optional[int] = ..., reason: _Optional[str] = ..., unstarted: _Optional[bool] = ...) -> None: ...
 
 class Miss(_message.Message):
     __slots__ = ("phase", "resource", "message", "short_by", "permanent")

@@ -50,7 +50,8 @@ def fetch(
     """Fetch the files that a job has put out.
 
     With several tasks, each task's files go into a directory of its name.  A
-    fetch that broke off goes on where it was; the files are kept for a week.
+    fetch that broke off goes on where it was, with what it has left of a large
+    file (.farbus-DIGEST.part); the files are kept for a week.
     """
     target = find_target(socket=socket, server=server, credentials=credentials)
 
