@@ -110,13 +110,13 @@ def set_up(alpha: Guest, beta: Guest) -> None:
         farbus ca init
         farbus ca issue alpha --role scheduler --out /etc/farbus/scheduler
         farbus ca issue alpha --role node --out /etc/farbus/node
-        farbus ca issue beta --role node --out /root/beta
+        farbus ca issue beta --role node --out /run/beta
         sed -i 's/^# lease_ttl_s.*/lease_ttl_s = 900.0/' /etc/farbus/scheduler.toml
         systemctl start farbus-scheduler farbus-agent
         """,
         limit_s=INSTALL_LIMIT_S,
     )
-    certificate = alpha.shell("tar -C /root/beta -c . | base64 -w 0").stdout
+    certificate = alpha.shell("tar -C /run/beta -c . | base64 -w 0").stdout
     beta.shell("farbus install agent --scheduler alpha:7411", limit_s=INSTALL_LIMIT_S)
     beta.run("sh", "-c", "base64 -d | tar -C /etc/farbus/node -x", input=certificate)
     beta.shell(
