@@ -138,3 +138,22 @@ def test_model_in_use_wins_and_says_so(program: Path) -> None:
         )
     assert other.stdout.split()[0] == "56"
     assert "in use with another model" in other.stderr
+
+
+@pytest.mark.parametrize("setting", ["count", "cc", "mem", "sms", "workers", "watchdog_s", "grace_s", "strict"])
+def test_refused_setting_is_told_with_what_it_can_be(program: Path, setting: str) -> None:
+    refused = subprocess.run(
+        [str(program), "0"],
+        env=environment(str(program.parent), f"{setting}=99999999999999"),
+        input="",
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    first = refused.stderr.splitlines()[0]
+    allowed = first.partition("(")[2]
+    assert refused.returncode != 0
+    assert f"{setting}=99999999999999 is not a value" in first
+    assert setting in allowed
+    assert allowed.endswith("0 or 1)")
