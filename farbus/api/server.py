@@ -17,7 +17,7 @@ import grpc.aio
 
 from farbus.api.audit import AuditLog, AuditRecord
 from farbus.api.authority import Credentials
-from farbus.api.conversion import from_message, to_message
+from farbus.api.conversion import check_elements, from_message, to_message
 from farbus.api.front import AddService, Caller, LocalFront
 from farbus.api.gate import Gate, caller_of_call, errors_become_status, peer_of_call
 from farbus.api.identity import BELIEVE_USERS, Identity, Vouching
@@ -34,7 +34,7 @@ from farbus.api.v1 import (
 from farbus.errors import Conflict, InvalidInput, Unavailable
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
-from farbus.model.job import Job, JobStatus, Requests
+from farbus.model.job import MAX_GROUPS, MAX_JOB_BYTES, Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
@@ -43,10 +43,22 @@ from farbus.model.telemetry import ClusterTelemetry
 _log = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 64 * 2**20
-"""Largest message either side accepts: a listing of some 100,000 jobs."""
+"""Largest message that a server sends: a listing of some 100,000 jobs."""
+
+MAX_REQUEST_BYTES = 16 * 2**20
+"""Largest message that a server accepts: an agent's first words, with some ten thousand leases and tasks."""
+
+MAX_LOCAL_REQUEST_BYTES = 4 * 2**20
+"""The same on an agent's socket: a job, or a piece of a file."""
+
+MAX_JOB_ELEMENTS = 65_536
+"""Words, variables, labels and routes of a job, all together: a tenth of a second to read."""
+
+MAX_NAMES = 65_536
+"""Nodes that one call names: more than a cluster has."""
 
 SERVER_OPTIONS: list[tuple[str, int]] = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     # A second process on the same port must fail, not share it.
     ("grpc.so_reuseport", 0),
@@ -286,7 +298,8 @@ async def serve_local(
     def add_cluster(caller: Caller, server: grpc.aio.Server) -> None:
         cluster_pb2_grpc.add_ClusterServicer_to_server(_ClusterServicer(cluster, caller), server)
 
-    front = LocalFront(socket, identify, (add_cluster, *services), options=SERVER_OPTIONS)
+    options = [*({**dict(SERVER_OPTIONS), "grpc.max_receive_message_length": MAX_LOCAL_REQUEST_BYTES}).items()]
+    front = LocalFront(socket, identify, (add_cluster, *services), options=options)
     await front.start()
     return RunningServer(0, front.stop)
 
@@ -319,7 +332,7 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
     async def Submit(self, request: cluster_pb2.SubmitRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.SubmitReply:
-            job = from_message(request.job, Job)
+            job = _read_job(request.job)
             job_id, would_be = await self._handler.submit(caller, job, check_only=request.check_only)
             reply = cluster_pb2.SubmitReply(job_id=job_id)
             if would_be is not None:
@@ -390,6 +403,7 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
     async def GetTelemetry(self, request: cluster_pb2.GetTelemetryRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.ClusterTelemetry:
+            check_elements(request, most=MAX_NAMES, what="telemetry")
             telemetry = await self._handler.get_telemetry(caller, nodes=frozenset(request.nodes))
             return to_message(telemetry, cluster_pb2.ClusterTelemetry)
 
@@ -410,6 +424,7 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
     async def Hold(self, request: cluster_pb2.HoldRequest, context: Any) -> AsyncIterator[Any]:
         def answers(caller: Identity) -> AsyncIterator[HoldEvent]:
+            check_elements(request, most=len(Route), what="hold")
             return self._handler.hold(
                 caller,
                 name=request.name,
@@ -453,6 +468,19 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
             "ReadAudit", context, lambda caller: self._handler.read_audit(caller, since=request.since)
         ):
             yield to_message(record, cluster_pb2.AuditRecord)
+
+
+def _read_job(message: types_pb2.Job) -> Job:
+    """Return the job of a message; what is too large is refused before it is read."""
+    if (size := message.ByteSize()) > MAX_JOB_BYTES:
+        raise InvalidInput(
+            f"job: {size} bytes are more than {MAX_JOB_BYTES}",
+            hint="put what is long into files that it takes along (stage_in)",
+        )
+    if len(message.groups) > MAX_GROUPS:
+        raise InvalidInput(f"groups: has more than {MAX_GROUPS} groups")
+    check_elements(message, most=MAX_JOB_ELEMENTS, what="job")
+    return from_message(message, Job)
 
 
 def _route(name: str) -> Route:

@@ -8,6 +8,7 @@ import socket as sockets
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from pathlib import Path
 
+import grpc.aio
 import pytest
 
 from farbus.api.authority import Authority, Credentials, write_credentials
@@ -15,7 +16,7 @@ from farbus.api.client import ClusterClient
 from farbus.api.identity import Identity, Role
 from farbus.api.server import ClusterHandler, SendToNode, SessionHandler, serve_local, serve_scheduler
 from farbus.api.session import open_session
-from farbus.api.v1 import session_pb2
+from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, session_pb2, types_pb2
 from farbus.errors import Conflict, FarbusError, NotFound, NotPermitted, Unavailable
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, LogChunk
 from farbus.model.device import DeviceStatus, Route
@@ -158,6 +159,33 @@ async def test_user_submits_over_tls(scheduler, credentials) -> None:
         job_id, would_be = await client.submit(JOB, check_only=True)
     assert (job_id, would_be.job) == ("7", JOB)
     assert handler.callers == [Identity(name="bob", role=Role.USER)]
+
+
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        (types_pb2.Job(groups=[types_pb2.TaskGroup()] * 65), "groups: has more than 64 groups"),
+        (types_pb2.Job(cwd="x" * (2 * 2**20)), "job: 2097157 bytes are more than 2097152"),
+        (types_pb2.Job(groups=[types_pb2.TaskGroup(command=[""] * 70_000)]), "command and what else it lists"),
+    ],
+    ids=["groups", "bytes", "words"],
+)
+async def test_too_large_a_job_is_refused_before_it_is_read(scheduler, credentials, job, told) -> None:
+    handler, address = scheduler
+    async with ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER)) as client:
+        stub = cluster_pb2_grpc.ClusterStub(client.channel)
+        with pytest.raises(grpc.aio.AioRpcError, match=told) as refused:
+            await stub.Submit(cluster_pb2.SubmitRequest(job=job))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert handler.callers == []
+
+
+async def test_agents_socket_takes_no_message_larger_than_a_job_or_a_piece_of_a_file(agent_socket) -> None:
+    _, path, _ = agent_socket
+    async with ClusterClient.local(socket=path) as client:
+        stub = cluster_pb2_grpc.ClusterStub(client.channel)
+        with pytest.raises(grpc.aio.AioRpcError, match="larger than max"):
+            await stub.GetTelemetry(cluster_pb2.GetTelemetryRequest(nodes=["x" * (4 * 2**20)]))
 
 
 async def test_node_forwards_a_user(scheduler, credentials) -> None:
