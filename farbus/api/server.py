@@ -57,9 +57,14 @@ MAX_JOB_ELEMENTS = 65_536
 MAX_NAMES = 65_536
 """Nodes that one call names: more than a cluster has."""
 
+HANDSHAKE_TIMEOUT_S = 30.0
+"""Longest that a caller may take to prove who it is, in a storm of agents too; gRPC's own limit is 120 s."""
+
 SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # A connection without a certificate is hung up on: some thousands of them would take all descriptors.
+    ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_TIMEOUT_S * 1000)),
     # A second process on the same port must fail, not share it.
     ("grpc.so_reuseport", 0),
     # Callers are authenticated; one that pings often is no reason to cut its stream, which may be a lease.

@@ -11,6 +11,8 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
+from farbus.api import gate
+from farbus.api import server as server_module
 from farbus.api.authority import Authority, Credentials, write_credentials
 from farbus.api.client import ClusterClient
 from farbus.api.identity import Identity, Role
@@ -186,6 +188,34 @@ async def test_agents_socket_takes_no_message_larger_than_a_job_or_a_piece_of_a_
         stub = cluster_pb2_grpc.ClusterStub(client.channel)
         with pytest.raises(grpc.aio.AioRpcError, match="larger than max"):
             await stub.GetTelemetry(cluster_pb2.GetTelemetryRequest(nodes=["x" * (4 * 2**20)]))
+
+
+async def test_one_caller_has_only_so_many_calls_open(scheduler, credentials, monkeypatch) -> None:
+    _, address = scheduler
+    monkeypatch.setattr(gate, "MAX_OPEN_CALLS", 1)
+    bob = ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER))
+    eve = ClusterClient.remote(address=address, credentials=credentials("eve", Role.USER))
+    async with bob, eve:
+        stream = bob.watch_job("1")
+        await anext(stream)
+        with pytest.raises(Unavailable, match="bob has 1 calls open, the most that one may; end some of them"):
+            await bob.list_devices()
+        assert await eve.list_devices() == ()
+        await stream.aclose()
+        await scheduler[0].watch_closed.wait()
+
+
+async def test_caller_that_does_not_say_who_it_is_is_hung_up_on(credentials, monkeypatch) -> None:
+    options = [("grpc.server_handshake_timeout_ms", 50) if "handshake" in name else (name, value)
+               for name, value in server_module.SERVER_OPTIONS]  # fmt: skip
+    monkeypatch.setattr(server_module, "SERVER_OPTIONS", options)
+    server = await serve_scheduler(
+        cluster=Recorder(), sessions=Echo(), listen="127.0.0.1:0", credentials=credentials("s", Role.SCHEDULER)
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    assert await reader.read() == b""
+    writer.close()
+    await server.stop()
 
 
 async def test_node_forwards_a_user(scheduler, credentials) -> None:
