@@ -37,6 +37,9 @@ ABORT_WITHIN_S = 1.0
 MAX_OPEN_CALLS = 4_096
 """Calls of one caller at a time, of all that one node makes for a user: each takes 50 KiB here and at his agent."""
 
+MAX_ERROR_BYTES, MAX_HINT_BYTES = 2_048, 512
+"""What an error says, of what a caller sent too: gRPC passes on 8 KiB for certain, in which a byte may take three."""
+
 TARGETS = ("job_id", "lease_id", "device_id", "device", "volume", "node", "name")
 """Fields of a request that say what it is about, the first that is set."""
 
@@ -61,13 +64,18 @@ async def errors_become_status(context: Context, method: str) -> AsyncIterator[N
     try:
         yield
     except FarbusError as error:
-        context.set_trailing_metadata(((HINT_METADATA, error.hint.encode()),))
-        await context.abort(code_of(error), error.message)
+        context.set_trailing_metadata(((HINT_METADATA, _cut(error.hint, MAX_HINT_BYTES).encode()),))
+        await context.abort(code_of(error), _cut(error.message, MAX_ERROR_BYTES))
     except (asyncio.CancelledError, grpc.aio.AbortError):
         raise
     except Exception:
         _log.exception("defect in %s", method)
         await context.abort(grpc.StatusCode.INTERNAL, f"a defect in {method.rpartition('/')[2]}: see the server's log")
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    encoded = text.encode(errors="replace")
+    return text if len(encoded) <= most_bytes else f"{encoded[:most_bytes].decode(errors='ignore')} ..."
 
 
 class _OpenCall:

@@ -45,6 +45,12 @@ _log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 64 * 2**20
 """Largest message that a server sends: a listing of some 100,000 jobs."""
 
+MAX_LISTING_BYTES = 60 * 2**20
+"""Jobs that are listed as they are: with a little room for what surrounds them."""
+
+MAX_LISTED_WORD = 256
+"""Characters of a command's first word in a listing that leaves out the rest."""
+
 MAX_REQUEST_BYTES = 16 * 2**20
 """Largest message that a server accepts: an agent's first words, with some ten thousand leases and tasks."""
 
@@ -349,7 +355,7 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
     async def ListJobs(self, request: cluster_pb2.ListJobsRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.ListJobsReply:
             jobs = await self._handler.list_jobs(caller, include_ended=request.all)
-            return cluster_pb2.ListJobsReply(jobs=[to_message(job, types_pb2.JobStatus) for job in jobs])
+            return _listing([to_message(job, types_pb2.JobStatus) for job in jobs])
 
         return await self._call("ListJobs", context, answer)
 
@@ -473,6 +479,19 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
             "ReadAudit", context, lambda caller: self._handler.read_audit(caller, since=request.since)
         ):
             yield to_message(record, cluster_pb2.AuditRecord)
+
+
+def _listing(jobs: list[types_pb2.JobStatus]) -> cluster_pb2.ListJobsReply:
+    """Return a listing; where it were too long for a message, without environments and all but commands' first words.
+
+    So nobody hides everybody's jobs behind a few long ones of his own.
+    """
+    if sum(status.ByteSize() for status in jobs) > MAX_LISTING_BYTES:
+        for status in jobs:
+            status.job.ClearField("environment")
+            for group in status.job.groups:
+                group.command[:] = [word[:MAX_LISTED_WORD] for word in group.command[:1]]
+    return cluster_pb2.ListJobsReply(jobs=jobs)
 
 
 def _read_job(message: types_pb2.Job) -> Job:

@@ -254,6 +254,37 @@ async def test_defect_tells_the_caller_no_more_than_that(scheduler, credentials)
     assert "planted" not in str(caught.value)
 
 
+async def test_error_that_quotes_too_much_arrives_all_the_same(scheduler, credentials, monkeypatch) -> None:
+    handler, address = scheduler
+
+    async def get_job(caller: Identity, job_id: str) -> JobStatus:
+        raise NotFound(f"no job {job_id}", hint="look at farbus jobs")
+
+    monkeypatch.setattr(handler, "get_job", get_job)
+    async with ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER)) as client:
+        with pytest.raises(NotFound, match=r"no job ÄÄÄÄ.* \.\.\.; look at farbus jobs"):
+            await client.get_job("Ä" * 100_000)
+
+
+async def test_listing_that_is_too_long_leaves_out_what_is_long(scheduler, credentials, monkeypatch) -> None:
+    handler, address = scheduler
+    group = TaskGroup(name="main", command=("program", "x" * 1_000))
+    long = JobStatus(
+        job=Job(id="j7", name="long", user="eve", groups=(group,), environment={"A": "x" * 1_000}),
+        state=JobState.QUEUED,
+    )
+
+    async def list_jobs(caller: Identity, *, include_ended: bool) -> tuple[JobStatus, ...]:
+        return (long,)
+
+    monkeypatch.setattr(handler, "list_jobs", list_jobs)
+    async with ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER)) as client:
+        assert await client.list_jobs() == (long,)
+        monkeypatch.setattr(server_module, "MAX_LISTING_BYTES", 2_000)
+        (listed,) = await client.list_jobs()
+    assert (listed.job.id, listed.job.groups[0].command, listed.job.environment) == ("j7", ("program",), {})
+
+
 async def test_stream_ends_with_its_error(scheduler, credentials) -> None:
     _, address = scheduler
     async with ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER)) as client:
