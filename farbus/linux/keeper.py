@@ -499,6 +499,9 @@ class Keeper:
                 if (handler := self.ready.get(descriptor)) is not None:
                     handler()
             self.look_at_time(time.monotonic())
+        if self.log is not None:
+            # A disk that refused output to the end may have room again for how much that was.
+            self.log.close()
         for connection in list(self.connections.values()):
             self.drop(connection)
 

@@ -30,6 +30,7 @@ from farbus.linux import keeper, sweeper
 from farbus.linux.children import process_exists, processes_naming
 from farbus.linux.keeper import MARK
 from farbus.linux.kept import KeptChild, KeptProcesses, service_command, unit_name
+from farbus.linux.output import START, read_pieces
 from farbus.linux.processes import Exit, Program
 from farbus.linux.remnants import ask_to_end, boot_id, end_programs, kill_once
 
@@ -657,6 +658,18 @@ async def test_an_exit_status_that_the_disk_refuses_is_kept_by_its_keeper(door: 
     assert await found.wait() == Exit(5)
     found.forget()
     await gone(child.keeper)
+
+
+async def test_output_that_the_disk_refused_to_the_end_is_told_when_there_is_room(door: Door, tmp_path: Path) -> None:
+    wait, log = fifo(tmp_path), tmp_path / "log"
+    child = await spawn(door(), shell(f"read line < {wait}; echo lost", output=str(log)))
+    refuse_writes(child, True)
+    await asyncio.to_thread(wait.write_text, "\n")
+    assert await child.wait() == Exit(0)
+    refuse_writes(child, False)
+    child.forget()
+    await gone(child.keeper)
+    assert b"".join(piece.data for piece in read_pieces(log, START)) == b"[farbus: 5 bytes of output lost: disk]\n"
 
 
 # Hostile lines.
