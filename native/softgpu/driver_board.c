@@ -44,8 +44,7 @@ struct board_region {
 	uint32_t magic;
 	uint32_t layout;
 	pthread_mutex_t lock;		/* process-shared and robust: a holder may die */
-	uint32_t retired;		/* unlinked: openers must start again */
-	uint32_t reserved;
+	uint64_t reserved;
 	struct board_model model;
 	struct board_user users[BOARD_USER_MAX];
 };
@@ -142,6 +141,15 @@ static uint64_t region_used(const struct board_region *region)
 	return used;
 }
 
+/* Was it removed?  The file's own count of names says so, because whoever removes it
+ * may be killed before he could say anything else. */
+static bool region_is_removed(int fd)
+{
+	struct stat status;
+
+	return !fstat(fd, &status) && !status.st_nlink;
+}
+
 static int region_map(int fd, struct board_region **out)
 {
 	struct board_region *region;
@@ -162,40 +170,53 @@ static int region_map(int fd, struct board_region **out)
 	return 0;
 }
 
+/* Map and lock a region that is still in place.  -ENOENT when there is none, or not
+ * any more. */
 static int region_open(const char *path, struct board_region **out)
 {
+	struct board_region *region = NULL;
 	int fd, error;
 
 	fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
 	if (fd < 0)
 		return -errno;
-	error = region_map(fd, out);
+	error = region_map(fd, &region);
+	if (error)
+		goto out_close;
+	region_lock(region);
+	if (region_is_removed(fd)) {
+		region_unlock(region);
+		munmap(region, sizeof *region);
+		error = -ENOENT;
+		goto out_close;
+	}
+	*out = region;
+out_close:
 	close(fd);
 	return error;
 }
 
-/* Build the region aside and link it into place, so that nobody ever sees half
- * of it.  -EEXIST when another process was faster. */
+/* Build the region without a name and link it into place, so that nobody ever sees
+ * half of it, and none is left by who is killed meanwhile.  -EEXIST when another process
+ * was faster. */
 static int region_create(const char *path, const struct board_model *model)
 {
 	struct board_region *region;
 	pthread_mutexattr_t attributes;
-	char aside[128];
+	char nameless[32];
 	int fd, error = 0;
 
-	snprintf(aside, sizeof aside, "%s.%d.%llx", path, (int)getpid(),
-		 (unsigned long long)clock_ns());
-	fd = open(aside, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	fd = open(BOARD_FOLDER, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -errno;
 	if (ftruncate(fd, sizeof *region)) {
 		error = -errno;
-		goto out_unlink;
+		goto out_close;
 	}
 	region = mmap(NULL, sizeof *region, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (region == MAP_FAILED) {
 		error = -errno;
-		goto out_unlink;
+		goto out_close;
 	}
 	pthread_mutexattr_init(&attributes);
 	pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
@@ -206,11 +227,13 @@ static int region_create(const char *path, const struct board_model *model)
 	region->layout = BOARD_LAYOUT;
 	region->magic = BOARD_MAGIC;
 	munmap(region, sizeof *region);
+	/* open(2) names this way to link a file of O_TMPFILE without privileges. */
+	snprintf(nameless, sizeof nameless, "/proc/self/fd/%d", fd);
 	/* Open to every user of the node, as a GPU's device file is. */
-	if (fchmod(fd, 0666) || link(aside, path))
+	if (fchmod(fd, 0666) ||
+	    linkat(AT_FDCWD, nameless, AT_FDCWD, path, AT_SYMLINK_FOLLOW))
 		error = -errno;
-out_unlink:
-	unlink(aside);
+out_close:
 	close(fd);
 	return error;
 }
@@ -273,25 +296,19 @@ int board_open(struct board **out, unsigned index, const struct board_model *wan
 			error = region_create(board->path, wanted);
 			if (error && error != -EEXIST)
 				break;
+			error = -EAGAIN;
 			continue;
 		}
 		if (error)
 			break;
-		region_lock(board->region);
-		if (!board->region->retired) {
-			/* Nobody else there: the board takes this process's model. */
-			if (!region_sweep(board->region))
-				board->region->model = *wanted;
-			board->self = region_join(board->region);
-			error = board->self ? 0 : -ENOSPC;
-			*adopted = memcmp(&board->region->model, wanted, sizeof *wanted) != 0;
-			region_unlock(board->region);
-			break;
-		}
+		/* Nobody else there: the board takes this process's model. */
+		if (!region_sweep(board->region))
+			board->region->model = *wanted;
+		board->self = region_join(board->region);
+		error = board->self ? 0 : -ENOSPC;
+		*adopted = memcmp(&board->region->model, wanted, sizeof *wanted) != 0;
 		region_unlock(board->region);
-		munmap(board->region, sizeof *board->region);
-		board->region = NULL;
-		error = -EAGAIN;
+		break;
 	}
 	if (error) {
 		snprintf(why->text, sizeof why->text, "%s: %s%s", board->path,
@@ -305,14 +322,11 @@ int board_open(struct board **out, unsigned index, const struct board_model *wan
 	return 0;
 }
 
-/* With the lock: without users left the board goes; true when it is gone. */
-static bool region_retire_if_idle(struct board_region *region, const char *path)
+/* With the lock of a region that is in place: without users left it goes; true when it is
+ * gone. */
+static bool region_remove_if_idle(struct board_region *region, const char *path)
 {
-	if (!region->retired && !region_sweep(region)) {
-		region->retired = 1;
-		unlink(path);
-	}
-	return region->retired;
+	return !region_sweep(region) && !unlink(path);
 }
 
 int board_peek(struct board **out, unsigned index)
@@ -327,9 +341,8 @@ int board_peek(struct board **out, unsigned index)
 		board_free(board);
 		return error;
 	}
-	region_lock(board->region);
 	/* All of its users were killed: nobody is left to remove it but us. */
-	error = region_retire_if_idle(board->region, board->path) ? -ENOENT : 0;
+	error = region_remove_if_idle(board->region, board->path) ? -ENOENT : 0;
 	region_unlock(board->region);
 	if (error) {
 		board_free(board);
@@ -344,7 +357,7 @@ void board_retire(struct board *board)
 	region_lock(board->region);
 	memset(board->self, 0, sizeof *board->self);
 	board->self = &board->departed;
-	region_retire_if_idle(board->region, board->path);
+	region_remove_if_idle(board->region, board->path);
 	region_unlock(board->region);
 }
 
@@ -364,8 +377,7 @@ void board_sweep_node(void)
 		snprintf(path, sizeof path, "%s/%.60s", BOARD_FOLDER, entry->d_name);
 		if (region_open(path, &region))
 			continue;
-		region_lock(region);
-		region_retire_if_idle(region, path);
+		region_remove_if_idle(region, path);
 		region_unlock(region);
 		munmap(region, sizeof *region);
 	}

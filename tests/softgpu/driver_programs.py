@@ -40,6 +40,21 @@ def build(name: str, folder: Path) -> Path:
     return program
 
 
+def build_preload(name: str, folder: Path) -> Path:
+    """Compile programs/<name>.c for LD_PRELOAD."""
+    if not COMPILER:
+        pytest.skip("no C compiler")
+    library = folder / f"{name}.so"
+    subprocess.run(
+        [
+            COMPILER, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC",
+            str(PROGRAMS / f"{name}.c"), "-o", str(library), "-ldl",
+        ],
+        check=True,
+    )  # fmt: skip
+    return library
+
+
 def options_of(name: str) -> str:
     """What the program asks FARBUS_SOFTGPU for, from its first comment."""
     for line in (PROGRAMS / f"{name}.c").read_text().splitlines()[:2]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.softgpu.driver_programs import TIMEOUT_S, board_path, build, environment
+from tests.softgpu.driver_programs import TIMEOUT_S, board_path, build, build_preload, environment
 
 OPTIONS = "mem=64MiB"
 
@@ -103,6 +104,25 @@ def test_board_of_a_killed_user_is_removed_by_any_other(program: Path) -> None:
         check=True,
     )
     assert not board.exists()
+
+
+@pytest.mark.parametrize("call", ["ftruncate", "unlink"])
+def test_process_killed_while_it_makes_or_removes_the_board_leaves_nothing(program: Path, call: str) -> None:
+    board = board_path(str(program.parent), program.parent)
+    preloaded = build_preload("killed_in_call", program.parent)
+    victim = subprocess.run(
+        [str(program), "8"],
+        env=environment(str(program.parent), OPTIONS, LD_PRELOAD=str(preloaded), KILLED_IN=call),
+        input="",
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert victim.returncode == -signal.SIGKILL
+    with holder(program, 64) as (_, after):
+        assert after == "64 CUDA_SUCCESS"
+    assert not list(board.parent.glob(f"{board.name}*"))
 
 
 def test_model_in_use_wins_and_says_so(program: Path) -> None:
