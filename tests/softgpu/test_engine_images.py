@@ -55,6 +55,14 @@ def test_unresolved_symbols_are_named() -> None:
     refused(kernel("ld.global.u32 %r1, [x];", before=".extern .global .u32 x;"), Status.UNRESOLVED, "x")
 
 
+@pytest.mark.parametrize("callee", ["cudaLaunchDeviceV2", "__cudaCDP2LaunchDeviceV2"])
+def test_a_launch_by_a_kernel_disables_only_that_kernel(callee: str) -> None:
+    with Module(kernel(f"call.uni {callee}, ();", before=f".extern .func {callee}();")) as module:
+        info = module.info("k")
+        assert info.status == Status.UNSUPPORTED
+        assert callee.encode() in info.unsupported
+
+
 def test_cubin_alone_is_no_binary() -> None:
     refused(b"\x7fELF" + bytes(64), Status.NO_BINARY, "PTX")
 
