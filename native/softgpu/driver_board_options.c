@@ -154,7 +154,8 @@ int board_options_read(struct board_options *options, struct board_diagnostic *w
 			snprintf(why->text, sizeof why->text,
 				 "FARBUS_SOFTGPU: %.20s=%.40s is not a value that it can have "
 				 "(count 0-%d, cc 7.5-12.1, mem 16MiB-1TiB, sms 1-256, "
-				 "strict and deterministic 0 or 1)",
+				 "strict and deterministic 0 or 1, workers, watchdog_s and "
+				 "grace_s whole numbers)",
 				 item, value, BOARD_COUNT_MAX);
 		return -EINVAL;
 	}
