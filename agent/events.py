@@ -207,7 +207,7 @@ class RestoredClient(Value, frozen=True, kw_only=True):
 class RestoredTask(Value, frozen=True, kw_only=True):
     """A task that ran, by the journal; ``lost`` says why it does not any more.
 
-    ``unstarted`` says of one that is lost that its files were still arriving.
+    ``unstarted`` says of one that is lost that its program had not begun.
     """
 
     run: TaskRun

@@ -79,6 +79,8 @@ class _Running:
 class _Arriving:
     task: asyncio.Task[None]
     stopped: bool = False
+    launching: bool = False
+    """Its program may be there from now on."""
 
 
 class TaskRunner:
@@ -177,17 +179,20 @@ class TaskRunner:
     ) -> None:
         """Fetch a task's files, then start it; what goes wrong is its end."""
         directory = _group_of(name)
-        launching = False
+        arriving = self._arriving[run.job, run.task]
         try:
             path = await staging.stage_in(directory, run, account)
             await self.before_launch(run)
-            launching = True
+            arriving.launching = True
             await self._launch(name, run, environment, account, run.cwd or str(path), output)
             self._told(TaskLaunched(job=run.job, task=run.task))
         except asyncio.CancelledError:
             self._logs.ended(run.job, run.task)
+            if arriving.launching:
+                # The agent stops: the next one takes hold of the program, if there is one.
+                raise
             await staging.remove(directory)
-            if not self._arriving[run.job, run.task].stopped:
+            if not arriving.stopped:
                 # The agent stops: the next one finds that it has not begun, and says so.
                 raise
             self._told(
@@ -197,13 +202,13 @@ class TaskRunner:
                     exit_code=-signal.SIGTERM,
                     reason="it was stopped",
                     # Not by the job: whoever wants it ended has told the scheduler so.
-                    unstarted=not launching,
+                    unstarted=True,
                 )
             )
         except FarbusError as error:
             self._logs.ended(run.job, run.task)
             await staging.remove(directory)
-            away = not launching and isinstance(error, Unavailable | TimedOut)
+            away = not arriving.launching and isinstance(error, Unavailable | TimedOut)
             self._told(
                 TaskExited(
                     job=run.job, task=run.task, exit_code=int(error.exit_code), reason=str(error), unstarted=away
@@ -238,7 +243,8 @@ class TaskRunner:
                         memory_reason=_memory_reason(run.requests.memory_bytes),
                     )
                 )
-            except BaseException:
+            except Exception:
+                # Not where the agent stops: its program may be in it.
                 self._cgroups.remove(_group_name(run))
                 raise
         except FarbusError as error:
@@ -394,7 +400,9 @@ class TaskRunner:
         arriving = self._arriving.get((job, task))
         if arriving is not None:
             arriving.stopped = True
-            arriving.task.cancel()
+            if not arriving.launching:
+                # A start that is cut off would leave behind what nobody knows of.
+                arriving.task.cancel()
             await asyncio.wait((arriving.task,))
         running = self._running.get((job, task))
         if running is not None:

@@ -164,8 +164,14 @@ class Peers(PeerHandler):
         for side in due:
             if side.lease.id not in own:
                 by_node[_other_node(side)].append(side)
+        # What was cut off by the end of an agent may have been prepared once more, as the same lease.
+        held = {(side.lease.id, side.device_side) for side in self._machine.lease_sides() if side.wanted}
         for node, peer in self._peers.items():
-            peer.released = {name: kept for name, kept in peer.released.items() if kept[1] > now}
+            peer.released = {
+                name: (side, until)
+                for name, (side, until) in peer.released.items()
+                if until > now and (name, side.device_side) not in held
+            }
             if peer.released:
                 by_node[node] += []
         for node, sides in by_node.items():

@@ -70,15 +70,15 @@ class Remembered(Value, frozen=True, kw_only=True):
 
     ``lost`` says why there is nothing to take hold of; it is empty where it is
     to be observed, and ``absent`` is the reason when it is not there then.
-    ``arriving`` says that its program can't have begun: its files were on
-    their way.
+    ``unbegun`` says that its program can't have begun if it is not there: its
+    files were on their way, or its start was cut off before there was a keeper.
     """
 
     work: Forward
     records: Sequence
     lost: str = ""
     absent: str = ""
-    arriving: bool = False
+    unbegun: bool = False
 
 
 def reconcile(
@@ -101,10 +101,14 @@ def reconcile(
             if _has_run(records):
                 # Also after a reboot: it may have ended before, and its keeper have kept its exit status.
                 absent = f"{rebooted} while it ran" if rebooted else f"it ended while node {node} had no agent"
-                arriving = work.run.is_staged and not any(record.action == LAUNCH for record in records)
-                if arriving:
+                unbegun = not rebooted and not _is_started(records)
+                if unbegun:
+                    # What a program leaves stays until its end is on record (KeptChild.forget).
+                    absent = f"the agent of node {node} ended before it had started it"
+                if work.run.is_staged and not any(record.action == LAUNCH for record in records):
+                    unbegun = True
                     absent = f"its files were still arriving when the agent of node {node} ended"
-                found.append(Remembered(work=work, records=records, absent=absent, arriving=arriving))
+                found.append(Remembered(work=work, records=records, absent=absent, unbegun=unbegun))
             continue
         # Neither can be prepared from the journal alone: it has no secrets.
         verdict = verdict_of(records, boot_id=boot_id, resumable=False)
@@ -127,6 +131,11 @@ def _has_run(records: Sequence) -> bool:
         return False
     starts = [record for record in records if record.direction is Direction.FORWARD]
     return not (starts and starts[-1].completed and starts[-1].error)
+
+
+def _is_started(records: Sequence) -> bool:
+    """Say whether it is on record that a program was started."""
+    return any(record.direction is Direction.FORWARD and record.completed for record in records)
 
 
 def restored_devices(found: Iterable[Remembered]) -> tuple[RestoredDevices, ...]:
@@ -158,7 +167,7 @@ def restored_clients(found: Iterable[Remembered]) -> tuple[RestoredClient, ...]:
 def restored_tasks(found: Iterable[Remembered]) -> tuple[RestoredTask, ...]:
     """Return the tasks among what is left."""
     return tuple(
-        RestoredTask(run=one.work.run, lost=one.lost, unstarted=one.arriving and bool(one.lost))
+        RestoredTask(run=one.work.run, lost=one.lost, unstarted=one.unbegun and bool(one.lost))
         for one in found
         if isinstance(one.work, StartTask)
     )

@@ -247,14 +247,18 @@ class Attempts(Commander):
     def _has_begun(self, job: JobRecord) -> bool:
         """Say whether a program of the job's may have begun: what has begun is not run a second time."""
         begun = (Program.RUNNING, Program.EXITED)
-        return job.job.interactive or any(run.program in begun and not run.arriving for run in job.progress.runs)
+        if job.job.interactive:
+            return job.state is not JobState.PREPARING
+        return any(run.program in begun and not run.arriving for run in job.progress.runs)
+
+    def _after_loss(self, job: JobRecord) -> JobState:
+        return JobState.FAILED if self._has_begun(job) else JobState.QUEUED
 
     def _lose_run(self, job: JobRecord, run: TaskRun, reason: str) -> None:
         if job.state is JobState.PREPARING:
-            self._undo(job, JobState.QUEUED, reason)
+            self._undo(job, self._after_loss(job), reason)
         elif job.state is JobState.RUNNING and (run.is_alive or job.job.interactive):
-            state = JobState.FAILED if self._has_begun(job) else JobState.QUEUED
-            self._undo(job, state, f"task {run.task} was lost: {reason}")
+            self._undo(job, self._after_loss(job), f"task {run.task} was lost: {reason}")
 
     def _fail_lease(self, lease: LeaseRecord, reason: str) -> None:
         """The lease can't be used any more: its job starts anew or, once it ran, fails."""
@@ -262,11 +266,10 @@ class Attempts(Commander):
         if job is None:
             return
         if job.state is JobState.PREPARING:
-            self._undo(job, JobState.QUEUED, reason)
+            self._undo(job, self._after_loss(job), reason)
         elif job.state is JobState.RUNNING:
             devices = ", ".join(leased.device for leased in lease.lease.devices)
-            state = JobState.FAILED if self._has_begun(job) else JobState.QUEUED
-            self._undo(job, state, f"{devices} of task {lease.lease.task} was lost: {reason}")
+            self._undo(job, self._after_loss(job), f"{devices} of task {lease.lease.task} was lost: {reason}")
 
     def _cancel(self, job: JobRecord, reason: str) -> None:
         if job.state is JobState.QUEUED:

@@ -130,7 +130,7 @@ class Liveness(Attempts):
                 if status is not None and run.is_alive:
                     self._apply_report(job, run, status)
                 elif run.program is Program.RUNNING or (run.is_alive and job.state is JobState.FINISHING):
-                    state = JobState.FAILED if self._has_begun(job) else JobState.QUEUED
+                    state = self._after_loss(job)
                     run.program, run.reason = Program.EXITED, lost
                     self._persist.add(job_id)
                     self._undo(job, state, f"task {run.task} was lost: {lost}")

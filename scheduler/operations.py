@@ -39,7 +39,7 @@ class Operations(Liveness):
         job = self.jobs.get(event.job_id)
         if job is None:
             return
-        state = JobState.CANCELLED if job.state is JobState.RUNNING else JobState.QUEUED
+        state = JobState.CANCELLED if job.state is JobState.RUNNING or self._has_begun(job) else JobState.QUEUED
         if job.state in (JobState.PREPARING, JobState.RUNNING):
             self._undo(job, state, event.reason)
 

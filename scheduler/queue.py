@@ -9,18 +9,21 @@ from __future__ import annotations
 import bisect
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from farbus.errors import InvalidInput, Unavailable
 from farbus.model.device import Route
-from farbus.model.job import Job, Requests, TaskGroup
-from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, MAX_SECONDS
+from farbus.model.job import MAX_GROUPS, Job, Requests, TaskGroup
+from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, MAX_SECONDS, format_bytes
 from farbus.model.staging import MAX_OUTPUTS, check_digest, check_path
 
 MAX_QUEUED_JOBS = 200_000
 """Jobs that wait at a time; one takes a few kilobytes of the scheduler's memory."""
-MAX_GROUPS = 64
-"""Task groups of a job; each is a row of arcs in a phase's network."""
+MAX_QUEUED_BYTES = 2 * 2**30
+"""Commands and environments of jobs that wait: ten kilobytes for each of as many as there may be."""
+USER_SHARE = 0.5
+"""Part of both that the jobs of one user may take, so that others can go on."""
 MAX_TASKS = 4_096
 """Tasks of a job; all of them are placed in one round."""
 MAX_GPUS_PER_TASK = 1_024
@@ -146,6 +149,12 @@ def task_names(job: Job) -> Iterator[tuple[str, int]]:
             yield f"{group.name}.{number}", index
 
 
+def _size(job: Job) -> int:
+    """Return how many characters the parts of a job have that have no small limit."""
+    words = sum(len(word) + 1 for group in job.groups for word in group.command)
+    return words + sum(len(name) + len(value) + 2 for name, value in job.environment.items())
+
+
 _Key = tuple[int, float, int, str]
 
 
@@ -158,7 +167,15 @@ class JobQueue:
     """Waiting jobs in the order in which rounds see them."""
 
     def __init__(self, jobs: Iterable[Job] = ()) -> None:
+        jobs = tuple(jobs)
         self._keys = sorted(_key(job) for job in jobs)
+        self._sizes: dict[str, int] = {}
+        """Of each job."""
+        self._users: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+        """How many jobs of each user wait, and their sizes together."""
+        self._bytes = 0
+        for job in jobs:
+            self._count(job)
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -166,20 +183,43 @@ class JobQueue:
     def __iter__(self) -> Iterator[str]:
         return (key[3] for key in self._keys)
 
-    def check_room(self) -> None:
-        """Raise :class:`Unavailable` when no further job may wait."""
-        if len(self._keys) >= MAX_QUEUED_JOBS:
+    def check_room(self, job: Job) -> None:
+        """Raise :class:`Unavailable` when ``job`` may not wait: there are too many, of all users or of its own."""
+        number, size = self._users.get(job.user, (0, 0))
+        new = _size(job)
+        if len(self._keys) >= MAX_QUEUED_JOBS or self._bytes + new > MAX_QUEUED_BYTES:
             raise Unavailable(f"the queue is full: {len(self._keys)} jobs wait", hint="try again later")
+        if number >= USER_SHARE * MAX_QUEUED_JOBS or size + new > USER_SHARE * MAX_QUEUED_BYTES:
+            raise Unavailable(
+                f"{number} jobs of {job.user} wait, with {format_bytes(size)} of commands and environments: "
+                "that is all that one user may have",
+                hint="try again when some have started, or put more into each of them",
+            )
+
+    def _count(self, job: Job) -> None:
+        size = self._sizes[job.id] = _size(job)
+        self._bytes += size
+        user = self._users[job.user]
+        user[0] += 1
+        user[1] += size
 
     def add(self, job: Job) -> None:
         """Put ``job`` where it belongs."""
         bisect.insort(self._keys, _key(job))
+        self._count(job)
 
     def remove(self, job: Job) -> None:
         """Take ``job`` out; it must be there."""
         position = bisect.bisect_left(self._keys, _key(job))
         assert self._keys[position][3] == job.id, f"job {job.id} is not in the queue"
         del self._keys[position]
+        size = self._sizes.pop(job.id)
+        self._bytes -= size
+        user = self._users[job.user]
+        user[0] -= 1
+        user[1] -= size
+        if not user[0]:
+            del self._users[job.user]
 
     def position(self, job: Job) -> int:
         """Return how many jobs are ahead of ``job``."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import heapq
 import itertools
 import time
@@ -109,7 +110,7 @@ class ClusterService(ClusterHandler):
             )
         if check_only:
             return "", await self._would_be(job)
-        self._engine.machine.queue.check_room()
+        self._engine.machine.queue.check_room(job)
         job = msgspec.structs.replace(job, id=job_id_of(self._next_job))
         self._next_job += 1
         await self._engine.tell(events.JobSubmitted(job=job))
@@ -124,7 +125,9 @@ class ClusterService(ClusterHandler):
         machine = self._engine.machine
         if not any(record.node is not None for record in machine.nodes.values()):
             return ()
-        shape = (machine.shape, msgspec.json.encode((job.groups, job.interactive)))
+        # By digest: some jobs have megabytes of commands.
+        wanted = hashlib.sha256(msgspec.json.encode((job.groups, job.interactive))).digest()
+        shape = (machine.shape, wanted)
         if shape not in self._shapes:
             decision = await self._engine.maker.would_be(machine.snapshot(self._now()), job)
             misses = tuple(miss for missed in decision.misses for miss in missed.misses if miss.permanent)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import msgspec
 import structlog
 
 from farbus import __version__
-from farbus.api.conversion import from_message, to_message
+from farbus.api.conversion import check_elements, from_message, to_message
 from farbus.api.identity import Identity, Role
 from farbus.api.server import SessionHandler
 from farbus.api.session import PROTOCOL_VERSION
@@ -17,7 +18,7 @@ from farbus.errors import InvalidInput
 from farbus.model.cluster import LogChunk
 from farbus.model.job import TaskStatus
 from farbus.model.node import Node
-from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI
+from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, format_bytes
 from farbus.model.telemetry import Telemetry
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine
@@ -31,6 +32,10 @@ OUTBOX_LENGTH = 65_536
 """Commands that wait for one node; one that reads so slowly is cut off and told all again when it is back."""
 MAX_DEVICES = 4_096
 """Devices of one node."""
+MAX_NODE_BYTES = 4 * 2**20
+"""What a node says of itself and its devices; everybody's listings have it: a kilobyte for each of as many devices."""
+MAX_ELEMENTS = 131_072
+"""Elements of all lists in one message of a node's: every series anew, or all leases and tasks that there may be."""
 MAX_TEXT = 4_096
 """Characters of a name or an error that a node sends."""
 
@@ -136,6 +141,7 @@ class Sessions(SessionHandler):
         await send(session_pb2.SchedulerMessage(refused=session_pb2.Refused(reason=reason)))
 
     def _read_hello(self, caller: Identity, message: session_pb2.NodeMessage) -> events.NodeJoined:
+        check_elements(message, most=MAX_ELEMENTS, what=f"the hello of node {caller.name}")
         if not message.HasField("hello"):
             raise InvalidInput("the first message of a session must be its hello")
         hello = message.hello
@@ -160,7 +166,7 @@ class Sessions(SessionHandler):
             node=node,
             session=self._engine.next_session(),
             held=tuple(from_message(held, events.HeldLease) for held in hello.held),
-            tasks=tuple(from_message(task, events.HeldTask) for task in hello.tasks),
+            tasks=tuple(events.HeldTask(job_id=task.job_id, status=_read_status(task.status)) for task in hello.tasks),
             instance=hello.instance,
             clients=frozenset((held.job_id, held.task) for held in hello.clients) if hello.lists_clients else None,
         )
@@ -213,6 +219,7 @@ class Sessions(SessionHandler):
 
     async def _read(self, name: str, session: int, incoming: AsyncIterator[session_pb2.NodeMessage]) -> None:
         async for message in incoming:
+            check_elements(message, most=MAX_ELEMENTS, what=f"a message of node {name}")
             if message.HasField("log_data"):
                 data = message.log_data
                 chunk = from_message(data.chunk, LogChunk) if data.HasField("chunk") else None
@@ -280,8 +287,9 @@ def _event(name: str, session: int, message: session_pb2.NodeMessage) -> events.
             )
         case "task_changed":
             changed = message.task_changed
-            status = from_message(changed.status, TaskStatus)
-            return events.TaskReported(node=name, session=session, job_id=changed.job_id, status=status)
+            return events.TaskReported(
+                node=name, session=session, job_id=changed.job_id, status=_read_status(changed.status)
+            )
         case "lease_ended":
             ended = message.lease_ended
             return events.LeaseEndedByNode(
@@ -304,8 +312,18 @@ def _event(name: str, session: int, message: session_pb2.NodeMessage) -> events.
             return None
 
 
+def _read_status(message: types_pb2.TaskStatus) -> TaskStatus:
+    status = from_message(message, TaskStatus)
+    return msgspec.structs.replace(status, reason=status.reason[:MAX_TEXT])
+
+
 def read_node(caller: Identity, message: types_pb2.Node) -> Node:
     """Return the node that a message announces, if it is the caller's and makes sense."""
+    if message.ByteSize() > MAX_NODE_BYTES:
+        limit = format_bytes(MAX_NODE_BYTES)
+        raise InvalidInput(f"node {caller.name} says more than {limit} of itself and its devices")
+    if len(message.devices) > MAX_DEVICES:
+        raise InvalidInput(f"node {caller.name} reports more than {MAX_DEVICES} devices")
     node = from_message(message, Node)
     if node.name != caller.name:
         raise InvalidInput(f"the certificate is of node {caller.name}, but the agent calls itself {node.name}")
@@ -315,8 +333,6 @@ def read_node(caller: Identity, message: types_pb2.Node) -> Node:
     ):
         if not 0 <= value <= most:
             raise InvalidInput(f"node {node.name} reports {field} {value}, which is not from 0 to {most}")
-    if len(node.devices) > MAX_DEVICES:
-        raise InvalidInput(f"node {node.name} reports more than {MAX_DEVICES} devices")
     seen = set()
     for device in node.devices:
         if not device.id or len(device.id) > MAX_TEXT or device.id in seen:

@@ -19,7 +19,7 @@ from farbus.api.v1 import staging_pb2
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted
 from farbus.model.job import Job, JobStatus
 from farbus.model.quantity import format_bytes
-from farbus.model.staging import MAX_FILES, ReceivedFile, StagedFile, check_digest, check_path
+from farbus.model.staging import MAX_FILES, ReceivedFile, StagedFile, check_digest, check_files, check_path
 from farbus.model.states import JOB_STATES
 from farbus.scheduler.contents import LEAST_PART_BYTES, UNUSED_KEPT_S, Contents, Key, Limits, user_directory
 from farbus.scheduler.engine import Engine, no_such_job
@@ -165,10 +165,10 @@ class StagingService(StagingHandler):
                 first, offset = False, 0
                 yield chunk
 
-    async def _job_on(self, node: Identity, job_id: str, task: str = "") -> JobStatus:
+    async def _job_on(self, node: Identity, job_id: str, task: str | None = None) -> JobStatus:
         """Return a job that has a task on the calling node, or that task."""
         status = await self._engine.find(job_id)
-        if not any(each.node == node.name and task in ("", each.task) for each in status.placements):
+        if not any(each.node == node.name and task in (None, each.task) for each in status.placements):
             raise NotPermitted(f"job {job_id} has no such task on node {node.name}")
         return status
 
@@ -265,6 +265,7 @@ class StagingService(StagingHandler):
                     receiver = None
         if not ended:
             raise InvalidInput("the output broke off")
+        check_files(tuple(files))
         output = TaskOutput(user=job.user, task=task, at=self._wall(), files=tuple(files))
         await self._outputs.write(job.id, output)
         return output.files

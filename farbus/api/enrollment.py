@@ -35,6 +35,7 @@ from farbus.api.registry import CertificateRecord
 from farbus.api.server import EnrollmentHandler
 from farbus.api.trust import Peer
 from farbus.errors import Conflict, FarbusError, Unavailable
+from farbus.model.address import origin_of
 
 JOINS_PER_MINUTE = 20
 """From one address: a rack behind one translated address may join at once, a guesser gets nowhere."""
@@ -134,7 +135,7 @@ class Issuer(EnrollmentHandler):
     async def _join_noted(self, address: str, secret: str, request_pem: bytes) -> tuple[str, bytes, bytes]:
         node = ""
         try:
-            self._joins.take(address, what=f"joins from {address}")
+            self._joins.take(origin_of(address), what=f"joins from {address}")
             self._all_joins.take("", what="joins")
             node, certificate, authorities = await asyncio.to_thread(self._join, secret, request_pem)
         except FarbusError as error:

@@ -12,6 +12,7 @@ import contextlib
 import contextvars
 import inspect
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ from farbus.api.authority import identity_of
 from farbus.api.identity import BELIEVE_USERS, READ_METHODS, Identity, Vouching, resolve_caller
 from farbus.api.status import HINT_METADATA, code_of
 from farbus.api.trust import Peer, Trust
-from farbus.errors import FarbusError, NotPermitted
+from farbus.errors import FarbusError, NotPermitted, Unavailable
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +33,12 @@ LOOK_INTERVAL_S = 1.0
 
 ABORT_WITHIN_S = 1.0
 """How long a caller that does not read may keep others from being ended."""
+
+MAX_OPEN_CALLS = 4_096
+"""Calls of one caller at a time, of all that one node makes for a user: each takes 50 KiB here and at his agent."""
+
+MAX_ERROR_BYTES, MAX_HINT_BYTES = 2_048, 512
+"""What an error says, of what a caller sent too: gRPC passes on 8 KiB for certain, in which a byte may take three."""
 
 TARGETS = ("job_id", "lease_id", "device_id", "device", "volume", "node", "name")
 """Fields of a request that say what it is about, the first that is set."""
@@ -57,13 +64,18 @@ async def errors_become_status(context: Context, method: str) -> AsyncIterator[N
     try:
         yield
     except FarbusError as error:
-        context.set_trailing_metadata(((HINT_METADATA, error.hint.encode()),))
-        await context.abort(code_of(error), error.message)
+        context.set_trailing_metadata(((HINT_METADATA, _cut(error.hint, MAX_HINT_BYTES).encode()),))
+        await context.abort(code_of(error), _cut(error.message, MAX_ERROR_BYTES))
     except (asyncio.CancelledError, grpc.aio.AbortError):
         raise
     except Exception:
         _log.exception("defect in %s", method)
         await context.abort(grpc.StatusCode.INTERNAL, f"a defect in {method.rpartition('/')[2]}: see the server's log")
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    encoded = text.encode(errors="replace")
+    return text if len(encoded) <= most_bytes else f"{encoded[:most_bytes].decode(errors='ignore')} ..."
 
 
 class _OpenCall:
@@ -105,6 +117,8 @@ class Gate(grpc.aio.ServerInterceptor):
         self._audit = audit
         self._operator_only = operator_only
         self._open: set[_OpenCall] = set()
+        self._callers: Counter[Identity] = Counter()
+        """How many open calls each has."""
 
     async def watch(self) -> None:
         """End open calls whose certificates are revoked or expire, until cancelled."""
@@ -204,6 +218,10 @@ class Gate(grpc.aio.ServerInterceptor):
                 if written is not None:
                     await written
                 raise
+            if self._callers[caller] >= MAX_OPEN_CALLS:
+                raise Unavailable(
+                    f"{caller.name} has {MAX_OPEN_CALLS} calls open, the most that one may", hint="end some of them"
+                )
             _caller.set((caller, peer))
             if streams:
                 # Else the first message takes it along, and an abort beside that one sends it twice: gRPC refuses
@@ -211,10 +229,14 @@ class Gate(grpc.aio.ServerInterceptor):
                 await context.send_initial_metadata(())
             call = _OpenCall(context, peer, caller, method, request, address=address)
             self._open.add(call)
+            self._callers[caller] += 1
             try:
                 yield call
             finally:
                 self._open.discard(call)
+                self._callers[caller] -= 1
+                if not self._callers[caller]:
+                    del self._callers[caller]
 
     def _resolve(self, peer: Peer, context: Context, method: str) -> Identity:
         metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import re
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -40,7 +42,7 @@ from farbus.api.identity import Identity, Role
 from farbus.api.server import RunningServer
 from farbus.api.trust import Trust
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotPermitted, Unavailable
-from farbus.model.address import split_address
+from farbus.model.address import origin_of, split_address
 from farbus.model.value import Value
 
 _log = logging.getLogger(__name__)
@@ -53,6 +55,9 @@ TIMEOUT_S = 15.0
 
 MAX_CONNECTIONS = 64
 """Machines that join at one time, from the moment that they have connected; the next are told to come again."""
+
+MAX_ADDRESS_CONNECTIONS = 32
+"""Those of them at one address, or in one IPv6 network: a rack behind one translated address leaves room for others."""
 
 MAX_TOLD = 64
 """Machines that are told so at one time, which costs a handshake; those beyond are hung up on."""
@@ -168,6 +173,7 @@ class _JoinServer:
         self._trust = trust
         self._scheduler_port = scheduler_port
         self._connections: set[asyncio.Task[None]] = set()
+        self._origins: Counter[str] = Counter()
         self._files = trust.files
         self._context = self._make()
 
@@ -205,10 +211,18 @@ class _JoinServer:
             if number >= MAX_CONNECTIONS + MAX_TOLD:
                 connection.close()
                 continue
-            serving = self._serve(connection, str(address[0]), full=number >= MAX_CONNECTIONS)
-            task = asyncio.create_task(serving, name="join")
+            origin = origin_of(str(address[0]))
+            full = number >= MAX_CONNECTIONS or self._origins[origin] >= MAX_ADDRESS_CONNECTIONS
+            task = asyncio.create_task(self._serve(connection, str(address[0]), full=full), name="join")
             self._connections.add(task)
-            task.add_done_callback(self._connections.discard)
+            self._origins[origin] += 1
+            task.add_done_callback(functools.partial(self._served, origin))
+
+    def _served(self, origin: str, task: asyncio.Task[None]) -> None:
+        self._connections.discard(task)
+        self._origins[origin] -= 1
+        if not self._origins[origin]:
+            del self._origins[origin]
 
     async def _serve(self, connection: socket.socket, address: str, *, full: bool) -> None:
         loop = asyncio.get_running_loop()
@@ -228,7 +242,7 @@ class _JoinServer:
     async def _answer(self, reader: asyncio.StreamReader, address: str, *, full: bool) -> Answer:
         try:
             if full:
-                raise Unavailable(f"{MAX_CONNECTIONS} machines are joining", hint="try again in a minute")
+                raise Unavailable("too many machines are joining", hint="try again in a minute")
             try:
                 question = _read(await reader.readuntil(b"\n"), Question)
             except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:

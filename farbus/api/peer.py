@@ -11,7 +11,7 @@ import grpc.aio
 
 from farbus.api.authority import Credentials, node_server_name
 from farbus.api.client import CLIENT_OPTIONS
-from farbus.api.conversion import from_message, to_message
+from farbus.api.conversion import check_elements, from_message, to_message
 from farbus.api.gate import Gate, caller_of_call, errors_become_status
 from farbus.api.identity import Identity
 from farbus.api.server import SERVER_OPTIONS, RunningServer, gated_server, tls_credentials
@@ -24,6 +24,9 @@ from farbus.model.lease import PeerReply, PeerRequest
 
 MAX_PEER_MESSAGE_BYTES = 16 * 2**20
 """Largest request or reply between agents: more than 10,000 leases of 16 devices each."""
+
+MAX_PEER_ELEMENTS = 262_144
+"""Leases and devices in one of them."""
 
 
 class PeerHandler(abc.ABC):
@@ -46,6 +49,7 @@ class _PeerServicer(peer_pb2_grpc.PeerServicer):
         path = "/farbus.v1.Peer/Renew"
         async with errors_become_status(context, path):
             caller = caller_of_call(context, path)
+            check_elements(request, most=MAX_PEER_ELEMENTS, what="leases")
             reply = await self._handler.renew(caller, from_message(request, PeerRequest))
             return to_message(reply, peer_pb2.PeerReply)
 

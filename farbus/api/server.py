@@ -17,7 +17,7 @@ import grpc.aio
 
 from farbus.api.audit import AuditLog, AuditRecord
 from farbus.api.authority import Credentials
-from farbus.api.conversion import from_message, to_message
+from farbus.api.conversion import check_elements, from_message, to_message
 from farbus.api.front import AddService, Caller, LocalFront
 from farbus.api.gate import Gate, caller_of_call, errors_become_status, peer_of_call
 from farbus.api.identity import BELIEVE_USERS, Identity, Vouching
@@ -34,7 +34,7 @@ from farbus.api.v1 import (
 from farbus.errors import Conflict, InvalidInput, Unavailable
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
-from farbus.model.job import Job, JobStatus, Requests
+from farbus.model.job import MAX_GROUPS, MAX_JOB_BYTES, Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
@@ -43,11 +43,34 @@ from farbus.model.telemetry import ClusterTelemetry
 _log = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 64 * 2**20
-"""Largest message either side accepts: a listing of some 100,000 jobs."""
+"""Largest message that a server sends: a listing of some 100,000 jobs."""
+
+MAX_LISTING_BYTES = 60 * 2**20
+"""Jobs that are listed as they are: with a little room for what surrounds them."""
+
+MAX_LISTED_WORD = 256
+"""Characters of a command's first word in a listing that leaves out the rest."""
+
+MAX_REQUEST_BYTES = 16 * 2**20
+"""Largest message that a server accepts: an agent's first words, with some ten thousand leases and tasks."""
+
+MAX_LOCAL_REQUEST_BYTES = 4 * 2**20
+"""The same on an agent's socket: a job, or a piece of a file."""
+
+MAX_JOB_ELEMENTS = 65_536
+"""Words, variables, labels and routes of a job, all together: a tenth of a second to read."""
+
+MAX_NAMES = 65_536
+"""Nodes that one call names: more than a cluster has."""
+
+HANDSHAKE_TIMEOUT_S = 30.0
+"""Longest that a caller may take to prove who it is, in a storm of agents too; gRPC's own limit is 120 s."""
 
 SERVER_OPTIONS: list[tuple[str, int]] = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # A connection without a certificate is hung up on: some thousands of them would take all descriptors.
+    ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_TIMEOUT_S * 1000)),
     # A second process on the same port must fail, not share it.
     ("grpc.so_reuseport", 0),
     # Callers are authenticated; one that pings often is no reason to cut its stream, which may be a lease.
@@ -286,7 +309,8 @@ async def serve_local(
     def add_cluster(caller: Caller, server: grpc.aio.Server) -> None:
         cluster_pb2_grpc.add_ClusterServicer_to_server(_ClusterServicer(cluster, caller), server)
 
-    front = LocalFront(socket, identify, (add_cluster, *services), options=SERVER_OPTIONS)
+    options = [*({**dict(SERVER_OPTIONS), "grpc.max_receive_message_length": MAX_LOCAL_REQUEST_BYTES}).items()]
+    front = LocalFront(socket, identify, (add_cluster, *services), options=options)
     await front.start()
     return RunningServer(0, front.stop)
 
@@ -319,7 +343,7 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
     async def Submit(self, request: cluster_pb2.SubmitRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.SubmitReply:
-            job = from_message(request.job, Job)
+            job = _read_job(request.job)
             job_id, would_be = await self._handler.submit(caller, job, check_only=request.check_only)
             reply = cluster_pb2.SubmitReply(job_id=job_id)
             if would_be is not None:
@@ -331,7 +355,7 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
     async def ListJobs(self, request: cluster_pb2.ListJobsRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.ListJobsReply:
             jobs = await self._handler.list_jobs(caller, include_ended=request.all)
-            return cluster_pb2.ListJobsReply(jobs=[to_message(job, types_pb2.JobStatus) for job in jobs])
+            return _listing([to_message(job, types_pb2.JobStatus) for job in jobs])
 
         return await self._call("ListJobs", context, answer)
 
@@ -390,6 +414,7 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
     async def GetTelemetry(self, request: cluster_pb2.GetTelemetryRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.ClusterTelemetry:
+            check_elements(request, most=MAX_NAMES, what="telemetry")
             telemetry = await self._handler.get_telemetry(caller, nodes=frozenset(request.nodes))
             return to_message(telemetry, cluster_pb2.ClusterTelemetry)
 
@@ -410,6 +435,7 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
     async def Hold(self, request: cluster_pb2.HoldRequest, context: Any) -> AsyncIterator[Any]:
         def answers(caller: Identity) -> AsyncIterator[HoldEvent]:
+            check_elements(request, most=len(Route), what="hold")
             return self._handler.hold(
                 caller,
                 name=request.name,
@@ -453,6 +479,32 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
             "ReadAudit", context, lambda caller: self._handler.read_audit(caller, since=request.since)
         ):
             yield to_message(record, cluster_pb2.AuditRecord)
+
+
+def _listing(jobs: list[types_pb2.JobStatus]) -> cluster_pb2.ListJobsReply:
+    """Return a listing; where it were too long for a message, without environments and all but commands' first words.
+
+    So nobody hides everybody's jobs behind a few long ones of his own.
+    """
+    if sum(status.ByteSize() for status in jobs) > MAX_LISTING_BYTES:
+        for status in jobs:
+            status.job.ClearField("environment")
+            for group in status.job.groups:
+                group.command[:] = [word[:MAX_LISTED_WORD] for word in group.command[:1]]
+    return cluster_pb2.ListJobsReply(jobs=jobs)
+
+
+def _read_job(message: types_pb2.Job) -> Job:
+    """Return the job of a message; what is too large is refused before it is read."""
+    if (size := message.ByteSize()) > MAX_JOB_BYTES:
+        raise InvalidInput(
+            f"job: {size} bytes are more than {MAX_JOB_BYTES}",
+            hint="put what is long into files that it takes along (stage_in)",
+        )
+    if len(message.groups) > MAX_GROUPS:
+        raise InvalidInput(f"groups: has more than {MAX_GROUPS} groups")
+    check_elements(message, most=MAX_JOB_ELEMENTS, what="job")
+    return from_message(message, Job)
 
 
 def _route(name: str) -> Route:

@@ -13,6 +13,7 @@ import grpc.aio
 
 from farbus.api.authority import Credentials
 from farbus.api.client import ClusterClient, open_tls_channel
+from farbus.api.conversion import check_elements
 from farbus.api.gate import Context, errors_become_status
 from farbus.api.identity import Identity
 from farbus.api.status import converted
@@ -23,6 +24,9 @@ from farbus.model.value import Value
 
 DIGESTS_PER_CALL = 10_000
 """Contents that are asked for at a time: 64 bytes each."""
+
+FILES_PER_CALL = 400_000
+"""Files of a job's output that one call asks for: more than a scheduler keeps by default."""
 
 Caller = Callable[[Context, str], Identity]
 
@@ -143,11 +147,11 @@ class _Servicer(staging_pb2_grpc.StagingServicer):
         return await self._call("ListOutput", context, answer)
 
     async def GetOutput(self, request: staging_pb2.OutputRequest, context: Any) -> AsyncIterator[Any]:
-        async for chunk in self._stream(
-            "GetOutput",
-            context,
-            lambda caller: self._handler.get_output(caller, request.job_id, request.files, offset=request.offset),
-        ):
+        def answers(caller: Identity) -> AsyncIterator[staging_pb2.OutputChunk]:
+            check_elements(request, most=FILES_PER_CALL, what="output")
+            return self._handler.get_output(caller, request.job_id, request.files, offset=request.offset)
+
+        async for chunk in self._stream("GetOutput", context, answers):
             yield chunk
 
 

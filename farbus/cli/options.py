@@ -104,13 +104,16 @@ def examples(*lines: str) -> str:
     """Return the end of a help text: ``lines`` under a heading.
 
     A line is a command, or a command, two blanks or more, and what it is for,
-    which stands below where some line of them has no room for it.
+    which stands below where some line of them has no room for it.  What follows
+    an empty line is an ordinary paragraph.
     """
-    if max(map(len, lines)) > EXAMPLE_COLUMNS:
-        lines = tuple(_BESIDE.sub("\n      ", line) for line in lines)
-    # \b keeps the lines of a paragraph as they are; an empty line begins an ordinary paragraph.
-    kept, _, rest = "\n".join(f"  {line}" if line else "" for line in lines).partition("\n\n")
-    return f"\b\nExamples:\n{kept}" + (f"\n\n{rest.strip()}" if rest else "")
+    end = lines.index("") if "" in lines else len(lines)
+    commands, rest = lines[:end], "\n".join(lines[end + 1 :])
+    if max(map(len, commands)) > EXAMPLE_COLUMNS:
+        commands = tuple(_BESIDE.sub("\n      ", line) for line in commands)
+    # \b keeps the lines of a paragraph as they are.
+    kept = "\n".join(f"  {line}" for line in commands)
+    return f"\b\nExamples:\n{kept}" + (f"\n\n{rest}" if rest else "")
 
 
 class CommandAfterDashes(TyperCommand):

@@ -2,10 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import sys
+from typing import TextIO, cast
 
 import structlog
+
+
+class LogFile:
+    """Lines to a descriptor, in whole or not at all: a full disk or a closed pipe loses lines, never the daemon."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lost = 0
+        self._torn = False
+
+    def write(self, text: str) -> None:
+        """Write a line; one that is refused is counted, and told when the next one is taken."""
+        data = text.encode(errors="backslashreplace")
+        if self._lost:
+            notice = {"lines": self._lost, "event": "lines of this log were lost", "level": "error"}
+            data = (b"\n" if self._torn else b"") + json.dumps(notice).encode() + b"\n" + data
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._descriptor, data[written:])
+        except OSError:
+            self._lost += 1
+            self._torn |= written > 0
+        else:
+            self._lost, self._torn = 0, False
+
+    def flush(self) -> None:
+        """Do nothing: nothing is held back."""
 
 
 def configure_logging() -> None:
@@ -21,6 +52,6 @@ def configure_logging() -> None:
             structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, LogFile(sys.stderr.fileno()))),
         cache_logger_on_first_use=True,
     )

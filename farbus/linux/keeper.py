@@ -499,6 +499,9 @@ class Keeper:
                 if (handler := self.ready.get(descriptor)) is not None:
                     handler()
             self.look_at_time(time.monotonic())
+        if self.log is not None:
+            # A disk that refused output to the end may have room again for how much that was.
+            self.log.close()
         for connection in list(self.connections.values()):
             self.drop(connection)
 
@@ -573,6 +576,9 @@ class Keeper:
         if len(self.connections) >= MAX_CONNECTIONS:
             self.drop(next(iter(self.connections.values())))
         connected.setblocking(False)
+        # What an agent has said before it was killed comes first: the next one is told what has become of it.
+        for earlier in list(self.connections.values()):
+            self.hear_out(earlier)
         connection = Connection(connected)
         self.connections[connected.fileno()] = connection
         self.wait_for(connected.fileno(), lambda: self.hear(connection))
@@ -636,6 +642,15 @@ class Keeper:
         except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             self.drop(connection)
 
+    def hear_out(self, connection: Connection) -> None:
+        """Do all that an agent has said so far."""
+        said = select.poll()
+        said.register(connection.socket.fileno(), select.POLLIN)
+        for _ in range(LINE_BYTES // PIECE_BYTES):
+            if connection.socket.fileno() < 0 or not said.poll(0):
+                return
+            self.hear(connection)
+
     def obey(self, connection: Connection, message: dict[str, Any]) -> None:
         """Do what one line says."""
         if not connection.greeted:
@@ -644,7 +659,7 @@ class Keeper:
             connection.greeted = True
             return
         match message["do"]:
-            case "start" if self.state == "new":
+            case "start" if self.state == "new" and not self.gone:
                 self.start(connection, message)
             case "signal":
                 number = signal.Signals(message["number"])

@@ -36,6 +36,7 @@ from farbus.linux.remnants import (
     Plan,
     ask_to_end,
     boot_id,
+    may_have_begun,
     read_struct,
     saved_exit,
     short_path,
@@ -300,12 +301,15 @@ class KeptProcesses:
         except BaseException as error:
             if child is not None:
                 child.leave()
+            if starting is not None and isinstance(error, asyncio.CancelledError):
+                # The agent ends.  The next one takes hold of what was begun, as after a kill.
+                raise
             if starting is None or isinstance(error, FarbusError):
                 # No keeper was told what to start, or it has said that it could not.
                 shutil.rmtree(directory, ignore_errors=True)
             else:
                 # It may have started what nobody will ask for.
-                await self._end_start(directory, plan, cut_off=isinstance(error, asyncio.CancelledError))
+                await self._end_start(directory, plan)
             if starting is not None:
                 raised = await _start_failure(program, starting) if isinstance(error, ConnectionError) else None
                 kill_process(starting)
@@ -390,17 +394,14 @@ class KeptProcesses:
         child.listen(reader, writer)
         return child
 
-    async def _end_start(self, directory: Path, plan: Plan, *, cut_off: bool) -> None:
+    async def _end_start(self, directory: Path, plan: Plan) -> None:
         """End what a start that failed may have begun, and remove its directory once nothing is there.
 
-        Waits for that as long as it takes: who has asked must not take the program for gone.  Where the agent itself
-        ends (``cut_off``) the next one may have to find the directory.
+        Waits for that as long as it takes: who has asked must not take the program for gone.
         """
         await asyncio.to_thread(ask_to_end, directory)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(KILL_WITHIN_S if cut_off else None):
-                await KeptChild(directory, plan, self._sweeper).settle()
-                shutil.rmtree(directory, ignore_errors=True)
+        await KeptChild(directory, plan, self._sweeper).settle()
+        shutil.rmtree(directory, ignore_errors=True)
 
     async def survivors(self, prefix: str = "") -> Sequence[Child]:
         """Find the programs of an earlier agent."""
@@ -446,7 +447,12 @@ class KeptProcesses:
             return child
         try:
             reader, writer, hello = await _connect(directory)
-        except (OSError, ValueError, TimeoutError, KeyError):
+        except (OSError, ValueError, TimeoutError, KeyError) as error:
+            nobody = isinstance(error, ConnectionRefusedError | FileNotFoundError)
+            if nobody and plan.boot_id == self._boot_id and not may_have_begun(directory):
+                # The agent was killed before there was a keeper to be told what to start.
+                shutil.rmtree(directory, ignore_errors=True)
+                return None
             child = KeptChild(directory, plan, self._sweeper)
             await child.settle_soon()
             return child

@@ -115,8 +115,9 @@ class WorkerNvml:
             line = b""
             try:
                 async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                    worker.stdin.write(command.encode() + b"\n")
-                    with contextlib.suppress(ConnectionError):
+                    # uvloop's word for a worker that has been killed since the last question is RuntimeError.
+                    with contextlib.suppress(ConnectionError, RuntimeError):
+                        worker.stdin.write(command.encode() + b"\n")
                         await worker.stdin.drain()
                     line = await worker.stdout.readline()
             except TimeoutError as error:

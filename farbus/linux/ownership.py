@@ -31,8 +31,9 @@ def acting_for_owner(directory: str | Path, *, users: Users | None = None) -> It
     id stays root's, so the owner can neither signal nor trace this process.
     Not to be nested.
 
-    Raises :class:`Conflict` for links that lead in a circle, and for a way
-    on which everybody may replace what is there.
+    Raises :class:`Conflict` for links that lead in a circle, for a way on
+    which everybody may replace what is there, and for what another user has
+    made where everybody may (``/tmp``): he may have waited there for a key.
     """
     found = _owner_on_the_way(Path(directory)) if os.geteuid() == 0 else None
     if found is None:
@@ -57,6 +58,17 @@ def acting_for_owner(directory: str | Path, *, users: Users | None = None) -> It
         os.setgroups(before[1])
 
 
+def make_directory(path: str | Path) -> None:
+    """Make a directory, and the way to it, for who :func:`acting_for_owner` has found to own them.
+
+    Raises :class:`Conflict` where somebody else has made a part of the way
+    meanwhile, and :class:`OSError`.
+    """
+    Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
+    if os.geteuid() == 0 and _owner_on_the_way(Path(path)) is not None:
+        raise Conflict(f"{path}: somebody else has made it just now", hint="choose another directory")
+
+
 def _owner_on_the_way(path: Path) -> tuple[int, int] | None:
     """Return user and group of the first part of a path that is not root's; None where all is root's.
 
@@ -66,6 +78,7 @@ def _owner_on_the_way(path: Path) -> tuple[int, int] | None:
     parts = list(reversed((Path.cwd() / path).parts))
     here = Path(parts.pop())
     links = 0
+    is_shared = False
     while parts:
         here /= parts.pop()
         try:
@@ -73,13 +86,21 @@ def _owner_on_the_way(path: Path) -> tuple[int, int] | None:
         except (FileNotFoundError, NotADirectoryError):
             return None
         if status.st_uid != 0:
+            if is_shared:
+                raise Conflict(
+                    f"{here}: made by user id {status.st_uid}, where everybody can make something",
+                    hint="choose another directory, or do it as that user",
+                )
             return status.st_uid, status.st_gid
-        if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        is_shared = stat.S_ISDIR(status.st_mode) and bool(status.st_mode & stat.S_IWOTH)
+        if is_shared and not status.st_mode & stat.S_ISVTX:
             raise Conflict(f"{here}: everybody can write there", hint="take that away (chmod o-w), or go elsewhere")
         if stat.S_ISLNK(status.st_mode):
             links += 1
             if links > MAX_LINKS:
                 raise Conflict(f"{path}: its symbolic links lead in a circle", hint="name the directory itself")
+            # Of root's own making: where it leads is looked at part by part, from the directory that it is in.
+            is_shared = False
             target = here.readlink()
             parts.extend(reversed(target.parts))
             here = Path(parts.pop()) if target.is_absolute() else here.parent

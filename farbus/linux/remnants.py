@@ -96,6 +96,11 @@ def was_started(directory: Path) -> bool:
     return any(os.path.lexists(directory / name) for name in ("control", "keeper.json", "exit.json"))
 
 
+def may_have_begun(directory: Path) -> bool:
+    """Say whether there may have been a program: its keeper writes down who it is before (only a boot loses that)."""
+    return any(os.path.lexists(directory / name) for name in ("keeper.json", "exit.json"))
+
+
 def boot_id() -> str:
     """Return what names this boot of the kernel (random(4))."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

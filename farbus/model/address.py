@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 from farbus.errors import InvalidInput
 
 
@@ -16,3 +18,19 @@ def split_address(address: str, *, field: str, example: str) -> tuple[str, int]:
 def host_and_port(host: str, port: int) -> str:
     """Write an endpoint; an IPv6 address gets its brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def origin_of(address: str) -> str:
+    """Return by what callers at an IP address are counted: itself, or in IPv6 its network of 64 bits.
+
+    Whoever has one IPv6 address has all 2^64 of that network (RFC 4291, 2.5.4).
+    """
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(parsed), 64), strict=False))

@@ -8,6 +8,12 @@ from farbus.model.device import Route
 from farbus.model.states import JobState
 from farbus.model.value import Value
 
+MAX_GROUPS = 64
+"""Task groups of a job; each is a row of arcs in a phase's network."""
+
+MAX_JOB_BYTES = 2 * 2**20
+"""A job as it travels, with all its commands: the scheduler keeps each in memory and in its ledger."""
+
 
 class Requests(Value, frozen=True, kw_only=True):
     """What one task needs, all of it at once."""

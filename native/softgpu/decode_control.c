@@ -120,7 +120,9 @@ static void decode_call(struct decoder *decoder)
 
 		site->callee = callee;
 		if (!callee->is_defined && !callee->builtin) {
-			if (!strncmp(callee->name, "cuda", 4))
+			/* the device runtime's: kernels that launch kernels */
+			if (!strncmp(callee->name, "cuda", 4) ||
+			    !strncmp(callee->name, "__cudaCDP2", 10))
 				decode_unsupported(decoder, callee->name);
 			ptx_fail(decoder->parser, ENGINE_UNRESOLVED,
 				 "function %s is declared and defined nowhere", callee->name);

@@ -17,6 +17,8 @@
 #define ENTRY_KIND_PTX 1
 #define ENTRY_LZ4 0x2000u
 #define ENTRY_ZSTD 0x8000u
+#define ENTRY_DEVICE 0x100000u		/* compute_90a */
+#define ENTRY_FAMILY 0x200000u		/* compute_100f */
 #define TEXT_BYTES_MAX ((uint64_t)1 << 30)
 #define PRELINKED_MAX 4096		/* containers of one -rdc program */
 
@@ -119,6 +121,20 @@ static enum engine_status entry_text(const struct entry *entry, const char *data
 
 /* ---- containers ---- */
 
+bool fatbin_target_runs(unsigned arch, char suffix, unsigned sm)
+{
+	if (suffix == 'a')
+		return arch == sm;
+	return arch <= sm && (suffix != 'f' || arch / 10 == sm / 10);
+}
+
+static bool entry_runs(const struct entry *entry, unsigned sm)
+{
+	char suffix = entry->flags & ENTRY_DEVICE ? 'a' : entry->flags & ENTRY_FAMILY ? 'f' : 0;
+
+	return fatbin_target_runs(entry->arch, suffix, sm);
+}
+
 /* The PTX of the newest target that the device can run, with its header copied, for
  * entries of a damaged container stand anywhere; *best_data is NULL if there is none.
  * *entry_count says whether there was anything at all. */
@@ -143,7 +159,7 @@ static enum engine_status best_entry(const struct container *container, unsigned
 			return ENGINE_INVALID_IMAGE;
 		}
 		(*entry_count)++;
-		if (entry.kind == ENTRY_KIND_PTX && entry.arch <= sm &&
+		if (entry.kind == ENTRY_KIND_PTX && entry_runs(&entry, sm) &&
 		    (!*best_data || entry.arch > best->arch)) {
 			*best = entry;
 			*best_data = at + entry.header_bytes;

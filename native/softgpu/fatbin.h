@@ -2,6 +2,8 @@
 #ifndef FARBUS_SOFTGPU_FATBIN_H
 #define FARBUS_SOFTGPU_FATBIN_H
 
+#include <stdbool.h>
+
 #include "engine.h"
 
 /* The PTX texts of one image, to be linked into one module. */
@@ -9,6 +11,11 @@ struct fatbin_texts {
 	char **texts;		/* NUL-terminated, allocated */
 	size_t count;
 };
+
+/* Whether a device of compute capability `sm` executes PTX for `arch`: from there on
+ * upwards, but with suffix 'a' on that one alone, with 'f' in its family, which is the
+ * rest of the major number ("PTX Module Directives: .target" of the PTX ISA). */
+bool fatbin_target_runs(unsigned arch, char suffix, unsigned sm);
 
 /* `image`: fatbin wrapper (version 1 or 2), fatbin container, cubin or PTX.
  * An empty fatbin gives no text and no error. */

@@ -36,14 +36,41 @@ static enum engine_status apply_fix(const struct initializer_fix *fix,
 	return ENGINE_OK;
 }
 
-/* Above 255 ptxas would spill.  The engine keeps virtual registers as they
- * are, so this is a guess from the window's size. */
+#define THREADS_PER_BLOCK 1024u
+#define WARPS_PER_MULTIPROCESSOR 64u
+#define REGISTER_GRANULES 256u		/* of a multiprocessor: 65536 registers by 256 */
+#define REGISTERS_PER_THREAD (256 / WARP_LANES)	/* of one granule */
+#define REGISTERS_MAX 255u		/* of a thread */
+
+/* The most registers of a thread with which the largest block that the function
+ * allows still fits, as often as .minnctapersm asks: ptxas spills above that.
+ * Warps get registers in granules, a block's warps by four (CUDA Occupancy
+ * Calculator). */
+static uint32_t register_limit(const struct engine_function *function)
+{
+	uint32_t threads = function->max_threads;
+	uint32_t blocks = function->min_blocks ? function->min_blocks : 1;
+	uint32_t warps, registers;
+
+	if (!threads || threads > THREADS_PER_BLOCK)
+		threads = THREADS_PER_BLOCK;
+	warps = (threads + WARP_LANES * 4 - 1) / (WARP_LANES * 4) * 4;
+	if (blocks > WARPS_PER_MULTIPROCESSOR / warps)
+		blocks = WARPS_PER_MULTIPROCESSOR / warps;
+	registers = REGISTER_GRANULES / (warps * blocks) * REGISTERS_PER_THREAD;
+	return registers < REGISTERS_MAX ? registers : REGISTERS_MAX;
+}
+
+/* The engine keeps virtual registers as they are, so their number is a guess from the
+ * window's size, and a guess must not refuse a launch. */
 static void describe(struct engine_function *function)
 {
 	struct arena *arena = &function->module->arena;
 	uint32_t words = function->frame_bytes / (WARP_LANES * 4);
+	uint32_t limit = register_limit(function);
+	uint32_t guess = words < 16 ? 16 : words / 4 + 12;
 
-	function->register_estimate = words < 16 ? 16 : words > 1020 ? 255 : words / 4 + 12;
+	function->register_estimate = guess < limit ? guess : limit;
 	function->engine_parameters =
 		arena_alloc(arena, (function->parameter_count + 1) * sizeof(struct engine_param));
 	for (size_t k = 0; k < function->parameter_count; k++)
@@ -114,11 +141,11 @@ static enum engine_status link_module(struct engine_module *module, struct ptx_p
 	return ENGINE_OK;
 }
 
-static enum engine_status load_texts(struct engine_module *module,
+static enum engine_status load_texts(struct engine_module *module, unsigned sm,
 				     const struct fatbin_texts *texts,
 				     struct engine_diagnostic *why)
 {
-	struct ptx_parser parser = { .module = module };
+	struct ptx_parser parser = { .module = module, .sm = sm };
 	jmp_buf recover;
 
 	parser.recover = &recover;
@@ -163,7 +190,7 @@ enum engine_status engine_module_load(struct engine_module **out, const void *im
 		snprintf(why->text, sizeof(why->text), "out of memory loading a module");
 		status = ENGINE_NO_MEMORY;
 	} else {
-		status = load_texts(module, &texts, why);
+		status = load_texts(module, options->sm, &texts, why);
 	}
 	if (status != ENGINE_OK)
 		engine_module_unload(module);

@@ -59,7 +59,8 @@ struct engine_function {
 	struct parameter result;
 	bool has_result;
 	uint32_t parameter_bytes;
-	uint32_t max_threads;
+	uint32_t max_threads;	/* of .maxntid or .reqntid; 0 without */
+	uint32_t min_blocks;	/* of .minnctapersm; 0 without */
 	uint32_t cluster[3];
 
 	struct module_unit *unit;	/* where the body is */

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fatbin.h"
 #include "ptx_parse.h"
 
 #define INITIALIZER_DEPTH_MAX 64
@@ -281,6 +282,8 @@ static void take_performance_directives(struct ptx_parser *parser,
 	while (!ptx_is(parser, "{") && !ptx_is(parser, ";")) {
 		if (ptx_accept(parser, ".maxntid") || ptx_accept(parser, ".reqntid")) {
 			function->max_threads = take_product(parser, values);
+		} else if (ptx_accept(parser, ".minnctapersm")) {
+			function->min_blocks = take_product(parser, values);
 		} else if (ptx_accept(parser, ".reqnctapercluster")) {
 			values[0] = values[1] = values[2] = 1;
 			take_product(parser, values);
@@ -406,14 +409,21 @@ static void declare_alias(struct ptx_parser *parser)
 	ptx_expect(parser, ";");
 }
 
-/* "sm_90a, debug" -> 90 */
+/* "sm_90a, debug" -> 90; a = this device alone, f = its family */
 static void take_target(struct ptx_parser *parser)
 {
 	do {
 		const struct ptx_token *token = &parser->lexer.token;
 
-		if (token->kind == PTX_WORD && token->length > 3 && !memcmp(token->text, "sm_", 3))
+		if (token->kind == PTX_WORD && token->length > 3 && !memcmp(token->text, "sm_", 3)) {
 			parser->ptx_version = (uint32_t)strtoul(token->text + 3, NULL, 10);
+			if (!fatbin_target_runs(parser->ptx_version,
+						token->text[token->length - 1], parser->sm))
+				ptx_fail(parser, ENGINE_INVALID_PTX,
+					 ".target %.*s is not for compute capability %u.%u; "
+					 "compile with -arch=compute_%u", (int)token->length,
+					 token->text, parser->sm / 10, parser->sm % 10, parser->sm);
+		}
 		ptx_advance(parser);
 	} while (ptx_accept(parser, ","));
 }

@@ -21,6 +21,7 @@ struct ptx_parser {
 	struct engine_module *module;
 	struct module_unit *unit;
 	uint32_t ptx_version;
+	uint32_t sm;	/* of the device that the module is for */
 	jmp_buf *recover;
 	enum engine_status status;	/* of the error */
 	char message[384];

@@ -11,7 +11,6 @@
 static void ask(struct warp *w, const struct instruction *i, u64 pointer)
 {
 	const struct engine_reach *reach = w->block->launch->request->reach;
-	const struct block *block = w->block;
 
 	if (pointer - w->reach_base < w->reach_bytes)
 		return;
@@ -19,10 +18,8 @@ static void ask(struct warp *w, const struct instruction *i, u64 pointer)
 		return;
 	w->reach_bytes = 0;
 	warp_fail(w, ENGINE_ILLEGAL_ADDRESS,
-		  "%#llx in %s block (%u,%u,%u) is another device's memory that this one has no "
-		  "access to (PTX line %u)", (unsigned long long)pointer,
-		  block->launch->function->name, block->index[0], block->index[1], block->index[2],
-		  i->line);
+		  "%#llx is another device's memory, and peer access is not enabled (PTX line %u)",
+		  (unsigned long long)pointer, i->line);
 }
 
 HANDLER(reach)

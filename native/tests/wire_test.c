@@ -62,7 +62,10 @@ static void put_u64(uint8_t *at, uint64_t value)
 	memcpy(at, &value, sizeof(value));
 }
 
-/* A container with one entry per (kind, architecture), 16 bytes of payload each. */
+#define DEVICE 0x100000u	/* sm_90a */
+#define FAMILY 0x200000u	/* sm_100f */
+
+/* A container with one entry per (kind, architecture | flags), 16 bytes of payload each. */
 static uint8_t *container_make(const uint32_t (*entries)[2], size_t count, size_t *bytes)
 {
 	uint8_t *container = calloc(1, 16 + count * 80);
@@ -77,7 +80,8 @@ static uint8_t *container_make(const uint32_t (*entries)[2], size_t count, size_
 		put_u32(entry, entries[i][0]);
 		put_u32(entry + 4, 64);
 		put_u64(entry + 8, 16);
-		put_u32(entry + 28, entries[i][1]);
+		put_u32(entry + 28, entries[i][1] & 0xffff);
+		put_u32(entry + 40, entries[i][1] & (DEVICE | FAMILY));
 		memset(entry + 64, (int)i + 1, 16);
 	}
 	*bytes = 16 + count * 80;
@@ -105,6 +109,40 @@ static void test_only_fitting_code_travels(void)
 	image_unpacked_release(&unpacked);
 	free(packed);
 	free(container);
+}
+
+/* The numbers, from 1, of the entries that go to `device`: bit 0 for the first. */
+static unsigned entries_sent(const uint32_t (*entries)[2], size_t count, uint32_t device)
+{
+	struct image_unpacked unpacked;
+	size_t bytes, packed_bytes;
+	uint8_t *container = container_make(entries, count, &bytes);
+	const uint8_t *image;
+	unsigned sent = 0;
+	void *packed;
+
+	assert(image_pack(container, &device, 1, &packed, &packed_bytes) == 0);
+	assert(image_unpack(packed, packed_bytes, &unpacked) == 0);
+	image = unpacked.image;
+	for (size_t at = 16; at < packed_bytes - sizeof(struct wire_image) - 8; at += 80)
+		sent |= 1u << (image[at + 64] - 1);
+	image_unpacked_release(&unpacked);
+	free(packed);
+	free(container);
+	return sent;
+}
+
+static void test_code_for_one_device_or_family_leaves_the_common_code_to_others(void)
+{
+	static const uint32_t entries[][2] = {
+		{ 1, 80 }, { 1, 90 | DEVICE }, { 1, 100 | FAMILY },
+		{ 2, 100 }, { 2, 100 | DEVICE }, { 2, 100 | FAMILY },
+	};
+
+	assert(entries_sent(entries, 6, 90) == 0x03);
+	assert(entries_sent(entries, 6, 100) == 0x1d);
+	assert(entries_sent(entries, 6, 103) == 0x2d);
+	assert(entries_sent(entries, 6, 120) == 0x01);
 }
 
 static void test_wrappers_keep_their_prelinked_parts(void)
@@ -189,6 +227,7 @@ int main(void)
 	test_handles_are_typed_and_counted();
 	test_bound_handles_need_a_free_slot();
 	test_only_fitting_code_travels();
+	test_code_for_one_device_or_family_leaves_the_common_code_to_others();
 	test_wrappers_keep_their_prelinked_parts();
 	test_damaged_images_are_refused_or_harmless();
 	test_readers_stop_at_the_end();

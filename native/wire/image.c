@@ -11,6 +11,8 @@
 #define CONTAINER_HEADER 16u
 #define ENTRY_HEADER 48u	/* the part of it that is read here */
 #define ENTRY_PTX 1u
+#define ENTRY_DEVICE 0x100000u	/* compute_90a; the bits are observed in nvcc 13.0's */
+#define ENTRY_FAMILY 0x200000u	/* compute_100f */
 #define ENTRY_CUBIN 2u
 
 struct wrapper {
@@ -24,6 +26,7 @@ struct entry {
 	uint16_t kind;
 	uint32_t header;
 	uint32_t architecture;
+	uint32_t flags;
 	uint64_t bytes;		/* header and payload */
 };
 
@@ -59,6 +62,7 @@ static int entry_read(const uint8_t *at, uint64_t left, struct entry *entry)
 	entry->header = load_u32(at + 4);
 	payload = load_u64(at + 8);
 	entry->architecture = load_u32(at + 28);
+	entry->flags = load_u32(at + 40);
 	if (entry->header < ENTRY_HEADER || entry->header > left ||
 	    payload > left - entry->header)
 		return -EINVAL;
@@ -86,46 +90,52 @@ static int container_bytes(const uint8_t *container, uint64_t left, uint64_t *by
 	return 0;
 }
 
-/* Is a cubin for `entry` runnable on `device`?  Same major, not newer. */
-static bool cubin_fits(uint32_t entry, uint32_t device)
+/* Code for sm_90a runs on that device alone, for sm_100f in that family alone; other
+ * cubins on the same major, other PTX from its architecture on upwards. */
+static bool entry_fits(const struct entry *entry, uint32_t device)
 {
-	return entry / 10 == device / 10 && entry <= device;
+	if (entry->flags & ENTRY_DEVICE)
+		return entry->architecture == device;
+	if (entry->kind == ENTRY_CUBIN || entry->flags & ENTRY_FAMILY)
+		return entry->architecture / 10 == device / 10 && entry->architecture <= device;
+	return entry->architecture <= device;
 }
 
-/* Which entries of a container to send: for each architecture the best cubin,
- * and the newest PTX that it can compile. */
+/* Which entries of a container to send: for each architecture the newest cubin and the
+ * newest PTX that fit, both of the common code and of that for a device or family, for
+ * the driver chooses between these. */
 static int container_choose(const uint8_t *container, uint64_t total, const uint32_t *devices,
 			    uint32_t device_count, uint8_t *chosen, size_t limit, size_t *count)
 {
 	for (uint32_t d = 0; d < device_count; d++) {
-		uint64_t best_cubin = 0, best_ptx = 0;
+		struct {
+			uint64_t rank;	/* architecture + 1; 0: none */
+			size_t index;
+		} best[2][2] = { 0 };
 		uint64_t offset = CONTAINER_HEADER;
-		size_t index = 0, cubin_index = 0, ptx_index = 0;
+		size_t index = 0;
 		struct entry entry;
 
-		while (offset < total) {
+		for (; offset < total; offset += entry.bytes, index++) {
+			bool is_ptx, is_special;
+
 			if (index == limit || entry_read(container + offset, total - offset, &entry))
 				return -EINVAL;
-			if (entry.kind == ENTRY_CUBIN && cubin_fits(entry.architecture, devices[d]) &&
-			    entry.architecture + 1 > best_cubin) {
-				best_cubin = entry.architecture + 1;
-				cubin_index = index;
-			}
-			if (entry.kind == ENTRY_PTX && entry.architecture <= devices[d] &&
-			    entry.architecture + 1 > best_ptx) {
-				best_ptx = entry.architecture + 1;
-				ptx_index = index;
-			}
+			is_ptx = entry.kind == ENTRY_PTX;
+			is_special = entry.flags & (ENTRY_DEVICE | ENTRY_FAMILY);
 			/* What is neither (linker options and the like) always goes. */
-			if (entry.kind != ENTRY_CUBIN && entry.kind != ENTRY_PTX)
+			if (!is_ptx && entry.kind != ENTRY_CUBIN) {
 				chosen[index] = 1;
-			offset += entry.bytes;
-			index++;
+			} else if (entry_fits(&entry, devices[d]) &&
+				   entry.architecture + 1ull > best[is_ptx][is_special].rank) {
+				best[is_ptx][is_special].rank = entry.architecture + 1ull;
+				best[is_ptx][is_special].index = index;
+			}
 		}
-		if (best_cubin)
-			chosen[cubin_index] = 1;
-		if (best_ptx)
-			chosen[ptx_index] = 1;
+		for (unsigned i = 0; i < 4; i++) {
+			if (best[i / 2][i % 2].rank)
+				chosen[best[i / 2][i % 2].index] = 1;
+		}
 		*count = index;
 	}
 	return 0;

@@ -20,7 +20,9 @@ from farbus.agent.events import (
     Event,
     LeasesRenewed,
     LeasesVoided,
+    NodeRestored,
     PreparedLease,
+    RestoredDevices,
     SessionOpened,
     TimePassed,
 )
@@ -303,6 +305,20 @@ async def test_an_end_is_told_again_until_the_other_node_has_heard_it(pair: Pair
     pair.network.cut = False
     await pair.pass_time(3)
     assert not pair.d.holds(device_side=True)
+
+
+async def test_an_end_is_not_told_any_more_once_the_lease_is_held_again(pair: Pair) -> None:
+    pair.network.cut = True
+    cut_off = RestoredDevices(lease=lease().without_secret(), lost="it was not ready when the agent of node d ended")
+    pair.d.post(NodeRestored(now=pair.d.now, lease_ttl_s=TTL_S, devices=(cut_off,)))
+    await pair.pass_time(1)
+    assert pair.d.ended()
+    # The scheduler asks the agent that has come back for the same lease: nobody has had it yet.
+    pair.grant()
+    pair.network.cut = False
+    await pair.pass_time(TTL_S)
+    assert pair.c.holds(device_side=False)
+    assert pair.c.ended() == []
 
 
 async def test_what_the_scheduler_takes_back_is_not_told_by_the_peer(pair: Pair) -> None:

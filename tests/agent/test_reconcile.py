@@ -90,13 +90,24 @@ def test_a_start_that_failed_left_nothing() -> None:
     assert reconcile([(failed,)], boot_id="b", node="n1") == ((), ())
 
 
-@pytest.mark.parametrize("done", [True, False])
-def test_a_task_of_another_boot_is_lost_and_one_of_this_boot_is_looked_for(done: bool) -> None:
-    started = record(0, done=done, length=1, action="StartTask", body=RUN)
+def test_a_task_is_looked_for_also_after_another_boot() -> None:
+    started = record(0, length=1, action="StartTask", body=RUN)
     ((here,), _) = reconcile([(started,)], boot_id="b", node="n1")
     ((later,), _) = reconcile([(started,)], boot_id="c", node="n1")
     assert (here.lost, here.absent) == ("", "it ended while node n1 had no agent")
     assert (later.lost, later.absent) == ("", "node n1 was rebooted while it ran")
+    assert not here.unbegun
+
+
+def test_a_task_whose_start_was_cut_off_has_not_begun_where_nothing_of_it_is_found() -> None:
+    cut_off = record(0, done=False, length=1, action="StartTask", body=RUN)
+    ((here,), _) = reconcile([(cut_off,)], boot_id="b", node="n1")
+    ((later,), _) = reconcile([(cut_off,)], boot_id="c", node="n1")
+    assert here.absent == "the agent of node n1 ended before it had started it"
+    # A power cut may have taken with it what there was of the program.
+    assert (here.unbegun, later.unbegun) == (True, False)
+    (lost,) = restored_tasks([msgspec.structs.replace(here, lost=here.absent)])
+    assert lost.unstarted
 
 
 @pytest.mark.parametrize("boot", ["b", "c"])
@@ -105,7 +116,7 @@ def test_a_task_can_not_have_begun_without_a_record_that_its_files_have_arrived(
     launching = record(1, action="LaunchTask", body="{}")
     ((waited,), _) = reconcile([(started,)], boot_id=boot, node="n1")
     ((may_have_run,), _) = reconcile([(started, launching)], boot_id=boot, node="n1")
-    assert (waited.arriving, may_have_run.arriving) == (True, False)
+    assert (waited.unbegun, may_have_run.unbegun) == (True, False)
     assert waited.absent == "its files were still arriving when the agent of node n1 ended"
     # It is looked for all the same; what is not found has not begun.
     (lost,) = restored_tasks([msgspec.structs.replace(waited, lost=waited.absent)])

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from farbus.agent.events import TaskExited, TaskLaunched, TaskRun
@@ -17,7 +18,7 @@ from farbus.api.staging import rest_of
 from farbus.errors import Conflict, Unavailable
 from farbus.linux.cgroups import FakeCgroups
 from farbus.linux.clock import FakeClock
-from farbus.linux.processes import FakeChild, FakeProcesses
+from farbus.linux.processes import Child, FakeChild, FakeProcesses, Program
 from farbus.linux.staging import TaskDirectories
 from farbus.linux.users import Account, FakeUsers, SystemUsers
 from farbus.model.staging import CHUNK_BYTES, Manifest, ReceivedFile, StagedFile, digest
@@ -210,6 +211,49 @@ async def test_task_is_stopped_while_its_files_arrive(node: Node) -> None:
     await node.runner.stop(job="j1", task="main.0", grace_s=0.0, reason="cancelled")
     assert (await node.end()).reason == "it was stopped"
     assert node.directories.list() == ()
+
+
+async def test_stop_waits_for_a_start_that_is_under_way(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    spawning, go_on = asyncio.Event(), asyncio.Event()
+    spawn = node.processes.spawn
+
+    async def slow(program: Program) -> Child:
+        spawning.set()
+        await go_on.wait()
+        return await spawn(program)
+
+    monkeypatch.setattr(node.processes, "spawn", slow)
+    await node.runner.start(msgspec.structs.replace(RUN, command=("idle",)), {})
+    await spawning.wait()
+    stopping = asyncio.create_task(node.runner.stop(job="j1", task="main.0", grace_s=1.0, reason="cancelled"))
+    # Its program may be there already: its devices must not be given to anybody.
+    done, _ = await asyncio.wait({stopping}, timeout=0)
+    go_on.set()
+    await stopping
+    assert done == set()
+    assert [child.running for child in node.processes.spawned] == [False]
+    assert node.directories.list() == ()
+
+
+async def test_end_of_the_agent_leaves_a_start_that_is_under_way_to_the_next(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawning = asyncio.Event()
+
+    async def cut_off(_: Program) -> Child:
+        spawning.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(node.processes, "spawn", cut_off)
+    await node.runner.start(RUN, {})
+    await spawning.wait()
+    arriving = node.runner._arriving["j1", "main.0"].task
+    arriving.cancel()
+    await asyncio.wait((arriving,))
+    assert node.ended.empty()
+    # The program may be at work in it.
+    assert node.directories.list() == ("j1.main.0",)
 
 
 async def test_output_can_be_followed_before_the_files_have_arrived(node: Node) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from farbus.api.conversion import from_message, to_message
+from farbus.api.conversion import check_elements, from_message, to_message
 from farbus.api.v1 import cluster_pb2, peer_pb2, session_pb2, types_pb2
 from farbus.errors import InvalidInput
 from farbus.model.cluster import ClusterInfo, LogChunk
@@ -170,3 +170,13 @@ def test_unknown_enum_value_is_refused_with_the_path() -> None:
     message.groups[0].routes.append("teleport")
     with pytest.raises(InvalidInput, match=r"Job\.groups\[0\]\.routes\[1\]: 'teleport' is not one of local, remote"):
         from_message(message, Job)
+
+
+def test_elements_are_counted_at_every_depth() -> None:
+    message = types_pb2.Job(
+        environment={"A": "x" * 20, "B": ""},
+        groups=[types_pb2.TaskGroup(name="x" * 20, command=["a", "b"], labels={"c": "d"})] * 2,
+    )
+    check_elements(message, most=10, what="job")
+    with pytest.raises(InvalidInput, match=r"job: .* have more than 9 elements"):
+        check_elements(message, most=9, what="job")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import socket
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -197,9 +200,38 @@ async def test_takes_up_a_renewed_certificate_in_the_next_handshake(site: Site) 
 async def test_machine_counts_from_when_it_has_connected(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joining, "MAX_CONNECTIONS", 1)
     silent = await asyncio.open_connection("127.0.0.1", site.server.port)
-    with pytest.raises(Unavailable, match="1 machines are joining; try again in a minute"):
+    with pytest.raises(Unavailable, match="too many machines are joining; try again in a minute"):
         await site.join(site.token())
     silent[1].close()
+
+
+async def test_machines_of_one_address_leave_room_for_others(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "MAX_ADDRESS_CONNECTIONS", 1)
+    silent = await asyncio.open_connection("127.0.0.1", site.server.port)
+    with pytest.raises(Unavailable, match="too many machines are joining"):
+        await site.join(site.token())
+    key, request = new_request()
+    monkeypatch.setattr(joining.socket, "create_connection", functools.partial(connect_from, "127.0.0.2"))
+    assert (await site.join(site.token("beta"), (key, request))).node == "beta"
+    silent[1].close()
+
+
+def connect_from(source: str, address: tuple[str, int], **options: Any) -> socket.socket:
+    connection = socket.socket()
+    connection.settimeout(options["timeout"])
+    connection.bind((source, 0))
+    connection.connect(address)
+    return connection
+
+
+async def test_guesser_with_a_whole_ipv6_network_is_slowed_down(site: Site) -> None:
+    for number in range(20):
+        with pytest.raises(NotPermitted, match="there is no such token"):
+            await site.issuer.join(f"2001:db8::{number:x}", "x", new_request()[1])
+    with pytest.raises(Unavailable, match="more than 20 in 60 s"):
+        await site.issuer.join("2001:db8::ffff", "x", new_request()[1])
+    with pytest.raises(NotPermitted, match="there is no such token"):
+        await site.issuer.join("2001:db8:0:1::1", "x", new_request()[1])
 
 
 async def test_machines_beyond_those_that_are_told_are_hung_up_on(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,14 +8,17 @@ import socket as sockets
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from pathlib import Path
 
+import grpc.aio
 import pytest
 
+from farbus.api import gate
+from farbus.api import server as server_module
 from farbus.api.authority import Authority, Credentials, write_credentials
 from farbus.api.client import ClusterClient
 from farbus.api.identity import Identity, Role
 from farbus.api.server import ClusterHandler, SendToNode, SessionHandler, serve_local, serve_scheduler
 from farbus.api.session import open_session
-from farbus.api.v1 import session_pb2
+from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, session_pb2, types_pb2
 from farbus.errors import Conflict, FarbusError, NotFound, NotPermitted, Unavailable
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, LogChunk
 from farbus.model.device import DeviceStatus, Route
@@ -160,6 +163,61 @@ async def test_user_submits_over_tls(scheduler, credentials) -> None:
     assert handler.callers == [Identity(name="bob", role=Role.USER)]
 
 
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        (types_pb2.Job(groups=[types_pb2.TaskGroup()] * 65), "groups: has more than 64 groups"),
+        (types_pb2.Job(cwd="x" * (2 * 2**20)), "job: 2097157 bytes are more than 2097152"),
+        (types_pb2.Job(groups=[types_pb2.TaskGroup(command=[""] * 70_000)]), "command and what else it lists"),
+    ],
+    ids=["groups", "bytes", "words"],
+)
+async def test_too_large_a_job_is_refused_before_it_is_read(scheduler, credentials, job, told) -> None:
+    handler, address = scheduler
+    async with ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER)) as client:
+        stub = cluster_pb2_grpc.ClusterStub(client.channel)
+        with pytest.raises(grpc.aio.AioRpcError, match=told) as refused:
+            await stub.Submit(cluster_pb2.SubmitRequest(job=job))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert handler.callers == []
+
+
+async def test_agents_socket_takes_no_message_larger_than_a_job_or_a_piece_of_a_file(agent_socket) -> None:
+    _, path, _ = agent_socket
+    async with ClusterClient.local(socket=path) as client:
+        stub = cluster_pb2_grpc.ClusterStub(client.channel)
+        with pytest.raises(grpc.aio.AioRpcError, match="larger than max"):
+            await stub.GetTelemetry(cluster_pb2.GetTelemetryRequest(nodes=["x" * (4 * 2**20)]))
+
+
+async def test_one_caller_has_only_so_many_calls_open(scheduler, credentials, monkeypatch) -> None:
+    _, address = scheduler
+    monkeypatch.setattr(gate, "MAX_OPEN_CALLS", 1)
+    bob = ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER))
+    eve = ClusterClient.remote(address=address, credentials=credentials("eve", Role.USER))
+    async with bob, eve:
+        stream = bob.watch_job("1")
+        await anext(stream)
+        with pytest.raises(Unavailable, match="bob has 1 calls open, the most that one may; end some of them"):
+            await bob.list_devices()
+        assert await eve.list_devices() == ()
+        await stream.aclose()
+        await scheduler[0].watch_closed.wait()
+
+
+async def test_caller_that_does_not_say_who_it_is_is_hung_up_on(credentials, monkeypatch) -> None:
+    options = [("grpc.server_handshake_timeout_ms", 50) if "handshake" in name else (name, value)
+               for name, value in server_module.SERVER_OPTIONS]  # fmt: skip
+    monkeypatch.setattr(server_module, "SERVER_OPTIONS", options)
+    server = await serve_scheduler(
+        cluster=Recorder(), sessions=Echo(), listen="127.0.0.1:0", credentials=credentials("s", Role.SCHEDULER)
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    assert await reader.read() == b""
+    writer.close()
+    await server.stop()
+
+
 async def test_node_forwards_a_user(scheduler, credentials) -> None:
     handler, address = scheduler
     bob = Identity(name="bob", role=Role.USER)
@@ -194,6 +252,37 @@ async def test_defect_tells_the_caller_no_more_than_that(scheduler, credentials)
         with pytest.raises(FarbusError, match="a defect in ListJobs") as caught:
             await client.list_jobs()
     assert "planted" not in str(caught.value)
+
+
+async def test_error_that_quotes_too_much_arrives_all_the_same(scheduler, credentials, monkeypatch) -> None:
+    handler, address = scheduler
+
+    async def get_job(caller: Identity, job_id: str) -> JobStatus:
+        raise NotFound(f"no job {job_id}", hint="look at farbus jobs")
+
+    monkeypatch.setattr(handler, "get_job", get_job)
+    async with ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER)) as client:
+        with pytest.raises(NotFound, match=r"no job ÄÄÄÄ.* \.\.\.; look at farbus jobs"):
+            await client.get_job("Ä" * 100_000)
+
+
+async def test_listing_that_is_too_long_leaves_out_what_is_long(scheduler, credentials, monkeypatch) -> None:
+    handler, address = scheduler
+    group = TaskGroup(name="main", command=("program", "x" * 1_000))
+    long = JobStatus(
+        job=Job(id="j7", name="long", user="eve", groups=(group,), environment={"A": "x" * 1_000}),
+        state=JobState.QUEUED,
+    )
+
+    async def list_jobs(caller: Identity, *, include_ended: bool) -> tuple[JobStatus, ...]:
+        return (long,)
+
+    monkeypatch.setattr(handler, "list_jobs", list_jobs)
+    async with ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER)) as client:
+        assert await client.list_jobs() == (long,)
+        monkeypatch.setattr(server_module, "MAX_LISTING_BYTES", 2_000)
+        (listed,) = await client.list_jobs()
+    assert (listed.job.id, listed.job.groups[0].command, listed.job.environment) == ("j7", ("program",), {})
 
 
 async def test_stream_ends_with_its_error(scheduler, credentials) -> None:

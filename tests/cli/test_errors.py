@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from farbus.cli.application import COMMANDS
+from farbus.cli.options import examples
 from farbus.errors import ExitCode
 from tests.cli.conftest import ROOT, Farbus
 
@@ -195,6 +196,13 @@ def test_a_user_without_a_name_is_told_so(here: Farbus, monkeypatch: pytest.Monk
     assert (done.returncode, done.stderr) == (
         2, "farbus: user id 4000000000 has no name on this machine; add a line for it to /etc/passwd\n"
     )  # fmt: skip
+
+
+def test_a_paragraph_below_examples_leaves_them_as_they_are() -> None:
+    prose = "It is as long as a paragraph is.  " * 4
+    assert examples("farbus run ./program   a program", "", prose) == (
+        f"\b\nExamples:\n  farbus run ./program   a program\n\n{prose}"
+    )
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from farbus.errors import Conflict, NotFound, TimedOut, Unavailable
 from farbus.linux import nvml
@@ -420,6 +421,23 @@ async def test_a_worker_that_crashes_is_told_and_replaced(tmp_path: Path) -> Non
     for _ in range(2):
         with pytest.raises(Unavailable, match=r"its worker died \(signal 6\)"):
             await door.list()
+
+
+def test_a_worker_that_is_killed_between_two_questions_is_told_and_replaced(tmp_path: Path) -> None:
+    async def ask_twice() -> None:
+        door = worker(tmp_path)
+        await door.list()
+        assert door._worker is not None
+        door._worker.kill()
+        await door._worker.wait()
+        with pytest.raises(Unavailable, match=r"its worker died \(signal 9\)"):
+            await door.list()
+        assert (await door.list()).gpus
+        await door.stop()
+
+    # As the agent does.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(ask_twice())
 
 
 async def test_an_error_of_the_driver_is_told(tmp_path: Path) -> None:

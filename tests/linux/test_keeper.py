@@ -30,6 +30,7 @@ from farbus.linux import keeper, sweeper
 from farbus.linux.children import process_exists, processes_naming
 from farbus.linux.keeper import MARK
 from farbus.linux.kept import KeptChild, KeptProcesses, service_command, unit_name
+from farbus.linux.output import START, read_pieces
 from farbus.linux.processes import Exit, Program
 from farbus.linux.remnants import ask_to_end, boot_id, end_programs, kill_once
 
@@ -468,8 +469,8 @@ def test_a_process_that_is_not_seen_from_here_is_there_and_nobody_else_is_killed
     assert kill_once(str(tmp_path), "") == [0]
 
 
-async def test_a_start_that_is_cut_off_leaves_nothing_that_runs(
-    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_start_that_is_cut_off_is_gone_on_with_by_the_next_agent(
+    door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = asyncio.Event()
 
@@ -478,48 +479,43 @@ async def test_a_start_that_is_cut_off_leaves_nothing_that_runs(
         await asyncio.Event().wait()
 
     monkeypatch.setattr("farbus.linux.kept._reap", cut_off)
-    spawning = asyncio.create_task(door().spawn(shell("exec sleep 1000")))
-    await started.wait()
-    known = json.loads((tmp_path / "programs" / "t" / "keeper.json").read_text())
-    spawning.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await spawning
-    assert not process_exists(known["pid"])
-    await gone(known["keeper"])
-    assert list((tmp_path / "programs").iterdir()) == []
-
-
-async def test_a_start_that_is_cut_off_and_can_not_be_ended_is_found_by_the_next_agent(
-    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hold = tmp_path / "hold"
-    hold.touch()
-    change_keepers(monkeypatch, HOLD.format(hold=str(hold)))
-    started = asyncio.Event()
-
-    async def cut_off(_: object) -> None:
-        started.set()
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr("farbus.linux.kept._reap", cut_off)
-    monkeypatch.setattr("farbus.linux.kept.KILL_WITHIN_S", 0.1)
-    monkeypatch.setattr("farbus.linux.remnants.KILL_WITHIN_S", 0.1)
-
-    async def can_not(_: object, programs: list[object]) -> list[list[int]]:
-        return [[1] for _ in programs]
-
-    monkeypatch.setattr("farbus.linux.sweeper.run_disposable", can_not)
-    spawning = asyncio.create_task(door().spawn(shell("trap '' TERM; exec sleep 1000")))
+    spawning = asyncio.create_task(door().spawn(shell("trap 'exit 5' TERM; echo ready; sleep 1000 & wait")))
     await started.wait()
     spawning.cancel()
     with pytest.raises(asyncio.CancelledError):
         await spawning
     found = await survivor(door())
-    assert found.running
-    hold.unlink()
-    found.kill()
-    # Its keeper ends it after all, and has its status.
-    assert await found.wait() == Exit(-9, "its agent is gone")
+    assert await line_of(found) == "ready"
+    found.signal(signal.SIGTERM)
+    assert await found.wait() == Exit(5)
+
+
+def test_what_an_agent_has_said_before_it_was_killed_is_done_before_the_next_one_is_told(tmp_path: Path) -> None:
+    directory = tmp_path / "programs" / "t"
+    process, first = start_keeper(directory)
+    process.wait(PATIENCE_S)
+    pid = read_line(first)["keeper"]
+    program = {**SPECIFICATION, "argv": ["sleep", "1000"]}
+    os.kill(pid, signal.SIGSTOP)
+    with first:
+        first.sendall(HELLO + json.dumps(program).encode() + b"\n")
+    with connect(directory) as second:
+        os.kill(pid, signal.SIGCONT)
+        told = read_line(second)["state"]
+    ask_to_end(directory)
+    wait_for(pid)
+    assert told == "running"
+
+
+async def test_where_no_keeper_was_told_what_to_start_there_was_no_program(door: Door, tmp_path: Path) -> None:
+    directory = tmp_path / "programs" / "t"
+    directory.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(directory / "control"))
+    plan = {"version": 1, "what": "t", "mark": TEST_MARK, "boot_id": boot_id(), "output": "output"}
+    (directory / "program.json").write_text(json.dumps(plan))
+    assert await door().survivors() == []
+    assert not directory.exists()
 
 
 @pytest.mark.parametrize("damage", ["", "{"])
@@ -662,6 +658,18 @@ async def test_an_exit_status_that_the_disk_refuses_is_kept_by_its_keeper(door: 
     assert await found.wait() == Exit(5)
     found.forget()
     await gone(child.keeper)
+
+
+async def test_output_that_the_disk_refused_to_the_end_is_told_when_there_is_room(door: Door, tmp_path: Path) -> None:
+    wait, log = fifo(tmp_path), tmp_path / "log"
+    child = await spawn(door(), shell(f"read line < {wait}; echo lost", output=str(log)))
+    refuse_writes(child, True)
+    await asyncio.to_thread(wait.write_text, "\n")
+    assert await child.wait() == Exit(0)
+    refuse_writes(child, False)
+    child.forget()
+    await gone(child.keeper)
+    assert b"".join(piece.data for piece in read_pieces(log, START)) == b"[farbus: 5 bytes of output lost: disk]\n"
 
 
 # Hostile lines.

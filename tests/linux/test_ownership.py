@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from farbus.errors import Conflict
-from farbus.linux.ownership import acting_for_owner
+from farbus.linux.ownership import acting_for_owner, make_directory
 from farbus.linux.users import Account, FakeUsers
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -82,6 +82,32 @@ def test_directory_that_everybody_can_write_is_refused_but_for_one_like_tmp(tmp_
     (tmp_path / "a").chmod(0o777)
     with pytest.raises(Conflict, match="a: everybody can write there; take that away"):
         acting_in(tmp_path / "a" / "b")
+
+
+def shared(path: Path) -> Path:
+    path.mkdir()
+    path.chmod(0o1777)
+    return path
+
+
+def test_what_another_user_has_made_in_a_directory_like_tmp_is_refused(tmp_path: Path) -> None:
+    trap = made(shared(tmp_path / "tmp") / "node7", SOMEBODY)
+    for path in (trap, trap / "certificates"):
+        with pytest.raises(Conflict, match="node7: made by user id 61001, where everybody can make something; choose"):
+            acting_in(path)
+
+
+def test_what_root_has_made_in_a_directory_like_tmp_may_be_given_away(tmp_path: Path) -> None:
+    own = made(shared(tmp_path / "tmp") / "mine", ROOT)
+    assert acting_in(made(own / "a", SOMEBODY)) == 61_001
+
+
+def test_directory_that_somebody_makes_before_root_can_is_not_used(tmp_path: Path) -> None:
+    place = shared(tmp_path / "tmp") / "node7"
+    with acting_for_owner(place, users=USERS):
+        made(place, SOMEBODY)
+        with pytest.raises(Conflict, match="where everybody can make something"):
+            make_directory(place)
 
 
 def test_links_in_a_circle_are_an_error(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farbus.errors import InvalidInput
+from farbus.errors import InvalidInput, Unavailable
 from farbus.model.device import Route
 from farbus.model.job import Job, Requests
+from farbus.scheduler import queue as queue_module
 from farbus.scheduler.queue import JobQueue, task_names, validate_job
 from tests.scheduler.scripted import job
 
@@ -110,3 +111,24 @@ def test_the_queue_is_always_in_order(keys: list[tuple[int, int]], data: st.Data
     left = [each for index, each in enumerate(jobs) if index not in gone]
     left.sort(key=lambda each: (-each.priority, each.submitted_at, int(each.id[1:])))
     assert list(queue) == [each.id for each in left]
+
+
+def test_one_user_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "MAX_QUEUED_JOBS", 4)
+    queue = JobQueue([job("j-1"), job("j-2")])
+    with pytest.raises(Unavailable, match="2 jobs of ada wait"):
+        queue.check_room(job("j-3"))
+    queue.check_room(job("j-3", user="bob"))
+    queue.remove(job("j-1"))
+    queue.check_room(job("j-3"))
+
+
+def test_jobs_of_many_megabytes_are_limited_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "MAX_QUEUED_BYTES", 10_000)
+    queue = JobQueue()
+    queue.add(changed(id="j-1", environment={"A": "x" * 4_000}))
+    with pytest.raises(Unavailable, match="1 jobs of ada wait, with 3"):
+        queue.check_room(changed(id="j-2", environment={"A": "x" * 1_000}))
+    queue.check_room(changed(id="j-2", user="bob", environment={"A": "x" * 1_000}))
+    with pytest.raises(Unavailable, match="the queue is full"):
+        queue.check_room(changed(id="j-2", user="bob", environment={"A": "x" * 7_000}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import urllib.request
 from pathlib import Path
@@ -195,6 +196,34 @@ async def test_a_node_that_reports_nonsense_is_refused(site: Site) -> None:
         agent = LightAgent(node("a", cpu_milli=-5))
         async with agent.connected(site.address, site.credentials("a")):
             assert "capacity.cpu_milli -5" in agent.welcome.result().refused.reason
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"boot_id": "x" * (4 * 2**20)}, "node a says more than 4 MiB of itself and its devices"),
+        ({"devices": [types_pb2.Device()] * 4097}, "node a reports more than 4096 devices"),
+        ({"links": [types_pb2.Link()] * 131_073}, "the hello of node a: .* more than 131072 elements"),
+    ],
+    ids=["bytes", "devices", "elements"],
+)
+async def test_a_node_that_says_too_much_is_refused_before_it_is_read(site: Site, said: dict, told: str) -> None:
+    agent = LightAgent(node("a"))
+    greeting = agent.hello()
+    greeting.hello.node.MergeFrom(types_pb2.Node(**said))
+    agent.hello = lambda: greeting  # type: ignore[method-assign]
+    async with site.scheduler(), agent.connected(site.address, site.credentials("a")):
+        assert re.search(told, agent.welcome.result().refused.reason)
+
+
+async def test_what_a_node_says_of_a_tasks_end_is_not_longer_than_a_person_reads(site: Site) -> None:
+    async with site.scheduler(), site.client() as client, site.agent(LightAgent(node("a"))) as a:
+        job_id, _ = await client.submit(asked())
+        await a.until(events.StartTask, job_id)
+        status = types_pb2.TaskStatus(task="main.0", state="exited", exit_code=1, reason="x" * 100_000)
+        await a.send(task_changed=session_pb2.TaskChanged(job_id=job_id, status=status))
+        (ended,) = [s async for s in client.watch_job(job_id) if s.state is JobState.FAILED]
+        assert len(ended.tasks[0].reason) == 4096
 
 
 async def test_heartbeats_are_answered_and_nodes_listed(site: Site) -> None:

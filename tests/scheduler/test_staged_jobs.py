@@ -115,6 +115,35 @@ def test_a_job_of_several_tasks_none_of_which_has_begun_is_queued_again() -> Non
     assert not cluster.agents["c"].tasks
 
 
+def half_begun() -> Cluster:
+    """Bring a job of two tasks without files to where one program runs and the other's start is not answered."""
+    cluster = Cluster(node("a"), node("c"))
+    cluster.join()
+    cluster.submit(job(count=2, cpu_milli=3000))
+    cluster.decide()
+    while not isinstance(cluster.step("a"), events.StartTask):
+        cluster.step("c")
+    assert cluster.state_of("j1") == "preparing"
+    assert cluster.agents["a"].tasks
+    assert not cluster.agents["c"].tasks
+    return cluster
+
+
+def test_a_job_that_is_not_ready_is_not_queued_again_when_one_of_its_programs_has_begun() -> None:
+    cluster = half_begun()
+    cluster.lose("c")
+    cluster.pass_time(TTL_S)
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+
+
+def test_a_job_that_is_evicted_is_not_queued_again_when_one_of_its_programs_has_begun() -> None:
+    cluster = half_begun()
+    cluster.tell(events.JobEvicted(job_id="j1", reason="node c is drained"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "cancelled"
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_the_time_limit_counts_from_when_the_files_have_arrived(restarted: bool) -> None:
     cluster = arriving(time_limit_s=30.0)

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from farbus.api import staging as staging_api
 from farbus.api.staging import StagingClient
 from farbus.api.v1 import staging_pb2
 from farbus.cli.jobfile import StageTable
@@ -134,10 +135,44 @@ async def test_node_can_put_out_only_what_the_job_names(site: Site, path: str) -
         await site.node("alpha").put_output("j-1", "main.0", output({path: b"x"}))
 
 
+async def put_out(task: str, *paths: str) -> AsyncIterator[staging_pb2.OutputChunk]:
+    """Send files of one byte: to the service itself, since gRPC tells of a refusal amid writes only now and then."""
+    yield staging_pb2.OutputChunk(job_id="j-1", task=task)
+    for path in paths:
+        yield staging_pb2.OutputChunk(path=path, size=1, data=b"x", sha256=digest(b"x"))
+    yield staging_pb2.OutputChunk(end=True)
+
+
 async def test_node_can_put_out_nothing_for_others_tasks(site: Site) -> None:
     await site.submit({}, "alpha", "beta")
     with pytest.raises(NotPermitted):
-        await site.node("alpha").put_output("j-1", "main.1", output({"out": b"x"}))
+        await site.service.put_output(ALPHA, put_out("main.1", "out"))
+
+
+async def test_node_can_put_out_nothing_for_no_task(site: Site) -> None:
+    await site.submit({}, "alpha")
+    with pytest.raises(NotPermitted):
+        await site.service.put_output(ALPHA, put_out("", "out"))
+    with pytest.raises(NotPermitted):
+        await site.service.received_output(ALPHA, "j-1", "")
+    assert not (site.path / "staging" / "output").exists()
+
+
+@pytest.mark.parametrize("second", ["out", "out/b"])
+async def test_node_can_not_put_out_what_has_no_place_beside_each_other(site: Site, second: str) -> None:
+    await site.submit({}, "alpha")
+    with pytest.raises(InvalidInput, match="path out: "):
+        await site.service.put_output(ALPHA, put_out("main.0", "out", second))
+    assert await site.fetch() == []
+
+
+async def test_call_that_asks_for_more_files_than_there_can_be_is_refused(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging_api, "FILES_PER_CALL", 8)
+    async with site.client("bob") as client:
+        with pytest.raises(InvalidInput, match="output: files and what else it lists have more than 8 elements"):
+            await anext(StagingClient(client).get_output("j-1", range(9)))
 
 
 async def test_fetch_that_broke_off_goes_on_and_overwrites_nothing_else(site: Site) -> None:

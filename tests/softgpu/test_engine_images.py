@@ -55,6 +55,14 @@ def test_unresolved_symbols_are_named() -> None:
     refused(kernel("ld.global.u32 %r1, [x];", before=".extern .global .u32 x;"), Status.UNRESOLVED, "x")
 
 
+@pytest.mark.parametrize("callee", ["cudaLaunchDeviceV2", "__cudaCDP2LaunchDeviceV2"])
+def test_a_launch_by_a_kernel_disables_only_that_kernel(callee: str) -> None:
+    with Module(kernel(f"call.uni {callee}, ();", before=f".extern .func {callee}();")) as module:
+        info = module.info("k")
+        assert info.status == Status.UNSUPPORTED
+        assert callee.encode() in info.unsupported
+
+
 def test_cubin_alone_is_no_binary() -> None:
     refused(b"\x7fELF" + bytes(64), Status.NO_BINARY, "PTX")
 
@@ -77,6 +85,20 @@ def test_a_missing_instruction_disables_only_its_function() -> None:
         assert caught.value.status == Status.UNSUPPORTED
 
 
+@pytest.mark.parametrize(
+    ("target", "sm"), [("sm_90", 80), ("sm_90a", 100), ("sm_100f", 120), ("sm_100f", 90), ("sm_103f", 100)]
+)
+def test_ptx_for_another_device_is_refused(target: str, sm: int) -> None:
+    text = kernel("ret;").replace("sm_80", target)
+    refused(text, Status.INVALID_PTX, f".target {target}", f"-arch=compute_{sm}", sm=sm)
+
+
+@pytest.mark.parametrize(("target", "sm"), [("sm_80", 80), ("sm_80", 121), ("sm_90a", 90), ("sm_100f", 103)])
+def test_ptx_for_this_device_is_taken(target: str, sm: int) -> None:
+    with Module(kernel("ret;").replace("sm_80", target), sm=sm) as module:
+        assert module.function_names() == ["k"]
+
+
 def container(payload: bytes) -> bytes:
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(payload)) + payload
 
@@ -91,6 +113,31 @@ def test_raw_ptx_in_a_container() -> None:
     text = kernel("ret;").encode() + b"\0"
     with Module(container(entry(text))) as module:
         assert module.function_names() == ["k"]
+
+
+@pytest.mark.parametrize(("flags", "sm"), [(0x100000, 91), (0x200000, 100)], ids=["compute_90a", "compute_90f"])
+def test_ptx_of_a_container_for_one_device_or_family_is_passed_over_elsewhere(flags: int, sm: int) -> None:
+    common, special = (kernel("ret;").replace(" k(", f" {name}(").encode() + b"\0" for name in ("common", "special"))
+    image = container(entry(common) + entry(special, arch=90, flags=flags))
+    with Module(image, sm=sm) as module:
+        assert module.function_names() == ["common"]
+    with Module(image, sm=90) as module:
+        assert module.function_names() == ["special"]
+
+
+def many_registers(bounds: str) -> str:
+    return kernel(".reg .b64 %q<1000>;" + "".join(f"mov.b64 %q{k}, {k};" for k in range(1000)) + "ret;").replace(
+        ")\n{", f")\n{bounds}\n{{", 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("bounds", "registers"),
+    [("", 64), (".maxntid 384, 1, 1", 168), (".maxntid 128 .minnctapersm 8", 64), (".maxntid 32", 255)],
+)
+def test_the_guess_of_registers_leaves_room_for_the_largest_block(bounds: str, registers: int) -> None:
+    with Module(many_registers(bounds)) as module:
+        assert module.info("k").registers == registers
 
 
 def test_an_empty_container_is_an_empty_module() -> None:

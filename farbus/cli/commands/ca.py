@@ -37,7 +37,7 @@ from farbus.cli.connection import find_credentials
 from farbus.cli.listing import Column, print_json, print_listing
 from farbus.cli.options import Output, OutputOption, command_app, examples
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound
-from farbus.linux.ownership import acting_for_owner
+from farbus.linux.ownership import acting_for_owner, make_directory
 from farbus.model.quantity import parse_seconds
 from farbus.model.value import Value
 
@@ -108,6 +108,7 @@ def init(
     """Make a new authority."""
     with acting_for_owner(authority):
         try:
+            make_directory(authority)
             made = Authority.create(authority, cluster=cluster)
         except OSError as error:
             raise Conflict(
@@ -154,6 +155,7 @@ def issue(
         revocations = issuer.revocations()
     with acting_for_owner(out):
         try:
+            make_directory(out)
             credentials = write_credentials(out, name, issued)
             write_private(Path(credentials.revocations), revocations, mode=0o644)
         except OSError as error:

@@ -42,8 +42,8 @@ def softgpu() -> None:
         "farbus softgpu run --strict ./program            find races, bad accesses",
         "farbus softgpu run --node mine ./program         share the devices of a name",
         "",
-        "It becomes the program: its exit code, its signals, its output.  126 when the program can't be executed, "
-        "127 when there is none of that name.  FARBUS_SOFTGPU (docs/softgpu.md) says what the options leave open.",
+        "It becomes the program: its exit code, its signals, its output. 126 when the program can't be executed, "
+        "127 when there is none of that name. FARBUS_SOFTGPU (docs/softgpu.md) says what the options leave open.",
     ),
 )
 def run(
