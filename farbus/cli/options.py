@@ -104,13 +104,15 @@ def examples(*lines: str) -> str:
     """Return the end of a help text: ``lines`` under a heading.
 
     A line is a command, or a command, two blanks or more, and what it is for,
-    which stands below where some line of them has no room for it.
+    which stands below where some line of them has no room for it. After an
+    empty line come ordinary paragraphs, a line each.
     """
-    if max(map(len, lines)) > EXAMPLE_COLUMNS:
-        lines = tuple(_BESIDE.sub("\n      ", line) for line in lines)
+    end = lines.index("") if "" in lines else len(lines)
+    commands, paragraphs = lines[:end], [line for line in lines[end:] if line]
+    if max(map(len, commands)) > EXAMPLE_COLUMNS:
+        commands = tuple(_BESIDE.sub("\n      ", line) for line in commands)
     # \b keeps the lines of a paragraph as they are; an empty line begins an ordinary paragraph.
-    kept, _, rest = "\n".join(f"  {line}" if line else "" for line in lines).partition("\n\n")
-    return f"\b\nExamples:\n{kept}" + (f"\n\n{rest.strip()}" if rest else "")
+    return "\n\n".join(["\n".join(["\b", "Examples:", *(f"  {line}" for line in commands)]), *paragraphs])
 
 
 class CommandAfterDashes(TyperCommand):
