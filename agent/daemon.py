@@ -31,6 +31,7 @@ from farbus.agent.remoting_host import RemotingHost, SupervisorProgram, software
 from farbus.agent.service import AgentService
 from farbus.agent.session import SessionRunner
 from farbus.agent.staging import Staging
+from farbus.agent.state_disk import StateDisk
 from farbus.agent.telemetry.collectors import Sources, make_collectors
 from farbus.agent.telemetry.export import Exporter
 from farbus.agent.telemetry.gpu import ProcessMemory
@@ -263,6 +264,7 @@ class Agent:
         self._reread = reread
         self._doors = doors
         self._journal = journal
+        self._disk = StateDisk(Path(config.state), journal=journal, clock=doors.clock)
         self._boot_id = doors.facts.boot_id()
         self._inventory: Inventory | None = None
         self._devices: dict[str, Device] = {}
@@ -387,6 +389,7 @@ class Agent:
             clock=doors.clock,
         )
         session.on_lost = local.reconnect
+        self._disk.changed = lambda: session.inventory_changed(self._node())
         identifier = Identifier(node=config.name, users=doors.users, operators=self._operators())
         server = await serve_local(
             cluster=local,
@@ -406,6 +409,7 @@ class Agent:
             group.create_task(service.watch_expiry(), name="expiry")
             group.create_task(_dial(service, session), name="session")
             group.create_task(self._keep_looking(session, service.post), name="inventory")
+            group.create_task(self._disk.watch(), name="disk")
             group.create_task(pipeline.run(), name="telemetry")
             if config.metrics_listen:
                 group.create_task(exporter.serve(config.metrics_listen), name="metrics")
@@ -484,7 +488,9 @@ class Agent:
         return server
 
     def _node(self) -> Node:
-        return msgspec.structs.replace(self._known().node, peer_endpoint=self._peer_endpoint)
+        return msgspec.structs.replace(
+            self._known().node, peer_endpoint=self._peer_endpoint, trouble=self._disk.trouble
+        )
 
     def _operators(self) -> tuple[str, ...]:
         # An agent that runs everything as its own user belongs to a cluster of that user's own.

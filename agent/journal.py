@@ -152,12 +152,16 @@ Sequence = tuple[Record, ...]
 
 
 class Journal:
-    """The journal in one file.  Methods may be awaited from one event loop."""
+    """The journal in one file.  Methods may be awaited from one event loop.
+
+    ``refused`` is called with the reason when the disk does not take a record.
+    """
 
     def __init__(self, connection: sqlite3.Connection, writer: ThreadPoolExecutor, boot_id: str) -> None:
         self._connection = connection
         self._writer = writer
         self._boot_id = boot_id
+        self.refused: Callable[[str], None] = _nobody_asks
         self._pruned_at = 0
 
     @classmethod
@@ -315,9 +319,17 @@ class Journal:
         records = [_record(row) for row in rows]
         return tuple(tuple(group) for _, group in itertools.groupby(records, key=lambda record: record.sequence))
 
+    async def check(self) -> None:
+        """Write something that changes nothing; raise :class:`Unavailable` where the disk does not take it."""
+        await self._run(lambda connection: connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}"))
+
     async def _write(self, what: str, operation: Callable[[sqlite3.Connection], T]) -> T:
         """Write one record; every record goes through here, so that tests can stop the world around each."""
-        return await self._run(operation)
+        try:
+            return await self._run(operation)
+        except Unavailable as error:
+            self.refused(str(error))
+            raise
 
     async def _run(self, operation: Callable[[sqlite3.Connection], T]) -> T:
         def attempt() -> T:
@@ -327,6 +339,10 @@ class Journal:
                 raise Unavailable(f"journal: {error}", hint="is the disk full or read-only?") from error
 
         return await asyncio.get_running_loop().run_in_executor(self._writer, attempt)
+
+
+def _nobody_asks(_reason: str) -> None:
+    """Do nothing: :attr:`Journal.refused` before there is somebody who wants to know."""
 
 
 def _record(row: tuple[Any, ...]) -> Record:

@@ -46,11 +46,11 @@ def parse(output: str) -> Figures:
     return {name: (float(value), unit) for name, value, unit in rows}
 
 
-def run_once(program: Path, libcuda: Path, *, quick: bool) -> Figures:
+def run_once(program: Path, libcuda: Path, *flags: str) -> Figures:
     """Measure one build; RuntimeError with one line when it can't be."""
     with tempfile.TemporaryDirectory(prefix="farbus-bench-") as node:
         done = subprocess.run(
-            [str(program), *(["--quick"] if quick else []), str(libcuda)],
+            [str(program), *flags, str(libcuda)],
             # A node of its own: its boards are nobody else's.
             env={**os.environ, "FARBUS_SOFTGPU_NODE": node},
             capture_output=True,
@@ -69,7 +69,7 @@ def combine(own: Sequence[Figures], other: Sequence[Figures]) -> list[Result]:
     results = []
     for name, (_, unit) in own[0].items():
         reference = ratio = None
-        if other and all(name in figures for figures in other):
+        if other and all(name in figures and figures[name][0] for figures in other):
             reference = statistics.median(figures[name][0] for figures in other)
             ratio = statistics.median(a[name][0] / b[name][0] for a, b in zip(own, other, strict=True))
         value = statistics.median(figures[name][0] for figures in own)
@@ -77,15 +77,15 @@ def combine(own: Sequence[Figures], other: Sequence[Figures]) -> list[Result]:
     return results
 
 
-def measure(*, libcuda: Path, against: Path | None, rounds: int, quick: bool) -> list[Result]:
+def measure(*, libcuda: Path, against: Path | None, rounds: int, flags: Sequence[str]) -> list[Result]:
     """Run `rounds` times, both builds in turn."""
     program = paths.softgpu_bench_program()
     own: list[Figures] = []
     other: list[Figures] = []
     for _ in range(rounds):
-        own.append(run_once(program, libcuda, quick=quick))
+        own.append(run_once(program, libcuda, *flags))
         if against:
-            other.append(run_once(program, against, quick=quick))
+            other.append(run_once(program, against, *flags))
     return combine(own, other)
 
 
@@ -110,13 +110,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--against", metavar="PATH", help="directory of another build's libcuda.so.1")
     parser.add_argument("--rounds", type=rounds_of, default=3, metavar="N", help="runs of each build (default: 3)")
     parser.add_argument("--quick", action="store_true", help="small kernels, one round")
+    parser.add_argument(
+        "--processor-time", action="store_true", help="processor time of all threads: for a machine that others use"
+    )
     options = parser.parse_args(list(arguments))
     try:
         results = measure(
             libcuda=paths.software_gpu_library(),
             against=library_in(options.against) if options.against else None,
             rounds=1 if options.quick else options.rounds,
-            quick=options.quick,
+            flags=[*(["--quick"] if options.quick else []), *(["--processor-time"] if options.processor_time else [])],
         )
     except (Unavailable, RuntimeError, OSError, subprocess.TimeoutExpired) as error:
         print(f"farbus bench softgpu: {error}", file=sys.stderr)

@@ -1,21 +1,28 @@
 """``farbus bench scheduler``: how long a decision takes, beside simpler ways and in the same run.
 
 A seeded cluster, half in use, with four GPUs on every fourth node; jobs of
-eight shapes, half of them with GPUs.  ``decision_ms`` is the median time from
-columns to decision, explanations included; ``columns_ms`` what laying a
-snapshot out costs, ``take_up_ms`` what it costs where the last one is kept.
-References: first fit on the same input, and for the solver alone networkx on
-the same network.  ``restart_s`` is explained in
+eight shapes, half of them with GPUs.  ``decision_ms`` is the time from columns
+to decision, explanations included, of a round that follows others on the same
+nodes; ``first_decision_ms`` that of a round that knows neither nodes nor jobs;
+``columns_ms`` what laying a snapshot out costs, ``take_up_ms`` what it costs
+where the last one is kept.  ``full_solve_ms`` is phase 1 alone, for all the
+tasks of a cluster at once, in groups.  References in the same run: first fit,
+the same decision with no arc left out, and for the solver alone networkx on
+the same network.  ``cpu_p50`` and ``cpu_p99`` are processor time, which is
+what to go by on a machine that others use.  ``restart_s`` is explained in
 :mod:`farbus.scheduler.restart_bench`.
 """
 
 from __future__ import annotations
 
+import gc
 import random
+import resource
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,9 +35,12 @@ from farbus.scheduler import restart_bench
 from farbus.scheduler.cluster import ClusterState
 from farbus.scheduler.costs.baselines import FirstFitPolicy
 from farbus.scheduler.costs.default import DefaultPolicy
-from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.phases import cluster as columns
-from farbus.scheduler.round import decide_on
+from farbus.scheduler.phases.compute import ComputePhase
+from farbus.scheduler.phases.jobs import Forms
+from farbus.scheduler.phases.market import Tally, serve
+from farbus.scheduler.round import PHASES, decide_on
+from farbus.scheduler.rounds import collector_paused
 from farbus.scheduler.solver import Network, certify, solve
 from farbus.scheduler.views import fresh_snapshot
 
@@ -42,8 +52,15 @@ SHAPES = ((1, 4, 0), (2, 8, 0), (4, 16, 0), (8, 32, 0), (2, 8, 1), (4, 16, 2), (
 """Processors, GiB of memory and GPUs of the jobs."""
 
 QUICK_SIZES = ((128, 10), (128, 100), (1000, 100))
-FULL_SIZES = (*QUICK_SIZES, (12_500, 10), (12_500, 100), (12_500, 1_000), (12_500, 10_000), (100_000, 100))
+FULL_SIZES = (*QUICK_SIZES, *((nodes, pending) for nodes in (12_500, 100_000) for pending in (100, 1_000, 10_000)))
 """Nodes and pending jobs."""
+
+FULL_SOLVE = (12_500, 1_500, 100)
+QUICK_FULL_SOLVE = (500, 60, 100)
+"""Nodes, jobs and tasks of each."""
+
+UNPRUNED_LIMIT = 15_000_000
+"""Nodes times jobs up to which the decision with all arcs is made too: beyond, it takes many seconds."""
 
 QUICK_RESTART_JOBS = 10_000
 """Live jobs of the ledger that a quick run restarts with: making that of a full run takes half a minute."""
@@ -51,8 +68,11 @@ QUICK_RESTART_JOBS = 10_000
 FIRST_FIT_LIMIT = 2_000_000
 """First fit looks at nodes times jobs places, in Python; above this product it is left out."""
 
-REPEATS = 5
-"""Decisions per median."""
+REPEATS = 20
+"""Decisions per row; the 99th percentile of so few is the slowest of them."""
+
+FEW_REPEATS = 5
+"""The same where one takes long."""
 
 
 def make_cluster(nodes: int, *, seed: int = SEED) -> Snapshot:
@@ -88,40 +108,85 @@ def run(*, quick: bool) -> dict[str, Any]:
     """Measure, and return the benchmark's JSON form; ``quick`` keeps to a few seconds."""
     results: list[dict[str, Any]] = []
     for nodes, pending in QUICK_SIZES if quick else FULL_SIZES:
-        results += _decisions(nodes, pending, repeats=3 if quick else REPEATS)
+        results += _decisions(nodes, pending, repeats=3 if quick else FEW_REPEATS if pending > 1_000 else REPEATS)
+    results.append(_full_solve(*(QUICK_FULL_SOLVE if quick else FULL_SOLVE), repeats=1 if quick else FEW_REPEATS))
     results.append(_solver(sources=64 if quick else 128, places=32 if quick else 128))
+    results.append(_row("peak_memory_mib", _peak_mib(), "MiB", 0.0, reference_name="none"))
     results += restart_bench.run(jobs=QUICK_RESTART_JOBS if quick else restart_bench.JOBS)
     return {"bench": "scheduler", "results": results}
 
 
 def _decisions(nodes: int, pending: int, *, repeats: int) -> list[dict[str, Any]]:
     snapshot, jobs = make_cluster(nodes), make_jobs(pending)
-    laid_out, cluster = _timed(lambda: columns.from_snapshot(snapshot), repeats)
+    laid_out = _timed(lambda: columns.from_snapshot(snapshot), FEW_REPEATS)
+    cluster, policy, forms = laid_out.answer, DefaultPolicy(), Forms(PHASES)
     labels = {"nodes": nodes, "pending": pending}
-    flow_ms, decision = _timed(lambda: _decide(cluster, jobs, DefaultPolicy(), certified=False), repeats)
-    certified_ms, _ = _timed(lambda: _decide(cluster, jobs, DefaultPolicy(), certified=True), repeats)
-    first_fit_ms, greedy = 0.0, None
+
+    def decision(*, certify: bool = False, prune: bool = True) -> Decision:
+        with collector_paused():
+            return decide_on(cluster, jobs, policy=policy, certify=certify, prune=prune, forms=forms)
+
+    first = _timed(decision, 1)
+    flow = _timed(decision, repeats)
+    certified = _timed(lambda: decision(certify=True), min(repeats, FEW_REPEATS))
+    unpruned = _timed(lambda: decision(prune=False), 1) if nodes * pending <= UNPRUNED_LIMIT else None
+    greedy = None
     if nodes * pending <= FIRST_FIT_LIMIT:
-        first_fit_ms, greedy = _timed(lambda: _decide(cluster, jobs, FirstFitPolicy(), certified=False), 1)
+        greedy = _timed(lambda: decide_on(cluster, jobs, policy=FirstFitPolicy(), certify=False), 1)
+    placed = flow.answer.report
     rows = [
-        _row("decision_ms", flow_ms, "ms", first_fit_ms, reference_name="first fit", **labels),
-        _row("certified_decision_ms", certified_ms, "ms", flow_ms, reference_name="without certificate", **labels),
-        _row("columns_ms", laid_out, "ms", flow_ms, reference_name="decision", **labels),
-        _kept(snapshot, repeats=repeats, **labels),
+        flow.row("decision_ms", greedy.median if greedy else 0.0, reference_name="first fit", **labels),
+        first.row("first_decision_ms", flow.median, reference_name="decision", **labels),
+        certified.row("certified_decision_ms", flow.median, reference_name="without certificate", **labels),
+        laid_out.row("columns_ms", flow.median, reference_name="decision", **labels),
+        _kept(snapshot, repeats=FEW_REPEATS, **labels),
         _row(
             "placed",
-            decision.report.placed,
+            placed.placed,
             "jobs",
-            greedy.report.placed if greedy else 0,
+            greedy.answer.report.placed if greedy else 0,
             reference_name="first fit",
-            solves=decision.report.solves,
+            solves=placed.solves,
             **labels,
         ),
     ]
+    if unpruned:
+        rows.append(unpruned.row("unpruned_decision_ms", flow.median, reference_name="decision", **labels))
     if greedy:
-        mean = _mean_cost(decision), _mean_cost(greedy)
+        mean = _mean_cost(flow.answer), _mean_cost(greedy.answer)
         rows.append(_row("mean_task_cost", mean[0], "thousandths", mean[1], reference_name="first fit", **labels))
     return rows
+
+
+def _full_solve(nodes: int, jobs: int, tasks: int, *, repeats: int) -> dict[str, Any]:
+    """Time phase 1 for tasks enough to fill most of an idle cluster: network, solves, hand-out, books."""
+    cluster = columns.from_snapshot(make_cluster(nodes)).idle()
+    draw = random.Random(SEED)  # noqa: S311 - a benchmark's dice
+    pending = []
+    for number in range(jobs):
+        cpus, memory, _ = draw.choice([shape for shape in SHAPES if not shape[2]])
+        requests = Requests(cpu_milli=cpus * 1000, memory_bytes=memory * GIB)
+        group = TaskGroup(name="main", command=("true",), count=tasks, requests=requests)
+        name = f"job-{number:06}"
+        pending.append(PendingJob(job=Job(id=name, name=name, user="u", groups=(group,), submitted_at=float(number))))
+    policy, phase = DefaultPolicy(), ComputePhase()
+    ranked = policy.rank(pending)
+    forms = Forms((phase,))
+
+    def solve_all(prune: bool) -> int:
+        table = forms.jobs(ranked, policy)
+        served = serve(phase.open(cluster, policy, ()), table, np.arange(jobs), Tally(certify=False, prune=prune))
+        return len(served)
+
+    pruned, whole = _timed(lambda: solve_all(True), repeats), _timed(lambda: solve_all(False), 1)
+    return pruned.row(
+        "full_solve_ms",
+        whole.median,
+        reference_name="all arcs kept",
+        nodes=nodes,
+        tasks=jobs * tasks,
+        placed_tasks=pruned.answer * tasks,
+    )
 
 
 CHANGED_NODES = 100
@@ -160,14 +225,10 @@ def _kept(snapshot: Snapshot, *, repeats: int, **labels: Any) -> dict[str, Any]:
     for _ in range(repeats):
         for name in draw.sample(names, min(CHANGED_NODES, len(names))):
             state.occupy(name, used)
-        times.append(_timed(take_up, 1)[0])
-    anew, _ = _timed(lambda: columns.from_snapshot(fresh_snapshot(state, 0.0)), repeats)
-    labels = {"changed": CHANGED_NODES, **labels}
-    return _row("take_up_ms", statistics.median(times), "ms", anew, reference_name="all of it anew", **labels)
-
-
-def _decide(cluster: columns.Cluster, jobs: list[PendingJob], policy: Policy, *, certified: bool) -> Decision:
-    return decide_on(cluster, jobs, policy=policy, certify=certified)
+        times.append(_timed(take_up, 1))
+    anew = _timed(lambda: columns.from_snapshot(fresh_snapshot(state, 0.0)), repeats)
+    both = _Times([each.wall[0] for each in times], [each.cpu[0] for each in times], None)
+    return both.row("take_up_ms", anew.median, reference_name="all of it anew", changed=CHANGED_NODES, **labels)
 
 
 def _mean_cost(decision: Decision) -> float:
@@ -192,33 +253,65 @@ def _solver(*, sources: int, places: int) -> dict[str, Any]:
         ),
         supply=np.concatenate((np.full(sources, 4), np.zeros(places), [-4 * sources])).astype(np.int64),
     )
-    ours, flow = _timed(lambda: solve(network), REPEATS)
+    ours = _timed(lambda: solve(network), FEW_REPEATS)
+    flow = ours.answer
     certify(network, flow)
     try:
         import networkx  # noqa: PLC0415 - a development dependency, used here as the reference alone
     except ImportError:
-        return _row("solve_ms", ours, "ms", 0.0, reference_name="networkx is not installed", arcs=len(network.tail))
+        return ours.row("solve_ms", 0.0, reference_name="networkx is not installed", arcs=len(network.tail))
     graph = networkx.MultiDiGraph()
     graph.add_nodes_from((name, {"demand": -int(supply)}) for name, supply in enumerate(network.supply))
     graph.add_edges_from(
         (int(a), int(b), {"capacity": int(capacity), "weight": int(cost)})
         for a, b, capacity, cost in zip(network.tail, network.head, network.capacity, network.cost, strict=True)
     )
-    theirs, answer = _timed(lambda: networkx.network_simplex(graph), 1)
-    if answer[0] != flow.cost:
-        raise AssertionError(f"networkx found cost {answer[0]}, the solver {flow.cost}")
-    return _row("solve_ms", ours, "ms", theirs, reference_name="networkx", arcs=len(network.tail))
+    theirs = _timed(lambda: networkx.network_simplex(graph), 1)
+    if theirs.answer[0] != flow.cost:
+        raise AssertionError(f"networkx found cost {theirs.answer[0]}, the solver {flow.cost}")
+    return ours.row("solve_ms", theirs.median, reference_name="networkx", arcs=len(network.tail))
 
 
-def _timed(action: Callable[[], Any], repeats: int) -> tuple[float, Any]:
-    """Return the median milliseconds of ``action``, and its last answer."""
-    times = []
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Milliseconds of wall and processor time of each repetition, and the last answer."""
+
+    wall: list[float]
+    cpu: list[float]
+    answer: Any
+
+    @property
+    def median(self) -> float:
+        """Return the median of wall time."""
+        return statistics.median(self.wall)
+
+    def row(self, name: str, reference: float, **labels: Any) -> dict[str, Any]:
+        """Return a row whose value is the median, with percentiles of wall and processor time beside it."""
+        figures = {
+            f"{kind}_{label}": round(float(np.percentile(times, percent, method="nearest")), 3)
+            for kind, times in (("wall", self.wall), ("cpu", self.cpu))
+            for label, percent in (("p50", 50), ("p99", 99))
+        }
+        return _row(name, self.median, "ms", reference, **figures, **labels)
+
+
+def _peak_mib() -> float:
+    """Return the most memory that this process had at once; getrusage(2) counts in KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _timed(action: Callable[[], Any], repeats: int) -> _Times:
+    """Do ``action`` over and over; what earlier ones left for the collector is none of its time."""
+    wall, cpu = [], []
     answer = None
     for _ in range(repeats):
-        started = time.perf_counter()
+        answer = None
+        gc.collect()
+        started = time.perf_counter(), time.process_time()
         answer = action()
-        times.append((time.perf_counter() - started) * 1000)
-    return statistics.median(times), answer
+        wall.append((time.perf_counter() - started[0]) * 1000)
+        cpu.append((time.process_time() - started[1]) * 1000)
+    return _Times(wall, cpu, answer)
 
 
 def _row(name: str, value: float, unit: str, reference: float, **labels: Any) -> dict[str, Any]:

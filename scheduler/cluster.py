@@ -22,7 +22,7 @@ from farbus.scheduler.events import PersistDevice
 from farbus.scheduler.queue import JobQueue, task_names
 from farbus.scheduler.records import DeviceRecord, JobRecord, LeaseRecord, NodeRecord, TaskRun
 from farbus.scheduler.views import Views, fresh_snapshot
-from farbus.scheduler.words import describe_cordon
+from farbus.scheduler.words import describe_closed, describe_cordon
 
 MAX_ROUND_JOBS = 10_000
 """Waiting jobs that one round considers, from the front of the queue."""
@@ -93,7 +93,7 @@ class ClusterState:
                 state=_state_of(record),
                 free=self.free_of(record),
                 seen_s=max(0.0, now - record.seen),
-                cordon=describe_cordon(record.cordon),
+                cordon=describe_closed(record),
             )
             for _, record in sorted(self.nodes.items())
             if record.node is not None
@@ -127,7 +127,7 @@ class ClusterState:
                 job=lease.job if lease else "",
                 used_by=f"{lease.user} on {lease.client_node}" if lease else "",
                 trouble=self.leases[record.lease].trouble if record.lease else "",
-                cordon=describe_cordon(record.cordon or self.node(record.node).cordon),
+                cordon=describe_cordon(record.cordon) or describe_closed(self.node(record.node)),
             )
 
     def cordons(self) -> tuple[Cordon, ...]:
@@ -284,7 +284,7 @@ class ClusterState:
 def _state_of(record: NodeRecord) -> NodeState:
     if not record.connected:
         return NodeState.LOST
-    return NodeState.READY if record.cordon is None else NodeState.CORDONED
+    return NodeState.CORDONED if record.cordon is not None or record.trouble else NodeState.READY
 
 
 def persist_device(record: DeviceRecord) -> PersistDevice:

@@ -20,7 +20,7 @@ def metrics_of(engine: Engine, *, now: float) -> Iterable[Family]:
     jobs = Counter(record.state for record in machine.jobs.values())
     leases = Counter(record.state for record in machine.leases.values())
     nodes = Counter(
-        ("cordoned" if record.cordon else "ready") if record.connected else "lost"
+        ("cordoned" if record.cordon or record.trouble else "ready") if record.connected else "lost"
         for record in machine.nodes.values()
         if record.node is not None
     )

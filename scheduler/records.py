@@ -260,7 +260,12 @@ class NodeRecord(msgspec.Struct, kw_only=True, eq=False):
     @property
     def usable(self) -> bool:
         """Whether it may be given new tasks and its devices leased."""
-        return self.session != 0 and not self.strays and self.cordon is None
+        return self.session != 0 and not self.strays and self.cordon is None and not self.trouble
+
+    @property
+    def trouble(self) -> str:
+        """Why it takes nothing new by its own word; empty when it does."""
+        return self.node.trouble if self.node is not None else ""
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)

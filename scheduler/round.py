@@ -9,22 +9,24 @@ tasks of all groups, or none.  Optimality is per solve, and certified.
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
 
 from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, RoundReport, Snapshot
 from farbus.model.job import DevicePlacement, Miss, TaskPlacement
-from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI
 from farbus.scheduler.costs.policy import Choice, Policy
 from farbus.scheduler.phases import cluster as columns
-from farbus.scheduler.phases.base import Desk, Phase, Source, Work
-from farbus.scheduler.phases.cluster import MAX_UNITS, Cluster
+from farbus.scheduler.phases.base import Desk, Later, Phase
+from farbus.scheduler.phases.cluster import Cluster
 from farbus.scheduler.phases.compute import ComputePhase
 from farbus.scheduler.phases.gpu import GpuPhase
 from farbus.scheduler.phases.greedy import serve_greedily
+from farbus.scheduler.phases.jobs import Forms, Jobs
 from farbus.scheduler.phases.market import Tally, give_back, serve
+from farbus.scheduler.phases.tables import Integers, Table, ahead
 
 PHASES: tuple[Phase, ...] = (ComputePhase(), GpuPhase())
 """The phases of a round, in order.  The first decides the node."""
@@ -79,17 +81,30 @@ def decide_on(
     certify: bool = True,
     prune: bool = True,
     clock: Callable[[], float] | None = None,
+    forms: Forms | None = None,
 ) -> Decision:
-    """Decide as :func:`decide` does, on columns that the caller keeps from round to round."""
+    """Decide as :func:`decide` does, on columns and forms (of the same phases) that the caller keeps."""
     started = clock() if clock is not None else 0.0
-    readable, malformed = _readable(pending)
+    forms = forms or Forms(phases)
+    readable, faults = forms.readable(pending)
+    malformed = [
+        JobMiss(
+            job=name,
+            misses=(Miss(phase=ROUND, resource="job", message=fault, permanent=True),),
+            feasible_alone=False,
+        )
+        for name, fault in faults
+    ]
     tally = Tally(certify=certify, prune=prune)
-    books = _Round(cluster, policy, phases, tally)
-    works = [Work(job, rank, tier) for rank, (job, tier) in enumerate(policy.rank(readable))]
-    waiting = sorted(books.run(works), key=lambda work: work.rank)
-    misses = books.explain(waiting)
-    left = set(waiting)
-    placements = tuple(books.placement(work) for work in works if work not in left)
+    jobs = forms.jobs(policy.rank(readable), policy)
+    try:
+        books = _Round(cluster, policy, phases, tally, jobs, forms)
+        waiting = np.sort(books.run())
+        misses = books.explain(waiting)
+    except BaseException:
+        cluster.kept.forget()
+        raise
+    placements = tuple(books.placements(np.setdiff1d(np.arange(len(readable)), waiting)))
     ended = clock() if clock is not None else 0.0
     return Decision(
         placements=placements,
@@ -104,200 +119,161 @@ def decide_on(
     )
 
 
-def _readable(pending: Sequence[PendingJob]) -> tuple[list[PendingJob], list[JobMiss]]:
-    """Split off the jobs that can't be scheduled whatever the cluster looks like."""
-    seen: set[str] = set()
-    readable, malformed = [], []
-    for entry in pending:
-        fault = "another job of this round has the same id" if entry.job.id in seen else _fault(entry)
-        seen.add(entry.job.id)
-        if fault:
-            miss = Miss(phase=ROUND, resource="job", message=fault, permanent=True)
-            malformed.append(JobMiss(job=entry.job.id, misses=(miss,), feasible_alone=False))
-        else:
-            readable.append(entry)
-    return readable, malformed
-
-
-def _fault(entry: PendingJob) -> str:
-    if not entry.job.groups:
-        return "the job has no tasks"
-    names = [group.name for group in entry.job.groups]
-    if len(set(names)) != len(names):
-        return "two groups of the job have the same name"
-    for group in entry.job.groups:
-        wanted = group.requests
-        limits = (
-            ("count", group.count, 1, MAX_UNITS),
-            ("cpu_milli", wanted.cpu_milli, 0, MAX_CPU_MILLI),
-            ("memory_bytes", wanted.memory_bytes, 0, MAX_BYTES),
-            ("gpus", wanted.gpus, 0, MAX_UNITS),
-            ("gpu_memory_bytes", wanted.gpu_memory_bytes, 0, MAX_BYTES),
-        )
-        for name, value, least, most in limits:
-            if not least <= value <= most:
-                return f"group {group.name}: {name} is {value}, not between {least} and {most}"
-        if group.count * max(wanted.gpus, 1) > MAX_UNITS:
-            return f"group {group.name}: {group.count} tasks with {wanted.gpus} GPUs each are more than {MAX_UNITS}"
-        if wanted.gpus and not group.routes:
-            return f"group {group.name}: wants GPUs but allows no route to them"
-    return ""
-
-
-def _signature(pending: PendingJob, policy: Policy) -> Hashable:
-    """Return what decides whether and why a job fits: jobs of one signature share the answer."""
-    return tuple(
-        (
-            group.name,
-            group.count,
-            group.requests,
-            group.node,
-            tuple(sorted(group.labels.items())),
-            group.routes,
-            policy.subject(pending, group),
-        )
-        for group in pending.job.groups
-    )
-
-
 class _Round:
     """The desks of one round, and the way of jobs through them."""
 
-    def __init__(self, cluster: Cluster, policy: Policy, phases: Sequence[Phase], tally: Tally) -> None:
+    def __init__(
+        self, cluster: Cluster, policy: Policy, phases: Sequence[Phase], tally: Tally, jobs: Jobs, forms: Forms
+    ) -> None:
         self.cluster = cluster
         self.policy = policy
         self.phases = phases
         self.tally = tally
+        self.jobs = jobs
+        self.forms = forms
         self.draw = random.Random(policy.seed)  # noqa: S311 - a baseline's dice, no secret
-        self.holding: dict[str, str] = {}
-        """Nodes on which room is kept, by the id of the job for which it is."""
+        self.holding: dict[int, str] = {}
+        """Nodes on which room is kept, by the job for which it is."""
         self.idle: _Round | None = None
         self.desks: list[Desk] = []
         for phase in reversed(phases):
             self.desks.insert(0, phase.open(cluster, policy, tuple(self.desks)))
 
-    def run(self, works: Sequence[Work]) -> list[Work]:
+    def run(self) -> Integers:
         """Place what can be placed; return what waits."""
+        rest = np.arange(len(self.jobs.pending))
         if self.policy.choice != Choice.FLOW:
-            return [work for work in works if not self._pass([work])[0]]
-        waiting: list[Work] = []
-        rest = list(works)
-        for _ in range(MAX_HOLDS):
-            long = next((n for n, work in enumerate(rest) if work.pending.rounds_waited >= HOLD_ROUNDS), None)
-            if long is None:
-                break
-            waiting += self._flow(rest[:long])
-            work, rest = rest[long], rest[long + 1 :]
-            if not self._pass([work])[0] and not self._hold(work):
-                waiting.append(work)
-        waiting += self._flow(rest)
+            return np.array([row for row in rest.tolist() if not len(self._pass(np.array([row]))[0])], np.int64)
+        waiting = [np.zeros(0, np.int64)]
+        for long in self._waited_long():
+            waiting.append(self._flow(rest[rest < long]))
+            rest = rest[rest > long]
+            job = np.array([long])
+            if not len(self._pass(job)[0]) and not self._hold(job):
+                waiting.append(job)
+        waiting.append(self._flow(rest))
         for desk in self.desks:
             desk.end_holds(release=True)
-        return waiting
+        return np.concatenate(waiting)
 
-    def _flow(self, works: Sequence[Work]) -> list[Work]:
-        waiting = list(works)
+    def _waited_long(self) -> list[int]:
+        """Return the jobs of best rank that waited so long that their turn comes now."""
+        pending = self.jobs.pending
+        long = (row for row, entry in enumerate(pending) if entry.rounds_waited >= HOLD_ROUNDS)
+        return list(itertools.islice(long, MAX_HOLDS))
+
+    def _flow(self, rows: Integers) -> Integers:
+        waiting = rows
         for _ in range(1 + MAX_REFILLS):
-            if not waiting:
-                return []
+            if not len(waiting):
+                return waiting
             served, gave_back = self._pass(waiting)
-            waiting = [work for work in waiting if work not in served]
-            if not served or not gave_back:
+            waiting = np.setdiff1d(waiting, served)
+            if not len(served) or not gave_back:
                 break
         return self._singles(waiting)
 
-    def _hold(self, work: Work) -> bool:
-        """Keep the room free that ``work`` would have on the idle cluster; place it there once all of it is free.
+    def _hold(self, job: Integers) -> bool:
+        """Keep the room free that a job would have on the idle cluster; place it there once all of it is free.
 
         Where a job would go on the idle cluster does not change from round to
         round.  What runs there ends, nothing of lower rank comes in, and so
         its turn comes: the counter of waiting alone cannot give a large job
         what a stream of small ones always takes first.
         """
-        alone = self._alone()
-        ghost = Work(work.pending, 0, 0)
-        if not alone._pass([ghost])[0]:
+        pending = self.jobs.pending[int(job[0])]
+        alone = self._alone(pending)
+        if not len(alone._pass(np.zeros(1, np.int64))[0]):
             return False
-        plan = [(desk, award) for desk in self.desks for award in ghost.awarded(desk.phase)]
+        plan = []
+        for desk, other in zip(self.desks, alone.desks, strict=True):
+            for award in alone.jobs.awards(desk.phase).table:
+                devices = alone.jobs.awards(desk.phase).devices_of(award.reshape(1))
+                plan.append((desk, other.shapes[int(other.split(award["source"])[0])], award, devices))
         # All of it is held, also after the first that is not complete.
-        complete = [desk.hold(award) for desk, award in plan]
+        complete = [desk.hold(shape, award, devices) for desk, shape, award, devices in plan]
         if all(complete) and not self.holding:
-            for desk, award in plan:
+            for desk, shape, award, devices in plan:
                 desk.end_holds(release=False)
-                # The other desk's aggregators mean nothing here.
-                source = Source(award.source.shape, award.source.site)
-                work.awards.setdefault(desk.phase, []).append(replace(award, source=source))
+                kept = award.reshape(1).copy()
+                kept["job"], kept["first"] = job, 0
+                # The other desk's numbers mean nothing here.
+                kept["pool"] = -1
+                site = int(desk.split(award["source"])[1])
+                kept["source"] = desk.source(desk.number(shape), site)
+                self.jobs.awards(desk.phase).add(kept, devices)
             return True
-        nodes = dict.fromkeys(self.cluster.names[award.place] for _, award in plan)
-        self.holding[work.pending.job.id] = ", ".join(nodes)
+        nodes = dict.fromkeys(self.cluster.names[int(award["place"])] for _, _, award, _ in plan)
+        self.holding[int(job[0])] = ", ".join(nodes)
         return False
 
-    def _pass(self, works: Sequence[Work]) -> tuple[set[Work], bool]:
-        """Lead ``works`` through all phases; return those served by all, and whether anything was given back."""
-        active = list(works)
+    def _pass(self, rows: Integers) -> tuple[Integers, bool]:
+        """Lead jobs through all phases; return those served by all, and whether anything was given back."""
+        active = rows
         gave_back = False
         for number, desk in enumerate(self.desks):
             for other in self.desks:
                 other.clear_pencil()
-            served = set(self._serve(desk, active))
-            for work in active:
-                if work not in served:
-                    gave_back |= number > 0
-                    for earlier in self.desks[:number]:
-                        give_back(earlier, work)
-            active = [work for work in active if work in served]
-        return set(active), gave_back
+            served = self._serve(desk, active)
+            lost = np.setdiff1d(active, served)
+            if number and len(lost):
+                gave_back = True
+                for earlier in self.desks[:number]:
+                    give_back(earlier, self.jobs, lost)
+            active = served
+        return active, gave_back
 
-    def _alone(self) -> _Round:
-        """Return a round on the idle cluster, without what only delays jobs."""
-        return _Round(self.cluster.idle(), self.policy.unconditional(), self.phases, Tally(certify=False))
+    def _alone(self, pending: PendingJob) -> _Round:
+        """Return a round with one job on the idle cluster, without what only delays jobs."""
+        policy = self.policy.unconditional()
+        jobs = self.forms.jobs([(pending, 0)], policy)
+        return _Round(self.cluster.idle(), policy, self.phases, Tally(certify=False), jobs, self.forms)
 
-    def _serve(self, desk: Desk, works: Sequence[Work]) -> list[Work]:
+    def _serve(self, desk: Desk, rows: Integers) -> Integers:
         if self.policy.choice == Choice.FLOW:
-            return serve(desk, works, self.tally)
-        return serve_greedily(desk, works, self.policy.choice, self.draw)
+            return serve(desk, self.jobs, rows, self.tally)
+        return serve_greedily(desk, self.jobs, rows, self.policy.choice, self.draw)
 
-    def _singles(self, waiting: Sequence[Work]) -> list[Work]:
+    def _singles(self, waiting: Integers) -> Integers:
         """Try jobs alone that should fit by what is free, but lost against others in every pass."""
-        left: list[Work] = []
-        hopeless: set[Hashable] = set()
+        left: list[int] = []
+        hopeless: set[int] = set()
         tries = 0
-        for work in waiting:
-            signature = _signature(work.pending, self.policy)
-            if tries < MAX_SINGLES and len(hopeless) < MAX_EXPLAINED and signature not in hopeless and self._room(work):
+        form = self.jobs.form.tolist()
+        for row in waiting.tolist():
+            if tries < MAX_SINGLES and len(hopeless) < MAX_EXPLAINED and form[row] not in hopeless and self._room(row):
                 tries += 1
-                served, _ = self._pass([work])
-                if served:
+                if len(self._pass(np.array([row]))[0]):
                     continue
             # What is free only shrinks from here on.
-            hopeless.add(signature)
-            left.append(work)
-        return left
+            hopeless.add(form[row])
+            left.append(row)
+        return np.array(left, np.int64)
 
-    def _room(self, work: Work) -> bool:
-        return not self._misses(work.pending)
+    def _room(self, row: int) -> bool:
+        return not self._misses(self.jobs.pending[row])
 
     def _misses(self, pending: PendingJob) -> list[Miss]:
         return [miss for desk in self.desks for miss in desk.misses(pending)]
 
-    def explain(self, waiting: Sequence[Work]) -> list[JobMiss]:
+    def explain(self, waiting: Integers) -> list[JobMiss]:
         """Say for each waiting job what it lacks in what is free now."""
-        known: dict[Hashable, tuple[tuple[Miss, ...], bool]] = {}
+        known: dict[int, tuple[tuple[Miss, ...], bool]] = {}
         found = []
-        for work in waiting:
-            signature = _signature(work.pending, self.policy)
-            answer = known.get(signature)
+        form = self.jobs.form.tolist()
+        for row in waiting.tolist():
+            entry = self.jobs.pending[row]
+            answer = known.get(form[row])
             if answer is None and len(known) < MAX_EXPLAINED:
-                answer = known[signature] = self._explain(work.pending)
+                answer = known[form[row]] = self._explain(entry)
             elif answer is None:
                 message = f"{MAX_EXPLAINED} other kinds of jobs wait ahead; this one was not looked at closely"
                 answer = ((Miss(phase=ROUND, resource="queue", message=message),), True)
-            nodes = self.holding.get(work.pending.job.id)
+            nodes = self.holding.get(row)
             if nodes is not None:
-                waited = work.pending.rounds_waited
-                message = f"after {waited} rounds of waiting, room on {nodes} is kept for this job"
+                message = f"after {entry.rounds_waited} rounds of waiting, room on {nodes} is kept for this job"
                 answer = ((*answer[0], Miss(phase=ROUND, resource="hold", message=message)), answer[1])
-            found.append(JobMiss(job=work.pending.job.id, misses=answer[0], feasible_alone=answer[1]))
+            found.append(JobMiss(job=entry.job.id, misses=answer[0], feasible_alone=answer[1]))
         return found
 
     def _explain(self, pending: PendingJob) -> tuple[tuple[Miss, ...], bool]:
@@ -311,74 +287,119 @@ class _Round:
         elif not misses:
             message = "each part of the job has room now, but not where the others have theirs"
             if self.holding:
-                message = f"what is free is kept for {', '.join(self.holding)}, which waited longer"
+                names = ", ".join(self.jobs.pending[row].job.id for row in self.holding)
+                message = f"what is free is kept for {names}, which waited longer"
             misses.append(Miss(phase=ROUND, resource="job", message=message))
         return tuple(misses), feasible
 
     def _feasible_alone(self, pending: PendingJob) -> bool:
         """Say whether the idle cluster could serve the job; its books are kept for the next question."""
         if self.idle is None:
-            self.idle = self._alone()
-        idle, work = self.idle, Work(pending, 0, 0)
+            self.idle = self._alone(pending)
+        idle = self.idle
+        idle.jobs = self.forms.jobs([(pending, 0)], idle.policy)
+        row = np.zeros(1, np.int64)
         first = idle.desks[0]
-        wants = first.wants(work)
-        if len(wants) == 1 and wants[0].count == 1:
+        wants = first.wants(idle.jobs, row)
+        if len(wants) == 1 and wants["count"][0] == 1:
             # One task: it fits if and only if there is an arc, and no network is needed to see that.
-            source = wants[0].source
-            offers = first.offers(source) if source.pool is not None else ()
-            return bool(first.arcs(source)) or any(bool(offer.capacity.any()) for offer in offers)
-        served, _ = idle._pass([work])
+            pool = int(first.pools(wants["source"])[0])
+            if len(first.arcs(wants["source"])):
+                return True
+            offers = first.offers(pool) if pool >= 0 else ()
+            return any(len((offer.make() if isinstance(offer, Later) else offer).arcs()) for offer in offers)
+        served, _ = idle._pass(row)
         for desk in idle.desks:
-            give_back(desk, work)
-        return bool(served)
+            give_back(desk, idle.jobs, row)
+        return bool(len(served))
 
-    def placement(self, work: Work) -> JobPlacement:
-        """Say where each task of a placed job goes, with what, and why."""
+    def placements(self, rows: Integers) -> list[JobPlacement]:
+        """Say where each task of the placed jobs ``rows`` goes, with what, and why."""
         first, others = self.desks[0], self.desks[1:]
-        awards = work.awarded(first.phase)
-        tasks_at: dict[tuple[int, int], int] = {}
-        for award in awards:
-            key = (award.group, award.place)
-            tasks_at[key] = tasks_at.get(key, 0) + award.count
-        # What each device phase granted to the tasks of one group on one node, unit by unit.
-        granted: list[dict[tuple[int, int], list[_Granted]]] = [{} for _ in others]
-        for desk, units in zip(others, granted, strict=True):
-            for award in work.awarded(desk.phase):
-                why = desk.alternatives(award)
-                units.setdefault((award.group, award.source.site), []).extend(
-                    _Granted(devices, award.cost, why) for devices in desk.device_placements(award)
-                )
-        tasks = []
-        numbers = [0] * len(work.pending.job.groups)
-        for award in awards:
-            key = (award.group, award.place)
-            why = first.alternatives(award)
-            for _ in range(award.count):
-                own = [unit for units in granted if key in units for unit in _share(units[key], tasks_at[key])]
-                tasks_at[key] -= 1
-                tasks.append(
+        groups = max((len(form.groups) for form in self.jobs.forms), default=1)
+
+        def spots(awards: Table, nodes: Integers) -> Integers:
+            """Return one number for a group of a job on a node: its tasks there share what they were granted."""
+            numbers: Integers = (awards["job"] * groups + awards["group"]) * self.cluster.size + nodes
+            return numbers
+
+        # What each device phase granted at a spot, unit by unit.
+        granted: dict[int, list[list[_Granted]]] = {}
+        for desk in others:
+            held = self.jobs.awards(desk.phase).of(rows)
+            devices = self.jobs.awards(desk.phase).devices_of(held).tolist()
+            sites = desk.split(held["source"])[1]
+            before: dict[int, list[_Granted]] = {}
+            columns = (spots(held, sites), sites, *(held[name] for name in ("place", "count", "cost", "size")))
+            end = 0
+            for (at, site, place, many, cost, size), why in zip(_rows(*columns), _told(desk, held), strict=True):
+                units = before.setdefault(at, [])
+                for start in range(end, end + many * size, size):
+                    units.append((desk.device_placements(site, place, devices[start : start + size]), cost, why))
+                end += many * size
+            for at, units in before.items():
+                granted.setdefault(at, []).append(units)
+
+        awards = self.jobs.awards(first.phase).of(rows)
+        job, count, spot = awards["job"], awards["count"], spots(awards, awards["place"])
+        # The number of the award's first task in its group, and the tasks at the spot from there on.
+        number = ahead(job * groups + awards["group"], count)
+        left = ahead(spot[::-1], count[::-1])[::-1] + count
+        names = self.cluster.names
+        labels = [[group.name for group in form.groups] for form in self.jobs.forms]
+        table = (
+            job,
+            self.jobs.form[job],
+            awards["group"],
+            awards["place"],
+            count,
+            awards["cost"],
+            number,
+            left,
+            spot,
+        )
+        tasks: dict[int, list[TaskPlacement]] = {row: [] for row in rows.tolist()}
+        for (row, form, group, place, many, cost, start, there, at), why in zip(
+            _rows(*table), _told(first, awards), strict=True
+        ):
+            node, label, placed = names[place], labels[form][group], tasks[row]
+            stock = granted.get(at)
+            for task in range(start, start + many):
+                if stock is None:
+                    placed.append(TaskPlacement(task=f"{label}.{task}", node=node, cost=cost, why=why))
+                    continue
+                own = [unit for units in stock for unit in _share(units, there + start - task)]
+                placed.append(
                     TaskPlacement(
-                        task=f"{work.pending.job.groups[award.group].name}.{numbers[award.group]}",
-                        node=self.cluster.names[award.place],
-                        devices=tuple(device for unit in own for device in unit.devices),
-                        cost=award.cost + sum(unit.cost for unit in own),
-                        why="; ".join(dict.fromkeys((why, *(unit.why for unit in own)))),
+                        task=f"{label}.{task}",
+                        node=node,
+                        devices=tuple([device for unit in own for device in unit[0]]),
+                        cost=cost + sum([unit[1] for unit in own]),
+                        why="; ".join(dict.fromkeys([why, *[unit[2] for unit in own]])),
                     )
                 )
-                numbers[award.group] += 1
-        return JobPlacement(job=work.pending.job.id, tasks=tuple(tasks))
+        pending = self.jobs.pending
+        return [JobPlacement(job=pending[row].job.id, tasks=tuple(placed)) for row, placed in tasks.items()]
 
 
-class _Granted(NamedTuple):
-    """One unit of a device phase: a bundle, or one device of a bundle that spans nodes."""
+_Granted = tuple[tuple[DevicePlacement, ...], int, str]
+"""One unit of a device phase (a bundle, or one device of a bundle that spans nodes), its cost, and why it was given."""
 
-    devices: tuple[DevicePlacement, ...]
-    cost: int
-    why: str
+
+def _rows(*columns: Integers) -> Iterator[tuple[int, ...]]:
+    return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def _told(desk: Desk, awards: Table) -> list[str]:
+    """Say why each award was given."""
+    shape, site = desk.split(awards["source"])
+    return [desk.alternatives(*row) for row in _rows(awards["pool"], shape, site, awards["place"], awards["cost"])]
 
 
 def _share(units: list[_Granted], tasks: int) -> list[_Granted]:
     """Take the share of one of ``tasks`` equal tasks out of ``units``."""
+    if len(units) == tasks:
+        return [units.pop()]
     share = len(units) // tasks
     taken = units[len(units) - share :]
     del units[len(units) - share :]

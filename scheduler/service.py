@@ -214,8 +214,14 @@ class ClusterService(ClusterHandler):
         status = await self.get_job(caller, job_id)
         machine = self._engine.machine
         ahead = machine.queue.position(status.job) if status.state is JobState.QUEUED else 0
-        nodes = sum(1 for record in machine.nodes.values() if record.connected)
-        return status, explain_job(status, ahead=ahead, nodes=nodes, cordons=machine.cordons())
+        connected = [record for _, record in sorted(machine.nodes.items()) if record.connected]
+        return status, explain_job(
+            status,
+            ahead=ahead,
+            nodes=len(connected),
+            cordons=machine.cordons(),
+            troubled=[record for record in connected if record.trouble],
+        )
 
     # --- the cluster ---------------------------------------------------------------------
 

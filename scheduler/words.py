@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from farbus.model.job import JobStatus, Miss, TaskPlacement
 from farbus.model.operation import Cordon
 from farbus.model.states import JobState
-from farbus.scheduler.records import TaskRun
+from farbus.scheduler.records import NodeRecord, TaskRun
 
 MAX_CORDONS = 8
 """Cordons that an explanation names."""
@@ -25,6 +25,13 @@ def describe_cordon(cordon: Cordon | None) -> str:
     if cordon is None:
         return ""
     return f"{cordon.by}, {describe_time(cordon.at)}" + (f": {cordon.reason}" if cordon.reason else "")
+
+
+def describe_closed(node: NodeRecord) -> str:
+    """Say why a node takes nothing new: who has cordoned it, or what is wrong with it; nothing where it does."""
+    if node.cordon is None and node.trouble:
+        return f"node {node.name}: {node.trouble}"
+    return describe_cordon(node.cordon)
 
 
 def describe_exit(run: TaskRun) -> str:
@@ -49,7 +56,9 @@ def describe_placement(task: TaskPlacement) -> str:
     return f"{told}: {task.why}" if task.why else told
 
 
-def explain_job(status: JobStatus, *, ahead: int, nodes: int, cordons: Sequence[Cordon] = ()) -> tuple[str, ...]:
+def explain_job(
+    status: JobStatus, *, ahead: int, nodes: int, cordons: Sequence[Cordon] = (), troubled: Sequence[NodeRecord] = ()
+) -> tuple[str, ...]:
     """Say why a job is where it is: what it waits for, where it went and why there."""
     lines = []
     if status.state is JobState.QUEUED:
@@ -65,6 +74,9 @@ def explain_job(status: JobStatus, *, ahead: int, nodes: int, cordons: Sequence[
         lines += [f"{each.kind} {each.name} is cordoned: {describe_cordon(each)}" for each in cordons[:MAX_CORDONS]]
         if len(cordons) > MAX_CORDONS:
             lines.append(f"{len(cordons) - MAX_CORDONS} more nodes and devices are cordoned")
+        lines += [f"node {node.name} takes nothing new: {node.trouble}" for node in troubled[:MAX_CORDONS]]
+        if len(troubled) > MAX_CORDONS:
+            lines.append(f"{len(troubled) - MAX_CORDONS} more nodes take nothing new")
         if status.rounds_waited:
             lines.append(f"rounds in which it would have fitted alone: {status.rounds_waited}")
     else:

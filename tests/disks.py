@@ -1,4 +1,7 @@
-"""Small disks of a test's own: tmpfs that can be filled and made read-only; tests that need one skip without root."""
+"""Small disks of a test's own, for tests as root: tmpfs that can be filled and made read-only, ext4 that fails.
+
+Tests that need one skip where it can't be had.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ from pathlib import Path
 import pytest
 
 BLOCK_BYTES = 4096
+
+FAILING_DISK_BYTES = 32 * 2**20
+"""Sparse; enough for a journal of the file system's own, which shuts it."""
 
 
 class SmallDisk:
@@ -49,5 +55,43 @@ def small_disk(path: Path, *, size_bytes: int = 4 * 2**20) -> Iterator[SmallDisk
         pytest.skip(f"can't mount a small disk: {done.stderr.strip()}")
     try:
         yield SmallDisk(path)
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True, capture_output=True)
+
+
+class FailingDisk:
+    """A mounted ext4 on a loop device; use :func:`failing_disk`."""
+
+    def __init__(self, path: Path, device: str) -> None:
+        self.path = path
+        self._device = device
+
+    def fail(self) -> None:
+        """Meet an error: the file system shuts itself, whatever is open on it, until it is mounted anew (ext4(5))."""
+        Path(f"/sys/fs/ext4/{self._device}/trigger_fs_error").write_text("a test\n")
+
+
+@contextlib.contextmanager
+def failing_disk(path: Path) -> Iterator[FailingDisk]:
+    """Mount one at ``path``; skip the test where that is not possible."""
+    path.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount a disk that fails")
+    content = path.with_name(f"{path.name}.ext4")
+    with content.open("wb") as file:
+        file.truncate(FAILING_DISK_BYTES)
+    for command in (
+        ["mke2fs", "-q", "-F", "-t", "ext4", str(content)],
+        ["mount", "-o", "loop,errors=remount-ro", str(content), str(path)],
+    ):
+        try:
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+        except FileNotFoundError as error:
+            pytest.skip(f"can't mount a disk that fails: {error}")
+        if done.returncode:
+            pytest.skip(f"can't mount a disk that fails: {done.stderr.strip()}")
+    try:
+        number = os.stat(path).st_dev
+        yield FailingDisk(path, os.path.basename(os.readlink(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")))
     finally:
         subprocess.run(["umount", "--lazy", str(path)], check=True, capture_output=True)

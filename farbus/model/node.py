@@ -27,6 +27,8 @@ class Node(Value, frozen=True, kw_only=True):
     ``address`` is the name or IP address at which other nodes reach what this
     node serves, ``peer_endpoint`` (``ADDRESS:PORT``) that at which its agent
     serves other agents.  ``boot_id`` is the kernel's, and tells a reboot.
+    ``trouble`` says why nothing new may begin there, and is empty when nothing
+    is wrong.
     """
 
     name: str
@@ -38,13 +40,15 @@ class Node(Value, frozen=True, kw_only=True):
     devices: tuple[Device, ...] = ()
     links: tuple[Link, ...] = ()
     peer_endpoint: str = ""
+    trouble: str = ""
 
 
 class NodeStatus(Value, frozen=True, kw_only=True):
     """A node with what the scheduler knows of it.
 
     ``seen_s`` is seconds since it was last heard; ``cordon`` says who has
-    cordoned it, when and why, and is empty when nobody has.
+    cordoned it, when and why, or why it takes nothing new by itself, and is
+    empty when nobody has.
     """
 
     node: Node

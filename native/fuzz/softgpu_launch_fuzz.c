@@ -21,6 +21,8 @@ CUresult cuLaunchCooperativeKernel(CUfunction, unsigned, unsigned, unsigned, uns
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig *, CUfunction, void **, void **);
 
+#define BLOCKS_MAX 65536u	/* that run: a second or so under sanitizers */
+
 struct shape {
 	uint32_t grid[3], block[3], shared, how, cluster[3];
 };
@@ -71,6 +73,7 @@ void fuzz_one(uint8_t *data, size_t bytes)
 	static CUfunction function;
 	struct shape shape = small;
 	uint32_t argument = 7;
+	uint64_t plane;
 	void *params[] = { &argument };
 	CUresult result;
 
@@ -88,7 +91,8 @@ void fuzz_one(uint8_t *data, size_t bytes)
 	/* Two thousand million blocks are a right launch, but take a while. */
 	if ((uint64_t)shape.grid[0] * shape.grid[1] * shape.grid[2] > 4096)
 		shape.grid[0] &= 0x8000000f;
-	if ((uint64_t)shape.grid[0] * shape.grid[1] % 65536 * shape.grid[2] > 1u << 20)
+	plane = (uint64_t)shape.grid[0] * shape.grid[1];
+	if (plane > BLOCKS_MAX || plane * shape.grid[2] > BLOCKS_MAX)
 		shape.grid[2] = 65536;
 	result = shape.how & 4 ? launch_clustered(function, &shape, params) :
 		shape.how & 1 ?

@@ -1,7 +1,6 @@
 /* block.c - blocks of a grid on one thread: memory, turns of warps, errors.
  *
- * An ordinary block is run to its end.  The blocks of a gang (a cluster, or all of
- * a cooperative launch) take turns.
+ * An ordinary block is run to its end.  Those of a gang take turns (gang.c).
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -20,20 +19,9 @@
 
 /* ---- memory ---- */
 
-static void release_members(struct slot *slot)
-{
-	for (uint64_t k = 0; k < slot->member_count; k++)
-		slot_release(&slot->members[k]);
-	free(slot->members);
-	free(slot->clusters);
-	slot->members = NULL;
-	slot->clusters = NULL;
-	slot->member_count = 0;
-}
-
 void slot_release(struct slot *slot)
 {
-	release_members(slot);
+	gang_release(slot);
 	strict_block_free(slot->block.strict);
 	slot->block.strict = NULL;
 	for (uint32_t k = 0; k < slot->warp_capacity; k++) {
@@ -53,6 +41,7 @@ void slot_release(struct slot *slot)
 	slot->memory_bytes = 0;
 	slot->warps = NULL;
 	slot->warp_capacity = 0;
+	slot->block.warp_count = 0;
 	slot->prepared_function = NULL;
 }
 
@@ -143,7 +132,7 @@ static void lay_out(struct slot *slot, const struct launch *launch, size_t share
 	memcpy(slot->prepared_block, launch->request->block, sizeof(slot->prepared_block));
 }
 
-static bool prepare_block(struct slot *slot, const struct launch *launch)
+bool slot_prepare_block(struct slot *slot, const struct launch *launch)
 {
 	size_t shared_room = ((size_t)launch->shared_bytes + 4095) & ~(size_t)4095;
 	size_t warp_room = launch->register_bytes + (size_t)launch->local_stride * WARP_LANES;
@@ -175,46 +164,10 @@ static bool prepare_block(struct slot *slot, const struct launch *launch)
 	return true;
 }
 
-static bool reserve_members(struct slot *slot, const struct launch *launch)
-{
-	if (slot->member_count >= launch->gang_blocks)
-		return true;
-	release_members(slot);
-	slot->members = calloc(launch->gang_blocks, sizeof(*slot->members));
-	slot->clusters = calloc(launch->gang_blocks, sizeof(*slot->clusters));
-	if (!slot->members || !slot->clusters) {
-		release_members(slot);
-		return false;
-	}
-	slot->member_count = launch->gang_blocks;
-	return true;
-}
-
-static bool prepare_gang(struct slot *slot, const struct launch *launch)
-{
-	if (!reserve_members(slot, launch))
-		return false;
-	for (uint64_t k = 0; k < launch->gang_blocks; k++) {
-		struct block *block = &slot->members[k].block;
-		struct cluster *cluster = &slot->clusters[k / launch->cluster_blocks];
-
-		if (!prepare_block(&slot->members[k], launch))
-			return false;
-		block->slot = slot;	/* errors unwind to the driving slot */
-		if (launch->cluster_blocks == 1)
-			continue;
-		block->rank = (uint32_t)(k % launch->cluster_blocks);
-		block->cluster = cluster;
-		cluster->count = launch->cluster_blocks;
-		cluster->blocks[block->rank] = block;
-	}
-	return true;
-}
-
 enum engine_status slot_prepare(struct slot *slot, const struct launch *launch,
 				struct engine_diagnostic *why)
 {
-	if (launch->gang_blocks == 1 ? prepare_block(slot, launch) : prepare_gang(slot, launch))
+	if (launch->gang_blocks == 1 ? slot_prepare_block(slot, launch) : gang_prepare(slot, launch))
 		return ENGINE_OK;
 	snprintf(why->text, sizeof(why->text),
 		 "launch %s: no memory for %llu blocks of %u threads that run together",
@@ -238,7 +191,7 @@ static void place_in_cluster(struct block *block, const struct launch *launch, u
 			  rank / (size[0] * size[1]);
 }
 
-static void block_start(struct block *block, const struct launch *launch, uint64_t number)
+void block_start(struct block *block, const struct launch *launch, uint64_t number)
 {
 	const uint32_t *grid = launch->request->grid;
 	uint32_t threads = launch->threads_per_block;
@@ -269,8 +222,7 @@ static void block_start(struct block *block, const struct launch *launch, uint64
 	}
 }
 
-/* Whether the launch is to end early; sets its status when it is the first to say so. */
-static bool must_stop(struct launch *launch, const struct block *block)
+bool launch_must_stop(struct launch *launch, const struct block *block)
 {
 	const struct engine_launch *request = launch->request;
 	struct engine_diagnostic why;
@@ -305,13 +257,6 @@ static void call_helpers_when_due(struct slot *slot, struct launch *launch)
 	fault_arm(slot);
 }
 
-enum step_result {
-	STEP_DONE,
-	STEP_AGAIN,
-	STEP_WAITS,	/* for other blocks of its cluster */
-	STEP_STOP,
-};
-
 static bool waits_for_cluster(const struct block *block)
 {
 	for (uint32_t k = 0; k < block->warp_count; k++) {
@@ -324,7 +269,7 @@ static bool waits_for_cluster(const struct block *block)
 	return false;
 }
 
-static _Noreturn void fail_deadlocked(struct block *block)
+_Noreturn void block_fail_deadlocked(struct block *block)
 {
 	struct warp *warp = block->warps;
 
@@ -333,10 +278,9 @@ static _Noreturn void fail_deadlocked(struct block *block)
 	warp_fail(warp, ENGINE_LAUNCH_FAILED, "barrier deadlock: %u threads wait", block->live);
 }
 
-/* One turn for every warp that can run. */
-static enum step_result block_step(struct slot *driver, struct block *block,
-				   void (*run)(struct warp *warp))
+enum step_result block_step(struct slot *driver, struct block *block, void (*run)(struct warp *warp))
 {
+	int32_t fuel = block->launch->fuel;
 	bool progress = false;
 
 	for (uint32_t k = 0; k < block->warp_count; k++) {
@@ -345,12 +289,12 @@ static enum step_result block_step(struct slot *driver, struct block *block,
 		if (!warp->live || !warp_is_ready(warp))
 			continue;
 		progress = true;
-		warp->fuel = driver->helpers_due ? FUEL_BEFORE_HELPERS : WARP_FUEL;
+		warp->fuel = driver->helpers_due ? FUEL_BEFORE_HELPERS : fuel;
 		driver->running = warp;
 		run(warp);
 		if (warp->preempted) {
 			warp->preempted = false;
-			if (must_stop(block->launch, block))
+			if (launch_must_stop(block->launch, block))
 				return STEP_STOP;
 		}
 		if (driver->helpers_due)
@@ -360,7 +304,7 @@ static enum step_result block_step(struct slot *driver, struct block *block,
 		return STEP_DONE;
 	if (!progress) {
 		if (block->cluster->count == 1 || !waits_for_cluster(block))
-			fail_deadlocked(block);
+			block_fail_deadlocked(block);
 		return STEP_WAITS;
 	}
 	return STEP_AGAIN;
@@ -387,7 +331,6 @@ static void report(struct slot *slot, struct launch *launch, struct block *block
 			 (size_t)slot->fault_address, name, block->index[0], block->index[1],
 			 block->index[2], ip ? ip->line : 0);
 	}
-	reclaim_frames(block);
 	pool_fail(launch, slot->status, &slot->why);
 }
 
@@ -401,7 +344,7 @@ static void run_blocks(struct slot *slot, struct launch *launch)
 							   memory_order_relaxed);
 		enum step_result result;
 
-		if (index >= launch->gang_total || must_stop(launch, block))
+		if (index >= launch->gang_total || launch_must_stop(launch, block))
 			return;
 		block_start(block, launch, index);
 		do
@@ -412,74 +355,33 @@ static void run_blocks(struct slot *slot, struct launch *launch)
 	}
 }
 
-/* Turns for all blocks of the gang until they are done. */
-static enum step_result run_gang(struct slot *slot, struct launch *launch)
+void slot_run(struct slot *slot, struct launch *launch, bool is_helper)
 {
-	void (*run)(struct warp *warp) = isa_selected()->run;
-	uint64_t left = launch->gang_blocks;
-
-	while (left) {
-		struct block *waiting = NULL;
-		bool progress = false;
-
-		for (uint64_t k = 0; k < launch->gang_blocks; k++) {
-			struct block *block = &slot->members[k].block;
-			enum step_result result;
-
-			if (!block->live)
-				continue;
-			result = block_step(slot, block, run);
-			if (result == STEP_DONE)
-				left--;
-			if (result == STEP_STOP || must_stop(launch, block))
-				return STEP_STOP;
-			if (result == STEP_WAITS)
-				waiting = block;
-			else
-				progress = true;
-		}
-		if (!progress && left)
-			fail_deadlocked(waiting);
-	}
-	return STEP_DONE;
-}
-
-static void run_gangs(struct slot *slot, struct launch *launch)
-{
-	for (;;) {
-		uint64_t gang = atomic_fetch_add_explicit(&launch->next_gang, 1,
-							  memory_order_relaxed);
-
-		if (gang >= launch->gang_total || must_stop(launch, &slot->members[0].block))
-			return;
-		for (uint64_t k = 0; k < launch->gang_blocks; k++)
-			block_start(&slot->members[k].block, launch, gang * launch->gang_blocks + k);
-		if (run_gang(slot, launch) == STEP_STOP)
-			return;
-	}
-}
-
-void slot_run(struct slot *slot, struct launch *launch)
-{
-	bool alone = launch->gang_blocks == 1;
-
 	slot->fault_address = UINTPTR_MAX;
 	slot->running = NULL;
 	if (!_setjmp(slot->recover)) {
 		fault_arm(slot);
-		if (alone)
+		if (launch->gang_blocks == 1)
 			run_blocks(slot, launch);
 		else
-			run_gangs(slot, launch);
+			gang_run(slot, launch, is_helper);
 		fault_disarm();
 	} else {
 		fault_disarm();
-		/* Registers and stacks are as the fault left them; constants are not
-		 * written by kernels, so the next block may start from here. */
 		report(slot, launch, slot->running ? slot->running->block : &slot->block);
-		for (uint64_t k = 0; !alone && k < launch->gang_blocks; k++)
+	}
+	gang_leave(launch);
+}
+
+/* Registers and stacks are as an error left them; constants are not written by
+ * kernels, so the next block may start from here. */
+void slot_settle(struct slot *slot, const struct launch *launch)
+{
+	if (atomic_load(&launch->status) != ENGINE_OK) {
+		reclaim_frames(&slot->block);
+		for (uint64_t k = 0; k < slot->member_count; k++)
 			reclaim_frames(&slot->members[k].block);
 	}
 	if (slot->member_count > MEMBERS_KEPT)
-		release_members(slot);
+		gang_release(slot);
 }

@@ -118,8 +118,14 @@ void decode_check(struct decoder *decoder, const struct address *address, unsign
 {
 	struct instruction *check;
 
-	if (!pool_options.strict || !strcmp(address->form, "local") ||
-	    !strcmp(address->form, "parameter"))
+	if (!strcmp(address->form, "local") || !strcmp(address->form, "parameter"))
+		return;
+	if (decoder->function->module->asks_reach && !address->is_shared && address->slot >= 0) {
+		check = decode_emit(decoder, "@reach");
+		check->a = address->slot;
+		check->imm = address->offset;
+	}
+	if (!pool_options.strict)
 		return;
 	check = decode_emit(decoder, "@check");
 	check->a = address->slot;

@@ -344,6 +344,49 @@ int driver_arena_take(struct driver_arena *arena, size_t bytes, size_t align, ui
 	return error;
 }
 
+size_t driver_arena_offset(const struct driver_arena *arena, uintptr_t address)
+{
+	return address - arena->base;
+}
+
+size_t driver_arena_span(const struct driver_arena *arena)
+{
+	return arena->granules * GRANULE;
+}
+
+uintptr_t driver_arena_base(const struct driver_arena *arena)
+{
+	return arena->base;
+}
+
+bool driver_arena_holds(const struct driver_arena *arena, uintptr_t address)
+{
+	return address - arena->base < driver_arena_span(arena);
+}
+
+int driver_arena_take_file(struct driver_arena *arena, size_t bytes, int fd, uintptr_t *address)
+{
+	struct chunk *chunk = NULL;
+	char *start;
+
+	pthread_mutex_lock(&arena->lock);
+	if (bytes <= driver_arena_span(arena))
+		chunk = chunk_map(arena, round_up(bytes, GRANULE) / GRANULE, false);
+	if (chunk) {
+		start = (char *)arena->base + chunk->first * GRANULE;
+		if (mmap(start, chunk->count * GRANULE, PROT_READ | PROT_WRITE,
+			 MAP_SHARED | MAP_FIXED, fd,
+			 (off_t)driver_arena_offset(arena, (uintptr_t)start)) == MAP_FAILED) {
+			chunk_unmap(arena, chunk);
+			chunk = NULL;
+		} else {
+			*address = (uintptr_t)start;
+		}
+	}
+	pthread_mutex_unlock(&arena->lock);
+	return chunk ? 0 : -ENOMEM;
+}
+
 void driver_arena_give(struct driver_arena *arena, uintptr_t address, size_t bytes)
 {
 	struct chunk *chunk;

@@ -30,6 +30,14 @@ void driver_arena_close(struct driver_arena *arena);
 /* `align` is a power of two of at most one granule.
  * 0 or -ENOMEM: the board's memory is full, or no gap is large enough. */
 int driver_arena_take(struct driver_arena *arena, size_t bytes, size_t align, uintptr_t *address);
+/* Whole granules, that are those of the file `fd` at driver_arena_offset of the address:
+ * others who have the file can map them. */
+int driver_arena_take_file(struct driver_arena *arena, size_t bytes, int fd, uintptr_t *address);
+size_t driver_arena_offset(const struct driver_arena *arena, uintptr_t address);
+/* How large a file for driver_arena_take_file must be. */
+size_t driver_arena_span(const struct driver_arena *arena);
+uintptr_t driver_arena_base(const struct driver_arena *arena);
+bool driver_arena_holds(const struct driver_arena *arena, uintptr_t address);
 /* `address` is one that take gave. */
 void driver_arena_give(struct driver_arena *arena, uintptr_t address, size_t bytes);
 

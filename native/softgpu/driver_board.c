@@ -76,7 +76,7 @@ static uint64_t clock_ns(void)
 /* Field 22 of /proc/<pid>/stat tells a process from a later one with the same
  * number.  0 when there is no such process (or it is a zombie, whose memory is
  * gone already). */
-static uint64_t process_start_time(pid_t pid)
+uint64_t board_process_start(pid_t pid)
 {
 	char path[48], text[1024], *field;
 	unsigned long long start = 0;
@@ -125,7 +125,7 @@ static unsigned region_sweep(struct board_region *region)
 
 		if (!user->pid)
 			continue;
-		if (process_start_time(user->pid) == user->start_time)
+		if (board_process_start(user->pid) == user->start_time)
 			live++;
 		else
 			memset(user, 0, sizeof *user);
@@ -232,7 +232,7 @@ static struct board_user *region_join(struct board_region *region)
 	if (!slot)
 		return NULL;
 	memset(slot, 0, sizeof *slot);
-	slot->start_time = process_start_time(pid);
+	slot->start_time = board_process_start(pid);
 	slot->pid = pid;
 	return slot;
 }

@@ -91,6 +91,8 @@ uint64_t board_memory_used(struct board *board);
 /* A process shows up among the board's processes while it has contexts. */
 void board_context_enter(struct board *board);
 void board_context_leave(struct board *board);
+/* When a process began, in the kernel's ticks; 0 when there is none. */
+uint64_t board_process_start(pid_t pid);
 size_t board_processes(struct board *board, struct board_process *list, size_t room);
 
 /* Around every kernel; may overlap from several threads. */

@@ -1,7 +1,9 @@
 #include "driver_context.h"
 
 #include "driver_array.h"
+#include "driver_capture.h"
 #include "driver_cudart.h"
+#include "driver_graph_memory.h"
 #include "driver_handle.h"
 #include "driver_memory.h"
 #include "driver_module.h"
@@ -212,6 +214,8 @@ static bool context_deactivate(struct CUctx_st *context)
 		return false;
 	end_work(context);
 	__atomic_store_n(&context->active, false, __ATOMIC_RELEASE);
+	driver_capture_end_context(context);
+	driver_graph_memory_end_context(context);
 	driver_stream_end_context(context);
 	driver_module_end_context(context);
 	driver_texture_end_context(context);

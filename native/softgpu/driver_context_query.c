@@ -1,7 +1,9 @@
 /* What a program can ask of a context, and the switches that it has. */
 #include "driver_context.h"
 
+#include "driver_capture.h"
 #include "driver_handle.h"
+#include "driver_memory.h"
 #include "driver_stream.h"
 
 /* The context that a call with an optional context means. */
@@ -110,11 +112,14 @@ static CUresult context_synchronize(CUcontext wanted)
 	struct CUctx_st *context;
 	CUresult result = context_or_current(wanted, &context);
 
+	if (!result)
+		result = driver_capture_unsafe();
 	if (result)
 		return result;
 	/* Also with an error, wait: callbacks are still told of it. */
 	if (driver_context_state(context) != CUDA_ERROR_CONTEXT_IS_DESTROYED)
 		driver_stream_drain(context);
+	driver_pool_settle();
 	return driver_context_state(context);
 }
 
@@ -226,42 +231,4 @@ DRIVER_EXPORT CUresult cuCtxResetPersistingL2Cache(void)
 	struct CUctx_st *context;
 
 	return driver_context_current(&context);
-}
-
-/* ---- peers ---- */
-
-DRIVER_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
-{
-	struct CUctx_st *context;
-	CUresult result = driver_context_enter(&context);
-	uint32_t bit;
-
-	if (result)
-		return result;
-	if (flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (!driver_handle_is(peer, DRIVER_KIND_CONTEXT) || peer == context)
-		return CUDA_ERROR_INVALID_CONTEXT;
-	if (peer->device == context->device)
-		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-	bit = 1u << peer->device->ordinal;
-	if (__atomic_fetch_or(&context->peers, bit, __ATOMIC_RELAXED) & bit)
-		return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
-	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peer)
-{
-	struct CUctx_st *context;
-	CUresult result = driver_context_enter(&context);
-	uint32_t bit;
-
-	if (result)
-		return result;
-	if (!driver_handle_is(peer, DRIVER_KIND_CONTEXT))
-		return CUDA_ERROR_INVALID_CONTEXT;
-	bit = 1u << peer->device->ordinal;
-	if (!(__atomic_fetch_and(&context->peers, ~bit, __ATOMIC_RELAXED) & bit))
-		return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
-	return CUDA_SUCCESS;
 }

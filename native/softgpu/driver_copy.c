@@ -1,4 +1,6 @@
 #include "driver_array.h"
+#include "driver_capture.h"
+#include "driver_graph.h"
 #include "driver_memory.h"
 #include "driver_stream.h"
 
@@ -93,70 +95,209 @@ static void stage(struct copy_operation *copy)
 	copy->from = aside.to;
 }
 
+/* ---- places ---- */
+
+#define HOST CU_MEMORYTYPE_HOST
+#define DEVICE CU_MEMORYTYPE_DEVICE
+#define UNIFIED CU_MEMORYTYPE_UNIFIED
+
+/* What one side of a 2D or 3D copy says; 2D is 3D with one slice. */
+struct place {
+	CUmemorytype type;
+	const void *host;
+	CUdeviceptr device;
+	CUarray array;
+	size_t x, y, z;		/* bytes, rows, slices */
+	size_t pitch, height;
+};
+
+/* An array has its own pitch, and ends where it ends. */
+static CUresult side_of_array(struct side *side, const struct place *place, const struct box *box)
+{
+	struct CUarray_st *array;
+	CUresult result = driver_array_of(place->array, &array);
+	size_t width;
+
+	if (result)
+		return result;
+	width = array->descriptor.Width * array->texel_bytes;
+	if (place->x > width || box->width > width - place->x || place->y > array->rows ||
+	    box->height > array->rows - place->y || place->z > array->slices ||
+	    box->depth > array->slices - place->z || place->x % array->texel_bytes ||
+	    box->width % array->texel_bytes)
+		return CUDA_ERROR_INVALID_VALUE;
+	*side = (struct side){
+		.address = array->memory + place->z * array->slice + place->y * array->pitch + place->x,
+		.pitch = array->pitch,
+		.slice = array->slice,
+	};
+	return CUDA_SUCCESS;
+}
+
+static CUresult side_of(struct side *side, const struct place *place, const struct box *box)
+{
+	CUmemorytype type = place->type;
+	size_t least, pitch = place->pitch, height = place->height;
+
+	if (type == CU_MEMORYTYPE_ARRAY)
+		return side_of_array(side, place, box);
+	if (type != HOST && type != DEVICE && type != UNIFIED)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (__builtin_add_overflow(place->x, box->width, &least))
+		return CUDA_ERROR_INVALID_VALUE;
+	/* A pitch of zero is allowed where no second row makes it matter. */
+	if (!pitch && box->height <= 1 && box->depth <= 1 && !place->y && !place->z)
+		pitch = least;
+	if (pitch < least)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!height)
+		height = place->y + box->height;
+	if (box->depth > 1 && height < place->y + box->height)
+		return CUDA_ERROR_INVALID_VALUE;
+	side->pitch = pitch;
+	if (__builtin_mul_overflow(pitch, height, &side->slice))
+		return CUDA_ERROR_INVALID_VALUE;
+	side->address = (type == HOST ? (uintptr_t)place->host : (uintptr_t)place->device) +
+			place->z * side->slice + place->y * pitch + place->x;
+	return CUDA_SUCCESS;
+}
+
+/* The same as the API says it. */
+static void describe(const struct box *box, const struct place *to, const struct place *from,
+		     CUDA_MEMCPY3D *copy)
+{
+	*copy = (CUDA_MEMCPY3D){
+		.srcXInBytes = from->x, .srcY = from->y, .srcZ = from->z,
+		.srcMemoryType = from->type, .srcHost = from->host, .srcDevice = from->device,
+		.srcArray = from->array, .srcPitch = from->pitch, .srcHeight = from->height,
+		.dstXInBytes = to->x, .dstY = to->y, .dstZ = to->z,
+		.dstMemoryType = to->type, .dstHost = (void *)to->host, .dstDevice = to->device,
+		.dstArray = to->array, .dstPitch = to->pitch, .dstHeight = to->height,
+		.WidthInBytes = box->width, .Height = box->height, .Depth = box->depth,
+	};
+}
+
+/* Arrays are memory of a device. */
+static CUmemorytype type_of(const struct place *place)
+{
+	return place->type == CU_MEMORYTYPE_ARRAY ? CU_MEMORYTYPE_DEVICE : place->type;
+}
+
+/* Copies between what two places say. */
+struct copy_sides {
+	struct side to, from;
+	enum driver_memory_kind to_kind, from_kind;
+	bool is_empty;
+};
+
+static CUresult settle_sides(const struct box *box, const struct place *to, const struct place *from,
+			     struct copy_sides *sides)
+{
+	CUresult result = side_of(&sides->from, from, box);
+
+	if (!result)
+		result = side_of(&sides->to, to, box);
+	if (result)
+		return result;
+	sides->is_empty = !box->width || !box->height || !box->depth;
+	if (sides->is_empty)
+		return CUDA_SUCCESS;
+	result = check_side(box, &sides->to, type_of(to), &sides->to_kind);
+	return result ? result : check_side(box, &sides->from, type_of(from), &sides->from_kind);
+}
+
+static struct copy_operation *copy_make(const struct box *box, const struct copy_sides *sides,
+					size_t staged_bytes)
+{
+	struct copy_operation *copy = calloc(1, sizeof *copy + staged_bytes);
+
+	if (!copy)
+		return NULL;
+	copy->base.run = run_copy;
+	copy->base.release = release_copy;
+	copy->box = *box;
+	copy->to = sides->to;
+	copy->from = sides->from;
+	return copy;
+}
+
 /* When may a copy return?  (CUDA Driver API, "API synchronization behavior")
  *   pageable source       as soon as the source was read
  *   pageable destination  when it is complete
  *   host to host          when it is complete
  *   device to device      at once, also from the functions without Async
  *   pinned                at once from Async, complete from the others */
-static CUresult copy_box(CUstream handle, const struct box *box, const struct side *to,
-			 CUmemorytype to_type, const struct side *from, CUmemorytype from_type,
-			 bool async)
+static CUresult copy_submit(struct CUstream_st *stream, const struct box *box,
+			    const struct copy_sides *sides, bool async)
 {
-	enum driver_memory_kind to_kind, from_kind;
 	struct copy_operation *copy;
-	struct CUstream_st *stream;
-	size_t bytes;
-	bool to_device, from_device, staged;
+	size_t bytes = box->width * box->height * box->depth;	/* both spans are below SIZE_MAX */
+	bool to_device = driver_memory_is_on_device(sides->to_kind);
+	bool from_device = driver_memory_is_on_device(sides->from_kind);
+	bool from_pageable = sides->from_kind == DRIVER_MEMORY_NONE;
+	bool staged = async && from_pageable && to_device && bytes <= STAGE_MAX;
 	unsigned flags = 0;
-	CUresult result = driver_stream_enter(handle, &stream);
 
-	if (result)
-		return result;
-	if (!box->width || !box->height || !box->depth)
-		return CUDA_SUCCESS;
-	result = check_side(box, to, to_type, &to_kind);
-	if (!result)
-		result = check_side(box, from, from_type, &from_kind);
-	if (result)
-		return result;
-	/* Both spans are below SIZE_MAX, so this product is. */
-	bytes = box->width * box->height * box->depth;
-	to_device = driver_memory_is_on_device(to_kind);
-	from_device = driver_memory_is_on_device(from_kind);
-	staged = async && from_kind == DRIVER_MEMORY_NONE && to_device && bytes <= STAGE_MAX;
-	if (to_kind == DRIVER_MEMORY_NONE || (from_kind == DRIVER_MEMORY_NONE && !staged) ||
+	if (sides->to_kind == DRIVER_MEMORY_NONE || (from_pageable && !staged) ||
 	    (!to_device && !from_device) || (!async && !(to_device && from_device)))
 		flags |= DRIVER_SUBMIT_WAIT;
 	if (bytes <= SHORT_MAX)
 		flags |= DRIVER_SUBMIT_SHORT;
-	copy = calloc(1, sizeof *copy + (staged ? bytes : 0));
+	copy = copy_make(box, sides, staged ? bytes : 0);
 	if (!copy)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	copy->base.run = run_copy;
-	copy->base.release = release_copy;
-	copy->box = *box;
-	copy->to = *to;
-	copy->from = *from;
 	if (staged)
 		stage(copy);
 	return driver_stream_submit(stream, &copy->base, flags, NULL);
 }
 
+static CUresult copy_places(CUstream handle, const struct box *box, const struct place *to,
+			    const struct place *from, bool async)
+{
+	struct copy_sides sides;
+	struct CUstream_st *stream;
+	bool capturing;
+	CUresult result = driver_stream_enter_or_capture(handle, &stream, &capturing);
+
+	if (!result && !async)
+		result = capturing ? driver_capture_refuse(stream) : driver_capture_unsafe();
+	if (!result)
+		result = settle_sides(box, to, from, &sides);
+	if (result || sides.is_empty)
+		return result;
+	if (capturing) {
+		CUDA_MEMCPY3D copy;
+
+		describe(box, to, from, &copy);
+		return driver_capture_copy(stream, &copy);
+	}
+	return copy_submit(stream, box, &sides, async);
+}
+
+static struct place in_array(CUarray array, size_t offset)
+{
+	return (struct place){ .type = CU_MEMORYTYPE_ARRAY, .array = array, .x = offset };
+}
+
+static struct place in_memory(CUmemorytype type, uintptr_t address)
+{
+	return (struct place){ .type = type, .host = (const void *)address, .device = address };
+}
+
+static CUresult copy_row(CUstream stream, struct place to, struct place from, size_t bytes, bool async)
+{
+	struct box box = { bytes, 1, 1 };
+
+	return copy_places(stream, &box, &to, &from, async);
+}
+
 static CUresult copy_line(CUstream stream, uintptr_t to, CUmemorytype to_type, uintptr_t from,
 			  CUmemorytype from_type, size_t bytes, bool async)
 {
-	struct box box = { bytes, 1, 1 };
-	struct side into = { to, 0, 0 }, out_of = { from, 0, 0 };
-
-	return copy_box(stream, &box, &into, to_type, &out_of, from_type, async);
+	return copy_row(stream, in_memory(to_type, to), in_memory(from_type, from), bytes, async);
 }
 
 /* ---- one dimension ---- */
-
-#define HOST CU_MEMORYTYPE_HOST
-#define DEVICE CU_MEMORYTYPE_DEVICE
-#define UNIFIED CU_MEMORYTYPE_UNIFIED
 
 DRIVER_EXPORT CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
 {
@@ -245,79 +386,31 @@ DRIVER_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, C
 
 /* ---- two and three dimensions ---- */
 
-/* What one side of a 2D or 3D copy says; 2D is 3D with one slice. */
-struct place {
-	CUmemorytype type;
-	const void *host;
-	CUdeviceptr device;
-	CUarray array;
-	size_t x, y, z;		/* bytes, rows, slices */
-	size_t pitch, height;
+/* The copy of a graph: the memory may have been freed since it was prepared. */
+struct graph_copy {
+	struct driver_operation base;
+	struct box box;
+	struct copy_sides sides;
 };
 
-/* An array has its own pitch, and ends where it ends. */
-static CUresult side_of_array(struct side *side, const struct place *place, const struct box *box)
+static bool side_is_still_there(const struct box *box, const struct side *side,
+				enum driver_memory_kind kind)
 {
-	struct CUarray_st *array;
-	CUresult result = driver_array_of(place->array, &array);
-	size_t width;
+	return driver_memory_kind_of(side->address) == kind &&
+	       (kind == DRIVER_MEMORY_NONE || !driver_memory_check(side->address, span_of(box, side)));
+}
 
-	if (result)
-		return result;
-	width = array->descriptor.Width * array->texel_bytes;
-	if (place->x > width || box->width > width - place->x || place->y > array->rows ||
-	    box->height > array->rows - place->y || place->z > array->slices ||
-	    box->depth > array->slices - place->z || place->x % array->texel_bytes ||
-	    box->width % array->texel_bytes)
-		return CUDA_ERROR_INVALID_VALUE;
-	*side = (struct side){
-		.address = array->memory + place->z * array->slice + place->y * array->pitch + place->x,
-		.pitch = array->pitch,
-		.slice = array->slice,
+static CUresult run_graph_copy(struct driver_operation *operation, CUresult state)
+{
+	const struct graph_copy *copy = (struct graph_copy *)operation;
+	struct copy_operation now = {
+		.box = copy->box, .to = copy->sides.to, .from = copy->sides.from,
 	};
-	return CUDA_SUCCESS;
-}
 
-static CUresult side_of(struct side *side, const struct place *place, const struct box *box)
-{
-	CUmemorytype type = place->type;
-	size_t least, pitch = place->pitch, height = place->height;
-
-	if (type == CU_MEMORYTYPE_ARRAY)
-		return side_of_array(side, place, box);
-	if (type != HOST && type != DEVICE && type != UNIFIED)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (__builtin_add_overflow(place->x, box->width, &least))
-		return CUDA_ERROR_INVALID_VALUE;
-	/* A pitch of zero is allowed where no second row makes it matter. */
-	if (!pitch && box->height <= 1 && box->depth <= 1 && !place->y && !place->z)
-		pitch = least;
-	if (pitch < least)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (!height)
-		height = place->y + box->height;
-	if (box->depth > 1 && height < place->y + box->height)
-		return CUDA_ERROR_INVALID_VALUE;
-	side->pitch = pitch;
-	if (__builtin_mul_overflow(pitch, height, &side->slice))
-		return CUDA_ERROR_INVALID_VALUE;
-	side->address = (type == HOST ? (uintptr_t)place->host : (uintptr_t)place->device) +
-			place->z * side->slice + place->y * pitch + place->x;
-	return CUDA_SUCCESS;
-}
-
-static CUresult copy_places(CUstream stream, const struct box *box, const struct place *to,
-			    const struct place *from, bool async)
-{
-	struct side into, out_of;
-	CUresult result = side_of(&out_of, from, box);
-
-	if (!result)
-		result = side_of(&into, to, box);
-	if (result)
-		return result;
-	return copy_box(stream, box, &into, to->type == CU_MEMORYTYPE_ARRAY ? DEVICE : to->type,
-			&out_of, from->type == CU_MEMORYTYPE_ARRAY ? DEVICE : from->type, async);
+	if (!side_is_still_there(&copy->box, &copy->sides.to, copy->sides.to_kind) ||
+	    !side_is_still_there(&copy->box, &copy->sides.from, copy->sides.from_kind))
+		return CUDA_ERROR_ILLEGAL_ADDRESS;
+	return run_copy(&now.base, state);
 }
 
 static CUresult copy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
@@ -335,41 +428,57 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
 	return copy_places(stream, &box, &to, &from, async);
 }
 
+/* What a 3D copy says. */
+static CUresult read_copy(const CUDA_MEMCPY3D *copy, struct box *box, struct place *to,
+			  struct place *from)
+{
+	if (!copy || copy->srcLOD || copy->dstLOD)
+		return CUDA_ERROR_INVALID_VALUE;
+	*box = (struct box){ copy->WidthInBytes, copy->Height, copy->Depth };
+	*from = (struct place){ copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcArray,
+				copy->srcXInBytes, copy->srcY, copy->srcZ, copy->srcPitch,
+				copy->srcHeight };
+	*to = (struct place){ copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstArray,
+			      copy->dstXInBytes, copy->dstY, copy->dstZ, copy->dstPitch,
+			      copy->dstHeight };
+	return CUDA_SUCCESS;
+}
+
 static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
 {
 	struct place to, from;
 	struct box box;
+	CUresult result = read_copy(copy, &box, &to, &from);
 
-	if (!copy || copy->srcLOD || copy->dstLOD)
+	return result ? result : copy_places(stream, &box, &to, &from, async);
+}
+
+CUresult driver_copy_prepare(const CUDA_MEMCPY3D *copy, struct driver_operation **operation)
+{
+	struct graph_copy *graph_copy;
+	struct copy_sides sides;
+	struct place to, from;
+	struct box box;
+	CUresult result = read_copy(copy, &box, &to, &from);
+
+	if (!result)
+		result = settle_sides(&box, &to, &from, &sides);
+	if (result)
+		return result;
+	if (sides.is_empty)
 		return CUDA_ERROR_INVALID_VALUE;
-	box = (struct box){ copy->WidthInBytes, copy->Height, copy->Depth };
-	from = (struct place){ copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcArray,
-			       copy->srcXInBytes, copy->srcY, copy->srcZ, copy->srcPitch,
-			       copy->srcHeight };
-	to = (struct place){ copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstArray,
-			     copy->dstXInBytes, copy->dstY, copy->dstZ, copy->dstPitch,
-			     copy->dstHeight };
-	return copy_places(stream, &box, &to, &from, async);
+	graph_copy = calloc(1, sizeof *graph_copy);
+	if (!graph_copy)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	graph_copy->base.run = run_graph_copy;
+	graph_copy->base.release = release_copy;
+	graph_copy->box = box;
+	graph_copy->sides = sides;
+	*operation = &graph_copy->base;
+	return CUDA_SUCCESS;
 }
 
 /* ---- one dimension of an array ---- */
-
-static struct place in_array(CUarray array, size_t offset)
-{
-	return (struct place){ .type = CU_MEMORYTYPE_ARRAY, .array = array, .x = offset };
-}
-
-static struct place in_memory(CUmemorytype type, uintptr_t address)
-{
-	return (struct place){ .type = type, .host = (const void *)address, .device = address };
-}
-
-static CUresult copy_row(CUstream stream, struct place to, struct place from, size_t bytes, bool async)
-{
-	struct box box = { bytes, 1, 1 };
-
-	return copy_places(stream, &box, &to, &from, async);
-}
 
 /* The forms of each direction: legacy and per-thread default stream. */
 #define DEFINE_ARRAY_COPY(name, parameters, to, from)						\
@@ -474,44 +583,98 @@ static CUresult run_fill(struct driver_operation *operation, CUresult state)
 	return CUDA_SUCCESS;
 }
 
+/* Is all that a fill says memory of a device? */
+static CUresult fill_check(const CUDA_MEMSET_NODE_PARAMS *params)
+{
+	struct side side = { params->dst, params->pitch, 0 };
+	struct box box = { 0, params->height, 1 };
+
+	if (__builtin_mul_overflow(params->width, (size_t)params->elementSize, &box.width) ||
+	    params->dst % params->elementSize ||
+	    (params->height > 1 && (params->pitch < box.width || params->pitch % params->elementSize)))
+		return CUDA_ERROR_INVALID_VALUE;
+	return driver_memory_check(params->dst, span_of(&box, &side));
+}
+
+static struct fill_operation *fill_make(const CUDA_MEMSET_NODE_PARAMS *params)
+{
+	struct fill_operation *operation = calloc(1, sizeof *operation);
+
+	if (!operation)
+		return NULL;
+	operation->base.run = run_fill;
+	operation->base.release = release_copy;
+	operation->to = params->dst;
+	operation->pitch = params->pitch;
+	operation->width = params->width;
+	operation->height = params->height;
+	operation->element = params->elementSize;
+	operation->value = params->value;
+	return operation;
+}
+
 /* Asynchronous also without Async in the name, except for pinned memory, which
  * the program could look at next. */
 static CUresult fill(CUstream handle, CUdeviceptr to, size_t pitch, unsigned element,
 		     uint32_t value, size_t width, size_t height, bool async)
 {
+	const CUDA_MEMSET_NODE_PARAMS params = { to, pitch, value, element, width, height };
 	struct fill_operation *operation;
 	struct CUstream_st *stream;
-	struct side side = { to, pitch, 0 };
-	struct box box = { 0, height, 1 };
+	bool capturing;
 	unsigned flags = 0;
-	CUresult result = driver_stream_enter(handle, &stream);
+	CUresult result = driver_stream_enter_or_capture(handle, &stream, &capturing);
 
+	if (!result && capturing && !async)
+		result = driver_capture_refuse(stream);
 	if (result)
 		return result;
 	if (!width || !height)
 		return CUDA_SUCCESS;
-	if (__builtin_mul_overflow(width, (size_t)element, &box.width) || to % element ||
-	    (height > 1 && (pitch < box.width || pitch % element)))
-		return CUDA_ERROR_INVALID_VALUE;
-	result = driver_memory_check(to, span_of(&box, &side));
+	result = fill_check(&params);
 	if (result)
 		return result;
+	if (capturing)
+		return driver_capture_fill(stream, &params);
 	if (!async && !driver_memory_is_on_device(driver_memory_kind_of(to)))
 		flags |= DRIVER_SUBMIT_WAIT;
-	if (box.width <= SHORT_MAX / height)
+	if (width * element <= SHORT_MAX / height)
 		flags |= DRIVER_SUBMIT_SHORT;
-	operation = calloc(1, sizeof *operation);
+	operation = fill_make(&params);
 	if (!operation)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	operation->base.run = run_fill;
-	operation->base.release = release_copy;
-	operation->to = to;
-	operation->pitch = pitch;
-	operation->width = width;
-	operation->height = height;
-	operation->element = element;
-	operation->value = value;
 	return driver_stream_submit(stream, &operation->base, flags, NULL);
+}
+
+/* The fill of a graph: the memory may have been freed since it was prepared. */
+static CUresult run_graph_fill(struct driver_operation *operation, CUresult state)
+{
+	const struct fill_operation *fill = (struct fill_operation *)operation;
+	const CUDA_MEMSET_NODE_PARAMS params = {
+		fill->to, fill->pitch, fill->value, fill->element, fill->width, fill->height,
+	};
+
+	return fill_check(&params) ? CUDA_ERROR_ILLEGAL_ADDRESS : run_fill(operation, state);
+}
+
+CUresult driver_fill_prepare(const CUDA_MEMSET_NODE_PARAMS *params,
+			     struct driver_operation **out)
+{
+	struct fill_operation *operation;
+	CUresult result;
+
+	if (!params->width || !params->height ||
+	    (params->elementSize != 1 && params->elementSize != 2 && params->elementSize != 4))
+		return CUDA_ERROR_INVALID_VALUE;
+	result = fill_check(params);
+	if (result)
+		return result;
+	operation = fill_make(params);
+	if (!operation)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	operation->base.run = run_graph_fill;
+	*out = &operation->base;
+	return CUDA_SUCCESS;
 }
 
 /* The four forms of each width: legacy and per-thread default stream, in the

@@ -1,4 +1,9 @@
+#include "driver_event.h"
+
+#include "driver_capture.h"
+#include "driver_event_share.h"
 #include "driver_handle.h"
+#include "driver_memory.h"
 #include "driver_stream.h"
 
 #include <stdlib.h>
@@ -11,12 +16,17 @@ struct event_record {
 	unsigned references;		/* under event_lock */
 	struct driver_point point;
 	uint64_t time_ns;		/* written by the stream before the point is reached */
+	struct driver_shared_event *shared;	/* held, or NULL */
+	uint64_t number;		/* of the record, in shared */
 };
 
 struct CUevent_st {
 	struct CUctx_st *context;	/* held */
 	unsigned flags;
 	struct event_record *record;	/* under event_lock; NULL before the first record */
+	struct driver_shared_event *shared;	/* with CU_EVENT_INTERPROCESS */
+	/* Instead of a record, when it was last recorded in a stream that captured. */
+	struct driver_captured_event captured;
 };
 
 static pthread_mutex_t event_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -32,6 +42,7 @@ static void record_drop(struct event_record *record)
 	pthread_mutex_unlock(&event_lock);
 	if (last) {
 		driver_point_drop(&record->point);
+		driver_shared_event_drop(record->shared);
 		free(record);
 	}
 }
@@ -58,10 +69,37 @@ static CUresult event_of(CUevent event)
 							    CUDA_ERROR_INVALID_HANDLE;
 }
 
+CUresult driver_event_make(struct CUctx_st *context, unsigned flags,
+			   struct driver_shared_event *shared, CUevent *out)
+{
+	struct CUevent_st *event = calloc(1, sizeof *event);
+
+	if (!event || driver_handle_add(event, DRIVER_KIND_EVENT)) {
+		driver_shared_event_drop(shared);
+		free(event);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	event->context = context;
+	event->flags = flags;
+	event->shared = shared;
+	driver_context_hold(context);
+	*out = event;
+	return CUDA_SUCCESS;
+}
+
+CUresult driver_event_shared(CUevent event, struct driver_shared_event **shared)
+{
+	CUresult result = event_of(event);
+
+	if (!result)
+		*shared = event->shared;
+	return result;
+}
+
 DRIVER_EXPORT CUresult cuEventCreate(CUevent *out, unsigned int flags)
 {
+	struct driver_shared_event *shared = NULL;
 	struct CUctx_st *context;
-	struct CUevent_st *event;
 	CUresult result = driver_context_enter(&context);
 
 	if (result)
@@ -72,20 +110,11 @@ DRIVER_EXPORT CUresult cuEventCreate(CUevent *out, unsigned int flags)
 	if (flags & CU_EVENT_INTERPROCESS) {
 		if (!(flags & CU_EVENT_DISABLE_TIMING))
 			return CUDA_ERROR_INVALID_VALUE;
-		return driver_unsupported("cuEventCreate with CU_EVENT_INTERPROCESS");
+		shared = driver_shared_event_make();
+		if (!shared)
+			return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	event = calloc(1, sizeof *event);
-	if (!event)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	event->context = context;
-	event->flags = flags;
-	if (driver_handle_add(event, DRIVER_KIND_EVENT)) {
-		free(event);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	driver_context_hold(context);
-	*out = event;
-	return CUDA_SUCCESS;
+	return driver_event_make(context, flags, shared, out);
 }
 
 DRIVER_EXPORT CUresult cuEventDestroy_v2(CUevent event)
@@ -97,7 +126,9 @@ DRIVER_EXPORT CUresult cuEventDestroy_v2(CUevent event)
 	if (!driver_handle_remove(event, DRIVER_KIND_EVENT))
 		return CUDA_ERROR_INVALID_HANDLE;
 	result = driver_context_state(event->context);
+	driver_capture_forget(&event->captured);
 	record_drop(event->record);
+	driver_shared_event_drop(event->shared);
 	driver_context_drop(event->context);
 	free(event);
 	return result;
@@ -112,33 +143,38 @@ struct record_operation {
 
 static CUresult run_record(struct driver_operation *operation, CUresult state)
 {
+	struct event_record *record = ((struct record_operation *)operation)->record;
 	struct timespec now;
 
 	(void)state;
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	((struct record_operation *)operation)->record->time_ns =
-		(uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+	record->time_ns = (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
 	return CUDA_SUCCESS;
 }
 
 static void release_record(struct driver_operation *operation)
 {
-	record_drop(((struct record_operation *)operation)->record);
+	struct event_record *record = ((struct record_operation *)operation)->record;
+
+	/* Also when it could not be queued: nobody may wait for it then. */
+	if (record->shared)
+		driver_shared_event_reach(record->shared, record->number);
+	record_drop(record);
 	free(operation);
 }
 
-static CUresult event_record(CUevent event, CUstream handle)
+bool driver_event_is_of(CUevent event, const struct CUctx_st *context)
+{
+	return event->context == context;
+}
+
+CUresult driver_event_submit_record(CUevent event, struct CUstream_st *stream)
 {
 	struct record_operation *operation;
 	struct event_record *record, *before;
-	struct CUstream_st *stream;
 	struct driver_point point;
-	CUresult result = event_of(event);
+	CUresult result;
 
-	if (!result)
-		result = driver_stream_enter(handle, &stream);
-	if (result)
-		return result;
 	if (stream->context != event->context)
 		return CUDA_ERROR_INVALID_HANDLE;
 	operation = calloc(1, sizeof *operation);
@@ -153,12 +189,18 @@ static CUresult event_record(CUevent event, CUstream handle)
 	operation->base.run = run_record;
 	operation->base.release = release_record;
 	operation->base.run_when_failed = true;
+	if (event->shared) {
+		driver_shared_event_hold(event->shared);
+		record->shared = event->shared;
+		record->number = driver_shared_event_record(event->shared);
+	}
 	result = driver_stream_submit(stream, &operation->base, DRIVER_SUBMIT_SHORT, &point);
 	if (result) {
 		record_drop(record);
 		return result;
 	}
 	record->point = point;
+	driver_capture_forget(&event->captured);
 	pthread_mutex_lock(&event_lock);
 	before = event->record;
 	event->record = record;
@@ -167,31 +209,80 @@ static CUresult event_record(CUevent event, CUstream handle)
 	return CUDA_SUCCESS;
 }
 
+/* In a capture the event stands for what was captured so far. */
+static CUresult capture_record(struct CUstream_st *stream, CUevent event)
+{
+	struct event_record *before;
+	CUresult result = driver_capture_record(stream, &event->captured);
+
+	if (result)
+		return result;
+	pthread_mutex_lock(&event_lock);
+	before = event->record;
+	event->record = NULL;
+	pthread_mutex_unlock(&event_lock);
+	record_drop(before);
+	return CUDA_SUCCESS;
+}
+
+static CUresult event_record(CUevent event, CUstream handle, unsigned flags)
+{
+	struct CUstream_st *stream;
+	bool capturing;
+	CUresult result = event_of(event);
+
+	if (!result)
+		result = driver_stream_enter_or_capture(handle, &stream, &capturing);
+	if (result)
+		return result;
+	if (!capturing) {
+		/* "This flag is invalid when used outside of capture." */
+		return flags ? CUDA_ERROR_INVALID_VALUE : driver_event_submit_record(event, stream);
+	}
+	if (stream->context != event->context)
+		return CUDA_ERROR_INVALID_HANDLE;
+	return flags ? driver_capture_event_node(stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event) :
+		       capture_record(stream, event);
+}
+
 DRIVER_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream)
 {
-	return event_record(event, stream);
+	return event_record(event, stream, 0);
 }
 
 DRIVER_EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags)
 {
-	/* CU_EVENT_RECORD_EXTERNAL only differs in a captured graph. */
 	if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
 		return CUDA_ERROR_INVALID_VALUE;
-	return event_record(event, stream);
+	return event_record(event, stream, flags);
 }
 
 /* ---- waiting ---- */
+
+/* The last record, if it is another process's: its number, else 0. */
+static uint64_t foreign_record(const struct CUevent_st *event, const struct event_record *record)
+{
+	uint64_t last = event->shared ? driver_shared_event_last(event->shared) : 0;
+
+	return record && record->number >= last ? 0 : last;
+}
 
 DRIVER_EXPORT CUresult cuEventQuery(CUevent event)
 {
 	struct event_record *record;
 	CUresult result = event_of(event);
 	bool reached = true;
+	uint64_t foreign;
 
+	if (!result)
+		result = driver_capture_check_event(&event->captured);
 	if (result)
 		return result;
 	record = record_of(event);
-	if (record)
+	foreign = foreign_record(event, record);
+	if (foreign)
+		reached = driver_shared_event_is_reached(event->shared, foreign);
+	else if (record)
 		reached = driver_point_reached(&record->point);
 	record_drop(record);
 	result = driver_context_state(event->context);
@@ -201,16 +292,28 @@ DRIVER_EXPORT CUresult cuEventQuery(CUevent event)
 DRIVER_EXPORT CUresult cuEventSynchronize(CUevent event)
 {
 	struct event_record *record;
+	struct driver_shared_event *shared;
 	struct CUctx_st *context;
 	CUresult result = event_of(event);
+	uint64_t foreign;
 
+	if (!result)
+		result = driver_capture_check_event(&event->captured);
 	if (result)
 		return result;
 	context = event->context;
+	shared = event->shared;
 	record = record_of(event);
-	if (record)
+	foreign = foreign_record(event, record);
+	if (foreign) {
+		/* The event may be destroyed while we wait. */
+		driver_shared_event_hold(shared);
+		driver_shared_event_wait(shared, foreign);
+		driver_shared_event_drop(shared);
+	} else if (record)
 		driver_point_wait(&record->point);
 	record_drop(record);
+	driver_pool_settle();
 	return driver_context_state(context);
 }
 
@@ -244,23 +347,46 @@ static CUresult wait_for(struct CUstream_st *stream, const struct event_record *
 	return driver_stream_submit(stream, wait, DRIVER_SUBMIT_SHORT, NULL);
 }
 
+CUresult driver_event_submit_wait(CUevent event, struct CUstream_st *stream)
+{
+	struct event_record *record = record_of(event);
+	uint64_t foreign = foreign_record(event, record);
+	CUresult result = CUDA_SUCCESS;
+
+	if (foreign)
+		result = driver_shared_event_follow(stream, event->shared, foreign);
+	else if (record)
+		result = wait_for(stream, record);
+	record_drop(record);
+	return result;
+}
+
+static bool event_is_recorded(CUevent event)
+{
+	struct event_record *record = record_of(event);
+
+	record_drop(record);
+	return record != NULL;
+}
+
 DRIVER_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int flags)
 {
-	struct event_record *record;
 	struct CUstream_st *stream;
-	CUresult result = driver_stream_enter(handle, &stream);
+	bool capturing, taken;
+	CUresult result = driver_stream_enter_or_capture(handle, &stream, &capturing);
 
 	if (!result)
 		result = event_of(event);
 	if (result)
 		return result;
-	if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
+	if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL || (flags && !capturing))
 		return CUDA_ERROR_INVALID_VALUE;
-	record = record_of(event);
-	if (record)
-		result = wait_for(stream, record);
-	record_drop(record);
-	return result;
+	if (flags)
+		return driver_capture_event_node(stream, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event);
+	/* A captured event takes the stream into its capture. */
+	result = driver_capture_wait(stream, &event->captured, event_is_recorded(event),
+				     &taken);
+	return result || taken ? result : driver_event_submit_wait(event, stream);
 }
 
 /* ---- timing ---- */
@@ -291,6 +417,10 @@ static CUresult event_elapsed(float *milliseconds, CUevent start, CUevent end)
 	    start->context != end->context)
 		return CUDA_ERROR_INVALID_HANDLE;
 	result = driver_context_state(start->context);
+	if (!result)
+		result = driver_capture_check_event(&start->captured);
+	if (!result)
+		result = driver_capture_check_event(&end->captured);
 	if (result)
 		return result;
 	from = record_of(start);

@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include "driver_capture.h"
 #include "driver_memory.h"
 #include "driver_stream.h"
 
@@ -12,6 +13,8 @@ static CUresult host_alloc(void **out, size_t bytes, unsigned flags)
 	CUresult result = driver_context_enter(&allocation.context);
 	void *memory;
 
+	if (!result)
+		result = driver_capture_unsafe();
 	if (result)
 		return result;
 	if (!out || !bytes || flags & ~(unsigned)(CU_MEMHOSTALLOC_PORTABLE |
@@ -56,6 +59,8 @@ DRIVER_EXPORT CUresult cuMemFreeHost(void *address)
 	struct driver_allocation allocation;
 	CUresult result = driver_ready();
 
+	if (!result)
+		result = driver_capture_unsafe();
 	if (result)
 		return result;
 	if (!address)

@@ -1,6 +1,10 @@
+#include "driver_capture.h"
+#include "driver_graph.h"
+#include "driver_handle.h"
 #include "driver_memory.h"
 #include "driver_module.h"
 #include "driver_occupancy.h"
+#include "driver_peer.h"
 #include "driver_stream.h"
 
 #include <stdio.h>
@@ -16,6 +20,7 @@ struct geometry {
 struct launch_operation {
 	struct driver_operation base;
 	struct CUfunc_st *function;
+	uint64_t function_id;		/* as it was when this was prepared */
 	struct geometry geometry;
 	_Alignas(16) unsigned char params[];
 };
@@ -36,6 +41,7 @@ static CUresult run_launch(struct driver_operation *operation, CUresult state)
 	const struct geometry *geometry = &launch->geometry;
 	struct board *board = launch->function->module->context->device->board;
 	struct engine_diagnostic why = { "" };
+	struct engine_reach reach;
 	enum engine_status status;
 	struct engine_launch order = {
 		.function = launch->function->code,
@@ -45,6 +51,7 @@ static CUresult run_launch(struct driver_operation *operation, CUresult state)
 		.cancel = &launch->function->module->context->cancel,
 		.timeout_ns = driver_options()->watchdog_ns,
 		.print = print,
+		.reach = &reach,
 	};
 
 	(void)state;
@@ -53,6 +60,7 @@ static CUresult run_launch(struct driver_operation *operation, CUresult state)
 		order.block[i] = geometry->block[i];
 		order.cluster[i] = geometry->cluster[i];
 	}
+	driver_peer_reach(launch->function->module->context, &reach);
 	board_busy_begin(board);
 	status = engine_launch(&order, &why);
 	board_busy_end(board);
@@ -219,77 +227,7 @@ static CUresult gather_params(const struct engine_function_info *info, void **pa
 	return CUDA_SUCCESS;
 }
 
-/* ---- launching ---- */
-
-static CUresult launch(CUfunction handle, struct geometry *geometry, CUstream stream_handle,
-		       void **params, void **extra)
-{
-	struct launch_operation *operation;
-	struct CUfunc_st *function;
-	struct CUstream_st *stream;
-	CUresult result;
-
-	if (!handle)
-		return CUDA_ERROR_INVALID_HANDLE;
-	result = driver_stream_enter(stream_handle, &stream);
-	if (!result)
-		result = driver_function_of(handle, stream->context, &function);
-	if (result)
-		return result;
-	if (function->module->context != stream->context)
-		return CUDA_ERROR_INVALID_HANDLE;
-	result = check_geometry(function, geometry);
-	if (!result)
-		result = settle_cluster(function, geometry);
-	if (!result)
-		result = check_cooperative(function, geometry);
-	if (!result)
-		result = check_supported(function);
-	if (result)
-		return result;
-	operation = calloc(1, sizeof *operation + function->info.param_bytes);
-	if (!operation)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = gather_params(&function->info, params, extra, operation->params);
-	if (result) {
-		free(operation);
-		return result;
-	}
-	operation->base.run = run_launch;
-	operation->base.release = release_launch;
-	operation->base.run_by_waiter = true;
-	operation->function = function;
-	operation->geometry = *geometry;
-	return driver_stream_submit(stream, &operation->base, 0, NULL);
-}
-
-DRIVER_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x,
-				      unsigned int grid_y, unsigned int grid_z,
-				      unsigned int block_x, unsigned int block_y,
-				      unsigned int block_z, unsigned int shared, CUstream stream,
-				      void **params, void **extra)
-{
-	struct geometry geometry = {
-		.grid = { grid_x, grid_y, grid_z }, .block = { block_x, block_y, block_z },
-		.dynamic_shared = shared,
-	};
-
-	return launch(function, &geometry, stream, params, extra);
-}
-
-DRIVER_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x,
-						 unsigned int grid_y, unsigned int grid_z,
-						 unsigned int block_x, unsigned int block_y,
-						 unsigned int block_z, unsigned int shared,
-						 CUstream stream, void **params)
-{
-	struct geometry geometry = {
-		.grid = { grid_x, grid_y, grid_z }, .block = { block_x, block_y, block_z },
-		.dynamic_shared = shared, .cooperative = true,
-	};
-
-	return launch(function, &geometry, stream, params, NULL);
-}
+/* ---- preparing ---- */
 
 /* Attributes of cuLaunchKernelEx; hints about caches, priorities and domains
  * have nothing to act on here, and allowing kernels to overlap obliges to
@@ -320,25 +258,131 @@ static CUresult apply_attribute(const CUlaunchAttribute *attribute, struct geome
 	}
 }
 
-DRIVER_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
-					void **params, void **extra)
+CUresult driver_launch_prepare(struct CUctx_st *context, const CUlaunchConfig *config,
+			       CUfunction handle, void **params, void **extra,
+			       struct driver_operation **out)
 {
-	struct geometry geometry;
-
-	if (!config || (config->numAttrs && !config->attrs))
-		return CUDA_ERROR_INVALID_VALUE;
-	geometry = (struct geometry){
+	struct geometry geometry = {
 		.grid = { config->gridDimX, config->gridDimY, config->gridDimZ },
 		.block = { config->blockDimX, config->blockDimY, config->blockDimZ },
 		.dynamic_shared = config->sharedMemBytes,
 	};
-	for (unsigned i = 0; i < config->numAttrs; i++) {
-		CUresult result = apply_attribute(&config->attrs[i], &geometry);
+	struct launch_operation *operation;
+	struct CUfunc_st *function;
+	CUresult result = CUDA_SUCCESS;
 
-		if (result)
-			return result;
+	for (unsigned i = 0; i < config->numAttrs && !result; i++)
+		result = apply_attribute(&config->attrs[i], &geometry);
+	if (!result)
+		result = driver_function_of(handle, context, &function);
+	if (result)
+		return result;
+	if (function->module->context != context)
+		return CUDA_ERROR_INVALID_HANDLE;
+	result = check_geometry(function, &geometry);
+	if (!result)
+		result = settle_cluster(function, &geometry);
+	if (!result)
+		result = check_cooperative(function, &geometry);
+	if (!result)
+		result = check_supported(function);
+	if (result)
+		return result;
+	operation = calloc(1, sizeof *operation + function->info.param_bytes);
+	if (!operation)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = gather_params(&function->info, params, extra, operation->params);
+	if (result) {
+		free(operation);
+		return result;
 	}
-	return launch(function, &geometry, config->hStream, params, extra);
+	operation->base.run = run_launch;
+	operation->base.release = release_launch;
+	operation->base.run_by_waiter = true;
+	operation->function = function;
+	operation->function_id = function->id;
+	operation->geometry = geometry;
+	*out = &operation->base;
+	return CUDA_SUCCESS;
+}
+
+void driver_launch_look(const struct driver_operation *operation, struct driver_launch_view *view)
+{
+	const struct launch_operation *launch = (const struct launch_operation *)operation;
+
+	view->function = launch->function;
+	view->params = launch->params;
+	view->cooperative = launch->geometry.cooperative;
+}
+
+bool driver_launch_is_possible(const struct driver_operation *operation)
+{
+	const struct launch_operation *launch = (const struct launch_operation *)operation;
+
+	return driver_handle_is(launch->function, DRIVER_KIND_FUNCTION) &&
+	       launch->function->id == launch->function_id;
+}
+
+/* ---- launching ---- */
+
+static CUresult launch(CUfunction handle, const CUlaunchConfig *config, void **params, void **extra)
+{
+	struct driver_operation *operation;
+	struct CUstream_st *stream;
+	bool capturing;
+	CUresult result;
+
+	if (!handle)
+		return CUDA_ERROR_INVALID_HANDLE;
+	result = driver_stream_enter_or_capture(config->hStream, &stream, &capturing);
+	if (result)
+		return result;
+	if (capturing)
+		return driver_capture_kernel(stream, config, handle, params, extra);
+	result = driver_launch_prepare(stream->context, config, handle, params, extra, &operation);
+	return result ? result : driver_stream_submit(stream, operation, 0, NULL);
+}
+
+DRIVER_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x,
+				      unsigned int grid_y, unsigned int grid_z,
+				      unsigned int block_x, unsigned int block_y,
+				      unsigned int block_z, unsigned int shared, CUstream stream,
+				      void **params, void **extra)
+{
+	const CUlaunchConfig config = {
+		.gridDimX = grid_x, .gridDimY = grid_y, .gridDimZ = grid_z,
+		.blockDimX = block_x, .blockDimY = block_y, .blockDimZ = block_z,
+		.sharedMemBytes = shared, .hStream = stream,
+	};
+
+	return launch(function, &config, params, extra);
+}
+
+DRIVER_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x,
+						 unsigned int grid_y, unsigned int grid_z,
+						 unsigned int block_x, unsigned int block_y,
+						 unsigned int block_z, unsigned int shared,
+						 CUstream stream, void **params)
+{
+	CUlaunchAttribute cooperative = {
+		.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE, .value.cooperative = 1,
+	};
+	const CUlaunchConfig config = {
+		.gridDimX = grid_x, .gridDimY = grid_y, .gridDimZ = grid_z,
+		.blockDimX = block_x, .blockDimY = block_y, .blockDimZ = block_z,
+		.sharedMemBytes = shared, .hStream = stream,
+		.attrs = &cooperative, .numAttrs = 1,
+	};
+
+	return launch(function, &config, params, NULL);
+}
+
+DRIVER_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
+					void **params, void **extra)
+{
+	if (!config || (config->numAttrs && !config->attrs))
+		return CUDA_ERROR_INVALID_VALUE;
+	return launch(function, config, params, extra);
 }
 
 DRIVER_EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function,

@@ -182,6 +182,18 @@ static CUresult library_kernel(struct CUlib_st *library, const char *name, CUker
 	return CUDA_SUCCESS;
 }
 
+CUresult driver_library_kernel_of(const struct CUfunc_st *function, CUkernel *kernel)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	*kernel = NULL;
+	driver_module_lock();
+	if (function->module->library)
+		result = library_kernel(function->module->library, function->info.name, kernel);
+	driver_module_unlock();
+	return result;
+}
+
 DRIVER_EXPORT CUresult cuLibraryGetKernel(CUkernel *out, CUlibrary library, const char *name)
 {
 	struct engine_function_info info;

@@ -1,6 +1,9 @@
 #define _GNU_SOURCE
 #include "driver_memory.h"
 
+#include "driver_capture.h"
+#include "driver_graph_memory.h"
+
 #include "driver_arena.h"
 #include "driver_stream.h"
 #include "engine.h"
@@ -100,9 +103,11 @@ static void allocation_release(const struct driver_allocation *allocation)
 	case DRIVER_MEMORY_MODULE:
 		engine_strict_mark((const void *)allocation->base, allocation->size,
 				   ENGINE_MEMORY_FREE);
-		driver_arena_give(allocation->device->arena, allocation->base, allocation->size);
+		if (!allocation->block)
+			driver_arena_give(allocation->device->arena, allocation->base,
+					  allocation->size);
 		if (allocation->pool)
-			driver_pool_count(allocation->pool, allocation->size, false);
+			driver_pool_give(allocation);
 		break;
 	case DRIVER_MEMORY_PINNED:
 		munmap((void *)allocation->base, allocation->size);
@@ -111,6 +116,8 @@ static void allocation_release(const struct driver_allocation *allocation)
 		size_t inside = allocation->base % (size_t)sysconf(_SC_PAGESIZE);
 
 		munmap((void *)(allocation->base - inside), inside + allocation->size);
+		if (allocation->pool)
+			driver_pool_give(allocation);
 		break;
 	}
 	case DRIVER_MEMORY_REGISTERED:
@@ -162,6 +169,7 @@ void driver_memory_end_context(struct CUctx_st *context)
 		i = 0;	/* others may have changed the table meanwhile */
 	}
 	pthread_rwlock_unlock(&table.lock);
+	driver_pool_trim(context->device);
 }
 
 /* ---- questions ---- */
@@ -265,7 +273,7 @@ CUresult driver_memory_take(struct CUctx_st *context, size_t bytes, size_t align
 	CUresult result;
 
 	while (driver_arena_take(context->device->arena, bytes, align, &allocation.base)) {
-		if (!await_free())
+		if (!driver_pool_relieve(context->device) && !await_free())
 			return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	result = driver_memory_remember(&allocation);
@@ -274,7 +282,7 @@ CUresult driver_memory_take(struct CUctx_st *context, size_t bytes, size_t align
 		return result;
 	}
 	if (pool)
-		driver_pool_count(pool, bytes, true);
+		driver_pool_count(pool, bytes);
 	/* What a kernel may not read before something has written it. */
 	engine_strict_mark((const void *)allocation.base, bytes,
 			   kind == DRIVER_MEMORY_DEVICE ? ENGINE_MEMORY_UNWRITTEN
@@ -299,6 +307,22 @@ static bool forget(uintptr_t address, struct driver_allocation *gone)
 	return found;
 }
 
+bool driver_memory_forget_block(uintptr_t address, struct driver_allocation *allocation)
+{
+	struct driver_allocation *item;
+	bool found;
+
+	pthread_rwlock_wrlock(&table.lock);
+	item = table_find(address);
+	found = item && item->base == address && item->block && !item->freeing;
+	if (found) {
+		*allocation = *item;
+		table_remove(item);
+	}
+	pthread_rwlock_unlock(&table.lock);
+	return found;
+}
+
 void driver_memory_give(uintptr_t address)
 {
 	struct driver_allocation gone;
@@ -315,7 +339,8 @@ bool driver_memory_begin_free(uintptr_t address, struct driver_allocation *alloc
 	pthread_rwlock_wrlock(&table.lock);
 	item = table_find(address);
 	may = item && item->base == address && !item->freeing &&
-	      (item->kind == DRIVER_MEMORY_DEVICE || item->kind == DRIVER_MEMORY_MANAGED);
+	      (item->kind == DRIVER_MEMORY_DEVICE || item->kind == DRIVER_MEMORY_MANAGED ||
+	       (item->kind == DRIVER_MEMORY_IPC && item->pool));
 	if (may) {
 		item->freeing = true;
 		*allocation = *item;
@@ -346,6 +371,8 @@ DRIVER_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 	CUresult result = driver_context_enter(&context);
 	uintptr_t address;
 
+	if (!result)
+		result = driver_capture_unsafe();
 	if (result)
 		return result;
 	if (!out || !bytes)
@@ -363,6 +390,8 @@ DRIVER_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigne
 	CUresult result = driver_context_enter(&context);
 	uintptr_t address;
 
+	if (!result)
+		result = driver_capture_unsafe();
 	if (result)
 		return result;
 	if (!out || !bytes || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
@@ -400,14 +429,19 @@ DRIVER_EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 	struct driver_allocation allocation;
 	CUresult result = driver_ready();
 
+	if (!result)
+		result = driver_capture_unsafe();
 	if (result)
 		return result;
 	if (!address)
 		return CUDA_SUCCESS;
+	if (driver_graph_memory_owns(address))
+		return driver_graph_memory_free(address);
 	if (!driver_memory_begin_free(address, &allocation))
 		return CUDA_ERROR_INVALID_VALUE;
 	driver_stream_drain(allocation.context);
 	driver_memory_end_free(address);
+	driver_pool_settle();
 	return driver_context_state(allocation.context);
 }
 

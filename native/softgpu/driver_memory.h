@@ -30,6 +30,7 @@ struct driver_allocation {
 	struct CUctx_st *context;	/* that it was made in */
 	struct driver_device *device;
 	struct CUmemPoolHandle_st *pool;	/* or NULL */
+	struct driver_block *block;	/* of the pool's store, or NULL */
 };
 
 CUresult driver_memory_open(struct driver_device *device);
@@ -66,9 +67,22 @@ void driver_memory_give(uintptr_t address);
 bool driver_memory_begin_free(uintptr_t address, struct driver_allocation *allocation);
 void driver_memory_end_free(uintptr_t address);
 
+/* Take what is a block of a pool's store out of the table, for its pool; false for
+ * everything else. */
+bool driver_memory_forget_block(uintptr_t address, struct driver_allocation *allocation);
+
 /* driver_pool.c */
 CUresult driver_pool_open(struct driver_device *device);
 void driver_pool_close(struct driver_device *device);
-void driver_pool_count(struct CUmemPoolHandle_st *pool, size_t bytes, bool take);
+/* An allocation of the pool, not of its store, is there; giving it takes it off. */
+void driver_pool_count(struct CUmemPoolHandle_st *pool, size_t bytes);
+/* Nothing uses it any more. */
+void driver_pool_give(const struct driver_allocation *allocation);
+/* Where the program waits for something: give back what pools need not keep. */
+void driver_pool_settle(void);
+/* Give back all that the pools of a device do not use. */
+void driver_pool_trim(struct driver_device *device);
+/* The same, or else wait for what was freed in some stream; false: there is nothing. */
+bool driver_pool_relieve(struct driver_device *device);
 
 #endif

@@ -61,6 +61,7 @@ CUresult driver_module_load(struct CUctx_st *context, struct CUlib_st *library,
 	struct engine_load_options options = {
 		.sm = context->device->capability->sm,
 		.memory = { take_variable, give_variable, context },
+		.asks_reach = driver_device_count() > 1,
 	};
 	struct CUmod_st *module = calloc(1, sizeof *module);
 	CUresult result;
@@ -145,6 +146,7 @@ struct CUfunc_st *driver_module_find(struct CUmod_st *module, struct engine_func
 static CUresult module_function(struct CUmod_st *module, struct engine_function *code,
 				struct CUfunc_st **out)
 {
+	static uint64_t last_id;
 	struct CUfunc_st *function = driver_module_find(module, code);
 	int room;
 
@@ -155,6 +157,7 @@ static CUresult module_function(struct CUmod_st *module, struct engine_function 
 	function = calloc(1, sizeof *function);
 	if (!function)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	function->id = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED);
 	function->module = module;
 	function->code = code;
 	engine_function_info(code, &function->info);

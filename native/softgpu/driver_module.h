@@ -25,6 +25,7 @@ struct driver_function_settings {
 };
 
 struct CUfunc_st {
+	uint64_t id;			/* unique in this process: the handle may come again */
 	struct CUmod_st *module;
 	struct CUfunc_st *next;		/* of the module */
 	struct engine_function *code;
@@ -79,6 +80,8 @@ void driver_module_unload(struct CUmod_st *module);
 /* The library's module in a context, loaded if it is not there yet. */
 CUresult driver_module_of_library(struct CUlib_st *library, struct CUctx_st *context,
 				  struct CUmod_st **out);
+/* The kernel that a function is of, or NULL where its module is of no library. */
+CUresult driver_library_kernel_of(const struct CUfunc_st *function, CUkernel *kernel);
 /* Entry function number `index`, or NULL behind the last. */
 struct engine_function *driver_module_entry_at(const struct CUmod_st *module, size_t index);
 unsigned driver_module_entry_count(const struct CUmod_st *module);

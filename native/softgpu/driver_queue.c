@@ -309,11 +309,12 @@ static void stream_run(struct CUstream_st *stream, struct driver_operation *oper
 {
 	struct CUctx_st *context = stream->context;
 	uint64_t sequence = operation->sequence;
+	bool counts = !operation->is_idle;
 	CUresult state;
 
 	operation_drop_points(operation);
 	stream->busy = true;
-	running++;
+	running += counts;
 	pthread_mutex_unlock(&queue_lock);
 	state = __atomic_load_n(&context->error, __ATOMIC_ACQUIRE);
 	if (!state || operation->run_when_failed) {
@@ -324,7 +325,8 @@ static void stream_run(struct CUstream_st *stream, struct driver_operation *oper
 	}
 	operation->release(operation);
 	pthread_mutex_lock(&queue_lock);
-	if (!--running)
+	running -= counts;
+	if (!running)
 		pthread_cond_broadcast(&queue_idle);
 	stream->busy = false;
 	stream->completed = sequence;

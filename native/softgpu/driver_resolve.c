@@ -70,6 +70,9 @@
 	PLAIN(cuDevicePrimaryCtxSetFlags, 7000, cuDevicePrimaryCtxSetFlags_v2) \
 	PLAIN(cuDevicePrimaryCtxSetFlags, 11000, cuDevicePrimaryCtxSetFlags_v2) \
 	PLAIN(cuDeviceSetMemPool, 11020, cuDeviceSetMemPool) \
+	PLAIN(cuDeviceGetGraphMemAttribute, 11040, cuDeviceGetGraphMemAttribute) \
+	PLAIN(cuDeviceGraphMemTrim, 11040, cuDeviceGraphMemTrim) \
+	PLAIN(cuDeviceSetGraphMemAttribute, 11040, cuDeviceSetGraphMemAttribute) \
 	PLAIN(cuDeviceTotalMem, 3020, cuDeviceTotalMem_v2) \
 	PLAIN(cuDriverGetVersion, 2020, cuDriverGetVersion) \
 	PLAIN(cuEventCreate, 2000, cuEventCreate) \
@@ -94,6 +97,82 @@
 	PLAIN(cuGetExportTable, 3000, cuGetExportTable) \
 	PLAIN(cuGetProcAddress, 11030, cuGetProcAddress) \
 	PLAIN(cuGetProcAddress, 12000, cuGetProcAddress_v2) \
+	PLAIN(cuGraphAddChildGraphNode, 10000, cuGraphAddChildGraphNode) \
+	PLAIN(cuGraphAddDependencies, 10000, cuGraphAddDependencies) \
+	PLAIN(cuGraphAddDependencies, 12030, cuGraphAddDependencies_v2) \
+	PLAIN(cuGraphAddEmptyNode, 10000, cuGraphAddEmptyNode) \
+	PLAIN(cuGraphAddEventRecordNode, 11010, cuGraphAddEventRecordNode) \
+	PLAIN(cuGraphAddEventWaitNode, 11010, cuGraphAddEventWaitNode) \
+	PLAIN(cuGraphAddHostNode, 10000, cuGraphAddHostNode) \
+	PLAIN(cuGraphAddKernelNode, 10000, cuGraphAddKernelNode) \
+	PLAIN(cuGraphAddKernelNode, 12000, cuGraphAddKernelNode_v2) \
+	PLAIN(cuGraphAddMemAllocNode, 11040, cuGraphAddMemAllocNode) \
+	PLAIN(cuGraphAddMemFreeNode, 11040, cuGraphAddMemFreeNode) \
+	PLAIN(cuGraphAddMemcpyNode, 10000, cuGraphAddMemcpyNode) \
+	PLAIN(cuGraphAddMemsetNode, 10000, cuGraphAddMemsetNode) \
+	PLAIN(cuGraphAddNode, 12020, cuGraphAddNode) \
+	PLAIN(cuGraphAddNode, 12030, cuGraphAddNode_v2) \
+	PLAIN(cuGraphChildGraphNodeGetGraph, 10000, cuGraphChildGraphNodeGetGraph) \
+	PLAIN(cuGraphClone, 10000, cuGraphClone) \
+	PLAIN(cuGraphCreate, 10000, cuGraphCreate) \
+	PLAIN(cuGraphDebugDotPrint, 11030, cuGraphDebugDotPrint) \
+	PLAIN(cuGraphDestroy, 10000, cuGraphDestroy) \
+	PLAIN(cuGraphDestroyNode, 10000, cuGraphDestroyNode) \
+	PLAIN(cuGraphEventRecordNodeGetEvent, 11010, cuGraphEventRecordNodeGetEvent) \
+	PLAIN(cuGraphEventRecordNodeSetEvent, 11010, cuGraphEventRecordNodeSetEvent) \
+	PLAIN(cuGraphEventWaitNodeGetEvent, 11010, cuGraphEventWaitNodeGetEvent) \
+	PLAIN(cuGraphEventWaitNodeSetEvent, 11010, cuGraphEventWaitNodeSetEvent) \
+	PLAIN(cuGraphExecChildGraphNodeSetParams, 11010, cuGraphExecChildGraphNodeSetParams) \
+	PLAIN(cuGraphExecDestroy, 10000, cuGraphExecDestroy) \
+	PLAIN(cuGraphExecEventRecordNodeSetEvent, 11010, cuGraphExecEventRecordNodeSetEvent) \
+	PLAIN(cuGraphExecEventWaitNodeSetEvent, 11010, cuGraphExecEventWaitNodeSetEvent) \
+	PLAIN(cuGraphExecGetFlags, 12000, cuGraphExecGetFlags) \
+	PLAIN(cuGraphExecHostNodeSetParams, 10020, cuGraphExecHostNodeSetParams) \
+	PLAIN(cuGraphExecKernelNodeSetParams, 10010, cuGraphExecKernelNodeSetParams) \
+	PLAIN(cuGraphExecKernelNodeSetParams, 12000, cuGraphExecKernelNodeSetParams_v2) \
+	PLAIN(cuGraphExecMemcpyNodeSetParams, 10020, cuGraphExecMemcpyNodeSetParams) \
+	PLAIN(cuGraphExecMemsetNodeSetParams, 10020, cuGraphExecMemsetNodeSetParams) \
+	PLAIN(cuGraphExecNodeSetParams, 12020, cuGraphExecNodeSetParams) \
+	PLAIN(cuGraphExecUpdate, 10020, cuGraphExecUpdate) \
+	PLAIN(cuGraphExecUpdate, 12000, cuGraphExecUpdate_v2) \
+	PLAIN(cuGraphGetEdges, 10000, cuGraphGetEdges) \
+	PLAIN(cuGraphGetEdges, 12030, cuGraphGetEdges_v2) \
+	PLAIN(cuGraphGetNodes, 10000, cuGraphGetNodes) \
+	PLAIN(cuGraphGetRootNodes, 10000, cuGraphGetRootNodes) \
+	PLAIN(cuGraphHostNodeGetParams, 10000, cuGraphHostNodeGetParams) \
+	PLAIN(cuGraphHostNodeSetParams, 10000, cuGraphHostNodeSetParams) \
+	PLAIN(cuGraphInstantiate, 10000, cuGraphInstantiate) \
+	PLAIN(cuGraphInstantiate, 11000, cuGraphInstantiate_v2) \
+	PLAIN(cuGraphInstantiateWithFlags, 11040, cuGraphInstantiateWithFlags) \
+	STREAM(cuGraphInstantiateWithParams, 12000, cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz, 12000) \
+	PLAIN(cuGraphKernelNodeCopyAttributes, 11000, cuGraphKernelNodeCopyAttributes) \
+	PLAIN(cuGraphKernelNodeGetAttribute, 11000, cuGraphKernelNodeGetAttribute) \
+	PLAIN(cuGraphKernelNodeGetParams, 10000, cuGraphKernelNodeGetParams) \
+	PLAIN(cuGraphKernelNodeGetParams, 12000, cuGraphKernelNodeGetParams_v2) \
+	PLAIN(cuGraphKernelNodeSetAttribute, 11000, cuGraphKernelNodeSetAttribute) \
+	PLAIN(cuGraphKernelNodeSetParams, 10000, cuGraphKernelNodeSetParams) \
+	PLAIN(cuGraphKernelNodeSetParams, 12000, cuGraphKernelNodeSetParams_v2) \
+	STREAM(cuGraphLaunch, 10000, cuGraphLaunch, cuGraphLaunch_ptsz, 10000) \
+	PLAIN(cuGraphMemAllocNodeGetParams, 11040, cuGraphMemAllocNodeGetParams) \
+	PLAIN(cuGraphMemFreeNodeGetParams, 11040, cuGraphMemFreeNodeGetParams) \
+	PLAIN(cuGraphMemcpyNodeGetParams, 10000, cuGraphMemcpyNodeGetParams) \
+	PLAIN(cuGraphMemcpyNodeSetParams, 10000, cuGraphMemcpyNodeSetParams) \
+	PLAIN(cuGraphMemsetNodeGetParams, 10000, cuGraphMemsetNodeGetParams) \
+	PLAIN(cuGraphMemsetNodeSetParams, 10000, cuGraphMemsetNodeSetParams) \
+	PLAIN(cuGraphNodeFindInClone, 10000, cuGraphNodeFindInClone) \
+	PLAIN(cuGraphNodeGetDependencies, 10000, cuGraphNodeGetDependencies) \
+	PLAIN(cuGraphNodeGetDependencies, 12030, cuGraphNodeGetDependencies_v2) \
+	PLAIN(cuGraphNodeGetDependentNodes, 10000, cuGraphNodeGetDependentNodes) \
+	PLAIN(cuGraphNodeGetDependentNodes, 12030, cuGraphNodeGetDependentNodes_v2) \
+	PLAIN(cuGraphNodeGetEnabled, 11060, cuGraphNodeGetEnabled) \
+	PLAIN(cuGraphNodeGetType, 10000, cuGraphNodeGetType) \
+	PLAIN(cuGraphNodeSetEnabled, 11060, cuGraphNodeSetEnabled) \
+	PLAIN(cuGraphNodeSetParams, 12020, cuGraphNodeSetParams) \
+	PLAIN(cuGraphReleaseUserObject, 11030, cuGraphReleaseUserObject) \
+	PLAIN(cuGraphRemoveDependencies, 10000, cuGraphRemoveDependencies) \
+	PLAIN(cuGraphRemoveDependencies, 12030, cuGraphRemoveDependencies_v2) \
+	PLAIN(cuGraphRetainUserObject, 11030, cuGraphRetainUserObject) \
+	STREAM(cuGraphUpload, 11010, cuGraphUpload, cuGraphUpload_ptsz, 11010) \
 	PLAIN(cuInit, 2000, cuInit) \
 	PLAIN(cuKernelGetAttribute, 12000, cuKernelGetAttribute) \
 	PLAIN(cuKernelGetFunction, 12000, cuKernelGetFunction) \
@@ -116,6 +195,8 @@
 	PLAIN(cuLibraryLoadFromFile, 12000, cuLibraryLoadFromFile) \
 	PLAIN(cuLibraryUnload, 12000, cuLibraryUnload) \
 	PLAIN(cuIpcCloseMemHandle, 4010, cuIpcCloseMemHandle) \
+	PLAIN(cuIpcGetEventHandle, 4010, cuIpcGetEventHandle) \
+	PLAIN(cuIpcOpenEventHandle, 4010, cuIpcOpenEventHandle) \
 	PLAIN(cuIpcGetMemHandle, 4010, cuIpcGetMemHandle) \
 	PLAIN(cuIpcOpenMemHandle, 11000, cuIpcOpenMemHandle_v2) \
 	PLAIN(cuMemAddressFree, 10020, cuMemAddressFree) \
@@ -149,7 +230,14 @@
 	PLAIN(cuMemHostGetFlags, 2030, cuMemHostGetFlags) \
 	PLAIN(cuMemHostRegister, 6050, cuMemHostRegister_v2) \
 	PLAIN(cuMemHostUnregister, 4000, cuMemHostUnregister) \
+	PLAIN(cuMemGetDefaultMemPool, 13000, cuMemGetDefaultMemPool) \
+	PLAIN(cuMemGetMemPool, 13000, cuMemGetMemPool) \
 	PLAIN(cuMemPoolCreate, 11020, cuMemPoolCreate) \
+	PLAIN(cuMemPoolExportPointer, 11020, cuMemPoolExportPointer) \
+	PLAIN(cuMemPoolExportToShareableHandle, 11020, cuMemPoolExportToShareableHandle) \
+	PLAIN(cuMemPoolImportFromShareableHandle, 11020, cuMemPoolImportFromShareableHandle) \
+	PLAIN(cuMemPoolImportPointer, 11020, cuMemPoolImportPointer) \
+	PLAIN(cuMemSetMemPool, 13000, cuMemSetMemPool) \
 	PLAIN(cuMemPoolDestroy, 11020, cuMemPoolDestroy) \
 	PLAIN(cuMemPoolGetAccess, 11020, cuMemPoolGetAccess) \
 	PLAIN(cuMemPoolGetAttribute, 11020, cuMemPoolGetAttribute) \
@@ -215,6 +303,12 @@
 	PLAIN(cuProfilerStop, 4000, cuProfilerStop) \
 	STREAM(cuStreamAddCallback, 5000, cuStreamAddCallback, cuStreamAddCallback_ptsz, 7000) \
 	STREAM(cuStreamAttachMemAsync, 6000, cuStreamAttachMemAsync, cuStreamAttachMemAsync_ptsz, 7000) \
+	STREAM(cuStreamBeginCapture, 10000, cuStreamBeginCapture, cuStreamBeginCapture_ptsz, 10000) \
+	STREAM(cuStreamBeginCapture, 10010, cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz, 10010) \
+	STREAM(cuStreamBeginCaptureToGraph, 12030, cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz, 12030) \
+	STREAM(cuStreamEndCapture, 10000, cuStreamEndCapture, cuStreamEndCapture_ptsz, 10000) \
+	STREAM(cuStreamUpdateCaptureDependencies, 11030, cuStreamUpdateCaptureDependencies, cuStreamUpdateCaptureDependencies_ptsz, 11030) \
+	STREAM(cuStreamUpdateCaptureDependencies, 12030, cuStreamUpdateCaptureDependencies_v2, cuStreamUpdateCaptureDependencies_v2_ptsz, 12030) \
 	PLAIN(cuStreamCreate, 2000, cuStreamCreate) \
 	PLAIN(cuStreamCreateWithPriority, 5050, cuStreamCreateWithPriority) \
 	PLAIN(cuStreamDestroy, 4000, cuStreamDestroy_v2) \
@@ -239,7 +333,10 @@
 	PLAIN(cuTexObjectGetResourceDesc, 5000, cuTexObjectGetResourceDesc) \
 	PLAIN(cuTexObjectGetResourceViewDesc, 5000, cuTexObjectGetResourceViewDesc) \
 	PLAIN(cuTexObjectGetTextureDesc, 5000, cuTexObjectGetTextureDesc) \
-	PLAIN(cuThreadExchangeStreamCaptureMode, 10010, cuThreadExchangeStreamCaptureMode)
+	PLAIN(cuThreadExchangeStreamCaptureMode, 10010, cuThreadExchangeStreamCaptureMode) \
+	PLAIN(cuUserObjectCreate, 11030, cuUserObjectCreate) \
+	PLAIN(cuUserObjectRelease, 11030, cuUserObjectRelease) \
+	PLAIN(cuUserObjectRetain, 11030, cuUserObjectRetain)
 
 /* Addresses without prototypes: an assembler name each.  A symbol that has
  * several variants is declared as often, always the same. */

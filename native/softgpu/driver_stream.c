@@ -1,6 +1,9 @@
 #include "driver_stream.h"
 
+#include "driver_capture.h"
+#include "driver_graph.h"
 #include "driver_handle.h"
+#include "driver_memory.h"
 
 #include <stdlib.h>
 
@@ -23,6 +26,7 @@ static void thread_streams_end(void *first)
 
 	for (; entry; entry = next) {
 		next = entry->next;
+		driver_capture_leave(entry->stream);
 		driver_stream_end(entry->stream);
 		driver_stream_drop(entry->stream);
 		free(entry);
@@ -100,9 +104,22 @@ CUresult driver_stream_of(CUstream handle, struct CUstream_st **stream)
 
 CUresult driver_stream_enter(CUstream handle, struct CUstream_st **stream)
 {
+	bool capturing;
+	CUresult result = driver_stream_enter_or_capture(handle, stream, &capturing);
+
+	if (!result && capturing)
+		result = driver_capture_refuse(*stream);
+	return result;
+}
+
+CUresult driver_stream_enter_or_capture(CUstream handle, struct CUstream_st **stream,
+					bool *capturing)
+{
 	CUresult result = driver_stream_of(handle, stream);
 
-	return result ? result : driver_context_state((*stream)->context);
+	if (!result)
+		result = driver_context_state((*stream)->context);
+	return result ? result : driver_capture_enter(*stream, capturing);
 }
 
 /* ---- the API ---- */
@@ -153,6 +170,7 @@ DRIVER_EXPORT CUresult cuStreamDestroy_v2(CUstream handle)
 	if (!driver_handle_remove(handle, DRIVER_KIND_STREAM))
 		return CUDA_ERROR_INVALID_HANDLE;
 	result = driver_context_state(handle->context);
+	driver_capture_leave(handle);
 	driver_stream_end(handle);
 	return result;
 }
@@ -187,6 +205,8 @@ DRIVER_EXPORT CUresult cuStreamSynchronize(CUstream handle)
 	struct CUctx_st *context;
 	CUresult result = driver_stream_of(handle, &stream);
 
+	if (!result)
+		result = driver_capture_forbid(stream);
 	if (result)
 		return result;
 	/* Also with an error, wait: callbacks are still told of it. */
@@ -196,11 +216,14 @@ DRIVER_EXPORT CUresult cuStreamSynchronize(CUstream handle)
 		marker = marker_make();
 		if (!marker)
 			return CUDA_ERROR_OUT_OF_MEMORY;
-		return driver_stream_submit(stream, marker, DRIVER_SUBMIT_WAIT, NULL);
+		result = driver_stream_submit(stream, marker, DRIVER_SUBMIT_WAIT, NULL);
+		driver_pool_settle();
+		return result;
 	}
 	driver_stream_point(stream, &point);
 	driver_point_wait(&point);
 	driver_point_drop(&point);
+	driver_pool_settle();
 	return driver_context_state(context);
 }
 
@@ -287,60 +310,6 @@ DRIVER_EXPORT CUresult cuStreamGetDevice(CUstream handle, CUdevice *ordinal)
 	return CUDA_SUCCESS;
 }
 
-/* ---- no capture yet: no stream is ever capturing ---- */
-
-DRIVER_EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
-{
-	struct CUstream_st *stream;
-	CUresult result = driver_stream_of(handle, &stream);
-
-	if (result)
-		return result;
-	if (!status)
-		return CUDA_ERROR_INVALID_VALUE;
-	*status = CU_STREAM_CAPTURE_STATUS_NONE;
-	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status,
-					      cuuint64_t *id)
-{
-	(void)id;
-	return cuStreamIsCapturing(handle, status);
-}
-
-DRIVER_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus *status,
-						 cuuint64_t *id, CUgraph *graph,
-						 const CUgraphNode **dependencies, size_t *count)
-{
-	(void)id, (void)graph, (void)dependencies, (void)count;
-	return cuStreamIsCapturing(handle, status);
-}
-
-DRIVER_EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus *status,
-						 cuuint64_t *id, CUgraph *graph,
-						 const CUgraphNode **dependencies,
-						 const CUgraphEdgeData **edges, size_t *count)
-{
-	(void)id, (void)graph, (void)dependencies, (void)edges, (void)count;
-	return cuStreamIsCapturing(handle, status);
-}
-
-DRIVER_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
-{
-	static _Thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
-	CUstreamCaptureMode before = current;
-	CUresult result = driver_ready();
-
-	if (result)
-		return result;
-	if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
-		return CUDA_ERROR_INVALID_VALUE;
-	current = *mode;
-	*mode = before;
-	return CUDA_SUCCESS;
-}
-
 /* ---- host functions ---- */
 
 struct host_operation {
@@ -364,8 +333,24 @@ static CUresult run_host(struct driver_operation *operation, CUresult state)
 	return CUDA_SUCCESS;
 }
 
-static CUresult submit_host(CUstream handle, CUstreamCallback callback, CUhostFn function,
-			    void *argument)
+CUresult driver_host_prepare(CUhostFn function, void *argument, struct driver_operation **operation)
+{
+	struct host_operation *host;
+
+	if (!function)
+		return CUDA_ERROR_INVALID_VALUE;
+	host = calloc(1, sizeof *host);
+	if (!host)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	host->base.run = run_host;
+	host->base.release = release_plain;
+	host->function = function;
+	host->argument = argument;
+	*operation = &host->base;
+	return CUDA_SUCCESS;
+}
+
+static CUresult submit_callback(CUstream handle, CUstreamCallback callback, void *argument)
 {
 	struct host_operation *host;
 	struct CUstream_st *stream;
@@ -373,7 +358,7 @@ static CUresult submit_host(CUstream handle, CUstreamCallback callback, CUhostFn
 
 	if (result)
 		return result;
-	if (!callback && !function)
+	if (!callback)
 		return CUDA_ERROR_INVALID_VALUE;
 	host = calloc(1, sizeof *host);
 	if (!host)
@@ -381,17 +366,29 @@ static CUresult submit_host(CUstream handle, CUstreamCallback callback, CUhostFn
 	host->base.run = run_host;
 	host->base.release = release_plain;
 	/* A callback is told of the error; a host function is not called then. */
-	host->base.run_when_failed = callback != NULL;
+	host->base.run_when_failed = true;
 	host->stream = handle;
 	host->callback = callback;
-	host->function = function;
 	host->argument = argument;
 	return driver_stream_submit(stream, &host->base, 0, NULL);
 }
 
-DRIVER_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *argument)
+DRIVER_EXPORT CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *argument)
 {
-	return submit_host(stream, NULL, function, argument);
+	struct driver_operation *host;
+	struct CUstream_st *stream;
+	bool capturing;
+	CUresult result = driver_stream_enter_or_capture(handle, &stream, &capturing);
+
+	if (result)
+		return result;
+	if (capturing) {
+		CUDA_HOST_NODE_PARAMS params = { function, argument };
+
+		return driver_capture_host(stream, &params);
+	}
+	result = driver_host_prepare(function, argument, &host);
+	return result ? result : driver_stream_submit(stream, host, 0, NULL);
 }
 
 DRIVER_EXPORT CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback,
@@ -399,7 +396,7 @@ DRIVER_EXPORT CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback cal
 {
 	if (flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	return submit_host(stream, callback, NULL, argument);
+	return submit_callback(stream, callback, argument);
 }
 
 /* ---- attributes ---- */

@@ -19,6 +19,7 @@
 #define FARBUS_SOFTGPU_DRIVER_STREAM_H
 
 #include "driver_context.h"
+#include "driver_edges.h"
 
 #include <pthread.h>
 
@@ -27,6 +28,7 @@
 #define DRIVER_QUEUE_MAX 1024	/* operations of one stream; submitters then wait */
 
 struct CUstream_st;
+struct driver_capture;
 
 /* "The first `sequence` operations of the stream." */
 struct driver_point {
@@ -45,6 +47,7 @@ struct driver_operation {
 	void (*release)(struct driver_operation *operation);
 	bool run_when_failed;
 	bool run_by_waiter;		/* may run in a thread that waits for it */
+	bool is_idle;			/* only waits, for another process: touches no memory */
 	unsigned point_count;
 	struct driver_point *points;
 	struct driver_point point_room[2];
@@ -74,6 +77,10 @@ struct CUstream_st {
 	pthread_cond_t work;		/* for the worker: queue or ended changed */
 	pthread_cond_t done;		/* for everybody: completed grew */
 	unsigned waiters;		/* on done */
+	/* Guarded by the graph lock; read without it to see whether it is NULL. */
+	struct driver_capture *capture;	/* that records what is submitted */
+	struct CUstream_st *capture_next;	/* of the same capture */
+	struct graph_edges frontier;	/* what the next captured node depends on */
 };
 
 /* A new stream, with one reference; NULL without memory.  It is a stream of its
@@ -107,6 +114,10 @@ void driver_stream_end_context(struct CUctx_st *context);
  * Enters the context of the stream: its sticky error is returned.  *stream is
  * valid until the program destroys it. */
 CUresult driver_stream_enter(CUstream handle, struct CUstream_st **stream);
+/* The same for calls that can be captured: driver_stream_enter refuses streams
+ * that capture. */
+CUresult driver_stream_enter_or_capture(CUstream handle, struct CUstream_st **stream,
+					bool *capturing);
 /* The same without the sticky error. */
 CUresult driver_stream_of(CUstream handle, struct CUstream_st **stream);
 

@@ -568,3 +568,15 @@ DRIVER_EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLoca
 	*flags = mapping->access[location->id];
 	return end(CUDA_SUCCESS);
 }
+
+bool driver_virtual_may_access(uintptr_t address, CUdevice ordinal)
+{
+	const struct mapping *mapping;
+	bool may;
+
+	pthread_mutex_lock(&space.lock);
+	mapping = mapping_within(address, 1);
+	may = mapping && mapping->access[ordinal];
+	pthread_mutex_unlock(&space.lock);
+	return may;
+}

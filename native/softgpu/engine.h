@@ -56,6 +56,7 @@ struct engine_memory {
 struct engine_load_options {
 	unsigned sm;			/* 75, 80, 90, 100, 120, ...: newest PTX target accepted */
 	struct engine_memory memory;
+	bool asks_reach;		/* launches say what memory may be used (engine_launch.reach) */
 };
 
 /* Load what cuModuleLoadData and cuLibraryLoadData get: a fatbin wrapper
@@ -108,6 +109,16 @@ enum engine_status engine_module_variable(const struct engine_module *module, co
 void engine_module_variable_at(const struct engine_module *module, size_t index,
 			       struct engine_variable_info *info);
 
+/* The memory that a kernel may use.  Only loads, stores, atomics and cp.async by pointer
+ * are looked at, in modules that were loaded with asks_reach. */
+struct engine_reach {
+	uint64_t own_base, own_bytes;	/* which needs no question */
+	/* May it use this address?  *base and *bytes become the memory around it for
+	 * which that is the answer, as long as the launch runs. */
+	bool (*may)(void *opaque, uint64_t address, uint64_t *base, uint64_t *bytes);
+	void *opaque;
+};
+
 struct engine_launch {
 	const struct engine_function *function;
 	uint32_t grid[3];
@@ -122,6 +133,7 @@ struct engine_launch {
 	/* Device printf: complete formatted text, called under a lock. */
 	void (*print)(void *opaque, const char *text, size_t length);
 	void *print_opaque;
+	const struct engine_reach *reach;	/* NULL: all memory */
 };
 
 /* Run the kernel to its end; blocks the calling thread, spreads the blocks

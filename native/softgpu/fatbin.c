@@ -193,10 +193,14 @@ static enum engine_status read_container(const struct container *container, unsi
 	return status == ENGINE_OK ? add_text(texts, text) : status;
 }
 
+/* The toolkit's device runtime, which is linked to every program, has PTX for the newest
+ * devices only: an object without PTX for this one is left out.  What the others want
+ * of it is named when they are linked. */
 static enum engine_status read_prelinked(const struct wrapper *wrapper, unsigned sm,
 					 struct fatbin_texts *texts, struct engine_diagnostic *why)
 {
 	enum engine_status status = ENGINE_OK;
+	bool any_left_out = false;
 
 	for (size_t k = 0; status == ENGINE_OK && wrapper->prelinked && wrapper->prelinked[k];
 	     k++) {
@@ -206,8 +210,12 @@ static enum engine_status read_prelinked(const struct wrapper *wrapper, unsigned
 			return ENGINE_INVALID_IMAGE;
 		}
 		status = read_container(wrapper->prelinked[k], sm, texts, why);
+		if (status == ENGINE_NO_BINARY) {
+			any_left_out = true;
+			status = ENGINE_OK;
+		}
 	}
-	return status;
+	return status == ENGINE_OK && any_left_out && !texts->count ? ENGINE_NO_BINARY : status;
 }
 
 static enum engine_status read_image(const void *image, unsigned sm, struct fatbin_texts *texts,

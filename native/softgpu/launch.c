@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Blocks that wait for others in a loop, as grid barriers do, should not do so long. */
+#define CREW_FUEL 200
+
 void engine_configure(const struct engine_options *options)
 {
 	static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -53,6 +56,7 @@ static bool plan_gangs(struct launch *launch, struct engine_diagnostic *why)
 	if (launch->cluster_blocks > CLUSTER_BLOCKS_MAX)
 		goto impossible;
 	launch->gang_blocks = request->cooperative ? launch->block_total : launch->cluster_blocks;
+	launch->fuel = request->cooperative ? CREW_FUEL : WARP_FUEL;
 	launch->gang_total = launch->gang_blocks ? launch->block_total / launch->gang_blocks : 0;
 	return true;
 impossible:
@@ -76,6 +80,8 @@ enum engine_status engine_launch(const struct engine_launch *request,
 	}
 	memset(&launch, 0, sizeof(launch));
 	launch.request = request;
+	pthread_mutex_init(&launch.crew.mutex, NULL);
+	pthread_cond_init(&launch.crew.changed, NULL);
 	launch.function = function;
 	launch.block_total = (uint64_t)grid[0] * grid[1] * grid[2];
 	if (!plan_gangs(&launch, why))

@@ -10,14 +10,35 @@
 
 #define GRID_WORKSPACE_WORDS 64
 
+/* What stays on one thread as long as it has it: the blocks of a cluster, or one
+ * block. */
+struct unit {
+	struct unit *next;
+	struct slot *members;		/* launch->cluster_blocks of them */
+};
+
+/* The threads that run a cooperative launch together: its units are theirs, each
+ * with one thread.  A thread without units waits until another one, at the end of a
+ * round of turns, gives it half of its own. */
+struct crew {
+	pthread_mutex_t mutex;
+	pthread_cond_t changed;		/* something is offered, or less is live */
+	struct unit *offered;		/* under the mutex: to the first that takes them */
+	_Atomic unsigned threads;	/* changed under the mutex */
+	_Atomic unsigned hungry;	/* threads that wait for units */
+	_Atomic uint64_t live;		/* units that have not ended; 0 without a crew */
+};
+
 struct launch {
 	const struct engine_launch *request;
 	const struct engine_function *function;
 	uint64_t block_total;
-	/* A gang is what must run together on one thread: one block of an ordinary
-	 * launch, a cluster, or the whole of a cooperative launch. */
+	/* A gang is what must run together: one block of an ordinary launch, a
+	 * cluster, or the whole of a cooperative launch, which a crew runs. */
 	uint64_t gang_total, gang_blocks;
 	uint32_t cluster[3], cluster_blocks;
+	struct crew crew;
+	int32_t fuel;			/* back edges of a warp's turn */
 	bool is_explicit_cluster;
 	uint32_t number;		/* in strict mode */
 	bool noted;			/* a read of shared memory that is not written */
@@ -60,6 +81,7 @@ struct slot {
 	/* For gangs of several blocks: */
 	struct slot *members;
 	struct cluster *clusters;
+	struct unit *units;
 	uint64_t member_count;
 
 	uint64_t helpers_due;		/* time stamp counter; 0: no helpers to call */
@@ -73,11 +95,38 @@ struct slot {
 
 /* ---- block.c ---- */
 /* Run gangs of the launch until none is left or it fails. */
-void slot_run(struct slot *slot, struct launch *launch);
+void slot_run(struct slot *slot, struct launch *launch, bool is_helper);
 /* Room for a gang; nothing to do when the launch before was alike. */
 enum engine_status slot_prepare(struct slot *slot, const struct launch *launch,
 				struct engine_diagnostic *why);
+bool slot_prepare_block(struct slot *slot, const struct launch *launch);
 void slot_release(struct slot *slot);
+/* After a launch, when nobody runs its blocks any more. */
+void slot_settle(struct slot *slot, const struct launch *launch);
+
+enum step_result {
+	STEP_DONE,
+	STEP_AGAIN,
+	STEP_WAITS,	/* for other blocks of its cluster */
+	STEP_STOP,
+};
+
+/* One turn for every warp of the block that can run, on `driver`'s thread. */
+enum step_result block_step(struct slot *driver, struct block *block, void (*run)(struct warp *warp));
+void block_start(struct block *block, const struct launch *launch, uint64_t number);
+_Noreturn void block_fail_deadlocked(struct block *block);
+/* Whether the launch is to end early; sets its status when it is the first to say so. */
+bool launch_must_stop(struct launch *launch, const struct block *block);
+
+/* ---- gang.c ---- */
+/* Run gangs of several blocks until none is left or the launch fails.  A cooperative
+ * launch is one gang, in the slot of its first thread: helpers run what they are given. */
+void gang_run(struct slot *slot, struct launch *launch, bool is_helper);
+/* On the way out of it, also by an error. */
+void gang_leave(struct launch *launch);
+void gang_release(struct slot *slot);
+bool gang_prepare(struct slot *slot, const struct launch *launch);
+bool gang_wants_help(const struct launch *launch);
 
 /* ---- pool.c ---- */
 extern struct engine_options pool_options;

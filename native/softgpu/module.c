@@ -156,6 +156,7 @@ enum engine_status engine_module_load(struct engine_module **out, const void *im
 		goto out;
 	}
 	module->device_memory = options->memory;
+	module->asks_reach = options->asks_reach;
 	module->generation = atomic_fetch_add(&generation, 1) + 1;
 	module->arena.out_of_memory = &out_of_memory;
 	if (setjmp(out_of_memory)) {

@@ -109,6 +109,7 @@ struct engine_module {
 	size_t fix_count;
 	uint32_t shared_bytes;	/* of variables at module level */
 	uint32_t const_bytes;
+	bool asks_reach;
 	uint64_t generation;	/* never reused: tells a cached frame that its code is gone */
 };
 

@@ -79,8 +79,11 @@ static void slot_give_back(struct slot *slot)
 
 /* ---- workers ---- */
 
+/* Under pool.mutex, or before helpers are called. */
 static bool has_blocks(const struct launch *launch)
 {
+	if (launch->request->cooperative)
+		return gang_wants_help(launch);
 	return atomic_load_explicit(&launch->next_gang, memory_order_relaxed) <
 		       launch->gang_total &&
 	       atomic_load_explicit(&launch->status, memory_order_relaxed) == ENGINE_OK;
@@ -99,11 +102,14 @@ static void help(struct slot *slot, struct launch *launch)
 	struct engine_diagnostic why;
 
 	slot->helpers_due = 0;
-	/* Without memory for a helper the others do its blocks. */
-	if (slot_prepare(slot, launch, &why) == ENGINE_OK)
-		slot_run(slot, launch);
-	else
+	/* The blocks of a cooperative launch are in the slot of its first thread.
+	 * Without memory for a helper the others do its blocks. */
+	if (launch->request->cooperative || slot_prepare(slot, launch, &why) == ENGINE_OK) {
+		slot_run(slot, launch, true);
+		slot_settle(slot, launch);
+	} else {
 		slot_release(slot);
+	}
 }
 
 static void *worker_main(void *unused)
@@ -217,13 +223,17 @@ void pool_run(struct launch *launch)
 		pool_fail(launch, status, &why);
 		slot_release(slot);
 	} else {
-		slot->helpers_due = launch->gang_total > 1 && !pool_options.deterministic &&
+		bool divisible = launch->gang_total > 1 ||
+				 launch->gang_blocks > launch->cluster_blocks;
+
+		slot->helpers_due = divisible && !pool_options.deterministic &&
 						    !pool_options.strict
 					    ? time_stamp_counter() + HELPERS_AFTER_CYCLES
 					    : 0;
-		slot_run(slot, launch);
+		slot_run(slot, launch, false);
 	}
 	if (launch->is_queued)
 		take_from_queue(launch);
+	slot_settle(slot, launch);
 	slot_give_back(slot);
 }

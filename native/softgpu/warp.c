@@ -143,6 +143,7 @@ void warp_start(struct warp *warp, uint32_t live)
 	warp->frame = root;
 	warp->turn = 0;
 	warp->cluster_parity = 0;
+	warp->reach_bytes = 0;
 	warp->force_sync = warp->rotate = warp->preempted = false;
 	warp->fragment_count = 0;
 	warp_add_fragment(warp, root->function->code, live, root, FRAGMENT_READY, 0);

@@ -95,6 +95,7 @@ struct warp {
 	struct block *block;
 	uint32_t index;
 
+	uint64_t reach_base, reach_bytes;	/* memory that the device may use (reach.c) */
 	const struct instruction *ip;	/* last one that may fault */
 	uint32_t live;			/* lanes that have not exited */
 	uint32_t fragment_count;
@@ -191,7 +192,7 @@ char *cluster_memory(struct warp *warp, const struct instruction *instruction, u
 /* The block of the cluster whose shared memory holds `pointer`, or NULL. */
 struct block *cluster_block_at(const struct warp *warp, uint64_t pointer);
 extern const struct form_table forms_cluster, forms_mbarrier, forms_narrow, forms_video, forms_wide,
-	forms_texture, forms_surface;
+	forms_texture, forms_surface, forms_reach;
 
 /* ---- functions that the engine provides (builtin.c) ---- */
 handler_fn builtin_handler(const char *name);

@@ -31,12 +31,18 @@ class DefaultPolicy(Policy):
     name = "default"
 
     def node_cost(
-        self, cluster: Cluster, free: Integers, demand: tuple[int, int], spare: Integers, subject: Hashable
+        self,
+        cluster: Cluster,
+        nodes: Integers,
+        free: Integers,
+        demand: tuple[int, int],
+        spare: Integers,
+        subject: Hashable,
     ) -> Integers:
         """Return the mean share of the node that stays free, with a charge for stranding devices."""
         del subject
         left = (free - np.array(demand, np.int64)).clip(min=0)
-        share = left / cluster.capacity.clip(min=1)
+        share = left / cluster.capacity[nodes].clip(min=1)
         return to_cost(PACKING * share.mean(axis=1) + SPARE_DEVICES * (spare > 0))
 
     def near_cost(self, wanted: int, available: Integers, subject: Hashable) -> Integers:

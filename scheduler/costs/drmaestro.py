@@ -120,10 +120,16 @@ class DRMaestroPolicy(DefaultPolicy):
         return cluster.rack * LOADS + self._load_milli(cluster)
 
     def node_cost(
-        self, cluster: Cluster, free: Integers, demand: tuple[int, int], spare: Integers, subject: Hashable
+        self,
+        cluster: Cluster,
+        nodes: Integers,
+        free: Integers,
+        demand: tuple[int, int],
+        spare: Integers,
+        subject: Hashable,
     ) -> Integers:
         """Return eq. 7 for the preferred node, with a little of the default policy's packing to break ties."""
-        packing = DefaultPolicy.node_cost(self, cluster, free, demand, spare, subject)
+        packing = DefaultPolicy.node_cost(self, cluster, nodes, free, demand, spare, subject)
         if not isinstance(subject, _Subject):
             return packing
         profile = subject.profile

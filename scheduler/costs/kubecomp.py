@@ -41,10 +41,16 @@ class KubeCompPolicy(DefaultPolicy):
     name = "kubecomp"
 
     def node_cost(
-        self, cluster: Cluster, free: Integers, demand: tuple[int, int], spare: Integers, subject: Hashable
+        self,
+        cluster: Cluster,
+        nodes: Integers,
+        free: Integers,
+        demand: tuple[int, int],
+        spare: Integers,
+        subject: Hashable,
     ) -> Integers:
         """Return the default policy's packing, scaled down to break ties."""
-        packing = super().node_cost(cluster, free, demand, spare, subject)
+        packing = super().node_cost(cluster, nodes, free, demand, spare, subject)
         return to_cost(PACKING * packing / SCALE)
 
     def near_cost(self, wanted: int, available: Integers, subject: Hashable) -> Integers:

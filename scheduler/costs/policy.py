@@ -52,7 +52,12 @@ class Choice(enum.Enum):
 
 
 class Policy(abc.ABC):
-    """Prices of one scheduling policy.  Everything here is pure: arrays in, arrays out; M is the number of nodes."""
+    """Prices of one scheduling policy.  Everything here is pure: arrays in, arrays out; M is the number of nodes.
+
+    A price depends on nothing but the subject, what is passed of the node's
+    own row, its labels and its capacity, and on :meth:`sites`: prices are kept
+    for as long as those stay the same.
+    """
 
     name: str
     choice: Choice = Choice.FLOW
@@ -66,12 +71,20 @@ class Policy(abc.ABC):
         then the longest wait, as DRMaestro's queue (Algorithm 1); then the
         earlier submission; the job's id last, so that the order is total.
         """
-        urgency = {
-            job.job.id: (job.job.priority + job.rounds_waited // AGING_ROUNDS, job.rounds_waited) for job in pending
-        }
-        tiers = {value: number for number, value in enumerate(sorted(set(urgency.values())))}
-        ordered = sorted(pending, key=lambda job: (-tiers[urgency[job.job.id]], job.job.submitted_at, job.job.id))
-        return [(job, tiers[urgency[job.job.id]]) for job in ordered]
+        keyed = [
+            (-(entry.job.priority + entry.rounds_waited // AGING_ROUNDS), -entry.rounds_waited,
+             entry.job.submitted_at, entry.job.id, number)
+            for number, entry in enumerate(pending)
+        ]  # fmt: skip
+        keyed.sort()
+        ranked: list[tuple[PendingJob, int]] = []
+        tier, urgency = -1, None
+        for priority, waited, _, _, number in reversed(keyed):
+            if (priority, waited) != urgency:
+                tier, urgency = tier + 1, (priority, waited)
+            ranked.append((pending[number], tier))
+        ranked.reverse()
+        return ranked
 
     def subject(self, pending: PendingJob, group: TaskGroup) -> Hashable:
         """Return what else, beyond requests, tells tasks apart in cost: equal subjects share aggregators."""
@@ -83,30 +96,36 @@ class Policy(abc.ABC):
         return self
 
     def shortfall_cost(self, wanted: int, available: Integers, subject: Hashable) -> Integers:
-        """Return the cost, shape (M,), of choosing a node for a task whose ``wanted`` devices must be lent to it.
+        """Return the cost of choosing a node for a task whose ``wanted`` devices must be lent to it.
 
-        ``available`` counts the fitting devices of the node itself.
+        ``available`` counts the fitting devices of each node itself.
         """
         del wanted, subject
         return np.zeros(len(available), np.int64)
 
     def sites(self, cluster: Cluster) -> Integers:
-        """Return, shape (M,), what tells client nodes apart in the cost of remote devices: equal sites share arcs."""
+        """Return, shape (M,), what tells nodes apart in the cost of remote devices: equal clients share arcs."""
         return cluster.rack
 
     @abc.abstractmethod
     def node_cost(
-        self, cluster: Cluster, free: Integers, demand: tuple[int, int], spare: Integers, subject: Hashable
+        self,
+        cluster: Cluster,
+        nodes: Integers,
+        free: Integers,
+        demand: tuple[int, int],
+        spare: Integers,
+        subject: Hashable,
     ) -> Integers:
-        """Return the cost, shape (M,), of one more task of ``demand`` (thousandths of processors, bytes) per node.
+        """Return the cost of one more task of ``demand`` (thousandths of processors, bytes) on each of ``nodes``.
 
-        ``free`` is int64 of shape (M, 2); ``spare`` counts free devices that
-        the task does not use.
+        ``nodes`` are N rows, ``free`` is int64 of shape (N, 2); ``spare`` counts free
+        devices that the task does not use.
         """
 
     @abc.abstractmethod
     def near_cost(self, wanted: int, available: Integers, subject: Hashable) -> Integers:
-        """Return the cost, shape (M,), of ``wanted`` devices of the task's own node, where ``available`` fit."""
+        """Return the cost of ``wanted`` devices of the task's own node, for nodes of which ``available`` fit."""
 
     @abc.abstractmethod
     def far_cost(

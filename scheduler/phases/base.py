@@ -1,9 +1,9 @@
 """What a phase is: the interface between a round and one kind of resource.
 
 A phase is opened once per round and gives a *desk*, which holds what is free
-of its resource.  The desk says which units of its resource a job wants
-(:class:`Want`), which places could serve them at which cost (:class:`Offer`
-for all alike, :class:`Arc` for a preference), and hands units out, checked
+of its resource.  The desk says which units of its resource jobs want, which
+places could serve them at which cost (:class:`Offer` for all alike, a table of
+arcs for preferences), and hands units out, checked
 against the whole vector of its resource.  The networks are built, solved and
 decoded outside (:mod:`farbus.scheduler.phases.market`): a phase knows its
 resource and no flow.
@@ -12,8 +12,11 @@ resource and no flow.
 from __future__ import annotations
 
 import abc
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+import functools
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +25,9 @@ from farbus.model.decision import PendingJob
 from farbus.model.job import DevicePlacement, Miss, TaskGroup
 from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.phases.cluster import MAX_UNITS, Cluster
+from farbus.scheduler.phases.jobs import Jobs
+from farbus.scheduler.phases.tables import Integers, Table
 
-Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 NEAR, MIXED, FAR = 0, 1, 2
@@ -36,173 +40,207 @@ NOWHERE = -2
 """The site of a source that is bound to a node which does not exist."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Source:
-    """Where flow begins: all wants of one source have the same arcs.
-
-    ``shape`` says what one unit is, ``site`` the node that the wants are bound
-    to, ``pool`` the number of the aggregator through which they reach places
-    at a cost shared by all (None: by preference arcs alone).  A desk makes one
-    object per source, so that sources compare by identity.
-    """
-
-    shape: Hashable
-    site: int = ANYWHERE
-    pool: int | None = None
+NO_ARC = 2**62
+"""In the costs of an offer: no arc leads there.  Dearer than any cost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arc:
-    """A preference: one place, up to ``capacity`` units, ``cost`` each."""
-
-    place: int
-    tier: int
-    capacity: int
-    cost: int
-
-
-@dataclass(frozen=True, slots=True)
 class Offer:
-    """Arcs of an aggregator: int64 of shape (M,), capacity 0 where there is no arc.
+    """Arcs of an aggregator to ``place`` (rows, ascending), each for ``capacity`` units at ``cost``, or no arc.
 
     The capacities of all tiers of one place sum to no more than the units that
-    the place could take if it took nothing else.
+    the place could take if it took nothing else.  An offer may be kept and
+    written to row by row.
     """
 
-    tier: int
-    capacity: Integers
-    cost: Integers
+    def __init__(self, tier: int, place: Integers) -> None:
+        self.tier = tier
+        self.place = place
+        self.capacity = np.zeros(len(place), np.int64)
+        self.cost = np.full(len(place), NO_ARC, np.int64)
+        self._bound = NO_ARC - 1
+
+    def write(self, at: Integers, capacity: Integers, cost: Integers) -> None:
+        """Replace the arcs to ``place[at]``; there is none where ``capacity`` is 0."""
+        self.capacity[at] = capacity
+        self.cost[at] = np.where(capacity > 0, cost, NO_ARC)
+
+    def arcs(self) -> Integers:
+        """Return the rows of the offer that have an arc."""
+        return np.flatnonzero(self.cost < NO_ARC)
+
+    def cheapest(self, count: int) -> Integers:
+        """Return the rows of the ``count`` cheapest arcs at least, by cost and place; all if there are fewer.
+
+        What bounded the answer last time bounds the search this time.
+        """
+        rows = np.flatnonzero(self.cost <= self._bound)
+        if len(rows) < count:
+            rows = self.arcs()
+            self._bound = NO_ARC - 1
+        # Some more than asked for, so that the bound lasts for some rounds.
+        most = 2 * count
+        if len(rows) > most:
+            span = int(self.place[-1]) + 1
+            rows = rows[np.argpartition(self.cost[rows] * span + self.place[rows], most)[:most]]
+            self._bound = int(self.cost[rows].max())
+        return rows
 
 
 @dataclass(frozen=True, slots=True)
+class Later:
+    """An offer that is not worth making where others do: no arc of it is cheaper than ``floor``."""
+
+    tier: int
+    floor: int
+    make: Callable[[], Offer]
+
+
 class Alternatives:
     """The arcs that an aggregator had at first, cheapest first: what an award is explained against."""
 
-    place: Integers
-    cost: Integers
+    def __init__(self, place: Integers, cost: Integers) -> None:
+        self._arcs: tuple[Integers, Integers] = place, cost
 
-    def beside(self, award: Award, names: Sequence[str], without: int = -1) -> str:
-        """Name the next dearer place than that of ``award``, else a cheaper one that was full; empty if there is none.
+    @functools.cached_property
+    def _sorted(self) -> tuple[list[int], list[int]]:
+        """Return costs and places; most aggregators are never asked."""
+        place, cost = self._arcs
+        span = int(place.max(initial=0)) + 1
+        costs, places = np.divmod(np.sort(cost * span + place), span)
+        return costs.tolist(), places.tolist()
+
+    def beside(self, place: int, cost: int, names: Sequence[str], without: int = -1) -> str:
+        """Name the next dearer place than ``place`` at ``cost``, else a cheaper one that was full; empty without any.
 
         ``without`` is a place that does not count.
         """
-        first = int(np.searchsorted(self.cost, award.cost))
-        for row in range(first, len(self.place)):
-            if self.place[row] not in (award.place, without):
-                return f"next best {names[self.place[row]]} at {int(self.cost[row]) / 1000:g}"
+        costs, places = self._sorted
+        first = bisect_left(costs, cost)
+        for row in range(first, len(places)):
+            if places[row] not in (place, without):
+                return f"next best {names[places[row]]} at {costs[row] / 1000:g}"
         for row in range(first):
-            if self.place[row] not in (award.place, without):
-                return f"cheaper ones such as {names[self.place[row]]} at {int(self.cost[row]) / 1000:g} were full"
+            if places[row] not in (place, without):
+                return f"cheaper ones such as {names[places[row]]} at {costs[row] / 1000:g} were full"
         return ""
 
 
-@dataclass(slots=True)
-class Want:
-    """``count`` equal units for group ``group`` of a job; ``count`` falls as they are served."""
-
-    work: Work
-    group: int
-    source: Source
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Award:
-    """``count`` units of a want served at ``place``, each at ``cost``.
-
-    ``grants`` names what each unit was given, where units differ (devices by
-    their row); it is empty where they do not (processor and memory).
-    """
-
-    group: int
-    source: Source
-    place: int
-    tier: int
-    count: int
-    cost: int
-    grants: tuple[tuple[int, ...], ...] = ()
-
-
-@dataclass(eq=False, slots=True)
-class Work:
-    """A pending job on its way through a round; ``rank`` 0 comes first, ``tier`` grows with urgency."""
-
-    pending: PendingJob
-    rank: int
-    tier: int
-    awards: dict[str, list[Award]] = field(default_factory=dict)
-    """What each phase gave, by the phase's name."""
-
-    def awarded(self, phase: str) -> list[Award]:
-        """Return what ``phase`` gave so far."""
-        return self.awards.get(phase, [])
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(abc.ABC):
     """What a later phase expects for one task of a group on each node, as far as it can tell now.
 
-    All arrays have shape (M,).  ``near`` counts tasks that could be served by
-    the node itself, each at ``near_cost``; ``far`` says where a task could be
-    served from elsewhere, at ``far_cost``.  ``total`` bounds the tasks that
-    the whole cluster could serve.
+    ``near`` (int64, shape (M,)) counts tasks that could be served by the node
+    itself, each at ``near_cost``.  ``total`` bounds the tasks that the whole
+    cluster could serve, ``floor`` from below what any that is served from
+    elsewhere costs.  Of a change that no row of ``Kept.changes`` tells, only
+    what :meth:`far` answers may depend.
     """
 
     near: Integers
     near_cost: Integers
-    far: Flags
-    far_cost: Integers
     total: int
+    floor: int
+
+    @abc.abstractmethod
+    def far(self, nodes: Integers) -> tuple[Flags, Integers]:
+        """Say for each of ``nodes`` whether a task could be served from elsewhere, and at which cost."""
 
 
 class Desk(abc.ABC):
-    """What is free of one resource during one round, and who was given it.  Places are nodes, by row."""
+    """What is free of one resource during one round, and who was given it.  Places are nodes, by row.
+
+    What one unit of a want is, is its *shape*.  All wants of one shape that
+    are bound to the same node, or to none, have the same arcs: they are one
+    source.  Methods take and return many rows at once; see
+    :mod:`farbus.scheduler.phases.tables` for the tables.
+    """
 
     phase: str
     """Name of the phase."""
 
-    first: dict[int, Alternatives]
-    """By the number of the pool, the arcs that its first network of the round had; kept by the market."""
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.shapes: list[Hashable] = []
+        self.first: dict[int, Alternatives] = {}
+        """By the number of the pool, the arcs that its first network of the round had; kept by the market."""
+        self._numbers: dict[Hashable, int] = {}
+
+    def renew(self, cluster: Cluster) -> None:
+        """Begin a round on ``cluster``: the same nodes and devices, of which other ones may be free."""
+        self.cluster = cluster
+        self.first.clear()
+
+    def number(self, shape: Hashable) -> int:
+        """Return the number of ``shape`` at this desk."""
+        found = self._numbers.get(shape)
+        if found is None:
+            found = self._numbers[shape] = len(self.shapes)
+            self.shapes.append(shape)
+        return found
+
+    def source(self, shape: int, site: int | Integers = ANYWHERE) -> Any:
+        """Return the source of wants of a shape, by its number, that are bound to ``site``: one, or one for each."""
+        return shape * (self.cluster.size + 2) + site + 2
+
+    def split(self, source: Any) -> tuple[Any, Any]:
+        """Return the numbers of the shapes of one source or many, and the nodes that they are bound to."""
+        shape, site = np.divmod(source, self.cluster.size + 2)
+        return shape, site - 2
 
     @abc.abstractmethod
-    def wants(self, work: Work) -> list[Want]:
-        """Return what ``work`` still needs of this resource, given what earlier phases awarded."""
+    def wants(self, jobs: Jobs, rows: Integers) -> Table:
+        """Return what jobs ``rows`` (ascending) still need of this resource, given what earlier phases awarded.
 
-    @abc.abstractmethod
-    def offers(self, source: Source) -> Sequence[Offer]:
-        """Return the arcs of the aggregator ``source.pool`` for what is free now."""
-
-    @abc.abstractmethod
-    def arcs(self, source: Source) -> Sequence[Arc]:
-        """Return the preference arcs of ``source`` for what is free now."""
-
-    @abc.abstractmethod
-    def take(self, source: Source, place: int, tier: int, count: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
-        """Reserve up to ``count`` units at ``place``; return how many fitted, and their grants.
-
-        Checks the whole vector of the resource: what does not fit is not taken.
-        The first unit at a place fits if :meth:`offers` or :meth:`arcs` had
-        room for it, which is why rounds of solving end.
+        The answer is a table of ``WANT`` in the order of jobs.
         """
 
     @abc.abstractmethod
-    def give_back(self, award: Award) -> None:
-        """Undo what :meth:`take` reserved for ``award``."""
+    def pools(self, sources: Integers) -> Integers:
+        """Return the number of the aggregator through which each source reaches places at a cost shared by all.
+
+        It is -1 for a source that has preference arcs alone.
+        """
 
     @abc.abstractmethod
-    def hold(self, award: Award) -> bool:
-        """Keep what ``award`` names away from others, as far as it is free; return whether all of it is.
+    def offers(self, pool: int) -> Sequence[Offer | Later]:
+        """Return the arcs of an aggregator for what is free now, valid until the next call."""
 
-        ``award`` comes from the desk of an idle cluster of the same columns.
+    @abc.abstractmethod
+    def arcs(self, sources: Integers) -> Table:
+        """Return the preference arcs of ``sources`` for what is free now: a table of ``ARC``, source by source."""
+
+    @abc.abstractmethod
+    def take(self, shape: int, places: Integers, tiers: Integers, counts: Integers) -> tuple[Integers, Integers]:
+        """Reserve up to ``counts`` units of a shape at each of ``places``, no two of which are the same.
+
+        Returns how many fitted at each, and the devices of all those units.
+        Checks the whole vector of the resource: what does not fit is not
+        taken.  The first unit at a place fits if :meth:`offers` or
+        :meth:`arcs` had room for it, which is why rounds of solving end.
+        """
+
+    def size(self, shape: int) -> int:
+        """Return the number of devices of one unit."""
+        del shape
+        return 0
+
+    @abc.abstractmethod
+    def give_back(self, awards: Table, devices: Integers) -> None:
+        """Undo what :meth:`take` reserved for ``awards``, whose units have ``devices``."""
+
+    @abc.abstractmethod
+    def hold(self, shape: Hashable, award: Table, devices: Integers) -> bool:
+        """Keep what an award of ``shape`` names away from others, as far as it is free; return whether all of it is.
+
+        The award is one row, of the desk of an idle cluster with the same columns.
         """
 
     @abc.abstractmethod
     def end_holds(self, *, release: bool) -> None:
         """Forget all holds: ``release`` what they kept, or leave it taken."""
 
-    def limit(self, source: Source) -> int:
-        """Return an upper bound of the units that ``source.pool`` can serve in all; the rest is not even asked."""
-        del source
+    def limit(self, pool: int) -> int:
+        """Return an upper bound of the units that ``pool`` can serve in all; the rest is not even asked."""
+        del pool
         return MAX_UNITS
 
     def outlook_key(self, pending: PendingJob, group: TaskGroup) -> Hashable | None:
@@ -214,30 +252,34 @@ class Desk(abc.ABC):
         """Tell earlier phases what to expect for a task of a group with this ``outlook_key``."""
         raise NotImplementedError(f"phase {self.phase} has keys but no outlook for {key}")
 
-    def near_room(self, key: Hashable, place: int) -> int:
-        """Return ``outlook(key).near[place]``, for what is free and not pencilled in now."""
-        return int(self.outlook(key).near[place])
+    def near_room(self, key: Hashable, places: Integers) -> Integers:
+        """Return ``outlook(key).near[places]``, for what is free and not pencilled in now."""
+        return self.outlook(key).near[places]
 
-    def spare(self) -> Integers | int:
-        """Return how many devices of this resource are free on each node."""
+    def spare(self, nodes: Integers) -> Integers | int:
+        """Return how many devices of this resource are free on each of ``nodes``."""
+        del nodes
         return 0
 
-    def pencil(self, key: Hashable, place: int, count: int) -> None:
-        """Note that an earlier phase counts on ``count`` (negative: no longer) near units of outlook ``key``."""
-        del key, place, count
+    def pencil(self, key: Hashable, places: Integers, counts: Integers) -> None:
+        """Note that an earlier phase counts on ``counts`` (negative: no longer) near units of outlook ``key``.
+
+        A place may occur several times.
+        """
+        del key, places, counts
 
     def clear_pencil(self) -> None:
         """Forget all notes: this phase begins, and its own books count from here."""
         return
 
-    def device_placements(self, award: Award) -> list[tuple[DevicePlacement, ...]]:
-        """Return the devices of each unit of ``award``; empty where units are not devices."""
-        del award
-        return []
+    def device_placements(self, site: int, place: int, devices: Sequence[int]) -> tuple[DevicePlacement, ...]:
+        """Return the placement of ``devices`` of ``place``, those of one unit, for a task on ``site``."""
+        del site, place, devices
+        return ()
 
     @abc.abstractmethod
-    def alternatives(self, award: Award) -> str:
-        """Say in a few words why ``award`` was chosen, and the next best alternative with its cost."""
+    def alternatives(self, pool: int, shape: int, site: int, place: int, cost: int) -> str:
+        """Say in a few words why a unit was served at ``place``, and the next best alternative with its cost."""
 
     @abc.abstractmethod
     def misses(self, pending: PendingJob) -> list[Miss]:
@@ -248,6 +290,14 @@ class Phase(abc.ABC):
     """One kind of resource, as a plug-in of the round."""
 
     name: str
+
+    def asks(self, pending: PendingJob, group: TaskGroup) -> Hashable:
+        """Return what ``group`` asks of this resource beyond its requests, labels, node and routes.
+
+        It may depend on nothing but the job: the answer is kept for as long as the job waits.
+        """
+        del pending, group
+        return None
 
     @abc.abstractmethod
     def open(self, cluster: Cluster, policy: Policy, later: Sequence[Desk]) -> Desk:

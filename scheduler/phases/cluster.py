@@ -29,8 +29,74 @@ CPU, MEMORY = 0, 1
 MAX_UNITS = 2**20
 """Most units that one place can offer and one group can want: above any cluster, below any overflow."""
 
+MAX_NOTES = 100_000
+"""Changed rows that are remembered beyond the number of rows: a round on a small cluster changes each row often."""
+
 MAX_MEMO = 1_024
 """Answers about all nodes that are kept, of some kilobytes each in a large cluster: more kinds are found anew."""
+
+
+class Changes:
+    """Which rows changed, in the order in which they did: what is kept by row is brought up to date with it."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._parts: list[Integers] = []
+        self._first = 0
+        self._length = 0
+        self._known: tuple[int, int, Integers] = (0, 0, np.zeros(0, np.int64))
+
+    @property
+    def now(self) -> int:
+        """Return the present moment, for :meth:`since`."""
+        return self._first + len(self._parts)
+
+    def note(self, rows: Integers) -> None:
+        """Note that ``rows`` change; ``rows`` may not be written to afterwards."""
+        self._parts.append(rows)
+        self._length += len(rows)
+        if self._length > self._size + MAX_NOTES:
+            # Whoever is behind looks at all rows, which is no more work.
+            self._first = self.now
+            self._parts, self._length = [], 0
+
+    def since(self, moment: int) -> Integers:
+        """Return the rows that changed since ``moment``, each once; all rows where nobody knows."""
+        if moment == self.now:
+            return np.zeros(0, np.int64)
+        if moment < self._first:
+            return np.arange(self._size)
+        if self._known[:2] != (moment, self.now):
+            touched = np.zeros(self._size, bool)
+            touched[np.concatenate(self._parts[moment - self._first :])] = True
+            self._known = (moment, self.now, np.flatnonzero(touched))
+        return self._known[2]
+
+
+NEVER = -1
+"""A moment before all changes."""
+
+
+class Kept:
+    """What is worth keeping from one round to the next on the same nodes and devices."""
+
+    def __init__(self, size: int) -> None:
+        self.changes = Changes(size)
+        self.desks: dict[str, Any] = {}
+        """The desk of each phase, by the phase's name; what it keeps follows what is free."""
+        self._size = size
+        self._idle: Kept | None = None
+
+    def idle(self) -> Kept:
+        """Return the same for the idle cluster."""
+        if self._idle is None:
+            self._idle = Kept(self._size)
+        return self._idle
+
+    def forget(self) -> None:
+        """Forget everything: a round broke off, and nobody knows what is half done."""
+        self.desks.clear()
+        self._idle = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +130,7 @@ class Cluster:
     """When the snapshot was taken, on the clock of the links."""
     round_memo: dict[Hashable, npt.NDArray[Any]] = field(default_factory=dict)
     """What was found once in this snapshot."""
+    kept: Kept
 
     @property
     def size(self) -> int:
@@ -109,6 +176,7 @@ class Cluster:
             links=self.links,
             at=self.at,
             round_memo=self.round_memo,
+            kept=self.kept.idle(),
         )
 
 
@@ -152,6 +220,7 @@ def from_snapshot(snapshot: Snapshot) -> Cluster:
         device_certain=certain,
         links=snapshot.links,
         at=snapshot.at,
+        kept=Kept(len(names)),
     )
 
 

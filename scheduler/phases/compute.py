@@ -13,7 +13,6 @@ This is DRMaestro's translation of preferences between phases, looking forward.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -22,26 +21,10 @@ from farbus.model.decision import PendingJob
 from farbus.model.job import Miss, TaskGroup
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
 from farbus.scheduler.explain import compute_miss
-from farbus.scheduler.phases.base import (
-    ANYWHERE,
-    FAR,
-    MIXED,
-    NEAR,
-    NOWHERE,
-    Alternatives,
-    Arc,
-    Award,
-    Desk,
-    Flags,
-    Integers,
-    Offer,
-    Outlook,
-    Phase,
-    Source,
-    Want,
-    Work,
-)
-from farbus.scheduler.phases.cluster import CPU, MAX_UNITS, MEMORY, Cluster, fitting
+from farbus.scheduler.phases.base import ANYWHERE, FAR, MIXED, NEAR, NOWHERE, Desk, Later, Offer, Outlook, Phase
+from farbus.scheduler.phases.cluster import MAX_UNITS, NEVER, Cluster, fitting
+from farbus.scheduler.phases.jobs import Form, Jobs
+from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, table
 
 
 class TaskShape(msgspec.Struct, frozen=True):
@@ -60,141 +43,209 @@ class ComputePhase(Phase):
     name = "compute"
 
     def open(self, cluster: Cluster, policy: Policy, later: Sequence[Desk]) -> Desk:
-        """Return the desk for one round."""
-        return ComputeDesk(cluster=cluster, policy=policy, later=later)
+        """Return the desk of the last round, brought up to date, or a new one."""
+        kept = cluster.kept.desks.get(self.name)
+        if isinstance(kept, ComputeDesk) and kept.serves(policy, later):
+            kept.renew(cluster)
+            return kept
+        cluster.kept.desks[self.name] = desk = ComputeDesk(cluster, policy, later)
+        return desk
 
 
-@dataclass(slots=True)
+MAX_KEPT_SHAPES = 64
+"""Shapes whose arcs are kept, each some arrays as long as the cluster (5 MB for 100,000 nodes); more are found anew."""
+
+
+class _Arcs:
+    """What is kept of one shape: its arcs to all nodes, as of ``moment``.
+
+    ``fit`` and ``cost`` have shape (M,): tasks that each node holds, and what
+    each costs before devices.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.moment = NEVER
+        self.fit = np.zeros(size, np.int64)
+        self.cost = np.zeros(size, np.int64)
+        self.near = Offer(NEAR, np.arange(size))
+
+
 class ComputeDesk(Desk):
     """Free processors and memory during one round."""
 
-    cluster: Cluster
-    policy: Policy
-    later: Sequence[Desk]
-    free: Integers = field(init=False)
-    phase: str = field(default="compute", init=False)
-    first: dict[int, Alternatives] = field(default_factory=dict, init=False)
-    _holds: list[tuple[int, Integers]] = field(default_factory=list, init=False)
-    _sources: dict[tuple[TaskShape, str], Source] = field(default_factory=dict, init=False)
+    phase = "compute"
 
-    def __post_init__(self) -> None:
-        self.free = self.cluster.free.copy()
+    def __init__(self, cluster: Cluster, policy: Policy, later: Sequence[Desk]) -> None:
+        super().__init__(cluster)
+        self.policy = policy
+        self.later = later
+        self.free = cluster.free.copy()
+        self._sources: dict[Form, list[int]] = {}
+        self._holds: list[tuple[int, Integers]] = []
+        self._arcs: dict[int, _Arcs] = {}
 
-    def wants(self, work: Work) -> list[Want]:
+    def serves(self, policy: Policy, later: Sequence[Desk]) -> bool:
+        """Say whether what is kept here is of use with ``policy`` and the desks ``later``."""
+        same = len(later) == len(self.later) and all(a is b for a, b in zip(later, self.later, strict=True))
+        return same and policy is self.policy and len(self.shapes) <= MAX_KEPT_SHAPES
+
+    def renew(self, cluster: Cluster) -> None:
+        """Begin a round: take up what is free now."""
+        super().renew(cluster)
+        self._sources.clear()
+        self._holds.clear()
+        rows = np.flatnonzero((self.free != cluster.free).any(axis=1))
+        self.free[rows] = cluster.free[rows]
+        self.cluster.kept.changes.note(rows)
+
+    def wants(self, jobs: Jobs, rows: Integers) -> Table:
         """Return one want per group of tasks."""
-        pending = work.pending
-        return [
-            Want(work, number, self.source(pending, group), group.count)
-            for number, group in enumerate(pending.job.groups)
-        ]
+        form = jobs.form[rows]
+        parts = [np.zeros(0, WANT)]
+        for number in np.unique(form).tolist():
+            theirs = rows[form == number]
+            kind = jobs.forms[number]
+            for group, source in enumerate(self._sources_of(kind)):
+                count = kind.groups[group].count
+                parts.append(table(WANT, len(theirs), job=theirs, group=group, source=source, count=count))
+        wants = np.concatenate(parts)
+        return wants[np.lexsort((wants["group"], wants["job"]))]
 
-    def source(self, pending: PendingJob, group: TaskGroup) -> Source:
+    def _sources_of(self, form: Form) -> list[int]:
+        found = self._sources.get(form)
+        if found is None:
+            found = self._sources[form] = [self._source(form.example, group) for group in form.groups]
+        return found
+
+    def _source(self, pending: PendingJob, group: TaskGroup) -> int:
         """Return where the flow of ``group`` begins."""
-        requests = group.requests
         keys = []
         for number, desk in enumerate(self.later):
             key = desk.outlook_key(pending, group)
             if key is not None:
                 keys.append((number, key))
-        labels = tuple(sorted(group.labels.items())) if group.labels else ()
+        requests, labels = group.requests, tuple(sorted(group.labels.items()))
         subject = self.policy.subject(pending, group)
-        shape = TaskShape(requests.cpu_milli, requests.memory_bytes, labels, tuple(keys), subject)
-        known = self._sources.get((shape, group.node))
-        if known is None:
-            if group.node:
-                known = Source(shape, self.cluster.index.get(group.node, NOWHERE))
-            else:
-                known = Source(shape, ANYWHERE, len(self._sources))
-            self._sources[shape, group.node] = known
-        return known
+        shape = self.number(TaskShape(requests.cpu_milli, requests.memory_bytes, labels, tuple(keys), subject))
+        site = self.cluster.index.get(group.node, NOWHERE) if group.node else ANYWHERE
+        return int(self.source(shape, site))
 
-    def offers(self, source: Source) -> Sequence[Offer]:
+    def pools(self, sources: Integers) -> Integers:
+        """Return one aggregator per shape; a group that is bound to a node has none."""
+        shape, site = self.split(sources)
+        return np.where(site == ANYWHERE, shape, -1)
+
+    def offers(self, pool: int) -> Sequence[Offer | Later]:
         """Return a near and a far arc to every node where a task fits."""
-        shape = source.shape
-        assert isinstance(shape, TaskShape)
-        return self._offers(shape)
+        shape = self._shape(pool)
+        looks = self._outlooks(shape)
+        kept = self._arcs.get(pool)
+        if kept is None:
+            if len(self._arcs) >= MAX_KEPT_SHAPES:
+                self._arcs.clear()
+            kept = self._arcs[pool] = _Arcs(self.cluster.size)
+        changes = self.cluster.kept.changes
+        rows = changes.since(kept.moment)
+        if len(rows):
+            self._write(kept, shape, looks, rows)
+        kept.moment = changes.now
+        if not looks:
+            return (kept.near,)
+        floor = sum(look.floor for look in looks)
+        far = Later(FAR, floor, lambda: self._far(kept, looks))
+        if len(looks) == 1:
+            return (kept.near, far)
+        return (kept.near, Later(MIXED, 0, lambda: self._mixed(kept, looks)), far)
 
-    def arcs(self, source: Source) -> Sequence[Arc]:
-        """Return the arcs of a group that is bound to one node."""
-        if source.site < 0:
-            return ()
-        return [
-            Arc(source.site, offer.tier, int(offer.capacity[source.site]), int(offer.cost[source.site]))
-            for offer in self.offers(source)
-            if offer.capacity[source.site] > 0
-        ]
+    def arcs(self, sources: Integers) -> Table:
+        """Return the arcs of groups that are bound to one node."""
+        shape, site = self.split(sources)
+        parts = [np.zeros(0, ARC)]
+        bound = np.flatnonzero(site >= 0)
+        for number in np.unique(shape[bound]).tolist():
+            rows = bound[shape[bound] == number]
+            for each in self.offers(number):
+                offer = each.make() if isinstance(each, Later) else each
+                room, cost = offer.capacity[site[rows]], offer.cost[site[rows]]
+                arcs = table(ARC, len(rows), source=rows, place=site[rows], tier=offer.tier, capacity=room, cost=cost)
+                parts.append(arcs[room > 0])
+        arcs = np.concatenate(parts)
+        return arcs[np.argsort(arcs["source"], kind="stable")]
 
-    def limit(self, source: Source) -> int:
+    def limit(self, pool: int) -> int:
         """Return the number of tasks that the scarcest later phase could serve."""
-        return min((look.total for look in self._outlooks(source.shape)), default=MAX_UNITS)
+        return min((look.total for look in self._outlooks(self._shape(pool))), default=MAX_UNITS)
 
-    def take(self, source: Source, place: int, tier: int, count: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
-        """Reserve processors and memory; near units also pencil the node's devices in."""
-        shape = source.shape
-        assert isinstance(shape, TaskShape)
-        room = self.free[place]
-        if shape.cpu_milli:
-            count = min(count, int(room[CPU]) // shape.cpu_milli)
-        if shape.memory_bytes:
-            count = min(count, int(room[MEMORY]) // shape.memory_bytes)
-        if tier != FAR and count:
-            count = self._pencil_in(shape, place, tier, count)
-        room[CPU] -= count * shape.cpu_milli
-        room[MEMORY] -= count * shape.memory_bytes
-        return count, ()
+    def take(self, shape: int, places: Integers, tiers: Integers, counts: Integers) -> tuple[Integers, Integers]:
+        """Reserve processors and memory; near units also pencil the nodes' devices in."""
+        what = self._shape(shape)
+        counts = np.minimum(counts, fitting(self.free[places], what.cpu_milli, what.memory_bytes))
+        if what.keys:
+            counts = self._pencil_in(what, places, tiers, counts)
+        self.free[places] -= counts[:, None] * _demand(what)
+        self.cluster.kept.changes.note(places)
+        return counts, np.zeros(0, np.int64)
 
-    def _pencil_in(self, shape: TaskShape, place: int, tier: int, count: int) -> int:
-        """Keep the node's devices in mind for the tasks that count on them; return how many tasks can."""
-        rooms = [self.later[number].near_room(key, place) for number, key in shape.keys]
-        needed = [
-            room
-            for room, look in zip(rooms, self._outlooks(shape) if tier == MIXED else (None,) * len(rooms), strict=True)
-            if look is None or not look.far[place]
-        ]
-        count = min(count, *needed) if needed else count
+    def _pencil_in(self, shape: TaskShape, places: Integers, tiers: Integers, counts: Integers) -> Integers:
+        """Keep the nodes' devices in mind for the tasks that count on them; return how many tasks can."""
+        rooms = [self.later[number].near_room(key, places) for number, key in shape.keys]
+        mixed = tiers == MIXED
+        looks = self._outlooks(shape) if mixed.any() else []
+        for number, room in enumerate(rooms):
+            needed = tiers != FAR
+            if looks:
+                needed &= ~(mixed & looks[number].far(places)[0])
+            counts = np.where(needed, np.minimum(counts, room), counts)
         for room, (number, key) in zip(rooms, shape.keys, strict=True):
-            if room >= count:
-                self.later[number].pencil(key, place, count)
-        return count
+            counted = np.flatnonzero((tiers != FAR) & (room >= counts) & (counts > 0))
+            if len(counted):
+                self.later[number].pencil(key, places[counted], counts[counted])
+        return counts
 
-    def give_back(self, award: Award) -> None:
+    def give_back(self, awards: Table, devices: Integers) -> None:
         """Free processors and memory again."""
-        shape = award.source.shape
-        assert isinstance(shape, TaskShape)
-        self.free[award.place, CPU] += award.count * shape.cpu_milli
-        self.free[award.place, MEMORY] += award.count * shape.memory_bytes
-        if award.tier != FAR:
-            for number, key in shape.keys:
-                self.later[number].pencil(key, award.place, -award.count)
+        del devices
+        self.cluster.kept.changes.note(awards["place"].copy())
+        shapes, _ = self.split(awards["source"])
+        for number in np.unique(shapes).tolist():
+            shape = self._shape(number)
+            theirs = awards[shapes == number]
+            np.add.at(self.free, theirs["place"], theirs["count"][:, None] * _demand(shape))
+            near = theirs[theirs["tier"] != FAR]
+            for desk, key in shape.keys if len(near) else ():
+                self.later[desk].pencil(key, near["place"], -near["count"])
 
-    def hold(self, award: Award) -> bool:
+    def hold(self, shape: Hashable, award: Table, devices: Integers) -> bool:
         """Take as much of the processors and memory as is free."""
-        shape = award.source.shape
+        del devices
         assert isinstance(shape, TaskShape)
-        demand = award.count * np.array((shape.cpu_milli, shape.memory_bytes), np.int64)
-        kept = np.minimum(self.free[award.place], demand)
-        self.free[award.place] -= kept
-        self._holds.append((award.place, kept))
+        place, demand = int(award["place"]), int(award["count"]) * _demand(shape)
+        kept = np.minimum(self.free[place], demand)
+        self.free[place] -= kept
+        self.cluster.kept.changes.note(np.array([place]))
+        self._holds.append((place, kept))
         return bool((kept == demand).all())
 
     def end_holds(self, *, release: bool) -> None:
         """Free what was held, or leave it taken."""
         for place, kept in self._holds if release else ():
             self.free[place] += kept
+            self.cluster.kept.changes.note(np.array([place]))
         self._holds.clear()
 
-    def alternatives(self, award: Award) -> str:
+    def alternatives(self, pool: int, shape: int, site: int, place: int, cost: int) -> str:
         """Name the next best node."""
-        name = self.cluster.names[award.place]
-        if award.source.site >= 0:
+        del shape
+        name = self.cluster.names[place]
+        if site >= 0:
             return f"{name} because the job names it"
-        if award.source.pool is None:
+        if pool < 0:
             return f"{name}, where room was kept for the job because it had waited long"
-        text = f"{name} at cost {award.cost / 1000:g}"
-        first = self.first.get(award.source.pool)
+        text = f"{name} at cost {cost / 1000:g}"
+        first = self.first.get(pool)
         if first is None:
             return text
-        return f"{text} ({first.beside(award, self.cluster.names) or 'the only node with room'})"
+        return f"{text} ({first.beside(place, cost, self.cluster.names) or 'the only node with room'})"
 
     def misses(self, pending: PendingJob) -> list[Miss]:
         """Return why the groups of a job find no node."""
@@ -205,49 +256,64 @@ class ComputeDesk(Desk):
                 found.append(miss)
         return found
 
-    def _outlooks(self, shape: Hashable) -> list[Outlook]:
+    def _shape(self, number: int) -> TaskShape:
+        shape = self.shapes[number]
         assert isinstance(shape, TaskShape)
+        return shape
+
+    def _outlooks(self, shape: TaskShape) -> list[Outlook]:
         return [self.later[number].outlook(key) for number, key in shape.keys]
 
-    def _offers(self, shape: TaskShape) -> list[Offer]:
-        fit = fitting(self.free, shape.cpu_milli, shape.memory_bytes)
-        fit[~self.cluster.labelled(shape.labels)] = 0
-        looks = self._outlooks(shape)
+    def _write(self, kept: _Arcs, shape: TaskShape, looks: Sequence[Outlook], rows: Integers) -> None:
+        """Bring the arcs of a shape to nodes ``rows`` up to date."""
+        free = self.free[rows]
         used = {number for number, _ in shape.keys}
-        spare = np.zeros(self.cluster.size, np.int64)
+        spare = np.zeros(len(rows), np.int64)
         for number, desk in enumerate(self.later):
             if number not in used:
-                spare += desk.spare()
+                spare += desk.spare(rows)
         demand = (shape.cpu_milli, shape.memory_bytes)
-        cost = self.policy.node_cost(self.cluster, self.free, demand, spare, shape.subject)
-        fit = np.where(cost == FORBIDDEN, 0, fit)
-        near, near_cost = fit, cost
+        cost = self.policy.node_cost(self.cluster, rows, free, demand, spare, shape.subject)
+        fit = fitting(free, shape.cpu_milli, shape.memory_bytes)
+        fit[~self.cluster.labelled(shape.labels)[rows] | (cost == FORBIDDEN)] = 0
+        kept.fit[rows], kept.cost[rows] = fit, cost
         for look in looks:
-            near = np.minimum(near, look.near)
-            near_cost = near_cost + look.near_cost
-        offers = [Offer(NEAR, near, near_cost)]
-        if len(looks) > 1:
-            offers.append(self._mixed(fit, cost, near, looks))
-        if looks:
-            far: Flags = np.ones(self.cluster.size, bool)
-            far_cost = cost
-            for look in looks:
-                far = far & look.far
-                far_cost = far_cost + look.far_cost
-            taken = sum(offer.capacity for offer in offers)
-            offers.append(Offer(FAR, np.where(far, fit - taken, 0), far_cost))
-        return offers
+            fit = np.minimum(fit, look.near[rows])
+            cost = cost + look.near_cost[rows]
+        kept.near.write(rows, fit, cost)
 
-    def _mixed(self, fit: Integers, cost: Integers, near: Integers, looks: Sequence[Outlook]) -> Offer:
-        """Offer nodes that have what some later phases bring at hand, and are lent the rest."""
-        capacity = fit
-        possible = np.zeros(self.cluster.size, bool)
-        allowed = np.ones(self.cluster.size, bool)
+    def _far(self, kept: _Arcs, looks: Sequence[Outlook]) -> Offer:
+        """Offer nodes that are lent all that later phases bring."""
+        rows = np.flatnonzero(kept.fit > kept.near.capacity)
+        capacity, cost = kept.fit[rows] - kept.near.capacity[rows], kept.cost[rows]
+        if len(looks) > 1:
+            capacity -= self._mixed(kept, looks).capacity[rows]
         for look in looks:
+            far, far_cost = look.far(rows)
+            capacity[~far] = 0
+            cost += far_cost
+        offer = Offer(FAR, np.arange(self.cluster.size))
+        offer.write(rows, capacity, cost)
+        return offer
+
+    def _mixed(self, kept: _Arcs, looks: Sequence[Outlook]) -> Offer:
+        """Offer nodes that have what some later phases bring at hand, and are lent the rest."""
+        rows = np.arange(self.cluster.size)
+        near, capacity, cost = kept.near.capacity, kept.fit, kept.cost
+        possible = np.zeros(len(rows), bool)
+        allowed = np.ones(len(rows), bool)
+        for look in looks:
+            far, far_cost = look.far(rows)
             # At hand where it is all that some phase has; else only where there is no other way.
-            own = (look.near > 0) & ((near == 0) | ~look.far)
+            own = (look.near > 0) & ((near == 0) | ~far)
             possible |= own
-            allowed &= own | look.far
+            allowed &= own | far
             capacity = np.where(own, np.minimum(capacity, look.near), capacity)
-            cost = cost + np.where(own, look.near_cost, look.far_cost)
-        return Offer(MIXED, np.where(possible & allowed, capacity - near, 0), cost)
+            cost = cost + np.where(own, look.near_cost, far_cost)
+        offer = Offer(MIXED, rows)
+        offer.write(rows, np.where(possible & allowed, capacity - near, 0), cost)
+        return offer
+
+
+def _demand(shape: TaskShape) -> Integers:
+    return np.array((shape.cpu_milli, shape.memory_bytes), np.int64)

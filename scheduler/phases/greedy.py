@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 import numpy as np
 
 from farbus.scheduler.costs.policy import Choice
-from farbus.scheduler.phases.base import Award, Desk, Want, Work
+from farbus.scheduler.phases.base import Desk, Later
+from farbus.scheduler.phases.jobs import Jobs
 from farbus.scheduler.phases.market import give_back
+from farbus.scheduler.phases.tables import AWARD, Integers, Table, table
 
 
-def serve_greedily(desk: Desk, works: Sequence[Work], choice: Choice, draw: random.Random) -> list[Work]:
-    """Let ``desk`` serve ``works`` in turn, unit by unit; return those that it served whole.
+def serve_greedily(desk: Desk, jobs: Jobs, rows: Integers, choice: Choice, draw: random.Random) -> Integers:
+    """Let ``desk`` serve jobs ``rows`` in turn, unit by unit; return those that it served whole.
 
     A preference arc is used before the aggregator, as a greedy scheduler looks
     at the task's own node first.
     """
     served = []
-    for work in works:
-        wants = desk.wants(work)
-        if all(_serve(desk, want, choice, draw) for want in wants):
-            served.append(work)
+    for row in rows.tolist():
+        job = np.array([row])
+        wants = desk.wants(jobs, job)
+        if all(_serve(desk, jobs, want, choice, draw) for want in wants):
+            served.append(row)
         else:
-            give_back(desk, work)
-    return served
+            give_back(desk, jobs, job)
+    return np.array(served, np.int64)
 
 
-def _serve(desk: Desk, want: Want, choice: Choice, draw: random.Random) -> bool:
-    while want.count:
-        arcs = [(arc.cost, arc.place, arc.tier) for arc in desk.arcs(want.source)]
-        if not arcs and want.source.pool is not None:
-            for offer in desk.offers(want.source):
-                places = np.flatnonzero(offer.capacity > 0)
-                costs = offer.cost[places]
-                arcs += [(cost, place, offer.tier) for cost, place in zip(costs.tolist(), places.tolist(), strict=True)]
+def _serve(desk: Desk, jobs: Jobs, want: Table, choice: Choice, draw: random.Random) -> bool:
+    source = want["source"].reshape(1)
+    shape = int(desk.split(source)[0][0])
+    for _ in range(int(want["count"])):
+        pool = int(desk.pools(source)[0])
+        arcs = desk.arcs(source)[["cost", "place", "tier"]].tolist()
+        if not arcs and pool >= 0:
+            for each in desk.offers(pool):
+                offer = each.make() if isinstance(each, Later) else each
+                rows = offer.arcs()
+                tiers = [offer.tier] * len(rows)
+                arcs += zip(offer.cost[rows].tolist(), offer.place[rows].tolist(), tiers, strict=True)
         if not arcs:
             return False
         if choice == Choice.BEST:
@@ -44,9 +50,11 @@ def _serve(desk: Desk, want: Want, choice: Choice, draw: random.Random) -> bool:
             cost, place, tier = min(arcs, key=lambda arc: (arc[1], arc[2]))
         else:
             cost, place, tier = draw.choice(arcs)
-        count, grants = desk.take(want.source, place, tier, 1)
-        assert count == 1, f"phase {desk.phase} offered a place that has no room"
-        award = Award(want.group, want.source, place, tier, count, cost, grants)
-        want.work.awards.setdefault(desk.phase, []).append(award)
-        want.count -= count
+        one = np.ones(1, np.int64)
+        count, devices = desk.take(shape, one * place, one * tier, one)
+        assert count[0] == 1, f"phase {desk.phase} offered a place that has no room"
+        award = table(AWARD, 1, pool=pool, place=place, tier=tier, count=1, cost=cost, size=desk.size(shape))
+        for column in ("job", "group", "source"):
+            award[column] = want[column]
+        jobs.awards(desk.phase).add(award, devices)
     return True

@@ -20,11 +20,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from farbus.scheduler.phases.base import FAR, Alternatives, Arc, Award, Desk, Integers, Offer, Source, Want, Work
+from farbus.scheduler.phases.base import FAR, Alternatives, Desk, Flags, Later, Offer
+from farbus.scheduler.phases.jobs import Jobs
+from farbus.scheduler.phases.tables import (
+    ARC,
+    AWARD,
+    Integers,
+    Table,
+    before,
+    distinct,
+    in_order,
+    limited,
+    matched,
+    ranges,
+    table,
+)
 from farbus.scheduler.solver import COST_BUDGET, Network, certify, solve
 
 MAX_SOLVES = 12
 """Most solves on one set of wants; two to four are usual.  Beyond it the rest waits for the next round."""
+
+SPARE_ARCS = 3
+"""Arcs of an aggregator that are kept beyond what pruning needs, so that the next best place can be told."""
 
 MAX_EVICTIONS = 12
 """Most times that partly served jobs are evicted one half at a time; then all that are left go at once."""
@@ -41,59 +58,56 @@ class Tally:
     cost: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """Units handed out by a place, not yet given to a want."""
-
-    place: int
-    tier: int
-    cost: int
-    count: int
-    grants: tuple[tuple[int, ...], ...]
-
-
-def serve(desk: Desk, works: Sequence[Work], tally: Tally) -> list[Work]:
-    """Let ``desk`` serve ``works`` (in rank order), each as a whole; return those that it served.
+def serve(desk: Desk, jobs: Jobs, rows: Integers, tally: Tally) -> Integers:
+    """Let ``desk`` serve jobs ``rows`` (ascending), each as a whole; return those that it served.
 
     A job that is served in part only is evicted, lowest rank first, and what
     it held goes to the others (DRMaestro's gangs; the facts' ordered prices
     leave at most one partial job per bottleneck).  A job that is not returned
     holds nothing at this desk.
     """
-    wants = {work: desk.wants(work) for work in works}
-    active = list(works)
+    wants = desk.wants(jobs, rows)
+    awards = jobs.awards(desk.phase)
+    active = np.zeros(len(jobs.pending), bool)
+    active[rows] = True
     for eviction in range(MAX_EVICTIONS + 1):
-        _solve_rounds(desk, [want for work in active for want in wants[work] if want.count], tally)
-        partial = [work for work in active if work.awarded(desk.phase) and any(want.count for want in wants[work])]
-        if not partial:
+        _solve_rounds(desk, jobs, wants, active, tally)
+        unserved = np.zeros(len(active), bool)
+        unserved[wants["job"][wants["count"] > 0]] = True
+        held = np.zeros(len(active), bool)
+        held[awards.table["job"]] = True
+        partial = np.flatnonzero(active & unserved & held)
+        if not len(partial):
             break
         keep = len(partial) // 2 if eviction < MAX_EVICTIONS else 0
-        evicted = set(partial[keep:])
-        for work in partial[keep:]:
-            give_back(desk, work)
-        active = [work for work in active if work not in evicted]
-    return [work for work in active if not any(want.count for want in wants[work])]
+        give_back(desk, jobs, partial[keep:])
+        active[partial[keep:]] = False
+    return np.flatnonzero(active & ~unserved)
 
 
-def give_back(desk: Desk, work: Work) -> None:
-    """Return all that ``work`` holds at ``desk``."""
-    for award in work.awards.pop(desk.phase, ()):
-        desk.give_back(award)
+def give_back(desk: Desk, jobs: Jobs, rows: Integers) -> None:
+    """Return all that jobs ``rows`` hold at ``desk``."""
+    awards = jobs.awards(desk.phase)
+    removed = awards.remove(rows)
+    if len(removed):
+        desk.give_back(removed, awards.devices_of(removed))
 
 
-def _solve_rounds(desk: Desk, wants: list[Want], tally: Tally) -> None:
+def _solve_rounds(desk: Desk, jobs: Jobs, wants: Table, active: Flags, tally: Tally) -> None:
     for _ in range(MAX_SOLVES):
-        if not wants:
+        rows = np.flatnonzero((wants["count"] > 0) & active[wants["job"]])
+        if not len(rows):
             return
-        refused = _solve_once(desk, wants, tally)
+        left = wants[rows]
+        refused = _solve_once(desk, jobs, left, tally)
+        wants["count"][rows] = left["count"]
         if not refused:
             return
-        wants = [want for want in wants if want.count]
 
 
-def _solve_once(desk: Desk, wants: list[Want], tally: Tally) -> bool:
+def _solve_once(desk: Desk, jobs: Jobs, wants: Table, tally: Tally) -> bool:
     """Solve for ``wants`` once and award what fits; return whether the desk refused any unit of the flow."""
-    plan = _Plan(desk, wants, prune=tally.prune)
+    plan = Plan(desk, jobs, wants, prune=tally.prune)
     network = plan.network()
     flow = solve(network)
     tally.solves += 1
@@ -104,315 +118,310 @@ def _solve_once(desk: Desk, wants: list[Want], tally: Tally) -> bool:
     return plan.award(flow.units)
 
 
-class _Plan:
-    """The network of one solve, with the way back from its flow to awards."""
+class Plan:
+    """The network of one solve, with the way back from its flow to awards.
 
-    def __init__(self, desk: Desk, wants: Sequence[Want], *, prune: bool) -> None:
-        self.desk = desk
-        by_source: dict[Source, list[Want]] = {}
-        for want in wants:
-            by_source.setdefault(want.source, []).append(want)
-        self.preferring: list[tuple[Source, list[Want], Sequence[Arc]]] = []
-        self.contracted: dict[int, list[Want]] = {}
-        self.pools: dict[int, Source] = {}
-        for source, claims in by_source.items():
-            arcs = desk.arcs(source)
-            if source.pool is not None:
-                self.pools.setdefault(source.pool, source)
-            if source.pool is None or arcs:
-                self.preferring.append((source, claims, arcs))
-            else:
-                self.contracted.setdefault(source.pool, []).extend(claims)
-        for pool, claims in self.contracted.items():
-            claims.sort(key=_by_rank)
-            self.contracted[pool] = _first(claims, desk.limit(self.pools[pool]))
-        self.units = sum(want.count for want in wants)
-        self.offers: dict[int, list[_Tier]] = {}
-        self.dearest = max((arc.cost for _, _, arcs in self.preferring for arc in arcs), default=0)
-        # Counted before pruning, so that pruning changes no price.
-        reachable = len({arc.place for _, _, arcs in self.preferring for arc in arcs})
-        for pool, source in self.pools.items():
-            offers = desk.offers(source)
-            for offer in offers:
-                self.dearest = max(self.dearest, int(offer.cost.max(where=offer.capacity > 0, initial=0)))
-                reachable += int(np.count_nonzero(offer.capacity))
-            self.offers[pool] = _prune(offers, self.units, prune)
-        self.reach = min(self.units, reachable)
-        self.most_nodes = len(self.preferring) + len(self.pools) + reachable + 1
-        for pool, tiers in self.offers.items():
+    Nodes are the preferring sources, the pools, the places and the sink.
+    """
+
+    def __init__(self, desk: Desk, jobs: Jobs, wants: Table, *, prune: bool) -> None:
+        self.desk, self.jobs, self.wants = desk, jobs, wants
+        self.sources, source = in_order(wants["source"])
+        self.arcs = desk.arcs(self.sources)
+        self.pool_of = desk.pools(self.sources)
+        has_arc = np.bincount(self.arcs["source"], minlength=len(self.sources)) > 0
+        preferring = (self.pool_of < 0) | has_arc
+        self.preferring = np.flatnonzero(preferring)
+        self.pools, pool_row = in_order(self.pool_of[self.pool_of >= 0])
+        _, first = np.unique(pool_row, return_index=True)
+        self.pool_shape = desk.split(self.sources[self.pool_of >= 0][first])[0]
+        # The node at which the units of each source enter.
+        self.pool_node = np.full(len(self.sources), -1, np.int64)
+        self.pool_node[self.pool_of >= 0] = len(self.preferring) + pool_row
+        self.node = np.where(preferring, np.cumsum(preferring) - 1, self.pool_node)
+        self._claim(source, preferring)
+        self.units = int(wants["count"][self.claims].sum())
+        self._take_up_offers(desk, prune)
+
+    def _take_up_offers(self, desk: Desk, prune: bool) -> None:
+        """Take up the aggregators' arcs, and number the places that any arc leads to."""
+        self.offers: list[Table] = []
+        for number, pool in enumerate(self.pools.tolist()):
+            arcs = _cheapest(desk.offers(pool), self.units if prune else None)
+            arcs["source"] = number
+            self.offers.append(arcs)
             if pool not in desk.first:
-                desk.first[pool] = _alternatives(tiers)
-        self._number()
+                desk.first[pool] = Alternatives(arcs["place"], arcs["cost"])
+        named = [self.arcs["place"], *(arcs["place"] for arcs in self.offers)]
+        self.places = distinct(np.concatenate(named))
+        self.first_place = len(self.preferring) + len(self.pools)
+        self.sink = self.first_place + len(self.places)
 
-    def _number(self) -> None:
-        """Number nodes (preferring sources, pools, places, sink) and lay arcs out in canonical order."""
-        self.pool_node = {pool: len(self.preferring) + number for number, pool in enumerate(self.pools)}
-        first_place = len(self.preferring) + len(self.pools)
-        named = [np.array([arc.place for arc in arcs], np.int64) for _, _, arcs in self.preferring]
-        named += [tier.place for tiers in self.offers.values() for tier in tiers]
-        self.places = np.unique(np.concatenate(named)) if named else np.zeros(0, np.int64)
-        self.first_place = first_place
-        self.sink = first_place + len(self.places)
+    def _claim(self, source: Integers, preferring: Flags) -> None:
+        """Choose the wants that get an arc to remain unscheduled, by the node at which they enter.
+
+        Wants of one pool have equal arcs, so an optimal flow leaves those of
+        lowest rank unscheduled: beyond the pool's limit they are left out.
+        """
+        wants, node = self.wants, self.node[source]
+        direct = np.flatnonzero(preferring[source])
+        direct = direct[np.argsort(node[direct], kind="stable")]
+        pooled = np.flatnonzero(~preferring[source])
+        _, queue = in_order(node[pooled])
+        order = np.lexsort((wants["group"][pooled], wants["job"][pooled], queue))
+        pooled, queue = pooled[order], queue[order]
+        limits = np.array([self.desk.limit(pool) for pool in self.pools.tolist()], np.int64)
+        if len(pooled):
+            asked = before(queue, wants["count"][pooled])
+            pooled = pooled[asked < limits[node[pooled] - len(self.preferring)]]
+        self.claims = np.concatenate((direct, pooled))
+        self.directs = len(direct)
+        self.claim_source = source[self.claims]
+        self.claim_node = node[self.claims]
 
     def network(self) -> Network:
-        """Lay out all arcs."""
-        tails: list[Integers] = []
-        heads: list[Integers] = []
-        capacities: list[Integers] = []
-        costs: list[Integers] = []
+        """Lay out all arcs: preferences, aggregators, places to the sink, sources to pools, unscheduled."""
+        node_of_row = self.node
+        arcs = self.arcs
         room = np.zeros(len(self.places), np.int64)
-
-        # Preference arcs.
-        flat = [
-            (node, arc.place, min(arc.capacity, self.units), arc.cost)
-            for node, (_, _, arcs) in enumerate(self.preferring)
-            for arc in arcs
-        ]
-        table = np.array(flat, np.int64).reshape(-1, 4)
-        rows = np.searchsorted(self.places, table[:, 1])
-        tails.append(table[:, 0])
-        heads.append(self.first_place + rows)
-        capacities.append(table[:, 2])
-        costs.append(table[:, 3])
+        rows = np.searchsorted(self.places, arcs["place"])
+        tails: list[Integers] = [node_of_row[arcs["source"]]]
+        heads: list[Integers] = [self.first_place + rows]
+        capacities: list[Integers] = [np.minimum(arcs["capacity"], self.units)]
+        costs: list[Integers] = [arcs["cost"]]
         # One source may have arcs of several tiers to one place: their sum counts.
-        if len(table):
-            pair = table[:, 0] * (len(self.places) + 1) + rows
+        if len(arcs):
+            pair = arcs["source"] * (len(self.places) + 1) + rows
             _, first, group = np.unique(pair, return_index=True, return_inverse=True)
             sums = np.zeros(len(first), np.int64)
-            np.add.at(sums, group, table[:, 2])
+            np.add.at(sums, group, capacities[0])
             np.maximum.at(room, rows[first], sums)
-        self.preference_arcs = len(table)
 
-        # Aggregator arcs.
-        pool_arcs = 0
-        for pool, tiers in self.offers.items():
+        for arcs in self.offers:
+            rows = np.searchsorted(self.places, arcs["place"])
+            tails.append(len(self.preferring) + arcs["source"])
+            heads.append(self.first_place + rows)
+            capacities.append(np.minimum(arcs["capacity"], self.units))
+            costs.append(arcs["cost"])
             total = np.zeros(len(self.places), np.int64)
-            for tier in tiers:
-                rows = np.searchsorted(self.places, tier.place)
-                tails.append(np.full(len(rows), self.pool_node[pool], np.int64))
-                heads.append(self.first_place + rows)
-                capacities.append(np.minimum(tier.capacity, self.units))
-                costs.append(tier.cost)
-                total[rows] += tier.capacity
-                pool_arcs += len(rows)
+            np.add.at(total, rows, arcs["capacity"])
             np.maximum(room, total, out=room)
-        self.pool_arcs = pool_arcs
+        self.placing = sum(len(part) for part in tails)
 
-        # Places to the sink.
         tails.append(self.first_place + np.arange(len(self.places), dtype=np.int64))
         heads.append(np.full(len(self.places), self.sink, np.int64))
         capacities.append(np.minimum(room, self.units))
         costs.append(np.zeros(len(self.places), np.int64))
 
         # Sources to their pools.
-        joins = [
-            (node, self.pool_node[source.pool], sum(want.count for want in claims), 0)
-            for node, (source, claims, _) in enumerate(self.preferring)
-            if source.pool is not None
-        ]
+        self.joining = self.preferring[self.pool_of[self.preferring] >= 0]
+        supplied = np.zeros(len(self.sources), np.int64)
+        counts = self.wants["count"][self.claims]
+        np.add.at(supplied, self.claim_source, counts)
         self.join_start = sum(len(part) for part in tails)
-        joined = np.array(joins, np.int64).reshape(-1, 4)
-        tails.append(joined[:, 0])
-        heads.append(joined[:, 1])
-        capacities.append(joined[:, 2])
-        costs.append(joined[:, 3])
+        tails.append(self.node[self.joining])
+        heads.append(self.pool_node[self.joining])
+        capacities.append(supplied[self.joining])
+        costs.append(np.zeros(len(self.joining), np.int64))
 
         # Unscheduled arcs: dearer than any placing, in strict order of rank, a whole step per tier of urgency.
-        self.unscheduled = [(node, want) for node, (_, claims, _) in enumerate(self.preferring) for want in claims]
-        self.unscheduled += [
-            (self.pool_node[pool], want) for pool, claims in self.contracted.items() for want in claims
-        ]
-        tails.append(np.array([node for node, _ in self.unscheduled], np.int64))
-        heads.append(np.full(len(self.unscheduled), self.sink, np.int64))
-        counts = np.array([want.count for _, want in self.unscheduled], np.int64)
+        tails.append(self.claim_node)
+        heads.append(np.full(len(self.claims), self.sink, np.int64))
         capacities.append(counts)
-        costs.append(_prices([want for _, want in self.unscheduled], self.dearest, self.reach, self.most_nodes))
+        job = self.wants["job"][self.claims]
+        dearest = max(int(part.max(initial=0)) for part in costs)
+        costs.append(_prices(job, self.jobs.tier[job], self._chain() * dearest, self.sink + 1))
 
         supply = np.zeros(self.sink + 1, np.int64)
-        np.add.at(supply, tails[-1], counts)
+        np.add.at(supply, self.claim_node, counts)
         supply[self.sink] = -int(counts.sum())
-        self.arc_tail = np.concatenate(tails)
-        self.arc_head = np.concatenate(heads)
-        self.arc_cost = np.concatenate(costs)
+        self.tail, self.head, self.cost = (np.concatenate(parts) for parts in (tails, heads, costs))
         return Network(
-            tail=self.arc_tail,
-            head=self.arc_head,
-            capacity=np.concatenate(capacities),
-            cost=self.arc_cost,
-            supply=supply,
+            tail=self.tail, head=self.head, capacity=np.concatenate(capacities), cost=self.cost, supply=supply
         )
+
+    def _chain(self) -> int:
+        """Return the most arcs to places that a chain of moves can take, to place one more unit.
+
+        No shortest chain comes to a source, a pool or a place twice, and it
+        takes one such arc from each source or pool that it passes.  Where no
+        source prefers two places, a source is left for its pool or was
+        entered from it, so there are at most two sources to a pool.
+        """
+        sources, pools = len(self.preferring), len(self.pools)
+        # Arcs are sorted by source.
+        source, place = self.arcs["source"], self.arcs["place"]
+        if not ((source[1:] == source[:-1]) & (place[1:] != place[:-1])).any():
+            sources = min(sources, 2 * (pools + 1))
+        return min(self.units, len(self.places), sources + pools)
 
     def award(self, flow: Integers) -> bool:
         """Hand out what ``flow`` says, as far as it fits; return whether the desk refused any unit."""
-        direct, pooled, refused = self._take(flow)
-        served: dict[int, int] = {}
-        start = len(flow) - len(self.unscheduled)
-        for offset, (_, want) in enumerate(self.unscheduled):
-            served[id(want)] = want.count - int(flow[start + offset])
-        queues: dict[int, list[tuple[Want, int]]] = {
-            pool: [(want, served[id(want)]) for want in claims if served[id(want)]]
-            for pool, claims in self.contracted.items()
-        }
-        join = self.join_start
-        for node, (source, claims, _) in enumerate(self.preferring):
-            through = 0
-            if source.pool is not None:
-                through, join = int(flow[join]), join + 1
-            stock = direct.get(node, [])
-            for want in sorted(claims, key=_by_rank):
-                left = served[id(want)] - _hand_out(self.desk, want, served[id(want)], stock)
-                # What a preferred place refused must not crowd others out of the pool.
-                left = min(left, through)
-                if left and source.pool is not None:
-                    through -= left
-                    queues.setdefault(source.pool, []).append((want, left))
-        for pool, queue in queues.items():
-            queue.sort(key=lambda entry: _by_rank(entry[0]))
-            stock = pooled.get(pool, [])
-            for want, count in queue:
-                _hand_out(self.desk, want, count, stock)
-        for leftover in (*direct.values(), *pooled.values()):
-            assert not leftover, "units were taken that nobody wants"
+        stock, devices, refused = self._take(flow)
+        wants = self.wants
+        served = wants["count"][self.claims] - flow[len(flow) - len(self.claims) :]
+        job, group = wants["job"][self.claims], wants["group"][self.claims]
+
+        # First what sources were given at places that they prefer, node by node.
+        direct = np.arange(self.directs)
+        direct = direct[np.lexsort((group[direct], job[direct], self.claim_node[direct]))]
+        node = self.claim_node[direct]
+        held = np.zeros(self.first_place, np.int64)
+        np.add.at(held, stock["node"], stock["count"])
+        got = limited(node, served[direct], held)
+        own = np.flatnonzero(stock["node"] < len(self.preferring))
+        own = own[np.lexsort((stock["tier"][own], stock["place"][own], stock["cost"][own], stock["node"][own]))]
+        self._hand_out(direct, got, stock[own], devices)
+
+        # Then the pools.  What a preferred place refused must not crowd others out of the pool.
+        through = np.zeros(len(self.preferring), np.int64)
+        through[self.node[self.joining]] = flow[self.join_start : self.join_start + len(self.joining)]
+        left = limited(node, served[direct] - got, through)
+        rest = np.flatnonzero(left)
+        queued = np.concatenate((np.arange(self.directs, len(self.claims)), direct[rest]))
+        count = np.concatenate((served[self.directs :], left[rest]))
+        pools, queue = in_order(self.pool_node[self.claim_source[queued]])
+        order = np.lexsort((group[queued], job[queued], queue))
+        queued, count, queue = queued[order], count[order], queue[order]
+        pooled = np.flatnonzero(stock["node"] >= len(self.preferring))
+        turn = np.zeros(self.first_place, np.int64)
+        turn[pools] = np.arange(len(pools))
+        pooled = pooled[
+            np.lexsort(
+                (stock["tier"][pooled], stock["place"][pooled], stock["cost"][pooled], turn[stock["node"][pooled]])
+            )
+        ]
+        self._hand_out(queued, limited(queue, count, held[pools]), stock[pooled], devices)
         return refused
 
-    def _take(self, flow: Integers) -> tuple[dict[int, list[_Unit]], dict[int, list[_Unit]], bool]:
+    def _hand_out(self, claims: Integers, count: Integers, stock: Table, devices: Integers) -> None:
+        """Give ``stock`` to ``claims``, both sorted by the node of the one and then by who comes first."""
+        assert int(count.sum()) == int(stock["count"].sum()), "units were taken that nobody wants"
+        if not len(stock):
+            return
+        claim, held, units, skipped = matched(count, stock["count"])
+        claim = claims[claim]
+        source = self.claim_source[claim]
+        want = self.wants[self.claims[claim]]
+        given = stock[held]
+        first = given["first"] + skipped * given["size"]
+        awards = table(
+            AWARD,
+            len(claim),
+            job=want["job"],
+            group=want["group"],
+            source=want["source"],
+            pool=self.pool_of[source],
+            place=given["place"],
+            tier=given["tier"],
+            count=units,
+            cost=given["cost"],
+            size=given["size"],
+        )
+        length = units * given["size"]
+        awards["first"] = np.cumsum(length) - length
+        self.jobs.awards(self.desk.phase).add(awards, devices[ranges(first, length)])
+        np.subtract.at(self.wants["count"], self.claims[claim], units)
+
+    def _take(self, flow: Integers) -> tuple[Table, Integers, bool]:
         """Reserve the flow's units at the desk, by place and cost.
 
-        Returns them by source and by pool, the cheapest last, and whether any was refused.
+        Returns what was taken as a table of ``_STOCK``, the devices of its
+        units, and whether any was refused.  Places do not depend on one
+        another: what comes n-th at each of them is taken together.
         """
-        pool_of = {node: pool for pool, node in self.pool_node.items()}
-        placing = np.flatnonzero(flow[: self.preference_arcs + self.pool_arcs])
-        order = placing[np.lexsort((placing, self.arc_cost[placing], self.arc_head[placing]))]
-        direct: dict[int, list[_Unit]] = {}
-        pooled: dict[int, list[_Unit]] = {}
-        tiers = self._tiers()
-        refused = False
-        for arc in order.tolist():
-            node = int(self.arc_tail[arc])
-            place = int(self.places[self.arc_head[arc] - self.first_place])
-            count, tier, cost = int(flow[arc]), tiers[arc], int(self.arc_cost[arc])
-            if node in pool_of:
-                pool = pool_of[node]
-                source, stock = self.pools[pool], pooled.setdefault(pool, [])
-            else:
-                source, stock = self.preferring[node][0], direct.setdefault(node, [])
-            taken, grants = self.desk.take(source, place, tier, count)
-            refused |= taken < count
-            if taken:
-                stock.append(_Unit(place, tier, cost, taken, grants))
-        # _hand_out takes from the end.
-        for stock in (*direct.values(), *pooled.values()):
-            stock.sort(key=lambda unit: (-unit.cost, -unit.place, -unit.tier))
-        return direct, pooled, refused
-
-    def _tiers(self) -> list[int]:
-        tiers = [arc.tier for _, _, arcs in self.preferring for arc in arcs]
-        for offered in self.offers.values():
-            for tier in offered:
-                tiers += [tier.tier] * len(tier.place)
-        return tiers
-
-
-@dataclass(frozen=True, slots=True)
-class _Tier:
-    """An offer's arcs that are kept."""
-
-    tier: int
-    place: Integers
-    capacity: Integers
-    cost: Integers
-
-
-def _prune(offers: Sequence[Offer], units: int, prune: bool) -> list[_Tier]:
-    """Keep the cheapest arcs of an aggregator until their capacity is twice the units of the whole network.
-
-    Exact: if an optimal flow used an arc that was left out, the other units
-    could not fill what was kept, and moving the unit there costs no more.
-    """
-    assert offers, "an aggregator offers at least one tier, even if it is empty"
-    size = len(offers[0].capacity)
-    place = np.concatenate([np.flatnonzero(offer.capacity > 0) for offer in offers])
-    split = np.cumsum([0] + [int((offer.capacity > 0).sum()) for offer in offers])
-    tier = np.concatenate([np.full(int((offer.capacity > 0).sum()), offer.tier, np.int64) for offer in offers])
-    capacity = np.concatenate([offer.capacity[place[split[n] : split[n + 1]]] for n, offer in enumerate(offers)])
-    cost = np.concatenate([offer.cost[place[split[n] : split[n + 1]]] for n, offer in enumerate(offers)])
-    if prune and len(place):
-        # Cost first, then the place: one total order, so that the same input keeps the same arcs.
-        key = (cost * (FAR + 1) + tier) * size + place
-        if len(key) > 2 * units:
-            # Every arc kept holds a unit at least.
-            cheapest = np.argpartition(key, 2 * units)[: 2 * units]
-        else:
-            cheapest = np.arange(len(key))
-        cheapest = cheapest[np.argsort(key[cheapest], kind="stable")]
-        enough = int(np.searchsorted(np.cumsum(np.minimum(capacity[cheapest], units)), 2 * units)) + 1
-        kept = np.sort(cheapest[:enough])
-        place, tier, capacity, cost = place[kept], tier[kept], capacity[kept], cost[kept]
-    return [
-        _Tier(number, place[tier == number], capacity[tier == number], cost[tier == number])
-        for number in sorted({offer.tier for offer in offers})
-    ]
-
-
-def _alternatives(tiers: Sequence[_Tier]) -> Alternatives:
-    place = np.concatenate([tier.place for tier in tiers])
-    cost = np.concatenate([tier.cost for tier in tiers])
-    order = np.lexsort((place, cost))
-    return Alternatives(place[order], cost[order])
-
-
-def _prices(wants: Sequence[Want], dearest: int, reach: int, nodes: int) -> Integers:
-    """Return the price of leaving one unit of each want unscheduled.
-
-    To place one more unit, as many as ``reach`` others may have to move, each
-    to an arc that costs up to ``dearest``: a price beyond that product never
-    leaves a unit waiting that could be placed.  A better rank has a strictly
-    higher price.  From one tier of urgency to the next it rises by the same
-    product again, so that no saving on arcs puts a job of lower tier into the
-    place of one of higher tier.  Where the product is beyond the solver's
-    range of costs it is cut to what is in it.  (DRMaestro's eq. 8 as printed
-    makes waiting as cheap as placing; this is what its text asks for.)
-    """
-    if not wants:
-        return np.zeros(0, np.int64)
-    ranks = np.array([want.work.rank for want in wants], np.int64)
-    tiers = np.array([want.work.tier for want in wants], np.int64)
-    distinct_tiers, tier = np.unique(tiers, return_inverse=True)
-    distinct, order = np.unique(-ranks, return_inverse=True)
-    most = COST_BUDGET // (2 * (nodes + 1) * (len(distinct_tiers) + 1))
-    gap = max(dearest, len(distinct), min((dearest + 1) * (reach + 1), most)) + 1
-    return gap * (1 + tier.astype(np.int64)) + order.astype(np.int64)
-
-
-def _first(claims: list[Want], limit: int) -> list[Want]:
-    """Return the claims of best rank whose units reach ``limit``.
-
-    Claims of one pool have equal arcs, so an optimal flow leaves the others
-    unscheduled: no more than ``limit`` units can be served in all.
-    """
-    total = 0
-    for number, want in enumerate(claims):
-        if total >= limit:
-            return claims[:number]
-        total += want.count
-    return claims
-
-
-def _by_rank(want: Want) -> tuple[int, int]:
-    return want.work.rank, want.group
-
-
-def _hand_out(desk: Desk, want: Want, count: int, stock: list[_Unit]) -> int:
-    """Give ``want`` up to ``count`` units from the end of ``stock``; return how many it got."""
-    given = 0
-    while given < count and stock:
-        unit = stock.pop()
-        share = min(unit.count, count - given)
-        if share < unit.count:
-            stock.append(_Unit(unit.place, unit.tier, unit.cost, unit.count - share, unit.grants[share:]))
-        want.work.awards.setdefault(desk.phase, []).append(
-            Award(want.group, want.source, unit.place, unit.tier, share, unit.cost, unit.grants[:share])
+        arcs = np.flatnonzero(flow[: self.placing])
+        arcs = arcs[np.lexsort((arcs, self.cost[arcs], self.head[arcs]))]
+        node = self.tail[arcs]
+        pooled = node >= len(self.preferring)
+        shape = np.empty(len(arcs), np.int64)
+        shape[pooled] = self.pool_shape[node[pooled] - len(self.preferring)]
+        shape[~pooled] = self.desk.split(self.sources[self.preferring[node[~pooled]]])[0]
+        stock = table(
+            _STOCK,
+            len(arcs),
+            node=node,
+            place=self.places[self.head[arcs] - self.first_place],
+            tier=self._tiers()[arcs],
+            count=flow[arcs],
+            cost=self.cost[arcs],
         )
-        given += share
-    want.count -= given
-    return given
+        nth = before(stock["place"], np.ones(len(arcs), np.int64))
+        turn = nth * (len(self.desk.shapes) + 1) + shape
+        order = np.argsort(turn, kind="stable")
+        devices = [np.zeros(0, np.int64)]
+        first, refused = 0, False
+        for rows in np.split(order, np.flatnonzero(np.diff(turn[order])) + 1) if len(order) else ():
+            what = int(shape[rows[0]])
+            part = stock[rows]
+            taken, units = self.desk.take(what, part["place"], part["tier"], part["count"])
+            refused |= bool((taken < part["count"]).any())
+            part["count"], part["size"] = taken, self.desk.size(what)
+            length = taken * part["size"]
+            part["first"] = first + np.cumsum(length) - length
+            first += len(units)
+            devices.append(units)
+            stock[rows] = part
+        return stock[stock["count"] > 0], np.concatenate(devices), refused
+
+    def _tiers(self) -> Integers:
+        return np.concatenate((self.arcs["tier"], *(arcs["tier"] for arcs in self.offers)))
+
+
+_STOCK = np.dtype([(name, np.int64) for name in ("node", "place", "tier", "count", "cost", "first", "size")])
+"""Units that a place handed out to a source or a pool, not yet given to a want."""
+
+
+def _cheapest(offers: Sequence[Offer | Later], units: int | None) -> Table:
+    """Return the cheapest arcs of an aggregator that hold ``units``, those of the whole network; None: all arcs.
+
+    Exact: if an optimal flow used an arc that was left out, the other units,
+    one less than ``units``, could not fill what was kept, because a unit at a
+    place fills no more than one of the place's capacity; moving the unit
+    there costs no more.  Cost first, then tier and place: one total order, so
+    that the same input keeps the same arcs.
+    """
+    kept = np.zeros((4, 0), np.int64)
+    complete = False
+    for each in sorted(offers, key=_floor) if len(offers) > 1 else offers:
+        if complete and _floor(each) > (int(kept[0, -1]), int(kept[1, -1])):
+            break
+        offer = each.make() if isinstance(each, Later) else each
+        rows = offer.arcs() if units is None else offer.cheapest(units + SPARE_ARCS)
+        more = np.empty((4, len(rows)), np.int64)
+        more[0], more[1], more[2], more[3] = offer.cost[rows], offer.tier, offer.place[rows], offer.capacity[rows]
+        kept = np.concatenate((kept, more), axis=1) if kept.size else more
+        if units is not None and kept.size:
+            cost, tier, place, capacity = kept
+            order = np.argsort((cost * (FAR + 1) + tier) * (int(place.max()) + 1) + place)
+            held = np.cumsum(np.minimum(capacity[order], units))
+            enough = int(np.searchsorted(held, units)) + 1 + SPARE_ARCS
+            complete = len(held) >= enough
+            kept = kept[:, order[:enough]]
+    cost, tier, place, capacity = kept[:, np.argsort(kept[1] * (int(kept[2].max(initial=0)) + 1) + kept[2])]
+    return table(ARC, len(cost), place=place, tier=tier, capacity=capacity, cost=cost)
+
+
+def _floor(offer: Offer | Later) -> tuple[int, int]:
+    return offer.floor if isinstance(offer, Later) else 0, offer.tier
+
+
+def _prices(rank: Integers, tier: Integers, chain: int, nodes: int) -> Integers:
+    """Return the price of leaving one unit unscheduled, for wants of jobs by ``rank`` and ``tier``.
+
+    To place one more unit others may have to move, at a cost of up to
+    ``chain`` in all: a price beyond that never leaves a unit waiting that
+    could be placed.  A better rank has a strictly higher price.  From one tier
+    of urgency to the next it rises by as much again and by what ranks make of
+    it, so that no saving on arcs puts a job of lower tier into the place of
+    one of higher tier.  Where that is beyond the solver's range of costs it is
+    cut to what is in it.  (DRMaestro's eq. 8 as printed makes waiting as cheap
+    as placing; this is what its text asks for.)
+    """
+    if not len(rank):
+        return np.zeros(0, np.int64)
+    tiers, step = np.unique(tier, return_inverse=True)
+    ranks, order = np.unique(-rank, return_inverse=True)
+    most = COST_BUDGET // (2 * (nodes + 1) * (len(tiers) + 1))
+    gap = min(chain + len(ranks), most) + 1
+    return gap * (1 + step.astype(np.int64)) + order.astype(np.int64)

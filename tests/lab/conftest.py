@@ -4,19 +4,43 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from farbus.cli.toolchain import find_toolchain
 from farbus.errors import NotFound
+from tests.lab.guest import patient
 from tests.lab.image import ensure_image, image_directory, image_is_there, missing_commands
 
 ROOT = Path(__file__).parent.parent.parent
-WHEEL_LIMIT_S = 600
+WHEEL_LIMIT_S = patient(600)
+
+TOLD = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[TOLD] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print what the tests have measured."""
+    if config.stash[TOLD]:
+        terminalreporter.section("lab")
+        for line in config.stash[TOLD]:
+            terminalreporter.line(line)
+
+
+@pytest.fixture(scope="session")
+def tell(pytestconfig: pytest.Config) -> Callable[[str], None]:
+    """Takes lines that the summary ends with: figures that nothing is asserted of."""
+    return pytestconfig.stash[TOLD].append
 
 
 def asked_for() -> bool:
@@ -89,3 +113,27 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     shutil.rmtree(place / "tree")
     return place / "dist"
+
+
+@pytest.fixture(scope="session")
+def next_wheel(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the wheel as its next version would be: the same code under another number."""
+    (old,) = wheel.glob("*.whl")
+    name, version, tags = old.name.removesuffix(".whl").split("-", 2)
+    later = f"{version}.post1"
+    directory = tmp_path_factory.mktemp("next-wheel")
+    before, after = f"{name}-{version}.dist-info/", f"{name}-{later}.dist-info/"
+    changes = {
+        f"{name}/__init__.py": lambda text: text.replace(f'"{version}"', f'"{later}"'),
+        f"{after}METADATA": lambda text: text.replace(f"Version: {version}\n", f"Version: {later}\n", 1),
+        # Without hashes (recording installed projects): those of the changed files would be wrong.
+        f"{after}RECORD": lambda text: re.sub("(?m)^([^,]*),.*$", r"\1,,", text).replace(before, after),
+    }
+    with zipfile.ZipFile(old) as source, zipfile.ZipFile(directory / f"{name}-{later}-{tags}.whl", "w") as target:
+        for entry in source.infolist():
+            content = source.read(entry)
+            entry.filename = entry.filename.replace(before, after)
+            if change := changes.get(entry.filename):
+                content = change(content.decode()).encode()
+            target.writestr(entry, content)
+    return directory

@@ -15,8 +15,12 @@ import pwd
 import signal
 import subprocess
 import threading
+import time
 
 PORT = "/dev/virtio-ports/lab.control"
+PORT_LOOK_S = 0.1
+"""Between two looks for the port, which udev has to name first."""
+
 OUTPUT_LIMIT_BYTES = 16 * 2**20
 """Kept of each stream of a command's output: its end."""
 
@@ -55,6 +59,8 @@ def _encode(data):
 
 
 def serve():
+    while not os.path.exists(PORT):
+        time.sleep(PORT_LOOK_S)
     port = os.open(PORT, os.O_RDWR | os.O_CLOEXEC)
     writing = threading.Lock()
 

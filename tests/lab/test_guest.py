@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.guest import Cable, Guest, GuestError
+from tests.lab.guest import Cable, Guest, GuestError, patient
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(patient(900))]
 
 
 def test_debian_boots_with_systemd_and_runs_commands(made_image: Path) -> None:
@@ -74,10 +74,11 @@ def test_guests_on_one_cable_hear_each_other(guest: Guest, image: Path) -> None:
     del guest
     cable = Cable()
     with (
-        Guest.boot(image, name="beta", join=[cable], memory_mib=512, processors=1) as one,
-        Guest.boot(image, name="gamma", join=[cable], memory_mib=512, processors=1) as other,
+        Guest.power_on(image, name="beta", join=[cable], memory_mib=512, processors=1) as one,
+        Guest.power_on(image, name="gamma", join=[cable], memory_mib=512, processors=1) as other,
     ):
         for number, each in enumerate((one, other), start=1):
+            each.wait_for_boot()
             each.shell(f"ip addr add 10.9.0.{number}/24 dev {each.cables[0]}; ip link set {each.cables[0]} up")
         server = one.start("python3", "-c", _SERVE)
         said = other.until("python3 -c 'import socket; print(socket.create_connection((\"10.9.0.1\", 99)).recv(9))'")
@@ -104,4 +105,4 @@ def test_guest_dies_with_its_test(image: Path) -> None:
         signal.pidfd_send_signal(descriptor, 0)
     except ProcessLookupError:
         return
-    assert select.select([descriptor], [], [], 60)[0]
+    assert select.select([descriptor], [], [], patient(60))[0]

@@ -40,7 +40,8 @@ class Program:
         compiler, version = nvcc()
         options = [*self.flags, f"-arch=compute_{max(compute, self.compute)}", *flags]
         digest = hashlib.sha256()
-        for part in (version, *options, self.source.read_text()):
+        headers = sorted(HERE.glob("*/*.h"))
+        for part in (version, *options, *(path.read_text() for path in (self.source, *headers))):
             digest.update(part.encode() + b"\0")
         executable = BUILT / f"{self.name}-{digest.hexdigest()[:16]}"
         if not executable.exists():

@@ -7,20 +7,24 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farbus.model.decision import DeviceView, NodeView, Snapshot
+from farbus.model.device import Route
 from farbus.model.node import Resources
+from farbus.scheduler import bench
 from farbus.scheduler.costs.default import DefaultPolicy
-from farbus.scheduler.phases.cluster import Cluster, Columns, from_snapshot
-from farbus.scheduler.round import decide, decide_on
-from tests.scheduler.worlds import gpu, job, node, pending_jobs, snapshots
+from farbus.scheduler.phases.cluster import MAX_NOTES, NEVER, Changes, Cluster, Columns, from_snapshot
+from farbus.scheduler.phases.jobs import Forms
+from farbus.scheduler.round import PHASES, decide, decide_on
+from tests.scheduler.worlds import after, gpu, job, node, pending_jobs, snapshots
 
 
 def assert_equal(kept: Cluster, fresh: Cluster) -> None:
     for field in dataclasses.fields(Cluster):
-        if field.name == "memo":
+        if field.name in ("memo", "kept"):
             continue
         ours, theirs = getattr(kept, field.name), getattr(fresh, field.name)
         if isinstance(theirs, np.ndarray):
@@ -75,7 +79,7 @@ def test_kept_columns_are_those_laid_out_anew(first: Snapshot, data: st.DataObje
 @given(snapshots(), pending_jobs(), st.data())
 def test_decisions_on_kept_columns_are_the_same(first: Snapshot, jobs: list[Any], data: st.DataObject) -> None:
     columns, snapshot, policy = Columns(), first, DefaultPolicy()
-    for _ in range(2):
+    for _ in range(4):
         kept = decide_on(columns.of(snapshot), jobs, policy=policy)
         assert kept == decide(snapshot, jobs, policy=policy)
         snapshot = data.draw(changed(snapshot))
@@ -109,3 +113,58 @@ def test_a_job_is_decided_on_what_is_free_now() -> None:
     taken = Snapshot(nodes=(full,), devices=())
     assert not decide_on(columns.of(taken), [job("j", cpus=4)], policy=DefaultPolicy()).placements
     assert decide_on(columns.of(world), [job("j", cpus=4)], policy=DefaultPolicy()).placements
+
+
+def test_rounds_that_follow_one_another_decide_as_rounds_that_know_nothing() -> None:
+    columns, snapshot, policy, forms = Columns(), bench.make_cluster(160), DefaultPolicy(), Forms(PHASES)
+    queue = bench.make_jobs(400)
+    for number in range(8):
+        # Few jobs and many, so that what bounded the search for cheap arcs is at times too little.
+        pending = queue[: (5, 60, 200)[number % 3]]
+        decision = decide_on(columns.of(snapshot), pending, policy=policy, forms=forms)
+        assert decision == decide(snapshot, pending, policy=policy)
+        placed = {placement.job for placement in decision.placements}
+        queue = [entry for entry in queue if entry.job.id not in placed]
+        snapshot = after(snapshot, pending, decision)
+
+
+def test_a_round_that_broke_off_leaves_nothing_half_done() -> None:
+    class Breaking(DefaultPolicy):
+        broken = False
+
+        def far_cost(self, *arguments: Any) -> Any:
+            if self.broken:
+                raise ZeroDivisionError
+            return super().far_cost(*arguments)
+
+    world = Snapshot(nodes=(node("a"), node("b")), devices=(gpu("g", "a"), gpu("h", "b")))
+    columns, policy = Columns(), Breaking()
+    pending = [job("j", gpus=1, count=2)]
+    first = decide_on(columns.of(world), pending, policy=policy)
+    policy.broken = True
+    with pytest.raises(ZeroDivisionError):
+        decide_on(columns.of(world), [job("k", gpus=1, node="b", routes=(Route.REMOTE,))], policy=policy)
+    policy.broken = False
+    assert decide_on(columns.of(world), pending, policy=policy) == first
+
+
+@given(st.lists(st.one_of(st.none(), st.lists(st.integers(0, 5), max_size=4)), max_size=12), st.integers(0, 12))
+def test_changes_tell_what_changed_since_a_moment(steps: list[list[int] | None], start: int) -> None:
+    changes = Changes(6)
+    moment, expected = NEVER, set(range(6))
+    for number, rows in enumerate(steps):
+        if number == start:
+            moment, expected = changes.now, set()
+        if rows is not None:
+            changes.note(np.array(rows, np.int64))
+            expected |= set(rows)
+    assert set(changes.since(moment).tolist()) == expected
+
+
+def test_changes_too_long_ago_are_all_rows() -> None:
+    changes = Changes(3)
+    moment = changes.now
+    for _ in range(MAX_NOTES // 2 + 3):
+        changes.note(np.array([1, 1]))
+    assert changes.since(moment).tolist() == [0, 1, 2]
+    assert changes.since(changes.now).tolist() == []

@@ -184,7 +184,7 @@ def test_rank_is_priority_then_wait_then_submission() -> None:
 
 def test_a_node_that_fits_exactly_costs_nothing() -> None:
     table = columns.from_snapshot(Snapshot(nodes=(node("a", cpus=2, memory_gib=4), node("b")), devices=()))
-    cost = DefaultPolicy().node_cost(table, table.free, (2000, 4 * 2**30), np.zeros(2, np.int64), None)
+    cost = DefaultPolicy().node_cost(table, np.arange(2), table.free, (2000, 4 * 2**30), np.zeros(2, np.int64), None)
     assert cost[0] == 0 < cost[1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from farbus.model.operation import Cordon, CordonKind
@@ -48,6 +49,41 @@ def test_what_is_cordoned_gets_nothing_new_until_it_is_uncordoned(name: str) -> 
     uncordon(cluster, name)
     cluster.settle()
     assert cluster.state_of("j1") == "running"
+
+
+def change(cluster: Cluster, name: str, *, trouble: str) -> None:
+    """Let a node say what is wrong with it."""
+    there, session = cluster.machine.nodes[name].node, cluster.agents[name].session
+    assert there is not None
+    changed = msgspec.structs.replace(there, trouble=trouble)
+    cluster.tell(events.InventoryChanged(session=session, node=changed))
+
+
+def test_a_node_in_trouble_gets_nothing_new_until_it_is_well() -> None:
+    cluster = Cluster(node("a", 1), node("c"))
+    cluster.join()
+    change(cluster, "a", trouble="journal: disk I/O error")
+    cluster.submit(job(gpus=1, on="c"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "queued"
+    (device,) = cluster.machine.device_statuses()
+    assert (device.state, device.cordon) == (DeviceState.CORDONED, "node a: journal: disk I/O error")
+    told = {status.node.name: (status.state, status.cordon) for status in cluster.machine.node_statuses(cluster.now)}
+    assert told == {"a": (NodeState.CORDONED, "node a: journal: disk I/O error"), "c": (NodeState.READY, "")}
+    change(cluster, "a", trouble="")
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+
+
+def test_what_runs_on_a_node_in_trouble_goes_on() -> None:
+    cluster = running_remote()
+    for name in ("a", "c"):
+        change(cluster, name, trouble="journal: disk I/O error")
+    cluster.pass_time(3 * TTL_S)
+    assert cluster.state_of("j1") == "running"
+    cluster.tell(cluster.agents["c"].exit("j1", "main.0"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "succeeded"
 
 
 def test_what_runs_on_a_cordoned_node_goes_on() -> None:

@@ -16,11 +16,12 @@ from farbus.model.device import Route
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.phases import market
-from farbus.scheduler.phases.base import Desk, Want, Work
 from farbus.scheduler.phases.compute import ComputeDesk, ComputePhase
 from farbus.scheduler.phases.device import DeviceDesk
 from farbus.scheduler.phases.gpu import GpuPhase
-from farbus.scheduler.phases.market import Tally, give_back, serve
+from farbus.scheduler.phases.jobs import Forms, Jobs
+from farbus.scheduler.phases.market import Plan, Tally, give_back, serve
+from farbus.scheduler.phases.tables import Integers
 from farbus.scheduler.solver import solve
 from tests.scheduler.worlds import gpu, job, node, pending_jobs, snapshots
 
@@ -36,27 +37,32 @@ def desks(snapshot: Snapshot) -> tuple[ComputeDesk, DeviceDesk]:
     return compute, gpus
 
 
-def ranked(pending: list[PendingJob]) -> list[Work]:
-    return [Work(entry, rank, tier) for rank, (entry, tier) in enumerate(POLICY.rank(pending))]
+def ranked(pending: list[PendingJob]) -> tuple[Jobs, Integers]:
+    jobs = Forms((ComputePhase(), GpuPhase())).jobs(POLICY.rank(pending), POLICY)
+    return jobs, np.arange(len(pending))
+
+
+def ids(jobs: Jobs, rows: Integers) -> list[str]:
+    return [jobs.pending[row].job.id for row in rows.tolist()]
 
 
 @given(snapshots(), pending_jobs())
 @settings(max_examples=100)
 def test_books_balance_when_all_is_given_back(snapshot: Snapshot, pending: list[PendingJob]) -> None:
     compute, gpus = desks(snapshot)
-    before = compute.free.copy(), gpus.spare().copy()
-    works = ranked(pending)
-    placed = serve(compute, works, Tally())
-    compute_only = {work for work in works if work.awarded("compute")}
-    assert compute_only <= set(placed), "a job that is not served holds nothing"
+    everywhere = np.arange(compute.cluster.size)
+    before = compute.free.copy(), gpus.spare(everywhere)
+    jobs, rows = ranked(pending)
+    placed = serve(compute, jobs, rows, Tally())
+    holding = jobs.awards("compute").table["job"].tolist()
+    assert set(holding) <= set(placed.tolist()), "a job that is not served holds nothing"
     gpus.clear_pencil()
-    serve(gpus, placed, Tally())
-    for work in works:
-        give_back(gpus, work)
-        give_back(compute, work)
+    serve(gpus, jobs, placed, Tally())
+    give_back(gpus, jobs, rows)
+    give_back(compute, jobs, rows)
     gpus.clear_pencil()
     assert np.array_equal(compute.free, before[0])
-    assert np.array_equal(gpus.spare(), before[1])
+    assert np.array_equal(gpus.spare(everywhere), before[1])
 
 
 @given(snapshots(), pending_jobs())
@@ -64,38 +70,45 @@ def test_books_balance_when_all_is_given_back(snapshot: Snapshot, pending: list[
 def test_holds_leave_no_trace(snapshot: Snapshot, pending: list[PendingJob]) -> None:
     real, idle = desks(snapshot)[0], ComputePhase().open(columns.from_snapshot(snapshot).idle(), POLICY, ())
     before = real.free.copy()
-    works = ranked(pending)
-    serve(idle, works, Tally())
-    for work in works:
-        for award in work.awarded("compute"):
-            real.hold(award)
+    jobs, rows = ranked(pending)
+    serve(idle, jobs, rows, Tally())
+    for award in jobs.awards("compute").table:
+        real.hold(idle.shapes[int(idle.split(award["source"])[0])], award, np.zeros(0, np.int64))
     assert (real.free >= 0).all()
     real.end_holds(release=True)
     assert np.array_equal(real.free, before)
-
-
-def wants_of(desk: Desk, works: list[Work]) -> list[Want]:
-    return [want for work in works for want in desk.wants(work)]
 
 
 @given(snapshots(most_nodes=8), pending_jobs(most=4))
 @settings(max_examples=150)
 def test_pruned_networks_cost_the_same(snapshot: Snapshot, pending: list[PendingJob]) -> None:
     compute, _ = desks(snapshot)
-    wants = wants_of(compute, ranked(pending))
-    if not wants:
+    if not pending:
         return
-    costs = [solve(market._Plan(compute, wants, prune=prune).network()).cost for prune in (True, False)]
-    assert costs[0] == costs[1]
+    jobs, rows = ranked(pending)
+    wants = compute.wants(jobs, rows)
+    results = []
+    for prune in (True, False):
+        plan = Plan(compute, jobs, wants, prune=prune)
+        network = plan.network()
+        flow = solve(network)
+        waiting = flow.units[-len(plan.claims) :]
+        # The price of waiting is a step for each tier and one for each rank; the step depends on what was kept.
+        job = wants["job"][plan.claims]
+        ranks = np.unique(-job, return_inverse=True)[1]
+        left = np.bincount(jobs.tier[job], weights=waiting).tolist()
+        spent = int(flow.units[: plan.placing] @ network.cost[: plan.placing])
+        results.append((left, spent + int(waiting @ ranks)))
+    assert results[0] == results[1]
 
 
 def test_pruning_leaves_most_places_of_a_large_cluster_out() -> None:
     world = Snapshot(nodes=tuple(node(f"n{number:03}") for number in range(500)), devices=())
     compute, _ = desks(world)
-    wants = wants_of(compute, ranked([job("j", count=3)]))
-    network = market._Plan(compute, wants, prune=True).network()
-    assert len(network.tail) < 20
-    assert len(market._Plan(compute, wants, prune=False).network().tail) > 1000
+    jobs, rows = ranked([job("j", count=3)])
+    wants = compute.wants(jobs, rows)
+    assert len(Plan(compute, jobs, wants, prune=True).network().tail) < 20
+    assert len(Plan(compute, jobs, wants, prune=False).network().tail) > 1000
 
 
 @given(
@@ -119,20 +132,17 @@ def test_gpus_go_where_brute_force_sends_them(gpus_of: list[int], tasks: list[tu
         for number, (site, routes) in enumerate(tasks)
     ]
     compute, desk = desks(world)
-    works = ranked(pending)
-    for work in works:
-        for want in compute.wants(work):
-            market._solve_rounds(compute, [want], Tally())
-    works = [work for work in works if work.awarded("compute")]
+    jobs, rows = ranked(pending)
+    works = np.concatenate([serve(compute, jobs, rows[row : row + 1], Tally()) for row in rows])
     desk.clear_pencil()
-    served = serve(desk, works, Tally())
+    served = serve(desk, jobs, works, Tally())
 
     table = columns.from_snapshot(world)
     free = np.array(gpus_of, np.int64)
     near = POLICY.near_cost(1, free, None).tolist()
 
-    def options(work: Work) -> list[tuple[int, int]]:
-        group = work.pending.job.groups[0]
+    def options(work: int) -> list[tuple[int, int]]:
+        group = jobs.pending[work].job.groups[0]
         site = names.index(group.node)
         far = POLICY.far_cost(table, np.arange(len(names)), 1, free, int(table.rack[site]), None).tolist()
         return [
@@ -142,11 +152,11 @@ def test_gpus_go_where_brute_force_sends_them(gpus_of: list[int], tasks: list[tu
         ]
 
     best = (0, 0)
-    for picks in itertools.product(*([None, *options(work)] for work in works)):
+    for picks in itertools.product(*([None, *options(work)] for work in works.tolist())):
         chosen = [pick for pick in picks if pick is not None]
         if all(sum(place == pick[0] for pick in chosen) <= gpus_of[place] for place in range(len(names))):
             best = min(best, (-len(chosen), sum(cost for _, cost in chosen)))
-    spent = sum(award.cost for work in works for award in work.awarded("gpu"))
+    spent = int(jobs.awards("gpu").table["cost"].sum())
     assert len(served) == -best[0]
     # Among equally many, rank decides before cost does; with all of them served only cost is left.
     if len(served) == len(works):
@@ -155,29 +165,30 @@ def test_gpus_go_where_brute_force_sends_them(gpus_of: list[int], tasks: list[tu
 
 def test_a_partial_gang_gives_way_to_whole_jobs_of_lower_rank() -> None:
     compute, _ = desks(Snapshot(nodes=(node("a", cpus=3),), devices=()))
-    works = ranked([job("gang", count=4, at=0), job("one", at=1), job("two", at=2)])
-    assert [work.pending.job.id for work in serve(compute, works, Tally())] == ["one", "two"]
+    jobs, rows = ranked([job("gang", count=4, at=0), job("one", at=1), job("two", at=2)])
+    assert ids(jobs, serve(compute, jobs, rows, Tally())) == ["one", "two"]
 
 
 def test_many_gangs_leave_no_one_in_part() -> None:
     compute, _ = desks(Snapshot(nodes=tuple(node(f"n{n}", cpus=7) for n in range(6)), devices=()))
-    works = ranked([job(f"j{n:02}", count=2 + n % 5, cpus=1 + n % 3, at=n) for n in range(30)])
-    served = serve(compute, works, Tally())
-    for work in works:
-        assert sum(award.count for award in work.awarded("compute")) in (0, work.pending.job.groups[0].count)
-    assert served
+    jobs, rows = ranked([job(f"j{n:02}", count=2 + n % 5, cpus=1 + n % 3, at=n) for n in range(30)])
+    served = serve(compute, jobs, rows, Tally())
+    awards = jobs.awards("compute").table
+    for row, entry in enumerate(jobs.pending):
+        assert awards["count"][awards["job"] == row].sum() in (0, entry.job.groups[0].count)
+    assert len(served)
     assert (compute.free >= 0).all()
 
 
 def test_shapes_of_both_kinds_fill_a_node_and_no_more() -> None:
     # By processors the node takes four of the one, by memory four of the other, but not all eight.
     compute, _ = desks(Snapshot(nodes=(node("a", cpus=8, memory_gib=8),), devices=()))
-    works = ranked(
+    jobs, rows = ranked(
         [job(f"c{n}", cpus=2, memory_gib=1) for n in range(4)] + [job(f"m{n}", cpus=1, memory_gib=2) for n in range(4)]
     )
-    serve(compute, works, Tally())
+    served = serve(compute, jobs, rows, Tally())
     assert (compute.free >= 0).all()
-    assert len([work for work in works if work.awarded("compute")]) >= 4
+    assert len(served) >= 4
 
 
 @pytest.mark.parametrize("package", ["phases", "costs"])

@@ -69,6 +69,13 @@ def test_what_the_third_phase_lacks_is_given_back_by_the_first_two() -> None:
     assert [miss.phase for miss in decision.misses[0].misses] == ["gpu", "cxl"]
 
 
+def test_jobs_that_differ_in_the_third_phase_alone_are_explained_each_by_itself() -> None:
+    decision = run(wanting("six", 6), wanting("seven", 7))
+    told = {miss.job: [part.message for part in miss.misses] for miss in decision.misses}
+    assert told["six"] == ["6 CXL expanders wanted; the cluster has 2: 4 short"]
+    assert told["seven"] == ["7 CXL expanders wanted; the cluster has 2: 5 short"]
+
+
 def test_a_bundle_larger_than_any_node_has_comes_from_several() -> None:
     world = Snapshot(
         nodes=(node("a", rack="r1"), node("b", rack="r1"), node("c", rack="r1")),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from farbus.model.node import Resources
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.round import HOLD_ROUNDS, decide, decide_on
+from farbus.scheduler.rounds import collector_paused
 from tests.scheduler.worlds import after, check_decision, gpu, group, job, node, node_of, pending_jobs, snapshots
 
 POLICY = DefaultPolicy()
@@ -351,7 +354,7 @@ def test_equal_tasks_cost_what_brute_force_finds(rooms: list[tuple[int, int]], t
     pending = [job(f"j{n}") for n in range(tasks)]
     decision = decide(world, pending, policy=POLICY)
     table = columns.from_snapshot(world)
-    cost = POLICY.node_cost(table, table.free, (1000, 2**30), 0 * table.rack, None).tolist()
+    cost = POLICY.node_cost(table, np.arange(table.size), table.free, (1000, 2**30), 0 * table.rack, None).tolist()
     room = [min(free, mem) for free, mem in rooms]
     best = min(
         (
@@ -443,3 +446,22 @@ def test_every_feasible_job_is_placed_in_the_end(pending: list[PendingJob]) -> N
 def test_the_clock_is_only_read_for_the_report() -> None:
     ticks = iter((10.0, 10.25))
     assert decide(DEMO, [job("j")], policy=POLICY, clock=lambda: next(ticks)).report.decision_ms == 250.0
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_collector_rests_for_a_round_and_is_what_it_was_afterwards(before: bool) -> None:
+    def fail() -> None:
+        with collector_paused():
+            resting.append(not gc.isenabled())
+            raise ZeroDivisionError
+
+    resting: list[bool] = []
+    usual = gc.isenabled()
+    try:
+        (gc.enable if before else gc.disable)()
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        assert gc.isenabled() == before
+    finally:
+        (gc.enable if usual else gc.disable)()
+    assert resting == [True]

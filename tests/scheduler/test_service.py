@@ -368,6 +368,14 @@ async def test_a_waiting_job_is_told_what_is_cordoned(site: Site) -> None:
         assert line.endswith(": new driver")
 
 
+async def test_a_waiting_job_is_told_which_node_is_in_trouble(site: Site) -> None:
+    troubled = msgspec.structs.replace(node("a", 1), trouble="journal: disk I/O error")
+    async with site.scheduler(), site.client() as client, site.agent(LightAgent(troubled)):
+        job_id, _ = await client.submit(asked(gpus=1))
+        _, lines = await client.explain(job_id)
+        assert "node a takes nothing new: journal: disk I/O error" in lines
+
+
 async def test_a_drain_may_end_what_runs(site: Site) -> None:
     async with (
         site.scheduler(),

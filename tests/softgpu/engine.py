@@ -58,7 +58,13 @@ PRINT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_char), c
 
 
 class LoadOptions(ctypes.Structure):
-    _fields_ = [("sm", ctypes.c_uint), ("alloc", ALLOC), ("free", FREE), ("opaque", ctypes.c_void_p)]
+    _fields_ = [
+        ("sm", ctypes.c_uint),
+        ("alloc", ALLOC),
+        ("free", FREE),
+        ("opaque", ctypes.c_void_p),
+        ("asks_reach", ctypes.c_bool),
+    ]
 
 
 class Param(ctypes.Structure):
@@ -107,6 +113,7 @@ class Launch(ctypes.Structure):
         ("timeout_ns", ctypes.c_uint64),
         ("print", PRINT),
         ("print_opaque", ctypes.c_void_p),
+        ("reach", ctypes.c_void_p),
     ]
 
 

@@ -32,8 +32,17 @@ def test_a_build_against_itself(capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(capsys.readouterr().out)
     rows = {row["name"]: row for row in told["results"]}
     assert told["bench"] == "softgpu"
-    assert {"empty_launch_us", "empty_launch_64x256_us", "matmul_tile_16", "module_load"} <= set(rows)
+    assert {"empty_launch_us", "empty_launch_64x256_us", "graph_100_us", "matmul_tile_16", "module_load"} <= set(rows)
+    assert rows.pop("event_time_error")["unit"] == "percent"
     assert all(row["value"] > 0 and row["reference"] > 0 and row["ratio"] > 0 for row in rows.values())
+
+
+def test_processor_time_of_the_same_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    assert softgpu_bench.main(["--json", "--quick", "--processor-time"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["results"]}
+    assert {"empty_launch_64x256_us", "reduce", "module_load"} <= set(rows)
+    assert "event_time_error" not in rows
+    assert all(row["value"] > 0 for row in rows.values())
 
 
 def test_a_directory_without_a_library_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

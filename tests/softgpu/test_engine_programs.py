@@ -274,19 +274,30 @@ def test_compiler_modes(tmp_path: Path, flags: list[str]) -> None:
     assert out[:8].tolist() == [0, 1, 7, 2, 5, 8, 16, 3 + 13]
 
 
+def linked(parts: list[bytes], sm: int) -> Module:
+    """The module that nvcc's wrapper of objects compiled with -rdc=true is."""
+    objects = [ctypes.create_string_buffer(part) for part in parts]
+    table = (ctypes.c_void_p * (len(parts) + 1))(*(ctypes.addressof(part) for part in objects), None)
+    wrapper = (ctypes.c_uint64 * 3)(0x466243B1 | 2 << 32, ctypes.addressof(objects[0]), ctypes.addressof(table))
+    return Module(ctypes.string_at(wrapper, 24), sm=sm)
+
+
 def test_objects_compiled_apart_are_linked_and_keep_their_local_names(tmp_path: Path) -> None:
+    flags = ["-rdc=true"]
     parts = [
-        ctypes.create_string_buffer(
-            compile_cuda(KERNELS / f"link_{part}.cu", tmp_path / part, kind="fatbin", flags=["-rdc=true"])
-        )
+        compile_cuda(KERNELS / f"link_{part}.cu", tmp_path / part, kind="fatbin", arch="sm_75", flags=flags)
         for part in "ab"
     ]
-    table = (ctypes.c_void_p * 3)(*(ctypes.addressof(part) for part in parts), None)
-    wrapper = (ctypes.c_uint64 * 3)(0x466243B1 | 2 << 32, ctypes.addressof(parts[0]), ctypes.addressof(table))
-    out = np.full(1, 5, np.int32)
-    with Module(ctypes.string_at(wrapper, 24)) as module:
-        module.launch("linked", 1, 1, out)
-    assert out[0] == 5 * 2 + 7 + 100
+    newer = compile_cuda(KERNELS / "link_b.cu", tmp_path / "new", kind="fatbin", arch="sm_120", flags=flags)
+    # An object that has nothing for this device is left out: the toolkit's own is one.
+    for objects in (parts, [*parts, newer]):
+        out = np.full(1, 5, np.int32)
+        with linked(objects, 90) as module:
+            module.launch("linked", 1, 1, out)
+        assert out[0] == 5 * 2 + 7 + 100
+    with pytest.raises(EngineError) as caught:
+        linked([newer], 90)
+    assert caught.value.status == Status.NO_BINARY
 
 
 def in_own_process(script: str, *args: str, **environment: str) -> str:

@@ -32,13 +32,35 @@ def representative() -> list[Program]:
 
 
 CHOSEN = list(PROGRAMS) if os.environ.get("FARBUS_ALL_PROGRAMS") == "1" else representative()
+# Whole numbers, divergence, shared memory and shuffles; exact also with -use_fast_math.
+VARIED = ("radix_sort", "sha256", "cooperative_tiles", "function_pointers")
+VARIANTS: dict[str, tuple[int, tuple[str, ...]]] = {
+    **{f"compute_{compute}": (compute, ()) for compute in (80, 90, 100, 120)},
+    "debug": (75, ("-G",)),
+    "lineinfo": (75, ("-lineinfo",)),
+    "rdc": (75, ("-rdc=true",)),
+    "fast_math": (75, ("-use_fast_math",)),
+    "raw": (75, ("-no-compress",)),
+    "lz4": (75, ("--compress-mode=speed",)),
+    "zstd": (75, ("--compress-mode=size",)),
+}
+VARIATIONS = [
+    (program, variant)
+    for program in CHOSEN
+    if len(CHOSEN) == len(PROGRAMS) and program.name in VARIED
+    for variant in VARIANTS
+]
 WORKLOADS = [program for program in CHOSEN if program.category == "workload"]
 
 
 def run(program: Program, node: Path, *arguments: str, options: str = "") -> subprocess.CompletedProcess[str]:
+    return run_compiled(program.compile(), node, *arguments, options=options)
+
+
+def run_compiled(executable: Path, node: Path, *arguments: str, options: str = "") -> subprocess.CompletedProcess[str]:
     require_library()
     return subprocess.run(
-        [str(program.compile()), *arguments],
+        [str(executable), *arguments],
         env=environment(str(node), options),
         cwd=node,
         capture_output=True,
@@ -55,6 +77,17 @@ def test_program_agrees_with_the_cpu(program: Program, tmp_path: Path) -> None:
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
     assert done.stdout.startswith(f"ok {program.name}")
     assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("program", "variant"), VARIATIONS, ids=lambda value: getattr(value, "name", value))
+def test_program_compiled_otherwise(program: Program, variant: str, tmp_path: Path) -> None:
+    """With make check-programs only; test_engine_programs.py has the same variants of one file of kernels."""
+    compute, flags = VARIANTS[variant]
+    executable = program.compile(compute=compute, flags=flags)
+    done = run_compiled(executable, tmp_path, options=f"cc={compute // 10}.{compute % 10}")
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    assert done.stdout.startswith(f"ok {program.name}")
 
 
 def quick_arguments(program: Program) -> tuple[str, ...]:
@@ -97,7 +130,8 @@ def test_a_wrong_result_fails(tmp_path: Path) -> None:
     broken = tmp_path / "reduction.cu"
     broken.write_text(text.replace("offset = 16; offset > 0", "offset = 16; offset > 1", 1))
     assert broken.read_text() != text
-    done = run(dataclasses.replace(reduction, name="reduction_broken", source=broken), tmp_path)
+    flags = (*reduction.flags, f"-I{reduction.source.parent}")
+    done = run(dataclasses.replace(reduction, name="reduction_broken", source=broken, flags=flags), tmp_path)
     assert done.returncode == 1
     assert done.stdout.startswith("FAIL reduction sum by shuffle: ")
 

@@ -74,7 +74,7 @@ class Link(_message.Message):
     def __init__(self, name: _Optional[str] = ..., speed_mbit_s: _Optional[int] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("name", "address", "boot_id", "agent_version", "capacity", "labels", "devices", "links", "peer_endpoint")
+    __slots__ = ("name", "address", "boot_id", "agent_version", "capacity", "labels", "devices", "links", "peer_endpoint", "trouble")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +91,7 @@ class Node(_message.Message):
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
     PEER_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
     boot_id: str
@@ -100,7 +101,8 @@ class Node(_message.Message):
     devices: _containers.RepeatedCompositeFieldContainer[Device]
     links: _containers.RepeatedCompositeFieldContainer[Link]
     peer_endpoint: str
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., capacity: _Optional[_Union[Resources, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., peer_endpoint: _Optional[str] = ...) -> None: ...
+    trouble: str
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., capacity: _Optional[_Union[Resources, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., peer_endpoint: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
     __slots__ = ("node", "state", "free", "seen_s", "cordon")

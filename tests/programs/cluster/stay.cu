@@ -1,8 +1,8 @@
 // Uses a GPU until told to end: for tests that kill something meanwhile.
 //
 // Prints "using DEVICES device(s)" once its first kernel has run, then keeps
-// launching until the file named by its argument exists.  Exits 0 when the
-// results were right throughout, 1 on a CUDA error (printed), 2 on a wrong one.
+// launching until the file named by its argument exists, every PAUSE_MS (5).  Exits 0
+// when the results were right throughout, 1 on a CUDA error (printed), 2 on a wrong one.
 #include <cstdio>
 #include <cstdlib>
 #include <unistd.h>
@@ -28,10 +28,11 @@ int main(int argc, char **argv)
 {
 	const int count = 1024;
 	int devices = 0, last = 0;
+	const int pause_ms = argc == 3 ? atoi(argv[2]) : 5;
 	int *values;
 
-	if (argc != 2) {
-		fprintf(stderr, "usage: stay FILE\n");
+	if (argc != 2 && argc != 3) {
+		fprintf(stderr, "usage: stay FILE [PAUSE_MS]\n");
 		return 2;
 	}
 	CHECK(cudaGetDeviceCount(&devices));
@@ -51,7 +52,7 @@ int main(int argc, char **argv)
 		}
 		if (access(argv[1], F_OK) == 0)
 			break;
-		usleep(5000);
+		usleep(pause_ms * 1000);
 	}
 	CHECK(cudaFree(values));
 	printf("right %s\n", "throughout");

@@ -1,48 +1,10 @@
 // Every atomic operation, in 32 and 64 bits, signed and unsigned, on global and shared memory,
 // with the results that do not depend on the order; the values that the operations return must
 // be a permutation that some order explains (checked for add, inc and exch).
+#define PROGRAM "atomics"
+#include "check.h"
+
 #include <algorithm>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <vector>
-
-#define FAIL(...) (std::printf("FAIL atomics " __VA_ARGS__), std::puts(""), std::exit(1))
-
-#define CUDA(call)                                                                 \
-	do {                                                                       \
-		if (const cudaError_t error = (call))                              \
-			FAIL("%s: %s", #call, cudaGetErrorString(error));          \
-	} while (0)
-
-template <typename T> static T *device_array(size_t count)
-{
-	T *array = nullptr;
-	CUDA(cudaMalloc(&array, count * sizeof(T)));
-	return array;
-}
-
-template <typename T> static T *to_device(const std::vector<T> &values)
-{
-	T *array = device_array<T>(values.size());
-	CUDA(cudaMemcpy(array, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-	return array;
-}
-
-template <typename T> static std::vector<T> to_host(const T *array, size_t count)
-{
-	std::vector<T> values(count);
-	CUDA(cudaMemcpy(values.data(), array, count * sizeof(T), cudaMemcpyDeviceToHost));
-	return values;
-}
-
-/// A bijective mix of 32 bits (lowbias32, C. Wellons, "Prospecting for Hash Functions", 2018).
-__host__ __device__ static inline uint32_t hash(uint32_t x)
-{
-	x = (x ^ (x >> 16)) * 0x7feb352du;
-	x = (x ^ (x >> 15)) * 0x846ca68bu;
-	return x ^ (x >> 16);
-}
 
 static const int THREADS = 256;
 static const int BLOCKS = 4;

@@ -1,48 +1,10 @@
 // Cooperative groups within a block: tiles of all sizes, coalesced groups of a diverged warp,
 // labelled partitions by hand, shuffles, votes and reductions of the group.
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <vector>
+#define PROGRAM "cooperative_tiles"
+#include "check.h"
 
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
-
-#define FAIL(...) (std::printf("FAIL cooperative_tiles " __VA_ARGS__), std::puts(""), std::exit(1))
-
-#define CUDA(call)                                                                 \
-	do {                                                                       \
-		if (const cudaError_t error = (call))                              \
-			FAIL("%s: %s", #call, cudaGetErrorString(error));          \
-	} while (0)
-
-/// The N of `--size N`, or `size`; ends the program when N is not from `least` to `most`.
-static long size_option(int argc, char **argv, long size, long least, long most)
-{
-	if (argc == 1)
-		return size;
-	if (argc != 3 || std::strcmp(argv[1], "--size"))
-		FAIL("does not know its arguments; usage: %s [--size N]", argv[0]);
-	char *end;
-	size = std::strtol(argv[2], &end, 10);
-	if (*end || end == argv[2] || size < least || size > most)
-		FAIL("--size %s: N must be from %ld to %ld", argv[2], least, most);
-	return size;
-}
-
-template <typename T> static T *device_array(size_t count)
-{
-	T *array = nullptr;
-	CUDA(cudaMalloc(&array, count * sizeof(T)));
-	return array;
-}
-
-template <typename T> static std::vector<T> to_host(const T *array, size_t count)
-{
-	std::vector<T> values(count);
-	CUDA(cudaMemcpy(values.data(), array, count * sizeof(T), cudaMemcpyDeviceToHost));
-	return values;
-}
 
 namespace cg = cooperative_groups;
 

@@ -1,35 +1,12 @@
 // printf on the GPU: the program catches its own standard output in a pipe and compares the lines
 // (sorted: threads print in any order) with what the C library formats.
+#define PROGRAM "device_printf"
+#include "check.h"
+
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <string>
-#include <vector>
 
 #include <unistd.h>
-
-#define FAIL(...) (std::printf("FAIL device_printf " __VA_ARGS__), std::puts(""), std::exit(1))
-
-#define CUDA(call)                                                                 \
-	do {                                                                       \
-		if (const cudaError_t error = (call))                              \
-			FAIL("%s: %s", #call, cudaGetErrorString(error));          \
-	} while (0)
-
-/// The N of `--size N`, or `size`; ends the program when N is not from `least` to `most`.
-static long size_option(int argc, char **argv, long size, long least, long most)
-{
-	if (argc == 1)
-		return size;
-	if (argc != 3 || std::strcmp(argv[1], "--size"))
-		FAIL("does not know its arguments; usage: %s [--size N]", argv[0]);
-	char *end;
-	size = std::strtol(argv[2], &end, 10);
-	if (*end || end == argv[2] || size < least || size > most)
-		FAIL("--size %s: N must be from %ld to %ld", argv[2], least, most);
-	return size;
-}
 
 #define FORMAT "thread %d: %u %5d|%-5d|%05d %x %c %s %.3f %e %lld %llu %p %%"
 #define ARGUMENTS(i)                                                                                  \

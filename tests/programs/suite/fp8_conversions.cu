@@ -1,56 +1,10 @@
 // Conversions between float, half and the floats of 8 bits: the device's instructions against the
 // header's own arithmetic on the host, for every value of a half.
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <vector>
+#define PROGRAM "fp8_conversions"
+#include "check.h"
 
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
-
-#define FAIL(...) (std::printf("FAIL fp8_conversions " __VA_ARGS__), std::puts(""), std::exit(1))
-
-#define CUDA(call)                                                                 \
-	do {                                                                       \
-		if (const cudaError_t error = (call))                              \
-			FAIL("%s: %s", #call, cudaGetErrorString(error));          \
-	} while (0)
-
-/// The N of `--size N`, or `size`; ends the program when N is not from `least` to `most`.
-static long size_option(int argc, char **argv, long size, long least, long most)
-{
-	if (argc == 1)
-		return size;
-	if (argc != 3 || std::strcmp(argv[1], "--size"))
-		FAIL("does not know its arguments; usage: %s [--size N]", argv[0]);
-	char *end;
-	size = std::strtol(argv[2], &end, 10);
-	if (*end || end == argv[2] || size < least || size > most)
-		FAIL("--size %s: N must be from %ld to %ld", argv[2], least, most);
-	return size;
-}
-
-template <typename T> static T *device_array(size_t count)
-{
-	T *array = nullptr;
-	CUDA(cudaMalloc(&array, count * sizeof(T)));
-	return array;
-}
-
-template <typename T> static T *to_device(const std::vector<T> &values)
-{
-	T *array = device_array<T>(values.size());
-	CUDA(cudaMemcpy(array, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-	return array;
-}
-
-template <typename T> static std::vector<T> to_host(const T *array, size_t count)
-{
-	std::vector<T> values(count);
-	CUDA(cudaMemcpy(values.data(), array, count * sizeof(T), cudaMemcpyDeviceToHost));
-	return values;
-}
 
 struct Converted {
 	uint8_t e4m3, e5m2;

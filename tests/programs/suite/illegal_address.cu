@@ -1,22 +1,7 @@
 // A kernel that writes to an illegal address: the launch succeeds, the next synchronisation
 // reports the error, and from then on every call that needs the context reports it again.
-#include <cstdio>
-#include <cstdlib>
-
-#define FAIL(...) (std::printf("FAIL illegal_address " __VA_ARGS__), std::puts(""), std::exit(1))
-
-#define CUDA(call)                                                                 \
-	do {                                                                       \
-		if (const cudaError_t error = (call))                              \
-			FAIL("%s: %s", #call, cudaGetErrorString(error));          \
-	} while (0)
-
-template <typename T> static T *device_array(size_t count)
-{
-	T *array = nullptr;
-	CUDA(cudaMalloc(&array, count * sizeof(T)));
-	return array;
-}
+#define PROGRAM "illegal_address"
+#include "check.h"
 
 __global__ void write_to(int *address)
 {

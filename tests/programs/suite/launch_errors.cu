@@ -1,37 +1,7 @@
 // Errors that the launch itself reports: impossible geometry, too much shared memory, too many
 // threads for the kernel's bounds.  None of them is sticky: the next right launch works.
-#include <cstdio>
-#include <cstdlib>
-#include <vector>
-
-#define FAIL(...) (std::printf("FAIL launch_errors " __VA_ARGS__), std::puts(""), std::exit(1))
-
-#define CUDA(call)                                                                 \
-	do {                                                                       \
-		if (const cudaError_t error = (call))                              \
-			FAIL("%s: %s", #call, cudaGetErrorString(error));          \
-	} while (0)
-
-template <typename T> static T *device_array(size_t count)
-{
-	T *array = nullptr;
-	CUDA(cudaMalloc(&array, count * sizeof(T)));
-	return array;
-}
-
-template <typename T> static T *to_device(const std::vector<T> &values)
-{
-	T *array = device_array<T>(values.size());
-	CUDA(cudaMemcpy(array, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-	return array;
-}
-
-template <typename T> static std::vector<T> to_host(const T *array, size_t count)
-{
-	std::vector<T> values(count);
-	CUDA(cudaMemcpy(values.data(), array, count * sizeof(T), cudaMemcpyDeviceToHost));
-	return values;
-}
+#define PROGRAM "launch_errors"
+#include "check.h"
 
 __global__ void count(int *counter)
 {

@@ -1,48 +1,10 @@
 // Monte Carlo estimate of pi with the counter-based generator Philox4x32-10 (Salmon et al.,
 // "Parallel Random Numbers: As Easy as 1, 2, 3", 2011).  The test is on whole numbers, so the
 // count of hits is exact; the generator is checked against the paper's known answers.
+#define PROGRAM "monte_carlo_pi"
+#include "check.h"
+
 #include <cmath>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <vector>
-
-#define FAIL(...) (std::printf("FAIL monte_carlo_pi " __VA_ARGS__), std::puts(""), std::exit(1))
-
-#define CUDA(call)                                                                 \
-	do {                                                                       \
-		if (const cudaError_t error = (call))                              \
-			FAIL("%s: %s", #call, cudaGetErrorString(error));          \
-	} while (0)
-
-/// The N of `--size N`, or `size`; ends the program when N is not from `least` to `most`.
-static long size_option(int argc, char **argv, long size, long least, long most)
-{
-	if (argc == 1)
-		return size;
-	if (argc != 3 || std::strcmp(argv[1], "--size"))
-		FAIL("does not know its arguments; usage: %s [--size N]", argv[0]);
-	char *end;
-	size = std::strtol(argv[2], &end, 10);
-	if (*end || end == argv[2] || size < least || size > most)
-		FAIL("--size %s: N must be from %ld to %ld", argv[2], least, most);
-	return size;
-}
-
-template <typename T> static T *device_array(size_t count)
-{
-	T *array = nullptr;
-	CUDA(cudaMalloc(&array, count * sizeof(T)));
-	return array;
-}
-
-template <typename T> static std::vector<T> to_host(const T *array, size_t count)
-{
-	std::vector<T> values(count);
-	CUDA(cudaMemcpy(values.data(), array, count * sizeof(T), cudaMemcpyDeviceToHost));
-	return values;
-}
 
 struct Block {
 	uint32_t word[4];

@@ -1,40 +1,7 @@
 // Pitched memory: cudaMallocPitch, two-dimensional copies of a rectangle into the middle of
 // another in all directions, two-dimensional fills; nothing around the rectangles changes.
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <vector>
-
-#define FAIL(...) (std::printf("FAIL pitched_copies " __VA_ARGS__), std::puts(""), std::exit(1))
-
-#define CUDA(call)                                                                 \
-	do {                                                                       \
-		if (const cudaError_t error = (call))                              \
-			FAIL("%s: %s", #call, cudaGetErrorString(error));          \
-	} while (0)
-
-/// The N of `--size N`, or `size`; ends the program when N is not from `least` to `most`.
-static long size_option(int argc, char **argv, long size, long least, long most)
-{
-	if (argc == 1)
-		return size;
-	if (argc != 3 || std::strcmp(argv[1], "--size"))
-		FAIL("does not know its arguments; usage: %s [--size N]", argv[0]);
-	char *end;
-	size = std::strtol(argv[2], &end, 10);
-	if (*end || end == argv[2] || size < least || size > most)
-		FAIL("--size %s: N must be from %ld to %ld", argv[2], least, most);
-	return size;
-}
-
-/// A bijective mix of 32 bits (lowbias32, C. Wellons, "Prospecting for Hash Functions", 2018).
-__host__ __device__ static inline uint32_t hash(uint32_t x)
-{
-	x = (x ^ (x >> 16)) * 0x7feb352du;
-	x = (x ^ (x >> 15)) * 0x846ca68bu;
-	return x ^ (x >> 16);
-}
+#define PROGRAM "pitched_copies"
+#include "check.h"
 
 __global__ void add_coordinates(uint8_t *image, size_t pitch, int width, int height)
 {

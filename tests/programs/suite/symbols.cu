@@ -1,31 +1,8 @@
 // Variables of the module: initial values, copies to and from __device__ and __constant__ symbols
 // with offsets, their addresses and sizes, pointers kept in a __constant__ variable, and
 // persistence between launches.
-#include <cstdio>
-#include <cstdlib>
-#include <vector>
-
-#define FAIL(...) (std::printf("FAIL symbols " __VA_ARGS__), std::puts(""), std::exit(1))
-
-#define CUDA(call)                                                                 \
-	do {                                                                       \
-		if (const cudaError_t error = (call))                              \
-			FAIL("%s: %s", #call, cudaGetErrorString(error));          \
-	} while (0)
-
-template <typename T> static T *device_array(size_t count)
-{
-	T *array = nullptr;
-	CUDA(cudaMalloc(&array, count * sizeof(T)));
-	return array;
-}
-
-template <typename T> static std::vector<T> to_host(const T *array, size_t count)
-{
-	std::vector<T> values(count);
-	CUDA(cudaMemcpy(values.data(), array, count * sizeof(T), cudaMemcpyDeviceToHost));
-	return values;
-}
+#define PROGRAM "symbols"
+#include "check.h"
 
 static const int COUNT = 1000;
 

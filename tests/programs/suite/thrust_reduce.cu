@@ -1,11 +1,9 @@
 // Thrust: transform, reduce, inner product, scan, counting and extrema, with functors of ours and a
 // counting iterator.
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
+#define PROGRAM "thrust_reduce"
+#include "check.h"
+
 #include <exception>
-#include <vector>
 
 #include <thrust/count.h>
 #include <thrust/device_vector.h>
@@ -18,36 +16,6 @@
 #include <thrust/scan.h>
 #include <thrust/transform.h>
 #include <thrust/transform_reduce.h>
-
-#define FAIL(...) (std::printf("FAIL thrust_reduce " __VA_ARGS__), std::puts(""), std::exit(1))
-
-#define CUDA(call)                                                                 \
-	do {                                                                       \
-		if (const cudaError_t error = (call))                              \
-			FAIL("%s: %s", #call, cudaGetErrorString(error));          \
-	} while (0)
-
-/// The N of `--size N`, or `size`; ends the program when N is not from `least` to `most`.
-static long size_option(int argc, char **argv, long size, long least, long most)
-{
-	if (argc == 1)
-		return size;
-	if (argc != 3 || std::strcmp(argv[1], "--size"))
-		FAIL("does not know its arguments; usage: %s [--size N]", argv[0]);
-	char *end;
-	size = std::strtol(argv[2], &end, 10);
-	if (*end || end == argv[2] || size < least || size > most)
-		FAIL("--size %s: N must be from %ld to %ld", argv[2], least, most);
-	return size;
-}
-
-/// A bijective mix of 32 bits (lowbias32, C. Wellons, "Prospecting for Hash Functions", 2018).
-__host__ __device__ static inline uint32_t hash(uint32_t x)
-{
-	x = (x ^ (x >> 16)) * 0x7feb352du;
-	x = (x ^ (x >> 15)) * 0x846ca68bu;
-	return x ^ (x >> 16);
-}
 
 struct Mix {
 	__host__ __device__ uint32_t operator()(uint32_t i) const { return hash(i) % 1000; }

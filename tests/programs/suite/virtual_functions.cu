@@ -1,53 +1,9 @@
 // Classes with virtual functions, made on the GPU by placement new and by the device's heap,
 // called through base pointers in a later launch, and destroyed there.
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
+#define PROGRAM "virtual_functions"
+#include "check.h"
+
 #include <new>
-#include <vector>
-
-#define FAIL(...) (std::printf("FAIL virtual_functions " __VA_ARGS__), std::puts(""), std::exit(1))
-
-#define CUDA(call)                                                                 \
-	do {                                                                       \
-		if (const cudaError_t error = (call))                              \
-			FAIL("%s: %s", #call, cudaGetErrorString(error));          \
-	} while (0)
-
-/// The N of `--size N`, or `size`; ends the program when N is not from `least` to `most`.
-static long size_option(int argc, char **argv, long size, long least, long most)
-{
-	if (argc == 1)
-		return size;
-	if (argc != 3 || std::strcmp(argv[1], "--size"))
-		FAIL("does not know its arguments; usage: %s [--size N]", argv[0]);
-	char *end;
-	size = std::strtol(argv[2], &end, 10);
-	if (*end || end == argv[2] || size < least || size > most)
-		FAIL("--size %s: N must be from %ld to %ld", argv[2], least, most);
-	return size;
-}
-
-template <typename T> static T *device_array(size_t count)
-{
-	T *array = nullptr;
-	CUDA(cudaMalloc(&array, count * sizeof(T)));
-	return array;
-}
-
-template <typename T> static T *to_device(const std::vector<T> &values)
-{
-	T *array = device_array<T>(values.size());
-	CUDA(cudaMemcpy(array, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-	return array;
-}
-
-template <typename T> static std::vector<T> to_host(const T *array, size_t count)
-{
-	std::vector<T> values(count);
-	CUDA(cudaMemcpy(values.data(), array, count * sizeof(T), cudaMemcpyDeviceToHost));
-	return values;
-}
 
 class Shape {
 public:

@@ -2,114 +2,11 @@
 // 16 x 16, a launch per diagonal of tiles; within a tile, threads go along its diagonals in shared
 // memory.  The alignment is traced back on the CPU.  `--size` is the length of the sequences
 // (rounded up to 16), `--iterations` the number of alignments.
+#define PROGRAM "nw"
+#include "workload.h"
+
 #include <algorithm>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <string>
-#include <vector>
-
-#define FAIL(...) (std::printf("FAIL nw " __VA_ARGS__), std::puts(""), std::exit(1))
-
-#define CUDA(call)                                                                 \
-	do {                                                                       \
-		if (const cudaError_t error = (call))                              \
-			FAIL("%s: %s", #call, cudaGetErrorString(error));          \
-	} while (0)
-
-struct Options {
-	int size = 256, iterations = 1;
-	bool json = false;
-};
-
-static Options parse(int argc, char **argv)
-{
-	Options options;
-	for (int i = 1; i < argc; i++) {
-		const bool size = !std::strcmp(argv[i], "--size"), iterations = !std::strcmp(argv[i], "--iterations");
-		if (!std::strcmp(argv[i], "--json")) {
-			options.json = true;
-		} else if ((size || iterations) && i + 1 < argc) {
-			char *end;
-			const long value = std::strtol(argv[++i], &end, 10);
-			const long least = size ? 16 : 1, most = size ? 16384 : 1000000;
-			if (*end || end == argv[i] || value < least || value > most)
-				FAIL("%s %s: must be from %ld to %ld", argv[i - 1], argv[i], least, most);
-			(size ? options.size : options.iterations) = static_cast<int>(value);
-		} else {
-			FAIL("does not know %s; usage: %s [--size N] [--iterations N] [--json]", argv[i], argv[0]);
-		}
-	}
-	return options;
-}
-
-/// Adds up the time that the device spends between start() and stop().
-class Stopwatch {
-public:
-	Stopwatch()
-	{
-		CUDA(cudaEventCreate(&begin_));
-		CUDA(cudaEventCreate(&end_));
-	}
-
-	void start() { CUDA(cudaEventRecord(begin_)); }
-
-	void stop()
-	{
-		float milliseconds = 0;
-		CUDA(cudaEventRecord(end_));
-		CUDA(cudaEventSynchronize(end_));
-		CUDA(cudaEventElapsedTime(&milliseconds, begin_, end_));
-		seconds_ += milliseconds / 1000.0;
-	}
-
-	double seconds() const { return seconds_; }
-
-private:
-	cudaEvent_t begin_ = nullptr, end_ = nullptr;
-	double seconds_ = 0;
-};
-
-static void report(const Options &options, const Stopwatch &watch)
-{
-	if (options.json)
-		std::printf("{\"name\": \"nw\", \"size\": %d, \"iterations\": %d, \"kernel_seconds\": %.9f, "
-			    "\"ok\": true}\n",
-			    options.size, options.iterations, watch.seconds());
-	else
-		std::printf("ok nw of size %d, %d iterations, kernels took %.6f s\n", options.size,
-			    options.iterations, watch.seconds());
-}
-
-template <typename T> static T *device_array(size_t count)
-{
-	T *array = nullptr;
-	CUDA(cudaMalloc(&array, count * sizeof(T)));
-	return array;
-}
-
-template <typename T> static T *to_device(const std::vector<T> &values)
-{
-	T *array = device_array<T>(values.size());
-	CUDA(cudaMemcpy(array, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-	return array;
-}
-
-template <typename T> static std::vector<T> to_host(const T *array, size_t count)
-{
-	std::vector<T> values(count);
-	CUDA(cudaMemcpy(values.data(), array, count * sizeof(T), cudaMemcpyDeviceToHost));
-	return values;
-}
-
-/// A bijective mix of 32 bits (lowbias32, C. Wellons, "Prospecting for Hash Functions", 2018).
-__host__ __device__ static inline uint32_t hash(uint32_t x)
-{
-	x = (x ^ (x >> 16)) * 0x7feb352du;
-	x = (x ^ (x >> 15)) * 0x846ca68bu;
-	return x ^ (x >> 16);
-}
 
 static const int TILE = 16;
 static const int GAP = -10;
@@ -149,7 +46,7 @@ __global__ void fill(int *matrix, const uint8_t *a, const uint8_t *b, int size, 
 
 int main(int argc, char **argv)
 {
-	Options options = parse(argc, argv);
+	Options options = parse(argc, argv, { 256, 1 }, 16, 16384);
 	options.size = (options.size + TILE - 1) / TILE * TILE;
 	const int size = options.size, pitch = size + 1, tiles = size / TILE;
 	std::vector<uint8_t> a(size), b(size);

@@ -2,114 +2,11 @@
 // or diagonally.  A block advances several rows per launch in shared memory on a segment whose
 // valid part shrinks by a cell on either side (ghost zones).  `--size` is the number of columns,
 // `--iterations` the number of rows after the first.
+#define PROGRAM "pathfinder"
+#include "workload.h"
+
 #include <algorithm>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <utility>
-#include <vector>
-
-#define FAIL(...) (std::printf("FAIL pathfinder " __VA_ARGS__), std::puts(""), std::exit(1))
-
-#define CUDA(call)                                                                 \
-	do {                                                                       \
-		if (const cudaError_t error = (call))                              \
-			FAIL("%s: %s", #call, cudaGetErrorString(error));          \
-	} while (0)
-
-struct Options {
-	int size = 8192, iterations = 40;
-	bool json = false;
-};
-
-static Options parse(int argc, char **argv)
-{
-	Options options;
-	for (int i = 1; i < argc; i++) {
-		const bool size = !std::strcmp(argv[i], "--size"), iterations = !std::strcmp(argv[i], "--iterations");
-		if (!std::strcmp(argv[i], "--json")) {
-			options.json = true;
-		} else if ((size || iterations) && i + 1 < argc) {
-			char *end;
-			const long value = std::strtol(argv[++i], &end, 10);
-			const long least = size ? 1 : 1, most = size ? 100000000 : 1000000;
-			if (*end || end == argv[i] || value < least || value > most)
-				FAIL("%s %s: must be from %ld to %ld", argv[i - 1], argv[i], least, most);
-			(size ? options.size : options.iterations) = static_cast<int>(value);
-		} else {
-			FAIL("does not know %s; usage: %s [--size N] [--iterations N] [--json]", argv[i], argv[0]);
-		}
-	}
-	return options;
-}
-
-/// Adds up the time that the device spends between start() and stop().
-class Stopwatch {
-public:
-	Stopwatch()
-	{
-		CUDA(cudaEventCreate(&begin_));
-		CUDA(cudaEventCreate(&end_));
-	}
-
-	void start() { CUDA(cudaEventRecord(begin_)); }
-
-	void stop()
-	{
-		float milliseconds = 0;
-		CUDA(cudaEventRecord(end_));
-		CUDA(cudaEventSynchronize(end_));
-		CUDA(cudaEventElapsedTime(&milliseconds, begin_, end_));
-		seconds_ += milliseconds / 1000.0;
-	}
-
-	double seconds() const { return seconds_; }
-
-private:
-	cudaEvent_t begin_ = nullptr, end_ = nullptr;
-	double seconds_ = 0;
-};
-
-static void report(const Options &options, const Stopwatch &watch)
-{
-	if (options.json)
-		std::printf("{\"name\": \"pathfinder\", \"size\": %d, \"iterations\": %d, \"kernel_seconds\": %.9f, "
-			    "\"ok\": true}\n",
-			    options.size, options.iterations, watch.seconds());
-	else
-		std::printf("ok pathfinder of size %d, %d iterations, kernels took %.6f s\n", options.size,
-			    options.iterations, watch.seconds());
-}
-
-template <typename T> static T *device_array(size_t count)
-{
-	T *array = nullptr;
-	CUDA(cudaMalloc(&array, count * sizeof(T)));
-	return array;
-}
-
-template <typename T> static T *to_device(const std::vector<T> &values)
-{
-	T *array = device_array<T>(values.size());
-	CUDA(cudaMemcpy(array, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-	return array;
-}
-
-template <typename T> static std::vector<T> to_host(const T *array, size_t count)
-{
-	std::vector<T> values(count);
-	CUDA(cudaMemcpy(values.data(), array, count * sizeof(T), cudaMemcpyDeviceToHost));
-	return values;
-}
-
-/// A bijective mix of 32 bits (lowbias32, C. Wellons, "Prospecting for Hash Functions", 2018).
-__host__ __device__ static inline uint32_t hash(uint32_t x)
-{
-	x = (x ^ (x >> 16)) * 0x7feb352du;
-	x = (x ^ (x >> 15)) * 0x846ca68bu;
-	return x ^ (x >> 16);
-}
 
 static const int THREADS = 256;
 static const int ROWS = 20; // per launch, at most
@@ -137,7 +34,7 @@ __global__ void advance(const uint8_t *costs, const int *in, int *out, int colum
 
 int main(int argc, char **argv)
 {
-	const Options options = parse(argc, argv);
+	const Options options = parse(argc, argv, { 8192, 40 }, 1, 100000000);
 	const int columns = options.size, rows = options.iterations;
 	if (static_cast<double>(columns) * rows > 4e9)
 		FAIL("%d columns and %d rows are more than 4e9 cells", columns, rows);

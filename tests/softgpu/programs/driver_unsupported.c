@@ -4,7 +4,7 @@
 int main(void)
 {
 	CHECK(cuInit(0));
-	EXPECT(cuGraphCreate(NULL, 0), CUDA_ERROR_NOT_SUPPORTED);
-	EXPECT(cuGraphCreate(NULL, 0), CUDA_ERROR_NOT_SUPPORTED);
+	EXPECT(cuTensorMapReplaceAddress(), CUDA_ERROR_NOT_SUPPORTED);
+	EXPECT(cuTensorMapReplaceAddress(), CUDA_ERROR_NOT_SUPPORTED);
 	return 0;
 }

@@ -1,0 +1,741 @@
+#include "driver_capture.h"
+
+#include "driver_graph.h"
+#include "driver_graph_memory.h"
+#include "driver_handle.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct driver_capture {
+	struct driver_capture *next;	/* of those under way */
+	unsigned references;		/* of the list, and of events */
+	uint64_t id;
+	CUstreamCaptureMode mode;
+	const void *thread;		/* that began it: the address of its mode */
+	struct CUgraph_st *graph;
+	bool owns_graph;		/* else the program gave it */
+	bool ended, invalidated;
+	struct CUstream_st *origin;	/* where it began and has to end */
+	struct CUstream_st *streams;	/* all that take part, by capture_next */
+};
+
+static struct driver_capture *captures;
+static unsigned under_way;		/* their number; read without the lock */
+static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+/* ---- life; with the graph lock ---- */
+
+static void capture_drop(struct driver_capture *capture)
+{
+	if (!--capture->references)
+		free(capture);
+}
+
+static void invalidate(struct driver_capture *capture)
+{
+	capture->invalidated = true;
+}
+
+static void join(struct CUstream_st *stream, struct driver_capture *capture)
+{
+	stream->capture_next = capture->streams;
+	capture->streams = stream;
+	__atomic_store_n(&stream->capture, capture, __ATOMIC_RELEASE);
+}
+
+static void part(struct CUstream_st *stream)
+{
+	struct CUstream_st **link = &stream->capture->streams;
+
+	while (*link != stream)
+		link = &(*link)->capture_next;
+	*link = stream->capture_next;
+	__atomic_store_n(&stream->capture, NULL, __ATOMIC_RELEASE);
+	graph_edges_clear(&stream->frontier);
+}
+
+/* All streams are as before.  The graph is returned, or NULL when it is void. */
+static struct CUgraph_st *capture_end(struct driver_capture *capture)
+{
+	struct driver_capture **link = &captures;
+	struct CUgraph_st *graph = capture->graph;
+
+	while (*link != capture)
+		link = &(*link)->next;
+	*link = capture->next;
+	while (capture->streams)
+		part(capture->streams);
+	graph->captures--;
+	if (capture->invalidated) {
+		if (capture->owns_graph)
+			driver_graph_free(graph);
+		graph = NULL;
+	}
+	capture->graph = NULL;
+	capture->ended = true;
+	__atomic_sub_fetch(&under_way, 1, __ATOMIC_RELEASE);
+	capture_drop(capture);
+	return graph;
+}
+
+/* Does all that the stream captured come before something in the origin stream? */
+static bool is_joined(const struct CUstream_st *stream, uint64_t mark)
+{
+	for (size_t i = 0; i < stream->frontier.count; i++) {
+		if (stream->frontier.nodes[i]->mark != mark)
+			return false;
+	}
+	return true;
+}
+
+static bool all_joined(const struct driver_capture *capture)
+{
+	uint64_t mark = driver_graph_mark_before(capture->origin->frontier.nodes,
+						 capture->origin->frontier.count);
+	const struct CUstream_st *stream;
+
+	for (stream = capture->streams; stream; stream = stream->capture_next) {
+		if (!is_joined(stream, mark))
+			return false;
+	}
+	return true;
+}
+
+/* A blocking stream of the context captures into it. */
+static bool is_implied(const struct driver_capture *capture, const struct CUctx_st *context)
+{
+	const struct CUstream_st *stream;
+
+	for (stream = capture->streams; stream; stream = stream->capture_next) {
+		if (stream->context == context && !(stream->flags & CU_STREAM_NON_BLOCKING))
+			return true;
+	}
+	return false;
+}
+
+/* ---- prologues ---- */
+
+static bool none_under_way(void)
+{
+	return !__atomic_load_n(&under_way, __ATOMIC_ACQUIRE);
+}
+
+CUresult driver_capture_enter(struct CUstream_st *stream, bool *capturing)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	*capturing = false;
+	if (none_under_way())
+		return CUDA_SUCCESS;
+	driver_graph_lock();
+	if (stream->capture) {
+		*capturing = !stream->capture->invalidated;
+		if (!*capturing)
+			result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	} else if (stream->legacy) {
+		for (struct driver_capture *capture = captures; capture; capture = capture->next) {
+			if (!is_implied(capture, stream->context))
+				continue;
+			invalidate(capture);
+			result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+		}
+	}
+	driver_graph_unlock();
+	return result;
+}
+
+CUresult driver_capture_refuse(struct CUstream_st *stream)
+{
+	driver_graph_lock();
+	if (stream->capture)
+		invalidate(stream->capture);
+	driver_graph_unlock();
+	return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+CUresult driver_capture_forbid(struct CUstream_st *stream)
+{
+	bool capturing;
+	CUresult result = driver_capture_enter(stream, &capturing);
+
+	return !result && capturing ? driver_capture_refuse(stream) : result;
+}
+
+CUresult driver_capture_unsafe(void)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (none_under_way() || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+		return CUDA_SUCCESS;
+	driver_graph_lock();
+	for (struct driver_capture *capture = captures; capture; capture = capture->next) {
+		bool own = capture->thread == &thread_mode;
+
+		if (capture->invalidated || capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+			continue;
+		if (own || (thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+			    capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL)) {
+			invalidate(capture);
+			result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+		}
+	}
+	driver_graph_unlock();
+	return result;
+}
+
+/* With the lock. */
+static void leave(struct CUstream_st *stream)
+{
+	struct driver_capture *capture = stream->capture;
+
+	if (capture->origin == stream) {
+		invalidate(capture);
+		capture_end(capture);
+		return;
+	}
+	/* What it captured may be joined already; else nobody can join it any more. */
+	if (!capture->invalidated && !all_joined(capture))
+		invalidate(capture);
+	part(stream);
+}
+
+void driver_capture_leave(struct CUstream_st *stream)
+{
+	if (none_under_way())
+		return;
+	driver_graph_lock();
+	if (stream->capture)
+		leave(stream);
+	driver_graph_unlock();
+}
+
+void driver_capture_end_context(struct CUctx_st *context)
+{
+	struct driver_capture *capture, *next;
+
+	driver_graph_lock();
+	for (capture = captures; capture; capture = next) {
+		struct CUstream_st *stream;
+
+		next = capture->next;
+		for (stream = capture->streams; stream && stream->context != context; )
+			stream = stream->capture_next;
+		if (stream) {
+			invalidate(capture);
+			capture_end(capture);
+		}
+	}
+	driver_graph_unlock();
+}
+
+/* ---- events ---- */
+
+CUresult driver_capture_record(struct CUstream_st *stream, struct driver_captured_event *event)
+{
+	struct driver_captured_event before = *event, now = { 0 };
+	CUresult result = CUDA_SUCCESS;
+
+	driver_graph_lock();
+	if (!stream->capture || stream->capture->invalidated) {
+		result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	} else if (!graph_edges_unite(&now.edges, &stream->frontier)) {
+		graph_edges_clear(&now.edges);
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	} else {
+		now.capture = stream->capture;
+		now.capture->references++;
+		*event = now;
+		graph_edges_clear(&before.edges);
+		if (before.capture)
+			capture_drop(before.capture);
+	}
+	driver_graph_unlock();
+	return result;
+}
+
+void driver_capture_forget(struct driver_captured_event *event)
+{
+	if (!__atomic_load_n(&event->capture, __ATOMIC_ACQUIRE))
+		return;
+	driver_graph_lock();
+	if (event->capture)
+		capture_drop(event->capture);
+	event->capture = NULL;
+	graph_edges_clear(&event->edges);
+	driver_graph_unlock();
+}
+
+CUresult driver_capture_check_event(const struct driver_captured_event *event)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (!__atomic_load_n(&event->capture, __ATOMIC_ACQUIRE))
+		return driver_capture_unsafe();
+	driver_graph_lock();
+	if (event->capture) {
+		invalidate(event->capture);
+		result = CUDA_ERROR_CAPTURED_EVENT;
+	}
+	driver_graph_unlock();
+	return result;
+}
+
+/* With the lock: the stream captures, or the event was captured. */
+static CUresult wait_captured(struct CUstream_st *stream, const struct driver_captured_event *event,
+			      bool recorded, bool *taken)
+{
+	struct driver_capture *mine = stream->capture, *its = event->capture;
+
+	if (mine && (!its || its->ended)) {
+		*taken = true;	/* there is nothing to wait for, or it can't be captured */
+		if (!recorded && !its)
+			return CUDA_SUCCESS;
+		invalidate(mine);
+		return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+	}
+	if (its->ended)
+		return CUDA_ERROR_CAPTURED_EVENT;
+	if (its->invalidated)
+		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	if (mine && mine != its) {
+		invalidate(mine);
+		invalidate(its);
+		return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+	}
+	if (stream->legacy) {
+		invalidate(its);
+		return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+	}
+	if (!mine)
+		join(stream, its);
+	*taken = true;
+	if (graph_edges_unite(&stream->frontier, &event->edges))
+		return CUDA_SUCCESS;
+	invalidate(its);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult driver_capture_wait(struct CUstream_st *stream, const struct driver_captured_event *event,
+			     bool recorded, bool *taken)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	*taken = false;
+	if (none_under_way() && !__atomic_load_n(&event->capture, __ATOMIC_ACQUIRE))
+		return CUDA_SUCCESS;
+	driver_graph_lock();
+	if (stream->capture || event->capture)
+		result = wait_captured(stream, event, recorded, taken);
+	driver_graph_unlock();
+	return result;
+}
+
+/* ---- nodes ---- */
+
+/* With the lock.  Add behind the frontier, which the node then is. */
+static CUresult add_here(struct CUstream_st *stream, struct graph_payload *payload)
+{
+	struct graph_edges *frontier = &stream->frontier, now = { 0 };
+	struct CUgraphNode_st *node;
+	CUresult result;
+
+	if (!stream->capture || stream->capture->invalidated) {
+		driver_graph_payload_drop(payload);
+		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	}
+	if (!graph_edges_add(&now, NULL, NULL)) {
+		driver_graph_payload_drop(payload);
+		graph_edges_clear(&now);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	result = driver_graph_add(stream->capture->graph, frontier->nodes, frontier->data,
+				  frontier->count, payload, &node);
+	if (result) {
+		graph_edges_clear(&now);
+		return result;
+	}
+	now.nodes[0] = node;
+	graph_edges_clear(frontier);
+	*frontier = now;
+	return CUDA_SUCCESS;
+}
+
+/* The payload is taken over in every case. */
+static CUresult add(struct CUstream_st *stream, struct graph_payload *payload)
+{
+	CUresult result;
+
+	driver_graph_lock();
+	result = add_here(stream, payload);
+	driver_graph_unlock();
+	return result;
+}
+
+CUresult driver_capture_kernel(struct CUstream_st *stream, const CUlaunchConfig *config,
+			       CUfunction function, void **params, void **extra)
+{
+	struct graph_payload payload;
+	CUresult result = driver_graph_kernel(stream->context, config, function, params, extra,
+					      &payload);
+
+	return result ? result : add(stream, &payload);
+}
+
+CUresult driver_capture_copy(struct CUstream_st *stream, const CUDA_MEMCPY3D *params)
+{
+	struct graph_payload payload;
+	CUresult result = driver_graph_memcpy(stream->context, params, &payload);
+
+	return result ? result : add(stream, &payload);
+}
+
+CUresult driver_capture_fill(struct CUstream_st *stream, const CUDA_MEMSET_NODE_PARAMS *params)
+{
+	struct graph_payload payload;
+	CUresult result = driver_graph_memset(stream->context, params, &payload);
+
+	return result ? result : add(stream, &payload);
+}
+
+CUresult driver_capture_host(struct CUstream_st *stream, const CUDA_HOST_NODE_PARAMS *params)
+{
+	struct graph_payload payload;
+	CUresult result = driver_graph_host(params, &payload);
+
+	return result ? result : add(stream, &payload);
+}
+
+CUresult driver_capture_event_node(struct CUstream_st *stream, CUgraphNodeType type, CUevent event)
+{
+	struct graph_payload payload;
+	CUresult result = driver_graph_event(type, event, &payload);
+
+	return result ? result : add(stream, &payload);
+}
+
+CUresult driver_capture_alloc(struct CUstream_st *stream, size_t bytes, CUdeviceptr *address)
+{
+	const CUDA_MEM_ALLOC_NODE_PARAMS params = {
+		.poolProps = {
+			.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+			.location = { CU_MEM_LOCATION_TYPE_DEVICE, stream->context->device->ordinal },
+		},
+		.bytesize = bytes,
+	};
+	struct graph_payload payload = { .type = CU_GRAPH_NODE_TYPE_MEM_ALLOC };
+	CUdeviceptr made;
+	CUresult result = CUDA_SUCCESS;
+
+	driver_graph_lock();
+	if (stream->capture && !stream->capture->invalidated)
+		payload.allocation = driver_graph_reuse(stream->capture->graph,
+							stream->frontier.nodes,
+							stream->frontier.count, &params);
+	driver_graph_unlock();
+	if (!payload.allocation)
+		result = driver_graph_allocation_make(stream->context, &params, &payload.allocation);
+	if (result)
+		return result;
+	made = driver_graph_allocation_address(payload.allocation);
+	result = add(stream, &payload);
+	if (!result)
+		*address = made;
+	return result;
+}
+
+CUresult driver_capture_free(struct CUstream_st *stream, CUdeviceptr address)
+{
+	struct graph_payload payload = {
+		.type = CU_GRAPH_NODE_TYPE_MEM_FREE,
+		.allocation = driver_graph_allocation_of(address),
+	};
+
+	return payload.allocation ? add(stream, &payload) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult driver_capture_graph(struct CUstream_st *stream, const struct CUgraph_st *graph)
+{
+	struct graph_payload payload = { .type = CU_GRAPH_NODE_TYPE_GRAPH };
+	CUresult result;
+
+	driver_graph_lock();
+	result = driver_graph_has_memory(graph) ? CUDA_ERROR_NOT_SUPPORTED :
+						  driver_graph_copy(graph, false, &payload.child);
+	if (!result)
+		result = add_here(stream, &payload);
+	driver_graph_unlock();
+	return result;
+}
+
+/* ---- the API ---- */
+
+/* With the lock: the graph, if the program gave one, and its nodes to begin at are in order. */
+static CUresult begin(struct CUstream_st *stream, struct CUgraph_st *graph,
+		      const struct graph_edges *start, CUstreamCaptureMode mode)
+{
+	static uint64_t last_id;
+	struct driver_capture *capture = calloc(1, sizeof *capture);
+
+	if (!capture)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	capture->owns_graph = !graph;
+	capture->graph = graph ? graph : driver_graph_make(false);
+	if (!capture->graph || (start && !graph_edges_unite(&stream->frontier, start))) {
+		if (capture->graph && !graph)
+			driver_graph_free(capture->graph);
+		graph_edges_clear(&stream->frontier);
+		free(capture);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	capture->graph->captures++;
+	capture->references = 1;
+	capture->id = ++last_id;
+	capture->mode = mode;
+	capture->thread = &thread_mode;
+	capture->origin = stream;
+	capture->next = captures;
+	captures = capture;
+	join(stream, capture);
+	__atomic_add_fetch(&under_way, 1, __ATOMIC_RELEASE);
+	return CUDA_SUCCESS;
+}
+
+/* A stream that can begin; on success the lock is held. */
+static CUresult enter_begin(CUstream handle, CUstreamCaptureMode mode, struct CUstream_st **stream)
+{
+	CUresult result = driver_stream_of(handle, stream);
+
+	if (!result)
+		result = driver_context_state((*stream)->context);
+	if (result)
+		return result;
+	if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+		return CUDA_ERROR_INVALID_VALUE;
+	if ((*stream)->legacy)
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	driver_graph_lock();
+	if (!(*stream)->capture)
+		return CUDA_SUCCESS;
+	driver_graph_unlock();
+	return CUDA_ERROR_ILLEGAL_STATE;
+}
+
+DRIVER_EXPORT CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
+{
+	struct CUstream_st *stream;
+	CUresult result = enter_begin(handle, mode, &stream);
+
+	if (result)
+		return result;
+	result = begin(stream, NULL, NULL, mode);
+	driver_graph_unlock();
+	return result;
+}
+
+DRIVER_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph,
+						   const CUgraphNode *dependencies,
+						   const CUgraphEdgeData *data, size_t count,
+						   CUstreamCaptureMode mode)
+{
+	struct graph_edges start = { 0 };
+	struct CUstream_st *stream;
+	CUresult result = enter_begin(handle, mode, &stream);
+
+	if (result)
+		return result;
+	if (!driver_handle_is(graph, DRIVER_KIND_GRAPH))
+		result = CUDA_ERROR_INVALID_VALUE;
+	else
+		result = driver_graph_check_edges(graph, dependencies, data, count);
+	for (size_t i = 0; i < count && !result; i++) {
+		if (!graph_edges_add(&start, dependencies[i], data ? &data[i] : NULL))
+			result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	if (!result)
+		result = begin(stream, graph, &start, mode);
+	graph_edges_clear(&start);
+	driver_graph_unlock();
+	return result;
+}
+
+/* With the lock. */
+static CUresult end(struct CUstream_st *stream, CUgraph *graph)
+{
+	struct driver_capture *capture = stream->capture;
+	CUresult result = CUDA_SUCCESS;
+
+	if (!capture)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	if (capture->origin != stream) {
+		invalidate(capture);
+		return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+	}
+	if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != &thread_mode)
+		return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+	if (capture->invalidated) {
+		result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	} else if (!all_joined(capture)) {
+		invalidate(capture);
+		result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+	}
+	*graph = capture_end(capture);
+	return result;
+}
+
+DRIVER_EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph)
+{
+	struct CUstream_st *stream;
+	CUresult result = driver_stream_of(handle, &stream);
+
+	if (result)
+		return result;
+	if (!graph)
+		return CUDA_ERROR_INVALID_VALUE;
+	*graph = NULL;
+	driver_graph_lock();
+	result = end(stream, graph);
+	driver_graph_unlock();
+	return result;
+}
+
+/* With the lock.  Asking does not invalidate. */
+static CUresult status_of(const struct CUstream_st *stream, CUstreamCaptureStatus *status)
+{
+	if (stream->legacy) {
+		for (struct driver_capture *capture = captures; capture; capture = capture->next) {
+			if (is_implied(capture, stream->context))
+				return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+		}
+	}
+	*status = !stream->capture ? CU_STREAM_CAPTURE_STATUS_NONE :
+		  stream->capture->invalidated ? CU_STREAM_CAPTURE_STATUS_INVALIDATED :
+						 CU_STREAM_CAPTURE_STATUS_ACTIVE;
+	return CUDA_SUCCESS;
+}
+
+/* Is there data that a caller who has no room for it would miss? */
+static bool has_data(const struct graph_edges *edges)
+{
+	static const CUgraphEdgeData zeros;
+
+	for (size_t i = 0; i < edges->count; i++) {
+		if (memcmp(&edges->data[i], &zeros, sizeof zeros))
+			return true;
+	}
+	return false;
+}
+
+DRIVER_EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus *status,
+						 cuuint64_t *id, CUgraph *graph,
+						 const CUgraphNode **dependencies,
+						 const CUgraphEdgeData **data, size_t *count)
+{
+	struct CUstream_st *stream;
+	CUresult result = driver_stream_of(handle, &stream);
+
+	if (result)
+		return result;
+	if (!status || (data && !dependencies))
+		return CUDA_ERROR_INVALID_VALUE;
+	driver_graph_lock();
+	result = status_of(stream, status);
+	if (!result && *status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+		if (id)
+			*id = stream->capture->id;
+		if (graph)
+			*graph = stream->capture->graph;
+		if (dependencies)
+			*dependencies = stream->frontier.nodes;
+		if (data)
+			*data = stream->frontier.data;
+		else if (dependencies && has_data(&stream->frontier))
+			result = CUDA_ERROR_LOSSY_QUERY;
+		if (count)
+			*count = stream->frontier.count;
+	}
+	driver_graph_unlock();
+	return result;
+}
+
+DRIVER_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus *status,
+						 cuuint64_t *id, CUgraph *graph,
+						 const CUgraphNode **dependencies, size_t *count)
+{
+	return cuStreamGetCaptureInfo_v3(handle, status, id, graph, dependencies, NULL, count);
+}
+
+DRIVER_EXPORT CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status,
+					      cuuint64_t *id)
+{
+	return cuStreamGetCaptureInfo_v3(handle, status, id, NULL, NULL, NULL, NULL);
+}
+
+DRIVER_EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
+{
+	return cuStreamGetCaptureInfo_v3(handle, status, NULL, NULL, NULL, NULL, NULL);
+}
+
+DRIVER_EXPORT CUresult cuStreamUpdateCaptureDependencies_v2(CUstream handle,
+							    CUgraphNode *dependencies,
+							    const CUgraphEdgeData *data,
+							    size_t count, unsigned int flags)
+{
+	struct graph_edges now = { 0 };
+	struct CUstream_st *stream;
+	CUresult result = driver_stream_of(handle, &stream);
+
+	if (result)
+		return result;
+	if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+		return CUDA_ERROR_INVALID_VALUE;
+	driver_graph_lock();
+	if (!stream->capture)
+		result = CUDA_ERROR_ILLEGAL_STATE;
+	else if (stream->capture->invalidated)
+		result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	else
+		result = driver_graph_check_edges(stream->capture->graph, dependencies, data, count);
+	if (!result && flags == CU_STREAM_ADD_CAPTURE_DEPENDENCIES &&
+	    !graph_edges_unite(&now, &stream->frontier))
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	for (size_t i = 0; i < count && !result; i++) {
+		if (graph_edges_find(&now, dependencies[i]) == now.count &&
+		    !graph_edges_add(&now, dependencies[i], data ? &data[i] : NULL))
+			result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	if (result) {
+		graph_edges_clear(&now);
+	} else {
+		graph_edges_clear(&stream->frontier);
+		stream->frontier = now;
+	}
+	driver_graph_unlock();
+	return result;
+}
+
+DRIVER_EXPORT CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *dependencies,
+							 size_t count, unsigned int flags)
+{
+	return cuStreamUpdateCaptureDependencies_v2(handle, dependencies, NULL, count, flags);
+}
+
+/* The form of CUDA 10.0 had no mode. */
+DRIVER_EXPORT CUresult cuStreamBeginCapture(CUstream handle)
+{
+	return cuStreamBeginCapture_v2(handle, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+DRIVER_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+{
+	CUstreamCaptureMode before = thread_mode;
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+		return CUDA_ERROR_INVALID_VALUE;
+	thread_mode = *mode;
+	*mode = before;
+	return CUDA_SUCCESS;
+}

@@ -1,0 +1,280 @@
+#define _GNU_SOURCE
+#include "driver_event_share.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EVENT_NAME "farbus-softgpu-event"
+#define EVENT_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+#define EVENT_MAGIC 0x54564546u		/* "FEVT" */
+#define LOOK_NS 50000000		/* how often who waits looks whether the recorder lives, 50 ms */
+
+struct page {
+	uint64_t recorded, reached;	/* numbers of records; atomic */
+	uint64_t recorder;		/* of the last record: see own_identity; atomic */
+	uint32_t wakes;			/* futex: grows when more is reached */
+};
+
+struct driver_shared_event {
+	unsigned references;		/* atomic */
+	int fd;
+	struct page *page;
+};
+
+/* ---- life ---- */
+
+static struct driver_shared_event *shared_map(int fd)
+{
+	struct driver_shared_event *shared = calloc(1, sizeof *shared);
+	void *page = mmap(NULL, sizeof *shared->page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	if (!shared || page == MAP_FAILED) {
+		if (page != MAP_FAILED)
+			munmap(page, sizeof *shared->page);
+		free(shared);
+		return NULL;
+	}
+	shared->references = 1;
+	shared->fd = fd;
+	shared->page = page;
+	return shared;
+}
+
+struct driver_shared_event *driver_shared_event_make(void)
+{
+	struct driver_shared_event *shared = NULL;
+	int fd = memfd_create(EVENT_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	if (fd < 0)
+		return NULL;
+	if (!ftruncate(fd, sizeof *shared->page) && !fcntl(fd, F_ADD_SEALS, EVENT_SEALS))
+		shared = shared_map(fd);
+	if (!shared)
+		close(fd);
+	return shared;
+}
+
+void driver_shared_event_hold(struct driver_shared_event *shared)
+{
+	__atomic_fetch_add(&shared->references, 1, __ATOMIC_RELAXED);
+}
+
+void driver_shared_event_drop(struct driver_shared_event *shared)
+{
+	if (!shared || __atomic_sub_fetch(&shared->references, 1, __ATOMIC_ACQ_REL))
+		return;
+	munmap(shared->page, sizeof *shared->page);
+	close(shared->fd);
+	free(shared);
+}
+
+/* ---- recording ---- */
+
+/* Process and when it began, so that another one with its number is not taken for it. */
+static uint64_t identity_of(pid_t pid)
+{
+	return (uint64_t)pid << 32 | (uint32_t)board_process_start(pid);
+}
+
+uint64_t driver_shared_event_record(struct driver_shared_event *shared)
+{
+	__atomic_store_n(&shared->page->recorder, identity_of(getpid()), __ATOMIC_RELEASE);
+	return __atomic_add_fetch(&shared->page->recorded, 1, __ATOMIC_ACQ_REL);
+}
+
+void driver_shared_event_reach(struct driver_shared_event *shared, uint64_t number)
+{
+	struct page *page = shared->page;
+	uint64_t reached = __atomic_load_n(&page->reached, __ATOMIC_ACQUIRE);
+
+	while (reached < number &&
+	       !__atomic_compare_exchange_n(&page->reached, &reached, number, false,
+					    __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+		;
+	__atomic_fetch_add(&page->wakes, 1, __ATOMIC_RELEASE);
+	syscall(SYS_futex, &page->wakes, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+/* ---- waiting ---- */
+
+uint64_t driver_shared_event_last(const struct driver_shared_event *shared)
+{
+	return __atomic_load_n(&shared->page->recorded, __ATOMIC_ACQUIRE);
+}
+
+static bool has_reached(const struct driver_shared_event *shared, uint64_t number)
+{
+	return __atomic_load_n(&shared->page->reached, __ATOMIC_ACQUIRE) >= number;
+}
+
+static bool recorder_lives(const struct driver_shared_event *shared)
+{
+	uint64_t recorder = __atomic_load_n(&shared->page->recorder, __ATOMIC_ACQUIRE);
+
+	return identity_of((pid_t)(recorder >> 32)) == recorder;
+}
+
+bool driver_shared_event_is_reached(struct driver_shared_event *shared, uint64_t number)
+{
+	if (has_reached(shared, number))
+		return true;
+	if (recorder_lives(shared))
+		return has_reached(shared, number);
+	driver_shared_event_reach(shared, number);
+	return true;
+}
+
+/* Until it is reached, or `cancel` says that nobody wants to know any more. */
+static void await(struct driver_shared_event *shared, uint64_t number, const int *cancel)
+{
+	const struct timespec look = { 0, LOOK_NS };
+
+	for (;;) {
+		uint32_t wakes = __atomic_load_n(&shared->page->wakes, __ATOMIC_ACQUIRE);
+
+		if (has_reached(shared, number) || (cancel && __atomic_load_n(cancel, __ATOMIC_RELAXED)))
+			return;
+		if (syscall(SYS_futex, &shared->page->wakes, FUTEX_WAIT, wakes, &look, NULL, 0) &&
+		    errno == ETIMEDOUT && driver_shared_event_is_reached(shared, number))
+			return;
+	}
+}
+
+void driver_shared_event_wait(struct driver_shared_event *shared, uint64_t number)
+{
+	await(shared, number, NULL);
+}
+
+struct wait_operation {
+	struct driver_operation base;
+	struct driver_shared_event *shared;
+	struct CUctx_st *context;	/* of the stream, which holds it */
+	uint64_t number;
+};
+
+static CUresult run_wait(struct driver_operation *operation, CUresult state)
+{
+	struct wait_operation *wait = (struct wait_operation *)operation;
+
+	(void)state;
+	await(wait->shared, wait->number, &wait->context->cancel);
+	return CUDA_SUCCESS;
+}
+
+static void release_wait(struct driver_operation *operation)
+{
+	driver_shared_event_drop(((struct wait_operation *)operation)->shared);
+	free(operation);
+}
+
+CUresult driver_shared_event_follow(struct CUstream_st *stream, struct driver_shared_event *shared,
+				    uint64_t number)
+{
+	struct wait_operation *wait;
+
+	if (driver_shared_event_is_reached(shared, number))
+		return CUDA_SUCCESS;
+	wait = calloc(1, sizeof *wait);
+	if (!wait)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	wait->base.run = run_wait;
+	wait->base.release = release_wait;
+	wait->base.is_idle = true;
+	driver_shared_event_hold(shared);
+	wait->shared = shared;
+	wait->context = stream->context;
+	wait->number = number;
+	return driver_stream_submit(stream, &wait->base, 0, NULL);
+}
+
+/* ---- handles ---- */
+
+struct event_handle {
+	uint32_t magic;
+	int32_t pid;
+	int32_t fd;
+	uint32_t reserved;
+	uint64_t inode, device;		/* of the page: what that descriptor is must be it */
+};
+
+_Static_assert(sizeof(struct event_handle) <= sizeof(CUipcEventHandle), "a handle has 64 bytes");
+
+DRIVER_EXPORT CUresult cuIpcGetEventHandle(CUipcEventHandle *out, CUevent event)
+{
+	struct event_handle handle = { .magic = EVENT_MAGIC, .pid = getpid() };
+	struct driver_shared_event *shared;
+	struct stat status;
+	CUresult result = driver_event_shared(event, &shared);
+
+	if (result)
+		return result;
+	if (!out)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!shared)
+		return CUDA_ERROR_INVALID_HANDLE;	/* not made for it */
+	if (fstat(shared->fd, &status))
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	handle.fd = shared->fd;
+	handle.inode = status.st_ino;
+	handle.device = status.st_dev;
+	memset(out, 0, sizeof *out);
+	memcpy(out, &handle, sizeof handle);
+	return CUDA_SUCCESS;
+}
+
+/* Is it a page that an event of ours is? */
+static bool is_event(int fd, const struct event_handle *handle)
+{
+	static const char expected[] = "/memfd:" EVENT_NAME " (deleted)";
+	char path[40], name[sizeof expected + 1];
+	struct stat status;
+	ssize_t length;
+
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	length = readlink(path, name, sizeof name);
+	return length == (ssize_t)sizeof expected - 1 && !memcmp(name, expected, (size_t)length) &&
+	       (fcntl(fd, F_GET_SEALS) & EVENT_SEALS) == EVENT_SEALS && !fstat(fd, &status) &&
+	       status.st_ino == handle->inode && status.st_dev == handle->device &&
+	       status.st_size == (off_t)sizeof(struct page);
+}
+
+DRIVER_EXPORT CUresult cuIpcOpenEventHandle(CUevent *out, CUipcEventHandle told)
+{
+	struct driver_shared_event *shared = NULL;
+	struct event_handle handle;
+	struct CUctx_st *context;
+	CUresult result = driver_context_enter(&context);
+	char path[48];
+	int fd;
+
+	if (result)
+		return result;
+	memcpy(&handle, &told, sizeof handle);
+	if (!out)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (handle.magic != EVENT_MAGIC)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (handle.pid == getpid())
+		return CUDA_ERROR_INVALID_CONTEXT;
+	snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)handle.pid, (int)handle.fd);
+	fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (is_event(fd, &handle))
+		shared = shared_map(fd);
+	if (!shared) {
+		close(fd);
+		return CUDA_ERROR_INVALID_HANDLE;
+	}
+	return driver_event_make(context, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS, shared,
+				 out);
+}

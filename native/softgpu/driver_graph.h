@@ -1,0 +1,181 @@
+/* driver_graph.h - CUDA graphs: nodes with edges between them, and what they do.
+ *
+ *   graph       what the program builds, or a capture
+ *   node        of one graph; has a payload by its type
+ *   work        what running a kernel, copy, fill or host node does: an operation as
+ *               streams have them, prepared once and run again and again
+ *   executable  a private copy of a graph, laid out as a plan: steps in an order that
+ *               respects the edges (driver_graph_exec.c)
+ *
+ * One lock, the graph lock, guards all graphs, nodes, executables and captures.  It is
+ * taken before the locks of handles, memory and queues, and never held while something
+ * is submitted or waited for: what ends an operation takes it too.
+ */
+#ifndef FARBUS_SOFTGPU_DRIVER_GRAPH_H
+#define FARBUS_SOFTGPU_DRIVER_GRAPH_H
+
+#include "driver_edges.h"
+#include "driver_stream.h"
+
+#define GRAPH_DEPTH_MAX 64	/* child graphs in child graphs: walks recurse */
+
+struct graph_allocation;
+struct user_reference;
+
+struct graph_kernel {
+	CUDA_KERNEL_NODE_PARAMS params;	/* kernelParams points into the operation */
+	CUlaunchAttribute *attributes;
+	unsigned attribute_count;
+};
+
+/* Never changed once made: nodes, their copies and launches under way share it. */
+struct graph_work {
+	unsigned references;		/* atomic */
+	struct CUctx_st *context;	/* held; NULL for host functions */
+	struct driver_operation *operation;
+	CUgraphNodeType type;
+	union {
+		struct graph_kernel kernel;
+		CUDA_MEMCPY3D copy;
+		CUDA_MEMSET_NODE_PARAMS fill;
+		CUDA_HOST_NODE_PARAMS host;
+	};
+};
+
+/* What a node is.  One of the pointers, by the type; none in an empty node. */
+struct graph_payload {
+	CUgraphNodeType type;
+	struct graph_work *work;
+	struct CUgraph_st *child;	/* owned by the node */
+	CUevent event;			/* the program's; looked up at each use */
+	struct graph_allocation *allocation;
+};
+
+struct CUgraphNode_st {
+	struct CUgraph_st *graph;
+	struct CUgraphNode_st *next, *before;	/* of the graph, as they were added */
+	uint64_t id;			/* unique in this process, ascending */
+	uint64_t origin;		/* id of the node that this is a copy of, or 0 */
+	struct graph_payload payload;
+	struct graph_edges dependencies, dependents;
+	bool disabled;			/* in an executable */
+	/* For walks, which say what they mean. */
+	uint64_t mark;
+	size_t pending;
+	struct CUgraphNode_st *pair;
+};
+
+struct CUgraph_st {
+	uint64_t id, origin;
+	struct CUgraphNode_st *first, *last;
+	size_t count;
+	size_t memory_count;		/* allocation and free nodes */
+	struct CUgraphNode_st *parent;	/* the child graph node that owns this, or NULL */
+	bool is_private;		/* of an executable: has no handle, nor have its nodes */
+	unsigned captures;		/* under way into it */
+	struct user_reference *users;
+};
+
+/* ---- driver_graph.c: graphs and their edges.  With the lock, unless said otherwise. ---- */
+
+void driver_graph_lock(void);
+void driver_graph_unlock(void);
+/* The prologue of calls about a graph or node: ready, and the handle valid, else
+ * CUDA_ERROR_INVALID_VALUE; on success the lock is held. */
+CUresult driver_graph_enter(CUgraph graph);
+CUresult driver_graph_enter_node(CUgraphNode node);
+/* NULL without memory. */
+struct CUgraph_st *driver_graph_make(bool is_private);
+void driver_graph_free(struct CUgraph_st *graph);
+/* A copy with child graphs; `is_private` as above.  Node `pair`s lead to the copies. */
+CUresult driver_graph_copy(const struct CUgraph_st *graph, bool is_private,
+			   struct CUgraph_st **copy);
+/* Nodes of the graph, each once, with data that such edges can have? */
+CUresult driver_graph_check_edges(const struct CUgraph_st *graph, const CUgraphNode *nodes,
+				  const CUgraphEdgeData *data, size_t count);
+/* Add a node; the payload is taken over in every case. */
+CUresult driver_graph_add(struct CUgraph_st *graph, const CUgraphNode *dependencies,
+			  const CUgraphEdgeData *data, size_t count,
+			  struct graph_payload *payload, CUgraphNode *out);
+/* Would the child lie deeper than GRAPH_DEPTH_MAX? */
+bool driver_graph_is_too_deep(const struct CUgraph_st *graph, const struct CUgraph_st *child);
+/* A number that no node is marked with. */
+uint64_t driver_graph_new_mark(void);
+/* Mark the nodes, and those that they depend on directly or not; returns the mark. */
+uint64_t driver_graph_mark_before(CUgraphNode const *nodes, size_t count);
+/* An allocation of the graph, held, that is just what a node with these dependencies asks for and
+ * always freed before; NULL when there is none. */
+struct graph_allocation *driver_graph_reuse(const struct CUgraph_st *graph,
+					    const CUgraphNode *dependencies, size_t count,
+					    const CUDA_MEM_ALLOC_NODE_PARAMS *params);
+/* Has the graph, or a graph in it, such nodes? */
+bool driver_graph_has_memory(const struct CUgraph_st *graph);
+
+/* ---- driver_graph_payload.c: made without the lock, dropped with or without it ---- */
+
+CUresult driver_graph_kernel(struct CUctx_st *context, const CUlaunchConfig *config,
+			     CUfunction function, void **params, void **extra,
+			     struct graph_payload *payload);
+/* The same kernel with other attributes. */
+CUresult driver_graph_kernel_again(const struct graph_work *work, const CUlaunchAttribute *attributes,
+				   unsigned count, struct graph_payload *payload);
+CUresult driver_graph_memcpy(struct CUctx_st *context, const CUDA_MEMCPY3D *params,
+			     struct graph_payload *payload);
+CUresult driver_graph_memset(struct CUctx_st *context, const CUDA_MEMSET_NODE_PARAMS *params,
+			     struct graph_payload *payload);
+CUresult driver_graph_host(const CUDA_HOST_NODE_PARAMS *params, struct graph_payload *payload);
+CUresult driver_graph_event(CUgraphNodeType type, CUevent event, struct graph_payload *payload);
+void driver_graph_payload_drop(struct graph_payload *payload);
+void driver_graph_work_drop(struct graph_work *work);
+static inline void driver_graph_work_hold(struct graph_work *work)
+{
+	__atomic_add_fetch(&work->references, 1, __ATOMIC_RELAXED);
+}
+
+/* ---- driver_graph_exec.c ---- */
+
+struct CUgraphExec_st;
+/* With the lock: the node of an executable that a node of its graph became, or NULL. */
+struct CUgraphNode_st *driver_graph_exec_find(struct CUgraphExec_st *executable,
+					      const struct CUgraphNode_st *node);
+CUresult driver_graph_exec_enter(CUgraphExec executable);
+struct CUgraph_st *driver_graph_exec_graph(struct CUgraphExec_st *executable);
+/* The graph has changed: the next launch plans anew. */
+void driver_graph_exec_changed(struct CUgraphExec_st *executable);
+
+/* ---- driver_graph_update.c ---- */
+
+/* May an executable's node have this payload instead? */
+CUgraphExecUpdateResult driver_graph_update_check(const struct graph_payload *now,
+						  const struct graph_payload *wanted);
+/* As cuGraphExecUpdate, within a child graph. */
+CUresult driver_graph_update(struct CUgraph_st *into, const struct CUgraph_st *from,
+			     CUgraphExecUpdateResultInfo *info);
+
+/* ---- driver_graph_user.c ---- */
+
+bool driver_graph_users_copy(struct CUgraph_st *to, const struct CUgraph_st *from);
+void driver_graph_users_drop(struct CUgraph_st *graph);
+
+/* ---- what operations are made of: driver_launch.c, driver_copy.c, driver_stream.c ---- */
+
+struct driver_launch_view {
+	struct CUfunc_st *function;
+	const unsigned char *params;
+	bool cooperative;
+};
+
+/* Check a launch as cuLaunchKernelEx does, and make its operation. */
+CUresult driver_launch_prepare(struct CUctx_st *context, const CUlaunchConfig *config,
+			       CUfunction function, void **params, void **extra,
+			       struct driver_operation **operation);
+void driver_launch_look(const struct driver_operation *operation, struct driver_launch_view *view);
+/* False when the function has been unloaded since. */
+bool driver_launch_is_possible(const struct driver_operation *operation);
+CUresult driver_copy_prepare(const CUDA_MEMCPY3D *copy, struct driver_operation **operation);
+CUresult driver_fill_prepare(const CUDA_MEMSET_NODE_PARAMS *params,
+			     struct driver_operation **operation);
+CUresult driver_host_prepare(CUhostFn function, void *argument,
+			     struct driver_operation **operation);
+
+#endif

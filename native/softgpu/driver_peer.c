@@ -1,0 +1,162 @@
+#include "driver_peer.h"
+
+#include "driver_arena.h"
+#include "driver_handle.h"
+#include "driver_pool.h"
+#include "driver_virtual.h"
+
+/* All devices of a process share one address space, so any could use all memory.  As on
+ * real ones, a kernel reaches another device's only when that was enabled: for
+ * allocations and variables by cuCtxEnablePeerAccess, for pools by cuMemPoolSetAccess,
+ * for mappings by cuMemSetAccess.  Managed and host memory is everybody's. */
+
+/* ---- what a kernel may use ---- */
+
+/* Memory of no allocation that needs asking about is open in whole granules: arenas
+ * and reserved addresses begin and end at one. */
+static bool answer_granule(uint64_t address, uint64_t *base, uint64_t *bytes)
+{
+	*base = address / DRIVER_ARENA_GRANULE * DRIVER_ARENA_GRANULE;
+	*bytes = DRIVER_ARENA_GRANULE;
+	return true;
+}
+
+static bool is_peer(const struct CUctx_st *context, CUdevice ordinal)
+{
+	return __atomic_load_n(&context->peers, __ATOMIC_RELAXED) >> ordinal & 1;
+}
+
+/* Behind and before allocations of another device. */
+static bool may_use_unknown(const struct CUctx_st *context, uint64_t address, uint64_t *base,
+			    uint64_t *bytes)
+{
+	for (CUdevice ordinal = 0; ordinal < driver_device_count(); ordinal++) {
+		const struct driver_device *device = driver_device_at(ordinal);
+
+		if (!driver_arena_holds(device->arena, address))
+			continue;
+		*base = address / DRIVER_ARENA_ALIGN * DRIVER_ARENA_ALIGN;
+		*bytes = DRIVER_ARENA_ALIGN;
+		return device == context->device || is_peer(context, ordinal);
+	}
+	return answer_granule(address, base, bytes);
+}
+
+static bool may_use(void *opaque, uint64_t address, uint64_t *base, uint64_t *bytes)
+{
+	const struct CUctx_st *context = opaque;
+	CUdevice own = context->device->ordinal;
+	struct driver_allocation allocation;
+
+	if (!driver_memory_find(address, &allocation))
+		return may_use_unknown(context, address, base, bytes);
+	*base = allocation.base;
+	*bytes = allocation.size;
+	switch (allocation.kind) {
+	case DRIVER_MEMORY_VIRTUAL:
+		return driver_virtual_may_access(address, own);
+	case DRIVER_MEMORY_DEVICE:
+	case DRIVER_MEMORY_MODULE:
+		if (allocation.device == context->device)
+			return true;
+		return allocation.pool ? driver_pool_may_access(allocation.pool, own) :
+					 is_peer(context, allocation.device->ordinal);
+	default:
+		return true;
+	}
+}
+
+void driver_peer_reach(struct CUctx_st *context, struct engine_reach *reach)
+{
+	const struct driver_arena *arena = context->device->arena;
+
+	*reach = (struct engine_reach){
+		.own_base = driver_arena_base(arena), .own_bytes = driver_arena_span(arena),
+		.may = may_use, .opaque = context,
+	};
+}
+
+/* ---- contexts ---- */
+
+DRIVER_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_enter(&context);
+	uint32_t bit;
+
+	if (result)
+		return result;
+	if (flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!driver_handle_is(peer, DRIVER_KIND_CONTEXT) || peer == context)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (peer->device == context->device)
+		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+	bit = 1u << peer->device->ordinal;
+	if (__atomic_fetch_or(&context->peers, bit, __ATOMIC_RELAXED) & bit)
+		return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peer)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_enter(&context);
+	uint32_t bit;
+
+	if (result)
+		return result;
+	if (!driver_handle_is(peer, DRIVER_KIND_CONTEXT))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	bit = 1u << peer->device->ordinal;
+	if (!(__atomic_fetch_and(&context->peers, ~bit, __ATOMIC_RELAXED) & bit))
+		return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+	return CUDA_SUCCESS;
+}
+
+/* ---- devices ---- */
+
+DRIVER_EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice from, CUdevice to)
+{
+	struct driver_device *one, *other;
+	CUresult result = driver_device_of(from, &one);
+
+	if (!result)
+		result = driver_device_of(to, &other);
+	if (result)
+		return result;
+	if (!can)
+		return CUDA_ERROR_INVALID_VALUE;
+	*can = one != other;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute,
+					       CUdevice from, CUdevice to)
+{
+	struct driver_device *one, *other;
+	CUresult result = driver_device_of(from, &one);
+
+	if (!result)
+		result = driver_device_of(to, &other);
+	if (result)
+		return result;
+	if (!value)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (one == other)
+		return CUDA_ERROR_INVALID_DEVICE;
+	switch (attribute) {
+	case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
+		*value = 0;
+		return CUDA_SUCCESS;
+	case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
+	case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
+		*value = 1;
+		return CUDA_SUCCESS;
+	case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:
+		*value = 0;
+		return CUDA_SUCCESS;
+	default:
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+}

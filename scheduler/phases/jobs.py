@@ -1,0 +1,223 @@
+"""The jobs of a round as columns.
+
+Jobs that ask for the same are of one *form*: phases look at one example of
+each and treat all of a form alike.  Forms are kept from round to round, by the
+identity of the job, so that a queue is read once and not every round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from farbus.model.decision import PendingJob
+from farbus.model.job import Job, TaskGroup
+from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI
+from farbus.scheduler.costs.policy import Policy
+from farbus.scheduler.phases.cluster import MAX_UNITS
+from farbus.scheduler.phases.tables import AWARD, Integers, Table, ranges
+
+if TYPE_CHECKING:
+    from farbus.scheduler.phases.base import Phase
+
+MAX_KEPT_JOBS = 50_000
+"""Jobs whose form is remembered: several times what one round considers, of some hundred bytes each."""
+
+DUPLICATE = "another job of this round has the same id"
+
+
+@dataclass(eq=False, slots=True)
+class Form:
+    """What jobs that are alike ask for; forms compare by identity."""
+
+    example: PendingJob
+
+    @property
+    def groups(self) -> tuple[TaskGroup, ...]:
+        """Return the groups of tasks, alike in all jobs of the form but for their commands."""
+        return self.example.job.groups
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What is remembered of a job: why it can't be scheduled at all, or what it asks for."""
+
+    job: Job
+    fault: str
+    asks: Hashable
+
+
+class Forms:
+    """Finds the form of each job."""
+
+    def __init__(self, phases: Sequence[Phase]) -> None:
+        self._phases = phases
+        self._read: dict[str, _Read] = {}
+        self._asks: dict[Hashable, Hashable] = {}
+
+    def readable(self, pending: Iterable[PendingJob]) -> tuple[list[PendingJob], list[tuple[str, str]]]:
+        """Split off the jobs that can't be scheduled whatever the cluster looks like, each as its id and the fault."""
+        seen: set[str] = set()
+        readable, faults = [], []
+        known = self._read
+        for entry in pending:
+            job = entry.job
+            name = job.id
+            if name in seen:
+                faults.append((name, DUPLICATE))
+                continue
+            seen.add(name)
+            read = known.get(name)
+            if read is None or read.job is not job:
+                read = known[name] = self._look(entry)
+            if read.fault:
+                faults.append((name, read.fault))
+            else:
+                readable.append(entry)
+        if len(known) > MAX_KEPT_JOBS:
+            self._read = {name: known[name] for name in seen}
+            self._asks = {read.asks: read.asks for read in self._read.values()}
+        return readable, faults
+
+    def jobs(self, ranked: Sequence[tuple[PendingJob, int]], policy: Policy) -> Jobs:
+        """Return readable jobs in the order of their rank, each with its tier of urgency, as columns."""
+        forms: dict[Hashable, int] = {}
+        examples: list[Form] = []
+        numbers = []
+        tells = type(policy).subject is not Policy.subject
+        known = self._read
+        for entry, _ in ranked:
+            read = known.get(entry.job.id)
+            if read is None or read.job is not entry.job:
+                read = self._look(entry)
+            asks: Hashable = read.asks
+            if tells:
+                asks = (asks, *(policy.subject(entry, group) for group in entry.job.groups))
+            number = forms.get(asks)
+            if number is None:
+                number = forms[asks] = len(examples)
+                examples.append(Form(entry))
+            numbers.append(number)
+        tiers = np.array([tier for _, tier in ranked], np.int64)
+        return Jobs([entry for entry, _ in ranked], tiers, np.array(numbers, np.int64), examples)
+
+    def _look(self, entry: PendingJob) -> _Read:
+        job = entry.job
+        fault = _fault(job)
+        if fault:
+            return _Read(job, fault, None)
+        asks = _Asks(
+            tuple(
+                (
+                    group.name,
+                    group.count,
+                    group.requests,
+                    group.node,
+                    tuple(sorted(group.labels.items())),
+                    group.routes,
+                    *(phase.asks(entry, group) for phase in self._phases),
+                )
+                for group in job.groups
+            )
+        )
+        return _Read(job, "", self._asks.setdefault(asks, asks))
+
+
+class _Asks:
+    """What a job asks for, hashed once."""
+
+    __slots__ = ("_hash", "_what")
+
+    def __init__(self, what: Hashable) -> None:
+        self._what = what
+        self._hash = hash(what)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Asks) and self._what == other._what)
+
+
+def _fault(job: Job) -> str:
+    """Say why ``job`` can't be scheduled whatever the cluster looks like."""
+    if not job.groups:
+        return "the job has no tasks"
+    names = [group.name for group in job.groups]
+    if len(set(names)) != len(names):
+        return "two groups of the job have the same name"
+    for group in job.groups:
+        wanted = group.requests
+        limits = (
+            ("count", group.count, 1, MAX_UNITS),
+            ("cpu_milli", wanted.cpu_milli, 0, MAX_CPU_MILLI),
+            ("memory_bytes", wanted.memory_bytes, 0, MAX_BYTES),
+            ("gpus", wanted.gpus, 0, MAX_UNITS),
+            ("gpu_memory_bytes", wanted.gpu_memory_bytes, 0, MAX_BYTES),
+        )
+        for name, value, least, most in limits:
+            if not least <= value <= most:
+                return f"group {group.name}: {name} is {value}, not between {least} and {most}"
+        if group.count * max(wanted.gpus, 1) > MAX_UNITS:
+            return f"group {group.name}: {group.count} tasks with {wanted.gpus} GPUs each are more than {MAX_UNITS}"
+        if wanted.gpus and not group.routes:
+            return f"group {group.name}: wants GPUs but allows no route to them"
+    return ""
+
+
+@dataclass(eq=False, slots=True)
+class Awards:
+    """What one phase gave: a table of :data:`AWARD`, and the devices of all its units, one after the other."""
+
+    table: Table
+    devices: Integers
+
+    def add(self, table: Table, devices: Integers) -> None:
+        """Append awards whose ``first`` counts from the start of ``devices``."""
+        table["first"] += len(self.devices)
+        self.table = np.concatenate((self.table, table))
+        self.devices = np.concatenate((self.devices, devices))
+
+    def remove(self, jobs: Integers) -> Table:
+        """Take the awards of ``jobs`` out and return them."""
+        theirs = np.isin(self.table["job"], jobs)
+        removed = self.table[theirs]
+        self.table = self.table[~theirs]
+        return removed
+
+    def of(self, jobs: Integers) -> Table:
+        """Return the awards of ``jobs``, job by job, each in the order in which they were given."""
+        theirs = self.table[np.isin(self.table["job"], jobs)]
+        return theirs[np.argsort(theirs["job"], kind="stable")]
+
+    def devices_of(self, table: Table) -> Integers:
+        """Return the devices of all units of ``table``, one after the other."""
+        return self.devices[ranges(table["first"], table["count"] * table["size"])]
+
+
+class Jobs:
+    """Jobs in the order of their rank; a job's number is its row.
+
+    ``tier`` (greater is more urgent) and ``form`` have shape (N,).
+    """
+
+    def __init__(self, pending: Sequence[PendingJob], tier: Integers, form: Integers, forms: Sequence[Form]) -> None:
+        self.pending = pending
+        self.tier = tier
+        self.form = form
+        self.forms = forms
+        self._awards: dict[str, Awards] = {}
+
+    def form_of(self, job: int) -> Form:
+        """Return the form of one job."""
+        return self.forms[int(self.form[job])]
+
+    def awards(self, phase: str) -> Awards:
+        """Return what ``phase`` gave so far."""
+        found = self._awards.get(phase)
+        if found is None:
+            found = self._awards[phase] = Awards(np.zeros(0, AWARD), np.zeros(0, np.int64))
+        return found
