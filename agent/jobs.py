@@ -330,8 +330,9 @@ class TaskRunner:
         await self._remove_group(_group_name(run))
         if run.is_staged and (trouble := await self._put_out(run, running)):
             # A job that did what it was for, but whose output is not there, has failed.
+            failed = bool(ended.code)
             ended = Exit(ended.code or int(ExitCode.RUN_FAILED))
-            reason = reason or trouble
+            reason = reason or (f"its output was not kept: {trouble}" if failed else trouble)
         del self._running[run.job, run.task]
         self._ended[run.job, run.task] = running.child
         running.gone.set()

@@ -104,16 +104,15 @@ def examples(*lines: str) -> str:
     """Return the end of a help text: ``lines`` under a heading.
 
     A line is a command, or a command, two blanks or more, and what it is for,
-    which stands below where some line of them has no room for it.  What follows
-    an empty line is an ordinary paragraph.
+    which stands below where some line of them has no room for it. After an
+    empty line come ordinary paragraphs, a line each.
     """
     end = lines.index("") if "" in lines else len(lines)
-    commands, rest = lines[:end], "\n".join(lines[end + 1 :])
+    commands, paragraphs = lines[:end], [line for line in lines[end:] if line]
     if max(map(len, commands)) > EXAMPLE_COLUMNS:
         commands = tuple(_BESIDE.sub("\n      ", line) for line in commands)
-    # \b keeps the lines of a paragraph as they are.
-    kept = "\n".join(f"  {line}" for line in commands)
-    return f"\b\nExamples:\n{kept}" + (f"\n\n{rest}" if rest else "")
+    # \b keeps the lines of a paragraph as they are; an empty line begins an ordinary paragraph.
+    return "\n\n".join(["\n".join(["\b", "Examples:", *(f"  {line}" for line in commands)]), *paragraphs])
 
 
 class CommandAfterDashes(TyperCommand):

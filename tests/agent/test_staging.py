@@ -159,11 +159,16 @@ async def idle(child: FakeChild) -> int:
     return 0
 
 
+async def fail(child: FakeChild) -> int:
+    """End without its output."""
+    return 3
+
+
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with asyncio.TaskGroup() as group:
         directories = [str(tmp_path / "tasks" / "j1.main.0")]
-        processes = FakeProcesses({"work": work, "idle": idle}, directories=["/", *directories])
+        processes = FakeProcesses({"work": work, "idle": idle, "fail": fail}, directories=["/", *directories])
         made = Node(tmp_path, group, processes)
         yield made
 
@@ -180,6 +185,13 @@ async def test_output_that_is_not_there_fails_a_task_that_did_well(node: Node) -
                                    stage_in=RUN.stage_in, stage_out=("other",)))  # fmt: skip
     assert ended.exit_code == 125
     assert "other: no such file or directory" in ended.reason
+
+
+async def test_missing_output_is_not_told_as_why_a_program_failed(node: Node) -> None:
+    ended = await node.run(TaskRun(job="j1", task="main.0", user=ME.name, command=("fail",), cwd="",
+                                   stage_in=RUN.stage_in, stage_out=("result",)))  # fmt: skip
+    assert ended.exit_code == 3
+    assert ended.reason.startswith("its output was not kept: ")
 
 
 async def test_files_that_do_not_arrive_whole_end_the_task_before_it_begins(node: Node) -> None:

@@ -23,3 +23,11 @@ def test_error_in_a_task_group_is_one_line(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr(typer, "echo", lambda text: fail())
     assert application.run(["version"]) == ExitCode.NOT_FOUND
     assert capsys.readouterr().err == "farbus: there is no job j9; farbus jobs --all lists them\n"
+
+
+def test_what_follows_the_examples_of_a_help_text_is_a_paragraph_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    application.run(["forget", "--help"])
+    examples, _, paragraph = capsys.readouterr().out.partition("  Examples:\n")[2].partition("\n\n")
+    assert examples.splitlines()[0] == "    farbus forget beta           a node that was switched off, or taken away"
+    assert "may still use them. Forgetting it is your word" in " ".join(paragraph.split())
+    assert ".       " not in paragraph

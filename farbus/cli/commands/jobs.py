@@ -51,7 +51,11 @@ def jobs(
     target = find_target(socket=socket, server=server, credentials=credentials)
     if not job_ids:
         statuses = ask(target, lambda client: client.list_jobs(include_ended=all_jobs))
-        nothing = "no job yet" if all_jobs else "no job waits or runs; farbus jobs --all shows those that have ended"
+        nothing = (
+            "no job yet"
+            if all_jobs
+            else "no job that you may see waits or runs; farbus jobs --all shows those that have ended"
+        )
         print_listing(statuses, JOB_COLUMNS, output, nothing=nothing)
         return
 

@@ -43,4 +43,4 @@ def leases(
     target = find_target(socket=socket, server=server, credentials=credentials)
     statuses = ask(target, lambda client: client.list_leases(include_released=all_leases or bool(names)))
     statuses = choose(statuses, names, key=lambda status: status.lease.id, noun="lease")
-    print_listing(statuses, LEASE_COLUMNS, output, nothing="no lease is held")
+    print_listing(statuses, LEASE_COLUMNS, output, nothing="no lease that you may see is held")
