@@ -109,8 +109,8 @@ enum engine_status engine_module_variable(const struct engine_module *module, co
 void engine_module_variable_at(const struct engine_module *module, size_t index,
 			       struct engine_variable_info *info);
 
-/* The memory that a kernel may use.  Only loads, stores, atomics and cp.async by pointer
- * are looked at, in modules that were loaded with asks_reach. */
+/* The memory that a kernel may use.  Loads, stores, atomics and cp.async by pointer are
+ * looked at in modules that were loaded with asks_reach, other accesses always. */
 struct engine_reach {
 	uint64_t own_base, own_bytes;	/* which needs no question */
 	/* May it use this address?  *base and *bytes become the memory around it for
