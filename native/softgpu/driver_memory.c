@@ -4,6 +4,7 @@
 #include "driver_capture.h"
 #include "driver_graph_memory.h"
 
+#include "driver_advice.h"
 #include "driver_arena.h"
 #include "driver_stream.h"
 #include "engine.h"
@@ -98,8 +99,10 @@ static void table_remove(struct driver_allocation *item)
 static void allocation_release(const struct driver_allocation *allocation)
 {
 	switch (allocation->kind) {
-	case DRIVER_MEMORY_DEVICE:
 	case DRIVER_MEMORY_MANAGED:
+		driver_advice_forget(allocation->base, allocation->size);
+		/* fall through */
+	case DRIVER_MEMORY_DEVICE:
 	case DRIVER_MEMORY_MODULE:
 		engine_strict_mark((const void *)allocation->base, allocation->size,
 				   ENGINE_MEMORY_FREE);

@@ -213,6 +213,8 @@
 	PLAIN(cuMemGetAllocationPropertiesFromHandle, 10020, cuMemGetAllocationPropertiesFromHandle) \
 	PLAIN(cuMemImportFromShareableHandle, 10020, cuMemImportFromShareableHandle) \
 	PLAIN(cuMemMap, 10020, cuMemMap) \
+	PLAIN(cuMemRangeGetAttribute, 8000, cuMemRangeGetAttribute) \
+	PLAIN(cuMemRangeGetAttributes, 8000, cuMemRangeGetAttributes) \
 	PLAIN(cuMemRelease, 10020, cuMemRelease) \
 	PLAIN(cuMemRetainAllocationHandle, 11000, cuMemRetainAllocationHandle) \
 	PLAIN(cuMemSetAccess, 10020, cuMemSetAccess) \
