@@ -273,9 +273,11 @@ CUresult driver_memory_take(struct CUctx_st *context, size_t bytes, size_t align
 		.size = bytes, .kind = kind, .context = context, .device = context->device,
 		.pool = pool,
 	};
+	enum driver_arena_group group =
+		kind == DRIVER_MEMORY_DEVICE ? DRIVER_ARENA_SHAREABLE : DRIVER_ARENA_PRIVATE;
 	CUresult result;
 
-	while (driver_arena_take(context->device->arena, bytes, align, &allocation.base)) {
+	while (driver_arena_take(context->device->arena, group, bytes, align, &allocation.base)) {
 		if (!driver_pool_relieve(context->device) && !await_free())
 			return CUDA_ERROR_OUT_OF_MEMORY;
 	}
