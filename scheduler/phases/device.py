@@ -150,6 +150,7 @@ class _Look(Outlook):
         self._key = key
         request = key.request
         self.spans = desk.spans(request)
+        self.size = request.count
         # What a task is lent at once, and how often.
         self._bundle = _Bundle(key, 1 if self.spans else request.count)
         self._times = request.count if self.spans else 1
@@ -426,6 +427,12 @@ class DeviceDesk(Desk):
         others.capacity, others.cost = offer.capacity.copy(), offer.cost.copy()
         others.write(np.array([row]), np.zeros(1, np.int64), np.zeros(1, np.int64))
         return (others,)
+
+    def capacity(self, pool: int, places: Integers) -> Integers | None:
+        """Return how many bundles are free."""
+        bundle = self._pools[pool].bundle
+        free: Integers = self.stock(bundle.key.request.filter).free[places] // bundle.size
+        return free
 
     def take(self, shape: int, places: Integers, tiers: Integers, counts: Integers) -> tuple[Integers, Integers]:
         """Reserve whole bundles: the least devices of each place that will do."""
