@@ -13,10 +13,11 @@ from farbus.model.device import Route
 from farbus.model.job import DevicePlacement, Miss, TaskGroup
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
 from farbus.scheduler.explain import DeviceNeed, device_miss
-from farbus.scheduler.phases.base import FAR, NEAR, Desk, Later, Offer, Outlook
+from farbus.scheduler.phases.base import FAR, MIXED, NEAR, Desk, Later, Offer, Outlook
 from farbus.scheduler.phases.cluster import Changes, Cluster
 from farbus.scheduler.phases.device_outlook import DeviceOutlook
 from farbus.scheduler.phases.jobs import Jobs
+from farbus.scheduler.phases.moving import MovingOutlook, moving_miss
 from farbus.scheduler.phases.stock import Bundle, DeviceKey, DeviceRequest, Lenders, Stock
 from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, in_order, ranges, table
 
@@ -53,7 +54,8 @@ class DeviceDesk(Desk):
         self.marks = Changes(cluster.size)
         """The rows of nodes of which other devices are free; ``Kept.changes`` also tells of those pencilled in."""
         self._free = cluster.device_free.copy()
-        self._zones = kind.zones(cluster)
+        # What no node has, nobody can lend.
+        self._zones = np.where(cluster.fabric.is_pool, -1, kind.zones(cluster))
         self._sites = policy.sites(cluster)
         self._pencilled = np.zeros(cluster.size, np.int64)
         ends = np.stack((self._zones, self._sites), axis=1)
@@ -110,7 +112,27 @@ class DeviceDesk(Desk):
         """Say whether a bundle must come from several nodes: when none has so many devices, free or not."""
         if not self.kind.may_span or Route.REMOTE not in request.routes:
             return False
-        return self.stock(request.filter).most < request.count
+        stock = self.stock(request.filter)
+        if Route.RECOMPOSED in request.routes and stock.movable is not None:
+            # The whole of a bundle may be moved to one node.
+            return max(stock.most, int(stock.movable.total.max(initial=0))) < request.count
+        return stock.most < request.count
+
+    def moves(self, request: DeviceRequest) -> bool:
+        """Say whether bundles may be recomposed here."""
+        return Route.RECOMPOSED in request.routes and bool(self.cluster.fabric.names) and not self.spans(request)
+
+    def moving(self, key: DeviceKey) -> MovingOutlook | None:
+        """Return what to expect of recomposition for ``key``, not yet up to date; None where it is no option."""
+        movable = self.stock(key.request.filter).movable
+        if movable is None or not self.moves(key.request):
+            return None
+        mixes = Route.LOCAL in key.request.routes
+        return MovingOutlook(movable, key.request.count, mixes=mixes, policy=self.policy, subject=key.subject)
+
+    def write_moving(self, outlook: MovingOutlook, wanted: Hashable) -> None:
+        """Bring what ``outlook`` says of the filter ``wanted`` up to date."""
+        outlook.write(self.marks.now, self.stock(wanted).free, self._free)
 
     # The phase before asks what to expect.
 
@@ -198,7 +220,11 @@ class DeviceDesk(Desk):
             assert isinstance(key, DeviceKey)
             size = 1 if self.spans(key.request) else key.request.count
             wants["count"][theirs] *= key.request.count // size
-            wants["source"][theirs] = self.source(self.number(Bundle(key, size)), place[theirs])
+            if self.moves(key.request):
+                bundles = [self.number(Bundle(key, size, site)) for site in place[theirs].tolist()]
+                wants["source"][theirs] = self.source(np.array(bundles, np.int64), place[theirs])
+            else:
+                wants["source"][theirs] = self.source(self.number(Bundle(key, size)), place[theirs])
         return wants[wants["count"] > 0]
 
     def pools(self, sources: Integers) -> Integers:
@@ -216,10 +242,12 @@ class DeviceDesk(Desk):
             direct = Route.LOCAL in request.routes and bundle.size == request.count
             kept_out = (self.stock(request.filter).total[sites[rows]] > 0) & (not direct)
             without = np.where(kept_out, sites[rows], -1)
+            # Bundles that differ only in where they might be recomposed are lent alike.
+            lent = self.number(Bundle(bundle.key, bundle.size))
             ends = zip(
                 self._sites[sites[rows]].tolist(), self._zones[sites[rows]].tolist(), without.tolist(), strict=True
             )
-            pools[rows] = [self._pool(number, *end) for end in ends]
+            pools[rows] = [self._pool(lent, *end) for end in ends]
         return pools
 
     def _pool(self, shape: int, site: int, zone: int, without: int) -> int:
@@ -238,7 +266,7 @@ class DeviceDesk(Desk):
         return self._bundle(shape).size
 
     def arcs(self, sources: Integers) -> Table:
-        """Return the local route: the tasks' own nodes."""
+        """Return the local route, the tasks' own nodes, and the fabric pools from which devices can be moved there."""
         shapes, sites = self.split(sources)
         parts = [np.zeros(0, ARC)]
         for number in np.unique(shapes).tolist():
@@ -252,8 +280,43 @@ class DeviceDesk(Desk):
             room = np.where(cost == FORBIDDEN, 0, free // bundle.size)
             arcs = table(ARC, len(rows), source=rows, place=sites[rows], tier=NEAR, capacity=room, cost=cost)
             parts.append(arcs[room > 0])
+        for number in np.unique(shapes).tolist():
+            bundle = self._bundle(number)
+            if bundle.site >= 0:
+                arcs = self._moves_of(bundle)
+                arcs["source"] = np.flatnonzero(shapes == number)[0]
+                parts.append(arcs)
         arcs = np.concatenate(parts)
         return arcs[np.argsort(arcs["source"], kind="stable")]
+
+    def _moves_of(self, bundle: Bundle) -> Table:
+        """Return the recomposed route: for each pool an arc for each bundle that it could complete, dearer and dearer.
+
+        The first takes what is at hand beyond whole bundles, the others are moved whole; the further ones come from
+        the donors that are left.
+        """
+        fabric, request = self.cluster.fabric, bundle.key.request
+        stock, site = self.stock(request.filter), bundle.site
+        movable = stock.movable
+        assert movable is not None
+        at_hand = int(stock.free[site]) % bundle.size if Route.LOCAL in request.routes else 0
+        parts = [np.zeros(0, ARC)]
+        for pair in range(int(fabric.start[site]), int(fabric.start[site + 1])):
+            pool = int(fabric.pool[pair])
+            there = int(movable.free[pool] - movable.own[pair])
+            bundles = (there + at_hand) // bundle.size
+            if not bundles:
+                continue
+            _, cost = movable.donors(pool, site, self._free, self.policy, bundle.key.subject)
+            ends = np.arange(1, bundles + 1) * bundle.size - at_hand
+            moved = np.diff(ends, prepend=0)
+            sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(cost)))[np.append(0, ends)]
+            attach_s = np.full(bundles, fabric.attach_s[pair])
+            price = self.policy.move_cost(bundle.size, moved, attach_s, bundle.key.subject) + np.diff(sums)
+            prices, capacity = np.unique(price, return_counts=True)
+            arcs = table(ARC, len(prices), place=fabric.row[pool], tier=MIXED, capacity=capacity, cost=prices)
+            parts.append(arcs)
+        return np.concatenate(parts)
 
     def offers(self, pool: int) -> Sequence[Offer | Later]:
         """Return the remote route: all lenders of the zone."""
@@ -271,6 +334,12 @@ class DeviceDesk(Desk):
         """Reserve whole bundles: the least devices of each place that will do."""
         del tiers
         bundle = self._bundle(shape)
+        if bundle.site >= 0 and self.cluster.fabric.is_pool[places].any():
+            return self._take_moved(bundle, places, counts)
+        return self._take_whole(bundle, places, counts)
+
+    def _take_whole(self, bundle: Bundle, places: Integers, counts: Integers) -> tuple[Integers, Integers]:
+        """Reserve bundles that are where they are used, or lent."""
         start = self.cluster.device_start[places]
         length = self.cluster.device_start[places + 1] - start
         rows = ranges(start, length)
@@ -283,6 +352,41 @@ class DeviceDesk(Desk):
         rows = rows[nth < (counts * bundle.size)[owner]]
         self._mark(rows, free=False)
         return counts, rows
+
+    def _take_moved(self, bundle: Bundle, places: Integers, counts: Integers) -> tuple[Integers, Integers]:
+        """Reserve bundles some of which are recomposed: first those that are not."""
+        is_pool = self.cluster.fabric.is_pool[places]
+        taken = np.zeros(len(places), np.int64)
+        devices: list[Integers] = [np.zeros(0, np.int64)] * len(places)
+        for row in np.argsort(is_pool, kind="stable").tolist():
+            if not is_pool[row]:
+                count, devices[row] = self._take_whole(bundle, places[row : row + 1], counts[row : row + 1])
+                taken[row] = count[0]
+                continue
+            pool = int(np.searchsorted(self.cluster.fabric.row, places[row]))
+            units: list[Integers] = []
+            while len(units) < counts[row] and (unit := self._compose(bundle, pool)) is not None:
+                units.append(unit)
+            taken[row] = len(units)
+            devices[row] = np.concatenate(units) if units else devices[row]
+        return taken, np.concatenate(devices)
+
+    def _compose(self, bundle: Bundle, pool: int) -> Integers | None:
+        """Reserve one bundle: what is at hand beyond whole bundles, and the rest from ``pool``; None if it is short."""
+        stock = self.stock(bundle.key.request.filter)
+        assert stock.movable is not None
+        at_hand = np.zeros(0, np.int64)
+        if Route.LOCAL in bundle.key.request.routes:
+            own = np.arange(*self.cluster.device_start[bundle.site : bundle.site + 2])
+            own = own[stock.accepted[own] & self._free[own]]
+            at_hand = own[: len(own) % bundle.size]
+        moved, _ = stock.movable.donors(pool, bundle.site, self._free, self.policy, bundle.key.subject)
+        missing = bundle.size - len(at_hand)
+        if len(moved) < missing:
+            return None
+        unit = np.concatenate((at_hand, moved[:missing]))
+        self._mark(unit, free=False)
+        return unit
 
     def give_back(self, awards: Table, devices: Integers) -> None:
         """Free the devices again."""
@@ -312,25 +416,35 @@ class DeviceDesk(Desk):
         assert (self._free[rows] != free).all(), "a device is given out twice"
         self._free[rows] = free
         for stock in (self._all, *self._stocks.values()):
-            np.add.at(stock.free, nodes[stock.accepted[rows]], 1 if free else -1)
+            stock.change(rows, nodes, 1 if free else -1)
 
     # People ask.
 
     def device_placements(self, site: int, place: int, devices: Sequence[int]) -> tuple[DevicePlacement, ...]:
         """Return devices, their node and route for one bundle."""
-        node, known = self.cluster.names[place], self.cluster.devices
+        cluster, known = self.cluster, self.cluster.devices
+        if cluster.fabric.is_pool[place]:
+            return tuple([self._moved_placement(site, row) for row in devices])
+        node = cluster.names[place]
         route = Route.LOCAL if place == site else Route.REMOTE
         return tuple([DevicePlacement(device=known[row].id, node=node, route=route) for row in devices])
+
+    def _moved_placement(self, site: int, row: int) -> DevicePlacement:
+        cluster = self.cluster
+        at = int(cluster.device_node[row])
+        node = "" if cluster.fabric.is_pool[at] else cluster.names[at]
+        route = Route.LOCAL if at == site else Route.RECOMPOSED
+        return DevicePlacement(device=cluster.devices[row].id, node=node, route=route)
 
     def alternatives(self, pool: int, shape: int, site: int, place: int, cost: int) -> str:
         """Name the route, and what the next best one would have cost."""
         bundle = self._bundle(shape)
         noun = f"{bundle.size} {self.kind.noun}{'s' if bundle.size != 1 else ''}"
-        local = place == site
+        local, moved = place == site, bool(self.cluster.fabric.is_pool[place])
         lender = "" if local else f" from {self.cluster.names[place]}"
-        text = f"{noun} {'local' if local else 'remote'}{lender} at cost {cost / 1000:g}"
+        text = f"{noun} {'local' if local else 'recomposed' if moved else 'remote'}{lender} at cost {cost / 1000:g}"
         if Route.REMOTE not in bundle.key.request.routes:
-            return f"{text} (the job allows no other route)"
+            return f"{text} (the job allows no other route)" if len(bundle.key.request.routes) == 1 else text
         first = self.first.get(pool)
         if first is None:
             return text
@@ -358,12 +472,21 @@ class DeviceDesk(Desk):
                     remote=Route.REMOTE in request.routes,
                     may_span=self.kind.may_span,
                 )
-                miss = device_miss(self.cluster, need, stock.total, stock.free) or self._held_back(
-                    pending, group, need.site
-                )
+                miss = self._miss(request, need) or self._held_back(pending, group, need.site)
             if miss is not None:
                 found.append(miss)
         return found
+
+    def _miss(self, request: DeviceRequest, need: DeviceNeed) -> Miss | None:
+        """Say why no route serves ``need``: of several routes, the one that may do so later."""
+        stock, nodes = self.stock(request.filter), ~self.cluster.fabric.is_pool
+        found = []
+        if need.local or need.remote:
+            found.append(device_miss(self.cluster, need, stock.total * nodes, stock.free * nodes))
+        if Route.RECOMPOSED in request.routes:
+            found.append(moving_miss(self.cluster, need, stock.total, stock.free, stock.movable))
+        misses = [miss for miss in found if miss is not None]
+        return min(misses, key=lambda miss: miss.permanent) if len(misses) == len(found) else None
 
     def _held_back(self, pending: PendingJob, group: TaskGroup, site: int) -> Miss | None:
         """Say when there are free devices, but no arc leads to any of them."""

@@ -34,6 +34,7 @@ class DeviceOutlook(Outlook):
         # What a task is lent at once, and how often.
         self._bundle = Bundle(key, 1 if self.spans else request.count)
         self._times = request.count if self.spans else 1
+        self._moving = desk.moving(key)
 
     def write(self, rows: Integers) -> None:
         """Bring nodes ``rows`` up to date, and what is known of the whole cluster."""
@@ -45,7 +46,7 @@ class DeviceOutlook(Outlook):
         self.near_cost[rows] = cost
         if Route.LOCAL in request.routes and not self.spans:
             near = np.minimum(free, desk.spare(rows)).clip(min=0) // request.count
-            self.near[rows] = np.where(cost == FORBIDDEN, 0, near)
+            self.near[rows] = np.where((cost == FORBIDDEN) | desk.cluster.fabric.is_pool[rows], 0, near)
         if self._marked == desk.marks.now:
             return
         self._marked = desk.marks.now
@@ -56,12 +57,16 @@ class DeviceOutlook(Outlook):
         self._least = np.array([*least, NO_ARC], np.int64)
         self._lent = [int(offer.capacity.sum()) for offer in lent]
         self._offers = lent
+        if self._moving is not None:
+            desk.write_moving(self._moving, request.filter)
+            self.floor = min(self.floor, self._moving.floor)
+            self.total = int(stock.free.sum()) // request.count
 
     def far(self, nodes: Integers) -> tuple[Flags, Integers]:
-        """Say which nodes others of the zone can lend to, and the least that costs."""
+        """Say which nodes others of the zone can lend to, or a fabric move devices to, and the least that costs."""
         desk, request = self._desk, self._key.request
         far = np.zeros(len(nodes), bool)
-        if not self._offers:
+        if not self._offers and self._moving is None:
             return far, np.zeros(len(nodes), np.int64)
         stock = desk.stock(request.filter)
         area = desk.area_of[nodes]
@@ -73,5 +78,9 @@ class DeviceOutlook(Outlook):
             row = stock.row[nodes[clients]]
             own = np.where(row >= 0, offer.capacity[row], 0)
             far[clients] = lent - own >= self._times
-        cost = np.where(far, self._least[area] * self._times, 0)
+        cost = np.where(far, self._least[np.where(far, area, -1)] * self._times, 0)
+        if self._moving is not None:
+            moved, moving_cost = self._moving.far(nodes)
+            cost = np.where(moved & (~far | (moving_cost < cost)), moving_cost, cost)
+            far |= moved
         return far, cost + desk.policy.shortfall_cost(request.count, stock.free[nodes], self._key.subject)

@@ -10,6 +10,8 @@ import numpy as np
 from farbus.model.device import Route
 from farbus.scheduler.phases.base import FAR, Flags, Offer
 from farbus.scheduler.phases.cluster import NEVER, Cluster
+from farbus.scheduler.phases.moving import Movable
+from farbus.scheduler.phases.tables import Integers
 
 
 class DeviceRequest(msgspec.Struct, frozen=True):
@@ -27,17 +29,27 @@ class DeviceKey(msgspec.Struct, frozen=True):
     subject: Hashable
 
 
+ANY_SITE = -1
+"""The site of a bundle that is the same wherever its task runs."""
+
+
 class Bundle(msgspec.Struct, frozen=True):
-    """What one unit of flow is: ``size`` devices."""
+    """What one unit of flow is: ``size`` devices.
+
+    One that may be recomposed takes what is at hand at its ``site`` and has
+    the rest moved there: it is another at each site.
+    """
 
     key: DeviceKey
     size: int
+    site: int = ANY_SITE
 
 
 class Stock:
     """Devices that one filter accepts: which, how many of them each node has, and how many are free there.
 
-    ``nodes`` are the rows of the nodes that have any, ``row`` the place of each node among them.
+    ``nodes`` are the rows of the nodes that have any, ``row`` the place of each node among them; ``most`` is how
+    many one node has.  ``movable`` counts those that fabric pools can move; it is None where there is no pool.
     """
 
     def __init__(self, cluster: Cluster, accepted: Flags, free: Flags) -> None:
@@ -47,7 +59,14 @@ class Stock:
         self.nodes = np.flatnonzero(self.total)
         self.row = np.full(cluster.size, -1, np.int64)
         self.row[self.nodes] = np.arange(len(self.nodes))
-        self.most = int(self.total.max(initial=0))
+        self.most = int(self.total[~cluster.fabric.is_pool].max(initial=0))
+        self.movable = Movable(cluster, accepted, free, self.free) if cluster.fabric.names else None
+
+    def change(self, rows: Integers, nodes: Integers, by: int) -> None:
+        """Count devices ``rows`` of ``nodes`` as free (1) or no longer (-1)."""
+        np.add.at(self.free, nodes[self.accepted[rows]], by)
+        if self.movable is not None:
+            self.movable.change(rows, by)
 
 
 class Lenders:
