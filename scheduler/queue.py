@@ -116,6 +116,7 @@ def validate_job(job: Job) -> Job:
     # A job with files of its own begins in its task's directory, unless it says otherwise.
     _check(job.cwd.startswith("/") or (not job.cwd and job.is_staged), "cwd", f"{job.cwd!r} is not an absolute path")
     _check(not (job.is_staged and job.interactive), "stage_in", "is for jobs that run without a terminal")
+    _check(not (job.moveable and job.interactive), "moveable", "is for jobs that run without a terminal")
     _check(len(job.stage_out) <= MAX_OUTPUTS, "stage_out", f"has more than {MAX_OUTPUTS} paths")
     for path in job.stage_out:
         check_path(path, what="stage_out")

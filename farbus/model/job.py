@@ -68,6 +68,8 @@ class Job(Value, frozen=True, kw_only=True):
     """Paths below each task's directory that are kept when it has ended."""
     unreachable_limit_s: float = 0.0
     """How long it is kept while one of its nodes can't be reached; 0 for as long as the cluster has set."""
+    moveable: bool = False
+    """It may be ended while it runs and be queued again, to make room: its programs can begin anew at any time."""
 
     @property
     def is_staged(self) -> bool:
