@@ -24,6 +24,7 @@ from farbus.linux.clock import Clock
 from farbus.linux.users import Users
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
+from farbus.model.explanation import Explanation
 from farbus.model.job import Job, JobStatus, Requests, TaskGroup
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
@@ -217,7 +218,7 @@ class LocalCluster(ClusterHandler):
         async with self._client(caller) as client:
             return await client.get_telemetry(nodes=nodes)
 
-    async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
+    async def explain(self, caller: Identity, job_id: str) -> Explanation:
         """Forward."""
         async with self._client(caller) as client:
             return await client.explain(job_id)

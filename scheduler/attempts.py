@@ -131,6 +131,7 @@ class Attempts(Commander):
             if any(run.program is Program.STARTING for run in runs):
                 return
         job.progress.started_at = self._wall
+        job.running_since = self._now
         self._move_job(job, JobState.RUNNING, "")
 
     # --- answers -------------------------------------------------------------------------

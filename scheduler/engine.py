@@ -27,6 +27,7 @@ from farbus.scheduler.events import Effect, Event
 from farbus.scheduler.ledger import Contents, Ledger
 from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.rounds import DecisionMaker
+from farbus.scheduler.runtimes import Runtimes
 
 _log = structlog.get_logger()
 
@@ -75,6 +76,7 @@ class Engine:
         self.ledger = ledger
         self.maker = maker
         self.counters = Counters()
+        self.runtimes = Runtimes()
         self._round_delay_s = round_delay_s
         self._ports: dict[tuple[str, int], SessionPort] = {}
         self._waiting: list[tuple[list[Effect], asyncio.Future[None]]] = []
@@ -121,6 +123,7 @@ class Engine:
             if isinstance(effect, events.JobChanged) and effect.ended is not None:
                 status = effect.ended
                 _log.info("job ended", job=effect.job_id, state=status.state.value, reason=status.reason)
+                self.runtimes.learn(status)
                 # At once, not after the commit: the machine has let go of it.
                 self._recent[effect.job_id] = effect.ended
                 while len(self._recent) > RECENT_ENDED:

@@ -192,6 +192,7 @@ class ClusterMachine(Operations):
             if state is JobState.QUEUED:
                 waiting.append(job)
                 continue
+            found.running_since = now
             for run in progress.runs:
                 if run.occupies:
                     used_cpu_milli[run.node] += run.requests.cpu_milli

@@ -129,6 +129,8 @@ class JobRecord(msgspec.Struct, eq=False):
     """Monotonic time before which no round considers the job (after a failed attempt)."""
     limit_at: float = 0.0
     """Monotonic time at which the time limit ends the job; 0 while nothing is counted."""
+    running_since: float = 0.0
+    """Monotonic time since which this scheduler knows that it runs, in its present attempt."""
 
     def tell(self, line: str) -> None:
         """Add a line to the story."""

@@ -26,6 +26,7 @@ from farbus.api.server import ClusterHandler
 from farbus.errors import InvalidInput, NotFound, NotPermitted, Unsatisfiable
 from farbus.model.cluster import ClusterInfo, HoldEvent, LogChunk
 from farbus.model.device import DeviceStatus, Route
+from farbus.model.explanation import Explanation
 from farbus.model.job import Job, JobStatus, Miss, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
@@ -34,12 +35,12 @@ from farbus.model.states import JOB_STATES, JobState
 from farbus.model.telemetry import ClusterTelemetry
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine, no_such_job
+from farbus.scheduler.explaining import Explaining
 from farbus.scheduler.ledger import job_id_of, job_number
 from farbus.scheduler.operating import Operating
 from farbus.scheduler.queue import validate_job
 from farbus.scheduler.relay import LogRelay
 from farbus.scheduler.telemetry import node_telemetry
-from farbus.scheduler.words import explain_job
 
 _log = structlog.get_logger()
 
@@ -80,6 +81,7 @@ class ClusterService(ClusterHandler):
         live = (record.job.submitted_at for record in engine.machine.jobs.values())
         self._latest_submission = max(live, default=0.0)
         self._operating = Operating(engine)
+        self._explaining = Explaining(engine, now)
         self._shapes: OrderedDict[tuple[int, bytes], tuple[Miss, ...]] = OrderedDict()
 
     # --- jobs ----------------------------------------------------------------------------
@@ -212,19 +214,9 @@ class ClusterService(ClusterHandler):
             async for chunk in chunks:
                 yield chunk
 
-    async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
-        """Return the job and, in words, why it is where it is."""
-        status = await self.get_job(caller, job_id)
-        machine = self._engine.machine
-        ahead = machine.queue.position(status.job) if status.state is JobState.QUEUED else 0
-        connected = [record for _, record in sorted(machine.nodes.items()) if record.connected]
-        return status, explain_job(
-            status,
-            ahead=ahead,
-            nodes=len(connected),
-            cordons=machine.cordons(),
-            troubled=[record for record in connected if record.trouble],
-        )
+    async def explain(self, caller: Identity, job_id: str) -> Explanation:
+        """Return the job and why it is where it is, in words and as values."""
+        return await self._explaining.explain(caller, await self.get_job(caller, job_id))
 
     # --- the cluster ---------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, enrollment_pb2, enrollm
 from farbus.errors import FarbusError
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
+from farbus.model.explanation import Explanation
 from farbus.model.job import Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
@@ -170,10 +171,10 @@ class ClusterClient:
         reply = await self._call("GetTelemetry", cluster_pb2.GetTelemetryRequest(nodes=sorted(nodes)))
         return from_message(reply, ClusterTelemetry)
 
-    async def explain(self, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
-        """Return the job and, in words, why it is where it is."""
+    async def explain(self, job_id: str) -> Explanation:
+        """Return the job and why it is where it is, in words and as values."""
         reply = await self._call("Explain", cluster_pb2.JobRequest(job_id=job_id))
-        return from_message(reply.status, JobStatus), tuple(reply.lines)
+        return from_message(reply, Explanation)
 
     async def cluster_info(self) -> ClusterInfo:
         """Return one line about the cluster."""

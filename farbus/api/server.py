@@ -34,6 +34,7 @@ from farbus.api.v1 import (
 from farbus.errors import Conflict, InvalidInput, Unavailable
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
+from farbus.model.explanation import Explanation
 from farbus.model.job import MAX_GROUPS, MAX_JOB_BYTES, Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
@@ -136,8 +137,8 @@ class ClusterHandler(abc.ABC):
         """Return how busy ``nodes`` are, all if empty; of sessions and leases those that the caller may see."""
 
     @abc.abstractmethod
-    async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
-        """Return the job and, in words, why it is where it is."""
+    async def explain(self, caller: Identity, job_id: str) -> Explanation:
+        """Return the job and why it is where it is, in words and as values."""
 
     @abc.abstractmethod
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
@@ -422,8 +423,7 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
     async def Explain(self, request: cluster_pb2.JobRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.Explanation:
-            status, lines = await self._handler.explain(caller, request.job_id)
-            return cluster_pb2.Explanation(status=to_message(status, types_pb2.JobStatus), lines=lines)
+            return to_message(await self._handler.explain(caller, request.job_id), cluster_pb2.Explanation)
 
         return await self._call("Explain", context, answer)
 

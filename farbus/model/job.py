@@ -127,6 +127,14 @@ class Miss(Value, frozen=True, kw_only=True):
     short_by: int = 0
     permanent: bool = False
     """True when no state of the present cluster could serve it."""
+    nodes: int = 0
+    """Nodes that are meant by their kind: they have the labels, or devices that suit."""
+    nodes_short: int = 0
+    """How many of them have too little for one task."""
+    closest: str = ""
+    """The one of those that is closest to enough."""
+    closest_short_by: int = 0
+    """By how much: thousandths of a processor, bytes or devices, whichever it lacks most of."""
 
 
 class JobStatus(Value, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from farbus.api.server import ClusterHandler, serve_local
 from farbus.errors import Conflict, InvalidInput, NotFound, Unavailable, Unsatisfiable
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
+from farbus.model.explanation import Explanation
 from farbus.model.job import (
     DevicePlacement,
     Job,
@@ -198,8 +199,9 @@ class RehearsedCluster(ClusterHandler):
     async def get_telemetry(self, caller: Identity, *, nodes: Collection[str]) -> ClusterTelemetry:
         return ClusterTelemetry(nodes=tuple(node for node in TELEMETRY if not nodes or node.node in nodes))
 
-    async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
-        return self._job(job_id), ("it waits because", "needs 8 GPUs, 3 are free")
+    async def explain(self, caller: Identity, job_id: str) -> Explanation:
+        lines = ("it waits because", "needs 8 GPUs, 3 are free")
+        return Explanation(status=self._job(job_id), lines=lines)
 
     async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
         return self._cordoned(name)

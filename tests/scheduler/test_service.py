@@ -78,10 +78,41 @@ async def test_a_waiting_job_is_explained(site: Site) -> None:
         async for status in client.watch_job(second):
             if status.misses:
                 break
-        _, lines = await client.explain(second)
+        lines = (await client.explain(second)).lines
         assert any("1 GPUs are not free" in line for line in lines)
-        _, lines = await client.explain(first)
+        lines = (await client.explain(first)).lines
         assert any("first fit" in line for line in lines)
+
+
+async def test_who_holds_what_a_job_waits_for_is_told_by_name_to_those_who_may_see_it(site: Site) -> None:
+    async with (
+        site.scheduler(),
+        site.client("ada") as ada,
+        site.client("bob") as bob,
+        site.client("root", Role.OPERATOR) as operator,
+        site.agent(LightAgent(node("a", 1))) as a,
+    ):
+        first, _ = await ada.submit(asked(gpus=1, user="", time_limit_s=600.0))
+        await until_state(ada, first, JobState.RUNNING)
+        second, _ = await bob.submit(asked(gpus=1, user=""))
+        async for status in bob.watch_job(second):
+            if status.misses:
+                break
+        told = await operator.explain(second)
+        assert told.opening is not None
+        (holder,) = told.opening.holders
+        assert (holder.job, holder.user, holder.devices, holder.basis) == (first, "ada", ("GPU-a-0",), "time limit")
+        assert holder.leases == (f"{first}-1-0",)
+        assert [task.node for task in told.opening.placements] == ["a"]
+        assert told.opening.expected_s is not None
+        assert 0.0 < told.opening.expected_s <= 600.0
+        assert any(f"job {first} of ada (GPU-a-0)" in line for line in told.lines)
+        hidden = await bob.explain(second)
+        assert hidden.opening is not None
+        assert (hidden.opening.holders, hidden.opening.others) == ((), 1)
+        assert not any(first in line or "ada" in line for line in hidden.lines)
+        assert any("1 job of other users" in line for line in hidden.lines)
+        await a.finish(first)
 
 
 async def test_what_can_never_fit_is_refused(site: Site) -> None:
@@ -391,7 +422,7 @@ async def test_a_waiting_job_is_told_what_is_cordoned(site: Site) -> None:
     ):
         await operator.cordon("a", reason="new driver")
         job_id, _ = await operator.submit(asked(gpus=1))
-        _, lines = await operator.explain(job_id)
+        lines = (await operator.explain(job_id)).lines
         (line,) = [line for line in lines if "cordoned" in line]
         assert line.startswith("node a is cordoned: ann, ")
         assert line.endswith(": new driver")
@@ -401,7 +432,7 @@ async def test_a_waiting_job_is_told_which_node_is_in_trouble(site: Site) -> Non
     troubled = msgspec.structs.replace(node("a", 1), trouble="journal: disk I/O error")
     async with site.scheduler(), site.client() as client, site.agent(LightAgent(troubled)):
         job_id, _ = await client.submit(asked(gpus=1))
-        _, lines = await client.explain(job_id)
+        lines = (await client.explain(job_id)).lines
         assert "node a takes nothing new: journal: disk I/O error" in lines
 
 

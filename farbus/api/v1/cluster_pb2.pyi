@@ -136,12 +136,46 @@ class ListLeasesReply(_message.Message):
     def __init__(self, leases: _Optional[_Iterable[_Union[_types_pb2.LeaseStatus, _Mapping]]] = ...) -> None: ...
 
 class Explanation(_message.Message):
-    __slots__ = ("status", "lines")
+    __slots__ = ("status", "lines", "ahead", "opening")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     LINES_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
+    OPENING_FIELD_NUMBER: _ClassVar[int]
     status: _types_pb2.JobStatus
     lines: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, status: _Optional[_Union[_types_pb2.JobStatus, _Mapping]] = ..., lines: _Optional[_Iterable[str]] = ...) -> None: ...
+    ahead: int
+    opening: Opening
+    def __init__(self, status: _Optional[_Union[_types_pb2.JobStatus, _Mapping]] = ..., lines: _Optional[_Iterable[str]] = ..., ahead: _Optional[int] = ..., opening: _Optional[_Union[Opening, _Mapping]] = ...) -> None: ...
+
+class Opening(_message.Message):
+    __slots__ = ("holders", "others", "expected_s", "placements")
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_S_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENTS_FIELD_NUMBER: _ClassVar[int]
+    holders: _containers.RepeatedCompositeFieldContainer[Holder]
+    others: int
+    expected_s: float
+    placements: _containers.RepeatedCompositeFieldContainer[_types_pb2.TaskPlacement]
+    def __init__(self, holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., others: _Optional[int] = ..., expected_s: _Optional[float] = ..., placements: _Optional[_Iterable[_Union[_types_pb2.TaskPlacement, _Mapping]]] = ...) -> None: ...
+
+class Holder(_message.Message):
+    __slots__ = ("job", "user", "nodes", "devices", "leases", "ends_in_s", "basis")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    ENDS_IN_S_FIELD_NUMBER: _ClassVar[int]
+    BASIS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    user: str
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    devices: _containers.RepeatedScalarFieldContainer[str]
+    leases: _containers.RepeatedScalarFieldContainer[str]
+    ends_in_s: float
+    basis: str
+    def __init__(self, job: _Optional[str] = ..., user: _Optional[str] = ..., nodes: _Optional[_Iterable[str]] = ..., devices: _Optional[_Iterable[str]] = ..., leases: _Optional[_Iterable[str]] = ..., ends_in_s: _Optional[float] = ..., basis: _Optional[str] = ...) -> None: ...
 
 class GetClusterRequest(_message.Message):
     __slots__ = ()
