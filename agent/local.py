@@ -29,6 +29,7 @@ from farbus.model.job import Job, JobStatus, Requests, TaskGroup
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
+from farbus.model.rules import QuotaStatus
 from farbus.model.states import JOB_STATES, JobState
 from farbus.model.telemetry import ClusterTelemetry
 
@@ -222,6 +223,11 @@ class LocalCluster(ClusterHandler):
         """Forward."""
         async with self._client(caller) as client:
             return await client.explain(job_id)
+
+    async def list_quotas(self, caller: Identity) -> tuple[QuotaStatus, ...]:
+        """Forward."""
+        async with self._client(caller) as client:
+            return await client.list_quotas()
 
     async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
         """Forward."""

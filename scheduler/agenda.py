@@ -20,6 +20,8 @@ class Look(enum.Enum):
     """Whether a step may be tried again, or its deadline has passed."""
     JOB = "job"
     """Whether a job may be placed again."""
+    LOAD = "load"
+    """Whether the network's load has fallen so far that jobs which it held back are worth a look."""
     WAITS = "waits"
     """What the ledger does not know yet of how long jobs have waited."""
 

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from farbus.model.cluster import LinkLoad
-from farbus.model.decision import JobPlacement, PendingJob, Snapshot
+from farbus.model.decision import JobPlacement, Snapshot
 from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
 from farbus.model.job import Requests
 from farbus.model.lease import LeaseStatus
@@ -20,12 +20,11 @@ from farbus.model.states import DeviceState, JobState, NodeState
 from farbus.model.value import to_json
 from farbus.scheduler.events import PersistDevice
 from farbus.scheduler.queue import JobQueue, task_names
+from farbus.scheduler.quotas import Accounts
 from farbus.scheduler.records import DeviceRecord, JobRecord, LeaseRecord, NodeRecord, TaskRun
+from farbus.scheduler.situations import Situations
 from farbus.scheduler.views import Views, fresh_snapshot
 from farbus.scheduler.words import describe_closed, describe_cordon
-
-MAX_ROUND_JOBS = 10_000
-"""Waiting jobs that one round considers, from the front of the queue."""
 
 
 class ClusterState:
@@ -37,6 +36,10 @@ class ClusterState:
         self.leases: dict[str, LeaseRecord] = {}
         self.jobs: dict[str, JobRecord] = {}
         self.queue = JobQueue()
+        self.situations = Situations()
+        """Which jobs of the queue are worth a look."""
+        self.accounts = Accounts()
+        """What each user has."""
         self.jobs_of_node: defaultdict[str, set[str]] = defaultdict(set)
         """Jobs in an attempt with a task or a device on the node."""
         self.leases_of_node: defaultdict[str, set[str]] = defaultdict(set)
@@ -73,17 +76,6 @@ class ClusterState:
     def snapshot(self, now: float) -> Snapshot:
         """Return the cluster as a round sees it."""
         return self._views.snapshot(now)
-
-    def pending(self, now: float) -> tuple[PendingJob, ...]:
-        """Return the jobs that the next round considers, first to be served first."""
-        pending = []
-        for job_id in self.queue:
-            record = self.jobs[job_id]
-            if record.not_before <= now:
-                pending.append(PendingJob(job=record.job, rounds_waited=record.progress.rounds_waited))
-                if len(pending) == MAX_ROUND_JOBS:
-                    break
-        return tuple(pending)
 
     def node_statuses(self, now: float) -> tuple[NodeStatus, ...]:
         """Return all nodes, by name."""
@@ -168,6 +160,9 @@ class ClusterState:
                 return f"node {task.node} can't be used now"
             if group.node and group.node != task.node:
                 return f"task {task.task} must run on node {group.node}"
+            labels = node.node.labels if node.node is not None else {}
+            if any(labels.get(key) != value for key, value in group.labels.items()):
+                return f"node {task.node} does not have the labels of task {task.task}"
             cpu[task.node] += group.requests.cpu_milli
             memory[task.node] += group.requests.memory_bytes
             if len(task.devices) != group.requests.gpus:
@@ -279,6 +274,14 @@ class ClusterState:
                 assert node.used_memory_bytes <= node.node.capacity.memory_bytes, f"node {name} is overcommitted"
         queued = {job_id for job_id, job in self.jobs.items() if job.state is JobState.QUEUED}
         assert set(self.queue) == queued, "queue and jobs differ"
+        asleep = {job_id for job_id in queued if self.situations.is_asleep(job_id)}
+        assert self.situations.awake == queued - asleep, "queue and situations differ"
+        active = Counter(job.job.user for job in self.jobs.values() if job.state is not JobState.QUEUED)
+        assert self.accounts.jobs == active, "the accounts of users' jobs"
+        granted: Counter[str] = Counter()
+        for record in self.leases.values():
+            granted[record.lease.user] += len(record.lease.devices)
+        assert self.accounts.devices == granted, "the accounts of users' devices"
 
 
 def _state_of(record: NodeRecord) -> NodeState:

@@ -14,6 +14,7 @@ from farbus.model.job import Job, JobStatus, Requests, TaskStatus
 from farbus.model.lease import Lease, LeasedDevice
 from farbus.model.node import Node
 from farbus.model.operation import Cordon, CordonKind
+from farbus.model.rules import Rules
 from farbus.model.states import JobState, LeaseState
 from farbus.model.telemetry import Telemetry
 from farbus.model.value import Value
@@ -169,6 +170,12 @@ class RoundDecided(Value, frozen=True, kw_only=True):
     error: str = ""
 
 
+class RulesChanged(Value, frozen=True, kw_only=True):
+    """An operator's settings were read again."""
+
+    rules: Rules
+
+
 class ClockTicked(Value, frozen=True, kw_only=True):
     """Time passed."""
 
@@ -189,6 +196,7 @@ Event = (
     | JobEvicted
     | NodeForgotten
     | RoundDecided
+    | RulesChanged
     | ClockTicked
 )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from farbus.errors import InvalidInput, Unavailable
@@ -170,6 +170,7 @@ class JobQueue:
     def __init__(self, jobs: Iterable[Job] = ()) -> None:
         jobs = tuple(jobs)
         self._keys = sorted(_key(job) for job in jobs)
+        self._by_id = {key[3]: key for key in self._keys}
         self._sizes: dict[str, int] = {}
         """Of each job."""
         self._users: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
@@ -206,12 +207,13 @@ class JobQueue:
 
     def add(self, job: Job) -> None:
         """Put ``job`` where it belongs."""
-        bisect.insort(self._keys, _key(job))
+        key = self._by_id[job.id] = _key(job)
+        bisect.insort(self._keys, key)
         self._count(job)
 
     def remove(self, job: Job) -> None:
         """Take ``job`` out; it must be there."""
-        position = bisect.bisect_left(self._keys, _key(job))
+        position = bisect.bisect_left(self._keys, self._by_id.pop(job.id))
         assert self._keys[position][3] == job.id, f"job {job.id} is not in the queue"
         del self._keys[position]
         size = self._sizes.pop(job.id)
@@ -221,6 +223,14 @@ class JobQueue:
         user[1] -= size
         if not user[0]:
             del self._users[job.user]
+
+    def ordered(self, job_ids: Iterable[str]) -> list[str]:
+        """Return jobs that wait in the order in which rounds see them."""
+        return [key[3] for key in sorted(self._by_id[job_id] for job_id in job_ids)]
+
+    def of_users(self) -> Counter[str]:
+        """Return how many jobs of each user wait."""
+        return Counter({user: number for user, (number, _) in self._users.items()})
 
     def position(self, job: Job) -> int:
         """Return how many jobs are ahead of ``job``."""

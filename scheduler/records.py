@@ -126,7 +126,9 @@ class JobRecord(msgspec.Struct, eq=False):
     progress: StoredProgress = msgspec.field(default_factory=StoredProgress)
     misses: tuple[Miss, ...] = ()
     not_before: float = 0.0
-    """Monotonic time before which no round considers the job (after a failed attempt)."""
+    """Monotonic time before which no round considers the job (after a failed attempt, or a decision that failed)."""
+    faults: int = 0
+    """Decisions that failed because of it."""
     limit_at: float = 0.0
     """Monotonic time at which the time limit ends the job; 0 while nothing is counted."""
     running_since: float = 0.0

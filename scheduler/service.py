@@ -31,6 +31,7 @@ from farbus.model.job import Job, JobStatus, Miss, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
+from farbus.model.rules import QuotaStatus
 from farbus.model.states import JOB_STATES, JobState
 from farbus.model.telemetry import ClusterTelemetry
 from farbus.scheduler import events
@@ -39,6 +40,7 @@ from farbus.scheduler.explaining import Explaining
 from farbus.scheduler.ledger import job_id_of, job_number
 from farbus.scheduler.operating import Operating
 from farbus.scheduler.queue import validate_job
+from farbus.scheduler.quotas import check_rules
 from farbus.scheduler.relay import LogRelay
 from farbus.scheduler.telemetry import node_telemetry
 
@@ -95,8 +97,12 @@ class ClusterService(ClusterHandler):
             )
         # A wall clock that was set back puts nobody ahead of those who wait already.
         self._latest_submission = max(self._latest_submission, time.time())
+        rules = self._engine.machine.rules
+        if rules.max_time_limit_s and not job.time_limit_s and not caller.is_operator and not job.interactive:
+            job = msgspec.structs.replace(job, time_limit_s=rules.max_time_limit_s)
         job = msgspec.structs.replace(job, id="", user=owner, submitted_at=self._latest_submission)
         validate_job(job)
+        check_rules(job, rules, by_operator=caller.is_operator)
         if job.interactive and (not caller.node or any(group.node != caller.node for group in job.groups)):
             raise NotPermitted(
                 "interactive: only the agent of the program's node may submit such a job", hint="use farbus run there"
@@ -263,6 +269,16 @@ class ClusterService(ClusterHandler):
         )
         known = {status.lease.id for status in released}
         return released + tuple(status for status in live if status.lease.id not in known)
+
+    async def list_quotas(self, caller: Identity) -> tuple[QuotaStatus, ...]:
+        """Return what users have and may have: all to an operator, his own to a user."""
+        machine = self._engine.machine
+        found = machine.accounts.statuses(machine.rules, machine.queue.of_users())
+        if caller.is_operator:
+            return found
+        own = tuple(status for status in found if status.user == caller.name)
+        quota = machine.rules.quota_of(caller.name)
+        return own or (QuotaStatus(user=caller.name, jobs_limit=quota.jobs, devices_limit=quota.devices),)
 
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
         """Return one line about the cluster."""

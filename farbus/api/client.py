@@ -23,6 +23,7 @@ from farbus.model.job import Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
+from farbus.model.rules import QuotaStatus
 from farbus.model.telemetry import ClusterTelemetry
 
 CALL_TIMEOUT_S = 30.0
@@ -175,6 +176,11 @@ class ClusterClient:
         """Return the job and why it is where it is, in words and as values."""
         reply = await self._call("Explain", cluster_pb2.JobRequest(job_id=job_id))
         return from_message(reply, Explanation)
+
+    async def list_quotas(self) -> tuple[QuotaStatus, ...]:
+        """Return what users have and may have: all to an operator, his own to a user."""
+        reply = await self._call("ListQuotas", cluster_pb2.ListQuotasRequest())
+        return tuple(from_message(each, QuotaStatus) for each in reply.quotas)
 
     async def cluster_info(self) -> ClusterInfo:
         """Return one line about the cluster."""

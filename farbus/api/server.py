@@ -39,6 +39,7 @@ from farbus.model.job import MAX_GROUPS, MAX_JOB_BYTES, Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
+from farbus.model.rules import QuotaStatus
 from farbus.model.telemetry import ClusterTelemetry
 
 _log = logging.getLogger(__name__)
@@ -139,6 +140,10 @@ class ClusterHandler(abc.ABC):
     @abc.abstractmethod
     async def explain(self, caller: Identity, job_id: str) -> Explanation:
         """Return the job and why it is where it is, in words and as values."""
+
+    async def list_quotas(self, caller: Identity) -> tuple[QuotaStatus, ...]:
+        """Return what users have and may have: all to an operator, his own to a user."""
+        raise Unavailable("no quotas are kept here")
 
     @abc.abstractmethod
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
@@ -426,6 +431,13 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
             return to_message(await self._handler.explain(caller, request.job_id), cluster_pb2.Explanation)
 
         return await self._call("Explain", context, answer)
+
+    async def ListQuotas(self, request: cluster_pb2.ListQuotasRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.ListQuotasReply:
+            quotas = await self._handler.list_quotas(caller)
+            return cluster_pb2.ListQuotasReply(quotas=[to_message(each, cluster_pb2.QuotaStatus) for each in quotas])
+
+        return await self._call("ListQuotas", context, answer)
 
     async def GetCluster(self, request: cluster_pb2.GetClusterRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.ClusterInfo:

@@ -420,3 +420,29 @@ class ForgetReply(_message.Message):
     devices: _containers.RepeatedScalarFieldContainer[str]
     jobs: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, node: _Optional[str] = ..., leases: _Optional[_Iterable[str]] = ..., devices: _Optional[_Iterable[str]] = ..., jobs: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListQuotasRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListQuotasReply(_message.Message):
+    __slots__ = ("quotas",)
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    quotas: _containers.RepeatedCompositeFieldContainer[QuotaStatus]
+    def __init__(self, quotas: _Optional[_Iterable[_Union[QuotaStatus, _Mapping]]] = ...) -> None: ...
+
+class QuotaStatus(_message.Message):
+    __slots__ = ("user", "jobs", "jobs_limit", "devices", "devices_limit", "waiting")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    jobs: int
+    jobs_limit: int
+    devices: int
+    devices_limit: int
+    waiting: int
+    def __init__(self, user: _Optional[str] = ..., jobs: _Optional[int] = ..., jobs_limit: _Optional[int] = ..., devices: _Optional[int] = ..., devices_limit: _Optional[int] = ..., waiting: _Optional[int] = ...) -> None: ...

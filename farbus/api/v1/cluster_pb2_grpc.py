@@ -100,6 +100,11 @@ class ClusterStub:
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.GetTelemetryRequest.SerializeToString,
                 response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ClusterTelemetry.FromString,
                 _registered_method=True)
+        self.ListQuotas = channel.unary_unary(
+                '/farbus.v1.Cluster/ListQuotas',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListQuotasRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListQuotasReply.FromString,
+                _registered_method=True)
         self.Cordon = channel.unary_unary(
                 '/farbus.v1.Cluster/Cordon',
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.CordonRequest.SerializeToString,
@@ -216,6 +221,13 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListQuotas(self, request, context):
+        """What users have and may have: all to an operator, his own to a user.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Cordon(self, request, context):
         """What follows is for operators.
 
@@ -320,6 +332,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.GetTelemetry,
                     request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.GetTelemetryRequest.FromString,
                     response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ClusterTelemetry.SerializeToString,
+            ),
+            'ListQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuotas,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListQuotasRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListQuotasReply.SerializeToString,
             ),
             'Cordon': grpc.unary_unary_rpc_method_handler(
                     servicer.Cordon,
@@ -698,6 +715,33 @@ class Cluster:
             '/farbus.v1.Cluster/GetTelemetry',
             farbus_dot_api_dot_v1_dot_cluster__pb2.GetTelemetryRequest.SerializeToString,
             farbus_dot_api_dot_v1_dot_cluster__pb2.ClusterTelemetry.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/farbus.v1.Cluster/ListQuotas',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ListQuotasRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ListQuotasReply.FromString,
             options,
             channel_credentials,
             insecure,
