@@ -28,7 +28,7 @@ from farbus.model.explanation import Explanation
 from farbus.model.job import Job, JobStatus, Requests, TaskGroup
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
-from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
+from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, RoomPlan
 from farbus.model.rules import QuotaStatus
 from farbus.model.states import JOB_STATES, JobState
 from farbus.model.telemetry import ClusterTelemetry
@@ -228,6 +228,11 @@ class LocalCluster(ClusterHandler):
         """Forward."""
         async with self._client(caller) as client:
             return await client.list_quotas()
+
+    async def defragment(self, caller: Identity, job_id: str, *, dry_run: bool) -> RoomPlan:
+        """Forward."""
+        async with self._client(caller) as client:
+            return await client.defragment(job_id, dry_run=dry_run)
 
     async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
         """Forward."""

@@ -143,6 +143,8 @@ class Attempts(Commander):
                 return
         job.progress.started_at = self._wall
         job.running_since = self._now
+        if job.job.moveable and self.rules.preemption:
+            self._agenda.add(self._now + self.rules.preemption_min_run_s, Look.RIPE, job.job.id)
         self._move_job(job, JobState.RUNNING, "")
 
     # --- answers -------------------------------------------------------------------------
@@ -237,13 +239,13 @@ class Attempts(Commander):
 
     # --- back ----------------------------------------------------------------------------
 
-    def _undo(self, job: JobRecord, state: JobState, reason: str) -> None:
+    def _undo(self, job: JobRecord, state: JobState, reason: str, *, moved: bool = False) -> None:
         """Have the attempt undone; afterwards the job is ``state``.
 
         The first verdict stands, except that a cancelled job does not go back
         into the queue.
         """
-        verdict = Verdict(state=state, reason=reason)
+        verdict = Verdict(state=state, reason=reason, moved=moved)
         if job.state is JobState.FINISHING:
             told = job.progress.verdict
             assert told is not None, f"job {job.job.id} finishes without a verdict"
@@ -392,11 +394,11 @@ class Attempts(Commander):
         if verdict.state is not JobState.QUEUED:
             self._end(job, verdict.state, verdict.reason)
             return
-        progress.failures += 1
-        if progress.failures >= MAX_FAILURES:
+        progress.failures += not verdict.moved
+        if progress.failures >= MAX_FAILURES and not verdict.moved:
             self._end(job, JobState.FAILED, f"{verdict.reason} (attempt {progress.failures} of {MAX_FAILURES})")
             return
-        progress.runs, progress.verdict, progress.unreachable = [], None, []
+        progress.runs, progress.verdict, progress.unreachable, progress.started_at = [], None, [], 0.0
         job.not_before = self._now + RETRY_S * 2**progress.failures
         self._agenda.add(job.not_before, Look.JOB, job.job.id)
         self.queue.add(job.job)

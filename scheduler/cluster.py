@@ -7,7 +7,8 @@ moves a job or a lease is in the layers above, up to :mod:`farbus.scheduler.life
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import JobPlacement, Snapshot
@@ -63,14 +64,14 @@ class ClusterState:
         if node.node is None or not node.usable:
             return Resources()
         return Resources(
-            cpu_milli=max(0, node.node.capacity.cpu_milli - node.used_cpu_milli),
-            memory_bytes=max(0, node.node.capacity.memory_bytes - node.used_memory_bytes),
+            cpu_milli=max(0, node.node.capacity.cpu_milli - node.used_cpu_milli - node.reserved_cpu_milli),
+            memory_bytes=max(0, node.node.capacity.memory_bytes - node.used_memory_bytes - node.reserved_memory_bytes),
         )
 
     def is_free(self, device: DeviceRecord) -> bool:
         """Say whether ``device`` may be leased now."""
         node = self.nodes.get(device.node)
-        free = device.present and not device.lease and device.cordon is None
+        free = device.present and not device.lease and not device.reserved and device.cordon is None
         return free and node is not None and node.usable
 
     def snapshot(self, now: float) -> Snapshot:
@@ -109,7 +110,7 @@ class ClusterState:
             elif lease is not None:
                 state = DeviceState.WEDGED if self.leases[record.lease].trouble else DeviceState.LEASED
             else:
-                state = DeviceState.FREE if self.is_free(record) else DeviceState.CORDONED
+                state = DeviceState.FREE if record.reserved or self.is_free(record) else DeviceState.CORDONED
             yield DeviceStatus(
                 device=record.device,
                 node=record.node,
@@ -141,11 +142,19 @@ class ClusterState:
             for _, record in sorted(self.leases.items())
         )
 
-    def placement_problem(self, record: JobRecord, placement: JobPlacement) -> str:
+    def placement_problem(
+        self,
+        record: JobRecord,
+        placement: JobPlacement,
+        *,
+        also_free: Mapping[str, Resources] = MappingProxyType({}),
+        also_devices: Collection[str] = (),
+    ) -> str:
         """Say why ``placement`` can't be committed now; an empty string when it can.
 
         Whatever decided, the ledger has the last word: every task once, on a
         usable node with room, every device present, free, of the kind asked for.
+        With ``also_free``, by node, and ``also_devices``: once these are free.
         """
         wanted = dict(task_names(record.job))
         if sorted(task.task for task in placement.tasks) != sorted(wanted):
@@ -169,7 +178,12 @@ class ClusterState:
                 return f"task {task.task} has {len(task.devices)} devices of {group.requests.gpus}"
             for place in task.devices:
                 device = self.devices.get(place.device)
-                if place.device in taken or device is None or device.node != place.node or not self.is_free(device):
+                if (
+                    place.device in taken
+                    or device is None
+                    or device.node != place.node
+                    or not (self.is_free(device) or place.device in also_devices)
+                ):
                     return f"device {place.device} is not free on node {place.node}"
                 if device.device is None or device.device.kind is not DeviceKind.GPU:
                     return f"device {place.device} is not a GPU"
@@ -177,8 +191,8 @@ class ClusterState:
                     return f"device {place.device} can't reach task {task.task} by route {place.route}"
                 taken.add(place.device)
         for name in cpu:
-            free = self.free_of(self.nodes[name])
-            if cpu[name] > free.cpu_milli or memory[name] > free.memory_bytes:
+            free, more = self.free_of(self.nodes[name]), also_free.get(name, Resources())
+            if cpu[name] > free.cpu_milli + more.cpu_milli or memory[name] > free.memory_bytes + more.memory_bytes:
                 return f"node {name} has no room"
         return ""
 
@@ -202,6 +216,12 @@ class ClusterState:
             node.used_cpu_milli -= run.requests.cpu_milli
             node.used_memory_bytes -= run.requests.memory_bytes
             self.generation += 1
+
+    def reserve(self, name: str, requests: Requests, sign: int) -> None:
+        """Keep a task's processors and memory of a node from rounds, or with a ``sign`` of -1 no longer."""
+        node = self.node(name)
+        node.reserved_cpu_milli += sign * requests.cpu_milli
+        node.reserved_memory_bytes += sign * requests.memory_bytes
 
     def is_gone(self, name: str) -> bool:
         """Say whether a node had no session for the lease time."""

@@ -41,7 +41,6 @@ NO_RULES = Rules()
 class Deciding(Operations):
     """What goes into rounds, and what comes out."""
 
-    rules: Rules = NO_RULES
     watches_load = False
     """Whether the policy holds jobs back because of the network's load."""
     _round_running = False
@@ -73,7 +72,7 @@ class Deciding(Operations):
         """Return the jobs that the round considers, first to be served first."""
         self._over, self._behind = {}, set()
         admitted = Admitted()
-        awake = [job_id for job_id in self.situations.awake if self.jobs[job_id].not_before <= now]
+        awake = [job_id for job_id in self.situations.awake if self._may_be_placed(job_id, now)]
         if not awake:
             return ()
         companions = self.queue.ordered(self.situations.companions())[:MAX_COMPANIONS]
@@ -92,6 +91,9 @@ class Deciding(Operations):
                 self._behind.add(job_id)
                 record.misses = (miss,)
         return tuple(pending)
+
+    def _may_be_placed(self, job_id: str, now: float) -> bool:
+        return self.jobs[job_id].not_before <= now
 
     # --- what a round decided ------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from farbus.scheduler.deciding import MAX_ROUND_JOBS
 from farbus.scheduler.events import Effect, Event
 from farbus.scheduler.ledger import Contents, Ledger
 from farbus.scheduler.lifecycle import ClusterMachine
+from farbus.scheduler.room_planner import RoomPlanner
 from farbus.scheduler.rounds import DecisionMaker, fault_miss
 from farbus.scheduler.runtimes import Runtimes
 
@@ -63,6 +64,8 @@ class Counters:
     rounds: int = 0
     rounds_failed: int = 0
     rounds_overrun: int = 0
+    preemptions: int = 0
+    """Plans by which jobs were ended for one of higher priority."""
     considered: int = 0
     """Jobs that rounds looked at, each time."""
     placed: int = 0
@@ -81,6 +84,7 @@ class Engine:
         self.maker = maker
         self.counters = Counters()
         self.runtimes = Runtimes()
+        self.planner = RoomPlanner(machine, maker, lambda: asyncio.get_running_loop().time())
         self._round_delay_s = round_delay_s
         self._round_jobs = MAX_ROUND_JOBS
         """Most jobs that the next round considers."""
@@ -274,6 +278,11 @@ class Engine:
                     self._round_jobs = min(MAX_ROUND_JOBS, 2 * self._round_jobs)
                 self.counters.decision_s_total += time.perf_counter() - began
             self.tell(events.RoundDecided(decision=decision, generation=generation, error=told))
+            if decision is not None and decision.misses:
+                plan = await self.planner.preempt([missed.job for missed in decision.misses])
+                if plan is not None:
+                    self.counters.preemptions += 1
+                    self.tell(plan)
 
     # --- looking -------------------------------------------------------------------------
 

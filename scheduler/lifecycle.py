@@ -10,8 +10,9 @@ The machine is built in layers, each of which knows those below it:
 (steps and effects), :mod:`farbus.scheduler.attempts` (jobs),
 :mod:`farbus.scheduler.liveness` (nodes and leases),
 :mod:`farbus.scheduler.operations` (operators),
-:mod:`farbus.scheduler.deciding` (rounds), and this module: the door, restart
-and users.
+:mod:`farbus.scheduler.deciding` (rounds),
+:mod:`farbus.scheduler.making_room` (jobs that end for others), and this module:
+the door, restart and users.
 
 What is persisted is emitted before what is sent, so that no node is asked for
 something that the ledger does not know.
@@ -31,8 +32,9 @@ from farbus.model.rules import Rules
 from farbus.model.states import JobState, LeaseState
 from farbus.scheduler import events
 from farbus.scheduler.agenda import Look
-from farbus.scheduler.deciding import NO_RULES, Deciding
+from farbus.scheduler.deciding import NO_RULES
 from farbus.scheduler.events import Effect, Event, Verb
+from farbus.scheduler.making_room import MakingRoom
 from farbus.scheduler.records import JobRecord, LeaseRecord, StoredProgress
 from farbus.scheduler.situations import Situations
 from farbus.scheduler.steps import DEADLINES
@@ -40,7 +42,7 @@ from farbus.scheduler.steps import DEADLINES
 _ACTIVE = (JobState.PREPARING, JobState.RUNNING, JobState.FINISHING)
 
 
-class ClusterMachine(Deciding):
+class ClusterMachine(MakingRoom):
     """All state of the scheduler, moved by :meth:`handle`."""
 
     def __init__(
@@ -83,6 +85,7 @@ class ClusterMachine(Deciding):
             events.JobEvicted: self._job_evicted,
             events.NodeForgotten: self._node_forgotten,
             events.RoundDecided: self._round_decided,
+            events.RoomPlanned: self._room_planned,
             events.RulesChanged: self._rules_changed,
             events.ClockTicked: self._clock_ticked,
         }
@@ -93,6 +96,8 @@ class ClusterMachine(Deciding):
             Look.STEP: self._check_step,
             Look.JOB: lambda _: self._want_round(),
             Look.WAITS: lambda _: self._persist_waits(),
+            Look.ROOM: self._check_room,
+            Look.RIPE: self._check_ripe,
             Look.LOAD: lambda _: self._look_at_load(),
         }
 
@@ -109,10 +114,10 @@ class ClusterMachine(Deciding):
         self._effects = []
         self._notice_stall()
         self._handlers[type(event)](event)
-        while self._touched:
-            job_id = next(iter(self._touched))
-            del self._touched[job_id]
-            self._advance(job_id)
+        self._advance_touched()
+        if self.reservations:
+            self._claim_rooms()
+            self._advance_touched()
         for job_id in sorted(self._persist):
             self._persist_job(self.jobs[job_id], new=False)
         self._persist.clear()
@@ -122,6 +127,12 @@ class ClusterMachine(Deciding):
             self._effects.append(events.RunRound())
         durable = [effect for effect in self._effects if isinstance(effect, events.Persist)]
         return durable + [effect for effect in self._effects if not isinstance(effect, events.Persist)]
+
+    def _advance_touched(self) -> None:
+        while self._touched:
+            job_id = next(iter(self._touched))
+            del self._touched[job_id]
+            self._advance(job_id)
 
     def next_wakeup(self) -> float | None:
         """Return the monotonic time by which a ClockTicked is due, None when nothing waits for time."""

@@ -48,6 +48,8 @@ class Found:
 
     placement: JobPlacement
     needed: tuple[Holding, ...]
+    ended: tuple[Holding, ...]
+    """All that had ended when the placement was found."""
 
 
 def holding_of(books: ClusterState, job: JobRecord) -> Holding:
@@ -143,7 +145,8 @@ async def find_opening(
         else:
             found, most = trial, middle
     placement = next(each for each in found if each.job == job.id)
-    return Found(placement=placement, needed=needed(snapshot, job, placement, holdings[:most]))
+    ended = holdings[:most]
+    return Found(placement=placement, needed=needed(snapshot, job, placement, ended), ended=tuple(ended))
 
 
 def needed(snapshot: Snapshot, job: Job, placement: JobPlacement, holdings: Sequence[Holding]) -> tuple[Holding, ...]:

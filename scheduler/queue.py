@@ -182,6 +182,9 @@ class JobQueue:
     def __len__(self) -> int:
         return len(self._keys)
 
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._by_id
+
     def __iter__(self) -> Iterator[str]:
         return (key[3] for key in self._keys)
 

@@ -75,6 +75,10 @@ class Situations:
         """Return sleeping jobs that a round must see all the same, so that what is kept for them is not taken."""
         return frozenset(self._long)
 
+    def wake(self, job_id: str) -> None:
+        """Have the next round look at a job that waits."""
+        self._wake(job_id)
+
     def wake_for_gains(self, nodes: Collection[NodeView], devices: Collection[DeviceView]) -> None:
         """Wake the jobs that may have gained by what there is more of on ``nodes``, or by ``devices``."""
         if not nodes and not devices:

@@ -22,7 +22,7 @@ from farbus.model.explanation import Explanation
 from farbus.model.job import Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
-from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
+from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, RoomPlan
 from farbus.model.rules import QuotaStatus
 from farbus.model.telemetry import ClusterTelemetry
 
@@ -200,6 +200,11 @@ class ClusterClient:
         request = cluster_pb2.DrainRequest(node=node, evict=evict, reason=reason)
         async for message in self._stream("Drain", request):
             yield from_message(message, DrainStatus)
+
+    async def defragment(self, job_id: str, *, dry_run: bool = False) -> RoomPlan:
+        """Move moveable jobs so that a waiting one has room; with ``dry_run`` only say which."""
+        request = cluster_pb2.DefragmentRequest(job_id=job_id, dry_run=dry_run)
+        return from_message(await self._call("Defragment", request), RoomPlan)
 
     async def forget(self, node: str) -> ForgottenNode:
         """Release what a node holds that is off for good; raise :class:`farbus.errors.Conflict` while it is not."""

@@ -75,6 +75,7 @@ METHOD_ROLES: Mapping[str, frozenset[Role]] = {
     "/farbus.v1.Cluster/Cordon": OPERATORS,
     "/farbus.v1.Cluster/Uncordon": OPERATORS,
     "/farbus.v1.Cluster/Drain": OPERATORS,
+    "/farbus.v1.Cluster/Defragment": OPERATORS,
     "/farbus.v1.Cluster/Forget": OPERATORS,
     "/farbus.v1.Cluster/ReadAudit": OPERATORS,
     "/farbus.v1.Staging/Missing": PEOPLE,

@@ -38,7 +38,7 @@ from farbus.model.explanation import Explanation
 from farbus.model.job import MAX_GROUPS, MAX_JOB_BYTES, Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
-from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
+from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, RoomPlan
 from farbus.model.rules import QuotaStatus
 from farbus.model.telemetry import ClusterTelemetry
 
@@ -140,6 +140,10 @@ class ClusterHandler(abc.ABC):
     @abc.abstractmethod
     async def explain(self, caller: Identity, job_id: str) -> Explanation:
         """Return the job and why it is where it is, in words and as values."""
+
+    async def defragment(self, caller: Identity, job_id: str, *, dry_run: bool) -> RoomPlan:
+        """Move moveable jobs so that a waiting one has room; with ``dry_run`` only say which."""
+        raise Unavailable("nothing is moved here")
 
     async def list_quotas(self, caller: Identity) -> tuple[QuotaStatus, ...]:
         """Return what users have and may have: all to an operator, his own to a user."""
@@ -479,6 +483,13 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
         async for status in self._stream("Drain", context, answers):
             yield to_message(status, cluster_pb2.DrainStatus)
+
+    async def Defragment(self, request: cluster_pb2.DefragmentRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.RoomPlan:
+            plan = await self._handler.defragment(caller, request.job_id, dry_run=request.dry_run)
+            return to_message(plan, cluster_pb2.RoomPlan)
+
+        return await self._call("Defragment", context, answer)
 
     async def Forget(self, request: cluster_pb2.ForgetRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.ForgetReply:

@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "cordon": ("cordon", "Operate", "Give nodes or devices nothing new."),
     "uncordon": ("uncordon", "Operate", "Let nodes or devices be used again."),
     "drain": ("drain", "Operate", "Cordon a node and wait until no job uses it."),
+    "defragment": ("defragment", "Operate", "Move jobs so that a waiting one has room."),
     "forget": ("forget", "Operate", "Give up a node that is off for good."),
     "scheduler": ("scheduler", "Operate", "Serve the cluster's scheduler."),
     "agent": ("agent", "Operate", "Serve this machine as a node."),

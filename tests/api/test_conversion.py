@@ -24,6 +24,7 @@ from farbus.model.job import (
 )
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus, PeerLease, PeerReply, PeerRequest
 from farbus.model.node import Link, Node, NodeStatus, Resources
+from farbus.model.operation import MovedJob, RoomPlan
 from farbus.model.rules import QuotaStatus
 from farbus.model.series import CollectorState, CollectorStates, SeriesStart, TelemetryUpdate
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
@@ -145,6 +146,15 @@ PAIRS = [
             )
         ),
         cluster_pb2.ClusterTelemetry,
+    ),
+    (
+        RoomPlan(
+            job="j1",
+            placements=(TaskPlacement(task="main.0", node="a"),),
+            moved=(MovedJob(job="j2", user="u", came_from=(TaskPlacement(task="main.0", node="a"),)),),
+            begun=True,
+        ),
+        cluster_pb2.RoomPlan,
     ),
     (QuotaStatus(user="ada", jobs=1, jobs_limit=0, devices=2, waiting=3), cluster_pb2.QuotaStatus),
     (

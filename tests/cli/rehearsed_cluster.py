@@ -32,7 +32,8 @@ from farbus.model.job import (
 )
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
 from farbus.model.node import Node, NodeStatus, Resources
-from farbus.model.operation import CordonKind, CordonResult, DrainStatus, ForgottenNode
+from farbus.model.operation import CordonKind, CordonResult, DrainStatus, ForgottenNode, MovedJob, RoomPlan
+from farbus.model.rules import QuotaStatus
 from farbus.model.series import CollectorState
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
 from farbus.model.telemetry import ClusterTelemetry, GpuTelemetry, LinkTelemetry, NodeTelemetry, SessionTelemetry
@@ -202,6 +203,19 @@ class RehearsedCluster(ClusterHandler):
     async def explain(self, caller: Identity, job_id: str) -> Explanation:
         lines = ("it waits because", "needs 8 GPUs, 3 are free")
         return Explanation(status=self._job(job_id), lines=lines)
+
+    async def list_quotas(self, caller: Identity) -> tuple[QuotaStatus, ...]:
+        return (QuotaStatus(user="ada", jobs=2, devices=3, devices_limit=4, waiting=1), QuotaStatus(user="bob"))
+
+    async def defragment(self, caller: Identity, job_id: str, *, dry_run: bool) -> RoomPlan:
+        moved = MovedJob(
+            job="j-7",
+            user="bob",
+            came_from=(TaskPlacement(task="main.0", node="alpha"),),
+            goes_to=(TaskPlacement(task="main.0", node="beta"),),
+        )
+        placements = (TaskPlacement(task="main.0", node="alpha"),)
+        return RoomPlan(job=job_id, placements=placements, moved=(moved,), begun=not dry_run)
 
     async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
         return self._cordoned(name)

@@ -446,3 +446,35 @@ class QuotaStatus(_message.Message):
     devices_limit: int
     waiting: int
     def __init__(self, user: _Optional[str] = ..., jobs: _Optional[int] = ..., jobs_limit: _Optional[int] = ..., devices: _Optional[int] = ..., devices_limit: _Optional[int] = ..., waiting: _Optional[int] = ...) -> None: ...
+
+class DefragmentRequest(_message.Message):
+    __slots__ = ("job_id", "dry_run")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    dry_run: bool
+    def __init__(self, job_id: _Optional[str] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class RoomPlan(_message.Message):
+    __slots__ = ("job", "placements", "moved", "begun")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENTS_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    placements: _containers.RepeatedCompositeFieldContainer[_types_pb2.TaskPlacement]
+    moved: _containers.RepeatedCompositeFieldContainer[MovedJob]
+    begun: bool
+    def __init__(self, job: _Optional[str] = ..., placements: _Optional[_Iterable[_Union[_types_pb2.TaskPlacement, _Mapping]]] = ..., moved: _Optional[_Iterable[_Union[MovedJob, _Mapping]]] = ..., begun: _Optional[bool] = ...) -> None: ...
+
+class MovedJob(_message.Message):
+    __slots__ = ("job", "user", "came_from", "goes_to")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CAME_FROM_FIELD_NUMBER: _ClassVar[int]
+    GOES_TO_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    user: str
+    came_from: _containers.RepeatedCompositeFieldContainer[_types_pb2.TaskPlacement]
+    goes_to: _containers.RepeatedCompositeFieldContainer[_types_pb2.TaskPlacement]
+    def __init__(self, job: _Optional[str] = ..., user: _Optional[str] = ..., came_from: _Optional[_Iterable[_Union[_types_pb2.TaskPlacement, _Mapping]]] = ..., goes_to: _Optional[_Iterable[_Union[_types_pb2.TaskPlacement, _Mapping]]] = ...) -> None: ...

@@ -120,6 +120,11 @@ class ClusterStub:
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.DrainRequest.SerializeToString,
                 response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.DrainStatus.FromString,
                 _registered_method=True)
+        self.Defragment = channel.unary_unary(
+                '/farbus.v1.Cluster/Defragment',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.DefragmentRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.RoomPlan.FromString,
+                _registered_method=True)
         self.Forget = channel.unary_unary(
                 '/farbus.v1.Cluster/Forget',
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetRequest.SerializeToString,
@@ -250,6 +255,14 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Defragment(self, request, context):
+        """Which moveable jobs would move where so that a waiting one has room; without dry_run move them.
+        NOT_FOUND where no moves make room, ABORTED for a job that does not wait.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Forget(self, request, context):
         """The operator's word that a node is off for good: its leases are released, its jobs end.
         ABORTED while the node has a session.
@@ -352,6 +365,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.DrainRequest.FromString,
                     response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.DrainStatus.SerializeToString,
+            ),
+            'Defragment': grpc.unary_unary_rpc_method_handler(
+                    servicer.Defragment,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.DefragmentRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.RoomPlan.SerializeToString,
             ),
             'Forget': grpc.unary_unary_rpc_method_handler(
                     servicer.Forget,
@@ -823,6 +841,33 @@ class Cluster:
             '/farbus.v1.Cluster/Drain',
             farbus_dot_api_dot_v1_dot_cluster__pb2.DrainRequest.SerializeToString,
             farbus_dot_api_dot_v1_dot_cluster__pb2.DrainStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Defragment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/farbus.v1.Cluster/Defragment',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.DefragmentRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.RoomPlan.FromString,
             options,
             channel_credentials,
             insecure,
