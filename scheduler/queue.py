@@ -12,6 +12,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
+from farbus.api.identity import valid_name
 from farbus.errors import InvalidInput, Unavailable
 from farbus.model.device import Route
 from farbus.model.job import MAX_GROUPS, Job, Requests, TaskGroup
@@ -59,9 +60,10 @@ def _check_number(value: float, field: str, *, least: float, most: float) -> Non
     _check(value <= most, field, f"{value:g} is more than {most:g}")
 
 
-def _check_text(text: str, field: str, *, most: int, empty: bool = True) -> None:
+def _check_text(text: str, field: str, *, most: int, empty: bool = True, is_line: bool = False) -> None:
     _check(empty or bool(text), field, "is empty")
     _check("\0" not in text, field, "has a NUL character")
+    _check(text.isprintable() or not is_line, field, "has a character that can't be printed")
     _check(len(text.encode(errors="surrogateescape")) <= most, field, f"is longer than {most} bytes")
 
 
@@ -70,7 +72,7 @@ def _validate_requests(requests: Requests, field: str) -> None:
     _check_number(requests.memory_bytes, f"{field}.memory_bytes", least=1, most=MAX_BYTES)
     _check_number(requests.gpus, f"{field}.gpus", least=0, most=MAX_GPUS_PER_TASK)
     _check_number(requests.gpu_memory_bytes, f"{field}.gpu_memory_bytes", least=0, most=MAX_BYTES)
-    _check_text(requests.gpu_model, f"{field}.gpu_model", most=MAX_NAME)
+    _check_text(requests.gpu_model, f"{field}.gpu_model", most=MAX_NAME, is_line=True)
     if requests.gpus == 0:
         asked = "gpu_memory_bytes" if requests.gpu_memory_bytes else "gpu_model" if requests.gpu_model else ""
         _check(not asked, f"{field}.{asked}", "is set, but no GPU is asked for", hint="set gpus to 1 or more")
@@ -80,7 +82,7 @@ def _validate_group(group: TaskGroup, field: str, *, interactive: bool) -> None:
     _check(
         _GROUP_NAME.fullmatch(group.name) is not None,
         f"{field}.name",
-        f"{group.name!r} is not a name of 1 to 63 letters, digits, - and _ that starts and ends with a letter or digit",
+        f"{group.name[:80]!r} is not a name: 1 to 63 letters, digits, - and _, with a letter or digit at both ends",
     )
     _check_number(group.count, f"{field}.count", least=1, most=MAX_TASKS)
     if interactive:
@@ -93,11 +95,11 @@ def _validate_group(group: TaskGroup, field: str, *, interactive: bool) -> None:
         _check("\0" not in word, f"{field}.command", "has a NUL character")
     size = sum(len(word.encode(errors="surrogateescape")) + 1 for word in group.command)
     _check(size <= MAX_COMMAND_BYTES, f"{field}.command", f"is longer than {MAX_COMMAND_BYTES} bytes")
-    _check_text(group.node, f"{field}.node", most=253)
+    _check_text(group.node, f"{field}.node", most=253, is_line=True)
     _check(len(group.labels) <= MAX_LABELS, f"{field}.labels", f"has more than {MAX_LABELS} labels")
     for key, value in group.labels.items():
-        _check_text(key, f"{field}.labels", most=MAX_NAME, empty=False)
-        _check_text(value, f"{field}.labels.{key}", most=MAX_NAME)
+        _check_text(key, f"{field}.labels", most=MAX_NAME, empty=False, is_line=True)
+        _check_text(value, f"{field}.labels.{key}", most=MAX_NAME, is_line=True)
     _validate_requests(group.requests, f"{field}.requests")
     _check(bool(group.routes), f"{field}.routes", "is empty", hint="use local, remote or both")
     for route in group.routes:
@@ -112,6 +114,7 @@ def validate_job(job: Job) -> Job:
     _check_text(job.name, "name", most=MAX_NAME, empty=False)
     _check(job.name.isprintable(), "name", "has a character that can't be printed")
     _check_text(job.user, "user", most=MAX_NAME, empty=False)
+    _check(valid_name(job.user), "user", f"{job.user!r} is not the name of a user")
     _check_text(job.cwd, "cwd", most=MAX_PATH_BYTES)
     # A job with files of its own begins in its task's directory, unless it says otherwise.
     _check(job.cwd.startswith("/") or (not job.cwd and job.is_staged), "cwd", f"{job.cwd!r} is not an absolute path")
@@ -121,7 +124,7 @@ def validate_job(job: Job) -> Job:
     for path in job.stage_out:
         check_path(path, what="stage_out")
     if job.stage_in:
-        check_digest(job.stage_in)
+        check_digest(job.stage_in, what="stage_in")
     for name, value in job.environment.items():
         _check(_VARIABLE.fullmatch(name) is not None, "environment", f"{name!r} is not the name of a variable")
         _check("\0" not in value, f"environment.{name}", "has a NUL character")

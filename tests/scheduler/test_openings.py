@@ -103,6 +103,8 @@ def test_the_median_of_those_that_succeeded_is_expected_of_their_like() -> None:
     for seconds in (10.0, 30.0, 20.0):
         runtimes.learn(ended(scripted.job("j1"), seconds))
     runtimes.learn(ended(scripted.job("j1"), 1_000.0, JobState.FAILED))
+    # The wall clock was set back meanwhile.
+    runtimes.learn(ended(scripted.job("j1"), -50.0))
     assert runtimes.expect(scripted.job("j9")) == 20.0
     assert runtimes.expect(scripted.job("j9", user="bob")) is None
     assert runtimes.expect(scripted.job("j9", gpus=1)) is None
