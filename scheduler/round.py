@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, RoundGap, RoundReport, Snapshot
 from farbus.model.job import DevicePlacement, Miss, TaskPlacement
@@ -196,6 +198,8 @@ class _Round:
         self._first: Plan | None = None
         self.holding: dict[int, str] = {}
         """Nodes on which room is kept, by the job for which it is."""
+        self.more = np.zeros(0, np.int64)
+        """Rows of tasks that were placed beyond what their jobs need."""
         self.idle: _Round | None = None
         self.desks: list[Desk] = []
         for phase in reversed(phases):
@@ -203,9 +207,9 @@ class _Round:
 
     def run(self) -> Integers:
         """Place what can be placed; return what waits."""
-        rest = np.arange(len(self.jobs.pending))
+        rest = np.arange(self.jobs.count)
         if self.policy.choice != Choice.FLOW:
-            return np.array([row for row in rest.tolist() if not len(self._pass(np.array([row]))[0])], np.int64)
+            return self._greedily(rest)
         waiting = [np.zeros(0, np.int64)]
         for long in self._waited_long():
             waiting.append(self._flow(rest[rest < long]))
@@ -214,9 +218,28 @@ class _Round:
             if not len(self._pass(job)[0]) and not self._hold(job):
                 waiting.append(job)
         waiting.append(self._flow(rest))
+        left = np.concatenate(waiting)
+        more = self._more(left)
+        self.more = np.setdiff1d(more, self._flow(more))
         for desk in self.desks:
             desk.end_holds(release=True)
-        return np.concatenate(waiting)
+        return left
+
+    def _greedily(self, rows: Integers) -> Integers:
+        def left(rows: Integers) -> Integers:
+            return np.array([row for row in rows.tolist() if not len(self._pass(np.array([row]))[0])], np.int64)
+
+        waiting = left(rows)
+        more = self._more(waiting)
+        self.more = np.setdiff1d(more, left(more))
+        return waiting
+
+    def _more(self, waiting: Integers) -> Integers:
+        """Return the tasks that placed jobs would have beyond what they need; they come after all jobs."""
+        if not self.jobs.parents:
+            return np.zeros(0, np.int64)
+        parent = np.array(self.jobs.parents, np.int64)[:, 0]
+        return self.jobs.count + np.flatnonzero(~np.isin(parent, waiting))
 
     def open(self, *, prune: bool) -> Opening:
         """Note what there is before anything is taken."""
@@ -237,12 +260,12 @@ class _Round:
     def answer(self, waiting: Integers, gap: RoundGap) -> _Answer:
         """Return what was placed, and why the rest was not."""
         misses = self.explain(waiting)
-        placed = np.setdiff1d(np.arange(len(self.jobs.pending)), waiting)
+        placed = np.setdiff1d(np.arange(self.jobs.count), waiting)
         return tuple(self.placements(placed)), misses, gap
 
     def _waited_long(self) -> list[int]:
         """Return the jobs of best rank that waited so long that their turn comes now."""
-        pending = self.jobs.pending
+        pending = self.jobs.pending[: self.jobs.count]
         long = (row for row, entry in enumerate(pending) if entry.rounds_waited >= HOLD_ROUNDS)
         return list(itertools.islice(long, MAX_HOLDS))
 
@@ -404,6 +427,19 @@ class _Round:
 
     def placements(self, rows: Integers) -> list[JobPlacement]:
         """Say where each task of the placed jobs ``rows`` goes, with what, and why."""
+        tasks = self._tasks(np.concatenate((rows, self.more)))
+        beyond: Counter[tuple[int, int]] = Counter()
+        for row in self.more.tolist():
+            parent, group = self.jobs.parents[row - self.jobs.count]
+            kind = self.jobs.form_of(parent).groups[group]
+            (task,) = tasks.pop(row)
+            tasks[parent].append(replace(task, task=f"{kind.name}.{kind.count + beyond[parent, group]}"))
+            beyond[parent, group] += 1
+        pending = self.jobs.pending
+        return [JobPlacement(job=pending[row].job.id, tasks=tuple(placed)) for row, placed in tasks.items()]
+
+    def _tasks(self, rows: Integers) -> dict[int, list[TaskPlacement]]:
+        """Return the tasks of each of ``rows``."""
         first, others = self.desks[0], self.desks[1:]
         groups = max((len(form.groups) for form in self.jobs.forms), default=1)
 
@@ -467,8 +503,7 @@ class _Round:
                         why="; ".join(dict.fromkeys([why, *[unit[2] for unit in own]])),
                     )
                 )
-        pending = self.jobs.pending
-        return [JobPlacement(job=pending[row].job.id, tasks=tuple(placed)) for row, placed in tasks.items()]
+        return tasks
 
 
 _Granted = tuple[tuple[DevicePlacement, ...], int, str]

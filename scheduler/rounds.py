@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import gc
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
@@ -25,6 +26,10 @@ from farbus.scheduler.phases.jobs import Forms
 from farbus.scheduler.round import PHASES, decide_on
 
 _log = structlog.get_logger()
+
+
+CERTIFY_EVERY = 16
+"""One round in so many is certified, the first among them: a certificate costs as much as the solve at times."""
 
 
 class Decide(Protocol):
@@ -50,12 +55,20 @@ def decision_maker(policy: str) -> Decide:
     if name not in POLICIES:
         raise InvalidInput(f"policy: there is no policy {name!r}", hint=f"choose from {', '.join(POLICIES)}")
     columns, forms = Columns(), Forms(PHASES)
+    rounds = itertools.count()
     policy_of_rounds = POLICIES[name]()
 
     def decide_on_kept(snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
         cluster = columns.of(snapshot)
         with collector_paused():
-            return decide_on(cluster, pending, policy=policy_of_rounds, clock=time.perf_counter, forms=forms)
+            return decide_on(
+                cluster,
+                pending,
+                policy=policy_of_rounds,
+                certify=next(rounds) % CERTIFY_EVERY == 0,
+                clock=time.perf_counter,
+                forms=forms,
+            )
 
     return decide_on_kept
 
