@@ -49,7 +49,7 @@ MAX_HOLDS = 4
 MAX_EXPLAINED = 256
 """Most different kinds of waiting jobs that are looked at one by one in a round; those of best rank come first."""
 
-BOUND_STEPS = 12
+BOUND_STEPS = 6
 """Most steps towards a better bound in a round that has room for all."""
 
 BOUND_WORK = 20_000
@@ -163,9 +163,11 @@ def _best(books: Callable[[], _Round]) -> _Answer:
     best = plain.answer(waiting, RoundGap(score=score, bound=bound))
     if not opening.wanted(waiting):
         return best
+    steps = plain.affordable()
+    if not steps:
+        return best
     priced = books()
-    steps = priced.affordable()
-    if not steps or priced.desks[0] is not plain.desks[0]:
+    if priced.desks[0] is not plain.desks[0]:
         return best
     full = priced.open(prune=False)
     score = full.score(jobs, plain.desks)
@@ -457,13 +459,14 @@ class _Round:
             before: dict[int, list[_Granted]] = {}
             columns = (spots(held, sites), sites, *(held[name] for name in ("place", "count", "cost", "size")))
             end = 0
-            for (at, site, place, many, cost, size), why in zip(_rows(*columns), _told(desk, held), strict=True):
-                units = before.setdefault(at, [])
+            for (at, site, place, many, cost, size), why in zip(_rows(*columns), desk.reasons(held), strict=True):
+                units = before.get(at)
+                if units is None:
+                    units = before[at] = []
+                    granted.setdefault(at, []).append(units)
                 for start in range(end, end + many * size, size):
                     units.append((desk.device_placements(site, place, devices[start : start + size]), cost, why))
                 end += many * size
-            for at, units in before.items():
-                granted.setdefault(at, []).append(units)
 
         awards = self.jobs.awards(first.phase).of(rows)
         job, count, spot = awards["job"], awards["count"], spots(awards, awards["place"])
@@ -485,13 +488,26 @@ class _Round:
         )
         tasks: dict[int, list[TaskPlacement]] = {row: [] for row in rows.tolist()}
         for (row, form, group, place, many, cost, start, there, at), why in zip(
-            _rows(*table), _told(first, awards), strict=True
+            _rows(*table), first.reasons(awards), strict=True
         ):
             node, label, placed = names[place], labels[form][group], tasks[row]
             stock = granted.get(at)
             for task in range(start, start + many):
                 if stock is None:
                     placed.append(TaskPlacement(task=f"{label}.{task}", node=node, cost=cost, why=why))
+                    continue
+                if len(stock) == 1 and len(stock[0]) == 1:
+                    # One task and one bundle, as most have it.
+                    ((given, price, reason),) = stock[0]
+                    placed.append(
+                        TaskPlacement(
+                            task=f"{label}.{task}",
+                            node=node,
+                            devices=given,
+                            cost=cost + price,
+                            why=f"{why}; {reason}" if reason != why else why,
+                        )
+                    )
                     continue
                 own = [unit for units in stock for unit in _share(units, there + start - task)]
                 placed.append(
@@ -512,12 +528,6 @@ _Granted = tuple[tuple[DevicePlacement, ...], int, str]
 
 def _rows(*columns: Integers) -> Iterator[tuple[int, ...]]:
     return zip(*(column.tolist() for column in columns), strict=True)
-
-
-def _told(desk: Desk, awards: Table) -> list[str]:
-    """Say why each award was given."""
-    shape, site = desk.split(awards["source"])
-    return [desk.alternatives(*row) for row in _rows(awards["pool"], shape, site, awards["place"], awards["cost"])]
 
 
 def _share(units: list[_Granted], tasks: int) -> list[_Granted]:

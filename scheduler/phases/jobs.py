@@ -102,16 +102,18 @@ class Forms:
         tells = type(policy).subject is not Policy.subject
         known = self._read
         for row, (entry, _) in enumerate(ranked):
-            read = known.get(entry.job.id)
-            if read is None or read.job is not entry.job:
+            job = entry.job
+            read = known.get(job.id)
+            if read is None or read.job is not job:
                 read = self._look(entry)
-            asks: Hashable = read.asks
+            # What is equal is the same object here.
+            asks: Hashable = id(read.asks)
             if tells:
-                asks = (asks, *(policy.subject(entry, group) for group in entry.job.groups))
+                asks = (asks, *(policy.subject(entry, group) for group in job.groups))
             number = forms.get(asks)
-            if read.least is not read.job:
+            if read.least is not job:
                 entry = PendingJob(job=read.least, rounds_waited=entry.rounds_waited)  # noqa: PLW2901 - the part needed
-                more += [(row, group, job) for group, job in read.more]
+                more += [(row, group, single) for group, single in read.more]
             if number is None:
                 number = forms[asks] = len(examples)
                 examples.append(Form(entry))
@@ -119,9 +121,9 @@ class Forms:
             entries.append(entry)
         tiers = [tier for _, tier in ranked]
         parents: list[tuple[int, int]] = []
-        for row, group, job in more:
+        for row, group, single in more:
             room = MAX_MORE - len(parents)
-            extra = PendingJob(job=job, rounds_waited=entries[row].rounds_waited)
+            extra = PendingJob(job=single, rounds_waited=entries[row].rounds_waited)
             tasks = min(ranked[row][0].job.groups[group].count - entries[row].job.groups[group].count, room)
             asks = (numbers[row], group)
             if asks not in forms and tasks:
