@@ -73,6 +73,16 @@ class Counters:
     commits: int = 0
     last_round: RoundReport | None = None
     decision_s_total: float = 0.0
+    solves: int = 0
+    certified_solves: int = 0
+    certify_s_total: float = 0.0
+
+    def take(self, report: RoundReport) -> None:
+        """Count what a round reports of itself."""
+        self.last_round = report
+        self.solves += report.solves
+        self.certified_solves += report.certified_solves
+        self.certify_s_total += report.certify_ms / 1000
 
 
 class Engine:
@@ -274,7 +284,7 @@ class Engine:
                 else:
                     self.counters.rounds += 1
                     self.counters.placed += len(decision.placements)
-                    self.counters.last_round = decision.report
+                    self.counters.take(decision.report)
                     self._round_jobs = min(MAX_ROUND_JOBS, 2 * self._round_jobs)
                 self.counters.decision_s_total += time.perf_counter() - began
             self.tell(events.RoundDecided(decision=decision, generation=generation, error=told))

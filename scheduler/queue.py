@@ -85,6 +85,7 @@ def _validate_group(group: TaskGroup, field: str, *, interactive: bool) -> None:
         f"{group.name[:80]!r} is not a name: 1 to 63 letters, digits, - and _, with a letter or digit at both ends",
     )
     _check_number(group.count, f"{field}.count", least=1, most=MAX_TASKS)
+    _check_number(group.min_count, f"{field}.min_count", least=0, most=group.count)
     if interactive:
         _check(not group.command, f"{field}.command", "an interactive job has no command")
         _check(bool(group.node), f"{field}.node", "an interactive job names the node of its program")

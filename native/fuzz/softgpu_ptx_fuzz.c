@@ -35,7 +35,7 @@ static void device_free(void *opaque, void *memory)
 void fuzz_one(uint8_t *data, size_t bytes)
 {
 	const struct engine_load_options options = {
-		.sm = 120, .memory = { device_alloc, device_free, NULL },
+		.sm = 120, .memory = { device_alloc, device_free, NULL }, .asks_reach = bytes & 1,
 	};
 	struct engine_diagnostic why = { "" };
 	struct engine_module *module;
