@@ -18,6 +18,7 @@ from farbus.model.node import Node, NodeStatus, Resources
 from farbus.model.operation import Cordon, CordonKind
 from farbus.model.states import DeviceState, JobState, NodeState
 from farbus.model.value import to_json
+from farbus.scheduler.costs.inference import InferenceEngine
 from farbus.scheduler.events import PersistDevice
 from farbus.scheduler.queue import JobQueue, task_names
 from farbus.scheduler.records import DeviceRecord, JobRecord, LeaseRecord, NodeRecord, TaskRun
@@ -45,6 +46,8 @@ class ClusterState:
         """Devices whose last known owner the node is."""
         self.links: dict[str, tuple[LinkLoad, ...]] = {}
         """Loads of the links of nodes whose heartbeats told of them."""
+        self.inference = InferenceEngine()
+        """What is learned of applications from the jobs that ended."""
         self.listening_since = 0.0
         """Monotonic time since which this scheduler has listened without a break."""
         self.shape = 0
@@ -80,7 +83,8 @@ class ClusterState:
         for job_id in self.queue:
             record = self.jobs[job_id]
             if record.not_before <= now:
-                pending.append(PendingJob(job=record.job, rounds_waited=record.progress.rounds_waited))
+                profile = self.inference.profile(record.job.name)
+                pending.append(PendingJob(job=record.job, rounds_waited=record.progress.rounds_waited, profile=profile))
                 if len(pending) == MAX_ROUND_JOBS:
                     break
         return tuple(pending)

@@ -60,12 +60,12 @@ class Network:
     By the kind of a submission: ``traffic`` is the part of a link that one of
     its jobs takes at either end while its devices are remote, ``sensitivity``
     the relative slowdown that a link full of other jobs' traffic causes (sf of
-    DRMaestro).  ``distance`` is the relative slowdown of being remote at all.
+    DRMaestro), ``distance`` that of being remote at all.
     """
 
     traffic: Mapping[Hashable, float] = field(default_factory=dict)
     sensitivity: Mapping[Hashable, float] = field(default_factory=dict)
-    distance: float = 0.0
+    distance: Mapping[Hashable, float] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)
@@ -335,7 +335,8 @@ class Replay:
             own = self._network.traffic.get(run.submission.kind, 0.0)
             load = max(min(1.0, max(0.0, self._traffic[end] - own)) for end in run.links)
             sensitivity = self._network.sensitivity.get(run.submission.kind, 0.0)
-            slowness = (1 + self._network.distance) * (1 + sensitivity * load)
+            distance = self._network.distance.get(run.submission.kind, 0.0)
+            slowness = (1 + distance) * (1 + sensitivity * load)
         if slowness == run.slowness:
             return
         if run.slowness:

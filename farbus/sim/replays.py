@@ -91,7 +91,7 @@ def replay(
     kinds = {each.kind: each.profile for each in submissions}
     network = Network(
         sensitivity={kind: profile.sensitivity for kind, profile in kinds.items() if profile},
-        distance=options.slowdown,
+        distance=dict.fromkeys(kinds, options.slowdown),
     )
     rows = []
     for name in policies:

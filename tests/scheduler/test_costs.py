@@ -181,10 +181,12 @@ def test_the_node_is_that_of_the_highest_score() -> None:
 
 
 def test_each_half_of_the_score_can_be_left_out() -> None:
-    available = np.array([4, 2, 3])
-    assert choose_node(2, available, ALL, ONE_POOL, best_fit=False) == 0
-    assert choose_node(5, np.array([1, 2, 4]), ALL, ONE_POOL, least_demand=False) == 0
+    # Without best fit all that have enough are equal, and the first is taken; without least demand all that lack some.
     assert choose_node(2, np.array([1, 4, 2]), ALL, ONE_POOL, best_fit=False) == 1
+    assert choose_node(5, np.array([1, 2, 4]), ALL, ONE_POOL, least_demand=False) == 0
+    neither = {"best_fit": False, "least_demand": False}
+    assert choose_node(2, np.array([1, 4, 2]), ALL, ONE_POOL, **neither) == 0
+    assert choose_node(2, np.array([1, 4, 2]), ALL, ONE_POOL, **neither, order=np.array([2, 1, 0])) == 2
 
 
 def test_a_node_whose_pool_has_too_few_is_left_out() -> None:

@@ -161,7 +161,7 @@ def test_remote_jobs_are_slowed_by_distance_and_by_each_other() -> None:
     jobs = [submission("j0", 0.0, 10.0), submission("j1", 5.0, 10.0)]
     nodes = (node("a", cpus=1, free_cpus=0), node("b", cpus=4))
     kind = jobs[0].kind
-    network = Network(traffic={kind: 1.0}, sensitivity={kind: 1.0}, distance=0.0)
+    network = Network(traffic={kind: 1.0}, sensitivity={kind: 1.0})
     simulation = Replay(world(*jobs, nodes=nodes), policy_named("default"), network=network)
     simulation.run()
     # Alone until 5, at half speed together until 15, the other alone from there.
@@ -169,7 +169,7 @@ def test_remote_jobs_are_slowed_by_distance_and_by_each_other() -> None:
         ("j0", 0.0, 15.0),
         ("j1", 5.0, 20.0),
     ]
-    far = Replay(world(jobs[0], nodes=nodes), policy_named("default"), network=Network(distance=0.5)).run()
+    far = Replay(world(jobs[0], nodes=nodes), policy_named("default"), network=Network(distance={kind: 0.5})).run()
     assert (far.makespan_s, far.slowed) == (15, 1)
 
 
