@@ -114,12 +114,6 @@ SCENARIOS = (
     Scenario(4096, 128, 600.0, (1087.73, 972.20, 907.18), (2160, 1310, 818)),
 )
 
-POLICIES: dict[str, Callable[[], Policy]] = {
-    "firmament": FirmamentPolicy,
-    "drmaestro": lambda: DRMaestroPolicy(profiles=PROFILES, network_aware=False),
-    "drmaestro + NA": lambda: DRMaestroPolicy(profiles=PROFILES, postpone_rounds=POSTPONE_ROUNDS),
-}
-
 PROFILES = {
     one.name: Profile(
         goal_s=GOAL * one.time_s,
@@ -128,6 +122,12 @@ PROFILES = {
         remote_s=one.time_s * (1 + one.distance),
     )
     for one in APPLICATIONS
+}
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "firmament": FirmamentPolicy,
+    "drmaestro": lambda: DRMaestroPolicy(profiles=PROFILES, network_aware=False),
+    "drmaestro + NA": lambda: DRMaestroPolicy(profiles=PROFILES, postpone_rounds=POSTPONE_ROUNDS),
 }
 
 NETWORK = Network(

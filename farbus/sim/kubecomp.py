@@ -201,7 +201,8 @@ RULES_13 = {
 LAYOUTS_11 = {"pooled": (6, 6, 6, 6), "6 each": (6, 6, 6, 6), "4 each": (4, 4, 4, 4), "8 on three": (8, 8, 8, 0)}
 MIXES_11 = {"A": "A", "AAAE": "AAAE", "AE": "AE", "AEEE": "AEEE", "E": "E"}
 FIXED = (4, 4, 8, 8)
-SEEDS = 10
+SEEDS = 50
+"""Draws of which each figure is the average."""
 
 Tell = Callable[[int, int], None]
 

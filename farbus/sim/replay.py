@@ -113,10 +113,12 @@ class Replay:
         """Set the world up.
 
         ``patient`` policies may place later what they could place now: jobs
-        are offered again at every round.  ``busy`` says what is taken of nodes
+        are offered again at every round, which needs ``every_s``.  ``busy`` says what is taken of nodes
         from the start, and until when.  ``tell`` is told how many of how many
         jobs have ended.
         """
+        if patient and not every_s:
+            raise ValueError("a patient policy needs a distance of rounds, or they never end")
         self.engine = Engine()
         self.measures = Measures(trace)
         self.runs: set[Run] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from farbus.sim.kubecomp import LAYOUTS_11, MIXES_11, Arrival, Report, Row, Rules, draw, run, simulate
+from farbus.sim.kubecomp import LAYOUTS_11, MIXES_11, RULES_13, Arrival, Report, Row, Rules, draw, run, simulate
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +45,15 @@ def test_another_pool_lends_nothing() -> None:
 
 
 @pytest.mark.parametrize("interval", [30, 60, 120])
-def test_figure_13_both_move_fewer_gpus_than_one_and_one_fewer_than_none(report: Report, interval: int) -> None:
-    moved = {name: row.reallocated for name, row in rows(report, "13", f"mean interval {interval} s").items()}
-    assert moved["both"] <= moved["least-demand"] < moved["none"]
-    assert moved["both"] < moved["best-fit"] < moved["none"]
+def test_figure_13_both_move_fewer_gpus_than_one_and_one_fewer_than_none(interval: int) -> None:
+    # Each alone does most of it: it takes some dozen seeds to tell both from the better one.
+    draws = [draw("ABCDE", 50, interval, seed=seed) for seed in range(60)]
+    moved = {
+        name: sum(simulate((6,) * 5, jobs, rules, seed=seed).reallocated for seed, jobs in enumerate(draws))
+        for name, rules in RULES_13.items()
+    }
+    assert moved["both"] < min(moved["best-fit"], moved["least-demand"])
+    assert max(moved["best-fit"], moved["least-demand"]) < moved["none"] / 2
 
 
 @pytest.mark.parametrize("mix", MIXES_11)
