@@ -16,12 +16,11 @@ from farbus.model.device import Route
 from farbus.model.job import DevicePlacement, Job, JobStatus, TaskPlacement
 from farbus.model.profile import ObservedRun
 from farbus.model.states import JobState
-from farbus.scheduler.cluster import ClusterState
 from farbus.scheduler.costs import drmaestro, inference
 from farbus.scheduler.costs.inference import WINDOW, InferenceEngine, observed_run
-from farbus.scheduler.records import JobRecord
 from farbus.scheduler.round import decide
 from farbus.scheduler.rounds import decision_maker
+from tests.scheduler import scripted
 from tests.scheduler.worlds import gpu, job, node
 
 
@@ -160,13 +159,13 @@ def test_a_learned_sensitivity_keeps_a_job_from_a_loaded_link() -> None:
 
 
 def test_the_scheduler_gives_what_it_learned_to_the_next_round() -> None:
-    state = ClusterState()
-    state.inference.observe(run(10))
-    waiting = job("nw").job
-    state.jobs["nw"] = JobRecord(job=waiting, state=JobState.QUEUED)
-    state.queue.add(waiting)
-    (entry,) = state.pending(0.0)
-    assert entry.profile == state.inference.profile("nw")
+    cluster = scripted.Cluster(scripted.node("a"))
+    cluster.join()
+    cluster.machine.inference.observe(run(10, application=scripted.job().name))
+    cluster.submit(scripted.job())
+    _, (entry,), _ = cluster.machine.round_input(cluster.now)
+    assert entry.profile == cluster.machine.inference.profile(entry.job.name)
+    assert entry.profile is not None
 
 
 def test_the_configuration_can_name_every_policy() -> None:
