@@ -13,8 +13,6 @@ the same terms into costs for a round.  Its departures:
 
 * A round places many jobs at once, so a score becomes a cost: best fit is
   1 - req/avail, least demand one for each device that the node lacks.
-* Algorithm 1 counts again after each device that it takes; a flow has one cost
-  per donor, that of its first device.  For bundles from one donor they agree.
 * The paper breaks no ties.  Here the packing of processors does, scaled down,
   then the order of names.
 * The time that moving takes does not occur in the paper's scores: it only

@@ -78,6 +78,20 @@ def test_cost_is_equation_7() -> None:
     assert cost.tolist() == pytest.approx([0.0, 2.0, 6.0])
 
 
+def test_waiting_is_dearer_than_any_placement() -> None:
+    # Equation 8 as its text wants it: a job that misses its goal ten times over is placed all the same.
+    policy = DRMaestroPolicy(profiles={"nw": Profile(goal_s=1, expected_s=10_000)})
+    decision = decide(lenders(), [job("nw", gpus=1, node="c")], policy=policy)
+    assert decision.placements[0].tasks[0].cost > 10_000
+
+
+def test_the_remote_time_of_a_profile_is_expected_of_remote_devices_alone() -> None:
+    # 80 s at home, 120 s with a remote device and an idle network: that alone would miss the goal.
+    policy = DRMaestroPolicy(profiles={"nw": Profile(goal_s=100, expected_s=80, remote_s=120)})
+    assert not decide(lenders(), [job("nw", gpus=1, node="c")], policy=policy).placements
+    assert decide(lenders(), [job("nw", gpus=1, node="a")], policy=policy).placements
+
+
 @pytest.mark.parametrize(
     "bad",
     [

@@ -11,6 +11,7 @@ from farbus.errors import InvalidInput
 from farbus.model.decision import NodeView
 from farbus.model.job import Job, Requests, TaskGroup
 from farbus.model.node import Resources
+from farbus.scheduler.costs.drmaestro import DRMaestroPolicy, Profile
 from farbus.scheduler.costs.named import POLICIES, policy_named
 from farbus.sim import replays
 from farbus.sim.measures import offered_load
@@ -178,6 +179,18 @@ def test_rounds_keep_their_distance_in_time() -> None:
     outcome = Replay(world(*jobs), policy_named("default"), every_s=10.0).run()
     assert outcome.makespan_s >= 11
     assert outcome.wait_p50_s > 9
+
+
+def test_a_patient_policy_looks_again_as_time_goes_by() -> None:
+    # The only GPU is beside processors that are taken, and a remote one would miss the goal: wait three rounds.
+    profile = Profile(goal_s=10.0, expected_s=10.0, remote_s=20.0)
+    policy = DRMaestroPolicy(profiles={"j": profile}, postpone_rounds=3)
+    taken = {"a": (Resources(cpu_milli=4000), 1000.0)}
+    simulation = Replay(world(submission("j", 0.0, 10.0)), policy, every_s=5.0, patient=True, busy=taken)
+    simulation.run()
+    assert [run.started for run, _ in simulation.ended] == [15.0]
+    with pytest.raises(ValueError, match="distance of rounds"):
+        Replay(world(), policy, patient=True)
 
 
 def test_what_is_busy_from_the_start_is_free_later() -> None:
