@@ -82,7 +82,8 @@ class Deciding(Operations):
             miss = self.accounts.miss(record.job, self.rules, admitted)
             if miss is None:
                 admitted.add(record.job)
-                pending.append(PendingJob(job=record.job, rounds_waited=record.progress.rounds_waited))
+                profile = self.inference.profile(record.job.name)
+                pending.append(PendingJob(job=record.job, rounds_waited=record.progress.rounds_waited, profile=profile))
                 if len(pending) >= most:
                     break
             elif self.accounts.miss(record.job, self.rules) is not None:

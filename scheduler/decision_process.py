@@ -23,6 +23,7 @@ from farbus.linux.answerer import Answerer
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import Decision, DeviceView, NodeView, PendingJob, Snapshot
 from farbus.model.job import Job
+from farbus.model.profile import ApplicationProfile
 from farbus.model.value import Value
 
 MAX_KNOWN_JOBS = 25_000
@@ -46,6 +47,10 @@ class Question(Value, frozen=True, kw_only=True):
     jobs: tuple[Job, ...] = ()
     """Jobs that are not known yet, or whose id is empty."""
     forget: tuple[str, ...] = ()
+    profiles: tuple[ApplicationProfile, ...] = ()
+    """Those of applications of which more is known than before."""
+    forget_profiles: bool = False
+    """Whether all that came before are void."""
     pending: tuple[tuple[str, int], ...] = ()
     """Who waits, by id, with the rounds waited."""
 
@@ -69,6 +74,7 @@ class DecisionProcess:
         self._starts = 0
         self._snapshot = Snapshot(nodes=(), devices=())
         self._jobs: OrderedDict[str, Job] = OrderedDict()
+        self._profiles: dict[str, ApplicationProfile] = {}
 
     @property
     def pid(self) -> int:
@@ -86,6 +92,7 @@ class DecisionProcess:
             self._starts = self._answerer.starts
             self._snapshot = Snapshot(nodes=(), devices=())
             self._jobs.clear()
+            self._profiles.clear()
         question = self._question(snapshot, pending)
         self._snapshot = snapshot
         try:
@@ -112,6 +119,7 @@ class DecisionProcess:
             if job.id:
                 self._jobs[job.id] = job
                 self._jobs.move_to_end(job.id)
+        profiles, forget_profiles = self._new_profiles(pending)
         forget = []
         while len(self._jobs) > max(MAX_KNOWN_JOBS, len(pending)):
             forget.append(self._jobs.popitem(last=False)[0])
@@ -125,8 +133,22 @@ class DecisionProcess:
             at=snapshot.at,
             jobs=tuple(jobs),
             forget=tuple(forget),
+            profiles=profiles,
+            forget_profiles=forget_profiles,
             pending=tuple((entry.job.id, entry.rounds_waited) for entry in pending),
         )
+
+    def _new_profiles(self, pending: tuple[PendingJob, ...]) -> tuple[tuple[ApplicationProfile, ...], bool]:
+        """Return the profiles to send, and whether those that were sent are to be forgotten."""
+        forget = len(self._profiles) > MAX_KNOWN_JOBS
+        if forget:
+            self._profiles.clear()
+        new: dict[str, ApplicationProfile] = {}
+        for entry in pending:
+            profile = entry.profile
+            if profile is not None and self._profiles.get(profile.application) is not profile:
+                self._profiles[profile.application] = new[profile.application] = profile
+        return tuple(new.values()), forget
 
     def close(self) -> None:
         """End the process."""
@@ -150,6 +172,7 @@ class Reader:
         self._devices: list[DeviceView] = []
         self._links: dict[str, tuple[LinkLoad, ...]] = {}
         self._jobs: dict[str, Job] = {}
+        self._profiles: dict[str, ApplicationProfile] = {}
 
     def answer(self, question: bytes) -> bytes:
         """Return the answer to a question; what the decision maker raises is one, too."""
@@ -174,9 +197,12 @@ class Reader:
         )
         unnamed = iter([job for job in question.jobs if not job.id])
         self._jobs |= {job.id: job for job in question.jobs if job.id}
+        if question.forget_profiles:
+            self._profiles.clear()
+        self._profiles |= {profile.application: profile for profile in question.profiles}
+        waiting = ((self._jobs[job_id] if job_id else next(unnamed), waited) for job_id, waited in question.pending)
         pending = tuple(
-            PendingJob(job=self._jobs[job_id] if job_id else next(unnamed), rounds_waited=waited)
-            for job_id, waited in question.pending
+            PendingJob(job=job, rounds_waited=waited, profile=self._profiles.get(job.name)) for job, waited in waiting
         )
         for job_id in question.forget:
             self._jobs.pop(job_id, None)

@@ -23,6 +23,7 @@ from farbus.errors import FarbusError, NotFound, TimedOut
 from farbus.model.decision import Decision, PendingJob, RoundReport
 from farbus.model.job import JobStatus
 from farbus.scheduler import events
+from farbus.scheduler.costs.inference import observed_run
 from farbus.scheduler.deciding import MAX_ROUND_JOBS
 from farbus.scheduler.events import Effect, Event
 from farbus.scheduler.ledger import Contents, Ledger
@@ -143,6 +144,9 @@ class Engine:
             if isinstance(effect, events.JobChanged) and effect.ended is not None:
                 status = effect.ended
                 _log.info("job ended", job=effect.job_id, state=status.state.value, reason=status.reason)
+                run = observed_run(status, self.machine.links, loop.time())
+                if run is not None:
+                    self.machine.inference.observe(run)
                 self.runtimes.learn(status)
                 # At once, not after the commit: the machine has let go of it.
                 self._recent[effect.job_id] = effect.ended
