@@ -140,7 +140,7 @@ class Commander(ClusterState):
         step.not_before = self._now + min(MAX_RETRY_S, RETRY_S * 2 ** min(step.tries, 10))
         self._agenda.add(step.not_before, Look.STEP, key)
         job = self.jobs.get(step.job)
-        if job is not None and told:
+        if job is not None and told and not job.has_told(told):
             self._tell(job, told)
             self._announce(job)
 

@@ -23,6 +23,9 @@ from farbus.scheduler.figures import NodeFigures
 STORY_LINES = 64
 """Lines of a job's story that are kept; the middle of a longer one is left out."""
 
+STORY_LOOK = 16
+"""Lines of it in which one that comes again is looked for: some tasks may be tried again in turn."""
+
 
 class ClientSide(enum.StrEnum):
     """How far the task's node has prepared to use the leases."""
@@ -145,6 +148,10 @@ class JobRecord(msgspec.Struct, eq=False):
         if len(story) > STORY_LINES:
             half = STORY_LINES // 2
             self.progress.story = [*story[:half], "...", *story[len(story) - half + 2 :]]
+
+    def has_told(self, line: str) -> bool:
+        """Say whether the story has a line lately: what is tried again fails the same way again."""
+        return any(told.partition(" ")[2] == line for told in self.progress.story[-STORY_LOOK:])
 
     def run(self, task: str) -> TaskRun | None:
         """Return the run of ``task`` in the present attempt."""

@@ -13,8 +13,9 @@ from typing import Protocol, TypeVar
 
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import DeviceView, NodeView, Snapshot
+from farbus.model.device import Route
 from farbus.model.node import Resources
-from farbus.scheduler.records import DeviceRecord, NodeRecord
+from farbus.scheduler.records import DeviceRecord, LeaseRecord, NodeRecord
 
 NODE_MEMORY_S = 3_600.0
 """How long a node without a session still counts when a job asks whether it could ever fit."""
@@ -46,6 +47,11 @@ class Books(Protocol):
     @property
     def links(self) -> Mapping[str, tuple[LinkLoad, ...]]:
         """The loads of nodes' links, as far as they were measured."""
+        ...
+
+    @property
+    def leases(self) -> Mapping[str, LeaseRecord]:
+        """The leases that are not released."""
         ...
 
     def free_of(self, node: NodeRecord) -> Resources:
@@ -129,6 +135,7 @@ class Views:
                 free=self._books.free_of(record),
                 labels=record.node.labels,
                 rack=record.node.labels.get("rack", ""),
+                pools=record.node.pools,
             )
         if view is not None and _has_more(self._nodes.get(record.name), view):
             self._gained_nodes[record.name] = view
@@ -143,10 +150,21 @@ class Views:
             and record.node in self._nodes
             and (record.present or node is None or not node.connected)
         ):
-            view = DeviceView(device=record.device, node=record.node, free=self._books.is_free(record))
+            view = DeviceView(
+                device=record.device,
+                node=record.node,
+                free=self._books.is_free(record),
+                destination=self._destination(record),
+            )
         if view is not None and _is_gain(self._devices.get(record.id), view):
             self._gained_devices[record.id] = view
         self._put(self._devices, record.id, view)
+
+    def _destination(self, record: DeviceRecord) -> str:
+        """Return where a fabric takes a device, from the grant of its lease until its node reports that it is there."""
+        lease = self._books.leases[record.lease].lease if record.lease else None
+        moves = lease is not None and lease.route is Route.RECOMPOSED and lease.client_node != record.node
+        return lease.client_node if lease is not None and moves else ""
 
     def _put(self, views: dict[str, V], key: str, view: V | None) -> None:
         """Keep ``view``, the old object where it is equal."""

@@ -14,7 +14,7 @@ from farbus.api.audit import AuditRecord
 from farbus.api.authority import SCHEDULER_SERVER_NAME, Credentials
 from farbus.api.conversion import from_message, to_message
 from farbus.api.identity import ROLE_METADATA, USER_METADATA, Identity
-from farbus.api.server import MAX_MESSAGE_BYTES
+from farbus.api.server import MAX_MESSAGE_BYTES, WINDOW_OPTIONS
 from farbus.api.status import converted
 from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, enrollment_pb2, enrollment_pb2_grpc, types_pb2
 from farbus.errors import FarbusError, TimedOut
@@ -42,6 +42,7 @@ CLIENT_OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 5_000),
     ("grpc.enable_http_proxy", 0),
+    *WINDOW_OPTIONS,
 ]
 
 

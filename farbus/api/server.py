@@ -71,6 +71,13 @@ MAX_NAMES = 65_536
 HANDSHAKE_TIMEOUT_S = 30.0
 """Longest that a caller may take to prove who it is, in a storm of agents too; gRPC's own limit is 120 s."""
 
+WINDOW_OPTIONS: list[tuple[str, int]] = [
+    # No ping with each message to measure the link: both sides of an idle session would wake for it and for its
+    # answer.  What may be under way on a stream is fixed instead: enough for 100 MB/s at 10 ms there and back.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 2**20),
+]
+
 SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -83,6 +90,7 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    *WINDOW_OPTIONS,
 ]
 
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -90,7 +90,7 @@ class DevicePlacement(Value, frozen=True, kw_only=True):
 
     device: str
     node: str
-    """The node that has the device."""
+    """The node that has the device when this is decided; empty for one of a fabric pool that no node has."""
     route: Route
 
 

@@ -15,7 +15,7 @@ class Resources(_message.Message):
     def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("id", "kind", "model", "memory_bytes", "software", "pci_address", "numa_node", "compute_capability", "attributes")
+    __slots__ = ("id", "kind", "model", "memory_bytes", "software", "pci_address", "numa_node", "compute_capability", "attributes", "pool")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class Device(_message.Message):
     NUMA_NODE_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_CAPABILITY_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
     id: str
     kind: str
     model: str
@@ -41,7 +42,16 @@ class Device(_message.Message):
     numa_node: int
     compute_capability: str
     attributes: _containers.ScalarMap[str, str]
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., software: _Optional[bool] = ..., pci_address: _Optional[str] = ..., numa_node: _Optional[int] = ..., compute_capability: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    pool: str
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., software: _Optional[bool] = ..., pci_address: _Optional[str] = ..., numa_node: _Optional[int] = ..., compute_capability: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., pool: _Optional[str] = ...) -> None: ...
+
+class PoolReach(_message.Message):
+    __slots__ = ("pool", "attach_s")
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_S_FIELD_NUMBER: _ClassVar[int]
+    pool: str
+    attach_s: float
+    def __init__(self, pool: _Optional[str] = ..., attach_s: _Optional[float] = ...) -> None: ...
 
 class DeviceStatus(_message.Message):
     __slots__ = ("device", "node", "state", "epoch", "lease", "job", "used_by", "cordon", "trouble")
@@ -74,7 +84,7 @@ class Link(_message.Message):
     def __init__(self, name: _Optional[str] = ..., speed_mbit_s: _Optional[int] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("name", "address", "boot_id", "agent_version", "capacity", "labels", "devices", "links", "peer_endpoint", "trouble")
+    __slots__ = ("name", "address", "boot_id", "agent_version", "capacity", "labels", "devices", "links", "peer_endpoint", "trouble", "pools")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +102,7 @@ class Node(_message.Message):
     LINKS_FIELD_NUMBER: _ClassVar[int]
     PEER_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    POOLS_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
     boot_id: str
@@ -102,7 +113,8 @@ class Node(_message.Message):
     links: _containers.RepeatedCompositeFieldContainer[Link]
     peer_endpoint: str
     trouble: str
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., capacity: _Optional[_Union[Resources, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., peer_endpoint: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
+    pools: _containers.RepeatedCompositeFieldContainer[PoolReach]
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., capacity: _Optional[_Union[Resources, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., peer_endpoint: _Optional[str] = ..., trouble: _Optional[str] = ..., pools: _Optional[_Iterable[_Union[PoolReach, _Mapping]]] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
     __slots__ = ("node", "state", "free", "seen_s", "cordon")
