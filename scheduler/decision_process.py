@@ -12,9 +12,11 @@ do not travel again.
 
 from __future__ import annotations
 
+import types
+import typing
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -27,6 +29,15 @@ from farbus.model.value import Value
 
 MAX_KNOWN_JOBS = 25_000
 """Jobs that the process keeps from question to question: those of the largest round, twice over."""
+
+_OF_PENDING = tuple(name for name in PendingJob.__struct_fields__ if name != "job")
+_OF_SNAPSHOT = tuple(name for name in Snapshot.__struct_fields__ if name not in ("nodes", "devices", "links", "at"))
+"""Fields that travel as they are, whoever adds them."""
+_TYPES = typing.get_type_hints(PendingJob)
+# A tuple of the types of those fields, which nobody can write down ahead.
+_MORE: msgspec.msgpack.Decoder[list[tuple[Any, ...]]] = msgspec.msgpack.Decoder(
+    list[types.GenericAlias(tuple, tuple(_TYPES[name] for name in _OF_PENDING))]  # type: ignore[misc]
+)
 
 V = TypeVar("V")
 
@@ -43,11 +54,15 @@ class Question(Value, frozen=True, kw_only=True):
     links: dict[str, tuple[LinkLoad, ...]] = {}
     """Those that are others than before; what is not measured any more has none."""
     at: float = 0.0
+    rest: Snapshot | None = None
+    """The other fields of the snapshot; None where they are the same objects as before."""
     jobs: tuple[Job, ...] = ()
     """Jobs that are not known yet, or whose id is empty."""
     forget: tuple[str, ...] = ()
-    pending: tuple[tuple[str, int], ...] = ()
-    """Who waits, by id, with the rounds waited."""
+    pending: tuple[str, ...] = ()
+    """Who waits, by id."""
+    more: bytes = b""
+    """The other fields of each :class:`PendingJob`, encoded."""
 
 
 class Answer(Value, frozen=True, kw_only=True):
@@ -125,12 +140,22 @@ class DecisionProcess:
             at=snapshot.at,
             jobs=tuple(jobs),
             forget=tuple(forget),
-            pending=tuple((entry.job.id, entry.rounds_waited) for entry in pending),
+            rest=None if _same_rest(before, snapshot) else _without_views(snapshot),
+            pending=tuple(entry.job.id for entry in pending),
+            more=msgspec.msgpack.encode([[getattr(entry, name) for name in _OF_PENDING] for entry in pending]),
         )
 
     def close(self) -> None:
         """End the process."""
         self._answerer.close()
+
+
+def _without_views(snapshot: Snapshot) -> Snapshot:
+    return msgspec.structs.replace(snapshot, nodes=(), devices=(), links={})
+
+
+def _same_rest(before: Snapshot, now: Snapshot) -> bool:
+    return all(getattr(before, name) is getattr(now, name) for name in _OF_SNAPSHOT)
 
 
 def _changed(before: Sequence[V], now: Sequence[V]) -> tuple[tuple[V, ...], tuple[int, ...]]:
@@ -149,6 +174,7 @@ class Reader:
         self._nodes: list[NodeView] = []
         self._devices: list[DeviceView] = []
         self._links: dict[str, tuple[LinkLoad, ...]] = {}
+        self._rest = Snapshot(nodes=(), devices=())
         self._jobs: dict[str, Job] = {}
 
     def answer(self, question: bytes) -> bytes:
@@ -169,14 +195,19 @@ class Reader:
             for row, device in zip(question.device_rows, question.devices, strict=True):
                 self._devices[row] = device
         self._links |= question.links
-        snapshot = Snapshot(
-            nodes=tuple(self._nodes), devices=tuple(self._devices), links=dict(self._links), at=question.at
+        self._rest = question.rest or self._rest
+        snapshot = msgspec.structs.replace(
+            self._rest,
+            nodes=tuple(self._nodes),
+            devices=tuple(self._devices),
+            links=dict(self._links),
+            at=question.at,
         )
         unnamed = iter([job for job in question.jobs if not job.id])
         self._jobs |= {job.id: job for job in question.jobs if job.id}
         pending = tuple(
-            PendingJob(job=self._jobs[job_id] if job_id else next(unnamed), rounds_waited=waited)
-            for job_id, waited in question.pending
+            PendingJob(job=self._jobs[job_id] if job_id else next(unnamed), **dict(zip(_OF_PENDING, more, strict=True)))
+            for job_id, more in zip(question.pending, _MORE.decode(question.more), strict=True)
         )
         for job_id in question.forget:
             self._jobs.pop(job_id, None)
