@@ -293,10 +293,18 @@ class Engine:
                 self.counters.decision_s_total += time.perf_counter() - began
             self.tell(events.RoundDecided(decision=decision, generation=generation, error=told))
             if decision is not None and decision.misses:
-                plan = await self.planner.preempt([missed.job for missed in decision.misses])
-                if plan is not None:
-                    self.counters.preemptions += 1
-                    self.tell(plan)
+                await self._preempt([missed.job for missed in decision.misses])
+
+    async def _preempt(self, missed: list[str]) -> None:
+        try:
+            plan = await self.planner.preempt(missed)
+        except Exception:
+            # Nothing was begun: who waits goes on waiting.
+            _log.exception("no plan for preemption")
+            return
+        if plan is not None:
+            self.counters.preemptions += 1
+            self.tell(plan)
 
     # --- looking -------------------------------------------------------------------------
 
