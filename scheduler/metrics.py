@@ -37,11 +37,25 @@ def metrics_of(engine: Engine, *, now: float) -> Iterable[Family]:
     )  # fmt: skip
     yield _counter("rounds_total", "Rounds decided.", counters.rounds)
     yield _counter("rounds_failed_total", "Rounds that failed.", counters.rounds_failed)
+    yield _counter("rounds_overrun_total", "Rounds that took too long.", counters.rounds_overrun)
+    yield _counter("preemptions_total", "Plans that ended jobs for one of higher priority.", counters.preemptions)
+    yield _counter("considered_jobs_total", "Jobs that rounds looked at, each time.", counters.considered)
     yield _counter("placed_jobs_total", "Jobs placed.", counters.placed)
     yield _counter("events_total", "Events taken in.", counters.events)
     yield _counter("commits_total", "Transactions of the ledger.", counters.commits)
     yield _counter("decision_seconds_total", "Time spent in decisions.", counters.decision_s_total)
     yield _gauge("last_decision_seconds", "Time of the last decision.", last.decision_ms / 1000 if last else 0.0)
+    yield _counter("solves_total", "Flow networks solved.", counters.solves)
+    yield _counter("certified_solves_total", "Solves that were proved to be of least cost.", counters.certified_solves)
+    yield _counter(
+        "certify_seconds_total", "Time spent in proofs, a part of that in decisions.", counters.certify_s_total
+    )
+    if last is not None and last.gap is not None:
+        gap = last.gap
+        yield _gauge("last_round_score", "Cost of the last plan, waiting jobs included.", gap.score / 1000)
+        yield _gauge("last_round_bound", "What no plan of the last round could have cost less than.", gap.bound / 1000)
+        yield _gauge("last_round_gap_ratio", "Score less bound, as a part of the score.", gap.relative)
+        yield _gauge("last_round_priced", "1 if the last plan is the one made with prices.", gap.priced)
     yield from _nodes(engine, now)
 
 

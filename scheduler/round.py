@@ -11,21 +11,24 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
-from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, RoundReport, Snapshot
+from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, RoundGap, RoundReport, Snapshot
 from farbus.model.job import DevicePlacement, Miss, TaskPlacement
 from farbus.scheduler.costs.policy import Choice, Policy
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.phases.base import Desk, Later, Phase
+from farbus.scheduler.phases.bound import Opening, Prices
 from farbus.scheduler.phases.cluster import Cluster
 from farbus.scheduler.phases.compute import ComputePhase
 from farbus.scheduler.phases.gpu import GpuPhase
 from farbus.scheduler.phases.greedy import serve_greedily
 from farbus.scheduler.phases.jobs import Forms, Jobs
-from farbus.scheduler.phases.market import Tally, give_back, serve
+from farbus.scheduler.phases.market import Plan, Tally, give_back, serve
 from farbus.scheduler.phases.tables import Integers, Table, ahead
 
 PHASES: tuple[Phase, ...] = (ComputePhase(), GpuPhase())
@@ -45,6 +48,21 @@ MAX_HOLDS = 4
 
 MAX_EXPLAINED = 256
 """Most different kinds of waiting jobs that are looked at one by one in a round; those of best rank come first."""
+
+BOUND_STEPS = 6
+"""Most steps towards a better bound in a round that has room for all."""
+
+BOUND_WORK = 20_000
+"""Steps times arcs of the same: some milliseconds; counted, not timed, so that the same input gives the same answer."""
+
+PRICE_STEPS = 150
+"""Most steps for prices, in a round that leaves jobs over."""
+
+PRICE_WORK = 300_000
+"""Steps times arcs of the same: some tens of milliseconds."""
+
+PRICED_TASKS, PRICED_ARCS = 2_000, 20_000
+"""Most tasks, and shapes times nodes, of a round that is decided with prices too."""
 
 ROUND = "round"
 """The phase that misses of the job as a whole are told under."""
@@ -95,16 +113,17 @@ def decide_on(
         )
         for name, fault in faults
     ]
-    tally = Tally(certify=certify, prune=prune)
-    jobs = forms.jobs(policy.rank(readable), policy)
+    tally = Tally(certify=certify, prune=prune, clock=clock)
+    ranked = policy.rank(readable)
+
+    def books() -> _Round:
+        return _Round(cluster, policy, phases, tally, forms.jobs(ranked, policy), forms)
+
     try:
-        books = _Round(cluster, policy, phases, tally, jobs, forms)
-        waiting = np.sort(books.run())
-        misses = books.explain(waiting)
+        placements, misses, gap = _best(books)
     except BaseException:
         cluster.kept.forget()
         raise
-    placements = tuple(books.placements(np.setdiff1d(np.arange(len(readable)), waiting)))
     ended = clock() if clock is not None else 0.0
     return Decision(
         placements=placements,
@@ -115,8 +134,53 @@ def decide_on(
             decision_ms=(ended - started) * 1000,
             solves=tally.solves,
             certified=tally.solves > 0 and tally.certified == tally.solves,
+            gap=gap,
+            certified_solves=tally.certified,
+            certify_ms=tally.certify_s * 1000,
+            exact=tally.exact,
         ),
     )
+
+
+_Answer = tuple[tuple[JobPlacement, ...], list[JobMiss], RoundGap | None]
+
+
+def _best(books: Callable[[], _Round]) -> _Answer:
+    """Decide with plain costs and, where jobs are left over and it is affordable, with prices; return the better.
+
+    A flow takes many small tasks and many large ones for equally dear: under
+    overload it does not know which of them to leave.  Prices of what is scarce
+    tell it (the facts' 3.3), and make it worse where nothing is: hence both.
+    """
+    plain = books()
+    jobs = plain.jobs
+    if not len(jobs.pending):
+        return (), [], None
+    opening = plain.open(prune=plain.tally.prune)
+    waiting = np.sort(plain.run())
+    score = opening.score(jobs, plain.desks)
+    bound, _ = opening.bound(score, min(BOUND_STEPS, BOUND_WORK // max(opening.size, 1)))
+    best = plain.answer(waiting, RoundGap(score=score, bound=bound))
+    if not opening.wanted(waiting):
+        return best
+    steps = plain.affordable()
+    if not steps:
+        return best
+    priced = books()
+    if priced.desks[0] is not plain.desks[0]:
+        return best
+    full = priced.open(prune=False)
+    score = full.score(jobs, plain.desks)
+    tighter, priced.prices = full.bound(score, steps)
+    bound = max(bound, tighter)
+    waiting = np.sort(priced.run())
+    other = full.score(priced.jobs, priced.desks)
+    # No saving puts a job of lower tier into the place of one of higher tier.
+    first = plain.desks[0]
+    if other < score and full.waiting_by_tier(priced.jobs, first) <= full.waiting_by_tier(jobs, first):
+        return priced.answer(waiting, RoundGap(score=other, bound=bound, priced=True))
+    placements, misses, _ = best
+    return placements, misses, RoundGap(score=score, bound=bound)
 
 
 class _Round:
@@ -132,8 +196,12 @@ class _Round:
         self.jobs = jobs
         self.forms = forms
         self.draw = random.Random(policy.seed)  # noqa: S311 - a baseline's dice, no secret
+        self.prices: Prices | None = None
+        self._first: Plan | None = None
         self.holding: dict[int, str] = {}
         """Nodes on which room is kept, by the job for which it is."""
+        self.more = np.zeros(0, np.int64)
+        """Rows of tasks that were placed beyond what their jobs need."""
         self.idle: _Round | None = None
         self.desks: list[Desk] = []
         for phase in reversed(phases):
@@ -141,9 +209,9 @@ class _Round:
 
     def run(self) -> Integers:
         """Place what can be placed; return what waits."""
-        rest = np.arange(len(self.jobs.pending))
+        rest = np.arange(self.jobs.count)
         if self.policy.choice != Choice.FLOW:
-            return np.array([row for row in rest.tolist() if not len(self._pass(np.array([row]))[0])], np.int64)
+            return self._greedily(rest)
         waiting = [np.zeros(0, np.int64)]
         for long in self._waited_long():
             waiting.append(self._flow(rest[rest < long]))
@@ -152,13 +220,54 @@ class _Round:
             if not len(self._pass(job)[0]) and not self._hold(job):
                 waiting.append(job)
         waiting.append(self._flow(rest))
+        left = np.concatenate(waiting)
+        more = self._more(left)
+        self.more = np.setdiff1d(more, self._flow(more))
         for desk in self.desks:
             desk.end_holds(release=True)
-        return np.concatenate(waiting)
+        return left
+
+    def _greedily(self, rows: Integers) -> Integers:
+        def left(rows: Integers) -> Integers:
+            return np.array([row for row in rows.tolist() if not len(self._pass(np.array([row]))[0])], np.int64)
+
+        waiting = left(rows)
+        more = self._more(waiting)
+        self.more = np.setdiff1d(more, left(more))
+        return waiting
+
+    def _more(self, waiting: Integers) -> Integers:
+        """Return the tasks that placed jobs would have beyond what they need; they come after all jobs."""
+        if not self.jobs.parents:
+            return np.zeros(0, np.int64)
+        parent = np.array(self.jobs.parents, np.int64)[:, 0]
+        return self.jobs.count + np.flatnonzero(~np.isin(parent, waiting))
+
+    def open(self, *, prune: bool) -> Opening:
+        """Note what there is before anything is taken."""
+        desk = self.desks[0]
+        plan = Plan(desk, self.jobs, desk.wants(self.jobs, np.arange(len(self.jobs.pending))), prune=prune)
+        self._first = plan if prune == self.tally.prune else None
+        return Opening(plan)
+
+    def affordable(self) -> int:
+        """Return how many steps may be spent on prices: none where the round is too large for that."""
+        desk = self.desks[0]
+        wants = desk.wants(self.jobs, np.arange(len(self.jobs.pending)))
+        arcs = self.cluster.size * len(np.unique(wants["source"]))
+        if self.policy.choice != Choice.FLOW or int(wants["count"].sum()) > PRICED_TASKS or arcs > PRICED_ARCS:
+            return 0
+        return min(PRICE_STEPS, PRICE_WORK // max(arcs, 1))
+
+    def answer(self, waiting: Integers, gap: RoundGap) -> _Answer:
+        """Return what was placed, and why the rest was not."""
+        misses = self.explain(waiting)
+        placed = np.setdiff1d(np.arange(self.jobs.count), waiting)
+        return tuple(self.placements(placed)), misses, gap
 
     def _waited_long(self) -> list[int]:
         """Return the jobs of best rank that waited so long that their turn comes now."""
-        pending = self.jobs.pending
+        pending = self.jobs.pending[: self.jobs.count]
         long = (row for row, entry in enumerate(pending) if entry.rounds_waited >= HOLD_ROUNDS)
         return list(itertools.islice(long, MAX_HOLDS))
 
@@ -231,7 +340,12 @@ class _Round:
 
     def _serve(self, desk: Desk, rows: Integers) -> Integers:
         if self.policy.choice == Choice.FLOW:
-            return serve(desk, self.jobs, rows, self.tally)
+            first = desk is self.desks[0]
+            prices, self.prices = (self.prices, None) if first else (None, self.prices)
+            plan, self._first = (self._first, None) if first else (None, self._first)
+            if plan is not None and (prices is not None or len(rows) < len(self.jobs.pending)):
+                plan = None
+            return serve(desk, self.jobs, rows, self.tally, prices=prices, plan=plan)
         return serve_greedily(desk, self.jobs, rows, self.policy.choice, self.draw)
 
     def _singles(self, waiting: Integers) -> Integers:
@@ -315,6 +429,19 @@ class _Round:
 
     def placements(self, rows: Integers) -> list[JobPlacement]:
         """Say where each task of the placed jobs ``rows`` goes, with what, and why."""
+        tasks = self._tasks(np.concatenate((rows, self.more)))
+        beyond: Counter[tuple[int, int]] = Counter()
+        for row in self.more.tolist():
+            parent, group = self.jobs.parents[row - self.jobs.count]
+            kind = self.jobs.form_of(parent).groups[group]
+            (task,) = tasks.pop(row)
+            tasks[parent].append(replace(task, task=f"{kind.name}.{kind.count + beyond[parent, group]}"))
+            beyond[parent, group] += 1
+        pending = self.jobs.pending
+        return [JobPlacement(job=pending[row].job.id, tasks=tuple(placed)) for row, placed in tasks.items()]
+
+    def _tasks(self, rows: Integers) -> dict[int, list[TaskPlacement]]:
+        """Return the tasks of each of ``rows``."""
         first, others = self.desks[0], self.desks[1:]
         groups = max((len(form.groups) for form in self.jobs.forms), default=1)
 
@@ -332,13 +459,14 @@ class _Round:
             before: dict[int, list[_Granted]] = {}
             columns = (spots(held, sites), sites, *(held[name] for name in ("place", "count", "cost", "size")))
             end = 0
-            for (at, site, place, many, cost, size), why in zip(_rows(*columns), _told(desk, held), strict=True):
-                units = before.setdefault(at, [])
+            for (at, site, place, many, cost, size), why in zip(_rows(*columns), desk.reasons(held), strict=True):
+                units = before.get(at)
+                if units is None:
+                    units = before[at] = []
+                    granted.setdefault(at, []).append(units)
                 for start in range(end, end + many * size, size):
                     units.append((desk.device_placements(site, place, devices[start : start + size]), cost, why))
                 end += many * size
-            for at, units in before.items():
-                granted.setdefault(at, []).append(units)
 
         awards = self.jobs.awards(first.phase).of(rows)
         job, count, spot = awards["job"], awards["count"], spots(awards, awards["place"])
@@ -360,13 +488,26 @@ class _Round:
         )
         tasks: dict[int, list[TaskPlacement]] = {row: [] for row in rows.tolist()}
         for (row, form, group, place, many, cost, start, there, at), why in zip(
-            _rows(*table), _told(first, awards), strict=True
+            _rows(*table), first.reasons(awards), strict=True
         ):
             node, label, placed = names[place], labels[form][group], tasks[row]
             stock = granted.get(at)
             for task in range(start, start + many):
                 if stock is None:
                     placed.append(TaskPlacement(task=f"{label}.{task}", node=node, cost=cost, why=why))
+                    continue
+                if len(stock) == 1 and len(stock[0]) == 1:
+                    # One task and one bundle, as most have it.
+                    ((given, price, reason),) = stock[0]
+                    placed.append(
+                        TaskPlacement(
+                            task=f"{label}.{task}",
+                            node=node,
+                            devices=given,
+                            cost=cost + price,
+                            why=f"{why}; {reason}" if reason != why else why,
+                        )
+                    )
                     continue
                 own = [unit for units in stock for unit in _share(units, there + start - task)]
                 placed.append(
@@ -378,8 +519,7 @@ class _Round:
                         why="; ".join(dict.fromkeys([why, *[unit[2] for unit in own]])),
                     )
                 )
-        pending = self.jobs.pending
-        return [JobPlacement(job=pending[row].job.id, tasks=tuple(placed)) for row, placed in tasks.items()]
+        return tasks
 
 
 _Granted = tuple[tuple[DevicePlacement, ...], int, str]
@@ -388,12 +528,6 @@ _Granted = tuple[tuple[DevicePlacement, ...], int, str]
 
 def _rows(*columns: Integers) -> Iterator[tuple[int, ...]]:
     return zip(*(column.tolist() for column in columns), strict=True)
-
-
-def _told(desk: Desk, awards: Table) -> list[str]:
-    """Say why each award was given."""
-    shape, site = desk.split(awards["source"])
-    return [desk.alternatives(*row) for row in _rows(awards["pool"], shape, site, awards["place"], awards["cost"])]
 
 
 def _share(units: list[_Granted], tasks: int) -> list[_Granted]:

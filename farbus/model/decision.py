@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from farbus.model.cluster import LinkLoad
-from farbus.model.device import Device
+from farbus.model.device import Device, PoolReach
 from farbus.model.job import Job, Miss, TaskPlacement
 from farbus.model.node import Resources
+from farbus.model.profile import ApplicationProfile
 from farbus.model.value import Value
 
 
@@ -17,14 +18,23 @@ class NodeView(Value, frozen=True, kw_only=True):
     free: Resources
     labels: dict[str, str] = {}
     rack: str = ""
+    pools: tuple[PoolReach, ...] = ()
+    """The fabric pools that devices can be moved from to this node."""
 
 
 class DeviceView(Value, frozen=True, kw_only=True):
-    """A device with its node; ``free`` when no lease holds it."""
+    """A device with its node; ``free`` when no lease holds it.
+
+    ``node`` is empty for a device of a fabric pool that no node has.  A device
+    with a ``destination`` is on its way to that node: from the decision until
+    the move is confirmed nobody is given it, neither where it was nor where it
+    will be.
+    """
 
     device: Device
     node: str
     free: bool
+    destination: str = ""
 
 
 class Snapshot(Value, frozen=True, kw_only=True):
@@ -43,6 +53,8 @@ class PendingJob(Value, frozen=True, kw_only=True):
 
     job: Job
     rounds_waited: int = 0
+    profile: ApplicationProfile | None = None
+    """What is known of its application; None where it never ran."""
 
 
 class JobPlacement(Value, frozen=True, kw_only=True):
@@ -61,6 +73,24 @@ class JobMiss(Value, frozen=True, kw_only=True):
     """True when an otherwise idle cluster in its present shape could have placed it."""
 
 
+class RoundGap(Value, frozen=True, kw_only=True):
+    """How far a round's plan can be from the best one: no plan scores less than ``bound``.
+
+    ``score`` adds up what placed tasks cost by the prices at which the round
+    began and what it costs to let the others wait, in thousandths.
+    """
+
+    score: int
+    bound: int
+    priced: bool = False
+    """Whether the plan is the one that was made with prices on what is scarce."""
+
+    @property
+    def relative(self) -> float:
+        """Return the gap as a part of the score, from 0 to 1."""
+        return (self.score - self.bound) / self.score if self.score > 0 else 0.0
+
+
 class RoundReport(Value, frozen=True, kw_only=True):
     """How a round went, for metrics and ``farbus explain``."""
 
@@ -69,6 +99,14 @@ class RoundReport(Value, frozen=True, kw_only=True):
     decision_ms: float
     solves: int
     certified: bool
+    """Whether all solves were certified."""
+    gap: RoundGap | None = None
+    """None where no job could be read."""
+    certified_solves: int = 0
+    certify_ms: float = 0.0
+    """Part of ``decision_ms`` that certificates took."""
+    exact: bool = True
+    """Whether pruning left the cost of every solve what it is with all arcs."""
 
 
 class Decision(Value, frozen=True, kw_only=True):

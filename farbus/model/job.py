@@ -33,6 +33,8 @@ class TaskGroup(Value, frozen=True, kw_only=True):
     name: str
     command: tuple[str, ...]
     count: int = 1
+    min_count: int = 0
+    """Tasks without which the job is not placed; 0 for all of them."""
     requests: Requests = Requests()
     node: str = ""
     """The node that must run these tasks; empty for any."""
@@ -41,11 +43,17 @@ class TaskGroup(Value, frozen=True, kw_only=True):
     routes: tuple[Route, ...] = (Route.LOCAL, Route.REMOTE)
     """How devices may be given to the tasks."""
 
+    @property
+    def least(self) -> int:
+        """Return how many of the tasks must be placed for the job to be."""
+        return min(self.min_count, self.count) if self.min_count > 0 else self.count
+
 
 class Job(Value, frozen=True, kw_only=True):
     """A job as it was submitted.  ``id`` is given by the scheduler.
 
-    A job is placed whole: all tasks of all groups, or none.  A job whose
+    A job is placed whole: all tasks of all groups, or none; of a group with
+    ``min_count`` at least as many, and what finds no room then is left out.  A job whose
     ``interactive`` is set has one task without a command: the program is the
     one that ``farbus run`` starts, and the job lasts as long as the connection.
     """
@@ -68,6 +76,8 @@ class Job(Value, frozen=True, kw_only=True):
     """Paths below each task's directory that are kept when it has ended."""
     unreachable_limit_s: float = 0.0
     """How long it is kept while one of its nodes can't be reached; 0 for as long as the cluster has set."""
+    moveable: bool = False
+    """It may be ended while it runs and be queued again, to make room: its programs can begin anew at any time."""
 
     @property
     def is_staged(self) -> bool:
@@ -88,7 +98,7 @@ class DevicePlacement(Value, frozen=True, kw_only=True):
 
     device: str
     node: str
-    """The node that has the device."""
+    """The node that has the device when this is decided; empty for one of a fabric pool that no node has."""
     route: Route
 
 
@@ -125,6 +135,14 @@ class Miss(Value, frozen=True, kw_only=True):
     short_by: int = 0
     permanent: bool = False
     """True when no state of the present cluster could serve it."""
+    nodes: int = 0
+    """Nodes that are meant by their kind: they have the labels, or devices that suit."""
+    nodes_short: int = 0
+    """How many of them have too little for one task."""
+    closest: str = ""
+    """The one of those that is closest to enough."""
+    closest_short_by: int = 0
+    """By how much: thousandths of a processor, bytes or devices, whichever it lacks most of."""
 
 
 class JobStatus(Value, frozen=True, kw_only=True):

@@ -131,7 +131,7 @@ static void decode_call(struct decoder *decoder)
 		if (callee->builtin)
 			call->run = callee->builtin;
 	} else {
-		ptx_fail(decoder->parser, ENGINE_UNRESOLVED, "call of unknown function %.*s",
+		ptx_fail(decoder->parser, ENGINE_INVALID_PTX, "call of unknown function %.*s",
 			 (int)target->length, target->text);
 	}
 	call->target = site;

@@ -199,6 +199,11 @@
 	PLAIN(cuIpcOpenEventHandle, 4010, cuIpcOpenEventHandle) \
 	PLAIN(cuIpcGetMemHandle, 4010, cuIpcGetMemHandle) \
 	PLAIN(cuIpcOpenMemHandle, 11000, cuIpcOpenMemHandle_v2) \
+	PLAIN(cuLinkAddData, 6050, cuLinkAddData_v2) \
+	PLAIN(cuLinkAddFile, 6050, cuLinkAddFile_v2) \
+	PLAIN(cuLinkComplete, 5050, cuLinkComplete) \
+	PLAIN(cuLinkCreate, 6050, cuLinkCreate_v2) \
+	PLAIN(cuLinkDestroy, 5050, cuLinkDestroy) \
 	PLAIN(cuMemAddressFree, 10020, cuMemAddressFree) \
 	PLAIN(cuMemAddressReserve, 10020, cuMemAddressReserve) \
 	PLAIN(cuMemCreate, 10020, cuMemCreate) \
@@ -208,6 +213,8 @@
 	PLAIN(cuMemGetAllocationPropertiesFromHandle, 10020, cuMemGetAllocationPropertiesFromHandle) \
 	PLAIN(cuMemImportFromShareableHandle, 10020, cuMemImportFromShareableHandle) \
 	PLAIN(cuMemMap, 10020, cuMemMap) \
+	PLAIN(cuMemRangeGetAttribute, 8000, cuMemRangeGetAttribute) \
+	PLAIN(cuMemRangeGetAttributes, 8000, cuMemRangeGetAttributes) \
 	PLAIN(cuMemRelease, 10020, cuMemRelease) \
 	PLAIN(cuMemRetainAllocationHandle, 11000, cuMemRetainAllocationHandle) \
 	PLAIN(cuMemSetAccess, 10020, cuMemSetAccess) \
@@ -278,6 +285,10 @@
 	STREAM(cuMemsetD32Async, 3020, cuMemsetD32Async, cuMemsetD32Async_ptsz, 7000) \
 	STREAM(cuMemsetD8, 3020, cuMemsetD8_v2, cuMemsetD8_v2_ptds, 7000) \
 	STREAM(cuMemsetD8Async, 3020, cuMemsetD8Async, cuMemsetD8Async_ptsz, 7000) \
+	PLAIN(cuMipmappedArrayCreate, 5000, cuMipmappedArrayCreate) \
+	PLAIN(cuMipmappedArrayDestroy, 5000, cuMipmappedArrayDestroy) \
+	PLAIN(cuMipmappedArrayGetLevel, 5000, cuMipmappedArrayGetLevel) \
+	PLAIN(cuMipmappedArrayGetMemoryRequirements, 11060, cuMipmappedArrayGetMemoryRequirements) \
 	PLAIN(cuModuleEnumerateFunctions, 12040, cuModuleEnumerateFunctions) \
 	PLAIN(cuModuleGetFunction, 2000, cuModuleGetFunction) \
 	PLAIN(cuModuleGetFunctionCount, 12040, cuModuleGetFunctionCount) \

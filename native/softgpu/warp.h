@@ -208,6 +208,11 @@ struct block *cluster_block_at(const struct warp *warp, uint64_t pointer);
 extern const struct form_table forms_cluster, forms_mbarrier, forms_narrow, forms_video, forms_wide,
 	forms_texture, forms_surface, forms_reach;
 
+/* ---- memory of other devices (reach.c) ---- */
+/* Ends the launch when the device may not use all of it. */
+void reach_memory(struct warp *warp, const struct instruction *instruction, uint64_t pointer,
+		  uint64_t bytes);
+
 /* ---- functions that the engine provides (builtin.c) ---- */
 handler_fn builtin_handler(const char *name);
 

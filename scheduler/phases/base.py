@@ -109,6 +109,20 @@ class Alternatives:
         costs, places = np.divmod(np.sort(cost * span + place), span)
         return costs.tolist(), places.tolist()
 
+    def next_best(self, places: Integers, costs: Integers) -> tuple[Integers, Integers]:
+        """Return the place and cost of the next dearer arc than each of those chosen, -1 where there is none."""
+        costs_known, places_known = (np.array(column, np.int64) for column in self._sorted)
+        row = np.searchsorted(costs_known, costs)
+        end = len(costs_known)
+        # The chosen place itself is passed over; it has an arc for each tier at most.
+        for _ in range(FAR + 1):
+            inside = row < end
+            row[inside] += places_known[row[inside]] == places[inside]
+        inside = row < end
+        other, cost = np.full(len(row), -1, np.int64), np.zeros(len(row), np.int64)
+        other[inside], cost[inside] = places_known[row[inside]], costs_known[row[inside]]
+        return other, cost
+
     def beside(self, place: int, cost: int, names: Sequence[str], without: int = -1) -> str:
         """Name the next dearer place than ``place`` at ``cost``, else a cheaper one that was full; empty without any.
 
@@ -139,6 +153,8 @@ class Outlook(abc.ABC):
     near_cost: Integers
     total: int
     floor: int
+    size: int = 0
+    """Devices of one task, all of which come out of what :meth:`Desk.spare` counts; 0 where that can't be said."""
 
     @abc.abstractmethod
     def far(self, nodes: Integers) -> tuple[Flags, Integers]:
@@ -177,7 +193,7 @@ class Desk(abc.ABC):
             self.shapes.append(shape)
         return found
 
-    def source(self, shape: int, site: int | Integers = ANYWHERE) -> Any:
+    def source(self, shape: int | Integers, site: int | Integers = ANYWHERE) -> Any:
         """Return the source of wants of a shape, by its number, that are bound to ``site``: one, or one for each."""
         return shape * (self.cluster.size + 2) + site + 2
 
@@ -203,6 +219,21 @@ class Desk(abc.ABC):
     @abc.abstractmethod
     def offers(self, pool: int) -> Sequence[Offer | Later]:
         """Return the arcs of an aggregator for what is free now, valid until the next call."""
+
+    def capacity(self, pool: int, places: Integers) -> Integers | None:
+        """Return how many units of ``pool`` each of ``places`` could take if it took nothing else, by all tiers.
+
+        With it pruning is exact.  None where that is not known: then the arcs
+        that are kept are all that is counted, and a round whose networks are
+        pruned says that it is not exact.
+        """
+        del pool, places
+        return None
+
+    def floor(self, shape: int) -> int:
+        """Return what no arc of an aggregator for units of ``shape`` costs less than."""
+        del shape
+        return 0
 
     @abc.abstractmethod
     def arcs(self, sources: Integers) -> Table:
@@ -237,6 +268,26 @@ class Desk(abc.ABC):
     @abc.abstractmethod
     def end_holds(self, *, release: bool) -> None:
         """Forget all holds: ``release`` what they kept, or leave it taken."""
+
+    # What is scarce, for the bound of a round (:mod:`farbus.scheduler.phases.bound`).
+
+    def room(self, places: Integers) -> Integers:
+        """Return what ``places`` have of each resource that tasks there share, shape (K, R)."""
+        return np.zeros((len(places), 0), np.int64)
+
+    def need(self, shape: int, tier: int) -> Integers:
+        """Return what a unit of ``shape`` uses of its place by an arc of ``tier``, shape (R,)."""
+        del shape, tier
+        return np.zeros(0, np.int64)
+
+    def common(self) -> Integers:
+        """Return what the whole cluster has of resources that may come from anywhere, shape (T,)."""
+        return np.zeros(0, np.int64)
+
+    def share(self, shape: int) -> Integers:
+        """Return what a unit of ``shape`` uses of :meth:`common`, shape (T,)."""
+        del shape
+        return np.zeros(0, np.int64)
 
     def limit(self, pool: int) -> int:
         """Return an upper bound of the units that ``pool`` can serve in all; the rest is not even asked."""
@@ -280,6 +331,12 @@ class Desk(abc.ABC):
     @abc.abstractmethod
     def alternatives(self, pool: int, shape: int, site: int, place: int, cost: int) -> str:
         """Say in a few words why a unit was served at ``place``, and the next best alternative with its cost."""
+
+    def reasons(self, awards: Table) -> list[str]:
+        """Return what :meth:`alternatives` says of each award."""
+        shape, site = self.split(awards["source"])
+        columns = (awards["pool"], shape, site, awards["place"], awards["cost"])
+        return [self.alternatives(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
     @abc.abstractmethod
     def misses(self, pending: PendingJob) -> list[Miss]:

@@ -157,6 +157,14 @@ class ComputeDesk(Desk):
             return (kept.near, far)
         return (kept.near, Later(MIXED, 0, lambda: self._mixed(kept, looks)), far)
 
+    def capacity(self, pool: int, places: Integers) -> Integers | None:
+        """Return how many tasks fit; :meth:`offers` has brought what is kept up to date."""
+        if pool not in self._arcs:
+            # The network has more shapes than are kept: those of the first are gone again.
+            self.offers(pool)
+        fit: Integers = self._arcs[pool].fit[places]
+        return fit
+
     def arcs(self, sources: Integers) -> Table:
         """Return the arcs of groups that are bound to one node."""
         shape, site = self.split(sources)
@@ -175,6 +183,31 @@ class ComputeDesk(Desk):
     def limit(self, pool: int) -> int:
         """Return the number of tasks that the scarcest later phase could serve."""
         return min((look.total for look in self._outlooks(self._shape(pool))), default=MAX_UNITS)
+
+    def room(self, places: Integers) -> Integers:
+        """Return processors, memory, and the devices of each later phase."""
+        devices = [np.broadcast_to(desk.spare(places), len(places)) for desk in self.later]
+        return np.concatenate((self.free[places], *(column[:, None] for column in devices)), axis=1)
+
+    def need(self, shape: int, tier: int) -> Integers:
+        """Return requests, and the node's own devices where a near arc counts on them."""
+        what = self._shape(shape)
+        devices = self.share(shape) if tier == NEAR else np.zeros(len(self.later), np.int64)
+        return np.concatenate((_demand(what), devices))
+
+    def common(self) -> Integers:
+        """Return the devices of each later phase on all nodes."""
+        everywhere = np.arange(self.cluster.size)
+        spare = [np.broadcast_to(desk.spare(everywhere), len(everywhere)) for desk in self.later]
+        return np.array([column.sum() for column in spare], np.int64)
+
+    def share(self, shape: int) -> Integers:
+        """Return the devices of each later phase that a task takes."""
+        what = self._shape(shape)
+        sizes = np.zeros(len(self.later), np.int64)
+        for (number, _), look in zip(what.keys, self._outlooks(what), strict=True):
+            sizes[number] = look.size
+        return sizes
 
     def take(self, shape: int, places: Integers, tiers: Integers, counts: Integers) -> tuple[Integers, Integers]:
         """Reserve processors and memory; near units also pencil the nodes' devices in."""
@@ -246,6 +279,31 @@ class ComputeDesk(Desk):
         if first is None:
             return text
         return f"{text} ({first.beside(place, cost, self.cluster.names) or 'the only node with room'})"
+
+    def reasons(self, awards: Table) -> list[str]:
+        """Return what :meth:`alternatives` says, for all awards of a pool at once."""
+        found = [""] * len(awards)
+        site = self.split(awards["source"])[1]
+        names = self.cluster.names
+        pool = np.where(site < 0, awards["pool"], -1)
+        plain = np.zeros(len(awards), bool)
+        for number in np.unique(pool[pool >= 0]).tolist():
+            first = self.first.get(number)
+            if first is None:
+                continue
+            rows = np.flatnonzero(pool == number)
+            place, cost = awards["place"][rows], awards["cost"][rows]
+            other, dearer = first.next_best(place, cost)
+            plain[rows] = other >= 0
+            for row, here, its, there, theirs in zip(
+                rows.tolist(), place.tolist(), cost.tolist(), other.tolist(), dearer.tolist(), strict=True
+            ):
+                if there >= 0:
+                    found[row] = f"{names[here]} at cost {its / 1000:g} (next best {names[there]} at {theirs / 1000:g})"
+        rest = np.flatnonzero(~plain)
+        for row, what in zip(rest.tolist(), super().reasons(awards[rest]), strict=True):
+            found[row] = what
+        return found
 
     def misses(self, pending: PendingJob) -> list[Miss]:
         """Return why the groups of a job find no node."""

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from farbus.model.job import TaskState, TaskStatus
 from farbus.model.operation import Cordon, CordonKind
 from farbus.scheduler import events
-from tests.scheduler.scripted import TTL_S, Cluster, ScriptedAgent, first_fit, job, node
+from tests.scheduler.scripted import HEARTBEAT_S, TTL_S, Cluster, ScriptedAgent, first_fit, job, node
 
 NAMES = st.sampled_from(["a", "b", "c"])
 
@@ -273,7 +273,7 @@ class AnyOrder(RuleBasedStateMachine):
                 cluster.join(name)
         for _ in range(6):
             cluster.settle()
-            cluster.pass_time(130.0)
+            cluster.pass_time(130.0, step_s=HEARTBEAT_S)
         cluster.settle()
         for agent in cluster.agents.values():
             for (job_id, task), status in agent.tasks.items():
@@ -289,7 +289,7 @@ class AnyOrder(RuleBasedStateMachine):
                     cluster.tell(events.JobCancelled(job_id=record.job.id, reason="closed"))
             for _ in range(3):
                 cluster.settle()
-                cluster.pass_time(40.0)
+                cluster.pass_time(40.0, step_s=HEARTBEAT_S)
         cluster.settle()
         waiting = dict(cluster.machine.jobs)
         for record in waiting.values():
