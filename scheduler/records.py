@@ -49,6 +49,8 @@ class Verdict(Value, frozen=True, kw_only=True):
 
     state: JobState
     reason: str
+    moved: bool = False
+    """It was ended to make room for another job: that is no failure of its own."""
 
 
 class TaskRun(msgspec.Struct, kw_only=True):
@@ -115,6 +117,8 @@ class StoredProgress(msgspec.Struct, kw_only=True):
     """From when its time limit counts, by the monotonic clock of the scheduler's machine in ``started_boot``."""
     started_boot: str = ""
     """The boot of that machine: on another one its monotonic clock says nothing of this one."""
+    ran_s: float = 0.0
+    """How long an interactive job with a time limit had run when that was last written down."""
     ended_at: float = 0.0
     unreachable: list[str] = []
     """Its nodes that can't be reached, while it is kept."""
@@ -129,9 +133,13 @@ class JobRecord(msgspec.Struct, eq=False):
     progress: StoredProgress = msgspec.field(default_factory=StoredProgress)
     misses: tuple[Miss, ...] = ()
     not_before: float = 0.0
-    """Monotonic time before which no round considers the job (after a failed attempt)."""
+    """Monotonic time before which no round considers the job (after a failed attempt, or a decision that failed)."""
+    faults: int = 0
+    """Decisions that failed because of it."""
     limit_at: float = 0.0
     """Monotonic time at which the time limit ends the job; 0 while nothing is counted."""
+    running_since: float = 0.0
+    """Monotonic time since which this scheduler knows that it runs, in its present attempt."""
 
     def tell(self, line: str) -> None:
         """Add a line to the story."""
@@ -214,6 +222,8 @@ class DeviceRecord(msgspec.Struct, kw_only=True, eq=False):
     cordon: Cordon | None = None
     present: bool = False
     """Whether its node's inventory has it now."""
+    reserved: str = ""
+    """The waiting job for which it is kept."""
 
     def __post_init__(self) -> None:
         self.noted.add(self.id)
@@ -224,7 +234,7 @@ class DeviceRecord(msgspec.Struct, kw_only=True, eq=False):
             self.noted.add(self.id)
 
 
-_SEEN_OF_DEVICES = frozenset({"node", "device", "lease", "present", "cordon"})
+_SEEN_OF_DEVICES = frozenset({"node", "device", "lease", "present", "cordon", "reserved"})
 
 
 class NodeRecord(msgspec.Struct, kw_only=True, eq=False):
@@ -253,6 +263,9 @@ class NodeRecord(msgspec.Struct, kw_only=True, eq=False):
     """Slots of commands that remove what the node holds without right."""
     used_cpu_milli: int = 0
     used_memory_bytes: int = 0
+    reserved_cpu_milli: int = 0
+    """Kept for waiting jobs, as is the memory."""
+    reserved_memory_bytes: int = 0
     figures: NodeFigures = msgspec.field(default_factory=NodeFigures)
     """What its telemetry says."""
 
@@ -280,4 +293,15 @@ class NodeRecord(msgspec.Struct, kw_only=True, eq=False):
             self.noted.add(self.name)
 
 
-_SEEN_OF_NODES = frozenset({"node", "session", "strays", "cordon", "used_cpu_milli", "used_memory_bytes"})
+_SEEN_OF_NODES = frozenset(
+    {
+        "node",
+        "session",
+        "strays",
+        "cordon",
+        "used_cpu_milli",
+        "used_memory_bytes",
+        "reserved_cpu_milli",
+        "reserved_memory_bytes",
+    }
+)

@@ -13,8 +13,9 @@ from typing import Protocol, TypeVar
 
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import DeviceView, NodeView, Snapshot
+from farbus.model.device import Route
 from farbus.model.node import Resources
-from farbus.scheduler.records import DeviceRecord, NodeRecord
+from farbus.scheduler.records import DeviceRecord, LeaseRecord, NodeRecord
 
 NODE_MEMORY_S = 3_600.0
 """How long a node without a session still counts when a job asks whether it could ever fit."""
@@ -48,6 +49,11 @@ class Books(Protocol):
         """The loads of nodes' links, as far as they were measured."""
         ...
 
+    @property
+    def leases(self) -> Mapping[str, LeaseRecord]:
+        """The leases that are not released."""
+        ...
+
     def free_of(self, node: NodeRecord) -> Resources:
         """Return what is free on a node."""
         ...
@@ -74,6 +80,16 @@ class Views:
         """Whether nodes and devices are in the order of their names."""
         self._away: set[str] = set()
         """Nodes without a session: time alone may have them forgotten."""
+        self._gained_nodes: dict[str, NodeView] = {}
+        self._gained_devices: dict[str, DeviceView] = {}
+
+    def take_gains(self) -> tuple[tuple[NodeView, ...], tuple[DeviceView, ...]]:
+        """Return what snapshots have shown since the last call to have more to give than before, as it is now."""
+        nodes = tuple(self._nodes[name] for name in sorted(self._gained_nodes) if name in self._nodes)
+        devices = tuple(self._devices[name] for name in sorted(self._gained_devices) if name in self._devices)
+        self._gained_nodes.clear()
+        self._gained_devices.clear()
+        return nodes, devices
 
     def snapshot(self, now: float) -> Snapshot:
         """Return the cluster at ``now``, monotonic seconds.
@@ -119,7 +135,10 @@ class Views:
                 free=self._books.free_of(record),
                 labels=record.node.labels,
                 rack=record.node.labels.get("rack", ""),
+                pools=record.node.pools,
             )
+        if view is not None and _has_more(self._nodes.get(record.name), view):
+            self._gained_nodes[record.name] = view
         self._put(self._nodes, record.name, view)
 
     def _look_at_device(self, record: DeviceRecord) -> None:
@@ -131,8 +150,21 @@ class Views:
             and record.node in self._nodes
             and (record.present or node is None or not node.connected)
         ):
-            view = DeviceView(device=record.device, node=record.node, free=self._books.is_free(record))
+            view = DeviceView(
+                device=record.device,
+                node=record.node,
+                free=self._books.is_free(record),
+                destination=self._destination(record),
+            )
+        if view is not None and _is_gain(self._devices.get(record.id), view):
+            self._gained_devices[record.id] = view
         self._put(self._devices, record.id, view)
+
+    def _destination(self, record: DeviceRecord) -> str:
+        """Return where a fabric takes a device, from the grant of its lease until its node reports that it is there."""
+        lease = self._books.leases[record.lease].lease if record.lease else None
+        moves = lease is not None and lease.route is Route.RECOMPOSED and lease.client_node != record.node
+        return lease.client_node if lease is not None and moves else ""
 
     def _put(self, views: dict[str, V], key: str, view: V | None) -> None:
         """Keep ``view``, the old object where it is equal."""
@@ -141,6 +173,24 @@ class Views:
         elif views.get(key) != view:
             self._sorted = self._sorted and key in views
             views[key] = view
+
+
+def _has_more(before: NodeView | None, now: NodeView) -> bool:
+    """Say whether a node may serve what it could not serve before."""
+    return (
+        before is None
+        or now.free.cpu_milli > before.free.cpu_milli
+        or now.free.memory_bytes > before.free.memory_bytes
+        or now.capacity != before.capacity
+        or now.labels != before.labels
+        or now.rack != before.rack
+        or now.pools != before.pools
+    )
+
+
+def _is_gain(before: DeviceView | None, now: DeviceView) -> bool:
+    """Say whether a device may serve what it could not serve before."""
+    return before is None or (now.free and not before.free) or now.node != before.node or now.device != before.device
 
 
 def fresh_snapshot(books: Books, now: float) -> Snapshot:

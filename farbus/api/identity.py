@@ -60,6 +60,7 @@ OPERATORS = frozenset({Role.OPERATOR})
 METHOD_ROLES: Mapping[str, frozenset[Role]] = {
     "/farbus.v1.Cluster/Submit": PEOPLE,
     "/farbus.v1.Cluster/ListJobs": PEOPLE,
+    "/farbus.v1.Cluster/StreamJobs": PEOPLE,
     "/farbus.v1.Cluster/GetJob": PEOPLE,
     "/farbus.v1.Cluster/WatchJob": PEOPLE,
     "/farbus.v1.Cluster/CancelJob": PEOPLE,
@@ -71,9 +72,11 @@ METHOD_ROLES: Mapping[str, frozenset[Role]] = {
     "/farbus.v1.Cluster/GetCluster": PEOPLE,
     "/farbus.v1.Cluster/Hold": PEOPLE,
     "/farbus.v1.Cluster/GetTelemetry": PEOPLE,
+    "/farbus.v1.Cluster/ListQuotas": PEOPLE,
     "/farbus.v1.Cluster/Cordon": OPERATORS,
     "/farbus.v1.Cluster/Uncordon": OPERATORS,
     "/farbus.v1.Cluster/Drain": OPERATORS,
+    "/farbus.v1.Cluster/Defragment": OPERATORS,
     "/farbus.v1.Cluster/Forget": OPERATORS,
     "/farbus.v1.Cluster/ReadAudit": OPERATORS,
     "/farbus.v1.Staging/Missing": PEOPLE,
@@ -92,6 +95,7 @@ METHOD_ROLES: Mapping[str, frozenset[Role]] = {
 READ_METHODS = frozenset(
     {
         "/farbus.v1.Cluster/ListJobs",
+        "/farbus.v1.Cluster/StreamJobs",
         "/farbus.v1.Cluster/GetJob",
         "/farbus.v1.Cluster/WatchJob",
         "/farbus.v1.Cluster/ReadLogs",
@@ -101,6 +105,7 @@ READ_METHODS = frozenset(
         "/farbus.v1.Cluster/Explain",
         "/farbus.v1.Cluster/GetCluster",
         "/farbus.v1.Cluster/GetTelemetry",
+        "/farbus.v1.Cluster/ListQuotas",
         "/farbus.v1.Cluster/ReadAudit",
         "/farbus.v1.Staging/Missing",
         "/farbus.v1.Staging/Get",

@@ -34,10 +34,12 @@ from farbus.api.v1 import (
 from farbus.errors import Conflict, InvalidInput, Unavailable
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
+from farbus.model.explanation import Explanation
 from farbus.model.job import MAX_GROUPS, MAX_JOB_BYTES, Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
-from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
+from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, RoomPlan
+from farbus.model.rules import QuotaStatus
 from farbus.model.telemetry import ClusterTelemetry
 
 _log = logging.getLogger(__name__)
@@ -47,6 +49,9 @@ MAX_MESSAGE_BYTES = 64 * 2**20
 
 MAX_LISTING_BYTES = 60 * 2**20
 """Jobs that are listed as they are: with a little room for what surrounds them."""
+
+PAGE_BYTES = 256 * 2**10
+"""Jobs that are sent in one piece of a listing: a few hundred, or one whose commands are long."""
 
 MAX_LISTED_WORD = 256
 """Characters of a command's first word in a listing that leaves out the rest."""
@@ -144,8 +149,16 @@ class ClusterHandler(abc.ABC):
         """Return how busy ``nodes`` are, all if empty; of sessions and leases those that the caller may see."""
 
     @abc.abstractmethod
-    async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
-        """Return the job and, in words, why it is where it is."""
+    async def explain(self, caller: Identity, job_id: str) -> Explanation:
+        """Return the job and why it is where it is, in words and as values."""
+
+    async def defragment(self, caller: Identity, job_id: str, *, dry_run: bool) -> RoomPlan:
+        """Move moveable jobs so that a waiting one has room; with ``dry_run`` only say which."""
+        raise Unavailable("nothing is moved here")
+
+    async def list_quotas(self, caller: Identity) -> tuple[QuotaStatus, ...]:
+        """Return what users have and may have: all to an operator, his own to a user."""
+        raise Unavailable("no quotas are kept here")
 
     @abc.abstractmethod
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
@@ -367,6 +380,23 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
         return await self._call("ListJobs", context, answer)
 
+    async def StreamJobs(self, request: cluster_pb2.ListJobsRequest, context: Any) -> AsyncIterator[Any]:
+        async for page in self._stream("StreamJobs", context, lambda caller: self._pages(caller, all_jobs=request.all)):
+            yield page
+
+    async def _pages(self, caller: Identity, *, all_jobs: bool) -> AsyncIterator[cluster_pb2.ListJobsReply]:
+        page, size = cluster_pb2.ListJobsReply(), 0
+        for status in await self._handler.list_jobs(caller, include_ended=all_jobs):
+            message = to_message(status, types_pb2.JobStatus)
+            page.jobs.append(message)
+            size += message.ByteSize()
+            if size >= PAGE_BYTES:
+                yield page
+                # Of a hundred thousand jobs this takes seconds: others go in between.
+                await asyncio.sleep(0)
+                page, size = cluster_pb2.ListJobsReply(), 0
+        yield page
+
     async def GetJob(self, request: cluster_pb2.JobRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> types_pb2.JobStatus:
             return to_message(await self._handler.get_job(caller, request.job_id), types_pb2.JobStatus)
@@ -430,10 +460,16 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
     async def Explain(self, request: cluster_pb2.JobRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.Explanation:
-            status, lines = await self._handler.explain(caller, request.job_id)
-            return cluster_pb2.Explanation(status=to_message(status, types_pb2.JobStatus), lines=lines)
+            return to_message(await self._handler.explain(caller, request.job_id), cluster_pb2.Explanation)
 
         return await self._call("Explain", context, answer)
+
+    async def ListQuotas(self, request: cluster_pb2.ListQuotasRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.ListQuotasReply:
+            quotas = await self._handler.list_quotas(caller)
+            return cluster_pb2.ListQuotasReply(quotas=[to_message(each, cluster_pb2.QuotaStatus) for each in quotas])
+
+        return await self._call("ListQuotas", context, answer)
 
     async def GetCluster(self, request: cluster_pb2.GetClusterRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.ClusterInfo:
@@ -475,6 +511,13 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
         async for status in self._stream("Drain", context, answers):
             yield to_message(status, cluster_pb2.DrainStatus)
+
+    async def Defragment(self, request: cluster_pb2.DefragmentRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.RoomPlan:
+            plan = await self._handler.defragment(caller, request.job_id, dry_run=request.dry_run)
+            return to_message(plan, cluster_pb2.RoomPlan)
+
+        return await self._call("Defragment", context, answer)
 
     async def Forget(self, request: cluster_pb2.ForgetRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.ForgetReply:

@@ -117,7 +117,7 @@ class LinkTable:
 
     def _ask(self, kernel: socket.socket) -> list[_Seen]:
         kernel.send(_LIST_LINKS)
-        found = []
+        found: list[_Seen] = []
         while True:
             # The kernel alone sends to this socket: it was never bound to a group.
             received = kernel.recv_into(self._answer)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from farbus.model.cluster import LinkLoad
-from farbus.model.device import Device
+from farbus.model.device import Device, PoolReach
 from farbus.model.job import Job, Miss, TaskPlacement
 from farbus.model.node import Resources
+from farbus.model.profile import ApplicationProfile
 from farbus.model.value import Value
 
 
@@ -17,14 +18,23 @@ class NodeView(Value, frozen=True, kw_only=True):
     free: Resources
     labels: dict[str, str] = {}
     rack: str = ""
+    pools: tuple[PoolReach, ...] = ()
+    """The fabric pools that devices can be moved from to this node."""
 
 
 class DeviceView(Value, frozen=True, kw_only=True):
-    """A device with its node; ``free`` when no lease holds it."""
+    """A device with its node; ``free`` when no lease holds it.
+
+    ``node`` is empty for a device of a fabric pool that no node has.  A device
+    with a ``destination`` is on its way to that node: from the decision until
+    the move is confirmed nobody is given it, neither where it was nor where it
+    will be.
+    """
 
     device: Device
     node: str
     free: bool
+    destination: str = ""
 
 
 class Snapshot(Value, frozen=True, kw_only=True):
@@ -43,6 +53,8 @@ class PendingJob(Value, frozen=True, kw_only=True):
 
     job: Job
     rounds_waited: int = 0
+    profile: ApplicationProfile | None = None
+    """What is known of its application; None where it never ran."""
 
 
 class JobPlacement(Value, frozen=True, kw_only=True):

@@ -24,6 +24,17 @@ class Route(enum.StrEnum):
     RECOMPOSED = "recomposed"
 
 
+ATTACH_S = 5.0
+"""Seconds that a fabric takes to give one device to a node, where nobody has measured it."""
+
+
+class PoolReach(Value, frozen=True, kw_only=True):
+    """A fabric pool that a node can have devices from, and the seconds that attaching one took there."""
+
+    pool: str
+    attach_s: float = ATTACH_S
+
+
 class Device(Value, frozen=True, kw_only=True):
     """One device as the agent of its node reports it.
 
@@ -41,6 +52,8 @@ class Device(Value, frozen=True, kw_only=True):
     numa_node: int = -1
     compute_capability: str = ""
     attributes: dict[str, str] = {}
+    pool: str = ""
+    """The fabric pool that can give it to another node; empty where nothing can."""
 
 
 class DeviceStatus(Value, frozen=True, kw_only=True):

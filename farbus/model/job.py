@@ -76,6 +76,8 @@ class Job(Value, frozen=True, kw_only=True):
     """Paths below each task's directory that are kept when it has ended."""
     unreachable_limit_s: float = 0.0
     """How long it is kept while one of its nodes can't be reached; 0 for as long as the cluster has set."""
+    moveable: bool = False
+    """It may be ended while it runs and be queued again, to make room: its programs can begin anew at any time."""
 
     @property
     def is_staged(self) -> bool:
@@ -96,7 +98,7 @@ class DevicePlacement(Value, frozen=True, kw_only=True):
 
     device: str
     node: str
-    """The node that has the device."""
+    """The node that has the device when this is decided; empty for one of a fabric pool that no node has."""
     route: Route
 
 
@@ -133,6 +135,14 @@ class Miss(Value, frozen=True, kw_only=True):
     short_by: int = 0
     permanent: bool = False
     """True when no state of the present cluster could serve it."""
+    nodes: int = 0
+    """Nodes that are meant by their kind: they have the labels, or devices that suit."""
+    nodes_short: int = 0
+    """How many of them have too little for one task."""
+    closest: str = ""
+    """The one of those that is closest to enough."""
+    closest_short_by: int = 0
+    """By how much: thousandths of a processor, bytes or devices, whichever it lacks most of."""
 
 
 class JobStatus(Value, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farbus.model.device import Device
+from farbus.model.device import Device, PoolReach
 from farbus.model.states import NodeState
 from farbus.model.value import Value
 
@@ -41,6 +41,8 @@ class Node(Value, frozen=True, kw_only=True):
     links: tuple[Link, ...] = ()
     peer_endpoint: str = ""
     trouble: str = ""
+    pools: tuple[PoolReach, ...] = ()
+    """The fabric pools that devices can come from."""
 
 
 class NodeStatus(Value, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from farbus.model.job import TaskGroup
 from farbus.scheduler.phases.cluster import Cluster
 
 Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 SCALE = 1000
 """Costs are thousandths."""
@@ -30,6 +31,16 @@ MAX_COST = 10**7
 
 FORBIDDEN = -1
 """In an array of costs: no arc."""
+
+RECOMPOSED = 1.8
+"""Cost of having devices moved at all: as much as packing, stranding and fragmenting together, so that what is at hand
+wins; less than that of remote devices, because what was moved is as fast as local."""
+
+ATTACH_SECOND = 0.02
+"""Cost of a second of attaching: a fabric that takes ten seconds for a device is no better than the network."""
+
+FEWEST_FIRST = 0.001
+"""Cost per free device of the donor; smaller than anything else, as it only chooses among donors."""
 
 AGING_ROUNDS = 100
 """A job gains one step of priority for every so many rounds that it waited though it alone would have fitted."""
@@ -136,3 +147,21 @@ class Policy(abc.ABC):
         ``available`` counts the fitting free devices of each lender; it and
         the answer are as long as ``lenders``.
         """
+
+    def move_cost(self, wanted: int, moved: Integers, attach_s: Floats, subject: Hashable) -> Integers:
+        """Return the cost of serving a task that wants ``wanted`` devices by moving ``moved`` of them to its node.
+
+        ``attach_s`` is what moving one takes there, in seconds; ``moved``, it
+        and the answer have one entry for each way.  A fabric moves one device
+        after the other (KubeComp, V-B: the time grows with their number alone).
+        """
+        del wanted, subject
+        return to_cost(RECOMPOSED + ATTACH_SECOND * moved * attach_s)
+
+    def donor_cost(self, available: Integers, subject: Hashable) -> Integers:
+        """Return the cost of each device that is moved away from a node of which ``available`` are free.
+
+        KubeComp's Algorithm 1: nodes with few free devices give first, as those are fragments soon.
+        """
+        del subject
+        return to_cost(FEWEST_FIRST * available)

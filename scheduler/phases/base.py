@@ -193,7 +193,7 @@ class Desk(abc.ABC):
             self.shapes.append(shape)
         return found
 
-    def source(self, shape: int, site: int | Integers = ANYWHERE) -> Any:
+    def source(self, shape: int | Integers, site: int | Integers = ANYWHERE) -> Any:
         """Return the source of wants of a shape, by its number, that are bound to ``site``: one, or one for each."""
         return shape * (self.cluster.size + 2) + site + 2
 

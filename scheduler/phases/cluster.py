@@ -7,7 +7,7 @@ agents connected nor that of the snapshot has any influence on a decision.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from farbus.errors import InvalidInput
 from farbus.model.cluster import LinkLoad, network_load
 from farbus.model.decision import DeviceView, NodeView, Snapshot
-from farbus.model.device import Device
+from farbus.model.device import ATTACH_S, Device
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -100,6 +100,29 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """Fabric pools: P of them, each a place of its own, at row ``row[p]`` of the nodes, for devices that no node has.
+
+    Pool ``pool[e]`` can give devices to node ``node[e]``, in ``attach_s[e]``
+    seconds each; pairs are sorted by node and pool, those of node m are
+    ``start[m]`` up to ``start[m + 1]``.  ``device_pool`` has shape (D,), -1 for
+    a device of no pool; ``device_pair`` is the pair of a device's node and
+    pool, -1 where the pool can't give anything back to that node.
+    """
+
+    names: tuple[str, ...]
+    row: Integers
+    is_pool: Flags
+    """Shape (M,): which rows are pools, and no nodes."""
+    node: Integers
+    pool: Integers
+    attach_s: Floats
+    start: Integers
+    device_pool: Integers
+    device_pair: Integers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """One snapshot as arrays.  M nodes, D devices.
 
@@ -131,6 +154,8 @@ class Cluster:
     round_memo: dict[Hashable, npt.NDArray[Any]] = field(default_factory=dict)
     """What was found once in this snapshot."""
     kept: Kept
+    fabric: Fabric
+    """Who can have devices moved to it, and from where."""
 
     @property
     def size(self) -> int:
@@ -177,6 +202,7 @@ class Cluster:
             at=self.at,
             round_memo=self.round_memo,
             kept=self.kept.idle(),
+            fabric=self.fabric,
         )
 
 
@@ -191,7 +217,13 @@ def from_snapshot(snapshot: Snapshot) -> Cluster:
     if len(nodes) != len(snapshot.nodes):
         twice = sorted(name for name, count in Counter(node.name for node in snapshot.nodes).items() if count > 1)
         raise InvalidInput(f"snapshot: more than one node is called {twice[0]}")
-    names = tuple(sorted(nodes.keys() | {view.node for view in snapshot.devices}))
+    pools = sorted(
+        {reach.pool for view in snapshot.nodes for reach in view.pools}
+        | {view.device.pool for view in snapshot.devices if view.device.pool}
+    )
+    names = tuple(
+        sorted(nodes.keys() | {_place(view) for view in snapshot.devices} | {pool_place(pool) for pool in pools})
+    )
     index = {name: row for row, name in enumerate(names)}
     views = [nodes.get(name) for name in names]
     capacity = np.array(
@@ -204,7 +236,7 @@ def from_snapshot(snapshot: Snapshot) -> Cluster:
     devices = _devices(snapshot.devices, index)
     claimed = Counter(view.device.id for view in snapshot.devices)
     certain = np.array([claimed[view.device.id] == 1 for view in devices], bool)
-    device_node = np.array([index[view.node] for view in devices], np.int64)
+    device_node = np.array([index[_place(view)] for view in devices], np.int64)
     return Cluster(
         names=names,
         index=index,
@@ -216,11 +248,67 @@ def from_snapshot(snapshot: Snapshot) -> Cluster:
         devices=tuple(view.device for view in devices),
         device_node=device_node,
         device_start=np.searchsorted(device_node, np.arange(len(names) + 1)).astype(np.int64),
-        device_free=np.array([view.free for view in devices], bool) & certain,
+        device_free=np.array([_is_free(view) for view in devices], bool) & certain,
         device_certain=certain,
         links=snapshot.links,
         at=snapshot.at,
         kept=Kept(len(names)),
+        fabric=_fabric(pools, index, views, devices, device_node),
+    )
+
+
+def pool_place(pool: str) -> str:
+    """Return the name of the place of devices that no node has; no node is called so."""
+    return f"pool {pool}"
+
+
+def _place(view: DeviceView) -> str:
+    """Return where a device counts: where it will be when it is on its way."""
+    return view.destination or view.node or pool_place(view.device.pool)
+
+
+def _is_free(view: DeviceView) -> bool:
+    return view.free and not view.destination
+
+
+def _fabric(
+    pools: Sequence[str],
+    index: Mapping[str, int],
+    views: Sequence[NodeView | None],
+    devices: Sequence[DeviceView],
+    device_node: Integers,
+) -> Fabric:
+    number = {name: row for row, name in enumerate(pools)}
+    pairs = sorted(
+        {
+            (row, number[reach.pool]): reach.attach_s
+            for row, view in enumerate(views)
+            if view is not None
+            for reach in view.pools
+        }.items()
+    )
+    node = np.array([row for (row, _), _ in pairs], np.int64)
+    pool = np.array([which for (_, which), _ in pairs], np.int64)
+    device_pool = np.array([number.get(view.device.pool, -1) for view in devices], np.int64)
+    device_pair = np.full(len(devices), -1, np.int64)
+    if pairs:
+        key, wanted = node * len(pools) + pool, device_node * len(pools) + device_pool
+        at = np.searchsorted(key, wanted).clip(max=len(key) - 1)
+        device_pair = np.where((device_pool >= 0) & (key[at] == wanted), at, -1)
+    rows = np.array([index[pool_place(name)] for name in pools], np.int64)
+    is_pool = np.zeros(len(index), bool)
+    is_pool[rows] = True
+    return Fabric(
+        names=tuple(pools),
+        row=rows,
+        is_pool=is_pool,
+        node=node,
+        pool=pool,
+        # Nobody attaches in no time, or never: what a node reports may be nonsense.
+        attach_s=np.array([seconds if 0 <= seconds < np.inf else ATTACH_S for _, seconds in pairs], np.float64),
+        start=np.searchsorted(node, np.arange(len(index) + 1)).astype(np.int64),
+        device_pool=device_pool,
+        device_pair=device_pair,
     )
 
 
@@ -254,9 +342,16 @@ class Columns:
         nodes = [(old, new) for old, new in zip(before.nodes, snapshot.nodes, strict=True) if old is not new]
         devices = [(old, new) for old, new in zip(before.devices, snapshot.devices, strict=True) if old is not new]
         if any(
-            old.name != new.name or old.capacity != new.capacity or old.labels != new.labels or old.rack != new.rack
+            old.name != new.name
+            or old.capacity != new.capacity
+            or old.labels != new.labels
+            or old.rack != new.rack
+            or old.pools != new.pools
             for old, new in nodes
-        ) or any(old.node != new.node or old.device != new.device for old, new in devices):
+        ) or any(
+            old.node != new.node or old.device != new.device or old.destination != new.destination
+            for old, new in devices
+        ):
             return None
         free, device_free = cluster.free.copy(), cluster.device_free.copy()
         for _, view in nodes:
@@ -265,14 +360,14 @@ class Columns:
             free[row] = np.minimum(room, cluster.capacity[row])
         for _, device in devices:
             row = self._device_rows[device.device.id]
-            device_free[row] = device.free and bool(cluster.device_certain[row])
+            device_free[row] = _is_free(device) and bool(cluster.device_certain[row])
         return replace(
             cluster, free=free, device_free=device_free, links=snapshot.links, at=snapshot.at, round_memo={}
         )  # fmt: skip
 
 
 def _devices(views: Iterable[DeviceView], index: Mapping[str, int]) -> list[DeviceView]:
-    return sorted(views, key=lambda view: (index[view.node], view.device.memory_bytes, view.device.id))
+    return sorted(views, key=lambda view: (index[_place(view)], view.device.memory_bytes, view.device.id))
 
 
 def fitting(free: Integers, cpu_milli: int, memory_bytes: int) -> Integers:

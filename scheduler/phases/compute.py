@@ -159,6 +159,9 @@ class ComputeDesk(Desk):
 
     def capacity(self, pool: int, places: Integers) -> Integers | None:
         """Return how many tasks fit; :meth:`offers` has brought what is kept up to date."""
+        if pool not in self._arcs:
+            # The network has more shapes than are kept: those of the first are gone again.
+            self.offers(pool)
         fit: Integers = self._arcs[pool].fit[places]
         return fit
 

@@ -6,10 +6,11 @@ import msgspec
 import pytest
 
 from farbus.api.conversion import check_elements, from_message, to_message
-from farbus.api.v1 import cluster_pb2, peer_pb2, session_pb2, types_pb2
+from farbus.api.v1 import cluster_pb2, peer_pb2, profile_pb2, session_pb2, types_pb2
 from farbus.errors import InvalidInput
 from farbus.model.cluster import ClusterInfo, LogChunk
 from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
+from farbus.model.explanation import Explanation, Holder, Opening
 from farbus.model.job import (
     DevicePlacement,
     Job,
@@ -23,6 +24,9 @@ from farbus.model.job import (
 )
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus, PeerLease, PeerReply, PeerRequest
 from farbus.model.node import Link, Node, NodeStatus, Resources
+from farbus.model.operation import MovedJob, RoomPlan
+from farbus.model.profile import ApplicationProfile, FlavourTime, ObservedRun
+from farbus.model.rules import QuotaStatus
 from farbus.model.series import CollectorState, CollectorStates, SeriesStart, TelemetryUpdate
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
 from farbus.model.telemetry import (
@@ -104,6 +108,22 @@ PAIRS = [
         ),
         cluster_pb2.ClusterInfo,
     ),
+    (
+        ObservedRun(application="nw", flavour=Route.REMOTE, sharing=2, network_load=0.5, seconds=30.0),
+        profile_pb2.ObservedRun,
+    ),
+    (
+        ApplicationProfile(
+            application="nw",
+            times=(
+                FlavourTime(flavour=Route.LOCAL, sharing=1, count=3, median_s=10.0, spread_s=0.5),
+                FlavourTime(sharing=1, count=1, median_s=5.0, spread_s=0.0),
+            ),
+            sensitivity=0.6,
+            sensitivity_count=2,
+        ),
+        profile_pb2.ApplicationProfile,
+    ),
     (LogChunk(data=b"\xff\x00", stream=2), cluster_pb2.LogChunk),
     (
         Telemetry(
@@ -144,6 +164,33 @@ PAIRS = [
         ),
         cluster_pb2.ClusterTelemetry,
     ),
+    (
+        RoomPlan(
+            job="j1",
+            placements=(TaskPlacement(task="main.0", node="a"),),
+            moved=(MovedJob(job="j2", user="u", came_from=(TaskPlacement(task="main.0", node="a"),)),),
+            begun=True,
+        ),
+        cluster_pb2.RoomPlan,
+    ),
+    (QuotaStatus(user="ada", jobs=1, jobs_limit=0, devices=2, waiting=3), cluster_pb2.QuotaStatus),
+    (
+        Explanation(
+            status=JobStatus(job=JOB, state=JobState.QUEUED),
+            lines=("one",),
+            ahead=2,
+            opening=Opening(
+                holders=(
+                    Holder(job="j1", user="u", nodes=("a",), devices=("d",), leases=("l",), ends_in_s=0.0, basis="b"),
+                ),
+                others=1,
+                expected_s=2.5,
+                placements=(TaskPlacement(task="main.0", node="a", why="w"),),
+            ),
+        ),
+        cluster_pb2.Explanation,
+    ),
+    (Explanation(status=JobStatus(job=JOB, state=JobState.RUNNING)), cluster_pb2.Explanation),
 ]
 
 

@@ -12,22 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farbus.model.decision import DeviceView, NodeView, Snapshot
-from farbus.model.device import Route
+from farbus.model.device import PoolReach, Route
 from farbus.model.node import Resources
 from farbus.scheduler import bench
 from farbus.scheduler.costs.default import DefaultPolicy
-from farbus.scheduler.phases.cluster import MAX_NOTES, NEVER, Changes, Cluster, Columns, from_snapshot
+from farbus.scheduler.phases.cluster import MAX_NOTES, NEVER, Changes, Cluster, Columns, Fabric, from_snapshot
 from farbus.scheduler.phases.jobs import Forms
 from farbus.scheduler.round import PHASES, decide, decide_on
 from tests.scheduler.worlds import after, gpu, job, node, pending_jobs, snapshots
 
 
-def assert_equal(kept: Cluster, fresh: Cluster) -> None:
-    for field in dataclasses.fields(Cluster):
+def assert_equal(kept: Cluster | Fabric, fresh: Cluster | Fabric) -> None:
+    for field in dataclasses.fields(fresh):
         if field.name in ("memo", "kept"):
             continue
         ours, theirs = getattr(kept, field.name), getattr(fresh, field.name)
-        if isinstance(theirs, np.ndarray):
+        if isinstance(theirs, Fabric):
+            assert_equal(ours, theirs)
+        elif isinstance(theirs, np.ndarray):
             assert ours.dtype == theirs.dtype, field.name
             assert np.array_equal(ours, theirs), field.name
         else:
@@ -37,18 +39,23 @@ def assert_equal(kept: Cluster, fresh: Cluster) -> None:
 RESOURCES = st.builds(Resources, cpu_milli=st.integers(-1, 9000), memory_bytes=st.integers(-1, 2**36))
 
 
+WHOLE = ("capacity", "labels", "rack", "pools", "gone")
+"""What makes other columns of them."""
+
+
 @st.composite
 def changed(draw: st.DrawFn, before: Snapshot) -> Snapshot:
     """Draw what a cluster may have become: mostly other room, sometimes other nodes or devices."""
     nodes: list[NodeView] = []
     for view in before.nodes:
-        change = draw(st.sampled_from(["nothing", "nothing", "free", "free", "capacity", "labels", "rack", "gone"]))
+        change = draw(st.sampled_from(["nothing", "nothing", "free", "free", *WHOLE]))
         changes: dict[str, Any] = {
             "nothing": {},
             "free": {"free": draw(RESOURCES)},
             "capacity": {"capacity": draw(RESOURCES)},
             "labels": {"labels": {"zone": "z2"}},
             "rack": {"rack": "r9"},
+            "pools": {"pools": (PoolReach(pool="p"),)},
         }.get(change, {})
         if change != "gone":
             nodes.append(msgspec.structs.replace(view, **changes) if changes else view)

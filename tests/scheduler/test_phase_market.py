@@ -17,7 +17,7 @@ from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.phases import market
 from farbus.scheduler.phases.compute import ComputeDesk, ComputePhase
-from farbus.scheduler.phases.device import DeviceDesk
+from farbus.scheduler.phases.device_desk import DeviceDesk
 from farbus.scheduler.phases.gpu import GpuPhase
 from farbus.scheduler.phases.jobs import Forms, Jobs
 from farbus.scheduler.phases.market import Plan, Tally, give_back, serve

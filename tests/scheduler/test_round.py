@@ -18,6 +18,7 @@ from farbus.model.device import Route
 from farbus.model.node import Resources
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.phases import cluster as columns
+from farbus.scheduler.phases.compute import MAX_KEPT_SHAPES
 from farbus.scheduler.round import HOLD_ROUNDS, decide, decide_on
 from farbus.scheduler.rounds import CERTIFY_EVERY, collector_paused, decision_maker
 from tests.scheduler.worlds import after, check_decision, gpu, group, job, node, node_of, pending_jobs, snapshots
@@ -515,3 +516,11 @@ def test_the_collector_rests_for_a_round_and_is_what_it_was_afterwards(before: b
     finally:
         (gc.enable if usual else gc.disable)()
     assert resting == [True]
+
+
+def test_a_round_may_have_more_shapes_than_are_kept() -> None:
+    world = Snapshot(nodes=(node("a", cpus=1000, memory_gib=200),), devices=())
+    waiting = [job(f"j{number:03}", cpus=1 + number / 1000) for number in range(MAX_KEPT_SHAPES + 6)]
+    decision = decide(world, waiting, policy=POLICY)
+    check_decision(world, waiting, decision)
+    assert len(decision.placements) == len(waiting)

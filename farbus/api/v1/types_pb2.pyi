@@ -15,7 +15,7 @@ class Resources(_message.Message):
     def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("id", "kind", "model", "memory_bytes", "software", "pci_address", "numa_node", "compute_capability", "attributes")
+    __slots__ = ("id", "kind", "model", "memory_bytes", "software", "pci_address", "numa_node", "compute_capability", "attributes", "pool")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class Device(_message.Message):
     NUMA_NODE_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_CAPABILITY_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
     id: str
     kind: str
     model: str
@@ -41,7 +42,16 @@ class Device(_message.Message):
     numa_node: int
     compute_capability: str
     attributes: _containers.ScalarMap[str, str]
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., software: _Optional[bool] = ..., pci_address: _Optional[str] = ..., numa_node: _Optional[int] = ..., compute_capability: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    pool: str
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., software: _Optional[bool] = ..., pci_address: _Optional[str] = ..., numa_node: _Optional[int] = ..., compute_capability: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., pool: _Optional[str] = ...) -> None: ...
+
+class PoolReach(_message.Message):
+    __slots__ = ("pool", "attach_s")
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_S_FIELD_NUMBER: _ClassVar[int]
+    pool: str
+    attach_s: float
+    def __init__(self, pool: _Optional[str] = ..., attach_s: _Optional[float] = ...) -> None: ...
 
 class DeviceStatus(_message.Message):
     __slots__ = ("device", "node", "state", "epoch", "lease", "job", "used_by", "cordon", "trouble")
@@ -74,7 +84,7 @@ class Link(_message.Message):
     def __init__(self, name: _Optional[str] = ..., speed_mbit_s: _Optional[int] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("name", "address", "boot_id", "agent_version", "capacity", "labels", "devices", "links", "peer_endpoint", "trouble")
+    __slots__ = ("name", "address", "boot_id", "agent_version", "capacity", "labels", "devices", "links", "peer_endpoint", "trouble", "pools")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +102,7 @@ class Node(_message.Message):
     LINKS_FIELD_NUMBER: _ClassVar[int]
     PEER_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    POOLS_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
     boot_id: str
@@ -102,7 +113,8 @@ class Node(_message.Message):
     links: _containers.RepeatedCompositeFieldContainer[Link]
     peer_endpoint: str
     trouble: str
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., capacity: _Optional[_Union[Resources, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., peer_endpoint: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
+    pools: _containers.RepeatedCompositeFieldContainer[PoolReach]
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., capacity: _Optional[_Union[Resources, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., peer_endpoint: _Optional[str] = ..., trouble: _Optional[str] = ..., pools: _Optional[_Iterable[_Union[PoolReach, _Mapping]]] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
     __slots__ = ("node", "state", "free", "seen_s", "cordon")
@@ -160,7 +172,7 @@ class TaskGroup(_message.Message):
     def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., requests: _Optional[_Union[Requests, _Mapping]] = ..., node: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., routes: _Optional[_Iterable[str]] = ..., min_count: _Optional[int] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at", "stage_in", "stage_out", "unreachable_limit_s")
+    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at", "stage_in", "stage_out", "unreachable_limit_s", "moveable")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -181,6 +193,7 @@ class Job(_message.Message):
     STAGE_IN_FIELD_NUMBER: _ClassVar[int]
     STAGE_OUT_FIELD_NUMBER: _ClassVar[int]
     UNREACHABLE_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    MOVEABLE_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     user: str
@@ -194,7 +207,8 @@ class Job(_message.Message):
     stage_in: str
     stage_out: _containers.RepeatedScalarFieldContainer[str]
     unreachable_limit_s: float
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ..., unreachable_limit_s: _Optional[float] = ...) -> None: ...
+    moveable: bool
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ..., unreachable_limit_s: _Optional[float] = ..., moveable: _Optional[bool] = ...) -> None: ...
 
 class DevicePlacement(_message.Message):
     __slots__ = ("device", "node", "route")
@@ -237,18 +251,26 @@ class TaskStatus(_message.Message):
     def __init__(self, task: _Optional[str] = ..., state: _Optional[str] = ..., node: _Optional[str] = ..., exit_code: _Optional[int] = ..., reason: _Optional[str] = ..., unstarted: _Optional[bool] = ...) -> None: ...
 
 class Miss(_message.Message):
-    __slots__ = ("phase", "resource", "message", "short_by", "permanent")
+    __slots__ = ("phase", "resource", "message", "short_by", "permanent", "nodes", "nodes_short", "closest", "closest_short_by")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     SHORT_BY_FIELD_NUMBER: _ClassVar[int]
     PERMANENT_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    NODES_SHORT_FIELD_NUMBER: _ClassVar[int]
+    CLOSEST_FIELD_NUMBER: _ClassVar[int]
+    CLOSEST_SHORT_BY_FIELD_NUMBER: _ClassVar[int]
     phase: str
     resource: str
     message: str
     short_by: int
     permanent: bool
-    def __init__(self, phase: _Optional[str] = ..., resource: _Optional[str] = ..., message: _Optional[str] = ..., short_by: _Optional[int] = ..., permanent: _Optional[bool] = ...) -> None: ...
+    nodes: int
+    nodes_short: int
+    closest: str
+    closest_short_by: int
+    def __init__(self, phase: _Optional[str] = ..., resource: _Optional[str] = ..., message: _Optional[str] = ..., short_by: _Optional[int] = ..., permanent: _Optional[bool] = ..., nodes: _Optional[int] = ..., nodes_short: _Optional[int] = ..., closest: _Optional[str] = ..., closest_short_by: _Optional[int] = ...) -> None: ...
 
 class JobStatus(_message.Message):
     __slots__ = ("job", "state", "reason", "placements", "tasks", "misses", "rounds_waited", "started_at", "ended_at", "story")

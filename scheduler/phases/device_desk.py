@@ -1,0 +1,518 @@
+"""The desk of a phase of devices: what is free of one kind during a round, by which routes, and who was given it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from farbus.model.decision import PendingJob
+from farbus.model.device import Route
+from farbus.model.job import DevicePlacement, Miss, TaskGroup
+from farbus.scheduler.costs.policy import FORBIDDEN, Policy
+from farbus.scheduler.explain import DeviceNeed, device_miss
+from farbus.scheduler.phases.base import FAR, MIXED, NEAR, Desk, Later, Offer, Outlook
+from farbus.scheduler.phases.cluster import Changes, Cluster
+from farbus.scheduler.phases.device_outlook import DeviceOutlook
+from farbus.scheduler.phases.jobs import Jobs
+from farbus.scheduler.phases.moving import MovingOutlook, moving_miss
+from farbus.scheduler.phases.stock import Bundle, DeviceKey, DeviceRequest, Lenders, Stock
+from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, in_order, ranges, table
+
+if TYPE_CHECKING:
+    from farbus.scheduler.phases.device import DevicePhase
+
+MAX_KEPT_BUNDLES = 256
+"""Bundles and requests that a desk is kept with: what it knows of each is some arrays as long as the cluster."""
+
+
+class _Pool(msgspec.Struct, frozen=True):
+    """An aggregator: all lenders of a zone for clients of one site; ``without`` is a node that may not lend."""
+
+    bundle: Bundle
+    site: int
+    zone: int
+    without: int
+
+
+class DeviceDesk(Desk):
+    """Free devices of one kind during one round."""
+
+    def __init__(self, kind: DevicePhase, cluster: Cluster, policy: Policy) -> None:
+        super().__init__(cluster)
+        self.kind = kind
+        self.policy = policy
+        self.phase = kind.name
+        self._stocks: dict[Hashable, Stock] = {}
+        self._holds: list[int] = []
+        self._pools: list[_Pool] = []
+        self._pool_numbers: dict[tuple[int, int, int, int], int] = {}
+        self._looks: dict[DeviceKey, DeviceOutlook] = {}
+        self._lenders: dict[tuple[Bundle, int, int], Lenders] = {}
+        self.marks = Changes(cluster.size)
+        """The rows of nodes of which other devices are free; ``Kept.changes`` also tells of those pencilled in."""
+        self._free = cluster.device_free.copy()
+        # What no node has, nobody can lend.
+        self._zones = np.where(cluster.fabric.is_pool, -1, kind.zones(cluster))
+        self._sites = policy.sites(cluster)
+        self._pencilled = np.zeros(cluster.size, np.int64)
+        ends = np.stack((self._zones, self._sites), axis=1)
+        distinct, area = np.unique(ends, axis=0, return_inverse=True)
+        self.areas = [(zone, site) for zone, site in distinct.tolist() if zone >= 0]
+        """Zones and sites of clients that differ in who lends to them, or at which cost."""
+        self.area_of = area.reshape(-1) - (len(distinct) - len(self.areas))
+        """The area of each node, shape (M,); negative for a node that is lent nothing."""
+        of_kind = cluster.memo.get(self.phase)
+        if of_kind is None:
+            of_kind = np.array([device.kind == kind.kind for device in cluster.devices], bool)
+            cluster.memo[self.phase] = of_kind
+        self._all = Stock(cluster, of_kind, self._free)
+
+    def serves(self, kind: DevicePhase, cluster: Cluster, policy: Policy) -> bool:
+        """Say whether what is kept here is of use for ``kind`` and ``policy`` on ``cluster``."""
+        return (
+            kind is self.kind
+            and policy is self.policy
+            and len(self._lenders) + len(self._looks) <= MAX_KEPT_BUNDLES
+            and np.array_equal(self._sites, policy.sites(cluster))
+        )
+
+    def renew(self, cluster: Cluster) -> None:
+        """Begin a round: take up what is free now."""
+        super().renew(cluster)
+        self.clear_pencil()
+        self._holds.clear()
+        self._pools.clear()
+        self._pool_numbers.clear()
+        changed = self._free != cluster.device_free
+        self._mark(np.flatnonzero(changed & self._free), free=False)
+        self._mark(np.flatnonzero(changed & cluster.device_free), free=True)
+
+    # What is there.
+
+    def stock(self, wanted: Hashable) -> Stock:
+        """Return the devices that the filter ``wanted`` accepts."""
+        found = self._stocks.get(wanted)
+        if found is None:
+            memo = (self.phase, wanted)
+            suits = self.cluster.memo.get(memo)
+            if suits is None:
+                suits = self.cluster.memo[memo] = self.kind.matches(self.cluster, wanted)
+            accepted = self._all.accepted & suits
+            found = self._stocks[wanted] = Stock(self.cluster, accepted, self._free)
+        return found
+
+    def spare(self, nodes: Integers) -> Integers:
+        """Return how many devices are free and not pencilled in on each of ``nodes``."""
+        return self._all.free[nodes] - self._pencilled[nodes]
+
+    def spans(self, request: DeviceRequest) -> bool:
+        """Say whether a bundle must come from several nodes: when none has so many devices, free or not."""
+        if not self.kind.may_span or Route.REMOTE not in request.routes:
+            return False
+        stock = self.stock(request.filter)
+        if Route.RECOMPOSED in request.routes and stock.movable is not None:
+            # The whole of a bundle may be moved to one node.
+            return max(stock.most, int(stock.movable.total.max(initial=0))) < request.count
+        return stock.most < request.count
+
+    def moves(self, request: DeviceRequest) -> bool:
+        """Say whether bundles may be recomposed here."""
+        return Route.RECOMPOSED in request.routes and bool(self.cluster.fabric.names) and not self.spans(request)
+
+    def moving(self, key: DeviceKey) -> MovingOutlook | None:
+        """Return what to expect of recomposition for ``key``, not yet up to date; None where it is no option."""
+        movable = self.stock(key.request.filter).movable
+        if movable is None or not self.moves(key.request):
+            return None
+        mixes = Route.LOCAL in key.request.routes
+        return MovingOutlook(movable, key.request.count, mixes=mixes, policy=self.policy, subject=key.subject)
+
+    def write_moving(self, outlook: MovingOutlook, wanted: Hashable) -> None:
+        """Bring what ``outlook`` says of the filter ``wanted`` up to date."""
+        outlook.write(self.marks.now, self.stock(wanted).free, self._free)
+
+    # The phase before asks what to expect.
+
+    def outlook_key(self, pending: PendingJob, group: TaskGroup) -> Hashable | None:
+        """Return request and subject of the group."""
+        request = self.kind.request(pending, group)
+        return None if request is None else DeviceKey(request, self.policy.subject(pending, group))
+
+    def outlook(self, key: Hashable) -> Outlook:
+        """Return for each node whether its own devices would do, or others' could be lent to it."""
+        assert isinstance(key, DeviceKey)
+        look = self._looks.get(key)
+        if look is None:
+            if len(self._looks) >= MAX_KEPT_BUNDLES:
+                self._looks.clear()
+                self._lenders.clear()
+            look = self._looks[key] = DeviceOutlook(self, key)
+        changes = self.cluster.kept.changes
+        if look.moment != changes.now:
+            look.write(changes.since(look.moment))
+            look.moment = changes.now
+        return look
+
+    def lenders(self, bundle: Bundle, zone: int, site: int) -> Offer:
+        """Return the bundles that the nodes of ``zone`` could lend to ``site`` now, and what each would cost."""
+        stock = self.stock(bundle.key.request.filter)
+        lenders = self._lenders.get((bundle, zone, site))
+        if lenders is not None and lenders.moment == self.marks.now:
+            return lenders.offer
+        if lenders is None:
+            lenders = self._lenders[bundle, zone, site] = Lenders(stock)
+        rows = self.marks.since(lenders.moment)
+        lenders.moment = self.marks.now
+        rows = stock.row[rows]
+        rows = rows[rows >= 0]
+        if len(rows):
+            nodes = stock.nodes[rows]
+            free = stock.free[nodes]
+            count = np.where(self._zones[nodes] == zone, free // bundle.size, 0)
+            cost = self.policy.far_cost(self.cluster, nodes, bundle.size, free, site, bundle.key.subject)
+            lenders.offer.write(rows, np.where(cost == FORBIDDEN, 0, count), cost)
+        return lenders.offer
+
+    def near_room(self, key: Hashable, places: Integers) -> Integers:
+        """Return how many tasks the devices of ``places`` could still serve."""
+        assert isinstance(key, DeviceKey)
+        free = np.minimum(self.stock(key.request.filter).free[places], self.spare(places))
+        return free.clip(min=0) // key.request.count
+
+    def pencil(self, key: Hashable, places: Integers, counts: Integers) -> None:
+        """Keep devices in mind for tasks that phase 1 put beside them."""
+        assert isinstance(key, DeviceKey)
+        np.add.at(self._pencilled, places, counts * key.request.count)
+        self._pencilled[places] = self._pencilled[places].clip(min=0)
+        self.cluster.kept.changes.note(places.copy())
+
+    def clear_pencil(self) -> None:
+        """Forget what was kept in mind: the real bundles come now."""
+        rows = np.flatnonzero(self._pencilled)
+        if len(rows):
+            self._pencilled[rows] = 0
+            self.cluster.kept.changes.note(rows)
+
+    # The market asks for the network.
+
+    def wants(self, jobs: Jobs, rows: Integers) -> Table:
+        """Return one want per group and node that phase 1 chose."""
+        awards = jobs.awards("compute").of(rows)
+        # A group that has tasks of several tiers at a node wants for all of them at once.
+        span = self.cluster.size
+        groups = int(awards["group"].max(initial=0)) + 1
+        _, row = in_order((awards["job"] * groups + awards["group"]) * span + awards["place"])
+        _, first = np.unique(row, return_index=True)
+        wants = table(WANT, len(first), job=awards["job"][first], group=awards["group"][first])
+        np.add.at(wants["count"], row, awards["count"])
+        place = awards["place"][first]
+        kind = jobs.form[wants["job"]] * groups + wants["group"]
+        for number in np.unique(kind).tolist():
+            theirs = kind == number
+            form = jobs.forms[number // groups]
+            key = self.outlook_key(form.example, form.groups[number % groups])
+            if key is None:
+                wants["count"][theirs] = 0
+                continue
+            assert isinstance(key, DeviceKey)
+            size = 1 if self.spans(key.request) else key.request.count
+            wants["count"][theirs] *= key.request.count // size
+            if self.moves(key.request):
+                bundles = [self.number(Bundle(key, size, site)) for site in place[theirs].tolist()]
+                wants["source"][theirs] = self.source(np.array(bundles, np.int64), place[theirs])
+            else:
+                wants["source"][theirs] = self.source(self.number(Bundle(key, size)), place[theirs])
+        return wants[wants["count"] > 0]
+
+    def pools(self, sources: Integers) -> Integers:
+        """Return the aggregators that lend to the sources' nodes, -1 where nobody may."""
+        pools = np.full(len(sources), -1, np.int64)
+        shapes, sites = self.split(sources)
+        for number in np.unique(shapes).tolist():
+            bundle = self._bundle(number)
+            request = bundle.key.request
+            rows = np.flatnonzero((shapes == number) & (self._zones[sites] >= 0))
+            if Route.REMOTE not in request.routes or not len(rows):
+                continue
+            # Where the own node's devices may be used directly, no optimal flow leads back to it through the
+            # aggregator; where they may not, it must be kept out of it.
+            direct = Route.LOCAL in request.routes and bundle.size == request.count
+            kept_out = (self.stock(request.filter).total[sites[rows]] > 0) & (not direct)
+            without = np.where(kept_out, sites[rows], -1)
+            # Bundles that differ only in where they might be recomposed are lent alike.
+            lent = self.number(Bundle(bundle.key, bundle.size))
+            ends = zip(
+                self._sites[sites[rows]].tolist(), self._zones[sites[rows]].tolist(), without.tolist(), strict=True
+            )
+            pools[rows] = [self._pool(lent, *end) for end in ends]
+        return pools
+
+    def _pool(self, shape: int, site: int, zone: int, without: int) -> int:
+        number = self._pool_numbers.setdefault((shape, site, zone, without), len(self._pools))
+        if number == len(self._pools):
+            self._pools.append(_Pool(self._bundle(shape), site, zone, without))
+        return number
+
+    def _bundle(self, number: int) -> Bundle:
+        bundle = self.shapes[number]
+        assert isinstance(bundle, Bundle)
+        return bundle
+
+    def size(self, shape: int) -> int:
+        """Return the number of devices of a bundle."""
+        return self._bundle(shape).size
+
+    def arcs(self, sources: Integers) -> Table:
+        """Return the local route, the tasks' own nodes, and the fabric pools from which devices can be moved there."""
+        shapes, sites = self.split(sources)
+        parts = [np.zeros(0, ARC)]
+        for number in np.unique(shapes).tolist():
+            bundle = self._bundle(number)
+            request = bundle.key.request
+            if Route.LOCAL not in request.routes or bundle.size != request.count:
+                continue
+            rows = np.flatnonzero(shapes == number)
+            free = self.stock(request.filter).free[sites[rows]]
+            cost = self.policy.near_cost(request.count, free, bundle.key.subject)
+            room = np.where(cost == FORBIDDEN, 0, free // bundle.size)
+            arcs = table(ARC, len(rows), source=rows, place=sites[rows], tier=NEAR, capacity=room, cost=cost)
+            parts.append(arcs[room > 0])
+        for number in np.unique(shapes).tolist():
+            bundle = self._bundle(number)
+            if bundle.site >= 0:
+                arcs = self._moves_of(bundle)
+                arcs["source"] = np.flatnonzero(shapes == number)[0]
+                parts.append(arcs)
+        arcs = np.concatenate(parts)
+        return arcs[np.argsort(arcs["source"], kind="stable")]
+
+    def _moves_of(self, bundle: Bundle) -> Table:
+        """Return the recomposed route: for each pool an arc for each bundle that it could complete, dearer and dearer.
+
+        The first takes what is at hand beyond whole bundles, the others are moved whole; the further ones come from
+        the donors that are left.
+        """
+        fabric, request = self.cluster.fabric, bundle.key.request
+        stock, site = self.stock(request.filter), bundle.site
+        movable = stock.movable
+        assert movable is not None
+        at_hand = int(stock.free[site]) % bundle.size if Route.LOCAL in request.routes else 0
+        parts = [np.zeros(0, ARC)]
+        for pair in range(int(fabric.start[site]), int(fabric.start[site + 1])):
+            pool = int(fabric.pool[pair])
+            there = int(movable.free[pool] - movable.own[pair])
+            bundles = (there + at_hand) // bundle.size
+            if not bundles:
+                continue
+            _, cost = movable.donors(pool, site, self._free, self.policy, bundle.key.subject)
+            ends = np.arange(1, bundles + 1) * bundle.size - at_hand
+            moved = np.diff(ends, prepend=0)
+            sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(cost)))[np.append(0, ends)]
+            attach_s = np.full(bundles, fabric.attach_s[pair])
+            price = self.policy.move_cost(bundle.size, moved, attach_s, bundle.key.subject) + np.diff(sums)
+            prices, capacity = np.unique(price, return_counts=True)
+            arcs = table(ARC, len(prices), place=fabric.row[pool], tier=MIXED, capacity=capacity, cost=prices)
+            parts.append(arcs)
+        return np.concatenate(parts)
+
+    def offers(self, pool: int) -> Sequence[Offer | Later]:
+        """Return the remote route: all lenders of the zone."""
+        lending = self._pools[pool]
+        offer = self.lenders(lending.bundle, lending.zone, lending.site)
+        row = self.stock(lending.bundle.key.request.filter).row[lending.without] if lending.without >= 0 else -1
+        if row < 0 or not offer.capacity[row]:
+            return (offer,)
+        others = Offer(FAR, offer.place)
+        others.capacity, others.cost = offer.capacity.copy(), offer.cost.copy()
+        others.write(np.array([row]), np.zeros(1, np.int64), np.zeros(1, np.int64))
+        return (others,)
+
+    def floor(self, shape: int) -> int:
+        """Return the least that any lender or pool would cost any node."""
+        bundle = self._bundle(shape)
+        look = self.outlook(bundle.key)
+        return look.floor // (bundle.key.request.count // bundle.size)
+
+    def capacity(self, pool: int, places: Integers) -> Integers | None:
+        """Return how many bundles are free; None, the sum of the arcs, where devices of fabric pools are among them."""
+        if self.cluster.fabric.is_pool[places].any():
+            return None
+        bundle = self._pools[pool].bundle
+        free: Integers = self.stock(bundle.key.request.filter).free[places] // bundle.size
+        return free
+
+    def take(self, shape: int, places: Integers, tiers: Integers, counts: Integers) -> tuple[Integers, Integers]:
+        """Reserve whole bundles: the least devices of each place that will do."""
+        del tiers
+        bundle = self._bundle(shape)
+        if bundle.site >= 0 and self.cluster.fabric.is_pool[places].any():
+            return self._take_moved(bundle, places, counts)
+        return self._take_whole(bundle, places, counts)
+
+    def _take_whole(self, bundle: Bundle, places: Integers, counts: Integers) -> tuple[Integers, Integers]:
+        """Reserve bundles that are where they are used, or lent."""
+        start = self.cluster.device_start[places]
+        length = self.cluster.device_start[places + 1] - start
+        rows = ranges(start, length)
+        owner = np.repeat(np.arange(len(places)), length)
+        usable = self.stock(bundle.key.request.filter).accepted[rows] & self._free[rows]
+        rows, owner = rows[usable], owner[usable]
+        has = np.bincount(owner, minlength=len(places))
+        counts = np.minimum(counts, has // bundle.size)
+        nth = np.arange(len(rows)) - np.repeat(np.cumsum(has) - has, has)
+        rows = rows[nth < (counts * bundle.size)[owner]]
+        self._mark(rows, free=False)
+        return counts, rows
+
+    def _take_moved(self, bundle: Bundle, places: Integers, counts: Integers) -> tuple[Integers, Integers]:
+        """Reserve bundles some of which are recomposed: first those that are not."""
+        is_pool = self.cluster.fabric.is_pool[places]
+        taken = np.zeros(len(places), np.int64)
+        devices: list[Integers] = [np.zeros(0, np.int64)] * len(places)
+        for row in np.argsort(is_pool, kind="stable").tolist():
+            if not is_pool[row]:
+                count, devices[row] = self._take_whole(bundle, places[row : row + 1], counts[row : row + 1])
+                taken[row] = count[0]
+                continue
+            pool = int(np.searchsorted(self.cluster.fabric.row, places[row]))
+            units: list[Integers] = []
+            while len(units) < counts[row] and (unit := self._compose(bundle, pool)) is not None:
+                units.append(unit)
+            taken[row] = len(units)
+            devices[row] = np.concatenate(units) if units else devices[row]
+        return taken, np.concatenate(devices)
+
+    def _compose(self, bundle: Bundle, pool: int) -> Integers | None:
+        """Reserve one bundle: what is at hand beyond whole bundles, and the rest from ``pool``; None if it is short."""
+        stock = self.stock(bundle.key.request.filter)
+        assert stock.movable is not None
+        at_hand = np.zeros(0, np.int64)
+        if Route.LOCAL in bundle.key.request.routes:
+            own = np.arange(*self.cluster.device_start[bundle.site : bundle.site + 2])
+            own = own[stock.accepted[own] & self._free[own]]
+            at_hand = own[: len(own) % bundle.size]
+        moved, _ = stock.movable.donors(pool, bundle.site, self._free, self.policy, bundle.key.subject)
+        missing = bundle.size - len(at_hand)
+        if len(moved) < missing:
+            return None
+        unit = np.concatenate((at_hand, moved[:missing]))
+        self._mark(unit, free=False)
+        return unit
+
+    def give_back(self, awards: Table, devices: Integers) -> None:
+        """Free the devices again."""
+        del awards
+        self._mark(devices, free=True)
+
+    def hold(self, shape: Hashable, award: Table, devices: Integers) -> bool:
+        """Take those of the devices that are free."""
+        del shape, award
+        kept = devices[self._free[devices]]
+        self._mark(kept, free=False)
+        self._holds += kept.tolist()
+        return len(kept) == len(devices)
+
+    def end_holds(self, *, release: bool) -> None:
+        """Free what was held, or leave it taken."""
+        if release:
+            self._mark(np.array(self._holds, np.int64), free=True)
+        self._holds.clear()
+
+    def _mark(self, rows: Integers, *, free: bool) -> None:
+        if not len(rows):
+            return
+        nodes = self.cluster.device_node[rows]
+        self.cluster.kept.changes.note(nodes)
+        self.marks.note(nodes)
+        assert (self._free[rows] != free).all(), "a device is given out twice"
+        self._free[rows] = free
+        for stock in (self._all, *self._stocks.values()):
+            stock.change(rows, nodes, 1 if free else -1)
+
+    # People ask.
+
+    def device_placements(self, site: int, place: int, devices: Sequence[int]) -> tuple[DevicePlacement, ...]:
+        """Return devices, their node and route for one bundle."""
+        cluster, known = self.cluster, self.cluster.devices
+        if cluster.fabric.is_pool[place]:
+            return tuple([self._moved_placement(site, row) for row in devices])
+        node = cluster.names[place]
+        route = Route.LOCAL if place == site else Route.REMOTE
+        return tuple([DevicePlacement(device=known[row].id, node=node, route=route) for row in devices])
+
+    def _moved_placement(self, site: int, row: int) -> DevicePlacement:
+        cluster = self.cluster
+        at = int(cluster.device_node[row])
+        node = "" if cluster.fabric.is_pool[at] else cluster.names[at]
+        route = Route.LOCAL if at == site else Route.RECOMPOSED
+        return DevicePlacement(device=cluster.devices[row].id, node=node, route=route)
+
+    def alternatives(self, pool: int, shape: int, site: int, place: int, cost: int) -> str:
+        """Name the route, and what the next best one would have cost."""
+        bundle = self._bundle(shape)
+        noun = f"{bundle.size} {self.kind.noun}{'s' if bundle.size != 1 else ''}"
+        local, moved = place == site, bool(self.cluster.fabric.is_pool[place])
+        lender = "" if local else f" from {self.cluster.names[place]}"
+        text = f"{noun} {'local' if local else 'recomposed' if moved else 'remote'}{lender} at cost {cost / 1000:g}"
+        if Route.REMOTE not in bundle.key.request.routes:
+            return f"{text} (the job allows no other route)" if len(bundle.key.request.routes) == 1 else text
+        first = self.first.get(pool)
+        if first is None:
+            return f"{text} (nothing remote is as cheap)" if local and pool >= 0 else text
+        other = first.beside(place, cost, self.cluster.names, site)
+        return f"{text} ({f'remote: {other}' if other else 'no other node could lend'})"
+
+    def misses(self, pending: PendingJob) -> list[Miss]:
+        """Return why the groups of a job find no devices."""
+        found = []
+        for group in pending.job.groups:
+            request = self.kind.request(pending, group)
+            if request is None:
+                continue
+            stock = self.stock(request.filter)
+            if not stock.total.any():
+                miss = self.kind.explain_filter(self.cluster, request.filter)
+            else:
+                need = DeviceNeed(
+                    phase=self.phase,
+                    noun=self.kind.noun,
+                    count=request.count,
+                    tasks=group.count,
+                    site=self.cluster.index.get(group.node, -1),
+                    local=Route.LOCAL in request.routes,
+                    remote=Route.REMOTE in request.routes,
+                    may_span=self.kind.may_span,
+                )
+                miss = self._miss(request, need) or self._held_back(pending, group, need.site)
+            if miss is not None:
+                found.append(miss)
+        return found
+
+    def _miss(self, request: DeviceRequest, need: DeviceNeed) -> Miss | None:
+        """Say why no route serves ``need``: of several routes, the one that may do so later."""
+        stock, nodes = self.stock(request.filter), ~self.cluster.fabric.is_pool
+        found = []
+        if need.local or need.remote:
+            found.append(device_miss(self.cluster, need, stock.total * nodes, stock.free * nodes))
+        if Route.RECOMPOSED in request.routes:
+            found.append(moving_miss(self.cluster, need, stock.total, stock.free, stock.movable))
+        misses = [miss for miss in found if miss is not None]
+        return min(misses, key=lambda miss: miss.permanent) if len(misses) == len(found) else None
+
+    def _held_back(self, pending: PendingJob, group: TaskGroup, site: int) -> Miss | None:
+        """Say when there are free devices, but no arc leads to any of them."""
+        look = self.outlook(self.outlook_key(pending, group))
+        served = (look.near > 0) | look.far(np.arange(self.cluster.size))[0]
+        if served[site] if site >= 0 else served.any():
+            return None
+        return Miss(
+            phase=self.phase,
+            resource="route",
+            message=(
+                f"{self.kind.noun}s that suit are free, but on no node from which group {group.name} may use them now "
+                f"(routes {', '.join(group.routes)}; policy {self.policy.name})"
+            ),
+        )
