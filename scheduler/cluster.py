@@ -160,8 +160,15 @@ class ClusterState:
         With ``also_free``, by node, and ``also_devices``: once these are free.
         """
         wanted = dict(task_names(record.job))
-        if sorted(task.task for task in placement.tasks) != sorted(wanted):
+        placed = {task.task for task in placement.tasks}
+        if len(placed) != len(placement.tasks) or not placed <= wanted.keys():
             return "not every task is placed exactly once"
+        tasks = Counter(wanted[task] for task in placed)
+        for number, group in enumerate(record.job.groups):
+            if tasks[number] < group.least == group.count:
+                return "not every task is placed exactly once"
+            if tasks[number] < group.least:
+                return f"{tasks[number]} of the {group.least} tasks that group {group.name} needs are placed"
         cpu: Counter[str] = Counter()
         memory: Counter[str] = Counter()
         taken: set[str] = set()

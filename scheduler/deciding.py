@@ -75,7 +75,8 @@ class Deciding(Operations):
         awake = [job_id for job_id in self.situations.awake if self._may_be_placed(job_id, now)]
         if not awake:
             return ()
-        companions = self.queue.ordered(self.situations.companions())[:MAX_COMPANIONS]
+        long = [job_id for job_id in self.situations.companions() if self._may_be_placed(job_id, now)]
+        companions = self.queue.ordered(long)[:MAX_COMPANIONS]
         pending = []
         for job_id in self.queue.ordered({*awake, *companions}):
             record = self.jobs[job_id]
@@ -111,7 +112,7 @@ class Deciding(Operations):
         refused = False
         for placement in event.decision.placements:
             job = self.jobs.get(placement.job)
-            if job is None or job.state is not JobState.QUEUED:
+            if job is None or job.state is not JobState.QUEUED or not self._may_be_placed(placement.job, self._now):
                 continue
             if self.placement_problem(job, placement) or self.accounts.miss(job.job, self.rules) is not None:
                 refused = True

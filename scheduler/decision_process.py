@@ -12,9 +12,11 @@ do not travel again.
 
 from __future__ import annotations
 
+import types
+import typing
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -28,6 +30,15 @@ from farbus.model.value import Value
 
 MAX_KNOWN_JOBS = 25_000
 """Jobs that the process keeps from question to question: those of the largest round, twice over."""
+
+_OF_PENDING = tuple(name for name in PendingJob.__struct_fields__ if name not in ("job", "profile"))
+_OF_SNAPSHOT = tuple(name for name in Snapshot.__struct_fields__ if name not in ("nodes", "devices", "links", "at"))
+"""Fields that travel as they are, whoever adds them."""
+_TYPES = typing.get_type_hints(PendingJob)
+# A tuple of the types of those fields, which nobody can write down ahead.
+_MORE: msgspec.msgpack.Decoder[list[tuple[Any, ...]]] = msgspec.msgpack.Decoder(
+    list[types.GenericAlias(tuple, tuple(_TYPES[name] for name in _OF_PENDING))]  # type: ignore[misc]
+)
 
 V = TypeVar("V")
 
@@ -44,6 +55,8 @@ class Question(Value, frozen=True, kw_only=True):
     links: dict[str, tuple[LinkLoad, ...]] = {}
     """Those that are others than before; what is not measured any more has none."""
     at: float = 0.0
+    rest: Snapshot | None = None
+    """The other fields of the snapshot; None where they are the same objects as before."""
     jobs: tuple[Job, ...] = ()
     """Jobs that are not known yet, or whose id is empty."""
     forget: tuple[str, ...] = ()
@@ -51,8 +64,10 @@ class Question(Value, frozen=True, kw_only=True):
     """Those of applications of which more is known than before."""
     forget_profiles: bool = False
     """Whether all that came before are void."""
-    pending: tuple[tuple[str, int], ...] = ()
-    """Who waits, by id, with the rounds waited."""
+    pending: tuple[str, ...] = ()
+    """Who waits, by id."""
+    more: bytes = b""
+    """The other fields of each :class:`PendingJob`, encoded."""
 
 
 class Answer(Value, frozen=True, kw_only=True):
@@ -133,9 +148,11 @@ class DecisionProcess:
             at=snapshot.at,
             jobs=tuple(jobs),
             forget=tuple(forget),
+            rest=None if _same_rest(before, snapshot) else _without_views(snapshot),
             profiles=profiles,
             forget_profiles=forget_profiles,
-            pending=tuple((entry.job.id, entry.rounds_waited) for entry in pending),
+            pending=tuple(entry.job.id for entry in pending),
+            more=msgspec.msgpack.encode([[getattr(entry, name) for name in _OF_PENDING] for entry in pending]),
         )
 
     def _new_profiles(self, pending: tuple[PendingJob, ...]) -> tuple[tuple[ApplicationProfile, ...], bool]:
@@ -155,6 +172,14 @@ class DecisionProcess:
         self._answerer.close()
 
 
+def _without_views(snapshot: Snapshot) -> Snapshot:
+    return msgspec.structs.replace(snapshot, nodes=(), devices=(), links={})
+
+
+def _same_rest(before: Snapshot, now: Snapshot) -> bool:
+    return all(getattr(before, name) is getattr(now, name) for name in _OF_SNAPSHOT)
+
+
 def _changed(before: Sequence[V], now: Sequence[V]) -> tuple[tuple[V, ...], tuple[int, ...]]:
     """Return what is another object than before, with its rows; everything where nothing was before."""
     if not before:
@@ -171,6 +196,7 @@ class Reader:
         self._nodes: list[NodeView] = []
         self._devices: list[DeviceView] = []
         self._links: dict[str, tuple[LinkLoad, ...]] = {}
+        self._rest = Snapshot(nodes=(), devices=())
         self._jobs: dict[str, Job] = {}
         self._profiles: dict[str, ApplicationProfile] = {}
 
@@ -192,18 +218,27 @@ class Reader:
             for row, device in zip(question.device_rows, question.devices, strict=True):
                 self._devices[row] = device
         self._links |= question.links
-        snapshot = Snapshot(
-            nodes=tuple(self._nodes), devices=tuple(self._devices), links=dict(self._links), at=question.at
+        self._rest = question.rest or self._rest
+        snapshot = msgspec.structs.replace(
+            self._rest,
+            nodes=tuple(self._nodes),
+            devices=tuple(self._devices),
+            links=dict(self._links),
+            at=question.at,
         )
         unnamed = iter([job for job in question.jobs if not job.id])
         self._jobs |= {job.id: job for job in question.jobs if job.id}
         if question.forget_profiles:
             self._profiles.clear()
         self._profiles |= {profile.application: profile for profile in question.profiles}
-        waiting = ((self._jobs[job_id] if job_id else next(unnamed), waited) for job_id, waited in question.pending)
         pending = tuple(
-            PendingJob(job=job, rounds_waited=waited, profile=self._profiles.get(job.name)) for job, waited in waiting
+            self._pending_job(self._jobs[job_id] if job_id else next(unnamed), more)
+            for job_id, more in zip(question.pending, _MORE.decode(question.more), strict=True)
         )
         for job_id in question.forget:
             self._jobs.pop(job_id, None)
         return snapshot, pending
+
+    def _pending_job(self, job: Job, more: tuple[Any, ...]) -> PendingJob:
+        fields = dict(zip(_OF_PENDING, more, strict=True))
+        return PendingJob(job=job, profile=self._profiles.get(job.name), **fields)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from farbus.api.identity import valid_name
 from farbus.errors import InvalidInput, Unavailable
+from farbus.model.decision import JobPlacement
 from farbus.model.device import Route
 from farbus.model.job import MAX_GROUPS, Job, Requests, TaskGroup
 from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, MAX_SECONDS, format_bytes
@@ -85,6 +86,7 @@ def _validate_group(group: TaskGroup, field: str, *, interactive: bool) -> None:
         f"{group.name[:80]!r} is not a name: 1 to 63 letters, digits, - and _, with a letter or digit at both ends",
     )
     _check_number(group.count, f"{field}.count", least=1, most=MAX_TASKS)
+    _check_number(group.min_count, f"{field}.min_count", least=0, most=group.count)
     if interactive:
         _check(not group.command, f"{field}.command", "an interactive job has no command")
         _check(bool(group.node), f"{field}.node", "an interactive job names the node of its program")
@@ -151,6 +153,12 @@ def task_names(job: Job) -> Iterator[tuple[str, int]]:
     for index, group in enumerate(job.groups):
         for number in range(group.count):
             yield f"{group.name}.{number}", index
+
+
+def requests_of(job: Job, placement: JobPlacement) -> dict[str, Requests]:
+    """Return what each placed task asks for, by its name."""
+    groups = dict(task_names(job))
+    return {task.task: job.groups[groups[task.task]].requests for task in placement.tasks}
 
 
 def _size(job: Job) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import time
 from collections.abc import Iterator
 from typing import Protocol
@@ -32,6 +33,10 @@ ROUND_LIMIT_S = 10.0
 """Longest time that a decision may take, unless the configuration says otherwise."""
 
 
+CERTIFY_EVERY = 16
+"""One round in so many is certified, the first among them: a certificate costs as much as the solve at times."""
+
+
 class Decide(Protocol):
     """The decision maker: pure, total, in bounded time."""
 
@@ -50,12 +55,20 @@ def decision_maker(policy: str) -> Decide:
     if name not in POLICIES:
         raise InvalidInput(f"policy: there is no policy {name!r}", hint=f"choose from {', '.join(POLICIES)}")
     columns, forms = Columns(), Forms(PHASES)
+    rounds = itertools.count()
     policy_of_rounds = POLICIES[name]()
 
     def decide_on_kept(snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
         cluster = columns.of(snapshot)
         with collector_paused():
-            return decide_on(cluster, pending, policy=policy_of_rounds, clock=time.perf_counter, forms=forms)
+            return decide_on(
+                cluster,
+                pending,
+                policy=policy_of_rounds,
+                certify=next(rounds) % CERTIFY_EVERY == 0,
+                clock=time.perf_counter,
+                forms=forms,
+            )
 
     return decide_on_kept
 

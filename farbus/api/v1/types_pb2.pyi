@@ -145,7 +145,7 @@ class Requests(_message.Message):
     def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., gpus: _Optional[int] = ..., gpu_memory_bytes: _Optional[int] = ..., gpu_model: _Optional[str] = ...) -> None: ...
 
 class TaskGroup(_message.Message):
-    __slots__ = ("name", "command", "count", "requests", "node", "labels", "routes")
+    __slots__ = ("name", "command", "count", "requests", "node", "labels", "routes", "min_count")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -160,6 +160,7 @@ class TaskGroup(_message.Message):
     NODE_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     ROUTES_FIELD_NUMBER: _ClassVar[int]
+    MIN_COUNT_FIELD_NUMBER: _ClassVar[int]
     name: str
     command: _containers.RepeatedScalarFieldContainer[str]
     count: int
@@ -167,7 +168,8 @@ class TaskGroup(_message.Message):
     node: str
     labels: _containers.ScalarMap[str, str]
     routes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., requests: _Optional[_Union[Requests, _Mapping]] = ..., node: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., routes: _Optional[_Iterable[str]] = ...) -> None: ...
+    min_count: int
+    def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., requests: _Optional[_Union[Requests, _Mapping]] = ..., node: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., routes: _Optional[_Iterable[str]] = ..., min_count: _Optional[int] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at", "stage_in", "stage_out", "unreachable_limit_s", "moveable")
