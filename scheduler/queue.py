@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from farbus.errors import InvalidInput, Unavailable
 from farbus.model.device import Route
-from farbus.model.job import MAX_GROUPS, Job, Requests, TaskGroup
+from farbus.model.job import MAX_DRIVES, MAX_GROUPS, MAX_STORAGE, Job, Requests, StorageRequest, TaskGroup
 from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, MAX_SECONDS, format_bytes
 from farbus.model.staging import MAX_OUTPUTS, check_digest, check_path
 
@@ -105,6 +105,23 @@ def _validate_group(group: TaskGroup, field: str, *, interactive: bool) -> None:
             route in _SERVED_ROUTES, f"{field}.routes", f"{route} is not served yet", hint="use local, remote or both"
         )
     _check(len(set(group.routes)) == len(group.routes), f"{field}.routes", "names a route twice")
+    _check(len(group.storage) <= MAX_STORAGE, f"{field}.storage", f"has more than {MAX_STORAGE} entries")
+    for index, request in enumerate(group.storage):
+        _validate_storage(request, f"{field}.storage[{index}]")
+    names = [request.name for request in group.storage]
+    _check(len(set(names)) == len(names), f"{field}.storage", "two have the same name")
+
+
+def _validate_storage(request: StorageRequest, field: str) -> None:
+    good = _GROUP_NAME.fullmatch(request.name) is not None
+    _check(good, f"{field}.name", f"{request.name!r} is not a name")
+    _check_number(request.size_bytes, f"{field}.size_bytes", least=1, most=MAX_BYTES)
+    _check_number(request.bandwidth_bytes_per_s, f"{field}.bandwidth_bytes_per_s", least=0, most=MAX_BYTES)
+    _check_number(request.devices, f"{field}.devices", least=0, most=MAX_DRIVES)
+    _check_text(request.profile, f"{field}.profile", most=MAX_NAME)
+    for route in request.routes:
+        _check(route in _SERVED_ROUTES, f"{field}.routes", f"{route} is not served yet", hint="use local or remote")
+    _check(len(set(request.routes)) == len(request.routes), f"{field}.routes", "names a route twice")
 
 
 def validate_job(job: Job) -> Job:

@@ -26,9 +26,10 @@ from farbus.scheduler.phases.gpu import GpuPhase
 from farbus.scheduler.phases.greedy import serve_greedily
 from farbus.scheduler.phases.jobs import Forms, Jobs
 from farbus.scheduler.phases.market import Tally, give_back, serve
+from farbus.scheduler.phases.storage import StoragePhase
 from farbus.scheduler.phases.tables import Integers, Table, ahead
 
-PHASES: tuple[Phase, ...] = (ComputePhase(), GpuPhase())
+PHASES: tuple[Phase, ...] = (ComputePhase(), GpuPhase(), StoragePhase())
 """The phases of a round, in order.  The first decides the node."""
 
 MAX_REFILLS = 8
@@ -328,16 +329,18 @@ class _Round:
         for desk in others:
             held = self.jobs.awards(desk.phase).of(rows)
             devices = self.jobs.awards(desk.phase).devices_of(held).tolist()
-            sites = desk.split(held["source"])[1]
-            before: dict[int, list[_Granted]] = {}
-            columns = (spots(held, sites), sites, *(held[name] for name in ("place", "count", "cost", "size")))
+            shapes, sites = desk.split(held["source"])
+            before: dict[tuple[int, int], list[_Granted]] = {}
+            columns = (spots(held, sites), shapes, sites, *(held[name] for name in ("place", "count", "cost", "size")))
             end = 0
-            for (at, site, place, many, cost, size), why in zip(_rows(*columns), _told(desk, held), strict=True):
-                units = before.setdefault(at, [])
+            for (at, shape, site, place, many, cost, size), why in zip(_rows(*columns), _told(desk, held), strict=True):
+                # A task has its share of each shape.
+                units = before.setdefault((at, shape), [])
                 for start in range(end, end + many * size, size):
-                    units.append((desk.device_placements(site, place, devices[start : start + size]), cost, why))
+                    own = devices[start : start + size]
+                    units.append((desk.unit_placements(shape, site, place, own), cost, why))
                 end += many * size
-            for at, units in before.items():
+            for (at, _), units in before.items():
                 granted.setdefault(at, []).append(units)
 
         awards = self.jobs.awards(first.phase).of(rows)

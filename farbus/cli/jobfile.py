@@ -18,7 +18,7 @@ from msgspec import Meta
 from farbus.cli.decoding import decode_file, read_file
 from farbus.errors import InvalidInput, NotFound
 from farbus.model.device import Route
-from farbus.model.job import Job, Requests, TaskGroup
+from farbus.model.job import MAX_DRIVES, MAX_STORAGE, Job, Requests, StorageRequest, TaskGroup
 from farbus.model.quantity import parse_bytes, parse_cpu, parse_seconds
 from farbus.model.staging import check_path
 
@@ -55,6 +55,21 @@ class StageTable(msgspec.Struct, forbid_unknown_fields=True, rename={"source": "
     to: Annotated[str, Meta(description="Where it goes below the task's directory; its own name if empty.")] = ""
 
 
+class StorageTable(msgspec.Struct, forbid_unknown_fields=True):
+    """Storage of NVMe drives for each task."""
+
+    name: Annotated[str, Meta(description="What it is called; 'storage', 'storage1', ... if empty.")] = ""
+    size: Annotated[str | int, Meta(description="How much: '100GB', or bytes.")] = 0
+    bandwidth: Annotated[str | int, Meta(description="Set aside for it, a second: '1GB/s', or bytes.")] = 0
+    devices: Annotated[
+        int, Meta(ge=0, le=MAX_DRIVES, description="Drives that are used as one; 0 leaves it to the scheduler.")
+    ] = 0
+    profile: Annotated[str, Meta(max_length=63, description="What the program was measured as.")] = (
+        ""
+    )
+    routes: Annotated[list[Route], Meta(description="How drives may be given; those of the task if empty.")] = []
+
+
 class TaskTable(msgspec.Struct, forbid_unknown_fields=True):
     """A group of equal tasks."""
 
@@ -69,6 +84,7 @@ class TaskTable(msgspec.Struct, forbid_unknown_fields=True):
     routes: Annotated[list[Route], Meta(min_length=1, description="How devices may be given to the tasks.")] = (
         msgspec.field(default_factory=lambda: [Route.LOCAL, Route.REMOTE])
     )
+    storage: Annotated[list[StorageTable], Meta(max_length=MAX_STORAGE, description="Storage for each task.")] = []
 
 
 class JobTable(TaskTable, forbid_unknown_fields=True, omit_defaults=True):
@@ -213,11 +229,34 @@ def _group(task: TaskTable, where: str, index: int | None) -> TaskGroup:
         node=task.node,
         labels=dict(task.labels),
         routes=tuple(dict.fromkeys(task.routes)),
+        storage=_storage(task.storage, prefix),
     )
 
 
+def _storage(tables: list[StorageTable], prefix: str) -> tuple[StorageRequest, ...]:
+    found: dict[str, StorageRequest] = {}
+    for index, table in enumerate(tables):
+        where = f"{prefix}storage[{index}]."
+        name = table.name or (f"storage{index}" if index else "storage")
+        _check_name(name, f"{where}name")
+        if name in found:
+            raise InvalidInput(f"{where}name: {name!r} is taken", hint="give each storage a name of its own")
+        bandwidth = table.bandwidth.removesuffix("/s") if isinstance(table.bandwidth, str) else table.bandwidth
+        found[name] = StorageRequest(
+            name=name,
+            size_bytes=parse_bytes(table.size, what=f"{where}size"),
+            bandwidth_bytes_per_s=parse_bytes(bandwidth, what=f"{where}bandwidth"),
+            devices=table.devices,
+            profile=table.profile,
+            routes=tuple(dict.fromkeys(table.routes)),
+        )
+        if not found[name].size_bytes:
+            raise InvalidInput(f"{where}size: missing", hint='write for example size = "100GB"')
+    return tuple(found.values())
+
+
 def _refuse_mixture(table: JobTable, name: str) -> None:
-    for field in ("command", "count", "resources", "node", "labels", "routes"):
+    for field in ("command", "count", "resources", "node", "labels", "routes", "storage"):
         if getattr(table, field) != getattr(JobTable(), field):
             raise InvalidInput(
                 f"{name}: {field}: stands beside [[task]], which has its own", hint=f"move {field} into [[task]]"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from farbus.model.decision import PendingJob
-from farbus.model.job import Job, TaskGroup
+from farbus.model.job import MAX_DRIVES, Job, TaskGroup
 from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI
 from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.phases.cluster import MAX_UNITS
@@ -161,10 +161,31 @@ def _fault(job: Job) -> str:
         for name, value, least, most in limits:
             if not least <= value <= most:
                 return f"group {group.name}: {name} is {value}, not between {least} and {most}"
+        fault = _storage_fault(group)
+        if fault:
+            return fault
         if group.count * max(wanted.gpus, 1) > MAX_UNITS:
             return f"group {group.name}: {group.count} tasks with {wanted.gpus} GPUs each are more than {MAX_UNITS}"
         if wanted.gpus and not group.routes:
             return f"group {group.name}: wants GPUs but allows no route to them"
+    return ""
+
+
+def _storage_fault(group: TaskGroup) -> str:
+    names = [request.name for request in group.storage]
+    if len(set(names)) != len(names):
+        return f"group {group.name}: two storages have the same name"
+    for request in group.storage:
+        limits = (
+            ("size_bytes", request.size_bytes, 1, MAX_BYTES),
+            ("bandwidth_bytes_per_s", request.bandwidth_bytes_per_s, 0, MAX_BYTES),
+            ("devices", request.devices, 0, MAX_DRIVES),
+        )
+        for name, value, least, most in limits:
+            if not least <= value <= most:
+                return f"group {group.name}: storage {request.name}: {name} is {value}, not between {least} and {most}"
+        if not request.routes and not group.routes:
+            return f"group {group.name}: wants storage but allows no route to it"
     return ""
 
 

@@ -15,7 +15,7 @@ from farbus.cli.decoding import MAX_FILE_BYTES
 from farbus.cli.jobfile import parse_job, read_job, read_table, schema
 from farbus.errors import ExitCode, FarbusError, InvalidInput, NotFound
 from farbus.model.device import Route
-from farbus.model.job import Requests
+from farbus.model.job import Requests, StorageRequest
 
 HERE = Path("/home/ada/jobs")
 
@@ -230,3 +230,50 @@ def _finite(value: object) -> bool:
     except ValueError:
         return False
     return True
+
+
+STORED = b"""
+command = ["./sort"]
+
+[[storage]]
+name = "in"
+size = "400GB"
+bandwidth = "2GB/s"
+devices = 2
+routes = ["local"]
+
+[[storage]]
+size = 1024
+profile = "smufin"
+"""
+
+
+def test_storage_arrives() -> None:
+    (group,) = parse_job(STORED, name="job.toml", directory=HERE).groups
+    assert group.storage == (
+        StorageRequest(
+            name="in",
+            size_bytes=400 * 10**9,
+            bandwidth_bytes_per_s=2 * 10**9,
+            devices=2,
+            routes=(Route.LOCAL,),
+        ),
+        StorageRequest(name="storage1", size_bytes=1024, profile="smufin"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b"size = 0", "job.toml: storage[0].size: missing"),
+        (b'size = "1XB"', "job.toml: storage[0].size: unknown unit"),
+        (b'size = 1\nbandwidth = "1GB/h"', "job.toml: storage[0].bandwidth: "),
+        (b"size = 1\ndevices = 65", "job.toml: storage[0].devices: "),
+        (b"size = 1\nstripe = 2", "job.toml: storage[0].stripe: unknown field"),
+        (b'size = 1\nname = "a b"', "job.toml: storage[0].name: 'a b' is not a name"),
+    ],
+)
+def test_a_mistake_in_storage_names_the_field(line: bytes, told: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_job(b'command = ["a"]\n[[storage]]\n' + line, name="job.toml", directory=HERE)
+    assert str(caught.value).startswith(told)
