@@ -155,14 +155,17 @@ class ClusterState:
         Whatever decided, the ledger has the last word: every task once, on a
         usable node with room, every device present, free, of the kind asked for.
         """
-        wanted = dict(task_names(record.job))
+        if placement.alternative not in ("", *(each.name for each in record.job.alternatives)):
+            return f"the job has no alternative {placement.alternative}"
+        asked = record.job.in_flavour(placement.alternative)
+        wanted = dict(task_names(asked))
         if sorted(task.task for task in placement.tasks) != sorted(wanted):
             return "not every task is placed exactly once"
         cpu: Counter[str] = Counter()
         memory: Counter[str] = Counter()
         taken: set[str] = set()
         for task in placement.tasks:
-            group = record.job.groups[wanted[task.task]]
+            group = asked.groups[wanted[task.task]]
             node = self.nodes.get(task.node)
             if node is None or not node.usable:
                 return f"node {task.node} can't be used now"

@@ -14,7 +14,17 @@ from collections.abc import Iterable, Iterator
 
 from farbus.errors import InvalidInput, Unavailable
 from farbus.model.device import Route
-from farbus.model.job import MAX_DRIVES, MAX_GROUPS, MAX_STORAGE, Job, Requests, StorageRequest, TaskGroup
+from farbus.model.job import (
+    MAX_ALTERNATIVE_COST,
+    MAX_ALTERNATIVES,
+    MAX_DRIVES,
+    MAX_GROUPS,
+    MAX_STORAGE,
+    Job,
+    Requests,
+    StorageRequest,
+    TaskGroup,
+)
 from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, MAX_SECONDS, format_bytes
 from farbus.model.staging import MAX_OUTPUTS, check_digest, check_path
 
@@ -152,11 +162,31 @@ def validate_job(job: Job) -> Job:
         _validate_group(group, f"groups[{index}]", interactive=job.interactive)
     names = [group.name for group in job.groups]
     _check(len(set(names)) == len(names), "groups", "two groups have the same name")
+    _validate_alternatives(job)
     tasks = sum(group.count for group in job.groups)
     _check(tasks <= MAX_TASKS, "groups", f"{tasks} tasks are more than {MAX_TASKS}")
     if job.interactive:
         _check(tasks == 1, "groups", "an interactive job has one task")
     return job
+
+
+def _validate_alternatives(job: Job) -> None:
+    many = len(job.alternatives)
+    _check(many <= MAX_ALTERNATIVES, "alternatives", f"{many} are more than {MAX_ALTERNATIVES}")
+    _check(not (job.alternatives and job.interactive), "alternatives", "are for jobs that run without a terminal")
+    names = [each.name for each in job.alternatives]
+    _check(len(set(names)) == len(names), "alternatives", "two have the same name")
+    known = {group.name for group in job.groups}
+    for index, each in enumerate(job.alternatives):
+        field = f"alternatives[{index}]"
+        _check(_GROUP_NAME.fullmatch(each.name) is not None, f"{field}.name", f"{each.name!r} is not a name")
+        _check_number(each.cost, f"{field}.cost", least=0, most=MAX_ALTERNATIVE_COST)
+        variants = [variant.name for variant in each.groups]
+        _check(len(set(variants)) == len(variants), f"{field}.groups", "two have the same name")
+        for name in variants:
+            _check(name in known, f"{field}.groups", f"the job has no group {name}")
+        for number, group in enumerate(job.in_flavour(each.name).groups):
+            _validate_group(group, f"{field}.groups[{number}]", interactive=job.interactive)
 
 
 def task_names(job: Job) -> Iterator[tuple[str, int]]:

@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, RoundReport, Snapshot
-from farbus.model.job import DevicePlacement, Miss, TaskPlacement
+from farbus.model.job import MAX_ALTERNATIVES, DevicePlacement, Miss, TaskPlacement
 from farbus.scheduler.costs.policy import Choice, Policy
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.phases.base import Desk, Later, Phase
 from farbus.scheduler.phases.cluster import Cluster
 from farbus.scheduler.phases.compute import ComputePhase
+from farbus.scheduler.phases.flavours import Flavour, Flavours
 from farbus.scheduler.phases.gpu import GpuPhase
 from farbus.scheduler.phases.greedy import serve_greedily
 from farbus.scheduler.phases.jobs import Forms, Jobs
@@ -139,6 +140,8 @@ class _Round:
         self.desks: list[Desk] = []
         for phase in reversed(phases):
             self.desks.insert(0, phase.open(cluster, policy, tuple(self.desks)))
+        self.flavours = Flavours(jobs)
+        self.flavours.choose(self.desks[0], np.arange(len(jobs.pending)), tally)
 
     def run(self) -> Integers:
         """Place what can be placed; return what waits."""
@@ -164,6 +167,18 @@ class _Round:
         return list(itertools.islice(long, MAX_HOLDS))
 
     def _flow(self, rows: Integers) -> Integers:
+        """Place what can be placed, each job in one of its flavours; return what waits."""
+        waiting = self._refill(rows)
+        for _ in range(MAX_ALTERNATIVES):
+            for desk in self.desks:
+                desk.clear_pencil()
+            turned = self.flavours.retry(self.desks[0], waiting)
+            if not len(turned):
+                break
+            waiting = np.setdiff1d(waiting, np.setdiff1d(turned, self._refill(turned)))
+        return waiting
+
+    def _refill(self, rows: Integers) -> Integers:
         waiting = rows
         for _ in range(1 + MAX_REFILLS):
             if not len(waiting):
@@ -262,7 +277,15 @@ class _Round:
         known: dict[int, tuple[tuple[Miss, ...], bool]] = {}
         found = []
         form = self.jobs.form.tolist()
+        settled: dict[int, int] = {}
         for row in waiting.tolist():
+            flavours = self.flavours.of(row)
+            if flavours and len(settled) < MAX_EXPLAINED:
+                first = flavours[0].form
+                if first not in settled:
+                    settled[first] = self._best_to_wait_for(flavours)
+                self.flavours.settle(row, settled[first])
+                form[row] = int(self.jobs.form[row])
             entry = self.jobs.pending[row]
             answer = known.get(form[row])
             if answer is None and len(known) < MAX_EXPLAINED:
@@ -276,6 +299,13 @@ class _Round:
                 answer = ((*answer[0], Miss(phase=ROUND, resource="hold", message=message)), answer[1])
             found.append(JobMiss(job=entry.job.id, misses=answer[0], feasible_alone=answer[1]))
         return found
+
+    def _best_to_wait_for(self, flavours: Sequence[Flavour]) -> int:
+        """Return the first flavour that the idle cluster could serve; else the job as it stands."""
+        for number, flavour in enumerate(flavours):
+            if self._explain(flavour.example)[1]:
+                return number
+        return 0
 
     def _explain(self, pending: PendingJob) -> tuple[tuple[Miss, ...], bool]:
         misses = self._misses(pending)
@@ -382,7 +412,10 @@ class _Round:
                     )
                 )
         pending = self.jobs.pending
-        return [JobPlacement(job=pending[row].job.id, tasks=tuple(placed)) for row, placed in tasks.items()]
+        return [
+            JobPlacement(job=pending[row].job.id, tasks=tuple(placed), alternative=self.flavours.name(row))
+            for row, placed in tasks.items()
+        ]
 
 
 _Granted = tuple[tuple[DevicePlacement, ...], int, str]

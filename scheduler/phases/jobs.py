@@ -11,10 +11,11 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from farbus.model.decision import PendingJob
-from farbus.model.job import MAX_DRIVES, Job, TaskGroup
+from farbus.model.job import MAX_ALTERNATIVE_COST, MAX_DRIVES, Job, TaskGroup
 from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI
 from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.phases.cluster import MAX_UNITS
@@ -106,24 +107,30 @@ class Forms:
 
     def _look(self, entry: PendingJob) -> _Read:
         job = entry.job
-        fault = _fault(job)
+        fault = _fault(job) or _alternative_fault(job)
         if fault:
             return _Read(job, fault, None)
-        asks = _Asks(
-            tuple(
-                (
-                    group.name,
-                    group.count,
-                    group.requests,
-                    group.node,
-                    tuple(sorted(group.labels.items())),
-                    group.routes,
-                    *(phase.asks(entry, group) for phase in self._phases),
-                )
-                for group in job.groups
-            )
-        )
+        asked = self._asked(entry)
+        for each in job.alternatives:
+            alternative = msgspec.structs.replace(entry, job=job.in_flavour(each.name))
+            asked = (*asked, (each.name, each.cost), *self._asked(alternative))
+        asks = _Asks(asked)
         return _Read(job, "", self._asks.setdefault(asks, asks))
+
+    def _asked(self, entry: PendingJob) -> tuple[Hashable, ...]:
+        """Return what each group asks for."""
+        return tuple(
+            (
+                group.name,
+                group.count,
+                group.requests,
+                group.node,
+                tuple(sorted(group.labels.items())),
+                group.routes,
+                *(phase.asks(entry, group) for phase in self._phases),
+            )
+            for group in entry.job.groups
+        )
 
 
 class _Asks:
@@ -168,6 +175,19 @@ def _fault(job: Job) -> str:
             return f"group {group.name}: {group.count} tasks with {wanted.gpus} GPUs each are more than {MAX_UNITS}"
         if wanted.gpus and not group.routes:
             return f"group {group.name}: wants GPUs but allows no route to them"
+    return ""
+
+
+def _alternative_fault(job: Job) -> str:
+    names = ["", *(each.name for each in job.alternatives)]
+    if len(set(names)) != len(names):
+        return "two alternatives of the job have the same name, or one has none"
+    for each in job.alternatives:
+        if not 0 <= each.cost <= MAX_ALTERNATIVE_COST:
+            return f"alternative {each.name}: cost is {each.cost}, not between 0 and {MAX_ALTERNATIVE_COST}"
+        fault = _fault(job.in_flavour(each.name))
+        if fault:
+            return f"alternative {each.name}: {fault}"
     return ""
 
 
@@ -226,11 +246,16 @@ class Jobs:
     """
 
     def __init__(self, pending: Sequence[PendingJob], tier: Integers, form: Integers, forms: Sequence[Form]) -> None:
-        self.pending = pending
+        self.pending = list(pending)
         self.tier = tier
         self.form = form
-        self.forms = forms
+        self.forms = list(forms)
         self._awards: dict[str, Awards] = {}
+
+    def replace(self, job: int, entry: PendingJob, form: int) -> None:
+        """Let a job ask for what ``entry`` does, which is of another form."""
+        self.pending[job] = entry
+        self.form[job] = form
 
     def form_of(self, job: int) -> Form:
         """Return the form of one job."""

@@ -11,7 +11,9 @@ from farbus.errors import InvalidInput
 from farbus.model.cluster import ClusterInfo, LogChunk
 from farbus.model.device import Device, DeviceKind, DeviceStatus, PoolReach, Route
 from farbus.model.job import (
+    Alternative,
     DevicePlacement,
+    GroupVariant,
     Job,
     JobStatus,
     Miss,
@@ -56,6 +58,7 @@ GROUP = TaskGroup(
 JOB = Job(
     id="1", name="j", user="u", groups=(GROUP,), cwd="/tmp", environment={"A": "1"}, priority=-3, time_limit_s=1.5,
     interactive=True, submitted_at=12.25,
+    alternatives=(Alternative(name="cpu", cost=5, groups=(GroupVariant(name="main", requests=Requests()),)),),
 )  # fmt: skip
 PLACEMENT = TaskPlacement(
     task="main.0",

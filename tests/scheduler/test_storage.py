@@ -421,7 +421,7 @@ EVERY = (POLICY, AWARE, Maximizing(), Minimizing(), FirstFitPolicy(), BestFitPol
 
 
 @given(stored_worlds(), stored_queues(), st.sampled_from(EVERY))
-@settings(max_examples=250)
+@settings(max_examples=100)
 def test_no_drive_is_over_its_capacity_or_bandwidth(
     snapshot: Snapshot, pending: list[PendingJob], policy: Policy
 ) -> None:
