@@ -54,6 +54,9 @@ _log = structlog.get_logger()
 SERVE_DEADLINE_S = 60.0
 """Longest for a lease's devices to be served or given up: three times what a supervisor's start may take."""
 
+TOLD_OBJECTS = 1000
+"""Objects whose last failure is remembered, so as not to log it again."""
+
 CLIENT_DEADLINE_S = 20.0
 """Longest for a program's session file: a name to resolve and a file to write."""
 
@@ -257,6 +260,8 @@ class Executor:
         self._clock = clock
         self._group = group
         self._done = done
+        self._told: dict[tuple[str, str], str] = {}
+        """The last error of each object's work that has failed and not succeeded since."""
         self._runner = StepRunner(
             journal=journal, clock=clock, group=group, wedge_ended=lambda name: done(WedgeEnded(object=name))
         )
@@ -314,6 +319,14 @@ class Executor:
         """Record that the files of a task have arrived; without the record its program must not begin."""
         await self._journal.task_launching(run.job, run.task, at=self._clock.wall())
 
+    def _log_failure(self, kind: str, name: str, error: str) -> None:
+        """Log why work has failed, once for what is tried again and again and fails in the same way."""
+        if self._told.pop((kind, name), "") != error:
+            _log.warning("action failed", action=kind, object=name, error=error)
+        self._told[kind, name] = error
+        if len(self._told) > TOLD_OBJECTS:
+            del self._told[next(iter(self._told))]
+
     async def _run(self, work: Work, steps: Steps) -> None:
         kind = type(work).__name__
         result: Result = {}
@@ -336,9 +349,10 @@ class Executor:
             _log.exception("defect", action=kind, object=steps.object)
             failure = {"error": f"{kind} {steps.object}: a defect: {error!r}", "exit_code": ExitCode.FAILED}
         if failure:
-            _log.warning("action failed", action=kind, object=steps.object, error=failure["error"])
+            self._log_failure(kind, steps.object, str(failure["error"]))
             self._done(msgspec.convert({"serial": work.serial, "ok": False, **failure}, ActionDone))
             return
+        self._told.pop((kind, steps.object), None)
         endpoint = result.get("endpoint", "") if isinstance(work, PrepareDevices) else ""
         environment = result if isinstance(work, PrepareClient) else {}
         self._done(ActionDone(serial=work.serial, ok=True, endpoint=endpoint, environment=environment))

@@ -416,7 +416,7 @@ class Leases:
         else:
             side.wanted = False
             side.error = event.error
-            side.story.append(event.error)
+            side.note(event.error)
         if event.wedged:
             # Nothing can be undone before it has ended; who waits for it is told.
             side.go(SideState.WEDGED)
@@ -428,7 +428,7 @@ class Leases:
     def _unprepared(self, side: Side, event: ActionDone, forget: Callable[[], object]) -> Actions:
         if not event.ok:
             side.go(SideState.WEDGED)
-            side.story.append(event.error)
+            side.note(event.error)
             yield from _answer(side.preparers, ok=False, error=side.told(side.error or event.error))
             yield from _answer(side.unpreparers, ok=False, error=side.told(event.error))
             return
@@ -486,10 +486,10 @@ class Leases:
 
 def _restore_side(side: Side, lost: str) -> None:
     side.go(SideState.PREPARED)
-    side.story.append("restored")
+    side.note("restored")
     if lost:
         side.wanted, side.ended = False, lost
-        side.story.append(lost)
+        side.note(lost)
 
 
 def _trouble(side: Side) -> str:

@@ -24,10 +24,12 @@ from farbus.linux.clock import Clock
 from farbus.linux.users import Users
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
+from farbus.model.explanation import Explanation
 from farbus.model.job import Job, JobStatus, Requests, TaskGroup
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
-from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
+from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, RoomPlan
+from farbus.model.rules import QuotaStatus
 from farbus.model.states import JOB_STATES, JobState
 from farbus.model.telemetry import ClusterTelemetry
 
@@ -217,10 +219,20 @@ class LocalCluster(ClusterHandler):
         async with self._client(caller) as client:
             return await client.get_telemetry(nodes=nodes)
 
-    async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
+    async def explain(self, caller: Identity, job_id: str) -> Explanation:
         """Forward."""
         async with self._client(caller) as client:
             return await client.explain(job_id)
+
+    async def list_quotas(self, caller: Identity) -> tuple[QuotaStatus, ...]:
+        """Forward."""
+        async with self._client(caller) as client:
+            return await client.list_quotas()
+
+    async def defragment(self, caller: Identity, job_id: str, *, dry_run: bool) -> RoomPlan:
+        """Forward."""
+        async with self._client(caller) as client:
+            return await client.defragment(job_id, dry_run=dry_run)
 
     async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
         """Forward."""

@@ -18,6 +18,9 @@ from farbus.model.states import StateTable, tell
 STORY_LENGTH = 32
 """Steps kept of an object's story."""
 
+LONGEST_CYCLE = 3
+"""Steps of one attempt to give up what can't be given up: under way, its error, wedged."""
+
 MAX_OBJECTS = 10_000
 """Leases, clients and tasks that one node holds, each: far above what a node's memory allows to run."""
 
@@ -82,6 +85,17 @@ class Thing:
     """The piece of work that is under way for it."""
     story: deque[str] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
 
+    def note(self, line: str) -> None:
+        """Add to the story; what is tried again and again stands there twice."""
+        self.story.append(line)
+        lines = list(self.story)
+        for length in range(1, LONGEST_CYCLE + 1):
+            last = lines[-length:]
+            if lines[-3 * length : -length] == last * 2:
+                for _ in last:
+                    self.story.pop()
+                return
+
     def told(self, error: str) -> str:
         """Return an error about this object with its story."""
         return f"{error} ({self.name}, {tell(line for line in self.story if error not in line)})"
@@ -106,7 +120,7 @@ class Side(Thing):
         SIDE_STATES.check(self.name, self.state, state, self.story)
         self.state = state
         self.retry = False
-        self.story.append(state)
+        self.note(state)
 
     @property
     def is_busy(self) -> bool:
@@ -166,7 +180,7 @@ class Task(Thing):
         """Change the state; raise with the story where there is no arrow."""
         RUN_STATES.check(f"{self.job}/{self.task}", self.state, state, self.story)
         self.state = state
-        self.story.append(state)
+        self.note(state)
 
     @property
     def key(self) -> Key:

@@ -397,10 +397,16 @@ class RemotingHost:
         return environment
 
     async def unprepare_client(self, *, job: str, task: str) -> None:
-        """Remove a task's session file."""
+        """Remove a task's session file; one that a broken disk keeps is left to the next start (:meth:`end_strangers`).
+
+        What is in it ends with its leases, and the devices of other nodes must not be held for it.
+        """
         name = self._session_path(job, task).name
-        self.remove_session(name)
         self._sessions.discard(name)
+        try:
+            self.remove_session(name)
+        except FarbusError as error:
+            _log.error("session file left; the next start removes it", error=str(error))
 
     def _session_path(self, job: str, task: str) -> Path:
         name = f"{file_name(job, what='job')}.{file_name(task, what='task')}.session"
@@ -415,8 +421,12 @@ class RemotingHost:
 
     def remove_session(self, name: str) -> None:
         """Remove a session file; nothing happens when it is not there."""
+        path = self._config.sessions_directory / name
+        if not os.path.lexists(path):
+            # On a read-only disk the kernel refuses to remove also what is not there.
+            return
         try:
-            (self._config.sessions_directory / name).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         except OSError as error:
             raise FarbusError(f"remove session file {name}: {error.strerror}") from error
 

@@ -126,11 +126,14 @@ class AgentService:
             now = self._clock.monotonic()
             if expiry is not None and expiry <= now:
                 self.post(TimePassed(now=now))
+                expiry = None
+            if expiry is None:
                 await changed.wait()
                 continue
-            waits = [asyncio.create_task(_finish(changed.wait()))]
-            if expiry is not None:
-                waits.append(asyncio.create_task(_finish(self._clock.sleep(expiry - now + EXPIRY_MARGIN_S))))
+            waits = [
+                asyncio.create_task(_finish(changed.wait())),
+                asyncio.create_task(_finish(self._clock.sleep(expiry - now + EXPIRY_MARGIN_S))),
+            ]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:

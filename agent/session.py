@@ -483,9 +483,8 @@ class _Session:
                     now = self._sent_at.popleft()
                     self._answered.set()
                     self._answered = asyncio.Event()
-                    self._post(
-                        LeasesRenewed(lease_ids=tuple(message.heartbeat_reply.renewed), now=now, term=self._term)
-                    )
+                    if renewed := tuple(message.heartbeat_reply.renewed):
+                        self._post(LeasesRenewed(lease_ids=renewed, now=now, term=self._term))
                 if message.heartbeat_reply.telemetry_lost:
                     self._encoder.restart()
                 if message.heartbeat_reply.void:

@@ -54,7 +54,7 @@ class Tasks:
         """Take over a task of an earlier agent, or tell that it is lost."""
         run = restored.run
         task = Task(name=f"task {run.job}/{run.task}", job=run.job, task=run.task, run=run, state=RunState.RUNNING)
-        task.story.append("restored")
+        task.note("restored")
         self._tasks[task.key] = task
         if restored.lost:
             yield from self._exited(task, KILLED, restored.lost, unstarted=restored.unstarted)
@@ -90,7 +90,7 @@ class Tasks:
             yield Answer(command=event.command, ok=False, error=f"node {self._node} has {MAX_OBJECTS} tasks")
             return
         task = Task(name=f"task {run.job}/{run.task}", job=run.job, task=run.task, run=run, arriving=run.is_staged)
-        task.story.append(task.state)
+        task.note(task.state)
         task.starters.append(event.command)
         self._tasks[task.key] = task
         started = task
@@ -161,7 +161,7 @@ class Tasks:
             # The next stop tries again, and whoever waits is told.
             task.stop_grace_s = None
             task.go(RunState.WEDGED)
-            task.story.append(event.error)
+            task.note(event.error)
             yield from _answer(task.stoppers, ok=False, error=task.told(event.error))
 
     def wedge_ended(self, name: str) -> Actions:

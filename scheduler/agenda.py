@@ -20,6 +20,12 @@ class Look(enum.Enum):
     """Whether a step may be tried again, or its deadline has passed."""
     JOB = "job"
     """Whether a job may be placed again."""
+    LOAD = "load"
+    """Whether the network's load has fallen so far that jobs which it held back are worth a look."""
+    ROOM = "room"
+    """Whether room that is kept for a job was free in time."""
+    RIPE = "ripe"
+    """Whether a job has run so long that it may be preempted."""
     WAITS = "waits"
     """What the ledger does not know yet of how long jobs have waited."""
 

@@ -19,6 +19,7 @@ from farbus.scheduler.commander import RETRY_S, Commander
 from farbus.scheduler.events import Verb
 from farbus.scheduler.queue import task_names
 from farbus.scheduler.records import ClientSide, JobRecord, LeaseRecord, Program, TaskRun, Verdict
+from farbus.scheduler.situations import LONG_WAIT_ROUNDS
 from farbus.scheduler.steps import Step
 from farbus.scheduler.words import describe_exit, describe_placement
 
@@ -57,11 +58,20 @@ class Attempts(Commander):
             self.occupy(task.node, requests)
             self._tell(job, describe_placement(task))
         self.generation += 1
-        self.queue.remove(job.job)
+        self._leave_queue(job)
+        self.accounts.take(job.job.user, jobs=1)
         job.misses = ()
         job.limit_at = 0.0
         self._index(job)
         self._move_job(job, JobState.PREPARING, "")
+
+    def _leave_queue(self, job: JobRecord) -> None:
+        self.queue.remove(job.job)
+        self.situations.remove(job.job.id)
+        if job.progress.rounds_waited >= LONG_WAIT_ROUNDS:
+            # What was kept for it, and is more than it takes, is anybody's now.
+            self.situations.wake_all()
+            self._want_round()
 
     def _grant_lease(
         self, job: JobRecord, task: TaskPlacement, lease_id: str, node: str, route: Route, devices: list[str]
@@ -87,6 +97,7 @@ class Attempts(Commander):
         )
         record = LeaseRecord(lease=lease, expires_at=self._now + self.lease_ttl_s, story=[LeaseState.GRANTED.value])
         self.leases[lease_id] = record
+        self.accounts.take(lease.user, devices=len(leased))
         self.leases_of_node[node].add(lease_id)
         self._persist_lease(record)
 
@@ -134,6 +145,9 @@ class Attempts(Commander):
             if any(run.program is Program.STARTING for run in runs):
                 return
         job.progress.started_at = self._wall
+        job.running_since = self._now
+        if job.job.moveable and self.rules.preemption:
+            self._agenda.add(self._now + self.rules.preemption_min_run_s, Look.RIPE, job.job.id)
         self._move_job(job, JobState.RUNNING, "")
 
     # --- answers -------------------------------------------------------------------------
@@ -228,13 +242,13 @@ class Attempts(Commander):
 
     # --- back ----------------------------------------------------------------------------
 
-    def _undo(self, job: JobRecord, state: JobState, reason: str) -> None:
+    def _undo(self, job: JobRecord, state: JobState, reason: str, *, moved: bool = False) -> None:
         """Have the attempt undone; afterwards the job is ``state``.
 
         The first verdict stands, except that a cancelled job does not go back
         into the queue.
         """
-        verdict = Verdict(state=state, reason=reason)
+        verdict = Verdict(state=state, reason=reason, moved=moved)
         if job.state is JobState.FINISHING:
             told = job.progress.verdict
             assert told is not None, f"job {job.job.id} finishes without a verdict"
@@ -364,6 +378,7 @@ class Attempts(Commander):
         for leased in lease.devices:
             self.devices[leased.device].lease = ""
         del self.leases[lease.id]
+        self.accounts.give(lease.user, devices=len(lease.devices))
         self.leases_of_node[lease.device_node].discard(lease.id)
         for verb in (Verb.PREPARE_DEVICES, Verb.UNPREPARE_DEVICES):
             self.steps.drop(f"{lease.id}.{verb}")
@@ -377,22 +392,25 @@ class Attempts(Commander):
         for run in progress.runs:
             for node in (run.node, *(place.node for place in run.placement.devices)):
                 self.jobs_of_node[node].discard(job.job.id)
+        self.accounts.give(job.job.user, jobs=1)
+        self._want_round()
         if verdict.state is not JobState.QUEUED:
             self._end(job, verdict.state, verdict.reason)
             return
-        progress.failures += 1
-        if progress.failures >= MAX_FAILURES:
+        progress.failures += not verdict.moved
+        if progress.failures >= MAX_FAILURES and not verdict.moved:
             self._end(job, JobState.FAILED, f"{verdict.reason} (attempt {progress.failures} of {MAX_FAILURES})")
             return
-        progress.runs, progress.verdict, progress.unreachable = [], None, []
+        progress.runs, progress.verdict, progress.unreachable, progress.started_at = [], None, [], 0.0
         job.not_before = self._now + RETRY_S * 2**progress.failures
         self._agenda.add(job.not_before, Look.JOB, job.job.id)
         self.queue.add(job.job)
+        self.situations.add(job.job.id)
         self._move_job(job, JobState.QUEUED, verdict.reason)
 
     def _end(self, job: JobRecord, state: JobState, reason: str) -> None:
         if job.state is JobState.QUEUED:
-            self.queue.remove(job.job)
+            self._leave_queue(job)
         job.progress.ended_at = self._wall
         self._move_job(job, state, reason)
         del self.jobs[job.job.id]

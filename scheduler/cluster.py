@@ -7,10 +7,11 @@ moves a job or a lease is in the layers above, up to :mod:`farbus.scheduler.life
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from farbus.model.cluster import LinkLoad
-from farbus.model.decision import JobPlacement, PendingJob, Snapshot
+from farbus.model.decision import JobPlacement, Snapshot
 from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
 from farbus.model.job import Requests
 from farbus.model.lease import LeaseStatus
@@ -20,12 +21,11 @@ from farbus.model.states import DeviceState, JobState, NodeState
 from farbus.model.value import to_json
 from farbus.scheduler.events import PersistDevice
 from farbus.scheduler.queue import JobQueue, task_names
+from farbus.scheduler.quotas import Accounts
 from farbus.scheduler.records import DeviceRecord, JobRecord, LeaseRecord, NodeRecord, TaskRun
+from farbus.scheduler.situations import Situations
 from farbus.scheduler.views import Views, fresh_snapshot
 from farbus.scheduler.words import describe_closed, describe_cordon
-
-MAX_ROUND_JOBS = 10_000
-"""Waiting jobs that one round considers, from the front of the queue."""
 
 
 class ClusterState:
@@ -37,6 +37,10 @@ class ClusterState:
         self.leases: dict[str, LeaseRecord] = {}
         self.jobs: dict[str, JobRecord] = {}
         self.queue = JobQueue()
+        self.situations = Situations()
+        """Which jobs of the queue are worth a look."""
+        self.accounts = Accounts()
+        """What each user has."""
         self.jobs_of_node: defaultdict[str, set[str]] = defaultdict(set)
         """Jobs in an attempt with a task or a device on the node."""
         self.leases_of_node: defaultdict[str, set[str]] = defaultdict(set)
@@ -60,30 +64,19 @@ class ClusterState:
         if node.node is None or not node.usable:
             return Resources()
         return Resources(
-            cpu_milli=max(0, node.node.capacity.cpu_milli - node.used_cpu_milli),
-            memory_bytes=max(0, node.node.capacity.memory_bytes - node.used_memory_bytes),
+            cpu_milli=max(0, node.node.capacity.cpu_milli - node.used_cpu_milli - node.reserved_cpu_milli),
+            memory_bytes=max(0, node.node.capacity.memory_bytes - node.used_memory_bytes - node.reserved_memory_bytes),
         )
 
     def is_free(self, device: DeviceRecord) -> bool:
         """Say whether ``device`` may be leased now."""
         node = self.nodes.get(device.node)
-        free = device.present and not device.lease and device.cordon is None
+        free = device.present and not device.lease and not device.reserved and device.cordon is None
         return free and node is not None and node.usable
 
     def snapshot(self, now: float) -> Snapshot:
         """Return the cluster as a round sees it."""
         return self._views.snapshot(now)
-
-    def pending(self, now: float) -> tuple[PendingJob, ...]:
-        """Return the jobs that the next round considers, first to be served first."""
-        pending = []
-        for job_id in self.queue:
-            record = self.jobs[job_id]
-            if record.not_before <= now:
-                pending.append(PendingJob(job=record.job, rounds_waited=record.progress.rounds_waited))
-                if len(pending) == MAX_ROUND_JOBS:
-                    break
-        return tuple(pending)
 
     def node_statuses(self, now: float) -> tuple[NodeStatus, ...]:
         """Return all nodes, by name."""
@@ -117,7 +110,7 @@ class ClusterState:
             elif lease is not None:
                 state = DeviceState.WEDGED if self.leases[record.lease].trouble else DeviceState.LEASED
             else:
-                state = DeviceState.FREE if self.is_free(record) else DeviceState.CORDONED
+                state = DeviceState.FREE if record.reserved or self.is_free(record) else DeviceState.CORDONED
             yield DeviceStatus(
                 device=record.device,
                 node=record.node,
@@ -149,11 +142,19 @@ class ClusterState:
             for _, record in sorted(self.leases.items())
         )
 
-    def placement_problem(self, record: JobRecord, placement: JobPlacement) -> str:
+    def placement_problem(
+        self,
+        record: JobRecord,
+        placement: JobPlacement,
+        *,
+        also_free: Mapping[str, Resources] = MappingProxyType({}),
+        also_devices: Collection[str] = (),
+    ) -> str:
         """Say why ``placement`` can't be committed now; an empty string when it can.
 
         Whatever decided, the ledger has the last word: every task once, on a
         usable node with room, every device present, free, of the kind asked for.
+        With ``also_free``, by node, and ``also_devices``: once these are free.
         """
         if placement.alternative not in ("", *(each.name for each in record.job.alternatives)):
             return f"the job has no alternative {placement.alternative}"
@@ -171,13 +172,21 @@ class ClusterState:
                 return f"node {task.node} can't be used now"
             if group.node and group.node != task.node:
                 return f"task {task.task} must run on node {group.node}"
+            labels = node.node.labels if node.node is not None else {}
+            if any(labels.get(key) != value for key, value in group.labels.items()):
+                return f"node {task.node} does not have the labels of task {task.task}"
             cpu[task.node] += group.requests.cpu_milli
             memory[task.node] += group.requests.memory_bytes
             if len(task.devices) != group.requests.gpus:
                 return f"task {task.task} has {len(task.devices)} devices of {group.requests.gpus}"
             for place in task.devices:
                 device = self.devices.get(place.device)
-                if place.device in taken or device is None or device.node != place.node or not self.is_free(device):
+                if (
+                    place.device in taken
+                    or device is None
+                    or device.node != place.node
+                    or not (self.is_free(device) or place.device in also_devices)
+                ):
                     return f"device {place.device} is not free on node {place.node}"
                 if device.device is None or device.device.kind is not DeviceKind.GPU:
                     return f"device {place.device} is not a GPU"
@@ -185,8 +194,8 @@ class ClusterState:
                     return f"device {place.device} can't reach task {task.task} by route {place.route}"
                 taken.add(place.device)
         for name in cpu:
-            free = self.free_of(self.nodes[name])
-            if cpu[name] > free.cpu_milli or memory[name] > free.memory_bytes:
+            free, more = self.free_of(self.nodes[name]), also_free.get(name, Resources())
+            if cpu[name] > free.cpu_milli + more.cpu_milli or memory[name] > free.memory_bytes + more.memory_bytes:
                 return f"node {name} has no room"
         return ""
 
@@ -210,6 +219,12 @@ class ClusterState:
             node.used_cpu_milli -= run.requests.cpu_milli
             node.used_memory_bytes -= run.requests.memory_bytes
             self.generation += 1
+
+    def reserve(self, name: str, requests: Requests, sign: int) -> None:
+        """Keep a task's processors and memory of a node from rounds, or with a ``sign`` of -1 no longer."""
+        node = self.node(name)
+        node.reserved_cpu_milli += sign * requests.cpu_milli
+        node.reserved_memory_bytes += sign * requests.memory_bytes
 
     def is_gone(self, name: str) -> bool:
         """Say whether a node had no session for the lease time."""
@@ -282,6 +297,14 @@ class ClusterState:
                 assert node.used_memory_bytes <= node.node.capacity.memory_bytes, f"node {name} is overcommitted"
         queued = {job_id for job_id, job in self.jobs.items() if job.state is JobState.QUEUED}
         assert set(self.queue) == queued, "queue and jobs differ"
+        asleep = {job_id for job_id in queued if self.situations.is_asleep(job_id)}
+        assert self.situations.awake == queued - asleep, "queue and situations differ"
+        active = Counter(job.job.user for job in self.jobs.values() if job.state is not JobState.QUEUED)
+        assert self.accounts.jobs == active, "the accounts of users' jobs"
+        granted: Counter[str] = Counter()
+        for record in self.leases.values():
+            granted[record.lease.user] += len(record.lease.devices)
+        assert self.accounts.devices == granted, "the accounts of users' devices"
 
 
 def _state_of(record: NodeRecord) -> NodeState:

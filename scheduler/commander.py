@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from farbus.model.rules import Rules
 from farbus.model.states import JOB_STATES, LEASE_STATES, JobState, LeaseState
 from farbus.scheduler import events
 from farbus.scheduler.agenda import Agenda, Look
@@ -36,6 +37,8 @@ class Commander(ClusterState):
         self.boot_id = boot_id
         """The boot in which monotonic times are counted; empty where it is not known."""
         self.lease_ttl_s = lease_ttl_s
+        self.rules = Rules()
+        """What users may do, and what may be done to make room."""
         self._new_secret = new_secret
         self.steps = StepBook(term)
         self._agenda = Agenda()
@@ -137,7 +140,7 @@ class Commander(ClusterState):
         step.not_before = self._now + min(MAX_RETRY_S, RETRY_S * 2 ** min(step.tries, 10))
         self._agenda.add(step.not_before, Look.STEP, key)
         job = self.jobs.get(step.job)
-        if job is not None and told:
+        if job is not None and told and not job.has_told(told):
             self._tell(job, told)
             self._announce(job)
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 
 from farbus.api.authority import Credentials
-from farbus.api.identity import METHOD_ROLES, Role
+from farbus.api.identity import METHOD_ROLES, Role, valid_name
 from farbus.errors import InvalidInput
 from farbus.model.address import split_address
 from farbus.model.quantity import MAX_SECONDS
+from farbus.model.rules import Quota, Rules
 from farbus.model.value import Value
+from farbus.scheduler.queue import MAX_PRIORITY
 
 MIN_LEASE_TTL_S = 1.0
 MAX_LEASE_TTL_S = 3_600.0
+MIN_ROUND_LIMIT_S, MAX_ROUND_LIMIT_S = 0.1, 600.0
 EXAMPLE_ADDRESS = "0.0.0.0:7411"
 HEARTBEATS_PER_LEASE = 5.0
 """Heartbeats in a lease time, so that a lost one or two end no lease."""
@@ -38,6 +41,21 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
     says otherwise: the nodes keep its leases between them, and its devices go to nobody else."""
     round_delay_s: float = 0.01
     """How long a round waits for further events, so that a burst of them shares one."""
+    round_limit_s: float = 10.0
+    """Longest time that one decision may take; one that takes longer is given up, and the next round looks at fewer
+    jobs."""
+    quota: Quota = Quota()
+    """What each user may have at a time who is not named in ``quotas``."""
+    quotas: dict[str, Quota] = {}
+    """What single users may have, whole: what one leaves out is without limit."""
+    user_priority: int = 100
+    """Highest priority of a job that is submitted by somebody who is no operator."""
+    max_time_limit_s: float = 0.0
+    """Longest time limit of users' jobs, and that of those which name none; 0 for no limit."""
+    preemption: bool = False
+    """Whether jobs of higher priority may take the place of moveable ones of lower priority."""
+    preemption_min_run_s: float = 60.0
+    """How long a job runs at least before it may be preempted."""
     policy: str = ""
     """Name of the placement policy; empty for the default."""
     metrics: str = ""
@@ -62,6 +80,18 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
     """Names and patterns of nodes that may speak for their users; on others only certificates speak for people."""
     operator_nodes: tuple[str, ...] = ()
     """Names and patterns of nodes whose ``operators`` operate the whole cluster, and not their node alone."""
+
+    @property
+    def rules(self) -> Rules:
+        """The settings that a scheduler takes in while it runs."""
+        return Rules(
+            quota=self.quota,
+            quotas=self.quotas,
+            user_priority=self.user_priority,
+            max_time_limit_s=self.max_time_limit_s,
+            preemption=self.preemption,
+            preemption_min_run_s=self.preemption_min_run_s,
+        )
 
     @property
     def heartbeat_s(self) -> float:
@@ -107,5 +137,25 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
                 raise InvalidInput(f"{field}: {getattr(self, field):g} is not from 0 to {MAX_LEASE_TTL_S:g}")
         if not 0 <= self.unreachable_limit_s <= MAX_SECONDS:
             raise InvalidInput(f"unreachable_limit_s: {self.unreachable_limit_s:g} is not from 0 to {MAX_SECONDS:g}")
+        self._check_rules()
         if not math.isfinite(self.round_delay_s) or not 0 <= self.round_delay_s <= 10:
             raise InvalidInput(f"round_delay_s: {self.round_delay_s:g} is not from 0 to 10")
+        if not MIN_ROUND_LIMIT_S <= self.round_limit_s <= MAX_ROUND_LIMIT_S:
+            raise InvalidInput(
+                f"round_limit_s: {self.round_limit_s:g} is not from {MIN_ROUND_LIMIT_S:g} to {MAX_ROUND_LIMIT_S:g}"
+            )
+
+    def _check_rules(self) -> None:
+        for field, quota in (("quota", self.quota), *((f"quotas.{user}", each) for user, each in self.quotas.items())):
+            for part in ("devices", "jobs"):
+                value = getattr(quota, part)
+                if value is not None and value < 0:
+                    raise InvalidInput(f"{field}.{part}: {value} is less than zero", hint="leave it out for no limit")
+        for user in self.quotas:
+            if not valid_name(user):
+                raise InvalidInput(f"quotas: {user!r} is no user's name")
+        if abs(self.user_priority) > MAX_PRIORITY:
+            raise InvalidInput(f"user_priority: {self.user_priority} is not from -{MAX_PRIORITY} to {MAX_PRIORITY}")
+        for field in ("max_time_limit_s", "preemption_min_run_s"):
+            if not 0 <= getattr(self, field) <= MAX_SECONDS:
+                raise InvalidInput(f"{field}: {getattr(self, field):g} is not from 0 to {MAX_SECONDS:g}")

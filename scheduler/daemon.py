@@ -30,13 +30,16 @@ from farbus.linux.limits import raise_descriptor_limit
 from farbus.linux.node_facts import KernelNodeFacts
 from farbus.linux.notify import Notifier, SystemdNotifier
 from farbus.linux.settings import keep_reloading, reload_requests
+from farbus.model.rules import Rules
+from farbus.scheduler import events
 from farbus.scheduler.config import SchedulerConfig
 from farbus.scheduler.contents import Limits
+from farbus.scheduler.decision_process import DecisionProcess
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.ledger import Ledger
 from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.metrics import serve_metrics
-from farbus.scheduler.rounds import Decide, DecisionMaker, decision_maker
+from farbus.scheduler.rounds import Decide, DecisionMaker, DecisionThread, decision_maker
 from farbus.scheduler.service import ClusterService
 from farbus.scheduler.sessions import Sessions
 from farbus.scheduler.staging import StagingService
@@ -45,8 +48,10 @@ _log = structlog.get_logger()
 
 STOP_GRACE_S = 0.5
 """How long calls under way may go on when the scheduler stops."""
-RELOADABLE: frozenset[str] = frozenset()
+RELOADABLE: frozenset[str] = frozenset(Rules.__struct_fields__)
 """Settings that a running scheduler can change: its address, its ledger and the lease time are known to others."""
+LOAD_POLICIES = frozenset({"drmaestro"})
+"""Policies that hold jobs back because of the network's load."""
 Reread = Callable[[], Awaitable[SchedulerConfig]]
 """Reads the settings again; raises :class:`FarbusError`."""
 CREDENTIALS_INTERVAL_S = 1.0
@@ -88,6 +93,7 @@ async def _run_until_stopped(config: SchedulerConfig, reread: Reread | None) -> 
     if reread is None:
         await serve(config, stop=stop, ready=ready, notifier=notifier)
         return
+    changes: asyncio.Queue[SchedulerConfig] = asyncio.Queue()
     reloader = asyncio.create_task(
         keep_reloading(
             reload_requests(),
@@ -95,13 +101,13 @@ async def _run_until_stopped(config: SchedulerConfig, reread: Reread | None) -> 
             reread=reread,
             check=_check,
             changeable=RELOADABLE,
-            take=_take_nothing,
+            take=changes.put,
             notifier=notifier,
         ),
         name="reload",
     )
     try:
-        await serve(config, stop=stop, ready=ready, notifier=notifier)
+        await serve(config, stop=stop, ready=ready, notifier=notifier, changes=changes)
     finally:
         await _end(reloader)
 
@@ -111,8 +117,10 @@ def _check(config: SchedulerConfig) -> None:
     check_credentials(config)
 
 
-async def _take_nothing(_config: SchedulerConfig) -> None:
-    """Stand where nothing of the settings can change."""
+async def _take_changes(engine: Engine, changes: asyncio.Queue[SchedulerConfig]) -> None:
+    while True:
+        config = await changes.get()
+        await engine.tell(events.RulesChanged(rules=config.rules))
 
 
 def check_credentials(config: SchedulerConfig) -> None:
@@ -132,10 +140,13 @@ async def serve(
     ready: Callable[[int], None] = lambda port: None,
     decide: Decide | None = None,
     notifier: Notifier | None = None,
+    changes: asyncio.Queue[SchedulerConfig] | None = None,
 ) -> None:
     """Serve until ``stop`` is set; ``ready`` is told the port once calls are accepted.
 
-    ``decide`` replaces the decision maker that the configuration names.
+    ``decide`` replaces the decision maker that the configuration names, and
+    decides in a thread of this process.  What comes by ``changes`` holds from
+    then on, as far as it is :data:`RELOADABLE`.
     Raises :class:`FarbusError` for what an operator can put right: bad
     credentials, an address in use, a ledger that is locked, damaged or can't
     be written.
@@ -145,15 +156,26 @@ async def serve(
     if issuer is not None:
         issuer.renew_own(config.credentials)
     check_credentials(config)
-    decide = decide or decision_maker(config.policy)
+    # For its error: the process that decides would tell it too late.
+    decision_maker(config.policy)
     ledger = Ledger(config.state)
+    maker = DecisionMaker(
+        DecisionThread(decide) if decide is not None else DecisionProcess(config.policy), limit_s=config.round_limit_s
+    )
     try:
-        maker = DecisionMaker(decide)
+        await maker.start()
         async with _running(config, ledger, maker) as (engine, next_job):
             await _serve_engine(
-                config, engine, next_job, stop=stop, ready=ready, notifier=notifier or SystemdNotifier()
+                config,
+                engine,
+                next_job,
+                stop=stop,
+                ready=ready,
+                notifier=notifier or SystemdNotifier(),
+                changes=changes or asyncio.Queue(),
             )
     finally:
+        maker.close()
         ledger.close()
 
 
@@ -168,6 +190,8 @@ async def _running(config: SchedulerConfig, ledger: Ledger, maker: DecisionMaker
         unreachable_limit_s=config.unreachable_limit_s,
         boot_id=KernelNodeFacts().boot_id(),
         new_secret=lambda: secrets.token_hex(SECRET_BYTES),
+        rules=config.rules,
+        watches_load=config.policy in LOAD_POLICIES,
     )
     engine = Engine(machine=machine, ledger=ledger, maker=maker, round_delay_s=config.round_delay_s)
     with _collector_off():
@@ -180,10 +204,7 @@ async def _running(config: SchedulerConfig, ledger: Ledger, maker: DecisionMaker
         leases=len(contents.leases),
         nodes=len(contents.nodes),
     )
-    try:
-        yield engine, contents.next_job
-    finally:
-        maker.close()
+    yield engine, contents.next_job
 
 
 @contextlib.contextmanager
@@ -209,6 +230,7 @@ async def _serve_engine(
     stop: asyncio.Event,
     ready: Callable[[int], None],
     notifier: Notifier,
+    changes: asyncio.Queue[SchedulerConfig],
 ) -> None:
     loop = asyncio.get_running_loop()
     trust = Trust(config.credentials)
@@ -264,6 +286,8 @@ async def _serve_engine(
             stack.push_async_callback(issuer.close)
             joins = await serve_joins(join=issuer.join, listen=config.join, trust=trust, scheduler_port=server.port)
             stack.push_async_callback(joins.stop)
+        taking = asyncio.create_task(_take_changes(engine, changes), name="changes")
+        stack.push_async_callback(_end, taking)
         sweeping = asyncio.create_task(staging.keep_sweeping(), name="staging")
         stack.push_async_callback(_end, sweeping)
         keeping = asyncio.create_task(_keep_credentials(config, issuer, trust, sessions), name="credentials")

@@ -19,14 +19,17 @@ from typing import Protocol
 
 import structlog
 
-from farbus.errors import FarbusError, NotFound
-from farbus.model.decision import RoundReport
+from farbus.errors import FarbusError, NotFound, TimedOut
+from farbus.model.decision import Decision, PendingJob, RoundReport
 from farbus.model.job import JobStatus
 from farbus.scheduler import events
+from farbus.scheduler.deciding import MAX_ROUND_JOBS
 from farbus.scheduler.events import Effect, Event
 from farbus.scheduler.ledger import Contents, Ledger
 from farbus.scheduler.lifecycle import ClusterMachine
-from farbus.scheduler.rounds import DecisionMaker
+from farbus.scheduler.room_planner import RoomPlanner
+from farbus.scheduler.rounds import DecisionMaker, fault_miss
+from farbus.scheduler.runtimes import Runtimes
 
 _log = structlog.get_logger()
 
@@ -60,6 +63,11 @@ class Counters:
 
     rounds: int = 0
     rounds_failed: int = 0
+    rounds_overrun: int = 0
+    preemptions: int = 0
+    """Plans by which jobs were ended for one of higher priority."""
+    considered: int = 0
+    """Jobs that rounds looked at, each time."""
     placed: int = 0
     events: int = 0
     commits: int = 0
@@ -75,7 +83,11 @@ class Engine:
         self.ledger = ledger
         self.maker = maker
         self.counters = Counters()
+        self.runtimes = Runtimes()
+        self.planner = RoomPlanner(machine, maker, lambda: asyncio.get_running_loop().time())
         self._round_delay_s = round_delay_s
+        self._round_jobs = MAX_ROUND_JOBS
+        """Most jobs that the next round considers."""
         self._ports: dict[tuple[str, int], SessionPort] = {}
         self._waiting: list[tuple[list[Effect], asyncio.Future[None]]] = []
         self._wake = asyncio.Event()
@@ -121,6 +133,7 @@ class Engine:
             if isinstance(effect, events.JobChanged) and effect.ended is not None:
                 status = effect.ended
                 _log.info("job ended", job=effect.job_id, state=status.state.value, reason=status.reason)
+                self.runtimes.learn(status)
                 # At once, not after the commit: the machine has let go of it.
                 self._recent[effect.job_id] = effect.ended
                 while len(self._recent) > RECENT_ENDED:
@@ -238,12 +251,21 @@ class Engine:
             # A burst of events shares a round.
             await asyncio.sleep(self._round_delay_s)
             self._round_asked.clear()
-            snapshot, pending, generation = self.machine.round_input(loop.time())
+            snapshot, pending, generation = self.machine.round_input(loop.time(), most=self._round_jobs)
             decision, told = None, ""
             if pending:
+                self.counters.considered += len(pending)
                 began = time.perf_counter()
                 try:
                     decision = await self.maker.decide(snapshot, pending)
+                except TimedOut as error:
+                    # Fewer jobs next time; one that takes so long all by itself waits, and stops nobody.
+                    self.counters.rounds_overrun += 1
+                    told = str(error)
+                    _log.error("round took too long", pending=len(pending), limit_s=self.maker.limit_s)
+                    self._round_jobs = max(1, len(pending) // 2)
+                    if len(pending) == 1:
+                        decision = _no_decision(pending[0], told)
                 except Exception as error:
                     self.counters.rounds_failed += 1
                     told = f"{type(error).__name__}: {error}"
@@ -253,8 +275,14 @@ class Engine:
                     self.counters.rounds += 1
                     self.counters.placed += len(decision.placements)
                     self.counters.last_round = decision.report
+                    self._round_jobs = min(MAX_ROUND_JOBS, 2 * self._round_jobs)
                 self.counters.decision_s_total += time.perf_counter() - began
             self.tell(events.RoundDecided(decision=decision, generation=generation, error=told))
+            if decision is not None and decision.misses:
+                plan = await self.planner.preempt([missed.job for missed in decision.misses])
+                if plan is not None:
+                    self.counters.preemptions += 1
+                    self.tell(plan)
 
     # --- looking -------------------------------------------------------------------------
 
@@ -303,6 +331,11 @@ class Engine:
                 self._watchers[job_id].discard(changed)
                 if not self._watchers[job_id]:
                     del self._watchers[job_id]
+
+
+def _no_decision(pending: PendingJob, told: str) -> Decision:
+    report = RoundReport(pending=1, placed=0, decision_ms=0.0, solves=0, certified=False)
+    return Decision(placements=(), misses=(fault_miss(pending.job.id, told),), report=report)
 
 
 def no_such_job(job_id: str) -> NotFound:

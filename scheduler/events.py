@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import enum
 
-from farbus.model.decision import Decision
+from farbus.model.decision import Decision, JobPlacement
 from farbus.model.job import Job, JobStatus, Requests, TaskStatus
 from farbus.model.lease import Lease, LeasedDevice
 from farbus.model.node import Node
 from farbus.model.operation import Cordon, CordonKind
+from farbus.model.rules import Rules
 from farbus.model.states import JobState, LeaseState
 from farbus.model.telemetry import Telemetry
 from farbus.model.value import Value
@@ -169,6 +170,26 @@ class RoundDecided(Value, frozen=True, kw_only=True):
     error: str = ""
 
 
+class RoomPlanned(Value, frozen=True, kw_only=True):
+    """A plan was made to end the jobs ``moved`` so that another has room: carried out if it still holds."""
+
+    placement: JobPlacement
+    """Where that one goes."""
+    moved: tuple[str, ...]
+    reason: str
+    """What the moved jobs are told."""
+    again: tuple[JobPlacement, ...] = ()
+    """Where moved jobs go, as far as that is planned."""
+    preempts: bool = False
+    """Whether all of them must have a lower priority than that one."""
+
+
+class RulesChanged(Value, frozen=True, kw_only=True):
+    """An operator's settings were read again."""
+
+    rules: Rules
+
+
 class ClockTicked(Value, frozen=True, kw_only=True):
     """Time passed."""
 
@@ -189,6 +210,8 @@ Event = (
     | JobEvicted
     | NodeForgotten
     | RoundDecided
+    | RoomPlanned
+    | RulesChanged
     | ClockTicked
 )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from farbus.model.job import Miss, TaskGroup
@@ -40,17 +41,25 @@ def compute_miss(cluster: Cluster, free: Integers, group: TaskGroup) -> Miss | N
             ),
             short_by=group.count - int(whole.sum()),
             permanent=True,
+            nodes=int(allowed.sum()),
+            nodes_short=int((allowed & (whole == 0)).sum()),
         )
     now = np.where(allowed, fitting(free, requests.cpu_milli, requests.memory_bytes), 0)
     if int(now.sum()) >= group.count:
         return None
     if not now.any():
         return _nearest(cluster, free, allowed, group, permanent=False)
+    full = allowed & (now == 0)
+    closest = _nearest(cluster, free, full, group, permanent=False) if full.any() else None
     return Miss(
         phase=COMPUTE,
         resource="nodes",
         message=f"there is room for {int(now.sum())} of the {_tasks(group.count)} of group {group.name} now",
         short_by=group.count - int(now.sum()),
+        nodes=int(allowed.sum()),
+        nodes_short=int(full.sum()),
+        closest=closest.closest if closest is not None else "",
+        closest_short_by=closest.short_by if closest is not None else 0,
     )
 
 
@@ -112,6 +121,11 @@ def _nearest(cluster: Cluster, free: Integers, allowed: Flags, group: TaskGroup,
         message=message,
         short_by=missing,
         permanent=permanent,
+        nodes=int(allowed.sum()),
+        # Who calls has seen that none of them has room.
+        nodes_short=int(allowed.sum()),
+        closest=name,
+        closest_short_by=missing,
     )
 
 
@@ -133,19 +147,40 @@ def device_miss(cluster: Cluster, need: DeviceNeed, total: Integers, free: Integ
     """Say why fitting devices (``total`` and ``free`` ones per node) do not serve ``need``; None if they do."""
     # A bundle that no node holds may come from several.
     spans = need.may_span and need.remote and int(total.max()) < need.count
-    return _device_miss(cluster, need, total, spans=spans, permanent=True) or _device_miss(
+    miss = _device_miss(cluster, need, total, spans=spans, permanent=True) or _device_miss(
         cluster, need, free, spans=spans, permanent=False
+    )
+    if miss is None:
+        return None
+    there = _usable(need, total if miss.permanent else free)
+    meant = _usable(need, total) > 0
+    short = meant & (there < need.count)
+    if not short.any():
+        return msgspec.structs.replace(miss, nodes=int(meant.sum()))
+    closest = int(np.argmax(np.where(short, there, -1)))
+    return msgspec.structs.replace(
+        miss,
+        nodes=int(meant.sum()),
+        nodes_short=int(short.sum()),
+        closest=cluster.names[closest],
+        closest_short_by=need.count - int(there[closest]),
     )
 
 
-def _device_miss(cluster: Cluster, need: DeviceNeed, there: Integers, *, spans: bool, permanent: bool) -> Miss | None:
-    suited = "" if permanent else " that suit and are free"
+def _usable(need: DeviceNeed, there: Integers) -> Integers:
+    """Return the devices per node that the site of ``need`` can be given at all."""
     usable = there.copy()
     if need.site >= 0 and not need.remote:
         usable[:] = 0
         usable[need.site] = there[need.site]
     elif need.site >= 0 and not need.local:
         usable[need.site] = 0
+    return usable
+
+
+def _device_miss(cluster: Cluster, need: DeviceNeed, there: Integers, *, spans: bool, permanent: bool) -> Miss | None:
+    suited = "" if permanent else " that suit and are free"
+    usable = _usable(need, there)
     where = "the cluster"
     if need.site >= 0 and not need.remote:
         where = f"node {cluster.names[need.site]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from farbus.model.cluster import LinkLoad
@@ -83,4 +84,4 @@ def _of_old_agent(telemetry: Telemetry) -> dict[Series, float]:
     for device in telemetry.devices:
         found[series("gpu_busy_ratio", device.device)] = device.busy_fraction
         found[series("gpu_memory_used_bytes", device.device)] = float(device.memory_used_bytes)
-    return found
+    return {each: value for each, value in found.items() if math.isfinite(value)}

@@ -9,8 +9,10 @@ The machine is built in layers, each of which knows those below it:
 :mod:`farbus.scheduler.cluster` (the books), :mod:`farbus.scheduler.commander`
 (steps and effects), :mod:`farbus.scheduler.attempts` (jobs),
 :mod:`farbus.scheduler.liveness` (nodes and leases),
-:mod:`farbus.scheduler.operations` (operators), and this module: the door,
-restart, users and rounds.
+:mod:`farbus.scheduler.operations` (operators),
+:mod:`farbus.scheduler.deciding` (rounds),
+:mod:`farbus.scheduler.making_room` (jobs that end for others), and this module:
+the door, restart and users.
 
 What is persisted is emitted before what is sent, so that no node is asked for
 something that the ledger does not know.
@@ -21,28 +23,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from farbus.model.decision import PendingJob, Snapshot
 from farbus.model.device import Device
 from farbus.model.job import Job, Requests
 from farbus.model.lease import Lease
 from farbus.model.node import Node
 from farbus.model.operation import Cordon, CordonKind
+from farbus.model.rules import Rules
 from farbus.model.states import JobState, LeaseState
 from farbus.scheduler import events
 from farbus.scheduler.agenda import Look
-from farbus.scheduler.cluster import MAX_ROUND_JOBS
+from farbus.scheduler.deciding import NO_RULES
 from farbus.scheduler.events import Effect, Event, Verb
-from farbus.scheduler.operations import Operations
+from farbus.scheduler.making_room import MakingRoom
 from farbus.scheduler.records import JobRecord, LeaseRecord, StoredProgress
+from farbus.scheduler.situations import Situations
 from farbus.scheduler.steps import DEADLINES
-
-WAITS_PERSIST_S = 5.0
-"""Pause between two writes of how long jobs have waited: what a kill loses of it only orders the queue."""
 
 _ACTIVE = (JobState.PREPARING, JobState.RUNNING, JobState.FINISHING)
 
 
-class ClusterMachine(Operations):
+class ClusterMachine(MakingRoom):
     """All state of the scheduler, moved by :meth:`handle`."""
 
     def __init__(
@@ -55,6 +55,8 @@ class ClusterMachine(Operations):
         return_s: float | None = None,
         restart_grace_s: float = 0.0,
         unreachable_limit_s: float = 0.0,
+        rules: Rules = NO_RULES,
+        watches_load: bool = False,
     ) -> None:
         super().__init__(
             term=term,
@@ -65,10 +67,8 @@ class ClusterMachine(Operations):
             restart_grace_s=restart_grace_s,
             unreachable_limit_s=unreachable_limit_s,
         )
-        self._round_running = False
-        self._round_truncated = False
-        self._waited: set[str] = set()
-        """Jobs that have waited for a round which the ledger does not know of."""
+        self.rules = rules
+        self.watches_load = watches_load
         self._handlers: dict[type, Callable[..., None]] = {
             events.NodeJoined: self._node_joined,
             events.NodeLost: self._node_lost,
@@ -85,6 +85,8 @@ class ClusterMachine(Operations):
             events.JobEvicted: self._job_evicted,
             events.NodeForgotten: self._node_forgotten,
             events.RoundDecided: self._round_decided,
+            events.RoomPlanned: self._room_planned,
+            events.RulesChanged: self._rules_changed,
             events.ClockTicked: self._clock_ticked,
         }
         self._looks: dict[Look, Callable[[str], None]] = {
@@ -94,6 +96,9 @@ class ClusterMachine(Operations):
             Look.STEP: self._check_step,
             Look.JOB: lambda _: self._want_round(),
             Look.WAITS: lambda _: self._persist_waits(),
+            Look.ROOM: self._check_room,
+            Look.RIPE: self._check_ripe,
+            Look.LOAD: lambda _: self._look_at_load(),
         }
 
     # --- the door ------------------------------------------------------------------------
@@ -109,10 +114,10 @@ class ClusterMachine(Operations):
         self._effects = []
         self._notice_stall()
         self._handlers[type(event)](event)
-        while self._touched:
-            job_id = next(iter(self._touched))
-            del self._touched[job_id]
-            self._advance(job_id)
+        self._advance_touched()
+        if self.reservations:
+            self._claim_rooms()
+            self._advance_touched()
         for job_id in sorted(self._persist):
             self._persist_job(self.jobs[job_id], new=False)
         self._persist.clear()
@@ -123,12 +128,11 @@ class ClusterMachine(Operations):
         durable = [effect for effect in self._effects if isinstance(effect, events.Persist)]
         return durable + [effect for effect in self._effects if not isinstance(effect, events.Persist)]
 
-    def round_input(self, now: float) -> tuple[Snapshot, tuple[PendingJob, ...], int]:
-        """Return what the round that RunRound asked for decides on, with its generation."""
-        self._round_wanted = False
-        pending = self.pending(now)
-        self._round_truncated = len(pending) == MAX_ROUND_JOBS
-        return self.snapshot(now), pending, self.generation
+    def _advance_touched(self) -> None:
+        while self._touched:
+            job_id = next(iter(self._touched))
+            del self._touched[job_id]
+            self._advance(job_id)
 
     def next_wakeup(self) -> float | None:
         """Return the monotonic time by which a ClockTicked is due, None when nothing waits for time."""
@@ -178,6 +182,7 @@ class ClusterMachine(Operations):
                 story=[lease_state.value],
             )
             self.leases_of_node[lease.device_node].add(lease.id)
+            self.accounts.take(lease.user, devices=len(lease.devices))
             self._agenda.watch(expires_at, Look.LEASE, lease.id)
             for leased in lease.devices:
                 self.devices[leased.device].lease = lease.id
@@ -192,6 +197,8 @@ class ClusterMachine(Operations):
             if state is JobState.QUEUED:
                 waiting.append(job)
                 continue
+            found.running_since = now
+            self.accounts.take(job.user, jobs=1)
             for run in progress.runs:
                 if run.occupies:
                     used_cpu_milli[run.node] += run.requests.cpu_milli
@@ -202,6 +209,7 @@ class ClusterMachine(Operations):
         for name in used_cpu_milli:
             self.occupy(name, Requests(cpu_milli=used_cpu_milli[name], memory_bytes=used_memory_bytes[name]))
         self.queue = type(self.queue)(waiting)
+        self.situations = Situations(job.id for job in waiting)
         for record in self.nodes.values():
             self._watch_node(record, self._patient_until)
         # No round is wanted yet: without a node that has come back it could place nothing.
@@ -291,6 +299,7 @@ class ClusterMachine(Operations):
         self._tell(record, f"queued by {event.job.user}")
         self.jobs[event.job.id] = record
         self.queue.add(event.job)
+        self.situations.add(event.job.id)
         self._persist_job(record, new=True)
         self._effects.append(events.JobChanged(job_id=event.job.id))
         self._want_round()
@@ -303,52 +312,6 @@ class ClusterMachine(Operations):
             self._end_interactive(job, event)
         else:
             self._cancel(job, event.reason or "released before its devices were ready")
-
-    # --- rounds --------------------------------------------------------------------------
-
-    def _round_decided(self, event: events.RoundDecided) -> None:
-        self._round_running = False
-        if event.decision is None:
-            self._round_wanted |= bool(event.error)
-            return
-        self._round_wanted |= self._round_truncated and bool(event.decision.placements)
-        refused = False
-        for placement in event.decision.placements:
-            job = self.jobs.get(placement.job)
-            if job is None or job.state is not JobState.QUEUED:
-                continue
-            problem = self.placement_problem(job, placement)
-            if problem:
-                refused = True
-            else:
-                self._grant(job, placement)
-        # A plan that no longer fits is decided anew, but only on a changed
-        # cluster: the same input would give the same plan again.
-        if refused and self.generation != event.generation:
-            self._round_wanted = True
-        for miss in event.decision.misses:
-            job = self.jobs.get(miss.job)
-            if job is None or job.state is not JobState.QUEUED:
-                continue
-            if miss.feasible_alone:
-                self._wait(job)
-            if job.misses != miss.misses:
-                job.misses = miss.misses
-                self._announce(job)
-
-    def _wait(self, job: JobRecord) -> None:
-        """Count a round; the ledger learns of many rounds of many jobs at once."""
-        job.progress.rounds_waited += 1
-        if not self._waited:
-            self._agenda.add(self._now + WAITS_PERSIST_S, Look.WAITS, "")
-        self._waited.add(job.job.id)
-
-    def _persist_waits(self) -> None:
-        waiting = [self.jobs[job_id] for job_id in sorted(self._waited) if job_id in self.jobs]
-        self._waited.clear()
-        rounds = tuple((job.job.id, job.progress.rounds_waited) for job in waiting)
-        if rounds:
-            self._effects.append(events.PersistWaits(rounds=rounds))
 
     # --- time ----------------------------------------------------------------------------
 

@@ -37,6 +37,9 @@ def metrics_of(engine: Engine, *, now: float) -> Iterable[Family]:
     )  # fmt: skip
     yield _counter("rounds_total", "Rounds decided.", counters.rounds)
     yield _counter("rounds_failed_total", "Rounds that failed.", counters.rounds_failed)
+    yield _counter("rounds_overrun_total", "Rounds that took too long.", counters.rounds_overrun)
+    yield _counter("preemptions_total", "Plans that ended jobs for one of higher priority.", counters.preemptions)
+    yield _counter("considered_jobs_total", "Jobs that rounds looked at, each time.", counters.considered)
     yield _counter("placed_jobs_total", "Jobs placed.", counters.placed)
     yield _counter("events_total", "Events taken in.", counters.events)
     yield _counter("commits_total", "Transactions of the ledger.", counters.commits)

@@ -10,7 +10,7 @@ import structlog
 
 from farbus.api.identity import Identity
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted
-from farbus.model.operation import Cordon, CordonKind, CordonResult, DrainStatus, ForgottenNode
+from farbus.model.operation import Cordon, CordonKind, CordonResult, DrainStatus, ForgottenNode, RoomPlan
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.lifecycle import ClusterMachine
@@ -101,6 +101,22 @@ class Operating:
                 if not jobs:
                     return
                 await changed.wait()
+
+    async def defragment(self, caller: Identity, job_id: str, *, dry_run: bool) -> RoomPlan:
+        """Move moveable jobs so that a waiting one has room; with ``dry_run`` only say which.
+
+        Raises :class:`NotFound` where no moves help, :class:`Conflict` where
+        the cluster has changed meanwhile so that the plan does not hold.
+        """
+        await self._engine.find(job_id)
+        plan, event = await self._engine.planner.defragment(job_id)
+        if dry_run or not plan.moved:
+            return plan
+        await self._engine.tell(event)
+        if job_id in self._machine.queue and job_id not in self._machine.reservations:
+            raise Conflict(f"the cluster has changed: the plan for job {job_id} does not hold", hint="try again")
+        _log.info("defragmenting", job=job_id, moved=event.moved, by=_who(caller))
+        return msgspec.structs.replace(plan, begun=True)
 
     async def forget(self, caller: Identity, node: str) -> ForgottenNode:
         """Release what a node holds that is off for good; raise :class:`Conflict` for one that has a session."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 import bisect
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
+from farbus.api.identity import valid_name
 from farbus.errors import InvalidInput, Unavailable
 from farbus.model.device import Route
 from farbus.model.job import (
@@ -69,9 +70,10 @@ def _check_number(value: float, field: str, *, least: float, most: float) -> Non
     _check(value <= most, field, f"{value:g} is more than {most:g}")
 
 
-def _check_text(text: str, field: str, *, most: int, empty: bool = True) -> None:
+def _check_text(text: str, field: str, *, most: int, empty: bool = True, is_line: bool = False) -> None:
     _check(empty or bool(text), field, "is empty")
     _check("\0" not in text, field, "has a NUL character")
+    _check(text.isprintable() or not is_line, field, "has a character that can't be printed")
     _check(len(text.encode(errors="surrogateescape")) <= most, field, f"is longer than {most} bytes")
 
 
@@ -80,7 +82,7 @@ def _validate_requests(requests: Requests, field: str) -> None:
     _check_number(requests.memory_bytes, f"{field}.memory_bytes", least=1, most=MAX_BYTES)
     _check_number(requests.gpus, f"{field}.gpus", least=0, most=MAX_GPUS_PER_TASK)
     _check_number(requests.gpu_memory_bytes, f"{field}.gpu_memory_bytes", least=0, most=MAX_BYTES)
-    _check_text(requests.gpu_model, f"{field}.gpu_model", most=MAX_NAME)
+    _check_text(requests.gpu_model, f"{field}.gpu_model", most=MAX_NAME, is_line=True)
     if requests.gpus == 0:
         asked = "gpu_memory_bytes" if requests.gpu_memory_bytes else "gpu_model" if requests.gpu_model else ""
         _check(not asked, f"{field}.{asked}", "is set, but no GPU is asked for", hint="set gpus to 1 or more")
@@ -90,7 +92,7 @@ def _validate_group(group: TaskGroup, field: str, *, interactive: bool) -> None:
     _check(
         _GROUP_NAME.fullmatch(group.name) is not None,
         f"{field}.name",
-        f"{group.name!r} is not a name of 1 to 63 letters, digits, - and _ that starts and ends with a letter or digit",
+        f"{group.name[:80]!r} is not a name: 1 to 63 letters, digits, - and _, with a letter or digit at both ends",
     )
     _check_number(group.count, f"{field}.count", least=1, most=MAX_TASKS)
     if interactive:
@@ -103,11 +105,11 @@ def _validate_group(group: TaskGroup, field: str, *, interactive: bool) -> None:
         _check("\0" not in word, f"{field}.command", "has a NUL character")
     size = sum(len(word.encode(errors="surrogateescape")) + 1 for word in group.command)
     _check(size <= MAX_COMMAND_BYTES, f"{field}.command", f"is longer than {MAX_COMMAND_BYTES} bytes")
-    _check_text(group.node, f"{field}.node", most=253)
+    _check_text(group.node, f"{field}.node", most=253, is_line=True)
     _check(len(group.labels) <= MAX_LABELS, f"{field}.labels", f"has more than {MAX_LABELS} labels")
     for key, value in group.labels.items():
-        _check_text(key, f"{field}.labels", most=MAX_NAME, empty=False)
-        _check_text(value, f"{field}.labels.{key}", most=MAX_NAME)
+        _check_text(key, f"{field}.labels", most=MAX_NAME, empty=False, is_line=True)
+        _check_text(value, f"{field}.labels.{key}", most=MAX_NAME, is_line=True)
     _validate_requests(group.requests, f"{field}.requests")
     _check(bool(group.routes), f"{field}.routes", "is empty", hint="use local, remote or both")
     for route in group.routes:
@@ -139,15 +141,17 @@ def validate_job(job: Job) -> Job:
     _check_text(job.name, "name", most=MAX_NAME, empty=False)
     _check(job.name.isprintable(), "name", "has a character that can't be printed")
     _check_text(job.user, "user", most=MAX_NAME, empty=False)
+    _check(valid_name(job.user), "user", f"{job.user!r} is not the name of a user")
     _check_text(job.cwd, "cwd", most=MAX_PATH_BYTES)
     # A job with files of its own begins in its task's directory, unless it says otherwise.
     _check(job.cwd.startswith("/") or (not job.cwd and job.is_staged), "cwd", f"{job.cwd!r} is not an absolute path")
     _check(not (job.is_staged and job.interactive), "stage_in", "is for jobs that run without a terminal")
+    _check(not (job.moveable and job.interactive), "moveable", "is for jobs that run without a terminal")
     _check(len(job.stage_out) <= MAX_OUTPUTS, "stage_out", f"has more than {MAX_OUTPUTS} paths")
     for path in job.stage_out:
         check_path(path, what="stage_out")
     if job.stage_in:
-        check_digest(job.stage_in)
+        check_digest(job.stage_in, what="stage_in")
     for name, value in job.environment.items():
         _check(_VARIABLE.fullmatch(name) is not None, "environment", f"{name!r} is not the name of a variable")
         _check("\0" not in value, f"environment.{name}", "has a NUL character")
@@ -216,6 +220,7 @@ class JobQueue:
     def __init__(self, jobs: Iterable[Job] = ()) -> None:
         jobs = tuple(jobs)
         self._keys = sorted(_key(job) for job in jobs)
+        self._by_id = {key[3]: key for key in self._keys}
         self._sizes: dict[str, int] = {}
         """Of each job."""
         self._users: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
@@ -226,6 +231,9 @@ class JobQueue:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._by_id
 
     def __iter__(self) -> Iterator[str]:
         return (key[3] for key in self._keys)
@@ -252,12 +260,13 @@ class JobQueue:
 
     def add(self, job: Job) -> None:
         """Put ``job`` where it belongs."""
-        bisect.insort(self._keys, _key(job))
+        key = self._by_id[job.id] = _key(job)
+        bisect.insort(self._keys, key)
         self._count(job)
 
     def remove(self, job: Job) -> None:
         """Take ``job`` out; it must be there."""
-        position = bisect.bisect_left(self._keys, _key(job))
+        position = bisect.bisect_left(self._keys, self._by_id.pop(job.id))
         assert self._keys[position][3] == job.id, f"job {job.id} is not in the queue"
         del self._keys[position]
         size = self._sizes.pop(job.id)
@@ -267,6 +276,14 @@ class JobQueue:
         user[1] -= size
         if not user[0]:
             del self._users[job.user]
+
+    def ordered(self, job_ids: Iterable[str]) -> list[str]:
+        """Return jobs that wait in the order in which rounds see them."""
+        return [key[3] for key in sorted(self._by_id[job_id] for job_id in job_ids)]
+
+    def of_users(self) -> Counter[str]:
+        """Return how many jobs of each user wait."""
+        return Counter({user: number for user, (number, _) in self._users.items()})
 
     def position(self, job: Job) -> int:
         """Return how many jobs are ahead of ``job``."""

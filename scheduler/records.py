@@ -23,6 +23,9 @@ from farbus.scheduler.figures import NodeFigures
 STORY_LINES = 64
 """Lines of a job's story that are kept; the middle of a longer one is left out."""
 
+STORY_LOOK = 16
+"""Lines of it in which one that comes again is looked for: some tasks may be tried again in turn."""
+
 
 class ClientSide(enum.StrEnum):
     """How far the task's node has prepared to use the leases."""
@@ -46,6 +49,8 @@ class Verdict(Value, frozen=True, kw_only=True):
 
     state: JobState
     reason: str
+    moved: bool = False
+    """It was ended to make room for another job: that is no failure of its own."""
 
 
 class TaskRun(msgspec.Struct, kw_only=True):
@@ -126,9 +131,13 @@ class JobRecord(msgspec.Struct, eq=False):
     progress: StoredProgress = msgspec.field(default_factory=StoredProgress)
     misses: tuple[Miss, ...] = ()
     not_before: float = 0.0
-    """Monotonic time before which no round considers the job (after a failed attempt)."""
+    """Monotonic time before which no round considers the job (after a failed attempt, or a decision that failed)."""
+    faults: int = 0
+    """Decisions that failed because of it."""
     limit_at: float = 0.0
     """Monotonic time at which the time limit ends the job; 0 while nothing is counted."""
+    running_since: float = 0.0
+    """Monotonic time since which this scheduler knows that it runs, in its present attempt."""
 
     def tell(self, line: str) -> None:
         """Add a line to the story."""
@@ -137,6 +146,10 @@ class JobRecord(msgspec.Struct, eq=False):
         if len(story) > STORY_LINES:
             half = STORY_LINES // 2
             self.progress.story = [*story[:half], "...", *story[len(story) - half + 2 :]]
+
+    def has_told(self, line: str) -> bool:
+        """Say whether the story has a line lately: what is tried again fails the same way again."""
+        return any(told.partition(" ")[2] == line for told in self.progress.story[-STORY_LOOK:])
 
     def run(self, task: str) -> TaskRun | None:
         """Return the run of ``task`` in the present attempt."""
@@ -207,6 +220,8 @@ class DeviceRecord(msgspec.Struct, kw_only=True, eq=False):
     cordon: Cordon | None = None
     present: bool = False
     """Whether its node's inventory has it now."""
+    reserved: str = ""
+    """The waiting job for which it is kept."""
 
     def __post_init__(self) -> None:
         self.noted.add(self.id)
@@ -217,7 +232,7 @@ class DeviceRecord(msgspec.Struct, kw_only=True, eq=False):
             self.noted.add(self.id)
 
 
-_SEEN_OF_DEVICES = frozenset({"node", "device", "lease", "present", "cordon"})
+_SEEN_OF_DEVICES = frozenset({"node", "device", "lease", "present", "cordon", "reserved"})
 
 
 class NodeRecord(msgspec.Struct, kw_only=True, eq=False):
@@ -246,6 +261,9 @@ class NodeRecord(msgspec.Struct, kw_only=True, eq=False):
     """Slots of commands that remove what the node holds without right."""
     used_cpu_milli: int = 0
     used_memory_bytes: int = 0
+    reserved_cpu_milli: int = 0
+    """Kept for waiting jobs, as is the memory."""
+    reserved_memory_bytes: int = 0
     figures: NodeFigures = msgspec.field(default_factory=NodeFigures)
     """What its telemetry says."""
 
@@ -273,4 +291,15 @@ class NodeRecord(msgspec.Struct, kw_only=True, eq=False):
             self.noted.add(self.name)
 
 
-_SEEN_OF_NODES = frozenset({"node", "session", "strays", "cordon", "used_cpu_milli", "used_memory_bytes"})
+_SEEN_OF_NODES = frozenset(
+    {
+        "node",
+        "session",
+        "strays",
+        "cordon",
+        "used_cpu_milli",
+        "used_memory_bytes",
+        "reserved_cpu_milli",
+        "reserved_memory_bytes",
+    }
+)

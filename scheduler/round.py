@@ -15,18 +15,19 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, RoundReport, Snapshot
+from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, RoundGap, RoundReport, Snapshot
 from farbus.model.job import MAX_ALTERNATIVES, DevicePlacement, Miss, TaskPlacement
 from farbus.scheduler.costs.policy import Choice, Policy
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.phases.base import Desk, Later, Phase
+from farbus.scheduler.phases.bound import Opening, Prices
 from farbus.scheduler.phases.cluster import Cluster
 from farbus.scheduler.phases.compute import ComputePhase
 from farbus.scheduler.phases.flavours import Flavour, Flavours
 from farbus.scheduler.phases.gpu import GpuPhase
 from farbus.scheduler.phases.greedy import serve_greedily
 from farbus.scheduler.phases.jobs import Forms, Jobs
-from farbus.scheduler.phases.market import Tally, give_back, serve
+from farbus.scheduler.phases.market import Plan, Tally, give_back, serve
 from farbus.scheduler.phases.storage import StoragePhase
 from farbus.scheduler.phases.tables import Integers, Table, ahead
 
@@ -47,6 +48,21 @@ MAX_HOLDS = 4
 
 MAX_EXPLAINED = 256
 """Most different kinds of waiting jobs that are looked at one by one in a round; those of best rank come first."""
+
+BOUND_STEPS = 12
+"""Most steps towards a better bound in a round that has room for all."""
+
+BOUND_WORK = 20_000
+"""Steps times arcs of the same: some milliseconds; counted, not timed, so that the same input gives the same answer."""
+
+PRICE_STEPS = 150
+"""Most steps for prices, in a round that leaves jobs over."""
+
+PRICE_WORK = 300_000
+"""Steps times arcs of the same: some tens of milliseconds."""
+
+PRICED_TASKS, PRICED_ARCS = 2_000, 20_000
+"""Most tasks, and shapes times nodes, of a round that is decided with prices too."""
 
 ROUND = "round"
 """The phase that misses of the job as a whole are told under."""
@@ -97,16 +113,17 @@ def decide_on(
         )
         for name, fault in faults
     ]
-    tally = Tally(certify=certify, prune=prune)
-    jobs = forms.jobs(policy.rank(readable), policy)
+    tally = Tally(certify=certify, prune=prune, clock=clock)
+    ranked = policy.rank(readable)
+
+    def books() -> _Round:
+        return _Round(cluster, policy, phases, tally, forms.jobs(ranked, policy), forms)
+
     try:
-        books = _Round(cluster, policy, phases, tally, jobs, forms)
-        waiting = np.sort(books.run())
-        misses = books.explain(waiting)
+        placements, misses, gap = _best(books)
     except BaseException:
         cluster.kept.forget()
         raise
-    placements = tuple(books.placements(np.setdiff1d(np.arange(len(readable)), waiting)))
     ended = clock() if clock is not None else 0.0
     return Decision(
         placements=placements,
@@ -117,8 +134,54 @@ def decide_on(
             decision_ms=(ended - started) * 1000,
             solves=tally.solves,
             certified=tally.solves > 0 and tally.certified == tally.solves,
+            gap=gap,
+            certified_solves=tally.certified,
+            certify_ms=tally.certify_s * 1000,
+            exact=tally.exact,
         ),
     )
+
+
+_Answer = tuple[tuple[JobPlacement, ...], list[JobMiss], RoundGap | None]
+
+
+def _best(books: Callable[[], _Round]) -> _Answer:
+    """Decide with plain costs and, where jobs are left over and it is affordable, with prices; return the better.
+
+    A flow takes many small tasks and many large ones for equally dear: under
+    overload it does not know which of them to leave.  Prices of what is scarce
+    tell it (the facts' 3.3), and make it worse where nothing is: hence both.
+    """
+    plain = books()
+    jobs = plain.jobs
+    if not len(jobs.pending):
+        return (), [], None
+    if plain.flavours.any:
+        # A bound of one flavour of each job says nothing of the others.
+        return plain.answer(np.sort(plain.run()), None)
+    opening = plain.open(prune=plain.tally.prune)
+    waiting = np.sort(plain.run())
+    score = opening.score(jobs, plain.desks)
+    bound, _ = opening.bound(score, min(BOUND_STEPS, BOUND_WORK // max(opening.size, 1)))
+    best = plain.answer(waiting, RoundGap(score=score, bound=bound))
+    if not opening.wanted(waiting):
+        return best
+    priced = books()
+    steps = priced.affordable()
+    if not steps or priced.desks[0] is not plain.desks[0]:
+        return best
+    full = priced.open(prune=False)
+    score = full.score(jobs, plain.desks)
+    tighter, priced.prices = full.bound(score, steps)
+    bound = max(bound, tighter)
+    waiting = np.sort(priced.run())
+    other = full.score(priced.jobs, priced.desks)
+    # No saving puts a job of lower tier into the place of one of higher tier.
+    first = plain.desks[0]
+    if other < score and full.waiting_by_tier(priced.jobs, first) <= full.waiting_by_tier(jobs, first):
+        return priced.answer(waiting, RoundGap(score=other, bound=bound, priced=True))
+    placements, misses, _ = best
+    return placements, misses, RoundGap(score=score, bound=bound)
 
 
 class _Round:
@@ -134,6 +197,8 @@ class _Round:
         self.jobs = jobs
         self.forms = forms
         self.draw = random.Random(policy.seed)  # noqa: S311 - a baseline's dice, no secret
+        self.prices: Prices | None = None
+        self._first: Plan | None = None
         self.holding: dict[int, str] = {}
         """Nodes on which room is kept, by the job for which it is."""
         self.idle: _Round | None = None
@@ -159,6 +224,28 @@ class _Round:
         for desk in self.desks:
             desk.end_holds(release=True)
         return np.concatenate(waiting)
+
+    def open(self, *, prune: bool) -> Opening:
+        """Note what there is before anything is taken."""
+        desk = self.desks[0]
+        plan = Plan(desk, self.jobs, desk.wants(self.jobs, np.arange(len(self.jobs.pending))), prune=prune)
+        self._first = plan if prune == self.tally.prune else None
+        return Opening(plan)
+
+    def affordable(self) -> int:
+        """Return how many steps may be spent on prices: none where the round is too large for that."""
+        desk = self.desks[0]
+        wants = desk.wants(self.jobs, np.arange(len(self.jobs.pending)))
+        arcs = self.cluster.size * len(np.unique(wants["source"]))
+        if self.policy.choice != Choice.FLOW or int(wants["count"].sum()) > PRICED_TASKS or arcs > PRICED_ARCS:
+            return 0
+        return min(PRICE_STEPS, PRICE_WORK // max(arcs, 1))
+
+    def answer(self, waiting: Integers, gap: RoundGap | None) -> _Answer:
+        """Return what was placed, and why the rest was not."""
+        misses = self.explain(waiting)
+        placed = np.setdiff1d(np.arange(len(self.jobs.pending)), waiting)
+        return tuple(self.placements(placed)), misses, gap
 
     def _waited_long(self) -> list[int]:
         """Return the jobs of best rank that waited so long that their turn comes now."""
@@ -247,7 +334,12 @@ class _Round:
 
     def _serve(self, desk: Desk, rows: Integers) -> Integers:
         if self.policy.choice == Choice.FLOW:
-            return serve(desk, self.jobs, rows, self.tally)
+            first = desk is self.desks[0]
+            prices, self.prices = (self.prices, None) if first else (None, self.prices)
+            plan, self._first = (self._first, None) if first else (None, self._first)
+            if plan is not None and (prices is not None or len(rows) < len(self.jobs.pending)):
+                plan = None
+            return serve(desk, self.jobs, rows, self.tally, prices=prices, plan=plan)
         return serve_greedily(desk, self.jobs, rows, self.policy.choice, self.draw)
 
     def _singles(self, waiting: Integers) -> Integers:

@@ -1,9 +1,8 @@
-"""Asks the decision maker, away from the event loop, and survives what it can't digest."""
+"""Asks the decision maker, away from the event loop, in bounded time, and survives what it can't digest."""
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import gc
 import time
@@ -13,18 +12,27 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from farbus.errors import InvalidInput
+from farbus.errors import InvalidInput, TimedOut
+from farbus.linux.blocking import BlockingCaller
 from farbus.model.decision import Decision, JobMiss, PendingJob, Snapshot
 from farbus.model.job import Job, Miss
 from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.kubecomp import KubeCompPolicy
 from farbus.scheduler.costs.policy import Policy
+from farbus.scheduler.decision_process import DecisionFault, DecisionProcess
 from farbus.scheduler.phases.cluster import Columns
 from farbus.scheduler.phases.jobs import Forms
 from farbus.scheduler.round import PHASES, decide_on
 
 _log = structlog.get_logger()
+
+FAULT = "decision"
+"""The phase of the miss of a job with which no decision comes about (:mod:`farbus.scheduler.deciding`)."""
+MAX_FAULTY = 8
+"""Most jobs of one round that are left out because of faults; with more, it is not the jobs."""
+ROUND_LIMIT_S = 10.0
+"""Longest time that a decision may take, unless the configuration says otherwise."""
 
 
 class Decide(Protocol):
@@ -78,60 +86,113 @@ def collector_paused() -> Iterator[None]:
         gc.enable()
 
 
-class DecisionMaker:
-    """Runs a decision maker in a thread, one round at a time."""
+class DecisionThread:
+    """Asks a decision maker in a thread of this process, for tests and small tools; one that hangs is left behind."""
 
-    def __init__(self, maker: Decide) -> None:
-        self._decide = maker
-        self._thread = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="decide")
+    def __init__(self, decide: Decide) -> None:
+        self._decide = decide
+        self._caller = BlockingCaller("decision maker")
+
+    async def start(self) -> None:
+        """Stand where nothing has to be started."""
+
+    async def ask(self, snapshot: Snapshot, pending: tuple[PendingJob, ...], *, limit_s: float) -> Decision:
+        """Return the decision; see :meth:`farbus.scheduler.decision_process.DecisionProcess.ask`."""
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._caller.call(lambda: self._decide(snapshot, pending))
+        except TimeoutError as error:
+            self._caller = BlockingCaller("decision maker")
+            raise TimedOut(f"no decision after {limit_s:g} s") from error
+        except Exception as error:
+            raise DecisionFault(f"{type(error).__name__}: {error}") from error
+
+    def close(self) -> None:
+        """Stand where the thread keeps nobody from ending."""
+
+
+class DecisionMaker:
+    """Has rounds decided within a time limit, and survives jobs that no decision comes about with."""
+
+    def __init__(self, asked: DecisionProcess | DecisionThread, *, limit_s: float = ROUND_LIMIT_S) -> None:
+        self._asked = asked
+        self._turn = asyncio.Lock()
+        self.limit_s = limit_s
+        """Longest time that one decision may take."""
+        self.asked = 0
+        """Decisions that were asked for."""
+
+    async def start(self) -> None:
+        """Get ready ahead of the first question."""
+        await self._asked.start()
 
     async def decide(self, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
-        """Decide a round."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, _decide_safely, self._decide, snapshot, pending)
+        """Decide a round.
+
+        Where that fails because of single jobs, decide on the others; the
+        misses of those name the fault.  Raises :class:`DecisionFault` where it
+        fails without any job, or because of more than :data:`MAX_FAULTY`, and
+        :class:`farbus.errors.TimedOut`: what comes too late is not used, since
+        nobody knows when it would come.
+        """
+        faulty: dict[str, str] = {}
+        while True:
+            healthy = tuple(entry for entry in pending if entry.job.id not in faulty)
+            try:
+                decision = await self._ask(snapshot, healthy)
+                break
+            except DecisionFault as error:
+                if len(faulty) == MAX_FAULTY:
+                    raise
+                culprit, told = await self._find_faulty(snapshot, healthy, error)
+                _log.error("decision failed", job=culprit, error=told)
+                faulty[culprit] = told
+        misses = tuple(
+            fault_miss(job_id, f"no decision comes about with it: {told}") for job_id, told in faulty.items()
+        )
+        return msgspec.structs.replace(decision, misses=decision.misses + misses)
 
     async def would_be(self, snapshot: Snapshot, job: Job) -> Decision:
         """Decide as if ``job`` alone were waiting."""
         return await self.decide(snapshot, (PendingJob(job=job),))
 
+    async def _ask(self, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
+        # Who gives up waiting leaves the question behind: it would take the process along, and others' questions come.
+        asking = asyncio.create_task(self._ask_in_turn(snapshot, pending), name="decision")
+        asking.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(asking)
+
+    async def _ask_in_turn(self, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
+        async with self._turn:
+            self.asked += 1
+            return await self._asked.ask(snapshot, pending, limit_s=self.limit_s)
+
+    async def _find_faulty(
+        self, snapshot: Snapshot, pending: tuple[PendingJob, ...], error: DecisionFault
+    ) -> tuple[str, str]:
+        """Return the job with which the shortest failing part of the queue ends, and how it fails.
+
+        Bisection takes as many decisions as the queue's length has binary
+        digits; it also finds a job that fails only beside others.
+        """
+        least, most, told = 0, len(pending), str(error)
+        while least < most:
+            middle = (least + most) // 2
+            try:
+                await self._ask(snapshot, pending[:middle])
+            except DecisionFault as fault:
+                most, told = middle, str(fault)
+            else:
+                least = middle + 1
+        if not most:
+            raise DecisionFault(told)
+        return pending[most - 1].job.id, told
+
     def close(self) -> None:
-        """Let the thread end after what it is doing."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        """Let go of the process or thread."""
+        self._asked.close()
 
 
-def _decide_safely(maker: Decide, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
-    """Decide; where that fails because of single jobs, decide on the others and say so of those.
-
-    One poisoned job never stops the others: halving finds it in as many
-    further solves as the queue's length has binary digits.
-    """
-    try:
-        return maker(snapshot, pending)
-    except Exception as error:
-        poisoned = _find_poisoned(maker, snapshot, pending)
-        if not poisoned:
-            raise
-        _log.exception("decision failed", jobs=sorted(poisoned), error=str(error))
-    healthy = tuple(waiting for waiting in pending if waiting.job.id not in poisoned)
-    decision = maker(snapshot, healthy)
-    misses = tuple(
-        JobMiss(
-            job=job_id,
-            misses=(Miss(phase="decision", resource="job", message=f"a defect in the decision maker: {told}"),),
-            feasible_alone=False,
-        )
-        for job_id, told in poisoned.items()
-    )
-    return msgspec.structs.replace(decision, misses=decision.misses + misses)
-
-
-def _find_poisoned(maker: Decide, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> dict[str, str]:
-    try:
-        maker(snapshot, pending)
-    except Exception as error:
-        if len(pending) == 1:
-            return {pending[0].job.id: f"{type(error).__name__}: {error}"}
-        middle = len(pending) // 2
-        first = _find_poisoned(maker, snapshot, pending[:middle])
-        return {**first, **_find_poisoned(maker, snapshot, pending[middle:])}
-    return {}
+def fault_miss(job_id: str, message: str) -> JobMiss:
+    """Say that there is no decision because of a job."""
+    return JobMiss(job=job_id, misses=(Miss(phase=FAULT, resource="job", message=message),), feasible_alone=False)

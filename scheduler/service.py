@@ -26,20 +26,23 @@ from farbus.api.server import ClusterHandler
 from farbus.errors import InvalidInput, NotFound, NotPermitted, Unsatisfiable
 from farbus.model.cluster import ClusterInfo, HoldEvent, LogChunk
 from farbus.model.device import DeviceStatus, Route
+from farbus.model.explanation import Explanation
 from farbus.model.job import Job, JobStatus, Miss, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
-from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
+from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, RoomPlan
+from farbus.model.rules import QuotaStatus
 from farbus.model.states import JOB_STATES, JobState
 from farbus.model.telemetry import ClusterTelemetry
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine, no_such_job
+from farbus.scheduler.explaining import Explaining
 from farbus.scheduler.ledger import job_id_of, job_number
 from farbus.scheduler.operating import Operating
 from farbus.scheduler.queue import validate_job
+from farbus.scheduler.quotas import check_rules
 from farbus.scheduler.relay import LogRelay
 from farbus.scheduler.telemetry import node_telemetry
-from farbus.scheduler.words import explain_job
 
 _log = structlog.get_logger()
 
@@ -80,6 +83,7 @@ class ClusterService(ClusterHandler):
         live = (record.job.submitted_at for record in engine.machine.jobs.values())
         self._latest_submission = max(live, default=0.0)
         self._operating = Operating(engine)
+        self._explaining = Explaining(engine, now)
         self._shapes: OrderedDict[tuple[int, bytes], tuple[Miss, ...]] = OrderedDict()
 
     # --- jobs ----------------------------------------------------------------------------
@@ -93,8 +97,12 @@ class ClusterService(ClusterHandler):
             )
         # A wall clock that was set back puts nobody ahead of those who wait already.
         self._latest_submission = max(self._latest_submission, time.time())
+        rules = self._engine.machine.rules
+        if rules.max_time_limit_s and not job.time_limit_s and not caller.is_operator and not job.interactive:
+            job = msgspec.structs.replace(job, time_limit_s=rules.max_time_limit_s)
         job = msgspec.structs.replace(job, id="", user=owner, submitted_at=self._latest_submission)
         validate_job(job)
+        check_rules(job, rules, by_operator=caller.is_operator)
         if job.interactive and (not caller.node or any(group.node != caller.node for group in job.groups)):
             raise NotPermitted(
                 "interactive: only the agent of the program's node may submit such a job", hint="use farbus run there"
@@ -212,19 +220,9 @@ class ClusterService(ClusterHandler):
             async for chunk in chunks:
                 yield chunk
 
-    async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
-        """Return the job and, in words, why it is where it is."""
-        status = await self.get_job(caller, job_id)
-        machine = self._engine.machine
-        ahead = machine.queue.position(status.job) if status.state is JobState.QUEUED else 0
-        connected = [record for _, record in sorted(machine.nodes.items()) if record.connected]
-        return status, explain_job(
-            status,
-            ahead=ahead,
-            nodes=len(connected),
-            cordons=machine.cordons(),
-            troubled=[record for record in connected if record.trouble],
-        )
+    async def explain(self, caller: Identity, job_id: str) -> Explanation:
+        """Return the job and why it is where it is, in words and as values."""
+        return await self._explaining.explain(caller, await self.get_job(caller, job_id))
 
     # --- the cluster ---------------------------------------------------------------------
 
@@ -272,6 +270,16 @@ class ClusterService(ClusterHandler):
         known = {status.lease.id for status in released}
         return released + tuple(status for status in live if status.lease.id not in known)
 
+    async def list_quotas(self, caller: Identity) -> tuple[QuotaStatus, ...]:
+        """Return what users have and may have: all to an operator, his own to a user."""
+        machine = self._engine.machine
+        found = machine.accounts.statuses(machine.rules, machine.queue.of_users())
+        if caller.is_operator:
+            return found
+        own = tuple(status for status in found if status.user == caller.name)
+        quota = machine.rules.quota_of(caller.name)
+        return own or (QuotaStatus(user=caller.name, jobs_limit=quota.jobs, devices_limit=quota.devices),)
+
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
         """Return one line about the cluster."""
         machine = self._engine.machine
@@ -303,6 +311,10 @@ class ClusterService(ClusterHandler):
     async def forget(self, caller: Identity, node: str) -> ForgottenNode:
         """Release what a node holds that is off for good."""
         return await self._operating.forget(caller, node)
+
+    async def defragment(self, caller: Identity, job_id: str, *, dry_run: bool) -> RoomPlan:
+        """Move moveable jobs so that a waiting one has room."""
+        return await self._operating.defragment(caller, job_id, dry_run=dry_run)
 
     async def hold(
         self,

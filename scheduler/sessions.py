@@ -17,12 +17,11 @@ from farbus.api.v1 import session_pb2, types_pb2
 from farbus.errors import InvalidInput
 from farbus.model.cluster import LogChunk
 from farbus.model.job import TaskStatus
-from farbus.model.node import Node
-from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, format_bytes
 from farbus.model.telemetry import Telemetry
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.relay import CREDIT_BYTES, LogRelay
+from farbus.scheduler.reports import MAX_TEXT, read_node
 
 _log = structlog.get_logger()
 
@@ -30,14 +29,8 @@ HELLO_TIMEOUT_S = 10.0
 """How long a new session may stay without its hello."""
 OUTBOX_LENGTH = 65_536
 """Commands that wait for one node; one that reads so slowly is cut off and told all again when it is back."""
-MAX_DEVICES = 4_096
-"""Devices of one node."""
-MAX_NODE_BYTES = 4 * 2**20
-"""What a node says of itself and its devices; everybody's listings have it: a kilobyte for each of as many devices."""
 MAX_ELEMENTS = 131_072
 """Elements of all lists in one message of a node's: every series anew, or all leases and tasks that there may be."""
-MAX_TEXT = 4_096
-"""Characters of a name or an error that a node sends."""
 
 Send = Callable[[session_pb2.SchedulerMessage], Awaitable[None]]
 
@@ -315,29 +308,3 @@ def _event(name: str, session: int, message: session_pb2.NodeMessage) -> events.
 def _read_status(message: types_pb2.TaskStatus) -> TaskStatus:
     status = from_message(message, TaskStatus)
     return msgspec.structs.replace(status, reason=status.reason[:MAX_TEXT])
-
-
-def read_node(caller: Identity, message: types_pb2.Node) -> Node:
-    """Return the node that a message announces, if it is the caller's and makes sense."""
-    if message.ByteSize() > MAX_NODE_BYTES:
-        limit = format_bytes(MAX_NODE_BYTES)
-        raise InvalidInput(f"node {caller.name} says more than {limit} of itself and its devices")
-    if len(message.devices) > MAX_DEVICES:
-        raise InvalidInput(f"node {caller.name} reports more than {MAX_DEVICES} devices")
-    node = from_message(message, Node)
-    if node.name != caller.name:
-        raise InvalidInput(f"the certificate is of node {caller.name}, but the agent calls itself {node.name}")
-    for field, value, most in (
-        ("capacity.cpu_milli", node.capacity.cpu_milli, MAX_CPU_MILLI),
-        ("capacity.memory_bytes", node.capacity.memory_bytes, MAX_BYTES),
-    ):
-        if not 0 <= value <= most:
-            raise InvalidInput(f"node {node.name} reports {field} {value}, which is not from 0 to {most}")
-    seen = set()
-    for device in node.devices:
-        if not device.id or len(device.id) > MAX_TEXT or device.id in seen:
-            raise InvalidInput(f"node {node.name} reports device {device.id!r} twice, or without a name")
-        if not 0 <= device.memory_bytes <= MAX_BYTES:
-            raise InvalidInput(f"node {node.name} reports device {device.id} with {device.memory_bytes} bytes")
-        seen.add(device.id)
-    return node

@@ -80,6 +80,16 @@ class Views:
         """Whether nodes and devices are in the order of their names."""
         self._away: set[str] = set()
         """Nodes without a session: time alone may have them forgotten."""
+        self._gained_nodes: dict[str, NodeView] = {}
+        self._gained_devices: dict[str, DeviceView] = {}
+
+    def take_gains(self) -> tuple[tuple[NodeView, ...], tuple[DeviceView, ...]]:
+        """Return what snapshots have shown since the last call to have more to give than before, as it is now."""
+        nodes = tuple(self._nodes[name] for name in sorted(self._gained_nodes) if name in self._nodes)
+        devices = tuple(self._devices[name] for name in sorted(self._gained_devices) if name in self._devices)
+        self._gained_nodes.clear()
+        self._gained_devices.clear()
+        return nodes, devices
 
     def snapshot(self, now: float) -> Snapshot:
         """Return the cluster at ``now``, monotonic seconds.
@@ -127,6 +137,8 @@ class Views:
                 rack=record.node.labels.get("rack", ""),
                 pools=record.node.pools,
             )
+        if view is not None and _has_more(self._nodes.get(record.name), view):
+            self._gained_nodes[record.name] = view
         self._put(self._nodes, record.name, view)
 
     def _look_at_device(self, record: DeviceRecord) -> None:
@@ -144,6 +156,8 @@ class Views:
                 free=self._books.is_free(record),
                 destination=self._destination(record),
             )
+        if view is not None and _is_gain(self._devices.get(record.id), view):
+            self._gained_devices[record.id] = view
         self._put(self._devices, record.id, view)
 
     def _destination(self, record: DeviceRecord) -> str:
@@ -159,6 +173,23 @@ class Views:
         elif views.get(key) != view:
             self._sorted = self._sorted and key in views
             views[key] = view
+
+
+def _has_more(before: NodeView | None, now: NodeView) -> bool:
+    """Say whether a node may serve what it could not serve before."""
+    return (
+        before is None
+        or now.free.cpu_milli > before.free.cpu_milli
+        or now.free.memory_bytes > before.free.memory_bytes
+        or now.capacity != before.capacity
+        or now.labels != before.labels
+        or now.rack != before.rack
+    )
+
+
+def _is_gain(before: DeviceView | None, now: DeviceView) -> bool:
+    """Say whether a device may serve what it could not serve before."""
+    return before is None or (now.free and not before.free) or now.node != before.node or now.device != before.device
 
 
 def fresh_snapshot(books: Books, now: float) -> Snapshot:

@@ -6,6 +6,7 @@ import datetime
 import signal
 from collections.abc import Sequence
 
+from farbus.model.explanation import Holder, Opening
 from farbus.model.job import JobStatus, Miss, TaskPlacement
 from farbus.model.operation import Cordon
 from farbus.model.states import JobState
@@ -13,6 +14,10 @@ from farbus.scheduler.records import NodeRecord, TaskRun
 
 MAX_CORDONS = 8
 """Cordons that an explanation names."""
+MAX_HOLDERS = 8
+"""Jobs that would have to end, which an explanation names."""
+MAX_NAMED = 4
+"""Nodes or devices named in one breath."""
 
 
 def describe_time(wall: float) -> str:
@@ -88,9 +93,53 @@ def explain_job(
     return tuple(lines)
 
 
+def describe_opening(opening: Opening | None, *, ahead: int) -> tuple[str, ...]:
+    """Say what would have to end so that a waiting job has room, and when that may be."""
+    if opening is None:
+        return ("the end of all that runs would not make room for it",)
+    where = ", ".join(list(dict.fromkeys(task.node for task in opening.placements))[:MAX_NAMED])
+    known = [_describe_holder(holder) for holder in opening.holders[:MAX_HOLDERS]]
+    if len(opening.holders) > MAX_HOLDERS:
+        known.append(f"{len(opening.holders) - MAX_HOLDERS} more")
+    if opening.others:
+        more = "more jobs" if known else "jobs"
+        known.append(f"{opening.others} {more if opening.others > 1 else more[:-1]} of other users")
+    if not known:
+        return (f"there is room for it now, on {where}: the next round decides",)
+    lines = [f"it would have room on {where} once these end: {'; '.join(known)}"]
+    if opening.expected_s is None:
+        lines.append("when that is nobody knows: not all of them have a time limit, or ran before")
+    else:
+        first = f", unless one of the {ahead} jobs ahead takes it" if ahead > 1 else ""
+        lines.append(f"that is expected within {describe_span(opening.expected_s)}{first}")
+    return tuple(lines)
+
+
+def _describe_holder(holder: Holder) -> str:
+    told = f"job {holder.job}" + (f" of {holder.user}" if holder.user else "")
+    if holder.devices:
+        told += f" ({', '.join(holder.devices[:MAX_NAMED])}{', ...' if len(holder.devices) > MAX_NAMED else ''})"
+    if holder.ends_in_s is not None:
+        told += f", within {describe_span(holder.ends_in_s)} by {holder.basis}" if holder.ends_in_s else ", now"
+    return told
+
+
+def describe_span(seconds: float) -> str:
+    """Write a duration for a person, in its two largest units: ``2 h 5 min``."""
+    left = max(0, round(seconds))
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
 def describe_miss(miss: Miss) -> str:
     """Say what was missing in a phase."""
     told = f"{miss.phase}: {miss.message}"
+    if miss.nodes_short:
+        told += f"; {miss.nodes_short} of {miss.nodes} nodes that suit have too little for a task"
     if miss.permanent:
         told += " (nothing that ends will change that)"
     return told

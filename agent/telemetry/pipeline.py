@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -93,16 +94,23 @@ class Pipeline:
 
     async def run(self) -> None:
         """Measure until cancelled."""
+        # All by one beat: what woke the processor for one finds the others due as well.
+        first = self._clock.monotonic()
         async with asyncio.TaskGroup() as group:
             for state in self._states:
-                group.create_task(self._keep(state), name=f"collector {state.report.name}")
+                group.create_task(self._keep(state, first), name=f"collector {state.report.name}")
 
-    async def _keep(self, state: _State) -> None:
+    async def _keep(self, state: _State, first: float) -> None:
+        """Measure at ``first`` (monotonic) and every period after it; a sample that takes longer leaves beats out."""
+        due, period = first, state.collector.period_s
         while True:
             began = self._clock.monotonic()
             await self._sample(state)
-            state.report.took_s = self._clock.monotonic() - began
-            await self._clock.sleep(max(0.0, state.collector.period_s - state.report.took_s))
+            now = self._clock.monotonic()
+            state.report.took_s = now - began
+            # Counted from what was due, not from now: a sleep may end a moment early, and would then be repeated.
+            due += period * max(1, math.ceil((now - due) / period))
+            await self._clock.sleep(due - now)
 
     async def _sample(self, state: _State) -> None:
         if state.left_behind is not None:
@@ -113,11 +121,16 @@ class Pipeline:
             state.left_behind = None
         limit_s = state.collector.deadline_s
         sample = asyncio.ensure_future(state.collector.sample())
-        deadline = asyncio.ensure_future(self._clock.sleep(limit_s))
+        deadline: asyncio.Future[None] | None = None
         try:
-            await asyncio.wait((sample, deadline), return_when=asyncio.FIRST_COMPLETED)
+            # What has nothing to wait for is done with its first step, and needs no deadline.
+            await asyncio.sleep(0)
+            if not sample.done():
+                deadline = asyncio.ensure_future(self._clock.sleep(limit_s))
+                await asyncio.wait((sample, deadline), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            deadline.cancel()
+            if deadline is not None:
+                deadline.cancel()
             if not sample.done():
                 sample.cancel()
                 sample.add_done_callback(_look_away)

@@ -12,16 +12,18 @@ from farbus.api.audit import AuditRecord
 from farbus.api.authority import SCHEDULER_SERVER_NAME, Credentials
 from farbus.api.conversion import from_message, to_message
 from farbus.api.identity import ROLE_METADATA, USER_METADATA, Identity
-from farbus.api.server import MAX_MESSAGE_BYTES
+from farbus.api.server import MAX_MESSAGE_BYTES, WINDOW_OPTIONS
 from farbus.api.status import converted
 from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, enrollment_pb2, enrollment_pb2_grpc, types_pb2
 from farbus.errors import FarbusError
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
+from farbus.model.explanation import Explanation
 from farbus.model.job import Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
-from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
+from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, RoomPlan
+from farbus.model.rules import QuotaStatus
 from farbus.model.telemetry import ClusterTelemetry
 
 CALL_TIMEOUT_S = 30.0
@@ -38,6 +40,7 @@ CLIENT_OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 5_000),
     ("grpc.enable_http_proxy", 0),
+    *WINDOW_OPTIONS,
 ]
 
 
@@ -170,10 +173,15 @@ class ClusterClient:
         reply = await self._call("GetTelemetry", cluster_pb2.GetTelemetryRequest(nodes=sorted(nodes)))
         return from_message(reply, ClusterTelemetry)
 
-    async def explain(self, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
-        """Return the job and, in words, why it is where it is."""
+    async def explain(self, job_id: str) -> Explanation:
+        """Return the job and why it is where it is, in words and as values."""
         reply = await self._call("Explain", cluster_pb2.JobRequest(job_id=job_id))
-        return from_message(reply.status, JobStatus), tuple(reply.lines)
+        return from_message(reply, Explanation)
+
+    async def list_quotas(self) -> tuple[QuotaStatus, ...]:
+        """Return what users have and may have: all to an operator, his own to a user."""
+        reply = await self._call("ListQuotas", cluster_pb2.ListQuotasRequest())
+        return tuple(from_message(each, QuotaStatus) for each in reply.quotas)
 
     async def cluster_info(self) -> ClusterInfo:
         """Return one line about the cluster."""
@@ -193,6 +201,11 @@ class ClusterClient:
         request = cluster_pb2.DrainRequest(node=node, evict=evict, reason=reason)
         async for message in self._stream("Drain", request):
             yield from_message(message, DrainStatus)
+
+    async def defragment(self, job_id: str, *, dry_run: bool = False) -> RoomPlan:
+        """Move moveable jobs so that a waiting one has room; with ``dry_run`` only say which."""
+        request = cluster_pb2.DefragmentRequest(job_id=job_id, dry_run=dry_run)
+        return from_message(await self._call("Defragment", request), RoomPlan)
 
     async def forget(self, node: str) -> ForgottenNode:
         """Release what a node holds that is off for good; raise :class:`farbus.errors.Conflict` while it is not."""

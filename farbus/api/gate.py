@@ -117,14 +117,20 @@ class Gate(grpc.aio.ServerInterceptor):
         self._audit = audit
         self._operator_only = operator_only
         self._open: set[_OpenCall] = set()
+        self._opened = asyncio.Event()
+        """Set while there are open calls."""
         self._callers: Counter[Identity] = Counter()
         """How many open calls each has."""
 
     async def watch(self) -> None:
         """End open calls whose certificates are revoked or expire, until cancelled."""
         while True:
+            # A server without calls looks at nothing: each new call and each new connection looks for itself.
+            await self._opened.wait()
             await asyncio.sleep(LOOK_INTERVAL_S)
             await self.end_untrusted()
+            if not self._open:
+                self._opened.clear()
 
     async def end_untrusted(self) -> None:
         """End the open calls whose certificates are no good any more."""
@@ -229,6 +235,7 @@ class Gate(grpc.aio.ServerInterceptor):
                 await context.send_initial_metadata(())
             call = _OpenCall(context, peer, caller, method, request, address=address)
             self._open.add(call)
+            self._opened.set()
             self._callers[caller] += 1
             try:
                 yield call

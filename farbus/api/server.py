@@ -34,10 +34,12 @@ from farbus.api.v1 import (
 from farbus.errors import Conflict, InvalidInput, Unavailable
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
+from farbus.model.explanation import Explanation
 from farbus.model.job import MAX_GROUPS, MAX_JOB_BYTES, Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
-from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
+from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, RoomPlan
+from farbus.model.rules import QuotaStatus
 from farbus.model.telemetry import ClusterTelemetry
 
 _log = logging.getLogger(__name__)
@@ -66,6 +68,13 @@ MAX_NAMES = 65_536
 HANDSHAKE_TIMEOUT_S = 30.0
 """Longest that a caller may take to prove who it is, in a storm of agents too; gRPC's own limit is 120 s."""
 
+WINDOW_OPTIONS: list[tuple[str, int]] = [
+    # No ping with each message to measure the link: both sides of an idle session would wake for it and for its
+    # answer.  What may be under way on a stream is fixed instead: enough for 100 MB/s at 10 ms there and back.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 2**20),
+]
+
 SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -78,6 +87,7 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    *WINDOW_OPTIONS,
 ]
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -136,8 +146,16 @@ class ClusterHandler(abc.ABC):
         """Return how busy ``nodes`` are, all if empty; of sessions and leases those that the caller may see."""
 
     @abc.abstractmethod
-    async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
-        """Return the job and, in words, why it is where it is."""
+    async def explain(self, caller: Identity, job_id: str) -> Explanation:
+        """Return the job and why it is where it is, in words and as values."""
+
+    async def defragment(self, caller: Identity, job_id: str, *, dry_run: bool) -> RoomPlan:
+        """Move moveable jobs so that a waiting one has room; with ``dry_run`` only say which."""
+        raise Unavailable("nothing is moved here")
+
+    async def list_quotas(self, caller: Identity) -> tuple[QuotaStatus, ...]:
+        """Return what users have and may have: all to an operator, his own to a user."""
+        raise Unavailable("no quotas are kept here")
 
     @abc.abstractmethod
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
@@ -422,10 +440,16 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
     async def Explain(self, request: cluster_pb2.JobRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.Explanation:
-            status, lines = await self._handler.explain(caller, request.job_id)
-            return cluster_pb2.Explanation(status=to_message(status, types_pb2.JobStatus), lines=lines)
+            return to_message(await self._handler.explain(caller, request.job_id), cluster_pb2.Explanation)
 
         return await self._call("Explain", context, answer)
+
+    async def ListQuotas(self, request: cluster_pb2.ListQuotasRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.ListQuotasReply:
+            quotas = await self._handler.list_quotas(caller)
+            return cluster_pb2.ListQuotasReply(quotas=[to_message(each, cluster_pb2.QuotaStatus) for each in quotas])
+
+        return await self._call("ListQuotas", context, answer)
 
     async def GetCluster(self, request: cluster_pb2.GetClusterRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.ClusterInfo:
@@ -467,6 +491,13 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
         async for status in self._stream("Drain", context, answers):
             yield to_message(status, cluster_pb2.DrainStatus)
+
+    async def Defragment(self, request: cluster_pb2.DefragmentRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.RoomPlan:
+            plan = await self._handler.defragment(caller, request.job_id, dry_run=request.dry_run)
+            return to_message(plan, cluster_pb2.RoomPlan)
+
+        return await self._call("Defragment", context, answer)
 
     async def Forget(self, request: cluster_pb2.ForgetRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.ForgetReply:

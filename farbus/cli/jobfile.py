@@ -138,6 +138,10 @@ class JobTable(TaskTable, forbid_unknown_fields=True, omit_defaults=True):
         str | int | float,
         Meta(description="Longest that it is kept while a node of its can't be reached; 0 for the cluster's limit."),
     ] = 0
+    moveable: Annotated[
+        bool,
+        Meta(description="It may be ended while it runs and be queued again, to make room: it can begin anew."),
+    ] = False
     stage_in: Annotated[
         list[StageTable], Meta(description="Files that are put into a directory of each task's own.")
     ] = []
@@ -230,6 +234,7 @@ def convert_table(table: JobTable, *, name: str, directory: Path, fallback: str)
         priority=table.priority,
         time_limit_s=parse_seconds(table.time_limit, what=f"{name}: time_limit"),
         unreachable_limit_s=parse_seconds(table.unreachable_limit, what=f"{name}: unreachable_limit"),
+        moveable=table.moveable,
     )
 
 

@@ -7,9 +7,9 @@ long for each look.  A contract test compares the two.
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -19,16 +19,25 @@ from farbus.errors import Unavailable
 # linux/netlink.h, linux/rtnetlink.h, linux/if.h, linux/if_link.h
 _RTM_GETLINK, _NLMSG_ERROR, _NLMSG_DONE = 18, 2, 3
 _NLM_F_REQUEST, _NLM_F_DUMP = 0x1, 0x300
-_IFLA_IFNAME, _IFLA_STATS64 = 3, 23
+_IFLA_IFNAME, _IFLA_STATS64, _IFLA_CARRIER_CHANGES = 3, 23, 35
 _IFF_UP, _IFF_LOOPBACK, _IFF_RUNNING = 0x1, 0x8, 0x40
 _HEADER = struct.Struct("=IHHII")
 _INFO = struct.Struct("=BxHiII")
 _ATTRIBUTE = struct.Struct("=HH")
+_COUNT = struct.Struct("=I")
+_TIMEVAL = struct.Struct("@ll")
 _STATS = struct.Struct("=8Q")
 """The first of rtnl_link_stats64: packets, bytes, errors and drops, each received and sent."""
 
+_LIST_LINKS = _HEADER.pack(_HEADER.size + _INFO.size, _RTM_GETLINK, _NLM_F_REQUEST | _NLM_F_DUMP, 1, 0) + _INFO.pack(
+    socket.AF_UNSPEC, 0, 0, 0, 0
+)
+
+_LOOKS_PER_SPEED = 20
+"""Looks after which speeds are asked for again all the same: that of a virtual link is changed without its carrier."""
+
 _ANSWER_BYTES = 1 << 16
-_ANSWER_TIMEOUT_S = 5.0
+_ANSWER_TIMEOUT_S = 5
 """The kernel answers at once, unless a driver holds the lock over all links."""
 
 
@@ -48,14 +57,86 @@ class NetworkLink(msgspec.Struct, frozen=True, kw_only=True):
     send_drops: int = 0
 
 
-def read_links(sysfs: str = "/sys") -> tuple[NetworkLink, ...]:
-    """Return links that have hardware behind them; in a container, where none has, all but loopback; by name."""
-    found = [link for link in _dump() if link.name]
-    physical = [link for link in found if Path(f"{sysfs}/class/net/{link.name}/device").exists()]
-    return tuple(
-        msgspec.structs.replace(link, speed_mbit=_speed(sysfs, link.name))
-        for link in sorted(physical or found, key=lambda link: link.name)
-    )
+class _Seen(msgspec.Struct, frozen=True):
+    """A link as the kernel tells of it; ``state`` changes with whatever may change its speed."""
+
+    link: NetworkLink
+    state: tuple[int, int, int]
+
+
+class LinkTable:
+    """The node's links, looked at again and again by one thread.
+
+    The socket is kept, and so is what is asked of sysfs for each link, until
+    its carrier has come or gone: to ask for the speed calls into the driver.
+    """
+
+    def __init__(self, sysfs: str = "/sys") -> None:
+        self._sysfs = sysfs
+        self._kernel: socket.socket | None = None
+        self._answer = bytearray(_ANSWER_BYTES)
+        self._known: dict[tuple[str, tuple[int, int, int]], tuple[bool, int]] = {}
+        """Of each link as it was: whether there is hardware behind it, and its speed in Mbit/s."""
+        self._looks = 0
+
+    def read(self) -> tuple[NetworkLink, ...]:
+        """Return links that have hardware behind them; in a container, where none has, all but loopback; by name.
+
+        Raises :class:`Unavailable` where the kernel does not tell.
+        """
+        found = self._dump()
+        known = {} if self._looks % _LOOKS_PER_SPEED == 0 else self._known
+        self._looks += 1
+        self._known = {
+            (seen.link.name, seen.state): known.get((seen.link.name, seen.state))
+            or (_is_physical(self._sysfs, seen.link.name), _speed(self._sysfs, seen.link.name))
+            for seen in found
+        }
+        told = [(seen.link, *self._known[seen.link.name, seen.state]) for seen in found]
+        physical = [one for one in told if one[1]]
+        return tuple(
+            msgspec.structs.replace(link, speed_mbit=speed) if speed else link
+            for link, _, speed in sorted(physical or told, key=lambda one: one[0].name)
+        )
+
+    def _dump(self) -> list[_Seen]:
+        try:
+            if self._kernel is None:
+                self._kernel = socket.socket(
+                    socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE
+                )
+                # By the kernel (socket(7)): Python's own would poll before each call.
+                self._kernel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(_ANSWER_TIMEOUT_S, 0))
+            return self._ask(self._kernel)
+        except OSError as error:
+            # With its socket goes an answer that comes late: it must not be taken for that to the next question.
+            if self._kernel is not None:
+                self._kernel.close()
+                self._kernel = None
+            raise Unavailable(f"network links: {error.strerror or error}", hint="is AF_NETLINK allowed?") from error
+
+    def _ask(self, kernel: socket.socket) -> list[_Seen]:
+        kernel.send(_LIST_LINKS)
+        found: list[_Seen] = []
+        while True:
+            # The kernel alone sends to this socket: it was never bound to a group.
+            received = kernel.recv_into(self._answer)
+            at = 0
+            while at + _HEADER.size <= received:
+                size, kind, *_ = _HEADER.unpack_from(self._answer, at)
+                if kind == _NLMSG_DONE:
+                    return found
+                if kind == _NLMSG_ERROR:
+                    number = -struct.unpack_from("=i", self._answer, at + _HEADER.size)[0]
+                    raise OSError(number, "the kernel refuses to list them")
+                seen = _read_link(self._answer, at + _HEADER.size, at + size)
+                if seen is not None:
+                    found.append(seen)
+                at += (size + 3) & ~3
+
+
+def _is_physical(sysfs: str, name: str) -> bool:
+    return os.path.exists(f"{sysfs}/class/net/{name}/device")
 
 
 def _speed(sysfs: str, name: str) -> int:
@@ -66,49 +147,28 @@ def _speed(sysfs: str, name: str) -> int:
         return 0
 
 
-def _dump() -> Iterator[NetworkLink]:
-    try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as kernel:
-            kernel.settimeout(_ANSWER_TIMEOUT_S)
-            length = _HEADER.size + _INFO.size
-            header = _HEADER.pack(length, _RTM_GETLINK, _NLM_F_REQUEST | _NLM_F_DUMP, 1, 0)
-            kernel.send(header + _INFO.pack(socket.AF_UNSPEC, 0, 0, 0, 0))
-            while True:
-                # The kernel alone sends to this socket: it was never bound to a group.
-                answer = kernel.recv(_ANSWER_BYTES)
-                at = 0
-                while at + _HEADER.size <= len(answer):
-                    size, kind, *_ = _HEADER.unpack_from(answer, at)
-                    if kind == _NLMSG_DONE:
-                        return
-                    if kind == _NLMSG_ERROR:
-                        number = -struct.unpack_from("=i", answer, at + _HEADER.size)[0]
-                        raise OSError(number, "the kernel refuses to list them")
-                    link = _read_link(answer[at + _HEADER.size : at + size])
-                    if link is not None:
-                        yield link
-                    at += (size + 3) & ~3
-    except OSError as error:
-        raise Unavailable(f"network links: {error.strerror or error}", hint="is AF_NETLINK allowed?") from error
-
-
-def _read_link(body: bytes) -> NetworkLink | None:
-    _, _, _, flags, _ = _INFO.unpack_from(body)
+def _read_link(message: bytearray, at: int, end: int) -> _Seen | None:
+    """Return the link of an RTM_NEWLINK between ``at`` and ``end``; None for loopback and one without a name."""
+    _, _, index, flags, _ = _INFO.unpack_from(message, at)
     if flags & _IFF_LOOPBACK:
         return None
-    name, counters = "", (0,) * 8
-    at = _INFO.size
-    while at + _ATTRIBUTE.size <= len(body):
-        size, kind = _ATTRIBUTE.unpack_from(body, at)
+    name, counters, changes = "", (0,) * 8, 0
+    at += _INFO.size
+    while at + _ATTRIBUTE.size <= end:
+        size, kind = _ATTRIBUTE.unpack_from(message, at)
         if size < _ATTRIBUTE.size:
             break
-        payload = body[at + _ATTRIBUTE.size : at + size]
+        start, stop = at + _ATTRIBUTE.size, min(at + size, end)
         if kind == _IFLA_IFNAME:
-            name = payload.rstrip(b"\0").decode(errors="replace")
-        elif kind == _IFLA_STATS64 and len(payload) >= _STATS.size:
-            counters = _STATS.unpack_from(payload)
+            name = message[start:stop].rstrip(b"\0").decode(errors="replace")
+        elif kind == _IFLA_STATS64 and stop - start >= _STATS.size:
+            counters = _STATS.unpack_from(message, start)
+        elif kind == _IFLA_CARRIER_CHANGES and stop - start >= _COUNT.size:
+            (changes,) = _COUNT.unpack_from(message, start)
         at += (size + 3) & ~3
-    return NetworkLink(
+    if not name:
+        return None
+    link = NetworkLink(
         name=name,
         up=flags & (_IFF_UP | _IFF_RUNNING) == _IFF_UP | _IFF_RUNNING,
         receive_packets=counters[0],
@@ -120,3 +180,4 @@ def _read_link(body: bytes) -> NetworkLink | None:
         receive_drops=counters[6],
         send_drops=counters[7],
     )
+    return _Seen(link, (index, flags, changes))

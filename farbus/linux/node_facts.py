@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
-import psutil
 
 from farbus.errors import Unavailable
-from farbus.linux.links import NetworkLink, read_links
+from farbus.linux.links import LinkTable, NetworkLink
 
 PRESSURE_RESOURCES = ("cpu", "memory", "io")
+
+CPU_MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+"""The columns of the first line of /proc/stat (proc(5)); guest and guest_nice, which follow, are in user and nice."""
+
+PROC_FILE_BYTES = 8192
+"""More than is needed of any file below: /proc/meminfo has 1,500, and of /proc/stat the first line is read."""
 
 
 class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,11 +75,49 @@ class NodeFacts(Protocol):
         ...
 
 
+class _ProcFile:
+    """A file of the kernel's that is looked at again and again: to open it takes longer than to read it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = -1
+
+    def read(self) -> str:
+        """Return its beginning; raise OSError where it can't be read."""
+        if self._descriptor < 0:
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(self._descriptor, PROC_FILE_BYTES, 0).decode("ascii", "replace")
+        except OSError:
+            # A file of a mount that has gone (lxcfs in containers): the next look finds the one that is there then.
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of it until it is read again."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            self.close()
+
+
 class KernelNodeFacts:
-    """Facts from /proc, /sys, psutil and netlink."""
+    """Facts from /proc, /sys and netlink.
+
+    What is asked for again and again (``cpu_times``, ``memory_used_bytes``,
+    ``pressure``) is asked for by one thread at a time.
+    """
 
     def __init__(self, *, proc: str = "/proc") -> None:
         self._proc = Path(proc)
+        self._stat = _ProcFile(self._proc / "stat")
+        self._meminfo = _ProcFile(self._proc / "meminfo")
+        self._pressure = {resource: _ProcFile(self._proc / "pressure" / resource) for resource in PRESSURE_RESOURCES}
+        # One for each thread that asks: the kernel may keep one of them waiting.
+        self._links = threading.local()
 
     def boot_id(self) -> str:
         """Read /proc/sys/kernel/random/boot_id (random(4))."""
@@ -91,8 +136,12 @@ class KernelNodeFacts:
 
     def cpu_times(self) -> Mapping[str, float]:
         """Return the fields of /proc/stat's first line."""
-        # guest and guest_nice are already in user and nice.
-        return {mode: spent for mode, spent in psutil.cpu_times()._asdict().items() if not mode.startswith("guest")}
+        name, *ticks = self._stat.read().partition("\n")[0].split()
+        if name != "cpu":
+            raise Unavailable(f"{self._proc}/stat: its first line is not of all processors")
+        a_second = os.sysconf("SC_CLK_TCK")
+        # A kernel that is older has fewer columns.
+        return {mode: int(spent) / a_second for mode, spent in zip(CPU_MODES, ticks, strict=False)}
 
     def load1(self) -> float:
         """Return the first of getloadavg(3)."""
@@ -103,7 +152,7 @@ class KernelNodeFacts:
         found = {}
         for resource in PRESSURE_RESOURCES:
             try:
-                lines = (self._proc / "pressure" / resource).read_text(encoding="ascii").splitlines()
+                lines = self._pressure[resource].read().splitlines()
             except OSError:
                 # Not built in, or switched off (psi=0): reading then fails with EOPNOTSUPP.
                 continue
@@ -127,12 +176,23 @@ class KernelNodeFacts:
 
     def memory_used_bytes(self) -> int:
         """Return MemTotal - MemAvailable."""
-        memory = psutil.virtual_memory()
-        return int(memory.total - memory.available)
+        text = self._meminfo.read()
+        return _kibibytes(text, "MemTotal:") - _kibibytes(text, "MemAvailable:")
 
     def links(self) -> tuple[NetworkLink, ...]:
         """Ask the kernel by netlink."""
-        return read_links()
+        table: LinkTable | None = getattr(self._links, "table", None)
+        if table is None:
+            table = self._links.table = LinkTable()
+        return table.read()
+
+
+def _kibibytes(text: str, name: str) -> int:
+    """Return a line of /proc/meminfo (proc(5)) in bytes."""
+    _, found, rest = text.partition(name)
+    if not found:
+        raise Unavailable(f"/proc/meminfo: there is no {name.rstrip(':')}")
+    return int(rest.split(maxsplit=1)[0]) * 1024
 
 
 class FakeNodeFacts:

@@ -19,6 +19,17 @@ ANSWER_TIMEOUT_S = 20.0
 
 ANSWER_LIMIT_BYTES = 1 << 20
 
+LIBRARY = "libnvidia-ml.so.1"
+
+DRIVER_SIGNS = ("/sys/module/nvidia", "/dev/nvidiactl", "/etc/ld.so.cache")
+"""What appears or changes when a driver is loaded, may be opened, or is installed."""
+
+LISTS_PER_SEARCH = 20
+"""Lists after which an absent driver is looked for though there is no sign of it: its library may be anywhere."""
+
+
+Signs = tuple[tuple[int, int, int] | None, ...]
+
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU as NVML describes it."""
@@ -102,7 +113,10 @@ class WorkerNvml:
         self._worker: asyncio.subprocess.Process | None = None
         # The worker answers in order: one question at a time.
         self._turn = asyncio.Lock()
-        self._absent = False
+        self._absent: GpuList | None = None
+        """What was answered when there was no driver; None while there is one."""
+        self._absent_signs: Signs = ()
+        self._lists_since = 0
         self._releases = 0
 
     async def _ask(self, command: str) -> dict[str, Any]:
@@ -161,20 +175,30 @@ class WorkerNvml:
         return await worker.wait()
 
     async def list(self) -> GpuList:
-        """Ask for all GPUs."""
+        """Ask for all GPUs; where there was no driver, only if something speaks for one that has come.
+
+        Else a node without GPUs would start a worker for each look at its devices, which costs more than all
+        that an idle agent does.
+        """
+        # Before the question: what appears meanwhile is asked about the next time.
+        signs = _signs_of_a_driver(self._environment)
+        if self._absent is not None and signs == self._absent_signs and self._lists_since < LISTS_PER_SEARCH:
+            self._lists_since += 1
+            return self._absent
+        self._absent = None
         answer = await self._ask("list")
-        self._absent = bool(answer.get("absent"))
         if "error" in answer:
             if answer["absent"]:
                 # The worker has no driver to hold; a driver that is loaded later needs a new one.
                 await self.stop()
-                return GpuList(absent=answer["error"])
+                self._absent, self._absent_signs, self._lists_since = GpuList(absent=answer["error"]), signs, 1
+                return self._absent
             raise Unavailable(f"NVML: {answer['error']}")
         return msgspec.convert(answer, GpuList)
 
     async def sample(self) -> Sequence[GpuSample]:
         """Ask how busy they are; not where the last list found no driver, which would start a worker for nothing."""
-        if self._absent:
+        if self._absent is not None:
             return ()
         answer = await self._ask("sample")
         if "error" in answer:
@@ -201,6 +225,22 @@ class WorkerNvml:
             yield
         finally:
             self._releases -= 1
+
+
+def _signs_of_a_driver(environment: Mapping[str, str]) -> Signs:
+    """Return what is different once a worker with ``environment`` would find a driver."""
+    directories = environment.get("LD_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH", ""))
+    libraries = [f"{directory}/{LIBRARY}" for directory in directories.split(":") if directory]
+    return tuple(_stamp(path) for path in (*DRIVER_SIGNS, *libraries))
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    # The time of change: permissions that are given count too.
+    return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 def _how_it_ended(code: int) -> str:

@@ -93,6 +93,24 @@ class JobMiss(Value, frozen=True, kw_only=True):
     """True when an otherwise idle cluster in its present shape could have placed it."""
 
 
+class RoundGap(Value, frozen=True, kw_only=True):
+    """How far a round's plan can be from the best one: no plan scores less than ``bound``.
+
+    ``score`` adds up what placed tasks cost by the prices at which the round
+    began and what it costs to let the others wait, in thousandths.
+    """
+
+    score: int
+    bound: int
+    priced: bool = False
+    """Whether the plan is the one that was made with prices on what is scarce."""
+
+    @property
+    def relative(self) -> float:
+        """Return the gap as a part of the score, from 0 to 1."""
+        return (self.score - self.bound) / self.score if self.score > 0 else 0.0
+
+
 class RoundReport(Value, frozen=True, kw_only=True):
     """How a round went, for metrics and ``farbus explain``."""
 
@@ -101,6 +119,14 @@ class RoundReport(Value, frozen=True, kw_only=True):
     decision_ms: float
     solves: int
     certified: bool
+    """Whether all solves were certified."""
+    gap: RoundGap | None = None
+    """None where no job could be read."""
+    certified_solves: int = 0
+    certify_ms: float = 0.0
+    """Part of ``decision_ms`` that certificates took."""
+    exact: bool = True
+    """Whether pruning left the cost of every solve what it is with all arcs."""
 
 
 class Decision(Value, frozen=True, kw_only=True):

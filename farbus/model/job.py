@@ -122,6 +122,8 @@ class Job(Value, frozen=True, kw_only=True):
     """Paths below each task's directory that are kept when it has ended."""
     unreachable_limit_s: float = 0.0
     """How long it is kept while one of its nodes can't be reached; 0 for as long as the cluster has set."""
+    moveable: bool = False
+    """It may be ended while it runs and be queued again, to make room: its programs can begin anew at any time."""
 
     alternatives: tuple[Alternative, ...] = ()
     """Other ways to run it; one of them or the job as it stands is placed, never two."""
@@ -209,6 +211,14 @@ class Miss(Value, frozen=True, kw_only=True):
     short_by: int = 0
     permanent: bool = False
     """True when no state of the present cluster could serve it."""
+    nodes: int = 0
+    """Nodes that are meant by their kind: they have the labels, or devices that suit."""
+    nodes_short: int = 0
+    """How many of them have too little for one task."""
+    closest: str = ""
+    """The one of those that is closest to enough."""
+    closest_short_by: int = 0
+    """By how much: thousandths of a processor, bytes or devices, whichever it lacks most of."""
 
 
 class JobStatus(Value, frozen=True, kw_only=True):

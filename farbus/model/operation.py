@@ -1,10 +1,10 @@
-"""What operators do to nodes and devices: cordon, drain, forget."""
+"""What operators do: cordon, drain and forget nodes and devices, make room for a job."""
 
 from __future__ import annotations
 
 import enum
 
-from farbus.model.job import JobStatus
+from farbus.model.job import JobStatus, TaskPlacement
 from farbus.model.value import Value
 
 
@@ -47,3 +47,22 @@ class ForgottenNode(Value, frozen=True, kw_only=True):
     leases: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
+
+
+class MovedJob(Value, frozen=True, kw_only=True):
+    """A job that is ended and begins anew elsewhere."""
+
+    job: str
+    user: str
+    came_from: tuple[TaskPlacement, ...] = ()
+    goes_to: tuple[TaskPlacement, ...] = ()
+
+
+class RoomPlan(Value, frozen=True, kw_only=True):
+    """How room is made for a waiting job: which jobs move, and where it goes."""
+
+    job: str
+    placements: tuple[TaskPlacement, ...] = ()
+    moved: tuple[MovedJob, ...] = ()
+    begun: bool = False
+    """Whether the jobs are being moved now."""

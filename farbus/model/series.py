@@ -60,6 +60,10 @@ class TelemetryUpdate(Value, frozen=True, kw_only=True):
     collectors: CollectorStates | None = None
 
 
+MAX_STEP = 1e12
+"""Largest step that is believed: a value of as many steps as there can be is still a number, and so is its square."""
+
+
 class SeriesEncoder:
     """Makes the updates of one session."""
 
@@ -158,5 +162,5 @@ class SeriesDecoder:
             and len(update.series) == len(update.values)
             and all(number in numbers for number in update.series)
             and not set(update.series) & set(update.ended)
-            and all(math.isfinite(start.step) and start.step > 0 for start in update.started)
+            and all(0 < start.step <= MAX_STEP for start in update.started)
         )

@@ -85,10 +85,10 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def check_digest(text: str) -> str:
-    """Return ``text`` if it can be the name of a content; raise :class:`InvalidInput`."""
+def check_digest(text: str, *, what: str = "") -> str:
+    """Return ``text`` if it can be the name of a content; raise :class:`InvalidInput`, beginning with ``what``."""
     if len(text) != 64 or any(each not in "0123456789abcdef" for each in text):
-        raise InvalidInput(f"{text[:80]!r} is not a SHA-256 in hexadecimal")
+        raise InvalidInput(f"{what}{': ' if what else ''}{text[:80]!r} is not a SHA-256 in hexadecimal")
     return text
 
 

@@ -1,4 +1,5 @@
-/* softgpu_fatbin_fuzz.c - containers of PTX, as a program carries them.
+/* softgpu_fatbin_fuzz.c - containers of PTX, as a program carries them, and what the linker
+ * is given: objects and archives.
  *
  * The size of the container is what the program's own loader vouches for; so it
  * is right here, and all that is inside is fuzzed. */
@@ -6,9 +7,10 @@
 #include <string.h>
 
 #include "../softgpu/fatbin.h"
+#include "../softgpu/object.h"
 #include "fuzz.h"
 
-#define TEXT "hello, PTX......"
+#define MEMBER_AT 68	/* of an archive: its magic and one header */
 
 /* An entry of 64 bytes and its payload: kind 1 (PTX), raw, LZ4 and zstd. */
 #define ENTRY(header, padded, compressed, flags, whole)                                        \
@@ -28,15 +30,51 @@ static const uint8_t zstd[] = {
 	0, 0, 0, 0, 0, 0, 0,
 };
 
+/* An archive whose only member is an object with one section, .nv_fatbin, of one container. */
+static const uint8_t archive[] = {
+	"!<arch>\na.o/            0           0     0     644     376       `\n"
+	/* the header: 64 bits, little end first, three sections at 184, their names in the third */
+	"\177ELF\2\1\1\0\0\0\0\0\0\0\0\0\1\0\276\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+	"\270\0\0\0\0\0\0\0\0\0\0\0\100\0\0\0\0\0\100\0\3\0\2\0"
+	/* the names at 64 */
+	"\0.nv_fatbin\0.shstrtab\0\0\0"
+	/* the container at 88, with an entry and its text */
+	"\120\355\125\272\1\0\20\0\120\0\0\0\0\0\0\0"
+	"\1\0\0\0\100\0\0\0\20\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\10\0\120\0\0\0"
+	"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+	"hello, PTX.....\0"
+	/* the sections at 184: none, the containers, the names */
+	"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+	"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+	"\1\0\0\0\1\0\0\0\2\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\130\0\0\0\0\0\0\0"
+	"\140\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\20\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+	"\14\0\0\0\3\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\100\0\0\0\0\0\0\0"
+	"\26\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+};
+
 const struct fuzz_seed fuzz_seeds[] = {
-	{ raw, sizeof(raw) }, { lz4, sizeof(lz4) }, { zstd, sizeof(zstd) }, { NULL, 0 },
+	{ raw, sizeof(raw) }, { lz4, sizeof(lz4) }, { zstd, sizeof(zstd) },
+	{ archive, sizeof(archive) - 1 }, { NULL, 0 },
 };
 const char *const fuzz_words[] = { NULL };
 
-void fuzz_one(uint8_t *data, size_t bytes)
+static void read(const uint8_t *image, size_t bytes, size_t known_bytes)
 {
 	struct engine_diagnostic why = { "" };
 	struct fatbin_texts texts = { 0 };
+	uint8_t *copy = malloc(bytes + !bytes);
+
+	if (!copy)
+		abort();
+	memcpy(copy, image, bytes);
+	if (!fatbin_read(copy, known_bytes, 90, &texts, &why))
+		fatbin_texts_free(&texts);
+	object_extent(copy, bytes);
+	free(copy);
+}
+
+void fuzz_one(uint8_t *data, size_t bytes)
+{
 	uint8_t *image = malloc(16 + bytes);
 	const uint32_t magic = 0xba55ed50u;
 	const uint16_t version = 1, header = 16;
@@ -49,7 +87,10 @@ void fuzz_one(uint8_t *data, size_t bytes)
 	memcpy(image + 6, &header, 2);
 	memcpy(image + 8, &payload, 8);
 	memcpy(image + 16, data, bytes);
-	if (!fatbin_read(image, 90, &texts, &why))
-		fatbin_texts_free(&texts);
+	read(image, 16 + bytes, FATBIN_BYTES_UNKNOWN);
+	read(data, bytes, bytes);
+	/* The object alone, which mutations of the archive's header would hide. */
+	if (bytes > MEMBER_AT)
+		read(data + MEMBER_AT, bytes - MEMBER_AT, bytes - MEMBER_AT);
 	free(image);
 }

@@ -31,7 +31,9 @@ static const struct form *find_form(struct decoder *decoder, bool with_saturatio
 	for (unsigned k = 0; k < statement->modifier_count; k++) {
 		const struct modifier *modifier = &statement->modifiers[k];
 
-		if (modifier_is_silent(modifier))
+		/* vote.uni is a vote of its own, other .uni say that lanes go together. */
+		if (modifier_is_silent(modifier) &&
+		    !(statement_is(statement, "vote") && modifier->text[0] == 'u'))
 			continue;
 		if (!with_saturation && modifier->length == 3 && !memcmp(modifier->text, "sat", 3))
 			continue;

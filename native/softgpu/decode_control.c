@@ -131,7 +131,7 @@ static void decode_call(struct decoder *decoder)
 		if (callee->builtin)
 			call->run = callee->builtin;
 	} else {
-		ptx_fail(decoder->parser, ENGINE_UNRESOLVED, "call of unknown function %.*s",
+		ptx_fail(decoder->parser, ENGINE_INVALID_PTX, "call of unknown function %.*s",
 			 (int)target->length, target->text);
 	}
 	call->target = site;
@@ -200,10 +200,13 @@ static void decode_block_barrier(struct decoder *decoder)
 
 static void decode_warp_barrier(struct decoder *decoder)
 {
+	struct instruction *barrier;
 	int64_t guard = decode_guard_branch(decoder);
 	int32_t lanes = decode_source(decoder, &decoder->statement->operands[0], 4);
 
-	decode_emit(decoder, "@warp_barrier")->a = lanes;
+	barrier = decode_emit(decoder, "@warp_barrier");
+	barrier->y = lanes;
+	barrier->imm = -1;
 	decode_guard_end(decoder, guard);
 }
 

@@ -75,7 +75,7 @@ struct address decode_address(struct decoder *decoder, const struct operand *ope
 	case OPERAND_VARIABLE:
 		return variable_address(decoder, &base);
 	case OPERAND_NAME:
-		ptx_fail(decoder->parser, ENGINE_UNRESOLVED, "address %.*s is not defined",
+		ptx_fail(decoder->parser, ENGINE_INVALID_PTX, "address %.*s is not declared",
 			 (int)operand->length, operand->text);
 	default:
 		decode_unsupported(decoder, "this kind of address");

@@ -15,6 +15,8 @@
 #include <cuda.h>
 #endif
 
+typedef struct CUlinkState_st *CUlinkState;	/* remoting has no linking, so the file lacks it */
+
 /* The version of the API that this driver implements. */
 #define DRIVER_API_VERSION 13000
 

@@ -28,6 +28,7 @@ struct chunk {
 	size_t first, count;		/* granules */
 	int fd;				/* that other processes map, or -1 */
 	bool shared;
+	enum driver_arena_group group;
 	size_t cells_used;		/* shared: in units of DRIVER_ARENA_ALIGN */
 	struct chunk *next_shared;
 	uint64_t cells[];		/* shared: CELL_COUNT bits, one when taken */
@@ -41,7 +42,7 @@ struct driver_arena {
 	size_t granules;
 	size_t hint;			/* where the last search ended */
 	struct chunk **owner;		/* per granule: chunk that it, or its slack, belongs to */
-	struct chunk *shared;
+	struct chunk *shared[DRIVER_ARENA_GROUP_COUNT];
 };
 
 static size_t round_up(size_t bytes, size_t unit)
@@ -271,15 +272,15 @@ static size_t cells_find(const struct chunk *chunk, size_t count, size_t step)
 	return CELL_COUNT;
 }
 
-static int take_shared(struct driver_arena *arena, size_t bytes, size_t align,
-		       uintptr_t *address)
+static int take_shared(struct driver_arena *arena, enum driver_arena_group group, size_t bytes,
+		       size_t align, uintptr_t *address)
 {
 	size_t count = round_up(bytes, DRIVER_ARENA_ALIGN) / DRIVER_ARENA_ALIGN;
 	size_t step = align > DRIVER_ARENA_ALIGN ? align / DRIVER_ARENA_ALIGN : 1;
 	struct chunk *chunk;
 	size_t cell = CELL_COUNT;
 
-	for (chunk = arena->shared; chunk; chunk = chunk->next_shared) {
+	for (chunk = arena->shared[group]; chunk; chunk = chunk->next_shared) {
 		cell = cells_find(chunk, count, step);
 		if (cell < CELL_COUNT)
 			break;
@@ -288,8 +289,9 @@ static int take_shared(struct driver_arena *arena, size_t bytes, size_t align,
 		chunk = chunk_map(arena, 1, true);
 		if (!chunk)
 			return -ENOMEM;
-		chunk->next_shared = arena->shared;
-		arena->shared = chunk;
+		chunk->group = group;
+		chunk->next_shared = arena->shared[group];
+		arena->shared[group] = chunk;
 		cell = 0;
 	}
 	cells_mark(chunk, cell, count, true);
@@ -301,7 +303,7 @@ static void give_shared(struct driver_arena *arena, struct chunk *chunk, uintptr
 			size_t bytes)
 {
 	size_t offset = address - arena->base - chunk->first * GRANULE;
-	struct chunk **link = &arena->shared;
+	struct chunk **link = &arena->shared[chunk->group];
 
 	cells_mark(chunk, offset / DRIVER_ARENA_ALIGN,
 		   round_up(bytes, DRIVER_ARENA_ALIGN) / DRIVER_ARENA_ALIGN, false);
@@ -313,7 +315,8 @@ static void give_shared(struct driver_arena *arena, struct chunk *chunk, uintptr
 	chunk_unmap(arena, chunk);
 }
 
-int driver_arena_take(struct driver_arena *arena, size_t bytes, size_t align, uintptr_t *address)
+int driver_arena_take(struct driver_arena *arena, enum driver_arena_group group, size_t bytes,
+		      size_t align, uintptr_t *address)
 {
 	struct chunk *chunk;
 	int error = 0;
@@ -325,7 +328,7 @@ int driver_arena_take(struct driver_arena *arena, size_t bytes, size_t align, ui
 		bytes = 1;
 	pthread_mutex_lock(&arena->lock);
 	if (!arena->strict && bytes <= DRIVER_ARENA_SMALL) {
-		error = take_shared(arena, bytes, align, address);
+		error = take_shared(arena, group, bytes, align, address);
 	} else {
 		chunk = chunk_map(arena, round_up(bytes, GRANULE) / GRANULE, false);
 		if (!chunk) {

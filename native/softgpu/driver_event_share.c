@@ -18,10 +18,17 @@
 #define EVENT_MAGIC 0x54564546u		/* "FEVT" */
 #define LOOK_NS 50000000		/* how often who waits looks whether the recorder lives, 50 ms */
 
+#define RECORDS_KEPT 256		/* a record counts as reached when so many are later */
+
+/* All of it atomic: other processes write it. */
 struct page {
-	uint64_t recorded, reached;	/* numbers of records; atomic */
-	uint64_t recorder;		/* of the last record: see own_identity; atomic */
+	uint64_t reserved;		/* numbers given to records */
+	uint64_t last;			/* the latest record that is there */
 	uint32_t wakes;			/* futex: grows when more is reached */
+	struct {
+		uint64_t state;		/* the record's number times two, and 1 when it is reached */
+		uint64_t recorder;	/* see identity_of */
+	} records[RECORDS_KEPT];	/* by number, later ones in the place of earlier ones */
 };
 
 struct driver_shared_event {
@@ -87,19 +94,27 @@ static uint64_t identity_of(pid_t pid)
 
 uint64_t driver_shared_event_record(struct driver_shared_event *shared)
 {
-	__atomic_store_n(&shared->page->recorder, identity_of(getpid()), __ATOMIC_RELEASE);
-	return __atomic_add_fetch(&shared->page->recorded, 1, __ATOMIC_ACQ_REL);
+	struct page *page = shared->page;
+	uint64_t number = __atomic_add_fetch(&page->reserved, 1, __ATOMIC_ACQ_REL);
+	uint64_t last = __atomic_load_n(&page->last, __ATOMIC_ACQUIRE);
+	size_t at = number % RECORDS_KEPT;
+
+	__atomic_store_n(&page->records[at].recorder, identity_of(getpid()), __ATOMIC_RELEASE);
+	__atomic_store_n(&page->records[at].state, 2 * number, __ATOMIC_RELEASE);
+	/* Who waits takes the last one, so it is told when all of it is there. */
+	while (last < number && !__atomic_compare_exchange_n(&page->last, &last, number, false,
+							     __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+		;
+	return number;
 }
 
 void driver_shared_event_reach(struct driver_shared_event *shared, uint64_t number)
 {
 	struct page *page = shared->page;
-	uint64_t reached = __atomic_load_n(&page->reached, __ATOMIC_ACQUIRE);
+	uint64_t state = 2 * number;
 
-	while (reached < number &&
-	       !__atomic_compare_exchange_n(&page->reached, &reached, number, false,
-					    __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-		;
+	__atomic_compare_exchange_n(&page->records[number % RECORDS_KEPT].state, &state, state + 1,
+				    false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 	__atomic_fetch_add(&page->wakes, 1, __ATOMIC_RELEASE);
 	syscall(SYS_futex, &page->wakes, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
@@ -108,26 +123,30 @@ void driver_shared_event_reach(struct driver_shared_event *shared, uint64_t numb
 
 uint64_t driver_shared_event_last(const struct driver_shared_event *shared)
 {
-	return __atomic_load_n(&shared->page->recorded, __ATOMIC_ACQUIRE);
+	return __atomic_load_n(&shared->page->last, __ATOMIC_ACQUIRE);
 }
 
+/* Each record for itself: a later one may be in a stream that is idle. */
 static bool has_reached(const struct driver_shared_event *shared, uint64_t number)
 {
-	return __atomic_load_n(&shared->page->reached, __ATOMIC_ACQUIRE) >= number;
+	return __atomic_load_n(&shared->page->records[number % RECORDS_KEPT].state,
+			       __ATOMIC_ACQUIRE) != 2 * number;
 }
 
-static bool recorder_lives(const struct driver_shared_event *shared)
+static bool recorder_lives(const struct driver_shared_event *shared, uint64_t number)
 {
-	uint64_t recorder = __atomic_load_n(&shared->page->recorder, __ATOMIC_ACQUIRE);
+	uint64_t recorder = __atomic_load_n(&shared->page->records[number % RECORDS_KEPT].recorder,
+					    __ATOMIC_ACQUIRE);
 
 	return identity_of((pid_t)(recorder >> 32)) == recorder;
 }
 
+/* A later record that takes the place meanwhile makes it reached, whose recorder it was. */
 bool driver_shared_event_is_reached(struct driver_shared_event *shared, uint64_t number)
 {
 	if (has_reached(shared, number))
 		return true;
-	if (recorder_lives(shared))
+	if (recorder_lives(shared, number))
 		return has_reached(shared, number);
 	driver_shared_event_reach(shared, number);
 	return true;

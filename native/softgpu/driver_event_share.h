@@ -1,7 +1,7 @@
 /* driver_event_share.h - events that several processes use (CU_EVENT_INTERPROCESS).
  *
- * They share a page that counts how often the event was recorded, and which of that is
- * reached.  Who died in between counts as having got there: its work is gone.
+ * They share memory that says of the last records who made them, and which are reached.
+ * Who died in between counts as having got there: its work is gone.
  */
 #ifndef FARBUS_SOFTGPU_DRIVER_EVENT_SHARE_H
 #define FARBUS_SOFTGPU_DRIVER_EVENT_SHARE_H

@@ -108,7 +108,7 @@ CUresult driver_image_copy(const void *image, void **copy)
 	if (magic == CONTAINER_MAGIC)
 		bytes = container_bytes(image);
 	else if (!memcmp(image, "\177ELF", 4))
-		return CUDA_ERROR_NO_BINARY_FOR_GPU;	/* machine code of a real GPU */
+		bytes = engine_image_bytes(image, IMAGE_BYTES_MAX);
 	else
 		bytes = strlen(image) + 1;
 	if (!bytes)
@@ -120,7 +120,7 @@ CUresult driver_image_copy(const void *image, void **copy)
 	return CUDA_SUCCESS;
 }
 
-CUresult driver_image_read(const char *path, void **image)
+CUresult driver_file_read(const char *path, void **image, size_t *bytes)
 {
 	CUresult result = CUDA_ERROR_OPERATING_SYSTEM;
 	struct stat status;
@@ -153,17 +153,30 @@ CUresult driver_image_read(const char *path, void **image)
 			break;
 		got += (size_t)some;
 	}
-	/* A container that claims more than the file has would be read past it. */
-	if (got >= sizeof(struct fatbin_container) && container_bytes(text) > got) {
-		result = CUDA_ERROR_INVALID_IMAGE;
-		goto out;
-	}
 	text[got] = '\0';
 	*image = text;
+	*bytes = got;
 	text = NULL;
 	result = CUDA_SUCCESS;
 out:
 	free(text);
 	close(fd);
 	return result;
+}
+
+/* What claims more than the file has would be read past it. */
+CUresult driver_image_read(const char *path, void **image)
+{
+	size_t bytes;
+	CUresult result = driver_file_read(path, image, &bytes);
+
+	if (result)
+		return result;
+	if ((bytes >= sizeof(struct fatbin_container) && container_bytes(*image) > bytes) ||
+	    (!memcmp(*image, "\177ELF", bytes < 4 ? bytes + 1 : 4) &&
+	     !engine_image_bytes(*image, bytes))) {
+		free(*image);
+		return CUDA_ERROR_INVALID_IMAGE;
+	}
+	return CUDA_SUCCESS;
 }

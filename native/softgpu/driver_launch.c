@@ -51,7 +51,7 @@ static CUresult run_launch(struct driver_operation *operation, CUresult state)
 		.cancel = &launch->function->module->context->cancel,
 		.timeout_ns = driver_options()->watchdog_ns,
 		.print = print,
-		.reach = &reach,
+		.reach = driver_device_count() > 1 ? &reach : NULL,
 	};
 
 	(void)state;

@@ -4,6 +4,7 @@
 #include "driver_capture.h"
 #include "driver_graph_memory.h"
 
+#include "driver_advice.h"
 #include "driver_arena.h"
 #include "driver_stream.h"
 #include "engine.h"
@@ -98,8 +99,10 @@ static void table_remove(struct driver_allocation *item)
 static void allocation_release(const struct driver_allocation *allocation)
 {
 	switch (allocation->kind) {
-	case DRIVER_MEMORY_DEVICE:
 	case DRIVER_MEMORY_MANAGED:
+		driver_advice_forget(allocation->base, allocation->size);
+		/* fall through */
+	case DRIVER_MEMORY_DEVICE:
 	case DRIVER_MEMORY_MODULE:
 		engine_strict_mark((const void *)allocation->base, allocation->size,
 				   ENGINE_MEMORY_FREE);
@@ -270,9 +273,11 @@ CUresult driver_memory_take(struct CUctx_st *context, size_t bytes, size_t align
 		.size = bytes, .kind = kind, .context = context, .device = context->device,
 		.pool = pool,
 	};
+	enum driver_arena_group group =
+		kind == DRIVER_MEMORY_DEVICE ? DRIVER_ARENA_SHAREABLE : DRIVER_ARENA_PRIVATE;
 	CUresult result;
 
-	while (driver_arena_take(context->device->arena, bytes, align, &allocation.base)) {
+	while (driver_arena_take(context->device->arena, group, bytes, align, &allocation.base)) {
 		if (!driver_pool_relieve(context->device) && !await_free())
 			return CUDA_ERROR_OUT_OF_MEMORY;
 	}

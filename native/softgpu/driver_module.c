@@ -236,24 +236,37 @@ void driver_module_unlock(void)
 
 /* ---- modules ---- */
 
-/* Of the just-in-time compiler's options only the error log has a meaning
- * here.  Values may be missing altogether. */
-void driver_module_write_log(unsigned count, const CUjit_option *options, void **values,
-			    const char *text)
+/* Of the just-in-time compiler's options only the logs have a meaning here, of which one
+ * stays empty.  Values may be missing altogether. */
+static void write_one_log(unsigned count, const CUjit_option *options, void **values,
+			  CUjit_option buffer_option, CUjit_option size_option, const char *text)
 {
+	void **size = NULL;
 	char *buffer = NULL;
-	size_t room = 0;
+	size_t room, length = strlen(text);
 
+	for (unsigned i = 0; i < count; i++) {
+		if (options[i] == buffer_option)
+			buffer = values[i];
+		else if (options[i] == size_option)
+			size = &values[i];
+	}
+	room = size ? (size_t)(uintptr_t)*size : 0;
+	if (!buffer || !room)
+		return;
+	snprintf(buffer, room, "%s", text);
+	*size = (void *)(uintptr_t)(length < room ? length : room - 1);
+}
+
+void driver_module_write_log(unsigned count, const CUjit_option *options, void **values,
+			     const char *text)
+{
 	if (!options || !values)
 		return;
-	for (unsigned i = 0; i < count; i++) {
-		if (options[i] == CU_JIT_ERROR_LOG_BUFFER)
-			buffer = values[i];
-		else if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
-			room = (size_t)(uintptr_t)values[i];
-	}
-	if (buffer && room)
-		snprintf(buffer, room, "%s", text);
+	write_one_log(count, options, values, CU_JIT_ERROR_LOG_BUFFER,
+		      CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, text);
+	write_one_log(count, options, values, CU_JIT_INFO_LOG_BUFFER,
+		      CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, "");
 }
 
 static CUresult load_data(CUmodule *out, const void *image, unsigned count,

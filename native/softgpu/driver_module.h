@@ -87,7 +87,8 @@ struct engine_function *driver_module_entry_at(const struct CUmod_st *module, si
 unsigned driver_module_entry_count(const struct CUmod_st *module);
 CUresult driver_module_variable(struct CUmod_st *module, const char *name, bool only_managed,
 				CUdeviceptr *address, size_t *bytes);
-/* Write a message where the options of a load want it. */
+/* Write a message where the options of a load want it, and its length to the option that
+ * has the buffer's. */
 void driver_module_write_log(unsigned count, const CUjit_option *options, void **values,
 			     const char *text);
 /* The function in a module if it was asked for before; with the guard. */
@@ -103,7 +104,9 @@ void driver_module_end_context(struct CUctx_st *context);
 /* driver_image.c: copy an image that comes without a length, so that it can be
  * loaded again later.  *copy is one block for free(). */
 CUresult driver_image_copy(const void *image, void **copy);
-/* Read a file; what is read ends with a NUL.  *image is for free(). */
+/* Read a file; what is read ends with a NUL that is not counted.  *image is for free(). */
+CUresult driver_file_read(const char *path, void **image, size_t *bytes);
+/* The same for an image, which is all there. */
 CUresult driver_image_read(const char *path, void **image);
 
 #endif

@@ -1,5 +1,4 @@
 #include "driver_memory.h"
-#include "driver_stream.h"
 
 /* What each attribute of a pointer is; `found` is false for pageable memory,
  * whose attributes are all zero but for the device (-2, as CUDA answers). */
@@ -114,59 +113,4 @@ DRIVER_EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attrib
 	    driver_memory_kind_of(address) == DRIVER_MEMORY_NONE)
 		return CUDA_ERROR_INVALID_VALUE;
 	return CUDA_SUCCESS;
-}
-
-/* ---- hints for managed memory: all of it is near everybody ---- */
-
-static CUresult check_hint(CUdeviceptr address, size_t bytes)
-{
-	struct CUctx_st *context;
-	CUresult result = driver_context_enter(&context);
-
-	if (result)
-		return result;
-	if (!bytes || driver_memory_kind_of(address) != DRIVER_MEMORY_MANAGED)
-		return CUDA_ERROR_INVALID_VALUE;
-	return driver_memory_check(address, bytes);
-}
-
-DRIVER_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice device,
-					  CUstream handle)
-{
-	struct CUstream_st *stream;
-	CUresult result = driver_stream_enter(handle, &stream);
-
-	if (result)
-		return result;
-	if (device != CU_DEVICE_CPU && !driver_device_at(device))
-		return CUDA_ERROR_INVALID_DEVICE;
-	return check_hint(address, bytes);
-}
-
-DRIVER_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes,
-					     CUmemLocation location, unsigned int flags,
-					     CUstream stream)
-{
-	if (flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	return cuMemPrefetchAsync(address, bytes, location.type == CU_MEM_LOCATION_TYPE_DEVICE ?
-				  location.id : CU_DEVICE_CPU, stream);
-}
-
-DRIVER_EXPORT CUresult cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise advice,
-				   CUdevice device)
-{
-	if ((int)advice < CU_MEM_ADVISE_SET_READ_MOSTLY ||
-	    advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (device != CU_DEVICE_CPU && !driver_device_at(device))
-		return CUDA_ERROR_INVALID_DEVICE;
-	return check_hint(address, bytes);
-}
-
-DRIVER_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice,
-				      CUmemLocation location)
-{
-	return cuMemAdvise(address, bytes, advice,
-			   location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : CU_DEVICE_CPU);
 }

@@ -199,6 +199,11 @@
 	PLAIN(cuIpcOpenEventHandle, 4010, cuIpcOpenEventHandle) \
 	PLAIN(cuIpcGetMemHandle, 4010, cuIpcGetMemHandle) \
 	PLAIN(cuIpcOpenMemHandle, 11000, cuIpcOpenMemHandle_v2) \
+	PLAIN(cuLinkAddData, 6050, cuLinkAddData_v2) \
+	PLAIN(cuLinkAddFile, 6050, cuLinkAddFile_v2) \
+	PLAIN(cuLinkComplete, 5050, cuLinkComplete) \
+	PLAIN(cuLinkCreate, 6050, cuLinkCreate_v2) \
+	PLAIN(cuLinkDestroy, 5050, cuLinkDestroy) \
 	PLAIN(cuMemAddressFree, 10020, cuMemAddressFree) \
 	PLAIN(cuMemAddressReserve, 10020, cuMemAddressReserve) \
 	PLAIN(cuMemCreate, 10020, cuMemCreate) \
@@ -208,6 +213,8 @@
 	PLAIN(cuMemGetAllocationPropertiesFromHandle, 10020, cuMemGetAllocationPropertiesFromHandle) \
 	PLAIN(cuMemImportFromShareableHandle, 10020, cuMemImportFromShareableHandle) \
 	PLAIN(cuMemMap, 10020, cuMemMap) \
+	PLAIN(cuMemRangeGetAttribute, 8000, cuMemRangeGetAttribute) \
+	PLAIN(cuMemRangeGetAttributes, 8000, cuMemRangeGetAttributes) \
 	PLAIN(cuMemRelease, 10020, cuMemRelease) \
 	PLAIN(cuMemRetainAllocationHandle, 11000, cuMemRetainAllocationHandle) \
 	PLAIN(cuMemSetAccess, 10020, cuMemSetAccess) \

@@ -115,7 +115,8 @@ static int take_segment(struct driver_store *store, size_t size, uintptr_t *addr
 {
 	struct driver_arena *arena = store->device->arena;
 
-	return store->fd < 0 ? driver_arena_take(arena, size, DRIVER_ARENA_GRANULE, address) :
+	return store->fd < 0 ? driver_arena_take(arena, DRIVER_ARENA_SHAREABLE, size,
+						 DRIVER_ARENA_GRANULE, address) :
 			       driver_arena_take_file(arena, size, store->fd, address);
 }
 

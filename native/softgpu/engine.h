@@ -60,13 +60,33 @@ struct engine_load_options {
 };
 
 /* Load what cuModuleLoadData and cuLibraryLoadData get: a fatbin wrapper
- * (version 1 or 2), a fatbin container or NUL-terminated PTX.  A function
+ * (version 1 or 2), a fatbin container, an ELF object with containers (what the
+ * linker makes is one) or NUL-terminated PTX.  A function
  * that uses an instruction the engine lacks is refused alone: its info says
  * ENGINE_UNSUPPORTED and a launch returns that.  *out is set on success. */
 enum engine_status engine_module_load(struct engine_module **out, const void *image,
 				      const struct engine_load_options *options,
 				      struct engine_diagnostic *why);
 void engine_module_unload(struct engine_module *module);
+
+/* How many bytes an ELF object has that starts at `image`; 0 when it is damaged, or longer
+ * than `limit` (SIZE_MAX: not known). */
+size_t engine_image_bytes(const void *image, size_t limit);
+
+/* ---- linking at run time ---- */
+
+struct engine_linker;
+
+/* NULL without memory.  `sm`: the device that the result is for. */
+struct engine_linker *engine_linker_create(unsigned sm);
+void engine_linker_destroy(struct engine_linker *linker);
+/* Add PTX, a fatbin container, an object or an archive of objects; what it is is seen.  Names
+ * that are defined nowhere are no error yet.  After an error nothing was added. */
+enum engine_status engine_linker_add(struct engine_linker *linker, const void *data, size_t bytes,
+				     struct engine_diagnostic *why);
+/* The image for engine_module_load, which lives as long as the linker.  Once. */
+enum engine_status engine_linker_complete(struct engine_linker *linker, const void **image,
+					  size_t *bytes, struct engine_diagnostic *why);
 
 struct engine_param {
 	uint32_t offset;		/* bytes, in the kernel's parameter buffer */
@@ -109,8 +129,8 @@ enum engine_status engine_module_variable(const struct engine_module *module, co
 void engine_module_variable_at(const struct engine_module *module, size_t index,
 			       struct engine_variable_info *info);
 
-/* The memory that a kernel may use.  Only loads, stores, atomics and cp.async by pointer
- * are looked at, in modules that were loaded with asks_reach. */
+/* The memory that a kernel may use.  Loads, stores, atomics and cp.async by pointer are
+ * looked at in modules that were loaded with asks_reach, other accesses always. */
 struct engine_reach {
 	uint64_t own_base, own_bytes;	/* which needs no question */
 	/* May it use this address?  *base and *bytes become the memory around it for

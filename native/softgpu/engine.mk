@@ -13,9 +13,9 @@ ENGINE_HANDLER_CFLAGS := -std=gnu11 -O3 -fPIC -fvisibility=hidden $(ENGINE_WARNI
 	-ffp-contract=off -fno-math-errno -fno-trapping-math -fwrapv -fno-strict-aliasing
 ENGINE_LDLIBS := -lm -ldl -pthread
 
-ENGINE_SOURCES := arena names ptx_lex ptx_parse ptx_declare fatbin module forms decode \
+ENGINE_SOURCES := arena names ptx_lex ptx_parse ptx_declare object fatbin linker module forms decode \
 	decode_emit decode_statement decode_control decode_memory decode_move decode_compare \
-	decode_convert decode_matrix decode_cluster decode_texture warp barrier cluster mbarrier narrow video wide texture surface strict reach special fault block gang pool print builtin launch
+	decode_convert decode_matrix decode_cluster decode_texture warp collective barrier cluster mbarrier narrow video wide texture surface strict reach special fault block gang pool print builtin launch
 ENGINE_HANDLERS := integer float half convert memory warp matrix control
 ENGINE_LEVELS := v2 v3 v4
 

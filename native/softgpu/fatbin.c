@@ -5,6 +5,8 @@
  */
 #include "fatbin.h"
 
+#include "object.h"
+
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
@@ -13,7 +15,6 @@
 
 #define WRAPPER_MAGIC 0x466243b1u
 #define CONTAINER_MAGIC 0xba55ed50u
-#define ELF_MAGIC 0x464c457fu
 #define ENTRY_KIND_PTX 1
 #define ENTRY_LZ4 0x2000u
 #define ENTRY_ZSTD 0x8000u
@@ -138,12 +139,10 @@ static bool entry_runs(const struct entry *entry, unsigned sm)
 /* The PTX of the newest target that the device can run, with its header copied, for
  * entries of a damaged container stand anywhere; *best_data is NULL if there is none.
  * *entry_count says whether there was anything at all. */
-static enum engine_status best_entry(const struct container *container, unsigned sm,
+static enum engine_status best_entry(const char *at, const char *end, unsigned sm,
 				     struct entry *best, const char **best_data,
 				     unsigned *entry_count, struct engine_diagnostic *why)
 {
-	const char *at = (const char *)container + container->header_bytes;
-	const char *end = at + container->payload_bytes;
 
 	*best_data = NULL;
 	*entry_count = 0;
@@ -182,21 +181,27 @@ static enum engine_status add_text(struct fatbin_texts *texts, char *text)
 	return ENGINE_OK;
 }
 
-static enum engine_status read_container(const struct container *container, unsigned sm,
+/* `image` may be anything and lie anywhere. */
+static enum engine_status read_container(const char *image, size_t bytes, unsigned sm,
 					 struct fatbin_texts *texts, struct engine_diagnostic *why)
 {
+	struct container container = { 0 };
 	enum engine_status status;
 	struct entry entry = { 0 };
 	const char *data;
 	unsigned count;
 	char *text;
 
-	if (container->magic != CONTAINER_MAGIC ||
-	    container->header_bytes < sizeof(*container)) {
+	if (bytes >= sizeof(container))
+		memcpy(&container, image, sizeof(container));
+	if (container.magic != CONTAINER_MAGIC || container.header_bytes < sizeof(container) ||
+	    container.header_bytes > bytes ||
+	    container.payload_bytes > bytes - container.header_bytes) {
 		snprintf(why->text, sizeof(why->text), "not a fatbin container");
 		return ENGINE_INVALID_IMAGE;
 	}
-	status = best_entry(container, sm, &entry, &data, &count, why);
+	image += container.header_bytes;
+	status = best_entry(image, image + container.payload_bytes, sm, &entry, &data, &count, why);
 	if (status != ENGINE_OK || !count)
 		return status;
 	if (!data) {
@@ -225,7 +230,7 @@ static enum engine_status read_prelinked(const struct wrapper *wrapper, unsigned
 				 PRELINKED_MAX);
 			return ENGINE_INVALID_IMAGE;
 		}
-		status = read_container(wrapper->prelinked[k], sm, texts, why);
+		status = read_container(wrapper->prelinked[k], FATBIN_BYTES_UNKNOWN, sm, texts, why);
 		if (status == ENGINE_NO_BINARY) {
 			any_left_out = true;
 			status = ENGINE_OK;
@@ -234,42 +239,146 @@ static enum engine_status read_prelinked(const struct wrapper *wrapper, unsigned
 	return status == ENGINE_OK && any_left_out && !texts->count ? ENGINE_NO_BINARY : status;
 }
 
-static enum engine_status read_image(const void *image, unsigned sm, struct fatbin_texts *texts,
-				     struct engine_diagnostic *why)
-{
-	const struct wrapper *wrapper = image;
-	uint32_t magic;
-	char *text;
+/* ---- objects and archives ---- */
 
-	memcpy(&magic, image, sizeof(magic));
-	if (magic == WRAPPER_MAGIC) {
-		if (wrapper->version == 2 && wrapper->prelinked)
-			return read_prelinked(wrapper, sm, texts, why);
-		return read_container(wrapper->data, sm, texts, why);
+/* Containers one behind the other, with zeros between them. */
+static enum engine_status read_section(const char *data, size_t bytes, unsigned sm,
+				       struct fatbin_texts *texts, bool *any_left_out,
+				       struct engine_diagnostic *why)
+{
+	size_t at = 0;
+
+	while (bytes - at >= sizeof(struct container)) {
+		struct container header;
+		enum engine_status status;
+
+		memcpy(&header, data + at, sizeof(header));
+		if (!header.magic) {
+			at += sizeof(uint64_t);
+			continue;
+		}
+		status = read_container(data + at, bytes - at, sm, texts, why);
+		if (status == ENGINE_NO_BINARY)
+			*any_left_out = true;
+		else if (status != ENGINE_OK)
+			return status;
+		at += header.header_bytes + header.payload_bytes;
 	}
-	if (magic == CONTAINER_MAGIC)
-		return read_container(image, sm, texts, why);
-	if (magic == ELF_MAGIC) {
+	return ENGINE_OK;
+}
+
+static enum engine_status read_object(const void *image, size_t bytes, unsigned sm,
+				      struct fatbin_texts *texts, struct engine_diagnostic *why)
+{
+	enum engine_status status = ENGINE_OK;
+	size_t before = texts->count, data_bytes, count;
+	bool any_left_out = false;
+	const void *data;
+
+	for (count = 0; object_section(image, bytes, count, &data, &data_bytes); count++) {
+		status = read_section(data, data_bytes, sm, texts, &any_left_out, why);
+		if (status != ENGINE_OK)
+			return status;
+	}
+	if (!count)
 		snprintf(why->text, sizeof(why->text),
 			 "a cubin holds machine code only; the software GPU runs PTX");
-		return ENGINE_NO_BINARY;
+	return !count || (any_left_out && texts->count == before) ? ENGINE_NO_BINARY : ENGINE_OK;
+}
+
+/* What has no code for this device is left out, as the toolkit's device runtime. */
+static enum engine_status read_archive(const void *image, size_t bytes, unsigned sm,
+				       struct fatbin_texts *texts, struct engine_diagnostic *why)
+{
+	size_t at = 0, data_bytes;
+	const void *data;
+
+	while (object_member(image, bytes, &at, &data, &data_bytes)) {
+		enum engine_status status = ENGINE_OK;
+
+		if (object_is_elf(data, data_bytes))
+			status = read_object(data, data_bytes, sm, texts, why);
+		if (status != ENGINE_OK && status != ENGINE_NO_BINARY)
+			return status;
 	}
-	text = strdup(image);
+	return ENGINE_OK;
+}
+
+/* ---- images ---- */
+
+static enum engine_status read_image(const void *image, size_t bytes, unsigned sm,
+				     struct fatbin_texts *texts, struct engine_diagnostic *why)
+{
+	const struct wrapper *wrapper = image;
+	uint32_t magic = 0;
+	char *text;
+
+	/* No magic has a zero, and PTX may be shorter. */
+	if (bytes >= sizeof(magic) && !memchr(image, 0, sizeof(magic)))
+		memcpy(&magic, image, sizeof(magic));
+	/* Pointers are for what lies in the program's own memory. */
+	if (magic == WRAPPER_MAGIC && bytes == FATBIN_BYTES_UNKNOWN) {
+		if (wrapper->version == 2 && wrapper->prelinked)
+			return read_prelinked(wrapper, sm, texts, why);
+		return read_container(wrapper->data, FATBIN_BYTES_UNKNOWN, sm, texts, why);
+	}
+	if (magic == CONTAINER_MAGIC)
+		return read_container(image, bytes, sm, texts, why);
+	if (magic && object_is_elf(image, bytes))
+		return read_object(image, bytes, sm, texts, why);
+	if (bytes != FATBIN_BYTES_UNKNOWN && object_is_archive(image, bytes))
+		return read_archive(image, bytes, sm, texts, why);
+	text = bytes == FATBIN_BYTES_UNKNOWN ? strdup(image) : strndup(image, bytes);
 	return text ? add_text(texts, text) : ENGINE_NO_MEMORY;
 }
 
-enum engine_status fatbin_read(const void *image, unsigned sm, struct fatbin_texts *texts,
-			       struct engine_diagnostic *why)
+enum engine_status fatbin_read(const void *image, size_t bytes, unsigned sm,
+			       struct fatbin_texts *texts, struct engine_diagnostic *why)
 {
 	enum engine_status status;
 
 	*texts = (struct fatbin_texts){ 0 };
-	status = read_image(image, sm, texts, why);
+	status = read_image(image, bytes, sm, texts, why);
 	if (status != ENGINE_OK)
 		fatbin_texts_free(texts);
 	if (status == ENGINE_NO_MEMORY)
 		snprintf(why->text, sizeof(why->text), "out of memory reading a module");
 	return status;
+}
+
+/* ---- writing ---- */
+
+static size_t padded_text_bytes(const char *text)
+{
+	return (strlen(text) + 1 + 7) / 8 * 8;
+}
+
+void *fatbin_pack(const struct fatbin_texts *texts, unsigned sm, size_t *bytes)
+{
+	const size_t headers = sizeof(struct container) + sizeof(struct entry);
+	char *packed, *at;
+
+	*bytes = 0;
+	for (size_t k = 0; k < texts->count; k++)
+		*bytes += headers + padded_text_bytes(texts->texts[k]);
+	at = packed = calloc(1, *bytes + 1);
+	for (size_t k = 0; packed && k < texts->count; k++) {
+		const size_t padded = padded_text_bytes(texts->texts[k]);
+		const struct container container = {
+			.magic = CONTAINER_MAGIC, .version = 1, .header_bytes = sizeof(container),
+			.payload_bytes = sizeof(struct entry) + padded,
+		};
+		const struct entry entry = {
+			.kind = ENTRY_KIND_PTX, .header_bytes = sizeof(entry), .padded_bytes = padded,
+			.arch = sm,
+		};
+
+		memcpy(at, &container, sizeof(container));
+		memcpy(at + sizeof(container), &entry, sizeof(entry));
+		strcpy(at + headers, texts->texts[k]);
+		at += headers + padded;
+	}
+	return packed;
 }
 
 void fatbin_texts_free(struct fatbin_texts *texts)

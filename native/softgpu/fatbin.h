@@ -17,10 +17,15 @@ struct fatbin_texts {
  * rest of the major number ("PTX Module Directives: .target" of the PTX ISA). */
 bool fatbin_target_runs(unsigned arch, char suffix, unsigned sm);
 
-/* `image`: fatbin wrapper (version 1 or 2), fatbin container, cubin or PTX.
- * An empty fatbin gives no text and no error. */
-enum engine_status fatbin_read(const void *image, unsigned sm, struct fatbin_texts *texts,
-			       struct engine_diagnostic *why);
+#define FATBIN_BYTES_UNKNOWN SIZE_MAX	/* the image itself says how long it is */
+
+/* `image`: fatbin wrapper (version 1 or 2), fatbin container, object or archive with such
+ * containers, cubin or PTX.  An empty fatbin gives no text and no error. */
+enum engine_status fatbin_read(const void *image, size_t bytes, unsigned sm,
+			       struct fatbin_texts *texts, struct engine_diagnostic *why);
+/* A container for each text, one behind the other, for devices from `sm` on; for free(),
+ * NULL without memory. */
+void *fatbin_pack(const struct fatbin_texts *texts, unsigned sm, size_t *bytes);
 void fatbin_texts_free(struct fatbin_texts *texts);
 
 #endif

@@ -45,7 +45,7 @@ typedef __int128 s128;
 	!defined(ENGINE_COUNTS_INSTRUCTIONS)
 #define GO(next) return (next)->run(w, (next))
 #else
-#define GO(next) return (next)
+#define GO(next) return ((void)w, (next))
 #endif
 #define NEXT GO(i + 1)
 

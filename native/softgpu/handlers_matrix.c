@@ -211,6 +211,7 @@ static char *checked_address(struct warp *w, const struct instruction *i,
 	} else {
 		address = (char *)(uintptr_t)(REGISTER(u64, transfer->address_slot)[lane] +
 					      (u64)transfer->offset + distance);
+		reach_memory(w, i, (u64)(uintptr_t)address, bytes);
 	}
 	if (UNLIKELY(w->block->strict))
 		strict_pointer_access(w, i, lane, (u64)(uintptr_t)address, bytes,

@@ -1,21 +1,29 @@
 /* handlers_warp.c - operations across the lanes of a warp (PTX ISA 9.7.13, 9.7.9.6). */
 #include "handlers.h"
 
-/* Wait until the lanes of the member mask (a register, the same for all of
- * them) that can still come are here. */
-#define WAIT_FOR_MEMBERS(slot)                                                                 \
-	const u32 members = REGISTER(u32, slot)[__builtin_ctz(w->mask)];                       \
-	do {                                                                                   \
-		const struct instruction *next_;                                               \
-		if ((members & w->live & ~w->mask) && !warp_sync(w, i, members, &next_))       \
-			return next_;                                                          \
-	} while (0)
+/* An operation of the lanes that a member mask names.  The body runs for lanes
+ * that name the same `members`, all of which have come; mostly these are the
+ * active lanes, and no other has to be looked for. */
+#define COLLECTIVE(name, operands)                                                             \
+	static void name##_together(struct warp *w, const struct instruction *i, u32 members); \
+	HANDLER(name)                                                                          \
+	{                                                                                      \
+		const u32 *named_ = REGISTER(u32, i->y);                                       \
+		u32 members_ = named_[__builtin_ctz(w->mask)], differ_ = 0, mask_ = w->mask;   \
+		FOR_LANES differ_ |= (mask_ >> l & 1) ? named_[l] ^ members_ : 0;              \
+		if (UNLIKELY(differ_ || (members_ & w->live & ~mask_)))                        \
+			return warp_collective(w, i, name##_together, operands);               \
+		name##_together(w, i, members_);                                               \
+		NEXT;                                                                          \
+	}                                                                                      \
+	static void name##_together(struct warp *w, const struct instruction *i, u32 members)
 
-HANDLER(warp_barrier)
+COLLECTIVE(warp_barrier, "y4")
 {
-	WAIT_FOR_MEMBERS(i->a);
+	(void)w;
+	(void)i;
+	(void)members;
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
-	NEXT;
 }
 
 /* ---- shfl ---- */
@@ -49,10 +57,11 @@ static inline int shuffle_source(int mode, int lane, int b, int clamp, int segme
 	return *valid ? source & 31 : lane;
 }
 
+#define SHUFFLE_OPERANDS "d4 a4 b4 c4 y4"
 #define DEFINE_SHUFFLE(name, mode)                                                             \
-	HANDLER(shuffle_##name)                                                                \
+	COLLECTIVE(shuffle_##name, SHUFFLE_OPERANDS)                                           \
 	{                                                                                      \
-		WAIT_FOR_MEMBERS(i->y);                                                        \
+		(void)members;                                                                 \
 		u32 *d = REGISTER(u32, i->dst);                                                \
 		const u32 *b = REGISTER(u32, i->b), *c = REGISTER(u32, i->c);                  \
 		u32 values[WARP_LANES], valid_lanes = 0;                                       \
@@ -66,7 +75,6 @@ static inline int shuffle_source(int mode, int lane, int b, int clamp, int segme
 		}                                                                              \
 		if (i->imm >= 0)                                                               \
 			SET_PREDICATE(i->imm, valid_lanes);                                    \
-		return i + 1;                                                                  \
 	}
 DEFINE_SHUFFLE(up, SHUFFLE_UP)
 DEFINE_SHUFFLE(down, SHUFFLE_DOWN)
@@ -75,35 +83,31 @@ DEFINE_SHUFFLE(index, SHUFFLE_INDEX)
 
 /* ---- vote, match, elect ---- */
 
-HANDLER(vote_ballot)
+COLLECTIVE(vote_ballot, "d4 ap y4")
 {
-	WAIT_FOR_MEMBERS(i->y);
 	u32 *d = REGISTER(u32, i->dst);
 	u32 result = PREDICATE(i->a) & w->mask & members;
 
 	STORE(u32, result);
-	NEXT;
 }
 
 #define VOTE_ROWS(X)                                                                           \
 	X("vote.all.pred", vote_all, votes == voters)                                          \
 	X("vote.any.pred", vote_any, votes != 0)                                               \
 	X("vote.uni.pred", vote_uniform, votes == voters || votes == 0)
+#define VOTE_OPERANDS "dp ap y4"
 #define DEFINE_VOTE(names, id, expression)                                                     \
-	HANDLER(id)                                                                            \
+	COLLECTIVE(id, VOTE_OPERANDS)                                                          \
 	{                                                                                      \
-		WAIT_FOR_MEMBERS(i->y);                                                        \
 		u32 voters = w->mask & members, votes = PREDICATE(i->a) & voters;              \
 		SET_PREDICATE(i->dst, (expression) ? ALL_LANES : 0);                           \
-		NEXT;                                                                          \
 	}
-#define FORM_VOTE(names, id, expression) { names, "dp ap y4", id, NULL, 0, true },
+#define FORM_VOTE(names, id, expression) { names, VOTE_OPERANDS, id, NULL, 0, true },
 VOTE_ROWS(DEFINE_VOTE)
 
 #define DEFINE_MATCH(T)                                                                        \
-	HANDLER(match_any_##T)                                                                 \
+	COLLECTIVE(match_any_##T, "d4 a" WIDTH_##T " y4")                                      \
 	{                                                                                      \
-		WAIT_FOR_MEMBERS(i->y);                                                        \
 		u32 *d = REGISTER(u32, i->dst);                                                \
 		T values[WARP_LANES];                                                          \
 		memcpy(values, REGISTER(T, i->a), sizeof(values));                             \
@@ -114,11 +118,9 @@ VOTE_ROWS(DEFINE_VOTE)
 				same |= (u32)(values[k] == values[l]) << k;                    \
 			d[l] = same & w->mask & members;                                       \
 		}                                                                              \
-		return i + 1;                                                                  \
 	}                                                                                      \
-	HANDLER(match_all_##T)                                                                 \
+	COLLECTIVE(match_all_##T, "d4 a" WIDTH_##T " y4")                                      \
 	{                                                                                      \
-		WAIT_FOR_MEMBERS(i->y);                                                        \
 		u32 *d = REGISTER(u32, i->dst);                                                \
 		const T *a = REGISTER(T, i->a);                                                \
 		T first = a[__builtin_ctz(w->mask)];                                           \
@@ -127,21 +129,18 @@ VOTE_ROWS(DEFINE_VOTE)
 		STORE(u32, result);                                                            \
 		if (i->imm >= 0)                                                               \
 			SET_PREDICATE(i->imm, result ? ALL_LANES : 0);                         \
-		return i + 1;                                                                  \
 	}
 DEFINE_MATCH(u32)
 DEFINE_MATCH(u64)
 
-HANDLER(elect)
+COLLECTIVE(elect, "d4 y4")
 {
-	WAIT_FOR_MEMBERS(i->y);
 	u32 *d = REGISTER(u32, i->dst);
 	u32 leader = (u32)__builtin_ctz(w->mask & members ? w->mask & members : w->mask);
 
 	STORE(u32, leader);
 	if (i->imm >= 0)
 		SET_PREDICATE(i->imm, 1u << leader);
-	NEXT;
 }
 
 HANDLER(activemask)
@@ -164,18 +163,18 @@ HANDLER(activemask)
 	X("redux.and.b32", redux_and, u32, total & a[l])                                       \
 	X("redux.or.b32", redux_or, u32, total | a[l])                                         \
 	X("redux.xor.b32", redux_xor, u32, total ^ a[l])
+#define REDUX_OPERANDS "d4 a4 y4"
 #define DEFINE_REDUCE(names, id, T, expression)                                                \
-	HANDLER(id)                                                                            \
+	COLLECTIVE(id, REDUX_OPERANDS)                                                         \
 	{                                                                                      \
-		WAIT_FOR_MEMBERS(i->y);                                                        \
+		(void)members;                                                                 \
 		T *d = REGISTER(T, i->dst);                                                    \
 		const T *a = REGISTER(T, i->a);                                                \
 		T total = a[__builtin_ctz(w->mask)];                                           \
 		FOR_ACTIVE(w->mask & (w->mask - 1), l) total = (expression);                   \
 		STORE(T, total);                                                               \
-		NEXT;                                                                          \
 	}
-#define FORM_REDUCE(names, id, T, expression) { names, "d4 a4 y4", id, NULL, 0, true },
+#define FORM_REDUCE(names, id, T, expression) { names, REDUX_OPERANDS, id, NULL, 0, true },
 REDUCE_ROWS(DEFINE_REDUCE)
 
 /* NaN is left out, or with .NaN is the result. */
@@ -207,9 +206,9 @@ static inline f32 canonical_nan(f32 value)
 	X("redux.min.abs.NaN.f32", redux_min_abs_nan_f32, fabsf(a[l]), false, true)            \
 	X("redux.max.abs.NaN.f32", redux_max_abs_nan_f32, fabsf(a[l]), true, true)
 #define DEFINE_REDUCE_FLOAT(names, id, value, wants_max, keeps_nan)                            \
-	HANDLER(id)                                                                            \
+	COLLECTIVE(id, REDUX_OPERANDS)                                                         \
 	{                                                                                      \
-		WAIT_FOR_MEMBERS(i->y);                                                        \
+		(void)members;                                                                 \
 		f32 *d = REGISTER(f32, i->dst);                                                \
 		const f32 *a = REGISTER(f32, i->a);                                            \
 		u32 l = (u32)__builtin_ctz(w->mask);                                           \
@@ -218,13 +217,11 @@ static inline f32 canonical_nan(f32 value)
 		total = reduce_f32(total, (value), wants_max, keeps_nan);                      \
 		total = canonical_nan(total);                                                  \
 		STORE(f32, total);                                                             \
-		NEXT;                                                                          \
 	}
 #define FORM_REDUCE_FLOAT(names, id, value, wants_max, keeps_nan)                              \
-	{ names, "d4 a4 y4", id, NULL, 0, true },
+	{ names, REDUX_OPERANDS, id, NULL, 0, true },
 REDUCE_FLOAT_ROWS(DEFINE_REDUCE_FLOAT)
 
-#define SHUFFLE_OPERANDS "d4 a4 b4 c4 y4"
 static const struct form forms[] = {
 	{ "@warp_barrier", NULL, warp_barrier, NULL, 0, true },
 	{ "shfl.up.b32", SHUFFLE_OPERANDS, shuffle_up, NULL, 0, true },

@@ -299,7 +299,8 @@ static void move(struct warp *w, const struct bulk_copy *copy, char *to, const c
 	}
 }
 
-/* Shared memory is checked here, since only the first byte was when the pointer was made. */
+/* Shared memory is checked here, since only the first byte was when the pointer was made. A
+ * value of st.async lies in a register, which is everybody's. */
 static void check_range(struct warp *w, const struct instruction *i, u64 pointer, u32 size)
 {
 	const struct block *block = cluster_block_at(w, pointer);
@@ -307,6 +308,8 @@ static void check_range(struct warp *w, const struct instruction *i, u64 pointer
 	if (block && pointer - (u64)(uintptr_t)block->shared + size > block->shared_bytes)
 		warp_fail(w, ENGINE_LAUNCH_FAILED,
 			  "bulk copy of %#x bytes leaves the shared memory (PTX line %u)", size, i->line);
+	if (!block)
+		reach_memory(w, i, pointer, size);
 }
 
 static u64 in_block(struct warp *w, const struct instruction *i, u64 pointer, u32 rank)

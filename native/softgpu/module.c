@@ -8,6 +8,7 @@
 
 #include "decode.h"
 #include "fatbin.h"
+#include "object.h"
 
 /* ---- linking ---- */
 
@@ -163,24 +164,18 @@ static enum engine_status load_texts(struct engine_module *module, unsigned sm,
 	return link_module(module, &parser, why);
 }
 
-enum engine_status engine_module_load(struct engine_module **out, const void *image,
-				      const struct engine_load_options *options,
-				      struct engine_diagnostic *why)
+enum engine_status module_load_texts(struct engine_module **out, const struct fatbin_texts *texts,
+				     const struct engine_load_options *options,
+				     struct engine_diagnostic *why)
 {
 	static _Atomic uint64_t generation;
-	struct engine_module *volatile module = NULL;
-	struct fatbin_texts texts;
+	struct engine_module *volatile module = calloc(1, sizeof(*module));
 	enum engine_status status;
 	jmp_buf out_of_memory;
 
-	status = fatbin_read(image, options->sm, &texts, why);
-	if (status != ENGINE_OK)
-		return status;
-	module = calloc(1, sizeof(*module));
 	if (!module) {
 		snprintf(why->text, sizeof(why->text), "out of memory loading a module");
-		status = ENGINE_NO_MEMORY;
-		goto out;
+		return ENGINE_NO_MEMORY;
 	}
 	module->device_memory = options->memory;
 	module->asks_reach = options->asks_reach;
@@ -190,15 +185,33 @@ enum engine_status engine_module_load(struct engine_module **out, const void *im
 		snprintf(why->text, sizeof(why->text), "out of memory loading a module");
 		status = ENGINE_NO_MEMORY;
 	} else {
-		status = load_texts(module, options->sm, &texts, why);
+		status = load_texts(module, options->sm, texts, why);
 	}
 	if (status != ENGINE_OK)
 		engine_module_unload(module);
 	else
 		*out = module;
-out:
+	return status;
+}
+
+enum engine_status engine_module_load(struct engine_module **out, const void *image,
+				      const struct engine_load_options *options,
+				      struct engine_diagnostic *why)
+{
+	struct fatbin_texts texts;
+	enum engine_status status =
+		fatbin_read(image, FATBIN_BYTES_UNKNOWN, options->sm, &texts, why);
+
+	if (status != ENGINE_OK)
+		return status;
+	status = module_load_texts(out, &texts, options, why);
 	fatbin_texts_free(&texts);
 	return status;
+}
+
+size_t engine_image_bytes(const void *image, size_t limit)
+{
+	return object_extent(image, limit);
 }
 
 void engine_module_unload(struct engine_module *module)

@@ -114,6 +114,12 @@ struct engine_module {
 	uint64_t generation;	/* never reused: tells a cached frame that its code is gone */
 };
 
+struct fatbin_texts;
+
+/* Load texts as one module. */
+enum engine_status module_load_texts(struct engine_module **out, const struct fatbin_texts *texts,
+				     const struct engine_load_options *options,
+				     struct engine_diagnostic *why);
 struct engine_function *unit_function(const struct module_unit *unit, const char *name,
 				      uint32_t length);
 struct variable *unit_variable(const struct module_unit *unit, const char *name, uint32_t length);

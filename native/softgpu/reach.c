@@ -1,8 +1,10 @@
 /* reach.c - memory of other devices: may this one use it?
  *
  * Where a program has several devices, the decoder puts a step "@reach" in front of
- * accesses by pointer; elsewhere nothing here costs anything.  Memory of the launch's
- * own device needs no question, and the last answer is good for all that it covers.
+ * accesses by pointer; elsewhere nothing here costs anything.  Matrix transfers, bulk
+ * copies, textures and surfaces learn what they touch when they are executed and call
+ * reach_memory themselves.  Memory of the launch's own device needs no question, and the
+ * last answer is good for all that it covers.
  */
 #include "handlers.h"
 
@@ -20,6 +22,26 @@ static void ask(struct warp *w, const struct instruction *i, u64 pointer)
 	warp_fail(w, ENGINE_ILLEGAL_ADDRESS,
 		  "%#llx is another device's memory, and peer access is not enabled (PTX line %u)",
 		  (unsigned long long)pointer, i->line);
+}
+
+void reach_memory(struct warp *w, const struct instruction *i, uint64_t pointer, uint64_t bytes)
+{
+	const struct engine_reach *reach = w->block->launch->request->reach;
+
+	while (reach && bytes) {
+		u64 base = reach->own_base, size = reach->own_bytes, covered;
+
+		if (pointer - base >= size) {
+			ask(w, i, pointer);
+			base = w->reach_base;
+			size = w->reach_bytes;
+		}
+		covered = base + size - pointer;
+		if (covered >= bytes)
+			return;
+		pointer += covered;
+		bytes -= covered;
+	}
 }
 
 HANDLER(reach)

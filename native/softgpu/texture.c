@@ -34,6 +34,14 @@ static void fill_srgb(float table[256])
 	}
 }
 
+static uint64_t image_bytes(const struct engine_image *image, uint32_t texel_bytes)
+{
+	uint64_t slices = image->depth > image->layers ? image->depth : image->layers;
+
+	return (slices - 1) * image->slice + (uint64_t)(image->height - 1) * image->pitch +
+	       (uint64_t)image->width * texel_bytes;
+}
+
 static struct texture *free_slot(uint32_t *index)
 {
 	for (uint32_t tried = 0; tried < TEXTURES_MAX; tried++) {
@@ -66,6 +74,7 @@ enum engine_status engine_texture_add(const struct engine_image *image,
 		texture->image = *image;
 		texture->is_surface = !sampler;
 		texture->texel_bytes = texel_sizes[image->texel] * image->channels;
+		texture->bytes = image_bytes(image, texture->texel_bytes);
 		if (sampler)
 			texture->sampler = *sampler;
 		if (sampler && sampler->srgb)
@@ -108,6 +117,7 @@ const struct texture *texture_of_lane(struct warp *w, const struct instruction *
 	if (!texture || texture->is_surface != surface)
 		warp_fail(w, ENGINE_ILLEGAL_ADDRESS, "%#llx is no %s object (PTX line %u)",
 			  (unsigned long long)handle, surface ? "surface" : "texture", i->line);
+	reach_memory(w, i, (u64)(uintptr_t)texture->image.memory, texture->bytes);
 	return texture;
 }
 

@@ -30,12 +30,14 @@ struct texture {
 	uint32_t generation;		/* odd while in use */
 	bool is_surface;
 	uint32_t texel_bytes;		/* all channels */
+	uint64_t bytes;			/* from the first texel to the end of the last */
 	struct engine_image image;
 	struct engine_sampler sampler;
 	float srgb[256];		/* of sampler.srgb: value of each byte */
 };
 
-/* The object of lane l, which fails the launch when it is none. */
+/* The object of lane l, which fails the launch when it is none, or lies in memory that the
+ * device may not use. */
 const struct texture *texture_of_lane(struct warp *w, const struct instruction *i, bool surface, u32 l);
 
 static inline bool geometry_is_layered(enum texture_geometry geometry)

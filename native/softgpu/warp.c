@@ -416,6 +416,7 @@ const struct instruction *warp_exit(struct warp *warp)
 	warp->live &= ~warp->mask;
 	warp->block->live -= (uint32_t)__builtin_popcount(warp->mask);
 	frame_drop(warp, warp->frame);
+	warp_wake_waiting(warp);
 	if (warp->block->barriers_in_use)
 		barrier_recheck(warp->block);
 	return warp->fragment_count ? warp_resume(warp) : NULL;
@@ -453,13 +454,13 @@ const struct instruction *warp_return(struct warp *warp)
 
 /* ---- warp-wide operations ---- */
 
-bool warp_sync(struct warp *warp, const struct instruction *instruction, uint32_t lanes,
-	       const struct instruction **next)
+void warp_find_merge_point(struct warp *warp)
 {
-	uint32_t coming = 0;
+	find_merge_point(warp, false);
+}
 
-	if (!(lanes & warp->live & ~warp->mask) || !warp->fragment_count)
-		return true;
+void warp_join_same_place(struct warp *warp, const struct instruction *instruction)
+{
 	for (uint32_t k = 0; k < warp->fragment_count;) {
 		struct fragment *other = &warp->fragments[k];
 
@@ -472,6 +473,16 @@ bool warp_sync(struct warp *warp, const struct instruction *instruction, uint32_
 			k++;
 		}
 	}
+}
+
+bool warp_sync(struct warp *warp, const struct instruction *instruction, uint32_t lanes,
+	       const struct instruction **next)
+{
+	uint32_t coming = 0;
+
+	if (!(lanes & warp->live & ~warp->mask) || !warp->fragment_count)
+		return true;
+	warp_join_same_place(warp, instruction);
 	if (!(lanes & warp->live & ~warp->mask) || warp->force_sync) {
 		warp->force_sync = false;
 		find_merge_point(warp, false);

@@ -163,6 +163,10 @@ const struct instruction *warp_jump(struct warp *warp, const struct instruction 
  * fragment waits, go on at *next. */
 bool warp_sync(struct warp *warp, const struct instruction *instruction, uint32_t lanes,
 	       const struct instruction **next);
+/* Take in the fragments that stand at the same instruction of the same frame. */
+void warp_join_same_place(struct warp *warp, const struct instruction *instruction);
+/* After fragments changed while one runs. */
+void warp_find_merge_point(struct warp *warp);
 void warp_add_fragment(struct warp *warp, const struct instruction *ip, uint32_t mask,
 		       struct frame *frame, enum fragment_state state, unsigned barrier);
 /* What is the same for all blocks that the warp runs for a launch. */
@@ -177,6 +181,16 @@ void frame_set_constants(const struct engine_function *function, char *registers
 /* End the launch with an error; does not return. */
 _Noreturn void warp_fail(struct warp *warp, enum engine_status status, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+
+/* ---- operations across lanes (collective.c) ---- */
+/* Executes one for the lanes of warp->mask, which all name `members`. */
+typedef void (*collective_fn)(struct warp *warp, const struct instruction *instruction,
+			      uint32_t members);
+/* The member mask is in the register `y`; `operands` as in struct form.  Returns what comes next. */
+const struct instruction *warp_collective(struct warp *warp, const struct instruction *instruction,
+					  collective_fn run, const char *operands);
+/* After lanes have exited: operations that waited for them may be complete. */
+void warp_wake_waiting(struct warp *warp);
 
 /* ---- barriers (barrier.c) ---- */
 enum barrier_mode { BARRIER_SYNC, BARRIER_ARRIVE, BARRIER_REDUCE };
@@ -193,6 +207,11 @@ char *cluster_memory(struct warp *warp, const struct instruction *instruction, u
 struct block *cluster_block_at(const struct warp *warp, uint64_t pointer);
 extern const struct form_table forms_cluster, forms_mbarrier, forms_narrow, forms_video, forms_wide,
 	forms_texture, forms_surface, forms_reach;
+
+/* ---- memory of other devices (reach.c) ---- */
+/* Ends the launch when the device may not use all of it. */
+void reach_memory(struct warp *warp, const struct instruction *instruction, uint64_t pointer,
+		  uint64_t bytes);
 
 /* ---- functions that the engine provides (builtin.c) ---- */
 handler_fn builtin_handler(const char *name);

@@ -1,11 +1,25 @@
 """KubeComp's choice of nodes and donors.
 
-KubeComp: resource-centric composable container orchestration (its Kubernetes
-scheduler, section V).  Equation 1 scores a node for a pod that wants devices:
-best fit where the node has enough, least demand where devices must come from
-elsewhere.  Algorithm 1 takes devices first from the nodes with the fewest free
-ones.  KubeComp moves devices over a PCIe fabric; until a phase offers that
-route, the same choice decides which node lends them.
+Ting et al., KubeComp: a resource-centric composable container orchestrator for
+GPU pooling (its Kubernetes scheduler and Reconfig-Mgr, sections IV and V).
+Equation 1 scores a node for a pod that wants devices: best fit where the node
+has enough, least demand where devices must come from elsewhere.  Algorithm 1
+takes devices first from the nodes with the fewest free ones.  With several
+pools a node is left out when its pool has too few free devices (V-C).
+
+:func:`choose_node` and :func:`choose_donors` are the paper's own procedure, one
+pod after the other: what the experiment runs.  :class:`KubeCompPolicy` turns
+the same terms into costs for a round.  Its departures:
+
+* A round places many jobs at once, so a score becomes a cost: best fit is
+  1 - req/avail, least demand one for each device that the node lacks.
+* Algorithm 1 counts again after each device that it takes; a flow has one cost
+  per donor, that of its first device.  For bundles from one donor they agree.
+* The paper breaks no ties.  Here the packing of processors does, scaled down,
+  then the order of names.
+* The time that moving takes does not occur in the paper's scores: it only
+  argues that fewer devices take less (table III).  The phases price what was
+  measured, as any policy's :meth:`~farbus.scheduler.costs.policy.Policy.move_cost`.
 """
 
 from __future__ import annotations
@@ -33,6 +47,62 @@ def score(wanted: int, available: Integers) -> npt.NDArray[np.float64]:
     """Return eq. 1: percent of the node's devices used where there are enough, else minus the number missing."""
     enough = available >= wanted
     return np.where(enough, 100.0 * wanted / np.maximum(available, 1), available - wanted)
+
+
+def donor_scores(nodes: Integers) -> Integers:
+    """Return Algorithm 1: for each free device, given its node, minus the number of free devices there."""
+    _, row, count = np.unique(nodes, return_inverse=True, return_counts=True)
+    scores: Integers = -count[row.reshape(-1)].astype(np.int64)
+    return scores
+
+
+def choose_node(
+    wanted: int,
+    available: Integers,
+    eligible: npt.NDArray[np.bool_],
+    pools: Integers,
+    *,
+    best_fit: bool = True,
+    least_demand: bool = True,
+) -> int:
+    """Return the node for a pod of ``wanted`` devices, -1 for none: sections IV-C, V-A and V-C.
+
+    ``available`` counts the free devices of each node, ``eligible`` says where
+    processors and memory suffice, ``pools`` which pool each node is at.  Without
+    ``best_fit`` or ``least_demand`` that half of equation 1 tells nodes no
+    longer apart: any node with enough, or any that must be lent to, is as good
+    as another, and the first by number is taken.
+    """
+    free = np.bincount(pools, weights=available, minlength=int(pools.max(initial=0)) + 1)
+    possible = eligible & (free[pools] >= wanted)
+    if not possible.any():
+        return -1
+    enough = available >= wanted
+    points = score(wanted, available)
+    if not best_fit:
+        points = np.where(enough, 100.0, points)
+    if not least_demand:
+        points = np.where(enough, points, -1.0)
+    return int(np.argmax(np.where(possible, points, -np.inf)))
+
+
+def choose_donors(
+    node: int, wanted: int, available: Integers, pools: Integers, *, fewest_first: bool = True
+) -> list[int]:
+    """Return the nodes that give one device each to ``node``, in order, until it has ``wanted``.
+
+    The candidates are the free devices of the other nodes at the same pool, by
+    :func:`donor_scores`, found once, as the Reconfig-Mgr does; without
+    ``fewest_first`` by number.  Raises :class:`ValueError` where they are too few.
+    """
+    demand = max(0, wanted - int(available[node]))
+    others = np.flatnonzero((pools == pools[node]) & (np.arange(len(pools)) != node))
+    candidates = np.repeat(others, available[others])
+    if demand > len(candidates):
+        raise ValueError(f"pool {pools[node]} has {len(candidates)} free devices for {demand}")
+    keys = (candidates, -donor_scores(candidates)) if fewest_first else (candidates,)
+    chosen: list[int] = candidates[np.lexsort(keys)][:demand].tolist()
+    return chosen
 
 
 class KubeCompPolicy(DefaultPolicy):

@@ -1,4 +1,4 @@
-"""Policies by name, as ``farbus scheduler --policy`` takes them."""
+"""Policies by name, as the scheduler's configuration and ``farbus sim run`` take them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from farbus.errors import InvalidInput
 from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy, RandomPolicy
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.drmaestro import DRMaestroPolicy
+from farbus.scheduler.costs.firmament import FirmamentPolicy
 from farbus.scheduler.costs.kubecomp import KubeCompPolicy
 from farbus.scheduler.costs.policy import Policy
 
@@ -15,14 +16,18 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "default": DefaultPolicy,
     "drmaestro": DRMaestroPolicy,
     "kubecomp": KubeCompPolicy,
+    "firmament": FirmamentPolicy,
     "first-fit": FirstFitPolicy,
     "best-fit": BestFitPolicy,
     "random": lambda: RandomPolicy(seed=0),
 }
 
 
-def policy_named(name: str) -> Policy:
-    """Return the policy called ``name``, with nothing known yet of profiles and loads; else :class:`InvalidInput`."""
+def policy_named(name: str, *, seed: int = 0) -> Policy:
+    """Return the policy called ``name``, with nothing known yet of profiles and loads; else :class:`InvalidInput`.
+
+    ``seed`` is where the random policy's draws begin.
+    """
     if name not in POLICIES:
         raise InvalidInput(f"policy: there is none called {name!r}", hint=f"use one of {', '.join(POLICIES)}")
-    return POLICIES[name]()
+    return RandomPolicy(seed=seed) if name == RandomPolicy.name else POLICIES[name]()

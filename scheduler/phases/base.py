@@ -139,6 +139,8 @@ class Outlook(abc.ABC):
     near_cost: Integers
     total: int
     floor: int
+    size: int = 0
+    """Devices of one task, all of which come out of what :meth:`Desk.spare` counts; 0 where that can't be said."""
 
     @abc.abstractmethod
     def far(self, nodes: Integers) -> tuple[Flags, Integers]:
@@ -204,6 +206,16 @@ class Desk(abc.ABC):
     def offers(self, pool: int) -> Sequence[Offer | Later]:
         """Return the arcs of an aggregator for what is free now, valid until the next call."""
 
+    def capacity(self, pool: int, places: Integers) -> Integers | None:
+        """Return how many units of ``pool`` each of ``places`` could take if it took nothing else, by all tiers.
+
+        With it pruning is exact.  None where that is not known: then the arcs
+        that are kept are all that is counted, and a round whose networks are
+        pruned says that it is not exact.
+        """
+        del pool, places
+        return None
+
     @abc.abstractmethod
     def arcs(self, sources: Integers) -> Table:
         """Return the preference arcs of ``sources`` for what is free now: a table of ``ARC``, source by source."""
@@ -237,6 +249,26 @@ class Desk(abc.ABC):
     @abc.abstractmethod
     def end_holds(self, *, release: bool) -> None:
         """Forget all holds: ``release`` what they kept, or leave it taken."""
+
+    # What is scarce, for the bound of a round (:mod:`farbus.scheduler.phases.bound`).
+
+    def room(self, places: Integers) -> Integers:
+        """Return what ``places`` have of each resource that tasks there share, shape (K, R)."""
+        return np.zeros((len(places), 0), np.int64)
+
+    def need(self, shape: int, tier: int) -> Integers:
+        """Return what a unit of ``shape`` uses of its place by an arc of ``tier``, shape (R,)."""
+        del shape, tier
+        return np.zeros(0, np.int64)
+
+    def common(self) -> Integers:
+        """Return what the whole cluster has of resources that may come from anywhere, shape (T,)."""
+        return np.zeros(0, np.int64)
+
+    def share(self, shape: int) -> Integers:
+        """Return what a unit of ``shape`` uses of :meth:`common`, shape (T,)."""
+        del shape
+        return np.zeros(0, np.int64)
 
     def limit(self, pool: int) -> int:
         """Return an upper bound of the units that ``pool`` can serve in all; the rest is not even asked."""

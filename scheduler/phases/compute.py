@@ -157,6 +157,11 @@ class ComputeDesk(Desk):
             return (kept.near, far)
         return (kept.near, Later(MIXED, 0, lambda: self._mixed(kept, looks)), far)
 
+    def capacity(self, pool: int, places: Integers) -> Integers | None:
+        """Return how many tasks fit; :meth:`offers` has brought what is kept up to date."""
+        fit: Integers = self._arcs[pool].fit[places]
+        return fit
+
     def arcs(self, sources: Integers) -> Table:
         """Return the arcs of groups that are bound to one node."""
         shape, site = self.split(sources)
@@ -175,6 +180,31 @@ class ComputeDesk(Desk):
     def limit(self, pool: int) -> int:
         """Return the number of tasks that the scarcest later phase could serve."""
         return min((look.total for look in self._outlooks(self._shape(pool))), default=MAX_UNITS)
+
+    def room(self, places: Integers) -> Integers:
+        """Return processors, memory, and the devices of each later phase."""
+        devices = [np.broadcast_to(desk.spare(places), len(places)) for desk in self.later]
+        return np.concatenate((self.free[places], *(column[:, None] for column in devices)), axis=1)
+
+    def need(self, shape: int, tier: int) -> Integers:
+        """Return requests, and the node's own devices where a near arc counts on them."""
+        what = self._shape(shape)
+        devices = self.share(shape) if tier == NEAR else np.zeros(len(self.later), np.int64)
+        return np.concatenate((_demand(what), devices))
+
+    def common(self) -> Integers:
+        """Return the devices of each later phase on all nodes."""
+        everywhere = np.arange(self.cluster.size)
+        spare = [np.broadcast_to(desk.spare(everywhere), len(everywhere)) for desk in self.later]
+        return np.array([column.sum() for column in spare], np.int64)
+
+    def share(self, shape: int) -> Integers:
+        """Return the devices of each later phase that a task takes."""
+        what = self._shape(shape)
+        sizes = np.zeros(len(self.later), np.int64)
+        for (number, _), look in zip(what.keys, self._outlooks(what), strict=True):
+            sizes[number] = look.size
+        return sizes
 
     def take(self, shape: int, places: Integers, tiers: Integers, counts: Integers) -> tuple[Integers, Integers]:
         """Reserve processors and memory; near units also pencil the nodes' devices in."""

@@ -330,6 +330,14 @@ class DeviceDesk(Desk):
         others.write(np.array([row]), np.zeros(1, np.int64), np.zeros(1, np.int64))
         return (others,)
 
+    def capacity(self, pool: int, places: Integers) -> Integers | None:
+        """Return how many bundles are free; None, the sum of the arcs, where devices of fabric pools are among them."""
+        if self.cluster.fabric.is_pool[places].any():
+            return None
+        bundle = self._pools[pool].bundle
+        free: Integers = self.stock(bundle.key.request.filter).free[places] // bundle.size
+        return free
+
     def take(self, shape: int, places: Integers, tiers: Integers, counts: Integers) -> tuple[Integers, Integers]:
         """Reserve whole bundles: the least devices of each place that will do."""
         del tiers

@@ -31,6 +31,7 @@ class DeviceOutlook(Outlook):
         self._key = key
         request = key.request
         self.spans = desk.spans(request)
+        self.size = request.count
         # What a task is lent at once, and how often.
         self._bundle = Bundle(key, 1 if self.spans else request.count)
         self._times = request.count if self.spans else 1

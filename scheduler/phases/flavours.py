@@ -72,6 +72,11 @@ class Flavours:
             found.append(Flavour(name, cost, number, each))
         return tuple(found)
 
+    @property
+    def any(self) -> bool:
+        """Say whether any job has alternatives."""
+        return bool(self._original)
+
     def name(self, row: int) -> str:
         """Return the flavour of a job; empty for the job as it stands."""
         return self._chosen[row].name if row in self._chosen else ""

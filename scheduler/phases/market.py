@@ -15,12 +15,14 @@ solve on what is left.  The first unit at a place always fits, so this ends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from farbus.scheduler.phases.base import FAR, Alternatives, Desk, Flags, Later, Offer
+from farbus.scheduler.phases.base import FAR, NO_ARC, Alternatives, Desk, Flags, Later, Offer
+from farbus.scheduler.phases.bound import Prices
+from farbus.scheduler.phases.cluster import MAX_UNITS
 from farbus.scheduler.phases.jobs import Jobs
 from farbus.scheduler.phases.tables import (
     ARC,
@@ -49,29 +51,45 @@ MAX_EVICTIONS = 12
 
 @dataclass(slots=True)
 class Tally:
-    """What solving cost in a round: solves, certified ones, and the exact total of their costs."""
+    """What solving cost in a round: solves, certified ones, the seconds that took, and the exact total of costs."""
 
     certify: bool = True
     prune: bool = True
+    clock: Callable[[], float] | None = None
     solves: int = 0
     certified: int = 0
+    certify_s: float = 0.0
     cost: int = 0
+    exact: bool = True
+    """Whether pruning was exact in all of them."""
 
 
-def serve(desk: Desk, jobs: Jobs, rows: Integers, tally: Tally) -> Integers:
+def serve(
+    desk: Desk,
+    jobs: Jobs,
+    rows: Integers,
+    tally: Tally,
+    *,
+    prices: Prices | None = None,
+    plan: Plan | None = None,
+) -> Integers:
     """Let ``desk`` serve jobs ``rows`` (ascending), each as a whole; return those that it served.
+
+    With ``prices`` the first network charges what is scarce to those who use
+    it.  ``plan`` is the first network where it is made already.
 
     A job that is served in part only is evicted, lowest rank first, and what
     it held goes to the others (DRMaestro's gangs; the facts' ordered prices
     leave at most one partial job per bottleneck).  A job that is not returned
     holds nothing at this desk.
     """
-    wants = desk.wants(jobs, rows)
+    wants = desk.wants(jobs, rows) if plan is None else plan.wants.copy()
     awards = jobs.awards(desk.phase)
     active = np.zeros(len(jobs.pending), bool)
     active[rows] = True
     for eviction in range(MAX_EVICTIONS + 1):
-        _solve_rounds(desk, jobs, wants, active, tally)
+        _solve_rounds(desk, jobs, wants, active, tally, prices, plan)
+        prices = plan = None
         unserved = np.zeros(len(active), bool)
         unserved[wants["job"][wants["count"] > 0]] = True
         held = np.zeros(len(active), bool)
@@ -93,28 +111,34 @@ def give_back(desk: Desk, jobs: Jobs, rows: Integers) -> None:
         desk.give_back(removed, awards.devices_of(removed))
 
 
-def _solve_rounds(desk: Desk, jobs: Jobs, wants: Table, active: Flags, tally: Tally) -> None:
+def _solve_rounds(
+    desk: Desk, jobs: Jobs, wants: Table, active: Flags, tally: Tally, prices: Prices | None, plan: Plan | None
+) -> None:
     for _ in range(MAX_SOLVES):
         rows = np.flatnonzero((wants["count"] > 0) & active[wants["job"]])
         if not len(rows):
             return
-        left = wants[rows]
-        refused = _solve_once(desk, jobs, left, tally)
-        wants["count"][rows] = left["count"]
-        if not refused:
+        plan = plan or Plan(desk, jobs, wants[rows], prune=tally.prune and prices is None, prices=prices)
+        refused = _solve_once(plan, tally)
+        wants["count"][rows] = plan.wants["count"]
+        # Who found the prices too high has what is left without them.
+        if not refused and prices is None:
             return
+        prices = plan = None
 
 
-def _solve_once(desk: Desk, jobs: Jobs, wants: Table, tally: Tally) -> bool:
-    """Solve for ``wants`` once and award what fits; return whether the desk refused any unit of the flow."""
-    plan = Plan(desk, jobs, wants, prune=tally.prune)
+def _solve_once(plan: Plan, tally: Tally) -> bool:
+    """Solve once and award what fits; return whether the desk refused any unit of the flow."""
     network = plan.network()
     flow = solve(network)
     tally.solves += 1
     tally.cost += flow.cost
+    tally.exact &= plan.exact
     if tally.certify:
+        started = tally.clock() if tally.clock is not None else 0.0
         certify(network, flow)
         tally.certified += 1
+        tally.certify_s += (tally.clock() if tally.clock is not None else 0.0) - started
     return plan.award(flow.units)
 
 
@@ -124,9 +148,12 @@ class Plan:
     Nodes are the preferring sources, the pools, the places and the sink.
     """
 
-    def __init__(self, desk: Desk, jobs: Jobs, wants: Table, *, prune: bool) -> None:
-        self.desk, self.jobs, self.wants = desk, jobs, wants
+    def __init__(self, desk: Desk, jobs: Jobs, wants: Table, *, prune: bool, prices: Prices | None = None) -> None:
+        self.desk, self.jobs, self.wants, self.prices = desk, jobs, wants, prices
         self.sources, source = in_order(wants["source"])
+        self.want_source = source
+        self.exact = True
+        """Whether the network costs what it would with all arcs; known once it is laid out."""
         self.arcs = desk.arcs(self.sources)
         self.pool_of = desk.pools(self.sources)
         has_arc = np.bincount(self.arcs["source"], minlength=len(self.sources)) > 0
@@ -146,8 +173,12 @@ class Plan:
     def _take_up_offers(self, desk: Desk, prune: bool) -> None:
         """Take up the aggregators' arcs, and number the places that any arc leads to."""
         self.offers: list[Table] = []
+        self._pool_beyond = np.full(len(self.pools), NO_ARC, np.int64)
+        self._pool_floor = np.zeros(len(self.pools), np.int64)
         for number, pool in enumerate(self.pools.tolist()):
-            arcs = _cheapest(desk.offers(pool), self.units if prune else None)
+            offers = desk.offers(pool)
+            arcs, self._pool_beyond[number] = _cheapest(offers, self.units if prune else None)
+            self._pool_floor[number] = min((each.floor for each in offers if isinstance(each, Later)), default=0)
             arcs["source"] = number
             self.offers.append(arcs)
             if pool not in desk.first:
@@ -171,6 +202,7 @@ class Plan:
         order = np.lexsort((wants["group"][pooled], wants["job"][pooled], queue))
         pooled, queue = pooled[order], queue[order]
         limits = np.array([self.desk.limit(pool) for pool in self.pools.tolist()], np.int64)
+        self._pool_limits = limits
         if len(pooled):
             asked = before(queue, wants["count"][pooled])
             pooled = pooled[asked < limits[node[pooled] - len(self.preferring)]]
@@ -178,6 +210,40 @@ class Plan:
         self.directs = len(direct)
         self.claim_source = source[self.claims]
         self.claim_node = node[self.claims]
+
+    # What the bound of a round is computed on.
+
+    def opening_arcs(self) -> Table:
+        """Return all arcs of each source, also those that it has through its pool; ``source`` is its row."""
+        parts = [self.arcs]
+        for number, arcs in enumerate(self.offers):
+            for row in np.flatnonzero(self.pool_of == self.pools[number]).tolist():
+                mine = arcs.copy()
+                mine["source"] = row
+                parts.append(mine)
+        return np.concatenate(parts)
+
+    def by_source(self, of_pool: Integers, without: int) -> Integers:
+        """Return for each source what is known of its pool; ``without`` where it has none."""
+        found = np.full(len(self.sources), without, np.int64)
+        pooled = np.flatnonzero(self.pool_of >= 0)
+        found[pooled] = of_pool[self.pool_node[pooled] - len(self.preferring)]
+        return found
+
+    @property
+    def beyond(self) -> Integers:
+        """Return for each source what an arc that was left out costs at least; ``NO_ARC`` where none was."""
+        return self.by_source(self._pool_beyond, NO_ARC)
+
+    @property
+    def floor(self) -> Integers:
+        """Return for each source what arcs cost at least that are only made where others do not do."""
+        return self.by_source(self._pool_floor, 0)
+
+    @property
+    def limits(self) -> Integers:
+        """Return the most units of each source that can be served."""
+        return self.by_source(self._pool_limits, MAX_UNITS)
 
     def network(self) -> Network:
         """Lay out all arcs: preferences, aggregators, places to the sink, sources to pools, unscheduled."""
@@ -197,14 +263,17 @@ class Plan:
             np.add.at(sums, group, capacities[0])
             np.maximum.at(room, rows[first], sums)
 
-        for arcs in self.offers:
+        for number, (pool, arcs) in enumerate(zip(self.pools.tolist(), self.offers, strict=True)):
             rows = np.searchsorted(self.places, arcs["place"])
             tails.append(len(self.preferring) + arcs["source"])
             heads.append(self.first_place + rows)
             capacities.append(np.minimum(arcs["capacity"], self.units))
             costs.append(arcs["cost"])
-            total = np.zeros(len(self.places), np.int64)
-            np.add.at(total, rows, arcs["capacity"])
+            total = self.desk.capacity(pool, self.places)
+            if total is None:
+                total = np.zeros(len(self.places), np.int64)
+                np.add.at(total, rows, arcs["capacity"])
+                self.exact &= self._pool_beyond[number] == NO_ARC or self.sink == self.first_place + len(arcs)
             np.maximum(room, total, out=room)
         self.placing = sum(len(part) for part in tails)
 
@@ -230,15 +299,40 @@ class Plan:
         capacities.append(counts)
         job = self.wants["job"][self.claims]
         dearest = max(int(part.max(initial=0)) for part in costs)
-        costs.append(_prices(job, self.jobs.tier[job], self._chain() * dearest, self.sink + 1))
+        if self.prices is None:
+            costs.append(_prices(job, self.jobs.tier[job], self._chain() * dearest, self.sink + 1))
+        else:
+            ranks = np.unique(-job, return_inverse=True)[1].reshape(-1)
+            costs.append(self.prices.waiting(self.jobs.tier)[job] + ranks)
 
         supply = np.zeros(self.sink + 1, np.int64)
         np.add.at(supply, self.claim_node, counts)
         supply[self.sink] = -int(counts.sum())
         self.tail, self.head, self.cost = (np.concatenate(parts) for parts in (tails, heads, costs))
         return Network(
-            tail=self.tail, head=self.head, capacity=np.concatenate(capacities), cost=self.cost, supply=supply
+            tail=self.tail, head=self.head, capacity=np.concatenate(capacities), cost=self._charged(), supply=supply
         )
+
+    def _charged(self) -> Integers:
+        """Return the costs of all arcs with what they use of scarce resources, for the solver alone."""
+        if self.prices is None:
+            return self.cost
+        charged = self.cost.copy()
+        tail, tiers = self.tail[: self.placing], self._tiers()
+        places = self.places[self.head[: self.placing] - self.first_place]
+        shapes = self._shapes_of(tail)
+        for shape in np.unique(shapes).tolist():
+            rows = np.flatnonzero(shapes == shape)
+            charged[rows] += self.prices.surcharge(self.desk, shape, places[rows], tiers[rows])
+        return charged
+
+    def _shapes_of(self, node: Integers) -> Integers:
+        """Return the shape of what enters the network at each of ``node``."""
+        pooled = node >= len(self.preferring)
+        shape = np.empty(len(node), np.int64)
+        shape[pooled] = self.pool_shape[node[pooled] - len(self.preferring)]
+        shape[~pooled] = self.desk.split(self.sources[self.preferring[node[~pooled]]])[0]
+        return shape
 
     def _chain(self) -> int:
         """Return the most arcs to places that a chain of moves can take, to place one more unit.
@@ -333,10 +427,7 @@ class Plan:
         arcs = np.flatnonzero(flow[: self.placing])
         arcs = arcs[np.lexsort((arcs, self.cost[arcs], self.head[arcs]))]
         node = self.tail[arcs]
-        pooled = node >= len(self.preferring)
-        shape = np.empty(len(arcs), np.int64)
-        shape[pooled] = self.pool_shape[node[pooled] - len(self.preferring)]
-        shape[~pooled] = self.desk.split(self.sources[self.preferring[node[~pooled]]])[0]
+        shape = self._shapes_of(node)
         stock = table(
             _STOCK,
             len(arcs),
@@ -372,8 +463,10 @@ _STOCK = np.dtype([(name, np.int64) for name in ("node", "place", "tier", "count
 """Units that a place handed out to a source or a pool, not yet given to a want."""
 
 
-def _cheapest(offers: Sequence[Offer | Later], units: int | None) -> Table:
+def _cheapest(offers: Sequence[Offer | Later], units: int | None) -> tuple[Table, int]:
     """Return the cheapest arcs of an aggregator that hold ``units``, those of the whole network; None: all arcs.
+
+    Beside them what an arc that was left out costs at least, ``NO_ARC`` where there is none.
 
     Exact: if an optimal flow used an arc that was left out, the other units,
     one less than ``units``, could not fill what was kept, because a unit at a
@@ -398,8 +491,9 @@ def _cheapest(offers: Sequence[Offer | Later], units: int | None) -> Table:
             enough = int(np.searchsorted(held, units)) + 1 + SPARE_ARCS
             complete = len(held) >= enough
             kept = kept[:, order[:enough]]
+    beyond = int(kept[0, -1]) if complete else NO_ARC
     cost, tier, place, capacity = kept[:, np.argsort(kept[1] * (int(kept[2].max(initial=0)) + 1) + kept[2])]
-    return table(ARC, len(cost), place=place, tier=tier, capacity=capacity, cost=cost)
+    return table(ARC, len(cost), place=place, tier=tier, capacity=capacity, cost=cost), beyond
 
 
 def _floor(offer: Offer | Later) -> tuple[int, int]:

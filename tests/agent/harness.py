@@ -26,6 +26,7 @@ from farbus.errors import NotFound, Unavailable
 from farbus.linux.nvml import FakeNvml, Gpu, GpuList
 from farbus.model.cluster import ClusterInfo, HoldEvent, LogChunk
 from farbus.model.device import DeviceStatus, Route
+from farbus.model.explanation import Explanation
 from farbus.model.job import Job, JobStatus, Requests
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
 from farbus.model.node import NodeStatus
@@ -270,7 +271,7 @@ class ScriptedCluster(ClusterHandler):
     async def get_telemetry(self, caller: Identity, *, nodes: Collection[str]) -> ClusterTelemetry:
         return ClusterTelemetry(nodes=tuple(NodeTelemetry(node=name, state=NodeState.LOST) for name in sorted(nodes)))
 
-    async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
+    async def explain(self, caller: Identity, job_id: str) -> Explanation:
         raise Unavailable("not in this test")
 
     async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:

@@ -27,7 +27,7 @@ from farbus.model.device import Device, DeviceKind
 from farbus.model.metrics import METRICS, Values, series
 from farbus.model.node import Node, Resources
 from farbus.model.series import SeriesDecoder
-from tests.agent.harness import GPU, AgentInProcess, ScriptedScheduler, doors_with_gpu
+from tests.agent.harness import GPU, AgentInProcess, ScriptedScheduler, ScriptedSessions, doors_with_gpu
 
 
 def free_address() -> str:
@@ -49,6 +49,11 @@ async def scrape(address: str) -> dict[str, Metric]:
             return {family.name: family for family in text_string_to_metric_families(text)}
 
 
+def told(sessions: ScriptedSessions) -> set[str]:
+    """Return the metrics that agents have told of."""
+    return {start.metric for update in sessions.updates() for start in update.started}
+
+
 async def test_heartbeats_tell_everything_once_and_again_when_asked(
     agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
 ) -> None:
@@ -57,7 +62,8 @@ async def test_heartbeats_tell_everything_once_and_again_when_asked(
     nvml = FakeNvml(GpuList(gpus=(Gpu(uuid=GPU, name="Test GPU", memory_bytes=2**30),)), (sample,))
     doors = msgspec.structs.replace(doors_with_gpu(config), gpu_sources=(GpuSource(nvml, False),))
     agent.start(config, doors)
-    await sessions.until(lambda: any(update.series for update in sessions.updates()))
+    # Each collector's figures are told as soon as they are there.
+    await sessions.until(lambda: told(sessions) >= {"gpu_busy_ratio", "node_memory_total_bytes"})
     decoder = SeriesDecoder()
     for update in sessions.updates():
         assert decoder.take(update)
@@ -75,7 +81,7 @@ async def test_a_new_session_begins_with_everything(
 ) -> None:
     sessions = scheduler.sessions
     agent.start(config, doors_with_gpu(config))
-    await sessions.until(lambda: any(update.series for update in sessions.updates()))
+    await sessions.until(lambda: "node_memory_total_bytes" in told(sessions))
     before = len(sessions.updates())
     sessions.cut()
     await sessions.until(lambda: len(sessions.updates()) > before and len(sessions.hellos) == 2)

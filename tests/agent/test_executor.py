@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import pytest_asyncio
+import structlog
 
 from farbus.agent.actions import PrepareClient, PrepareDevices, StartTask, UnprepareDevices, Work
 from farbus.agent.events import ActionDone, NodeRestored, PreparedLease, TaskRun, WedgeEnded
@@ -141,6 +142,21 @@ async def test_every_error_becomes_an_outcome_and_is_recorded(
     assert record.error in outcome.error
     assert record.error
     await journal.close()
+
+
+async def test_what_fails_the_same_way_again_and_again_is_logged_once(journal: Journal) -> None:
+    host = Host(journal)
+    outcomes: asyncio.Queue[ActionDone | WedgeEnded] = asyncio.Queue()
+    with structlog.testing.capture_logs() as lines:
+        async with asyncio.TaskGroup() as group:
+            executor = Executor(
+                journal=journal, devices=host, tasks=host, clock=FakeClock(), group=group, done=outcomes.put_nowait
+            )
+            for error in ("hangs", "hangs", "broken", "", "broken"):
+                host.error = Unavailable(error) if error else None
+                executor.start(UNPREPARE)
+                await outcomes.get()
+    assert [line["error"] for line in lines if line["event"] == "action failed"] == ["hangs", "broken", "broken"]
 
 
 async def test_without_a_journal_nothing_is_begun_but_everything_is_given_up(

@@ -184,6 +184,26 @@ async def test_a_disk_that_fails_ends_nothing_and_is_told_once_with_the_reason(
     ]
 
 
+@pytest.mark.parametrize("remote", [True, False], ids=["with a session file", "without one"])
+async def test_a_task_is_cleared_from_a_disk_that_fails(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler, failing: FailingDisk, remote: bool
+) -> None:
+    config = msgspec.structs.replace(config, state=str(failing.path / "state"))
+    sessions = scheduler.sessions
+    agent.start(config)
+    await sessions.connected()
+    if remote:
+        leased = session_pb2.PreparedLease(lease=to_message(lease(), types_pb2.Lease), endpoint="127.0.0.1:9")
+        client = session_pb2.PrepareClient(job_id="j1", task="main.0", user=MYSELF, leases=[leased])
+        assert (await sessions.command(prepare_client=client)).ok
+    assert (await sessions.command(start_task=start_task("j1"))).ok
+    failing.fail()
+    assert (await sessions.command(stop_task=session_pb2.StopTask(job_id="j1", task="main.0"))).ok
+    await sessions.exited("j1")
+    # Else the devices of another node would be held until this disk is mended.
+    assert (await sessions.command(unprepare_client=session_pb2.UnprepareClient(job_id="j1", task="main.0"))).ok
+
+
 async def test_an_agent_does_not_start_on_a_full_disk_and_says_why(config: AgentConfig, disk: SmallDisk) -> None:
     disk.fill()
     with pytest.raises(Unavailable) as refused:

@@ -192,6 +192,20 @@ def test_a_lease_that_cannot_be_given_up_stays_held_and_is_retried_when_asked() 
     assert play(one, done(again)) == [Answer(command="c2", ok=True)]
 
 
+def test_a_story_tells_what_is_tried_again_and_again_only_twice() -> None:
+    one = machine()
+    prepared(one, lease())
+    told = []
+    for attempt in range(20):
+        undo = play(one, DevicesReleased(command=f"c{attempt}", lease_id="l1"))
+        (answer,) = play(one, done(undo, ok=False, error="state D"))
+        assert isinstance(answer, Answer)
+        told.append(answer.error)
+    tried = " -> unpreparing -> wedged"
+    assert told[0] == f"state D (lease l1, story: preparing -> prepared{tried})"
+    assert set(told[1:]) == {f"state D (lease l1, story: preparing -> prepared{tried * 2})"}
+
+
 def test_a_supervisor_that_dies_while_its_start_is_recorded_is_not_missed() -> None:
     one = machine()
     prepare = play(one, DevicesRequested(command="c1", lease=lease(), now=0.0))

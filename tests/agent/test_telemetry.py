@@ -147,6 +147,41 @@ async def test_values_and_their_rates_are_there_after_each_period() -> None:
         assert collector.samples == 2
 
 
+async def test_collectors_are_asked_together_however_long_their_samples_take() -> None:
+    class Slow(Scripted):
+        async def sample(self) -> Values:
+            asked["slow"].append(running.clock.monotonic() - began)
+            await running.clock.sleep(1.0)
+            return self.found
+
+    class Quick(Scripted):
+        async def sample(self) -> Values:
+            asked["quick"].append(running.clock.monotonic() - began)
+            return self.found
+
+    asked: dict[str, list[float]] = {"slow": [], "quick": []}
+    running = Running(Slow(), Quick())
+    began = running.clock.monotonic()
+    async with running:
+        await running.pass_time(6)
+    assert asked == {"slow": [0.0, 2.0, 4.0, 6.0], "quick": [0.0, 2.0, 4.0, 6.0]}
+
+
+async def test_a_sample_that_takes_longer_than_its_period_leaves_beats_out() -> None:
+    class Slow(Scripted):
+        async def sample(self) -> Values:
+            asked.append(running.clock.monotonic() - began)
+            await running.clock.sleep(3.0)
+            return self.found
+
+    asked: list[float] = []
+    running = Running(Slow())
+    began = running.clock.monotonic()
+    async with running:
+        await running.pass_time(8)
+    assert asked == [0.0, 4.0, 8.0]
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [

@@ -10,6 +10,7 @@ from farbus.api.v1 import cluster_pb2, peer_pb2, session_pb2, types_pb2
 from farbus.errors import InvalidInput
 from farbus.model.cluster import ClusterInfo, LogChunk
 from farbus.model.device import Device, DeviceKind, DeviceStatus, PoolReach, Route
+from farbus.model.explanation import Explanation, Holder, Opening
 from farbus.model.job import (
     Alternative,
     DevicePlacement,
@@ -26,6 +27,8 @@ from farbus.model.job import (
 )
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus, PeerLease, PeerReply, PeerRequest
 from farbus.model.node import Link, Node, NodeStatus, Resources
+from farbus.model.operation import MovedJob, RoomPlan
+from farbus.model.rules import QuotaStatus
 from farbus.model.series import CollectorState, CollectorStates, SeriesStart, TelemetryUpdate
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
 from farbus.model.telemetry import (
@@ -151,6 +154,33 @@ PAIRS = [
         ),
         cluster_pb2.ClusterTelemetry,
     ),
+    (
+        RoomPlan(
+            job="j1",
+            placements=(TaskPlacement(task="main.0", node="a"),),
+            moved=(MovedJob(job="j2", user="u", came_from=(TaskPlacement(task="main.0", node="a"),)),),
+            begun=True,
+        ),
+        cluster_pb2.RoomPlan,
+    ),
+    (QuotaStatus(user="ada", jobs=1, jobs_limit=0, devices=2, waiting=3), cluster_pb2.QuotaStatus),
+    (
+        Explanation(
+            status=JobStatus(job=JOB, state=JobState.QUEUED),
+            lines=("one",),
+            ahead=2,
+            opening=Opening(
+                holders=(
+                    Holder(job="j1", user="u", nodes=("a",), devices=("d",), leases=("l",), ends_in_s=0.0, basis="b"),
+                ),
+                others=1,
+                expected_s=2.5,
+                placements=(TaskPlacement(task="main.0", node="a", why="w"),),
+            ),
+        ),
+        cluster_pb2.Explanation,
+    ),
+    (Explanation(status=JobStatus(job=JOB, state=JobState.RUNNING)), cluster_pb2.Explanation),
 ]
 
 

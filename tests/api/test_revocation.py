@@ -12,6 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from farbus.api import authority as authorities
+from farbus.api import gate as gates
 from farbus.api.audit import AuditLog, AuditRecord, read_records
 from farbus.api.authority import (
     Authority,
@@ -100,6 +101,28 @@ async def test_revoked_operators_open_stream_ends(site: Site) -> None:
         with pytest.raises(NotPermitted, match="the certificate of operator root is revoked"):
             await following
     await site.handler.watch_closed.wait()
+
+
+async def test_open_streams_are_looked_at_whenever_there_are_some(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "LOOK_INTERVAL_S", 0.0)
+    for name in ("ann", "bob"):
+        async with site.client(site.issue(name, Role.OPERATOR)) as client:
+            stream = client.watch_job("7")
+            await anext(stream)
+            site.revoke(name)
+            with pytest.raises(NotPermitted, match=f"the certificate of operator {name} is revoked"):
+                await anext(stream)
+
+
+async def test_without_open_calls_nobody_looks_at_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "LOOK_INTERVAL_S", 0.0)
+    looked: list[str] = []
+    monkeypatch.setattr(Trust, "refresh", lambda trust: looked.append("refresh"))
+    watch = asyncio.create_task(Gate(Trust(Site(tmp_path).own)).watch())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    watch.cancel()
+    assert looked == []
 
 
 async def test_revoked_nodes_session_ends(site: Site) -> None:

@@ -22,6 +22,7 @@ from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, session_pb2, types_pb2
 from farbus.errors import Conflict, FarbusError, NotFound, NotPermitted, Unavailable
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, LogChunk
 from farbus.model.device import DeviceStatus, Route
+from farbus.model.explanation import Explanation
 from farbus.model.job import Job, JobStatus, Requests, TaskGroup
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
@@ -84,8 +85,8 @@ class Recorder(ClusterHandler):
     async def get_telemetry(self, caller: Identity, *, nodes: Collection[str]) -> ClusterTelemetry:
         return ClusterTelemetry(nodes=tuple(NodeTelemetry(node=name, state=NodeState.LOST) for name in sorted(nodes)))
 
-    async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
-        return JobStatus(job=JOB, state=JobState.QUEUED), ("one", "two")
+    async def explain(self, caller: Identity, job_id: str) -> Explanation:
+        return Explanation(status=JobStatus(job=JOB, state=JobState.QUEUED), lines=("one", "two"))
 
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
         return ClusterInfo(node=caller.name, term=3)

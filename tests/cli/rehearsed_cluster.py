@@ -18,6 +18,7 @@ from farbus.api.server import ClusterHandler, serve_local
 from farbus.errors import Conflict, InvalidInput, NotFound, Unavailable, Unsatisfiable
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
+from farbus.model.explanation import Explanation
 from farbus.model.job import (
     DevicePlacement,
     Job,
@@ -31,7 +32,8 @@ from farbus.model.job import (
 )
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
 from farbus.model.node import Node, NodeStatus, Resources
-from farbus.model.operation import CordonKind, CordonResult, DrainStatus, ForgottenNode
+from farbus.model.operation import CordonKind, CordonResult, DrainStatus, ForgottenNode, MovedJob, RoomPlan
+from farbus.model.rules import QuotaStatus
 from farbus.model.series import CollectorState
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
 from farbus.model.telemetry import ClusterTelemetry, GpuTelemetry, LinkTelemetry, NodeTelemetry, SessionTelemetry
@@ -198,8 +200,22 @@ class RehearsedCluster(ClusterHandler):
     async def get_telemetry(self, caller: Identity, *, nodes: Collection[str]) -> ClusterTelemetry:
         return ClusterTelemetry(nodes=tuple(node for node in TELEMETRY if not nodes or node.node in nodes))
 
-    async def explain(self, caller: Identity, job_id: str) -> tuple[JobStatus, tuple[str, ...]]:
-        return self._job(job_id), ("it waits because", "needs 8 GPUs, 3 are free")
+    async def explain(self, caller: Identity, job_id: str) -> Explanation:
+        lines = ("it waits because", "needs 8 GPUs, 3 are free")
+        return Explanation(status=self._job(job_id), lines=lines)
+
+    async def list_quotas(self, caller: Identity) -> tuple[QuotaStatus, ...]:
+        return (QuotaStatus(user="ada", jobs=2, devices=3, devices_limit=4, waiting=1), QuotaStatus(user="bob"))
+
+    async def defragment(self, caller: Identity, job_id: str, *, dry_run: bool) -> RoomPlan:
+        moved = MovedJob(
+            job="j-7",
+            user="bob",
+            came_from=(TaskPlacement(task="main.0", node="alpha"),),
+            goes_to=(TaskPlacement(task="main.0", node="beta"),),
+        )
+        placements = (TaskPlacement(task="main.0", node="alpha"),)
+        return RoomPlan(job=job_id, placements=placements, moved=(moved,), begun=not dry_run)
 
     async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
         return self._cordoned(name)

@@ -218,3 +218,19 @@ def test_measurements_are_listed_and_know_their_options(here: Farbus) -> None:
     assert (done.returncode, done.stderr) == (
         2, "farbus: bench scheduler: unknown option --fast; it knows --json and --full\n"
     )  # fmt: skip
+
+
+def test_quota_lists_what_users_have_and_may_have(ask) -> None:
+    lines = ask("quota").stdout.splitlines()
+    assert lines[0].split() == ["USER", "DEVICES", "OF", "JOBS", "OF", "WAITING"]
+    assert lines[1].split() == ["ada", "3", "4", "2", "no", "limit", "1"]
+    (ada,) = json.loads(ask("quota", "ada", "-o", "json").stdout)
+    assert (ada["devices_limit"], ada["jobs_limit"]) == (4, None)
+    assert ask("quota", "bo").stderr.startswith("farbus: there is no user bo; did you mean bob?")
+
+
+def test_defragment_says_who_moves_where(ask) -> None:
+    told = "job j-7 of bob would move from alpha to beta\ntask main.0 of job j-2 would go to alpha\n"
+    assert ask("defragment", "j-2", "--dry-run").stdout == told
+    assert ask("defragment", "j-2").stdout.startswith("job j-7 of bob moves from alpha to beta\n")
+    assert json.loads(ask("defragment", "j-2", "-o", "json").stdout)["begun"] is True

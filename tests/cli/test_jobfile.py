@@ -29,6 +29,7 @@ routes = ["remote"]
 priority = 5
 time_limit = "2h"
 unreachable_limit = "10m"
+moveable = true
 
 [labels]
 rack = "r1"
@@ -49,6 +50,7 @@ def test_every_field_arrives() -> None:
     job = parse_job(FULL, name="job.toml", directory=HERE)
     assert (job.name, job.cwd, job.priority, job.time_limit_s) == ("train", "/home/ada/jobs/runs", 5, 7200.0)
     assert job.unreachable_limit_s == 600.0
+    assert job.moveable
     assert job.environment == {"SEED": "7"}
     (group,) = job.groups
     assert group.command == ("./train", "--epochs", "3")

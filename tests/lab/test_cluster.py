@@ -16,12 +16,12 @@ from tests.lab.cluster import (
     INSTALL_LIMIT_S,
     JOB_LIMIT_S,
     STATE,
-    cursor,
     exposure_of,
     job_until,
     log_has,
     main_pid,
     nodes_are_ready,
+    now,
     processes_of,
     put_in,
     said_by,
@@ -254,7 +254,7 @@ def test_read_only_disk_keeps_what_runs_and_takes_the_rest_when_it_is_back(pair:
     own = submit(pair.alpha, "--node", "beta", "--", "sh", "-c", LINES)
     log_has(pair.alpha, own, "line 3")
     agent, serving = main_pid(pair.beta, "farbus-agent"), processes_of(pair.beta, supervisor_of(pair))
-    since = cursor(pair.beta)
+    since = now(pair.beta)
     turn_read_only(pair.beta)
     waiting = is_told_and_shut(pair, since, f"{STATE}: Read-only file system")
     assert processes_of(pair.beta, supervisor_of(pair)) == serving
@@ -276,7 +276,7 @@ def test_disk_that_returns_errors_keeps_what_runs_and_takes_the_rest_after_its_r
     own = submit(pair.alpha, "--node", "beta", "--", "sh", "-c", LINES)
     log_has(pair.alpha, own, "line 3")
     agent, serving = main_pid(pair.beta, "farbus-agent"), processes_of(pair.beta, supervisor_of(pair))
-    since = cursor(pair.beta)
+    since = now(pair.beta)
     return_errors(pair.beta)
     waiting = is_told_and_shut(pair, since, f"{STATE}: ")
     assert processes_of(pair.beta, supervisor_of(pair)) == serving

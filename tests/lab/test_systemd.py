@@ -13,6 +13,7 @@ from tests.lab.cluster import (
     exposure_of,
     job_seen,
     job_until,
+    log_has,
     main_pid,
     nodes_are_ready,
     put_in,
@@ -200,6 +201,17 @@ def test_job_outlives(node: Guest, blow: str) -> None:
     assert '"exit_code": 5' in json.dumps(json.loads(job_seen(node, job)))
     lines = node.run("farbus", "logs", job, user="alice").stdout.splitlines()
     assert lines == [*(f"line {number}" for number in range(1, len(lines))), "last"]
+
+
+def test_task_whose_unit_is_stopped_has_not_succeeded(node: Guest) -> None:
+    # systemd tells the keeper and, after it, what is left (KillMode=mixed): this program would end well.
+    job = submit(node, "--", "sh", "-c", "trap 'exit 0' TERM; echo ready; sleep 100000 & wait")
+    log_has(node, job, "ready")
+    (unit,) = units_of_programs(node)
+    node.run("systemctl", "stop", unit)
+    job_until(node, job, "failed")
+    assert "its unit was stopped" in job_seen(node, job)
+    assert units_of_programs(node) == []
 
 
 def test_root_of_a_node_that_operates_the_cluster_sees_and_ends_jobs_of_others(node: Guest) -> None:

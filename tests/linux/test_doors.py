@@ -14,12 +14,12 @@ import pytest
 import uvloop
 
 from farbus.errors import Conflict, NotFound, TimedOut, Unavailable
-from farbus.linux import nvml
+from farbus.linux import links, nvml
 from farbus.linux.blocking import BlockingCaller
 from farbus.linux.cgroups import Cgroups, FakeCgroups, KernelCgroups
 from farbus.linux.clock import Clock, FakeClock, SystemClock
 from farbus.linux.files import FileLock, make_directory, write_owned
-from farbus.linux.links import read_links
+from farbus.linux.links import LinkTable, NetworkLink
 from farbus.linux.node_facts import FakeNodeFacts, KernelNodeFacts, NodeFacts
 from farbus.linux.notify import SystemdNotifier
 from farbus.linux.nvml import FakeNvml, Gpu, GpuList, GpuProcess, GpuSample, Nvml, WorkerNvml
@@ -124,14 +124,71 @@ def test_pressure_is_read_in_seconds(tmp_path: Path) -> None:
     assert facts.pressure() == {("io", "waiting"): 2.464219, ("io", "stalled"): 2.286644}
 
 
+def test_the_counts_of_the_node_are_read_anew_each_time(tmp_path: Path) -> None:
+    (tmp_path / "stat").write_text("cpu  100 0 50 1000 20 0 0 0 7 0\ncpu0 100 0 50 1000 20 0 0 0 7 0\n")
+    (tmp_path / "meminfo").write_text("MemTotal:  1000 kB\nMemFree:  1 kB\nMemAvailable:  400 kB\n")
+    facts = KernelNodeFacts(proc=str(tmp_path))
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert facts.cpu_times()["user"] == 100 / ticks
+    assert facts.cpu_times()["iowait"] == 20 / ticks
+    assert not {"guest", "guest_nice"} & facts.cpu_times().keys()
+    assert facts.memory_used_bytes() == 600 * 1024
+    (tmp_path / "stat").write_text("cpu  200 0 50 1000 20 0 0 0 7 0\n")
+    (tmp_path / "meminfo").write_text("MemTotal:  1000 kB\nMemAvailable:  300 kB\n")
+    assert facts.cpu_times()["user"] == 200 / ticks
+    assert facts.memory_used_bytes() == 700 * 1024
+
+
+def test_a_file_of_the_kernels_that_could_not_be_read_is_read_when_it_can(tmp_path: Path) -> None:
+    facts = KernelNodeFacts(proc=str(tmp_path))
+    assert facts.pressure() == {}
+    (tmp_path / "pressure").mkdir()
+    (tmp_path / "pressure/cpu").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=5000000\n")
+    assert facts.pressure() == {("cpu", "waiting"): 5.0}
+
+
+def test_what_sysfs_says_of_links_is_asked_for_when_their_carrier_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Kernel(LinkTable):
+        changes = 1
+
+        def _dump(self) -> list[links._Seen]:
+            return [links._Seen(NetworkLink(name="eth0", up=True), (2, 0x41, self.changes))]
+
+    (tmp_path / "class/net/eth0/device").mkdir(parents=True)
+    speed = tmp_path / "class/net/eth0/speed"
+    speed.write_text("1000\n")
+    table = Kernel(sysfs=str(tmp_path))
+    assert [link.speed_mbit for link in table.read()] == [1000]
+    speed.write_text("10000\n")
+    assert [link.speed_mbit for link in table.read()] == [1000]
+    table.changes = 2
+    assert [link.speed_mbit for link in table.read()] == [10000]
+    # A virtual link's is set without that.
+    monkeypatch.setattr(links, "_LOOKS_PER_SPEED", 3)
+    speed.write_text("25000\n")
+    assert [link.speed_mbit for link in table.read()] == [25000]
+
+
+def test_links_are_told_again_with_a_new_socket_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = LinkTable()
+    names = [link.name for link in table.read()]
+    assert table._kernel is not None
+    table._kernel.close()
+    with pytest.raises(Unavailable, match="network links"):
+        table.read()
+    assert [link.name for link in table.read()] == names
+
+
 def test_links_are_those_that_pyroute2_finds() -> None:
     from pyroute2 import IPRoute
 
     with IPRoute() as kernel:
         found = {message.get_attr("IFLA_IFNAME"): message for message in kernel.get_links()}
-    links = read_links()
-    assert links
-    for link in links:
+    listed = LinkTable().read()
+    assert listed
+    for link in listed:
         message = found[link.name]
         assert link.up == (message["flags"] & 0x41 == 0x41)
         stats = message.get_attr("IFLA_STATS64")
@@ -408,6 +465,34 @@ async def test_no_worker_is_started_to_sample_what_is_absent(tmp_path: Path) -> 
     await door.list()
     (tmp_path / "pynvml.py").write_text("raise SystemExit('started again')")
     assert not await door.sample()
+
+
+async def test_an_absent_driver_is_asked_for_again_when_there_is_a_sign_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sign = tmp_path / "nvidiactl"
+    monkeypatch.setattr(nvml, "DRIVER_SIGNS", (str(sign),))
+    door = worker(tmp_path, "absent")
+    missing = await door.list()
+    door._environment["TEST_NVML"] = ""
+    assert await door.list() == missing
+    sign.touch()
+    assert (await door.list()).gpus
+    assert await door.sample()
+    await door.stop()
+
+
+async def test_an_absent_driver_is_found_without_a_sign_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml, "LISTS_PER_SEARCH", 2)
+    door = worker(tmp_path, "absent")
+    door._environment["LD_LIBRARY_PATH"] = ""
+    await door.list()
+    door._environment["TEST_NVML"] = ""
+    assert (await door.list()).absent
+    assert (await door.list()).gpus
+    await door.stop()
 
 
 async def test_no_driver_is_no_error(absent: Nvml) -> None:

@@ -88,7 +88,8 @@ def first_fit(snapshot: Snapshot, pending: tuple[PendingJob, ...], **_: object) 
             continue
         wanted = sum(group.count * group.requests.gpus for group in waiting.job.groups)
         permanent = wanted > len(snapshot.devices)
-        miss = Miss(phase="gpu", resource="gpus", message=f"{wanted} GPUs are not free", permanent=permanent)
+        phase = "gpu" if wanted > len(devices) else "compute"
+        miss = Miss(phase=phase, resource="gpus", message=f"{wanted} GPUs are not free", permanent=permanent)
         misses.append(JobMiss(job=waiting.job.id, misses=(miss,), feasible_alone=not permanent))
     report = RoundReport(pending=len(pending), placed=len(placements), decision_ms=0.1, solves=0, certified=False)
     return Decision(placements=tuple(placements), misses=tuple(misses), report=report)

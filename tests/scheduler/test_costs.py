@@ -12,7 +12,8 @@ from farbus.model.device import Route
 from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy, RandomPolicy
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.drmaestro import DRMaestroPolicy, Profile, utility, utility_cost
-from farbus.scheduler.costs.kubecomp import KubeCompPolicy, score
+from farbus.scheduler.costs.firmament import FirmamentPolicy
+from farbus.scheduler.costs.kubecomp import KubeCompPolicy, choose_donors, choose_node, donor_scores, score
 from farbus.scheduler.costs.named import POLICIES as POLICY_NAMES
 from farbus.scheduler.costs.named import policy_named
 from farbus.scheduler.costs.policy import AGING_ROUNDS, MAX_COST, Policy, to_cost
@@ -23,6 +24,7 @@ from tests.scheduler.worlds import check_decision, gpu, job, node, node_of, pend
 POLICIES: tuple[Policy, ...] = (
     DefaultPolicy(),
     KubeCompPolicy(),
+    FirmamentPolicy(),
     DRMaestroPolicy(profiles={"j1": Profile(goal_s=100, expected_s=80, sensitivity=1.0)}, loads={"n0": 0.9, "n1": 0.1}),
     FirstFitPolicy(),
     BestFitPolicy(),
@@ -158,6 +160,59 @@ def test_devices_come_from_the_node_with_the_fewest() -> None:
     )
     decision = decide(world, [job("j", gpus=1, node="n0")], policy=KubeCompPolicy())
     assert decision.placements[0].tasks[0].devices[0].device == "g6"
+
+
+def test_donor_scores_are_algorithm_1() -> None:
+    # Three candidates on node 1, one on node 2: minus the number on the candidate's node.
+    assert donor_scores(np.array([1, 1, 2, 1])).tolist() == [-3, -3, -1, -3]
+    assert donor_scores(np.zeros(0, np.int64)).tolist() == []
+
+
+ALL = np.ones(3, bool)
+ONE_POOL = np.zeros(3, np.int64)
+
+
+def test_the_node_is_that_of_the_highest_score() -> None:
+    # Enough anywhere is better than any shortfall; then the tightest fit, then the least demand.
+    assert choose_node(2, np.array([4, 3, 1]), ALL, ONE_POOL) == 1
+    assert choose_node(5, np.array([4, 3, 1]), ALL, ONE_POOL) == 0
+    assert choose_node(2, np.array([4, 3, 1]), np.array([False, False, True]), ONE_POOL) == 2
+    assert choose_node(9, np.array([4, 3, 1]), ALL, ONE_POOL) == -1
+
+
+def test_each_half_of_the_score_can_be_left_out() -> None:
+    available = np.array([4, 2, 3])
+    assert choose_node(2, available, ALL, ONE_POOL, best_fit=False) == 0
+    assert choose_node(5, np.array([1, 2, 4]), ALL, ONE_POOL, least_demand=False) == 0
+    assert choose_node(2, np.array([1, 4, 2]), ALL, ONE_POOL, best_fit=False) == 1
+
+
+def test_a_node_whose_pool_has_too_few_is_left_out() -> None:
+    # Node 0 is nearest to four, but its pool has three in all.
+    pools = np.array([0, 1, 1])
+    assert choose_node(4, np.array([3, 2, 2]), ALL, pools) == 1
+
+
+def test_the_donor_of_figure_5_is_the_node_with_one_candidate() -> None:
+    # Moving one device to node 0: node 1 has three to give, node 2 has one.
+    assert choose_donors(0, 1, np.array([0, 3, 1]), ONE_POOL) == [2]
+    assert choose_donors(0, 1, np.array([0, 3, 1]), ONE_POOL, fewest_first=False) == [1]
+    assert choose_donors(0, 4, np.array([1, 3, 1]), ONE_POOL) == [2, 1, 1]
+    with pytest.raises(ValueError, match="pool 0 has 4 free devices for 5"):
+        choose_donors(0, 5, np.array([0, 3, 1]), ONE_POOL)
+
+
+# Firmament's load spreading.
+
+
+def test_load_is_spread_and_servers_stay_whole() -> None:
+    policy = FirmamentPolicy()
+    world = Snapshot(nodes=(node("a", free_cpus=2), node("b", free_cpus=6)), devices=(gpu("g", "a"),))
+    assert node_of(decide(world, [job("j")], policy=policy), "j") == ["b"]
+    assert node_of(decide(world, [job("j", gpus=1)], policy=policy), "j") == ["a"]
+    missed = decide(world, [job("j", gpus=1, cpus=3)], policy=policy)
+    assert missed.placements == ()
+    assert decide(world, [job("j", gpus=1, cpus=3)], policy=DefaultPolicy()).placements
 
 
 # What all share.

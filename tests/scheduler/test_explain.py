@@ -142,3 +142,10 @@ def test_a_lent_device_tells_its_lender() -> None:
 def test_costs_add_up_over_phases() -> None:
     decision = decide(DEMO, [job("j", gpus=1, node="gamma")], policy=DefaultPolicy())
     assert decision.placements[0].tasks[0].cost > 2000
+
+
+def test_how_many_nodes_are_short_and_which_is_closest_is_told() -> None:
+    short = miss(job("j", count=5, cpus=4))
+    assert (short.nodes, short.nodes_short, short.closest, short.closest_short_by) == (3, 1, "beta", 3000)
+    gpus = miss(job("j", gpus=2))
+    assert (gpus.nodes, gpus.nodes_short, gpus.closest, gpus.closest_short_by) == (2, 2, "alpha", 1)

@@ -8,7 +8,7 @@ import pytest
 from farbus.model.operation import Cordon, CordonKind
 from farbus.model.states import DeviceState, NodeState
 from farbus.scheduler import events
-from farbus.scheduler.lifecycle import WAITS_PERSIST_S
+from farbus.scheduler.deciding import WAITS_PERSIST_S
 from tests.scheduler.scripted import TTL_S, Cluster, first_fit, job, node
 
 

@@ -190,6 +190,22 @@ def test_a_lease_that_can_not_be_released_is_wedged_and_says_why() -> None:
     assert cluster.machine.device_statuses()[0].state is DeviceState.FREE
 
 
+def test_a_job_tells_once_why_its_node_can_not_be_cleared() -> None:
+    cluster = interactive(gpus=1)
+    cluster.tell(events.JobCancelled(job_id="j1", reason="cancelled by ann"))
+    agent = cluster.agents["c"]
+    for error in ("read-only", "read-only", "read-only", "broken"):
+        while not agent.inbox:
+            if cluster.step("c") is None:
+                cluster.pass_time(2)
+        cluster.tell(agent.answer(agent.inbox.pop(0), error=error))
+    told = [line.partition(" ")[2] for line in cluster.machine.jobs["j1"].progress.story]
+    assert [line for line in told if "not cleared" in line] == [
+        "task main.0 is not cleared from node c: read-only",
+        "task main.0 is not cleared from node c: broken",
+    ]
+
+
 def test_a_hello_tells_of_what_is_wedged() -> None:
     cluster = interactive(gpus=1)
     cluster.lose("a")

@@ -445,7 +445,16 @@ def test_every_feasible_job_is_placed_in_the_end(pending: list[PendingJob]) -> N
 
 def test_the_clock_is_only_read_for_the_report() -> None:
     ticks = iter((10.0, 10.25))
-    assert decide(DEMO, [job("j")], policy=POLICY, clock=lambda: next(ticks)).report.decision_ms == 250.0
+    decision = decide(DEMO, [job("j")], policy=POLICY, certify=False, clock=lambda: next(ticks))
+    assert decision.report.decision_ms == 250.0
+
+
+def test_certificates_are_counted_and_timed() -> None:
+    ticks = itertools.count()
+    report = decide(DEMO, [job("j")], policy=POLICY, clock=lambda: next(ticks)).report
+    assert report.certified_solves == report.solves == 1
+    assert report.certify_ms == 1000.0
+    assert decide(DEMO, [job("j")], policy=POLICY, certify=False).report.certified_solves == 0
 
 
 @pytest.mark.parametrize("before", [True, False])

@@ -19,6 +19,7 @@ from farbus.api.v1 import session_pb2, types_pb2
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted, Unavailable, Unsatisfiable
 from farbus.model.job import Job
 from farbus.model.metrics import series
+from farbus.model.rules import Quota, QuotaStatus
 from farbus.model.series import SeriesEncoder
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
 from farbus.model.telemetry import Telemetry
@@ -78,10 +79,41 @@ async def test_a_waiting_job_is_explained(site: Site) -> None:
         async for status in client.watch_job(second):
             if status.misses:
                 break
-        _, lines = await client.explain(second)
+        lines = (await client.explain(second)).lines
         assert any("1 GPUs are not free" in line for line in lines)
-        _, lines = await client.explain(first)
+        lines = (await client.explain(first)).lines
         assert any("first fit" in line for line in lines)
+
+
+async def test_who_holds_what_a_job_waits_for_is_told_by_name_to_those_who_may_see_it(site: Site) -> None:
+    async with (
+        site.scheduler(),
+        site.client("ada") as ada,
+        site.client("bob") as bob,
+        site.client("root", Role.OPERATOR) as operator,
+        site.agent(LightAgent(node("a", 1))) as a,
+    ):
+        first, _ = await ada.submit(asked(gpus=1, user="", time_limit_s=600.0))
+        await until_state(ada, first, JobState.RUNNING)
+        second, _ = await bob.submit(asked(gpus=1, user=""))
+        async for status in bob.watch_job(second):
+            if status.misses:
+                break
+        told = await operator.explain(second)
+        assert told.opening is not None
+        (holder,) = told.opening.holders
+        assert (holder.job, holder.user, holder.devices, holder.basis) == (first, "ada", ("GPU-a-0",), "time limit")
+        assert holder.leases == (f"{first}-1-0",)
+        assert [task.node for task in told.opening.placements] == ["a"]
+        assert told.opening.expected_s is not None
+        assert 0.0 < told.opening.expected_s <= 600.0
+        assert any(f"job {first} of ada (GPU-a-0)" in line for line in told.lines)
+        hidden = await bob.explain(second)
+        assert hidden.opening is not None
+        assert (hidden.opening.holders, hidden.opening.others) == ((), 1)
+        assert not any(first in line or "ada" in line for line in hidden.lines)
+        assert any("1 job of other users" in line for line in hidden.lines)
+        await a.finish(first)
 
 
 async def test_what_can_never_fit_is_refused(site: Site) -> None:
@@ -89,6 +121,42 @@ async def test_what_can_never_fit_is_refused(site: Site) -> None:
         with pytest.raises(Unsatisfiable, match="2 GPUs"):
             await client.submit(asked(gpus=2))
         assert await client.list_jobs(include_ended=True) == ()
+
+
+async def test_what_users_have_is_listed_to_themselves_and_to_operators(site: Site) -> None:
+    quotas = {"bob": Quota(devices=1, jobs=3)}
+    async with (
+        site.scheduler(quotas=quotas),
+        site.client("ada") as ada,
+        site.client("bob") as bob,
+        site.client("root", Role.OPERATOR) as operator,
+        site.agent(LightAgent(node("a", 2))),
+    ):
+        job_id, _ = await ada.submit(asked(gpus=1, user=""))
+        await until_state(ada, job_id, JobState.RUNNING)
+        with pytest.raises(Unsatisfiable, match="takes 2 devices; bob may have 1 at a time"):
+            await bob.submit(asked(gpus=2, user=""))
+        assert await ada.list_quotas() == (QuotaStatus(user="ada", jobs=1, devices=1),)
+        of_bob = QuotaStatus(user="bob", jobs_limit=3, devices_limit=1)
+        assert await bob.list_quotas() == (of_bob,)
+        assert await operator.list_quotas() == (QuotaStatus(user="ada", jobs=1, devices=1), of_bob)
+
+
+async def test_operators_alone_raise_priorities_and_time_limits_above_the_users(site: Site) -> None:
+    async with (
+        site.scheduler(user_priority=10, max_time_limit_s=60.0),
+        site.client() as client,
+        site.client("root", Role.OPERATOR) as operator,
+        site.agent(LightAgent(node("a"))),
+    ):
+        with pytest.raises(NotPermitted, match="priority: 11 is more than 10"):
+            await client.submit(asked(priority=11))
+        with pytest.raises(NotPermitted, match="time_limit: 61 s are more than 60 s"):
+            await client.submit(asked(time_limit_s=61.0))
+        job_id, _ = await client.submit(asked(priority=10))
+        assert (await client.get_job(job_id)).job.time_limit_s == 60.0
+        job_id, _ = await operator.submit(asked(priority=11, time_limit_s=61.0))
+        assert (await operator.get_job(job_id)).job.priority == 11
 
 
 async def test_before_the_first_node_a_job_is_queued(site: Site) -> None:
@@ -391,7 +459,7 @@ async def test_a_waiting_job_is_told_what_is_cordoned(site: Site) -> None:
     ):
         await operator.cordon("a", reason="new driver")
         job_id, _ = await operator.submit(asked(gpus=1))
-        _, lines = await operator.explain(job_id)
+        lines = (await operator.explain(job_id)).lines
         (line,) = [line for line in lines if "cordoned" in line]
         assert line.startswith("node a is cordoned: ann, ")
         assert line.endswith(": new driver")
@@ -401,7 +469,7 @@ async def test_a_waiting_job_is_told_which_node_is_in_trouble(site: Site) -> Non
     troubled = msgspec.structs.replace(node("a", 1), trouble="journal: disk I/O error")
     async with site.scheduler(), site.client() as client, site.agent(LightAgent(troubled)):
         job_id, _ = await client.submit(asked(gpus=1))
-        _, lines = await client.explain(job_id)
+        lines = (await client.explain(job_id)).lines
         assert "node a takes nothing new: journal: disk I/O error" in lines
 
 

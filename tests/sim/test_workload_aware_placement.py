@@ -77,6 +77,6 @@ def test_a_load_that_never_gets_high_is_not_measured() -> None:
         Simulation(workloads, aware=False, attached=False, conventions=PAPER_EXACT).run()
 
 
-def test_an_experiment_that_there_is_not() -> None:
-    with pytest.raises(InvalidInput, match="there is workload-aware-placement"):
-        run("nothing", mode=Mode.PAPER_EXACT)
+def test_a_seed_is_refused_where_the_published_numbers_have_their_own() -> None:
+    with pytest.raises(InvalidInput, match="use --mode corrected"):
+        run(mode=Mode.PAPER_EXACT, seed=1)

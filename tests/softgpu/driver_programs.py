@@ -13,7 +13,9 @@ HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
 LIBRARIES = Path(os.environ.get("FARBUS_SOFTGPU_LIBRARIES", HERE.parents[1] / "native" / "build" / "softgpu"))
 ABI = HERE.parents[1] / "native" / "generated" / "cuda_abi.h"
-TIMEOUT_S = 60
+# Where the libraries are built with sanitizers (make asan), their runtime must come first in every program.
+PRELOAD = os.environ.get("FARBUS_SOFTGPU_PRELOAD", "")
+TIMEOUT_S = 300 if PRELOAD else 60
 COMPILER = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or ""
 
 
@@ -71,6 +73,7 @@ def environment(node: str, options: str = "", **more: str) -> dict[str, str]:
         "LD_LIBRARY_PATH": str(require_library()),
         "FARBUS_SOFTGPU_NODE": node,
         "FARBUS_SOFTGPU": options,
+        **({"LD_PRELOAD": PRELOAD} if PRELOAD else {}),
         **more,
     }
 

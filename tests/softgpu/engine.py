@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-LIBRARY = ROOT / "native/build/softgpu/tests/libsoftgpu_engine.so"
+LIBRARIES = Path(os.environ.get("FARBUS_SOFTGPU_LIBRARIES", ROOT / "native/build/softgpu"))
+LIBRARY = LIBRARIES / "tests/libsoftgpu_engine.so"
 CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.softgpu.driver_programs import PROGRAMS, TIMEOUT_S, build, environment, options_of
 
-HELPERS = {"driver_hold_memory", "driver_list_devices", "driver_unsupported"}
+HELPERS = {"driver_hold_memory", "driver_link_files", "driver_list_devices", "driver_unsupported"}
 NAMES = sorted(path.stem for path in PROGRAMS.glob("driver_*.c") if path.stem not in HELPERS)
 
 

@@ -136,12 +136,46 @@ class ListLeasesReply(_message.Message):
     def __init__(self, leases: _Optional[_Iterable[_Union[_types_pb2.LeaseStatus, _Mapping]]] = ...) -> None: ...
 
 class Explanation(_message.Message):
-    __slots__ = ("status", "lines")
+    __slots__ = ("status", "lines", "ahead", "opening")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     LINES_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
+    OPENING_FIELD_NUMBER: _ClassVar[int]
     status: _types_pb2.JobStatus
     lines: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, status: _Optional[_Union[_types_pb2.JobStatus, _Mapping]] = ..., lines: _Optional[_Iterable[str]] = ...) -> None: ...
+    ahead: int
+    opening: Opening
+    def __init__(self, status: _Optional[_Union[_types_pb2.JobStatus, _Mapping]] = ..., lines: _Optional[_Iterable[str]] = ..., ahead: _Optional[int] = ..., opening: _Optional[_Union[Opening, _Mapping]] = ...) -> None: ...
+
+class Opening(_message.Message):
+    __slots__ = ("holders", "others", "expected_s", "placements")
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_S_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENTS_FIELD_NUMBER: _ClassVar[int]
+    holders: _containers.RepeatedCompositeFieldContainer[Holder]
+    others: int
+    expected_s: float
+    placements: _containers.RepeatedCompositeFieldContainer[_types_pb2.TaskPlacement]
+    def __init__(self, holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., others: _Optional[int] = ..., expected_s: _Optional[float] = ..., placements: _Optional[_Iterable[_Union[_types_pb2.TaskPlacement, _Mapping]]] = ...) -> None: ...
+
+class Holder(_message.Message):
+    __slots__ = ("job", "user", "nodes", "devices", "leases", "ends_in_s", "basis")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    ENDS_IN_S_FIELD_NUMBER: _ClassVar[int]
+    BASIS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    user: str
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    devices: _containers.RepeatedScalarFieldContainer[str]
+    leases: _containers.RepeatedScalarFieldContainer[str]
+    ends_in_s: float
+    basis: str
+    def __init__(self, job: _Optional[str] = ..., user: _Optional[str] = ..., nodes: _Optional[_Iterable[str]] = ..., devices: _Optional[_Iterable[str]] = ..., leases: _Optional[_Iterable[str]] = ..., ends_in_s: _Optional[float] = ..., basis: _Optional[str] = ...) -> None: ...
 
 class GetClusterRequest(_message.Message):
     __slots__ = ()
@@ -386,3 +420,61 @@ class ForgetReply(_message.Message):
     devices: _containers.RepeatedScalarFieldContainer[str]
     jobs: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, node: _Optional[str] = ..., leases: _Optional[_Iterable[str]] = ..., devices: _Optional[_Iterable[str]] = ..., jobs: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListQuotasRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListQuotasReply(_message.Message):
+    __slots__ = ("quotas",)
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    quotas: _containers.RepeatedCompositeFieldContainer[QuotaStatus]
+    def __init__(self, quotas: _Optional[_Iterable[_Union[QuotaStatus, _Mapping]]] = ...) -> None: ...
+
+class QuotaStatus(_message.Message):
+    __slots__ = ("user", "jobs", "jobs_limit", "devices", "devices_limit", "waiting")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    JOBS_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    jobs: int
+    jobs_limit: int
+    devices: int
+    devices_limit: int
+    waiting: int
+    def __init__(self, user: _Optional[str] = ..., jobs: _Optional[int] = ..., jobs_limit: _Optional[int] = ..., devices: _Optional[int] = ..., devices_limit: _Optional[int] = ..., waiting: _Optional[int] = ...) -> None: ...
+
+class DefragmentRequest(_message.Message):
+    __slots__ = ("job_id", "dry_run")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    dry_run: bool
+    def __init__(self, job_id: _Optional[str] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class RoomPlan(_message.Message):
+    __slots__ = ("job", "placements", "moved", "begun")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENTS_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    placements: _containers.RepeatedCompositeFieldContainer[_types_pb2.TaskPlacement]
+    moved: _containers.RepeatedCompositeFieldContainer[MovedJob]
+    begun: bool
+    def __init__(self, job: _Optional[str] = ..., placements: _Optional[_Iterable[_Union[_types_pb2.TaskPlacement, _Mapping]]] = ..., moved: _Optional[_Iterable[_Union[MovedJob, _Mapping]]] = ..., begun: _Optional[bool] = ...) -> None: ...
+
+class MovedJob(_message.Message):
+    __slots__ = ("job", "user", "came_from", "goes_to")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CAME_FROM_FIELD_NUMBER: _ClassVar[int]
+    GOES_TO_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    user: str
+    came_from: _containers.RepeatedCompositeFieldContainer[_types_pb2.TaskPlacement]
+    goes_to: _containers.RepeatedCompositeFieldContainer[_types_pb2.TaskPlacement]
+    def __init__(self, job: _Optional[str] = ..., user: _Optional[str] = ..., came_from: _Optional[_Iterable[_Union[_types_pb2.TaskPlacement, _Mapping]]] = ..., goes_to: _Optional[_Iterable[_Union[_types_pb2.TaskPlacement, _Mapping]]] = ...) -> None: ...

@@ -100,6 +100,11 @@ class ClusterStub:
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.GetTelemetryRequest.SerializeToString,
                 response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ClusterTelemetry.FromString,
                 _registered_method=True)
+        self.ListQuotas = channel.unary_unary(
+                '/farbus.v1.Cluster/ListQuotas',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListQuotasRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListQuotasReply.FromString,
+                _registered_method=True)
         self.Cordon = channel.unary_unary(
                 '/farbus.v1.Cluster/Cordon',
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.CordonRequest.SerializeToString,
@@ -114,6 +119,11 @@ class ClusterStub:
                 '/farbus.v1.Cluster/Drain',
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.DrainRequest.SerializeToString,
                 response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.DrainStatus.FromString,
+                _registered_method=True)
+        self.Defragment = channel.unary_unary(
+                '/farbus.v1.Cluster/Defragment',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.DefragmentRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.RoomPlan.FromString,
                 _registered_method=True)
         self.Forget = channel.unary_unary(
                 '/farbus.v1.Cluster/Forget',
@@ -216,6 +226,13 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListQuotas(self, request, context):
+        """What users have and may have: all to an operator, his own to a user.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Cordon(self, request, context):
         """What follows is for operators.
 
@@ -233,6 +250,14 @@ class ClusterServicer:
 
     def Drain(self, request, context):
         """Cordon the node and tell which jobs use it, at every change, until none does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Defragment(self, request, context):
+        """Which moveable jobs would move where so that a waiting one has room; without dry_run move them.
+        NOT_FOUND where no moves make room, ABORTED for a job that does not wait.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -321,6 +346,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.GetTelemetryRequest.FromString,
                     response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ClusterTelemetry.SerializeToString,
             ),
+            'ListQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuotas,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListQuotasRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListQuotasReply.SerializeToString,
+            ),
             'Cordon': grpc.unary_unary_rpc_method_handler(
                     servicer.Cordon,
                     request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.CordonRequest.FromString,
@@ -335,6 +365,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.DrainRequest.FromString,
                     response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.DrainStatus.SerializeToString,
+            ),
+            'Defragment': grpc.unary_unary_rpc_method_handler(
+                    servicer.Defragment,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.DefragmentRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.RoomPlan.SerializeToString,
             ),
             'Forget': grpc.unary_unary_rpc_method_handler(
                     servicer.Forget,
@@ -709,6 +744,33 @@ class Cluster:
             _registered_method=True)
 
     @staticmethod
+    def ListQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/farbus.v1.Cluster/ListQuotas',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ListQuotasRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ListQuotasReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Cordon(request,
             target,
             options=(),
@@ -779,6 +841,33 @@ class Cluster:
             '/farbus.v1.Cluster/Drain',
             farbus_dot_api_dot_v1_dot_cluster__pb2.DrainRequest.SerializeToString,
             farbus_dot_api_dot_v1_dot_cluster__pb2.DrainStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Defragment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/farbus.v1.Cluster/Defragment',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.DefragmentRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.RoomPlan.FromString,
             options,
             channel_credentials,
             insecure,

@@ -221,7 +221,7 @@ class Alternative(_message.Message):
     def __init__(self, name: _Optional[str] = ..., cost: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupVariant, _Mapping]]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at", "stage_in", "stage_out", "unreachable_limit_s", "alternatives")
+    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at", "stage_in", "stage_out", "unreachable_limit_s", "moveable", "alternatives")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -242,6 +242,7 @@ class Job(_message.Message):
     STAGE_IN_FIELD_NUMBER: _ClassVar[int]
     STAGE_OUT_FIELD_NUMBER: _ClassVar[int]
     UNREACHABLE_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    MOVEABLE_FIELD_NUMBER: _ClassVar[int]
     ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
@@ -256,8 +257,9 @@ class Job(_message.Message):
     stage_in: str
     stage_out: _containers.RepeatedScalarFieldContainer[str]
     unreachable_limit_s: float
+    moveable: bool
     alternatives: _containers.RepeatedCompositeFieldContainer[Alternative]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ..., unreachable_limit_s: _Optional[float] = ..., alternatives: _Optional[_Iterable[_Union[Alternative, _Mapping]]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ..., unreachable_limit_s: _Optional[float] = ..., moveable: _Optional[bool] = ..., alternatives: _Optional[_Iterable[_Union[Alternative, _Mapping]]] = ...) -> None: ...
 
 class DevicePlacement(_message.Message):
     __slots__ = ("device", "node", "route", "storage", "size_bytes", "bandwidth_bytes_per_s")
@@ -306,18 +308,26 @@ class TaskStatus(_message.Message):
     def __init__(self, task: _Optional[str] = ..., state: _Optional[str] = ..., node: _Optional[str] = ..., exit_code: _Optional[int] = ..., reason: _Optional[str] = ..., unstarted: _Optional[bool] = ...) -> None: ...
 
 class Miss(_message.Message):
-    __slots__ = ("phase", "resource", "message", "short_by", "permanent")
+    __slots__ = ("phase", "resource", "message", "short_by", "permanent", "nodes", "nodes_short", "closest", "closest_short_by")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     SHORT_BY_FIELD_NUMBER: _ClassVar[int]
     PERMANENT_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    NODES_SHORT_FIELD_NUMBER: _ClassVar[int]
+    CLOSEST_FIELD_NUMBER: _ClassVar[int]
+    CLOSEST_SHORT_BY_FIELD_NUMBER: _ClassVar[int]
     phase: str
     resource: str
     message: str
     short_by: int
     permanent: bool
-    def __init__(self, phase: _Optional[str] = ..., resource: _Optional[str] = ..., message: _Optional[str] = ..., short_by: _Optional[int] = ..., permanent: _Optional[bool] = ...) -> None: ...
+    nodes: int
+    nodes_short: int
+    closest: str
+    closest_short_by: int
+    def __init__(self, phase: _Optional[str] = ..., resource: _Optional[str] = ..., message: _Optional[str] = ..., short_by: _Optional[int] = ..., permanent: _Optional[bool] = ..., nodes: _Optional[int] = ..., nodes_short: _Optional[int] = ..., closest: _Optional[str] = ..., closest_short_by: _Optional[int] = ...) -> None: ...
 
 class JobStatus(_message.Message):
     __slots__ = ("job", "state", "reason", "placements", "tasks", "misses", "rounds_waited", "started_at", "ended_at", "story")

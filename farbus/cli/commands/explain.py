@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 import typer
 
 from farbus.cli.completion import complete_job
@@ -20,16 +19,8 @@ from farbus.cli.options import (
     examples,
 )
 from farbus.cli.tables import JOB_COLUMNS
-from farbus.model.job import JobStatus
 
 app = command_app()
-
-
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``-o json`` prints."""
-
-    status: JobStatus
-    lines: tuple[str, ...]
 
 
 @app.command(epilog=examples("farbus explain j12", "farbus explain j12 -o json"))
@@ -42,12 +33,12 @@ def explain(
 ) -> None:
     """Say why a job waits, or why it was placed where it is."""
     target = find_target(socket=socket, server=server, credentials=credentials)
-    status, lines = ask(target, lambda client: client.explain(job_id))
+    explanation = ask(target, lambda client: client.explain(job_id))
     if output is Output.JSON:
-        print_json(Explanation(status=status, lines=lines))
+        print_json(explanation)
         return
     if output is Output.WIDE:
-        row = [printable(column.cell(status)) or "-" for column in JOB_COLUMNS]
+        row = [printable(column.cell(explanation.status)) or "-" for column in JOB_COLUMNS]
         typer.echo(plain_table([row], JOB_COLUMNS))
-    for line in lines:
+    for line in explanation.lines:
         typer.echo(printable(line))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 import typer
+from typer.core import TyperGroup
 
 from farbus.cli.listing import Column, print_json, print_listing
 from farbus.cli.options import Output, OutputOption, command_app, examples
-from farbus.sim import experiments
+from farbus.sim import experiments, replays, traces
 from farbus.sim.experiments import Mode, Row
+from farbus.sim.replays import Options
 
 app = command_app()
+run_app = command_app()
 
 
 class Experiment(msgspec.Struct, frozen=True):
@@ -21,6 +25,17 @@ class Experiment(msgspec.Struct, frozen=True):
 
     name: str
     what: str
+
+
+class ExperimentTable(TyperGroup):
+    """The experiments as commands; a wrong name gets the right ones."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the experiment that ``args`` name."""
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and not ctx.resilient_parsing:
+            experiments.check_name(name)
+        return super().resolve_command(ctx, args)
 
 
 @app.callback(epilog=examples("farbus sim list", "farbus sim run workload-aware-placement"))
@@ -35,6 +50,11 @@ def list_experiments(output: OutputOption = Output.TABLE) -> int:
     columns = (Column[Experiment]("NAME", lambda one: one.name), Column[Experiment]("WHAT", lambda one: one.what))
     print_listing(known, columns, output, nothing="there are no experiments")
     return 0
+
+
+app.add_typer(run_app, name="run", cls=ExperimentTable, help="Run an experiment, or replay a trace.")
+
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Of all that is drawn.")]
 
 
 def _cell(column: str, *, short: str) -> Column[Row]:
@@ -62,23 +82,15 @@ COLUMNS: tuple[Column[Row], ...] = (
 )
 
 
-@app.command(
+@run_app.command(
+    name="workload-aware-placement",
     epilog=examples(
         "farbus sim run workload-aware-placement",
         "farbus sim run workload-aware-placement --mode corrected --seed 7",
         "farbus sim run workload-aware-placement -o json | jq .cells_matching",
-    )
+    ),
 )
-def run(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            help="The experiment (farbus sim list).",
-            autocompletion=lambda: list(experiments.EXPERIMENTS),
-            show_default=False,
-        ),
-    ],
+def workload_aware_placement(
     mode: Annotated[
         Mode,
         typer.Option("--mode", help="paper-exact: as the published numbers were made; corrected: as the text says."),
@@ -89,12 +101,12 @@ def run(
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Run an experiment, and show what it found beside what the paper prints.
+    """Place NVMe drives by workload: tables III to V of the paper, beside what it prints.
 
     A cell that differs from the paper's has the paper's in parentheses.
     It takes about half a minute; docs/experiments.md says what the modes are.
     """
-    report = experiments.run(name, mode=mode, seed=seed, tell=_progress if sys.stderr.isatty() else None)
+    report = experiments.run(mode=mode, seed=seed, tell=_progress if sys.stderr.isatty() else None)
     if output is Output.JSON:
         print_json(report)
         return 0
@@ -103,7 +115,142 @@ def run(
     return 0
 
 
+PolicyOption = Annotated[
+    str, typer.Option("--policy", metavar="NAME|all", help="The policy, or all of them side by side.")
+]
+CompressOption = Annotated[
+    float, typer.Option("--compress", metavar="F", help="Let F times as many jobs come in a second.")
+]
+ShrinkOption = Annotated[int, typer.Option("--shrink", metavar="K", min=1, help="Keep one of K nodes of each shape.")]
+LimitOption = Annotated[int, typer.Option("--limit", metavar="N", min=0, help="Take the first N jobs; 0 takes all.")]
+SlowdownOption = Annotated[
+    float,
+    typer.Option(
+        "--slowdown",
+        metavar="PART",
+        min=0.0,
+        max=100.0,
+        help="How much longer a job runs whose devices are remote, as a part of its time: no trace knows it.",
+    ),
+]
+EveryOption = Annotated[
+    float, typer.Option("--every", metavar="SECONDS", min=0.0, max=86400.0, help="Least virtual time between rounds.")
+]
+CertifyOption = Annotated[
+    bool, typer.Option("--certify", help="Prove of every solve that no flow costs less; it takes longer.")
+]
+
+REPLAY_COLUMNS: tuple[Column[replays.Row], ...] = (
+    Column("POLICY", lambda row: row.policy),
+    Column("PLACED", lambda row: str(row.outcome.placed), right=True),
+    Column("WAIT MEAN S", lambda row: f"{row.outcome.wait_mean_s:.0f}", right=True),
+    Column("P50", lambda row: f"{row.outcome.wait_p50_s:.0f}", right=True),
+    Column("P95", lambda row: f"{row.outcome.wait_p95_s:.0f}", right=True),
+    Column("P99", lambda row: f"{row.outcome.wait_p99_s:.0f}", right=True),
+    Column("MAKESPAN S", lambda row: f"{row.outcome.makespan_s:.0f}", right=True),
+    Column("ALLOCATED %", lambda row: f"{100 * row.outcome.gpu_allocation:.1f}", right=True),
+    Column("USED %", lambda row: f"{100 * row.outcome.gpu_use:.1f}", right=True),
+    Column("FRAGMENTS %", lambda row: f"{100 * row.outcome.fragmentation:.2f}", right=True),
+    Column("REMOTE %", lambda row: f"{100 * row.outcome.remote:.1f}", right=True),
+    Column("GOALS MISSED", lambda row: str(row.outcome.goals_missed), right=True, wide=True),
+    Column("ROUNDS", lambda row: str(row.outcome.rounds), right=True, wide=True),
+    Column("CPU MS P50", lambda row: f"{row.outcome.decision_cpu_p50_ms:.2f}", right=True),
+    Column("P99", lambda row: f"{row.outcome.decision_cpu_p99_ms:.2f}", right=True),
+)
+
+
+@run_app.command(
+    name="openb",
+    epilog=examples(
+        "farbus sim run openb --nodes openb_node_list_gpu_node.csv --pods openb_pod_list_default.csv",
+        "farbus sim run openb --nodes NODES --pods PODS --policy all --compress 200 --shrink 8 -o json",
+        "",
+        "Jobs that share a GPU in the trace (gpu_milli) get a whole one: Farbus's GPUs are exclusive.",
+    ),
+)
+def openb(
+    nodes: Annotated[Path, typer.Option("--nodes", metavar="FILE", help="openb_node_list_*.csv", show_default=False)],
+    pods: Annotated[Path, typer.Option("--pods", metavar="FILE", help="openb_pod_list_*.csv", show_default=False)],
+    policy: PolicyOption = "default",
+    shares: Annotated[
+        traces.Shares,
+        typer.Option("--shares", help="Jobs that want a part of a GPU: whole gives each one to itself, skip none."),
+    ] = traces.Shares.WHOLE,
+    compress: CompressOption = 1.0,
+    shrink: ShrinkOption = 1,
+    limit: LimitOption = 0,
+    slowdown: SlowdownOption = 0.0,
+    every: EveryOption = 0.0,
+    certify: CertifyOption = False,
+    seed: SeedOption = 0,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Replay Alibaba's cluster-trace-gpu-v2023: 1,213 nodes with 6,212 GPUs, 8,152 pods.
+
+    The trace alone asks for less than a hundredth of its cluster: --compress and --shrink raise the load.
+    """
+    trace = traces.read_openb(nodes, pods, shares=shares)
+    options = Options(
+        compress=compress, shrink=shrink, limit=limit, slowdown=slowdown, every_s=every, seed=seed, certify=certify
+    )
+    return _replay("openb", trace, policy, options, output)
+
+
+@run_app.command(
+    name="philly",
+    epilog=examples("farbus sim run philly --jobs trace_job_Philly_SLO.csv --machines 60 --policy drmaestro"),
+)
+def philly(
+    jobs: Annotated[Path, typer.Option("--jobs", metavar="FILE", help="trace_job_*_SLO.csv", show_default=False)],
+    machines: Annotated[int, typer.Option("--machines", metavar="N", help="Machines with 8 GPUs each.")] = 60,
+    policy: PolicyOption = "default",
+    compress: CompressOption = 1.0,
+    limit: LimitOption = 0,
+    slowdown: SlowdownOption = 0.0,
+    every: EveryOption = 0.0,
+    certify: CertifyOption = False,
+    seed: SeedOption = 0,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Replay the jobs that Chronus's authors derived from Microsoft's Philly trace, with a goal for each."""
+    trace = traces.read_philly(jobs, machines=machines)
+    options = Options(compress=compress, limit=limit, slowdown=slowdown, every_s=every, seed=seed, certify=certify)
+    return _replay("philly", trace, policy, options, output)
+
+
+def _replay(experiment: str, trace: traces.Trace, policy: str, options: Options, output: Output) -> int:
+    chosen = replays.names(policy)
+    tell = _replay_progress if sys.stderr.isatty() else None
+    report = replays.replay(experiment, trace, chosen, options, tell=tell)
+    if output is Output.JSON:
+        print_json(report)
+        return 0
+    print_listing(report.rows, REPLAY_COLUMNS, output, nothing="no rows")
+    sys.stdout.write(
+        f"\n{report.jobs} jobs on {report.nodes} nodes with {report.gpus} GPUs; "
+        f"they ask for {100 * report.offered_load:.1f} % of the GPUs while jobs come\n"
+    )
+    if report.sharing_jobs:
+        sys.stdout.write(
+            f"{report.sharing_jobs} jobs that shared a GPU in the trace have a whole one each: "
+            f"{100 * report.gpu_seconds_added:.0f} % more GPU time than the trace used\n"
+        )
+    return 0
+
+
 def _progress(done: int, total: int) -> None:
     end = "\r" if done < total - 1 else "\r\x1b[K"
     sys.stderr.write(f"row {done + 1} of {total}{end}")
+    sys.stderr.flush()
+
+
+PROGRESS_STEPS = 200
+"""Times that a replay's progress is written anew."""
+
+
+def _replay_progress(policy: str, done: int, total: int) -> None:
+    if done % max(total // PROGRESS_STEPS, 1) and done < total:
+        return
+    end = "\r" if done < total else "\r\x1b[K"
+    sys.stderr.write(f"{policy}: {done} of {total} jobs have ended\x1b[K{end}")
     sys.stderr.flush()

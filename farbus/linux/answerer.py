@@ -1,0 +1,127 @@
+"""A child process that answers questions, one at a time: for work that must neither stop nor take down its parent.
+
+Question and answer are bytes, each with its length before it.  The child is
+this Python running a module that calls :func:`serve`; it ends with its parent,
+or when its standard input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import struct
+import sys
+from collections.abc import Callable
+
+from farbus.errors import TimedOut, Unavailable
+from farbus.linux.children import die_with_parent
+from farbus.linux.processes import kill_process
+
+_LENGTH = struct.Struct("!Q")
+MAX_ANSWER_BYTES = 2**30
+"""More is no answer but a fault."""
+
+
+class Answerer:
+    """The parent's end.  The child is started by the first question, and anew by the next one after it was killed."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._command = (sys.executable, "-m", module, str(os.getpid()), *arguments)
+        self._name = module.rpartition(".")[2]
+        self._child: asyncio.subprocess.Process | None = None
+        self.starts = 0
+        """How often a child was started: what an earlier one was told, the present one does not know."""
+
+    @property
+    def pid(self) -> int:
+        """The child's process id; 0 where there is none."""
+        return self._child.pid if self._child is not None else 0
+
+    async def start(self) -> None:
+        """Start the child unless there is one; raise :class:`Unavailable` where that can't be."""
+        if self._child is not None:
+            return
+        try:
+            self._child = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        except OSError as error:
+            raise Unavailable(f"{self._name}: start its process: {error.strerror}") from error
+        self.starts += 1
+
+    async def ask(self, question: bytes, *, limit_s: float) -> bytes:
+        """Return the answer; the caller asks one question at a time.
+
+        Raises :class:`TimedOut` after ``limit_s`` seconds and
+        :class:`Unavailable` where the child has ended; in both cases, and when
+        the caller is cancelled, it is killed.
+        """
+        await self.start()
+        child = self._child
+        assert child is not None
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            async with asyncio.timeout(limit_s):
+                # uvloop's word for a child that was killed since the last question is RuntimeError.
+                with contextlib.suppress(ConnectionError, RuntimeError):
+                    child.stdin.write(_LENGTH.pack(len(question)) + question)
+                    await child.stdin.drain()
+                (length,) = _LENGTH.unpack(await child.stdout.readexactly(_LENGTH.size))
+                if length > MAX_ANSWER_BYTES:
+                    raise asyncio.IncompleteReadError(b"", length)
+                return await child.stdout.readexactly(length)
+        except TimeoutError as error:
+            await self.kill()
+            raise TimedOut(f"{self._name}: no answer after {limit_s:g} s") from error
+        except asyncio.IncompleteReadError as error:
+            code = await self.kill()
+            how = f"signal {-code}" if code < 0 else f"exit status {code}"
+            raise Unavailable(f"{self._name}: its process has ended ({how})") from error
+        except BaseException:
+            # The answer that was not waited for must not reach the next question.
+            kill_process(child)
+            self._child = None
+            raise
+
+    async def kill(self) -> int:
+        """End the child; return what it ended with, negative for a signal."""
+        child, self._child = self._child, None
+        if child is None:
+            return 0
+        if child.stdin is not None:
+            child.stdin.close()
+        # One that ended by itself says how only a moment after its output has ended.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.2):
+                return await child.wait()
+        kill_process(child)
+        return await child.wait()
+
+    def close(self) -> None:
+        """End the child without waiting for it."""
+        child, self._child = self._child, None
+        if child is not None:
+            kill_process(child)
+
+
+def serve(answer: Callable[[bytes], bytes], parent: int) -> None:
+    """Answer questions until standard input ends; ``parent`` is the process id of who asks."""
+    die_with_parent(parent)
+    questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    # What anything here prints must not be taken for an answer.
+    os.dup2(2, 1)
+    with questions, answers:
+        while len(header := questions.read(_LENGTH.size)) == _LENGTH.size:
+            (length,) = _LENGTH.unpack(header)
+            question = questions.read(length)
+            if len(question) < length:
+                return
+            reply = answer(question)
+            answers.write(_LENGTH.pack(len(reply)))
+            answers.write(reply)
+            answers.flush()

@@ -1,0 +1,197 @@
+"""Rounds, as the machine sees them: who is looked at, what comes of it, who waits for what.  Pure.
+
+A round sees the jobs that are awake (:mod:`farbus.scheduler.situations`) and
+within their users' quotas (:mod:`farbus.scheduler.quotas`).  Of its plan
+everything is held against the books once more before it is granted, job by
+job: a plan that is late or was made on a cluster that has changed since does
+no harm.
+"""
+
+from __future__ import annotations
+
+from farbus.model.cluster import network_load
+from farbus.model.decision import JobMiss, PendingJob, Snapshot
+from farbus.model.job import Miss
+from farbus.model.rules import Rules
+from farbus.model.states import JobState
+from farbus.scheduler import events
+from farbus.scheduler.agenda import Look
+from farbus.scheduler.operations import Operations
+from farbus.scheduler.quotas import Admitted
+from farbus.scheduler.records import JobRecord
+from farbus.scheduler.rounds import FAULT
+from farbus.scheduler.situations import MAX_COMPANIONS, ROUTE
+from farbus.scheduler.words import describe_time
+
+MAX_ROUND_JOBS = 10_000
+"""Waiting jobs that one round considers, from the front of the queue."""
+WAITS_PERSIST_S = 5.0
+"""Pause between two writes of how long jobs have waited: what a kill loses of it only orders the queue."""
+SET_ASIDE_S, MAX_SET_ASIDE_S = 60.0, 3_600.0
+"""How long such a job is set aside at first, which doubles each time, and at most."""
+LOAD_LOOK_S = 5.0
+"""Pause between two looks at the network's load, while it holds jobs back."""
+LOAD_FALL = 0.05
+"""Part of a link by which its load must fall for another look at those jobs."""
+LOAD_PATIENCE = 6
+"""Looks after which those jobs have their turn all the same: how long they would rather wait counts in rounds."""
+NO_RULES = Rules()
+
+
+class Deciding(Operations):
+    """What goes into rounds, and what comes out."""
+
+    watches_load = False
+    """Whether the policy holds jobs back because of the network's load."""
+    _round_running = False
+    _round_truncated = False
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__(**settings)  # type: ignore[arg-type]
+        self._waited: set[str] = set()
+        """Jobs that have waited for a round which the ledger does not know of."""
+        self._over: dict[str, Miss] = {}
+        """Jobs that this round leaves out because their users have all that they may have."""
+        self._behind: set[str] = set()
+        """Jobs that it leaves out because others of their users go first."""
+        self._loads: dict[str, float] = {}
+        self._load_looks = 0
+
+    def round_input(self, now: float, *, most: int = MAX_ROUND_JOBS) -> tuple[Snapshot, tuple[PendingJob, ...], int]:
+        """Return what the round that RunRound asked for decides on, ``most`` jobs of it, with its generation."""
+        self._round_wanted = False
+        snapshot = self.snapshot(now)
+        self.situations.wake_for_gains(*self._views.take_gains())
+        self.situations.wake_for_quota(self.accounts.eased)
+        self.accounts.eased.clear()
+        pending = self._pending(now, most)
+        self._round_truncated = len(pending) >= most
+        return snapshot, pending, self.generation
+
+    def _pending(self, now: float, most: int) -> tuple[PendingJob, ...]:
+        """Return the jobs that the round considers, first to be served first."""
+        self._over, self._behind = {}, set()
+        admitted = Admitted()
+        awake = [job_id for job_id in self.situations.awake if self._may_be_placed(job_id, now)]
+        if not awake:
+            return ()
+        companions = self.queue.ordered(self.situations.companions())[:MAX_COMPANIONS]
+        pending = []
+        for job_id in self.queue.ordered({*awake, *companions}):
+            record = self.jobs[job_id]
+            miss = self.accounts.miss(record.job, self.rules, admitted)
+            if miss is None:
+                admitted.add(record.job)
+                pending.append(PendingJob(job=record.job, rounds_waited=record.progress.rounds_waited))
+                if len(pending) >= most:
+                    break
+            elif self.accounts.miss(record.job, self.rules) is not None:
+                self._over[job_id] = miss
+            else:
+                self._behind.add(job_id)
+                record.misses = (miss,)
+        return tuple(pending)
+
+    def _may_be_placed(self, job_id: str, now: float) -> bool:
+        return self.jobs[job_id].not_before <= now
+
+    # --- what a round decided ------------------------------------------------------------
+
+    def _round_decided(self, event: events.RoundDecided) -> None:
+        self._round_running = False
+        for job_id, miss in self._over.items():
+            self._miss(JobMiss(job=job_id, misses=(miss,), feasible_alone=False))
+        self._over = {}
+        if event.decision is None:
+            self._round_wanted |= bool(event.error)
+            return
+        # Whoever was looked at sleeps now or is placed: those behind have their turn.
+        self._round_wanted |= self._round_truncated
+        refused = False
+        for placement in event.decision.placements:
+            job = self.jobs.get(placement.job)
+            if job is None or job.state is not JobState.QUEUED:
+                continue
+            if self.placement_problem(job, placement) or self.accounts.miss(job.job, self.rules) is not None:
+                refused = True
+            else:
+                self._grant(job, placement)
+        if refused:
+            # Others may have been told that what it would have taken is gone.
+            self.situations.wake_all()
+        # A plan that no longer fits is decided anew, but only on a changed
+        # cluster: the same input would give the same plan again.
+        if refused and self.generation != event.generation:
+            self._round_wanted = True
+        for missed in event.decision.misses:
+            self._miss(missed)
+        # They were left out for the sake of others that may not have been placed.
+        self._round_wanted |= any(job_id in self.situations.awake for job_id in self._behind)
+        self._behind = set()
+
+    def _miss(self, miss: JobMiss) -> None:
+        """Note what a job misses, and let it wait until that has changed."""
+        job = self.jobs.get(miss.job)
+        if job is None or job.state is not JobState.QUEUED:
+            return
+        misses = miss.misses
+        if any(each.phase == FAULT for each in misses):
+            misses = (self._set_aside(job, misses[0]),)
+        else:
+            if miss.feasible_alone:
+                self._wait(job)
+            self.situations.sleep(job.job, misses, rounds_waited=job.progress.rounds_waited)
+            if self.watches_load and not self._load_looks and any(each.resource == ROUTE for each in misses):
+                self._look_at_load()
+        if job.misses != misses:
+            job.misses = misses
+            self._announce(job)
+
+    def _set_aside(self, job: JobRecord, miss: Miss) -> Miss:
+        """Have a job wait because of which no decision comes about, so that it stops no other."""
+        pause = min(MAX_SET_ASIDE_S, SET_ASIDE_S * 2**job.faults)
+        job.faults += 1
+        job.not_before = self._now + pause
+        self._agenda.add(job.not_before, Look.JOB, job.job.id)
+        told = f"{miss.message}; it is set aside until {describe_time(self._wall + pause)}"
+        self._tell(job, told)
+        return Miss(phase=FAULT, resource="job", message=told)
+
+    def _wait(self, job: JobRecord) -> None:
+        """Count a round; the ledger learns of many rounds of many jobs at once."""
+        job.progress.rounds_waited += 1
+        if not self._waited:
+            self._agenda.add(self._now + WAITS_PERSIST_S, Look.WAITS, "")
+        self._waited.add(job.job.id)
+
+    def _persist_waits(self) -> None:
+        waiting = [self.jobs[job_id] for job_id in sorted(self._waited) if job_id in self.jobs]
+        self._waited.clear()
+        rounds = tuple((job.job.id, job.progress.rounds_waited) for job in waiting)
+        if rounds:
+            self._effects.append(events.PersistWaits(rounds=rounds))
+
+    # --- what changes beside the cluster -------------------------------------------------
+
+    def _rules_changed(self, event: events.RulesChanged) -> None:
+        self.rules = event.rules
+        self.situations.wake_for_quota()
+        self._want_round()
+
+    def _look_at_load(self) -> None:
+        """Wake jobs that a policy holds back once the load has fallen, or they have waited for some looks."""
+        loads = {name: network_load(links, self._now) for name, links in self.links.items()}
+        fell = any(load < self._loads.get(name, 0.0) - LOAD_FALL for name, load in loads.items())
+        # From the highest load on: one that falls little by little counts, too.
+        self._loads = loads if fell else {name: max(load, self._loads.get(name, 0.0)) for name, load in loads.items()}
+        held = False
+        if fell or self._load_looks >= LOAD_PATIENCE:
+            self._load_looks = 0
+            held = self.situations.wake_for_load()
+            if held:
+                self._want_round()
+        if held or self.situations.waits_for_load:
+            self._load_looks += 1
+            self._agenda.watch(self._now + LOAD_LOOK_S, Look.LOAD, "")
+        else:
+            self._load_looks = 0

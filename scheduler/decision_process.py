@@ -1,0 +1,183 @@
+"""The decision maker in a process of its own, and what travels to it.
+
+The solver holds the interpreter's lock while it works: a large solve in a
+thread of the scheduler would stop the heartbeats of all nodes.  In a process
+of its own it stops nobody, it can be killed when it takes too long, and what
+takes it down takes down nothing else.
+
+A question tells what has changed since the last one: views of nodes and
+devices that are the same objects as before, and jobs that were sent before,
+do not travel again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from farbus.errors import FarbusError, Unavailable
+from farbus.linux.answerer import Answerer
+from farbus.model.cluster import LinkLoad
+from farbus.model.decision import Decision, DeviceView, NodeView, PendingJob, Snapshot
+from farbus.model.job import Job
+from farbus.model.value import Value
+
+MAX_KNOWN_JOBS = 25_000
+"""Jobs that the process keeps from question to question: those of the largest round, twice over."""
+
+V = TypeVar("V")
+
+
+class Question(Value, frozen=True, kw_only=True):
+    """A snapshot and who waits, as the difference to the question before."""
+
+    anew: bool
+    """Whether ``nodes`` and ``devices`` are all there are; else they replace those in the rows that are named."""
+    nodes: tuple[NodeView, ...] = ()
+    node_rows: tuple[int, ...] = ()
+    devices: tuple[DeviceView, ...] = ()
+    device_rows: tuple[int, ...] = ()
+    links: dict[str, tuple[LinkLoad, ...]] = {}
+    """Those that are others than before; what is not measured any more has none."""
+    at: float = 0.0
+    jobs: tuple[Job, ...] = ()
+    """Jobs that are not known yet, or whose id is empty."""
+    forget: tuple[str, ...] = ()
+    pending: tuple[tuple[str, int], ...] = ()
+    """Who waits, by id, with the rounds waited."""
+
+
+class Answer(Value, frozen=True, kw_only=True):
+    """A decision, or why there is none."""
+
+    decision: Decision | None = None
+    error: str = ""
+
+
+class DecisionFault(FarbusError):
+    """The decision maker raised, or died: a defect, or input that it can't digest."""
+
+
+class DecisionProcess:
+    """Asks a decision maker with the policy of that name, in a process of its own."""
+
+    def __init__(self, policy: str) -> None:
+        self._answerer = Answerer("farbus.scheduler.decision_worker", policy)
+        self._starts = 0
+        self._snapshot = Snapshot(nodes=(), devices=())
+        self._jobs: OrderedDict[str, Job] = OrderedDict()
+
+    @property
+    def pid(self) -> int:
+        """The process's id; 0 where there is none."""
+        return self._answerer.pid
+
+    async def start(self) -> None:
+        """Start the process ahead of the first question."""
+        await self._answerer.start()
+
+    async def ask(self, snapshot: Snapshot, pending: tuple[PendingJob, ...], *, limit_s: float) -> Decision:
+        """Return the decision; raise :class:`DecisionFault`, or :class:`farbus.errors.TimedOut` after ``limit_s``."""
+        await self._answerer.start()
+        if self._answerer.starts != self._starts:
+            self._starts = self._answerer.starts
+            self._snapshot = Snapshot(nodes=(), devices=())
+            self._jobs.clear()
+        question = self._question(snapshot, pending)
+        self._snapshot = snapshot
+        try:
+            reply = await self._answerer.ask(msgspec.msgpack.encode(question), limit_s=limit_s)
+        except Unavailable as error:
+            raise DecisionFault(str(error)) from error
+        answer = msgspec.msgpack.decode(reply, type=Answer)
+        if answer.decision is None:
+            raise DecisionFault(answer.error)
+        return answer.decision
+
+    def _question(self, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Question:
+        before = self._snapshot
+        anew = len(before.nodes) != len(snapshot.nodes) or len(before.devices) != len(snapshot.devices)
+        nodes, node_rows = _changed(() if anew else before.nodes, snapshot.nodes)
+        devices, device_rows = _changed(() if anew else before.devices, snapshot.devices)
+        links = {name: loads for name, loads in snapshot.links.items() if before.links.get(name) is not loads}
+        links |= dict.fromkeys(before.links.keys() - snapshot.links.keys(), ())
+        jobs = []
+        for entry in pending:
+            job = entry.job
+            if not job.id or self._jobs.get(job.id) is not job:
+                jobs.append(job)
+            if job.id:
+                self._jobs[job.id] = job
+                self._jobs.move_to_end(job.id)
+        forget = []
+        while len(self._jobs) > max(MAX_KNOWN_JOBS, len(pending)):
+            forget.append(self._jobs.popitem(last=False)[0])
+        return Question(
+            anew=anew,
+            nodes=nodes,
+            node_rows=node_rows,
+            devices=devices,
+            device_rows=device_rows,
+            links=links,
+            at=snapshot.at,
+            jobs=tuple(jobs),
+            forget=tuple(forget),
+            pending=tuple((entry.job.id, entry.rounds_waited) for entry in pending),
+        )
+
+    def close(self) -> None:
+        """End the process."""
+        self._answerer.close()
+
+
+def _changed(before: Sequence[V], now: Sequence[V]) -> tuple[tuple[V, ...], tuple[int, ...]]:
+    """Return what is another object than before, with its rows; everything where nothing was before."""
+    if not before:
+        return tuple(now), ()
+    rows = tuple(row for row, (old, new) in enumerate(zip(before, now, strict=True)) if old is not new)
+    return tuple(now[row] for row in rows), rows
+
+
+class Reader:
+    """The other end: makes questions whole again and has ``decide`` answer them."""
+
+    def __init__(self, decide: Callable[[Snapshot, tuple[PendingJob, ...]], Decision]) -> None:
+        self._decide = decide
+        self._nodes: list[NodeView] = []
+        self._devices: list[DeviceView] = []
+        self._links: dict[str, tuple[LinkLoad, ...]] = {}
+        self._jobs: dict[str, Job] = {}
+
+    def answer(self, question: bytes) -> bytes:
+        """Return the answer to a question; what the decision maker raises is one, too."""
+        snapshot, pending = self._read(msgspec.msgpack.decode(question, type=Question))
+        try:
+            answer = Answer(decision=self._decide(snapshot, pending))
+        except Exception as error:
+            answer = Answer(error=f"{type(error).__name__}: {error}")
+        return msgspec.msgpack.encode(answer)
+
+    def _read(self, question: Question) -> tuple[Snapshot, tuple[PendingJob, ...]]:
+        if question.anew:
+            self._nodes, self._devices = list(question.nodes), list(question.devices)
+        else:
+            for row, node in zip(question.node_rows, question.nodes, strict=True):
+                self._nodes[row] = node
+            for row, device in zip(question.device_rows, question.devices, strict=True):
+                self._devices[row] = device
+        self._links |= question.links
+        snapshot = Snapshot(
+            nodes=tuple(self._nodes), devices=tuple(self._devices), links=dict(self._links), at=question.at
+        )
+        unnamed = iter([job for job in question.jobs if not job.id])
+        self._jobs |= {job.id: job for job in question.jobs if job.id}
+        pending = tuple(
+            PendingJob(job=self._jobs[job_id] if job_id else next(unnamed), rounds_waited=waited)
+            for job_id, waited in question.pending
+        )
+        for job_id in question.forget:
+            self._jobs.pop(job_id, None)
+        return snapshot, pending

@@ -1,0 +1,12 @@
+"""The process that decides: ``python -m farbus.scheduler.decision_worker PARENT POLICY``."""
+
+from __future__ import annotations
+
+import sys
+
+from farbus.linux.answerer import serve
+from farbus.scheduler.decision_process import Reader
+from farbus.scheduler.rounds import decision_maker
+
+if __name__ == "__main__":
+    serve(Reader(decision_maker(sys.argv[2])).answer, int(sys.argv[1]))

@@ -1,0 +1,179 @@
+"""Making room: jobs that are ended so that another one finds room, and what is kept for that one meanwhile.  Pure.
+
+A plan says which jobs end and where the other job goes.  From then on its
+room is *reserved*: no round sees it, what the ended jobs give back
+included, so that nobody else takes what was freed for it piece by piece.  Once
+all of it is free the job is granted just that placement, without another
+round.  A reservation that can't be kept (a node was lost, a release is not
+confirmed in time) lapses, and the job waits as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from farbus.model.decision import JobPlacement
+from farbus.model.job import Job
+from farbus.model.node import Resources
+from farbus.model.states import JobState
+from farbus.scheduler import events
+from farbus.scheduler.agenda import Look
+from farbus.scheduler.deciding import Deciding
+from farbus.scheduler.openings import holding_of
+from farbus.scheduler.queue import task_names
+from farbus.scheduler.records import JobRecord
+
+RESERVATION_S = 120.0
+"""How long room is kept for a job at most: six times as long as a node may take for a step of undo."""
+
+
+@dataclass(slots=True)
+class Reservation:
+    """Room that is kept for one job."""
+
+    job: Job
+    placement: JobPlacement
+    until: float
+
+
+class MakingRoom(Deciding):
+    """Plans that end some jobs for the sake of another."""
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__(**settings)
+        self.reservations: dict[str, Reservation] = {}
+        """By the job for which room is kept."""
+
+    def may_move(self, job: JobRecord, *, least_s: float = 0.0, now: float) -> bool:
+        """Say whether a job may be ended to make room, having run for ``least_s`` seconds."""
+        runs = job.state is JobState.RUNNING and job.job.moveable
+        return runs and job.job.id not in self.reservations and now - job.running_since >= least_s
+
+    def _may_be_placed(self, job_id: str, now: float) -> bool:
+        """A job for which room is kept needs no round."""
+        return job_id not in self.reservations and super()._may_be_placed(job_id, now)
+
+    def _room_planned(self, event: events.RoomPlanned) -> None:
+        """Carry a plan out, if it still holds; else nothing happens, and the job waits as before."""
+        job = self.jobs.get(event.placement.job)
+        if job is None or job.state is not JobState.QUEUED or job.job.id in self.reservations:
+            return
+        moved = [self.jobs[job_id] for job_id in event.moved if job_id in self.jobs]
+        if len(moved) < len(event.moved) or not all(self.may_move(each, now=self._now) for each in moved):
+            return
+        if event.preempts and any(each.job.priority >= job.job.priority for each in moved):
+            return
+        if self.accounts.miss(job.job, self.rules) is not None or self._problem(job, event.placement, moved):
+            return
+        for placement in (event.placement, *event.again):
+            self._reserve(placement)
+        names = ", ".join(each.job.id for each in moved)
+        self._tell(job, f"room is made for it by ending {names}")
+        self._announce(job)
+        for each in moved:
+            self._undo(each, JobState.QUEUED, event.reason, moved=True)
+
+    def _problem(self, job: JobRecord, placement: JobPlacement, moved: Iterable[JobRecord]) -> str:
+        room: dict[str, Resources] = {}
+        devices: set[str] = set()
+        for each in moved:
+            held = holding_of(self, each)
+            devices.update(held.devices)
+            for name, has in held.room.items():
+                had = room.get(name, Resources())
+                room[name] = Resources(
+                    cpu_milli=had.cpu_milli + has.cpu_milli, memory_bytes=had.memory_bytes + has.memory_bytes
+                )
+        return self.placement_problem(job, placement, also_free=room, also_devices=devices)
+
+    def _reserve(self, placement: JobPlacement) -> None:
+        until = self._now + RESERVATION_S
+        kept = self.reservations[placement.job] = Reservation(
+            self.jobs[placement.job].job.in_flavour(placement.alternative), placement, until
+        )
+        self._count(kept, 1)
+        self._agenda.add(until, Look.ROOM, placement.job)
+
+    def _count(self, kept: Reservation, sign: int) -> None:
+        """Keep from rounds what is kept for a job, or with a ``sign`` of -1 give it back to them."""
+        groups = dict(task_names(kept.job))
+        for task in kept.placement.tasks:
+            self.reserve(task.node, kept.job.groups[groups[task.task]].requests, sign)
+            for place in task.devices:
+                self.devices[place.device].reserved = kept.job.id if sign > 0 else ""
+
+    def _claim_rooms(self) -> None:
+        """Grant what is kept for jobs once all of it is free; let go of what can't be kept."""
+        for job_id, kept in list(self.reservations.items()):
+            job = self.jobs.get(job_id)
+            if job is None:
+                self._let_go(job_id)
+                continue
+            if job.state is not JobState.QUEUED:
+                # It was moved itself, and is not done with its end.
+                continue
+            nodes = {task.node for task in kept.placement.tasks}
+            nodes |= {place.node for task in kept.placement.tasks for place in task.devices}
+            if not all(self.node(name).usable for name in nodes):
+                self._let_go(job_id, "a node on which room was made for it is not to be used any more")
+                continue
+            self._count(kept, -1)
+            if self.placement_problem(job, kept.placement):
+                self._count(kept, 1)
+            else:
+                del self.reservations[job_id]
+                self._grant(job, kept.placement)
+
+    def _let_go(self, job_id: str, told: str = "") -> None:
+        """Let rounds have what was kept for a job."""
+        kept = self.reservations.pop(job_id)
+        self._count(kept, -1)
+        job = self.jobs.get(job_id)
+        if job is not None and told:
+            self._tell(job, told)
+            self._announce(job)
+        self.situations.wake_all()
+        self._want_round()
+
+    def _leave_queue(self, job: JobRecord) -> None:
+        super()._leave_queue(job)
+        if job.job.id in self.reservations:
+            # Cancelled: what was kept for it is anybody's.
+            self._let_go(job.job.id)
+
+    def _check_room(self, job_id: str) -> None:
+        kept = self.reservations.get(job_id)
+        if kept is not None and kept.until <= self._now:
+            self._let_go(job_id, f"the room that was made for it was not free within {RESERVATION_S:g} s")
+
+    def _check_ripe(self, job_id: str) -> None:
+        """A job has run so long that it may be preempted: those of higher priority have another look."""
+        job = self.jobs.get(job_id)
+        if job is None or not self.rules.preemption or not self.may_move(job, now=self._now):
+            return
+        for waiting in self.queue:
+            if self.jobs[waiting].job.priority <= job.job.priority:
+                break
+            self.situations.wake(waiting)
+        self._want_round()
+
+    def check_invariants(self, *, now: float | None = None) -> None:
+        """Raise AssertionError where the books are wrong; for tests."""
+        super().check_invariants(now=now)
+        devices = {
+            place.device: job_id
+            for job_id, kept in self.reservations.items()
+            for task in kept.placement.tasks
+            for place in task.devices
+        }
+        for device_id, device in self.devices.items():
+            assert device.reserved == devices.get(device_id, ""), f"{device_id} is kept for {device.reserved!r}"
+        cpu = dict.fromkeys(self.nodes, 0)
+        for job_id, kept in self.reservations.items():
+            assert job_id == kept.job.id
+            groups = dict(task_names(kept.job))
+            for task in kept.placement.tasks:
+                cpu[task.node] += kept.job.groups[groups[task.task]].requests.cpu_milli
+        for name, node in self.nodes.items():
+            assert node.reserved_cpu_milli == cpu[name], f"what is kept of node {name}"

@@ -1,0 +1,122 @@
+"""Quotas: what each user has, and which waiting jobs may go to a round because of it.  Pure.
+
+Users are counted by what the ledger has granted: a device counts until its
+node has confirmed the release, a job until it has ended.  Waiting jobs are
+admitted in the order of the queue, each counted as if it were placed; one
+that is too many is left out, and later ones that still fit are not held up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from farbus.errors import NotPermitted, Unsatisfiable
+from farbus.model.job import Job, Miss
+from farbus.model.rules import QuotaStatus, Rules
+
+QUOTA = "quota"
+"""The phase that a quota's misses are told under."""
+
+
+def devices_of(job: Job) -> int:
+    """Return how many devices the tasks of ``job`` take together, in the flavour that takes most."""
+    flavours = (job, *(job.in_flavour(each.name) for each in job.alternatives))
+    return max(sum(group.count * group.requests.gpus for group in flavour.groups) for flavour in flavours)
+
+
+def check_rules(job: Job, rules: Rules, *, by_operator: bool) -> None:
+    """Refuse what is beyond the limits of those who submit, whatever else runs.
+
+    Operators may raise priorities and time limits, also of others' jobs; a
+    quota is its user's, whoever submits.  Raises :class:`NotPermitted` and
+    :class:`Unsatisfiable` with the field.
+    """
+    if not by_operator:
+        if job.priority > rules.user_priority:
+            raise NotPermitted(
+                f"priority: {job.priority} is more than {rules.user_priority}", hint="ask an operator to submit it"
+            )
+        if rules.max_time_limit_s and job.time_limit_s > rules.max_time_limit_s:
+            raise NotPermitted(
+                f"time_limit: {job.time_limit_s:g} s are more than {rules.max_time_limit_s:g} s",
+                hint="ask an operator to submit it",
+            )
+    quota, wanted = rules.quota_of(job.user), devices_of(job)
+    if quota.devices is not None and wanted > quota.devices:
+        raise Unsatisfiable(
+            f"job {job.name} takes {wanted} devices; {job.user} may have {quota.devices} at a time",
+            hint="farbus quota shows what you may have",
+        )
+    if quota.jobs == 0:
+        raise Unsatisfiable(f"{job.user} may run no jobs here", hint="farbus quota shows what you may have")
+
+
+class Accounts:
+    """Jobs and devices of each user."""
+
+    def __init__(self) -> None:
+        self.jobs: Counter[str] = Counter()
+        self.devices: Counter[str] = Counter()
+        self.eased: set[str] = set()
+        """Users who have less than before, until somebody takes note."""
+
+    def take(self, user: str, *, jobs: int = 0, devices: int = 0) -> None:
+        """Count what a user was granted."""
+        self.jobs[user] += jobs
+        self.devices[user] += devices
+
+    def give(self, user: str, *, jobs: int = 0, devices: int = 0) -> None:
+        """Count what a user gave back."""
+        for counter, count in ((self.jobs, jobs), (self.devices, devices)):
+            counter[user] -= count
+            assert counter[user] >= 0, f"account of user {user}"
+            if not counter[user]:
+                del counter[user]
+        self.eased.add(user)
+
+    def miss(self, job: Job, rules: Rules, admitted: Admitted | None = None) -> Miss | None:
+        """Say what of its user's quota ``job`` would exceed, beside what was ``admitted``; None where it fits."""
+        quota = rules.quota_of(job.user)
+        more_jobs, more_devices = (admitted.jobs[job.user], admitted.devices[job.user]) if admitted else (0, 0)
+        wanted = devices_of(job)
+        for noun, limit, has, more, asks in (
+            ("devices", quota.devices, self.devices[job.user], more_devices, wanted),
+            ("jobs", quota.jobs, self.jobs[job.user], more_jobs, 1),
+        ):
+            if limit is not None and asks and has + more + asks > limit:
+                ahead = f", {more} more go to jobs ahead of this one" if more else ""
+                return Miss(
+                    phase=QUOTA,
+                    resource=noun,
+                    message=f"{job.user} has {has} of {limit} {noun}{ahead}; this job takes {asks}",
+                    short_by=has + more + asks - limit,
+                )
+        return None
+
+    def statuses(self, rules: Rules, waiting: Counter[str]) -> tuple[QuotaStatus, ...]:
+        """Return all users who have something, wait for something or have a quota of their own, by name."""
+        users = {*self.jobs, *self.devices, *waiting, *rules.quotas}
+        return tuple(
+            QuotaStatus(
+                user=user,
+                jobs=self.jobs[user],
+                jobs_limit=rules.quota_of(user).jobs,
+                devices=self.devices[user],
+                devices_limit=rules.quota_of(user).devices,
+                waiting=waiting[user],
+            )
+            for user in sorted(users)
+        )
+
+
+class Admitted:
+    """What the jobs that go to a round would add, if all of them were placed."""
+
+    def __init__(self) -> None:
+        self.jobs: Counter[str] = Counter()
+        self.devices: Counter[str] = Counter()
+
+    def add(self, job: Job) -> None:
+        """Count a job that goes to the round."""
+        self.jobs[job.user] += 1
+        self.devices[job.user] += devices_of(job)

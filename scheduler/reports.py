@@ -1,0 +1,114 @@
+"""What a node reports of itself, checked: who says what can't be is refused, with the field and the reason.
+
+A node is believed in what it has, never in how much there can be of it: its
+report goes into the arithmetic of rounds and into everybody's listings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from farbus.api.conversion import from_message
+from farbus.api.identity import Identity
+from farbus.api.v1 import types_pb2
+from farbus.errors import InvalidInput
+from farbus.model.device import Device
+from farbus.model.node import Link, Node
+from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, format_bytes
+
+MAX_DEVICES = 4_096
+"""Devices of one node."""
+MAX_LINKS = 1_024
+"""Network interfaces of one node."""
+MAX_PAIRS = 256
+"""Labels of a node, or attributes of a device."""
+MAX_NODE_BYTES = 4 * 2**20
+"""What a node says of itself and its devices; everybody's listings have it: a kilobyte for each of as many devices."""
+MAX_WORD = 256
+"""Characters of an address, a version, a model, a label; of DNS, names have 253."""
+MAX_TEXT = 4_096
+"""Characters of a reason, an error or a device's name that a node sends."""
+MAX_NUMA_NODE = 4_095
+"""Linux's MAX_NUMNODES is at most 1024; other kernels may have more."""
+MAX_LINK_MBIT_S = 10**8
+"""A hundred terabits a second: more than any link."""
+
+
+def read_node(caller: Identity, message: types_pb2.Node) -> Node:
+    """Return the node that a message announces, if it is the caller's and makes sense."""
+    if message.ByteSize() > MAX_NODE_BYTES:
+        limit = format_bytes(MAX_NODE_BYTES)
+        raise InvalidInput(f"node {caller.name} says more than {limit} of itself and its devices")
+    for field, items, most in (("devices", message.devices, MAX_DEVICES), ("links", message.links, MAX_LINKS)):
+        if len(items) > most:
+            raise InvalidInput(f"node {caller.name} reports more than {most} {field}")
+    node = from_message(message, Node)
+    if node.name != caller.name:
+        name = _shown(node.name)
+        raise InvalidInput(f"the certificate is of node {caller.name}, but the agent calls itself {name}")
+    report = _Report(node.name)
+    report.number("capacity.cpu_milli", node.capacity.cpu_milli, 0, MAX_CPU_MILLI)
+    report.number("capacity.memory_bytes", node.capacity.memory_bytes, 0, MAX_BYTES)
+    for field in ("address", "boot_id", "agent_version", "peer_endpoint"):
+        report.text(field, getattr(node, field), MAX_WORD)
+    report.pairs("labels", node.labels)
+    seen: set[str] = set()
+    for index, device in enumerate(node.devices):
+        report.device(f"devices[{index}]", device, seen)
+    for index, link in enumerate(node.links):
+        report.link(f"links[{index}]", link)
+    # Words for people: a node in trouble must be able to say so.
+    trouble = "".join(each if each.isprintable() else " " for each in node.trouble[:MAX_TEXT])
+    return msgspec.structs.replace(node, trouble=trouble)
+
+
+class _Report:
+    """The checks of one node's report; each raises :class:`InvalidInput`."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+
+    def refuse(self, field: str, reason: str) -> InvalidInput:
+        return InvalidInput(f"node {self._node} reports {field} {reason}")
+
+    def number(self, field: str, value: int, least: int, most: int) -> None:
+        if not least <= value <= most:
+            raise self.refuse(field, f"{value}, which is not from {least} to {most}")
+
+    def text(self, field: str, value: str, most: int, *, empty: bool = True) -> None:
+        if not value and not empty:
+            raise self.refuse(field, "without a value")
+        if len(value) > most:
+            raise self.refuse(field, f"of more than {most} characters")
+        if not value.isprintable():
+            raise self.refuse(field, f"{_shown(value)}, which has a character that can't be printed")
+
+    def pairs(self, field: str, values: Mapping[str, str]) -> None:
+        if len(values) > MAX_PAIRS:
+            raise self.refuse(field, f"with more than {MAX_PAIRS} entries")
+        for key, value in values.items():
+            self.text(field, key, MAX_WORD, empty=False)
+            self.text(f"{field}.{key}", value, MAX_TEXT if field.startswith("devices") else MAX_WORD)
+
+    def device(self, field: str, device: Device, seen: set[str]) -> None:
+        self.text(f"{field}.id", device.id, MAX_WORD, empty=False)
+        if "," in device.id:
+            raise self.refuse(f"{field}.id", f"{device.id!r}: a comma stands between ids in listings")
+        if device.id in seen:
+            raise self.refuse(f"{field}.id", f"{device.id!r} twice: devices have names of their own")
+        seen.add(device.id)
+        for name in ("model", "pci_address", "compute_capability"):
+            self.text(f"{field}.{name}", getattr(device, name), MAX_WORD)
+        self.number(f"{field}.memory_bytes", device.memory_bytes, 0, MAX_BYTES)
+        self.number(f"{field}.numa_node", device.numa_node, -1, MAX_NUMA_NODE)
+        self.pairs(f"{field}.attributes", device.attributes)
+
+    def link(self, field: str, link: Link) -> None:
+        self.text(f"{field}.name", link.name, MAX_WORD, empty=False)
+        self.number(f"{field}.speed_mbit_s", link.speed_mbit_s, 0, MAX_LINK_MBIT_S)
+
+
+def _shown(text: str) -> str:
+    return repr(text[:40] + "..." if len(text) > 40 else text)

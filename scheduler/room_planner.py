@@ -1,0 +1,145 @@
+"""Plans which moveable jobs end so that another one finds room: preemption and defragmentation.
+
+Both ask the decision maker where the job would go (:mod:`farbus.scheduler.openings`).
+Preemption ends jobs of strictly lower priority that have run for a while,
+those of the lowest priority and the youngest first.  Defragmentation is an
+operator's wish: any moveable job may be moved, if each has a place to go to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import structlog
+
+from farbus.errors import Conflict, FarbusError, NotFound
+from farbus.model.decision import Decision, JobPlacement, PendingJob, Snapshot
+from farbus.model.job import Job
+from farbus.model.operation import MovedJob, RoomPlan
+from farbus.model.states import JobState
+from farbus.scheduler import events
+from farbus.scheduler.lifecycle import ClusterMachine
+from farbus.scheduler.openings import Found, Holding, find_opening, holding_of, without
+from farbus.scheduler.quotas import QUOTA
+from farbus.scheduler.records import JobRecord
+from farbus.scheduler.rounds import FAULT, DecisionMaker
+
+_log = structlog.get_logger()
+
+MAX_TRIED = 4
+"""Jobs of a round that it could not place, for which a plan is looked for."""
+MAX_SINGLES = 16
+"""Jobs of which each is tried alone, where the first plan ends several."""
+MAX_CANDIDATES = 4_096
+"""Jobs that may end, of which plans are made; those that should end first."""
+
+
+class RoomPlanner:
+    """Looks for plans, on one machine."""
+
+    def __init__(self, machine: ClusterMachine, maker: DecisionMaker, now: Callable[[], float]) -> None:
+        self._machine = machine
+        self._maker = maker
+        self._now = now
+
+    async def preempt(self, missed: Iterable[str]) -> events.RoomPlanned | None:
+        """Return a plan for the first of the ``missed`` jobs of a round for which there is one."""
+        machine = self._machine
+        if not machine.rules.preemption:
+            return None
+        candidates = self._candidates(least_s=machine.rules.preemption_min_run_s)
+        lowest = min((each.job.priority for each in candidates), default=None)
+        waiting = [job_id for job_id in missed if job_id in machine.queue]
+        for job_id in machine.queue.ordered(waiting)[:MAX_TRIED]:
+            record = machine.jobs[job_id]
+            if lowest is None or record.job.priority <= lowest:
+                return None
+            if job_id in machine.reservations or any(
+                miss.permanent or miss.phase in (QUOTA, FAULT) for miss in record.misses
+            ):
+                continue
+            below = [each for each in candidates if each.job.priority < record.job.priority]
+            try:
+                found = await self._fewest(record.job, [holding_of(machine, each) for each in below])
+            except FarbusError as error:
+                _log.warning("no plan for preemption", job=job_id, reason=str(error))
+                return None
+            if found is not None and found.needed:
+                reason = f"preempted by job {job_id} of priority {record.job.priority}"
+                moved = tuple(held.job for held in found.needed)
+                _log.info("preempting", job=job_id, moved=moved)
+                return events.RoomPlanned(placement=found.placement, moved=moved, reason=reason, preempts=True)
+        return None
+
+    def _candidates(self, *, least_s: float) -> list[JobRecord]:
+        now, machine = self._now(), self._machine
+        found = [each for each in machine.jobs.values() if machine.may_move(each, least_s=least_s, now=now)]
+        # The lowest priority first, and of one priority those whose end loses least work.
+        return sorted(found, key=lambda each: (each.job.priority, -each.running_since))[:MAX_CANDIDATES]
+
+    async def _fewest(self, job: Job, holdings: Sequence[Holding]) -> Found | None:
+        snapshot = self._machine.snapshot(self._now())
+        found = await find_opening(self._maker.decide, snapshot, job, holdings)
+        if found is None or len(found.needed) <= 1:
+            return found
+        # Several of low priority where a single one of no higher priority would do: one end is less than two.
+        last = self._machine.jobs[found.needed[-1].job].job.priority
+        singles = [each for each in holdings if self._machine.jobs[each.job].job.priority <= last]
+        for each in singles[:MAX_SINGLES]:
+            single = await find_opening(self._maker.decide, snapshot, job, [each])
+            if single is not None:
+                return single
+        return found
+
+    async def defragment(self, job_id: str) -> tuple[RoomPlan, events.RoomPlanned]:
+        """Return which jobs would move where so that a waiting one has room, and the event that carries it out.
+
+        Raises :class:`NotFound` where there is no such plan and
+        :class:`Conflict` for a job that does not wait.
+        """
+        machine = self._machine
+        record = machine.jobs.get(job_id)
+        if record is None or record.state is not JobState.QUEUED:
+            raise Conflict(f"job {job_id} does not wait", hint="farbus jobs shows where it is")
+        if job_id in machine.reservations:
+            raise Conflict(f"room is being made for job {job_id} already", hint=f"watch farbus jobs {job_id}")
+        jobs = {each.job.id: each.job for each in self._candidates(least_s=0.0)}
+        holdings = [holding_of(machine, machine.jobs[each]) for each in jobs]
+        snapshot = machine.snapshot(self._now())
+        found = await find_opening(self._maker.decide, snapshot, record.job, holdings, also=jobs)
+        placements = await self._all_placed(snapshot, record.job, found, jobs) if found is not None else None
+        if placements is None:
+            raise NotFound(
+                f"no moves of what is moveable make room for job {job_id}",
+                hint=f"farbus explain {job_id} says what would have to end",
+            )
+        by_job = {placement.job: placement for placement in placements}
+        own = by_job.pop(job_id)
+        moved = tuple(
+            MovedJob(
+                job=other,
+                user=jobs[other].user,
+                came_from=machine.jobs[other].status().placements,
+                goes_to=placement.tasks,
+            )
+            for other, placement in sorted(by_job.items())
+        )
+        plan = RoomPlan(job=job_id, placements=own.tasks, moved=moved)
+        event = events.RoomPlanned(
+            placement=own,
+            moved=tuple(each.job for each in moved),
+            again=tuple(by_job.values()),
+            reason=f"moved to make room for job {job_id}",
+        )
+        return plan, event
+
+    async def _all_placed(
+        self, snapshot: Snapshot, job: Job, found: Found, jobs: dict[str, Job]
+    ) -> tuple[JobPlacement, ...] | None:
+        """Decide once more with those alone that have to end, then with all that the search had ended."""
+        for ended in (found.needed, found.ended):
+            pending = (PendingJob(job=job), *(PendingJob(job=jobs[held.job]) for held in ended))
+            decision: Decision = await self._maker.decide(without(snapshot, ended), pending)
+            if len(decision.placements) == len(pending):
+                return decision.placements
+        return None

@@ -1,0 +1,101 @@
+"""Every field of a job file with what it can't be: one line that names the file, the field and the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from farbus.cli.decoding import read_file
+from farbus.cli.jobfile import JobTable, ResourceTable, StageTable, TaskTable, parse_job
+from farbus.errors import InvalidInput
+from farbus.model.job import Job
+
+LONG = "x" * 5_000
+NUL = '"a\\u0000"'
+
+BAD: dict[str, list[str]] = {
+    "name": ["7", '"a b"', '"-a"', f'"{LONG}"'],
+    "command": ["[]", '[""]', f"[{NUL}]", "[1]", '"ls -l"', f'["{LONG * 30}"]'],
+    "count": ["0", "-1", "4097", "1.5", '"2"', "99999999999999999999"],
+    "resources.cpus": ["0", "-1", "nan", "inf", '"2 apples"', '"1e9"', "1e300", "true"],
+    "resources.memory": ["0", "-1", '"1 apple"', '"-1GiB"', '"99999999TiB"', "1.5", "true"],
+    "resources.gpus": ["-1", "65", "1.5", '"1"', "true"],
+    "resources.gpu_memory": ["-1", '"x"', '"99999999TiB"'],
+    "resources.gpu_model": ["7", f'"{LONG}"'],
+    "node": ["7", f'"{LONG}"'],
+    "labels": ["3", "{ a = 1 }"],
+    "routes": ["[]", '["teleport"]', '"local"'],
+    "cwd": ["7", NUL],
+    "env": ["3", "{ A = 1 }", '{ "A=B" = "" }', '{ "" = "" }', f"{{ A = {NUL} }}"],
+    "priority": ["1001", "-1001", "1.5", '"high"'],
+    "time_limit": ["-1", "nan", '"soon"', '"-1h"', '"99999d"', "1e300", "true"],
+    "unreachable_limit": ["-1", "nan", '"soon"', '"99999d"'],
+    "moveable": ['"yes"', "1"],
+    "stage_in": ['"x"', "[1]", "[{}]", '[{ from = "" }]', '[{ from = "a", too = "b" }]'],
+    "stage_out": ['"x"', "[1]", '["/etc"]', '["../x"]'],
+    "task": ["3", "[1]", "[{}]", '[{ command = ["x"], count = 0 }]', '[{ command = ["x"], cpus = 1 }]'],
+}
+
+
+def parse(text: str) -> Job:
+    return parse_job(text.encode(), name="job.toml", directory=Path("/work"))
+
+
+def paths(kind: type[msgspec.Struct], prefix: str = "") -> Iterator[str]:
+    for field in msgspec.structs.fields(kind):
+        if field.type is ResourceTable or ResourceTable in get_args(field.type):
+            yield from paths(ResourceTable, f"{field.encode_name}.")
+        else:
+            yield f"{prefix}{field.encode_name}"
+
+
+def test_every_field_of_a_job_file_is_in_the_table() -> None:
+    assert sorted(paths(JobTable)) == sorted(BAD)
+    assert {field.encode_name for field in msgspec.structs.fields(StageTable)} == {"from", "to"}
+    assert set(paths(TaskTable)) <= BAD.keys()
+
+
+def written(path: str, value: str) -> str:
+    lines = [] if path in ("command", "task") else ['command = ["x"]']
+    if path.startswith("resources."):
+        gpus = [] if path.endswith("gpus") else ["resources.gpus = 1"]
+        return "\n".join([*lines, *gpus, f"{path} = {value}"])
+    return "\n".join([*lines, f"{path} = {value}"])
+
+
+@pytest.mark.parametrize(("path", "value"), [(path, value) for path, values in BAD.items() for value in values],
+                         ids=lambda item: item[:40])  # fmt: skip
+def test_a_job_file_is_refused_with_the_field(path: str, value: Any) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        parse(written(path, value))
+    told = str(refused.value)
+    assert told.startswith("job.toml")
+    assert path.rpartition(".")[2] in told
+    assert len(told) < 500
+    assert told.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('command = ["x"]\ntime_limt = "2h"', "time_limt"),
+        ('command = ["x"]\n[resources]\ngpu = 1', "gpu"),
+        ('[[task]]\ncommand = ["x"]\npriority = 3', "priority"),
+        ('command = ["x"]\n[[task]]\ncommand = ["y"]', "command: stands beside"),
+    ],
+)
+def test_unknown_and_misplaced_fields_are_named(text: str, told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        parse(text)
+
+
+def test_a_file_of_ten_megabytes_is_refused_without_being_read(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    with open(path, "wb") as file:
+        file.truncate(10 * 2**20)
+    with pytest.raises(InvalidInput, match="larger than 1 MiB, which no job file is"):
+        read_file(str(path), what="job file")

@@ -1,0 +1,126 @@
+"""The engine around the machine: bursts, rounds that take too long, rules that change."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from farbus.model.decision import Decision, PendingJob, Snapshot
+from farbus.model.rules import Quota, Rules
+from farbus.model.states import JobState
+from farbus.scheduler import events
+from farbus.scheduler.engine import Engine
+from farbus.scheduler.ledger import Ledger
+from farbus.scheduler.lifecycle import ClusterMachine
+from farbus.scheduler.rounds import FAULT, DecisionMaker, DecisionThread
+from tests.scheduler.scripted import TTL_S, first_fit, job, node
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Rounds:
+    """A decision maker that notes what it was asked, and may be held up."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.slow_with: int | str = 10**9
+        """As many jobs, or the job, that take as long as ``go_on`` is not set."""
+
+    def __call__(self, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
+        self.seen.append(len(pending))
+        self.begun.set()
+        if isinstance(self.slow_with, str):
+            slow = any(entry.job.id == self.slow_with for entry in pending)
+        else:
+            slow = len(pending) >= self.slow_with
+        if slow:
+            self.go_on.wait()
+        return first_fit(snapshot, pending)
+
+
+@contextlib.asynccontextmanager
+async def running(tmp_path: Path, rounds: Rounds, *, limit_s: float = 30.0) -> AsyncIterator[Engine]:
+    ledger = Ledger(str(tmp_path / "state"))
+    machine = ClusterMachine(term=ledger.term, lease_ttl_s=TTL_S, new_secret=lambda: "0" * 64)
+    maker = DecisionMaker(DecisionThread(rounds), limit_s=limit_s)
+    engine = Engine(machine=machine, ledger=ledger, maker=maker, round_delay_s=0.0)
+    engine.restore(ledger.load())
+    task = asyncio.create_task(engine.run())
+    try:
+        yield engine
+    finally:
+        rounds.go_on.set()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        ledger.close()
+
+
+async def until(engine: Engine, job_id: str, *, misses: str = "") -> None:
+    """Wait until a job waits for ``misses``, or for nothing any more."""
+    async for status in engine.watch(job_id):
+        if status.state is not JobState.QUEUED or any(misses and miss.phase == misses for miss in status.misses):
+            return
+
+
+async def test_a_burst_of_events_shares_a_round(tmp_path: Path) -> None:
+    rounds = Rounds()
+    async with running(tmp_path, rounds) as engine:
+        engine.tell(events.NodeJoined(node=node("a", cpu_milli=100_000), session=1))
+        for number in range(4):
+            engine.tell(events.JobSubmitted(job=job(f"j{number}")))
+        await until(engine, "j3")
+        assert rounds.seen == [4]
+        assert engine.counters.rounds == 1
+        assert engine.counters.considered == 4
+
+
+async def test_a_round_that_takes_too_long_stops_no_heartbeat_and_the_next_ones_are_smaller(tmp_path: Path) -> None:
+    rounds = Rounds()
+    rounds.slow_with, limit = 3, 0.2
+    rounds.go_on.clear()
+    async with running(tmp_path, rounds, limit_s=limit) as engine:
+        engine.tell(events.NodeJoined(node=node("a", cpu_milli=100_000), session=1))
+        for number in range(4):
+            engine.tell(events.JobSubmitted(job=job(f"j{number}")))
+        await asyncio.to_thread(rounds.begun.wait)
+        # While it is held up, the scheduler hears and answers.
+        await engine.tell(events.HeartbeatArrived(node="a", session=1))
+        assert engine.counters.rounds_overrun == 0
+        await until(engine, "j3")
+        assert rounds.seen == [4, 2, 2]
+        assert engine.counters.rounds_overrun == 1
+
+
+async def test_a_job_that_takes_too_long_alone_is_set_aside_and_the_others_are_placed(tmp_path: Path) -> None:
+    rounds = Rounds()
+    rounds.slow_with = "j1"
+    rounds.go_on.clear()
+    async with running(tmp_path, rounds, limit_s=0.1) as engine:
+        engine.tell(events.NodeJoined(node=node("a", cpu_milli=100_000), session=1))
+        for number in range(4):
+            engine.tell(events.JobSubmitted(job=job(f"j{number}", submitted_at=float(number))))
+        for name in ("j0", "j2", "j3"):
+            await until(engine, name)
+        await until(engine, "j1", misses=FAULT)
+        (miss,) = engine.machine.jobs["j1"].misses
+        assert "no decision after 0.1 s; it is set aside until" in miss.message
+
+
+async def test_rules_that_change_hold_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path, Rounds()) as engine:
+        engine.tell(events.NodeJoined(node=node("a"), session=1))
+        await engine.tell(events.RulesChanged(rules=Rules(quota=Quota(jobs=0))))
+        engine.tell(events.JobSubmitted(job=job("j1")))
+        await until(engine, "j1", misses="quota")
+        await engine.tell(events.RulesChanged(rules=Rules()))
+        await until(engine, "j1")
+        assert engine.machine.jobs["j1"].state is not JobState.QUEUED

@@ -1,0 +1,276 @@
+"""Preemption and defragmentation: who ends for whom, never more than needed, never in vain."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from farbus.errors import Conflict, NotFound
+from farbus.model.job import Job
+from farbus.model.node import Node
+from farbus.model.operation import Cordon, CordonKind
+from farbus.model.rules import Quota, Rules
+from farbus.scheduler import events
+from farbus.scheduler.making_room import RESERVATION_S
+from farbus.scheduler.room_planner import RoomPlanner
+from farbus.scheduler.rounds import DecisionMaker, DecisionThread
+from tests.scheduler.scripted import Cluster, first_fit, job, node
+
+MIN_RUN_S = 60.0
+
+
+class Planned(Cluster):
+    """A cluster whose rounds are followed by a look for plans, as the engine does it."""
+
+    def __init__(self, *nodes: Node, **rules: object) -> None:
+        super().__init__(*nodes)
+        self.maker = DecisionMaker(DecisionThread(first_fit))
+        self.join()
+        self.rule(**rules)
+
+    def rule(self, **rules: object) -> None:
+        settings = {"preemption": True, "preemption_min_run_s": MIN_RUN_S, **rules}
+        self.tell(events.RulesChanged(rules=Rules(**settings)))  # type: ignore[arg-type]
+
+    @property
+    def planner(self) -> RoomPlanner:
+        return RoomPlanner(self.machine, self.maker, lambda: self.now)
+
+    def decide(self) -> None:
+        self.round_asked = False
+        snapshot, pending, generation = self.machine.round_input(self.now)
+        decision = first_fit(snapshot, pending) if pending else None
+        self.tell(events.RoundDecided(decision=decision, generation=generation))
+        if decision is not None and decision.misses:
+            plan = asyncio.run(self.planner.preempt([missed.job for missed in decision.misses]))
+            if plan is not None:
+                self.tell(plan)
+
+    def work(self, *jobs: Job) -> None:
+        """Have jobs begin, one after the other."""
+        for each in jobs:
+            self.submit(each)
+            self.settle()
+            self.pass_time(1.0)
+
+    def states(self, *names: str) -> list[str]:
+        return [self.state_of(name) for name in names]
+
+
+def moveable(name: str, **more: object) -> Job:
+    return msgspec.structs.replace(job(name, **more), moveable=True)  # type: ignore[arg-type]
+
+
+def test_a_job_of_higher_priority_takes_the_place_of_a_moveable_one_which_begins_anew() -> None:
+    cluster = Planned(node("a", 1))
+    cluster.work(moveable("j1", gpus=1))
+    cluster.pass_time(MIN_RUN_S)
+    cluster.work(job("j2", gpus=1, priority=5))
+    assert cluster.states("j1", "j2") == ["queued", "running"]
+    assert any("preempted by job j2 of priority 5" in line for line in cluster.machine.jobs["j1"].progress.story)
+    assert cluster.machine.jobs["j1"].progress.failures == 0
+    cluster.tell(events.JobCancelled(job_id="j2", reason="done"))
+    cluster.settle()
+    assert cluster.states("j1", "j2") == ["running", "cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (job("j1", gpus=1), job("j2", gpus=1, priority=5)),
+        (moveable("j1", gpus=1), job("j2", gpus=1)),
+        (moveable("j1", gpus=1, priority=5), job("j2", gpus=1, priority=5)),
+    ],
+    ids=["not moveable", "same priority", "same higher priority"],
+)
+def test_nobody_else_is_preempted(first: Job, second: Job) -> None:
+    cluster = Planned(node("a", 1))
+    cluster.work(first)
+    cluster.pass_time(MIN_RUN_S)
+    cluster.work(second)
+    assert cluster.states("j1", "j2") == ["running", "queued"]
+
+
+def test_it_is_off_unless_an_operator_sets_it() -> None:
+    assert not Rules().preemption
+    cluster = Planned(node("a", 1), preemption=False)
+    cluster.work(moveable("j1", gpus=1))
+    cluster.pass_time(MIN_RUN_S)
+    cluster.work(job("j2", gpus=1, priority=5))
+    assert cluster.states("j1", "j2") == ["running", "queued"]
+
+
+def test_a_job_runs_for_a_while_before_it_is_preempted() -> None:
+    cluster = Planned(node("a", 1))
+    cluster.work(moveable("j1", gpus=1), job("j2", gpus=1, priority=5))
+    assert cluster.states("j1", "j2") == ["running", "queued"]
+    cluster.pass_time(MIN_RUN_S)
+    cluster.settle()
+    assert cluster.states("j1", "j2") == ["queued", "running"]
+
+
+def test_those_of_the_lowest_priority_end_and_no_more_than_needed() -> None:
+    cluster = Planned(node("a", 3))
+    cluster.work(moveable("j1", gpus=1, priority=2), moveable("j2", gpus=1), moveable("j3", gpus=1, priority=1))
+    cluster.pass_time(MIN_RUN_S)
+    cluster.work(job("j4", gpus=1, priority=5))
+    assert cluster.states("j1", "j2", "j3", "j4") == ["running", "queued", "running", "running"]
+    cluster.work(job("j5", gpus=2, priority=5))
+    assert cluster.states("j1", "j2", "j3", "j4", "j5") == ["queued", "queued", "queued", "running", "running"]
+
+
+def test_one_that_makes_room_alone_ends_rather_than_two() -> None:
+    cluster = Planned(node("a", 4))
+    cluster.work(moveable("j1", gpus=2), moveable("j2", gpus=1), moveable("j3", gpus=1))
+    cluster.pass_time(MIN_RUN_S)
+    cluster.work(job("j4", gpus=2, priority=5))
+    assert cluster.states("j1", "j2", "j3", "j4") == ["queued", "running", "running", "running"]
+
+
+def test_where_the_end_of_all_that_may_end_would_not_help_nobody_ends() -> None:
+    cluster = Planned(node("a", 2))
+    cluster.work(moveable("j1", gpus=1), job("j2", gpus=1))
+    cluster.pass_time(MIN_RUN_S)
+    cluster.work(job("j3", gpus=2, priority=5))
+    assert cluster.states("j1", "j2", "j3") == ["running", "running", "queued"]
+
+
+def test_what_is_freed_piece_by_piece_goes_to_nobody_else() -> None:
+    cluster = Planned(node("a", 1), node("b", 1), node("c"))
+    cluster.work(moveable("j1", gpus=1, on="a"), moveable("j2", gpus=1, on="b"))
+    cluster.pass_time(MIN_RUN_S)
+    cluster.submit(job("j3", gpus=2, on="c", priority=5))
+    cluster.decide()
+    # One node gives up its part at once, the other does not answer yet; smaller jobs of equal priority come meanwhile.
+    while cluster.step("a") is not None:
+        pass
+    assert not any(lease.lease.device_node == "a" for lease in cluster.machine.leases.values())
+    cluster.submit(job("j4", gpus=1, priority=5), job("j5", gpus=1))
+    if cluster.round_asked:
+        cluster.decide()
+    assert cluster.states("j3", "j4", "j5") == ["queued", "queued", "queued"]
+    cluster.settle()
+    assert cluster.states("j3", "j4", "j5") == ["running", "queued", "queued"]
+    assert not cluster.machine.reservations
+
+
+def test_room_that_is_not_free_in_time_is_let_go() -> None:
+    cluster = Planned(node("a", 1), node("b", 1))
+    cluster.work(moveable("j1", gpus=1, on="a"))
+    cluster.pass_time(MIN_RUN_S)
+    cluster.submit(job("j2", gpus=2, priority=5, on="b"))
+    cluster.decide()
+    assert cluster.machine.reservations
+    cluster.submit(job("j3", gpus=1, on="b"))
+    cluster.decide()
+    assert cluster.state_of("j3") == "queued"
+    cluster.pass_time(RESERVATION_S + 1.0)
+    assert not cluster.machine.reservations
+    while cluster.round_asked:
+        cluster.decide()
+    assert cluster.state_of("j3") == "preparing"
+
+
+def test_a_node_that_is_closed_meanwhile_ends_the_reservation() -> None:
+    cluster = Planned(node("a", 1))
+    cluster.work(moveable("j1", gpus=1))
+    cluster.pass_time(MIN_RUN_S)
+    cluster.submit(job("j2", gpus=1, priority=5))
+    cluster.decide()
+    cluster.tell(events.Cordoned(cordon=Cordon(kind=CordonKind.NODE, name="a", by="ann", at=0.0)))
+    assert not cluster.machine.reservations
+    cluster.settle()
+    assert cluster.states("j1", "j2") == ["queued", "queued"]
+
+
+def test_who_is_cancelled_while_room_is_made_leaves_it_to_others() -> None:
+    cluster = Planned(node("a", 1))
+    cluster.work(moveable("j1", gpus=1))
+    cluster.pass_time(MIN_RUN_S)
+    cluster.submit(job("j2", gpus=1, priority=5))
+    cluster.decide()
+    cluster.tell(events.JobCancelled(job_id="j2", reason="no more"))
+    assert not cluster.machine.reservations
+    cluster.settle()
+    cluster.pass_time(2.0)
+    cluster.settle()
+    assert cluster.states("j1", "j2") == ["running", "cancelled"]
+
+
+def test_a_plan_that_no_longer_holds_ends_nobody() -> None:
+    cluster = Planned(node("a", 1))
+    cluster.work(moveable("j1", gpus=1))
+    cluster.pass_time(MIN_RUN_S)
+    cluster.submit(job("j2", gpus=1, priority=5))
+    snapshot, pending, generation = cluster.machine.round_input(cluster.now)
+    cluster.tell(events.RoundDecided(decision=first_fit(snapshot, pending), generation=generation))
+    plan = asyncio.run(cluster.planner.preempt(["j2"]))
+    assert plan is not None
+    cluster.rule(quota=Quota(devices=0))
+    cluster.tell(plan)
+    assert cluster.states("j1", "j2") == ["running", "queued"]
+
+
+def test_a_restart_in_the_middle_ends_in_the_same_place() -> None:
+    cluster = Planned(node("a", 1))
+    cluster.work(moveable("j1", gpus=1))
+    cluster.pass_time(MIN_RUN_S)
+    cluster.submit(job("j2", gpus=1, priority=5))
+    cluster.decide()
+    cluster.restart()
+    cluster.join()
+    cluster.settle()
+    assert cluster.states("j1", "j2") == ["queued", "running"]
+    assert cluster.machine.jobs["j1"].progress.failures == 0
+
+
+# --- defragmentation -----------------------------------------------------------------------
+
+
+def split() -> Planned:
+    """Two nodes with a processor to spare each; a job wants two on one of them."""
+    cluster = Planned(node("a", cpu_milli=3000), node("b", cpu_milli=3000), preemption=False)
+    cluster.work(
+        job("j1", on="a"),
+        moveable("j2", cpu_milli=1000),
+        job("j3", on="b", cpu_milli=2000),
+        job("j4", cpu_milli=2000),
+    )
+    assert cluster.states("j1", "j2", "j3", "j4") == ["running", "running", "running", "queued"]
+    return cluster
+
+
+def test_a_plan_moves_a_job_to_where_there_is_room() -> None:
+    cluster = split()
+    plan, event = asyncio.run(cluster.planner.defragment("j4"))
+    assert [(each.job, each.came_from[0].node, each.goes_to[0].node) for each in plan.moved] == [("j2", "a", "b")]
+    assert [task.node for task in plan.placements] == ["a"]
+    assert cluster.states("j2", "j4") == ["running", "queued"]
+    cluster.tell(event)
+    cluster.settle()
+    assert cluster.states("j1", "j2", "j3", "j4") == ["running"] * 4
+    assert not cluster.machine.reservations
+
+
+def test_without_a_place_for_who_would_move_there_is_no_plan() -> None:
+    cluster = split()
+    cluster.work(job("j5", on="b"))
+    with pytest.raises(NotFound, match="no moves of what is moveable make room for job j4"):
+        asyncio.run(cluster.planner.defragment("j4"))
+
+
+def test_a_job_that_does_not_wait_needs_no_plan() -> None:
+    with pytest.raises(Conflict, match="job j1 does not wait"):
+        asyncio.run(split().planner.defragment("j1"))
+
+
+def test_who_is_cancelled_while_he_is_moved_keeps_nothing() -> None:
+    cluster = split()
+    _, event = asyncio.run(cluster.planner.defragment("j4"))
+    cluster.tell(event)
+    cluster.tell(events.JobCancelled(job_id="j2", reason="no more"))
+    cluster.settle()
+    assert cluster.states("j2", "j4") == ["cancelled", "running"]
+    assert not cluster.machine.reservations
