@@ -74,6 +74,7 @@ class StorageDesk(Desk):
         self._options: dict[StorageShape, tuple[int, Options]] = {}
         self._looks: dict[Hashable, StorageOutlook] = {}
         self._pencilled = np.zeros((cluster.size, 2), np.int64)
+        self._has_pencilled = False
         self._holds: list[tuple[Integers, StorageShape, bool]] = []
         self._whole: Drives | None = None
 
@@ -185,12 +186,16 @@ class StorageDesk(Desk):
     def pencil(self, key: Hashable, places: Integers, counts: Integers) -> None:
         """Keep bytes and bandwidth in mind for tasks that phase 1 put beside the drives."""
         assert isinstance(key, tuple)
+        self._has_pencilled = True
         np.add.at(self._pencilled, places, counts[:, None] * np.array(_whole(key), np.int64))
         self._pencilled[places] = self._pencilled[places].clip(min=0)
         self.cluster.kept.changes.note(places.copy())
 
     def clear_pencil(self) -> None:
         """Forget what was kept in mind."""
+        if not self._has_pencilled:
+            return
+        self._has_pencilled = False
         rows = np.flatnonzero(self._pencilled.any(axis=1))
         if len(rows):
             self._pencilled[rows] = 0
@@ -200,6 +205,8 @@ class StorageDesk(Desk):
 
     def wants(self, jobs: Jobs, rows: Integers) -> Table:
         """Return one want for each storage request of a group, and node that phase 1 chose."""
+        if not any(group.storage for form in jobs.forms for group in form.groups):
+            return np.zeros(0, WANT)
         awards = jobs.awards("compute").of(rows)
         parts = [np.zeros(0, WANT)]
         span, groups = self.cluster.size, int(awards["group"].max(initial=0)) + 1
