@@ -71,7 +71,7 @@ check-lab: build
 	@FARBUS_LAB=1 $(BIN)/python -m pytest -q tests/lab
 
 asan fuzz-smoke: build
-	@$(MAKE) --no-print-directory -C native $@
+	@$(MAKE) --no-print-directory -C native $@ PYTHON=$(CURDIR)/$(BIN)/python
 
 clean:
 	@rm -rf $(VENV) build dist *.egg-info native/build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -368,7 +368,7 @@ class Agent:
         executor = Executor(
             journal=self._journal, devices=host, tasks=runner, clock=doors.clock, group=group, done=service.post
         )
-        runner.before_launch = executor.launching
+        runner.launching = executor.launching
         # Before anybody can ask for anything: what an earlier agent left.
         restored = await executor.recover(
             node=config.name,

@@ -9,7 +9,8 @@ steps; what hot-plug and NVMe over Fabrics need is added to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -315,9 +316,17 @@ class Executor:
         self._runner.forget(f"task {job}/{task}")
         self._tasks.forget(job=job, task=task)
 
-    async def launching(self, run: TaskRun) -> None:
-        """Record that the files of a task have arrived; without the record its program must not begin."""
-        await self._journal.task_launching(run.job, run.task, at=self._clock.wall())
+    @contextlib.asynccontextmanager
+    async def launching(self, run: TaskRun) -> AsyncIterator[None]:
+        """Record the start of a task's program inside the block, now that its files have arrived.
+
+        Without the first record the program must not begin.  Without the
+        second, which the disk may refuse, the next agent finds the program.
+        """
+        number = await self._journal.task_launching(run.job, run.task, at=self._clock.wall())
+        yield
+        with contextlib.suppress(FarbusError):
+            await self._journal.completed(number, error="", at=self._clock.wall())
 
     def _log_failure(self, kind: str, name: str, error: str) -> None:
         """Log why work has failed, once for what is tried again and again and fails in the same way."""

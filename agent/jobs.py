@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,8 +91,8 @@ class TaskRunner:
     ``told`` hears of every end, once its output is complete, and of files that
     have arrived.
 
-    :attr:`before_launch` is awaited before a program is started whose files
-    had to arrive first: from then on it may have run.
+    :attr:`launching` is entered before a program is started whose files had to
+    arrive first, and left once it runs: from its beginning on it may have run.
 
     Programs outlive the agent: the next one adopts those that it knows of
     (:meth:`adopt`) and ends the rest (:meth:`end_strangers`).  What is kept of
@@ -123,7 +125,7 @@ class TaskRunner:
         self._clock = clock
         self._group = group
         self._told = told
-        self.before_launch: Callable[[TaskRun], Awaitable[None]] = _nothing_to_do
+        self.launching: Callable[[TaskRun], AbstractAsyncContextManager[None]] = _no_record
         self._run_as_self = run_as_self
         self._allow_root = allow_root
         self._orphan_limit_s = orphan_limit_s
@@ -182,9 +184,9 @@ class TaskRunner:
         arriving = self._arriving[run.job, run.task]
         try:
             path = await staging.stage_in(directory, run, account)
-            await self.before_launch(run)
-            arriving.launching = True
-            await self._launch(name, run, environment, account, run.cwd or str(path), output)
+            async with self.launching(run):
+                arriving.launching = True
+                await self._launch(name, run, environment, account, run.cwd or str(path), output)
             self._told(TaskLaunched(job=run.job, task=run.task))
         except asyncio.CancelledError:
             self._logs.ended(run.job, run.task)
@@ -421,8 +423,9 @@ class TaskRunner:
                 group.create_task(self.stop(job=job, task=task, grace_s=grace_s, reason="the agent was stopped"))
 
 
-async def _nothing_to_do(_run: TaskRun) -> None:
+def _no_record(_run: TaskRun) -> AbstractAsyncContextManager[None]:
     """Stand where nobody records anything."""
+    return contextlib.nullcontext()
 
 
 def _memory_reason(limit: int) -> str:

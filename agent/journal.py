@@ -32,7 +32,7 @@ KEPT_STEPS = 10_000
 """Completed steps kept as history."""
 
 LAUNCH = "LaunchTask"
-"""Action of the record that comes before a program whose files had to arrive first."""
+"""Action of the record around the start of a program whose files had to arrive first."""
 
 PRUNE_INTERVAL = 256
 """Records between two removals of old history."""
@@ -228,18 +228,23 @@ class Journal:
 
         await self._write("completed", write)
 
-    async def task_launching(self, job: str, task: str, *, at: float) -> None:
-        """Record that a task's files have arrived, before its program is started: from now on it may have run."""
+    async def task_launching(self, job: str, task: str, *, at: float) -> int:
+        """Record that a task's files have arrived and its program is started now; return the record's number.
+
+        From now on it may have run; once the record is completed, it has.
+        """
         name = f"task {job}/{task}"
 
-        def write(connection: sqlite3.Connection) -> None:
-            connection.execute(
-                "INSERT INTO step (boot_id, object, action, body, started_at, completed_at, error, position, sequence)"
-                " VALUES (?, ?, ?, '{}', ?, ?, '', 1, (SELECT max(sequence) FROM step WHERE object = ?))",
-                (self._boot_id, name, LAUNCH, at, at, name),
+        def write(connection: sqlite3.Connection) -> int:
+            row = connection.execute(
+                "INSERT INTO step (boot_id, object, action, body, started_at, position, sequence)"
+                " VALUES (?, ?, ?, '{}', ?, 1, (SELECT max(sequence) FROM step WHERE object = ?))",
+                (self._boot_id, name, LAUNCH, at, name),
             )
+            assert row.lastrowid is not None
+            return row.lastrowid
 
-        await self._write("task launching", write)
+        return await self._write("task launching", write)
 
     async def task_ended(self, job: str, status: TaskStatus, *, at: float) -> None:
         """Keep a task's status until the scheduler lets it go."""

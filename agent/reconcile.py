@@ -105,9 +105,14 @@ def reconcile(
                 if unbegun:
                     # What a program leaves stays until its end is on record (KeptChild.forget).
                     absent = f"the agent of node {node} ended before it had started it"
-                if work.run.is_staged and not any(record.action == LAUNCH for record in records):
-                    unbegun = True
-                    absent = f"its files were still arriving when the agent of node {node} ended"
+                if work.run.is_staged:
+                    launch = next((record for record in records if record.action == LAUNCH), None)
+                    if launch is None:
+                        unbegun = True
+                        absent = f"its files were still arriving when the agent of node {node} ended"
+                    elif not launch.completed and not rebooted:
+                        unbegun = True
+                        absent = f"the agent of node {node} ended before it had started it"
                 found.append(Remembered(work=work, records=records, absent=absent, unbegun=unbegun))
             continue
         # Neither can be prepared from the journal alone: it has no secrets.

@@ -25,6 +25,9 @@ from farbus.scheduler.words import describe_exit, describe_placement
 
 MAX_FAILURES = 3
 """Attempts of a job that may fail before it started; then the job has failed."""
+RAN_PERSIST_S = 60.0
+"""Pause between two writes of how long an interactive job with a time limit has run: what a boot of the scheduler's
+machine makes it forget."""
 MAX_STOP_TRIES = 3
 """Refused stops of a task after which UnprepareClient has to end what is left."""
 
@@ -297,7 +300,8 @@ class Attempts(Commander):
     def _begin_limit(self, job: JobRecord) -> None:
         """Begin to count a job's time once all its programs have begun; its keepers count from there, too."""
         if job.job.time_limit_s and not job.limit_at and not any(run.arriving for run in job.progress.runs):
-            job.progress.started_monotonic, job.progress.started_boot = self._now, self.boot_id
+            progress = job.progress
+            progress.started_monotonic, progress.started_boot, progress.ran_s = self._now, self.boot_id, 0.0
             self._persist.add(job.job.id)
             self._limit(job)
 
@@ -305,19 +309,32 @@ class Attempts(Commander):
         """Have a job end at its time limit, counted by monotonic time from its start.
 
         After a boot of this machine nobody here knows how long it has run, and
-        the wall clock may have been set: then it is counted from now.  The
-        programs of tasks are ended in time by their keepers, which count too.
+        the wall clock may have been set: then it goes on from what was last
+        written down.  The programs of tasks are ended in time by their
+        keepers, which count too; nobody else counts an interactive job's.
         """
         progress = job.progress
-        counted = bool(self.boot_id) and progress.started_boot == self.boot_id
-        job.limit_at = (progress.started_monotonic if counted else self._now) + job.job.time_limit_s
-        self._agenda.add(job.limit_at, Look.LIMIT, job.job.id)
+        if not self.boot_id or progress.started_boot != self.boot_id:
+            progress.started_monotonic, progress.started_boot = self._now - progress.ran_s, self.boot_id
+            self._persist.add(job.job.id)
+        job.limit_at = progress.started_monotonic + job.job.time_limit_s
+        self._watch_limit(job)
+
+    def _watch_limit(self, job: JobRecord) -> None:
+        due = min(job.limit_at, self._now + RAN_PERSIST_S) if job.job.interactive else job.limit_at
+        self._agenda.add(due, Look.LIMIT, job.job.id)
 
     def _check_limit(self, job_id: str) -> None:
         job = self.jobs.get(job_id)
         # The limit of an earlier attempt may be due; the present one has its own.
-        if job is not None and job.state is JobState.RUNNING and 0.0 < job.limit_at <= self._now:
+        if job is None or job.state is not JobState.RUNNING or not job.limit_at:
+            return
+        if job.limit_at <= self._now:
             self._undo(job, JobState.FAILED, f"it ran longer than its time limit of {job.job.time_limit_s:g} s")
+        elif job.job.interactive:
+            job.progress.ran_s = self._now - job.progress.started_monotonic
+            self._persist.add(job_id)
+            self._watch_limit(job)
 
     def _advance_finishing(self, job: JobRecord) -> None:
         done = True

@@ -19,6 +19,7 @@ from farbus.model.node import Node, NodeStatus, Resources
 from farbus.model.operation import Cordon, CordonKind
 from farbus.model.states import DeviceState, JobState, NodeState
 from farbus.model.value import to_json
+from farbus.scheduler.costs.inference import InferenceEngine
 from farbus.scheduler.events import PersistDevice
 from farbus.scheduler.queue import JobQueue, task_names
 from farbus.scheduler.quotas import Accounts
@@ -49,6 +50,8 @@ class ClusterState:
         """Devices whose last known owner the node is."""
         self.links: dict[str, tuple[LinkLoad, ...]] = {}
         """Loads of the links of nodes whose heartbeats told of them."""
+        self.inference = InferenceEngine()
+        """What is learned of applications from the jobs that ended."""
         self.listening_since = 0.0
         """Monotonic time since which this scheduler has listened without a break."""
         self.shape = 0
@@ -160,8 +163,15 @@ class ClusterState:
             return f"the job has no alternative {placement.alternative}"
         asked = record.job.in_flavour(placement.alternative)
         wanted = dict(task_names(asked))
-        if sorted(task.task for task in placement.tasks) != sorted(wanted):
+        placed = {task.task for task in placement.tasks}
+        if len(placed) != len(placement.tasks) or not placed <= wanted.keys():
             return "not every task is placed exactly once"
+        tasks = Counter(wanted[task] for task in placed)
+        for number, group in enumerate(asked.groups):
+            if tasks[number] < group.least == group.count:
+                return "not every task is placed exactly once"
+            if tasks[number] < group.least:
+                return f"{tasks[number]} of the {group.least} tasks that group {group.name} needs are placed"
         cpu: Counter[str] = Counter()
         memory: Counter[str] = Counter()
         taken: set[str] = set()

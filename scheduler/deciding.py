@@ -75,14 +75,16 @@ class Deciding(Operations):
         awake = [job_id for job_id in self.situations.awake if self._may_be_placed(job_id, now)]
         if not awake:
             return ()
-        companions = self.queue.ordered(self.situations.companions())[:MAX_COMPANIONS]
+        long = [job_id for job_id in self.situations.companions() if self._may_be_placed(job_id, now)]
+        companions = self.queue.ordered(long)[:MAX_COMPANIONS]
         pending = []
         for job_id in self.queue.ordered({*awake, *companions}):
             record = self.jobs[job_id]
             miss = self.accounts.miss(record.job, self.rules, admitted)
             if miss is None:
                 admitted.add(record.job)
-                pending.append(PendingJob(job=record.job, rounds_waited=record.progress.rounds_waited))
+                profile = self.inference.profile(record.job.name)
+                pending.append(PendingJob(job=record.job, rounds_waited=record.progress.rounds_waited, profile=profile))
                 if len(pending) >= most:
                     break
             elif self.accounts.miss(record.job, self.rules) is not None:
@@ -110,7 +112,7 @@ class Deciding(Operations):
         refused = False
         for placement in event.decision.placements:
             job = self.jobs.get(placement.job)
-            if job is None or job.state is not JobState.QUEUED:
+            if job is None or job.state is not JobState.QUEUED or not self._may_be_placed(placement.job, self._now):
                 continue
             if self.placement_problem(job, placement) or self.accounts.miss(job.job, self.rules) is not None:
                 refused = True

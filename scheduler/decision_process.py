@@ -12,9 +12,11 @@ do not travel again.
 
 from __future__ import annotations
 
+import types
+import typing
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,10 +25,20 @@ from farbus.linux.answerer import Answerer
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import Decision, DeviceView, NodeView, PendingJob, Snapshot
 from farbus.model.job import Job
+from farbus.model.profile import ApplicationProfile
 from farbus.model.value import Value
 
 MAX_KNOWN_JOBS = 25_000
 """Jobs that the process keeps from question to question: those of the largest round, twice over."""
+
+_OF_PENDING = tuple(name for name in PendingJob.__struct_fields__ if name not in ("job", "profile"))
+_OF_SNAPSHOT = tuple(name for name in Snapshot.__struct_fields__ if name not in ("nodes", "devices", "links", "at"))
+"""Fields that travel as they are, whoever adds them."""
+_TYPES = typing.get_type_hints(PendingJob)
+# A tuple of the types of those fields, which nobody can write down ahead.
+_MORE: msgspec.msgpack.Decoder[list[tuple[Any, ...]]] = msgspec.msgpack.Decoder(
+    list[types.GenericAlias(tuple, tuple(_TYPES[name] for name in _OF_PENDING))]  # type: ignore[misc]
+)
 
 V = TypeVar("V")
 
@@ -43,11 +55,19 @@ class Question(Value, frozen=True, kw_only=True):
     links: dict[str, tuple[LinkLoad, ...]] = {}
     """Those that are others than before; what is not measured any more has none."""
     at: float = 0.0
+    rest: Snapshot | None = None
+    """The other fields of the snapshot; None where they are the same objects as before."""
     jobs: tuple[Job, ...] = ()
     """Jobs that are not known yet, or whose id is empty."""
     forget: tuple[str, ...] = ()
-    pending: tuple[tuple[str, int], ...] = ()
-    """Who waits, by id, with the rounds waited."""
+    profiles: tuple[ApplicationProfile, ...] = ()
+    """Those of applications of which more is known than before."""
+    forget_profiles: bool = False
+    """Whether all that came before are void."""
+    pending: tuple[str, ...] = ()
+    """Who waits, by id."""
+    more: bytes = b""
+    """The other fields of each :class:`PendingJob`, encoded."""
 
 
 class Answer(Value, frozen=True, kw_only=True):
@@ -69,6 +89,7 @@ class DecisionProcess:
         self._starts = 0
         self._snapshot = Snapshot(nodes=(), devices=())
         self._jobs: OrderedDict[str, Job] = OrderedDict()
+        self._profiles: dict[str, ApplicationProfile] = {}
 
     @property
     def pid(self) -> int:
@@ -86,6 +107,7 @@ class DecisionProcess:
             self._starts = self._answerer.starts
             self._snapshot = Snapshot(nodes=(), devices=())
             self._jobs.clear()
+            self._profiles.clear()
         question = self._question(snapshot, pending)
         self._snapshot = snapshot
         try:
@@ -112,6 +134,7 @@ class DecisionProcess:
             if job.id:
                 self._jobs[job.id] = job
                 self._jobs.move_to_end(job.id)
+        profiles, forget_profiles = self._new_profiles(pending)
         forget = []
         while len(self._jobs) > max(MAX_KNOWN_JOBS, len(pending)):
             forget.append(self._jobs.popitem(last=False)[0])
@@ -125,12 +148,36 @@ class DecisionProcess:
             at=snapshot.at,
             jobs=tuple(jobs),
             forget=tuple(forget),
-            pending=tuple((entry.job.id, entry.rounds_waited) for entry in pending),
+            rest=None if _same_rest(before, snapshot) else _without_views(snapshot),
+            profiles=profiles,
+            forget_profiles=forget_profiles,
+            pending=tuple(entry.job.id for entry in pending),
+            more=msgspec.msgpack.encode([[getattr(entry, name) for name in _OF_PENDING] for entry in pending]),
         )
+
+    def _new_profiles(self, pending: tuple[PendingJob, ...]) -> tuple[tuple[ApplicationProfile, ...], bool]:
+        """Return the profiles to send, and whether those that were sent are to be forgotten."""
+        forget = len(self._profiles) > MAX_KNOWN_JOBS
+        if forget:
+            self._profiles.clear()
+        new: dict[str, ApplicationProfile] = {}
+        for entry in pending:
+            profile = entry.profile
+            if profile is not None and self._profiles.get(profile.application) is not profile:
+                self._profiles[profile.application] = new[profile.application] = profile
+        return tuple(new.values()), forget
 
     def close(self) -> None:
         """End the process."""
         self._answerer.close()
+
+
+def _without_views(snapshot: Snapshot) -> Snapshot:
+    return msgspec.structs.replace(snapshot, nodes=(), devices=(), links={})
+
+
+def _same_rest(before: Snapshot, now: Snapshot) -> bool:
+    return all(getattr(before, name) is getattr(now, name) for name in _OF_SNAPSHOT)
 
 
 def _changed(before: Sequence[V], now: Sequence[V]) -> tuple[tuple[V, ...], tuple[int, ...]]:
@@ -149,7 +196,9 @@ class Reader:
         self._nodes: list[NodeView] = []
         self._devices: list[DeviceView] = []
         self._links: dict[str, tuple[LinkLoad, ...]] = {}
+        self._rest = Snapshot(nodes=(), devices=())
         self._jobs: dict[str, Job] = {}
+        self._profiles: dict[str, ApplicationProfile] = {}
 
     def answer(self, question: bytes) -> bytes:
         """Return the answer to a question; what the decision maker raises is one, too."""
@@ -169,15 +218,27 @@ class Reader:
             for row, device in zip(question.device_rows, question.devices, strict=True):
                 self._devices[row] = device
         self._links |= question.links
-        snapshot = Snapshot(
-            nodes=tuple(self._nodes), devices=tuple(self._devices), links=dict(self._links), at=question.at
+        self._rest = question.rest or self._rest
+        snapshot = msgspec.structs.replace(
+            self._rest,
+            nodes=tuple(self._nodes),
+            devices=tuple(self._devices),
+            links=dict(self._links),
+            at=question.at,
         )
         unnamed = iter([job for job in question.jobs if not job.id])
         self._jobs |= {job.id: job for job in question.jobs if job.id}
+        if question.forget_profiles:
+            self._profiles.clear()
+        self._profiles |= {profile.application: profile for profile in question.profiles}
         pending = tuple(
-            PendingJob(job=self._jobs[job_id] if job_id else next(unnamed), rounds_waited=waited)
-            for job_id, waited in question.pending
+            self._pending_job(self._jobs[job_id] if job_id else next(unnamed), more)
+            for job_id, more in zip(question.pending, _MORE.decode(question.more), strict=True)
         )
         for job_id in question.forget:
             self._jobs.pop(job_id, None)
         return snapshot, pending
+
+    def _pending_job(self, job: Job, more: tuple[Any, ...]) -> PendingJob:
+        fields = dict(zip(_OF_PENDING, more, strict=True))
+        return PendingJob(job=job, profile=self._profiles.get(job.name), **fields)

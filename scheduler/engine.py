@@ -23,6 +23,7 @@ from farbus.errors import FarbusError, NotFound, TimedOut
 from farbus.model.decision import Decision, PendingJob, RoundReport
 from farbus.model.job import JobStatus
 from farbus.scheduler import events
+from farbus.scheduler.costs.inference import observed_run
 from farbus.scheduler.deciding import MAX_ROUND_JOBS
 from farbus.scheduler.events import Effect, Event
 from farbus.scheduler.ledger import Contents, Ledger
@@ -73,6 +74,16 @@ class Counters:
     commits: int = 0
     last_round: RoundReport | None = None
     decision_s_total: float = 0.0
+    solves: int = 0
+    certified_solves: int = 0
+    certify_s_total: float = 0.0
+
+    def take(self, report: RoundReport) -> None:
+        """Count what a round reports of itself."""
+        self.last_round = report
+        self.solves += report.solves
+        self.certified_solves += report.certified_solves
+        self.certify_s_total += report.certify_ms / 1000
 
 
 class Engine:
@@ -133,6 +144,9 @@ class Engine:
             if isinstance(effect, events.JobChanged) and effect.ended is not None:
                 status = effect.ended
                 _log.info("job ended", job=effect.job_id, state=status.state.value, reason=status.reason)
+                run = observed_run(status, self.machine.links, loop.time())
+                if run is not None:
+                    self.machine.inference.observe(run)
                 self.runtimes.learn(status)
                 # At once, not after the commit: the machine has let go of it.
                 self._recent[effect.job_id] = effect.ended
@@ -274,15 +288,23 @@ class Engine:
                 else:
                     self.counters.rounds += 1
                     self.counters.placed += len(decision.placements)
-                    self.counters.last_round = decision.report
+                    self.counters.take(decision.report)
                     self._round_jobs = min(MAX_ROUND_JOBS, 2 * self._round_jobs)
                 self.counters.decision_s_total += time.perf_counter() - began
             self.tell(events.RoundDecided(decision=decision, generation=generation, error=told))
             if decision is not None and decision.misses:
-                plan = await self.planner.preempt([missed.job for missed in decision.misses])
-                if plan is not None:
-                    self.counters.preemptions += 1
-                    self.tell(plan)
+                await self._preempt([missed.job for missed in decision.misses])
+
+    async def _preempt(self, missed: list[str]) -> None:
+        try:
+            plan = await self.planner.preempt(missed)
+        except Exception:
+            # Nothing was begun: who waits goes on waiting.
+            _log.exception("no plan for preemption")
+            return
+        if plan is not None:
+            self.counters.preemptions += 1
+            self.tell(plan)
 
     # --- looking -------------------------------------------------------------------------
 

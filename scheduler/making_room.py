@@ -21,7 +21,7 @@ from farbus.scheduler import events
 from farbus.scheduler.agenda import Look
 from farbus.scheduler.deciding import Deciding
 from farbus.scheduler.openings import holding_of
-from farbus.scheduler.queue import task_names
+from farbus.scheduler.queue import requests_of
 from farbus.scheduler.records import JobRecord
 
 RESERVATION_S = 120.0
@@ -89,17 +89,15 @@ class MakingRoom(Deciding):
 
     def _reserve(self, placement: JobPlacement) -> None:
         until = self._now + RESERVATION_S
-        kept = self.reservations[placement.job] = Reservation(
-            self.jobs[placement.job].job.in_flavour(placement.alternative), placement, until
-        )
+        kept = self.reservations[placement.job] = Reservation(self.jobs[placement.job].job, placement, until)
         self._count(kept, 1)
         self._agenda.add(until, Look.ROOM, placement.job)
 
     def _count(self, kept: Reservation, sign: int) -> None:
         """Keep from rounds what is kept for a job, or with a ``sign`` of -1 give it back to them."""
-        groups = dict(task_names(kept.job))
+        asked = requests_of(kept.job, kept.placement)
         for task in kept.placement.tasks:
-            self.reserve(task.node, kept.job.groups[groups[task.task]].requests, sign)
+            self.reserve(task.node, asked[task.task], sign)
             for place in task.devices:
                 self.devices[place.device].reserved = kept.job.id if sign > 0 else ""
 
@@ -172,8 +170,8 @@ class MakingRoom(Deciding):
         cpu = dict.fromkeys(self.nodes, 0)
         for job_id, kept in self.reservations.items():
             assert job_id == kept.job.id
-            groups = dict(task_names(kept.job))
+            asked = requests_of(kept.job, kept.placement)
             for task in kept.placement.tasks:
-                cpu[task.node] += kept.job.groups[groups[task.task]].requests.cpu_milli
+                cpu[task.node] += asked[task.task].cpu_milli
         for name, node in self.nodes.items():
             assert node.reserved_cpu_milli == cpu[name], f"what is kept of node {name}"

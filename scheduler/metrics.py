@@ -45,6 +45,17 @@ def metrics_of(engine: Engine, *, now: float) -> Iterable[Family]:
     yield _counter("commits_total", "Transactions of the ledger.", counters.commits)
     yield _counter("decision_seconds_total", "Time spent in decisions.", counters.decision_s_total)
     yield _gauge("last_decision_seconds", "Time of the last decision.", last.decision_ms / 1000 if last else 0.0)
+    yield _counter("solves_total", "Flow networks solved.", counters.solves)
+    yield _counter("certified_solves_total", "Solves that were proved to be of least cost.", counters.certified_solves)
+    yield _counter(
+        "certify_seconds_total", "Time spent in proofs, a part of that in decisions.", counters.certify_s_total
+    )
+    if last is not None and last.gap is not None:
+        gap = last.gap
+        yield _gauge("last_round_score", "Cost of the last plan, waiting jobs included.", gap.score / 1000)
+        yield _gauge("last_round_bound", "What no plan of the last round could have cost less than.", gap.bound / 1000)
+        yield _gauge("last_round_gap_ratio", "Score less bound, as a part of the score.", gap.relative)
+        yield _gauge("last_round_priced", "1 if the last plan is the one made with prices.", gap.priced)
     yield from _nodes(engine, now)
 
 

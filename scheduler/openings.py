@@ -18,7 +18,7 @@ from farbus.model.decision import Decision, JobPlacement, PendingJob, Snapshot
 from farbus.model.job import Job
 from farbus.model.node import Resources
 from farbus.scheduler.cluster import ClusterState
-from farbus.scheduler.queue import task_names
+from farbus.scheduler.queue import requests_of
 from farbus.scheduler.records import JobRecord
 
 Ask = Callable[[Snapshot, tuple[PendingJob, ...]], Awaitable[Decision]]
@@ -151,13 +151,12 @@ async def find_opening(
 
 def needed(snapshot: Snapshot, job: Job, placement: JobPlacement, holdings: Sequence[Holding]) -> tuple[Holding, ...]:
     """Return which of ``holdings`` have to end for ``placement``, and none that need not: the first ones stay first."""
-    job = job.in_flavour(placement.alternative)
-    groups = dict(task_names(job))
+    asked = requests_of(job, placement)
     cpu: Counter[str] = Counter()
     memory: Counter[str] = Counter()
     devices: set[str] = set()
     for task in placement.tasks:
-        requests = job.groups[groups[task.task]].requests
+        requests = asked[task.task]
         cpu[task.node] += requests.cpu_milli
         memory[task.node] += requests.memory_bytes
         devices |= {place.device for place in task.devices}

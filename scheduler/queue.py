@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from farbus.api.identity import valid_name
 from farbus.errors import InvalidInput, Unavailable
+from farbus.model.decision import JobPlacement
 from farbus.model.device import Route
 from farbus.model.job import (
     MAX_ALTERNATIVE_COST,
@@ -95,6 +96,7 @@ def _validate_group(group: TaskGroup, field: str, *, interactive: bool) -> None:
         f"{group.name[:80]!r} is not a name: 1 to 63 letters, digits, - and _, with a letter or digit at both ends",
     )
     _check_number(group.count, f"{field}.count", least=1, most=MAX_TASKS)
+    _check_number(group.min_count, f"{field}.min_count", least=0, most=group.count)
     if interactive:
         _check(not group.command, f"{field}.command", "an interactive job has no command")
         _check(bool(group.node), f"{field}.node", "an interactive job names the node of its program")
@@ -178,6 +180,8 @@ def _validate_alternatives(job: Job) -> None:
     many = len(job.alternatives)
     _check(many <= MAX_ALTERNATIVES, "alternatives", f"{many} are more than {MAX_ALTERNATIVES}")
     _check(not (job.alternatives and job.interactive), "alternatives", "are for jobs that run without a terminal")
+    whole = all(group.least == group.count for group in job.groups)
+    _check(whole or not job.alternatives, "alternatives", "a job that has them needs all of its tasks (no min_count)")
     names = [each.name for each in job.alternatives]
     _check(len(set(names)) == len(names), "alternatives", "two have the same name")
     known = {group.name for group in job.groups}
@@ -198,6 +202,13 @@ def task_names(job: Job) -> Iterator[tuple[str, int]]:
     for index, group in enumerate(job.groups):
         for number in range(group.count):
             yield f"{group.name}.{number}", index
+
+
+def requests_of(job: Job, placement: JobPlacement) -> dict[str, Requests]:
+    """Return what each placed task asks for, by its name."""
+    job = job.in_flavour(placement.alternative)
+    groups = dict(task_names(job))
+    return {task.task: job.groups[groups[task.task]].requests for task in placement.tasks}
 
 
 def _size(job: Job) -> int:

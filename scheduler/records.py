@@ -117,6 +117,8 @@ class StoredProgress(msgspec.Struct, kw_only=True):
     """From when its time limit counts, by the monotonic clock of the scheduler's machine in ``started_boot``."""
     started_boot: str = ""
     """The boot of that machine: on another one its monotonic clock says nothing of this one."""
+    ran_s: float = 0.0
+    """How long an interactive job with a time limit had run when that was last written down."""
     ended_at: float = 0.0
     unreachable: list[str] = []
     """Its nodes that can't be reached, while it is kept."""

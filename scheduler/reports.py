@@ -14,7 +14,7 @@ from farbus.api.conversion import from_message
 from farbus.api.identity import Identity
 from farbus.api.v1 import types_pb2
 from farbus.errors import InvalidInput
-from farbus.model.device import Device
+from farbus.model.device import Device, PoolReach
 from farbus.model.node import Link, Node
 from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, format_bytes
 
@@ -22,6 +22,10 @@ MAX_DEVICES = 4_096
 """Devices of one node."""
 MAX_LINKS = 1_024
 """Network interfaces of one node."""
+MAX_POOLS = 256
+"""Fabric pools that one node reaches."""
+MAX_ATTACH_S = 3_600.0
+"""Longest that attaching a device is believed to take."""
 MAX_PAIRS = 256
 """Labels of a node, or attributes of a device."""
 MAX_NODE_BYTES = 4 * 2**20
@@ -41,7 +45,11 @@ def read_node(caller: Identity, message: types_pb2.Node) -> Node:
     if message.ByteSize() > MAX_NODE_BYTES:
         limit = format_bytes(MAX_NODE_BYTES)
         raise InvalidInput(f"node {caller.name} says more than {limit} of itself and its devices")
-    for field, items, most in (("devices", message.devices, MAX_DEVICES), ("links", message.links, MAX_LINKS)):
+    for field, items, most in (
+        ("devices", message.devices, MAX_DEVICES),
+        ("links", message.links, MAX_LINKS),
+        ("pools", message.pools, MAX_POOLS),
+    ):
         if len(items) > most:
             raise InvalidInput(f"node {caller.name} reports more than {most} {field}")
     node = from_message(message, Node)
@@ -57,6 +65,8 @@ def read_node(caller: Identity, message: types_pb2.Node) -> Node:
     seen: set[str] = set()
     for index, device in enumerate(node.devices):
         report.device(f"devices[{index}]", device, seen)
+    for index, pool in enumerate(node.pools):
+        report.pool(f"pools[{index}]", pool)
     for index, link in enumerate(node.links):
         report.link(f"links[{index}]", link)
     # Words for people: a node in trouble must be able to say so.
@@ -99,11 +109,17 @@ class _Report:
         if device.id in seen:
             raise self.refuse(f"{field}.id", f"{device.id!r} twice: devices have names of their own")
         seen.add(device.id)
-        for name in ("model", "pci_address", "compute_capability"):
+        for name in ("model", "pci_address", "compute_capability", "pool"):
             self.text(f"{field}.{name}", getattr(device, name), MAX_WORD)
         self.number(f"{field}.memory_bytes", device.memory_bytes, 0, MAX_BYTES)
         self.number(f"{field}.numa_node", device.numa_node, -1, MAX_NUMA_NODE)
         self.pairs(f"{field}.attributes", device.attributes)
+
+    def pool(self, field: str, reach: PoolReach) -> None:
+        self.text(f"{field}.pool", reach.pool, MAX_WORD, empty=False)
+        # Also not a number is not between two.
+        if not 0 <= reach.attach_s <= MAX_ATTACH_S:
+            raise self.refuse(f"{field}.attach_s", f"{reach.attach_s:g}, which is not from 0 to {MAX_ATTACH_S:g}")
 
     def link(self, field: str, link: Link) -> None:
         self.text(f"{field}.name", link.name, MAX_WORD, empty=False)

@@ -79,12 +79,14 @@ class RoomPlanner:
 
     async def _fewest(self, job: Job, holdings: Sequence[Holding]) -> Found | None:
         snapshot = self._machine.snapshot(self._now())
+        # Now, since jobs end while decisions are waited for.
+        priority = {each.job: self._machine.jobs[each.job].job.priority for each in holdings}
         found = await find_opening(self._maker.decide, snapshot, job, holdings)
         if found is None or len(found.needed) <= 1:
             return found
         # Several of low priority where a single one of no higher priority would do: one end is less than two.
-        last = self._machine.jobs[found.needed[-1].job].job.priority
-        singles = [each for each in holdings if self._machine.jobs[each.job].job.priority <= last]
+        last = priority[found.needed[-1].job]
+        singles = [each for each in holdings if priority[each.job] <= last]
         for each in singles[:MAX_SINGLES]:
             single = await find_opening(self._maker.decide, snapshot, job, [each])
             if single is not None:
@@ -103,8 +105,10 @@ class RoomPlanner:
             raise Conflict(f"job {job_id} does not wait", hint="farbus jobs shows where it is")
         if job_id in machine.reservations:
             raise Conflict(f"room is being made for job {job_id} already", hint=f"watch farbus jobs {job_id}")
-        jobs = {each.job.id: each.job for each in self._candidates(least_s=0.0)}
-        holdings = [holding_of(machine, machine.jobs[each]) for each in jobs]
+        records = self._candidates(least_s=0.0)
+        jobs = {each.job.id: each.job for each in records}
+        came_from = {each.job.id: tuple(run.placement for run in each.progress.runs) for each in records}
+        holdings = [holding_of(machine, each) for each in records]
         snapshot = machine.snapshot(self._now())
         found = await find_opening(self._maker.decide, snapshot, record.job, holdings, also=jobs)
         placements = await self._all_placed(snapshot, record.job, found, jobs) if found is not None else None
@@ -119,7 +123,7 @@ class RoomPlanner:
             MovedJob(
                 job=other,
                 user=jobs[other].user,
-                came_from=machine.jobs[other].status().placements,
+                came_from=came_from[other],
                 goes_to=placement.tasks,
             )
             for other, placement in sorted(by_job.items())

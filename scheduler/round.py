@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, RoundGap, RoundReport, Snapshot
 from farbus.model.job import MAX_ALTERNATIVES, DevicePlacement, Miss, TaskPlacement
@@ -49,7 +51,7 @@ MAX_HOLDS = 4
 MAX_EXPLAINED = 256
 """Most different kinds of waiting jobs that are looked at one by one in a round; those of best rank come first."""
 
-BOUND_STEPS = 12
+BOUND_STEPS = 6
 """Most steps towards a better bound in a round that has room for all."""
 
 BOUND_WORK = 20_000
@@ -166,9 +168,11 @@ def _best(books: Callable[[], _Round]) -> _Answer:
     best = plain.answer(waiting, RoundGap(score=score, bound=bound))
     if not opening.wanted(waiting):
         return best
+    steps = plain.affordable()
+    if not steps:
+        return best
     priced = books()
-    steps = priced.affordable()
-    if not steps or priced.desks[0] is not plain.desks[0]:
+    if priced.desks[0] is not plain.desks[0]:
         return best
     full = priced.open(prune=False)
     score = full.score(jobs, plain.desks)
@@ -201,6 +205,8 @@ class _Round:
         self._first: Plan | None = None
         self.holding: dict[int, str] = {}
         """Nodes on which room is kept, by the job for which it is."""
+        self.more = np.zeros(0, np.int64)
+        """Rows of tasks that were placed beyond what their jobs need."""
         self.idle: _Round | None = None
         self.desks: list[Desk] = []
         for phase in reversed(phases):
@@ -210,9 +216,9 @@ class _Round:
 
     def run(self) -> Integers:
         """Place what can be placed; return what waits."""
-        rest = np.arange(len(self.jobs.pending))
+        rest = np.arange(self.jobs.count)
         if self.policy.choice != Choice.FLOW:
-            return np.array([row for row in rest.tolist() if not len(self._pass(np.array([row]))[0])], np.int64)
+            return self._greedily(rest)
         waiting = [np.zeros(0, np.int64)]
         for long in self._waited_long():
             waiting.append(self._flow(rest[rest < long]))
@@ -221,9 +227,28 @@ class _Round:
             if not len(self._pass(job)[0]) and not self._hold(job):
                 waiting.append(job)
         waiting.append(self._flow(rest))
+        left = np.concatenate(waiting)
+        more = self._more(left)
+        self.more = np.setdiff1d(more, self._flow(more))
         for desk in self.desks:
             desk.end_holds(release=True)
-        return np.concatenate(waiting)
+        return left
+
+    def _greedily(self, rows: Integers) -> Integers:
+        def left(rows: Integers) -> Integers:
+            return np.array([row for row in rows.tolist() if not len(self._pass(np.array([row]))[0])], np.int64)
+
+        waiting = left(rows)
+        more = self._more(waiting)
+        self.more = np.setdiff1d(more, left(more))
+        return waiting
+
+    def _more(self, waiting: Integers) -> Integers:
+        """Return the tasks that placed jobs would have beyond what they need; they come after all jobs."""
+        if not self.jobs.parents:
+            return np.zeros(0, np.int64)
+        parent = np.array(self.jobs.parents, np.int64)[:, 0]
+        return self.jobs.count + np.flatnonzero(~np.isin(parent, waiting))
 
     def open(self, *, prune: bool) -> Opening:
         """Note what there is before anything is taken."""
@@ -244,12 +269,12 @@ class _Round:
     def answer(self, waiting: Integers, gap: RoundGap | None) -> _Answer:
         """Return what was placed, and why the rest was not."""
         misses = self.explain(waiting)
-        placed = np.setdiff1d(np.arange(len(self.jobs.pending)), waiting)
+        placed = np.setdiff1d(np.arange(self.jobs.count), waiting)
         return tuple(self.placements(placed)), misses, gap
 
     def _waited_long(self) -> list[int]:
         """Return the jobs of best rank that waited so long that their turn comes now."""
-        pending = self.jobs.pending
+        pending = self.jobs.pending[: self.jobs.count]
         long = (row for row, entry in enumerate(pending) if entry.rounds_waited >= HOLD_ROUNDS)
         return list(itertools.islice(long, MAX_HOLDS))
 
@@ -438,6 +463,22 @@ class _Round:
 
     def placements(self, rows: Integers) -> list[JobPlacement]:
         """Say where each task of the placed jobs ``rows`` goes, with what, and why."""
+        tasks = self._tasks(np.concatenate((rows, self.more)))
+        beyond: Counter[tuple[int, int]] = Counter()
+        for row in self.more.tolist():
+            parent, group = self.jobs.parents[row - self.jobs.count]
+            kind = self.jobs.form_of(parent).groups[group]
+            (task,) = tasks.pop(row)
+            tasks[parent].append(replace(task, task=f"{kind.name}.{kind.count + beyond[parent, group]}"))
+            beyond[parent, group] += 1
+        pending = self.jobs.pending
+        return [
+            JobPlacement(job=pending[row].job.id, tasks=tuple(placed), alternative=self.flavours.name(row))
+            for row, placed in tasks.items()
+        ]
+
+    def _tasks(self, rows: Integers) -> dict[int, list[TaskPlacement]]:
+        """Return the tasks of each of ``rows``."""
         first, others = self.desks[0], self.desks[1:]
         groups = max((len(form.groups) for form in self.jobs.forms), default=1)
 
@@ -455,15 +496,18 @@ class _Round:
             before: dict[tuple[int, int], list[_Granted]] = {}
             columns = (spots(held, sites), shapes, sites, *(held[name] for name in ("place", "count", "cost", "size")))
             end = 0
-            for (at, shape, site, place, many, cost, size), why in zip(_rows(*columns), _told(desk, held), strict=True):
+            for (at, shape, site, place, many, cost, size), why in zip(
+                _rows(*columns), desk.reasons(held), strict=True
+            ):
                 # A task has its share of each shape.
-                units = before.setdefault((at, shape), [])
+                units = before.get((at, shape))
+                if units is None:
+                    units = before[at, shape] = []
+                    granted.setdefault(at, []).append(units)
                 for start in range(end, end + many * size, size):
                     own = devices[start : start + size]
                     units.append((desk.unit_placements(shape, site, place, own), cost, why))
                 end += many * size
-            for (at, _), units in before.items():
-                granted.setdefault(at, []).append(units)
 
         awards = self.jobs.awards(first.phase).of(rows)
         job, count, spot = awards["job"], awards["count"], spots(awards, awards["place"])
@@ -485,13 +529,26 @@ class _Round:
         )
         tasks: dict[int, list[TaskPlacement]] = {row: [] for row in rows.tolist()}
         for (row, form, group, place, many, cost, start, there, at), why in zip(
-            _rows(*table), _told(first, awards), strict=True
+            _rows(*table), first.reasons(awards), strict=True
         ):
             node, label, placed = names[place], labels[form][group], tasks[row]
             stock = granted.get(at)
             for task in range(start, start + many):
                 if stock is None:
                     placed.append(TaskPlacement(task=f"{label}.{task}", node=node, cost=cost, why=why))
+                    continue
+                if len(stock) == 1 and len(stock[0]) == 1:
+                    # One task and one bundle, as most have it.
+                    ((given, price, reason),) = stock[0]
+                    placed.append(
+                        TaskPlacement(
+                            task=f"{label}.{task}",
+                            node=node,
+                            devices=given,
+                            cost=cost + price,
+                            why=f"{why}; {reason}" if reason != why else why,
+                        )
+                    )
                     continue
                 own = [unit for units in stock for unit in _share(units, there + start - task)]
                 placed.append(
@@ -503,11 +560,7 @@ class _Round:
                         why="; ".join(dict.fromkeys([why, *[unit[2] for unit in own]])),
                     )
                 )
-        pending = self.jobs.pending
-        return [
-            JobPlacement(job=pending[row].job.id, tasks=tuple(placed), alternative=self.flavours.name(row))
-            for row, placed in tasks.items()
-        ]
+        return tasks
 
 
 _Granted = tuple[tuple[DevicePlacement, ...], int, str]
@@ -516,12 +569,6 @@ _Granted = tuple[tuple[DevicePlacement, ...], int, str]
 
 def _rows(*columns: Integers) -> Iterator[tuple[int, ...]]:
     return zip(*(column.tolist() for column in columns), strict=True)
-
-
-def _told(desk: Desk, awards: Table) -> list[str]:
-    """Say why each award was given."""
-    shape, site = desk.split(awards["source"])
-    return [desk.alternatives(*row) for row in _rows(awards["pool"], shape, site, awards["place"], awards["cost"])]
 
 
 def _share(units: list[_Granted], tasks: int) -> list[_Granted]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Protocol
 
 import msgspec
@@ -16,10 +17,7 @@ from farbus.errors import InvalidInput, TimedOut
 from farbus.linux.blocking import BlockingCaller
 from farbus.model.decision import Decision, JobMiss, PendingJob, Snapshot
 from farbus.model.job import Job, Miss
-from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy
-from farbus.scheduler.costs.default import DefaultPolicy
-from farbus.scheduler.costs.kubecomp import KubeCompPolicy
-from farbus.scheduler.costs.policy import Policy
+from farbus.scheduler.costs.named import POLICIES
 from farbus.scheduler.decision_process import DecisionFault, DecisionProcess
 from farbus.scheduler.phases.cluster import Columns
 from farbus.scheduler.phases.jobs import Forms
@@ -35,6 +33,10 @@ ROUND_LIMIT_S = 10.0
 """Longest time that a decision may take, unless the configuration says otherwise."""
 
 
+CERTIFY_EVERY = 16
+"""One round in so many is certified, the first among them: a certificate costs as much as the solve at times."""
+
+
 class Decide(Protocol):
     """The decision maker: pure, total, in bounded time."""
 
@@ -43,27 +45,30 @@ class Decide(Protocol):
         ...
 
 
-POLICIES: Mapping[str, Callable[[], Policy]] = {
-    each.name: each for each in (DefaultPolicy, KubeCompPolicy, BestFitPolicy, FirstFitPolicy)
-}
-"""Policies by the names that the configuration uses; an empty name means the first."""
-
-
 def decision_maker(policy: str) -> Decide:
-    """Return the decision maker with the policy of that name; raise :class:`InvalidInput` for another.
+    """Return the decision maker with the policy of that name; raise :class:`InvalidInput` for one that there is not.
 
-    It keeps columns and the forms of jobs from round to round: one thread at a time may call it.
+    An empty name means the default policy.  It keeps columns and the forms of
+    jobs from round to round: one thread at a time may call it.
     """
     name = policy or next(iter(POLICIES))
     if name not in POLICIES:
         raise InvalidInput(f"policy: there is no policy {name!r}", hint=f"choose from {', '.join(POLICIES)}")
     columns, forms = Columns(), Forms(PHASES)
+    rounds = itertools.count()
     policy_of_rounds = POLICIES[name]()
 
     def decide_on_kept(snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
         cluster = columns.of(snapshot)
         with collector_paused():
-            return decide_on(cluster, pending, policy=policy_of_rounds, clock=time.perf_counter, forms=forms)
+            return decide_on(
+                cluster,
+                pending,
+                policy=policy_of_rounds,
+                certify=next(rounds) % CERTIFY_EVERY == 0,
+                clock=time.perf_counter,
+                forms=forms,
+            )
 
     return decide_on_kept
 

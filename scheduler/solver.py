@@ -29,6 +29,10 @@ MAX_FLOW = 2**31
 """Largest total supply of one network: far above any round, far below overflow of cost times flow."""
 
 
+LEAST_SHORTENED = 16
+"""Nodes to leave out below which a network is solved as it is."""
+
+
 class SolverError(Exception):
     """A network that must not be solved, or an answer that must not be used: a defect of the caller."""
 
@@ -106,6 +110,13 @@ def solve(network: Network) -> Flow:
         if network.supply.any():
             raise SolverError("supplies without arcs")
         return Flow(units=np.zeros(0, np.int64), cost=0)
+    short = _shortened(network)
+    units = _flows(network) if short is None else short.expanded(_flows(short.network))
+    return Flow(units=units, cost=int(units @ network.cost))
+
+
+def _flows(network: Network) -> Integers:
+    """Return the units of each arc in a flow of least cost."""
     engine = min_cost_flow.SimpleMinCostFlow()
     engine.add_arcs_with_capacity_and_unit_cost(
         network.tail.astype(np.int32), network.head.astype(np.int32), network.capacity, network.cost
@@ -115,8 +126,84 @@ def solve(network: Network) -> Flow:
     # Reading flows after any other status ends the process with SIGSEGV (OR-Tools 9.15).
     if status != engine.OPTIMAL:
         raise SolverError(f"the solver answered {status.name} for {len(network.tail)} arcs")
-    units = np.asarray(engine.flows(np.arange(len(network.tail), dtype=np.int32)), dtype=np.int64)
-    return Flow(units=units, cost=int(units @ network.cost))
+    return np.asarray(engine.flows(np.arange(len(network.tail), dtype=np.int32)), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Short:
+    """A network without the nodes that one arc enters and one leaves, and the way back.
+
+    The two arcs are one in ``network``, and so are all pairs of the same ends
+    and cost: their first arcs ``entering``, in the order in which they are
+    filled, ``leaving`` and their capacities, each for the arc ``merged``.  The
+    arcs ``kept`` come first.
+    """
+
+    network: Network
+    kept: Integers
+    entering: Integers
+    leaving: Integers
+    capacity: Integers
+    merged: Integers
+
+    def expanded(self, units: Integers) -> Integers:
+        """Return the flow of the whole network."""
+        whole = np.zeros(len(self.kept) + 2 * len(self.entering), np.int64)
+        whole[self.kept] = units[: len(self.kept)]
+        ends = np.cumsum(self.capacity)
+        starts = ends - self.capacity
+        first = np.flatnonzero(np.concatenate(([True], self.merged[1:] != self.merged[:-1])))
+        before = starts - np.repeat(starts[first], np.diff(np.append(first, len(starts))))
+        share = np.clip(units[len(self.kept) :][self.merged] - before, 0, self.capacity)
+        whole[self.entering] = share
+        whole[self.leaving] = share
+        return whole
+
+
+def _shortened(network: Network) -> _Short | None:
+    """Leave out the nodes without supply that one arc enters and one leaves; None where that gains little.
+
+    Many places of a phase are of interest to one shape alone: each is one arc
+    to the sink then, and places of one cost are one arc together.
+    """
+    nodes = len(network.supply)
+    tail, head = network.tail, network.head
+    through = (
+        (np.bincount(head, minlength=nodes) == 1) & (np.bincount(tail, minlength=nodes) == 1) & (network.supply == 0)
+    )
+    # A row of such nodes is shortened at its last one.
+    through[tail[through[head]]] = False
+    entering = np.flatnonzero(through[head])
+    if len(entering) < LEAST_SHORTENED:
+        return None
+    leaving_of = np.zeros(nodes, np.int64)
+    leaving_of[tail] = np.arange(len(tail))
+    leaving = leaving_of[head[entering]]
+    cost = network.cost[entering] + network.cost[leaving]
+    capacity = np.minimum(network.capacity[entering], network.capacity[leaving])
+    start, end = tail[entering], head[leaving]
+    order = np.lexsort((entering, cost, end, start))
+    entering, leaving, cost, capacity, start, end = (
+        column[order] for column in (entering, leaving, cost, capacity, start, end)
+    )
+    new = np.concatenate(([True], (start[1:] != start[:-1]) | (end[1:] != end[:-1]) | (cost[1:] != cost[:-1])))
+    first = np.flatnonzero(new)
+    kept = np.flatnonzero(~through[head] & ~through[tail])
+    number = np.cumsum(~through) - 1
+    return _Short(
+        network=Network(
+            tail=np.concatenate((number[tail[kept]], number[start[first]])),
+            head=np.concatenate((number[head[kept]], number[end[first]])),
+            capacity=np.concatenate((network.capacity[kept], np.add.reduceat(capacity, first))),
+            cost=np.concatenate((network.cost[kept], cost[first])),
+            supply=network.supply[~through],
+        ),
+        kept=kept,
+        entering=entering,
+        leaving=leaving,
+        capacity=capacity,
+        merged=np.cumsum(new) - 1,
+    )
 
 
 def certify(network: Network, flow: Flow) -> Certificate:

@@ -184,6 +184,7 @@ def _has_more(before: NodeView | None, now: NodeView) -> bool:
         or now.capacity != before.capacity
         or now.labels != before.labels
         or now.rack != before.rack
+        or now.pools != before.pools
     )
 
 

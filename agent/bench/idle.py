@@ -53,8 +53,13 @@ async def measure_idle(*, seconds: float, settle_s: float = SETTLE_S) -> list[di
             private_mb=round(after.private_bytes / 1e6, 2),
             **labels,
         ),
+        row(
+            "idle_ended_children_cpu_percent",
+            100 * (after.ended_children_cpu_s - before.ended_children_cpu_s) / seconds,
+            "%",
+            over_s=seconds,
+        ),
     ]
-    # What ended between the looks (none does in an idle agent) is not counted.
     used_before = {child.pid: child.cpu_s for child in children_before}
     for child in children_after:
         rows.append(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from typing import Any, Self
 
 import grpc
@@ -15,7 +17,7 @@ from farbus.api.identity import ROLE_METADATA, USER_METADATA, Identity
 from farbus.api.server import MAX_MESSAGE_BYTES, WINDOW_OPTIONS
 from farbus.api.status import converted
 from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, enrollment_pb2, enrollment_pb2_grpc, types_pb2
-from farbus.errors import FarbusError
+from farbus.errors import FarbusError, TimedOut
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.explanation import Explanation
@@ -105,7 +107,7 @@ class ClusterClient:
         with converted(self.peer):
             return await getattr(self._stub, method)(request, metadata=self.metadata, timeout=CALL_TIMEOUT_S)
 
-    async def _stream(self, method: str, request: Any) -> AsyncIterator[Any]:
+    async def _stream(self, method: str, request: Any) -> AsyncGenerator[Any, None]:
         with converted(self.peer):
             call = getattr(self._stub, method)(request, metadata=self.metadata)
             try:
@@ -122,8 +124,18 @@ class ClusterClient:
 
     async def list_jobs(self, *, include_ended: bool = False) -> tuple[JobStatus, ...]:
         """Return the jobs that the caller may see."""
-        reply = await self._call("ListJobs", cluster_pb2.ListJobsRequest(all=include_ended))
-        return tuple(from_message(job, JobStatus) for job in reply.jobs)
+        found: list[JobStatus] = []
+        pages = self._stream("StreamJobs", cluster_pb2.ListJobsRequest(all=include_ended))
+        async with contextlib.aclosing(pages):
+            while True:
+                try:
+                    async with asyncio.timeout(CALL_TIMEOUT_S):
+                        page = await anext(pages)
+                except StopAsyncIteration:
+                    return tuple(found)
+                except TimeoutError as error:
+                    raise TimedOut(f"{self.peer} did not answer in time") from error
+                found += [from_message(job, JobStatus) for job in page.jobs]
 
     async def get_job(self, job_id: str) -> JobStatus:
         """Return one job; raise :class:`farbus.errors.NotFound`."""

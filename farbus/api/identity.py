@@ -60,6 +60,7 @@ OPERATORS = frozenset({Role.OPERATOR})
 METHOD_ROLES: Mapping[str, frozenset[Role]] = {
     "/farbus.v1.Cluster/Submit": PEOPLE,
     "/farbus.v1.Cluster/ListJobs": PEOPLE,
+    "/farbus.v1.Cluster/StreamJobs": PEOPLE,
     "/farbus.v1.Cluster/GetJob": PEOPLE,
     "/farbus.v1.Cluster/WatchJob": PEOPLE,
     "/farbus.v1.Cluster/CancelJob": PEOPLE,
@@ -94,6 +95,7 @@ METHOD_ROLES: Mapping[str, frozenset[Role]] = {
 READ_METHODS = frozenset(
     {
         "/farbus.v1.Cluster/ListJobs",
+        "/farbus.v1.Cluster/StreamJobs",
         "/farbus.v1.Cluster/GetJob",
         "/farbus.v1.Cluster/WatchJob",
         "/farbus.v1.Cluster/ReadLogs",

@@ -50,6 +50,9 @@ MAX_MESSAGE_BYTES = 64 * 2**20
 MAX_LISTING_BYTES = 60 * 2**20
 """Jobs that are listed as they are: with a little room for what surrounds them."""
 
+PAGE_BYTES = 256 * 2**10
+"""Jobs that are sent in one piece of a listing: a few hundred, or one whose commands are long."""
+
 MAX_LISTED_WORD = 256
 """Characters of a command's first word in a listing that leaves out the rest."""
 
@@ -376,6 +379,23 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
             return _listing([to_message(job, types_pb2.JobStatus) for job in jobs])
 
         return await self._call("ListJobs", context, answer)
+
+    async def StreamJobs(self, request: cluster_pb2.ListJobsRequest, context: Any) -> AsyncIterator[Any]:
+        async for page in self._stream("StreamJobs", context, lambda caller: self._pages(caller, all_jobs=request.all)):
+            yield page
+
+    async def _pages(self, caller: Identity, *, all_jobs: bool) -> AsyncIterator[cluster_pb2.ListJobsReply]:
+        page, size = cluster_pb2.ListJobsReply(), 0
+        for status in await self._handler.list_jobs(caller, include_ended=all_jobs):
+            message = to_message(status, types_pb2.JobStatus)
+            page.jobs.append(message)
+            size += message.ByteSize()
+            if size >= PAGE_BYTES:
+                yield page
+                # Of a hundred thousand jobs this takes seconds: others go in between.
+                await asyncio.sleep(0)
+                page, size = cluster_pb2.ListJobsReply(), 0
+        yield page
 
     async def GetJob(self, request: cluster_pb2.JobRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> types_pb2.JobStatus:

@@ -88,6 +88,9 @@ class TaskTable(msgspec.Struct, forbid_unknown_fields=True):
     ] = ""
     command: Annotated[list[str], Meta(description="The program and its arguments; no shell is involved.")] = []
     count: Annotated[int, Meta(ge=1, le=MAX_TASKS, description="How many tasks run the command.")] = 1
+    min_count: Annotated[
+        int, Meta(ge=0, le=MAX_TASKS, description="Tasks without which the job does not start; all of them if 0.")
+    ] = 0
     resources: ResourceTable = msgspec.field(default_factory=ResourceTable)
     node: Annotated[str, Meta(max_length=63, description="The node that must run the tasks.")] = ""
     labels: Annotated[dict[str, str], Meta(description="Labels that the node must have.")] = {}
@@ -270,10 +273,16 @@ def _group(task: TaskTable, where: str, index: int | None) -> TaskGroup:
         raise InvalidInput(f"{prefix}command: holds a NUL character")
     if sum(len(word.encode(errors="surrogateescape")) + 1 for word in task.command) > MAX_ARGUMENTS_BYTES:
         raise InvalidInput(f"{prefix}command: longer than 128 KiB", hint="put the arguments into a file")
+    if task.min_count > task.count:
+        raise InvalidInput(
+            f"{prefix}min_count: {task.min_count} of {task.count} tasks can't be needed",
+            hint="raise count, or lower it",
+        )
     return TaskGroup(
         name=group_name,
         command=tuple(task.command),
         count=task.count,
+        min_count=task.min_count,
         requests=convert_requests(task.resources, f"{prefix}resources."),
         node=task.node,
         labels=dict(task.labels),
@@ -346,7 +355,7 @@ def _storage(tables: list[StorageTable], prefix: str) -> tuple[StorageRequest, .
 
 
 def _refuse_mixture(table: JobTable, name: str) -> None:
-    for field in ("command", "count", "resources", "node", "labels", "routes", "storage"):
+    for field in ("command", "count", "min_count", "resources", "node", "labels", "routes", "storage"):
         if getattr(table, field) != getattr(JobTable(), field):
             raise InvalidInput(
                 f"{name}: {field}: stands beside [[task]], which has its own", hint=f"move {field} into [[task]]"

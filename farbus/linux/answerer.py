@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import struct
 import sys
 from collections.abc import Callable
@@ -112,6 +113,9 @@ class Answerer:
 def serve(answer: Callable[[bytes], bytes], parent: int) -> None:
     """Answer questions until standard input ends; ``parent`` is the process id of who asks."""
     die_with_parent(parent)
+    # A signal to the whole group or service is its parent's to obey: this one ends when nothing more is asked.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     # What anything here prints must not be taken for an answer.
     os.dup2(2, 1)

@@ -18,6 +18,7 @@ import shutil
 import signal
 import socket
 import sys
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,9 @@ KILLED = Exit(-signal.SIGKILL, "its keeper was killed")
 
 BACKLOG = 16
 
+UNHEARD_LENGTH = 64
+"""Signals and notes that wait for a connection to be made anew, which takes a moment; the oldest are dropped first."""
+
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,229}")
 
@@ -82,6 +86,11 @@ class KeptChild:
         self._keeper = keeper
         self._output = Path(plan.output)
         self._writer: asyncio.StreamWriter | None = None
+        """None while there is no connection."""
+        self._unheard: deque[dict[str, Any]] = deque(maxlen=UNHEARD_LENGTH)
+        """What was told meanwhile."""
+        self._endings: dict[str, dict[str, Any]] = {}
+        """The last end and the last kill that were told: they may have been lost with their connection."""
         self._changed = asyncio.Event()
         self._ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._listener: asyncio.Task[None] | None = None
@@ -112,6 +121,7 @@ class KeptChild:
                     self._hear(json.loads(line))
             assert self._writer is not None
             self._writer.close()
+            self._writer = None
             if self._ended.done():
                 return
             try:
@@ -124,6 +134,18 @@ class KeptChild:
             self._hear({"event": "output"})
             if hello["state"] == "ended":
                 self._hear({**hello, "event": "exited"})
+            self._tell_again(hello)
+
+    def _tell_again(self, hello: dict[str, Any]) -> None:
+        """Tell a keeper, which has greeted with ``hello`` after its connection was made anew, what it may not know."""
+        unheard, endings = list(self._unheard), dict(self._endings)
+        self._unheard.clear()
+        for message in unheard:
+            self._tell(**message)
+        for do, message in endings.items():
+            # An end that was heard has left its reason; the program is not sent the same signal twice.
+            if do == "kill" or not hello["reason"]:
+                self._tell(**message)
 
     async def settle(self) -> None:
         """Find out how the program of a keeper that is gone has ended, and kill what it may have left.
@@ -148,7 +170,14 @@ class KeptChild:
             self._changed = asyncio.Event()
 
     def _tell(self, **message: Any) -> None:
-        if self._writer is not None and not self._ended.done():
+        if self._ended.done():
+            return
+        if message["do"] in ("end", "kill"):
+            self._endings[message["do"]] = message
+        elif self._writer is None and message["do"] != "watch":
+            # Who waits for output asks for it again.
+            self._unheard.append(message)
+        if self._writer is not None:
             with contextlib.suppress(OSError, RuntimeError):
                 self._writer.write(json.dumps(message).encode() + b"\n")
 

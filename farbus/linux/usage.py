@@ -33,6 +33,8 @@ class ProcessUsage(msgspec.Struct, frozen=True, kw_only=True):
     rss_bytes: int
     private_bytes: int
     descriptors: int
+    ended_children_cpu_s: float
+    """Of the children that it has waited for, and of theirs; in hundredths of a second."""
     threads: tuple[ThreadUsage, ...]
 
 
@@ -41,6 +43,7 @@ def usage_of(pid: int) -> ProcessUsage:
     try:
         process = psutil.Process(pid)
         memory = process.memory_full_info()
+        times = process.cpu_times()
         return ProcessUsage(
             pid=pid,
             name=process.name(),
@@ -48,6 +51,7 @@ def usage_of(pid: int) -> ProcessUsage:
             rss_bytes=memory.rss,
             private_bytes=memory.uss,
             descriptors=process.num_fds(),
+            ended_children_cpu_s=times.children_user + times.children_system,
             threads=_threads(pid),
         )
     except psutil.NoSuchProcess as error:

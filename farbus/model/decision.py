@@ -8,6 +8,7 @@ from farbus.model.cluster import LinkLoad
 from farbus.model.device import Device, PoolReach
 from farbus.model.job import Job, Miss, TaskPlacement
 from farbus.model.node import Resources
+from farbus.model.profile import ApplicationProfile
 from farbus.model.value import Value
 
 
@@ -74,6 +75,8 @@ class PendingJob(Value, frozen=True, kw_only=True):
     rounds_waited: int = 0
     left_s: float = math.inf
     """Seconds until its deadline, negative when it is over; infinite without one."""
+    profile: ApplicationProfile | None = None
+    """What is known of its application; None where it never ran."""
 
 
 class JobPlacement(Value, frozen=True, kw_only=True):

@@ -64,6 +64,8 @@ class TaskGroup(Value, frozen=True, kw_only=True):
     name: str
     command: tuple[str, ...]
     count: int = 1
+    min_count: int = 0
+    """Tasks without which the job is not placed; 0 for all of them."""
     requests: Requests = Requests()
     node: str = ""
     """The node that must run these tasks; empty for any."""
@@ -72,6 +74,11 @@ class TaskGroup(Value, frozen=True, kw_only=True):
     routes: tuple[Route, ...] = (Route.LOCAL, Route.REMOTE)
     """How devices may be given to the tasks."""
     storage: tuple[StorageRequest, ...] = ()
+
+    @property
+    def least(self) -> int:
+        """Return how many of the tasks must be placed for the job to be."""
+        return min(self.min_count, self.count) if self.min_count > 0 else self.count
 
 
 class GroupVariant(Value, frozen=True, kw_only=True):
@@ -99,7 +106,8 @@ class Alternative(Value, frozen=True, kw_only=True):
 class Job(Value, frozen=True, kw_only=True):
     """A job as it was submitted.  ``id`` is given by the scheduler.
 
-    A job is placed whole: all tasks of all groups, or none.  A job whose
+    A job is placed whole: all tasks of all groups, or none; of a group with
+    ``min_count`` at least as many, and what finds no room then is left out.  A job whose
     ``interactive`` is set has one task without a command: the program is the
     one that ``farbus run`` starts, and the job lasts as long as the connection.
     """

@@ -48,6 +48,8 @@ EXPERIMENTS = {
     "workload-aware-placement": "tables III to V: 3 mixes, 5 loads, drives in a pool or attached, 2 policies",
     "openb": "Alibaba's GPU trace of 2023 under each policy: waits, use, fragmentation, cost of decisions",
     "philly": "Microsoft's Philly trace with goals under each policy",
+    "drmaestro": "tables 2 to 5 in shape: GPUs lent over the network, beside a flow over whole servers",
+    "kubecomp": "figures 11 to 13 in shape: GPUs moved between nodes, beside fixed ones",
 }
 """Names, and what each does."""
 

@@ -117,9 +117,8 @@ class Measures:
         """Note that a job begins (-1) or ends (1) to make use of its GPUs."""
         self._used -= sign * submission.gpus_used
 
-    def started(self, run: Run, now: float) -> None:
+    def started(self, run: Run) -> None:
         """Note how a job was placed."""
-        del now
         for task in run.placement.tasks:
             if task.devices:
                 self._tasks[0] += 1

@@ -60,12 +60,12 @@ class Network:
     By the kind of a submission: ``traffic`` is the part of a link that one of
     its jobs takes at either end while its devices are remote, ``sensitivity``
     the relative slowdown that a link full of other jobs' traffic causes (sf of
-    DRMaestro).  ``distance`` is the relative slowdown of being remote at all.
+    DRMaestro), ``distance`` that of being remote at all.
     """
 
     traffic: Mapping[Hashable, float] = field(default_factory=dict)
     sensitivity: Mapping[Hashable, float] = field(default_factory=dict)
-    distance: float = 0.0
+    distance: Mapping[Hashable, float] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)
@@ -90,7 +90,7 @@ class Kind:
         self.waiting: deque[tuple[Submission, int]] = deque()
         """Each with the value of ``misses`` when it came."""
         self.misses = 0
-        """Rounds in which one alone would have fitted the idle cluster, and none was placed."""
+        """Rounds that left some of them, though the idle cluster could have served one."""
         self.offer = FIRST_OFFER
         self.is_open = True
 
@@ -113,10 +113,12 @@ class Replay:
         """Set the world up.
 
         ``patient`` policies may place later what they could place now: jobs
-        are offered again at every round.  ``busy`` says what is taken of nodes
-        from the start, and until when.  ``tell`` is told how many of how many
-        jobs have ended.
+        are offered again at every round, which needs ``every_s``.  ``busy``
+        says what is taken of nodes from the start, and until when.  ``tell``
+        is told how many of how many jobs have ended.
         """
+        if patient and not every_s:
+            raise ValueError("a patient policy needs a distance of rounds, or they never end")
         self.engine = Engine()
         self.measures = Measures(trace)
         self.runs: set[Run] = set()
@@ -139,7 +141,6 @@ class Replay:
         self._traffic: defaultdict[str, float] = defaultdict(float)
         self._freed = 0
         self._asked = False
-        self._to_come = self._total
         for name, (taken, until) in (busy or {}).items():
             self._take(name, taken, -1)
             self.engine.at(until, functools.partial(self._end_busy, name, taken), phase=ENDS)
@@ -155,7 +156,6 @@ class Replay:
     # What happens.
 
     def _arrive(self, submission: Submission) -> None:
-        self._to_come -= 1
         kind = self.kinds.get(submission.kind)
         if kind is None:
             kind = self.kinds[submission.kind] = Kind()
@@ -279,7 +279,7 @@ class Replay:
             for end in (task.node, device.node)
         )
         self.runs.add(run)
-        self.measures.started(run, now)
+        self.measures.started(run)
         self._apply(run, -1)
         self._retime(run)
 
@@ -335,7 +335,8 @@ class Replay:
             own = self._network.traffic.get(run.submission.kind, 0.0)
             load = max(min(1.0, max(0.0, self._traffic[end] - own)) for end in run.links)
             sensitivity = self._network.sensitivity.get(run.submission.kind, 0.0)
-            slowness = (1 + self._network.distance) * (1 + sensitivity * load)
+            distance = self._network.distance.get(run.submission.kind, 0.0)
+            slowness = (1 + distance) * (1 + sensitivity * load)
         if slowness == run.slowness:
             return
         if run.slowness:

@@ -91,7 +91,7 @@ def replay(
     kinds = {each.kind: each.profile for each in submissions}
     network = Network(
         sensitivity={kind: profile.sensitivity for kind, profile in kinds.items() if profile},
-        distance=options.slowdown,
+        distance=dict.fromkeys(kinds, options.slowdown),
     )
     rows = []
     for name in policies:
@@ -102,7 +102,14 @@ def replay(
 
         policy = policy_for(name, trace, seed=options.seed)
         world = Replay(
-            trace, policy, network=network, every_s=options.every_s, certify=options.certify, tell=told
+            trace,
+            policy,
+            network=network,
+            every_s=options.every_s,
+            # Whoever postpones looks again as time goes by; without a distance of rounds, when something has ended.
+            patient=isinstance(policy, DRMaestroPolicy) and options.every_s > 0,
+            certify=options.certify,
+            tell=told,
         )  # fmt: skip
         rows.append(Row(policy=name, outcome=world.run()))
     sharing = [each for each in submissions if each.gpus_used < each.gpus]

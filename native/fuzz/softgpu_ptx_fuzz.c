@@ -34,7 +34,9 @@ static void device_free(void *opaque, void *memory)
 
 void fuzz_one(uint8_t *data, size_t bytes)
 {
-	const struct engine_load_options options = { 120, { device_alloc, device_free, NULL } };
+	const struct engine_load_options options = {
+		.sm = 120, .memory = { device_alloc, device_free, NULL }, .asks_reach = bytes & 1,
+	};
 	struct engine_diagnostic why = { "" };
 	struct engine_module *module;
 	char *text = malloc(bytes + 1);

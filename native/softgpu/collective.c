@@ -126,9 +126,12 @@ static void run_together(struct warp *warp, const struct instruction *instructio
 	copy_operands(operands, true, window, registers, instruction, group);
 	for (uint32_t k = 0; k < count; k++) {
 		const struct fragment *fragment = &warp->fragments[k];
+		uint32_t lanes = lanes_waiting(members, fragment, instruction);
 
-		copy_operands(operands, true, window, fragment->frame->registers, fragment->ip,
-			      lanes_waiting(members, fragment, instruction));
+		/* Others stand at instructions that may lack these operands. */
+		if (lanes)
+			copy_operands(operands, true, window, fragment->frame->registers,
+				      fragment->ip, lanes);
 	}
 	warp->registers = window;
 	warp->mask = group | others;

@@ -66,6 +66,40 @@ static unsigned bind_results(struct decoder *decoder, struct texture_access *acc
 	return count;
 }
 
+/* Level or gradients behind the texel: a float, or a vector for each direction. */
+static void bind_level(struct decoder *decoder, struct texture_access *access)
+{
+	struct statement *statement = decoder->statement;
+	bool layered = geometry_is_layered(access->geometry);
+	unsigned axes = geometries[access->geometry].coordinates - layered;
+
+	if (statement_has(statement, "level")) {
+		if (statement->operand_count < 3)
+			decode_unsupported(decoder, "too few operands");
+		access->level = LEVEL_GIVEN;
+		access->level_slot = decode_source(decoder, &statement->operands[2], 4);
+		return;
+	}
+	if (!statement_has(statement, "grad"))
+		return;
+	if (statement->operand_count < 4 || access->geometry >= GEOMETRY_CUBE)
+		decode_unsupported(decoder, NULL);
+	access->level = LEVEL_OF_GRADIENTS;
+	for (unsigned direction = 0; direction < 2; direction++) {
+		const struct operand *operand = &statement->operands[2 + direction], *elements = operand;
+		unsigned count = 1;
+
+		if (operand->kind == OPERAND_VECTOR) {
+			elements = &statement->elements[operand->first_element];
+			count = operand->element_count;
+		}
+		if (count < axes)
+			decode_unsupported(decoder, "too few gradients");
+		for (unsigned axis = 0; axis < axes; axis++)
+			access->gradients[direction][axis] = decode_source(decoder, &elements[axis], 4);
+	}
+}
+
 /* tex.2d.v4.f32.f32 {r, g, b, a}, [texture, {x, y}]; level and gradients follow */
 static void decode_fetch(struct decoder *decoder, bool gathers)
 {
@@ -88,6 +122,7 @@ static void decode_fetch(struct decoder *decoder, bool gathers)
 			    : statement_has(statement, "a") ? 3
 							    : 0;
 	bind_texel(decoder, access, &statement->operands[1]);
+	bind_level(decoder, access);
 	bind_results(decoder, access, &statement->operands[0], 4);
 	decode_emit(decoder, gathers ? "tld4.r.2d" : "tex.2d")->target = access;
 }

@@ -79,7 +79,7 @@ static CUresult check_descriptor(const CUDA_ARRAY3D_DESCRIPTOR *d)
 	return CUDA_SUCCESS;
 }
 
-static CUresult create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
+CUresult driver_array_make(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 {
 	struct CUarray_st *array;
 	struct CUctx_st *context;
@@ -124,7 +124,7 @@ static CUresult create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 
 DRIVER_EXPORT CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 {
-	return create(out, descriptor);
+	return driver_array_make(out, descriptor);
 }
 
 DRIVER_EXPORT CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *descriptor)
@@ -137,7 +137,7 @@ DRIVER_EXPORT CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTO
 		.Width = descriptor->Width, .Height = descriptor->Height,
 		.Format = descriptor->Format, .NumChannels = descriptor->NumChannels,
 	};
-	return create(out, &full);
+	return driver_array_make(out, &full);
 }
 
 static void unlink_array(struct CUarray_st *array)
@@ -152,7 +152,15 @@ static void unlink_array(struct CUarray_st *array)
 	pthread_mutex_unlock(&arrays.lock);
 }
 
-/* As cuMemFree: what may still use it finishes first. */
+void driver_array_free(struct CUarray_st *array)
+{
+	driver_handle_remove(array, DRIVER_KIND_ARRAY);
+	unlink_array(array);
+	driver_memory_give(array->memory);
+	free(array);
+}
+
+/* As cuMemFree: what may still use it finishes first.  A level goes with its mipmap. */
 DRIVER_EXPORT CUresult cuArrayDestroy(CUarray handle)
 {
 	CUresult result = driver_ready();
@@ -160,13 +168,12 @@ DRIVER_EXPORT CUresult cuArrayDestroy(CUarray handle)
 
 	if (result)
 		return result;
-	if (!handle || !driver_handle_remove(handle, DRIVER_KIND_ARRAY))
+	if (!handle || !driver_handle_is(handle, DRIVER_KIND_ARRAY) || handle->mipmap ||
+	    !driver_handle_remove(handle, DRIVER_KIND_ARRAY))
 		return CUDA_ERROR_INVALID_HANDLE;
 	context = handle->context;
 	driver_stream_drain(context);
-	unlink_array(handle);
-	driver_memory_give(handle->memory);
-	free(handle);
+	driver_array_free(handle);
 	return driver_context_state(context);
 }
 
@@ -175,6 +182,7 @@ void driver_array_end_context(struct CUctx_st *context)
 {
 	struct CUarray_st **link = &arrays.first;
 
+	driver_mipmap_end_context(context);
 	pthread_mutex_lock(&arrays.lock);
 	while (*link) {
 		struct CUarray_st *array = *link;

@@ -19,13 +19,28 @@ struct CUarray_st {
 	size_t texel_bytes, pitch, slice;
 	size_t rows, slices;		/* at least 1 */
 	uintptr_t memory;
+	struct CUmipmappedArray_st *mipmap;	/* whose level it is, or NULL */
 };
+
+struct CUmipmappedArray_st {
+	struct CUmipmappedArray_st *next;	/* of all of them */
+	struct CUctx_st *context;
+	unsigned level_count;
+	struct CUarray_st *levels[ENGINE_LEVELS_MAX];
+};
+
+CUresult driver_array_make(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *descriptor);
+/* Nothing uses it any more. */
+void driver_array_free(struct CUarray_st *array);
 
 CUresult driver_array_of(CUarray handle, struct CUarray_st **array);
 /* 0 when the format is none that textures can be made of here. */
 size_t driver_format_bytes(CUarray_format format);
 enum engine_texel driver_format_texel(CUarray_format format);
 void driver_array_end_context(struct CUctx_st *context);
+/* driver_mipmap.c */
+CUresult driver_mipmap_of(CUmipmappedArray handle, struct CUmipmappedArray_st **mipmap);
+void driver_mipmap_end_context(struct CUctx_st *context);
 /* driver_texture.c */
 void driver_texture_end_context(struct CUctx_st *context);
 

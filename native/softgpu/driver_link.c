@@ -120,7 +120,7 @@ static CUresult add(CUlinkState state, CUjitInputType type, const void *data, si
 		goto out;
 	result = driver_engine_result(engine_linker_add(state->linker, data, bytes, &why));
 	if (result)
-		snprintf(text, sizeof text, "%.255s: %s", name && *name ? name : "input", why.text);
+		snprintf(text, sizeof text, "%.250s: %s", name && *name ? name : "input", why.text);
 	tell(state, began_ns, text);
 	driver_module_write_log(count, options, values, text);
 out:

@@ -285,6 +285,10 @@
 	STREAM(cuMemsetD32Async, 3020, cuMemsetD32Async, cuMemsetD32Async_ptsz, 7000) \
 	STREAM(cuMemsetD8, 3020, cuMemsetD8_v2, cuMemsetD8_v2_ptds, 7000) \
 	STREAM(cuMemsetD8Async, 3020, cuMemsetD8Async, cuMemsetD8Async_ptsz, 7000) \
+	PLAIN(cuMipmappedArrayCreate, 5000, cuMipmappedArrayCreate) \
+	PLAIN(cuMipmappedArrayDestroy, 5000, cuMipmappedArrayDestroy) \
+	PLAIN(cuMipmappedArrayGetLevel, 5000, cuMipmappedArrayGetLevel) \
+	PLAIN(cuMipmappedArrayGetMemoryRequirements, 11060, cuMipmappedArrayGetMemoryRequirements) \
 	PLAIN(cuModuleEnumerateFunctions, 12040, cuModuleEnumerateFunctions) \
 	PLAIN(cuModuleGetFunction, 2000, cuModuleGetFunction) \
 	PLAIN(cuModuleGetFunctionCount, 12040, cuModuleGetFunctionCount) \

@@ -101,8 +101,35 @@ static CUresult image_of(const CUDA_RESOURCE_DESC *resource, struct engine_image
 				       resource->res.pitch2D.width, resource->res.pitch2D.height,
 				       resource->res.pitch2D.pitchInBytes, image);
 	default:
-		return driver_unsupported("textures of mipmapped arrays");
+		return CUDA_ERROR_INVALID_VALUE;
 	}
+}
+
+/* Of all resources: one level, or those of a mipmapped array that the view shows. */
+static CUresult levels_of(const CUDA_RESOURCE_DESC *resource, const CUDA_RESOURCE_VIEW_DESC *view,
+			  struct engine_image levels[ENGINE_LEVELS_MAX], uint32_t *count)
+{
+	struct CUmipmappedArray_st *mipmap;
+	unsigned first = 0, last;
+	CUresult result;
+
+	*count = 1;
+	if (resource->resType != CU_RESOURCE_TYPE_MIPMAPPED_ARRAY)
+		return image_of(resource, &levels[0]);
+	result = driver_mipmap_of(resource->res.mipmap.hMipmappedArray, &mipmap);
+	if (result)
+		return result;
+	last = mipmap->level_count - 1;
+	if (view) {
+		first = view->firstMipmapLevel;
+		last = view->lastMipmapLevel;
+	}
+	if (first > last || last >= mipmap->level_count)
+		return CUDA_ERROR_INVALID_VALUE;
+	*count = last - first + 1;
+	for (unsigned k = 0; !result && k < *count; k++)
+		result = image_of_array(mipmap->levels[first + k], &levels[k]);
+	return result;
 }
 
 static bool texel_is_float(enum engine_texel texel)
@@ -139,10 +166,11 @@ static CUresult sampler_of(const CUDA_TEXTURE_DESC *texture, const struct engine
 
 /* ---- objects ---- */
 
-static CUresult add(struct object *object, const struct engine_image *image,
+/* `sampler`: NULL for surfaces. */
+static CUresult add(struct object *object, const struct engine_mipmap *mipmap,
 		    const struct engine_sampler *sampler, unsigned long long *out)
 {
-	if (engine_texture_add(image, sampler, &object->handle)) {
+	if (engine_mipmap_add(mipmap, sampler, &object->handle)) {
 		free(object);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -158,8 +186,9 @@ DRIVER_EXPORT CUresult cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_D
 					 const CUDA_TEXTURE_DESC *texture,
 					 const CUDA_RESOURCE_VIEW_DESC *view)
 {
+	struct engine_image levels[ENGINE_LEVELS_MAX];
+	struct engine_mipmap mipmap = { .levels = levels };
 	struct engine_sampler sampler;
-	struct engine_image image;
 	struct CUctx_st *context;
 	struct object *object;
 	CUresult result = driver_context_enter(&context);
@@ -170,11 +199,18 @@ DRIVER_EXPORT CUresult cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_D
 		return CUDA_ERROR_INVALID_VALUE;
 	if (view && view->format)
 		return driver_unsupported("resource views that change the format");
-	result = image_of(resource, &image);
+	result = levels_of(resource, view, levels, &mipmap.level_count);
 	if (!result)
-		result = sampler_of(texture, &image, &sampler);
+		result = sampler_of(texture, &levels[0], &sampler);
+	if (!result && ((unsigned)texture->mipmapFilterMode > CU_TR_FILTER_MODE_LINEAR ||
+			(mipmap.level_count > 1 && !sampler.normalized_coordinates)))
+		result = CUDA_ERROR_INVALID_VALUE;
 	if (result)
 		return result;
+	mipmap.linear = texture->mipmapFilterMode == CU_TR_FILTER_MODE_LINEAR;
+	mipmap.bias = texture->mipmapLevelBias;
+	mipmap.least = texture->minMipmapLevelClamp;
+	mipmap.most = texture->maxMipmapLevelClamp;
 	object = calloc(1, sizeof *object);
 	if (!object)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -184,12 +220,13 @@ DRIVER_EXPORT CUresult cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_D
 	object->has_view = view;
 	if (view)
 		object->view = *view;
-	return add(object, &image, &sampler, out);
+	return add(object, &mipmap, &sampler, out);
 }
 
 DRIVER_EXPORT CUresult cuSurfObjectCreate(CUsurfObject *out, const CUDA_RESOURCE_DESC *resource)
 {
 	struct engine_image image;
+	const struct engine_mipmap alone = { .levels = &image, .level_count = 1 };
 	struct CUctx_st *context;
 	struct CUarray_st *array;
 	struct object *object;
@@ -212,7 +249,7 @@ DRIVER_EXPORT CUresult cuSurfObjectCreate(CUsurfObject *out, const CUDA_RESOURCE
 	object->context = context;
 	object->is_surface = true;
 	object->resource = *resource;
-	return add(object, &image, NULL, out);
+	return add(object, &alone, NULL, out);
 }
 
 /* Takes the object out of the list; NULL when there is none. */

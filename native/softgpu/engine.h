@@ -213,10 +213,22 @@ struct engine_sampler {
 	float border[4];
 };
 
+#define ENGINE_LEVELS_MAX 18		/* of the largest image, 131072 texels wide */
+
+struct engine_mipmap {
+	const struct engine_image *levels;	/* the largest first; read during the call */
+	uint32_t level_count;		/* 1 to ENGINE_LEVELS_MAX */
+	bool linear;			/* interpolates between two levels; else the nearest */
+	float bias, least, most;	/* levels: added to what is asked for, which is then clamped */
+};
+
 /* The handle that a kernel gets for a texture, or without a sampler for a
  * surface; ENGINE_NO_MEMORY when there are too many. */
 enum engine_status engine_texture_add(const struct engine_image *image,
 				      const struct engine_sampler *sampler, uint64_t *handle);
+/* The same for a texture of several levels. */
+enum engine_status engine_mipmap_add(const struct engine_mipmap *mipmap,
+				     const struct engine_sampler *sampler, uint64_t *handle);
 /* No launch that uses it may be running.  Handles are not used again soon. */
 void engine_texture_remove(uint64_t handle);
 

@@ -62,9 +62,10 @@ static struct texture *free_slot(uint32_t *index)
 	return NULL;
 }
 
-enum engine_status engine_texture_add(const struct engine_image *image,
-				      const struct engine_sampler *sampler, uint64_t *handle)
+static enum engine_status add(const struct engine_mipmap *mipmap,
+			      const struct engine_sampler *sampler, uint64_t *handle)
 {
+	const struct engine_image *image = &mipmap->levels[0];
 	struct texture *texture;
 	uint32_t index;
 
@@ -72,9 +73,11 @@ enum engine_status engine_texture_add(const struct engine_image *image,
 	texture = free_slot(&index);
 	if (texture) {
 		texture->image = *image;
+		memcpy(texture->levels, mipmap->levels, mipmap->level_count * sizeof(*image));
+		texture->mipmap = *mipmap;
+		texture->mipmap.levels = texture->levels;
 		texture->is_surface = !sampler;
 		texture->texel_bytes = texel_sizes[image->texel] * image->channels;
-		texture->bytes = image_bytes(image, texture->texel_bytes);
 		if (sampler)
 			texture->sampler = *sampler;
 		if (sampler && sampler->srgb)
@@ -84,6 +87,20 @@ enum engine_status engine_texture_add(const struct engine_image *image,
 	}
 	pthread_mutex_unlock(&textures.mutex);
 	return texture ? ENGINE_OK : ENGINE_NO_MEMORY;
+}
+
+enum engine_status engine_texture_add(const struct engine_image *image,
+				      const struct engine_sampler *sampler, uint64_t *handle)
+{
+	const struct engine_mipmap alone = { .levels = image, .level_count = 1 };
+
+	return add(&alone, sampler, handle);
+}
+
+enum engine_status engine_mipmap_add(const struct engine_mipmap *mipmap,
+				     const struct engine_sampler *sampler, uint64_t *handle)
+{
+	return add(mipmap, sampler, handle);
 }
 
 static struct texture *texture_find(uint64_t handle)
@@ -117,16 +134,17 @@ const struct texture *texture_of_lane(struct warp *w, const struct instruction *
 	if (!texture || texture->is_surface != surface)
 		warp_fail(w, ENGINE_ILLEGAL_ADDRESS, "%#llx is no %s object (PTX line %u)",
 			  (unsigned long long)handle, surface ? "surface" : "texture", i->line);
-	reach_memory(w, i, (u64)(uintptr_t)texture->image.memory, texture->bytes);
+	for (u32 k = 0; k < texture->mipmap.level_count; k++)
+		reach_memory(w, i, (u64)(uintptr_t)texture->levels[k].memory,
+			     image_bytes(&texture->levels[k], texture->texel_bytes));
 	return texture;
 }
 
 /* ---- texels ---- */
 
-static const char *texel_address(const struct texture *texture, s64 x, s64 y, s64 z)
+static const char *texel_address(const struct texture *texture, const struct engine_image *image,
+				 s64 x, s64 y, s64 z)
 {
-	const struct engine_image *image = &texture->image;
-
 	return (const char *)image->memory + (u64)z * image->slice + (u64)y * image->pitch +
 	       (u64)x * texture->texel_bytes;
 }
@@ -263,11 +281,12 @@ static struct sample sample_axis(const struct texture *texture, f32 x, unsigned 
 
 /* ---- fetches ---- */
 
-static f64 value_at(const struct texture *texture, s64 x, s64 y, s64 z, u32 channel)
+static f64 value_at(const struct texture *texture, const struct engine_image *image, s64 x, s64 y,
+		    s64 z, u32 channel)
 {
 	if (x < 0 || y < 0 || z < 0)
 		return (f64)texture->sampler.border[channel];
-	return channel_value(texture, texel_address(texture, x, y, z), channel);
+	return channel_value(texture, texel_address(texture, image, x, y, z), channel);
 }
 
 static u32 bits_of_float(f64 value)
@@ -287,7 +306,8 @@ static u32 absent_channel(const struct texture *texture, u32 channel)
 	return gives_floats(texture) ? bits_of_float(1) : 1;
 }
 
-static f64 interpolate(const struct texture *texture, const struct sample at[3], u32 channel)
+static f64 interpolate(const struct texture *texture, const struct engine_image *image,
+		       const struct sample at[3], u32 channel)
 {
 	f64 sum = 0;
 
@@ -303,24 +323,24 @@ static f64 interpolate(const struct texture *texture, const struct sample at[3],
 			weight *= part / 256.0;
 		}
 		if (weight != 0)
-			sum += weight * value_at(texture, index[0], index[1], index[2], channel);
+			sum += weight *
+			       value_at(texture, image, index[0], index[1], index[2], channel);
 	}
 	return sum;
 }
 
-static void fetch_texel(const struct texture *texture, s64 x, s64 y, s64 z, u32 result[4])
+static void fetch_texel(const struct texture *texture, const struct engine_image *image, s64 x,
+			s64 y, s64 z, u32 result[4])
 {
-	const struct engine_image *image = &texture->image;
-
 	for (u32 channel = 0; channel < 4; channel++) {
 		if (channel >= image->channels)
 			result[channel] = absent_channel(texture, channel);
 		else if (gives_floats(texture))
-			result[channel] = bits_of_float(value_at(texture, x, y, z, channel));
+			result[channel] = bits_of_float(value_at(texture, image, x, y, z, channel));
 		else if (x < 0 || y < 0 || z < 0)
 			result[channel] = (u32)(s32)texture->sampler.border[channel];
 		else
-			result[channel] = channel_bits(image, texel_address(texture, x, y, z), channel);
+			result[channel] = channel_bits(image, texel_address(texture, image, x, y, z), channel);
 	}
 }
 
@@ -405,53 +425,121 @@ static u32 size_of_axis(const struct engine_image *image, u32 axis)
 }
 
 /* Integer coordinates: no filter, and nothing outside (tex1Dfetch). */
-static void fetch_by_index(const struct texture *texture, const struct request *request, s64 layer,
-			   u32 result[4])
+static void fetch_by_index(const struct texture *texture, const struct engine_image *image,
+			   const struct request *request, s64 layer, u32 result[4])
 {
 	for (u32 axis = 0; axis < 3; axis++) {
 		if (request->index[axis] < 0 ||
-		    request->index[axis] >= size_of_axis(&texture->image, axis)) {
+		    request->index[axis] >= size_of_axis(image, axis)) {
 			memset(result, 0, 4 * sizeof(*result));
 			return;
 		}
 	}
-	fetch_texel(texture, request->index[0], request->index[1],
+	fetch_texel(texture, image, request->index[0], request->index[1],
 		    request->axes == 3 ? request->index[2] : layer, result);
 }
 
-static void locate(const struct texture *texture, const struct request *request, s64 layer,
-		   bool linear, struct sample at[3])
+static void locate(const struct texture *texture, const struct engine_image *image,
+		   const struct request *request, s64 layer, bool linear, struct sample at[3])
 {
 	for (u32 axis = 0; axis < 3; axis++) {
 		if (axis < request->axes)
 			at[axis] = sample_axis(texture, request->at[axis], axis,
-					       size_of_axis(&texture->image, axis), linear);
+					       size_of_axis(image, axis), linear);
 		else
 			at[axis] = (struct sample){ axis == 2 ? layer : 0, 0, 0 };
 	}
 }
 
-static void fetch(const struct texture *texture, const struct texture_access *access,
-		  const struct request *request, u32 result[4])
+static void fetch(const struct texture *texture, const struct engine_image *image,
+		  const struct texture_access *access, const struct request *request, u32 result[4])
 {
-	const struct engine_image *image = &texture->image;
 	bool linear = texture->sampler.linear && gives_floats(texture);
 	s64 layer = request->layer < image->layers ? request->layer : (s64)image->layers - 1;
 	struct sample at[3];
 
 	if (access->integer_coordinates) {
-		fetch_by_index(texture, request, layer, result);
+		fetch_by_index(texture, image, request, layer, result);
 		return;
 	}
-	locate(texture, request, layer, linear, at);
+	locate(texture, image, request, layer, linear, at);
 	if (!linear) {
-		fetch_texel(texture, at[0].near, at[1].near, at[2].near, result);
+		fetch_texel(texture, image, at[0].near, at[1].near, at[2].near, result);
 		return;
 	}
 	for (u32 channel = 0; channel < 4; channel++)
 		result[channel] = channel < image->channels
-					  ? bits_of_float(interpolate(texture, at, channel))
+					  ? bits_of_float(interpolate(texture, image, at, channel))
 					  : absent_channel(texture, channel);
+}
+
+/* ---- levels of a mipmap ---- */
+
+/* How many texels of the first level a step of the picture is, as a power of two. */
+static f32 level_of_gradients(const struct warp *w, const struct texture *texture,
+			      const struct texture_access *access, u32 axes, u32 l)
+{
+	f32 longest = 0;
+
+	for (u32 direction = 0; direction < 2; direction++) {
+		f32 sum = 0;
+
+		for (u32 axis = 0; axis < axes; axis++) {
+			f32 step = REGISTER(f32, access->gradients[direction][axis])[l];
+
+			if (texture->sampler.normalized_coordinates)
+				step *= (f32)size_of_axis(&texture->image, axis);
+			sum += step * step;
+		}
+		longest = sum > longest ? sum : longest;
+	}
+	return 0.5f * log2f(longest);
+}
+
+static f32 level_of(const struct warp *w, const struct texture *texture,
+		    const struct texture_access *access, u32 axes, u32 l)
+{
+	const struct engine_mipmap *mipmap = &texture->mipmap;
+	f32 level = 0, last = (f32)(mipmap->level_count - 1);
+
+	if (access->level == LEVEL_GIVEN && access->integer_coordinates)
+		level = (f32)REGISTER(s32, access->level_slot)[l];
+	else if (access->level == LEVEL_GIVEN)
+		level = REGISTER(f32, access->level_slot)[l];
+	else if (access->level == LEVEL_OF_GRADIENTS)
+		level = level_of_gradients(w, texture, access, axes, l);
+	level += mipmap->bias;
+	level = level > mipmap->most ? mipmap->most : level;
+	level = level > mipmap->least ? level : mipmap->least;
+	return level > last ? last : level > 0 ? level : 0;
+}
+
+static f64 float_of_bits(u32 bits)
+{
+	f32 single;
+
+	memcpy(&single, &bits, sizeof(single));
+	return (f64)single;
+}
+
+/* Between levels as between texels: by fractions with 8 bits. */
+static void fetch_level(const struct texture *texture, const struct texture_access *access,
+			const struct request *request, f32 level, u32 result[4])
+{
+	bool linear = texture->mipmap.linear && gives_floats(texture);
+	u32 near = (u32)floorf(linear ? level : level + 0.5f), far[4];
+	f64 weight;
+
+	fetch(texture, &texture->levels[near], access, request, result);
+	weight = linear ? floor((f64)(level - (f32)near) * (1 << FRACTION_BITS) + 0.5) /
+				  (1 << FRACTION_BITS)
+			: 0;
+	if (weight == 0)
+		return;
+	fetch(texture, &texture->levels[near + 1], access, request, far);
+	for (u32 channel = 0; channel < texture->image.channels; channel++)
+		result[channel] = bits_of_float((1 - weight) * float_of_bits(result[channel]) +
+						weight * float_of_bits(far[channel]));
 }
 
 static void put(const struct warp *w, const struct texture_access *access, u32 l, const u32 result[4])
@@ -472,7 +560,11 @@ HANDLER(texture_fetch)
 		struct request request = request_of(w, access, l);
 		u32 result[4];
 
-		fetch(texture, access, &request, result);
+		if (texture->mipmap.level_count == 1)
+			fetch(texture, &texture->image, access, &request, result);
+		else
+			fetch_level(texture, access, &request,
+				    level_of(w, texture, access, request.axes, l), result);
 		put(w, access, l, result);
 	}
 	return i + 1;
@@ -492,9 +584,9 @@ HANDLER(texture_gather)
 		struct sample at[3];
 		u32 result[4], texel[4];
 
-		locate(texture, &request, 0, true, at);
+		locate(texture, &texture->image, &request, 0, true, at);
 		for (u32 k = 0; k < 4; k++) {
-			fetch_texel(texture, corners[k][0] ? at[0].far : at[0].near,
+			fetch_texel(texture, &texture->image, corners[k][0] ? at[0].far : at[0].near,
 				    corners[k][1] ? at[1].far : at[1].near, 0, texel);
 			result[k] = texel[access->component];
 		}
@@ -523,19 +615,20 @@ HANDLER(texture_query)
 		case QUERY_HEIGHT: d[l] = image->height; break;
 		case QUERY_DEPTH: d[l] = image->depth; break;
 		case QUERY_LAYERS: d[l] = image->layers; break;
-		case QUERY_LEVELS: d[l] = 1; break;
+		case QUERY_LEVELS: d[l] = texture->mipmap.level_count; break;
 		case QUERY_NORMALIZED: d[l] = texture->sampler.normalized_coordinates; break;
 		}
 	}
 	return i + 1;
 }
 
-#define GEOMETRIES(op) op ".1d " op ".2d " op ".3d " op ".a1d " op ".a2d " op ".cube " op ".acube"
+#define FLAT_GEOMETRIES(op) op ".1d " op ".2d " op ".3d " op ".a1d " op ".a2d"
+#define GEOMETRIES(op) FLAT_GEOMETRIES(op) " " op ".cube " op ".acube"
 
 static const struct form forms[] = {
 	{ GEOMETRIES("tex"), NULL, texture_fetch, NULL, 0, false },
 	{ GEOMETRIES("tex.level"), NULL, texture_fetch, NULL, 0, false },
-	{ GEOMETRIES("tex.grad"), NULL, texture_fetch, NULL, 0, false },
+	{ FLAT_GEOMETRIES("tex.grad"), NULL, texture_fetch, NULL, 0, false },
 	{ "tld4.r.2d tld4.g.2d tld4.b.2d tld4.a.2d", NULL, texture_gather, NULL, 0, false },
 	{ "txq.width.b32", NULL, texture_query, NULL, QUERY_WIDTH, false },
 	{ "txq.height.b32", NULL, texture_query, NULL, QUERY_HEIGHT, false },

@@ -14,6 +14,8 @@ enum texture_geometry {
 
 enum surface_boundary { BOUNDARY_TRAP, BOUNDARY_CLAMP, BOUNDARY_ZERO };
 
+enum texture_level { LEVEL_FIRST, LEVEL_GIVEN, LEVEL_OF_GRADIENTS };
+
 struct texture_access {
 	enum texture_geometry geometry;
 	enum surface_boundary boundary;
@@ -23,6 +25,9 @@ struct texture_access {
 	uint8_t count;			/* elements */
 	int32_t object;			/* slot of the handle */
 	int32_t coordinates[TEXTURE_COORDINATES_MAX];	/* slots, the layer first */
+	enum texture_level level;	/* how it is said which level of a mipmap is wanted */
+	int32_t level_slot;
+	int32_t gradients[2][3];	/* slots: by axis, along x and along y of the picture */
 	int32_t values[4];		/* slots, or -1; 32-bit for textures */
 };
 
@@ -30,8 +35,9 @@ struct texture {
 	uint32_t generation;		/* odd while in use */
 	bool is_surface;
 	uint32_t texel_bytes;		/* all channels */
-	uint64_t bytes;			/* from the first texel to the end of the last */
-	struct engine_image image;
+	struct engine_image image;	/* the first level */
+	struct engine_mipmap mipmap;	/* of `levels`; one where there is no mipmap */
+	struct engine_image levels[ENGINE_LEVELS_MAX];
 	struct engine_sampler sampler;
 	float srgb[256];		/* of sampler.srgb: value of each byte */
 };

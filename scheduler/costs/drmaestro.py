@@ -12,6 +12,15 @@ the paper's print does not do what its text says, this follows the text:
   wants it dearer: the market prices waiting above every arc.
 * With a growing W alone, postponing would end silently or never.  Violating
   arcs are removed for a stated number of rounds, and are back afterwards.
+* W is added to the price of one job's arc.  Here waiting raises a job's rank,
+  every hundred rounds its priority: no sum of costs is to outweigh a wait.
+* The goal is the expected completion time itself ("SLO is defined as the
+  task's expected completion time"), so that any slowdown at all would miss
+  it.  Where no goal is given, it is that time with some slack.
+* An unknown application costs a neutral 1 wherever it goes.  Here it costs
+  what the default policy says, which tells local from remote.
+* The print leaves P open.  Here it is 1 for the node that phase 1 chose, and 2
+  for others.
 """
 
 from __future__ import annotations
@@ -24,7 +33,9 @@ import numpy.typing as npt
 
 from farbus.errors import InvalidInput
 from farbus.model.decision import PendingJob
+from farbus.model.device import Route
 from farbus.model.job import TaskGroup
+from farbus.model.profile import ApplicationProfile
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.policy import FORBIDDEN, SCALE, Integers, Policy, to_cost
 from farbus.scheduler.phases.cluster import Cluster
@@ -40,6 +51,9 @@ REMOTE_PREFERENCE = 2.0
 
 PACKING = 0.1
 """Weight of the default policy's node cost, which eq. 7 leaves equal for all nodes."""
+
+GOAL_SLACK = 1.1
+"""A goal that is not given is so many times the time that is expected with local devices."""
 
 LOADS = 1001
 """Loads are told apart in thousandths."""
@@ -59,12 +73,16 @@ class Profile:
     expected_s: float
     importance: float = 1.0
     sensitivity: float = 0.0
+    remote_s: float = 0.0
+    """phi with remote devices and an idle network; 0 where it is not known, and the local time stands for it."""
 
     def __post_init__(self) -> None:
         if not self.goal_s > 0 or not self.expected_s >= 0:
             raise InvalidInput(f"profile: goal {self.goal_s} s and expected {self.expected_s} s must be times")
         if not 1 <= self.importance < 10:
             raise InvalidInput(f"profile: importance {self.importance} is not from 1 to below 10")
+        if not self.remote_s >= 0:
+            raise InvalidInput(f"profile: remote time {self.remote_s} s is negative")
         if not self.sensitivity >= 0:
             raise InvalidInput(f"profile: sensitivity {self.sensitivity} is negative")
 
@@ -80,6 +98,34 @@ def utility_cost(expected_s: Floats, profile: Profile, preference: float) -> Flo
     return (1 - utility(expected_s, profile.goal_s, profile.importance)) * preference
 
 
+LOCAL_FIRST = (Route.LOCAL, Route.RECOMPOSED, None, Route.REMOTE)
+"""Flavours whose time is expected with local devices, the nearest to it first."""
+
+
+def learned(known: ApplicationProfile) -> Profile | None:
+    """Return what was learned of an application as the policy needs it; None while it is of no use.
+
+    Two digits are kept: an estimate is no better, and jobs of one application
+    stay alike for some rounds.
+    """
+    times = (known.time(flavour) for flavour in LOCAL_FIRST)
+    expected = next((time.median_s for time in times if time is not None), 0.0)
+    if not expected:
+        return None
+    expected = _two_digits(expected)
+    remote = known.time(Route.REMOTE)
+    return Profile(
+        goal_s=GOAL_SLACK * expected,
+        expected_s=expected,
+        sensitivity=_two_digits(known.sensitivity),
+        remote_s=_two_digits(remote.median_s) if remote is not None else 0.0,
+    )
+
+
+def _two_digits(value: float) -> float:
+    return float(f"{value:.2g}")
+
+
 @dataclass(frozen=True, slots=True)
 class _Subject:
     profile: Profile
@@ -90,7 +136,8 @@ class _Subject:
 class DRMaestroPolicy(DefaultPolicy):
     """Utility costs by profile; jobs without a profile cost what the default policy says.
 
-    ``profiles`` go by the job's name.  A node's network load, from 0 to 1, is
+    ``profiles`` go by the job's name, and come before what was learned of its
+    application (:attr:`farbus.model.decision.PendingJob.profile`).  A node's network load, from 0 to 1, is
     what was measured of its links, unless ``loads`` names another; the load of
     a remote device is that of the busier end.  With
     ``network_aware`` a remote device that would miss the goal is no option
@@ -107,6 +154,8 @@ class DRMaestroPolicy(DefaultPolicy):
         """Return the job's profile, and whether it would rather wait than miss its goal."""
         del group
         profile = self.profiles.get(pending.job.name)
+        if profile is None and pending.profile is not None:
+            profile = learned(pending.profile)
         if profile is None:
             return None
         return _Subject(profile, self.network_aware and pending.rounds_waited < self.postpone_rounds)
@@ -151,7 +200,8 @@ class DRMaestroPolicy(DefaultPolicy):
             return DefaultPolicy.far_cost(self, cluster, lenders, wanted, available, site // LOADS, subject)
         profile = subject.profile
         load = np.maximum(self._load_milli(cluster)[lenders], site % LOADS) / (LOADS - 1)
-        expected = profile.expected_s * (1 + (profile.sensitivity * load if self.network_aware else 0 * load))
+        idle = profile.remote_s or profile.expected_s
+        expected = idle * (1 + (profile.sensitivity * load if self.network_aware else 0 * load))
         cost = to_cost(utility_cost(expected, profile, REMOTE_PREFERENCE))
         if subject.patient:
             # Whoever misses the goal at home gains nothing from waiting.

@@ -19,9 +19,14 @@ from __future__ import annotations
 
 import statistics
 from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
 
+from farbus.model.cluster import LinkLoad, network_load
 from farbus.model.device import Route
+from farbus.model.job import JobStatus
 from farbus.model.profile import ApplicationProfile, FlavourTime, ObservedRun
+from farbus.model.quantity import MAX_SECONDS
+from farbus.model.states import JobState
 
 WINDOW = 32
 """Latest runs of an application in one flavour and sharing that count."""
@@ -120,3 +125,28 @@ def _slowdowns(calm: list[float], loaded: list[tuple[float, float]]) -> list[flo
             if base > 0:
                 found.append((longer - seconds) / (other - load) / base)
     return found
+
+
+def observed_run(status: JobStatus, links: Mapping[str, Sequence[LinkLoad]], now: float) -> ObservedRun | None:
+    """Return what a job that has ended tells of its application; None for one that tells nothing.
+
+    A job tells how long it takes when it succeeded, by itself and not by a
+    person's hand (interactive).  The load is that of the busiest link at either
+    end of its remote devices as it ended, its own traffic included: nobody
+    keeps what it was before.
+    """
+    seconds = status.ended_at - status.started_at
+    useful = status.state is JobState.SUCCEEDED and status.started_at and not status.job.interactive
+    if not useful or not 0 < seconds <= MAX_SECONDS:
+        return None
+    routes = {device.route for task in status.placements for device in task.devices}
+    flavour = next((route for route in (Route.REMOTE, Route.RECOMPOSED, Route.LOCAL) if route in routes), None)
+    ends = {
+        end
+        for task in status.placements
+        for device in task.devices
+        if device.route is Route.REMOTE
+        for end in (task.node, device.node)
+    }
+    load = max((network_load(links.get(end, ()), now) for end in ends), default=0.0)
+    return ObservedRun(application=status.job.name, flavour=flavour, network_load=load, seconds=seconds)

@@ -13,8 +13,6 @@ the same terms into costs for a round.  Its departures:
 
 * A round places many jobs at once, so a score becomes a cost: best fit is
   1 - req/avail, least demand one for each device that the node lacks.
-* Algorithm 1 counts again after each device that it takes; a flow has one cost
-  per donor, that of its first device.  For bundles from one donor they agree.
 * The paper breaks no ties.  Here the packing of processors does, scaled down,
   then the order of names.
 * The time that moving takes does not occur in the paper's scores: it only
@@ -64,26 +62,25 @@ def choose_node(
     *,
     best_fit: bool = True,
     least_demand: bool = True,
+    order: Integers | None = None,
 ) -> int:
     """Return the node for a pod of ``wanted`` devices, -1 for none: sections IV-C, V-A and V-C.
 
     ``available`` counts the free devices of each node, ``eligible`` says where
     processors and memory suffice, ``pools`` which pool each node is at.  Without
-    ``best_fit`` or ``least_demand`` that half of equation 1 tells nodes no
-    longer apart: any node with enough, or any that must be lent to, is as good
-    as another, and the first by number is taken.
+    ``best_fit`` or ``least_demand`` that half of equation 1 is 0, as of a
+    scheduler that does not know it.  Of equal scores the least in ``order`` is
+    taken, by number without it: the paper breaks no ties.
     """
     free = np.bincount(pools, weights=available, minlength=int(pools.max(initial=0)) + 1)
-    possible = eligible & (free[pools] >= wanted)
-    if not possible.any():
+    possible = np.flatnonzero(eligible & (free[pools] >= wanted))
+    if not len(possible):
         return -1
     enough = available >= wanted
     points = score(wanted, available)
-    if not best_fit:
-        points = np.where(enough, 100.0, points)
-    if not least_demand:
-        points = np.where(enough, points, -1.0)
-    return int(np.argmax(np.where(possible, points, -np.inf)))
+    points = np.where(enough, points if best_fit else 0.0, points if least_demand else 0.0)
+    ties = np.arange(len(available)) if order is None else order
+    return int(possible[np.lexsort((ties[possible], -points[possible]))[0]])
 
 
 def choose_donors(

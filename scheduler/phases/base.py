@@ -109,6 +109,20 @@ class Alternatives:
         costs, places = np.divmod(np.sort(cost * span + place), span)
         return costs.tolist(), places.tolist()
 
+    def next_best(self, places: Integers, costs: Integers) -> tuple[Integers, Integers]:
+        """Return the place and cost of the next dearer arc than each of those chosen, -1 where there is none."""
+        costs_known, places_known = (np.array(column, np.int64) for column in self._sorted)
+        row = np.searchsorted(costs_known, costs)
+        end = len(costs_known)
+        # The chosen place itself is passed over; it has an arc for each tier at most.
+        for _ in range(FAR + 1):
+            inside = row < end
+            row[inside] += places_known[row[inside]] == places[inside]
+        inside = row < end
+        other, cost = np.full(len(row), -1, np.int64), np.zeros(len(row), np.int64)
+        other[inside], cost[inside] = places_known[row[inside]], costs_known[row[inside]]
+        return other, cost
+
     def beside(self, place: int, cost: int, names: Sequence[str], without: int = -1) -> str:
         """Name the next dearer place than ``place`` at ``cost``, else a cheaper one that was full; empty without any.
 
@@ -216,6 +230,11 @@ class Desk(abc.ABC):
         del pool, places
         return None
 
+    def floor(self, shape: int) -> int:
+        """Return what no arc of an aggregator for units of ``shape`` costs less than."""
+        del shape
+        return 0
+
     @abc.abstractmethod
     def arcs(self, sources: Integers) -> Table:
         """Return the preference arcs of ``sources`` for what is free now: a table of ``ARC``, source by source."""
@@ -317,6 +336,12 @@ class Desk(abc.ABC):
     @abc.abstractmethod
     def alternatives(self, pool: int, shape: int, site: int, place: int, cost: int) -> str:
         """Say in a few words why a unit was served at ``place``, and the next best alternative with its cost."""
+
+    def reasons(self, awards: Table) -> list[str]:
+        """Return what :meth:`alternatives` says of each award."""
+        shape, site = self.split(awards["source"])
+        columns = (awards["pool"], shape, site, awards["place"], awards["cost"])
+        return [self.alternatives(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
     @abc.abstractmethod
     def misses(self, pending: PendingJob) -> list[Miss]:

@@ -111,11 +111,10 @@ class Opening:
         # The price of waiting by source: tasks of equal price are one class, the dearest first.
         self._want_source = source = plan.want_source
         price = self._weight[self._wants["job"]]
-        classes, self._class_of = np.unique(np.stack((source, -price)), axis=1, return_inverse=True)
-        self._class_source, self._class_price = classes[0], -classes[1]
-        self._class_count = np.bincount(
-            self._class_of.reshape(-1), weights=self._wants["count"], minlength=classes.shape[1]
-        ).astype(np.int64)
+        most = int(price.max(initial=0)) + 1
+        classes, class_of = np.unique(source * most + (most - 1 - price), return_inverse=True)
+        self._class_price = most - 1 - classes % most
+        self._class_count = np.bincount(class_of, weights=self._wants["count"], minlength=len(classes)).astype(np.int64)
         self._units = np.bincount(source, weights=self._wants["count"], minlength=len(self._sources)).astype(np.int64)
         self._prepare()
 
@@ -257,7 +256,9 @@ class Opening:
         value[: len(value) - len(self._sources)] += (self._share_scaled @ whole)[
             self._source[: len(value) - len(self._sources)]
         ]
-        order = np.lexsort((value, self._source))
+        # One key for source and value: floats are exact enough for an order in which near ties are as good.
+        most = float(value[: len(value) - len(self._sources)].max(initial=0)) + 1.0
+        order = np.argsort(self._source * (2 * most) + np.minimum(value, most), kind="stable")
         source = self._source[order]
         taken = limited(source, self._capacity[order], np.minimum(self._units, self._limit))
         # Waiting comes last of each source and takes all that is left.

@@ -159,6 +159,9 @@ class ComputeDesk(Desk):
 
     def capacity(self, pool: int, places: Integers) -> Integers | None:
         """Return how many tasks fit; :meth:`offers` has brought what is kept up to date."""
+        if pool not in self._arcs:
+            # The network has more shapes than are kept: those of the first are gone again.
+            self.offers(pool)
         fit: Integers = self._arcs[pool].fit[places]
         return fit
 
@@ -276,6 +279,31 @@ class ComputeDesk(Desk):
         if first is None:
             return text
         return f"{text} ({first.beside(place, cost, self.cluster.names) or 'the only node with room'})"
+
+    def reasons(self, awards: Table) -> list[str]:
+        """Return what :meth:`alternatives` says, for all awards of a pool at once."""
+        found = [""] * len(awards)
+        site = self.split(awards["source"])[1]
+        names = self.cluster.names
+        pool = np.where(site < 0, awards["pool"], -1)
+        plain = np.zeros(len(awards), bool)
+        for number in np.unique(pool[pool >= 0]).tolist():
+            first = self.first.get(number)
+            if first is None:
+                continue
+            rows = np.flatnonzero(pool == number)
+            place, cost = awards["place"][rows], awards["cost"][rows]
+            other, dearer = first.next_best(place, cost)
+            plain[rows] = other >= 0
+            for row, here, its, there, theirs in zip(
+                rows.tolist(), place.tolist(), cost.tolist(), other.tolist(), dearer.tolist(), strict=True
+            ):
+                if there >= 0:
+                    found[row] = f"{names[here]} at cost {its / 1000:g} (next best {names[there]} at {theirs / 1000:g})"
+        rest = np.flatnonzero(~plain)
+        for row, what in zip(rest.tolist(), super().reasons(awards[rest]), strict=True):
+            found[row] = what
+        return found
 
     def misses(self, pending: PendingJob) -> list[Miss]:
         """Return why the groups of a job find no node."""

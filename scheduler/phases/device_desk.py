@@ -330,6 +330,12 @@ class DeviceDesk(Desk):
         others.write(np.array([row]), np.zeros(1, np.int64), np.zeros(1, np.int64))
         return (others,)
 
+    def floor(self, shape: int) -> int:
+        """Return the least that any lender or pool would cost any node."""
+        bundle = self._bundle(shape)
+        look = self.outlook(bundle.key)
+        return look.floor // (bundle.key.request.count // bundle.size)
+
     def capacity(self, pool: int, places: Integers) -> Integers | None:
         """Return how many bundles are free; None, the sum of the arcs, where devices of fabric pools are among them."""
         if self.cluster.fabric.is_pool[places].any():
@@ -455,7 +461,7 @@ class DeviceDesk(Desk):
             return f"{text} (the job allows no other route)" if len(bundle.key.request.routes) == 1 else text
         first = self.first.get(pool)
         if first is None:
-            return text
+            return f"{text} (nothing remote is as cheap)" if local and pool >= 0 else text
         other = first.beside(place, cost, self.cluster.names, site)
         return f"{text} ({f'remote: {other}' if other else 'no other node could lend'})"
 

@@ -11,8 +11,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from farbus.model.decision import PendingJob
 from farbus.model.job import MAX_ALTERNATIVE_COST, MAX_DRIVES, Job, TaskGroup
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 MAX_KEPT_JOBS = 50_000
 """Jobs whose form is remembered: several times what one round considers, of some hundred bytes each."""
+
+MAX_MORE = 10_000
+"""Tasks beyond what their jobs need that are considered in a round, those of best rank first."""
 
 DUPLICATE = "another job of this round has the same id"
 
@@ -44,11 +47,17 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What is remembered of a job: why it can't be scheduled at all, or what it asks for."""
+    """What is remembered of a job: why it can't be scheduled at all, or what it asks for.
+
+    ``least`` is the job with the tasks that it needs, ``more`` one job of one
+    task for each group that would have more.
+    """
 
     job: Job
     fault: str
     asks: Hashable
+    least: Job
+    more: tuple[tuple[int, Job], ...] = ()
 
 
 class Forms:
@@ -88,34 +97,57 @@ class Forms:
         forms: dict[Hashable, int] = {}
         examples: list[Form] = []
         numbers = []
+        entries: list[PendingJob] = []
+        more: list[tuple[int, int, Job]] = []
         tells = type(policy).subject is not Policy.subject
         known = self._read
-        for entry, _ in ranked:
-            read = known.get(entry.job.id)
-            if read is None or read.job is not entry.job:
+        for row, (entry, _) in enumerate(ranked):
+            job = entry.job
+            read = known.get(job.id)
+            if read is None or read.job is not job:
                 read = self._look(entry)
-            asks: Hashable = read.asks
+            # What is equal is the same object here.
+            asks: Hashable = id(read.asks)
             if tells:
-                asks = (asks, *(policy.subject(entry, group) for group in entry.job.groups))
+                asks = (asks, *(policy.subject(entry, group) for group in job.groups))
             number = forms.get(asks)
+            if read.least is not job:
+                entry = replace(entry, job=read.least)  # noqa: PLW2901 - the part needed
+                more += [(row, group, single) for group, single in read.more]
             if number is None:
                 number = forms[asks] = len(examples)
                 examples.append(Form(entry))
             numbers.append(number)
-        tiers = np.array([tier for _, tier in ranked], np.int64)
-        return Jobs([entry for entry, _ in ranked], tiers, np.array(numbers, np.int64), examples)
+            entries.append(entry)
+        tiers = [tier for _, tier in ranked]
+        parents: list[tuple[int, int]] = []
+        for row, group, single in more:
+            room = MAX_MORE - len(parents)
+            extra = replace(entries[row], job=single)
+            tasks = min(ranked[row][0].job.groups[group].count - entries[row].job.groups[group].count, room)
+            asks = (numbers[row], group)
+            if asks not in forms and tasks:
+                forms[asks] = len(examples)
+                examples.append(Form(extra))
+            for _ in range(tasks):
+                numbers.append(forms[asks])
+                entries.append(extra)
+                tiers.append(tiers[row])
+                parents.append((row, group))
+        return Jobs(entries, np.array(tiers, np.int64), np.array(numbers, np.int64), examples, parents)
 
     def _look(self, entry: PendingJob) -> _Read:
         job = entry.job
         fault = _fault(job) or _alternative_fault(job)
         if fault:
-            return _Read(job, fault, None)
+            return _Read(job, fault, None, job)
         asked = self._asked(entry)
         for each in job.alternatives:
-            alternative = msgspec.structs.replace(entry, job=job.in_flavour(each.name))
+            alternative = replace(entry, job=job.in_flavour(each.name))
             asked = (*asked, (each.name, each.cost), *self._asked(alternative))
         asks = _Asks(asked)
-        return _Read(job, "", self._asks.setdefault(asks, asks))
+        least, more = _parts(job)
+        return _Read(job, "", self._asks.setdefault(asks, asks), least, more)
 
     def _asked(self, entry: PendingJob) -> tuple[Hashable, ...]:
         """Return what each group asks for."""
@@ -123,6 +155,7 @@ class Forms:
             (
                 group.name,
                 group.count,
+                group.least,
                 group.requests,
                 group.node,
                 tuple(sorted(group.labels.items())),
@@ -131,6 +164,19 @@ class Forms:
             )
             for group in entry.job.groups
         )
+
+
+def _parts(job: Job) -> tuple[Job, tuple[tuple[int, Job], ...]]:
+    """Split ``job`` into what it needs and single tasks that it would have beyond that, by the number of the group."""
+    if all(group.least == group.count for group in job.groups):
+        return job, ()
+    groups = tuple(replace(group, count=group.least, min_count=0) for group in job.groups)
+    more = tuple(
+        (number, replace(job, groups=(replace(group, count=1, min_count=0),)))
+        for number, group in enumerate(job.groups)
+        if group.least < group.count
+    )
+    return replace(job, groups=groups), more
 
 
 class _Asks:
@@ -160,6 +206,7 @@ def _fault(job: Job) -> str:
         wanted = group.requests
         limits = (
             ("count", group.count, 1, MAX_UNITS),
+            ("min_count", group.min_count, 0, group.count),
             ("cpu_milli", wanted.cpu_milli, 0, MAX_CPU_MILLI),
             ("memory_bytes", wanted.memory_bytes, 0, MAX_BYTES),
             ("gpus", wanted.gpus, 0, MAX_UNITS),
@@ -185,6 +232,8 @@ def _alternative_fault(job: Job) -> str:
     for each in job.alternatives:
         if not 0 <= each.cost <= MAX_ALTERNATIVE_COST:
             return f"alternative {each.name}: cost is {each.cost}, not between 0 and {MAX_ALTERNATIVE_COST}"
+        if any(group.least < group.count for group in job.groups):
+            return "a job with alternatives needs all of its tasks: min_count is not for it"
         fault = _fault(job.in_flavour(each.name))
         if fault:
             return f"alternative {each.name}: {fault}"
@@ -242,11 +291,23 @@ class Awards:
 class Jobs:
     """Jobs in the order of their rank; a job's number is its row.
 
-    ``tier`` (greater is more urgent) and ``form`` have shape (N,).
+    ``tier`` (greater is more urgent) and ``form`` have shape (N,).  Of a job
+    that needs only some of its tasks, what it needs is a job like any other;
+    each task beyond that is a job by itself, in the rows from ``count`` on:
+    ``parents`` names the job and the number of its group.
     """
 
-    def __init__(self, pending: Sequence[PendingJob], tier: Integers, form: Integers, forms: Sequence[Form]) -> None:
+    def __init__(
+        self,
+        pending: Sequence[PendingJob],
+        tier: Integers,
+        form: Integers,
+        forms: Sequence[Form],
+        parents: Sequence[tuple[int, int]] = (),
+    ) -> None:
         self.pending = list(pending)
+        self.parents = parents
+        self.count = len(pending) - len(parents)
         self.tier = tier
         self.form = form
         self.forms = list(forms)

@@ -37,13 +37,16 @@ from farbus.scheduler.phases.tables import (
     ranges,
     table,
 )
-from farbus.scheduler.solver import COST_BUDGET, Network, certify, solve
+from farbus.scheduler.solver import COST_BUDGET, Flow, Network, certify, solve
 
 MAX_SOLVES = 12
 """Most solves on one set of wants; two to four are usual.  Beyond it the rest waits for the next round."""
 
 SPARE_ARCS = 3
 """Arcs of an aggregator that are kept beyond what pruning needs, so that the next best place can be told."""
+
+LOW_CHAIN = 2
+"""Arcs of a chain of moves that low prices of waiting exceed."""
 
 MAX_EVICTIONS = 12
 """Most times that partly served jobs are evicted one half at a time; then all that are left go at once."""
@@ -60,6 +63,8 @@ class Tally:
     certified: int = 0
     certify_s: float = 0.0
     cost: int = 0
+    crowded: bool = False
+    """Whether a flow has left somebody waiting: from then on prices of waiting are never low."""
     exact: bool = True
     """Whether pruning was exact in all of them."""
 
@@ -118,8 +123,13 @@ def _solve_rounds(
         rows = np.flatnonzero((wants["count"] > 0) & active[wants["job"]])
         if not len(rows):
             return
-        plan = plan or Plan(desk, jobs, wants[rows], prune=tally.prune and prices is None, prices=prices)
-        refused = _solve_once(plan, tally)
+        direct = _direct(desk, jobs, wants[rows]) if plan is None and prices is None else None
+        if direct is not None:
+            plan, network, flow = direct
+        else:
+            plan = plan or Plan(desk, jobs, wants[rows], prune=tally.prune and prices is None, prices=prices)
+            network, flow = _solved(plan, tally)
+        refused = _award(plan, network, flow, tally)
         wants["count"][rows] = plan.wants["count"]
         # Who found the prices too high has what is left without them.
         if not refused and prices is None:
@@ -127,10 +137,51 @@ def _solve_rounds(
         prices = plan = None
 
 
-def _solve_once(plan: Plan, tally: Tally) -> bool:
-    """Solve once and award what fits; return whether the desk refused any unit of the flow."""
+def _solved(plan: Plan, tally: Tally) -> tuple[Network, Flow]:
+    """Return the network of ``plan`` and a flow of least cost.
+
+    The solver takes the longer the greater the prices of waiting.  A flow
+    that leaves nobody waiting at low ones is of least cost at the true ones
+    too; only where one does are those needed.
+    """
+    if plan.prices is None and not tally.crowded:
+        network = plan.network(low=True)
+        flow = solve(network)
+        tally.crowded = bool(flow.units[len(flow.units) - len(plan.claims) :].any())
+        if not tally.crowded:
+            return network, flow
     network = plan.network()
-    flow = solve(network)
+    return network, solve(network)
+
+
+def _direct(desk: Desk, jobs: Jobs, wants: Table) -> tuple[Plan, Network, Flow] | None:
+    """Return the flow in which every unit has the cheapest arc of all that there are for it, where that is one.
+
+    It is of least cost then, and needs no solver: every source prefers a place
+    to whatever its pool has, and no two of them are in each other's way.
+    """
+    sources = in_order(wants["source"])[0]
+    if len(distinct(desk.arcs(sources)["source"])) < len(sources):
+        return None
+    plan = Plan(desk, jobs, wants, prune=True, direct=True)
+    if not plan.nearest():
+        return None
+    network = plan.network()
+    arcs = plan.arcs
+    order = np.lexsort((arcs["place"], arcs["cost"], arcs["source"]))
+    source = arcs["source"][order]
+    best = order[np.flatnonzero(np.concatenate(([True], source[1:] != source[:-1])))]
+    units = np.zeros(len(network.tail), np.int64)
+    units[best] = network.supply[: len(plan.sources)][plan.node[arcs["source"][best]]]
+    held = np.bincount(network.head[best], weights=units[best], minlength=len(network.supply))[plan.first_place : -1]
+    units[plan.placing : plan.placing + len(plan.places)] = held
+    if (units > network.capacity).any():
+        return None
+    return plan, network, Flow(units=units, cost=int(units @ network.cost))
+
+
+def _award(plan: Plan, network: Network, flow: Flow, tally: Tally) -> bool:
+    """Award what fits of a flow of least cost; return whether the desk refused any unit."""
     tally.solves += 1
     tally.cost += flow.cost
     tally.exact &= plan.exact
@@ -148,14 +199,26 @@ class Plan:
     Nodes are the preferring sources, the pools, the places and the sink.
     """
 
-    def __init__(self, desk: Desk, jobs: Jobs, wants: Table, *, prune: bool, prices: Prices | None = None) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        jobs: Jobs,
+        wants: Table,
+        *,
+        prune: bool,
+        prices: Prices | None = None,
+        direct: bool = False,
+    ) -> None:
         self.desk, self.jobs, self.wants, self.prices = desk, jobs, wants, prices
         self.sources, source = in_order(wants["source"])
         self.want_source = source
         self.exact = True
         """Whether the network costs what it would with all arcs; known once it is laid out."""
         self.arcs = desk.arcs(self.sources)
-        self.pool_of = desk.pools(self.sources)
+        self._award_pool = self.pool_of = desk.pools(self.sources)
+        if direct:
+            # What sources prefer is all that is looked at.
+            self.pool_of = np.full(len(self.sources), -1, np.int64)
         has_arc = np.bincount(self.arcs["source"], minlength=len(self.sources)) > 0
         preferring = (self.pool_of < 0) | has_arc
         self.preferring = np.flatnonzero(preferring)
@@ -211,6 +274,18 @@ class Plan:
         self.claim_source = source[self.claims]
         self.claim_node = node[self.claims]
 
+    def nearest(self) -> bool:
+        """Say whether each source has a preference that is no dearer than what its pool could offer."""
+        arcs = self.arcs
+        least = np.full(len(self.sources), NO_ARC, np.int64)
+        np.minimum.at(least, arcs["source"], arcs["cost"])
+        pooled = self._award_pool >= 0
+        shapes = self.desk.split(self.sources)[0]
+        floor = np.full(len(self.sources), NO_ARC - 1, np.int64)
+        for shape in np.unique(shapes[pooled]).tolist():
+            floor[pooled & (shapes == shape)] = self.desk.floor(shape)
+        return bool((least <= floor).all())
+
     # What the bound of a round is computed on.
 
     def opening_arcs(self) -> Table:
@@ -245,8 +320,11 @@ class Plan:
         """Return the most units of each source that can be served."""
         return self.by_source(self._pool_limits, MAX_UNITS)
 
-    def network(self) -> Network:
-        """Lay out all arcs: preferences, aggregators, places to the sink, sources to pools, unscheduled."""
+    def network(self, *, low: bool = False) -> Network:
+        """Lay out all arcs: preferences, aggregators, places to the sink, sources to pools, unscheduled.
+
+        With ``low`` prices waiting is dearer than any arc, but not than any chain of moves.
+        """
         node_of_row = self.node
         arcs = self.arcs
         room = np.zeros(len(self.places), np.int64)
@@ -300,7 +378,8 @@ class Plan:
         job = self.wants["job"][self.claims]
         dearest = max(int(part.max(initial=0)) for part in costs)
         if self.prices is None:
-            costs.append(_prices(job, self.jobs.tier[job], self._chain() * dearest, self.sink + 1))
+            chain = min(self._chain(), LOW_CHAIN) if low else self._chain()
+            costs.append(_prices(job, self.jobs.tier[job], chain * dearest, self.sink + 1))
         else:
             ranks = np.unique(-job, return_inverse=True)[1].reshape(-1)
             costs.append(self.prices.waiting(self.jobs.tier)[job] + ranks)
@@ -405,7 +484,7 @@ class Plan:
             job=want["job"],
             group=want["group"],
             source=want["source"],
-            pool=self.pool_of[source],
+            pool=self._award_pool[source],
             place=given["place"],
             tier=given["tier"],
             count=units,

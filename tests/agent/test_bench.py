@@ -25,7 +25,8 @@ def check(rows: list[dict[str, Any]], *names: str) -> None:
 
 
 async def test_an_idle_agent_is_measured_beside_its_children() -> None:
-    check(await measure_idle(seconds=0.1, settle_s=0.0), "idle_cpu_percent", "idle_rss_mb")
+    rows = await measure_idle(seconds=0.1, settle_s=0.0)
+    check(rows, "idle_cpu_percent", "idle_rss_mb", "idle_ended_children_cpu_percent")
 
 
 async def test_agents_come_back_to_a_scheduler_that_was_killed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 
@@ -287,8 +288,14 @@ async def test_one_device_has_one_operation_at_a_time(journal: Journal) -> None:
     assert [records[0].object for records in await journal.sequences()] == ["lease l1"]
 
 
-@pytest.mark.parametrize("launching", [False, True])
-async def test_a_task_has_begun_by_the_record_that_its_files_have_arrived(journal: Journal, launching: bool) -> None:
+class _KilledError(Exception):
+    """Stands for the end of an agent in the middle of what it does."""
+
+
+@pytest.mark.parametrize("launched", [False, True])
+async def test_a_task_whose_files_have_arrived_has_begun_by_the_record_of_its_start(
+    journal: Journal, launched: bool
+) -> None:
     host = Host(journal)
     staged = msgspec.structs.replace(START.run, stage_out=("result",))
     async with asyncio.TaskGroup() as group:
@@ -297,15 +304,35 @@ async def test_a_task_has_begun_by_the_record_that_its_files_have_arrived(journa
         )
         executor.start(msgspec.structs.replace(START, run=staged))
         await until(lambda: bool(host.seen))
-        if launching:
-            await executor.launching(staged)
+        (before,) = (await recovered(journal, host)).tasks
+        assert (bool(before.lost), before.unstarted) == (True, True)
+        with contextlib.suppress(_KilledError):
+            async with executor.launching(staged):
+                if not launched:
+                    raise _KilledError
     (lost,) = (await recovered(journal, host)).tasks
     assert lost.lost
-    assert lost.unstarted is not launching
+    assert lost.unstarted is not launched
     # What is found was launched, whatever is on record.
     host.observed.add(f"{lost.run.job} as {' '.join(lost.run.command)}")
     (found,) = (await recovered(journal, host)).tasks
     assert (found.lost, found.unstarted) == ("", False)
+
+
+async def test_a_start_whose_end_the_journal_refuses_goes_on(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(number: int, **_: object) -> None:
+        raise Unavailable("journal: the disk is full")
+
+    host = Host(journal)
+    async with asyncio.TaskGroup() as group:
+        executor = Executor(
+            journal=journal, devices=host, tasks=host, clock=FakeClock(), group=group, done=lambda _: None
+        )
+        executor.start(START)
+        await until(lambda: bool(host.seen))
+        monkeypatch.setattr(journal, "completed", refuse)
+        async with executor.launching(START.run):
+            pass
 
 
 async def test_neither_secrets_nor_environments_are_written(journal: Journal, tmp_path: Path) -> None:

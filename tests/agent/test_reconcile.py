@@ -110,13 +110,24 @@ def test_a_task_whose_start_was_cut_off_has_not_begun_where_nothing_of_it_is_fou
     assert lost.unstarted
 
 
+def test_a_task_whose_launch_was_cut_off_has_not_begun_where_nothing_of_it_is_found() -> None:
+    started = record(0, length=1, action="StartTask", body=STAGED_RUN)
+    cut_off = record(1, done=False, action="LaunchTask", body="{}")
+    ((here,), _) = reconcile([(started, cut_off)], boot_id="b", node="n1")
+    ((later,), _) = reconcile([(started, cut_off)], boot_id="c", node="n1")
+    assert here.absent == "the agent of node n1 ended before it had started it"
+    assert later.absent == "node n1 was rebooted while it ran"
+    # A power cut may have taken with it what there was of the program.
+    assert (here.unbegun, later.unbegun) == (True, False)
+
+
 @pytest.mark.parametrize("boot", ["b", "c"])
 def test_a_task_can_not_have_begun_without_a_record_that_its_files_have_arrived(boot: str) -> None:
     started = record(0, length=1, action="StartTask", body=STAGED_RUN)
-    launching = record(1, action="LaunchTask", body="{}")
+    launched = record(1, action="LaunchTask", body="{}")
     ((waited,), _) = reconcile([(started,)], boot_id=boot, node="n1")
-    ((may_have_run,), _) = reconcile([(started, launching)], boot_id=boot, node="n1")
-    assert (waited.unbegun, may_have_run.unbegun) == (True, False)
+    ((has_run,), _) = reconcile([(started, launched)], boot_id=boot, node="n1")
+    assert (waited.unbegun, has_run.unbegun) == (True, False)
     assert waited.absent == "its files were still arriving when the agent of node n1 ended"
     # It is looked for all the same; what is not found has not begun.
     (lost,) = restored_tasks([msgspec.structs.replace(waited, lost=waited.absent)])

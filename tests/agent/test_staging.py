@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -299,17 +300,33 @@ async def test_stop_does_not_wait_for_output_that_is_being_sent(node: Node) -> N
 
 
 async def test_program_begins_only_when_it_is_on_record_that_its_files_have_arrived(node: Node) -> None:
-    async def record(run: TaskRun) -> None:
+    @contextlib.asynccontextmanager
+    async def record(run: TaskRun) -> AsyncIterator[None]:
         spawned.append(len(node.processes.spawned))
-        raise Unavailable("journal: the disk is full")
+        if spawned:
+            raise Unavailable("journal: the disk is full")
+        yield
 
     spawned: list[int] = []
-    node.runner.before_launch = record
+    node.runner.launching = record
     ended = await node.run()
     assert (ended.reason, ended.unstarted) == ("journal: the disk is full", True)
     assert spawned == [0]
     assert not node.processes.spawned
     assert node.directories.list() == ()
+
+
+async def test_program_runs_when_it_is_on_record_that_it_was_started(node: Node) -> None:
+    @contextlib.asynccontextmanager
+    async def record(run: TaskRun) -> AsyncIterator[None]:
+        spawned.append(len(node.processes.spawned))
+        yield
+        spawned.append(len(node.processes.spawned))
+
+    spawned: list[int] = []
+    node.runner.launching = record
+    await node.run()
+    assert spawned == [0, 1]
 
 
 async def test_task_is_told_to_run_when_its_files_have_arrived(node: Node) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from farbus.api.conversion import check_elements, from_message, to_message
-from farbus.api.v1 import cluster_pb2, peer_pb2, session_pb2, types_pb2
+from farbus.api.v1 import cluster_pb2, peer_pb2, profile_pb2, session_pb2, types_pb2
 from farbus.errors import InvalidInput
 from farbus.model.cluster import ClusterInfo, LogChunk
 from farbus.model.device import Device, DeviceKind, DeviceStatus, PoolReach, Route
@@ -28,6 +28,7 @@ from farbus.model.job import (
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus, PeerLease, PeerReply, PeerRequest
 from farbus.model.node import Link, Node, NodeStatus, Resources
 from farbus.model.operation import MovedJob, RoomPlan
+from farbus.model.profile import ApplicationProfile, FlavourTime, ObservedRun
 from farbus.model.rules import QuotaStatus
 from farbus.model.series import CollectorState, CollectorStates, SeriesStart, TelemetryUpdate
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
@@ -113,6 +114,22 @@ PAIRS = [
             scheduler_error="e",
         ),
         cluster_pb2.ClusterInfo,
+    ),
+    (
+        ObservedRun(application="nw", flavour=Route.REMOTE, sharing=2, network_load=0.5, seconds=30.0),
+        profile_pb2.ObservedRun,
+    ),
+    (
+        ApplicationProfile(
+            application="nw",
+            times=(
+                FlavourTime(flavour=Route.LOCAL, sharing=1, count=3, median_s=10.0, spread_s=0.5),
+                FlavourTime(sharing=1, count=1, median_s=5.0, spread_s=0.0),
+            ),
+            sensitivity=0.6,
+            sensitivity_count=2,
+        ),
+        profile_pb2.ApplicationProfile,
     ),
     (LogChunk(data=b"\xff\x00", stream=2), cluster_pb2.LogChunk),
     (

@@ -15,6 +15,7 @@ from farbus.api import gate
 from farbus.api import server as server_module
 from farbus.api.authority import Authority, Credentials, write_credentials
 from farbus.api.client import ClusterClient
+from farbus.api.conversion import from_message
 from farbus.api.identity import Identity, Role
 from farbus.api.server import ClusterHandler, SendToNode, SessionHandler, serve_local, serve_scheduler
 from farbus.api.session import open_session
@@ -250,7 +251,7 @@ async def test_error_keeps_its_kind_and_hint(scheduler, credentials) -> None:
 async def test_defect_tells_the_caller_no_more_than_that(scheduler, credentials) -> None:
     _, address = scheduler
     async with ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER)) as client:
-        with pytest.raises(FarbusError, match="a defect in ListJobs") as caught:
+        with pytest.raises(FarbusError, match="a defect in StreamJobs") as caught:
             await client.list_jobs()
     assert "planted" not in str(caught.value)
 
@@ -282,8 +283,29 @@ async def test_listing_that_is_too_long_leaves_out_what_is_long(scheduler, crede
     async with ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER)) as client:
         assert await client.list_jobs() == (long,)
         monkeypatch.setattr(server_module, "MAX_LISTING_BYTES", 2_000)
-        (listed,) = await client.list_jobs()
+        # As clients ask that know of no pieces.
+        reply = await cluster_pb2_grpc.ClusterStub(client.channel).ListJobs(cluster_pb2.ListJobsRequest())
+        (listed,) = [from_message(job, JobStatus) for job in reply.jobs]
     assert (listed.job.id, listed.job.groups[0].command, listed.job.environment) == ("j7", ("program",), {})
+
+
+async def test_listing_of_any_length_arrives_whole_in_pieces(scheduler, credentials, monkeypatch) -> None:
+    handler, address = scheduler
+    group = TaskGroup(name="main", command=("program", "x" * 100_000))
+    many = tuple(
+        JobStatus(job=Job(id=f"j{number}", name="long", user="eve", groups=(group,)), state=JobState.QUEUED)
+        for number in range(700)
+    )
+
+    async def list_jobs(caller: Identity, *, include_ended: bool) -> tuple[JobStatus, ...]:
+        return many if include_ended else ()
+
+    monkeypatch.setattr(handler, "list_jobs", list_jobs)
+    async with ClusterClient.remote(address=address, credentials=credentials("bob", Role.USER)) as client:
+        assert await client.list_jobs(include_ended=True) == many
+        assert await client.list_jobs() == ()
+        # More than one message may hold.
+        assert server_module.MAX_MESSAGE_BYTES < 700 * 100_000
 
 
 async def test_stream_ends_with_its_error(scheduler, credentials) -> None:

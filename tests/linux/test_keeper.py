@@ -26,7 +26,7 @@ import pytest
 import pytest_asyncio
 
 from farbus.errors import Unavailable
-from farbus.linux import keeper, sweeper
+from farbus.linux import keeper, kept, sweeper
 from farbus.linux.children import process_exists, processes_naming
 from farbus.linux.keeper import MARK
 from farbus.linux.kept import KeptChild, KeptProcesses, service_command, unit_name
@@ -790,6 +790,55 @@ async def test_a_program_whose_agent_was_parted_with_goes_on(door: Door, tmp_pat
             child.signal(signal.SIGTERM)
             await asyncio.sleep(0)
     assert await child.wait() == Exit(7)
+
+
+async def part(door: Door, tmp_path: Path, program: Program) -> KeptChild:
+    """Return a program whose keeper has just parted with its agent, which has not noticed yet."""
+    child = await spawn(door(), program)
+    assert await line_of(child) == "ready"
+    others = [connect(tmp_path / "programs" / "t") for _ in range(keeper.MAX_CONNECTIONS)]
+    for other in others:
+        # Nothing here gives way to the agent.
+        read_line(other)
+    for other in others:
+        other.close()
+    return child
+
+
+async def test_a_kill_goes_to_a_keeper_that_has_just_parted_with_its_agent(door: Door, tmp_path: Path) -> None:
+    child = await part(door, tmp_path, shell("trap '' TERM; echo ready; exec sleep 1000"))
+    child.kill("it used too much memory")
+    async with asyncio.timeout(PATIENCE_S):
+        assert await child.wait() == Exit(-signal.SIGKILL, "it used too much memory")
+
+
+async def test_an_end_goes_to_a_keeper_that_has_just_parted_with_its_agent(door: Door, tmp_path: Path) -> None:
+    child = await part(door, tmp_path, shell("trap 'exit 7' TERM; echo ready; sleep 1000 & wait"))
+    child.end(grace_s=1000.0, reason="cancelled")
+    async with asyncio.timeout(PATIENCE_S):
+        assert await child.wait() == Exit(7, "cancelled")
+
+
+async def test_what_is_told_while_there_is_no_connection_is_told_when_there_is_one(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connecting, goes_on = asyncio.Event(), asyncio.Event()
+    real = kept._connect
+
+    async def connect_later(directory: Path) -> Any:
+        connecting.set()
+        await goes_on.wait()
+        return await real(directory)
+
+    monkeypatch.setattr(kept, "_connect", connect_later)
+    child = await part(door, tmp_path, shell("trap 'exit 7' TERM; echo ready; sleep 1000 & wait"))
+    await connecting.wait()
+    child.note("heard\n")
+    child.signal(signal.SIGTERM)
+    goes_on.set()
+    async with asyncio.timeout(PATIENCE_S):
+        assert await child.wait() == Exit(7)
+    assert b"heard\n" in b"".join([piece.data async for piece in child.output(follow=False)])
 
 
 def test_a_program_inherits_its_streams_and_nothing_else_that_its_keeper_was_given(tmp_path: Path) -> None:

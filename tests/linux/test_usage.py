@@ -35,6 +35,14 @@ def test_a_process_is_told_with_its_threads(child: subprocess.Popen[bytes]) -> N
     assert used.descriptors == 3
 
 
+def test_children_that_have_ended_are_counted() -> None:
+    before = own_usage().ended_children_cpu_s
+    script = "import time\nwhile time.process_time() < 0.05: pass"
+    subprocess.run([sys.executable, "-c", script], check=True)
+    # In hundredths of a second.
+    assert own_usage().ended_children_cpu_s - before >= 0.04
+
+
 def test_processor_time_is_the_kernels_count() -> None:
     before = cpu_seconds(os.getpid())
     sum(range(100_000))

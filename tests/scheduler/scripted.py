@@ -20,6 +20,8 @@ from farbus.scheduler.records import StoredProgress
 
 GIB = 2**30
 TTL_S = 15.0
+HEARTBEAT_S = TTL_S / 5
+"""How often agents renew when they are told nothing else."""
 
 
 def gpu(identity: str) -> Device:
@@ -423,11 +425,11 @@ class Cluster:
                 return
         raise AssertionError("the cluster does not come to rest")
 
-    def pass_time(self, seconds: float, *, heartbeats: bool = True) -> None:
-        """Let time pass in steps of a second, agents with a session renewing what they hold."""
+    def pass_time(self, seconds: float, *, heartbeats: bool = True, step_s: float = 1.0) -> None:
+        """Let time pass in steps, after each of which agents with a session renew what they hold."""
         until = self.now + seconds
         while self.now < until:
-            self.now = min(until, self.now + 1.0)
+            self.now = min(until, self.now + step_s)
             for agent in self.agents.values() if heartbeats else ():
                 if agent.session:
                     client = [lease for leases in agent.client_side.values() for lease in leases]

@@ -148,6 +148,10 @@ BAD_NODES: dict[str, list[Any]] = {
     "devices.numa_node": [-2, 2**31 - 1],
     "devices.compute_capability": [LONG, "a\nb"],
     "devices.attributes": [{LONG: "x"}, {"x": LONG}, MANY],
+    "devices.pool": [LONG, "a\nb"],
+    "pools": [[types_pb2.PoolReach(pool=f"p{number}", attach_s=1.0) for number in range(999)]],
+    "pools.pool": ["", LONG, "a\nb"],
+    "pools.attach_s": [-1.0, math.nan, math.inf, 1e300],
     "links": [[types_pb2.Link(name=f"e{number}") for number in range(5_000)]],
     "links.name": [LONG, "a\nb", ""],
     "links.speed_mbit_s": [-1, HUGE],
@@ -160,6 +164,7 @@ SHORTENED = {"trouble"}
 def good_node() -> types_pb2.Node:
     message = to_message(node("a", 1), types_pb2.Node)
     message.links.add(name="eth0", speed_mbit_s=1_000)
+    message.pools.add(pool="p0", attach_s=1.0)
     return message
 
 

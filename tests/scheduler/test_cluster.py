@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from farbus.model.decision import Decision, JobPlacement, RoundReport
 from farbus.model.device import Device, DeviceKind, PoolReach, Route
@@ -54,6 +55,16 @@ def test_a_plan_that_fits_has_no_problem(cluster: Cluster) -> None:
 )
 def test_a_plan_that_breaks_a_rule_is_refused(cluster: Cluster, plan: JobPlacement, problem: str) -> None:
     assert cluster.machine.placement_problem(cluster.machine.jobs["j2"], plan) == problem
+
+
+def test_a_plan_with_the_tasks_that_a_job_needs_has_no_problem(cluster: Cluster) -> None:
+    record = cluster.machine.jobs["j2"]
+    (group,) = record.job.groups
+    record.job = replace(record.job, groups=(replace(group, count=3, min_count=1),))
+    assert cluster.machine.placement_problem(record, placed("c", GOOD)) == ""
+    record.job = replace(record.job, groups=(replace(group, count=3, min_count=2),))
+    problem = cluster.machine.placement_problem(record, placed("c", GOOD))
+    assert problem == "1 of the 2 tasks that group main needs are placed"
 
 
 def test_a_plan_for_a_device_that_is_leased_is_refused(cluster: Cluster) -> None:

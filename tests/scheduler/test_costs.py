@@ -78,6 +78,20 @@ def test_cost_is_equation_7() -> None:
     assert cost.tolist() == pytest.approx([0.0, 2.0, 6.0])
 
 
+def test_waiting_is_dearer_than_any_placement() -> None:
+    # Equation 8 as its text wants it: a job that misses its goal ten times over is placed all the same.
+    policy = DRMaestroPolicy(profiles={"nw": Profile(goal_s=1, expected_s=10_000)})
+    decision = decide(lenders(), [job("nw", gpus=1, node="c")], policy=policy)
+    assert decision.placements[0].tasks[0].cost > 10_000
+
+
+def test_the_remote_time_of_a_profile_is_expected_of_remote_devices_alone() -> None:
+    # 80 s at home, 120 s with a remote device and an idle network: that alone would miss the goal.
+    policy = DRMaestroPolicy(profiles={"nw": Profile(goal_s=100, expected_s=80, remote_s=120)})
+    assert not decide(lenders(), [job("nw", gpus=1, node="c")], policy=policy).placements
+    assert decide(lenders(), [job("nw", gpus=1, node="a")], policy=policy).placements
+
+
 @pytest.mark.parametrize(
     "bad",
     [
@@ -181,10 +195,12 @@ def test_the_node_is_that_of_the_highest_score() -> None:
 
 
 def test_each_half_of_the_score_can_be_left_out() -> None:
-    available = np.array([4, 2, 3])
-    assert choose_node(2, available, ALL, ONE_POOL, best_fit=False) == 0
-    assert choose_node(5, np.array([1, 2, 4]), ALL, ONE_POOL, least_demand=False) == 0
+    # Without best fit all that have enough are equal, and the first is taken; without least demand all that lack some.
     assert choose_node(2, np.array([1, 4, 2]), ALL, ONE_POOL, best_fit=False) == 1
+    assert choose_node(5, np.array([1, 2, 4]), ALL, ONE_POOL, least_demand=False) == 0
+    neither = {"best_fit": False, "least_demand": False}
+    assert choose_node(2, np.array([1, 4, 2]), ALL, ONE_POOL, **neither) == 0
+    assert choose_node(2, np.array([1, 4, 2]), ALL, ONE_POOL, **neither, order=np.array([2, 1, 0])) == 2
 
 
 def test_a_node_whose_pool_has_too_few_is_left_out() -> None:

@@ -158,3 +158,23 @@ def test_a_job_of_a_ledger_that_knows_no_boot_is_not_ended_early() -> None:
     cluster.join()
     cluster.pass_time(99.0)
     assert cluster.state_of("j1") == "running"
+
+
+def test_a_boot_gives_an_interactive_job_no_new_time_limit() -> None:
+    cluster = Cluster(node("a", 1))
+    cluster.join()
+    cluster.submit(job(time_limit_s=300, interactive=True, on="a", gpus=1))
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+    cluster.pass_time(200)
+    for _ in range(2):
+        # The second time what is left is counted from the first boot's, not anew.
+        cluster.reboot()
+        cluster.join()
+        cluster.settle()
+        cluster.pass_time(30)
+        assert cluster.state_of("j1") == "running"
+    cluster.pass_time(121)
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    assert cluster.reason_of("j1") == "it ran longer than its time limit of 300 s"

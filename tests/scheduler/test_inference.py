@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from farbus.errors import InvalidInput
+from farbus.model.cluster import LinkLoad
+from farbus.model.decision import Snapshot
 from farbus.model.device import Route
+from farbus.model.job import DevicePlacement, Job, JobStatus, TaskPlacement
 from farbus.model.profile import ObservedRun
-from farbus.scheduler.costs import inference
-from farbus.scheduler.costs.inference import WINDOW, InferenceEngine
+from farbus.model.states import JobState
+from farbus.scheduler.costs import drmaestro, inference
+from farbus.scheduler.costs.inference import WINDOW, InferenceEngine, observed_run
+from farbus.scheduler.round import decide
+from farbus.scheduler.rounds import decision_maker
+from tests.scheduler import scripted
+from tests.scheduler.worlds import gpu, job, node
 
 
 def run(seconds: float, *, load: float = 0.0, flavour: Route | None = Route.LOCAL, **more: Any) -> ObservedRun:
@@ -96,3 +105,70 @@ def test_a_run_that_can_not_be_is_refused(field: str, value: object) -> None:
     good: dict[str, Any] = {"application": "nw", "seconds": 1.0}
     with pytest.raises(InvalidInput, match=f"observed run: {field}"):
         InferenceEngine().observe(ObservedRun(**{**good, field: value}))
+
+
+def ended(state: JobState = JobState.SUCCEEDED, *, interactive: bool = False, route: Route = Route.REMOTE) -> JobStatus:
+    lender = "b" if route is Route.REMOTE else "a"
+    device = DevicePlacement(device="g", node=lender, route=route)
+    job = Job(id="j1", name="nw", user="u", groups=(), interactive=interactive)
+    placed = (TaskPlacement(task="main.0", node="a", devices=(device,)),)
+    return JobStatus(job=job, state=state, placements=placed, started_at=1000.0, ended_at=1030.0)
+
+
+def test_a_job_that_succeeded_is_observed_with_route_and_load_of_the_busier_end() -> None:
+    links = {
+        "a": (LinkLoad(name="eth0", speed_bytes_per_s=100, send_bytes_per_s=20, measured_at=9.0),),
+        "b": (LinkLoad(name="eth0", speed_bytes_per_s=100, receive_bytes_per_s=70, measured_at=9.0),),
+    }
+    seen = observed_run(ended(), links, 10.0)
+    assert seen == ObservedRun(application="nw", flavour=Route.REMOTE, network_load=0.7, seconds=30.0)
+    seen = observed_run(ended(route=Route.LOCAL), links, 10.0)
+    assert seen == ObservedRun(application="nw", flavour=Route.LOCAL, seconds=30.0)
+
+
+def test_jobs_that_failed_or_were_in_a_persons_hands_tell_nothing() -> None:
+    assert observed_run(ended(JobState.FAILED), {}, 0.0) is None
+    assert observed_run(ended(interactive=True), {}, 0.0) is None
+
+
+# What the policy makes of it.
+
+
+def test_the_learned_time_is_the_local_one_and_the_goal_has_slack() -> None:
+    profile = learned(run(100), run(300, flavour=Route.REMOTE)).profile("nw")
+    assert profile is not None
+    usable = drmaestro.learned(profile)
+    assert usable is not None
+    assert (usable.goal_s, usable.expected_s) == (pytest.approx(110), 100)
+
+
+def test_a_learned_sensitivity_keeps_a_job_from_a_loaded_link() -> None:
+    # b's link is full: a GPU of b would double the time that the job is known to take.
+    known = learned(run(100), run(100, flavour=Route.REMOTE), run(200, load=1.0, flavour=Route.REMOTE)).profile("nw")
+    full = LinkLoad(name="eth0", speed_bytes_per_s=100, send_bytes_per_s=100, measured_at=0.0)
+    busy = Snapshot(nodes=(node("a"), node("b", free_cpus=0)), devices=(gpu("g", "b"),), links={"b": (full,)})
+    calm = msgspec.structs.replace(busy, links={})
+    waiting = msgspec.structs.replace(job("nw", gpus=1), profile=known)
+    policy = drmaestro.DRMaestroPolicy()
+    assert not decide(busy, [waiting], policy=policy).placements
+    assert decide(calm, [waiting], policy=policy).placements
+    # Of an application that nobody knows, nothing is expected.
+    assert decide(busy, [job("nw", gpus=1)], policy=policy).placements
+    late = msgspec.structs.replace(waiting, rounds_waited=policy.postpone_rounds)
+    assert decide(busy, [late], policy=policy).placements
+
+
+def test_the_scheduler_gives_what_it_learned_to_the_next_round() -> None:
+    cluster = scripted.Cluster(scripted.node("a"))
+    cluster.join()
+    cluster.machine.inference.observe(run(10, application=scripted.job().name))
+    cluster.submit(scripted.job())
+    _, (entry,), _ = cluster.machine.round_input(cluster.now)
+    assert entry.profile == cluster.machine.inference.profile(entry.job.name)
+    assert entry.profile is not None
+
+
+def test_the_configuration_can_name_every_policy() -> None:
+    for name in ("drmaestro", "kubecomp", "firmament", ""):
+        decision = decision_maker(name)(Snapshot(nodes=(node("a"),), devices=()), (job("j"),))
+        assert decision.placements

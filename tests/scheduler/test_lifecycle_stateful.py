@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from farbus.errors import Conflict, NotFound
 from farbus.model.job import TaskState, TaskStatus
 from farbus.model.operation import Cordon, CordonKind
+from farbus.model.rules import Quota, Rules
 from farbus.scheduler import events
-from tests.scheduler.scripted import TTL_S, Cluster, ScriptedAgent, first_fit, job, node
+from farbus.scheduler.room_planner import RoomPlanner
+from farbus.scheduler.rounds import DecisionMaker, DecisionThread
+from tests.scheduler.scripted import HEARTBEAT_S, TTL_S, Cluster, ScriptedAgent, first_fit, job, node
 
 NAMES = st.sampled_from(["a", "b", "c"])
 
@@ -48,14 +56,42 @@ class AnyOrder(RuleBasedStateMachine):
         on=st.sampled_from(["", "", "a", "c"]),
         interactive=st.booleans(),
         limit=st.sampled_from([0.0, 0.0, 40.0]),
+        priority=st.integers(0, 2),
+        moveable=st.booleans(),
     )
-    def submit(self, gpus: int, count: int, on: str, interactive: bool, limit: float) -> None:
+    def submit(
+        self, gpus: int, count: int, on: str, interactive: bool, limit: float, priority: int, moveable: bool
+    ) -> None:
         self.jobs += 1
         if interactive:
             new = job(f"j{self.jobs}", gpus=gpus, on="c", interactive=True, time_limit_s=limit)
         else:
-            new = job(f"j{self.jobs}", gpus=gpus, count=count, on=on, time_limit_s=limit)
+            new = job(f"j{self.jobs}", gpus=gpus, count=count, on=on, time_limit_s=limit, priority=priority)
+            new = msgspec.structs.replace(new, moveable=moveable)
         self.cluster.submit(new)
+
+    @rule(jobs=st.sampled_from([None, None, 1, 2]), devices=st.sampled_from([None, None, 1, 2]))
+    def set_rules(self, jobs: int | None, devices: int | None) -> None:
+        quota = Quota(jobs=jobs, devices=devices)
+        self.cluster.tell(events.RulesChanged(rules=Rules(quota=quota, preemption=True, preemption_min_run_s=0.0)))
+
+    @rule(moving=st.booleans(), data=st.data())
+    def make_room(self, moving: bool, data: st.DataObject) -> None:
+        """Jobs are preempted, or moved at an operator's wish, for one that waits."""
+        cluster = self.cluster
+        waiting = sorted(cluster.machine.queue)
+        if not waiting:
+            return
+        planner = RoomPlanner(cluster.machine, DecisionMaker(DecisionThread(first_fit)), lambda: cluster.now)
+        plan: events.RoomPlanned | None = None
+        if moving:
+            with contextlib.suppress(NotFound, Conflict):
+                _, plan = asyncio.run(planner.defragment(data.draw(st.sampled_from(waiting))))
+        else:
+            cluster.tell(events.RulesChanged(rules=Rules(preemption=True, preemption_min_run_s=0.0)))
+            plan = asyncio.run(planner.preempt(waiting))
+        if plan is not None:
+            cluster.tell(plan)
 
     @precondition(lambda self: self.cluster.round_asked)
     @rule()
@@ -266,6 +302,7 @@ class AnyOrder(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Everything works from now on: every job ends or runs, and nothing is left over."""
         cluster = self.cluster
+        cluster.tell(events.RulesChanged(rules=Rules()))
         for kind, name in list(cluster.memory.cordons):
             cluster.tell(events.Uncordoned(kind=kind, name=name))
         for name, agent in cluster.agents.items():
@@ -273,7 +310,7 @@ class AnyOrder(RuleBasedStateMachine):
                 cluster.join(name)
         for _ in range(6):
             cluster.settle()
-            cluster.pass_time(130.0)
+            cluster.pass_time(130.0, step_s=HEARTBEAT_S)
         cluster.settle()
         for agent in cluster.agents.values():
             for (job_id, task), status in agent.tasks.items():
@@ -289,13 +326,14 @@ class AnyOrder(RuleBasedStateMachine):
                     cluster.tell(events.JobCancelled(job_id=record.job.id, reason="closed"))
             for _ in range(3):
                 cluster.settle()
-                cluster.pass_time(40.0)
+                cluster.pass_time(40.0, step_s=HEARTBEAT_S)
         cluster.settle()
         waiting = dict(cluster.machine.jobs)
         for record in waiting.values():
             assert record.state == "queued", (record.job.id, record.state, record.progress.story)
             assert any(miss.permanent for miss in record.misses), (record.misses, record.progress.story)
         assert not cluster.machine.leases
+        assert not cluster.machine.reservations
         assert not len(cluster.machine.steps)
         assert not cluster.machine.steps.outstanding()
         for agent in cluster.agents.values():
@@ -304,6 +342,7 @@ class AnyOrder(RuleBasedStateMachine):
             assert not agent.tasks, agent
         for record in cluster.machine.nodes.values():
             assert not record.used_cpu_milli
+            assert not record.reserved_cpu_milli
             assert not record.strays
         assert len(cluster.ended) + len(waiting) == self.jobs
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import msgspec
 import pytest
 
 from farbus.errors import Conflict, NotFound
+from farbus.model.decision import Decision, PendingJob, Snapshot
 from farbus.model.job import Job
 from farbus.model.node import Node
 from farbus.model.operation import Cordon, CordonKind
@@ -211,6 +213,32 @@ def test_a_plan_that_no_longer_holds_ends_nobody() -> None:
     cluster.rule(quota=Quota(devices=0))
     cluster.tell(plan)
     assert cluster.states("j1", "j2") == ["running", "queued"]
+
+
+@pytest.mark.parametrize("moving", [False, True], ids=["preempted", "moved"])
+def test_who_ends_while_the_plan_is_made_disturbs_nobody(moving: bool) -> None:
+    cluster = Planned(node("a", 2), preemption=False)
+    cluster.work(moveable("j1", gpus=1), moveable("j2", gpus=1))
+    cluster.pass_time(MIN_RUN_S)
+    cluster.work(job("j3", gpus=2, priority=5))
+    cluster.rule()
+
+    def ends_one(snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
+        if cluster.state_of("j1") == "running":
+            cluster.tell(events.JobCancelled(job_id="j1", reason="no more"))
+        return first_fit(snapshot, pending)
+
+    cluster.maker = DecisionMaker(DecisionThread(ends_one))
+    if moving:
+        with contextlib.suppress(NotFound):
+            cluster.tell(asyncio.run(cluster.planner.defragment("j3"))[1])
+    else:
+        plan = asyncio.run(cluster.planner.preempt(["j3"]))
+        assert plan is not None
+        cluster.tell(plan)
+    cluster.settle()
+    assert "cancelled" in cluster.states("j1")
+    assert not cluster.machine.reservations
 
 
 def test_a_restart_in_the_middle_ends_in_the_same_place() -> None:

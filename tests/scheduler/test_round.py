@@ -18,8 +18,9 @@ from farbus.model.device import Route
 from farbus.model.node import Resources
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.phases import cluster as columns
+from farbus.scheduler.phases.compute import MAX_KEPT_SHAPES
 from farbus.scheduler.round import HOLD_ROUNDS, decide, decide_on
-from farbus.scheduler.rounds import collector_paused
+from farbus.scheduler.rounds import CERTIFY_EVERY, collector_paused, decision_maker
 from tests.scheduler.worlds import after, check_decision, gpu, group, job, node, node_of, pending_jobs, snapshots
 
 POLICY = DefaultPolicy()
@@ -402,6 +403,7 @@ def test_names_do_not_matter(snapshot: Snapshot, pending: list[PendingJob]) -> N
                 group(
                     part.name,
                     count=part.count,
+                    min_count=part.min_count,
                     cpus=part.requests.cpu_milli / 1000,
                     memory_gib=part.requests.memory_bytes // 2**30,
                     gpus=part.requests.gpus,
@@ -443,10 +445,50 @@ def test_every_feasible_job_is_placed_in_the_end(pending: list[PendingJob]) -> N
     assert not waiting
 
 
+def test_a_job_starts_with_as_many_tasks_as_it_needs() -> None:
+    world = cluster(node("a", cpus=3))
+    decision = run(world, job("j", count=5, min_count=2))
+    assert [task.task for task in decision.placements[0].tasks] == ["main.0", "main.1", "main.2"]
+
+
+def test_a_job_waits_for_fewer_tasks_than_it_needs() -> None:
+    decision = run(cluster(node("a", cpus=3)), job("j", count=5, min_count=4))
+    assert not decision.placements
+    assert decision.misses[0].misses[0].short_by == 1
+
+
+def test_what_jobs_need_comes_before_what_others_would_have_beyond_that() -> None:
+    decision = run(cluster(node("a", cpus=4)), job("first", count=4, min_count=1, at=0), job("second", count=2, at=1))
+    assert {placement.job: len(placement.tasks) for placement in decision.placements} == {"first": 2, "second": 2}
+
+
+def test_tasks_beyond_what_a_job_needs_are_left_out_where_their_devices_are_missing() -> None:
+    world = cluster(node("a"), gpu("g0", "a"), gpu("g1", "a"))
+    decision = run(world, job("j", count=4, min_count=1, gpus=1))
+    assert [(task.task, len(task.devices)) for task in decision.placements[0].tasks] == [("main.0", 1), ("main.1", 1)]
+
+
+def test_each_group_has_the_tasks_it_needs() -> None:
+    world = cluster(node("a", cpus=4))
+    decision = run(world, job("j", group("x", count=3, min_count=1), group("y", count=2)))
+    assert sorted(task.task for task in decision.placements[0].tasks) == ["x.0", "x.1", "y.0", "y.1"]
+
+
+def test_no_job_needs_more_tasks_than_it_has() -> None:
+    decision = run(cluster(node("a")), job("j", count=2, min_count=3))
+    assert "min_count is 3" in decision.misses[0].misses[0].message
+
+
 def test_the_clock_is_only_read_for_the_report() -> None:
     ticks = iter((10.0, 10.25))
     decision = decide(DEMO, [job("j")], policy=POLICY, certify=False, clock=lambda: next(ticks))
     assert decision.report.decision_ms == 250.0
+
+
+def test_the_service_certifies_one_round_in_some() -> None:
+    maker = decision_maker("")
+    certified = [maker(DEMO, (job(f"j{n}"),)).report.certified for n in range(2 * CERTIFY_EVERY)]
+    assert [row for row, each in enumerate(certified) if each] == [0, CERTIFY_EVERY]
 
 
 def test_certificates_are_counted_and_timed() -> None:
@@ -474,3 +516,11 @@ def test_the_collector_rests_for_a_round_and_is_what_it_was_afterwards(before: b
     finally:
         (gc.enable if usual else gc.disable)()
     assert resting == [True]
+
+
+def test_a_round_may_have_more_shapes_than_are_kept() -> None:
+    world = Snapshot(nodes=(node("a", cpus=1000, memory_gib=200),), devices=())
+    waiting = [job(f"j{number:03}", cpus=1 + number / 1000) for number in range(MAX_KEPT_SHAPES + 6)]
+    decision = decide(world, waiting, policy=POLICY)
+    check_decision(world, waiting, decision)
+    assert len(decision.placements) == len(waiting)

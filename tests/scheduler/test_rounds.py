@@ -14,6 +14,9 @@ import pytest
 from farbus.errors import InvalidInput, TimedOut
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import Decision, PendingJob, Snapshot
+from farbus.model.profile import ObservedRun
+from farbus.scheduler import decision_process
+from farbus.scheduler.costs.inference import InferenceEngine
 from farbus.scheduler.decision_process import MAX_KNOWN_JOBS, DecisionFault, DecisionProcess, Reader
 from farbus.scheduler.rounds import FAULT, MAX_FAULTY, DecisionMaker, DecisionThread, decision_maker
 from tests.scheduler.scripted import first_fit
@@ -217,7 +220,28 @@ def test_of_jobs_not_too_many_are_kept_on_either_end(monkeypatch: pytest.MonkeyP
     assert len(wire._reader._jobs) == 10
 
 
-def test_nothing_of_a_question_is_left_out() -> None:
-    # Who adds a field to these has to say how it travels (decision_process.py).
-    assert Snapshot.__struct_fields__ == ("nodes", "devices", "links", "at")
-    assert PendingJob.__struct_fields__ == ("job", "rounds_waited")
+def test_a_profile_travels_once_and_again_when_more_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farbus.scheduler.decision_process.MAX_KNOWN_JOBS", 3)
+    wire, engine = Wire(), InferenceEngine()
+
+    def known(name: str) -> tuple[PendingJob, ...]:
+        engine.observe(ObservedRun(application=name, seconds=10.0))
+        return (msgspec.structs.replace(job(name), profile=engine.profile(name)),)
+
+    pending = known("a")
+    first = wire.send(WORLD, pending)
+    assert wire.send(WORLD, pending) < first
+    wire.send(WORLD, known("a"))
+    for number in range(8):
+        wire.send(WORLD, known(f"b{number}"))
+        assert len(wire.asking._profiles) <= 4
+        assert wire.asking._profiles == wire._reader._profiles
+
+
+def test_what_else_a_snapshot_holds_travels_when_it_changed() -> None:
+    wire = Wire()
+    wire.send(WORLD, jobs(1))
+    # Whoever adds a field to these need not think of the way: it has none of its own.
+    assert {"nodes", "devices", "links", "at", *decision_process._OF_SNAPSHOT} == set(Snapshot.__struct_fields__)
+    assert {"job", "profile", *decision_process._OF_PENDING} == set(PendingJob.__struct_fields__)
+    assert wire.asking._question(WORLD, jobs(1)).rest is None

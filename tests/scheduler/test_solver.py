@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farbus.scheduler import solver
 from farbus.scheduler.solver import Flow, Network, SolverError, certify, solve
 
 
@@ -47,6 +48,28 @@ def test_costs_what_networkx_finds_and_is_certified(problem: Network) -> None:
     flow = solve(problem)
     certify(problem, flow)
     assert flow.cost == least_cost(problem)
+
+
+@given(networks())
+@settings(max_examples=150)
+def test_a_shortened_network_costs_the_same(problem: Network) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solver, "LEAST_SHORTENED", 1)
+        short = solve(problem)
+        patch.setattr(solver, "LEAST_SHORTENED", len(problem.supply) + 1)
+        whole = solve(problem)
+    certify(problem, short)
+    assert short.cost == whole.cost
+
+
+def test_rows_of_places_that_one_source_uses_are_filled_by_cost() -> None:
+    places = 40
+    arcs = [(0, 1 + place, 2, place // 10) for place in range(places)]
+    arcs += [(1 + place, places + 1, 1, 0) for place in range(places)] + [(0, places + 1, 99, 1000)]
+    problem = network(arcs, [25, *[0] * places, -25])
+    flow = solve(problem)
+    certify(problem, flow)
+    assert flow.units[:places].tolist() == [1] * 25 + [0] * 15
 
 
 def test_same_input_gives_the_same_flow() -> None:

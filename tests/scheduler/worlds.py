@@ -58,7 +58,12 @@ def check_decision(snapshot: Snapshot, pending: Sequence[PendingJob], decision: 
         wanted = {
             f"{tasks.name}.{number}": tasks for tasks in jobs[placement.job].groups for number in range(tasks.count)
         }
-        assert sorted(task.task for task in placement.tasks) == sorted(wanted), "a job is whole"
+        names = [task.task for task in placement.tasks]
+        assert len(set(names)) == len(names)
+        for tasks in jobs[placement.job].groups:
+            own = [name for name in names if wanted[name] is tasks]
+            assert tasks.least <= len(own) <= tasks.count, "a job is whole"
+            assert sorted(own) == sorted(f"{tasks.name}.{number}" for number in range(len(own)))
         for task in placement.tasks:
             tasks = wanted[task.task]
             used[task.node, "cpu"] += tasks.requests.cpu_milli
@@ -169,7 +174,8 @@ def pending_jobs(draw: st.DrawFn, *, most: int = 8) -> list[PendingJob]:
         groups = [
             group(
                 f"part{part}",
-                count=draw(st.integers(1, 3)),
+                count=(count := draw(st.integers(1, 3))),
+                min_count=draw(st.sampled_from((0, 0, 0, 1, count))),
                 cpus=draw(st.sampled_from((0, 0.5, 1, 3))),
                 memory_gib=draw(st.integers(0, 4)),
                 gpus=draw(st.sampled_from((0, 0, 1, 1, 2, 4))),

@@ -11,6 +11,7 @@ from farbus.errors import InvalidInput
 from farbus.model.decision import NodeView
 from farbus.model.job import Job, Requests, TaskGroup
 from farbus.model.node import Resources
+from farbus.scheduler.costs.drmaestro import DRMaestroPolicy, Profile
 from farbus.scheduler.costs.named import POLICIES, policy_named
 from farbus.sim import replays
 from farbus.sim.measures import offered_load
@@ -161,7 +162,7 @@ def test_remote_jobs_are_slowed_by_distance_and_by_each_other() -> None:
     jobs = [submission("j0", 0.0, 10.0), submission("j1", 5.0, 10.0)]
     nodes = (node("a", cpus=1, free_cpus=0), node("b", cpus=4))
     kind = jobs[0].kind
-    network = Network(traffic={kind: 1.0}, sensitivity={kind: 1.0}, distance=0.0)
+    network = Network(traffic={kind: 1.0}, sensitivity={kind: 1.0})
     simulation = Replay(world(*jobs, nodes=nodes), policy_named("default"), network=network)
     simulation.run()
     # Alone until 5, at half speed together until 15, the other alone from there.
@@ -169,7 +170,7 @@ def test_remote_jobs_are_slowed_by_distance_and_by_each_other() -> None:
         ("j0", 0.0, 15.0),
         ("j1", 5.0, 20.0),
     ]
-    far = Replay(world(jobs[0], nodes=nodes), policy_named("default"), network=Network(distance=0.5)).run()
+    far = Replay(world(jobs[0], nodes=nodes), policy_named("default"), network=Network(distance={kind: 0.5})).run()
     assert (far.makespan_s, far.slowed) == (15, 1)
 
 
@@ -178,6 +179,18 @@ def test_rounds_keep_their_distance_in_time() -> None:
     outcome = Replay(world(*jobs), policy_named("default"), every_s=10.0).run()
     assert outcome.makespan_s >= 11
     assert outcome.wait_p50_s > 9
+
+
+def test_a_patient_policy_looks_again_as_time_goes_by() -> None:
+    # The only GPU is beside processors that are taken, and a remote one would miss the goal: wait three rounds.
+    profile = Profile(goal_s=10.0, expected_s=10.0, remote_s=20.0)
+    policy = DRMaestroPolicy(profiles={"j": profile}, postpone_rounds=3)
+    taken = {"a": (Resources(cpu_milli=4000), 1000.0)}
+    simulation = Replay(world(submission("j", 0.0, 10.0)), policy, every_s=5.0, patient=True, busy=taken)
+    simulation.run()
+    assert [run.started for run, _ in simulation.ended] == [15.0]
+    with pytest.raises(ValueError, match="distance of rounds"):
+        Replay(world(), policy, patient=True)
 
 
 def test_what_is_busy_from_the_start_is_free_later() -> None:

@@ -154,13 +154,14 @@ WRAP, CLAMP, MIRROR, BORDER = range(4)
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The engine, built when it is not there or older than its sources."""
-    subprocess.run(
-        ["make", "-s", "-j2", "-C", str(ROOT / "native"), "-f", "softgpu/engine.mk", "engine-test-library"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    """The engine, built when it is not there or older than its sources, unless the environment names another build."""
+    if "FARBUS_SOFTGPU_LIBRARIES" not in os.environ:
+        subprocess.run(
+            ["make", "-s", "-j2", "-C", str(ROOT / "native"), "-f", "softgpu/engine.mk", "engine-test-library"],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
     lib = ctypes.CDLL(str(LIBRARY))
     lib.engine_module_load.argtypes = [
         ctypes.POINTER(ctypes.c_void_p),
@@ -373,17 +374,18 @@ def nvcc() -> str | None:
     return str(local) if local.exists() else None
 
 
+def run_nvcc(arguments: Sequence[str]) -> None:
+    """What is preloaded into this process (make asan) is not for the compiler."""
+    compiler = nvcc()
+    assert compiler
+    plain = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
+    subprocess.run([compiler, *arguments], env=plain, check=True, capture_output=True, text=True)
+
+
 def compile_cuda(
     source: Path, out: Path, *, arch: str = "sm_75", kind: str = "ptx", flags: Sequence[str] = ()
 ) -> bytes:
     """PTX text or a fatbin of a CUDA source file."""
-    compiler = nvcc()
-    assert compiler
     out.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(
-        [compiler, f"-{kind}", f"-arch={arch}", "-std=c++17", *flags, "-o", str(out), str(source)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    run_nvcc([f"-{kind}", f"-arch={arch}", "-std=c++17", *flags, "-o", str(out), str(source)])
     return out.read_bytes()

@@ -151,3 +151,38 @@ DONE:
     expected = [0xFFFFFFDF] * 32
     expected[5] = 0
     assert run(kernel(body)) == expected
+
+
+def test_members_that_wait_at_the_barrier_of_the_block_are_not_waited_for() -> None:
+    """Wrong by CUDA's rules and common: the upper half never comes to the shuffle that names it."""
+    body = """
+    mov.u32 %r9, %r1;
+    @%p1 bra BARRIER;
+    shfl.sync.down.b32 %r9, %r1, 8, 31, 0xffffffff;
+    shfl.sync.idx.b32 %r9, %r9, 1, 31, 0xffffffff;
+BARRIER:
+    bar.sync 0;
+"""
+    assert run(kernel(body)) == [9] * 16 + list(range(16, 32))
+
+
+def test_lanes_that_look_for_their_members_leave_other_operations_alone() -> None:
+    """While two copies of a vote meet, a lane waits at an operation that has other operands."""
+    body = f"""{HALVES}
+    setp.eq.u32 %p3, %r1, 31; @%p3 bra LAST;
+    setp.eq.u32 %p3, %r1, 30; @%p3 bra WAITS;
+    @%p1 bra UPPER;
+    vote.sync.ballot.b32 %r9, %p2, 0x3fffffff;
+    bra DONE;
+UPPER:
+    vote.sync.ballot.b32 %r9, %p2, 0x3fffffff;
+DONE:
+    bra END;
+WAITS:
+    elect.sync %r9|%p4, 0xc0000000;
+    bra END;
+LAST:
+    elect.sync %r9|%p4, 0xc0000000;
+END:
+"""
+    assert run(kernel(body)) == [0x2AAAAAAA] * 30 + [30, 30]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.softgpu.engine import ROOT, EngineError, Module, Status, compile_cuda, form_names, nvcc
+from tests.softgpu.engine import ROOT, EngineError, Module, Status, compile_cuda, form_names, nvcc, run_nvcc
 
 KERNELS = Path(__file__).parent / "kernels"
 pytestmark = pytest.mark.skipif(nvcc() is None, reason="kernels are compiled with nvcc, which is not installed")
@@ -255,7 +255,7 @@ def test_the_newest_ptx_that_the_device_can_run_is_chosen(tmp_path: Path) -> Non
     flags = [f"-gencode=arch=compute_{a},code=compute_{a}" for a in (75, 80, 90)]
     image = tmp_path / "many.fatbin"
     source = KERNELS / "link_b.cu"
-    subprocess.run([nvcc() or "", "-fatbin", *flags, "-o", str(image), str(source)], check=True)
+    run_nvcc(["-fatbin", *flags, "-o", str(image), str(source)])
     for sm, chosen in ((75, 75), (89, 80), (120, 90)):
         with Module(image.read_bytes(), sm=sm):
             pass

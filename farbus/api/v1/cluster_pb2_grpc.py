@@ -45,6 +45,11 @@ class ClusterStub:
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListJobsRequest.SerializeToString,
                 response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListJobsReply.FromString,
                 _registered_method=True)
+        self.StreamJobs = channel.unary_stream(
+                '/farbus.v1.Cluster/StreamJobs',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListJobsRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListJobsReply.FromString,
+                _registered_method=True)
         self.GetJob = channel.unary_unary(
                 '/farbus.v1.Cluster/GetJob',
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.JobRequest.SerializeToString,
@@ -150,6 +155,13 @@ class ClusterServicer:
 
     def ListJobs(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StreamJobs(self, request, context):
+        """The same in pieces, whole however many there are, as they were at one moment.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -288,6 +300,11 @@ def add_ClusterServicer_to_server(servicer, server):
             ),
             'ListJobs': grpc.unary_unary_rpc_method_handler(
                     servicer.ListJobs,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListJobsRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListJobsReply.SerializeToString,
+            ),
+            'StreamJobs': grpc.unary_stream_rpc_method_handler(
+                    servicer.StreamJobs,
                     request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListJobsRequest.FromString,
                     response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListJobsReply.SerializeToString,
             ),
@@ -434,6 +451,33 @@ class Cluster:
             request,
             target,
             '/farbus.v1.Cluster/ListJobs',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ListJobsRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ListJobsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/farbus.v1.Cluster/StreamJobs',
             farbus_dot_api_dot_v1_dot_cluster__pb2.ListJobsRequest.SerializeToString,
             farbus_dot_api_dot_v1_dot_cluster__pb2.ListJobsReply.FromString,
             options,

@@ -147,7 +147,7 @@ class Requests(_message.Message):
     def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., gpus: _Optional[int] = ..., gpu_memory_bytes: _Optional[int] = ..., gpu_model: _Optional[str] = ...) -> None: ...
 
 class TaskGroup(_message.Message):
-    __slots__ = ("name", "command", "count", "requests", "node", "labels", "routes", "storage")
+    __slots__ = ("name", "command", "count", "requests", "node", "labels", "routes", "min_count", "storage")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -162,6 +162,7 @@ class TaskGroup(_message.Message):
     NODE_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     ROUTES_FIELD_NUMBER: _ClassVar[int]
+    MIN_COUNT_FIELD_NUMBER: _ClassVar[int]
     STORAGE_FIELD_NUMBER: _ClassVar[int]
     name: str
     command: _containers.RepeatedScalarFieldContainer[str]
@@ -170,8 +171,9 @@ class TaskGroup(_message.Message):
     node: str
     labels: _containers.ScalarMap[str, str]
     routes: _containers.RepeatedScalarFieldContainer[str]
+    min_count: int
     storage: _containers.RepeatedCompositeFieldContainer[StorageRequest]
-    def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., requests: _Optional[_Union[Requests, _Mapping]] = ..., node: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., routes: _Optional[_Iterable[str]] = ..., storage: _Optional[_Iterable[_Union[StorageRequest, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., requests: _Optional[_Union[Requests, _Mapping]] = ..., node: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., routes: _Optional[_Iterable[str]] = ..., min_count: _Optional[int] = ..., storage: _Optional[_Iterable[_Union[StorageRequest, _Mapping]]] = ...) -> None: ...
 
 class StorageRequest(_message.Message):
     __slots__ = ("name", "size_bytes", "bandwidth_bytes_per_s", "devices", "profile", "routes")

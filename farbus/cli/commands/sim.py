@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from farbus.cli.listing import Column, print_json, print_listing
 from farbus.cli.options import Output, OutputOption, command_app, examples
-from farbus.sim import experiments, replays, traces
+from farbus.sim import drmaestro, experiments, kubecomp, replays, traces
 from farbus.sim.experiments import Mode, Row
 from farbus.sim.replays import Options
 
@@ -216,6 +216,76 @@ def philly(
     trace = traces.read_philly(jobs, machines=machines)
     options = Options(compress=compress, limit=limit, slowdown=slowdown, every_s=every, seed=seed, certify=certify)
     return _replay("philly", trace, policy, options, output)
+
+
+SeedsOption = Annotated[
+    int, typer.Option("--seeds", metavar="N", min=1, max=1000, help="Run each setting with so many seeds.")
+]
+
+DRMAESTRO_COLUMNS: tuple[Column[drmaestro.Row], ...] = (
+    Column("JOBS", lambda row: str(row.jobs), right=True),
+    Column("MACHINES", lambda row: str(row.machines), right=True),
+    Column("POLICY", lambda row: row.policy),
+    Column("MAKESPAN S", lambda row: f"{row.makespan_s:.0f} ({row.published_makespan_s:.0f})", right=True),
+    Column("VIOLATED", lambda row: f"{row.violated:.0f} ({row.published_violated})", right=True),
+    Column("REMOTE %", lambda row: f"{100 * row.remote:.0f}", right=True),
+    Column("WAIT MEAN S", lambda row: f"{row.wait_mean_s:.0f}", right=True),
+    Column("CPU MS P50", lambda row: f"{row.decision_cpu_p50_ms:.1f}", right=True),
+)
+
+
+@run_app.command(
+    name="drmaestro",
+    epilog=examples("farbus sim run drmaestro --scenarios 3", "farbus sim run drmaestro --seeds 10 -o json"),
+)
+def run_drmaestro(
+    scenarios: Annotated[
+        int,
+        typer.Option("--scenarios", metavar="N", min=1, max=4, help="The first N of four; the last takes minutes."),
+    ] = 3,
+    seeds: SeedsOption = 1,
+    seed: SeedOption = 0,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Lend GPUs over the network: tables 2 to 5 of DRMaestro, in shape; the paper's figures in parentheses."""
+    report = drmaestro.run(scenarios=scenarios, seeds=seeds, seed=seed, tell=_progress if sys.stderr.isatty() else None)
+    if output is Output.JSON:
+        print_json(report)
+        return 0
+    print_listing(report.rows, DRMAESTRO_COLUMNS, output, nothing="no rows")
+    return 0
+
+
+KUBECOMP_COLUMNS: tuple[Column[kubecomp.Row], ...] = (
+    Column("FIGURE", lambda row: row.figure),
+    Column("SETTING", lambda row: row.setting),
+    Column("POLICY", lambda row: row.policy),
+    Column("WAIT MEAN S", lambda row: f"{row.wait_mean_s:.1f}", right=True),
+    Column("MOVED GPUS", lambda row: f"{row.reallocated:.1f}", right=True),
+    Column("NEVER RUN", lambda row: f"{row.never:g}", right=True),
+)
+
+
+@run_app.command(
+    name="kubecomp",
+    epilog=examples("farbus sim run kubecomp", "farbus sim run kubecomp --attach-s 0 --seeds 100 -o json"),
+)
+def run_kubecomp(
+    attach_s: Annotated[
+        float,
+        typer.Option("--attach-s", metavar="SECONDS", min=0.0, max=3600.0, help="How long moving one GPU takes."),
+    ] = kubecomp.ATTACH_S,
+    seeds: SeedsOption = kubecomp.SEEDS,
+    seed: SeedOption = 0,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Move GPUs between nodes: figures 11 to 13 of KubeComp, in shape."""
+    report = kubecomp.run(attach_s=attach_s, seeds=seeds, seed=seed, tell=_progress if sys.stderr.isatty() else None)
+    if output is Output.JSON:
+        print_json(report)
+        return 0
+    print_listing(report.rows, KUBECOMP_COLUMNS, output, nothing="no rows")
+    return 0
 
 
 def _replay(experiment: str, trace: traces.Trace, policy: str, options: Options, output: Output) -> int:
