@@ -42,7 +42,10 @@ class Attempts(Commander):
         progress = job.progress
         progress.attempt += 1
         progress.runs = []
-        groups = dict(task_names(job.job))
+        asked = job.job.in_flavour(placement.alternative)
+        groups = dict(task_names(asked))
+        if placement.alternative:
+            self._tell(job, f"placed as its alternative {placement.alternative}")
         number = 0
         for task in placement.tasks:
             leases = []
@@ -51,7 +54,7 @@ class Attempts(Commander):
                 number += 1
                 self._grant_lease(job, task, lease_id, node, route, devices)
                 leases.append(lease_id)
-            requests = job.job.groups[groups[task.task]].requests
+            requests = asked.groups[groups[task.task]].requests
             progress.runs.append(
                 TaskRun(placement=task, group=groups[task.task], requests=requests, leases=tuple(leases))
             )

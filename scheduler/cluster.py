@@ -159,12 +159,15 @@ class ClusterState:
         usable node with room, every device present, free, of the kind asked for.
         With ``also_free``, by node, and ``also_devices``: once these are free.
         """
-        wanted = dict(task_names(record.job))
+        if placement.alternative not in ("", *(each.name for each in record.job.alternatives)):
+            return f"the job has no alternative {placement.alternative}"
+        asked = record.job.in_flavour(placement.alternative)
+        wanted = dict(task_names(asked))
         placed = {task.task for task in placement.tasks}
         if len(placed) != len(placement.tasks) or not placed <= wanted.keys():
             return "not every task is placed exactly once"
         tasks = Counter(wanted[task] for task in placed)
-        for number, group in enumerate(record.job.groups):
+        for number, group in enumerate(asked.groups):
             if tasks[number] < group.least == group.count:
                 return "not every task is placed exactly once"
             if tasks[number] < group.least:
@@ -173,7 +176,7 @@ class ClusterState:
         memory: Counter[str] = Counter()
         taken: set[str] = set()
         for task in placement.tasks:
-            group = record.job.groups[wanted[task.task]]
+            group = asked.groups[wanted[task.task]]
             node = self.nodes.get(task.node)
             if node is None or not node.usable:
                 return f"node {task.node} can't be used now"

@@ -16,7 +16,17 @@ from farbus.api.identity import valid_name
 from farbus.errors import InvalidInput, Unavailable
 from farbus.model.decision import JobPlacement
 from farbus.model.device import Route
-from farbus.model.job import MAX_GROUPS, Job, Requests, TaskGroup
+from farbus.model.job import (
+    MAX_ALTERNATIVE_COST,
+    MAX_ALTERNATIVES,
+    MAX_DRIVES,
+    MAX_GROUPS,
+    MAX_STORAGE,
+    Job,
+    Requests,
+    StorageRequest,
+    TaskGroup,
+)
 from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, MAX_SECONDS, format_bytes
 from farbus.model.staging import MAX_OUTPUTS, check_digest, check_path
 
@@ -109,6 +119,23 @@ def _validate_group(group: TaskGroup, field: str, *, interactive: bool) -> None:
             route in _SERVED_ROUTES, f"{field}.routes", f"{route} is not served yet", hint="use local, remote or both"
         )
     _check(len(set(group.routes)) == len(group.routes), f"{field}.routes", "names a route twice")
+    _check(len(group.storage) <= MAX_STORAGE, f"{field}.storage", f"has more than {MAX_STORAGE} entries")
+    for index, request in enumerate(group.storage):
+        _validate_storage(request, f"{field}.storage[{index}]")
+    names = [request.name for request in group.storage]
+    _check(len(set(names)) == len(names), f"{field}.storage", "two have the same name")
+
+
+def _validate_storage(request: StorageRequest, field: str) -> None:
+    good = _GROUP_NAME.fullmatch(request.name) is not None
+    _check(good, f"{field}.name", f"{request.name!r} is not a name")
+    _check_number(request.size_bytes, f"{field}.size_bytes", least=1, most=MAX_BYTES)
+    _check_number(request.bandwidth_bytes_per_s, f"{field}.bandwidth_bytes_per_s", least=0, most=MAX_BYTES)
+    _check_number(request.devices, f"{field}.devices", least=0, most=MAX_DRIVES)
+    _check_text(request.profile, f"{field}.profile", most=MAX_NAME)
+    for route in request.routes:
+        _check(route in _SERVED_ROUTES, f"{field}.routes", f"{route} is not served yet", hint="use local or remote")
+    _check(len(set(request.routes)) == len(request.routes), f"{field}.routes", "names a route twice")
 
 
 def validate_job(job: Job) -> Job:
@@ -141,11 +168,33 @@ def validate_job(job: Job) -> Job:
         _validate_group(group, f"groups[{index}]", interactive=job.interactive)
     names = [group.name for group in job.groups]
     _check(len(set(names)) == len(names), "groups", "two groups have the same name")
+    _validate_alternatives(job)
     tasks = sum(group.count for group in job.groups)
     _check(tasks <= MAX_TASKS, "groups", f"{tasks} tasks are more than {MAX_TASKS}")
     if job.interactive:
         _check(tasks == 1, "groups", "an interactive job has one task")
     return job
+
+
+def _validate_alternatives(job: Job) -> None:
+    many = len(job.alternatives)
+    _check(many <= MAX_ALTERNATIVES, "alternatives", f"{many} are more than {MAX_ALTERNATIVES}")
+    _check(not (job.alternatives and job.interactive), "alternatives", "are for jobs that run without a terminal")
+    whole = all(group.least == group.count for group in job.groups)
+    _check(whole or not job.alternatives, "alternatives", "a job that has them needs all of its tasks (no min_count)")
+    names = [each.name for each in job.alternatives]
+    _check(len(set(names)) == len(names), "alternatives", "two have the same name")
+    known = {group.name for group in job.groups}
+    for index, each in enumerate(job.alternatives):
+        field = f"alternatives[{index}]"
+        _check(_GROUP_NAME.fullmatch(each.name) is not None, f"{field}.name", f"{each.name!r} is not a name")
+        _check_number(each.cost, f"{field}.cost", least=0, most=MAX_ALTERNATIVE_COST)
+        variants = [variant.name for variant in each.groups]
+        _check(len(set(variants)) == len(variants), f"{field}.groups", "two have the same name")
+        for name in variants:
+            _check(name in known, f"{field}.groups", f"the job has no group {name}")
+        for number, group in enumerate(job.in_flavour(each.name).groups):
+            _validate_group(group, f"{field}.groups[{number}]", interactive=job.interactive)
 
 
 def task_names(job: Job) -> Iterator[tuple[str, int]]:
@@ -157,6 +206,7 @@ def task_names(job: Job) -> Iterator[tuple[str, int]]:
 
 def requests_of(job: Job, placement: JobPlacement) -> dict[str, Requests]:
     """Return what each placed task asks for, by its name."""
+    job = job.in_flavour(placement.alternative)
     groups = dict(task_names(job))
     return {task.task: job.groups[groups[task.task]].requests for task in placement.tasks}
 

@@ -19,8 +19,9 @@ QUOTA = "quota"
 
 
 def devices_of(job: Job) -> int:
-    """Return how many devices the tasks of ``job`` take together."""
-    return sum(group.count * group.requests.gpus for group in job.groups)
+    """Return how many devices the tasks of ``job`` take together, in the flavour that takes most."""
+    flavours = (job, *(job.in_flavour(each.name) for each in job.alternatives))
+    return max(sum(group.count * group.requests.gpus for group in flavour.groups) for flavour in flavours)
 
 
 def check_rules(job: Job, rules: Rules, *, by_operator: bool) -> None:

@@ -18,20 +18,22 @@ import numpy as np
 from msgspec.structs import replace
 
 from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, RoundGap, RoundReport, Snapshot
-from farbus.model.job import DevicePlacement, Miss, TaskPlacement
+from farbus.model.job import MAX_ALTERNATIVES, DevicePlacement, Miss, TaskPlacement
 from farbus.scheduler.costs.policy import Choice, Policy
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.phases.base import Desk, Later, Phase
 from farbus.scheduler.phases.bound import Opening, Prices
 from farbus.scheduler.phases.cluster import Cluster
 from farbus.scheduler.phases.compute import ComputePhase
+from farbus.scheduler.phases.flavours import Flavour, Flavours
 from farbus.scheduler.phases.gpu import GpuPhase
 from farbus.scheduler.phases.greedy import serve_greedily
 from farbus.scheduler.phases.jobs import Forms, Jobs
 from farbus.scheduler.phases.market import Plan, Tally, give_back, serve
+from farbus.scheduler.phases.storage import StoragePhase
 from farbus.scheduler.phases.tables import Integers, Table, ahead
 
-PHASES: tuple[Phase, ...] = (ComputePhase(), GpuPhase())
+PHASES: tuple[Phase, ...] = (ComputePhase(), GpuPhase(), StoragePhase())
 """The phases of a round, in order.  The first decides the node."""
 
 MAX_REFILLS = 8
@@ -156,6 +158,9 @@ def _best(books: Callable[[], _Round]) -> _Answer:
     jobs = plain.jobs
     if not len(jobs.pending):
         return (), [], None
+    if plain.flavours.any:
+        # A bound of one flavour of each job says nothing of the others.
+        return plain.answer(np.sort(plain.run()), None)
     opening = plain.open(prune=plain.tally.prune)
     waiting = np.sort(plain.run())
     score = opening.score(jobs, plain.desks)
@@ -206,6 +211,8 @@ class _Round:
         self.desks: list[Desk] = []
         for phase in reversed(phases):
             self.desks.insert(0, phase.open(cluster, policy, tuple(self.desks)))
+        self.flavours = Flavours(jobs)
+        self.flavours.choose(self.desks[0], np.arange(len(jobs.pending)), tally)
 
     def run(self) -> Integers:
         """Place what can be placed; return what waits."""
@@ -257,7 +264,7 @@ class _Round:
             return 0
         return min(PRICE_STEPS, PRICE_WORK // max(arcs, 1))
 
-    def answer(self, waiting: Integers, gap: RoundGap) -> _Answer:
+    def answer(self, waiting: Integers, gap: RoundGap | None) -> _Answer:
         """Return what was placed, and why the rest was not."""
         misses = self.explain(waiting)
         placed = np.setdiff1d(np.arange(self.jobs.count), waiting)
@@ -270,6 +277,18 @@ class _Round:
         return list(itertools.islice(long, MAX_HOLDS))
 
     def _flow(self, rows: Integers) -> Integers:
+        """Place what can be placed, each job in one of its flavours; return what waits."""
+        waiting = self._refill(rows)
+        for _ in range(MAX_ALTERNATIVES):
+            for desk in self.desks:
+                desk.clear_pencil()
+            turned = self.flavours.retry(self.desks[0], waiting)
+            if not len(turned):
+                break
+            waiting = np.setdiff1d(waiting, np.setdiff1d(turned, self._refill(turned)))
+        return waiting
+
+    def _refill(self, rows: Integers) -> Integers:
         waiting = rows
         for _ in range(1 + MAX_REFILLS):
             if not len(waiting):
@@ -373,7 +392,15 @@ class _Round:
         known: dict[int, tuple[tuple[Miss, ...], bool]] = {}
         found = []
         form = self.jobs.form.tolist()
+        settled: dict[int, int] = {}
         for row in waiting.tolist():
+            flavours = self.flavours.of(row)
+            if flavours and len(settled) < MAX_EXPLAINED:
+                first = flavours[0].form
+                if first not in settled:
+                    settled[first] = self._best_to_wait_for(flavours)
+                self.flavours.settle(row, settled[first])
+                form[row] = int(self.jobs.form[row])
             entry = self.jobs.pending[row]
             answer = known.get(form[row])
             if answer is None and len(known) < MAX_EXPLAINED:
@@ -387,6 +414,13 @@ class _Round:
                 answer = ((*answer[0], Miss(phase=ROUND, resource="hold", message=message)), answer[1])
             found.append(JobMiss(job=entry.job.id, misses=answer[0], feasible_alone=answer[1]))
         return found
+
+    def _best_to_wait_for(self, flavours: Sequence[Flavour]) -> int:
+        """Return the first flavour that the idle cluster could serve; else the job as it stands."""
+        for number, flavour in enumerate(flavours):
+            if self._explain(flavour.example)[1]:
+                return number
+        return 0
 
     def _explain(self, pending: PendingJob) -> tuple[tuple[Miss, ...], bool]:
         misses = self._misses(pending)
@@ -436,7 +470,10 @@ class _Round:
             tasks[parent].append(replace(task, task=f"{kind.name}.{kind.count + beyond[parent, group]}"))
             beyond[parent, group] += 1
         pending = self.jobs.pending
-        return [JobPlacement(job=pending[row].job.id, tasks=tuple(placed)) for row, placed in tasks.items()]
+        return [
+            JobPlacement(job=pending[row].job.id, tasks=tuple(placed), alternative=self.flavours.name(row))
+            for row, placed in tasks.items()
+        ]
 
     def _tasks(self, rows: Integers) -> dict[int, list[TaskPlacement]]:
         """Return the tasks of each of ``rows``."""
@@ -453,17 +490,21 @@ class _Round:
         for desk in others:
             held = self.jobs.awards(desk.phase).of(rows)
             devices = self.jobs.awards(desk.phase).devices_of(held).tolist()
-            sites = desk.split(held["source"])[1]
-            before: dict[int, list[_Granted]] = {}
-            columns = (spots(held, sites), sites, *(held[name] for name in ("place", "count", "cost", "size")))
+            shapes, sites = desk.split(held["source"])
+            before: dict[tuple[int, int], list[_Granted]] = {}
+            columns = (spots(held, sites), shapes, sites, *(held[name] for name in ("place", "count", "cost", "size")))
             end = 0
-            for (at, site, place, many, cost, size), why in zip(_rows(*columns), desk.reasons(held), strict=True):
-                units = before.get(at)
+            for (at, shape, site, place, many, cost, size), why in zip(
+                _rows(*columns), desk.reasons(held), strict=True
+            ):
+                # A task has its share of each shape.
+                units = before.get((at, shape))
                 if units is None:
-                    units = before[at] = []
+                    units = before[at, shape] = []
                     granted.setdefault(at, []).append(units)
                 for start in range(end, end + many * size, size):
-                    units.append((desk.device_placements(site, place, devices[start : start + size]), cost, why))
+                    own = devices[start : start + size]
+                    units.append((desk.unit_placements(shape, site, place, own), cost, why))
                 end += many * size
 
         awards = self.jobs.awards(first.phase).of(rows)

@@ -134,7 +134,7 @@ class ClusterService(ClusterHandler):
         if not any(record.node is not None for record in machine.nodes.values()):
             return ()
         # By digest: some jobs have megabytes of commands.
-        wanted = hashlib.sha256(msgspec.json.encode((job.groups, job.interactive))).digest()
+        wanted = hashlib.sha256(msgspec.json.encode((job.groups, job.alternatives, job.interactive))).digest()
         shape = (machine.shape, wanted)
         if shape not in self._shapes:
             decision = await self._engine.maker.would_be(machine.snapshot(self._now()), job)

@@ -25,6 +25,8 @@ COMPUTE, GPU = "compute", "gpu"
 """Phases whose misses tell what would have to come."""
 ROUTE = "route"
 """The resource of a miss where devices are free that can't be reached now; a loaded network may be to blame."""
+ALTERNATIVES = "alternatives"
+"""Stands among the phases of a job that could also be run in another way."""
 LONG_WAIT_ROUNDS = 30
 """A job that waited so many rounds has room kept for it (:data:`farbus.scheduler.round.HOLD_ROUNDS`): rounds in which
 others could take that room must see it."""
@@ -59,6 +61,9 @@ class Situations:
         """Have a job wait until something that it misses changes."""
         self.remove(job.id)
         phases = frozenset(miss.resource if miss.resource == ROUTE else miss.phase for miss in misses)
+        if job.alternatives:
+            # The misses tell of one of its flavours; what it gains may serve another.
+            phases |= {ALTERNATIVES}
         wants = tuple((group.requests, group.node, tuple(sorted(group.labels.items()))) for group in job.groups)
         user = job.user if QUOTA in phases else ""
         key = (phases, wants, user)

@@ -7,6 +7,7 @@ error is one line that names the file, the field and what is allowed there.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from pathlib import Path
@@ -18,7 +19,18 @@ from msgspec import Meta
 from farbus.cli.decoding import decode_file, read_file
 from farbus.errors import InvalidInput, NotFound
 from farbus.model.device import Route
-from farbus.model.job import Job, Requests, TaskGroup
+from farbus.model.job import (
+    MAX_ALTERNATIVE_COST,
+    MAX_ALTERNATIVES,
+    MAX_DRIVES,
+    MAX_STORAGE,
+    Alternative,
+    GroupVariant,
+    Job,
+    Requests,
+    StorageRequest,
+    TaskGroup,
+)
 from farbus.model.quantity import parse_bytes, parse_cpu, parse_seconds
 from farbus.model.staging import check_path
 
@@ -55,6 +67,19 @@ class StageTable(msgspec.Struct, forbid_unknown_fields=True, rename={"source": "
     to: Annotated[str, Meta(description="Where it goes below the task's directory; its own name if empty.")] = ""
 
 
+class StorageTable(msgspec.Struct, forbid_unknown_fields=True):
+    """Storage of NVMe drives for each task."""
+
+    name: Annotated[str, Meta(description="What it is called; 'storage', 'storage1', ... if empty.")] = ""
+    size: Annotated[str | int, Meta(description="How much: '100GB', or bytes.")] = 0
+    bandwidth: Annotated[str | int, Meta(description="Set aside for it, a second: '1GB/s', or bytes.")] = 0
+    devices: Annotated[
+        int, Meta(ge=0, le=MAX_DRIVES, description="Drives that are used as one; 0 leaves it to the scheduler.")
+    ] = 0
+    profile: Annotated[str, Meta(max_length=63, description="What the program was measured as.")] = ""
+    routes: Annotated[list[Route], Meta(description="How drives may be given; those of the task if empty.")] = []
+
+
 class TaskTable(msgspec.Struct, forbid_unknown_fields=True):
     """A group of equal tasks."""
 
@@ -72,6 +97,37 @@ class TaskTable(msgspec.Struct, forbid_unknown_fields=True):
     routes: Annotated[list[Route], Meta(min_length=1, description="How devices may be given to the tasks.")] = (
         msgspec.field(default_factory=lambda: [Route.LOCAL, Route.REMOTE])
     )
+    storage: Annotated[list[StorageTable], Meta(max_length=MAX_STORAGE, description="Storage for each task.")] = []
+
+
+class ResourceChanges(msgspec.Struct, forbid_unknown_fields=True):
+    """What each task needs in an alternative; what is left out stays as it is."""
+
+    cpus: Annotated[str | int | float | None, Meta(description="Processors.")] = None
+    memory: Annotated[str | int | None, Meta(description="Memory.")] = None
+    gpus: Annotated[int, Meta(ge=0, le=MAX_GPUS, description="Number of GPUs.")] | None = None
+    gpu_memory: Annotated[str | int | None, Meta(description="Least memory of each GPU.")] = None
+    gpu_model: Annotated[str, Meta(max_length=128, description="Part of the GPU model's name.")] | None = None
+
+
+class TaskChanges(msgspec.Struct, forbid_unknown_fields=True):
+    """What a group of tasks asks for in an alternative; what is left out stays as it is."""
+
+    name: Annotated[str, Meta(description="The group; may be left out in a job of one group.")] = ""
+    resources: ResourceChanges = msgspec.field(default_factory=ResourceChanges)
+    labels: Annotated[dict[str, str] | None, Meta(description="Labels that the node must have.")] = None
+    routes: Annotated[list[Route] | None, Meta(description="How devices may be given to the tasks.")] = None
+    storage: Annotated[list[StorageTable], Meta(max_length=MAX_STORAGE, description="Storage.")] | None = None
+
+
+class AlternativeTable(msgspec.Struct, forbid_unknown_fields=True):
+    """Another way to run the job."""
+
+    name: Annotated[str, Meta(description="What it is called; 'alternative0', ... if empty.")] = ""
+    cost: Annotated[
+        float, Meta(ge=0, le=MAX_ALTERNATIVE_COST // 1000, description="What choosing it costs; 0 for nothing.")
+    ] = 0
+    task: Annotated[list[TaskChanges], Meta(min_length=1, description="The groups that ask for something else.")] = []
 
 
 class JobTable(TaskTable, forbid_unknown_fields=True, omit_defaults=True):
@@ -95,6 +151,9 @@ class JobTable(TaskTable, forbid_unknown_fields=True, omit_defaults=True):
     stage_out: Annotated[
         list[str],
         Meta(description="Files and directories below it that are kept when the task has ended (farbus fetch)."),
+    ] = []
+    alternative: Annotated[
+        list[AlternativeTable], Meta(max_length=MAX_ALTERNATIVES, description="Other ways to run it; one is chosen.")
     ] = []
     task: Annotated[list[TaskTable], Meta(description="Groups of tasks, placed together or not at all.")] = []
 
@@ -174,6 +233,7 @@ def convert_table(table: JobTable, *, name: str, directory: Path, fallback: str)
         cwd=os.path.normpath(directory / table.cwd) if table.cwd or not (table.stage_in or table.stage_out) else "",
         stage_out=tuple(check_path(os.path.normpath(path), what=f"{name}: stage_out") for path in table.stage_out),
         environment=dict(table.env),
+        alternatives=_alternatives(table, groups, name),
         priority=table.priority,
         time_limit_s=parse_seconds(table.time_limit, what=f"{name}: time_limit"),
         unreachable_limit_s=parse_seconds(table.unreachable_limit, what=f"{name}: unreachable_limit"),
@@ -227,11 +287,75 @@ def _group(task: TaskTable, where: str, index: int | None) -> TaskGroup:
         node=task.node,
         labels=dict(task.labels),
         routes=tuple(dict.fromkeys(task.routes)),
+        storage=_storage(task.storage, prefix),
     )
 
 
+def _alternatives(table: JobTable, groups: tuple[TaskGroup, ...], name: str) -> tuple[Alternative, ...]:
+    tables = {group.name: task for group, task in zip(groups, table.task or [table], strict=True)}
+    found: dict[str, Alternative] = {}
+    for index, each in enumerate(table.alternative):
+        where = f"{name}: alternative[{index}]"
+        label = each.name or f"alternative{index}"
+        _check_name(label, f"{where}.name")
+        if label in found:
+            raise InvalidInput(f"{where}.name: {label!r} is taken", hint="give each alternative a name of its own")
+        if not math.isfinite(each.cost):
+            raise InvalidInput(f"{where}.cost: {each.cost} is not a number")
+        if not each.task:
+            raise InvalidInput(f"{where}.task: missing", hint="say what is asked for instead in [[alternative.task]]")
+        variants: dict[str, GroupVariant] = {}
+        for number, changes in enumerate(each.task):
+            field = f"{where}.task[{number}]"
+            group = changes.name or (groups[0].name if len(groups) == 1 else "")
+            if group not in tables:
+                known = ", ".join(tables)
+                raise InvalidInput(f"{field}.name: {group!r} is no group of the job", hint=f"use one of {known}")
+            if group in variants:
+                raise InvalidInput(f"{field}.name: {group!r} is taken", hint="name each group once")
+            variants[group] = _variant(changes, tables[group], group, field)
+        found[label] = Alternative(name=label, cost=round(each.cost * 1000), groups=tuple(variants.values()))
+    return tuple(found.values())
+
+
+def _variant(changes: TaskChanges, task: TaskTable, group: str, field: str) -> GroupVariant:
+    given = {key: value for key, value in msgspec.structs.asdict(changes.resources).items() if value is not None}
+    if given.get("gpus") == 0:
+        # What is said of GPUs goes with them.
+        given = {"gpu_memory": 0, "gpu_model": "", **given}
+    return GroupVariant(
+        name=group,
+        requests=convert_requests(msgspec.structs.replace(task.resources, **given), f"{field}.resources."),
+        labels=dict(task.labels if changes.labels is None else changes.labels),
+        routes=tuple(dict.fromkeys(task.routes if changes.routes is None else changes.routes)),
+        storage=_storage(task.storage if changes.storage is None else changes.storage, f"{field}."),
+    )
+
+
+def _storage(tables: list[StorageTable], prefix: str) -> tuple[StorageRequest, ...]:
+    found: dict[str, StorageRequest] = {}
+    for index, table in enumerate(tables):
+        where = f"{prefix}storage[{index}]."
+        name = table.name or (f"storage{index}" if index else "storage")
+        _check_name(name, f"{where}name")
+        if name in found:
+            raise InvalidInput(f"{where}name: {name!r} is taken", hint="give each storage a name of its own")
+        bandwidth = table.bandwidth.removesuffix("/s") if isinstance(table.bandwidth, str) else table.bandwidth
+        found[name] = StorageRequest(
+            name=name,
+            size_bytes=parse_bytes(table.size, what=f"{where}size"),
+            bandwidth_bytes_per_s=parse_bytes(bandwidth, what=f"{where}bandwidth"),
+            devices=table.devices,
+            profile=table.profile,
+            routes=tuple(dict.fromkeys(table.routes)),
+        )
+        if not found[name].size_bytes:
+            raise InvalidInput(f"{where}size: missing", hint='write for example size = "100GB"')
+    return tuple(found.values())
+
+
 def _refuse_mixture(table: JobTable, name: str) -> None:
-    for field in ("command", "count", "min_count", "resources", "node", "labels", "routes"):
+    for field in ("command", "count", "min_count", "resources", "node", "labels", "routes", "storage"):
         if getattr(table, field) != getattr(JobTable(), field):
             raise InvalidInput(
                 f"{name}: {field}: stands beside [[task]], which has its own", hint=f"move {field} into [[task]]"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from farbus.model.cluster import LinkLoad
 from farbus.model.device import Device, PoolReach
 from farbus.model.job import Job, Miss, TaskPlacement
@@ -22,6 +24,22 @@ class NodeView(Value, frozen=True, kw_only=True):
     """The fabric pools that devices can be moved from to this node."""
 
 
+class StorageShare(Value, frozen=True, kw_only=True):
+    """What one lease has of a drive: bytes, and bytes a second.
+
+    ``profile`` names how its program behaves, ``drives`` is how many it uses
+    as one.  ``remaining_s`` is how long it is expected to run yet, ``left_s``
+    how long until its deadline; either is negative where nobody knows.
+    """
+
+    size_bytes: int
+    bandwidth_bytes_per_s: int = 0
+    profile: str = ""
+    drives: int = 1
+    remaining_s: float = -1.0
+    left_s: float = -1.0
+
+
 class DeviceView(Value, frozen=True, kw_only=True):
     """A device with its node; ``free`` when no lease holds it.
 
@@ -35,6 +53,8 @@ class DeviceView(Value, frozen=True, kw_only=True):
     node: str
     free: bool
     destination: str = ""
+    shares: tuple[StorageShare, ...] = ()
+    """What leases have of a drive that is shared; it is ``free`` for as long as more may share it."""
 
 
 class Snapshot(Value, frozen=True, kw_only=True):
@@ -53,15 +73,18 @@ class PendingJob(Value, frozen=True, kw_only=True):
 
     job: Job
     rounds_waited: int = 0
+    left_s: float = math.inf
+    """Seconds until its deadline, negative when it is over; infinite without one."""
     profile: ApplicationProfile | None = None
     """What is known of its application; None where it never ran."""
 
 
 class JobPlacement(Value, frozen=True, kw_only=True):
-    """A whole job placed."""
+    """A whole job placed; ``alternative`` names the one that was chosen, and is empty for the job as it stands."""
 
     job: str
     tasks: tuple[TaskPlacement, ...]
+    alternative: str = ""
 
 
 class JobMiss(Value, frozen=True, kw_only=True):

@@ -54,6 +54,8 @@ class Device(Value, frozen=True, kw_only=True):
     attributes: dict[str, str] = {}
     pool: str = ""
     """The fabric pool that can give it to another node; empty where nothing can."""
+    bandwidth_bytes_per_s: int = 0
+    """What a drive reads or writes in a second; 0 where its node does not offer it as storage."""
 
 
 class DeviceStatus(Value, frozen=True, kw_only=True):

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import enum
 
+import msgspec
+
 from farbus.model.device import Route
 from farbus.model.states import JobState
 from farbus.model.value import Value
 
 MAX_GROUPS = 64
 """Task groups of a job; each is a row of arcs in a phase's network."""
+
+MAX_ALTERNATIVES = 8
+"""Other ways to run a job; a round prices each."""
+
+MAX_ALTERNATIVE_COST = 10**6
+"""Dearest preference, in thousandths: a thousand times what finishing exactly at the goal costs."""
+
+MAX_STORAGE = 16
+"""Storage requests of a group; each is a row of a phase's network for each node of its tasks."""
+
+MAX_DRIVES = 64
+"""Drives that may be used as one."""
 
 MAX_JOB_BYTES = 2 * 2**20
 """A job as it travels, with all its commands: the scheduler keeps each in memory and in its ledger."""
@@ -27,6 +41,23 @@ class Requests(Value, frozen=True, kw_only=True):
     """Part of the model's name that each GPU must have, in any case; empty for any."""
 
 
+class StorageRequest(Value, frozen=True, kw_only=True):
+    """Storage of NVMe drives for each task of a group.
+
+    ``devices`` drives are used as one, striped; 0 leaves their number to the
+    scheduler's policy, which may know from ``profile`` how the program behaves.
+    """
+
+    name: str
+    size_bytes: int
+    bandwidth_bytes_per_s: int = 0
+    """Bytes read or written in a second that are set aside for it."""
+    devices: int = 0
+    profile: str = ""
+    routes: tuple[Route, ...] = ()
+    """How drives may be given to the tasks; empty for the routes of the group."""
+
+
 class TaskGroup(Value, frozen=True, kw_only=True):
     """``count`` equal tasks that run the same command."""
 
@@ -42,11 +73,34 @@ class TaskGroup(Value, frozen=True, kw_only=True):
     """Labels that the node must have."""
     routes: tuple[Route, ...] = (Route.LOCAL, Route.REMOTE)
     """How devices may be given to the tasks."""
+    storage: tuple[StorageRequest, ...] = ()
 
     @property
     def least(self) -> int:
         """Return how many of the tasks must be placed for the job to be."""
         return min(self.min_count, self.count) if self.min_count > 0 else self.count
+
+
+class GroupVariant(Value, frozen=True, kw_only=True):
+    """What a group asks for in place of what it says itself; its command, count and node stay as they are."""
+
+    name: str
+    requests: Requests
+    labels: dict[str, str] = {}
+    routes: tuple[Route, ...] = (Route.LOCAL, Route.REMOTE)
+    storage: tuple[StorageRequest, ...] = ()
+
+
+class Alternative(Value, frozen=True, kw_only=True):
+    """Another way to run a job (HIRE's flavours): groups that it does not name ask for what they ask anyway.
+
+    ``cost`` is what choosing it costs before anything else, in thousandths;
+    the job as it stands costs nothing.
+    """
+
+    name: str
+    cost: int = 0
+    groups: tuple[GroupVariant, ...] = ()
 
 
 class Job(Value, frozen=True, kw_only=True):
@@ -79,6 +133,32 @@ class Job(Value, frozen=True, kw_only=True):
     moveable: bool = False
     """It may be ended while it runs and be queued again, to make room: its programs can begin anew at any time."""
 
+    alternatives: tuple[Alternative, ...] = ()
+    """Other ways to run it; one of them or the job as it stands is placed, never two."""
+
+    def in_flavour(self, name: str) -> Job:
+        """Return the job as its alternative of that name has it, without alternatives; empty for as it stands.
+
+        Raises KeyError for a name that no alternative has.
+        """
+        variants: dict[str, GroupVariant] = {}
+        if name:
+            chosen = {each.name: each for each in self.alternatives}[name]
+            variants = {each.name: each for each in chosen.groups}
+        groups = tuple(
+            msgspec.structs.replace(
+                group,
+                requests=variants[group.name].requests,
+                labels=variants[group.name].labels,
+                routes=variants[group.name].routes,
+                storage=variants[group.name].storage,
+            )
+            if group.name in variants
+            else group
+            for group in self.groups
+        )
+        return msgspec.structs.replace(self, groups=groups, alternatives=())
+
     @property
     def is_staged(self) -> bool:
         """Say whether each task has a directory of its own, which ends with it."""
@@ -100,6 +180,10 @@ class DevicePlacement(Value, frozen=True, kw_only=True):
     node: str
     """The node that has the device when this is decided; empty for one of a fabric pool that no node has."""
     route: Route
+    storage: str = ""
+    """The storage request that it serves; empty for a device that the task has for itself."""
+    size_bytes: int = 0
+    bandwidth_bytes_per_s: int = 0
 
 
 class TaskPlacement(Value, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 from farbus.model.decision import PendingJob
 from farbus.model.job import TaskGroup
+from farbus.scheduler.composition.profiles import PROFILES, StorageProfile
+from farbus.scheduler.composition.rules import CompositionRule, FewestDrives
 from farbus.scheduler.phases.cluster import Cluster
 
 Integers = npt.NDArray[np.int64]
@@ -38,6 +40,9 @@ wins; less than that of remote devices, because what was moved is as fast as loc
 
 ATTACH_SECOND = 0.02
 """Cost of a second of attaching: a fabric that takes ten seconds for a device is no better than the network."""
+
+NETWORK_STORAGE = 0.5
+"""Cost of drives that are reached over the network: NVMe over Fabrics is nearly as fast as a local drive."""
 
 FEWEST_FIRST = 0.001
 """Cost per free device of the donor; smaller than anything else, as it only chooses among donors."""
@@ -74,6 +79,10 @@ class Policy(abc.ABC):
     choice: Choice = Choice.FLOW
     seed: int = 0
     """Where random choices begin."""
+    composition: CompositionRule = FewestDrives()
+    """How many drives are used as one, and which."""
+    storage_profiles: Mapping[str, StorageProfile] = PROFILES
+    """What is known of programs that use drives, by name."""
 
     def rank(self, pending: Sequence[PendingJob]) -> list[tuple[PendingJob, int]]:
         """Return the jobs, first come first, each with its tier of urgency (greater is more urgent).
@@ -165,3 +174,8 @@ class Policy(abc.ABC):
         """
         del subject
         return to_cost(FEWEST_FIRST * available)
+
+    def storage_cost(self, cluster: Cluster, targets: Integers, site: int, subject: Hashable) -> Integers:
+        """Return the cost of drives of the nodes ``targets`` (rows) over the network, for a client at ``site``."""
+        del cluster, site, subject
+        return to_cost(np.full(len(targets), NETWORK_STORAGE))

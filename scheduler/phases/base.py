@@ -328,6 +328,11 @@ class Desk(abc.ABC):
         del site, place, devices
         return ()
 
+    def unit_placements(self, shape: int, site: int, place: int, devices: Sequence[int]) -> tuple[DevicePlacement, ...]:
+        """Return what :meth:`device_placements` does, for a unit of the shape with that number."""
+        del shape
+        return self.device_placements(site, place, devices)
+
     @abc.abstractmethod
     def alternatives(self, pool: int, shape: int, site: int, place: int, cost: int) -> str:
         """Say in a few words why a unit was served at ``place``, and the next best alternative with its cost."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from farbus.errors import InvalidInput
 from farbus.model.cluster import LinkLoad, network_load
-from farbus.model.decision import DeviceView, NodeView, Snapshot
+from farbus.model.decision import DeviceView, NodeView, Snapshot, StorageShare
 from farbus.model.device import ATTACH_S, Device
 
 Integers = npt.NDArray[np.int64]
@@ -154,6 +154,8 @@ class Cluster:
     round_memo: dict[Hashable, npt.NDArray[Any]] = field(default_factory=dict)
     """What was found once in this snapshot."""
     kept: Kept
+    device_shares: Mapping[int, tuple[StorageShare, ...]] = field(default_factory=dict)
+    """What leases have of drives that are shared, by the row of the device."""
     fabric: Fabric
     """Who can have devices moved to it, and from where."""
 
@@ -196,6 +198,8 @@ class Cluster:
             device_node=self.device_node,
             device_start=self.device_start,
             device_free=self.device_certain,
+            # Nobody shares a drive of the idle cluster.
+            device_shares={},
             device_certain=self.device_certain,
             memo=self.memo,
             links=self.links,
@@ -253,6 +257,7 @@ def from_snapshot(snapshot: Snapshot) -> Cluster:
         links=snapshot.links,
         at=snapshot.at,
         kept=Kept(len(names)),
+        device_shares={row: view.shares for row, view in enumerate(devices) if view.shares},
         fabric=_fabric(pools, index, views, devices, device_node),
     )
 
@@ -353,7 +358,7 @@ class Columns:
             for old, new in devices
         ):
             return None
-        free, device_free = cluster.free.copy(), cluster.device_free.copy()
+        free, device_free, shares = cluster.free.copy(), cluster.device_free.copy(), dict(cluster.device_shares)
         for _, view in nodes:
             row = cluster.index[view.name]
             room = (max(view.free.cpu_milli, 0), max(view.free.memory_bytes, 0))
@@ -361,9 +366,19 @@ class Columns:
         for _, device in devices:
             row = self._device_rows[device.device.id]
             device_free[row] = _is_free(device) and bool(cluster.device_certain[row])
+            if device.shares:
+                shares[row] = device.shares
+            else:
+                shares.pop(row, None)
         return replace(
-            cluster, free=free, device_free=device_free, links=snapshot.links, at=snapshot.at, round_memo={}
-        )  # fmt: skip
+            cluster,
+            free=free,
+            device_free=device_free,
+            device_shares=shares,
+            links=snapshot.links,
+            at=snapshot.at,
+            round_memo={},
+        )
 
 
 def _devices(views: Iterable[DeviceView], index: Mapping[str, int]) -> list[DeviceView]:

@@ -21,7 +21,7 @@ from farbus.model.decision import PendingJob
 from farbus.model.job import Miss, TaskGroup
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
 from farbus.scheduler.explain import compute_miss
-from farbus.scheduler.phases.base import ANYWHERE, FAR, MIXED, NEAR, NOWHERE, Desk, Later, Offer, Outlook, Phase
+from farbus.scheduler.phases.base import ANYWHERE, FAR, MIXED, NEAR, NO_ARC, NOWHERE, Desk, Later, Offer, Outlook, Phase
 from farbus.scheduler.phases.cluster import MAX_UNITS, NEVER, Cluster, fitting
 from farbus.scheduler.phases.jobs import Form, Jobs
 from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, table
@@ -151,7 +151,8 @@ class ComputeDesk(Desk):
         kept.moment = changes.now
         if not looks:
             return (kept.near,)
-        floor = sum(look.floor for look in looks)
+        # Where several have no arc at all, their sum is beyond an int64.
+        floor = min(NO_ARC, sum(look.floor for look in looks))
         far = Later(FAR, floor, lambda: self._far(kept, looks))
         if len(looks) == 1:
             return (kept.near, far)

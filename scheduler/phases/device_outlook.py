@@ -54,7 +54,7 @@ class DeviceOutlook(Outlook):
         self.total = int(stock.free.sum()) // request.count if self.spans else int(self.bundles.sum())
         lent = [] if Route.REMOTE not in request.routes else [desk.lenders(self._bundle, *area) for area in desk.areas]
         least = [int(offer.cost.min(initial=NO_ARC)) for offer in lent]
-        self.floor = min(least, default=NO_ARC) * self._times
+        self.floor = min(NO_ARC, min(least, default=NO_ARC) * self._times)
         self._least = np.array([*least, NO_ARC], np.int64)
         self._lent = [int(offer.capacity.sum()) for offer in lent]
         self._offers = lent

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from farbus.model.decision import PendingJob
-from farbus.model.job import Job, TaskGroup
+from farbus.model.job import MAX_ALTERNATIVE_COST, MAX_DRIVES, Job, TaskGroup
 from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI
 from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.phases.cluster import MAX_UNITS
@@ -112,7 +112,7 @@ class Forms:
                 asks = (asks, *(policy.subject(entry, group) for group in job.groups))
             number = forms.get(asks)
             if read.least is not job:
-                entry = PendingJob(job=read.least, rounds_waited=entry.rounds_waited)  # noqa: PLW2901 - the part needed
+                entry = replace(entry, job=read.least)  # noqa: PLW2901 - the part needed
                 more += [(row, group, single) for group, single in read.more]
             if number is None:
                 number = forms[asks] = len(examples)
@@ -123,7 +123,7 @@ class Forms:
         parents: list[tuple[int, int]] = []
         for row, group, single in more:
             room = MAX_MORE - len(parents)
-            extra = PendingJob(job=single, rounds_waited=entries[row].rounds_waited)
+            extra = replace(entries[row], job=single)
             tasks = min(ranked[row][0].job.groups[group].count - entries[row].job.groups[group].count, room)
             asks = (numbers[row], group)
             if asks not in forms and tasks:
@@ -138,26 +138,32 @@ class Forms:
 
     def _look(self, entry: PendingJob) -> _Read:
         job = entry.job
-        fault = _fault(job)
+        fault = _fault(job) or _alternative_fault(job)
         if fault:
             return _Read(job, fault, None, job)
-        asks = _Asks(
-            tuple(
-                (
-                    group.name,
-                    group.count,
-                    group.least,
-                    group.requests,
-                    group.node,
-                    tuple(sorted(group.labels.items())),
-                    group.routes,
-                    *(phase.asks(entry, group) for phase in self._phases),
-                )
-                for group in job.groups
-            )
-        )
+        asked = self._asked(entry)
+        for each in job.alternatives:
+            alternative = replace(entry, job=job.in_flavour(each.name))
+            asked = (*asked, (each.name, each.cost), *self._asked(alternative))
+        asks = _Asks(asked)
         least, more = _parts(job)
         return _Read(job, "", self._asks.setdefault(asks, asks), least, more)
+
+    def _asked(self, entry: PendingJob) -> tuple[Hashable, ...]:
+        """Return what each group asks for."""
+        return tuple(
+            (
+                group.name,
+                group.count,
+                group.least,
+                group.requests,
+                group.node,
+                tuple(sorted(group.labels.items())),
+                group.routes,
+                *(phase.asks(entry, group) for phase in self._phases),
+            )
+            for group in entry.job.groups
+        )
 
 
 def _parts(job: Job) -> tuple[Job, tuple[tuple[int, Job], ...]]:
@@ -209,10 +215,46 @@ def _fault(job: Job) -> str:
         for name, value, least, most in limits:
             if not least <= value <= most:
                 return f"group {group.name}: {name} is {value}, not between {least} and {most}"
+        fault = _storage_fault(group)
+        if fault:
+            return fault
         if group.count * max(wanted.gpus, 1) > MAX_UNITS:
             return f"group {group.name}: {group.count} tasks with {wanted.gpus} GPUs each are more than {MAX_UNITS}"
         if wanted.gpus and not group.routes:
             return f"group {group.name}: wants GPUs but allows no route to them"
+    return ""
+
+
+def _alternative_fault(job: Job) -> str:
+    names = ["", *(each.name for each in job.alternatives)]
+    if len(set(names)) != len(names):
+        return "two alternatives of the job have the same name, or one has none"
+    for each in job.alternatives:
+        if not 0 <= each.cost <= MAX_ALTERNATIVE_COST:
+            return f"alternative {each.name}: cost is {each.cost}, not between 0 and {MAX_ALTERNATIVE_COST}"
+        if any(group.least < group.count for group in job.groups):
+            return "a job with alternatives needs all of its tasks: min_count is not for it"
+        fault = _fault(job.in_flavour(each.name))
+        if fault:
+            return f"alternative {each.name}: {fault}"
+    return ""
+
+
+def _storage_fault(group: TaskGroup) -> str:
+    names = [request.name for request in group.storage]
+    if len(set(names)) != len(names):
+        return f"group {group.name}: two storages have the same name"
+    for request in group.storage:
+        limits = (
+            ("size_bytes", request.size_bytes, 1, MAX_BYTES),
+            ("bandwidth_bytes_per_s", request.bandwidth_bytes_per_s, 0, MAX_BYTES),
+            ("devices", request.devices, 0, MAX_DRIVES),
+        )
+        for name, value, least, most in limits:
+            if not least <= value <= most:
+                return f"group {group.name}: storage {request.name}: {name} is {value}, not between {least} and {most}"
+        if not request.routes and not group.routes:
+            return f"group {group.name}: wants storage but allows no route to it"
     return ""
 
 
@@ -263,13 +305,18 @@ class Jobs:
         forms: Sequence[Form],
         parents: Sequence[tuple[int, int]] = (),
     ) -> None:
-        self.pending = pending
+        self.pending = list(pending)
         self.parents = parents
         self.count = len(pending) - len(parents)
         self.tier = tier
         self.form = form
-        self.forms = forms
+        self.forms = list(forms)
         self._awards: dict[str, Awards] = {}
+
+    def replace(self, job: int, entry: PendingJob, form: int) -> None:
+        """Let a job ask for what ``entry`` does, which is of another form."""
+        self.pending[job] = entry
+        self.form[job] = form
 
     def form_of(self, job: int) -> Form:
         """Return the form of one job."""

@@ -9,14 +9,17 @@ from farbus.api.conversion import check_elements, from_message, to_message
 from farbus.api.v1 import cluster_pb2, peer_pb2, profile_pb2, session_pb2, types_pb2
 from farbus.errors import InvalidInput
 from farbus.model.cluster import ClusterInfo, LogChunk
-from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
+from farbus.model.device import Device, DeviceKind, DeviceStatus, PoolReach, Route
 from farbus.model.explanation import Explanation, Holder, Opening
 from farbus.model.job import (
+    Alternative,
     DevicePlacement,
+    GroupVariant,
     Job,
     JobStatus,
     Miss,
     Requests,
+    StorageRequest,
     TaskGroup,
     TaskPlacement,
     TaskState,
@@ -44,18 +47,22 @@ RESOURCES = Resources(cpu_milli=4000, memory_bytes=2**34)
 DEVICE = Device(
     id="GPU-1", kind=DeviceKind.GPU, model="Software GPU", memory_bytes=2**33, software=True, numa_node=1,
     pci_address="0000:17:00.0", compute_capability="9.0", attributes={"sms": "16"},
+    pool="p", bandwidth_bytes_per_s=7,
 )  # fmt: skip
 NODE = Node(
     name="alpha", address="127.0.0.1", boot_id="b", agent_version="1", capacity=RESOURCES, labels={"rack": "r1"},
     devices=(DEVICE,), links=(Link(name="eth0", speed_mbit_s=25000),), peer_endpoint="h:1",
+    pools=(PoolReach(pool="p", attach_s=4.5),),
 )  # fmt: skip
 GROUP = TaskGroup(
     name="main", command=("./a", "b"), count=2, requests=Requests(gpus=1, gpu_model="H200"), node="alpha",
     labels={"a": "b"}, routes=(Route.REMOTE,),
+    storage=(StorageRequest(name="in", size_bytes=5, bandwidth_bytes_per_s=6, devices=2, profile="p"),),
 )  # fmt: skip
 JOB = Job(
     id="1", name="j", user="u", groups=(GROUP,), cwd="/tmp", environment={"A": "1"}, priority=-3, time_limit_s=1.5,
     interactive=True, submitted_at=12.25,
+    alternatives=(Alternative(name="cpu", cost=5, groups=(GroupVariant(name="main", requests=Requests()),)),),
 )  # fmt: skip
 PLACEMENT = TaskPlacement(
     task="main.0",

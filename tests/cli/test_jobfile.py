@@ -15,7 +15,7 @@ from farbus.cli.decoding import MAX_FILE_BYTES
 from farbus.cli.jobfile import parse_job, read_job, read_table, schema
 from farbus.errors import ExitCode, FarbusError, InvalidInput, NotFound
 from farbus.model.device import Route
-from farbus.model.job import Requests
+from farbus.model.job import Requests, StorageRequest
 
 HERE = Path("/home/ada/jobs")
 
@@ -232,3 +232,105 @@ def _finite(value: object) -> bool:
     except ValueError:
         return False
     return True
+
+
+STORED = b"""
+command = ["./sort"]
+
+[[storage]]
+name = "in"
+size = "400GB"
+bandwidth = "2GB/s"
+devices = 2
+routes = ["local"]
+
+[[storage]]
+size = 1024
+profile = "smufin"
+"""
+
+
+def test_storage_arrives() -> None:
+    (group,) = parse_job(STORED, name="job.toml", directory=HERE).groups
+    assert group.storage == (
+        StorageRequest(
+            name="in",
+            size_bytes=400 * 10**9,
+            bandwidth_bytes_per_s=2 * 10**9,
+            devices=2,
+            routes=(Route.LOCAL,),
+        ),
+        StorageRequest(name="storage1", size_bytes=1024, profile="smufin"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b"size = 0", "job.toml: storage[0].size: missing"),
+        (b'size = "1XB"', "job.toml: storage[0].size: unknown unit"),
+        (b'size = 1\nbandwidth = "1GB/h"', "job.toml: storage[0].bandwidth: "),
+        (b"size = 1\ndevices = 65", "job.toml: storage[0].devices: "),
+        (b"size = 1\nstripe = 2", "job.toml: storage[0].stripe: unknown field"),
+        (b'size = 1\nname = "a b"', "job.toml: storage[0].name: 'a b' is not a name"),
+    ],
+)
+def test_a_mistake_in_storage_names_the_field(line: bytes, told: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_job(b'command = ["a"]\n[[storage]]\n' + line, name="job.toml", directory=HERE)
+    assert str(caught.value).startswith(told)
+
+
+FLAVOURED = b"""
+command = ["./solve"]
+routes = ["local"]
+
+[resources]
+cpus = 2
+gpus = 2
+gpu_model = "H200"
+
+[[alternative]]
+name = "on-processors"
+cost = 1.5
+
+[[alternative.task]]
+resources = { gpus = 0, cpus = 16 }
+
+[[alternative]]
+
+[[alternative.task]]
+name = "main"
+routes = ["remote"]
+"""
+
+
+def test_alternatives_change_what_they_name_and_nothing_else() -> None:
+    job = parse_job(FLAVOURED, name="job.toml", directory=HERE)
+    assert [(each.name, each.cost) for each in job.alternatives] == [("on-processors", 1500), ("alternative1", 0)]
+    (first,) = job.in_flavour("on-processors").groups
+    assert first.requests == Requests(cpu_milli=16_000)
+    assert (first.routes, first.command) == ((Route.LOCAL,), ("./solve",))
+    (second,) = job.in_flavour("alternative1").groups
+    assert second.requests == job.groups[0].requests
+    assert second.routes == (Route.REMOTE,)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"[[alternative]]", "job.toml: alternative[0].task: missing"),
+        (b"[[alternative]]\ncost = nan", "job.toml: alternative[0].cost: "),
+        (b"[[alternative]]\ncost = -1", "job.toml: alternative[0].cost: "),
+        (b'[[alternative]]\n[[alternative.task]]\nname = "x"', "job.toml: alternative[0].task[0].name: 'x' is no"),
+        (b"[[alternative]]\n[[alternative.task]]\ncount = 2", "job.toml: alternative[0].task[0].count: unknown field"),
+        (
+            b"[[alternative]]\n[[alternative.task]]\nresources = { cpus = 0 }",
+            "job.toml: alternative[0].task[0].resources.cpus: no program runs with none",
+        ),
+    ],
+)
+def test_a_mistake_in_an_alternative_names_the_field(text: bytes, told: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_job(b'command = ["a"]\n' + text, name="job.toml", directory=HERE)
+    assert str(caught.value).startswith(told)

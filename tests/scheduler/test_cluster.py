@@ -6,13 +6,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from farbus.model.decision import JobPlacement
-from farbus.model.device import Device, DeviceKind, Route
-from farbus.model.job import DevicePlacement, TaskPlacement
+from farbus.model.decision import Decision, JobPlacement, RoundReport
+from farbus.model.device import Device, DeviceKind, PoolReach, Route
+from farbus.model.job import Alternative, DevicePlacement, GroupVariant, Requests, TaskPlacement
 from farbus.model.node import Resources
 from farbus.model.states import DeviceState, NodeState
 from farbus.scheduler import events
-from farbus.scheduler.views import NODE_MEMORY_S
+from farbus.scheduler.views import NODE_MEMORY_S, fresh_snapshot
 from tests.scheduler.scripted import Cluster, job, node
 
 
@@ -135,3 +135,62 @@ def test_a_device_moves_with_its_node_gone(cluster: Cluster) -> None:
     cluster.tell(events.InventoryChanged(node=moved, session=cluster.agents["c"].session))
     assert cluster.machine.devices["GPU-b-0"].node == "c"
     assert cluster.machine.is_free(cluster.machine.devices["GPU-b-0"])
+
+
+FLAVOURED = msgspec.structs.replace(
+    job("j5", gpus=2),
+    alternatives=(Alternative(name="cpu", groups=(GroupVariant(name="main", requests=Requests(cpu_milli=3000)),)),),
+)
+
+
+def decided(cluster: Cluster, *placements: JobPlacement) -> events.RoundDecided:
+    _, _, generation = cluster.machine.round_input(cluster.now)
+    report = RoundReport(pending=1, placed=1, decision_ms=0.0, solves=1, certified=True)
+    decision = Decision(placements=placements, misses=(), report=report)
+    return events.RoundDecided(decision=decision, generation=generation)
+
+
+def test_a_job_runs_as_the_alternative_that_was_chosen(cluster: Cluster) -> None:
+    cluster.settle()
+    cluster.submit(FLAVOURED)
+    plan = JobPlacement(job="j5", tasks=(TaskPlacement(task="main.0", node="c"),), alternative="cpu")
+    cluster.tell(decided(cluster, plan))
+    (run,) = cluster.machine.jobs["j5"].progress.runs
+    assert run.requests == Requests(cpu_milli=3000)
+    assert cluster.machine.node("c").used_cpu_milli >= 3000
+    assert any("alternative cpu" in line for line in cluster.machine.jobs["j5"].progress.story)
+    cluster.machine.check_invariants(now=cluster.now)
+
+
+def test_a_plan_is_checked_against_the_alternative_that_it_names(cluster: Cluster) -> None:
+    cluster.submit(FLAVOURED)
+    record = cluster.machine.jobs["j5"]
+    tasks = (TaskPlacement(task="main.0", node="c"),)
+    for name, problem in (
+        ("cpu", ""),
+        ("", "task main.0 has 0 devices of 2"),
+        ("none", "the job has no alternative none"),
+    ):
+        plan = JobPlacement(job="j5", tasks=tasks, alternative=name)
+        assert cluster.machine.placement_problem(record, plan) == problem
+
+
+def test_rounds_see_the_fabric_pools_of_nodes(cluster: Cluster) -> None:
+    pools = (PoolReach(pool="p", attach_s=4.5),)
+    known = cluster.agents["c"].node
+    cluster.agents["c"].node = msgspec.structs.replace(known, pools=pools)
+    cluster.lose("c")
+    cluster.join("c")
+    views = {view.name: view for view in cluster.machine.snapshot(cluster.now).nodes}
+    assert views["c"].pools == pools
+    assert views["a"].pools == ()
+
+
+def test_rounds_see_where_a_device_under_a_recomposed_lease_goes(cluster: Cluster) -> None:
+    cluster.settle()
+    (record,) = cluster.machine.leases.values()
+    record.lease = msgspec.structs.replace(record.lease, route=Route.RECOMPOSED, client_node="c")
+    views = {view.device.id: view for view in fresh_snapshot(cluster.machine, cluster.now).devices}
+    held = views.pop(record.lease.devices[0].device)
+    assert (held.destination, held.free) == ("c", False)
+    assert {view.destination for view in views.values()} == {""}

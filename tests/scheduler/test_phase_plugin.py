@@ -85,6 +85,13 @@ def test_a_bundle_larger_than_any_node_has_comes_from_several() -> None:
     assert {node for _, node, _ in placed(decision)} == {"a", "b"}
 
 
+def test_two_phases_that_nobody_can_serve_from_elsewhere_are_told_of() -> None:
+    # What each costs from elsewhere is "no arc"; twice that is beyond an int64.
+    for world in (Snapshot(nodes=(), devices=()), Snapshot(nodes=(node("a"),), devices=())):
+        decision = decide(world, [wanting("j", 2, gpus=1)], policy=DefaultPolicy(), phases=(*PHASES, CxlMemoryPhase()))
+        assert not decision.placements
+
+
 def test_the_documentation_shows_this_very_phase() -> None:
     root = Path(__file__).resolve().parents[2]
     code = (Path(__file__).parent / "cxl_phase.py").read_text()

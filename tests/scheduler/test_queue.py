@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from farbus.errors import InvalidInput, Unavailable
 from farbus.model.device import Route
-from farbus.model.job import Job, Requests
+from farbus.model.job import Alternative, GroupVariant, Job, Requests, StorageRequest
 from farbus.scheduler import queue as queue_module
 from farbus.scheduler.queue import JobQueue, task_names, validate_job
 from tests.scheduler.scripted import job
@@ -54,6 +54,19 @@ def test_a_plain_job_is_accepted() -> None:
         (with_group(count=5000), "groups[0].count: 5000 is more than 4096"),
         (with_group(routes=()), "groups[0].routes: is empty; use local, remote or both"),
         (with_group(routes=(Route.RECOMPOSED,)), "groups[0].routes: recomposed is not served yet"),
+        (with_group(storage=(StorageRequest(name="s", size_bytes=0),)), "groups[0].storage[0].size_bytes: 0 is less"),
+        (with_group(storage=(StorageRequest(name="/", size_bytes=1),)), "groups[0].storage[0].name: '/' is not a name"),
+        (
+            with_group(storage=(StorageRequest(name="s", size_bytes=1),) * 2),
+            "groups[0].storage: two have the same name",
+        ),
+        (changed(alternatives=(Alternative(name="a"),) * 2), "alternatives: two have the same name"),
+        (changed(alternatives=(Alternative(name=""),)), "alternatives[0].name: '' is not a name"),
+        (changed(alternatives=(Alternative(name="a", cost=-1),)), "alternatives[0].cost: -1 is less than 0"),
+        (
+            changed(alternatives=(Alternative(name="a", groups=(GroupVariant(name="x", requests=Requests()),)),)),
+            "alternatives[0].groups: the job has no group x",
+        ),
         (with_group(requests=Requests(cpu_milli=0)), "groups[0].requests.cpu_milli: 0 is less than 1"),
         (with_group(requests=Requests(memory_bytes=2**61)), "groups[0].requests.memory_bytes"),
         (with_group(requests=Requests(gpus=-1)), "groups[0].requests.gpus: -1 is less than 0"),

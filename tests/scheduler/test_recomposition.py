@@ -291,7 +291,7 @@ def queues(draw: st.DrawFn) -> list[PendingJob]:
 
 
 @given(pooled_worlds(), queues(), st.sampled_from((POLICY, KubeCompPolicy())))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_every_promise_is_kept_over_two_rounds(snapshot: Snapshot, pending: list[PendingJob], policy: Policy) -> None:
     decision = run(snapshot, *pending, policy=policy)
     left = [entry for entry in pending if entry.job.id in {miss.job for miss in decision.misses}]

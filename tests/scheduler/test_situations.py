@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from farbus.model.cluster import LinkLoad
-from farbus.model.decision import Decision, JobMiss, PendingJob, RoundReport, Snapshot
-from farbus.model.job import Miss, Requests, TaskGroup, TaskState, TaskStatus
-from farbus.model.node import Node
+from farbus.model.decision import Decision, JobMiss, NodeView, PendingJob, RoundReport, Snapshot
+from farbus.model.job import Alternative, GroupVariant, Miss, Requests, TaskGroup, TaskState, TaskStatus
+from farbus.model.node import Node, Resources
 from farbus.model.rules import Quota, Rules
 from farbus.scheduler import events, round, situations
 from farbus.scheduler.deciding import LOAD_LOOK_S, LOAD_PATIENCE, SET_ASIDE_S
-from farbus.scheduler.quotas import QUOTA
+from farbus.scheduler.quotas import QUOTA, devices_of
 from farbus.scheduler.rounds import fault_miss
 from farbus.scheduler.situations import LONG_WAIT_ROUNDS, Situations
 from tests.scheduler.scripted import Cluster, first_fit, job, node
@@ -326,5 +326,24 @@ def test_all_that_a_job_can_ask_for_has_something_that_wakes_it() -> None:
     # Who adds what a job can ask for says in situations.py which gains may serve it: misses under a phase that is not
     # known there wake for anything, those of the phases compute and gpu only for what these fields tell.
     assert set(Requests.__struct_fields__) == {"cpu_milli", "memory_bytes", "gpus", "gpu_memory_bytes", "gpu_model"}
-    told = {"name", "command", "count", "min_count", "requests", "node", "labels", "routes"}
+    told = {"name", "command", "count", "min_count", "requests", "node", "labels", "routes", "storage"}
     assert set(TaskGroup.__struct_fields__) == told
+
+
+CPU_TOO = Alternative(name="cpu", groups=(GroupVariant(name="main", requests=Requests(cpu_milli=2000)),))
+
+
+def test_a_job_with_alternatives_wakes_for_what_any_of_them_may_need() -> None:
+    plain = job("plain", gpus=2)
+    either = msgspec.structs.replace(job("either", gpus=2), alternatives=(CPU_TOO,))
+    waiting = Situations()
+    for each in (plain, either):
+        waiting.sleep(each, (Miss(phase="gpu", resource="gpu", message="none"),), rounds_waited=0)
+    capacity = Resources(cpu_milli=4000, memory_bytes=2**34)
+    waiting.wake_for_gains([NodeView(name="a", capacity=capacity, free=capacity)], ())
+    assert waiting.awake == {"either"}
+
+
+def test_a_quota_counts_the_flavour_that_takes_most() -> None:
+    more = Alternative(name="more", groups=(GroupVariant(name="main", requests=Requests(gpus=3)),))
+    assert devices_of(msgspec.structs.replace(job(gpus=1, count=2), alternatives=(CPU_TOO, more))) == 6

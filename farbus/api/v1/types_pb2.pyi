@@ -15,7 +15,7 @@ class Resources(_message.Message):
     def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("id", "kind", "model", "memory_bytes", "software", "pci_address", "numa_node", "compute_capability", "attributes", "pool")
+    __slots__ = ("id", "kind", "model", "memory_bytes", "software", "pci_address", "numa_node", "compute_capability", "attributes", "pool", "bandwidth_bytes_per_s")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,7 @@ class Device(_message.Message):
     COMPUTE_CAPABILITY_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     POOL_FIELD_NUMBER: _ClassVar[int]
+    BANDWIDTH_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     id: str
     kind: str
     model: str
@@ -43,7 +44,8 @@ class Device(_message.Message):
     compute_capability: str
     attributes: _containers.ScalarMap[str, str]
     pool: str
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., software: _Optional[bool] = ..., pci_address: _Optional[str] = ..., numa_node: _Optional[int] = ..., compute_capability: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., pool: _Optional[str] = ...) -> None: ...
+    bandwidth_bytes_per_s: int
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., software: _Optional[bool] = ..., pci_address: _Optional[str] = ..., numa_node: _Optional[int] = ..., compute_capability: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., pool: _Optional[str] = ..., bandwidth_bytes_per_s: _Optional[int] = ...) -> None: ...
 
 class PoolReach(_message.Message):
     __slots__ = ("pool", "attach_s")
@@ -145,7 +147,7 @@ class Requests(_message.Message):
     def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., gpus: _Optional[int] = ..., gpu_memory_bytes: _Optional[int] = ..., gpu_model: _Optional[str] = ...) -> None: ...
 
 class TaskGroup(_message.Message):
-    __slots__ = ("name", "command", "count", "requests", "node", "labels", "routes", "min_count")
+    __slots__ = ("name", "command", "count", "requests", "node", "labels", "routes", "min_count", "storage")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +163,7 @@ class TaskGroup(_message.Message):
     LABELS_FIELD_NUMBER: _ClassVar[int]
     ROUTES_FIELD_NUMBER: _ClassVar[int]
     MIN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_FIELD_NUMBER: _ClassVar[int]
     name: str
     command: _containers.RepeatedScalarFieldContainer[str]
     count: int
@@ -169,10 +172,58 @@ class TaskGroup(_message.Message):
     labels: _containers.ScalarMap[str, str]
     routes: _containers.RepeatedScalarFieldContainer[str]
     min_count: int
-    def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., requests: _Optional[_Union[Requests, _Mapping]] = ..., node: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., routes: _Optional[_Iterable[str]] = ..., min_count: _Optional[int] = ...) -> None: ...
+    storage: _containers.RepeatedCompositeFieldContainer[StorageRequest]
+    def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., requests: _Optional[_Union[Requests, _Mapping]] = ..., node: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., routes: _Optional[_Iterable[str]] = ..., min_count: _Optional[int] = ..., storage: _Optional[_Iterable[_Union[StorageRequest, _Mapping]]] = ...) -> None: ...
+
+class StorageRequest(_message.Message):
+    __slots__ = ("name", "size_bytes", "bandwidth_bytes_per_s", "devices", "profile", "routes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BANDWIDTH_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    ROUTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    size_bytes: int
+    bandwidth_bytes_per_s: int
+    devices: int
+    profile: str
+    routes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., size_bytes: _Optional[int] = ..., bandwidth_bytes_per_s: _Optional[int] = ..., devices: _Optional[int] = ..., profile: _Optional[str] = ..., routes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GroupVariant(_message.Message):
+    __slots__ = ("name", "requests", "labels", "routes", "storage")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    ROUTES_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    requests: Requests
+    labels: _containers.ScalarMap[str, str]
+    routes: _containers.RepeatedScalarFieldContainer[str]
+    storage: _containers.RepeatedCompositeFieldContainer[StorageRequest]
+    def __init__(self, name: _Optional[str] = ..., requests: _Optional[_Union[Requests, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., routes: _Optional[_Iterable[str]] = ..., storage: _Optional[_Iterable[_Union[StorageRequest, _Mapping]]] = ...) -> None: ...
+
+class Alternative(_message.Message):
+    __slots__ = ("name", "cost", "groups")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    cost: int
+    groups: _containers.RepeatedCompositeFieldContainer[GroupVariant]
+    def __init__(self, name: _Optional[str] = ..., cost: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupVariant, _Mapping]]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at", "stage_in", "stage_out", "unreachable_limit_s", "moveable")
+    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at", "stage_in", "stage_out", "unreachable_limit_s", "moveable", "alternatives")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +245,7 @@ class Job(_message.Message):
     STAGE_OUT_FIELD_NUMBER: _ClassVar[int]
     UNREACHABLE_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     MOVEABLE_FIELD_NUMBER: _ClassVar[int]
+    ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     user: str
@@ -208,17 +260,24 @@ class Job(_message.Message):
     stage_out: _containers.RepeatedScalarFieldContainer[str]
     unreachable_limit_s: float
     moveable: bool
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ..., unreachable_limit_s: _Optional[float] = ..., moveable: _Optional[bool] = ...) -> None: ...
+    alternatives: _containers.RepeatedCompositeFieldContainer[Alternative]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ..., unreachable_limit_s: _Optional[float] = ..., moveable: _Optional[bool] = ..., alternatives: _Optional[_Iterable[_Union[Alternative, _Mapping]]] = ...) -> None: ...
 
 class DevicePlacement(_message.Message):
-    __slots__ = ("device", "node", "route")
+    __slots__ = ("device", "node", "route", "storage", "size_bytes", "bandwidth_bytes_per_s")
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     ROUTE_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BANDWIDTH_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     device: str
     node: str
     route: str
-    def __init__(self, device: _Optional[str] = ..., node: _Optional[str] = ..., route: _Optional[str] = ...) -> None: ...
+    storage: str
+    size_bytes: int
+    bandwidth_bytes_per_s: int
+    def __init__(self, device: _Optional[str] = ..., node: _Optional[str] = ..., route: _Optional[str] = ..., storage: _Optional[str] = ..., size_bytes: _Optional[int] = ..., bandwidth_bytes_per_s: _Optional[int] = ...) -> None: ...
 
 class TaskPlacement(_message.Message):
     __slots__ = ("task", "node", "devices", "cost", "why")
