@@ -6,7 +6,9 @@ to decision, explanations included, of a round that follows others on the same
 nodes; ``first_decision_ms`` that of a round that knows neither nodes nor jobs;
 ``columns_ms`` what laying a snapshot out costs, ``take_up_ms`` what it costs
 where the last one is kept.  ``full_solve_ms`` is phase 1 alone, for all the
-tasks of a cluster at once, in groups.  References in the same run: first fit,
+tasks of a cluster at once, in groups.  ``gap`` says how much of the
+round's score the best plan could save at most, ``overload_...`` the same where
+there is too much to do.  References in the same run: first fit,
 the same decision with no arc left out, and for the solver alone networkx on
 the same network.  ``cpu_p50`` and ``cpu_p99`` are processor time, which is
 what to go by on a machine that others use.  ``restart_s`` is explained in
@@ -59,6 +61,10 @@ FULL_SOLVE = (12_500, 1_500, 100)
 QUICK_FULL_SOLVE = (500, 60, 100)
 """Nodes, jobs and tasks of each."""
 
+OVERLOAD = (128, 1_000)
+QUICK_OVERLOAD = (32, 250)
+"""Nodes and pending jobs of a round that leaves many over."""
+
 UNPRUNED_LIMIT = 15_000_000
 """Nodes times jobs up to which the decision with all arcs is made too: beyond, it takes many seconds."""
 
@@ -109,6 +115,7 @@ def run(*, quick: bool) -> dict[str, Any]:
     results: list[dict[str, Any]] = []
     for nodes, pending in QUICK_SIZES if quick else FULL_SIZES:
         results += _decisions(nodes, pending, repeats=3 if quick else FEW_REPEATS if pending > 1_000 else REPEATS)
+    results += _overload(*(QUICK_OVERLOAD if quick else OVERLOAD))
     results.append(_full_solve(*(QUICK_FULL_SOLVE if quick else FULL_SOLVE), repeats=1 if quick else FEW_REPEATS))
     results.append(_solver(sources=64 if quick else 128, places=32 if quick else 128))
     results.append(_row("peak_memory_mib", _peak_mib(), "MiB", 0.0, reference_name="none"))
@@ -150,12 +157,41 @@ def _decisions(nodes: int, pending: int, *, repeats: int) -> list[dict[str, Any]
             **labels,
         ),
     ]
+    if placed.gap is not None:
+        gap = placed.gap
+        rows.append(
+            _row(
+                "gap",
+                gap.relative,
+                "of the score",
+                0.0,
+                reference_name="none",
+                score=gap.score,
+                bound=gap.bound,
+                **labels,
+            )
+        )
     if unpruned:
         rows.append(unpruned.row("unpruned_decision_ms", flow.median, reference_name="decision", **labels))
     if greedy:
         mean = _mean_cost(flow.answer), _mean_cost(greedy.answer)
         rows.append(_row("mean_task_cost", mean[0], "thousandths", mean[1], reference_name="first fit", **labels))
     return rows
+
+
+def _overload(nodes: int, pending: int) -> list[dict[str, Any]]:
+    """Decide on more than there is room for: the score beside first fit's, and how far it is from the bound at most."""
+    snapshot, jobs = make_cluster(nodes), make_jobs(pending)
+    cluster = columns.from_snapshot(snapshot)
+    flow = _timed(lambda: decide_on(cluster, jobs, policy=DefaultPolicy(), certify=False), 1)
+    greedy = _timed(lambda: decide_on(cluster, jobs, policy=FirstFitPolicy(), certify=False), 1)
+    gap, other = flow.answer.report.gap, greedy.answer.report.gap
+    labels = {"nodes": nodes, "pending": pending, "priced": gap.priced}
+    return [
+        flow.row("overload_ms", greedy.median, reference_name="first fit", **labels),
+        _row("overload_score", gap.score, "thousandths", other.score, reference_name="first fit", **labels),
+        _row("overload_gap", gap.relative, "of the score", other.relative, reference_name="first fit", **labels),
+    ]
 
 
 def _full_solve(nodes: int, jobs: int, tasks: int, *, repeats: int) -> dict[str, Any]:

@@ -18,8 +18,10 @@ from farbus.model.job import JobStatus
 from farbus.model.states import JobState
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.openings import Found, Holding, find_opening, holding_of, left_behind
+from farbus.scheduler.quotas import QUOTA
 from farbus.scheduler.records import JobRecord
-from farbus.scheduler.words import describe_opening, explain_job
+from farbus.scheduler.rounds import FAULT
+from farbus.scheduler.words import describe_opening, describe_quota, explain_job
 
 SEARCH_LIMIT_S = 10.0
 """Longest search for what would have to end; without an answer the rest is told."""
@@ -54,7 +56,10 @@ class Explaining:
             troubled=[record for record in connected if record.trouble],
         )
         opening = None
-        if waits and connected and not any(miss.permanent for miss in status.misses):
+        phases = {miss.phase for miss in status.misses}
+        if waits and QUOTA in phases:
+            lines += describe_quota(status.job.user, self._jobs_of(status.job.user))
+        elif waits and connected and FAULT not in phases and not any(miss.permanent for miss in status.misses):
             try:
                 async with asyncio.timeout(SEARCH_LIMIT_S):
                     found = await self._search(status)
@@ -64,6 +69,13 @@ class Explaining:
                 opening = self._opening(caller, found) if found is not None else None
                 lines += describe_opening(opening, ahead=ahead)
         return Explanation(status=status, lines=lines, ahead=ahead, opening=opening)
+
+    def _jobs_of(self, user: str) -> list[str]:
+        """Return the jobs that count for a user's quota, those first that are expected to end first."""
+        records = [each for each in self._engine.machine.jobs.values() if each.job.user == user]
+        active = [each for each in records if each.state is not JobState.QUEUED]
+        ends = {each.job.id: self.expected_end(each)[0] for each in active}
+        return sorted(ends, key=lambda job_id: (float("inf") if ends[job_id] is None else ends[job_id], job_id))
 
     async def _search(self, status: JobStatus) -> Found | None:
         job = status.job

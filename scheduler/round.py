@@ -168,7 +168,7 @@ def _best(books: Callable[[], _Round]) -> _Answer:
     best = plain.answer(waiting, RoundGap(score=score, bound=bound))
     if not opening.wanted(waiting):
         return best
-    steps = plain.affordable()
+    steps = plain.affordable(opening)
     if not steps:
         return best
     priced = books()
@@ -257,12 +257,10 @@ class _Round:
         self._first = plan if prune == self.tally.prune else None
         return Opening(plan)
 
-    def affordable(self) -> int:
+    def affordable(self, opening: Opening) -> int:
         """Return how many steps may be spent on prices: none where the round is too large for that."""
-        desk = self.desks[0]
-        wants = desk.wants(self.jobs, np.arange(len(self.jobs.pending)))
-        arcs = self.cluster.size * len(np.unique(wants["source"]))
-        if self.policy.choice != Choice.FLOW or int(wants["count"].sum()) > PRICED_TASKS or arcs > PRICED_ARCS:
+        arcs = self.cluster.size * opening.sources
+        if self.policy.choice != Choice.FLOW or opening.tasks > PRICED_TASKS or arcs > PRICED_ARCS:
             return 0
         return min(PRICE_STEPS, PRICE_WORK // max(arcs, 1))
 

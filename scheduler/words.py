@@ -115,6 +115,14 @@ def describe_opening(opening: Opening | None, *, ahead: int) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def describe_quota(user: str, jobs: Sequence[str]) -> tuple[str, ...]:
+    """Say which jobs count for the quota that a waiting one of the same user does not fit into."""
+    if not jobs:
+        return ()
+    more = f" and {len(jobs) - MAX_HOLDERS} more" if len(jobs) > MAX_HOLDERS else ""
+    return (f"it waits for the end of other jobs of {user}: {', '.join(jobs[:MAX_HOLDERS])}{more}",)
+
+
 def _describe_holder(holder: Holder) -> str:
     told = f"job {holder.job}" + (f" of {holder.user}" if holder.user else "")
     if holder.devices:

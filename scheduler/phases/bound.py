@@ -116,6 +116,7 @@ class Opening:
         self._class_price = most - 1 - classes % most
         self._class_count = np.bincount(class_of, weights=self._wants["count"], minlength=len(classes)).astype(np.int64)
         self._units = np.bincount(source, weights=self._wants["count"], minlength=len(self._sources)).astype(np.int64)
+        self.sources, self.tasks = len(self._sources), int(self._units.sum())
         self._prepare()
 
     def _prepare(self) -> None:

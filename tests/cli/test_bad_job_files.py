@@ -21,6 +21,7 @@ BAD: dict[str, list[str]] = {
     "name": ["7", '"a b"', '"-a"', f'"{LONG}"'],
     "command": ["[]", '[""]', f"[{NUL}]", "[1]", '"ls -l"', f'["{LONG * 30}"]'],
     "count": ["0", "-1", "4097", "1.5", '"2"', "99999999999999999999"],
+    "min_count": ["-1", "2", "1.5", '"2"'],
     "resources.cpus": ["0", "-1", "nan", "inf", '"2 apples"', '"1e9"', "1e300", "true"],
     "resources.memory": ["0", "-1", '"1 apple"', '"-1GiB"', '"99999999TiB"', "1.5", "true"],
     "resources.gpus": ["-1", "65", "1.5", '"1"', "true"],

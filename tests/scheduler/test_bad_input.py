@@ -67,6 +67,7 @@ BAD_JOBS: dict[str, list[Any]] = {
     "groups.name": ["", "a.b", LONG, "a\n"],
     "groups.command": [[], [""], ["a\0"], [LONG * 100], ["a"] * 5_000],
     "groups.count": [0, -1, 4_097, 2**31 - 1],
+    "groups.min_count": [-1, 2, 4_097, 2**31 - 1],
     "groups.requests.cpu_milli": [0, -1, HUGE],
     "groups.requests.memory_bytes": [0, -1, HUGE],
     "groups.requests.gpus": [-1, 2**31 - 1],

@@ -22,6 +22,7 @@ from farbus.scheduler.phases.gpu import GpuPhase
 from farbus.scheduler.phases.jobs import Forms, Jobs
 from farbus.scheduler.phases.market import Plan, Tally, give_back, serve
 from farbus.scheduler.phases.tables import Integers
+from farbus.scheduler.round import decide
 from farbus.scheduler.solver import solve
 from tests.scheduler.worlds import gpu, job, node, pending_jobs, snapshots
 
@@ -100,6 +101,37 @@ def test_pruned_networks_cost_the_same(snapshot: Snapshot, pending: list[Pending
         spent = int(flow.units[: plan.placing] @ network.cost[: plan.placing])
         results.append((left, spent + int(waiting @ ranks)))
     assert results[0] == results[1]
+
+
+@given(snapshots(most_nodes=8), pending_jobs(most=4))
+@settings(max_examples=60, deadline=None)
+def test_pruning_is_exact_where_the_desk_knows_the_capacity_of_its_places(
+    snapshot: Snapshot, pending: list[PendingJob]
+) -> None:
+    assert decide(snapshot, pending, policy=POLICY).report.exact
+
+
+def test_the_report_says_when_pruning_may_not_be_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The one shape keeps the fullest nodes, into which the other does not fit.
+    world = Snapshot(nodes=tuple(node(f"n{n:02}", free_cpus=1 + n % 4) for n in range(40)), devices=())
+    pending = [job("a", cpus=1), job("b", cpus=2)]
+    monkeypatch.setattr(ComputeDesk, "capacity", lambda *_: None)
+    assert not decide(world, pending, policy=POLICY).report.exact
+    assert decide(world, pending[:1], policy=POLICY).report.exact, "one shape sees all there is"
+
+
+def test_local_devices_that_are_the_cheapest_need_no_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Snapshot(
+        nodes=(node("a", cpus=3), node("b", cpus=3)),
+        devices=tuple(gpu(f"g{name}{number}", name) for name in "ab" for number in range(3)),
+    )
+    pending = [job(f"j{number}", gpus=1) for number in range(6)]
+    solved = []
+    monkeypatch.setattr(market, "solve", lambda network: solved.append(network) or solve(network))
+    decision = decide(world, pending, policy=POLICY)
+    assert len(decision.placements) == 6
+    assert decision.report.certified
+    assert len(solved) < decision.report.solves
 
 
 def test_pruning_leaves_most_places_of_a_large_cluster_out() -> None:

@@ -19,7 +19,15 @@ def test_results_have_the_form_of_all_benchmarks() -> None:
     sizes = {(row["nodes"], row["pending"]) for row in answer["results"] if row["name"] == "decision_ms"}
     assert sizes == set(bench.QUICK_SIZES)
     names = {row["name"] for row in answer["results"]}
-    assert {"first_decision_ms", "unpruned_decision_ms", "full_solve_ms", "solve_ms", "peak_memory_mib"} <= names
+    assert {
+        "first_decision_ms",
+        "unpruned_decision_ms",
+        "full_solve_ms",
+        "solve_ms",
+        "gap",
+        "overload_gap",
+        "peak_memory_mib",
+    } <= names
     assert all(row["cpu_p50"] <= row["cpu_p99"] for row in answer["results"] if row["name"] == "decision_ms")
 
 

@@ -142,6 +142,25 @@ async def test_what_users_have_is_listed_to_themselves_and_to_operators(site: Si
         assert await operator.list_quotas() == (QuotaStatus(user="ada", jobs=1, devices=1), of_bob)
 
 
+async def test_a_job_that_a_quota_holds_up_is_told_so_and_nothing_of_room(site: Site) -> None:
+    async with (
+        site.scheduler(quota=Quota(jobs=1)),
+        site.client() as client,
+        site.agent(LightAgent(node("a", 2))),
+    ):
+        first, _ = await client.submit(asked(gpus=1))
+        await until_state(client, first, JobState.RUNNING)
+        second, _ = await client.submit(asked(gpus=1))
+        async for status in client.watch_job(second):
+            if status.misses:
+                break
+        told = await client.explain(second)
+        assert "quota: ada has 1 of 1 jobs; this job takes 1" in told.lines
+        assert f"it waits for the end of other jobs of ada: {first}" in told.lines
+        assert told.opening is None
+        assert not any("room" in line for line in told.lines)
+
+
 async def test_operators_alone_raise_priorities_and_time_limits_above_the_users(site: Site) -> None:
     async with (
         site.scheduler(user_priority=10, max_time_limit_s=60.0),

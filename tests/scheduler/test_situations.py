@@ -7,7 +7,7 @@ import pytest
 
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import Decision, JobMiss, NodeView, PendingJob, RoundReport, Snapshot
-from farbus.model.job import Alternative, GroupVariant, Miss, Requests, TaskState, TaskStatus
+from farbus.model.job import Alternative, GroupVariant, Miss, Requests, TaskGroup, TaskState, TaskStatus
 from farbus.model.node import Node, Resources
 from farbus.model.rules import Quota, Rules
 from farbus.scheduler import events, round, situations
@@ -320,6 +320,14 @@ def test_all_wake_together() -> None:
     assert known.awake == set()
     known.wake_all()
     assert known.awake == {"j1", "j2"}
+
+
+def test_all_that_a_job_can_ask_for_has_something_that_wakes_it() -> None:
+    # Who adds what a job can ask for says in situations.py which gains may serve it: misses under a phase that is not
+    # known there wake for anything, those of the phases compute and gpu only for what these fields tell.
+    assert set(Requests.__struct_fields__) == {"cpu_milli", "memory_bytes", "gpus", "gpu_memory_bytes", "gpu_model"}
+    told = {"name", "command", "count", "min_count", "requests", "node", "labels", "routes", "storage"}
+    assert set(TaskGroup.__struct_fields__) == told
 
 
 CPU_TOO = Alternative(name="cpu", groups=(GroupVariant(name="main", requests=Requests(cpu_milli=2000)),))
