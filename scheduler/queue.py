@@ -128,13 +128,14 @@ def _validate_group(group: TaskGroup, field: str, *, interactive: bool) -> None:
 
 def _validate_storage(request: StorageRequest, field: str) -> None:
     good = _GROUP_NAME.fullmatch(request.name) is not None
-    _check(good, f"{field}.name", f"{request.name!r} is not a name")
+    _check(good, f"{field}.name", f"{request.name[:80]!r} is not a name")
     _check_number(request.size_bytes, f"{field}.size_bytes", least=1, most=MAX_BYTES)
     _check_number(request.bandwidth_bytes_per_s, f"{field}.bandwidth_bytes_per_s", least=0, most=MAX_BYTES)
     _check_number(request.devices, f"{field}.devices", least=0, most=MAX_DRIVES)
-    _check_text(request.profile, f"{field}.profile", most=MAX_NAME)
+    _check_text(request.profile, f"{field}.profile", most=MAX_NAME, is_line=True)
     for route in request.routes:
-        _check(route in _SERVED_ROUTES, f"{field}.routes", f"{route} is not served yet", hint="use local or remote")
+        served = route in _SERVED_ROUTES
+        _check(served, f"{field}.routes", f"{route[:80]!r} is not served yet", hint="use local or remote")
     _check(len(set(request.routes)) == len(request.routes), f"{field}.routes", "names a route twice")
 
 
@@ -187,12 +188,12 @@ def _validate_alternatives(job: Job) -> None:
     known = {group.name for group in job.groups}
     for index, each in enumerate(job.alternatives):
         field = f"alternatives[{index}]"
-        _check(_GROUP_NAME.fullmatch(each.name) is not None, f"{field}.name", f"{each.name!r} is not a name")
+        _check(_GROUP_NAME.fullmatch(each.name) is not None, f"{field}.name", f"{each.name[:80]!r} is not a name")
         _check_number(each.cost, f"{field}.cost", least=0, most=MAX_ALTERNATIVE_COST)
         variants = [variant.name for variant in each.groups]
         _check(len(set(variants)) == len(variants), f"{field}.groups", "two have the same name")
-        for name in variants:
-            _check(name in known, f"{field}.groups", f"the job has no group {name}")
+        for number, name in enumerate(variants):
+            _check(name in known, f"{field}.groups[{number}].name", f"the job has no group {name[:80]!r}")
         for number, group in enumerate(job.in_flavour(each.name).groups):
             _validate_group(group, f"{field}.groups[{number}]", interactive=job.interactive)
 

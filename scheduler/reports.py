@@ -112,6 +112,7 @@ class _Report:
         for name in ("model", "pci_address", "compute_capability", "pool"):
             self.text(f"{field}.{name}", getattr(device, name), MAX_WORD)
         self.number(f"{field}.memory_bytes", device.memory_bytes, 0, MAX_BYTES)
+        self.number(f"{field}.bandwidth_bytes_per_s", device.bandwidth_bytes_per_s, 0, MAX_BYTES)
         self.number(f"{field}.numa_node", device.numa_node, -1, MAX_NUMA_NODE)
         self.pairs(f"{field}.attributes", device.attributes)
 

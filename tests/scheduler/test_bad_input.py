@@ -60,6 +60,16 @@ def setting(message: Any, path: str, value: Any) -> None:
 
 TASK = types_pb2.TaskGroup
 
+STORAGE = types_pb2.StorageRequest(name="s", size_bytes=1, routes=["local"])
+BAD_STORAGE: dict[str, list[Any]] = {
+    "name": ["", "a.b", LONG, "a\n"],
+    "size_bytes": [0, -1, HUGE],
+    "bandwidth_bytes_per_s": [-1, HUGE],
+    "devices": [-1, 2**31 - 1],
+    "profile": [LONG, "a\0", "a\nb"],
+    "routes": [["teleport"], ["local", "local"], [""]],
+}
+
 BAD_JOBS: dict[str, list[Any]] = {
     "name": ["", LONG, "a\nb", "a\0"],
     "user": ["", LONG, "a\nb", "../root", "-x"],
@@ -76,6 +86,22 @@ BAD_JOBS: dict[str, list[Any]] = {
     "groups.node": [LONG, "a\0", "a\nb"],
     "groups.labels": [{"": "x"}, {LONG: "x"}, {"x": LONG}, {"a\n": "x"}, {"a": "b\n"}, MANY],
     "groups.routes": [[], ["teleport"], ["local", "local"], [""]],
+    "groups.storage": [[STORAGE, STORAGE], [STORAGE] * 99],
+    **{f"groups.storage.{name}": values for name, values in BAD_STORAGE.items()},
+    "alternatives": [[types_pb2.Alternative(name="a")] * 2, [types_pb2.Alternative(name="a")] * 99],
+    "alternatives.name": ["", "a.b", LONG, "a\n"],
+    "alternatives.cost": [-1, HUGE],
+    "alternatives.groups": [[types_pb2.GroupVariant(name="main")] * 2],
+    "alternatives.groups.name": ["", "other", LONG],
+    "alternatives.groups.requests.cpu_milli": [0, -1, HUGE],
+    "alternatives.groups.requests.memory_bytes": [0, -1, HUGE],
+    "alternatives.groups.requests.gpus": [-1, 2**31 - 1],
+    "alternatives.groups.requests.gpu_memory_bytes": [-1, HUGE],
+    "alternatives.groups.requests.gpu_model": [LONG, "a\0", "a\nb"],
+    "alternatives.groups.labels": [{"": "x"}, {LONG: "x"}, {"x": LONG}, {"a\n": "x"}, {"a": "b\n"}, MANY],
+    "alternatives.groups.routes": [[], ["teleport"], ["local", "local"], [""]],
+    "alternatives.groups.storage": [[STORAGE, STORAGE], [STORAGE] * 99],
+    **{f"alternatives.groups.storage.{name}": values for name, values in BAD_STORAGE.items()},
     "cwd": ["relative", LONG, "/a\0"],
     "environment": [{"A=B": ""}, {"": "x"}, {"A": "\0"}, {"A": "x" * 200_000}],
     "priority": [1_001, -1_001, 2**31 - 1],
@@ -85,12 +111,18 @@ BAD_JOBS: dict[str, list[Any]] = {
     "unreachable_limit_s": [-1.0, math.nan, math.inf, 1e300],
 }  # fmt: skip
 GIVEN_BY_THE_SCHEDULER = {"id", "submitted_at"}
-ANY_VALUE = {"interactive", "moveable", "groups.requests"}
+ANY_VALUE = {"interactive", "moveable", "groups.requests", "alternatives.groups.requests"}
 """Flags, and what holds the others; what they can't be beside others stands in the tests of the queue."""
 
 
 def good_job() -> types_pb2.Job:
-    return to_message(job(gpus=1), types_pb2.Job)
+    message = to_message(job(gpus=1), types_pb2.Job)
+    (group,) = message.groups
+    group.storage.append(STORAGE)
+    alternative = message.alternatives.add(name="other")
+    other = alternative.groups.add(name=group.name, requests=group.requests, routes=["local"])
+    other.storage.append(STORAGE)
+    return message
 
 
 def test_every_field_of_a_job_is_in_the_table() -> None:
@@ -145,6 +177,7 @@ BAD_NODES: dict[str, list[Any]] = {
     "devices.kind": ["", "toaster"],
     "devices.model": [LONG, "a\nb"],
     "devices.memory_bytes": [-1, HUGE],
+    "devices.bandwidth_bytes_per_s": [-1, HUGE],
     "devices.pci_address": [LONG, "a\nb"],
     "devices.numa_node": [-2, 2**31 - 1],
     "devices.compute_capability": [LONG, "a\nb"],
