@@ -23,6 +23,7 @@ from farbus.scheduler.costs.policy import Choice, Policy
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.phases.base import Desk, Later, Phase
 from farbus.scheduler.phases.bound import Opening, Prices
+from farbus.scheduler.phases.budget import Budget
 from farbus.scheduler.phases.cluster import Cluster
 from farbus.scheduler.phases.compute import ComputePhase
 from farbus.scheduler.phases.flavours import Flavour, Flavours
@@ -289,15 +290,26 @@ class _Round:
         return waiting
 
     def _refill(self, rows: Integers) -> Integers:
-        waiting = rows
-        for _ in range(1 + MAX_REFILLS):
-            if not len(waiting):
-                return waiting
-            served, gave_back = self._pass(waiting)
-            waiting = np.setdiff1d(waiting, served)
-            if not len(served) or not gave_back:
+        waiting, left = rows, np.zeros(0, np.int64)
+        tried = left
+        for turn in range(1 + MAX_REFILLS):
+            budget = Budget(self.jobs, waiting, self.desks[1:])
+            # The last pass is open to all.
+            admitted = budget.admitted(tried if turn < MAX_REFILLS else waiting)
+            if not len(admitted):
                 break
-        return self._singles(waiting)
+            served, gave_back = self._pass(admitted)
+            lost = np.setdiff1d(admitted, served)
+            waiting = np.setdiff1d(waiting, served)
+            if gave_back:
+                if not len(served) and len(admitted) == len(budget.possible()):
+                    break
+                tried = np.union1d(tried, lost)
+            else:
+                # What is free only shrinks from here on.
+                left = np.union1d(left, lost)
+                waiting = np.setdiff1d(waiting, lost)
+        return self._singles(np.union1d(waiting, left))
 
     def _hold(self, job: Integers) -> bool:
         """Keep the room free that a job would have on the idle cluster; place it there once all of it is free.
