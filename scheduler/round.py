@@ -294,8 +294,9 @@ class _Round:
         tried = left
         for turn in range(1 + MAX_REFILLS):
             budget = Budget(self.jobs, waiting, self.desks[1:])
-            # The last pass is open to all.
-            admitted = budget.admitted(tried if turn < MAX_REFILLS else waiting)
+            # The last pass is open to all; with prices the flow itself leaves those who are not worth it.
+            unlimited = turn == MAX_REFILLS or self.prices is not None
+            admitted = budget.admitted(waiting if unlimited else tried)
             if not len(admitted):
                 break
             served, gave_back = self._pass(admitted)
