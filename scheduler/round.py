@@ -290,27 +290,25 @@ class _Round:
         return waiting
 
     def _refill(self, rows: Integers) -> Integers:
-        waiting, left = rows, np.zeros(0, np.int64)
-        tried = left
+        """Lead jobs through the phases, as many at a time as there are devices for, for as long as that may place any."""
+        waiting, tried, left = rows, rows[:0], rows[:0]
         for turn in range(1 + MAX_REFILLS):
             budget = Budget(self.jobs, waiting, self.desks[1:])
-            # The last pass is open to all; with prices the flow itself leaves those who are not worth it.
-            unlimited = turn == MAX_REFILLS or self.prices is not None
-            admitted = budget.admitted(waiting if unlimited else tried)
+            # With prices the flow itself leaves those who are not worth it; the last pass is open to all.
+            admitted = budget.admitted(waiting if self.prices is not None or turn == MAX_REFILLS else tried)
             if not len(admitted):
                 break
             served, gave_back = self._pass(admitted)
-            lost = np.setdiff1d(admitted, served)
-            waiting = np.setdiff1d(waiting, served)
-            if gave_back:
-                if not len(served) and len(admitted) == len(budget.possible()):
-                    break
-                tried = np.union1d(tried, lost)
+            lost, waiting = np.setdiff1d(admitted, served), np.setdiff1d(waiting, served)
+            if not gave_back:
+                # What is free only shrinks from here on: nobody who is like them will find room.
+                like = np.isin(self.jobs.form[waiting], self.jobs.form[lost])
+                left, waiting = np.union1d(left, waiting[like]), waiting[~like]
+            elif not len(served) and len(admitted) == len(budget.possible):
+                break
             else:
-                # What is free only shrinks from here on.
-                left = np.union1d(left, lost)
-                waiting = np.setdiff1d(waiting, lost)
-        return self._singles(np.union1d(waiting, left))
+                tried = np.union1d(tried, lost)
+        return self._singles(np.union1d(left, waiting))
 
     def _hold(self, job: Integers) -> bool:
         """Keep the room free that a job would have on the idle cluster; place it there once all of it is free.

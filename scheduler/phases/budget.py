@@ -1,4 +1,4 @@
-"""Who goes through the phases together: no more jobs than the free devices could serve.
+"""Who goes through the phases together: no more jobs than the devices that are free could serve.
 
 Phase 1 gives processors and memory before devices are chosen, and what it is
 told of devices it is told shape by shape: it does not see that shapes contend
@@ -7,11 +7,11 @@ device and an older one elsewhere; the phase of devices then serves the older
 one from afar, and the younger one has come in vain.
 
 So a pass takes jobs in the order of rank for as long as what they want is
-free.  That is counted by *stock*: the devices that suit a request hold all
-requests that nothing else suits, and the devices of a kind hold all requests.
-Both are necessary for all to be served, not sufficient (Hall's condition, on
-those sets alone), so nobody is left out who could be placed beside the others.
-Who is left out has the next pass, with what is left then.
+free, and whoever is left out has the next pass, with what is left then.  What
+is free is counted in *stocks*: the devices that suit a request have to hold
+all requests that nothing else suits, and the devices of a kind all requests
+for them.  Jobs that could all be served together keep within that (it is the
+easy half of Hall's theorem), so nobody is left out for whom there is a device.
 """
 
 from __future__ import annotations
@@ -24,68 +24,60 @@ from farbus.scheduler.phases.base import Desk
 from farbus.scheduler.phases.jobs import Jobs
 from farbus.scheduler.phases.tables import Integers
 
+MAX_FILLS = 64
+"""Most times that smaller jobs fill up what was too little for others; as many as there are sizes of jobs are usual."""
+
 
 class Budget:
-    """The devices that are free now, by stock, and what each form of ``rows`` takes of them."""
+    """What is free now for jobs ``rows`` (ascending), by stock, and what each of those that could be served wants."""
 
     def __init__(self, jobs: Jobs, rows: Integers, later: Sequence[Desk]) -> None:
-        self._tier = jobs.tier
-        self._forms, self._form = np.unique(jobs.form[rows], return_inverse=True)
-        self._rows = rows
-        self._possible = np.ones(len(self._forms), bool)
-        needs, free = [np.zeros((len(self._forms), 0), np.int64)], [np.zeros(0, np.int64)]
+        forms, form = np.unique(jobs.form[rows], return_inverse=True)
+        possible = np.ones(len(forms), bool)
+        self._free, need = np.zeros(0, np.int64), np.zeros((len(forms), 0), np.int64)
         for desk in later:
             keys: dict[Hashable, int] = {}
-            taken: list[tuple[int, int, int]] = []
-            for number, form in enumerate(self._forms.tolist()):
-                example = jobs.forms[form].example
-                for group in jobs.forms[form].groups:
+            wanted: list[tuple[int, int, int]] = []
+            for number, each in enumerate(forms.tolist()):
+                example = jobs.forms[each].example
+                for group in jobs.forms[each].groups:
                     key = desk.outlook_key(example, group)
-                    if key is None:
-                        continue
-                    look = desk.outlook(key)
-                    self._possible[number] &= group.count <= look.total
-                    taken.append((number, keys.setdefault(key, len(keys)), group.count * look.size))
+                    if key is not None:
+                        look = desk.outlook(key)
+                        possible[number] &= group.count <= look.total
+                        wanted.append((number, keys.setdefault(key, len(keys)), group.count * look.size))
             stocks = desk.stocks(list(keys)) if keys else None
             if stocks is None:
                 continue
-            amounts, within = stocks
-            need = np.zeros((len(self._forms), len(amounts)), np.int64)
-            for number, key_number, devices in taken:
-                need[number] += devices * within[key_number]
-            needs.append(need)
-            free.append(amounts)
-        self._need, self._free = np.concatenate(needs, axis=1), np.concatenate(free)
-        self._possible &= (self._need <= self._free).all(axis=1)
-
-    def possible(self) -> Integers:
-        """Return the jobs that could be served if they were alone."""
-        return self._rows[self._possible[self._form]]
+            free, within = stocks
+            of_desk = np.zeros((len(forms), len(free)), np.int64)
+            for number, row, devices in wanted:
+                of_desk[number] += devices * within[row]
+            self._free, need = np.concatenate((self._free, free)), np.concatenate((need, of_desk), axis=1)
+        possible &= (need <= self._free).all(axis=1)
+        kept = possible[form]
+        self.possible = rows[kept]
+        """The jobs for which there would be devices if they were alone."""
+        self._need, self._tier = need[form[kept]], jobs.tier[rows[kept]]
 
     def admitted(self, uncounted: Integers) -> Integers:
-        """Return the jobs of the next pass; those of ``uncounted`` have tried already and take nothing of the budget.
+        """Return the jobs of the next pass; those of ``uncounted`` come along and take nothing of the budget.
 
-        A job that is left out lets smaller ones of its tier pass, and nobody
-        of a lower tier: if one that was admitted finds no room, what it would
-        have had is for the next in rank.
+        Beside a job that is left out smaller ones of its tier are taken, and
+        none of a lower tier: if one that was taken finds no room, what it would have
+        had is for those next in rank.
         """
-        open_ = self._possible[self._form]
-        counted = ~np.isin(self._rows, uncounted)
-        took = np.zeros(len(self._rows), bool)
-        used = np.zeros(len(self._free), np.int64)
-        start = 0
-        while True:
-            at = start + np.flatnonzero(open_[start:])
-            need = self._need[self._form[at]] * counted[at, None]
-            sums = used + np.cumsum(need, axis=0)
-            over = np.flatnonzero((sums > self._free).any(axis=1))
-            if not len(over):
-                took[at] = True
-                return self._rows[took]
-            first = int(over[0])
-            took[at[:first]] = True
-            used = sums[first - 1] if first else used
-            start = int(at[first])
-            # What is used only grows: no other of this form fits either.
-            same = counted & (self._form == self._form[start])
-            open_[start:] &= ~same[start:] & (self._tier[self._rows[start:]] == self._tier[self._rows[start]])
+        rows, need, tier, left = self.possible, self._need.copy(), self._tier, self._free
+        need[np.isin(rows, uncounted)] = 0
+        taken = [np.zeros(0, np.int64)]
+        for _ in range(MAX_FILLS):
+            sums = np.cumsum(need, axis=0)
+            over = (sums > left).any(axis=1)
+            end = int(over.argmax()) if over.any() else len(rows)
+            taken.append(rows[:end])
+            if end == len(rows):
+                break
+            left = left - sums[end - 1] if end else left
+            rest = end + np.flatnonzero((need[end:] <= left).all(axis=1) & (tier[end:] >= tier[end]))
+            rows, need, tier = rows[rest], need[rest], tier[rest]
+        return np.concatenate(taken)
