@@ -290,7 +290,7 @@ class _Round:
         return waiting
 
     def _refill(self, rows: Integers) -> Integers:
-        """Lead jobs through the phases, as many at a time as there are devices for, for as long as that may place any."""
+        """Lead jobs through the phases, as many at a time as there are devices for, while that may place any."""
         waiting, tried, left = rows, rows[:0], rows[:0]
         for turn in range(1 + MAX_REFILLS):
             budget = Budget(self.jobs, waiting, self.desks[1:])
