@@ -371,7 +371,7 @@ class _Round:
             first = desk is self.desks[0]
             prices, self.prices = (self.prices, None) if first else (None, self.prices)
             plan, self._first = (self._first, None) if first else (None, self._first)
-            if plan is not None and (prices is not None or len(rows) < len(self.jobs.pending)):
+            if plan is not None and (prices is not None or not plan.serves_only(rows)):
                 plan = None
             return serve(desk, self.jobs, rows, self.tally, prices=prices, plan=plan)
         return serve_greedily(desk, self.jobs, rows, self.policy.choice, self.draw)
