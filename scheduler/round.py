@@ -23,6 +23,7 @@ from farbus.scheduler.costs.policy import Choice, Policy
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.phases.base import Desk, Later, Phase
 from farbus.scheduler.phases.bound import Opening, Prices
+from farbus.scheduler.phases.budget import Budget
 from farbus.scheduler.phases.cluster import Cluster
 from farbus.scheduler.phases.compute import ComputePhase
 from farbus.scheduler.phases.flavours import Flavour, Flavours
@@ -289,15 +290,25 @@ class _Round:
         return waiting
 
     def _refill(self, rows: Integers) -> Integers:
-        waiting = rows
-        for _ in range(1 + MAX_REFILLS):
-            if not len(waiting):
-                return waiting
-            served, gave_back = self._pass(waiting)
-            waiting = np.setdiff1d(waiting, served)
-            if not len(served) or not gave_back:
+        """Lead jobs through the phases, as many at a time as there are devices for, while that may place any."""
+        waiting, tried, left = rows, rows[:0], rows[:0]
+        for turn in range(1 + MAX_REFILLS):
+            budget = Budget(self.jobs, waiting, self.desks[1:])
+            # With prices the flow itself leaves those who are not worth it; the last pass is open to all.
+            admitted = budget.admitted(waiting if self.prices is not None or turn == MAX_REFILLS else tried)
+            if not len(admitted):
                 break
-        return self._singles(waiting)
+            served, gave_back = self._pass(admitted)
+            lost, waiting = np.setdiff1d(admitted, served), np.setdiff1d(waiting, served)
+            if not gave_back:
+                # What is free only shrinks from here on: nobody who is like them will find room.
+                like = np.isin(self.jobs.form[waiting], self.jobs.form[lost])
+                left, waiting = np.union1d(left, waiting[like]), waiting[~like]
+            elif not len(served) and len(admitted) == len(budget.possible):
+                break
+            else:
+                tried = np.union1d(tried, lost)
+        return self._singles(np.union1d(left, waiting))
 
     def _hold(self, job: Integers) -> bool:
         """Keep the room free that a job would have on the idle cluster; place it there once all of it is free.
@@ -360,7 +371,7 @@ class _Round:
             first = desk is self.desks[0]
             prices, self.prices = (self.prices, None) if first else (None, self.prices)
             plan, self._first = (self._first, None) if first else (None, self._first)
-            if plan is not None and (prices is not None or len(rows) < len(self.jobs.pending)):
+            if plan is not None and (prices is not None or not plan.serves_only(rows)):
                 plan = None
             return serve(desk, self.jobs, rows, self.tally, prices=prices, plan=plan)
         return serve_greedily(desk, self.jobs, rows, self.policy.choice, self.draw)

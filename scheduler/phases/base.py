@@ -303,6 +303,15 @@ class Desk(abc.ABC):
         """Tell earlier phases what to expect for a task of a group with this ``outlook_key``."""
         raise NotImplementedError(f"phase {self.phase} has keys but no outlook for {key}")
 
+    def stocks(self, keys: Sequence[Hashable]) -> tuple[Integers, Flags] | None:
+        """Return what devices are free for tasks of outlooks ``keys``; None where devices are not what is counted.
+
+        First how many there are in each of S stocks, shape (S,); then, shape (K, S), whether all devices that
+        suit a key are in the stock.
+        """
+        del keys
+        return None
+
     def near_room(self, key: Hashable, places: Integers) -> Integers:
         """Return ``outlook(key).near[places]``, for what is free and not pencilled in now."""
         return self.outlook(key).near[places]

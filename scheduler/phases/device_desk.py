@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from farbus.model.device import Route
 from farbus.model.job import DevicePlacement, Miss, TaskGroup
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
 from farbus.scheduler.explain import DeviceNeed, device_miss
-from farbus.scheduler.phases.base import FAR, MIXED, NEAR, Desk, Later, Offer, Outlook
+from farbus.scheduler.phases.base import FAR, MIXED, NEAR, Desk, Flags, Later, Offer, Outlook
 from farbus.scheduler.phases.cluster import Changes, Cluster
 from farbus.scheduler.phases.device_outlook import DeviceOutlook
 from farbus.scheduler.phases.jobs import Jobs
@@ -155,6 +156,23 @@ class DeviceDesk(Desk):
             look.write(changes.since(look.moment))
             look.moment = changes.now
         return look
+
+    def stocks(self, keys: Sequence[Hashable]) -> tuple[Integers, Flags]:
+        """Return what is free for each filter of ``keys``, and of all devices of the kind."""
+        filters: dict[Hashable, int] = {}
+        row = []
+        for key in keys:
+            assert isinstance(key, DeviceKey)
+            row.append(filters.setdefault(key.request.filter, len(filters)))
+        stocks = [*(self.stock(wanted) for wanted in filters), self._all]
+        within = np.ones((len(filters), len(stocks)), bool)
+        for one, two in itertools.permutations(filters, 2):
+            memo = (self.phase, one, two)
+            if memo not in self.cluster.memo:
+                outside = self.stock(one).accepted & ~self.stock(two).accepted
+                self.cluster.memo[memo] = np.array(not outside.any())
+            within[filters[one], filters[two]] = self.cluster.memo[memo]
+        return np.array([int(stock.free.sum()) for stock in stocks], np.int64), within[row]
 
     def lenders(self, bundle: Bundle, zone: int, site: int) -> Offer:
         """Return the bundles that the nodes of ``zone`` could lend to ``site`` now, and what each would cost."""

@@ -81,7 +81,8 @@ def serve(
     """Let ``desk`` serve jobs ``rows`` (ascending), each as a whole; return those that it served.
 
     With ``prices`` the first network charges what is scarce to those who use
-    it.  ``plan`` is the first network where it is made already.
+    it.  ``plan`` is the first network where it is made already; it serves
+    nobody else.
 
     A job that is served in part only is evicted, lowest rank first, and what
     it held goes to the others (DRMaestro's gangs; the facts' ordered prices
@@ -120,7 +121,7 @@ def _solve_rounds(
     desk: Desk, jobs: Jobs, wants: Table, active: Flags, tally: Tally, prices: Prices | None, plan: Plan | None
 ) -> None:
     for _ in range(MAX_SOLVES):
-        rows = np.flatnonzero((wants["count"] > 0) & active[wants["job"]])
+        rows = np.flatnonzero((wants["count"] > 0) & active[wants["job"]]) if plan is None else np.arange(len(wants))
         if not len(rows):
             return
         direct = _direct(desk, jobs, wants[rows]) if plan is None and prices is None else None
@@ -273,6 +274,10 @@ class Plan:
         self.directs = len(direct)
         self.claim_source = source[self.claims]
         self.claim_node = node[self.claims]
+
+    def serves_only(self, rows: Integers) -> bool:
+        """Say whether nobody but jobs ``rows`` has units in the network."""
+        return len(rows) == len(self.jobs.pending) or bool(np.isin(self.wants["job"][self.claims], rows).all())
 
     def nearest(self) -> bool:
         """Say whether each source has a preference that is no dearer than what its pool could offer."""
