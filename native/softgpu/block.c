@@ -296,10 +296,11 @@ enum step_result block_step(struct slot *driver, struct block *block, void (*run
 			warp->preempted = false;
 			if (launch_must_stop(block->launch, block))
 				return STEP_STOP;
-		}
-		if (driver->helpers_due)
 			call_helpers_when_due(driver, block->launch);
+		}
 	}
+	/* Not after each warp: reading the counter takes as long as an empty warp. */
+	call_helpers_when_due(driver, block->launch);
 	if (!block->live)
 		return STEP_DONE;
 	if (!progress) {

@@ -414,7 +414,8 @@ const struct instruction *warp_call_indirect(struct warp *warp, const struct ins
 const struct instruction *warp_exit(struct warp *warp)
 {
 	warp->live &= ~warp->mask;
-	warp->block->live -= (uint32_t)__builtin_popcount(warp->mask);
+	/* Mostly whole warps; without popcnt in the instruction set, counting is a call. */
+	warp->block->live -= warp->mask == UINT32_MAX ? 32 : (uint32_t)__builtin_popcount(warp->mask);
 	frame_drop(warp, warp->frame);
 	warp_wake_waiting(warp);
 	if (warp->block->barriers_in_use)
