@@ -65,7 +65,7 @@ def test_a_plain_job_is_accepted() -> None:
         (changed(alternatives=(Alternative(name="a", cost=-1),)), "alternatives[0].cost: -1 is less than 0"),
         (
             changed(alternatives=(Alternative(name="a", groups=(GroupVariant(name="x", requests=Requests()),)),)),
-            "alternatives[0].groups: the job has no group x",
+            "alternatives[0].groups[0].name: the job has no group 'x'",
         ),
         (with_group(requests=Requests(cpu_milli=0)), "groups[0].requests.cpu_milli: 0 is less than 1"),
         (with_group(requests=Requests(memory_bytes=2**61)), "groups[0].requests.memory_bytes"),
