@@ -10,7 +10,15 @@ import msgspec
 import pytest
 
 from farbus.cli.decoding import read_file
-from farbus.cli.jobfile import JobTable, ResourceTable, StageTable, TaskTable, parse_job
+from farbus.cli.jobfile import (
+    AlternativeTable,
+    JobTable,
+    ResourceTable,
+    StageTable,
+    StorageTable,
+    TaskTable,
+    parse_job,
+)
 from farbus.errors import InvalidInput
 from farbus.model.job import Job
 
@@ -38,8 +46,20 @@ BAD: dict[str, list[str]] = {
     "moveable": ['"yes"', "1"],
     "stage_in": ['"x"', "[1]", "[{}]", '[{ from = "" }]', '[{ from = "a", too = "b" }]'],
     "stage_out": ['"x"', "[1]", '["/etc"]', '["../x"]'],
+    "storage": [
+        "3", "[1]", "[{}]", '[{ size = "1 apple" }]', "[{ size = -1 }]", '[{ size = 1, bandwidth = "fast" }]',
+        "[{ size = 1, devices = 99 }]", '[{ size = 1, routes = ["teleport"] }]', '[{ size = 1, speed = 1 }]',
+        '[{ size = 1, name = "a b" }]', '[{ size = 1, name = "a" }, { size = 1, name = "a" }]',
+        f'[{{ size = 1, profile = "{LONG}" }}]',
+    ],
+    "alternative": [
+        "3", "[1]", "[{ cost = -1, task = [{}] }]", "[{ cost = nan, task = [{}] }]", "[{ cost = 1e300, task = [{}] }]",
+        '[{ task = [{ name = "other" }] }]', "[{ task = [{ resources = { gpus = -1 } }] }]", "[{ task = [] }]",
+        '[{ name = "a b", task = [{}] }]', '[{ name = "a", task = [{}] }, { name = "a", task = [{}] }]',
+        "[{ task = [{ count = 2 }] }]", '[{ task = [{ routes = ["teleport"] }] }]',
+    ],
     "task": ["3", "[1]", "[{}]", '[{ command = ["x"], count = 0 }]', '[{ command = ["x"], cpus = 1 }]'],
-}
+}  # fmt: skip
 
 
 def parse(text: str) -> Job:
@@ -58,6 +78,8 @@ def test_every_field_of_a_job_file_is_in_the_table() -> None:
     assert sorted(paths(JobTable)) == sorted(BAD)
     assert {field.encode_name for field in msgspec.structs.fields(StageTable)} == {"from", "to"}
     assert set(paths(TaskTable)) <= BAD.keys()
+    named = {field.encode_name for kind in (StorageTable, AlternativeTable) for field in msgspec.structs.fields(kind)}
+    assert named == {"name", "size", "bandwidth", "devices", "profile", "routes", "cost", "task"}
 
 
 def written(path: str, value: str) -> str:
