@@ -12,10 +12,10 @@ NVCC_EXTRA := $(if $(shell command -v nvcc 2>/dev/null),,[nvcc])
 
 help:
 	@echo 'make demo         start a cluster on this machine, run CUDA programs on a node without a GPU, stop it'
-	@echo 'make test         all tests that can run here (at most ten minutes)'
+	@echo 'make test         all tests that can run here (about ten minutes)'
 	@echo 'make build        the virtual environment in .venv with the farbus command, and the native parts'
 	@echo 'make check-programs  every CUDA program of tests/programs on the software GPU (ten minutes when none is compiled)'
-	@echo 'make check-lab    tests in virtual machines with real systemd (no privileges or acceleration needed; ten minutes)'
+	@echo 'make check-lab    tests in virtual machines with real systemd (no privileges or acceleration needed; 25 minutes)'
 	@echo 'make campaign     property tests with new random examples, ROUNDS=20 times (a minute or two each)'
 	@echo 'make lint         ruff, mypy and the import contracts alone'
 	@echo 'make asan         the native tests under the address and undefined-behaviour sanitizers'
