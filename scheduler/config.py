@@ -9,8 +9,7 @@ from farbus.api.identity import METHOD_ROLES, Role, valid_name
 from farbus.errors import InvalidInput
 from farbus.model.address import split_address
 from farbus.model.quantity import MAX_SECONDS
-from farbus.model.rules import Quota, Rules
-from farbus.model.value import Value
+from farbus.model.rules import Rules
 from farbus.scheduler.queue import MAX_PRIORITY
 
 MIN_LEASE_TTL_S = 1.0
@@ -21,8 +20,8 @@ HEARTBEATS_PER_LEASE = 5.0
 """Heartbeats in a lease time, so that a lost one or two end no lease."""
 
 
-class SchedulerConfig(Value, frozen=True, kw_only=True):
-    """The settings of a scheduler."""
+class SchedulerConfig(Rules, frozen=True, kw_only=True):
+    """The settings of a scheduler; those of :class:`Rules` it takes in while it runs."""
 
     listen: str = "0.0.0.0:7411"
     """``ADDRESS:PORT`` to serve on; port 0 for any free one."""
@@ -44,18 +43,6 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
     round_limit_s: float = 10.0
     """Longest time that one decision may take; one that takes longer is given up, and the next round looks at fewer
     jobs."""
-    quota: Quota = Quota()
-    """What each user may have at a time who is not named in ``quotas``."""
-    quotas: dict[str, Quota] = {}
-    """What single users may have, whole: what one leaves out is without limit."""
-    user_priority: int = 100
-    """Highest priority of a job that is submitted by somebody who is no operator."""
-    max_time_limit_s: float = 0.0
-    """Longest time limit of users' jobs, and that of those which name none; 0 for no limit."""
-    preemption: bool = False
-    """Whether jobs of higher priority may take the place of moveable ones of lower priority."""
-    preemption_min_run_s: float = 60.0
-    """How long a job runs at least before it may be preempted."""
     policy: str = ""
     """Name of the placement policy; empty for the default."""
     metrics: str = ""
@@ -84,14 +71,7 @@ class SchedulerConfig(Value, frozen=True, kw_only=True):
     @property
     def rules(self) -> Rules:
         """The settings that a scheduler takes in while it runs."""
-        return Rules(
-            quota=self.quota,
-            quotas=self.quotas,
-            user_priority=self.user_priority,
-            max_time_limit_s=self.max_time_limit_s,
-            preemption=self.preemption,
-            preemption_min_run_s=self.preemption_min_run_s,
-        )
+        return Rules(**{name: getattr(self, name) for name in Rules.__struct_fields__})
 
     @property
     def heartbeat_s(self) -> float:

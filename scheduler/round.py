@@ -153,7 +153,7 @@ def _best(books: Callable[[], _Round]) -> _Answer:
 
     A flow takes many small tasks and many large ones for equally dear: under
     overload it does not know which of them to leave.  Prices of what is scarce
-    tell it (the facts' 3.3), and make it worse where nothing is: hence both.
+    tell it (:mod:`farbus.scheduler.phases.bound`), and make it worse where nothing is: hence both.
     """
     plain = books()
     jobs = plain.jobs

@@ -4,7 +4,7 @@ Both are measured on the first phase as it was before anything was taken (the
 *opening*): each task costs what its arc cost then, node and the least that
 devices of later phases were expected to cost there; a task that waits costs
 :data:`WAITING` times its tier of urgency.  The bound is the Lagrangian
-relaxation of the capacities (the facts' 3.3; Fisher, "The Lagrangian
+relaxation of the capacities (Fisher, "The Lagrangian
 relaxation method", 1981): what a place has may be exceeded at a price, jobs
 need not be whole, and each shape takes the cheapest arcs it can get.  For any
 prices that are not negative this costs no more than the best plan does.

@@ -3,7 +3,7 @@
 The node of each task is decided (phase 1); this phase decides its devices.
 All devices of one task are one *bundle*: it goes to one node as a unit, never
 split by the flow, because a flow of sizes would split it (unsplittable flow
-is NP-hard; the facts, pitfalls).  Tasks of one node and request share a
+is NP-hard).  Tasks of one node and request share a
 source with parallel routes: a preference arc to their own node (local) and an
 aggregator to all lenders (remote).  A bundle larger than any one node has is
 served device by device, and may then come from several lenders.

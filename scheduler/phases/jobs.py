@@ -212,16 +212,21 @@ def _fault(job: Job) -> str:
             ("gpus", wanted.gpus, 0, MAX_UNITS),
             ("gpu_memory_bytes", wanted.gpu_memory_bytes, 0, MAX_BYTES),
         )
-        for name, value, least, most in limits:
-            if not least <= value <= most:
-                return f"group {group.name}: {name} is {value}, not between {least} and {most}"
-        fault = _storage_fault(group)
+        fault = _outside(f"group {group.name}", limits) or _storage_fault(group)
         if fault:
             return fault
         if group.count * max(wanted.gpus, 1) > MAX_UNITS:
             return f"group {group.name}: {group.count} tasks with {wanted.gpus} GPUs each are more than {MAX_UNITS}"
         if wanted.gpus and not group.routes:
             return f"group {group.name}: wants GPUs but allows no route to them"
+    return ""
+
+
+def _outside(whose: str, limits: Iterable[tuple[str, int, int, int]]) -> str:
+    """Return which value, by its name, is not between its least and its most; empty where all are."""
+    for name, value, least, most in limits:
+        if not least <= value <= most:
+            return f"{whose}: {name} is {value}, not between {least} and {most}"
     return ""
 
 
@@ -250,9 +255,9 @@ def _storage_fault(group: TaskGroup) -> str:
             ("bandwidth_bytes_per_s", request.bandwidth_bytes_per_s, 0, MAX_BYTES),
             ("devices", request.devices, 0, MAX_DRIVES),
         )
-        for name, value, least, most in limits:
-            if not least <= value <= most:
-                return f"group {group.name}: storage {request.name}: {name} is {value}, not between {least} and {most}"
+        fault = _outside(f"group {group.name}: storage {request.name}", limits)
+        if fault:
+            return fault
         if not request.routes and not group.routes:
             return f"group {group.name}: wants storage but allows no route to it"
     return ""

@@ -85,7 +85,7 @@ def serve(
     nobody else.
 
     A job that is served in part only is evicted, lowest rank first, and what
-    it held goes to the others (DRMaestro's gangs; the facts' ordered prices
+    it held goes to the others (DRMaestro's gangs; ordered prices
     leave at most one partial job per bottleneck).  A job that is not returned
     holds nothing at this desk.
     """

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from farbus.model.decision import PendingJob
 from farbus.model.device import Route
@@ -481,17 +482,7 @@ class StorageDesk(Desk):
 def _sited(shape: StorageShape, site: int) -> StorageShape:
     if shape.site == site:
         return shape
-    return StorageShape(
-        name=shape.name,
-        size_bytes=shape.size_bytes,
-        bytes_per_s=shape.bytes_per_s,
-        devices=shape.devices,
-        profile=shape.profile,
-        left_s=shape.left_s,
-        routes=shape.routes,
-        subject=shape.subject,
-        site=site,
-    )
+    return replace(shape, site=site)
 
 
 def _whole(key: Sequence[StorageShape]) -> tuple[int, int]:

@@ -98,7 +98,7 @@ def solved(snapshot: Snapshot, pending: list[PendingJob], seconds: float) -> tup
 
 
 def overloaded(nodes: int, tasks: int, seed: int) -> tuple[Snapshot, list[PendingJob]]:
-    """Draw nodes half in use and tasks of eight shapes, as the facts' tables have them."""
+    """Draw nodes half in use and tasks of eight shapes."""
     draw = random.Random(seed)
     views = tuple(
         NodeView(

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farbus.model.decision import Decision, DeviceView, NodeView, PendingJob, Snapshot
+from farbus.model.decision import Decision, DeviceView, PendingJob, Snapshot
 from farbus.model.device import PoolReach, Route
 from farbus.model.job import Miss
 from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy, RandomPolicy
@@ -21,7 +21,7 @@ from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.phases.gpu import GpuFilter, GpuPhase
 from farbus.scheduler.phases.moving import Movable
 from farbus.scheduler.round import decide
-from tests.scheduler.worlds import gpu, job, node, pending_jobs, snapshots
+from tests.scheduler.worlds import gpu, job, node, pending_jobs, snapshots, world
 
 POLICY = DefaultPolicy()
 ALL = (Route.LOCAL, Route.REMOTE, Route.RECOMPOSED)
@@ -36,13 +36,6 @@ def pooled(name: str, on: str, pool: str = "p", *, free: bool = True, destinatio
     view = gpu(name, on, free=free)
     device = msgspec.structs.replace(view.device, pool=pool)
     return msgspec.structs.replace(view, device=device, destination=destination)
-
-
-def world(*parts: NodeView | DeviceView) -> Snapshot:
-    return Snapshot(
-        nodes=tuple(part for part in parts if isinstance(part, NodeView)),
-        devices=tuple(part for part in parts if isinstance(part, DeviceView)),
-    )
 
 
 def run(snapshot: Snapshot, *pending: PendingJob, policy: Policy = POLICY) -> Decision:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farbus.model.decision import Decision, DeviceView, NodeView, PendingJob, Snapshot, StorageShare
+from farbus.model.decision import Decision, DeviceView, PendingJob, Snapshot, StorageShare
 from farbus.model.device import Device, DeviceKind, PoolReach, Route
 from farbus.model.job import DevicePlacement, Miss, StorageRequest
 from farbus.scheduler.composition.rules import (
@@ -25,7 +25,7 @@ from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.costs.workload_aware import WorkloadAwarePolicy
 from farbus.scheduler.round import decide
-from tests.scheduler.worlds import gpu, group, job, node, pending_jobs, snapshots
+from tests.scheduler.worlds import gpu, group, job, node, pending_jobs, snapshots, world
 
 GB = 10**9
 POLICY = DefaultPolicy()
@@ -74,13 +74,6 @@ def want(name: str = "scratch", *, gb: int = 100, mb_per_s: int = 0, **more: obj
         size_bytes=gb * GB,
         bandwidth_bytes_per_s=mb_per_s * 10**6,
         **more,  # type: ignore[arg-type]
-    )
-
-
-def world(*parts: NodeView | DeviceView) -> Snapshot:
-    return Snapshot(
-        nodes=tuple(part for part in parts if isinstance(part, NodeView)),
-        devices=tuple(part for part in parts if isinstance(part, DeviceView)),
     )
 
 

@@ -44,6 +44,14 @@ def job(name: str, *groups: TaskGroup, priority: int = 0, waited: int = 0, at: f
     return PendingJob(job=made, rounds_waited=waited)
 
 
+def world(*parts: NodeView | DeviceView) -> Snapshot:
+    """Return the cluster that these nodes and devices make."""
+    return Snapshot(
+        nodes=tuple(part for part in parts if isinstance(part, NodeView)),
+        devices=tuple(part for part in parts if isinstance(part, DeviceView)),
+    )
+
+
 def check_decision(snapshot: Snapshot, pending: Sequence[PendingJob], decision: Decision) -> None:
     """Assert what must hold of every decision, by sums of its own: no book of the scheduler is trusted."""
     jobs = {entry.job.id: entry.job for entry in pending}
