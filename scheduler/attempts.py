@@ -44,6 +44,8 @@ class Attempts(Commander):
         progress.runs = []
         asked = job.job.in_flavour(placement.alternative)
         groups = dict(task_names(asked))
+        # Of a job with flavour vectors only some groups are there; what is kept of a run counts all of them.
+        numbers = {group.name: number for number, group in enumerate(job.job.groups)}
         if placement.alternative:
             self._tell(job, f"placed as its alternative {placement.alternative}")
         number = 0
@@ -54,9 +56,10 @@ class Attempts(Commander):
                 number += 1
                 self._grant_lease(job, task, lease_id, node, route, devices)
                 leases.append(lease_id)
-            requests = asked.groups[groups[task.task]].requests
+            group = asked.groups[groups[task.task]]
+            requests = group.requests
             progress.runs.append(
-                TaskRun(placement=task, group=groups[task.task], requests=requests, leases=tuple(leases))
+                TaskRun(placement=task, group=numbers[group.name], requests=requests, leases=tuple(leases))
             )
             self.occupy(task.node, requests)
             self._tell(job, describe_placement(task))

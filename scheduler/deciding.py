@@ -9,9 +9,11 @@ no harm.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from farbus.model.cluster import network_load
-from farbus.model.decision import JobMiss, PendingJob, Snapshot
-from farbus.model.job import Miss
+from farbus.model.decision import JobMiss, Neighbour, PendingJob, Snapshot
+from farbus.model.job import Job, Miss
 from farbus.model.rules import Rules
 from farbus.model.states import JobState
 from farbus.scheduler import events
@@ -84,7 +86,16 @@ class Deciding(Operations):
             if miss is None:
                 admitted.add(record.job)
                 profile = self.inference.profile(record.job.name)
-                pending.append(PendingJob(job=record.job, rounds_waited=record.progress.rounds_waited, profile=profile))
+                pending.append(
+                    PendingJob(
+                        job=record.job,
+                        rounds_waited=record.progress.rounds_waited,
+                        profile=profile,
+                        # What changes from round to round would travel to the decision process each time.
+                        waited_s=max(0.0, self._wall - record.job.submitted_at) if record.job.is_polymorphic else 0.0,
+                        neighbours=self._neighbours(record.job),
+                    )
+                )
                 if len(pending) >= most:
                     break
             elif self.accounts.miss(record.job, self.rules) is not None:
@@ -93,6 +104,18 @@ class Deciding(Operations):
                 self._behind.add(job_id)
                 record.misses = (miss,)
         return tuple(pending)
+
+    def _neighbours(self, job: Job) -> tuple[Neighbour, ...]:
+        """Return where the tasks run that ``job`` is to be near: those of another job of its user."""
+        other = self.jobs.get(job.beside) if job.beside else None
+        if other is None or other.job.user != job.user or other.state is not JobState.RUNNING:
+            return ()
+        tasks: Counter[str] = Counter()
+        in_network: Counter[str] = Counter()
+        for run in other.progress.runs:
+            tasks[run.placement.node] += 1
+            in_network[run.placement.node] += other.group(run).service is not None
+        return tuple(Neighbour(node=node, tasks=tasks[node], in_network=in_network[node]) for node in sorted(tasks))
 
     def _may_be_placed(self, job_id: str, now: float) -> bool:
         return self.jobs[job_id].not_before <= now

@@ -18,7 +18,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, RoundGap, RoundReport, Snapshot
-from farbus.model.job import MAX_ALTERNATIVES, DevicePlacement, Miss, TaskPlacement
+from farbus.model.flavour import MAX_FLAVOURS
+from farbus.model.job import DevicePlacement, Miss, TaskPlacement
 from farbus.scheduler.costs.policy import Choice, Policy
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.phases.base import Desk, Later, Phase
@@ -29,12 +30,13 @@ from farbus.scheduler.phases.compute import ComputePhase
 from farbus.scheduler.phases.flavours import Flavour, Flavours
 from farbus.scheduler.phases.gpu import GpuPhase
 from farbus.scheduler.phases.greedy import serve_greedily
+from farbus.scheduler.phases.in_network import InNetworkPhase
 from farbus.scheduler.phases.jobs import Forms, Jobs
 from farbus.scheduler.phases.market import Plan, Tally, give_back, serve
 from farbus.scheduler.phases.storage import StoragePhase
 from farbus.scheduler.phases.tables import Integers, Table, ahead
 
-PHASES: tuple[Phase, ...] = (ComputePhase(), GpuPhase(), StoragePhase())
+PHASES: tuple[Phase, ...] = (ComputePhase(), GpuPhase(), StoragePhase(), InNetworkPhase())
 """The phases of a round, in order.  The first decides the node."""
 
 MAX_REFILLS = 8
@@ -117,10 +119,11 @@ def decide_on(
         for name, fault in faults
     ]
     tally = Tally(certify=certify, prune=prune, clock=clock)
-    ranked = policy.rank(readable)
+    ranked = policy.rank(policy.prepare(cluster, readable))
 
     def books() -> _Round:
-        return _Round(cluster, policy, phases, tally, forms.jobs(ranked, policy), forms)
+        jobs = forms.jobs(ranked, policy)
+        return _Round(cluster, policy, _concerned(phases, jobs), tally, jobs, forms)
 
     try:
         placements, misses, gap = _best(books)
@@ -142,6 +145,16 @@ def decide_on(
             certify_ms=tally.certify_s * 1000,
             exact=tally.exact,
         ),
+    )
+
+
+def _concerned(phases: Sequence[Phase], jobs: Jobs) -> tuple[Phase, ...]:
+    """Leave out the phases that have nothing to do with any job."""
+    groups = [group for form in jobs.forms for group in form.groups]
+    return tuple(
+        phase
+        for phase in phases
+        if type(phase).concerns is Phase.concerns or any(phase.concerns(group) for group in groups)
     )
 
 
@@ -212,7 +225,7 @@ class _Round:
         self.desks: list[Desk] = []
         for phase in reversed(phases):
             self.desks.insert(0, phase.open(cluster, policy, tuple(self.desks)))
-        self.flavours = Flavours(jobs)
+        self.flavours = Flavours(jobs, policy)
         self.flavours.choose(self.desks[0], np.arange(len(jobs.pending)), tally)
 
     def run(self) -> Integers:
@@ -239,7 +252,8 @@ class _Round:
         def left(rows: Integers) -> Integers:
             return np.array([row for row in rows.tolist() if not len(self._pass(np.array([row]))[0])], np.int64)
 
-        waiting = left(rows)
+        without = np.array(sorted(self.flavours.without), np.int64)
+        waiting = np.union1d(left(np.setdiff1d(rows, without)), without)
         more = self._more(waiting)
         self.more = np.setdiff1d(more, left(more))
         return waiting
@@ -274,13 +288,15 @@ class _Round:
     def _waited_long(self) -> list[int]:
         """Return the jobs of best rank that waited so long that their turn comes now."""
         pending = self.jobs.pending[: self.jobs.count]
-        long = (row for row, entry in enumerate(pending) if entry.rounds_waited >= HOLD_ROUNDS)
+        without = self.flavours.without
+        long = (row for row, entry in enumerate(pending) if entry.rounds_waited >= HOLD_ROUNDS and row not in without)
         return list(itertools.islice(long, MAX_HOLDS))
 
     def _flow(self, rows: Integers) -> Integers:
         """Place what can be placed, each job in one of its flavours; return what waits."""
-        waiting = self._refill(rows)
-        for _ in range(MAX_ALTERNATIVES):
+        without = np.array(sorted(self.flavours.without), np.int64)
+        waiting = np.union1d(self._refill(np.setdiff1d(rows, without)), np.intersect1d(rows, without))
+        for _ in range(MAX_FLAVOURS):
             for desk in self.desks:
                 desk.clear_pencil()
             turned = self.flavours.retry(self.desks[0], waiting)
@@ -419,6 +435,9 @@ class _Round:
             elif answer is None:
                 message = f"{MAX_EXPLAINED} other kinds of jobs wait ahead; this one was not looked at closely"
                 answer = ((Miss(phase=ROUND, resource="queue", message=message),), True)
+            if row in self.flavours.postponed:
+                message = "how it is to run is not decided yet: all that there is room for is dear"
+                answer = ((*answer[0], Miss(phase=ROUND, resource="flavour", message=message)), answer[1])
             nodes = self.holding.get(row)
             if nodes is not None:
                 message = f"after {entry.rounds_waited} rounds of waiting, room on {nodes} is kept for this job"

@@ -61,7 +61,7 @@ class Situations:
         """Have a job wait until something that it misses changes."""
         self.remove(job.id)
         phases = frozenset(miss.resource if miss.resource == ROUTE else miss.phase for miss in misses)
-        if job.alternatives:
+        if len(job.flavours) > 1:
             # The misses tell of one of its flavours; what it gains may serve another.
             phases |= {ALTERNATIVES}
         wants = tuple((group.requests, group.node, tuple(sorted(group.labels.items()))) for group in job.groups)

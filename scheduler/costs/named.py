@@ -9,6 +9,7 @@ from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy, Rand
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.drmaestro import DRMaestroPolicy
 from farbus.scheduler.costs.firmament import FirmamentPolicy
+from farbus.scheduler.costs.hire import HirePolicy
 from farbus.scheduler.costs.kubecomp import KubeCompPolicy
 from farbus.scheduler.costs.policy import Policy
 
@@ -16,6 +17,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "default": DefaultPolicy,
     "drmaestro": DRMaestroPolicy,
     "kubecomp": KubeCompPolicy,
+    "hire": HirePolicy,
     "firmament": FirmamentPolicy,
     "first-fit": FirstFitPolicy,
     "best-fit": BestFitPolicy,
