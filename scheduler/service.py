@@ -40,10 +40,10 @@ from farbus.scheduler.explaining import Explaining
 from farbus.scheduler.ledger import job_id_of, job_number
 from farbus.scheduler.operating import Operating
 from farbus.scheduler.queue import validate_job
-from farbus.scheduler.templates import TemplateStore
 from farbus.scheduler.quotas import check_rules
 from farbus.scheduler.relay import LogRelay
 from farbus.scheduler.telemetry import node_telemetry
+from farbus.scheduler.templates import TemplateStore
 
 _log = structlog.get_logger()
 

@@ -133,7 +133,12 @@ TABLE_3 = (
         "replication",
         (
             _single("harmonia", _each_9000, {STAGES: 3}, {STAGES: (0, 3), SRAM: (768 * KIB, 2048 * KIB)}),
-            _single("hovercraft", _each_9000, {STAGES: 18}, {RECIRCULATION: (0, 10), STAGES: (0, 18), SRAM: (0, 128 * KIB)}),
+            _single(
+                "hovercraft",
+                _each_9000,
+                {STAGES: 18},
+                {RECIRCULATION: (0, 10), STAGES: (0, 18), SRAM: (0, 128 * KIB)},
+            ),
         ),
     ),
     Template(
@@ -198,7 +203,9 @@ class TemplateStore:
         template = self.templates.get(composite.template)
         if template is None:
             known = ", ".join(self.templates)
-            raise InvalidInput(f"template: there is none called {composite.template[:80]!r}", hint=f"use one of {known}")
+            raise InvalidInput(
+                f"template: there is none called {composite.template[:80]!r}", hint=f"use one of {known}"
+            )
         known_ways = {way.name: way for way in template.implementations}
         for name in composite.implementations:
             if name not in known_ways:

@@ -160,7 +160,7 @@ def locality(tree: Tree, absence: Floats, tasks: int, gain: Integers, in_network
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """What tells tasks apart in cost: where their like is, their priority, and whether they are for in-network devices."""
+    """What tells tasks apart in cost: where their like is, their priority, and whether they are for switches."""
 
     near: str
     neighbours: tuple[Neighbour, ...]
@@ -170,7 +170,7 @@ class Subject(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HirePolicy(DefaultPolicy):
-    """Table 4.  ``simple`` decides but once for each job, all of it in the network or nothing (section 6.3)."""
+    """Table 4, with the parameters of section 6.2."""
 
     name: str = "hire"
     lower_s: float = LOWER_S
@@ -239,9 +239,7 @@ class HirePolicy(DefaultPolicy):
         used = 1 - sites.room / sites.capacity.clip(min=1)
         used[sites.capacity == 0] = 0
         hops = _hops(cluster)
-        onward = sink(
-            used, tor(hops[sites.nodes], int(hops.max(initial=0))), active_services(sites.active, sites.most)
-        )
+        onward = sink(used, tor(hops[sites.nodes], int(hops.max(initial=0))), active_services(sites.active, sites.most))
         return to_cost((mean + spread + new + priority(what.priority)) / 5 + onward)
 
     def flavour_costs(self, estimates: Integers, waited_s: float) -> tuple[Integers, int | None]:
@@ -315,5 +313,3 @@ def _hops(cluster: Cluster) -> Integers:
             hops[parent] = min(hops[parent], hops[place] + 1)
         found = cluster.memo[memo] = hops[places]
     return found
-
-

@@ -142,7 +142,7 @@ class Flavours:
                 # Rows are in the order of rank: the best have the cheapest.
                 for row, number in zip(question.rows, given, strict=False):
                     option = question.options[number]
-                    if self._options(at.form, option.name):
+                    if self._original[row].job.is_polymorphic and self._options(at.form, option.name):
                         waiting.setdefault(_Undecided(at.form, option.name), []).append(row)
                     else:
                         self._materialise(row, option)
@@ -153,7 +153,7 @@ class Flavours:
         """Return what may be decided next of jobs of ``form``."""
         entry = self._entries[form]
         if not entry.job.is_polymorphic:
-            return () if decided else self._of[form]
+            return self._of[form]
         vectors = entry.job.vectors
         steps = flavour.options(vectors, decided or flavour.undecided(vectors))
         return tuple(self._flavour(form, entry, step) for step in steps)

@@ -28,9 +28,7 @@ class ServiceDevices:
 
     def __init__(self, cluster: Cluster) -> None:
         devices = cluster.devices
-        self.rows = np.array(
-            [row for row, device in enumerate(devices) if device.kind is DeviceKind.NETWORK], np.int64
-        )
+        self.rows = np.array([row for row, device in enumerate(devices) if device.kind is DeviceKind.NETWORK], np.int64)
         """Their rows among the devices of the cluster."""
         self.node = cluster.device_node[self.rows]
         mine = [devices[row] for row in self.rows.tolist()]
