@@ -22,7 +22,7 @@ from farbus.scheduler.operations import Operations
 from farbus.scheduler.quotas import Admitted
 from farbus.scheduler.records import JobRecord
 from farbus.scheduler.rounds import FAULT
-from farbus.scheduler.situations import MAX_COMPANIONS, ROUTE
+from farbus.scheduler.situations import FLAVOUR, MAX_COMPANIONS, ROUTE
 from farbus.scheduler.words import describe_time
 
 MAX_ROUND_JOBS = 10_000
@@ -37,6 +37,8 @@ LOAD_FALL = 0.05
 """Part of a link by which its load must fall for another look at those jobs."""
 LOAD_PATIENCE = 6
 """Looks after which those jobs have their turn all the same: how long they would rather wait counts in rounds."""
+FLAVOUR_LOOK_S = 0.5
+"""Pause before a job is looked at again whose flavour a policy would rather decide later: HIRE's threshold."""
 NO_RULES = Rules()
 
 
@@ -165,7 +167,12 @@ class Deciding(Operations):
         else:
             if miss.feasible_alone:
                 self._wait(job)
-            self.situations.sleep(job.job, misses, rounds_waited=job.progress.rounds_waited)
+            if any(each.resource == FLAVOUR for each in misses):
+                # Time alone changes what a policy would rather wait for.
+                job.not_before = self._now + FLAVOUR_LOOK_S
+                self._agenda.add(job.not_before, Look.JOB, job.job.id)
+            else:
+                self.situations.sleep(job.job, misses, rounds_waited=job.progress.rounds_waited)
             if self.watches_load and not self._load_looks and any(each.resource == ROUTE for each in misses):
                 self._look_at_load()
         if job.misses != misses:

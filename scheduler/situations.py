@@ -25,6 +25,8 @@ COMPUTE, GPU = "compute", "gpu"
 """Phases whose misses tell what would have to come."""
 ROUTE = "route"
 """The resource of a miss where devices are free that can't be reached now; a loaded network may be to blame."""
+FLAVOUR = "flavour"
+"""The resource of a miss where a policy would rather decide later how the job is to run: time will tell."""
 ALTERNATIVES = "alternatives"
 """Stands among the phases of a job that could also be run in another way."""
 LONG_WAIT_ROUNDS = 30

@@ -37,7 +37,7 @@ from farbus.model.job import Composite, Job, Requests, ServiceRequest, TaskGroup
 from farbus.model.node import Resources
 from farbus.scheduler.costs.baselines import BestFitPolicy
 from farbus.scheduler.costs.firmament import FirmamentPolicy
-from farbus.scheduler.costs.hire import NETWORK, PLANE, HirePolicy
+from farbus.scheduler.costs.hire import NETWORK, PLANE, UPPER_S, HirePolicy
 from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.phases.cluster import Columns
 from farbus.scheduler.phases.jobs import Forms
@@ -47,16 +47,16 @@ from farbus.sim.engine import Engine
 
 GIB = 2**30
 SWITCH = {STAGES: 48, SRAM: 22 * MIB, RECIRCULATION: 100}
-CORES, MEMORY = 32, 128 * GIB
+CORES, MEMORY = 96, 512 * GIB
 """Of each server."""
-GROUPS, TASKS = (1, 6), (1, 12)
+GROUPS, TASKS = (1, 9), (1, 12)
 """Groups of a job, and tasks of a group: least and most, all equally likely."""
 TASK_CORES, TASK_MEMORY = (1, 3), (1 * GIB, 6 * GIB)
 LOAD = 0.9
 """Of the servers' processors, by what is asked for: kappa of the authors' script."""
 RUN_S = 300.0
 """Mean time that a job runs."""
-ROUND_S = 1.0
+ROUND_S = 0.5
 """Least time between two rounds."""
 PATIENCE = 0.1
 """Part of its time after which a job of the timeout mode turns to servers (section 6.1)."""
@@ -204,7 +204,11 @@ def _part(group: TaskGroup, store: TemplateStore, dice: random.Random) -> Part:
     """Return ``group`` with a variant in the network, by any implementation of the store."""
     template = dice.choice(TABLE_3)
     way = dice.choice(template.implementations)
-    own = {name: dice.randint(*limits) for name, limits in way.parts[0].own.items()}
+    own = {
+        # Table 3: R2P2 takes as many stages as the group has tasks at most.
+        name: dice.randint(least, min(most, group.count) if (way.name, name) == ("r2p2", STAGES) else most)
+        for name, (least, most) in way.parts[0].own.items()
+    }
     composite = Composite(
         name=f"{group.name}n", template=template.name, size=group.count, implementations=(way.name,), own=own
     )
@@ -324,6 +328,9 @@ class Simulation:
             placed = self._round([(entry, entry.jobs[turn]) for entry in left if turn < len(entry.jobs)])
             left = [entry for entry in left if entry.arrival.name not in placed and turn + 1 < len(entry.jobs)]
             turn += 1
+        if any(self.engine.now - entry.arrival.at_s <= UPPER_S for entry in self.waiting.values()):
+            # Who would rather wait for switches changes its mind with time alone.
+            self.engine.at(self.engine.now + ROUND_S, self._ask, phase=ARRIVES)
 
     def _round(self, offered: list[tuple[_Waiting, Job]]) -> set[str]:
         pending = [

@@ -36,9 +36,12 @@ M -> K are added.  Departures, and why:
 * The paper prints neither gamma nor xi: :data:`GAMMA`, :data:`DECAY`.
 * :func:`tor` is meant to make devices that are far from servers dearer;
   "inversely proportional to the number of hops" would do the opposite.
-* :func:`preference` takes the ratio as the part of the range that has been
-  waited.  With its inverse, as printed, the penalty would rise with the wait
-  and then drop; this way it falls to the 0 that is printed for the end.
+* :func:`preference` is as in the authors' simulator (github.com/mblo/hire-cluster-simulator,
+  ``HireCostModel``), where the print is at odds with itself: it penalises the
+  flavours on servers alone, begins at 3, and its ratio is the part of the
+  range that has been waited.  As printed it would be the same for all
+  flavours, and a flavour with switches, which saves a tenth of the servers at
+  most, would hardly ever be the cheapest.
 * Devices of servers (GPUs, drives) are not in the paper: the default policy prices them.
 """
 
@@ -62,6 +65,7 @@ from farbus.scheduler.phases.cluster import Cluster
 from farbus.scheduler.phases.topology import Tree, tree_of
 
 Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 GAMMA, DECAY = 64, 4
 """Locality gain at a task's own place, and by what it is divided with each hop: nothing is left four hops away."""
@@ -71,6 +75,9 @@ LOWER_S, UPPER_S = 0.5, 2.0
 
 WAIT_S = 0.5
 """Section 6.2: the threshold of the price of deciding later."""
+
+SERVER_PENALTY = 3.0
+"""The greatest penalty of flavours without in-network services: of the authors' script."""
 
 POSTPONE_PENALTY = 3.0
 """Table 4, F -> P."""
@@ -108,7 +115,7 @@ def active_services(active: Integers, most: Integers) -> Floats:
     return np.minimum(active / np.maximum(most, 1), 1.0)
 
 
-def new_service(runs: npt.NDArray[np.bool_], active: Integers, most: Integers) -> Floats:
+def new_service(runs: Flags, active: Integers, most: Integers) -> Floats:
     """Return 0 where the service runs already, else 1/(delta + 1), delta being :func:`active_services`."""
     return np.where(runs, 0.0, 1 / (active_services(active, most) + 1))
 
@@ -119,12 +126,9 @@ def priority(value: int) -> float:
 
 
 def preference(waited_s: float, *, lower_s: float = LOWER_S, upper_s: float = UPPER_S) -> float:
-    """Return the penalty of choosing a flavour: 1 below the range, 0 above, 3 tanh(3 - 3 ratio) within it."""
-    if waited_s < lower_s:
-        return 1.0
-    if waited_s >= upper_s:
-        return 0.0
-    return 3 * -math.tanh(3 * (waited_s - lower_s) / (upper_s - lower_s) - 3)
+    """Return the penalty of a flavour on servers alone: 3 before the range, 0 after it, 3 tanh(3 - 3 ratio) within."""
+    ratio = (min(max(waited_s, lower_s), upper_s) - lower_s) / (upper_s - lower_s)
+    return SERVER_PENALTY if ratio <= 0 else -SERVER_PENALTY * math.tanh(3 * ratio - 3)
 
 
 def wait(waited_s: float, *, threshold_s: float = WAIT_S) -> float:
@@ -242,11 +246,16 @@ class HirePolicy(DefaultPolicy):
         onward = sink(used, tor(hops[sites.nodes], int(hops.max(initial=0))), active_services(sites.active, sites.most))
         return to_cost((mean + spread + new + priority(what.priority)) / 5 + onward)
 
-    def flavour_costs(self, estimates: Integers, waited_s: float) -> tuple[Integers, int | None]:
-        """Return F -> G for each flavour, and F -> P, of table 4."""
+    def flavour_costs(
+        self, estimates: Integers, possible: Flags, in_network: Flags, waited_s: float
+    ) -> tuple[Integers, int | None]:
+        """Return F -> G for each flavour, and F -> P, of table 4; who has nothing to hope for waits for nothing."""
+        share = flavour(np.where(possible, estimates, 0))
+        if not in_network.any():
+            return to_cost(share), None
         penalty = preference(waited_s, lower_s=self.lower_s, upper_s=self.upper_s)
         later = POSTPONE_PENALTY + wait(waited_s, threshold_s=self.threshold_s)
-        return to_cost(flavour(estimates) + penalty), int(to_cost(np.array([later]))[0])
+        return to_cost(share + np.where(in_network, 0.0, penalty)), int(to_cost(np.array([later]))[0])
 
     def _locality(self, cluster: Cluster, what: Subject) -> Floats:
         """Return loc for each node."""
@@ -289,7 +298,7 @@ def _demand(job: Job) -> tuple[Integers, int]:
     return total, sum(group.count for group in job.groups)
 
 
-def _is_network(cluster: Cluster) -> npt.NDArray[np.bool_]:
+def _is_network(cluster: Cluster) -> Flags:
     """Return which nodes are switches."""
     memo = "hire network"
     found = cluster.memo.get(memo)

@@ -210,10 +210,13 @@ class Policy(abc.ABC):
         del cluster, subject
         return to_cost((sites.taken / sites.capacity.clip(min=1)).mean(axis=1))
 
-    def flavour_costs(self, estimates: Integers, waited_s: float) -> tuple[Integers, int | None]:
+    def flavour_costs(
+        self, estimates: Integers, possible: Flags, in_network: Flags, waited_s: float
+    ) -> tuple[Integers, int | None]:
         """Return what it costs to choose each flavour, and to choose none in this round; None for dearer than any.
 
-        ``estimates`` are what each would cost by its cheapest arcs, in thousandths.
+        ``estimates`` are what each would cost by its cheapest arcs, in
+        thousandths, where it is ``possible``; ``in_network`` says which bring tasks with in-network services.
         """
-        del waited_s
+        del possible, in_network, waited_s
         return estimates, None

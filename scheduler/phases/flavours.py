@@ -163,13 +163,20 @@ class Flavours:
         estimates = [self._estimate(desk, option) for option in options]
         # Jobs that are alike differ in how long they wait: that of the first of rank goes for all.
         waited_s = self._original[rows[0]].waited_s
-        possible = [number for number, estimate in enumerate(estimates) if estimate.room]
-        prices = np.array([estimates[number].cost for number in possible], np.int64)
-        priced, postpone = self._policy.flavour_costs(prices, waited_s)
-        costs = [0] * len(options)
-        for number, cost in zip(possible, priced.tolist(), strict=True):
-            costs[number] = cost
-        return _Question(rows, options, estimates, costs, postpone)
+        costs, postpone = self._policy.flavour_costs(
+            np.array([estimate.cost for estimate in estimates], np.int64),
+            np.array([estimate.room > 0 for estimate in estimates], bool),
+            np.array([self._is_in_network(at, option) for option in options], bool),
+            waited_s,
+        )
+        return _Question(rows, options, estimates, costs.tolist(), postpone)
+
+    def _is_in_network(self, at: _Undecided, option: Flavour) -> bool:
+        """Say whether ``option`` brings tasks with in-network services that were not decided before."""
+        before = set()
+        if at.decided:
+            before = {group.name for group in self._known[at.form, at.decided].example.job.groups}
+        return any(group.service is not None and group.name not in before for group in option.example.job.groups)
 
     def _leave_open(self, row: int, question: _Question) -> None:
         """Let a job wait as it stands, or, where that is no job, be left out until there is a flavour for it."""

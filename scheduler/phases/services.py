@@ -20,6 +20,9 @@ from farbus.scheduler.phases.cluster import MAX_UNITS, Cluster
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
+SERVICES = 9
+"""How many services a device that takes all of them counts as able to run, at least: as many as HIRE's store has."""
+
 _Instance = tuple[int, Integers, Integers]
 
 
@@ -87,8 +90,8 @@ class ServiceDevices:
 
     @property
     def most(self) -> Integers:
-        """Return how many different services each device could run; those that are known here where it takes all."""
-        known = max(len(self._supports), 1)
+        """Return how many different services each device could run; at least :data:`SERVICES` where it takes all."""
+        known = max(len(self._supports), SERVICES)
         return np.array([len(offered) or known for offered in self._offered], np.int64)
 
     def runs(self, name: str) -> Flags:
