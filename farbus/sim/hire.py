@@ -31,6 +31,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import replace
 
+from farbus.errors import InvalidInput
 from farbus.model.decision import DeviceView, JobPlacement, NodeView, PendingJob, Snapshot
 from farbus.model.device import Device, DeviceKind
 from farbus.model.job import Composite, Job, Requests, ServiceRequest, TaskGroup
@@ -64,6 +65,8 @@ SAVING = 0.1
 """Most that a variant in the network saves of servers and of time (section 6.2)."""
 MOST_CONSIDERED = 100
 """Jobs that a round looks at, first come first: the paper has a limit of 800 groups."""
+TOP = 3
+"""Levels of a fat tree: racks, pods, and all."""
 SERVER = {PLANE: "server"}
 ENDS, ARRIVES, DECIDES = 0, 1, 2
 
@@ -122,6 +125,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Of the groups of those that asked: figures 8b and 8g."""
     detours: float
     """Levels of the topology more than the job's servers need by themselves: figures 8c and 8h."""
+    levels: float
+    """Levels that cover the job's servers and switches: 1 for a rack, 3 for all."""
     sram: float
     stages: float
     """Of all switches, on average over time: figures 8d and 8i."""
@@ -275,6 +280,7 @@ class Simulation:
         self.policy = contender.policy()
         self.waits: list[float] = []
         self.detours: list[int] = []
+        self.levels: list[int] = []
         self.asked = self.satisfied = self.parts = self.served_parts = 0
         self.cpu_ms: list[float] = []
         self.used = dict.fromkeys(SWITCH, 0.0)
@@ -358,7 +364,7 @@ class Simulation:
         self.waits.append(now - arrival.at_s)
         self._apply(groups, placement, 1)
         if served:
-            self.detours.append(self._detour(groups, placement))
+            self._cover(groups, placement)
         runs_s = arrival.runs_s * (1 - arrival.saves * served / max(len(arrival.parts), 1))
         self.engine.at(now + runs_s, functools.partial(self._end, groups, placement), phase=ENDS)
 
@@ -400,12 +406,16 @@ class Simulation:
         whole = max(self._last_s, 1e-9) * len(self._devices)
         return {name: used / (whole * SWITCH[name]) for name, used in self.used.items()}
 
-    def _detour(self, groups: dict[str, TaskGroup], placement: JobPlacement) -> int:
-        servers, switches = set(), set()
+    def _cover(self, groups: dict[str, TaskGroup], placement: JobPlacement) -> None:
+        """Note how high the topology must be gone up to cover a job, and how much less its servers alone would need."""
+        servers: set[str] = set()
+        switches: set[str] = set()
         for task in placement.tasks:
             rack = self._nodes[task.node].rack
             (switches if groups[task.task.rpartition(".")[0]].service else servers).add(rack)
-        return len(common(servers)) - len(common(servers | switches))
+        covered = len(common(servers | switches))
+        self.levels.append(TOP - covered)
+        self.detours.append(len(common(servers)) - covered)
 
 
 def in_use(instances: tuple[ServiceRequest, ...]) -> Counter[str]:
@@ -433,19 +443,24 @@ def common(racks: set[str]) -> list[str]:
 
 Tell = Callable[[int, int], None]
 
-MUS = (0.05, 0.25, 0.5, 0.75, 1.0)
+PORTS, JOBS = 6, 200
+"""54 servers with 45 switches."""
+
+MUS = (0.05, 0.25, 0.5, 1.0)
 
 
 def run(
     *,
-    ports: int = 6,
-    jobs: int = 200,
+    ports: int = PORTS,
+    jobs: int = JOBS,
     mus: tuple[float, ...] = MUS,
     seeds: int = 1,
     seed: int = 0,
     tell: Tell | None = None,
 ) -> Report:
     """Run all schedulers at each of ``mus``, on both kinds of switches."""
+    if ports % 2:
+        raise InvalidInput(f"--ports: {ports} is odd; a fat tree's switches have half of their ports on each side")
     settings = [
         (heterogeneous, mu, contender) for heterogeneous in (False, True) for mu in mus for contender in CONTENDERS
     ]
@@ -479,6 +494,7 @@ def _row(done: list[Simulation], switches: str, mu: float, name: str) -> Row:
         satisfied=sum(each.satisfied for each in done) / max(asked, 1),
         parts=sum(each.served_parts for each in done) / max(parts, 1),
         detours=sum(detours) / max(len(detours), 1),
+        levels=sum(level for each in done for level in each.levels) / max(len(detours), 1),
         sram=sum(share[SRAM] for share in shares) / len(done),
         stages=sum(share[STAGES] for share in shares) / len(done),
         wait_p50_s=_at(waits, 0.5),
