@@ -93,8 +93,7 @@ class Deciding(Operations):
                         job=record.job,
                         rounds_waited=record.progress.rounds_waited,
                         profile=profile,
-                        # What changes from round to round would travel to the decision process each time.
-                        waited_s=max(0.0, self._wall - record.job.submitted_at) if record.job.is_polymorphic else 0.0,
+                        waited_s=self._now - record.undecided_since if record.undecided_since else 0.0,
                         neighbours=self._neighbours(record.job),
                     )
                 )
@@ -169,6 +168,7 @@ class Deciding(Operations):
                 self._wait(job)
             if any(each.resource == FLAVOUR for each in misses):
                 # Time alone changes what a policy would rather wait for.
+                job.undecided_since = job.undecided_since or self._now
                 job.not_before = self._now + FLAVOUR_LOOK_S
                 self._agenda.add(job.not_before, Look.JOB, job.job.id)
             else:

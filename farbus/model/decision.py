@@ -88,7 +88,7 @@ class PendingJob(Value, frozen=True, kw_only=True):
     profile: ApplicationProfile | None = None
     """What is known of its application; None where it never ran."""
     waited_s: float = 0.0
-    """Seconds since it was submitted, where flavours of it are to be chosen."""
+    """Seconds since a round first put off the choice of its flavour; 0 where none did."""
     neighbours: tuple[Neighbour, ...] = ()
     """Where the tasks run that it is to be near (``Job.beside``)."""
     near: str = ""

@@ -43,6 +43,7 @@ from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.phases.cluster import Columns
 from farbus.scheduler.phases.jobs import Forms
 from farbus.scheduler.round import PHASES, decide_on
+from farbus.scheduler.situations import FLAVOUR
 from farbus.scheduler.templates import MIB, RECIRCULATION, SRAM, STAGES, TABLE_3, TemplateStore
 from farbus.sim.engine import Engine
 
@@ -63,7 +64,7 @@ PATIENCE = 0.1
 """Part of its time after which a job of the timeout mode turns to servers (section 6.1)."""
 SAVING = 0.1
 """Most that a variant in the network saves of servers and of time (section 6.2)."""
-MOST_CONSIDERED = 100
+MOST_CONSIDERED = 40
 """Jobs that a round looks at, first come first: the paper has a limit of 800 groups."""
 TOP = 3
 """Levels of a fat tree: racks, pods, and all."""
@@ -264,6 +265,8 @@ class _Waiting:
     jobs: tuple[Job, ...]
     """What is tried in one round, the first that finds room being taken."""
     misses: int = 0
+    since: float = -1.0
+    """When the choice of its flavour was first put off."""
     later: Job | None = None
     """What the job turns to at ``turns_at_s``."""
     turns_at_s: float = 0.0
@@ -334,13 +337,17 @@ class Simulation:
             placed = self._round([(entry, entry.jobs[turn]) for entry in left if turn < len(entry.jobs)])
             left = [entry for entry in left if entry.arrival.name not in placed and turn + 1 < len(entry.jobs)]
             turn += 1
-        if any(self.engine.now - entry.arrival.at_s <= UPPER_S for entry in self.waiting.values()):
+        if any(0 <= self.engine.now - entry.since <= UPPER_S for entry in self.waiting.values() if entry.since >= 0):
             # Who would rather wait for switches changes its mind with time alone.
             self.engine.at(self.engine.now + ROUND_S, self._ask, phase=ARRIVES)
 
     def _round(self, offered: list[tuple[_Waiting, Job]]) -> set[str]:
         pending = [
-            PendingJob(job=job, rounds_waited=entry.misses, waited_s=self.engine.now - entry.arrival.at_s)
+            PendingJob(
+                job=job,
+                rounds_waited=entry.misses,
+                waited_s=self.engine.now - entry.since if entry.since >= 0 else 0.0,
+            )
             for entry, job in offered
         ]
         snapshot = Snapshot(nodes=tuple(self._nodes.values()), devices=tuple(self._devices.values()))
@@ -351,7 +358,10 @@ class Simulation:
         for placement in decision.placements:
             self._start(self.waiting.pop(placement.job).arrival, jobs[placement.job], placement)
         for miss in decision.misses:
-            self.waiting[miss.job].misses += miss.feasible_alone
+            entry = self.waiting[miss.job]
+            entry.misses += miss.feasible_alone
+            if entry.since < 0 and any(each.resource == FLAVOUR for each in miss.misses):
+                entry.since = self.engine.now
         return {placement.job for placement in decision.placements}
 
     def _start(self, arrival: Arrival, job: Job, placement: JobPlacement) -> None:

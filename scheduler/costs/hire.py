@@ -42,6 +42,9 @@ M -> K are added.  Departures, and why:
   range that has been waited.  As printed it would be the same for all
   flavours, and a flavour with switches, which saves a tenth of the servers at
   most, would hardly ever be the cheapest.
+* Waiting, in :func:`preference` and :func:`wait`, begins when a round first
+  puts the choice off, not with the submission: here the choice is made anew as
+  long as the job waits, be it for servers.
 * Devices of servers (GPUs, drives) are not in the paper: the default policy prices them.
 """
 
