@@ -337,7 +337,7 @@ class Simulation:
             placed = self._round([(entry, entry.jobs[turn]) for entry in left if turn < len(entry.jobs)])
             left = [entry for entry in left if entry.arrival.name not in placed and turn + 1 < len(entry.jobs)]
             turn += 1
-        if any(0 <= self.engine.now - entry.since <= UPPER_S for entry in self.waiting.values() if entry.since >= 0):
+        if any(entry.since >= self.engine.now - UPPER_S for entry in self.waiting.values() if entry.since >= 0):
             # Who would rather wait for switches changes its mind with time alone.
             self.engine.at(self.engine.now + ROUND_S, self._ask, phase=ARRIVES)
 

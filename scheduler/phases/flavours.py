@@ -92,6 +92,8 @@ class Flavours:
         self._form = {row: int(jobs.form[row]) for row in self._original}
         self._chosen: dict[int, Flavour] = {}
         self._tried: dict[int, set[str]] = {}
+        self._first: dict[int, str] = {}
+        """What was decided first of jobs with flavour vectors."""
         self.without: set[int] = set()
         """Jobs for whose flavour vectors nothing could be decided: as they stand nobody could run them."""
         self.postponed: set[int] = set()
@@ -189,7 +191,10 @@ class Flavours:
             self.postponed.add(row)
 
     def retry(self, desk: Desk, waiting: Integers) -> Integers:
-        """Turn those of ``waiting`` that have another flavour to try to it, the cheapest first; return them."""
+        """Turn those of ``waiting`` that have another flavour to try to it; return them.
+
+        Of flavour vectors the one is next that keeps most of what was decided first; then the cheapest.
+        """
         turned = []
         memo: dict[int, list[_Estimate]] = {}
         for row in waiting.tolist():
@@ -198,13 +203,14 @@ class Flavours:
             flavours = self._of[self._form[row]]
             if self._form[row] not in memo:
                 memo[self._form[row]] = [self._estimate(desk, each) for each in flavours]
+            first = self._first.get(row, "")
             left = [
-                (estimate.cost, number)
+                (sum(a != b for a, b in zip(flavours[number].name, first, strict=False)), estimate.cost, number)
                 for number, estimate in enumerate(memo[self._form[row]])
                 if estimate.room and flavours[number].name not in self._tried.get(row, ())
             ]
             if left:
-                self._materialise(row, flavours[min(left)[1]])
+                self._materialise(row, flavours[min(left)[2]])
                 turned.append(row)
         return np.array(turned, np.int64)
 
@@ -218,6 +224,8 @@ class Flavours:
 
     def _materialise(self, row: int, chosen: Flavour) -> None:
         self._chosen[row] = chosen
+        if self._original[row].job.is_polymorphic:
+            self._first.setdefault(row, chosen.name)
         self._tried.setdefault(row, set()).add(chosen.name)
         self.without.discard(row)
         self._jobs.replace(row, _in_flavour(self._original[row], chosen.name), chosen.form)

@@ -23,7 +23,7 @@ from farbus.model.device import Route
 from farbus.model.job import DevicePlacement, Miss, ServiceRequest, TaskGroup
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy, ServiceSites
 from farbus.scheduler.phases.base import NEAR, NO_ARC, Desk, Flags, Offer, Outlook, Phase
-from farbus.scheduler.phases.cluster import Cluster
+from farbus.scheduler.phases.cluster import MAX_UNITS, Cluster
 from farbus.scheduler.phases.jobs import Jobs
 from farbus.scheduler.phases.services import ServiceDevices
 from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, in_order, table
@@ -249,13 +249,17 @@ class InNetworkDesk(Desk):
         return ()
 
     def arcs(self, sources: Integers) -> Table:
-        """Return the arc of each source to its own node."""
+        """Return the arc of each source to its own node.
+
+        What one source leaves there is room for another, so a place has no
+        capacity of its own: units are checked when they are handed out.
+        """
         shapes, sites = self.split(sources)
         parts = [np.zeros(0, ARC)]
         for number in np.unique(shapes).tolist():
             look = self.outlook(self._key(number))
             rows = np.flatnonzero(shapes == number)
-            room = look.near[sites[rows]]
+            room = np.where(look.near[sites[rows]] > 0, MAX_UNITS, 0)
             cost = look.near_cost[sites[rows]]
             arcs = table(ARC, len(rows), source=rows, place=sites[rows], tier=NEAR, capacity=room, cost=cost)
             parts.append(arcs[room > 0])

@@ -385,3 +385,26 @@ def test_vectors_that_make_no_sense_stop_nobody_else() -> None:
     assert [placement.job for placement in decision.placements] == ["fine"]
     assert all(part.permanent for miss in decision.misses for part in miss.misses)
     assert len(many.job.flavours) > MAX_FLAVOURS
+
+
+def test_two_groups_of_a_job_may_share_a_switch() -> None:
+    cache = ServiceRequest(name="netcache", own={"sram_bytes": 12 * MIB}, shared={"stages": 8})
+    chain = ServiceRequest(name="netchain", own={"sram_bytes": 10 * MIB}, shared={"stages": 8})
+    pending = [waiting("j", with_service("a", cache), with_service("b", chain))]
+    decision = decide(world(*switch("m"), node("s")), pending, policy=HirePolicy())
+    assert places(decision, "j") == ["m", "m"]
+
+
+def test_a_flavour_that_finds_no_room_gives_way_to_the_one_that_keeps_most_of_it() -> None:
+    """Either service has room by itself, both have not: one of them is kept, and not all done on servers."""
+    big = [ServiceRequest(name=name, own={"stages": 30}) for name in ("p", "q")]
+    entry = waiting(
+        "j",
+        flavoured("10", group("p-servers", cpus=0.5)),
+        with_service("p-net", big[0], flavour="01"),
+        flavoured("xx10", group("q-servers", cpus=0.5)),
+        with_service("q-net", big[1], flavour="xx01"),
+        waited_s=0.0,
+    )
+    (placement,) = decide(world(*switch("m"), node("s")), [entry], policy=HirePolicy()).placements
+    assert placement.alternative in ("0110", "1001")
