@@ -141,7 +141,7 @@ class StorageDesk(Desk):
             composed = self.drives.price(shape, there[:number], self.policy.composition)
             if composed is not None:
                 attach_s = fabric.attach_s[pair : pair + 1]
-                move = self.policy.move_cost(number, np.array([number]), attach_s, shape.subject)
+                move = self.policy.drives_move_cost(number, attach_s, shape.subject)
                 found.append((number, len(there) // number, composed + int(move[0])))
         return found
 
