@@ -337,7 +337,9 @@ class ComputeDesk(Desk):
         fit[~self.cluster.labelled(shape.labels)[rows] | (cost == FORBIDDEN)] = 0
         near = cost
         if self.policy.prices_devices:
-            devices = sum((desk.spare(rows) for desk in self.later), np.zeros(len(rows), np.int64))
+            devices = np.zeros(len(rows), np.int64)
+            for desk in self.later:
+                devices += desk.spare(rows)
             taken = sum(look.size for look in looks)
             near = cost + self.policy.devices_cost(self.cluster, rows, free, demand, devices, taken)
             cost = cost + self.policy.devices_cost(self.cluster, rows, free, demand, devices, 0)
