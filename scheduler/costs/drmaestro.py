@@ -16,7 +16,8 @@ the paper's print does not do what its text says, this follows the text:
   every hundred rounds its priority: no sum of costs is to outweigh a wait.
 * The goal is the expected completion time itself ("SLO is defined as the
   task's expected completion time"), so that any slowdown at all would miss
-  it.  Where no goal is given, it is that time with some slack.
+  it.  A job may state its own (:class:`farbus.model.job.Goal`); where it does
+  not, the goal is that time with some slack.
 * An unknown application costs a neutral 1 wherever it goes.  Here it costs
   what the default policy says, which tells local from remote.
 * The print leaves P open.  Here it is 1 for the node that phase 1 chose, and 2
@@ -37,7 +38,7 @@ import numpy.typing as npt
 from farbus.errors import InvalidInput
 from farbus.model.decision import PendingJob
 from farbus.model.device import Route
-from farbus.model.job import TaskGroup
+from farbus.model.job import Goal, TaskGroup
 from farbus.model.profile import ApplicationProfile
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.policy import FORBIDDEN, SCALE, Integers, Policy, to_cost
@@ -142,6 +143,14 @@ class _Subject:
     patient: bool
 
 
+def _with_goal(profile: Profile, goal: Goal) -> Profile:
+    """Return what is known with the job's own word on tau and z; of tau two digits: so that jobs stay alike."""
+    if not goal.slo_s and not goal.importance:
+        return profile
+    goal_s = _two_digits(goal.slo_s) if goal.slo_s else profile.goal_s
+    return replace(profile, goal_s=goal_s, importance=goal.importance or profile.importance)
+
+
 def _local(profile: Profile) -> Floats:
     """Return eq. 7 for what is local."""
     return utility_cost(np.array([profile.expected_s]), profile, LOCAL_PREFERENCE)
@@ -187,6 +196,7 @@ class DRMaestroPolicy(DefaultPolicy):
             profile = learned(pending.profile)
         if profile is None:
             return None
+        profile = _with_goal(profile, pending.job.goal)
         return _Subject(profile, self.network_aware and pending.rounds_waited < self.postpone_rounds)
 
     def unconditional(self) -> Policy:
