@@ -117,6 +117,7 @@ def decide_on(
         for name, fault in faults
     ]
     tally = Tally(certify=certify, prune=prune, clock=clock)
+    policy = policy.seeing(readable)
     ranked = policy.rank(readable)
 
     def books() -> _Round:
