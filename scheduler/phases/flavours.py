@@ -77,9 +77,9 @@ class Flavours:
         """Say whether any job has alternatives."""
         return bool(self._original)
 
-    def name(self, row: int) -> str:
-        """Return the flavour of a job; empty for the job as it stands."""
-        return self._chosen[row].name if row in self._chosen else ""
+    def names(self) -> dict[int, str]:
+        """Return the flavours of jobs, by their rows; empty for a job as it stands."""
+        return {row: flavour.name for row, flavour in self._chosen.items()}
 
     def choose(self, desk: Desk, rows: Integers, tally: Tally) -> None:
         """Choose the flavour of each of the jobs ``rows`` that have alternatives, all at once, for what is free now."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from farbus.model.decision import PendingJob
@@ -23,6 +24,8 @@ from farbus.scheduler.phases.tables import AWARD, Integers, Table, ranges
 
 if TYPE_CHECKING:
     from farbus.scheduler.phases.base import Phase
+
+Flags = npt.NDArray[np.bool_]
 
 MAX_KEPT_JOBS = 50_000
 """Jobs whose form is remembered: several times what one round considers, of some hundred bytes each."""
@@ -263,6 +266,32 @@ def _storage_fault(group: TaskGroup) -> str:
     return ""
 
 
+# Rows of jobs are small numbers, so that looking them up beats sorting them, as NumPy's functions of sets do.
+
+
+def among(rows: Integers, some: Integers) -> Flags:
+    """Say which of ``rows`` are among ``some``."""
+    if not len(rows) or not len(some):
+        return np.zeros(len(rows), bool)
+    found = np.zeros(max(int(rows.max()), int(some.max())) + 1, bool)
+    found[some] = True
+    return found[rows]
+
+
+def without(rows: Integers, some: Integers) -> Integers:
+    """Return ``rows`` but for those among ``some``, in their order."""
+    return rows[~among(rows, some)] if len(some) else rows
+
+
+def both(rows: Integers, others: Integers) -> Integers:
+    """Return the different ones of ``rows`` and ``others``, ascending."""
+    if not len(rows) or not len(others):
+        return rows if len(rows) else others
+    found = np.zeros(max(int(rows.max()), int(others.max())) + 1, bool)
+    found[rows] = found[others] = True
+    return np.flatnonzero(found)
+
+
 @dataclass(eq=False, slots=True)
 class Awards:
     """What one phase gave: a table of :data:`AWARD`, and the devices of all its units, one after the other."""
@@ -278,14 +307,14 @@ class Awards:
 
     def remove(self, jobs: Integers) -> Table:
         """Take the awards of ``jobs`` out and return them."""
-        theirs = np.isin(self.table["job"], jobs)
+        theirs = among(self.table["job"], jobs)
         removed = self.table[theirs]
         self.table = self.table[~theirs]
         return removed
 
     def of(self, jobs: Integers) -> Table:
         """Return the awards of ``jobs``, job by job, each in the order in which they were given."""
-        theirs = self.table[np.isin(self.table["job"], jobs)]
+        theirs = self.table[among(self.table["job"], jobs)]
         return theirs[np.argsort(theirs["job"], kind="stable")]
 
     def devices_of(self, table: Table) -> Integers:
