@@ -9,7 +9,6 @@ tasks of all groups, or none.  Optimality is per solve, and certified.
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -125,7 +124,7 @@ def plan_on(
     """Decide as :func:`decide_on` does; what is not needed to carry the plan out is left to be asked for."""
     started = clock() if clock is not None else 0.0
     forms = forms or Forms(phases)
-    readable, faults = forms.readable(pending)
+    queue, faults = forms.queue(pending)
     malformed = [
         JobMiss(
             job=name,
@@ -135,10 +134,10 @@ def plan_on(
         for name, fault in faults
     ]
     tally = Tally(certify=certify, prune=prune, clock=clock)
-    ranked = policy.rank(readable)
+    jobs = forms.in_order(queue, policy)
 
     def books() -> _Round:
-        return _Round(cluster, policy, phases, tally, forms.jobs(ranked, policy), forms)
+        return _Round(cluster, policy, phases, tally, jobs.afresh(), forms)
 
     try:
         answer = _best(books)
@@ -325,9 +324,8 @@ class _Round:
 
     def _waited_long(self) -> list[int]:
         """Return the jobs of best rank that waited so long that their turn comes now."""
-        pending = self.jobs.pending[: self.jobs.count]
-        long = (row for row, entry in enumerate(pending) if entry.rounds_waited >= HOLD_ROUNDS)
-        return list(itertools.islice(long, MAX_HOLDS))
+        long: list[int] = np.flatnonzero(self.jobs.rounds_waited >= HOLD_ROUNDS)[:MAX_HOLDS].tolist()
+        return long
 
     def _flow(self, rows: Integers) -> Integers:
         """Place what can be placed, each job in one of its flavours; return what waits."""

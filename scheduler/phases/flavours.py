@@ -52,7 +52,10 @@ class Flavours:
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
-        self._original = {row: entry for row, entry in enumerate(jobs.pending) if entry.job.alternatives}
+        # Alternatives are a part of what tells forms apart.
+        kinds = [number for number, form in enumerate(jobs.forms) if form.example.job.alternatives]
+        rows = np.flatnonzero(np.isin(jobs.form, kinds)).tolist() if kinds else []
+        self._original = {row: jobs.pending[row] for row in rows}
         self._of: dict[int, tuple[Flavour, ...]] = {}
         """Flavours by the form that the jobs were submitted with."""
         self._form = {row: int(jobs.form[row]) for row in self._original}
