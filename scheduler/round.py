@@ -31,6 +31,7 @@ from farbus.scheduler.phases.gpu import GpuPhase
 from farbus.scheduler.phases.greedy import serve_greedily
 from farbus.scheduler.phases.jobs import Forms, Jobs
 from farbus.scheduler.phases.market import Plan, Tally, give_back, serve
+from farbus.scheduler.phases.sizes import Sizes
 from farbus.scheduler.phases.storage import StoragePhase
 from farbus.scheduler.phases.tables import Integers, Table, ahead
 
@@ -66,6 +67,9 @@ PRICE_WORK = 300_000
 
 PRICED_TASKS, PRICED_ARCS = 2_000, 20_000
 """Most tasks, and shapes times nodes, of a round that is decided with prices too."""
+
+ORDERED_ARCS = 2_000_000
+"""Most shapes times nodes of a round that is decided with small jobs first, too."""
 
 ROUND = "round"
 """The phase that misses of the job as a whole are told under."""
@@ -149,11 +153,13 @@ _Answer = tuple[tuple[JobPlacement, ...], list[JobMiss], RoundGap | None]
 
 
 def _best(books: Callable[[], _Round]) -> _Answer:
-    """Decide with plain costs and, where jobs are left over and it is affordable, with prices; return the better.
+    """Decide with plain costs and, where jobs are left over and it is affordable, in other ways; return the best.
 
     A flow takes many small tasks and many large ones for equally dear: under
     overload it does not know which of them to leave.  Prices of what is scarce
-    tell it (:mod:`farbus.scheduler.phases.bound`), and make it worse where nothing is: hence both.
+    tell it (:mod:`farbus.scheduler.phases.bound`), and make it worse where nothing is.
+    To take small ones first (:mod:`farbus.scheduler.phases.sizes`) is blind to
+    prices, and cheap: the larger the round, the better it is of the three.
     """
     plain = books()
     jobs = plain.jobs
@@ -167,26 +173,31 @@ def _best(books: Callable[[], _Round]) -> _Answer:
     score = opening.score(jobs, plain.desks)
     bound, _ = opening.bound(score, min(BOUND_STEPS, BOUND_WORK // max(opening.size, 1)))
     best = plain.answer(waiting, RoundGap(score=score, bound=bound))
-    if not opening.wanted(waiting):
+    if plain.policy.choice != Choice.FLOW or not opening.wanted(waiting):
         return best
-    steps = plain.affordable(opening)
-    if not steps:
-        return best
-    priced = books()
-    if priced.desks[0] is not plain.desks[0]:
-        return best
-    full = priced.open(prune=False)
-    score = full.score(jobs, plain.desks)
-    tighter, priced.prices = full.bound(score, steps)
-    bound = max(bound, tighter)
-    waiting = np.sort(priced.run())
-    other = full.score(priced.jobs, priced.desks)
-    # No saving puts a job of lower tier into the place of one of higher tier.
-    first = plain.desks[0]
-    if other < score and full.waiting_by_tier(priced.jobs, first) <= full.waiting_by_tier(jobs, first):
-        return priced.answer(waiting, RoundGap(score=other, bound=bound, priced=True))
+    first, full = plain.desks[0], None
+    sizes = Sizes(jobs, books().desks[0])
+    gap = RoundGap(score=score, bound=bound)
+    for steps in plain.others(opening, sizes, waiting):
+        other = books()
+        if other.desks[0] is not first:
+            break
+        if full is None:
+            # What was pruned from one plan's arcs another one may use: all of them count from here on.
+            full = other.open(prune=False)
+            least, score = full.waiting_by_tier(jobs, first), full.score(jobs, plain.desks)
+        if steps:
+            tighter, other.prices = full.bound(score, steps)
+            bound = max(bound, tighter)
+        waiting = np.sort(other.run(None if steps else sizes))
+        cost, left = full.score(other.jobs, other.desks), full.waiting_by_tier(other.jobs, first)
+        # No saving puts a job of lower tier into the place of one of higher tier.
+        if cost < score and left <= least:
+            score, least = cost, left
+            best = other.answer(waiting, None)
+            gap = RoundGap(score=score, bound=bound, priced=bool(steps))
     placements, misses, _ = best
-    return placements, misses, RoundGap(score=score, bound=bound)
+    return placements, misses, replace(gap, score=score, bound=bound)
 
 
 class _Round:
@@ -215,8 +226,8 @@ class _Round:
         self.flavours = Flavours(jobs)
         self.flavours.choose(self.desks[0], np.arange(len(jobs.pending)), tally)
 
-    def run(self) -> Integers:
-        """Place what can be placed; return what waits."""
+    def run(self, sizes: Sizes | None = None) -> Integers:
+        """Place what can be placed, all at once or by ``sizes`` the small first; return what waits."""
         rest = np.arange(self.jobs.count)
         if self.policy.choice != Choice.FLOW:
             return self._greedily(rest)
@@ -227,7 +238,8 @@ class _Round:
             job = np.array([long])
             if not len(self._pass(job)[0]) and not self._hold(job):
                 waiting.append(job)
-        waiting.append(self._flow(rest))
+        batches = [rest] if sizes is None else sizes.batches(rest)
+        waiting += [self._flow(batch) for batch in batches]
         left = np.concatenate(waiting)
         more = self._more(left)
         self.more = np.setdiff1d(more, self._flow(more))
@@ -258,10 +270,19 @@ class _Round:
         self._first = plan if prune == self.tally.prune else None
         return Opening(plan)
 
+    def others(self, opening: Opening, sizes: Sizes, waiting: Integers) -> list[int]:
+        """Return the other ways to decide that are affordable: by how many steps to prices, 0 for small jobs first."""
+        steps = self.affordable(opening)
+        ways = [steps] if steps else []
+        many = self.cluster.size * opening.sources
+        if many <= ORDERED_ARCS and sizes.may_gain(waiting):
+            ways.append(0)
+        return ways
+
     def affordable(self, opening: Opening) -> int:
         """Return how many steps may be spent on prices: none where the round is too large for that."""
         arcs = self.cluster.size * opening.sources
-        if self.policy.choice != Choice.FLOW or opening.tasks > PRICED_TASKS or arcs > PRICED_ARCS:
+        if opening.tasks > PRICED_TASKS or arcs > PRICED_ARCS:
             return 0
         return min(PRICE_STEPS, PRICE_WORK // max(arcs, 1))
 
