@@ -97,6 +97,7 @@ def replay(
         distance=dict.fromkeys(kinds, options.slowdown),
     )
     rows = []
+    have_deadlines = any(each.job.goal.deadline_s for each in submissions)
     for name in policies:
 
         def told(done: int, total: int, name: str = name) -> None:
@@ -111,7 +112,7 @@ def replay(
             every_s=options.every_s,
             # Whoever postpones looks again as time goes by; without a distance of rounds, when something has ended.
             patient=isinstance(policy, DRMaestroPolicy) and options.every_s > 0,
-            by_deadline=isinstance(policy, WorkloadAwarePolicy) and any(each.job.goal.deadline_s for each in submissions),
+            by_deadline=isinstance(policy, WorkloadAwarePolicy) and have_deadlines,
             certify=options.certify,
             tell=told,
         )  # fmt: skip
