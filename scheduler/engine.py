@@ -83,6 +83,10 @@ class Counters:
         self.certified_solves += report.certified_solves
         self.certify_s_total += report.certify_ms / 1000
 
+    def complete(self, report: RoundReport) -> None:
+        """Note the report of the last round with its gap, which is known after the plan."""
+        self.last_round = report
+
 
 class Engine:
     """See the module.  Use :meth:`run` in a task; it returns only by cancellation or failure."""
@@ -266,7 +270,7 @@ class Engine:
                 self.counters.considered += len(pending)
                 began = time.perf_counter()
                 try:
-                    decision = await self.maker.decide(snapshot, pending)
+                    decision = await self.maker.decide(snapshot, pending, report=self.counters.complete)
                 except TimedOut as error:
                     # Fewer jobs next time; one that takes so long all by itself waits, and stops nobody.
                     self.counters.rounds_overrun += 1
