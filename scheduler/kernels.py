@@ -15,6 +15,8 @@ import numpy.typing as npt
 from farbus.errors import Unavailable
 
 Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Table = npt.NDArray[Any]
 
 try:
     _module = importlib.import_module("farbus.scheduler._kernels")
@@ -25,8 +27,27 @@ _ffi, _lib = _module.ffi, _module.lib
 
 
 def _column(array: Integers) -> Any:
-    """Return the address of an array, which the kernel only reads."""
-    return _ffi.from_buffer("int64_t[]", array)
+    """Return the address of a column, which the kernel only reads; the answer keeps the array."""
+    assert array.dtype == np.int64
+    return _ffi.from_buffer("int64_t[]", np.ascontiguousarray(array))
+
+
+def _numbers(array: Floats) -> Any:
+    assert array.dtype == np.float64
+    return _ffi.from_buffer("double[]", np.ascontiguousarray(array))
+
+
+def _rows(kind: str, table: Table) -> Any:
+    """Return the address of a table, whose rows are those of a struct of the kernel."""
+    assert table.dtype.itemsize == _ffi.sizeof(kind)
+    return _ffi.from_buffer(f"{kind}[]", np.ascontiguousarray(table))
+
+
+def _failed(status: int, what: str) -> Exception:
+    """Return what to raise where a kernel answers ``status``: a defect of the caller, but for memory."""
+    if status == -errno.ENOMEM:
+        return MemoryError(f"no memory for {what}")
+    return ValueError(f"{what}: {errno.errorcode[-status]}")
 
 
 def min_cost_flow(
@@ -54,5 +75,53 @@ def min_cost_flow(
     network.tail, network.head, network.capacity, network.cost, network.supply = columns
     status = _lib.flow_solve(network, _ffi.from_buffer("int64_t[]", units, require_writable=True), effort)
     if status == -errno.ENOMEM:
-        raise MemoryError(f"no memory for {len(tail)} arcs")
+        raise _failed(status, f"{len(tail)} arcs")
     return units if status == 0 else -status, effort.pivots
+
+
+def climb(
+    arcs: Table,
+    *,
+    room: Floats,
+    stock: Floats,
+    need: Floats,
+    share: Floats,
+    units: Integers,
+    limit: Integers,
+    beyond: Integers,
+    no_arc: int,
+    classes: tuple[Integers, Integers, Integers],
+    score: int,
+    steps: int,
+    patience: int,
+    least: float,
+) -> tuple[float, Floats, Floats]:
+    """Return the best lower bound that ``steps`` steps find, and its prices, of the shapes of room and stock.
+
+    ``arcs`` is a table of ARC whose places are rows of ``room`` (K, R); ``need`` has shape (S, tiers, R), ``share``
+    (S, T); ``classes`` are sorted by source, the dearest first.
+    """
+    problem = _ffi.new("struct bound_problem *")
+    kept = [
+        _rows("struct bound_arc", arcs),
+        *(_column(column) for column in (units, limit, beyond, *classes)),
+        *(_numbers(column) for column in (room, stock, need, share)),
+    ]
+    problem.sources, problem.arcs, problem.classes = len(units), len(arcs), len(classes[0])
+    problem.places, problem.resources = room.shape
+    problem.commons, problem.tiers = len(stock), need.shape[1]
+    problem.arc, problem.units, problem.limit, problem.beyond = kept[:4]
+    problem.class_source, problem.class_count, problem.class_price = kept[4:7]
+    problem.room, problem.stock, problem.need, problem.share = kept[7:]
+    problem.no_arc, problem.score, problem.steps, problem.patience, problem.least = (
+        no_arc,
+        float(score),
+        steps,
+        patience,
+        least,
+    )
+    here, whole, bound = np.zeros_like(room), np.zeros_like(stock), _ffi.new("double *")
+    status = _lib.bound_climb(problem, _ffi.from_buffer("double[]", here), _ffi.from_buffer("double[]", whole), bound)
+    if status < 0:
+        raise _failed(status, f"the bound of {len(arcs)} arcs")
+    return bound[0], here, whole
