@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import errno
 import importlib
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +80,93 @@ def min_cost_flow(
     return units if status == 0 else -status, effort.pivots
 
 
+class Offered(Protocol):
+    """Arcs of an aggregator to ``place`` (ascending); there is none where ``cost`` is ``no_arc``.
+
+    The search for cheap ones begins at ``bound``, which is written.
+    """
+
+    tier: int
+    place: Integers
+    capacity: Integers
+    cost: Integers
+    bound: int
+
+
+def choose(
+    offers: Sequence[Offered], *, source: int, units: int, spare: int, no_arc: int, kind: np.dtype[Any]
+) -> tuple[Table, tuple[int, int] | None]:
+    """Return the cheapest arcs of ``offers`` (by tier) that hold ``units``, and ``spare`` more, as a table of ARC.
+
+    Cheapest is by cost, tier and place; the table is by tier and place.  Beside it cost and tier of the dearest one
+    that is kept, None where all arcs do not suffice.
+    """
+    choice = _ffi.new("struct market_choice *")
+    native = _ffi.new("struct market_offer[]", len(offers))
+    kept = []
+    for offer, one in zip(offers, native, strict=True):
+        columns = _column(offer.place), _column(offer.capacity), _column(offer.cost)
+        kept.append(columns)
+        one.tier, one.places, one.bound = offer.tier, len(offer.place), offer.bound
+        one.place, one.capacity, one.cost = columns
+    choice.offers, choice.offer, choice.source = len(offers), native, source
+    choice.units, choice.spare, choice.no_arc = units, spare, no_arc
+    arcs = np.empty(sum([len(offer.place) for offer in offers]), kind)
+    count = _lib.market_choose(choice, _rows("struct table_arc", arcs))
+    if count < 0:
+        raise _failed(count, f"{len(arcs)} arcs")
+    for offer, one in zip(offers, native, strict=True):
+        offer.bound = one.bound
+    return arcs[:count].copy(), (choice.cost, choice.tier) if choice.complete else None
+
+
+def places(size: int, arcs: Table) -> tuple[Integers, Integers]:
+    """Return the different places of a table of ARC, all below ``size``, ascending, and the row there of each arc's."""
+    place, row = np.empty(len(arcs), np.int64), np.empty(len(arcs), np.int64)
+    count = _lib.market_places(size, len(arcs), _rows("struct table_arc", arcs), _column(place), _column(row))
+    if count < 0:
+        raise _failed(count, f"places of {len(arcs)} arcs")
+    return place[:count].copy(), row
+
+
+def lay_out(
+    arcs: Table,
+    row: Integers,
+    *,
+    own: int,
+    node: Integers,
+    first_pool: int,
+    summed: Integers,
+    room: Integers,
+    joins: tuple[Integers, Integers],
+    claims: tuple[Integers, Integers],
+    units: int,
+) -> tuple[Integers, Integers, Integers, Integers, Integers]:
+    """Return tails, heads, capacities, costs and supplies of a network, as native/scheduler/market.h says.
+
+    ``room``, shape (K,), is raised.
+    """
+    plan = _ffi.new("struct market_plan *")
+    kept = [_column(column) for column in (row, node, summed, *joins, *claims)]
+    table = _rows("struct table_arc", arcs)
+    plan.sources, plan.pools, plan.places, plan.first_pool, plan.units = (
+        len(node),
+        len(summed),
+        len(room),
+        first_pool,
+        units,
+    )
+    plan.own, plan.arcs, plan.joins, plan.claims, plan.arc = own, len(arcs), len(joins[0]), len(claims[0]), table
+    plan.row, plan.node, plan.summed, plan.join, plan.join_pool, plan.claim_source, plan.claim_count = kept
+    total = plan.arcs + plan.places + plan.joins + plan.claims
+    columns = [np.empty(length, np.int64) for length in (*[total] * 4, first_pool + len(summed) + len(room) + 1)]
+    status = _lib.market_lay_out(plan, _column(room), *(_column(column) for column in columns))
+    if status < 0:
+        raise _failed(status, f"a network of {total} arcs")
+    tail, head, capacity, cost, supply = columns
+    return tail, head, capacity, cost, supply
+
+
 def climb(
     arcs: Table,
     *,
@@ -103,7 +191,7 @@ def climb(
     """
     problem = _ffi.new("struct bound_problem *")
     kept = [
-        _rows("struct bound_arc", arcs),
+        _rows("struct table_arc", arcs),
         *(_column(column) for column in (units, limit, beyond, *classes)),
         *(_numbers(column) for column in (room, stock, need, share)),
     ]

@@ -95,7 +95,7 @@ static int problem_check(const struct bound_problem *p)
 	    p->classes < 0 || p->arcs + p->sources > INT32_MAX / 2 || p->places > INT32_MAX / 2)
 		return -EINVAL;
 	for (int64_t arc = 0; arc < p->arcs; arc++) {
-		const struct bound_arc *a = &p->arc[arc];
+		const struct table_arc *a = &p->arc[arc];
 
 		if (a->source < 0 || a->source >= p->sources || a->place < 0 || a->place >= p->places ||
 		    a->tier < 0 || a->tier >= p->tiers || a->capacity < 0)
@@ -125,7 +125,7 @@ static void climb_prepare(struct climb *c)
 		c->class_start[source] = row;
 	}
 	for (int64_t arc = 0; arc < p->arcs; arc++) {
-		const struct bound_arc *a = &p->arc[arc];
+		const struct table_arc *a = &p->arc[arc];
 
 		c->way[c->start[a->source]++] =
 			(struct way){(double)a->cost, a->capacity, (int32_t)a->place, (int32_t)a->tier};

@@ -5,16 +5,9 @@
 #ifndef SCHEDULER_BOUND_H
 #define SCHEDULER_BOUND_H
 
-#include <stdint.h>
+#include "tables.h"
 
-/* A row of farbus/scheduler/phases/tables.py, ARC; place is a row of room here. */
-struct bound_arc {
-	int64_t source;
-	int64_t place;
-	int64_t tier;
-	int64_t capacity;
-	int64_t cost;
-};
+#include <stdint.h>
 
 struct bound_problem {
 	int64_t sources;
@@ -24,7 +17,7 @@ struct bound_problem {
 	int64_t commons;   /* T, of the cluster */
 	int64_t tiers;
 	int64_t classes;
-	const struct bound_arc *arc;
+	const struct table_arc *arc; /* place is a row of room */
 	/* By source: units wanted, and how many can be served; what any arc that was left out costs at
 	 * least, no_arc where there is none. */
 	const int64_t *units;

@@ -88,13 +88,13 @@ class Opening:
         self._sources = plan.sources
         self._wants = plan.wants.copy()
         self._weight = weights(plan.jobs.tier)
-        arcs = plan.opening_arcs()
+        self._arcs, self._place = plan.opening_arcs()
+        self._places = plan.places
+        arcs = self._arcs
         self.size = len(arcs)
-        self._arcs = arcs
         self._beyond = plan.beyond
         self._floor = plan.floor
         self._limit = plan.limits
-        self._places, self._place = np.unique(arcs["place"], return_inverse=True)
         self._room = desk.room(self._places).astype(np.float64)
         self._stock = desk.common().astype(np.float64)
         self._near = arcs["tier"] == NEAR
