@@ -72,6 +72,7 @@ class Deciding(Operations):
         """Return the jobs that the round considers, first to be served first."""
         self._over, self._behind = {}, set()
         admitted = Admitted()
+        wall = self._wall + (now - self._now)
         awake = [job_id for job_id in self.situations.awake if self._may_be_placed(job_id, now)]
         if not awake:
             return ()
@@ -83,8 +84,14 @@ class Deciding(Operations):
             miss = self.accounts.miss(record.job, self.rules, admitted)
             if miss is None:
                 admitted.add(record.job)
-                profile = self.inference.profile(record.job.name)
-                pending.append(PendingJob(job=record.job, rounds_waited=record.progress.rounds_waited, profile=profile))
+                pending.append(
+                    PendingJob(
+                        job=record.job,
+                        rounds_waited=record.progress.rounds_waited,
+                        left_s=record.job.due_at - wall,
+                        profile=self.inference.known(record.job),
+                    )
+                )
                 if len(pending) >= most:
                     break
             elif self.accounts.miss(record.job, self.rules) is not None:

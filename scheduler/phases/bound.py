@@ -84,19 +84,33 @@ class Opening:
     """
 
     def __init__(self, plan: Plan) -> None:
+        self._plan: Plan | None = plan
         self._desk = desk = plan.desk
-        self._sources = plan.sources
+        # All else of the plan stays what it is, and is looked at when somebody asks.
         self._wants = plan.wants.copy()
+        self._room, self._stock = desk.room(plan.places), desk.common()
+        self.sources, self.tasks = len(plan.sources), int(self._wants["count"].sum())
+
+    @property
+    def size(self) -> int:
+        """The number of arcs."""
+        self._lay_out()
+        return len(self._arcs)
+
+    def _lay_out(self) -> None:
+        """Lay the arcs out, source by source; once."""
+        plan, self._plan = self._plan, None
+        if plan is None:
+            return
+        desk = self._desk
+        self._sources = plan.sources
         self._weight = weights(plan.jobs.tier)
-        self._arcs, self._place = plan.opening_arcs()
+        self._arcs, self._place = arcs, _ = plan.opening_arcs()
         self._places = plan.places
-        arcs = self._arcs
-        self.size = len(arcs)
         self._beyond = plan.beyond
         self._floor = plan.floor
         self._limit = plan.limits
-        self._room = desk.room(self._places).astype(np.float64)
-        self._stock = desk.common().astype(np.float64)
+        self._room, self._stock = self._room.astype(np.float64), self._stock.astype(np.float64)
         self._near = arcs["tier"] == NEAR
         shapes, shape = np.unique(desk.split(self._sources)[0], return_inverse=True)
         shape = shape.reshape(-1)
@@ -117,13 +131,13 @@ class Opening:
         self._class_source, self._class_price = classes // most, most - 1 - classes % most
         self._class_count = np.bincount(class_of, weights=self._wants["count"], minlength=len(classes)).astype(np.int64)
         self._units = np.bincount(source, weights=self._wants["count"], minlength=len(self._sources)).astype(np.int64)
-        self.sources, self.tasks = len(self._sources), int(self._units.sum())
         # Units in which the resources are comparable.
         self._room_scale = np.maximum(self._need.max(axis=(0, 1), initial=0), 1.0)
         self._whole_scale = np.maximum(self._share.max(axis=0, initial=0), 1.0)
 
     def wanted(self, jobs: Integers) -> bool:
         """Say whether anything of ``jobs`` had an arc."""
+        self._lay_out()
         has = np.bincount(self._arcs["source"], minlength=len(self._sources)) > 0
         return bool((has[self._want_source] & np.isin(self._wants["job"], jobs)).any())
 
@@ -135,6 +149,7 @@ class Opening:
         A task that went where the opening's pruned arcs did not lead counts as
         the dearest of those that were kept.
         """
+        self._lay_out()
         first, later = desks[0], desks[1:]
         awards = jobs.awards(first.phase).table
         waiting = int(self._wants["count"] @ self._weight[self._wants["job"]])
@@ -202,6 +217,7 @@ class Opening:
         :data:`PATIENCE` without progress.  It ends early at prices that are
         the best, and where the bound meets the score.
         """
+        self._lay_out()
         room, stock = self._room / self._room_scale, self._stock / self._whole_scale
         arcs = self._arcs.copy()
         arcs["place"] = self._place
