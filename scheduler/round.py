@@ -356,6 +356,8 @@ class _Round:
 
     def _flow(self, rows: Integers) -> Integers:
         """Place what can be placed, each job in one of its flavours; return what waits."""
+        if not len(rows):
+            return rows
         waiting = self._refill(rows)
         for _ in range(MAX_ALTERNATIVES):
             for desk in self.desks:
@@ -370,6 +372,8 @@ class _Round:
         """Lead jobs through the phases, as many at a time as there are devices for, while that may place any."""
         waiting, tried, left = rows, rows[:0], rows[:0]
         for turn in range(1 + MAX_REFILLS):
+            if not len(waiting):
+                break
             budget = Budget(self.jobs, waiting, self.desks[1:])
             # With prices the flow itself leaves those who are not worth it; the last pass is open to all.
             admitted = budget.admitted(waiting if self.prices is not None or turn == MAX_REFILLS else tried)
