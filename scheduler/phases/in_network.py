@@ -13,18 +13,18 @@ takes one task in a solve: a chain of three on one switch would be no chain.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from farbus.model.decision import PendingJob
-from farbus.model.device import Route
-from farbus.model.job import DevicePlacement, Miss, ServiceRequest, TaskGroup
+from farbus.model.job import Miss, ServiceRequest, TaskGroup
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy, ServiceSites
-from farbus.scheduler.phases.base import NEAR, NO_ARC, Desk, Flags, Offer, Outlook, Phase
+from farbus.scheduler.phases.base import NEAR, NO_ARC, Alternatives, Desk, Flags, Offer, Outlook, Phase
 from farbus.scheduler.phases.cluster import MAX_UNITS, Cluster
 from farbus.scheduler.phases.jobs import Jobs
+from farbus.scheduler.phases.reasons import Reasons, literal, told
 from farbus.scheduler.phases.services import ServiceDevices
 from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, in_order, table
 
@@ -314,18 +314,15 @@ class InNetworkDesk(Desk):
 
     # People ask.
 
-    def device_placements(self, site: int, place: int, devices: Sequence[int]) -> tuple[DevicePlacement, ...]:
-        """Return the device of an instance."""
-        del site
-        node = self.cluster.names[place]
-        return tuple(
-            DevicePlacement(device=self.cluster.devices[row].id, node=node, route=Route.LOCAL) for row in devices
-        )
-
-    def alternatives(self, pool: int, shape: int, site: int, place: int, cost: int) -> str:
+    def reasons(self, awards: Table, first: Mapping[int, Alternatives]) -> Reasons:
         """Name the service and its device's node."""
-        del pool, site
-        return f"{self._key(shape).name} on {self.cluster.names[place]} at cost {cost / 1000:g}"
+        del first
+        shapes, _ = self.split(awards["source"])
+
+        def text(shape: int) -> str:
+            return f"{literal(self._key(shape).name)} on {{0}} at cost {{1}}"
+
+        return told(shapes, text, place=awards["place"], cost=awards["cost"])
 
     def misses(self, pending: PendingJob) -> list[Miss]:
         """Return which services of a job find no room, and of what."""
