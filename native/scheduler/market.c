@@ -26,14 +26,13 @@ struct choosing {
 	int32_t count;
 };
 
-/* Notes the arcs within the bounds of their offers: by tier and place. */
-static void choosing_find(struct choosing *c, const struct market_choice *choice)
+/* Notes the arcs that cost no more than bound: by tier and place. */
+static void choosing_find(struct choosing *c, const struct market_choice *choice, int64_t bound)
 {
 	c->count = 0;
 	for (int32_t number = 0; number < choice->offers; number++) {
 		const struct market_offer *offer = &choice->offer[number];
 		const int64_t *cost = offer->cost;
-		int64_t bound = lesser(offer->bound, choice->no_arc - 1);
 
 		for (int32_t row = 0; row < offer->places; row++)
 			if (cost[row] <= bound)
@@ -99,11 +98,15 @@ static int32_t choosing_keep(struct choosing *c, const struct market_choice *cho
 int64_t market_choose(struct market_choice *choice, struct table_arc *arc)
 {
 	size_t most = 1;
-	bool bounded = false, complete;
+	int64_t bound = choice->offers ? 0 : choice->no_arc - 1;
+	bool complete;
 
 	for (int64_t number = 0; number < choice->offers; number++) {
-		most += (size_t)choice->offer[number].places;
-		bounded |= choice->offer[number].bound < choice->no_arc - 1;
+		const struct market_offer *offer = &choice->offer[number];
+
+		most += (size_t)offer->places;
+		if (offer->bound > bound)
+			bound = lesser(offer->bound, choice->no_arc - 1);
 	}
 	struct choosing c = {
 		.found = malloc(most * sizeof(*c.found)),
@@ -114,22 +117,21 @@ int64_t market_choose(struct market_choice *choice, struct table_arc *arc)
 
 	if (!c.found || !c.order || !c.spare || most > INT32_MAX)
 		goto end;
-	choosing_find(&c, choice);
+	choosing_find(&c, choice, bound);
 	choosing_sort(&c);
 	int32_t kept = choosing_keep(&c, choice, &complete);
 
-	if (bounded && !complete) {
-		for (int64_t number = 0; number < choice->offers; number++)
-			choice->offer[number].bound = choice->no_arc - 1;
-		choosing_find(&c, choice);
+	if (!complete && bound < choice->no_arc - 1) {
+		bound = choice->no_arc - 1;
+		choosing_find(&c, choice, bound);
 		choosing_sort(&c);
 		kept = choosing_keep(&c, choice, &complete);
 	}
-	/* A bound of more than was needed lasts for some rounds. */
+	/* Some more than was needed, so that the bound lasts for some rounds. */
 	if (complete && c.count / 2 > kept)
-		for (int64_t number = 0; number < choice->offers; number++)
-			choice->offer[number].bound =
-				lesser(choice->offer[number].bound, c.found[c.order[2 * kept]].cost);
+		bound = c.found[c.order[2 * kept]].cost;
+	for (int64_t number = 0; number < choice->offers; number++)
+		choice->offer[number].bound = bound;
 	choice->complete = complete;
 	if (kept) {
 		choice->cost = c.found[c.order[kept - 1]].cost;

@@ -16,7 +16,8 @@ struct market_offer {
 	const int64_t *place;
 	const int64_t *capacity;
 	const int64_t *cost;
-	/* What no arc that was of use last time cost more than: where the search begins.  Written. */
+	/* What no arc that was of use last time cost more than; the greatest one is where the search begins.
+	 * Written. */
 	int64_t bound;
 };
 
