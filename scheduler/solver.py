@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from ortools.graph.python import min_cost_flow
 
 from farbus.scheduler import kernels
 
@@ -143,6 +142,8 @@ def _why(network: Network, error: int) -> str:
 
 def scaling(network: Network) -> Integers:
     """Return the units of each arc by OR-Tools; the network is one that :func:`simplex` accepts."""
+    from ortools.graph.python import min_cost_flow  # noqa: PLC0415 - takes a tenth of a second, and is rarely needed
+
     engine = min_cost_flow.SimpleMinCostFlow()
     engine.add_arcs_with_capacity_and_unit_cost(
         network.tail.astype(np.int32), network.head.astype(np.int32), network.capacity, network.cost
