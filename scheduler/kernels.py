@@ -157,13 +157,14 @@ def choose(
         one.place, one.capacity, one.cost = columns
     choice.offers, choice.offer, choice.source = len(offers), native, source
     choice.units, choice.spare, choice.no_arc = units, spare, no_arc
-    arcs = np.empty(sum([len(offer.place) for offer in offers]), kind)
-    count = _lib.market_choose(choice, _rows("struct table_arc", arcs))
+    # Each arc that is kept holds a unit.
+    arcs = np.empty(min(sum([len(offer.place) for offer in offers]), units + spare), kind)
+    count = _lib.market_choose(choice, len(arcs), _rows("struct table_arc", arcs))
     if count < 0:
         raise _failed(count, f"{len(arcs)} arcs")
     for offer, one in zip(offers, native, strict=True):
         offer.bound = one.bound
-    return arcs[:count].copy(), (choice.cost, choice.tier) if choice.complete else None
+    return arcs[:count], (choice.cost, choice.tier) if choice.complete else None
 
 
 def places(size: int, arcs: Table) -> tuple[Integers, Integers]:
