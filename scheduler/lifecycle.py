@@ -10,6 +10,7 @@ The machine is built in layers, each of which knows those below it:
 (steps and effects), :mod:`farbus.scheduler.attempts` (jobs),
 :mod:`farbus.scheduler.liveness` (nodes and leases),
 :mod:`farbus.scheduler.operations` (operators),
+:mod:`farbus.scheduler.late` (tasks that running jobs lack),
 :mod:`farbus.scheduler.deciding` (rounds),
 :mod:`farbus.scheduler.making_room` (jobs that end for others), and this module:
 the door, restart and users.
@@ -125,7 +126,7 @@ class ClusterMachine(MakingRoom):
         for job_id in sorted(self._persist):
             self._persist_job(self.jobs[job_id], new=False)
         self._persist.clear()
-        if self._round_wanted and not self._round_running and len(self.queue):
+        if self._round_wanted and not self._round_running and (len(self.queue) or self.late_jobs):
             self._round_running = True
             self._round_wanted = False
             self._effects.append(events.RunRound())
@@ -216,10 +217,11 @@ class ClusterMachine(MakingRoom):
                     used_cpu_milli[run.node] += run.requests.cpu_milli
                     used_memory_bytes[run.node] += run.requests.memory_bytes
             self._index(found)
-            if state is JobState.RUNNING and job.time_limit_s and not any(run.arriving for run in progress.runs):
+            if state is JobState.RUNNING and job.time_limit_s and not self._is_arriving(found):
                 self._limit(found)
         for name in used_cpu_milli:
             self.occupy(name, Requests(cpu_milli=used_cpu_milli[name], memory_bytes=used_memory_bytes[name]))
+        self._restore_rooms()
         self.queue = type(self.queue)(waiting)
         self.situations = Situations(job.id for job in waiting)
         for record in self.nodes.values():

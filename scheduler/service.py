@@ -147,7 +147,8 @@ class ClusterService(ClusterHandler):
 
     async def _would_be(self, job: Job) -> JobStatus:
         machine = self._engine.machine
-        decision = await self._engine.maker.would_be(machine.snapshot(self._now()), job)
+        profile = machine.inference.known(job)
+        decision = await self._engine.maker.would_be(machine.snapshot(self._now()), job, profile=profile)
         placements = tuple(task for placed in decision.placements for task in placed.tasks)
         misses = tuple(miss for missed in decision.misses for miss in missed.misses)
         return JobStatus(job=job, state=JobState.QUEUED, placements=placements, misses=misses)

@@ -114,7 +114,12 @@ def explain_job(
             lines.append(f"rounds in which it would have fitted alone: {status.rounds_waited}")
     else:
         lines.append(f"job {status.job.id} is {status.state}" + (f": {status.reason}" if status.reason else ""))
+        if status.tasks_waiting:
+            lines.append(f"tasks of it that wait for room: {status.tasks_waiting}")
+            lines += [describe_miss(miss) for miss in status.misses]
     lines += describe_wishes(status, now=now, expected_s=expected_s)
+    if status.alternative:
+        lines.append(f"it was placed as its alternative {status.alternative}")
     for task in status.placements:
         lines.append(describe_placement(task))
         if task.cost:

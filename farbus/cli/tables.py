@@ -64,7 +64,8 @@ def _job_seconds(status: JobStatus) -> float:
 def _job_reason(status: JobStatus) -> str:
     if status.reason:
         return status.reason
-    return "; ".join(miss.message for miss in status.misses)
+    told = "; ".join(miss.message for miss in status.misses)
+    return f"tasks that wait: {status.tasks_waiting}: {told}" if told and status.tasks_waiting else told
 
 
 def is_ended(status: JobStatus) -> bool:
@@ -75,6 +76,10 @@ def is_ended(status: JobStatus) -> bool:
 def describe_job(status: JobStatus) -> list[str]:
     """Return what is to be said about one job, in lines: tasks, placements, reasons, story."""
     lines = [f"job {status.job.id}: {status.state}" + (f": {status.reason}" if status.reason else "")]
+    if status.alternative:
+        lines.append(f"  as its alternative {status.alternative}")
+    if status.tasks_waiting:
+        lines.append(f"  tasks that wait for room: {status.tasks_waiting}")
     placements = {placement.task: placement for placement in status.placements}
     tasks = {task.task: task for task in status.tasks}
     for name in dict.fromkeys([*placements, *tasks]):

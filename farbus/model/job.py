@@ -270,7 +270,12 @@ class JobStatus(Value, frozen=True, kw_only=True):
     placements: tuple[TaskPlacement, ...] = ()
     tasks: tuple[TaskStatus, ...] = ()
     misses: tuple[Miss, ...] = ()
+    """Why it waits, or why the tasks do that it runs without."""
     rounds_waited: int = 0
     started_at: float = 0.0
     ended_at: float = 0.0
     story: tuple[str, ...] = ()
+    alternative: str = ""
+    """The alternative as which it was placed last; empty for the job as it stands."""
+    tasks_waiting: int = 0
+    """Tasks that it runs without, and that begin once there is room (``min_count``)."""

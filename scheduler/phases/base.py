@@ -317,6 +317,11 @@ class Desk(abc.ABC):
         del nodes
         return 0
 
+    def spare_total(self) -> int:
+        """Return the sum of :meth:`spare` over all nodes."""
+        everywhere = np.arange(self.cluster.size)
+        return int(np.broadcast_to(self.spare(everywhere), len(everywhere)).sum())
+
     def pencil(self, key: Hashable, places: Integers, counts: Integers) -> None:
         """Note that an earlier phase counts on ``counts`` (negative: no longer) near units of outlook ``key``.
 

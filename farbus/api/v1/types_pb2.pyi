@@ -348,7 +348,7 @@ class Miss(_message.Message):
     def __init__(self, phase: _Optional[str] = ..., resource: _Optional[str] = ..., message: _Optional[str] = ..., short_by: _Optional[int] = ..., permanent: _Optional[bool] = ..., nodes: _Optional[int] = ..., nodes_short: _Optional[int] = ..., closest: _Optional[str] = ..., closest_short_by: _Optional[int] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job", "state", "reason", "placements", "tasks", "misses", "rounds_waited", "started_at", "ended_at", "story")
+    __slots__ = ("job", "state", "reason", "placements", "tasks", "misses", "rounds_waited", "started_at", "ended_at", "story", "alternative", "tasks_waiting")
     JOB_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -359,6 +359,8 @@ class JobStatus(_message.Message):
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     ENDED_AT_FIELD_NUMBER: _ClassVar[int]
     STORY_FIELD_NUMBER: _ClassVar[int]
+    ALTERNATIVE_FIELD_NUMBER: _ClassVar[int]
+    TASKS_WAITING_FIELD_NUMBER: _ClassVar[int]
     job: Job
     state: str
     reason: str
@@ -369,7 +371,9 @@ class JobStatus(_message.Message):
     started_at: float
     ended_at: float
     story: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., placements: _Optional[_Iterable[_Union[TaskPlacement, _Mapping]]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., misses: _Optional[_Iterable[_Union[Miss, _Mapping]]] = ..., rounds_waited: _Optional[int] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., story: _Optional[_Iterable[str]] = ...) -> None: ...
+    alternative: str
+    tasks_waiting: int
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., placements: _Optional[_Iterable[_Union[TaskPlacement, _Mapping]]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., misses: _Optional[_Iterable[_Union[Miss, _Mapping]]] = ..., rounds_waited: _Optional[int] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., story: _Optional[_Iterable[str]] = ..., alternative: _Optional[str] = ..., tasks_waiting: _Optional[int] = ...) -> None: ...
 
 class LeasedDevice(_message.Message):
     __slots__ = ("device", "epoch")
