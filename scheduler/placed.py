@@ -17,13 +17,12 @@ from farbus.model.decision import JobPlacement
 from farbus.model.device import Route
 from farbus.model.job import DevicePlacement, TaskPlacement
 from farbus.model.value import Value
-from farbus.scheduler.kernels import ranges
 from farbus.scheduler.phases.base import Desk
 from farbus.scheduler.phases.cluster import Cluster
 from farbus.scheduler.phases.flavours import Flavours
 from farbus.scheduler.phases.jobs import Jobs
 from farbus.scheduler.phases.reasons import REASON, Reasons
-from farbus.scheduler.phases.tables import Integers, Table, ahead
+from farbus.scheduler.phases.tables import Integers, Table, ahead, ranges
 
 TASK = np.dtype([(name, np.int64) for name in ("job", "group", "number", "node", "cost", "reason")])
 """Task ``number`` of a group (a row of names) of a job (a row of jobs); ``reason`` is a row of reasons."""

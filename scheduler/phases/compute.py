@@ -21,7 +21,6 @@ from farbus.model.decision import PendingJob
 from farbus.model.job import Miss, TaskGroup
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
 from farbus.scheduler.explain import compute_miss
-from farbus.scheduler.kernels import ranges
 from farbus.scheduler.phases.base import (
     ANYWHERE,
     FAR,
@@ -43,7 +42,7 @@ from farbus.scheduler.phases.base import (
 from farbus.scheduler.phases.cluster import MAX_UNITS, NEVER, Cluster, fitting
 from farbus.scheduler.phases.jobs import Form, Jobs, both
 from farbus.scheduler.phases.reasons import Reasons, told
-from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, table
+from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, ranges, table
 
 
 class TaskShape(msgspec.Struct, frozen=True):

@@ -14,7 +14,6 @@ from farbus.model.device import Route
 from farbus.model.job import Miss, TaskGroup
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
 from farbus.scheduler.explain import DeviceNeed, device_miss
-from farbus.scheduler.kernels import in_order, ranges
 from farbus.scheduler.phases.base import (
     FAR,
     MIXED,
@@ -37,7 +36,7 @@ from farbus.scheduler.phases.jobs import Jobs
 from farbus.scheduler.phases.moving import MovingOutlook, moving_miss
 from farbus.scheduler.phases.reasons import Reasons, literal, told
 from farbus.scheduler.phases.stock import Bundle, DeviceKey, DeviceRequest, Lenders, Stock
-from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, table
+from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, in_order, ranges, table
 
 if TYPE_CHECKING:
     from farbus.scheduler.phases.device import DevicePhase

@@ -21,9 +21,8 @@ from farbus.model.decision import PendingJob
 from farbus.model.job import MAX_ALTERNATIVE_COST, MAX_DRIVES, Job, TaskGroup
 from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI
 from farbus.scheduler.costs.policy import Policy, Waiting, ranked
-from farbus.scheduler.kernels import ranges
 from farbus.scheduler.phases.cluster import MAX_UNITS
-from farbus.scheduler.phases.tables import AWARD, Integers, Table
+from farbus.scheduler.phases.tables import AWARD, Integers, Table, ranges
 
 if TYPE_CHECKING:
     from farbus.scheduler.phases.base import Phase

@@ -21,12 +21,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from farbus.scheduler import kernels
-from farbus.scheduler.kernels import before, in_order, limited, matched, ranges
 from farbus.scheduler.phases.base import NO_ARC, Alternatives, Desk, Flags, Later, Offer
 from farbus.scheduler.phases.bound import Prices
 from farbus.scheduler.phases.cluster import MAX_UNITS
 from farbus.scheduler.phases.jobs import Jobs
-from farbus.scheduler.phases.tables import ARC, AWARD, Integers, Table, distinct, joined, table
+from farbus.scheduler.phases.tables import (
+    ARC,
+    AWARD,
+    Integers,
+    Table,
+    before,
+    distinct,
+    in_order,
+    joined,
+    limited,
+    matched,
+    ranges,
+    table,
+)
 from farbus.scheduler.solver import COST_BUDGET, Flow, Network, certify, solve
 
 MAX_SOLVES = 12

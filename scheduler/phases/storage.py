@@ -19,7 +19,6 @@ from farbus.model.device import Route
 from farbus.model.job import Miss, StorageRequest, TaskGroup
 from farbus.model.quantity import format_bytes
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
-from farbus.scheduler.kernels import in_order
 from farbus.scheduler.phases.base import (
     FAR,
     NEXT_BEST,
@@ -40,7 +39,7 @@ from farbus.scheduler.phases.jobs import Jobs
 from farbus.scheduler.phases.reasons import Reasons, literal, told
 from farbus.scheduler.phases.stock import ANY_SITE
 from farbus.scheduler.phases.storage_outlook import StorageOutlook
-from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, table
+from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, in_order, table
 
 NO_DRIVE = -1
 """Fills up the drives of a unit to as many as its shape may have."""

@@ -12,7 +12,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from farbus.scheduler.kernels import before
+from farbus.scheduler.kernels import before, in_order, limited, matched, ranges
+
+__all__ = [
+    "ARC",
+    "AWARD",
+    "WANT",
+    "Integers",
+    "Table",
+    "ahead",
+    "before",
+    "distinct",
+    "in_order",
+    "joined",
+    "limited",
+    "matched",
+    "ranges",
+    "table",
+]
 
 Integers = npt.NDArray[np.int64]
 Table = npt.NDArray[Any]

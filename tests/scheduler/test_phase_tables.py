@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farbus.scheduler.costs.default import DefaultPolicy
-from farbus.scheduler.kernels import before, in_order, limited, matched, ranges
 from farbus.scheduler.phases.jobs import Forms
-from farbus.scheduler.phases.tables import ahead
+from farbus.scheduler.phases.tables import ahead, before, in_order, limited, matched, ranges
 from farbus.scheduler.round import PHASES
 from tests.scheduler.worlds import job
 
