@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farbus.errors import Unavailable
 from farbus.scheduler import kernels
 from farbus.scheduler.phases.base import NO_ARC, Offer
 from farbus.scheduler.phases.tables import ARC, Integers, Table
@@ -21,6 +24,15 @@ def column(values: list[int]) -> Integers:
 def arcs_of(rows: list[tuple[int, int, int, int, int]]) -> Table:
     """Return rows of source, place, tier, capacity and cost as a table."""
     return np.array(rows, ARC)
+
+
+def test_kernels_that_are_not_built_are_told_of_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "farbus.scheduler._kernels", None)
+    spec = importlib.util.spec_from_file_location("kernels_again", kernels.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    with pytest.raises(Unavailable, match=r"^the scheduler's kernels are not built \(.*\); run make build$"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
 # ---- the bound ----
