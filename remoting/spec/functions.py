@@ -141,7 +141,7 @@ def _n(
 
 
 ENTRIES: Final = (
-    _n(1, "cuArray3DCreate", 2000, "cuArray3DCreate", NARROW),
+    _e(1, "cuArray3DCreate", 2000, "cuArray3DCreate", CALLED, "CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAllocateArray"),
     _m(
         2,
         "cuArray3DCreate",
@@ -150,7 +150,7 @@ ENTRIES: Final = (
         "CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v2 *pAllocateArray",
         "",
     ),
-    _n(3, "cuArray3DGetDescriptor", 2000, "cuArray3DGetDescriptor", NARROW),
+    _e(3, "cuArray3DGetDescriptor", 2000, "cuArray3DGetDescriptor", CALLED, "CUDA_ARRAY3D_DESCRIPTOR_v1 *pArrayDescriptor, CUarray hArray"),
     _m(
         4,
         "cuArray3DGetDescriptor",
@@ -159,7 +159,7 @@ ENTRIES: Final = (
         "CUDA_ARRAY3D_DESCRIPTOR_v2 *pArrayDescriptor, CUarray hArray",
         "",
     ),
-    _n(5, "cuArrayCreate", 2000, "cuArrayCreate", NARROW),
+    _e(5, "cuArrayCreate", 2000, "cuArrayCreate", CALLED, "CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAllocateArray"),
     _m(
         6,
         "cuArrayCreate",
@@ -169,7 +169,7 @@ ENTRIES: Final = (
         "",
     ),
     _m(7, "cuArrayDestroy", 2000, "cuArrayDestroy", "CUarray hArray", "drop:hArray wait"),
-    _n(8, "cuArrayGetDescriptor", 2000, "cuArrayGetDescriptor", NARROW),
+    _e(8, "cuArrayGetDescriptor", 2000, "cuArrayGetDescriptor", CALLED, "CUDA_ARRAY_DESCRIPTOR_v1 *pArrayDescriptor, CUarray hArray"),
     _m(
         9,
         "cuArrayGetDescriptor",
@@ -213,7 +213,7 @@ ENTRIES: Final = (
     _n(21, "cuCoredumpSetAttribute", 12010, "cuCoredumpSetAttribute", DIAGNOSTICS),
     _n(22, "cuCoredumpSetAttributeGlobal", 12010, "cuCoredumpSetAttributeGlobal", DIAGNOSTICS),
     _e(23, "cuCtxAttach", 2000, "cuCtxAttach", LOCAL, "CUcontext *pctx, unsigned int flags"),
-    _n(24, "cuCtxCreate", 2000, "cuCtxCreate", NARROW),
+    _e(24, "cuCtxCreate", 2000, "cuCtxCreate", CALLED, "CUcontext *pctx, unsigned int flags, CUdevice dev", same_as="cuCtxCreate_v2"),
     _e(25, "cuCtxCreate", 3020, "cuCtxCreate_v2", CALLED, "CUcontext *pctx, unsigned int flags, CUdevice dev"),
     _e(
         26,
@@ -231,7 +231,7 @@ ENTRIES: Final = (
         CALLED,
         "CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev",
     ),
-    _n(28, "cuCtxDestroy", 2000, "cuCtxDestroy", NARROW),
+    _e(28, "cuCtxDestroy", 2000, "cuCtxDestroy", CALLED, "CUcontext ctx", same_as="cuCtxDestroy_v2"),
     _e(29, "cuCtxDestroy", 4000, "cuCtxDestroy_v2", CALLED, "CUcontext ctx"),
     _e(30, "cuCtxDetach", 2000, "cuCtxDetach", LOCAL, "CUcontext ctx"),
     _m(31, "cuCtxDisablePeerAccess", 4000, "cuCtxDisablePeerAccess", "CUcontext peerContext", ""),
@@ -271,9 +271,9 @@ ENTRIES: Final = (
         LOCAL,
         "int *leastPriority, int *greatestPriority",
     ),
-    _n(46, "cuCtxPopCurrent", 2000, "cuCtxPopCurrent", NARROW),
+    _e(46, "cuCtxPopCurrent", 2000, "cuCtxPopCurrent", LOCAL, "CUcontext *pctx", same_as="cuCtxPopCurrent_v2"),
     _e(47, "cuCtxPopCurrent", 4000, "cuCtxPopCurrent_v2", LOCAL, "CUcontext *pctx"),
-    _n(48, "cuCtxPushCurrent", 2000, "cuCtxPushCurrent", NARROW),
+    _e(48, "cuCtxPushCurrent", 2000, "cuCtxPushCurrent", LOCAL, "CUcontext ctx", same_as="cuCtxPushCurrent_v2"),
     _e(49, "cuCtxPushCurrent", 4000, "cuCtxPushCurrent_v2", LOCAL, "CUcontext ctx"),
     _m(50, "cuCtxRecordEvent", 12050, "cuCtxRecordEvent", "CUcontext hCtx, CUevent hEvent", ""),
     _m(51, "cuCtxResetPersistingL2Cache", 11000, "cuCtxResetPersistingL2Cache", "void", ""),
@@ -447,7 +447,7 @@ ENTRIES: Final = (
         "in8:value",
     ),
     _m(98, "cuDeviceSetMemPool", 11020, "cuDeviceSetMemPool", "CUdevice_v1 dev, CUmemoryPool pool", ""),
-    _n(99, "cuDeviceTotalMem", 2000, "cuDeviceTotalMem", NARROW),
+    _e(99, "cuDeviceTotalMem", 2000, "cuDeviceTotalMem", LOCAL, "unsigned int *bytes, CUdevice dev"),
     _e(100, "cuDeviceTotalMem", 3020, "cuDeviceTotalMem_v2", LOCAL, "size_t *bytes, CUdevice dev"),
     _n(101, "cuDeviceUnregisterAsyncNotification", 12040, "cuDeviceUnregisterAsyncNotification", DIAGNOSTICS),
     _e(102, "cuDriverGetVersion", 2020, "cuDriverGetVersion", LOCAL, "int *driverVersion"),
@@ -461,7 +461,7 @@ ENTRIES: Final = (
     _n(110, "cuEGLStreamProducerPresentFrame", 7000, "cuEGLStreamProducerPresentFrame", GRAPHICS),
     _n(111, "cuEGLStreamProducerReturnFrame", 7000, "cuEGLStreamProducerReturnFrame", GRAPHICS),
     _e(112, "cuEventCreate", 2000, "cuEventCreate", POSTED, "CUevent *phEvent, unsigned int Flags"),
-    _n(113, "cuEventDestroy", 2000, "cuEventDestroy", NARROW),
+    _e(113, "cuEventDestroy", 2000, "cuEventDestroy", CALLED, "CUevent hEvent", same_as="cuEventDestroy_v2"),
     _e(114, "cuEventDestroy", 4000, "cuEventDestroy_v2", POSTED, "CUevent hEvent"),
     _e(
         115,
@@ -543,7 +543,7 @@ ENTRIES: Final = (
         CALLED,
         "CUfunction hfunc, CUfunction_attribute attrib, int value",
     ),
-    _n(132, "cuFuncSetBlockShape", 2000, "cuFuncSetBlockShape", RARE),
+    _e(132, "cuFuncSetBlockShape", 2000, "cuFuncSetBlockShape", LOCAL, "CUfunction hfunc, int x, int y, int z"),
     _e(133, "cuFuncSetCacheConfig", 3000, "cuFuncSetCacheConfig", LOCAL, "CUfunction hfunc, CUfunc_cache config"),
     _e(
         134,
@@ -553,7 +553,7 @@ ENTRIES: Final = (
         LOCAL,
         "CUfunction hfunc, CUsharedconfig config",
     ),
-    _n(135, "cuFuncSetSharedSize", 2000, "cuFuncSetSharedSize", RARE),
+    _e(135, "cuFuncSetSharedSize", 2000, "cuFuncSetSharedSize", LOCAL, "CUfunction hfunc, unsigned int bytes"),
     _n(136, "cuGLCtxCreate", 3020, "cuGLCtxCreate_v2", GRAPHICS),
     _n(137, "cuGLGetDevices", 4010, "cuGLGetDevices_v2", GRAPHICS),
     _n(138, "cuGLInit", 2000, "cuGLInit", GRAPHICS),
@@ -1249,7 +1249,7 @@ ENTRIES: Final = (
         LOCAL,
         "CUkernel kernel, CUfunc_cache config, CUdevice dev",
     ),
-    _n(285, "cuLaunch", 2000, "cuLaunch", RARE),
+    _e(285, "cuLaunch", 2000, "cuLaunch", POSTED, "CUfunction f"),
     _e(
         286,
         "cuLaunchCooperativeKernel",
@@ -1263,8 +1263,8 @@ ENTRIES: Final = (
         per_thread=(9000, "_ptsz"),
     ),
     _n(287, "cuLaunchCooperativeKernelMultiDevice", 9000, "cuLaunchCooperativeKernelMultiDevice", RARE),
-    _n(288, "cuLaunchGrid", 2000, "cuLaunchGrid", RARE),
-    _n(289, "cuLaunchGridAsync", 2000, "cuLaunchGridAsync", RARE),
+    _e(288, "cuLaunchGrid", 2000, "cuLaunchGrid", POSTED, "CUfunction f, int grid_width, int grid_height"),
+    _e(289, "cuLaunchGridAsync", 2000, "cuLaunchGridAsync", POSTED, "CUfunction f, int grid_width, int grid_height, CUstream hStream"),
     _e(
         290,
         "cuLaunchHostFunc",
@@ -1455,7 +1455,7 @@ ENTRIES: Final = (
         "hand",
         per_thread=(11020, "_ptsz"),
     ),
-    _n(325, "cuMemAllocHost", 2000, "cuMemAllocHost", NARROW),
+    _e(325, "cuMemAllocHost", 2000, "cuMemAllocHost", LOCAL, "void **pp, unsigned int bytesize"),
     _e(326, "cuMemAllocHost", 3020, "cuMemAllocHost_v2", LOCAL, "void **pp, size_t bytesize"),
     _n(327, "cuMemAllocManaged", 6000, "cuMemAllocManaged", MANAGED),
     _n(328, "cuMemAllocPitch", 2000, "cuMemAllocPitch", NARROW),
@@ -1540,7 +1540,7 @@ ENTRIES: Final = (
         "in:location",
     ),
     _n(345, "cuMemGetHandleForAddressRange", 11070, "cuMemGetHandleForAddressRange", VMM),
-    _n(346, "cuMemGetInfo", 2000, "cuMemGetInfo", NARROW),
+    _e(346, "cuMemGetInfo", 2000, "cuMemGetInfo", CALLED, "unsigned int *free, unsigned int *total"),
     _e(
         347,
         "cuMemGetInfo",
@@ -1761,7 +1761,7 @@ ENTRIES: Final = (
         "CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream",
         per_thread=(7000, "_ptsz"),
     ),
-    _n(398, "cuMemcpyAtoA", 2000, "cuMemcpyAtoA", NARROW),
+    _e(398, "cuMemcpyAtoA", 2000, "cuMemcpyAtoA", CALLED, "CUarray dstArray, unsigned int dstOffset, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount"),
     _e(
         399,
         "cuMemcpyAtoA",
@@ -1781,7 +1781,7 @@ ENTRIES: Final = (
         "CUdeviceptr_v2 dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount",
         per_thread=(7000, "_ptds"),
     ),
-    _n(402, "cuMemcpyAtoH", 2000, "cuMemcpyAtoH", NARROW),
+    _e(402, "cuMemcpyAtoH", 2000, "cuMemcpyAtoH", CALLED, "void *dstHost, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount"),
     _e(
         403,
         "cuMemcpyAtoH",
@@ -1791,7 +1791,7 @@ ENTRIES: Final = (
         "void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount",
         per_thread=(7000, "_ptds"),
     ),
-    _n(404, "cuMemcpyAtoHAsync", 2000, "cuMemcpyAtoHAsync", NARROW),
+    _e(404, "cuMemcpyAtoHAsync", 2000, "cuMemcpyAtoHAsync", CALLED, "void *dstHost, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount, CUstream hStream"),
     _e(
         405,
         "cuMemcpyAtoHAsync",
@@ -1869,7 +1869,7 @@ ENTRIES: Final = (
         "void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream",
         per_thread=(7000, "_ptsz"),
     ),
-    _n(418, "cuMemcpyHtoA", 2000, "cuMemcpyHtoA", NARROW),
+    _e(418, "cuMemcpyHtoA", 2000, "cuMemcpyHtoA", CALLED, "CUarray dstArray, unsigned int dstOffset, const void *srcHost, unsigned int ByteCount"),
     _e(
         419,
         "cuMemcpyHtoA",
@@ -1879,7 +1879,7 @@ ENTRIES: Final = (
         "CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount",
         per_thread=(7000, "_ptds"),
     ),
-    _n(420, "cuMemcpyHtoAAsync", 2000, "cuMemcpyHtoAAsync", NARROW),
+    _e(420, "cuMemcpyHtoAAsync", 2000, "cuMemcpyHtoAAsync", CALLED, "CUarray dstArray, unsigned int dstOffset, const void *srcHost, unsigned int ByteCount, CUstream hStream"),
     _e(
         421,
         "cuMemcpyHtoAAsync",
@@ -2235,11 +2235,11 @@ ENTRIES: Final = (
         "int *clusterSize, CUfunction func, const CUlaunchConfig *config",
         "",
     ),
-    _n(478, "cuParamSetSize", 2000, "cuParamSetSize", RARE),
+    _e(478, "cuParamSetSize", 2000, "cuParamSetSize", LOCAL, "CUfunction hfunc, unsigned int numbytes"),
     _n(479, "cuParamSetTexRef", 2000, "cuParamSetTexRef", REFERENCES),
-    _n(480, "cuParamSetf", 2000, "cuParamSetf", RARE),
-    _n(481, "cuParamSeti", 2000, "cuParamSeti", RARE),
-    _n(482, "cuParamSetv", 2000, "cuParamSetv", RARE),
+    _e(480, "cuParamSetf", 2000, "cuParamSetf", LOCAL, "CUfunction hfunc, int offset, float value"),
+    _e(481, "cuParamSeti", 2000, "cuParamSeti", LOCAL, "CUfunction hfunc, int offset, unsigned int value"),
+    _e(482, "cuParamSetv", 2000, "cuParamSetv", LOCAL, "CUfunction hfunc, int offset, void *ptr, unsigned int numbytes"),
     _e(
         483,
         "cuPointerGetAttribute",
@@ -2347,7 +2347,7 @@ ENTRIES: Final = (
         POSTED,
         "CUstream *phStream, unsigned int flags, int priority",
     ),
-    _n(501, "cuStreamDestroy", 2000, "cuStreamDestroy", NARROW),
+    _e(501, "cuStreamDestroy", 2000, "cuStreamDestroy", CALLED, "CUstream hStream", same_as="cuStreamDestroy_v2"),
     _e(502, "cuStreamDestroy", 4000, "cuStreamDestroy_v2", POSTED, "CUstream hStream"),
     _e(
         503,
