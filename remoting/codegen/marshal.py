@@ -161,7 +161,7 @@ def _size(parameter: Parameter) -> str:
 
 
 def _expression(call: Call, count: str) -> str:
-    first = count.split(" ")[0]
+    first = count.split(" ", maxsplit=1)[0]
     return "a->" + count if first in {p.name for p in call.parameters} else count
 
 
@@ -189,9 +189,7 @@ def _request(call: Call) -> list[str]:
         elif parameter.name in rooms:
             continue
         elif parameter.way == "list":
-            out.append(
-                f"\ta->{name} = marshal_pointer(m, a->{name}, a->{parameter.count}_room, sizeof(*a->{name}));"
-            )
+            out.append(f"\ta->{name} = marshal_pointer(m, a->{name}, a->{parameter.count}_room, sizeof(*a->{name}));")
         else:
             out.append(f"\ta->{name} = marshal_pointer(m, a->{name}, {count or 1}, {_size(parameter)});")
             if parameter.way == "in8":

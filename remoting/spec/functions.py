@@ -141,7 +141,14 @@ def _n(
 
 
 ENTRIES: Final = (
-    _e(1, "cuArray3DCreate", 2000, "cuArray3DCreate", CALLED, "CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAllocateArray"),
+    _e(
+        1,
+        "cuArray3DCreate",
+        2000,
+        "cuArray3DCreate",
+        CALLED,
+        "CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAllocateArray",
+    ),
     _m(
         2,
         "cuArray3DCreate",
@@ -150,7 +157,14 @@ ENTRIES: Final = (
         "CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v2 *pAllocateArray",
         "",
     ),
-    _e(3, "cuArray3DGetDescriptor", 2000, "cuArray3DGetDescriptor", CALLED, "CUDA_ARRAY3D_DESCRIPTOR_v1 *pArrayDescriptor, CUarray hArray"),
+    _e(
+        3,
+        "cuArray3DGetDescriptor",
+        2000,
+        "cuArray3DGetDescriptor",
+        CALLED,
+        "CUDA_ARRAY3D_DESCRIPTOR_v1 *pArrayDescriptor, CUarray hArray",
+    ),
     _m(
         4,
         "cuArray3DGetDescriptor",
@@ -159,7 +173,14 @@ ENTRIES: Final = (
         "CUDA_ARRAY3D_DESCRIPTOR_v2 *pArrayDescriptor, CUarray hArray",
         "",
     ),
-    _e(5, "cuArrayCreate", 2000, "cuArrayCreate", CALLED, "CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAllocateArray"),
+    _e(
+        5,
+        "cuArrayCreate",
+        2000,
+        "cuArrayCreate",
+        CALLED,
+        "CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAllocateArray",
+    ),
     _m(
         6,
         "cuArrayCreate",
@@ -169,7 +190,14 @@ ENTRIES: Final = (
         "",
     ),
     _m(7, "cuArrayDestroy", 2000, "cuArrayDestroy", "CUarray hArray", "drop:hArray wait"),
-    _e(8, "cuArrayGetDescriptor", 2000, "cuArrayGetDescriptor", CALLED, "CUDA_ARRAY_DESCRIPTOR_v1 *pArrayDescriptor, CUarray hArray"),
+    _e(
+        8,
+        "cuArrayGetDescriptor",
+        2000,
+        "cuArrayGetDescriptor",
+        CALLED,
+        "CUDA_ARRAY_DESCRIPTOR_v1 *pArrayDescriptor, CUarray hArray",
+    ),
     _m(
         9,
         "cuArrayGetDescriptor",
@@ -213,7 +241,15 @@ ENTRIES: Final = (
     _n(21, "cuCoredumpSetAttribute", 12010, "cuCoredumpSetAttribute", DIAGNOSTICS),
     _n(22, "cuCoredumpSetAttributeGlobal", 12010, "cuCoredumpSetAttributeGlobal", DIAGNOSTICS),
     _e(23, "cuCtxAttach", 2000, "cuCtxAttach", LOCAL, "CUcontext *pctx, unsigned int flags"),
-    _e(24, "cuCtxCreate", 2000, "cuCtxCreate", CALLED, "CUcontext *pctx, unsigned int flags, CUdevice dev", same_as="cuCtxCreate_v2"),
+    _e(
+        24,
+        "cuCtxCreate",
+        2000,
+        "cuCtxCreate",
+        CALLED,
+        "CUcontext *pctx, unsigned int flags, CUdevice dev",
+        same_as="cuCtxCreate_v2",
+    ),
     _e(25, "cuCtxCreate", 3020, "cuCtxCreate_v2", CALLED, "CUcontext *pctx, unsigned int flags, CUdevice dev"),
     _e(
         26,
@@ -298,13 +334,8 @@ ENTRIES: Final = (
     _n(62, "cuDevResourceGenerateDesc", 12040, "cuDevResourceGenerateDesc", PARTITIONS),
     _n(63, "cuDevSmResourceSplit", 13010, "cuDevSmResourceSplit", PARTITIONS),
     _n(64, "cuDevSmResourceSplitByCount", 12040, "cuDevSmResourceSplitByCount", PARTITIONS),
-    _e(
-        65,
-        "cuDeviceCanAccessPeer",
-        4000,
-        "cuDeviceCanAccessPeer",
-        LOCAL,
-        "int *canAccessPeer, CUdevice dev, CUdevice peerDev",
+    _m(
+        65, "cuDeviceCanAccessPeer", 4000, "cuDeviceCanAccessPeer", "int *canAccessPeer, CUdevice dev, CUdevice peerDev"
     ),
     _e(
         66,
@@ -370,12 +401,11 @@ ENTRIES: Final = (
         "unsigned int *capabilities, const CUatomicOperation *operations, unsigned int count, CUdevice srcDevice, CUdevice dstDevice",
         "out:capabilities[count] in:operations[count]",
     ),
-    _e(
+    _m(
         81,
         "cuDeviceGetP2PAttribute",
         8000,
         "cuDeviceGetP2PAttribute",
-        LOCAL,
         "int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice",
     ),
     _e(82, "cuDeviceGetPCIBusId", 4010, "cuDeviceGetPCIBusId", LOCAL, "char *pciBusId, int len, CUdevice dev"),
@@ -727,7 +757,14 @@ ENTRIES: Final = (
     _m(172, "cuGraphClone", 10000, "cuGraphClone", "CUgraph *phGraphClone, CUgraph originalGraph", ""),
     _n(173, "cuGraphConditionalHandleCreate", 12030, "cuGraphConditionalHandleCreate", GRAPHS),
     _m(174, "cuGraphCreate", 10000, "cuGraphCreate", "CUgraph *phGraph, unsigned int flags", ""),
-    _e(175, "cuGraphDebugDotPrint", 11030, "cuGraphDebugDotPrint", CALLED, "CUgraph hGraph, const char *path, unsigned int flags"),
+    _e(
+        175,
+        "cuGraphDebugDotPrint",
+        11030,
+        "cuGraphDebugDotPrint",
+        CALLED,
+        "CUgraph hGraph, const char *path, unsigned int flags",
+    ),
     _m(176, "cuGraphDestroy", 10000, "cuGraphDestroy", "CUgraph hGraph", "drop:hGraph"),
     _m(177, "cuGraphDestroyNode", 10000, "cuGraphDestroyNode", "CUgraphNode hNode", "drop:hNode"),
     _m(
@@ -1218,8 +1255,22 @@ ENTRIES: Final = (
     _e(272, "cuIpcGetEventHandle", 4010, "cuIpcGetEventHandle", CALLED, "CUipcEventHandle *pHandle, CUevent event"),
     _m(273, "cuIpcGetMemHandle", 4010, "cuIpcGetMemHandle", "CUipcMemHandle *pHandle, CUdeviceptr dptr", ""),
     _e(274, "cuIpcOpenEventHandle", 4010, "cuIpcOpenEventHandle", CALLED, "CUevent *phEvent, CUipcEventHandle handle"),
-    _e(275, "cuIpcOpenMemHandle", 4010, "cuIpcOpenMemHandle", CALLED, "CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags"),
-    _e(276, "cuIpcOpenMemHandle", 11000, "cuIpcOpenMemHandle_v2", CALLED, "CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags"),
+    _e(
+        275,
+        "cuIpcOpenMemHandle",
+        4010,
+        "cuIpcOpenMemHandle",
+        CALLED,
+        "CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags",
+    ),
+    _e(
+        276,
+        "cuIpcOpenMemHandle",
+        11000,
+        "cuIpcOpenMemHandle_v2",
+        CALLED,
+        "CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags",
+    ),
     _e(
         277,
         "cuKernelGetAttribute",
@@ -1240,7 +1291,14 @@ ENTRIES: Final = (
         LOCAL,
         "CUkernel kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize",
     ),
-    _m(283, "cuKernelSetAttribute", 12000, "cuKernelSetAttribute", "CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev", "hand"),
+    _m(
+        283,
+        "cuKernelSetAttribute",
+        12000,
+        "cuKernelSetAttribute",
+        "CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev",
+        "hand",
+    ),
     _e(
         284,
         "cuKernelSetCacheConfig",
@@ -1264,7 +1322,14 @@ ENTRIES: Final = (
     ),
     _n(287, "cuLaunchCooperativeKernelMultiDevice", 9000, "cuLaunchCooperativeKernelMultiDevice", RARE),
     _e(288, "cuLaunchGrid", 2000, "cuLaunchGrid", POSTED, "CUfunction f, int grid_width, int grid_height"),
-    _e(289, "cuLaunchGridAsync", 2000, "cuLaunchGridAsync", POSTED, "CUfunction f, int grid_width, int grid_height, CUstream hStream"),
+    _e(
+        289,
+        "cuLaunchGridAsync",
+        2000,
+        "cuLaunchGridAsync",
+        POSTED,
+        "CUfunction f, int grid_width, int grid_height, CUstream hStream",
+    ),
     _e(
         290,
         "cuLaunchHostFunc",
@@ -1761,7 +1826,14 @@ ENTRIES: Final = (
         "CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream",
         per_thread=(7000, "_ptsz"),
     ),
-    _e(398, "cuMemcpyAtoA", 2000, "cuMemcpyAtoA", CALLED, "CUarray dstArray, unsigned int dstOffset, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount"),
+    _e(
+        398,
+        "cuMemcpyAtoA",
+        2000,
+        "cuMemcpyAtoA",
+        CALLED,
+        "CUarray dstArray, unsigned int dstOffset, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount",
+    ),
     _e(
         399,
         "cuMemcpyAtoA",
@@ -1781,7 +1853,14 @@ ENTRIES: Final = (
         "CUdeviceptr_v2 dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount",
         per_thread=(7000, "_ptds"),
     ),
-    _e(402, "cuMemcpyAtoH", 2000, "cuMemcpyAtoH", CALLED, "void *dstHost, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount"),
+    _e(
+        402,
+        "cuMemcpyAtoH",
+        2000,
+        "cuMemcpyAtoH",
+        CALLED,
+        "void *dstHost, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount",
+    ),
     _e(
         403,
         "cuMemcpyAtoH",
@@ -1791,7 +1870,14 @@ ENTRIES: Final = (
         "void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount",
         per_thread=(7000, "_ptds"),
     ),
-    _e(404, "cuMemcpyAtoHAsync", 2000, "cuMemcpyAtoHAsync", CALLED, "void *dstHost, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount, CUstream hStream"),
+    _e(
+        404,
+        "cuMemcpyAtoHAsync",
+        2000,
+        "cuMemcpyAtoHAsync",
+        CALLED,
+        "void *dstHost, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount, CUstream hStream",
+    ),
     _e(
         405,
         "cuMemcpyAtoHAsync",
@@ -1869,7 +1955,14 @@ ENTRIES: Final = (
         "void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream",
         per_thread=(7000, "_ptsz"),
     ),
-    _e(418, "cuMemcpyHtoA", 2000, "cuMemcpyHtoA", CALLED, "CUarray dstArray, unsigned int dstOffset, const void *srcHost, unsigned int ByteCount"),
+    _e(
+        418,
+        "cuMemcpyHtoA",
+        2000,
+        "cuMemcpyHtoA",
+        CALLED,
+        "CUarray dstArray, unsigned int dstOffset, const void *srcHost, unsigned int ByteCount",
+    ),
     _e(
         419,
         "cuMemcpyHtoA",
@@ -1879,7 +1972,14 @@ ENTRIES: Final = (
         "CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount",
         per_thread=(7000, "_ptds"),
     ),
-    _e(420, "cuMemcpyHtoAAsync", 2000, "cuMemcpyHtoAAsync", CALLED, "CUarray dstArray, unsigned int dstOffset, const void *srcHost, unsigned int ByteCount, CUstream hStream"),
+    _e(
+        420,
+        "cuMemcpyHtoAAsync",
+        2000,
+        "cuMemcpyHtoAAsync",
+        CALLED,
+        "CUarray dstArray, unsigned int dstOffset, const void *srcHost, unsigned int ByteCount, CUstream hStream",
+    ),
     _e(
         421,
         "cuMemcpyHtoAAsync",
@@ -2239,7 +2339,9 @@ ENTRIES: Final = (
     _n(479, "cuParamSetTexRef", 2000, "cuParamSetTexRef", REFERENCES),
     _e(480, "cuParamSetf", 2000, "cuParamSetf", LOCAL, "CUfunction hfunc, int offset, float value"),
     _e(481, "cuParamSeti", 2000, "cuParamSeti", LOCAL, "CUfunction hfunc, int offset, unsigned int value"),
-    _e(482, "cuParamSetv", 2000, "cuParamSetv", LOCAL, "CUfunction hfunc, int offset, void *ptr, unsigned int numbytes"),
+    _e(
+        482, "cuParamSetv", 2000, "cuParamSetv", LOCAL, "CUfunction hfunc, int offset, void *ptr, unsigned int numbytes"
+    ),
     _e(
         483,
         "cuPointerGetAttribute",
@@ -2317,7 +2419,8 @@ ENTRIES: Final = (
         496,
         "cuStreamBeginCaptureToGraph",
         12030,
-        "cuStreamBeginCaptureToGraph", CALLED,
+        "cuStreamBeginCaptureToGraph",
+        CALLED,
         "CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode",
         per_thread=(12030, "_ptsz"),
     ),
@@ -2353,7 +2456,8 @@ ENTRIES: Final = (
         503,
         "cuStreamEndCapture",
         10000,
-        "cuStreamEndCapture", CALLED,
+        "cuStreamEndCapture",
+        CALLED,
         "CUstream hStream, CUgraph *phGraph",
         per_thread=(10000, "_ptsz"),
     ),
