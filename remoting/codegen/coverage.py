@@ -26,7 +26,8 @@ def generate_coverage() -> str:
         " asks for it yet.",
         "",
         " ".join(f"{name}: {counts[name]}." for name in ("local", "posted", "called", "unsupported"))
-        + f" Implemented: {len(ENTRIES) - counts['unsupported']} of {len(ENTRIES)}, {len(CHECKED)} of them with a test.",
+        + f" Implemented: {len(ENTRIES) - counts['unsupported']} of {len(ENTRIES)},"
+        + f" {len(CHECKED)} of them with a test.",
         "",
         "| number | function | since | symbol | answer | test, or the reason why not |",
         "|---:|---|---:|---|---|---|",
