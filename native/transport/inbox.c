@@ -1,6 +1,7 @@
 #include "inbox.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,7 +71,11 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 	start = transport_now_ns();
 	inbox_rest(inbox->meter, start);
 	do {
-		transport_relax();
+		/* Whoever else wants this processor may be whom this waits for. */
+		if (waited < INBOX_SPIN_MIN_NS)
+			transport_relax();
+		else
+			sched_yield();
 		got = transport->ops->read(transport, target, bytes);
 		waited = transport_now_ns() - start;
 	} while (got == -EAGAIN && waited < inbox->spin_ns);
