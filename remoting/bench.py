@@ -141,8 +141,8 @@ class _Row:
 def _parse(output: str, *, transport: str, network: Network) -> list[Result]:
     rows: dict[tuple[str, int], _Row] = {}
     for line in output.splitlines():
-        name, count, *figures = line.split()
-        rows[name, int(count)] = _Row(*map(float, figures))
+        name, bytes_moved, *figures = line.split()
+        rows[name, int(bytes_moved)] = _Row(*map(float, figures))
     results = []
     for (name, count), row in rows.items():
         if name.startswith("bare_"):
@@ -302,7 +302,7 @@ def main(arguments: Sequence[str]) -> int:
         label = " ".join(filter(None, [result.memory, f"{result.bytes >> 20} MiB" if result.bytes else None]))
         beside = ""
         if result.reference:
-            beside = f"   bare {result.reference:9.3f}   ratio {result.ratio:5.2f}, of the best {result.best_ratio:5.2f}"
+            beside = f"   bare {result.reference:9.3f}   ratio {result.ratio:5.2f}, best {result.best_ratio:5.2f}"
         print(f"{result.name:24} {result.transport or '':5} {label:16} {result.value:9.3f} {result.unit:11}{beside}")
     return 0
 

@@ -125,11 +125,11 @@ static ssize_t shm_await_room(struct transport *transport)
 		room = shm_room(shm);
 		if (room)
 			break;
+		/* POLLHUP and POLLERR are always told. */
+		if (transport_poll(transport->descriptor, POLLRDHUP, 0) == 0)
+			return -EPIPE;
 		syscall(SYS_futex, &ring->room, FUTEX_WAIT, before, &life, NULL, 0);
 		room = shm_room(shm);
-		/* POLLHUP and POLLERR are always told. */
-		if (!room && transport_poll(transport->descriptor, POLLRDHUP, 0) == 0)
-			return -EPIPE;
 	}
 	atomic_store_explicit(&ring->writer_asleep, 0, memory_order_relaxed);
 	return room;
