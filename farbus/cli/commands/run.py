@@ -17,16 +17,21 @@ from farbus.cli.connection import Target, connect, find_target
 from farbus.cli.following import AGAIN_S, closing, resumed, say
 from farbus.cli.jobfile import name_from
 from farbus.cli.options import (
+    ApplicationOption,
     CpusOption,
+    DeadlineOption,
     GpuMemoryOption,
     GpuModelOption,
     GpusOption,
+    ImportanceOption,
     MemoryOption,
     ProgramCommand,
     RouteOption,
+    SloOption,
     SocketOption,
     command_app,
     examples,
+    read_goal,
     read_requests,
 )
 from farbus.cli.program import find_program, merge_environment
@@ -35,7 +40,7 @@ from farbus.errors import ExitCode, FarbusError, Unavailable
 from farbus.linux.foreground import ForegroundProgram, SignalListener
 from farbus.model.cluster import HoldEvent, HoldLost, HoldReady, HoldWaiting
 from farbus.model.device import Route
-from farbus.model.job import Requests
+from farbus.model.job import Goal, Requests
 from farbus.model.quantity import parse_seconds
 from farbus.model.value import Value
 
@@ -60,6 +65,8 @@ class Wish(Value, frozen=True, kw_only=True):
     wait_limit_s: float
     quiet: bool
     transport: Transport
+    goal: Goal
+    application: str
 
 
 TELL_ONCE_S = 3.0
@@ -93,6 +100,10 @@ def run(
         str,
         typer.Option("--wait-limit", metavar="TIME", help="Give up when devices take longer.", show_default=False),
     ] = "",
+    slo: SloOption = "",
+    importance: ImportanceOption = None,
+    deadline: DeadlineOption = "",
+    application: ApplicationOption = "",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
     transport: Annotated[
         Transport,
@@ -124,6 +135,8 @@ def run(
             wait_limit_s=parse_seconds(wait_limit, what="--wait-limit") if wait_limit else 0.0,
             quiet=quiet,
             transport=transport,
+            goal=read_goal(slo=slo, importance=importance, deadline=deadline),
+            application=application,
         )
         target = find_target(socket=socket, node=node)
         # One thread so far: the place to fork (farbus.linux.foreground says why).
@@ -219,6 +232,7 @@ async def _hold_once(
             client.hold(
                 name=wish.name, requests=wish.requests, routes=wish.routes,
                 wait_limit_s=wish.wait_limit_s, job_id=job_id,
+                goal=wish.goal, application=wish.application,
             )
         ) as events,
     ):  # fmt: skip
