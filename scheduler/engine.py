@@ -77,6 +77,8 @@ class Counters:
     solves: int = 0
     certified_solves: int = 0
     certify_s_total: float = 0.0
+    inexact: int = 0
+    """Rounds in which pruning may have made a solve dearer than it had to be."""
 
     def take(self, report: RoundReport) -> None:
         """Count what a round reports of itself."""
@@ -84,6 +86,7 @@ class Counters:
         self.solves += report.solves
         self.certified_solves += report.certified_solves
         self.certify_s_total += report.certify_ms / 1000
+        self.inexact += not report.exact
 
 
 class Engine:

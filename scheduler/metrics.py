@@ -50,6 +50,9 @@ def metrics_of(engine: Engine, *, now: float) -> Iterable[Family]:
     yield _counter(
         "certify_seconds_total", "Time spent in proofs, a part of that in decisions.", counters.certify_s_total
     )
+    yield _counter(
+        "inexact_rounds_total", "Rounds in which pruning of arcs was not proved to cost nothing.", counters.inexact
+    )
     if last is not None and last.gap is not None:
         gap = last.gap
         yield _gauge("last_round_score", "Cost of the last plan, waiting jobs included.", gap.score / 1000)

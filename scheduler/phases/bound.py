@@ -79,16 +79,60 @@ def weights(tier: Integers) -> Integers:
     return price
 
 
+class _Flavoured:
+    """The jobs of an opening that have alternatives: for the bound each takes what is cheapest of all its flavours.
+
+    What places have is exceeded at their price, as for all others; how many
+    tasks an arc is for is not looked at, which makes the bound no larger.
+    """
+
+    def __init__(self, plan: Plan, owner: Integers) -> None:
+        row = plan.wants["job"]
+        first = owner < 0
+        first[np.unique(owner, return_index=True)[1]] = True
+        self.own = first[row]
+        """Wants of the jobs themselves, without those of their other flavours."""
+        self.plain = owner[row] < 0
+        """Wants of jobs without alternatives."""
+        self._wants = plan.wants[~self.plain]
+        self._source = plan.want_source[~self.plain]
+        self._owner = owner
+
+    def relaxed(self, source: Integers, value: Floats, weight: Integers) -> tuple[float, Integers, Integers]:
+        """Return the least cost of all these jobs at the arcs' values, the arcs that they take and how many tasks each.
+
+        ``source`` and ``value`` are those of the arcs, ``weight`` the price of waiting by job.
+        """
+        order = np.lexsort((value, source))
+        cheapest = order[np.searchsorted(source[order], self._source)]
+        count = self._wants["count"]
+        waits = weight[self._wants["job"]].astype(np.float64)
+        cost = count * np.minimum(value[cheapest], waits)
+        rows, inverse = np.unique(self._wants["job"], return_inverse=True)
+        total = np.bincount(inverse.reshape(-1), weights=cost, minlength=len(rows))
+        best = np.lexsort((total, self._owner[rows]))
+        owners = self._owner[rows][best]
+        best = best[np.concatenate(([True], owners[1:] != owners[:-1]))]
+        taken = np.isin(inverse.reshape(-1), best) & (value[cheapest] < waits)
+        return float(total[best].sum()), cheapest[taken], count[taken].astype(np.int64)
+
+
 class Opening:
     """The arcs of the first phase before anything was taken, with who wants what.
 
     Arcs that pruning left out are known by what they cost at least.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, owner: Integers | None = None) -> None:
+        """Note what is there; ``owner`` says of which job each row of the plan's jobs is a flavour, -1 for none.
+
+        A job's own row comes before those of its other flavours, and those of all jobs before any of these.
+        """
         self._desk = desk = plan.desk
         self._sources = plan.sources
-        self._wants = plan.wants.copy()
+        self._flavoured = _Flavoured(plan, owner) if owner is not None and (owner >= 0).any() else None
+        own = np.ones(len(plan.wants), bool) if self._flavoured is None else self._flavoured.own
+        self._wants = plan.wants[own]
         self._weight = weights(plan.jobs.tier)
         arcs = plan.opening_arcs()
         self.size = len(arcs)
@@ -109,14 +153,16 @@ class Opening:
             for tier in np.unique(arcs["tier"][mine]).tolist():
                 self._need[mine[arcs["tier"][mine] == tier]] = desk.need(shape, tier)
         # The price of waiting by source: tasks of equal price are one class, the dearest first.
-        self._want_source = source = plan.want_source
-        price = self._weight[self._wants["job"]]
+        self._want_source = plan.want_source[own]
+        plain = slice(None) if self._flavoured is None else self._flavoured.plain
+        source, wants = plan.want_source[plain], plan.wants[plain]
+        price = self._weight[wants["job"]]
         most = int(price.max(initial=0)) + 1
         classes, class_of = np.unique(source * most + (most - 1 - price), return_inverse=True)
         self._class_price = most - 1 - classes % most
-        self._class_count = np.bincount(class_of, weights=self._wants["count"], minlength=len(classes)).astype(np.int64)
-        self._units = np.bincount(source, weights=self._wants["count"], minlength=len(self._sources)).astype(np.int64)
-        self.sources, self.tasks = len(self._sources), int(self._units.sum())
+        self._class_count = np.bincount(class_of, weights=wants["count"], minlength=len(classes)).astype(np.int64)
+        self._units = np.bincount(source, weights=wants["count"], minlength=len(self._sources)).astype(np.int64)
+        self.sources, self.tasks = len(self._sources), int(self._wants["count"].sum())
         self._prepare()
 
     def _prepare(self) -> None:
@@ -272,6 +318,14 @@ class Opening:
         cost = value[arc]
         placed = cost < price
         least = float((units * np.minimum(cost, price)).sum())
+        if self._flavoured is not None:
+            some, more, theirs = self._flavoured.relaxed(self._source, value, self._weight)
+            least += some
+            arc, units, placed = (
+                np.concatenate((arc, more)),
+                np.concatenate((units, theirs)),
+                np.concatenate((placed, theirs > 0)),
+            )
         over, over_whole = -self._room_scaled, -self._stock_scaled
         arc, units = arc[placed], units[placed]
         if len(arc):

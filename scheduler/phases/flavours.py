@@ -52,7 +52,9 @@ class Flavours:
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
-        self._original = {row: entry for row, entry in enumerate(jobs.pending) if entry.job.alternatives}
+        self._original = {row: entry for row, entry in enumerate(jobs.pending[: jobs.count]) if entry.job.alternatives}
+        self._followers: dict[tuple[int, str], int] = {}
+        """Forms of the tasks that jobs would have beyond what they need, by their own form and the flavour."""
         self._of: dict[int, tuple[Flavour, ...]] = {}
         """Flavours by the form that the jobs were submitted with."""
         self._form = {row: int(jobs.form[row]) for row in self._original}
@@ -121,6 +123,49 @@ class Flavours:
     def settle(self, row: int, number: int) -> None:
         """Let the job wait as its flavour ``number``."""
         self._materialise(row, self._of[self._form[row]][number])
+
+    def follow(self, row: int, parent: int) -> None:
+        """Let a task that a placed job would have beyond what it needs be of that job's flavour."""
+        name = self.name(parent)
+        if not name:
+            return
+        entry, key = self._jobs.pending[row], (int(self._jobs.form[row]), name)
+        if not entry.job.alternatives:
+            return
+        turned = _in_flavour(entry, name)
+        if key not in self._followers:
+            self._followers[key] = len(self._jobs.forms)
+            self._jobs.forms.append(Form(turned))
+        self._jobs.replace(row, turned, self._followers[key])
+
+    def laid_out(self) -> tuple[Jobs, Integers]:
+        """Return all jobs, then the other flavours of those that have alternatives, and of which job each row is one.
+
+        -1 stands for a job without alternatives.
+        """
+        jobs = self._jobs
+        entries, forms, tiers = list(jobs.pending), list(jobs.forms), jobs.tier.tolist()
+        form, owner = jobs.form.tolist(), [-1] * len(jobs.pending)
+        made: dict[tuple[int, str], int] = {}
+        for row, entry in enumerate(jobs.pending):
+            original = self._original.get(row, entry)
+            names = ["", *(each.name for each in original.job.alternatives)]
+            if len(names) == 1:
+                continue
+            owner[row] = row
+            for name in names:
+                if name == self.name(row):
+                    continue
+                key = (self._form.get(row, int(jobs.form[row])), name)
+                turned = _in_flavour(original, name)
+                if key not in made:
+                    made[key] = len(forms)
+                    forms.append(Form(turned))
+                entries.append(turned)
+                form.append(made[key])
+                tiers.append(tiers[row])
+                owner.append(row)
+        return Jobs(entries, np.array(tiers, np.int64), np.array(form, np.int64), forms), np.array(owner, np.int64)
 
     def of(self, row: int) -> tuple[Flavour, ...]:
         """Return the flavours of a job, which those of jobs that are alike share; empty without alternatives."""

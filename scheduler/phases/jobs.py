@@ -237,8 +237,6 @@ def _alternative_fault(job: Job) -> str:
     for each in job.alternatives:
         if not 0 <= each.cost <= MAX_ALTERNATIVE_COST:
             return f"alternative {each.name}: cost is {each.cost}, not between 0 and {MAX_ALTERNATIVE_COST}"
-        if any(group.least < group.count for group in job.groups):
-            return "a job with alternatives needs all of its tasks: min_count is not for it"
         fault = _fault(job.in_flavour(each.name))
         if fault:
             return f"alternative {each.name}: {fault}"

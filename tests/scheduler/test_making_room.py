@@ -271,7 +271,7 @@ def test_room_that_is_made_outlives_a_restart_and_goes_to_nobody_else() -> None:
 
 
 def test_a_node_that_does_not_come_back_after_a_restart_ends_the_reservation() -> None:
-    cluster = Planned(node("a", 1), node("b", 1))
+    cluster = Planned(node("a", 1), node("b"))
     cluster.work(moveable("j1", gpus=1, on="a"))
     cluster.pass_time(MIN_RUN_S)
     cluster.submit(job("j2", gpus=1, priority=5, on="a"))
