@@ -18,6 +18,7 @@ from farbus.scheduler import events
 from farbus.scheduler.agenda import Look
 from farbus.scheduler.cluster import persist_device
 from farbus.scheduler.commander import RETRY_S, Commander
+from farbus.scheduler.costs.inference import ends_of, observed_run
 from farbus.scheduler.events import Verb
 from farbus.scheduler.queue import task_names
 from farbus.scheduler.records import ClientSide, JobRecord, LeaseRecord, Program, TaskRun, Verdict
@@ -150,6 +151,7 @@ class Attempts(Commander):
                 return
         job.progress.started_at = self._wall
         job.running_since = self._now
+        self.loads.begin(job.job.id, ends_of(run.placement for run in runs), self._now)
         if job.job.moveable and self.rules.preemption:
             self._agenda.add(self._now + self.rules.preemption_min_run_s, Look.RIPE, job.job.id)
         self._move_job(job, JobState.RUNNING, "")
@@ -499,6 +501,7 @@ class Attempts(Commander):
         if progress.failures >= MAX_FAILURES and not verdict.moved:
             self._end(job, JobState.FAILED, f"{verdict.reason} (attempt {progress.failures} of {MAX_FAILURES})")
             return
+        self.loads.end(job.job.id, self._now)
         progress.runs, progress.verdict, progress.unreachable, progress.started_at = [], None, [], 0.0
         progress.alternative = ""
         job.not_before = self._now + RETRY_S * 2**progress.failures
@@ -517,7 +520,12 @@ class Attempts(Commander):
             self._interactive[job.job.groups[0].node].discard(job.job.id)
         self._persist.discard(job.job.id)
         self._persist_job(job, new=False)
-        self._effects.append(events.JobChanged(job_id=job.job.id, ended=job.status()))
+        status = job.status()
+        run = observed_run(status, self.loads.end(job.job.id, self._now))
+        if run is not None:
+            self.inference.observe(run)
+            self._effects.append(events.PersistRun(run=run))
+        self._effects.append(events.JobChanged(job_id=job.job.id, ended=status))
 
 
 def _own_end(runs: Iterable[TaskRun]) -> Verdict | None:

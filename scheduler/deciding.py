@@ -74,6 +74,7 @@ class Deciding(Late):
         """Return the jobs that the round considers, first to be served first."""
         self._over, self._behind = {}, set()
         admitted = Admitted()
+        wall = self._wall + (now - self._now)
         awake = [job_id for job_id in self.situations.awake if self._may_be_placed(job_id, now)]
         if not awake:
             return tuple(map(self._late_entry, self._late_pending(now, admitted)))
@@ -85,8 +86,14 @@ class Deciding(Late):
             miss = self.accounts.miss(record.job, self.rules, admitted)
             if miss is None:
                 admitted.add(record.job)
-                profile = self.inference.profile(record.job.name)
-                pending.append(PendingJob(job=record.job, rounds_waited=record.progress.rounds_waited, profile=profile))
+                pending.append(
+                    PendingJob(
+                        job=record.job,
+                        rounds_waited=record.progress.rounds_waited,
+                        left_s=record.job.due_at - wall,
+                        profile=self.inference.known(record.job),
+                    )
+                )
                 if len(pending) >= most:
                     break
             elif self.accounts.miss(record.job, self.rules) is not None:
@@ -99,7 +106,7 @@ class Deciding(Late):
         return tuple(pending)
 
     def _late_entry(self, stands: Job) -> PendingJob:
-        return PendingJob(job=stands, profile=self.inference.profile(stands.name))
+        return PendingJob(job=stands, profile=self.inference.known(stands))
 
     def _may_be_placed(self, job_id: str, now: float) -> bool:
         return self.jobs[job_id].not_before <= now

@@ -7,6 +7,7 @@ operator learns which they are.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -52,6 +53,8 @@ class Explaining:
             status,
             ahead=ahead,
             nodes=len(connected),
+            now=time.time(),
+            expected_s=machine.inference.expected_s(status.job),
             cordons=machine.cordons(),
             troubled=[record for record in connected if record.trouble],
         )
@@ -122,7 +125,7 @@ class Explaining:
         limit_s = record.job.time_limit_s or None
         if limit_s is not None:
             limit_s = max(0.0, record.limit_at - self._now() if record.limit_at else limit_s - ran_s)
-        usual_s = self._engine.runtimes.expect(record.job)
+        usual_s = self._engine.machine.inference.expected_s(record.job)
         if usual_s is not None and usual_s >= ran_s and (limit_s is None or usual_s - ran_s < limit_s):
             return usual_s - ran_s, BY_RUNS
         return (limit_s, BY_LIMIT) if limit_s is not None else (None, "")

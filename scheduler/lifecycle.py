@@ -29,10 +29,12 @@ from farbus.model.job import Job, Requests
 from farbus.model.lease import Lease
 from farbus.model.node import Node
 from farbus.model.operation import Cordon, CordonKind
+from farbus.model.profile import ApplicationProfile, ObservedRun
 from farbus.model.rules import Rules
 from farbus.model.states import JobState, LeaseState
 from farbus.scheduler import events
 from farbus.scheduler.agenda import Look
+from farbus.scheduler.costs.inference import ends_of
 from farbus.scheduler.deciding import NO_RULES
 from farbus.scheduler.events import Effect, Event, Verb
 from farbus.scheduler.making_room import MakingRoom
@@ -84,6 +86,8 @@ class ClusterMachine(MakingRoom):
             events.Cordoned: self._cordoned,
             events.Uncordoned: self._uncordoned,
             events.JobEvicted: self._job_evicted,
+            events.ProfileSet: self._profile_set,
+            events.ProfileForgotten: self._profile_forgotten,
             events.NodeForgotten: self._node_forgotten,
             events.RoundDecided: self._round_decided,
             events.RoomPlanned: self._room_planned,
@@ -149,6 +153,8 @@ class ClusterMachine(MakingRoom):
         devices: Iterable[tuple[str, str, int, Device | None]],
         nodes: Iterable[tuple[Node, float]],
         cordons: Iterable[Cordon] = (),
+        runs: Iterable[ObservedRun] = (),
+        profiles: Iterable[ApplicationProfile] = (),
         now: float,
         wall: float,
     ) -> None:
@@ -160,6 +166,10 @@ class ClusterMachine(MakingRoom):
         """
         self._now, self._wall = now, wall
         self.listening_since = now
+        for observed in runs:
+            self.inference.observe(observed)
+        for profile in profiles:
+            self.inference.set(profile)
         for node, seen_at in nodes:
             record = self.node(node.name)
             record.node = node
@@ -199,6 +209,8 @@ class ClusterMachine(MakingRoom):
                 waiting.append(job)
                 continue
             found.running_since = now
+            if state is JobState.RUNNING:
+                self.loads.begin(job.id, ends_of(run.placement for run in progress.runs), now)
             self.accounts.take(job.user, jobs=1)
             for run in progress.runs:
                 if run.occupies:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from farbus.model.cluster import network_load
 from farbus.model.device import Route
 from farbus.model.job import TaskState, TaskStatus
 from farbus.model.states import JobState, LeaseState
@@ -294,6 +295,7 @@ class Liveness(Attempts):
             return
         lost = event.telemetry is not None and not record.figures.take(event.telemetry, self._now)
         self.links[event.node] = record.figures.links
+        self.loads.note(event.node, network_load(record.figures.links, self._now), self._now)
         renewed, void = [], []
         for lease_id in dict.fromkeys(event.lease_ids):
             lease = self.leases.get(lease_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -26,7 +27,8 @@ def format_age(seconds: float) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600}h"
 
 
-def _moment(seconds: float) -> str:
+def format_moment(seconds: float) -> str:
+    """Write seconds since the epoch as a moment of this machine; nothing for 0."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else ""
 
 
@@ -100,9 +102,22 @@ def describe_job(status: JobStatus) -> list[str]:
         if name in tasks and tasks[name].reason:
             words.append(f"- {tasks[name].reason}")
         lines.append(" ".join(words))
+    lines += [f"  {line}" for line in _describe_wishes(status.job)]
     lines += [f"  waits for {miss.resource}: {miss.message}" for miss in status.misses]
     lines += [f"  {line}" for line in status.story]
     return [printable(line) for line in lines]
+
+
+def _describe_wishes(job: Job) -> list[str]:
+    lines = []
+    if job.application:
+        lines.append(f"application {job.application}")
+    if job.goal.slo_s:
+        counts = f" (importance {job.goal.importance:g})" if job.goal.importance else ""
+        lines.append(f"goal: within {format_age(job.goal.slo_s)} from its start{counts}")
+    if not math.isinf(job.due_at):
+        lines.append(f"deadline: {format_moment(job.due_at)}")
+    return lines
 
 
 JOB_COLUMNS: tuple[Column[JobStatus], ...] = (
@@ -116,10 +131,13 @@ JOB_COLUMNS: tuple[Column[JobStatus], ...] = (
     Column("AGE", lambda status: format_age(time.time() - status.job.submitted_at), right=True),
     Column("RAN", lambda status: format_age(_job_seconds(status)), right=True),
     Column("PRIORITY", lambda status: str(status.job.priority), wide=True, right=True),
+    Column(
+        "DEADLINE", lambda status: "" if math.isinf(status.job.due_at) else format_moment(status.job.due_at), wide=True
+    ),
     Column("TASKS", lambda status: str(sum(group.count for group in status.job.groups)), wide=True, right=True),
     Column("DEVICES", lambda s: _unique([d.device for p in s.placements for d in p.devices]), wide=True, identity=True),
     Column("ALTERNATIVE", lambda status: status.alternative, wide=True),
-    Column("SUBMITTED", lambda status: _moment(status.job.submitted_at), wide=True),
+    Column("SUBMITTED", lambda status: format_moment(status.job.submitted_at), wide=True),
     Column("REASON", _job_reason, wide=True),
 )
 

@@ -278,3 +278,28 @@ CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfu
 							 blockSizeToDynamicSMemSize, dynamicSMemSize,
 							 blockSizeLimit, 0);
 }
+
+/* ---- counts of parameters ---- */
+
+static CUresult parameter_count(const void *handle, size_t *count)
+{
+	struct client_function *function;
+	CUresult result = function_meant(handle, &function);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!count || function->parameter_count == UINT32_MAX)
+		return CUDA_ERROR_INVALID_VALUE;
+	*count = function->parameter_count;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuFuncGetParamCount(CUfunction func, size_t *paramCount)
+{
+	return parameter_count(func, paramCount);
+}
+
+CUresult cuKernelGetParamCount(CUkernel kernel, size_t *paramCount)
+{
+	return parameter_count(kernel, paramCount);
+}

@@ -12,6 +12,8 @@ struct host_job {
 	struct host_job *next;
 	uint64_t token;
 	CUresult status;		/* what a stream callback is told */
+	bool kept;			/* a graph's: until the server says otherwise */
+	bool quiet;			/* no stream waits for it */
 	/* a host function */
 	CUhostFn function;
 	CUstreamCallback callback;
@@ -29,6 +31,8 @@ static pthread_cond_t job_there = PTHREAD_COND_INITIALIZER;
 static struct host_job *job_first;
 static struct host_job **job_last = &job_first;
 static bool job_thread_started;
+/* Jobs of graphs, which may run and touch this process's memory at any time. */
+static _Atomic unsigned kept_jobs;
 
 bool client_host_busy(void)
 {
@@ -36,7 +40,7 @@ bool client_host_busy(void)
 	bool busy;
 
 	pthread_mutex_lock(&session->wait_lock);
-	busy = session->outstanding || session->targets;
+	busy = session->outstanding || session->targets || atomic_load(&kept_jobs);
 	pthread_mutex_unlock(&session->wait_lock);
 	return busy;
 }
@@ -75,6 +79,15 @@ static void job_send(const struct host_job *job)
 
 static void job_run(struct host_job *job)
 {
+	bool kept;
+
+	if (job->kept && (int32_t)job->status == WIRE_TOKEN_FORGOTTEN) {
+		handle_close(&farbus_client.handles, HANDLE_TOKEN, job->token);
+		atomic_fetch_sub(&kept_jobs, 1);
+		free(job);
+		return;
+	}
+	kept = job->kept;
 	if (job->host) {
 		job_send(job);
 	} else {
@@ -87,8 +100,13 @@ static void job_run(struct host_job *job)
 		client_post(WIRE_OP_HOST_DONE, &request, sizeof(request), NULL, 0);
 	}
 	outbox_flush(&farbus_client.session.outbox);
+	/* Asked for again only after the server has what was just sent: it may be queued
+	 * anew by now, and is not touched any more. */
+	if (kept)
+		return;
 	handle_close(&farbus_client.handles, HANDLE_TOKEN, job->token);
-	client_outstanding(-1);
+	if (!job->quiet)
+		client_outstanding(-1);
 	free(job);
 }
 
@@ -171,15 +189,93 @@ static CUresult job_open(const struct host_job *template, struct host_job **job)
 		free(*job);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	client_outstanding(1);
+	if (template->kept)
+		atomic_fetch_add(&kept_jobs, 1);
+	else if (!template->quiet)
+		client_outstanding(1);
 	return CUDA_SUCCESS;
 }
 
 static void job_cancel(struct host_job *job)
 {
 	handle_close(&farbus_client.handles, HANDLE_TOKEN, job->token);
-	client_outstanding(-1);
+	if (job->kept)
+		atomic_fetch_sub(&kept_jobs, 1);
+	else if (!job->quiet)
+		client_outstanding(-1);
 	free(job);
+}
+
+bool client_host_kept(void)
+{
+	return atomic_load(&kept_jobs);
+}
+
+CUresult client_host_keep(CUhostFn function, void *argument, uint64_t *token)
+{
+	const struct host_job template = {
+		.function = function,
+		.argument = argument,
+		.kept = true,
+	};
+	struct host_job *job;
+	CUresult result = job_open(&template, &job);
+
+	if (result == CUDA_SUCCESS)
+		*token = job->token;
+	return result;
+}
+
+CUresult client_host_once(CUhostFn function, void *argument, uint64_t *token)
+{
+	const struct host_job template = {
+		.function = function,
+		.argument = argument,
+		.quiet = true,
+	};
+	struct host_job *job;
+	CUresult result = job_open(&template, &job);
+
+	if (result == CUDA_SUCCESS)
+		*token = job->token;
+	return result;
+}
+
+void client_host_drop(uint64_t token)
+{
+	struct host_job *job = handle_get(&farbus_client.handles, HANDLE_TOKEN, token);
+
+	if (job)
+		job_cancel(job);
+}
+
+/* A copy in a captured stream: each run of the graph reads the bytes anew. */
+CUresult client_host_copy_captured(uint64_t device, size_t device_pitch, const void *host,
+				   size_t host_pitch, size_t width, size_t height,
+				   uint64_t stream_wire)
+{
+	const struct host_job template = {
+		.host = host,
+		.pitch = host_pitch,
+		.width = width,
+		.height = height,
+		.kept = true,
+	};
+	struct wire_capture_copy_to_device request = {
+		.device = device,
+		.pitch = device_pitch,
+		.width = width,
+		.height = height,
+		.stream = stream_wire,
+	};
+	struct host_job *job;
+	CUresult result = job_open(&template, &job);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request.token = job->token;
+	/* On failure the server forgets the token by itself, if it ever had it. */
+	return client_call(WIRE_OP_CAPTURE_COPY_TO_DEVICE, &request, sizeof(request), NULL, 0);
 }
 
 CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host, size_t host_pitch,
@@ -214,6 +310,27 @@ CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host
 	return result;
 }
 
+static CUresult host_function_captured(const struct host_job *template, uint64_t stream_wire)
+{
+	struct wire_capture_host_function request = {
+		.stream = stream_wire,
+		.function = (uint64_t)(uintptr_t)template->function,
+		.argument = (uint64_t)(uintptr_t)template->argument,
+	};
+	struct host_job kept = *template, *job;
+	CUresult result;
+
+	/* CUDA has no callbacks in graphs, only host functions. */
+	if (template->callback)
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	kept.kept = true;
+	result = job_open(&kept, &job);
+	if (result != CUDA_SUCCESS)
+		return result;
+	request.token = job->token;
+	return client_call(WIRE_OP_CAPTURE_HOST_FUNCTION, &request, sizeof(request), NULL, 0);
+}
+
 static CUresult host_function(CUstream stream, const struct host_job *template)
 {
 	struct wire_stream_host_function request;
@@ -224,6 +341,8 @@ static CUresult host_function(CUstream stream, const struct host_job *template)
 		result = client_stream_wire(stream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
+	if (client_stream_captured(request.stream))
+		return host_function_captured(template, request.stream);
 	client_stream_pace(request.stream, CLIENT_WEIGHT_HOST_FUNCTION, 0);
 	result = job_open(template, &job);
 	if (result != CUDA_SUCCESS)
@@ -258,4 +377,10 @@ CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *
 	if (!callback || flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	return host_function(hStream, &template);
+}
+
+CUresult cuLaunchHostFunc_v2(CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode)
+{
+	(void)syncMode;
+	return cuLaunchHostFunc(hStream, fn, userData);
 }

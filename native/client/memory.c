@@ -148,6 +148,18 @@ bool client_memory_find(uint64_t address, struct client_range *range)
 	return found;
 }
 
+bool client_memory_set_sync(uint64_t address, bool sync)
+{
+	struct client_range *found;
+
+	pthread_rwlock_wrlock(&memory_lock);
+	found = table_find(&device_table, address);
+	if (found)
+		found->sync = sync;
+	pthread_rwlock_unlock(&memory_lock);
+	return found;
+}
+
 CUresult client_memory_check(uint64_t address, uint64_t bytes)
 {
 	CUresult result = CUDA_ERROR_INVALID_VALUE;

@@ -82,8 +82,8 @@ def weights(tier: Integers) -> Integers:
 class _Flavoured:
     """The jobs of an opening that have alternatives: for the bound each takes what is cheapest of all its flavours.
 
-    What places have is exceeded at their price, as for all others; how many
-    tasks an arc is for is not looked at, which makes the bound no larger.
+    What places have is exceeded at its price, as by all others; how many tasks
+    an arc is for is not looked at, which makes the bound no larger.
     """
 
     def __init__(self, plan: Plan, owner: Integers) -> None:
@@ -108,12 +108,13 @@ class _Flavoured:
         count = self._wants["count"]
         waits = weight[self._wants["job"]].astype(np.float64)
         cost = count * np.minimum(value[cheapest], waits)
-        rows, inverse = np.unique(self._wants["job"], return_inverse=True)
-        total = np.bincount(inverse.reshape(-1), weights=cost, minlength=len(rows))
+        rows, row = np.unique(self._wants["job"], return_inverse=True)
+        row = row.reshape(-1)
+        total = np.bincount(row, weights=cost, minlength=len(rows))
         best = np.lexsort((total, self._owner[rows]))
         owners = self._owner[rows][best]
         best = best[np.concatenate(([True], owners[1:] != owners[:-1]))]
-        taken = np.isin(inverse.reshape(-1), best) & (value[cheapest] < waits)
+        taken = np.isin(row, best) & (value[cheapest] < waits)
         return float(total[best].sum()), cheapest[taken], count[taken].astype(np.int64)
 
 
@@ -126,24 +127,40 @@ class Opening:
     def __init__(self, plan: Plan, owner: Integers | None = None) -> None:
         """Note what is there; ``owner`` says of which job each row of the plan's jobs is a flavour, -1 for none.
 
-        A job's own row comes before those of its other flavours, and those of all jobs before any of these.
+        The rows of jobs come before those of their other flavours.
         """
+        self._plan: Plan | None = plan
         self._desk = desk = plan.desk
-        self._sources = plan.sources
+        # All else of the plan stays what it is, and is looked at when somebody asks.
         self._flavoured = _Flavoured(plan, owner) if owner is not None and (owner >= 0).any() else None
-        own = np.ones(len(plan.wants), bool) if self._flavoured is None else self._flavoured.own
-        self._wants = plan.wants[own]
+        self._own = np.ones(len(plan.wants), bool) if self._flavoured is None else self._flavoured.own
+        self._all_wants = plan.wants.copy()
+        self._wants = self._all_wants[self._own]
+        self._room, self._stock = desk.room(plan.places), desk.common()
+        self.sources, self.tasks = len(plan.sources), int(self._wants["count"].sum())
+
+    @property
+    def size(self) -> int:
+        """The number of arcs."""
+        self._lay_out()
+        return len(self._arcs)
+
+    def _lay_out(self) -> None:
+        """Lay the arcs out, source by source; once."""
+        plan, self._plan = self._plan, None
+        if plan is None:
+            return
+        desk = self._desk
+        self._sources = plan.sources
         self._weight = weights(plan.jobs.tier)
-        arcs = plan.opening_arcs()
-        self.size = len(arcs)
-        self._arcs = arcs
+        self._arcs = arcs = plan.opening_arcs()
         self._beyond = plan.beyond
         self._floor = plan.floor
         self._limit = plan.limits
+        self._places = plan.places
+        self._place = np.searchsorted(self._places, arcs["place"])
+        self._room, self._stock = self._room.astype(np.float64), self._stock.astype(np.float64)
         shapes = desk.split(self._sources)[0]
-        self._places, self._place = np.unique(arcs["place"], return_inverse=True)
-        self._room = desk.room(self._places).astype(np.float64)
-        self._stock = desk.common().astype(np.float64)
         self._near = arcs["tier"] == NEAR
         self._need = np.zeros((len(arcs), self._room.shape[1]))
         self._share = np.zeros((len(self._sources), len(self._stock)))
@@ -153,16 +170,15 @@ class Opening:
             for tier in np.unique(arcs["tier"][mine]).tolist():
                 self._need[mine[arcs["tier"][mine] == tier]] = desk.need(shape, tier)
         # The price of waiting by source: tasks of equal price are one class, the dearest first.
-        self._want_source = plan.want_source[own]
-        plain = slice(None) if self._flavoured is None else self._flavoured.plain
-        source, wants = plan.want_source[plain], plan.wants[plain]
+        self._want_source = plan.want_source[self._own]
+        plain = self._flavoured.plain if self._flavoured is not None else self._own
+        source, wants = plan.want_source[plain], self._all_wants[plain]
         price = self._weight[wants["job"]]
         most = int(price.max(initial=0)) + 1
         classes, class_of = np.unique(source * most + (most - 1 - price), return_inverse=True)
         self._class_price = most - 1 - classes % most
         self._class_count = np.bincount(class_of, weights=wants["count"], minlength=len(classes)).astype(np.int64)
         self._units = np.bincount(source, weights=wants["count"], minlength=len(self._sources)).astype(np.int64)
-        self.sources, self.tasks = len(self._sources), int(self._wants["count"].sum())
         self._prepare()
 
     def _prepare(self) -> None:
@@ -189,6 +205,7 @@ class Opening:
 
     def wanted(self, jobs: Integers) -> bool:
         """Say whether anything of ``jobs`` had an arc."""
+        self._lay_out()
         has = np.bincount(self._arcs["source"], minlength=len(self._sources)) > 0
         return bool((has[self._want_source] & np.isin(self._wants["job"], jobs)).any())
 
@@ -200,6 +217,7 @@ class Opening:
         A task that went where the opening's pruned arcs did not lead counts as
         the dearest of those that were kept.
         """
+        self._lay_out()
         first, later = desks[0], desks[1:]
         awards = jobs.awards(first.phase).table
         waiting = int(self._wants["count"] @ self._weight[self._wants["job"]])
@@ -267,6 +285,7 @@ class Opening:
         :data:`PATIENCE` without progress.  It ends early at prices that are
         the best, and where the bound meets the score.
         """
+        self._lay_out()
         here = np.zeros_like(self._room_scaled)
         whole = np.zeros_like(self._stock_scaled)
         best, best_here, best_whole = -np.inf, here, whole
@@ -319,13 +338,10 @@ class Opening:
         placed = cost < price
         least = float((units * np.minimum(cost, price)).sum())
         if self._flavoured is not None:
-            some, more, theirs = self._flavoured.relaxed(self._source, value, self._weight)
-            least += some
-            arc, units, placed = (
-                np.concatenate((arc, more)),
-                np.concatenate((units, theirs)),
-                np.concatenate((placed, theirs > 0)),
-            )
+            cheapest, more, theirs = self._flavoured.relaxed(self._source, value, self._weight)
+            least += cheapest
+            arc, units = np.concatenate((arc, more)), np.concatenate((units, theirs))
+            placed = np.concatenate((placed, theirs > 0))
         over, over_whole = -self._room_scaled, -self._stock_scaled
         arc, units = arc[placed], units[placed]
         if len(arc):

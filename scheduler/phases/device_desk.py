@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,14 +11,29 @@ import numpy as np
 
 from farbus.model.decision import PendingJob
 from farbus.model.device import Route
-from farbus.model.job import DevicePlacement, Miss, TaskGroup
+from farbus.model.job import Miss, TaskGroup
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
 from farbus.scheduler.explain import DeviceNeed, device_miss
-from farbus.scheduler.phases.base import FAR, MIXED, NEAR, Desk, Flags, Later, Offer, Outlook
+from farbus.scheduler.phases.base import (
+    FAR,
+    MIXED,
+    NEAR,
+    NEXT_BEST,
+    NONE_KNOWN,
+    ONLY_ONE,
+    WERE_FULL,
+    Alternatives,
+    Desk,
+    Flags,
+    Later,
+    Offer,
+    Outlook,
+)
 from farbus.scheduler.phases.cluster import Changes, Cluster
 from farbus.scheduler.phases.device_outlook import DeviceOutlook
 from farbus.scheduler.phases.jobs import Jobs
 from farbus.scheduler.phases.moving import MovingOutlook, moving_miss
+from farbus.scheduler.phases.reasons import Reasons, literal, told
 from farbus.scheduler.phases.stock import Bundle, DeviceKey, DeviceRequest, Lenders, Stock
 from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, in_order, ranges, table
 
@@ -27,6 +42,18 @@ if TYPE_CHECKING:
 
 MAX_KEPT_BUNDLES = 256
 """Bundles and requests that a desk is kept with: what it knows of each is some arrays as long as the cluster."""
+
+
+_WHENCE = ("local", "remote from {0}", "recomposed from {0}")
+_LOCAL_IS_CHEAP = 4
+_ENDS = {
+    NONE_KNOWN: "",
+    ONLY_ONE: " (no other node could lend)",
+    NEXT_BEST: " (remote: next best {2} at {3})",
+    WERE_FULL: " (remote: cheaper ones such as {2} at {3} were full)",
+    _LOCAL_IS_CHEAP: " (nothing remote is as cheap)",
+}
+"""What is said of the next best way, by what there was."""
 
 
 class _Pool(msgspec.Struct, frozen=True):
@@ -156,6 +183,11 @@ class DeviceDesk(Desk):
             look.write(changes.since(look.moment))
             look.moment = changes.now
         return look
+
+    def outlook_size(self, key: Hashable) -> int:
+        """Return how many devices a task wants."""
+        assert isinstance(key, DeviceKey)
+        return key.request.count
 
     def stocks(self, keys: Sequence[Hashable]) -> tuple[Integers, Flags]:
         """Return what is free for each filter of ``keys``, and of all devices of the kind."""
@@ -452,36 +484,32 @@ class DeviceDesk(Desk):
 
     # People ask.
 
-    def device_placements(self, site: int, place: int, devices: Sequence[int]) -> tuple[DevicePlacement, ...]:
-        """Return devices, their node and route for one bundle."""
-        cluster, known = self.cluster, self.cluster.devices
-        if cluster.fabric.is_pool[place]:
-            return tuple([self._moved_placement(site, row) for row in devices])
-        node = cluster.names[place]
-        route = Route.LOCAL if place == site else Route.REMOTE
-        return tuple([DevicePlacement(device=known[row].id, node=node, route=route) for row in devices])
-
-    def _moved_placement(self, site: int, row: int) -> DevicePlacement:
-        cluster = self.cluster
-        at = int(cluster.device_node[row])
-        node = "" if cluster.fabric.is_pool[at] else cluster.names[at]
-        route = Route.LOCAL if at == site else Route.RECOMPOSED
-        return DevicePlacement(device=cluster.devices[row].id, node=node, route=route)
-
-    def alternatives(self, pool: int, shape: int, site: int, place: int, cost: int) -> str:
+    def reasons(self, awards: Table, first: Mapping[int, Alternatives]) -> Reasons:
         """Name the route, and what the next best one would have cost."""
-        bundle = self._bundle(shape)
-        noun = f"{bundle.size} {self.kind.noun}{'s' if bundle.size != 1 else ''}"
-        local, moved = place == site, bool(self.cluster.fabric.is_pool[place])
-        lender = "" if local else f" from {self.cluster.names[place]}"
-        text = f"{noun} {'local' if local else 'recomposed' if moved else 'remote'}{lender} at cost {cost / 1000:g}"
-        if Route.REMOTE not in bundle.key.request.routes:
-            return f"{text} (the job allows no other route)" if len(bundle.key.request.routes) == 1 else text
-        first = self.first.get(pool)
-        if first is None:
-            return f"{text} (nothing remote is as cheap)" if local and pool >= 0 else text
-        other = first.beside(place, cost, self.cluster.names, site)
-        return f"{text} ({f'remote: {other}' if other else 'no other node could lend'})"
+        shapes, sites = self.split(awards["source"])
+        place, cost, pool = awards["place"], awards["cost"], awards["pool"]
+        local, is_pool = place == sites, self.cluster.fabric.is_pool[place]
+        kind = np.where(local, _LOCAL_IS_CHEAP, NONE_KNOWN)
+        kind[pool < 0] = NONE_KNOWN
+        other, dearer = np.full(len(awards), -1, np.int64), np.zeros(len(awards), np.int64)
+        for number in np.unique(pool).tolist():
+            if number in first:
+                rows = np.flatnonzero(pool == number)
+                found = first[number].beside(place[rows], cost[rows], sites[rows])
+                kind[rows], other[rows], dearer[rows] = found
+        whence = np.where(local, 0, np.where(is_pool, 2, 1))
+
+        def text(number: int) -> str:
+            number, kind = divmod(number, len(_ENDS))
+            shape, whence = divmod(number, len(_WHENCE))
+            bundle = self._bundle(shape)
+            routes = bundle.key.request.routes
+            noun = f"{bundle.size} {self.kind.noun}{'s' if bundle.size != 1 else ''}"
+            end = _ENDS[kind] if Route.REMOTE in routes else " (the job allows no other route)" * (len(routes) == 1)
+            return f"{literal(noun)} {_WHENCE[whence]} at cost {{1}}{end}"
+
+        kinds = (shapes * len(_WHENCE) + whence) * len(_ENDS) + kind
+        return told(kinds, text, place=place, cost=cost, other=other, other_cost=dearer)
 
     def misses(self, pending: PendingJob) -> list[Miss]:
         """Return why the groups of a job find no devices."""

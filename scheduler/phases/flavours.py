@@ -52,12 +52,15 @@ class Flavours:
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
-        self._original = {row: entry for row, entry in enumerate(jobs.pending[: jobs.count]) if entry.job.alternatives}
-        self._followers: dict[tuple[int, str], int] = {}
-        """Forms of the tasks that jobs would have beyond what they need, by their own form and the flavour."""
+        # Alternatives are a part of what tells forms apart.
+        kinds = [number for number, form in enumerate(jobs.forms) if form.example.job.alternatives]
+        rows = np.flatnonzero(np.isin(jobs.form[: jobs.count], kinds)).tolist() if kinds else []
+        self._original = {row: jobs.pending[row] for row in rows}
         self._of: dict[int, tuple[Flavour, ...]] = {}
         """Flavours by the form that the jobs were submitted with."""
         self._form = {row: int(jobs.form[row]) for row in self._original}
+        self._followers: dict[tuple[int, str], int] = {}
+        """Forms of the tasks that jobs would have beyond what they need, by their own form and the flavour."""
         self._chosen: dict[int, Flavour] = {}
         self._tried: dict[int, set[str]] = {}
         for row, entry in self._original.items():
@@ -79,9 +82,9 @@ class Flavours:
         """Say whether any job has alternatives."""
         return bool(self._original)
 
-    def name(self, row: int) -> str:
-        """Return the flavour of a job; empty for the job as it stands."""
-        return self._chosen[row].name if row in self._chosen else ""
+    def names(self) -> dict[int, str]:
+        """Return the flavours of jobs, by their rows; empty for a job as it stands."""
+        return {row: flavour.name for row, flavour in self._chosen.items()}
 
     def choose(self, desk: Desk, rows: Integers, tally: Tally) -> None:
         """Choose the flavour of each of the jobs ``rows`` that have alternatives, all at once, for what is free now."""
@@ -126,12 +129,10 @@ class Flavours:
 
     def follow(self, row: int, parent: int) -> None:
         """Let a task that a placed job would have beyond what it needs be of that job's flavour."""
-        name = self.name(parent)
-        if not name:
+        if parent not in self._chosen:
             return
+        name = self._chosen[parent].name
         entry, key = self._jobs.pending[row], (int(self._jobs.form[row]), name)
-        if not entry.job.alternatives:
-            return
         turned = _in_flavour(entry, name)
         if key not in self._followers:
             self._followers[key] = len(self._jobs.forms)
@@ -149,12 +150,12 @@ class Flavours:
         made: dict[tuple[int, str], int] = {}
         for row, entry in enumerate(jobs.pending):
             original = self._original.get(row, entry)
-            names = ["", *(each.name for each in original.job.alternatives)]
-            if len(names) == 1:
+            if not original.job.alternatives:
                 continue
             owner[row] = row
-            for name in names:
-                if name == self.name(row):
+            own = self._chosen[row].name if row in self._chosen else ""
+            for name in ("", *(each.name for each in original.job.alternatives)):
+                if name == own:
                     continue
                 key = (self._form.get(row, int(jobs.form[row])), name)
                 turned = _in_flavour(original, name)

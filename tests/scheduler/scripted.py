@@ -12,6 +12,7 @@ from farbus.model.device import Device, DeviceKind, Route
 from farbus.model.job import DevicePlacement, Job, Miss, Requests, TaskGroup, TaskPlacement, TaskState, TaskStatus
 from farbus.model.node import Node, Resources
 from farbus.model.operation import Cordon
+from farbus.model.profile import ApplicationProfile, ObservedRun
 from farbus.model.states import DEVICE_STATES, DeviceState, LeaseState
 from farbus.scheduler import events
 from farbus.scheduler.lifecycle import ClusterMachine
@@ -256,6 +257,8 @@ class Memory:
         self.nodes: dict[str, events.PersistNode] = {}
         self.cordons: dict[tuple[str, str], Cordon] = {}
         self.waits: dict[str, int] = {}
+        self.runs: list[bytes] = []
+        self.profiles: dict[tuple[str, str], ApplicationProfile] = {}
 
     def write(self, effect: events.Persist) -> None:
         match effect:
@@ -279,6 +282,24 @@ class Memory:
                 self.cordons[effect.kind, effect.name] = cordon
             case events.PersistWaits():
                 self.waits.update(effect.rounds)
+            case events.PersistRun(run=run):
+                self.runs.append(msgspec.json.encode(run))
+            case events.PersistProfile(profile=profile):
+                self.profiles[profile.application, profile.user] = profile
+            case events.ForgetProfile(application=application, user=user):
+                self.profiles = {
+                    key: kept
+                    for key, kept in self.profiles.items()
+                    if key[0] != application or user not in (None, key[1])
+                }
+                self.runs = [
+                    text
+                    for text, run in zip(self.runs, self.decoded_runs(), strict=True)
+                    if run.application != application or user not in (None, run.user)
+                ]
+
+    def decoded_runs(self) -> list[ObservedRun]:
+        return [msgspec.json.decode(text, type=ObservedRun) for text in self.runs]
 
     def _progress(self, kept: events.PersistJob) -> StoredProgress:
         progress = msgspec.json.decode(kept.progress, type=StoredProgress)
@@ -295,6 +316,8 @@ class Memory:
             ],
             nodes=[(kept.node, kept.seen_at) for kept in self.nodes.values()],
             cordons=self.cordons.values(),
+            runs=self.decoded_runs(),
+            profiles=self.profiles.values(),
             now=now,
             wall=wall,
         )

@@ -54,7 +54,7 @@ def exits(cluster: Cluster, task: str, code: int = 0) -> None:
 def test_it_is_told_how_many_wait_and_why() -> None:
     cluster = crowded()
     assert status(cluster).tasks_waiting == 2
-    lines = explain_job(status(cluster), ahead=0, nodes=2)
+    lines = explain_job(status(cluster), ahead=0, nodes=2, now=cluster.wall)
     assert "tasks of it that wait for room: 2" in lines
     assert any("GPUs are not free" in line for line in lines)
 

@@ -222,8 +222,20 @@ class Alternative(_message.Message):
     groups: _containers.RepeatedCompositeFieldContainer[GroupVariant]
     def __init__(self, name: _Optional[str] = ..., cost: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupVariant, _Mapping]]] = ...) -> None: ...
 
+class Goal(_message.Message):
+    __slots__ = ("slo_s", "importance", "deadline_s", "deadline_at")
+    SLO_S_FIELD_NUMBER: _ClassVar[int]
+    IMPORTANCE_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_AT_FIELD_NUMBER: _ClassVar[int]
+    slo_s: float
+    importance: float
+    deadline_s: float
+    deadline_at: float
+    def __init__(self, slo_s: _Optional[float] = ..., importance: _Optional[float] = ..., deadline_s: _Optional[float] = ..., deadline_at: _Optional[float] = ...) -> None: ...
+
 class Job(_message.Message):
-    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at", "stage_in", "stage_out", "unreachable_limit_s", "moveable", "alternatives")
+    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at", "stage_in", "stage_out", "unreachable_limit_s", "moveable", "alternatives", "goal", "application")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -246,6 +258,8 @@ class Job(_message.Message):
     UNREACHABLE_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     MOVEABLE_FIELD_NUMBER: _ClassVar[int]
     ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
+    GOAL_FIELD_NUMBER: _ClassVar[int]
+    APPLICATION_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     user: str
@@ -261,7 +275,9 @@ class Job(_message.Message):
     unreachable_limit_s: float
     moveable: bool
     alternatives: _containers.RepeatedCompositeFieldContainer[Alternative]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ..., unreachable_limit_s: _Optional[float] = ..., moveable: _Optional[bool] = ..., alternatives: _Optional[_Iterable[_Union[Alternative, _Mapping]]] = ...) -> None: ...
+    goal: Goal
+    application: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ..., unreachable_limit_s: _Optional[float] = ..., moveable: _Optional[bool] = ..., alternatives: _Optional[_Iterable[_Union[Alternative, _Mapping]]] = ..., goal: _Optional[_Union[Goal, _Mapping]] = ..., application: _Optional[str] = ...) -> None: ...
 
 class DevicePlacement(_message.Message):
     __slots__ = ("device", "node", "route", "storage", "size_bytes", "bandwidth_bytes_per_s")
