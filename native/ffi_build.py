@@ -25,7 +25,7 @@ BUILD = NATIVE / "build"
 ENGINE = BUILD / "server" / "libfarbus_server.a"
 HEADER = NATIVE / "server" / "server.h"
 KERNELS = BUILD / "scheduler" / "libfarbus_scheduler.a"
-KERNEL_HEADERS = tuple(NATIVE / "scheduler" / name for name in ("flow.h",))
+KERNEL_HEADERS = tuple(NATIVE / "scheduler" / name for name in ("tables.h", "flow.h", "bound.h", "market.h"))
 
 server = cffi.FFI()
 server.cdef(

@@ -11,6 +11,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
+import msgspec
+
 from farbus.api.identity import Identity
 from farbus.errors import FarbusError
 from farbus.model.decision import Decision, PendingJob, Snapshot
@@ -97,7 +99,11 @@ class Explaining:
             return found
 
     async def _ask(self, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
-        return await self._engine.maker.decide(snapshot, pending)
+        known = self._engine.machine.inference.known
+        # As a round would judge them: by what is known of their applications.
+        return await self._engine.maker.decide(
+            snapshot, tuple(msgspec.structs.replace(entry, profile=known(entry.job)) for entry in pending)
+        )
 
     async def _holdings(self) -> list[Holding]:
         """Return what runs, in the order in which it is expected to end; what nobody knows of comes last."""

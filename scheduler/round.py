@@ -202,8 +202,8 @@ def _best(books: Callable[[], _Round]) -> _Answer:
     A flow takes many small tasks and many large ones for equally dear: under
     overload it does not know which of them to leave.  Prices of what is scarce
     tell it (:mod:`farbus.scheduler.phases.bound`), and make it worse where nothing is.
-    To take small ones first (:mod:`farbus.scheduler.phases.sizes`) costs little,
-    and the larger the round, the better it is of the three.
+    To take small ones first (:mod:`farbus.scheduler.phases.sizes`) is blind to
+    prices, and cheap: the larger the round, the better it is of the three.
     """
     plain = books()
     jobs = plain.jobs
@@ -218,37 +218,36 @@ def _best(books: Callable[[], _Round]) -> _Answer:
         return RoundGap(score=score, bound=_bound(opening, score))
 
     best = plain.answer(waiting, gap)
-    if not len(waiting) or plain.policy.choice != Choice.FLOW:
+    if not len(waiting) or plain.policy.choice != Choice.FLOW or not opening.wanted(waiting):
         return best
-    sizes = Sizes(jobs, books().desks[0])
-    ways = plain.others(opening, sizes, waiting)
-    if not ways or not opening.wanted(waiting):
-        return best
-    first_score = opening.score(jobs, desks)
+    first_score = score = opening.score(jobs, desks)
     full: Opening | None = None
-    bounds, score, least, priced = [], first_score, opening.waiting_by_tier(jobs, desks[0]), False
-    for steps in ways:
+    tighter, priced = 0, False
+    sizes = Sizes(jobs, books().desks[0])
+    for steps in plain.others(opening, sizes, waiting):
         other = books()
         if other.desks[0] is not desks[0]:
             break
         if full is None:
             # What was pruned from one plan's arcs another one may use: all of them count from here on.
             full = other.open(prune=False)
-            score = full.score(jobs, desks)
+            least, score = full.waiting_by_tier(jobs, desks[0]), full.score(jobs, desks)
         if steps:
-            tighter, other.prices = full.bound(score, steps)
-            bounds.append(tighter)
+            more, other.prices = full.bound(score, steps)
+            tighter = max(tighter, more)
         waiting = np.sort(other.run(None if steps else sizes))
         cost, left = full.score(other.jobs, other.desks), full.waiting_by_tier(other.jobs, desks[0])
         # No saving puts a job of lower tier into the place of one of higher tier.
         if cost < score and left <= least:
             score, least, priced = cost, left, bool(steps)
-            best = other.answer(waiting, _no_gap)
+            best = other.answer(waiting, gap)
+    if full is None:
+        return best
 
-    def gap_of_best() -> RoundGap:
-        return RoundGap(score=score, bound=max(_bound(opening, first_score), *bounds, 0), priced=priced)
+    def gap_of_the_best() -> RoundGap:
+        return RoundGap(score=score, bound=max(_bound(opening, first_score), tighter), priced=priced)
 
-    return _Answer(best.placed, best.misses, gap_of_best)
+    return _Answer(best.placed, best.misses, gap_of_the_best)
 
 
 def _bound(opening: Opening, score: int) -> int:
@@ -335,7 +334,8 @@ class _Round:
         """Return the other ways to decide that are affordable: by how many steps to prices, 0 for small jobs first."""
         steps = self.affordable(opening)
         ways = [steps] if steps else []
-        if self.cluster.size * opening.sources <= ORDERED_ARCS and sizes.may_gain(waiting):
+        many = self.cluster.size * opening.sources
+        if many <= ORDERED_ARCS and sizes.may_gain(waiting):
             ways.append(0)
         return ways
 
@@ -359,6 +359,8 @@ class _Round:
 
     def _flow(self, rows: Integers) -> Integers:
         """Place what can be placed, each job in one of its flavours; return what waits."""
+        if not len(rows):
+            return rows
         waiting = self._refill(rows)
         for _ in range(MAX_ALTERNATIVES):
             for desk in self.desks:
@@ -373,6 +375,8 @@ class _Round:
         """Lead jobs through the phases, as many at a time as there are devices for, while that may place any."""
         waiting, tried, left = rows, rows[:0], rows[:0]
         for turn in range(1 + MAX_REFILLS):
+            if not len(waiting):
+                break
             budget = Budget(self.jobs, waiting, self.desks[1:])
             # With prices the flow itself leaves those who are not worth it; the last pass is open to all.
             admitted = budget.admitted(waiting if self.prices is not None or turn == MAX_REFILLS else tried)

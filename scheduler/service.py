@@ -148,7 +148,8 @@ class ClusterService(ClusterHandler):
 
     async def _would_be(self, job: Job) -> JobStatus:
         machine = self._engine.machine
-        decision = await self._engine.maker.would_be(machine.snapshot(self._now()), job)
+        profile = machine.inference.known(job)
+        decision = await self._engine.maker.would_be(machine.snapshot(self._now()), job, profile=profile)
         alternative = next((placed.alternative for placed in decision.placements), "")
         placements, misses = _parts(decision)
         names = ("", *(each.name for each in job.alternatives)) if job.alternatives else ()
@@ -164,7 +165,9 @@ class ClusterService(ClusterHandler):
 
     async def _flavour(self, job: Job, name: str) -> FlavourCheck:
         machine, alone = self._engine.machine, job.in_flavour(name)
-        placements, misses = _parts(await self._engine.maker.would_be(machine.snapshot(self._now()), alone))
+        profile = machine.inference.known(job)
+        decision = await self._engine.maker.would_be(machine.snapshot(self._now()), alone, profile=profile)
+        placements, misses = _parts(decision)
         return FlavourCheck(
             alternative=name,
             cpu_milli=sum(group.count * group.requests.cpu_milli for group in alone.groups),

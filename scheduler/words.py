@@ -117,9 +117,9 @@ def explain_job(
         if status.tasks_waiting:
             lines.append(f"tasks of it that wait for room: {status.tasks_waiting}")
             lines += [describe_miss(miss) for miss in status.misses]
+    lines += describe_wishes(status, now=now, expected_s=expected_s)
     if status.alternative:
         lines.append(f"it was placed as its alternative {status.alternative}")
-    lines += describe_wishes(status, now=now, expected_s=expected_s)
     for task in status.placements:
         lines.append(describe_placement(task))
         if task.cost:

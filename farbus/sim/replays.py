@@ -13,6 +13,7 @@ from farbus.scheduler.costs.drmaestro import DRMaestroPolicy
 from farbus.scheduler.costs.fgd import FGDPolicy, Workload
 from farbus.scheduler.costs.named import POLICIES, policy_named
 from farbus.scheduler.costs.policy import Policy
+from farbus.scheduler.costs.workload_aware import WorkloadAwarePolicy
 from farbus.sim.measures import Outcome, offered_load
 from farbus.sim.replay import Network, Replay
 from farbus.sim.traces import Trace, compress, shrink
@@ -96,6 +97,7 @@ def replay(
         distance=dict.fromkeys(kinds, options.slowdown),
     )
     rows = []
+    have_deadlines = any(each.job.goal.deadline_s for each in submissions)
     for name in policies:
 
         def told(done: int, total: int, name: str = name) -> None:
@@ -110,6 +112,7 @@ def replay(
             every_s=options.every_s,
             # Whoever postpones looks again as time goes by; without a distance of rounds, when something has ended.
             patient=isinstance(policy, DRMaestroPolicy) and options.every_s > 0,
+            by_deadline=isinstance(policy, WorkloadAwarePolicy) and have_deadlines,
             certify=options.certify,
             tell=told,
         )  # fmt: skip

@@ -60,7 +60,10 @@ CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
 	if (result != CUDA_SUCCESS)
 		return result;
 	atomic_store(&farbus_client.captured, true);
-	return client_call(WIRE_OP_CAPTURE_BEGIN, &request, sizeof(request), NULL, 0);
+	result = client_call(WIRE_OP_CAPTURE_BEGIN, &request, sizeof(request), NULL, 0);
+	if (result == CUDA_SUCCESS)
+		atomic_fetch_add(&farbus_client.capturing, 1);
+	return result;
 }
 
 CUresult cuStreamBeginCapture(CUstream hStream)
@@ -108,6 +111,8 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
 	request.tail = tail;
 	atomic_store(&farbus_client.captured, true);
 	result = client_call_wide(&request, &wait);
+	if (result == CUDA_SUCCESS)
+		atomic_fetch_add(&farbus_client.capturing, 1);
 	free(tail);
 	return result;
 }
@@ -123,6 +128,9 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
 	if (!phGraph)
 		return CUDA_ERROR_INVALID_VALUE;
 	result = client_call(WIRE_OP_CAPTURE_END, &request, sizeof(request), &reply, sizeof(reply));
+	if (result != CUDA_ERROR_ILLEGAL_STATE && result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD &&
+	    atomic_fetch_sub(&farbus_client.capturing, 1) <= 0)
+		atomic_store(&farbus_client.capturing, 0);
 	*phGraph = result == CUDA_SUCCESS ? (CUgraph)(uintptr_t)reply.graph : NULL;
 	return result;
 }
@@ -215,6 +223,40 @@ CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *capture
 				cuuint64_t *id_out)
 {
 	return cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, NULL, NULL, NULL, NULL);
+}
+
+/* A stream that is not captured has nothing behind it, whatever nodes are named. */
+static CUresult behind_permit(CUstream hStream)
+{
+	uint64_t stream;
+	CUresult result = stream_enter(hStream, &stream);
+
+	if (result == CUDA_SUCCESS && !client_stream_captured(stream))
+		result = CUDA_ERROR_ILLEGAL_STATE;
+	return result;
+}
+
+CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies,
+					   size_t numDependencies, unsigned int flags)
+{
+	CUresult result = behind_permit(hStream);
+
+	return result == CUDA_SUCCESS
+		       ? client_raw_cuStreamUpdateCaptureDependencies(hStream, dependencies,
+								      numDependencies, flags)
+		       : result;
+}
+
+CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dependencies,
+					      const CUgraphEdgeData *dependencyData,
+					      size_t numDependencies, unsigned int flags)
+{
+	CUresult result = behind_permit(hStream);
+
+	return result == CUDA_SUCCESS
+		       ? client_raw_cuStreamUpdateCaptureDependencies_v2(
+				 hStream, dependencies, dependencyData, numDependencies, flags)
+		       : result;
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)

@@ -213,6 +213,7 @@ struct client {
 	_Atomic uint32_t lanes_used[WIRE_LANES / 32];
 	_Atomic unsigned long long next_id;
 	_Atomic bool captured;		/* some stream has been captured */
+	_Atomic int capturing;		/* captures that go on */
 };
 
 extern struct client farbus_client;
@@ -226,6 +227,7 @@ struct client_thread {
 	bool registered;
 	uint16_t lane;
 	unsigned per_thread;		/* inside a _ptds or _ptsz entry */
+	bool host_function;		/* runs one for a stream: no CUDA call is allowed */
 	unsigned depth;
 	CUcontext contexts[CLIENT_CONTEXT_STACK];
 	CUstreamCaptureMode capture_mode;
@@ -318,8 +320,11 @@ struct client_range {
 	bool registered;		/* pinned by cuMemHostRegister */
 	bool global;			/* a module's variable */
 	CUmemoryPool pool;		/* it comes from; NULL: no pool, or the device's own */
+	bool accessible;		/* of what is mapped at reserved addresses */
 	bool reserved;			/* addresses alone: cuMemAddressReserve */
 	bool sync;			/* its copies wait: CU_POINTER_ATTRIBUTE_SYNC_MEMOPS */
+	int opened;			/* another process's memory: how often it was opened */
+	bool graph;			/* a graph's: freed and allocated again by its runs */
 	bool going;			/* the server is asked to free it */
 	struct client_library *library;
 	unsigned long long id;
@@ -333,6 +338,13 @@ CUresult client_memory_check(uint64_t address, uint64_t bytes);
  * A range there that the server is asked to free has been freed, and makes way.
  * -EEXIST: this process uses them; -ENOMEM. */
 int client_memory_add(const struct client_range *range);
+/* What lies at reserved addresses, and whether kernels and copies may touch it. */
+/* Change how often another process's memory is open; 0: it is not open any more, or never was. */
+int client_memory_opened(uint64_t base, int change);
+void client_memory_set_graph(uint64_t address);
+int client_memory_map(const struct client_range *range);
+void client_memory_unmap(uint64_t base, uint64_t bytes);
+void client_memory_access(uint64_t base, uint64_t bytes, bool accessible);
 bool client_memory_set_sync(uint64_t address, bool sync);
 bool client_memory_remove(uint64_t base, enum client_memory_kind kind, struct client_range *range);
 void client_memory_forget_library(struct client_library *library);

@@ -1,5 +1,6 @@
 /* Kernels: attributes, names, parameters; occupancy. */
 #include "client.h"
+#include "marshal.h"
 
 static CUresult function_meant(const void *handle, struct client_function **function)
 {
@@ -106,9 +107,14 @@ CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int v
 
 CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev)
 {
-	if (dev < 0 || dev >= farbus_client.device_count)
-		return CUDA_ERROR_INVALID_DEVICE;
-	return attribute_set(kernel, attrib, val);
+	struct client_function *function;
+	CUresult result = function_meant(kernel, &function);
+
+	if (result == CUDA_SUCCESS)
+		result = client_raw_cuKernelSetAttribute(attrib, val, kernel, dev);
+	if (result == CUDA_SUCCESS && (unsigned)attrib < CLIENT_FUNCTION_ATTRIBUTES)
+		function->attributes[attrib] = val;
+	return result;
 }
 
 CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset,

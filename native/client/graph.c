@@ -1,6 +1,7 @@
 /* Graphs: what their calls need beyond travelling as they are. */
 #include "client.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "marshal.h"
@@ -14,6 +15,8 @@ static CUresult node_addresses(CUgraphNode node, CUdeviceptr address, size_t byt
 		.base = address,
 		.bytes = bytes,
 		.context = client_context_current(),
+		/* When the graph is gone nobody says so: what comes here next takes its place. */
+		.graph = true,
 	};
 	int rc = client_memory_add(&range);
 
@@ -74,6 +77,34 @@ CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
 	return node_added(client_raw_cuGraphAddNode_v2(phGraphNode, hGraph, dependencies,
 						       dependencyData, numDependencies, nodeParams),
 			  phGraphNode, nodeParams, &before);
+}
+
+CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int flags)
+{
+	const struct wire_graph_dot fixed = { .graph = (uint64_t)(uintptr_t)hGraph, .flags = flags };
+	const struct client_request request = {
+		.op = WIRE_OP_GRAPH_DOT,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
+	struct client_wait wait = { .want_tail = true };
+	CUresult result = client_enter_any();
+	FILE *file;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!path)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = client_call_wide(&request, &wait);
+	if (result == CUDA_SUCCESS) {
+		file = fopen(path, "we");
+		if (!file || fwrite(wait.tail, 1, wait.tail_bytes, file) != wait.tail_bytes)
+			result = CUDA_ERROR_OPERATING_SYSTEM;
+		if (file && fclose(file))
+			result = CUDA_ERROR_OPERATING_SYSTEM;
+	}
+	free(wait.tail);
+	return result;
 }
 
 static void nothing(void *unused)

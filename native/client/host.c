@@ -30,7 +30,12 @@ static pthread_mutex_t job_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t job_there = PTHREAD_COND_INITIALIZER;
 static struct host_job *job_first;
 static struct host_job **job_last = &job_first;
-static bool job_thread_started;
+/* Threads that run jobs, and those of them that wait for one.  A host function may wait for
+ * another stream's, as with CUDA's own streams, so each gets a thread while there are few. */
+#define JOB_THREADS 64u
+static unsigned job_threads;
+static unsigned job_threads_idle;
+static unsigned jobs_queued;
 /* Jobs of graphs, which may run and touch this process's memory at any time. */
 static _Atomic unsigned kept_jobs;
 
@@ -93,10 +98,12 @@ static void job_run(struct host_job *job)
 	} else {
 		const struct wire_host_done request = { .token = job->token };
 
+		client_thread()->host_function = true;
 		if (job->callback)
 			job->callback(job->stream, job->status, job->argument);
 		else
 			job->function(job->argument);
+		client_thread()->host_function = false;
 		client_post(WIRE_OP_HOST_DONE, &request, sizeof(request), NULL, 0);
 	}
 	outbox_flush(&farbus_client.session.outbox);
@@ -117,8 +124,11 @@ static void *job_thread(void *opaque)
 		struct host_job *job;
 
 		pthread_mutex_lock(&job_lock);
+		job_threads_idle++;
 		while (!job_first)
 			pthread_cond_wait(&job_there, &job_lock);
+		job_threads_idle--;
+		jobs_queued--;
 		job = job_first;
 		job_first = job->next;
 		if (!job_first)
@@ -137,7 +147,7 @@ static int job_thread_start(void)
 	int rc = 0;
 
 	pthread_mutex_lock(&job_lock);
-	if (!job_thread_started) {
+	if (job_threads < JOB_THREADS && job_threads_idle <= jobs_queued) {
 		pthread_attr_init(&detached);
 		pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
 		sigfillset(&all);
@@ -145,7 +155,10 @@ static int job_thread_start(void)
 		rc = pthread_create(&thread, &detached, job_thread, NULL);
 		pthread_sigmask(SIG_SETMASK, &before, NULL);
 		pthread_attr_destroy(&detached);
-		job_thread_started = rc == 0;
+		job_threads += rc == 0;
+		/* With one at least, jobs are run. */
+		if (job_threads)
+			rc = 0;
 	}
 	pthread_mutex_unlock(&job_lock);
 	return -rc;
@@ -159,7 +172,9 @@ static void job_ready(uint64_t token, CUresult status)
 	if (!job)
 		return;
 	job->status = status;
+	(void)job_thread_start();
 	pthread_mutex_lock(&job_lock);
+	jobs_queued++;
 	job->next = NULL;
 	*job_last = job;
 	job_last = &job->next;

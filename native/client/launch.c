@@ -167,7 +167,8 @@ static CUresult launch_send_with(struct launch *launch, uint8_t *tail)
 	if (result != CUDA_SUCCESS)
 		return result;
 	request.tail_bytes = attribute_bytes + launch->fixed.parameter_bytes;
-	if (launch->checked)
+	/* A capture tells at each call what is wrong with it. */
+	if (launch->checked || atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0)
 		return client_call_wide(&request, &wait);
 	client_stream_pace(launch->fixed.stream, CLIENT_WEIGHT_WORK, 0);
 	return client_post(WIRE_OP_LAUNCH, &launch->fixed, sizeof(launch->fixed), tail,

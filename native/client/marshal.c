@@ -58,6 +58,7 @@ CUresult client_marshal_call(struct marshal *m, bool waiting)
 	if (result != CUDA_SUCCESS)
 		return result;
 	marshal_reader(m, wait.tail, wait.tail_bytes);
+	m->reply = true;
 	return (CUresult)reply.result;
 }
 

@@ -58,6 +58,46 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 	return result;
 }
 
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+		  unsigned long long flags)
+{
+	const struct client_range range = {
+		.kind = MEMORY_DEVICE,
+		.base = ptr,
+		.bytes = size,
+		.context = client_context_current(),
+	};
+	CUresult result = client_raw_cuMemMap(ptr, size, offset, handle, flags);
+
+	if (result == CUDA_SUCCESS && client_memory_map(&range)) {
+		client_raw_cuMemUnmap(ptr, size);
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	return result;
+}
+
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
+{
+	CUresult result = client_raw_cuMemUnmap(ptr, size);
+
+	if (result == CUDA_SUCCESS)
+		client_memory_unmap(ptr, size);
+	return result;
+}
+
+CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)
+{
+	CUresult result = client_raw_cuMemSetAccess(ptr, size, desc, count);
+	bool accessible = false;
+
+	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++)
+		accessible = accessible || desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
+			     desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ;
+	if (result == CUDA_SUCCESS)
+		client_memory_access(ptr, size, accessible);
+	return result;
+}
+
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
 				 CUstream hStream)
 {

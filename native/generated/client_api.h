@@ -121,6 +121,7 @@ CLIENT_API CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, 
 CLIENT_API CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph);
 CLIENT_API CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph);
 CLIENT_API CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags);
+CLIENT_API CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int flags);
 CLIENT_API CUresult cuGraphDestroy(CUgraph hGraph);
 CLIENT_API CUresult cuGraphDestroyNode(CUgraphNode hNode);
 CLIENT_API CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out);
@@ -182,6 +183,12 @@ CLIENT_API CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, 
 CLIENT_API CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream);
 CLIENT_API CUresult cuGraphUpload_ptsz(CUgraphExec hGraph, CUstream hStream);
 CLIENT_API CUresult cuInit(unsigned int Flags);
+CLIENT_API CUresult cuIpcCloseMemHandle(CUdeviceptr dptr);
+CLIENT_API CUresult cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event);
+CLIENT_API CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr);
+CLIENT_API CUresult cuIpcOpenEventHandle(CUevent *phEvent, CUipcEventHandle handle);
+CLIENT_API CUresult cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags);
+CLIENT_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags);
 CLIENT_API CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev);
 CLIENT_API CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel);
 CLIENT_API CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel);

@@ -1503,6 +1503,51 @@ CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream)
 	return client_marshal_end(&m, result);
 }
 
+CUresult client_raw_cuIpcCloseMemHandle(CUdeviceptr dptr)
+{
+	struct args_271 a = { .dptr = dptr };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 271);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_271(&m, &a);
+	result = client_marshal_call(&m, true);
+	if (result == CUDA_SUCCESS)
+		reply_271(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
+{
+	struct args_273 a = { .pHandle = (CUipcMemHandle *)pHandle, .dptr = dptr };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 273);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_273(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_273(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult client_raw_cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev)
+{
+	struct args_283 a = { .attrib = attrib, .val = val, .kernel = kernel, .dev = dev };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 283);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_283(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_283(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
 CUresult client_raw_cuLinkDestroy(CUlinkState state)
 {
 	struct args_311 a = { .state = state };
@@ -1683,7 +1728,7 @@ CUresult cuMemGetMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemA
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuMemMap(CUdeviceptr_v2 ptr, size_t size, size_t offset, CUmemGenericAllocationHandle_v1 handle, unsigned long long flags)
+CUresult client_raw_cuMemMap(CUdeviceptr_v2 ptr, size_t size, size_t offset, CUmemGenericAllocationHandle_v1 handle, unsigned long long flags)
 {
 	struct args_358 a = { .ptr = ptr, .size = size, .offset = offset, .handle = handle, .flags = flags };
 	struct marshal m;
@@ -1863,7 +1908,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle_v1 *handle, vo
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuMemSetAccess(CUdeviceptr_v2 ptr, size_t size, const CUmemAccessDesc_v1 *desc, size_t count)
+CUresult client_raw_cuMemSetAccess(CUdeviceptr_v2 ptr, size_t size, const CUmemAccessDesc_v1 *desc, size_t count)
 {
 	struct args_378 a = { .ptr = ptr, .size = size, .desc = (CUmemAccessDesc_v1 *)desc, .count = count };
 	struct marshal m;
@@ -1893,7 +1938,7 @@ CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUme
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuMemUnmap(CUdeviceptr_v2 ptr, size_t size)
+CUresult client_raw_cuMemUnmap(CUdeviceptr_v2 ptr, size_t size)
 {
 	struct args_380 a = { .ptr = ptr, .size = size };
 	struct marshal m;
@@ -2178,7 +2223,7 @@ CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, const CUstr
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies, size_t numDependencies, unsigned int flags)
+CUresult client_raw_cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies, size_t numDependencies, unsigned int flags)
 {
 	struct args_520 a = { .hStream = hStream, .dependencies = (CUgraphNode *)dependencies, .numDependencies = numDependencies, .flags = flags };
 	struct marshal m;
@@ -2193,7 +2238,7 @@ CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *depend
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags)
+CUresult client_raw_cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags)
 {
 	struct args_521 a = { .hStream = hStream, .dependencies = (CUgraphNode *)dependencies, .dependencyData = (CUgraphEdgeData *)dependencyData, .numDependencies = numDependencies, .flags = flags };
 	struct marshal m;

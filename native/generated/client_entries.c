@@ -67,7 +67,6 @@ CLIENT_API CUresult cuGraphAddExternalSemaphoresWaitNode(void);
 CLIENT_API CUresult cuGraphBatchMemOpNodeGetParams(void);
 CLIENT_API CUresult cuGraphBatchMemOpNodeSetParams(void);
 CLIENT_API CUresult cuGraphConditionalHandleCreate(void);
-CLIENT_API CUresult cuGraphDebugDotPrint(void);
 CLIENT_API CUresult cuGraphExecBatchMemOpNodeSetParams(void);
 CLIENT_API CUresult cuGraphExecExternalSemaphoresSignalNodeSetParams(void);
 CLIENT_API CUresult cuGraphExecExternalSemaphoresWaitNodeSetParams(void);
@@ -107,12 +106,6 @@ CLIENT_API CUresult cuGreenCtxStreamCreate(void);
 CLIENT_API CUresult cuGreenCtxWaitEvent(void);
 CLIENT_API CUresult cuImportExternalMemory(void);
 CLIENT_API CUresult cuImportExternalSemaphore(void);
-CLIENT_API CUresult cuIpcCloseMemHandle(void);
-CLIENT_API CUresult cuIpcGetEventHandle(void);
-CLIENT_API CUresult cuIpcGetMemHandle(void);
-CLIENT_API CUresult cuIpcOpenEventHandle(void);
-CLIENT_API CUresult cuIpcOpenMemHandle(void);
-CLIENT_API CUresult cuIpcOpenMemHandle_v2(void);
 CLIENT_API CUresult cuLaunch(void);
 CLIENT_API CUresult cuLaunchCooperativeKernelMultiDevice(void);
 CLIENT_API CUresult cuLaunchGrid(void);
@@ -415,7 +408,7 @@ const struct client_entry client_entries[] = {
 	{ "cuGraphClone", "cuGraphClone", (void *)cuGraphClone, 10000, 0, NULL, NULL, 172, NULL },
 	{ "cuGraphConditionalHandleCreate", "cuGraphConditionalHandleCreate", (void *)cuGraphConditionalHandleCreate, 12030, 0, NULL, NULL, 173, "CUDA graphs and capture are not remoted yet" },
 	{ "cuGraphCreate", "cuGraphCreate", (void *)cuGraphCreate, 10000, 0, NULL, NULL, 174, NULL },
-	{ "cuGraphDebugDotPrint", "cuGraphDebugDotPrint", (void *)cuGraphDebugDotPrint, 11030, 0, NULL, NULL, 175, "CUDA graphs and capture are not remoted yet" },
+	{ "cuGraphDebugDotPrint", "cuGraphDebugDotPrint", (void *)cuGraphDebugDotPrint, 11030, 0, NULL, NULL, 175, NULL },
 	{ "cuGraphDestroy", "cuGraphDestroy", (void *)cuGraphDestroy, 10000, 0, NULL, NULL, 176, NULL },
 	{ "cuGraphDestroyNode", "cuGraphDestroyNode", (void *)cuGraphDestroyNode, 10000, 0, NULL, NULL, 177, NULL },
 	{ "cuGraphEventRecordNodeGetEvent", "cuGraphEventRecordNodeGetEvent", (void *)cuGraphEventRecordNodeGetEvent, 11010, 0, NULL, NULL, 178, NULL },
@@ -511,12 +504,12 @@ const struct client_entry client_entries[] = {
 	{ "cuImportExternalMemory", "cuImportExternalMemory", (void *)cuImportExternalMemory, 10000, 0, NULL, NULL, 268, "memory and semaphores of other APIs live in this machine" },
 	{ "cuImportExternalSemaphore", "cuImportExternalSemaphore", (void *)cuImportExternalSemaphore, 10000, 0, NULL, NULL, 269, "memory and semaphores of other APIs live in this machine" },
 	{ "cuInit", "cuInit", (void *)cuInit, 2000, 0, NULL, NULL, 270, NULL },
-	{ "cuIpcCloseMemHandle", "cuIpcCloseMemHandle", (void *)cuIpcCloseMemHandle, 4010, 0, NULL, NULL, 271, "sharing between processes is not remoted yet" },
-	{ "cuIpcGetEventHandle", "cuIpcGetEventHandle", (void *)cuIpcGetEventHandle, 4010, 0, NULL, NULL, 272, "sharing between processes is not remoted yet" },
-	{ "cuIpcGetMemHandle", "cuIpcGetMemHandle", (void *)cuIpcGetMemHandle, 4010, 0, NULL, NULL, 273, "sharing between processes is not remoted yet" },
-	{ "cuIpcOpenEventHandle", "cuIpcOpenEventHandle", (void *)cuIpcOpenEventHandle, 4010, 0, NULL, NULL, 274, "sharing between processes is not remoted yet" },
-	{ "cuIpcOpenMemHandle", "cuIpcOpenMemHandle", (void *)cuIpcOpenMemHandle, 4010, 0, NULL, NULL, 275, "sharing between processes is not remoted yet" },
-	{ "cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", (void *)cuIpcOpenMemHandle_v2, 11000, 0, NULL, NULL, 276, "sharing between processes is not remoted yet" },
+	{ "cuIpcCloseMemHandle", "cuIpcCloseMemHandle", (void *)cuIpcCloseMemHandle, 4010, 0, NULL, NULL, 271, NULL },
+	{ "cuIpcGetEventHandle", "cuIpcGetEventHandle", (void *)cuIpcGetEventHandle, 4010, 0, NULL, NULL, 272, NULL },
+	{ "cuIpcGetMemHandle", "cuIpcGetMemHandle", (void *)cuIpcGetMemHandle, 4010, 0, NULL, NULL, 273, NULL },
+	{ "cuIpcOpenEventHandle", "cuIpcOpenEventHandle", (void *)cuIpcOpenEventHandle, 4010, 0, NULL, NULL, 274, NULL },
+	{ "cuIpcOpenMemHandle", "cuIpcOpenMemHandle", (void *)cuIpcOpenMemHandle, 4010, 0, NULL, NULL, 275, NULL },
+	{ "cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", (void *)cuIpcOpenMemHandle_v2, 11000, 0, NULL, NULL, 276, NULL },
 	{ "cuKernelGetAttribute", "cuKernelGetAttribute", (void *)cuKernelGetAttribute, 12000, 0, NULL, NULL, 277, NULL },
 	{ "cuKernelGetFunction", "cuKernelGetFunction", (void *)cuKernelGetFunction, 12000, 0, NULL, NULL, 278, NULL },
 	{ "cuKernelGetLibrary", "cuKernelGetLibrary", (void *)cuKernelGetLibrary, 12050, 0, NULL, NULL, 279, NULL },

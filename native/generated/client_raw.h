@@ -11,9 +11,16 @@ CUresult client_raw_cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGr
 CUresult client_raw_cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUgraphNodeParams *nodeParams);
 CUresult client_raw_cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, CUgraphNodeParams *nodeParams);
 CUresult client_raw_cuGraphLaunch(CUgraphExec hGraph, CUstream hStream);
+CUresult client_raw_cuIpcCloseMemHandle(CUdeviceptr dptr);
+CUresult client_raw_cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev);
 CUresult client_raw_cuLinkDestroy(CUlinkState state);
 CUresult client_raw_cuMemAddressFree(CUdeviceptr_v2 ptr, size_t size);
 CUresult client_raw_cuMemAddressReserve(CUdeviceptr_v2 *ptr, size_t size, size_t alignment, CUdeviceptr_v2 addr, unsigned long long flags);
 CUresult client_raw_cuMemAllocFromPoolAsync(CUdeviceptr_v2 *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream);
+CUresult client_raw_cuMemMap(CUdeviceptr_v2 ptr, size_t size, size_t offset, CUmemGenericAllocationHandle_v1 handle, unsigned long long flags);
+CUresult client_raw_cuMemSetAccess(CUdeviceptr_v2 ptr, size_t size, const CUmemAccessDesc_v1 *desc, size_t count);
+CUresult client_raw_cuMemUnmap(CUdeviceptr_v2 ptr, size_t size);
+CUresult client_raw_cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies, size_t numDependencies, unsigned int flags);
+CUresult client_raw_cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags);
 
 #endif

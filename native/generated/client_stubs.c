@@ -581,12 +581,6 @@ CUresult cuGraphConditionalHandleCreate(void)
 	return client_unsupported(173);
 }
 
-CLIENT_API CUresult cuGraphDebugDotPrint(void);
-CUresult cuGraphDebugDotPrint(void)
-{
-	return client_unsupported(175);
-}
-
 CLIENT_API CUresult cuGraphExecBatchMemOpNodeSetParams(void);
 CUresult cuGraphExecBatchMemOpNodeSetParams(void)
 {
@@ -849,42 +843,6 @@ CLIENT_API CUresult cuImportExternalSemaphore(void);
 CUresult cuImportExternalSemaphore(void)
 {
 	return client_unsupported(269);
-}
-
-CLIENT_API CUresult cuIpcCloseMemHandle(void);
-CUresult cuIpcCloseMemHandle(void)
-{
-	return client_unsupported(271);
-}
-
-CLIENT_API CUresult cuIpcGetEventHandle(void);
-CUresult cuIpcGetEventHandle(void)
-{
-	return client_unsupported(272);
-}
-
-CLIENT_API CUresult cuIpcGetMemHandle(void);
-CUresult cuIpcGetMemHandle(void)
-{
-	return client_unsupported(273);
-}
-
-CLIENT_API CUresult cuIpcOpenEventHandle(void);
-CUresult cuIpcOpenEventHandle(void)
-{
-	return client_unsupported(274);
-}
-
-CLIENT_API CUresult cuIpcOpenMemHandle(void);
-CUresult cuIpcOpenMemHandle(void)
-{
-	return client_unsupported(275);
-}
-
-CLIENT_API CUresult cuIpcOpenMemHandle_v2(void);
-CUresult cuIpcOpenMemHandle_v2(void)
-{
-	return client_unsupported(276);
 }
 
 CLIENT_API CUresult cuLaunch(void);

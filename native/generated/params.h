@@ -1325,8 +1325,6 @@ static void request_198(struct marshal *m, struct args_198 *a)
 	marshal_CUgraphExec(m, &a->hGraphExec);
 	marshal_CUgraph(m, &a->hGraph);
 	a->resultInfo = marshal_pointer(m, a->resultInfo, 1, sizeof(*a->resultInfo));
-	if (a->resultInfo)
-		marshal_CUgraphExecUpdateResultInfo(m, a->resultInfo);
 }
 
 static void reply_198(struct marshal *m, struct args_198 *a)
@@ -1346,11 +1344,11 @@ struct args_203 {
 
 static void request_203(struct marshal *m, struct args_203 *a)
 {
+	a->numEdges = marshal_pointer(m, a->numEdges, 1, sizeof(*a->numEdges));
+	a->numEdges_room = marshal_room(m, a->numEdges);
 	marshal_CUgraph(m, &a->hGraph);
 	a->from = marshal_pointer(m, a->from, a->numEdges_room, sizeof(*a->from));
 	a->to = marshal_pointer(m, a->to, a->numEdges_room, sizeof(*a->to));
-	a->numEdges = marshal_pointer(m, a->numEdges, 1, sizeof(*a->numEdges));
-	a->numEdges_room = marshal_room(m, a->numEdges);
 }
 
 static void reply_203(struct marshal *m, struct args_203 *a)
@@ -1375,12 +1373,12 @@ struct args_204 {
 
 static void request_204(struct marshal *m, struct args_204 *a)
 {
+	a->numEdges = marshal_pointer(m, a->numEdges, 1, sizeof(*a->numEdges));
+	a->numEdges_room = marshal_room(m, a->numEdges);
 	marshal_CUgraph(m, &a->hGraph);
 	a->from = marshal_pointer(m, a->from, a->numEdges_room, sizeof(*a->from));
 	a->to = marshal_pointer(m, a->to, a->numEdges_room, sizeof(*a->to));
 	a->edgeData = marshal_pointer(m, a->edgeData, a->numEdges_room, sizeof(*a->edgeData));
-	a->numEdges = marshal_pointer(m, a->numEdges, 1, sizeof(*a->numEdges));
-	a->numEdges_room = marshal_room(m, a->numEdges);
 }
 
 static void reply_204(struct marshal *m, struct args_204 *a)
@@ -1405,10 +1403,10 @@ struct args_206 {
 
 static void request_206(struct marshal *m, struct args_206 *a)
 {
-	marshal_CUgraph(m, &a->hGraph);
-	a->nodes = marshal_pointer(m, a->nodes, a->numNodes_room, sizeof(*a->nodes));
 	a->numNodes = marshal_pointer(m, a->numNodes, 1, sizeof(*a->numNodes));
 	a->numNodes_room = marshal_room(m, a->numNodes);
+	marshal_CUgraph(m, &a->hGraph);
+	a->nodes = marshal_pointer(m, a->nodes, a->numNodes_room, sizeof(*a->nodes));
 }
 
 static void reply_206(struct marshal *m, struct args_206 *a)
@@ -1429,10 +1427,10 @@ struct args_207 {
 
 static void request_207(struct marshal *m, struct args_207 *a)
 {
-	marshal_CUgraph(m, &a->hGraph);
-	a->rootNodes = marshal_pointer(m, a->rootNodes, a->numRootNodes_room, sizeof(*a->rootNodes));
 	a->numRootNodes = marshal_pointer(m, a->numRootNodes, 1, sizeof(*a->numRootNodes));
 	a->numRootNodes_room = marshal_room(m, a->numRootNodes);
+	marshal_CUgraph(m, &a->hGraph);
+	a->rootNodes = marshal_pointer(m, a->rootNodes, a->numRootNodes_room, sizeof(*a->rootNodes));
 }
 
 static void reply_207(struct marshal *m, struct args_207 *a)
@@ -1877,10 +1875,10 @@ struct args_230 {
 
 static void request_230(struct marshal *m, struct args_230 *a)
 {
-	marshal_CUgraphNode(m, &a->hNode);
-	a->dependencies = marshal_pointer(m, a->dependencies, a->numDependencies_room, sizeof(*a->dependencies));
 	a->numDependencies = marshal_pointer(m, a->numDependencies, 1, sizeof(*a->numDependencies));
 	a->numDependencies_room = marshal_room(m, a->numDependencies);
+	marshal_CUgraphNode(m, &a->hNode);
+	a->dependencies = marshal_pointer(m, a->dependencies, a->numDependencies_room, sizeof(*a->dependencies));
 }
 
 static void reply_230(struct marshal *m, struct args_230 *a)
@@ -1902,11 +1900,11 @@ struct args_231 {
 
 static void request_231(struct marshal *m, struct args_231 *a)
 {
+	a->numDependencies = marshal_pointer(m, a->numDependencies, 1, sizeof(*a->numDependencies));
+	a->numDependencies_room = marshal_room(m, a->numDependencies);
 	marshal_CUgraphNode(m, &a->hNode);
 	a->dependencies = marshal_pointer(m, a->dependencies, a->numDependencies_room, sizeof(*a->dependencies));
 	a->edgeData = marshal_pointer(m, a->edgeData, a->numDependencies_room, sizeof(*a->edgeData));
-	a->numDependencies = marshal_pointer(m, a->numDependencies, 1, sizeof(*a->numDependencies));
-	a->numDependencies_room = marshal_room(m, a->numDependencies);
 }
 
 static void reply_231(struct marshal *m, struct args_231 *a)
@@ -1929,10 +1927,10 @@ struct args_232 {
 
 static void request_232(struct marshal *m, struct args_232 *a)
 {
-	marshal_CUgraphNode(m, &a->hNode);
-	a->dependentNodes = marshal_pointer(m, a->dependentNodes, a->numDependentNodes_room, sizeof(*a->dependentNodes));
 	a->numDependentNodes = marshal_pointer(m, a->numDependentNodes, 1, sizeof(*a->numDependentNodes));
 	a->numDependentNodes_room = marshal_room(m, a->numDependentNodes);
+	marshal_CUgraphNode(m, &a->hNode);
+	a->dependentNodes = marshal_pointer(m, a->dependentNodes, a->numDependentNodes_room, sizeof(*a->dependentNodes));
 }
 
 static void reply_232(struct marshal *m, struct args_232 *a)
@@ -1954,11 +1952,11 @@ struct args_233 {
 
 static void request_233(struct marshal *m, struct args_233 *a)
 {
+	a->numDependentNodes = marshal_pointer(m, a->numDependentNodes, 1, sizeof(*a->numDependentNodes));
+	a->numDependentNodes_room = marshal_room(m, a->numDependentNodes);
 	marshal_CUgraphNode(m, &a->hNode);
 	a->dependentNodes = marshal_pointer(m, a->dependentNodes, a->numDependentNodes_room, sizeof(*a->dependentNodes));
 	a->edgeData = marshal_pointer(m, a->edgeData, a->numDependentNodes_room, sizeof(*a->edgeData));
-	a->numDependentNodes = marshal_pointer(m, a->numDependentNodes, 1, sizeof(*a->numDependentNodes));
-	a->numDependentNodes_room = marshal_room(m, a->numDependentNodes);
 }
 
 static void reply_233(struct marshal *m, struct args_233 *a)
@@ -2160,6 +2158,62 @@ static void request_245(struct marshal *m, struct args_245 *a)
 }
 
 static void reply_245(struct marshal *m, struct args_245 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuIpcCloseMemHandle */
+struct args_271 {
+	CUdeviceptr dptr;
+};
+
+static void request_271(struct marshal *m, struct args_271 *a)
+{
+	marshal_plain(m, &a->dptr, sizeof(a->dptr));
+}
+
+static void reply_271(struct marshal *m, struct args_271 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuIpcGetMemHandle */
+struct args_273 {
+	CUipcMemHandle *pHandle;
+	CUdeviceptr dptr;
+};
+
+static void request_273(struct marshal *m, struct args_273 *a)
+{
+	marshal_plain(m, &a->dptr, sizeof(a->dptr));
+	a->pHandle = marshal_pointer(m, a->pHandle, 1, sizeof(*a->pHandle));
+}
+
+static void reply_273(struct marshal *m, struct args_273 *a)
+{
+	if (a->pHandle)
+		marshal_plain(m, a->pHandle, sizeof(*a->pHandle));
+}
+
+/* cuKernelSetAttribute */
+struct args_283 {
+	CUfunction_attribute attrib;
+	int val;
+	CUkernel kernel;
+	CUdevice dev;
+};
+
+static void request_283(struct marshal *m, struct args_283 *a)
+{
+	marshal_plain(m, &a->attrib, sizeof(a->attrib));
+	marshal_plain(m, &a->val, sizeof(a->val));
+	marshal_CUkernel(m, &a->kernel);
+	marshal_CUdevice(m, &a->dev);
+}
+
+static void reply_283(struct marshal *m, struct args_283 *a)
 {
 	(void)m;
 	(void)a;

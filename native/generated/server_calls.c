@@ -1807,6 +1807,60 @@ static CUresult call_245(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
+static CUresult call_271(struct server_call *call, struct marshal *m)
+{
+	struct args_271 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuIpcCloseMemHandle)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_271(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuIpcCloseMemHandle(a.dptr);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_271(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_273(struct server_call *call, struct marshal *m)
+{
+	struct args_273 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuIpcGetMemHandle)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_273(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuIpcGetMemHandle(a.pHandle, a.dptr);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_273(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_283(struct server_call *call, struct marshal *m)
+{
+	struct args_283 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuKernelSetAttribute)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_283(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuKernelSetAttribute(a.attrib, a.val, a.kernel, a.dev);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_283(m, &a);
+	return CUDA_SUCCESS;
+}
+
 static CUresult call_311(struct server_call *call, struct marshal *m)
 {
 	struct args_311 a = { 0 };
@@ -3085,6 +3139,9 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[243] = { call_243, false },
 	[244] = { call_244, false },
 	[245] = { call_245, false },
+	[271] = { call_271, true },
+	[273] = { call_273, false },
+	[283] = { call_283, false },
 	[311] = { call_311, false },
 	[317] = { call_317, true },
 	[318] = { call_318, false },

@@ -164,6 +164,21 @@ static CUresult serve_memory_free_async(struct server_call *call)
 	return result;
 }
 
+static CUresult serve_memory_free_graph(struct server_call *call)
+{
+	const struct wire_memory_free_graph *request = call->request;
+	CUstream stream;
+	CUresult result;
+
+	if (!call->driver->cuMemFreeAsync)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	result = server_resolve_stream(call, request->stream, &stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuMemFreeAsync(request->address, stream);
+	return result;
+}
+
 static CUresult serve_copy_on_device(struct server_call *call)
 {
 	const struct wire_copy_on_device *request = call->request;
@@ -343,6 +358,7 @@ const server_handler server_handlers[WIRE_OP_LIMIT] = {
 	[WIRE_OP_MEMORY_FREE] = serve_memory_free,
 	[WIRE_OP_MEMORY_ALLOC_ASYNC] = serve_memory_alloc_async,
 	[WIRE_OP_MEMORY_FREE_ASYNC] = serve_memory_free_async,
+	[WIRE_OP_MEMORY_FREE_GRAPH] = serve_memory_free_graph,
 	[WIRE_OP_COPY_TO_DEVICE] = serve_copy_to_device,
 	[WIRE_OP_COPY_TO_DEVICE_2D] = serve_copy_to_device_2d,
 	[WIRE_OP_COPY_TO_HOST] = serve_copy_to_host,
@@ -389,6 +405,10 @@ const server_handler server_handlers[WIRE_OP_LIMIT] = {
 	[WIRE_OP_USER_OBJECT_CREATE] = serve_user_object_create,
 	[WIRE_OP_LINK_CREATE] = serve_link_create,
 	[WIRE_OP_LINK_ADD] = serve_link_add,
+	[WIRE_OP_GRAPH_DOT] = serve_graph_dot,
+	[WIRE_OP_EVENT_OPEN] = serve_event_open,
+	[WIRE_OP_EVENT_SHARE] = serve_event_share,
+	[WIRE_OP_MEMORY_OPEN] = serve_memory_open,
 	[WIRE_OP_LINK_COMPLETE] = serve_link_complete,
 	[WIRE_OP_OCCUPANCY_SHARED] = serve_occupancy_shared,
 };

@@ -116,6 +116,7 @@ struct server_driver {
 	CUresult (*cuGraphChildGraphNodeGetGraph)(CUgraphNode hNode, CUgraph *phGraph);
 	CUresult (*cuGraphClone)(CUgraph *phGraphClone, CUgraph originalGraph);
 	CUresult (*cuGraphCreate)(CUgraph *phGraph, unsigned int flags);
+	CUresult (*cuGraphDebugDotPrint)(CUgraph hGraph, const char *path, unsigned int flags);
 	CUresult (*cuGraphDestroy)(CUgraph hGraph);
 	CUresult (*cuGraphDestroyNode)(CUgraphNode hNode);
 	CUresult (*cuGraphEventRecordNodeGetEvent)(CUgraphNode hNode, CUevent *event_out);
@@ -174,6 +175,12 @@ struct server_driver {
 	CUresult (*cuGraphRetainUserObject)(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags);
 	CUresult (*cuGraphUpload)(CUgraphExec hGraph, CUstream hStream);
 	CUresult (*cuInit)(unsigned int Flags);
+	CUresult (*cuIpcCloseMemHandle)(CUdeviceptr dptr);
+	CUresult (*cuIpcGetEventHandle)(CUipcEventHandle *pHandle, CUevent event);
+	CUresult (*cuIpcGetMemHandle)(CUipcMemHandle *pHandle, CUdeviceptr dptr);
+	CUresult (*cuIpcOpenEventHandle)(CUevent *phEvent, CUipcEventHandle handle);
+	CUresult (*cuIpcOpenMemHandle)(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags);
+	CUresult (*cuIpcOpenMemHandle_v2)(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags);
 	CUresult (*cuKernelGetAttribute)(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev);
 	CUresult (*cuKernelGetFunction)(CUfunction *pFunc, CUkernel kernel);
 	CUresult (*cuKernelGetLibrary)(CUlibrary *pLib, CUkernel kernel);
@@ -477,6 +484,7 @@ struct server_driver {
 	X(cuGraphChildGraphNodeGetGraph, "cuGraphChildGraphNodeGetGraph", 10000) \
 	X(cuGraphClone, "cuGraphClone", 10000) \
 	X(cuGraphCreate, "cuGraphCreate", 10000) \
+	X(cuGraphDebugDotPrint, "cuGraphDebugDotPrint", 11030) \
 	X(cuGraphDestroy, "cuGraphDestroy", 10000) \
 	X(cuGraphDestroyNode, "cuGraphDestroyNode", 10000) \
 	X(cuGraphEventRecordNodeGetEvent, "cuGraphEventRecordNodeGetEvent", 11010) \
@@ -535,6 +543,12 @@ struct server_driver {
 	X(cuGraphRetainUserObject, "cuGraphRetainUserObject", 11030) \
 	X(cuGraphUpload, "cuGraphUpload", 11010) \
 	X(cuInit, "cuInit", 2000) \
+	X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010) \
+	X(cuIpcGetEventHandle, "cuIpcGetEventHandle", 4010) \
+	X(cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010) \
+	X(cuIpcOpenEventHandle, "cuIpcOpenEventHandle", 4010) \
+	X(cuIpcOpenMemHandle, "cuIpcOpenMemHandle", 4010) \
+	X(cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle", 11000) \
 	X(cuKernelGetAttribute, "cuKernelGetAttribute", 12000) \
 	X(cuKernelGetFunction, "cuKernelGetFunction", 12000) \
 	X(cuKernelGetLibrary, "cuKernelGetLibrary", 12050) \

@@ -101,6 +101,14 @@ CUresult serve_user_object_create(struct server_call *call);
 CUresult serve_link_create(struct server_call *call);
 /* Add an input that was sent as a blob; the tail holds the options, then its name. */
 CUresult serve_link_add(struct server_call *call);
+/* A graph as text for graphviz, as far as one frame holds it. */
+CUresult serve_graph_dot(struct server_call *call);
+/* Open another process's event under the client's handle. */
+CUresult serve_event_open(struct server_call *call);
+/* The handle by which other processes open an event. */
+CUresult serve_event_share(struct server_call *call);
+/* Open another process's memory. */
+CUresult serve_memory_open(struct server_call *call);
 /* Link; the reply's tail is the image from that offset on. */
 CUresult serve_link_complete(struct server_call *call);
 

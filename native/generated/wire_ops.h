@@ -52,6 +52,8 @@ enum wire_op {
 	WIRE_OP_MEMORY_ALLOC_ASYNC = 0x0024,
 	/* Free in stream order. */
 	WIRE_OP_MEMORY_FREE_ASYNC = 0x0025,
+	/* Free what a graph has allocated, or free it in a captured stream. */
+	WIRE_OP_MEMORY_FREE_GRAPH = 0x0026,
 	/* Bytes for device memory. */
 	WIRE_OP_COPY_TO_DEVICE = 0x0030,
 	/* Packed rows for device memory. */
@@ -144,6 +146,14 @@ enum wire_op {
 	WIRE_OP_LINK_CREATE = 0x0084,
 	/* Add an input that was sent as a blob; the tail holds the options, then its name. */
 	WIRE_OP_LINK_ADD = 0x0085,
+	/* A graph as text for graphviz, as far as one frame holds it. */
+	WIRE_OP_GRAPH_DOT = 0x0087,
+	/* Open another process's event under the client's handle. */
+	WIRE_OP_EVENT_OPEN = 0x0088,
+	/* The handle by which other processes open an event. */
+	WIRE_OP_EVENT_SHARE = 0x0089,
+	/* Open another process's memory. */
+	WIRE_OP_MEMORY_OPEN = 0x008a,
 	/* Link; the reply's tail is the image from that offset on. */
 	WIRE_OP_LINK_COMPLETE = 0x0086,
 	/* Dynamic shared memory left to a block. */
@@ -160,7 +170,7 @@ enum wire_op {
 	WIRE_EVENT_TEXT = 0x0104,
 };
 
-#define WIRE_OP_LIMIT 0x0087
+#define WIRE_OP_LIMIT 0x008b
 
 struct wire_blob_part {
 	uint64_t blob;
@@ -292,6 +302,12 @@ struct wire_memory_free_async {
 	uint64_t stream;
 };
 _Static_assert(sizeof(struct wire_memory_free_async) == 16, "wire layout");
+
+struct wire_memory_free_graph {
+	uint64_t address;
+	uint64_t stream;
+};
+_Static_assert(sizeof(struct wire_memory_free_graph) == 16, "wire layout");
 
 struct wire_copy_to_device {
 	uint64_t device;
@@ -725,6 +741,42 @@ struct wire_link_add {
 	uint64_t blob_bytes;
 };
 _Static_assert(sizeof(struct wire_link_add) == 32, "wire layout");
+
+struct wire_graph_dot {
+	uint64_t graph;
+	uint32_t flags;
+	uint8_t pad0[4];
+};
+_Static_assert(sizeof(struct wire_graph_dot) == 16, "wire layout");
+
+struct wire_event_open {
+	uint64_t event;
+	uint64_t handle[8];
+};
+_Static_assert(sizeof(struct wire_event_open) == 72, "wire layout");
+
+struct wire_event_share {
+	uint64_t event;
+};
+_Static_assert(sizeof(struct wire_event_share) == 8, "wire layout");
+
+struct wire_event_share_reply {
+	uint64_t handle[8];
+};
+_Static_assert(sizeof(struct wire_event_share_reply) == 64, "wire layout");
+
+struct wire_memory_open {
+	uint64_t handle[8];
+	uint32_t flags;
+	uint8_t pad0[4];
+};
+_Static_assert(sizeof(struct wire_memory_open) == 72, "wire layout");
+
+struct wire_memory_open_reply {
+	uint64_t address;
+	uint64_t bytes;
+};
+_Static_assert(sizeof(struct wire_memory_open_reply) == 16, "wire layout");
 
 struct wire_link_complete {
 	uint64_t link;

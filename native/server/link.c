@@ -92,6 +92,7 @@ CUresult serve_link_complete(struct server_call *call)
 	struct wire_link_complete_reply *reply = call->reply;
 	CUlinkState link;
 	size_t bytes = 0, now;
+	const void *kept;
 	void *image;
 	CUresult result = link_of(call, request->link, &link);
 
@@ -99,17 +100,21 @@ CUresult serve_link_complete(struct server_call *call)
 		return result;
 	if (!call->driver->cuLinkComplete)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	/* A link that is complete gives the same image again. */
-	result = call->driver->cuLinkComplete(link, &image, &bytes);
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (request->offset > bytes)
+	if (!request->offset) {
+		result = call->driver->cuLinkComplete(link, &image, &bytes);
+		if (result != CUDA_SUCCESS)
+			return result;
+		kept = server_named_image(call->server, request->link, image, &bytes);
+	} else {
+		kept = server_named_image(call->server, request->link, NULL, &bytes);
+	}
+	if (!kept || request->offset > bytes)
 		return SERVER_MALFORMED;
 	now = bytes - request->offset < WIRE_BULK_BYTES ? bytes - request->offset : WIRE_BULK_BYTES;
 	call->reply_tail = malloc(now + 1);
 	if (!call->reply_tail)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	memcpy(call->reply_tail, (const uint8_t *)image + request->offset, now);
+	memcpy(call->reply_tail, (const uint8_t *)kept + request->offset, now);
 	call->reply_tail_bytes = now;
 	reply->total = bytes;
 	return CUDA_SUCCESS;

@@ -13,7 +13,8 @@ struct side {
 	struct server_call *call;
 	uint64_t subject;		/* name of the last graph, node or array that was walked */
 	enum server_type subject_type;
-	CUgraph graph;			/* the last graph that was read */
+	CUgraph graph;			/* the first graph that was read: the one it is about */
+	uint64_t graph_name;
 	bool again;			/* an object that is shown once more has one more holder */
 	enum server_type dropping;
 	uint64_t dropped;
@@ -100,6 +101,7 @@ bool server_marshal_answer(struct marshal *m, CUresult result, bool errors)
 	if (result == CUDA_SUCCESS && side->dropped)
 		server_name_drop(call_of(m)->server, side->dropping, side->dropped);
 	m->get = false;
+	m->reply = true;
 	m->result = result;
 	return result == CUDA_SUCCESS || errors;
 }
@@ -119,13 +121,13 @@ static uint64_t owner_of(struct marshal *m, enum server_type type)
 	const struct side *side = m->side;
 	uint64_t real, owner = 0;
 
-	if (type == SERVER_CUgraphNode && side->subject_type == SERVER_CUgraph)
-		return side->subject;
+	if (type == SERVER_CUgraphNode && side->graph_name)
+		return side->graph_name;
 	if (type == SERVER_CUgraphNode && side->subject_type == SERVER_CUgraphNode) {
 		server_named(side->call->server, SERVER_CUgraphNode, side->subject, &real, &owner);
 		return owner;
 	}
-	if (type == SERVER_CUgraph && side->subject_type == SERVER_CUgraphNode)
+	if (type == SERVER_CUgraph && !side->graph && side->subject_type == SERVER_CUgraphNode)
 		return side->subject;
 	if (type == SERVER_CUarray &&
 	    (side->subject_type == SERVER_CUmipmappedArray || side->subject_type == SERVER_CUarray))
@@ -147,8 +149,10 @@ static void walk(struct marshal *m, enum server_type type, uint64_t *real, CUres
 			marshal_fail(m, unknown);
 			return;
 		}
-		if (type == SERVER_CUgraph)
+		if (type == SERVER_CUgraph && !side->graph) {
 			side->graph = (CUgraph)(uintptr_t)*real;
+			side->graph_name = wire;
+		}
 	} else {
 		if (*real && server_name(side->call->server, type, *real, owner_of(m, type),
 					 type == SERVER_CUmemGenericAllocationHandle, &wire) !=
@@ -175,7 +179,7 @@ NAMED(CUarray, CUDA_ERROR_INVALID_HANDLE)
 NAMED(CUgraph, CUDA_ERROR_INVALID_VALUE)
 NAMED(CUgraphExec, CUDA_ERROR_INVALID_VALUE)
 NAMED(CUgraphNode, CUDA_ERROR_INVALID_VALUE)
-NAMED(CUlinkState, CUDA_ERROR_INVALID_VALUE)
+NAMED(CUlinkState, CUDA_ERROR_INVALID_HANDLE)
 NAMED(CUmemGenericAllocationHandle, CUDA_ERROR_INVALID_VALUE)
 NAMED(CUmemoryPool, CUDA_ERROR_INVALID_VALUE)
 NAMED(CUmipmappedArray, CUDA_ERROR_INVALID_HANDLE)

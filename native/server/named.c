@@ -20,6 +20,8 @@ struct named {
 	unsigned references;
 	uint64_t real;
 	uint64_t wire;
+	const void *image;		/* what a link made */
+	size_t image_bytes;
 };
 
 struct server_names {
@@ -159,4 +161,24 @@ void server_name_drop(struct server *server, enum server_type type, uint64_t rea
 	if (named && --named->references == 0)
 		named_free(server, named);
 	pthread_mutex_unlock(&names->lock);
+}
+
+const void *server_named_image(struct server *server, uint64_t wire, const void *image, size_t *bytes)
+{
+	struct server_names *names = server->names;
+	struct named *named;
+	const void *kept = NULL;
+
+	pthread_mutex_lock(&names->lock);
+	named = handle_get(&server->functions, HANDLE_NAMED, wire);
+	if (named && named->type == SERVER_CUlinkState) {
+		if (image) {
+			named->image = image;
+			named->image_bytes = *bytes;
+		}
+		kept = named->image;
+		*bytes = named->image_bytes;
+	}
+	pthread_mutex_unlock(&names->lock);
+	return kept;
 }

@@ -189,6 +189,9 @@ CUresult server_name(struct server *server, enum server_type type, uint64_t real
 		     bool again, uint64_t *wire);
 bool server_named(struct server *server, enum server_type type, uint64_t wire, uint64_t *real,
 		  uint64_t *owner);
+/* What a link has made, the driver's until the link is destroyed; `image`: keep that. */
+const void *server_named_image(struct server *server, uint64_t wire, const void *image,
+			       size_t *bytes);
 void server_name_drop(struct server *server, enum server_type type, uint64_t real);
 
 /* host.c: host functions that graphs call as often as they run.  `named` is the program's

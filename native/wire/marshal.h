@@ -28,6 +28,7 @@ struct marshal_block;
 
 struct marshal {
 	bool get;
+	bool reply;			/* walking what comes back */
 	bool failed;			/* not what a walk writes, or more than the limits */
 	CUresult result;		/* of the first handle that named nothing */
 	uint8_t *data;			/* written; malloc'ed */

@@ -85,6 +85,11 @@ WALK marshal_CUDA_KERNEL_NODE_PARAMS_v2(struct marshal *m, CUDA_KERNEL_NODE_PARA
 	}
 }
 
+WALK marshal_CUkernel(struct marshal *m, CUkernel *kernel)
+{
+	marshal_CUfunction(m, (CUfunction *)kernel);
+}
+
 WALK marshal_CUDA_HOST_NODE_PARAMS(struct marshal *m, CUDA_HOST_NODE_PARAMS *node)
 {
 	CUhostFn function = node->fn;
@@ -135,8 +140,9 @@ WALK marshal_CUDA_GRAPH_INSTANTIATE_PARAMS(struct marshal *m, CUDA_GRAPH_INSTANT
 
 	marshal_plain(m, params, sizeof(*params));
 	/* The stream goes one way, the node that failed the other. */
-	marshal_CUgraphNode(m, &params->hErrNode_out);
-	if (params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)
+	if (m->reply)
+		marshal_CUgraphNode(m, &params->hErrNode_out);
+	else if (params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)
 		marshal_CUstream(m, &stream);
 	params->hUploadStream = stream;
 }

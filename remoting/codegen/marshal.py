@@ -36,6 +36,7 @@ _WALKED = frozenset(
         "CUgraphExecUpdateResultInfo",
         "CUgraphNode",
         "CUgraphNodeParams",
+        "CUkernel",
         "CUlaunchConfig",
         "CUlinkState",
         "CUmemAccessDesc",
@@ -160,7 +161,7 @@ def _size(parameter: Parameter) -> str:
 
 
 def _expression(call: Call, count: str) -> str:
-    first = count.split(" ")[0]
+    first = count.split(" ", maxsplit=1)[0]
     return "a->" + count if first in {p.name for p in call.parameters} else count
 
 
@@ -170,6 +171,11 @@ def _request(call: Call) -> list[str]:
     for parameter in call.parameters:
         if parameter.way == "value" and not parameter.walk:
             out.append(f"\tmarshal_plain(m, &a->{parameter.name}, sizeof(a->{parameter.name}));")
+    for name in sorted(rooms):
+        out += [
+            f"\ta->{name} = marshal_pointer(m, a->{name}, 1, sizeof(*a->{name}));",
+            f"\ta->{name}_room = marshal_room(m, a->{name});",
+        ]
     for parameter in call.parameters:
         name = parameter.name
         count = _expression(call, parameter.count) if parameter.count else ""
@@ -181,14 +187,9 @@ def _request(call: Call) -> list[str]:
         elif parameter.way == "string":
             out.append(f"\ta->{name} = marshal_string(m, a->{name});")
         elif parameter.name in rooms:
-            out += [
-                f"\ta->{name} = marshal_pointer(m, a->{name}, 1, sizeof(*a->{name}));",
-                f"\ta->{name}_room = marshal_room(m, a->{name});",
-            ]
+            continue
         elif parameter.way == "list":
-            out.append(
-                f"\ta->{name} = marshal_pointer(m, a->{name}, a->{parameter.count}_room, sizeof(*a->{name}));"
-            )
+            out.append(f"\ta->{name} = marshal_pointer(m, a->{name}, a->{parameter.count}_room, sizeof(*a->{name}));")
         else:
             out.append(f"\ta->{name} = marshal_pointer(m, a->{name}, {count or 1}, {_size(parameter)});")
             if parameter.way == "in8":

@@ -231,6 +231,14 @@ OPERATIONS: Final = (
         "Free in stream order.",
         driver="cuMemFreeAsync(address, stream)",
     ),
+    _op(
+        0x0026,
+        "memory_free_graph",
+        _CALLED,
+        "u64 address, stream stream",
+        "Free what a graph has allocated, or free it in a captured stream.",
+        driver="cuMemFreeAsync(address, stream)",
+    ),
     # copies and fills
     _op(
         0x0030,
@@ -574,6 +582,38 @@ OPERATIONS: Final = (
         "Add an input that was sent as a blob; the tail holds the options, then its name.",
         blocking=True,
         request_tail=8192,
+    ),
+    _op(
+        0x0087,
+        "graph_dot",
+        _CALLED,
+        "u64 graph, u32 flags",
+        "A graph as text for graphviz, as far as one frame holds it.",
+        context=False,
+        reply_tail=BULK_BYTES,
+    ),
+    _op(
+        0x0088,
+        "event_open",
+        _CALLED,
+        "u64 event, u64 handle[8]",
+        "Open another process's event under the client's handle.",
+    ),
+    _op(
+        0x0089,
+        "event_share",
+        _CALLED,
+        "event event",
+        "The handle by which other processes open an event.",
+        reply="u64 handle[8]",
+    ),
+    _op(
+        0x008A,
+        "memory_open",
+        _CALLED,
+        "u64 handle[8], u32 flags",
+        "Open another process's memory.",
+        reply="u64 address, u64 bytes",
     ),
     _op(
         0x0086,

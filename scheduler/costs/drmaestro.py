@@ -230,7 +230,13 @@ class DRMaestroPolicy(DefaultPolicy):
         return to_cost(utility_cost(expected, subject.profile, LOCAL_PREFERENCE))
 
     def far_cost(
-        self, cluster: Cluster, lenders: Integers, wanted: int, available: Integers, site: int, subject: Hashable
+        self,
+        cluster: Cluster,
+        lenders: Integers,
+        wanted: int,
+        available: Integers,
+        site: Integers | int,
+        subject: Hashable,
     ) -> Integers:
         """Return eq. 7 with the expected time stretched by the load of the busier end."""
         if not isinstance(subject, _Subject):

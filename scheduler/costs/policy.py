@@ -55,8 +55,9 @@ AGING_ROUNDS = 100
 
 def to_cost(values: npt.NDArray[np.floating[Any]]) -> Integers:
     """Scale costs to thousandths, half to even; the solver would cut floats in silence."""
-    assert np.isfinite(values).all(), "a cost is not a number"
-    scaled: Integers = np.rint(values * SCALE).clip(0, MAX_COST).astype(np.int64)
+    # One sum tells: what is not finite makes it so, too.
+    assert np.isfinite(values.sum()), "a cost is not a number"
+    scaled: Integers = np.minimum(np.maximum(np.rint(values * SCALE), 0), MAX_COST).astype(np.int64)
     return scaled
 
 
@@ -217,12 +218,18 @@ class Policy(abc.ABC):
 
     @abc.abstractmethod
     def far_cost(
-        self, cluster: Cluster, lenders: Integers, wanted: int, available: Integers, site: int, subject: Hashable
+        self,
+        cluster: Cluster,
+        lenders: Integers,
+        wanted: int,
+        available: Integers,
+        site: Integers | int,
+        subject: Hashable,
     ) -> Integers:
         """Return the cost of ``wanted`` devices lent by each of the nodes ``lenders`` (rows) to a client at ``site``.
 
         ``available`` counts the fitting free devices of each lender; it and
-        the answer are as long as ``lenders``.
+        the answer are as long as ``lenders``, and so is ``site`` where lenders are asked about for several.
         """
 
     def move_cost(self, wanted: int, moved: Integers, attach_s: Floats, subject: Hashable) -> Integers:

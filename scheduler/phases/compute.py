@@ -40,9 +40,9 @@ from farbus.scheduler.phases.base import (
     Phase,
 )
 from farbus.scheduler.phases.cluster import MAX_UNITS, NEVER, Cluster, fitting
-from farbus.scheduler.phases.jobs import Form, Jobs
+from farbus.scheduler.phases.jobs import Form, Jobs, both
 from farbus.scheduler.phases.reasons import Reasons, told
-from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, table
+from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, ranges, table
 
 
 class TaskShape(msgspec.Struct, frozen=True):
@@ -101,6 +101,7 @@ class ComputeDesk(Desk):
         self._sources: dict[Form, list[int]] = {}
         self._holds: list[tuple[int, Integers]] = []
         self._arcs: dict[int, _Arcs] = {}
+        self._moments = cluster.moment, cluster.kept.changes.now
 
     def serves(self, policy: Policy, later: Sequence[Desk]) -> bool:
         """Say whether what is kept here is of use with ``policy`` and the desks ``later``."""
@@ -112,22 +113,31 @@ class ComputeDesk(Desk):
         super().renew(cluster)
         self._sources.clear()
         self._holds.clear()
-        rows = np.flatnonzero((self.free != cluster.free).any(axis=1))
+        # What the last round took, and what the snapshots since then, or before it, say.
+        snapshot, change = self._moments
+        kept = cluster.kept
+        rows = both(kept.changes.since(change), kept.snapshots.since(min(snapshot, cluster.moment)))
+        rows = rows[(self.free[rows] != cluster.free[rows]).any(axis=1)]
         self.free[rows] = cluster.free[rows]
-        self.cluster.kept.changes.note(rows)
+        kept.changes.note(rows)
+        self._moments = cluster.moment, kept.changes.now
 
     def wants(self, jobs: Jobs, rows: Integers) -> Table:
         """Return one want per group of tasks."""
         form = jobs.form[rows]
-        parts = [np.zeros(0, WANT)]
-        for number in np.unique(form).tolist():
-            theirs = rows[form == number]
-            kind = jobs.forms[number]
-            for group, source in enumerate(self._sources_of(kind)):
-                count = kind.groups[group].count
-                parts.append(table(WANT, len(theirs), job=theirs, group=group, source=source, count=count))
-        wants = np.concatenate(parts)
-        return wants[np.lexsort((wants["group"], wants["job"]))]
+        number = np.full(len(jobs.forms), -1, np.int64)
+        number[form] = 0
+        groups: list[tuple[int, int, int]] = []
+        first, length = np.zeros((2, len(number)), np.int64)
+        for each in np.flatnonzero(number == 0).tolist():
+            kind = jobs.forms[each]
+            first[each], length[each] = len(groups), len(kind.groups)
+            sources = self._sources_of(kind)
+            groups += [(row, source, kind.groups[row].count) for row, source in enumerate(sources)]
+        many = length[form]
+        row = ranges(first[form], many)
+        group, source, count = np.array(groups, np.int64).reshape(-1, 3).T
+        return table(WANT, len(row), job=np.repeat(rows, many), group=group[row], source=source[row], count=count[row])
 
     def _sources_of(self, form: Form) -> list[int]:
         found = self._sources.get(form)
@@ -216,9 +226,7 @@ class ComputeDesk(Desk):
 
     def common(self) -> Integers:
         """Return the devices of each later phase on all nodes."""
-        everywhere = np.arange(self.cluster.size)
-        spare = [np.broadcast_to(desk.spare(everywhere), len(everywhere)) for desk in self.later]
-        return np.array([column.sum() for column in spare], np.int64)
+        return np.array([desk.spare_total() for desk in self.later], np.int64)
 
     def share(self, shape: int) -> Integers:
         """Return the devices of each later phase that a task takes."""

@@ -19,6 +19,7 @@ from farbus.scheduler.phases.base import (
     MIXED,
     NEAR,
     NEXT_BEST,
+    NO_ARC,
     NONE_KNOWN,
     ONLY_ONE,
     WERE_FULL,
@@ -44,6 +45,9 @@ MAX_KEPT_BUNDLES = 256
 """Bundles and requests that a desk is kept with: what it knows of each is some arrays as long as the cluster."""
 
 
+MAX_PRICED = 1_000_000
+"""Pairs of lender and area that are priced at once, of some bytes each."""
+
 _WHENCE = ("local", "remote from {0}", "recomposed from {0}")
 _LOCAL_IS_CHEAP = 4
 _ENDS = {
@@ -57,11 +61,10 @@ _ENDS = {
 
 
 class _Pool(msgspec.Struct, frozen=True):
-    """An aggregator: all lenders of a zone for clients of one site; ``without`` is a node that may not lend."""
+    """An aggregator: all lenders to clients of one area; ``without`` is a node that may not lend."""
 
     bundle: Bundle
-    site: int
-    zone: int
+    area: int
     without: int
 
 
@@ -76,9 +79,9 @@ class DeviceDesk(Desk):
         self._stocks: dict[Hashable, Stock] = {}
         self._holds: list[int] = []
         self._pools: list[_Pool] = []
-        self._pool_numbers: dict[tuple[int, int, int, int], int] = {}
+        self._pool_numbers: dict[tuple[int, int, int], int] = {}
         self._looks: dict[DeviceKey, DeviceOutlook] = {}
-        self._lenders: dict[tuple[Bundle, int, int], Lenders] = {}
+        self._lenders: dict[Bundle, Lenders] = {}
         self.marks = Changes(cluster.size)
         """The rows of nodes of which other devices are free; ``Kept.changes`` also tells of those pencilled in."""
         self._free = cluster.device_free.copy()
@@ -86,10 +89,13 @@ class DeviceDesk(Desk):
         self._zones = np.where(cluster.fabric.is_pool, -1, kind.zones(cluster))
         self._sites = policy.sites(cluster)
         self._pencilled = np.zeros(cluster.size, np.int64)
+        self._pencils: list[Integers] = []
+        """The nodes of which devices were pencilled in."""
         ends = np.stack((self._zones, self._sites), axis=1)
         distinct, area = np.unique(ends, axis=0, return_inverse=True)
-        self.areas = [(zone, site) for zone, site in distinct.tolist() if zone >= 0]
-        """Zones and sites of clients that differ in who lends to them, or at which cost."""
+        self._ends = distinct[distinct[:, 0] >= 0]
+        self.areas = range(len(self._ends))
+        """Numbers of the zones and sites of clients that differ in who lends to them, or at which cost."""
         self.area_of = area.reshape(-1) - (len(distinct) - len(self.areas))
         """The area of each node, shape (M,); negative for a node that is lent nothing."""
         of_kind = cluster.memo.get(self.phase)
@@ -135,6 +141,10 @@ class DeviceDesk(Desk):
     def spare(self, nodes: Integers) -> Integers:
         """Return how many devices are free and not pencilled in on each of ``nodes``."""
         return self._all.free[nodes] - self._pencilled[nodes]
+
+    def spare_total(self) -> int:
+        """Return how many devices are free and not pencilled in on all nodes."""
+        return self._all.free_total - (int(self._pencilled.sum()) if self._pencils else 0)
 
     def spans(self, request: DeviceRequest) -> bool:
         """Say whether a bundle must come from several nodes: when none has so many devices, free or not."""
@@ -204,27 +214,44 @@ class DeviceDesk(Desk):
                 outside = self.stock(one).accepted & ~self.stock(two).accepted
                 self.cluster.memo[memo] = np.array(not outside.any())
             within[filters[one], filters[two]] = self.cluster.memo[memo]
-        return np.array([int(stock.free.sum()) for stock in stocks], np.int64), within[row]
+        return np.array([stock.free_total for stock in stocks], np.int64), within[row]
 
-    def lenders(self, bundle: Bundle, zone: int, site: int) -> Offer:
-        """Return the bundles that the nodes of ``zone`` could lend to ``site`` now, and what each would cost."""
+    def lenders(self, bundle: Bundle) -> Lenders:
+        """Return the bundles that nodes could lend to each area now, and what each would cost."""
         stock = self.stock(bundle.key.request.filter)
-        lenders = self._lenders.get((bundle, zone, site))
+        lenders = self._lenders.get(bundle)
         if lenders is not None and lenders.moment == self.marks.now:
-            return lenders.offer
+            return lenders
         if lenders is None:
-            lenders = self._lenders[bundle, zone, site] = Lenders(stock)
+            lenders = self._lenders[bundle] = Lenders(stock, len(self.areas))
         rows = self.marks.since(lenders.moment)
         lenders.moment = self.marks.now
         rows = stock.row[rows]
         rows = rows[rows >= 0]
-        if len(rows):
-            nodes = stock.nodes[rows]
-            free = stock.free[nodes]
-            count = np.where(self._zones[nodes] == zone, free // bundle.size, 0)
-            cost = self.policy.far_cost(self.cluster, nodes, bundle.size, free, site, bundle.key.subject)
-            lenders.offer.write(rows, np.where(cost == FORBIDDEN, 0, count), cost)
-        return lenders.offer
+        step = max(1, MAX_PRICED // max(len(rows), 1))
+        for first in range(0, len(self.areas) if len(rows) else 0, step):
+            self._write_lenders(lenders, stock, bundle, rows, slice(first, first + step))
+        lenders.sum_up()
+        return lenders
+
+    def _write_lenders(self, lenders: Lenders, stock: Stock, bundle: Bundle, rows: Integers, areas: slice) -> None:
+        """Bring lenders ``rows`` to some areas up to date, all of them in one question."""
+        nodes = stock.nodes[rows]
+        free = stock.free[nodes]
+        zones, sites = self._ends[areas].T
+        pairs = (len(zones), len(rows))
+        bundles = np.where(self._zones[nodes] == zones[:, None], free // bundle.size, 0)
+        cost = self.policy.far_cost(
+            self.cluster,
+            np.broadcast_to(nodes, pairs).reshape(-1),
+            bundle.size,
+            np.broadcast_to(free, pairs).reshape(-1),
+            np.repeat(sites, len(rows)),
+            bundle.key.subject,
+        ).reshape(pairs)
+        bundles[cost == FORBIDDEN] = 0
+        lenders.capacity[areas, rows] = bundles
+        lenders.cost[areas, rows] = np.where(bundles > 0, cost, NO_ARC)
 
     def near_room(self, key: Hashable, places: Integers) -> Integers:
         """Return how many tasks the devices of ``places`` could still serve."""
@@ -237,14 +264,18 @@ class DeviceDesk(Desk):
         assert isinstance(key, DeviceKey)
         np.add.at(self._pencilled, places, counts * key.request.count)
         self._pencilled[places] = self._pencilled[places].clip(min=0)
-        self.cluster.kept.changes.note(places.copy())
+        self._pencils.append(places.copy())
+        self.cluster.kept.changes.note(self._pencils[-1])
 
     def clear_pencil(self) -> None:
         """Forget what was kept in mind: the real bundles come now."""
-        rows = np.flatnonzero(self._pencilled)
-        if len(rows):
-            self._pencilled[rows] = 0
-            self.cluster.kept.changes.note(rows)
+        if not self._pencils:
+            return
+        rows = np.concatenate(self._pencils)
+        self._pencils.clear()
+        rows = rows[self._pencilled[rows] > 0]
+        self._pencilled[rows] = 0
+        self.cluster.kept.changes.note(rows)
 
     # The market asks for the network.
 
@@ -294,16 +325,17 @@ class DeviceDesk(Desk):
             without = np.where(kept_out, sites[rows], -1)
             # Bundles that differ only in where they might be recomposed are lent alike.
             lent = self.number(Bundle(bundle.key, bundle.size))
-            ends = zip(
-                self._sites[sites[rows]].tolist(), self._zones[sites[rows]].tolist(), without.tolist(), strict=True
-            )
-            pools[rows] = [self._pool(lent, *end) for end in ends]
+            span = self.cluster.size + 1
+            ends, end = np.unique(self.area_of[sites[rows]] * span + without + 1, return_inverse=True)
+            found = [self._pool(lent, *divmod(each, span)) for each in ends.tolist()]
+            pools[rows] = np.array(found, np.int64)[end]
         return pools
 
-    def _pool(self, shape: int, site: int, zone: int, without: int) -> int:
-        number = self._pool_numbers.setdefault((shape, site, zone, without), len(self._pools))
+    def _pool(self, shape: int, area: int, without: int) -> int:
+        """Return the number of a pool; ``without`` is one more than the row of who may not lend, or 0."""
+        number = self._pool_numbers.setdefault((shape, area, without), len(self._pools))
         if number == len(self._pools):
-            self._pools.append(_Pool(self._bundle(shape), site, zone, without))
+            self._pools.append(_Pool(self._bundle(shape), area, without - 1))
         return number
 
     def _bundle(self, number: int) -> Bundle:
@@ -371,7 +403,7 @@ class DeviceDesk(Desk):
     def offers(self, pool: int) -> Sequence[Offer | Later]:
         """Return the remote route: all lenders of the zone."""
         lending = self._pools[pool]
-        offer = self.lenders(lending.bundle, lending.zone, lending.site)
+        offer = self.lenders(lending.bundle).offers[lending.area]
         row = self.stock(lending.bundle.key.request.filter).row[lending.without] if lending.without >= 0 else -1
         if row < 0 or not offer.capacity[row]:
             return (offer,)

@@ -149,3 +149,61 @@ def test_an_application_that_nobody_knows_pays_the_default_prices_for_moves_and_
         snapshot = world(node("a"), client, pooled("g0", "a"))
         assert routes(decide(snapshot, [job("x", gpus=1, node="c", routes=ALL)], policy=maestro())) == [route]
     assert decide(two_targets(a=0.9, b=0.9), [stored("x")], policy=maestro()).placements
+
+
+# Figure 2: three phases, each of which follows the one before where it can.
+
+
+def test_figure_2_devices_and_drives_are_preferred_on_the_node_of_phase_1() -> None:
+    wanted = job("nw", group(gpus=2, storage=(want(),), node="sn0"))
+    sn0 = [node("sn0"), gpu("g0", "sn0"), gpu("g1", "sn0"), drive("d0", "sn0")]
+    rn0 = [node("rn0"), gpu("g2", "rn0"), gpu("g3", "rn0"), drive("d1", "rn0")]
+    placed = decide(world(*sn0, *rn0), [wanted], policy=maestro()).placements[0].tasks[0]
+    assert [device.device for device in placed.devices] == ["g0", "g1", "d0"]
+    # Where a phase finds nothing there, the others stay: the GPUs are local, the drive is reached over the network.
+    placed = decide(world(*sn0[:3], *rn0), [wanted], policy=maestro()).placements[0].tasks[0]
+    assert [(device.device, device.route) for device in placed.devices] == [
+        ("g0", Route.LOCAL),
+        ("g1", Route.LOCAL),
+        ("d1", Route.REMOTE),
+    ]
+    placed = decide(world(sn0[0], sn0[3], *rn0), [wanted], policy=maestro()).placements[0].tasks[0]
+    assert [(device.device, device.route) for device in placed.devices] == [
+        ("g2", Route.REMOTE),
+        ("g3", Route.REMOTE),
+        ("d0", Route.LOCAL),
+    ]
+
+
+# Equation 8: waiting is dearer than any placement from the first round on, and dearer with each round waited.
+
+
+def test_equation_8_a_job_is_placed_in_its_first_round_whatever_it_costs() -> None:
+    hopeless = Profile(goal_s=1, expected_s=10_000)
+    snapshot = world(node("a"), node("c"), gpu("g", "a"))
+    assert decide(snapshot, [job("nw", gpus=1, node="c")], policy=maestro(hopeless)).placements
+
+
+def test_equation_8_the_counter_of_waiting_decides_the_last_place_against_all_costs() -> None:
+    profiles = {"dear": Profile(goal_s=1, expected_s=100), "cheap": Profile(goal_s=200, expected_s=1)}
+    policy = DRMaestroPolicy(profiles=profiles)
+    snapshot = world(node("a"), gpu("g", "a"))
+    for waited, first in ((0, "cheap"), (1, "dear")):
+        pending = [job("cheap", gpus=1, at=1.0), job("dear", gpus=1, at=2.0, waited=waited)]
+        decision = decide(snapshot, pending, policy=policy)
+        assert [placement.job for placement in decision.placements] == [first]
+        assert [miss.feasible_alone for miss in decision.misses] == [True], "only then does the counter count"
+
+
+def test_no_feasible_job_is_postponed_for_more_rounds_than_stated() -> None:
+    """The longest that the network-aware policy lets a job wait on an idle cluster, whatever its profile."""
+    snapshot = msgspec.structs.replace(world(node("a"), node("c"), gpu("g", "a")), links=loaded(a=1.0, c=1.0))
+    for sensitivity in (0.0, 0.05, 0.2, 1.0, 50.0):
+        policy = maestro(Profile(goal_s=110, expected_s=100, sensitivity=sensitivity), postpone_rounds=5)
+        waits = [
+            waited
+            for waited in range(8)
+            if decide(snapshot, [job("nw", gpus=1, node="c", waited=waited)], policy=policy).placements
+        ]
+        assert waits[0] == (0 if sensitivity <= 0.1 else 5)
+        assert waits == list(range(waits[0], 8))

@@ -12,15 +12,17 @@ import pytest
 from farbus.api.client import ClusterClient
 from farbus.api.identity import Role
 from farbus.errors import InvalidInput, NotFound, NotPermitted
+from farbus.model.decision import Decision, PendingJob, Snapshot
 from farbus.model.device import Route
 from farbus.model.job import Goal, Job, JobStatus
 from farbus.model.profile import ApplicationProfile, FlavourTime, ObservedRun
 from farbus.model.states import JobState
 from farbus.scheduler import events, ledger
 from farbus.scheduler.ledger import Ledger
+from farbus.scheduler.rounds import DecisionMaker, DecisionThread
 from farbus.scheduler.words import describe_wishes
 from tests.scheduler.light_agent import LightAgent
-from tests.scheduler.scripted import job, node
+from tests.scheduler.scripted import first_fit, job, node
 from tests.scheduler.site import Site
 
 pytestmark = pytest.mark.timeout(60)
@@ -140,6 +142,20 @@ async def test_a_deadline_that_is_over_is_refused_by_the_schedulers_clock(site: 
         with pytest.raises(InvalidInput, match=r"goal\.deadline_at: is more than ten years away"):
             await client.submit(asked(goal=Goal(deadline_at=1e12)))
         await client.submit(asked(goal=Goal(deadline_at=time.time() + 3600.0)))
+
+
+async def test_a_check_goes_by_what_is_known_and_by_the_deadline() -> None:
+    asked_of: list[PendingJob] = []
+
+    def decide(snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
+        asked_of.extend(pending)
+        return first_fit(snapshot, pending)
+
+    maker = DecisionMaker(DecisionThread(decide))
+    wanted = asked(goal=Goal(deadline_s=60.0), submitted_at=1_000.0)
+    await maker.would_be(Snapshot(nodes=(), devices=()), wanted, profile=profile())
+    maker.close()
+    assert asked_of == [PendingJob(job=wanted, left_s=60.0, profile=profile())]
 
 
 # In words.
