@@ -262,3 +262,15 @@ def test_the_limit_of_a_late_task_is_what_is_left_of_the_jobs() -> None:
     cluster.settle()
     assert cluster.state_of("j1") == "failed"
     assert "time limit" in cluster.reason_of("j1")
+
+
+def test_who_watches_the_job_is_told_when_a_late_task_begins() -> None:
+    cluster = crowded()
+    leave(cluster)
+    while not (run := cluster.machine.jobs["j1"].run("main.1")) or run.program != "starting":
+        cluster.decide() if cluster.round_asked else [cluster.step(name) for name in cluster.agents]
+    agent = cluster.agents[run.node]
+    outcome = agent.do(agent.inbox.pop(0))
+    assert outcome is not None
+    effects = cluster.machine.handle(outcome, now=cluster.now, wall=cluster.wall)
+    assert events.JobChanged(job_id="j1") in effects
