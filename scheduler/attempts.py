@@ -278,6 +278,9 @@ class Attempts(Commander):
             run.program = Program.RUNNING
             # Its node tells when its files have arrived.
             run.arriving = job.job.is_staged
+            if run.late:
+                # The job's state stays what it was: nothing else tells who watches it.
+                self._announce(job)
 
     def _apply_report(self, job: JobRecord, run: TaskRun, status: TaskStatus) -> None:
         if status.state is TaskState.PENDING:

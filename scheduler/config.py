@@ -15,6 +15,8 @@ from farbus.scheduler.queue import MAX_PRIORITY
 MIN_LEASE_TTL_S = 1.0
 MAX_LEASE_TTL_S = 3_600.0
 MIN_ROUND_LIMIT_S, MAX_ROUND_LIMIT_S = 0.1, 600.0
+MIN_DEFRAGMENT_INTERVAL_S = 1.0
+"""A look for moves takes up to some hundred decisions, which rounds wait for."""
 EXAMPLE_ADDRESS = "0.0.0.0:7411"
 HEARTBEATS_PER_LEASE = 5.0
 """Heartbeats in a lease time, so that a lost one or two end no lease."""
@@ -136,6 +138,13 @@ class SchedulerConfig(Rules, frozen=True, kw_only=True):
                 raise InvalidInput(f"quotas: {user!r} is no user's name")
         if abs(self.user_priority) > MAX_PRIORITY:
             raise InvalidInput(f"user_priority: {self.user_priority} is not from -{MAX_PRIORITY} to {MAX_PRIORITY}")
-        for field in ("max_time_limit_s", "preemption_min_run_s"):
+        if self.defragment_jobs < 1:
+            raise InvalidInput(f"defragment_jobs: {self.defragment_jobs} is less than 1")
+        if 0 < self.defragment_interval_s < MIN_DEFRAGMENT_INTERVAL_S:
+            raise InvalidInput(
+                f"defragment_interval_s: {self.defragment_interval_s:g} is less than {MIN_DEFRAGMENT_INTERVAL_S:g}",
+                hint="use 0 for none",
+            )
+        for field in ("max_time_limit_s", "preemption_min_run_s", "defragment_interval_s", "defragment_pause_s"):
             if not 0 <= getattr(self, field) <= MAX_SECONDS:
                 raise InvalidInput(f"{field}: {getattr(self, field):g} is not from 0 to {MAX_SECONDS:g}")

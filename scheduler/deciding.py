@@ -65,9 +65,9 @@ class Deciding(Late):
         """Return what the round that RunRound asked for decides on, ``most`` jobs of it, with its generation."""
         self._round_wanted = False
         snapshot = self.snapshot(now)
-        nodes, devices = self._views.take_gains()
+        gains = self._views.take_gains()
         for situations in (self.situations, self.late):
-            situations.wake_for_gains(nodes, devices)
+            situations.wake_for_gains(gains)
             situations.wake_for_quota(self.accounts.eased)
         self.accounts.eased.clear()
         pending = self._pending(now, most)

@@ -40,6 +40,8 @@ time waits for tenths of a second and more."""
 TERM_CHECK_PART = 0.5
 """Part of a lease time between two looks whether the ledger still is this scheduler's: before a lease that it renewed
 without right could expire."""
+RULES_LOOK_S = 5.0
+"""Pause between two looks whether defragmentation was switched on."""
 TRANSIENT_S = 10.0
 """Pause after a round that failed as a whole, before the next event asks for one."""
 
@@ -65,6 +67,8 @@ class Counters:
     rounds_overrun: int = 0
     preemptions: int = 0
     """Plans by which jobs were ended for one of higher priority."""
+    defragmentations: int = 0
+    """Plans by which jobs were moved that no operator asked for."""
     considered: int = 0
     """Jobs that rounds looked at, each time."""
     placed: int = 0
@@ -75,6 +79,8 @@ class Counters:
     solves: int = 0
     certified_solves: int = 0
     certify_s_total: float = 0.0
+    inexact: int = 0
+    """Rounds in which pruning may have made a solve dearer than it had to be."""
 
     def take(self, report: RoundReport) -> None:
         """Count what a round reports of itself."""
@@ -82,6 +88,7 @@ class Counters:
         self.solves += report.solves
         self.certified_solves += report.certified_solves
         self.certify_s_total += report.certify_ms / 1000
+        self.inexact += not report.exact
 
     def complete(self, report: RoundReport) -> None:
         """Note the report of the last round with its gap, which is known after the plan."""
@@ -197,6 +204,7 @@ class Engine:
             group.create_task(self._pump(), name="pump")
             group.create_task(self._decide(), name="rounds")
             group.create_task(self._watch_term(), name="term")
+            group.create_task(self._defragment(), name="defragmentation")
             # Time may have made something due since the restart, and rounds may be wanted.
             self.tell(events.ClockTicked())
 
@@ -293,6 +301,23 @@ class Engine:
             self.tell(events.RoundDecided(decision=decision, generation=generation, error=told))
             if decision is not None and decision.misses:
                 await self._preempt([missed.job for missed in decision.misses])
+
+    async def _defragment(self) -> None:
+        """Look for moves now and then, while the rules say so."""
+        while True:
+            interval_s = self.machine.rules.defragment_interval_s
+            await asyncio.sleep(interval_s or RULES_LOOK_S)
+            if not interval_s:
+                continue
+            try:
+                plan = await self.planner.defragment_next(time.time())
+            except Exception:
+                # Nothing was begun: who waits goes on waiting.
+                _log.exception("no plan for defragmentation")
+                continue
+            if plan is not None:
+                self.counters.defragmentations += 1
+                self.tell(plan)
 
     async def _preempt(self, missed: list[str]) -> None:
         try:

@@ -51,6 +51,18 @@ class MakingRoom(Deciding):
         runs = job.state is JobState.RUNNING and job.job.moveable
         return runs and job.job.id not in self.reservations and now - job.running_since >= least_s
 
+    def moving(self) -> int:
+        """Return how many jobs are being moved: they end, or are about to begin where they were moved to."""
+        return sum(
+            1
+            for job in self.jobs.values()
+            if job.progress.moved_at
+            and (
+                (job.state is JobState.QUEUED and job.job.id in self.reservations)
+                or (job.progress.verdict is not None and job.progress.verdict.moved)
+            )
+        )
+
     def _may_be_placed(self, job_id: str, now: float) -> bool:
         """A job for which room is kept needs no round."""
         return job_id not in self.reservations and super()._may_be_placed(job_id, now)
@@ -73,6 +85,8 @@ class MakingRoom(Deciding):
         self._tell(job, f"room is made for it by ending {names}")
         self._announce(job)
         for each in moved:
+            if not event.preempts:
+                each.progress.moved_at = self._wall
             self._undo(each, JobState.QUEUED, event.reason, moved=True)
 
     def _problem(self, job: JobRecord, placement: JobPlacement, moved: Iterable[JobRecord]) -> str:

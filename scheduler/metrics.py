@@ -39,6 +39,9 @@ def metrics_of(engine: Engine, *, now: float) -> Iterable[Family]:
     yield _counter("rounds_failed_total", "Rounds that failed.", counters.rounds_failed)
     yield _counter("rounds_overrun_total", "Rounds that took too long.", counters.rounds_overrun)
     yield _counter("preemptions_total", "Plans that ended jobs for one of higher priority.", counters.preemptions)
+    yield _counter(
+        "defragmentations_total", "Plans that moved jobs by the scheduler's own wish.", counters.defragmentations
+    )
     yield _counter("considered_jobs_total", "Jobs that rounds looked at, each time.", counters.considered)
     yield _counter("placed_jobs_total", "Jobs placed.", counters.placed)
     yield _counter("events_total", "Events taken in.", counters.events)
@@ -49,6 +52,9 @@ def metrics_of(engine: Engine, *, now: float) -> Iterable[Family]:
     yield _counter("certified_solves_total", "Solves that were proved to be of least cost.", counters.certified_solves)
     yield _counter(
         "certify_seconds_total", "Time spent in proofs, a part of that in decisions.", counters.certify_s_total
+    )
+    yield _counter(
+        "inexact_rounds_total", "Rounds in which pruning of arcs was not proved to cost nothing.", counters.inexact
     )
     if last is not None and last.gap is not None:
         gap = last.gap

@@ -253,8 +253,6 @@ def _validate_alternatives(job: Job) -> None:
     many = len(job.alternatives)
     _check(many <= MAX_ALTERNATIVES, "alternatives", f"{many} are more than {MAX_ALTERNATIVES}")
     _check(not (job.alternatives and job.interactive), "alternatives", "are for jobs that run without a terminal")
-    whole = all(group.least == group.count for group in job.groups)
-    _check(whole or not job.alternatives, "alternatives", "a job that has them needs all of its tasks (no min_count)")
     names = [each.name for each in job.alternatives]
     _check(len(set(names)) == len(names), "alternatives", "two have the same name")
     known = {group.name for group in job.groups}

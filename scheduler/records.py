@@ -141,6 +141,8 @@ class StoredProgress(msgspec.Struct, kw_only=True):
     """Leases that the present attempt was granted so far, those of tasks that were taken back included."""
     late_failures: int = 0
     """Tasks that were placed while the job ran, in this attempt, and could not begin."""
+    moved_at: float = 0.0
+    """When it was moved last so that another job had room, in seconds since the epoch."""
     room: JobPlacement | None = None
     """Where room is made for it, until it is placed there or that is given up."""
     unreachable: list[str] = []

@@ -2,8 +2,9 @@
 
 Both ask the decision maker where the job would go (:mod:`farbus.scheduler.openings`).
 Preemption ends jobs of strictly lower priority that have run for a while,
-those of the lowest priority and the youngest first.  Defragmentation is an
-operator's wish: any moveable job may be moved, if each has a place to go to.
+those of the lowest priority and the youngest first.  Defragmentation moves
+any moveable job, if each has a place to go to: at an operator's wish, or now and
+then by itself, where the rules say so, within their limits.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import structlog
 
 from farbus.errors import Conflict, FarbusError, NotFound
 from farbus.model.decision import Decision, JobPlacement, PendingJob, Snapshot
+from farbus.model.device import DeviceKind
 from farbus.model.job import Job
 from farbus.model.operation import MovedJob, RoomPlan
 from farbus.model.states import JobState
@@ -105,18 +107,72 @@ class RoomPlanner:
             raise Conflict(f"job {job_id} does not wait", hint="farbus jobs shows where it is")
         if job_id in machine.reservations:
             raise Conflict(f"room is being made for job {job_id} already", hint=f"watch farbus jobs {job_id}")
-        records = self._candidates(least_s=0.0)
-        jobs = {each.job.id: each.job for each in records}
-        came_from = {each.job.id: tuple(run.placement for run in each.progress.runs) for each in records}
-        holdings = [holding_of(machine, each) for each in records]
-        snapshot = machine.snapshot(self._now())
-        found = await find_opening(self._maker.decide, snapshot, record.job, holdings, also=jobs)
-        placements = await self._all_placed(snapshot, record.job, found, jobs) if found is not None else None
-        if placements is None:
+        plan = await self._moves(record.job, self._candidates(least_s=0.0))
+        if plan is None:
             raise NotFound(
                 f"no moves of what is moveable make room for job {job_id}",
                 hint=f"farbus explain {job_id} says what would have to end",
             )
+        return plan
+
+    async def defragment_next(self, wall: float) -> events.RoomPlanned | None:
+        """Return moves that make room for the first waiting job for which there are any, within the rules' limits.
+
+        Only jobs are looked at that what is free would be enough for, if it
+        were in one place.  ``wall`` is seconds since the epoch.
+        """
+        machine = self._machine
+        rules = machine.rules
+        most = rules.defragment_jobs - machine.moving()
+        if most < 1:
+            return None
+        snapshot = machine.snapshot(self._now())
+        tried = 0
+        for job_id in tuple(machine.queue):
+            record = machine.jobs.get(job_id)
+            if record is None or job_id in machine.reservations or not record.misses:
+                continue
+            if any(miss.permanent or miss.phase in (QUOTA, FAULT) for miss in record.misses):
+                continue
+            if not _is_enough(snapshot, record.job):
+                continue
+            tried += 1
+            if tried > MAX_TRIED:
+                return None
+            rested = [
+                each
+                for each in self._candidates(least_s=rules.preemption_min_run_s)
+                if wall - each.progress.moved_at >= rules.defragment_pause_s
+            ]
+            plan = await self._few_moves(record.job, rested, most)
+            if plan is not None and plan.moved:
+                _log.info("defragmenting", job=job_id, moved=plan.moved)
+                return plan
+        return None
+
+    async def _few_moves(self, job: Job, records: Sequence[JobRecord], most: int) -> events.RoomPlanned | None:
+        """Return a plan that moves ``most`` jobs at most: the first found, else one of a single job."""
+        plan = await self._moves(job, records)
+        if plan is None or len(plan[1].moved) <= most:
+            return plan[1] if plan is not None else None
+        for each in records[:MAX_SINGLES]:
+            single = await self._moves(job, [each])
+            if single is not None:
+                return single[1]
+        return None
+
+    async def _moves(self, job: Job, records: Sequence[JobRecord]) -> tuple[RoomPlan, events.RoomPlanned] | None:
+        """Return which of ``records`` would move where so that ``job`` has room; None where that helps nothing."""
+        machine, job_id = self._machine, job.id
+        records = [each for each in records if each.state is JobState.RUNNING]
+        jobs = {each.job.id: each.job for each in records}
+        came_from = {each.job.id: tuple(run.placement for run in each.progress.runs) for each in records}
+        holdings = [holding_of(machine, each) for each in records]
+        snapshot = machine.snapshot(self._now())
+        found = await find_opening(self._maker.decide, snapshot, job, holdings, also=jobs)
+        placements = await self._all_placed(snapshot, job, found, jobs) if found is not None else None
+        if placements is None:
+            return None
         by_job = {placement.job: placement for placement in placements}
         own = by_job.pop(job_id)
         moved = tuple(
@@ -147,3 +203,16 @@ class RoomPlanner:
             if len(decision.placements) == len(pending):
                 return decision.placements
         return None
+
+
+def _is_enough(snapshot: Snapshot, job: Job) -> bool:
+    """Say whether what is free is enough for a flavour of ``job``, wherever it is."""
+    cpu = sum(view.free.cpu_milli for view in snapshot.nodes)
+    memory = sum(view.free.memory_bytes for view in snapshot.nodes)
+    gpus = sum(view.free and view.device.kind is DeviceKind.GPU for view in snapshot.devices)
+    return any(
+        sum(group.least * group.requests.cpu_milli for group in groups) <= cpu
+        and sum(group.least * group.requests.memory_bytes for group in groups) <= memory
+        and sum(group.least * group.requests.gpus for group in groups) <= gpus
+        for groups in (job.in_flavour(name).groups for name in ("", *(each.name for each in job.alternatives)))
+    )

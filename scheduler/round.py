@@ -223,8 +223,8 @@ def _best(books: Callable[[], _Round]) -> _Answer:
     jobs = plain.jobs
     if not len(jobs.pending):
         return plain.answer(np.zeros(0, np.int64), _no_gap)
-    if plain.flavours.any:
-        # A bound of one flavour of each job says nothing of the others.
+    if plain.flavours.any_vectors:
+        # Which groups of a job a plan may leave out, the bound does not know.
         return plain.answer(np.sort(plain.run()), _no_gap)
     opening = plain.open(prune=plain.tally.prune)
     waiting = np.sort(plain.run())
@@ -333,14 +333,20 @@ class _Round:
         if not self.jobs.parents:
             return np.zeros(0, np.int64)
         parent = np.array(self.jobs.parents, np.int64)[:, 0]
-        return self.jobs.count + np.flatnonzero(~np.isin(parent, waiting))
+        rows = self.jobs.count + np.flatnonzero(~np.isin(parent, waiting))
+        if self.flavours.any:
+            for row in rows.tolist():
+                self.flavours.follow(row, int(parent[row - self.jobs.count]))
+        return rows
 
     def open(self, *, prune: bool) -> Opening:
         """Note what there is before anything is taken."""
-        desk = self.desks[0]
-        plan = Plan(desk, self.jobs, desk.wants(self.jobs, np.arange(len(self.jobs.pending))), prune=prune)
-        self._first = plan if prune == self.tally.prune else None
-        return Opening(plan)
+        desk, jobs, owner = self.desks[0], self.jobs, None
+        if self.flavours.any:
+            jobs, owner = self.flavours.laid_out()
+        plan = Plan(desk, jobs, desk.wants(jobs, np.arange(len(jobs.pending))), prune=prune)
+        self._first = plan if prune == self.tally.prune and owner is None else None
+        return Opening(plan, owner)
 
     def others(self, opening: Opening, sizes: Sizes, waiting: Integers) -> list[int]:
         """Return the other ways to decide that are affordable: by how many steps to prices, 0 for small jobs first."""

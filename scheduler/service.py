@@ -25,9 +25,10 @@ from farbus.api.identity import Identity
 from farbus.api.server import ClusterHandler
 from farbus.errors import InvalidInput, NotFound, NotPermitted, Unsatisfiable
 from farbus.model.cluster import ClusterInfo, HoldEvent, LogChunk
+from farbus.model.decision import Decision
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.explanation import Explanation
-from farbus.model.job import NO_GOAL, Goal, Job, JobStatus, Miss, Requests
+from farbus.model.job import NO_GOAL, FlavourCheck, Goal, Job, JobStatus, Miss, Requests, TaskPlacement
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, RoomPlan
@@ -154,9 +155,32 @@ class ClusterService(ClusterHandler):
         machine = self._engine.machine
         profile = machine.inference.known(job)
         decision = await self._engine.maker.would_be(machine.snapshot(self._now()), job, profile=profile)
-        placements = tuple(task for placed in decision.placements for task in placed.tasks)
-        misses = tuple(miss for missed in decision.misses for miss in missed.misses)
-        return JobStatus(job=job, state=JobState.QUEUED, placements=placements, misses=misses)
+        alternative = next((placed.alternative for placed in decision.placements), "")
+        placements, misses = _parts(decision)
+        names = ("", *(each.name for each in job.alternatives)) if job.alternatives else ()
+        flavours = tuple([await self._flavour(job, name) for name in names])
+        return JobStatus(
+            job=job,
+            state=JobState.QUEUED,
+            placements=placements,
+            misses=misses,
+            alternative=alternative,
+            flavours=flavours,
+        )
+
+    async def _flavour(self, job: Job, name: str) -> FlavourCheck:
+        machine, alone = self._engine.machine, job.in_flavour(name)
+        profile = machine.inference.known(job)
+        decision = await self._engine.maker.would_be(machine.snapshot(self._now()), alone, profile=profile)
+        placements, misses = _parts(decision)
+        return FlavourCheck(
+            alternative=name,
+            cpu_milli=sum(group.count * group.requests.cpu_milli for group in alone.groups),
+            memory_bytes=sum(group.count * group.requests.memory_bytes for group in alone.groups),
+            gpus=sum(group.count * group.requests.gpus for group in alone.groups),
+            placements=placements,
+            misses=misses,
+        )
 
     async def list_jobs(self, caller: Identity, *, include_ended: bool) -> tuple[JobStatus, ...]:
         """Return the jobs that the caller may see, oldest first."""
@@ -367,6 +391,12 @@ class ClusterService(ClusterHandler):
         while batch := await asyncio.to_thread(lambda: tuple(itertools.islice(records, AUDIT_BATCH))):
             for record in batch:
                 yield record
+
+
+def _parts(decision: Decision) -> tuple[tuple[TaskPlacement, ...], tuple[Miss, ...]]:
+    """Return what a decision on one job places, and what it misses."""
+    placements = tuple(task for placed in decision.placements for task in placed.tasks)
+    return placements, tuple(miss for missed in decision.misses for miss in missed.misses)
 
 
 def _task_to_read(job: Job, task: str) -> str:

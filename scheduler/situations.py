@@ -17,9 +17,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 from farbus.model.decision import DeviceView, NodeView
-from farbus.model.device import DeviceKind
+from farbus.model.device import DeviceKind, Route
 from farbus.model.job import Job, Miss, Requests
 from farbus.scheduler.quotas import QUOTA
+from farbus.scheduler.views import Gains
 
 COMPUTE, GPU = "compute", "gpu"
 """Phases whose misses tell what would have to come."""
@@ -35,7 +36,7 @@ others could take that room must see it."""
 MAX_COMPANIONS = 8
 """Jobs that are seen for this reason in one round."""
 
-_Want = tuple[Requests, str, tuple[tuple[str, str], ...]]
+_Want = tuple[Requests, str, tuple[tuple[str, str], ...], tuple[Route, ...]]
 _Key = tuple[frozenset[str], tuple[_Want, ...], str]
 """What is missed, by groups that want what, and the user whose quota is to blame."""
 
@@ -66,7 +67,9 @@ class Situations:
         if len(job.flavours) > 1:
             # The misses tell of one of its flavours; what it gains may serve another.
             phases |= {ALTERNATIVES}
-        wants = tuple((group.requests, group.node, tuple(sorted(group.labels.items()))) for group in job.groups)
+        wants = tuple(
+            (group.requests, group.node, tuple(sorted(group.labels.items())), group.routes) for group in job.groups
+        )
         user = job.user if QUOTA in phases else ""
         key = (phases, wants, user)
         self._asleep[job.id] = key
@@ -86,13 +89,13 @@ class Situations:
         """Have the next round look at a job that waits."""
         self._wake(job_id)
 
-    def wake_for_gains(self, nodes: Collection[NodeView], devices: Collection[DeviceView]) -> None:
-        """Wake the jobs that may have gained by what there is more of on ``nodes``, or by ``devices``."""
-        if not nodes and not devices:
+    def wake_for_gains(self, gains: Gains) -> None:
+        """Wake the jobs that may have gained by what there is more of."""
+        if not gains.nodes and not gains.devices:
             return
         for key in list(self._by_key):
             phases, wants, _ = key
-            if _gains(phases, wants, nodes, devices):
+            if _gains(phases, wants, gains):
                 self._wake_key(key)
 
     def wake_for_quota(self, users: Collection[str] | None = None) -> None:
@@ -134,19 +137,23 @@ class Situations:
         self.awake.add(job_id)
 
 
-def _gains(
-    phases: frozenset[str], wants: tuple[_Want, ...], nodes: Collection[NodeView], devices: Collection[DeviceView]
-) -> bool:
+def _gains(phases: frozenset[str], wants: tuple[_Want, ...], gains: Gains) -> bool:
     if phases - {QUOTA, COMPUTE, GPU}:
         # Of a job that finds no room as a whole, and of phases not known here, anything may be the missing piece.
         return True
-    if COMPUTE in phases and any(_may_run(view, want) for want in wants for view in nodes):
+    if COMPUTE in phases and any(_may_run(view, want) for want in wants for view in gains.nodes):
         return True
-    return GPU in phases and any(_suits(view, want[0]) for want in wants for view in devices)
+    if GPU not in phases:
+        return False
+    # A node that reaches a pool as of now can have devices that were free all the time.
+    movable = [want for want in wants if want[0].gpus and Route.RECOMPOSED in want[3]]
+    return any(_suits(view, want[0]) for want in wants for view in gains.devices) or any(
+        _may_run(view, want) for want in movable for view in gains.reaching
+    )
 
 
 def _may_run(view: NodeView, want: _Want) -> bool:
-    requests, node, labels = want
+    requests, node, labels, _ = want
     return (
         node in ("", view.name)
         and requests.cpu_milli <= view.capacity.cpu_milli

@@ -9,6 +9,7 @@ phases (:class:`farbus.scheduler.phases.cluster.Columns`) know it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from farbus.model.cluster import LinkLoad
@@ -22,6 +23,17 @@ NODE_MEMORY_S = 3_600.0
 
 
 V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Gains:
+    """What there is more of than before, as it is now."""
+
+    nodes: tuple[NodeView, ...] = ()
+    """Nodes that may serve what they could not serve before."""
+    devices: tuple[DeviceView, ...] = ()
+    reaching: tuple[NodeView, ...] = ()
+    """Those of the nodes that reach a fabric pool which they did not reach before."""
 
 
 class Books(Protocol):
@@ -82,14 +94,17 @@ class Views:
         """Nodes without a session: time alone may have them forgotten."""
         self._gained_nodes: dict[str, NodeView] = {}
         self._gained_devices: dict[str, DeviceView] = {}
+        self._reaching: set[str] = set()
 
-    def take_gains(self) -> tuple[tuple[NodeView, ...], tuple[DeviceView, ...]]:
+    def take_gains(self) -> Gains:
         """Return what snapshots have shown since the last call to have more to give than before, as it is now."""
         nodes = tuple(self._nodes[name] for name in sorted(self._gained_nodes) if name in self._nodes)
         devices = tuple(self._devices[name] for name in sorted(self._gained_devices) if name in self._devices)
+        reaching = tuple(view for view in nodes if view.name in self._reaching)
         self._gained_nodes.clear()
         self._gained_devices.clear()
-        return nodes, devices
+        self._reaching.clear()
+        return Gains(nodes, devices, reaching)
 
     def snapshot(self, now: float) -> Snapshot:
         """Return the cluster at ``now``, monotonic seconds.
@@ -137,8 +152,12 @@ class Views:
                 rack=record.node.labels.get("rack", ""),
                 pools=record.node.pools,
             )
-        if view is not None and _has_more(self._nodes.get(record.name), view):
+        before = self._nodes.get(record.name)
+        if view is not None and _has_more(before, view):
             self._gained_nodes[record.name] = view
+            known = {reach.pool for reach in before.pools} if before is not None else set()
+            if any(reach.pool not in known for reach in view.pools):
+                self._reaching.add(record.name)
         self._put(self._nodes, record.name, view)
 
     def _look_at_device(self, record: DeviceRecord) -> None:
@@ -190,7 +209,13 @@ def _has_more(before: NodeView | None, now: NodeView) -> bool:
 
 def _is_gain(before: DeviceView | None, now: DeviceView) -> bool:
     """Say whether a device may serve what it could not serve before."""
-    return before is None or (now.free and not before.free) or now.node != before.node or now.device != before.device
+    return (
+        before is None
+        or (now.free and not before.free)
+        or now.node != before.node
+        or now.device != before.device
+        or (bool(before.destination) and not now.destination)
+    )
 
 
 def fresh_snapshot(books: Books, now: float) -> Snapshot:

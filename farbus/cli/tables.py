@@ -61,6 +61,12 @@ def _job_seconds(status: JobStatus) -> float:
     return (status.ended_at or time.time()) - status.started_at
 
 
+def _flavour(status: JobStatus) -> Job:
+    """Return the job as what it was placed."""
+    known = any(each.name == status.alternative for each in status.job.alternatives)
+    return status.job.in_flavour(status.alternative) if known else status.job
+
+
 def _job_reason(status: JobStatus) -> str:
     if status.reason:
         return status.reason
@@ -120,7 +126,7 @@ JOB_COLUMNS: tuple[Column[JobStatus], ...] = (
     Column("USER", lambda status: status.job.user),
     Column("STATE", lambda status: status.state.value, state=True),
     Column("NODES", lambda status: _unique([placement.node for placement in status.placements])),
-    Column("GPUS", lambda status: str(sum(group.count * group.requests.gpus for group in status.job.groups))),
+    Column("GPUS", lambda s: str(sum(each.count * each.requests.gpus for each in _flavour(s).groups))),
     Column("EXIT", lambda status: format_exit(status.tasks)),
     Column("AGE", lambda status: format_age(time.time() - status.job.submitted_at), right=True),
     Column("RAN", lambda status: format_age(_job_seconds(status)), right=True),
@@ -130,6 +136,7 @@ JOB_COLUMNS: tuple[Column[JobStatus], ...] = (
     ),
     Column("TASKS", lambda status: str(sum(group.count for group in status.job.groups)), wide=True, right=True),
     Column("DEVICES", lambda s: _unique([d.device for p in s.placements for d in p.devices]), wide=True, identity=True),
+    Column("ALTERNATIVE", lambda status: status.alternative, wide=True),
     Column("SUBMITTED", lambda status: format_moment(status.job.submitted_at), wide=True),
     Column("REASON", _job_reason, wide=True),
 )

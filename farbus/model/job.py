@@ -339,6 +339,18 @@ class Miss(Value, frozen=True, kw_only=True):
     """By how much: thousandths of a processor, bytes or devices, whichever it lacks most of."""
 
 
+class FlavourCheck(Value, frozen=True, kw_only=True):
+    """What one way to run a job would need, all of its tasks together, and what would become of it now."""
+
+    alternative: str = ""
+    """Its name; empty for the job as it stands."""
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    gpus: int = 0
+    placements: tuple[TaskPlacement, ...] = ()
+    misses: tuple[Miss, ...] = ()
+
+
 class JobStatus(Value, frozen=True, kw_only=True):
     """A job with what became of it."""
 
@@ -357,3 +369,5 @@ class JobStatus(Value, frozen=True, kw_only=True):
     """The alternative as which it was placed last; empty for the job as it stands."""
     tasks_waiting: int = 0
     """Tasks that it runs without, and that begin once there is room (``min_count``)."""
+    flavours: tuple[FlavourCheck, ...] = ()
+    """Of a job with alternatives that is only checked: each way to run it, as if there were no other."""

@@ -28,7 +28,13 @@ class Rules(Value, frozen=True, kw_only=True):
     preemption: bool = False
     """Whether jobs of higher priority may take the place of moveable ones of lower priority."""
     preemption_min_run_s: float = 60.0
-    """How long a job runs at least before it may be preempted."""
+    """How long a job runs at least before it may be preempted, or moved by the scheduler's own wish."""
+    defragment_interval_s: float = 0.0
+    """Pause between two looks for moves of moveable jobs that make room for a waiting one; 0 for no such looks."""
+    defragment_jobs: int = 2
+    """Most jobs that are being moved at a time by such looks."""
+    defragment_pause_s: float = 3_600.0
+    """How long a job that was moved is left alone by them."""
 
     def quota_of(self, user: str) -> Quota:
         """Return what ``user`` may have."""

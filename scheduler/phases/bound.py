@@ -77,17 +77,57 @@ def weights(tier: Integers) -> Integers:
     return price
 
 
+class _Flavoured:
+    """The jobs of an opening that have alternatives: for the bound each takes what is cheapest of all its flavours.
+
+    How many tasks an arc is for is not looked at, which makes the bound no larger.
+    """
+
+    def __init__(self, plan: Plan, owner: Integers) -> None:
+        row = plan.wants["job"]
+        first = owner < 0
+        first[np.unique(owner, return_index=True)[1]] = True
+        self.own = first[row]
+        """Wants of the jobs themselves, without those of their other flavours."""
+        self.plain = owner[row] < 0
+        """Wants of jobs without alternatives."""
+        self._wants = plan.wants[~self.plain]
+        self._source = plan.want_source[~self.plain]
+        self._owner = owner
+
+    def least(self, source: Integers, value: Floats, weight: Integers, sources: int) -> float:
+        """Return what all these jobs cost at the least.
+
+        ``source`` and ``value`` are those of the arcs, ``weight`` the price of waiting by job.
+        """
+        cheapest = np.full(sources, np.inf)
+        np.minimum.at(cheapest, source, value)
+        cost = self._wants["count"] * np.minimum(cheapest[self._source], weight[self._wants["job"]])
+        rows, row = np.unique(self._wants["job"], return_inverse=True)
+        total = np.bincount(row.reshape(-1), weights=cost, minlength=len(rows))
+        least = np.full(int(self._owner.max()) + 1, np.inf)
+        np.minimum.at(least, self._owner[rows], total)
+        return float(least[np.isfinite(least)].sum())
+
+
 class Opening:
     """The arcs of the first phase before anything was taken, with who wants what.
 
     Arcs that pruning left out are known by what they cost at least.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, owner: Integers | None = None) -> None:
+        """Note what is there; ``owner`` says of which job each row of the plan's jobs is a flavour, -1 for none.
+
+        The rows of jobs come before those of their other flavours.
+        """
         self._plan: Plan | None = plan
         self._desk = desk = plan.desk
         # All else of the plan stays what it is, and is looked at when somebody asks.
-        self._wants = plan.wants.copy()
+        self._flavoured = _Flavoured(plan, owner) if owner is not None and (owner >= 0).any() else None
+        self._own = np.ones(len(plan.wants), bool) if self._flavoured is None else self._flavoured.own
+        self._all_wants = plan.wants.copy()
+        self._wants = self._all_wants[self._own]
         self._room, self._stock = desk.room(plan.places), desk.common()
         self.sources, self.tasks = len(plan.sources), int(self._wants["count"].sum())
 
@@ -124,13 +164,15 @@ class Opening:
             self._need[row, tier] = desk.need(int(shapes[row]), tier)
         self._share, self._need = self._share[shape], self._need[shape]
         # The price of waiting by source: tasks of equal price are one class, the dearest first.
-        self._want_source = source = plan.want_source
-        price = self._weight[self._wants["job"]]
+        self._want_source = plan.want_source[self._own]
+        plain = self._flavoured.plain if self._flavoured is not None else self._own
+        source, wants = plan.want_source[plain], self._all_wants[plain]
+        price = self._weight[wants["job"]]
         most = int(price.max(initial=0)) + 1
         classes, class_of = np.unique(source * most + (most - 1 - price), return_inverse=True)
         self._class_source, self._class_price = classes // most, most - 1 - classes % most
-        self._class_count = np.bincount(class_of, weights=self._wants["count"], minlength=len(classes)).astype(np.int64)
-        self._units = np.bincount(source, weights=self._wants["count"], minlength=len(self._sources)).astype(np.int64)
+        self._class_count = np.bincount(class_of, weights=wants["count"], minlength=len(classes)).astype(np.int64)
+        self._units = np.bincount(source, weights=wants["count"], minlength=len(self._sources)).astype(np.int64)
         # Units in which the resources are comparable.
         self._room_scale = np.maximum(self._need.max(axis=(0, 1), initial=0), 1.0)
         self._whole_scale = np.maximum(self._share.max(axis=0, initial=0), 1.0)
@@ -221,22 +263,32 @@ class Opening:
         room, stock = self._room / self._room_scale, self._stock / self._whole_scale
         arcs = self._arcs.copy()
         arcs["place"] = self._place
-        best, here, whole = kernels.climb(
-            arcs,
-            room=room,
-            stock=stock,
-            need=self._need / self._room_scale,
-            share=self._share / self._whole_scale,
-            units=self._units,
-            limit=self._limit,
-            beyond=self._beyond,
-            no_arc=NO_ARC,
-            classes=(self._class_source, self._class_count, self._class_price),
-            score=score,
-            steps=max(steps, 1),
-            patience=PATIENCE,
-            least=LEAST_STEP,
-        )
+        need, share = self._need / self._room_scale, self._share / self._whole_scale
+        best, here, whole = 0.0, np.zeros_like(room), np.zeros_like(stock)
+        if len(self._class_count):
+            best, here, whole = kernels.climb(
+                arcs,
+                room=room,
+                stock=stock,
+                need=need,
+                share=share,
+                units=self._units,
+                limit=self._limit,
+                beyond=self._beyond,
+                no_arc=NO_ARC,
+                classes=(self._class_source, self._class_count, self._class_price),
+                score=score,
+                steps=max(steps, 1),
+                patience=PATIENCE,
+                least=LEAST_STEP,
+            )
+        if self._flavoured is not None:
+            # At the prices that are the best for all others: any are valid.
+            value = arcs["cost"] + (need[arcs["source"], arcs["tier"]] * here[arcs["place"]]).sum(axis=1)
+            outside = np.flatnonzero(self._beyond < NO_ARC)
+            source = np.concatenate((arcs["source"], outside))
+            value = np.concatenate((value, self._beyond[outside])) + (share @ whole)[source]
+            best += self._flavoured.least(source, value, self._weight, len(self._sources))
         amount = abs(best) + float((here * room).sum() + whole @ stock)
         places = np.zeros((self._desk.cluster.size, self._room.shape[1]))
         places[self._places] = here / self._room_scale

@@ -87,7 +87,7 @@ class Flavours:
             for number, form in enumerate(jobs.forms)
             if form.example.job.alternatives or form.example.job.is_polymorphic
         ]
-        rows = np.flatnonzero(np.isin(jobs.form, kinds)).tolist() if kinds else []
+        rows = np.flatnonzero(np.isin(jobs.form[: jobs.count], kinds)).tolist() if kinds else []
         self._original = {row: jobs.pending[row] for row in rows}
         self._known: dict[tuple[int, str], Flavour] = {}
         self._of: dict[int, tuple[Flavour, ...]] = {}
@@ -95,6 +95,8 @@ class Flavours:
         self._entries: dict[int, PendingJob] = {}
         """One job of each such form."""
         self._form = {row: int(jobs.form[row]) for row in self._original}
+        self._followers: dict[tuple[int, str], int] = {}
+        """Forms of the tasks that jobs would have beyond what they need, by their own form and the flavour."""
         self._chosen: dict[int, Flavour] = {}
         self._tried: dict[int, set[str]] = {}
         self._first: dict[int, str] = {}
@@ -124,6 +126,11 @@ class Flavours:
     def any(self) -> bool:
         """Say whether any job has flavours."""
         return bool(self._original)
+
+    @property
+    def any_vectors(self) -> bool:
+        """Say whether any job has flavour vectors."""
+        return any(entry.job.is_polymorphic for entry in self._entries.values())
 
     def names(self) -> dict[int, str]:
         """Return the flavours of jobs, by their rows; empty for a job as it stands."""
@@ -222,6 +229,47 @@ class Flavours:
     def settle(self, row: int, number: int) -> None:
         """Let the job wait as its flavour ``number``."""
         self._materialise(row, self._of[self._form[row]][number])
+
+    def follow(self, row: int, parent: int) -> None:
+        """Let a task that a placed job would have beyond what it needs be of that job's flavour."""
+        if parent not in self._chosen:
+            return
+        name = self._chosen[parent].name
+        entry, key = self._jobs.pending[row], (int(self._jobs.form[row]), name)
+        turned = _in_flavour(entry, name)
+        if key not in self._followers:
+            self._followers[key] = len(self._jobs.forms)
+            self._jobs.forms.append(Form(turned))
+        self._jobs.replace(row, turned, self._followers[key])
+
+    def laid_out(self) -> tuple[Jobs, Integers]:
+        """Return all jobs, then the other flavours of those that have alternatives, and of which job each row is one.
+
+        -1 stands for a job without alternatives.
+        """
+        jobs = self._jobs
+        entries, forms, tiers = list(jobs.pending), list(jobs.forms), jobs.tier.tolist()
+        form, owner = jobs.form.tolist(), [-1] * len(jobs.pending)
+        made: dict[tuple[int, str], int] = {}
+        for row, entry in enumerate(jobs.pending):
+            original = self._original.get(row, entry)
+            if not original.job.alternatives:
+                continue
+            owner[row] = row
+            own = self._chosen[row].name if row in self._chosen else ""
+            for name in ("", *(each.name for each in original.job.alternatives)):
+                if name == own:
+                    continue
+                key = (self._form.get(row, int(jobs.form[row])), name)
+                turned = _in_flavour(original, name)
+                if key not in made:
+                    made[key] = len(forms)
+                    forms.append(Form(turned))
+                entries.append(turned)
+                form.append(made[key])
+                tiers.append(tiers[row])
+                owner.append(row)
+        return Jobs(entries, np.array(tiers, np.int64), np.array(form, np.int64), forms), np.array(owner, np.int64)
 
     def of(self, row: int) -> tuple[Flavour, ...]:
         """Return the flavours of a job, which those of jobs that are alike share; empty without alternatives."""

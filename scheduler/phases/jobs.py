@@ -344,8 +344,6 @@ def _alternative_fault(job: Job) -> str:
     for each in job.alternatives:
         if not 0 <= each.cost <= MAX_ALTERNATIVE_COST:
             return f"alternative {each.name}: cost is {each.cost}, not between 0 and {MAX_ALTERNATIVE_COST}"
-        if any(group.least < group.count for group in job.groups):
-            return "a job with alternatives needs all of its tasks: min_count is not for it"
         fault = _fault(job.in_flavour(each.name))
         if fault:
             return f"alternative {each.name}: {fault}"
@@ -484,8 +482,8 @@ class Jobs:
         return Waiting.of(self.pending[: self.count]).rounds_waited
 
     def afresh(self) -> Jobs:
-        """Return the same jobs, to which nothing was given yet; none of them has alternatives."""
-        jobs = Jobs(self.pending, self.tier, self.form, self.forms, self.parents)
+        """Return the same jobs, to which nothing was given yet."""
+        jobs = Jobs(self.pending, self.tier, self.form.copy(), self.forms, self.parents)
         jobs.rounds_waited = self.rounds_waited
         return jobs
 

@@ -12,6 +12,7 @@ from farbus.api.client import ClusterClient
 from farbus.api.identity import Role
 from farbus.scheduler.config import SchedulerConfig
 from farbus.scheduler.daemon import serve
+from farbus.scheduler.rounds import Decide
 from tests.scheduler.light_agent import LightAgent
 from tests.scheduler.scripted import first_fit
 
@@ -47,10 +48,10 @@ class Site:
         return SchedulerConfig(**settings)  # type: ignore[arg-type]
 
     @contextlib.asynccontextmanager
-    async def scheduler(self, **changes: object) -> AsyncIterator[None]:
+    async def scheduler(self, *, decide: Decide = first_fit, **changes: object) -> AsyncIterator[None]:
         stop = asyncio.Event()
         port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        running = asyncio.create_task(serve(self.config(**changes), stop=stop, ready=port.set_result, decide=first_fit))
+        running = asyncio.create_task(serve(self.config(**changes), stop=stop, ready=port.set_result, decide=decide))
         await asyncio.wait({running, port}, return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             await running

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from farbus.model.decision import Decision, PendingJob, Snapshot
+from farbus.model.decision import Decision, PendingJob, RoundReport, Snapshot
 from farbus.model.rules import Quota, Rules
 from farbus.model.states import JobState
 from farbus.scheduler import events
-from farbus.scheduler.engine import Engine
+from farbus.scheduler.engine import Counters, Engine
 from farbus.scheduler.ledger import Ledger
 from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.rounds import FAULT, DecisionMaker, DecisionThread
@@ -124,3 +124,12 @@ async def test_rules_that_change_hold_at_once(tmp_path: Path) -> None:
         await engine.tell(events.RulesChanged(rules=Rules()))
         await until(engine, "j1")
         assert engine.machine.jobs["j1"].state is not JobState.QUEUED
+
+
+def test_rounds_whose_pruning_was_not_proved_are_counted() -> None:
+    counters = Counters()
+    for exact in (True, False, True):
+        counters.take(
+            RoundReport(pending=1, placed=1, decision_ms=1.0, solves=1, certified=False, exact=exact),
+        )
+    assert counters.inexact == 1

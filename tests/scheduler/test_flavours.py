@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import msgspec
@@ -16,7 +17,9 @@ from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.kubecomp import KubeCompPolicy
 from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.phases import cluster as columns
+from farbus.scheduler.phases.bound import WAITING
 from farbus.scheduler.round import decide, decide_on
+from tests.scheduler.test_phase_bound import costs_of, gap_of
 from tests.scheduler.worlds import GIB, check_decision, gpu, group, job, node, pending_jobs, snapshots
 
 POLICY = DefaultPolicy()
@@ -185,3 +188,93 @@ def test_a_second_round_on_what_was_kept_decides_the_same(snapshot: Snapshot, pe
     first = decide_on(kept.of(snapshot), pending, policy=POLICY)
     second = decide_on(kept.of(snapshot), pending, policy=POLICY)
     assert (first.placements, first.misses) == (second.placements, second.misses)
+
+
+# --- beside min_count, and the bound -------------------------------------------------------
+
+
+def test_tasks_beyond_what_a_job_needs_are_of_its_flavour() -> None:
+    world = Snapshot(nodes=(node("a", cpus=8), node("b", cpus=8)), devices=(gpu("g0", "a"),))
+    entry = job("j", group(gpus=2, count=4, min_count=2))
+    decision = run(world, either(entry, cpu(cpus=4)))
+    (placement,) = decision.placements
+    assert placement.alternative == "cpu"
+    assert sorted(task.task for task in placement.tasks) == ["main.0", "main.1", "main.2", "main.3"]
+    assert not any(task.devices for task in placement.tasks)
+
+
+def test_as_many_as_find_room_are_placed_as_the_job_stands_too() -> None:
+    entry = job("j", group(gpus=1, count=3, min_count=1))
+    (placement,) = run(ONE_GPU, either(entry, cpu(cost=900_000))).placements
+    assert (placement.alternative, [task.task for task in placement.tasks]) == ("", ["main.0"])
+
+
+def least_score(snapshot: Snapshot, pending: list[PendingJob]) -> int:
+    """Return the least score of all plans of jobs of one task without devices, each in any of its flavours."""
+    views = sorted(snapshot.nodes, key=lambda view: view.name)
+    ways = []
+    for entry in pending:
+        names = ("", *(each.name for each in entry.job.alternatives))
+        flavours = [msgspec.structs.replace(entry, job=entry.job.in_flavour(name)) for name in names]
+        costs = costs_of(snapshot, flavours)
+        ways.append(
+            [
+                (flavours[way].job.groups[0].requests, place, cost)
+                for way, row in enumerate(costs)
+                for place, cost in enumerate(row)
+                if cost is not None
+            ]
+        )
+    best = WAITING * len(pending)
+    for plan in itertools.product(*([None, *found] for found in ways)):
+        left = [[view.free.cpu_milli, view.free.memory_bytes] for view in views]
+        total = 0
+        for each in plan:
+            if each is None:
+                total += WAITING
+                continue
+            requests, place, cost = each
+            total += cost
+            left[place][0] -= requests.cpu_milli
+            left[place][1] -= requests.memory_bytes
+        if min(itertools.chain(*left), default=0) >= 0:
+            best = min(best, total)
+    return best
+
+
+SMALL = st.lists(
+    st.tuples(st.sampled_from((0.5, 1, 2, 5)), st.lists(st.sampled_from((0.5, 1, 3)), max_size=2)),
+    min_size=1,
+    max_size=4,
+).map(
+    lambda sizes: [
+        either(
+            job(f"j{number}", cpus=cpus),
+            *(Alternative(name=f"a{way}", groups=(variant(cpus=each),)) for way, each in enumerate(others)),
+        )
+        for number, (cpus, others) in enumerate(sizes)
+    ]
+)
+
+
+@given(snapshots(most_nodes=2), SMALL)
+@settings(max_examples=100, deadline=None)
+def test_the_bound_is_no_more_than_the_best_plan_of_all_flavours(snapshot: Snapshot, pending: list[PendingJob]) -> None:
+    gap = gap_of(decide(snapshot, pending, policy=POLICY))
+    assert gap.bound <= least_score(snapshot, pending) <= gap.score
+
+
+@given(snapshots(), flavoured())
+@settings(max_examples=80, deadline=None)
+def test_no_score_of_jobs_with_alternatives_is_below_its_bound(snapshot: Snapshot, pending: list[PendingJob]) -> None:
+    gap = decide(snapshot, pending, policy=POLICY).report.gap
+    assert gap is None or gap.bound <= gap.score
+
+
+def test_the_bound_counts_the_cheapest_flavour() -> None:
+    # As they stand there is room for one of them, in the other flavour for all.
+    world = Snapshot(nodes=(node("a", cpus=8),), devices=())
+    pending = [either(job(f"j{number}", cpus=8, at=number), cpu(cpus=1)) for number in range(8)]
+    as_they_stand = [msgspec.structs.replace(entry, job=entry.job.in_flavour("")) for entry in pending]
+    assert gap_of(run(world, *pending)).bound < 2 * WAITING
+    assert gap_of(run(world, *as_they_stand)).bound > 6 * WAITING

@@ -54,7 +54,7 @@ def exits(cluster: Cluster, task: str, code: int = 0) -> None:
 def test_it_is_told_how_many_wait_and_why() -> None:
     cluster = crowded()
     assert status(cluster).tasks_waiting == 2
-    lines = explain_job(status(cluster), ahead=0, nodes=2, now=0.0)
+    lines = explain_job(status(cluster), ahead=0, nodes=2, now=cluster.wall)
     assert "tasks of it that wait for room: 2" in lines
     assert any("GPUs are not free" in line for line in lines)
 
@@ -262,3 +262,15 @@ def test_the_limit_of_a_late_task_is_what_is_left_of_the_jobs() -> None:
     cluster.settle()
     assert cluster.state_of("j1") == "failed"
     assert "time limit" in cluster.reason_of("j1")
+
+
+def test_who_watches_the_job_is_told_when_a_late_task_begins() -> None:
+    cluster = crowded()
+    leave(cluster)
+    while not (run := cluster.machine.jobs["j1"].run("main.1")) or run.program != "starting":
+        cluster.decide() if cluster.round_asked else [cluster.step(name) for name in cluster.agents]
+    agent = cluster.agents[run.node]
+    outcome = agent.do(agent.inbox.pop(0))
+    assert outcome is not None
+    effects = cluster.machine.handle(outcome, now=cluster.now, wall=cluster.wall)
+    assert events.JobChanged(job_id="j1") in effects

@@ -39,20 +39,36 @@ class AnyOrder(RuleBasedStateMachine):
         self.jobs = 0
         self.answered: list[events.OutcomeArrived] = []
 
-    @initialize(settled=st.booleans(), decided=st.booleans(), kept_s=st.sampled_from([0.0, 3 * TTL_S]))
-    def begin_with_work(self, settled: bool, decided: bool, kept_s: float) -> None:
-        """Begin where it is interesting: with jobs that wait, are being prepared, or run."""
+    @initialize(
+        settled=st.booleans(), decided=st.booleans(), late=st.booleans(), kept_s=st.sampled_from([0.0, 3 * TTL_S])
+    )
+    def begin_with_work(self, settled: bool, decided: bool, late: bool, kept_s: float) -> None:
+        """Begin where it is interesting: with jobs that wait, are being prepared, or run, one with a late task."""
         self.cluster.unreachable_limit_s = self.cluster.machine.unreachable_limit_s = kept_s
-        self.jobs = 3
-        self.cluster.submit(job("j1", gpus=1, on="c"), job("j2", on="a"), job("j3", gpus=1, on="c", interactive=True))
-        if settled:
+        self.jobs = 4
+        self.cluster.submit(
+            job("j1", gpus=1, on="c"),
+            job("j2", on="a"),
+            job("j3", gpus=1, on="c", interactive=True),
+            # One of its tasks has room.
+            job("j4", gpus=1, cpu_milli=500, count=3, min_count=1),
+        )
+        if late:
+            self.cluster.settle()
+            self.cluster.tell(self.cluster.agents["c"].exit("j1", "main.0"))
+            while not self.cluster.machine.jobs["j4"].run("main.1"):
+                if self.cluster.round_asked:
+                    self.cluster.decide()
+                for name in self.cluster.agents:
+                    self.cluster.step(name)
+        elif settled:
             self.cluster.settle()
         elif decided:
             self.cluster.decide()
 
     @rule(
         gpus=st.integers(0, 2),
-        count=st.integers(1, 3),
+        count=st.integers(1, 2),
         on=st.sampled_from(["", "", "a", "c"]),
         interactive=st.booleans(),
         limit=st.sampled_from([0.0, 0.0, 40.0]),

@@ -18,7 +18,7 @@ from farbus.scheduler import events
 from farbus.scheduler.making_room import RESERVATION_S
 from farbus.scheduler.room_planner import RoomPlanner
 from farbus.scheduler.rounds import DecisionMaker, DecisionThread
-from tests.scheduler.scripted import TTL_S, Cluster, first_fit, job, node
+from tests.scheduler.scripted import HEARTBEAT_S, TTL_S, Cluster, first_fit, job, node
 
 MIN_RUN_S = 60.0
 
@@ -271,7 +271,7 @@ def test_room_that_is_made_outlives_a_restart_and_goes_to_nobody_else() -> None:
 
 
 def test_a_node_that_does_not_come_back_after_a_restart_ends_the_reservation() -> None:
-    cluster = Planned(node("a", 1), node("b", 1))
+    cluster = Planned(node("a", 1), node("b"))
     cluster.work(moveable("j1", gpus=1, on="a"))
     cluster.pass_time(MIN_RUN_S)
     cluster.submit(job("j2", gpus=1, priority=5, on="a"))
@@ -356,3 +356,94 @@ def test_who_is_cancelled_while_he_is_moved_keeps_nothing() -> None:
     cluster.settle()
     assert cluster.states("j2", "j4") == ["cancelled", "running"]
     assert not cluster.machine.reservations
+
+
+# --- defragmentation by itself -------------------------------------------------------------
+
+
+def look(cluster: Planned) -> events.RoomPlanned | None:
+    """Have the planner look for moves, and carry out what it finds."""
+    plan = asyncio.run(cluster.planner.defragment_next(cluster.wall))
+    if plan is not None:
+        cluster.tell(plan)
+    return plan
+
+
+def test_it_is_off_by_default() -> None:
+    assert Rules().defragment_interval_s == 0.0
+
+
+def test_a_job_that_misses_only_fragments_has_room_made_for_it() -> None:
+    cluster = split()
+    cluster.pass_time(MIN_RUN_S)
+    plan = look(cluster)
+    assert plan is not None
+    assert plan.moved == ("j2",)
+    cluster.settle()
+    assert cluster.states("j1", "j2", "j3", "j4") == ["running"] * 4
+
+
+def test_nobody_is_moved_who_has_not_run_for_a_while() -> None:
+    assert look(split()) is None
+
+
+def test_the_same_job_is_not_moved_again_within_the_pause() -> None:
+    cluster = split()
+    cluster.pass_time(MIN_RUN_S)
+    look(cluster)
+    cluster.settle()
+    # The same again, the other way round.
+    cluster.tell(events.JobCancelled(job_id="j1", reason="done"))
+    cluster.tell(events.JobCancelled(job_id="j4", reason="done"))
+    cluster.settle()
+    cluster.work(job("j5", cpu_milli=2000), job("j6", cpu_milli=1000, on="a"))
+    cluster.tell(events.JobCancelled(job_id="j3", reason="done"))
+    cluster.settle()
+    cluster.work(job("j7", cpu_milli=3000))
+    cluster.tell(events.JobCancelled(job_id="j6", reason="done"))
+    cluster.settle()
+    assert cluster.states("j2", "j7") == ["running", "queued"]
+    cluster.pass_time(MIN_RUN_S)
+    assert look(cluster) is None
+    cluster.restart()
+    cluster.join()
+    cluster.settle()
+    cluster.pass_time(MIN_RUN_S)
+    assert look(cluster) is None
+    cluster.pass_time(Rules().defragment_pause_s, step_s=HEARTBEAT_S)
+    plan = look(cluster)
+    assert plan is not None
+    assert plan.moved == ("j2",)
+
+
+def crowd(**rules: object) -> Planned:
+    """Three nodes with one task each of two thirds; two of them would have to share the third for a whole one."""
+    cluster = Planned(*(node(name, cpu_milli=4000) for name in "abc"), preemption=False, **rules)
+    cluster.work(
+        *(job(f"j{number}", on=name, cpu_milli=2000) for number, name in ((1, "c"),)),
+        *(moveable(f"j{number}", cpu_milli=1000) for number in (2, 3)),
+    )
+    return cluster
+
+
+@pytest.mark.parametrize(("most", "moved"), [(1, None), (2, ("j2", "j3"))])
+def test_no_more_jobs_are_moved_at_once_than_the_rules_allow(most: int, moved: tuple[str, ...] | None) -> None:
+    cluster = crowd(defragment_jobs=most)
+    cluster.work(job("j4", on="b", cpu_milli=2000))
+    # Both of them are on a, where the whole of it is wanted.
+    cluster.work(job("j5", on="a", cpu_milli=4000))
+    cluster.pass_time(MIN_RUN_S)
+    plan = look(cluster)
+    assert (plan.moved if plan is not None else None) == moved
+    if plan is not None:
+        assert cluster.machine.moving() == 2
+        assert look(cluster) is None
+
+
+def test_where_what_is_free_is_not_enough_nobody_is_asked() -> None:
+    cluster = split()
+    cluster.work(job("j5", on="b", cpu_milli=1000))
+    cluster.pass_time(MIN_RUN_S)
+    asked = cluster.maker.asked
+    assert look(cluster) is None
+    assert cluster.maker.asked == asked

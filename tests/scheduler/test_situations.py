@@ -7,6 +7,7 @@ import pytest
 
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import Decision, JobMiss, NodeView, PendingJob, RoundReport, Snapshot
+from farbus.model.device import PoolReach, Route
 from farbus.model.job import Alternative, GroupVariant, Miss, Requests, TaskGroup, TaskState, TaskStatus
 from farbus.model.node import Node, Resources
 from farbus.model.rules import Quota, Rules
@@ -15,7 +16,8 @@ from farbus.scheduler.deciding import LOAD_LOOK_S, LOAD_PATIENCE, SET_ASIDE_S
 from farbus.scheduler.quotas import QUOTA, devices_of
 from farbus.scheduler.rounds import fault_miss
 from farbus.scheduler.situations import LONG_WAIT_ROUNDS, Situations
-from tests.scheduler.scripted import Cluster, first_fit, job, node
+from farbus.scheduler.views import Gains
+from tests.scheduler.scripted import Cluster, ScriptedAgent, first_fit, job, node
 
 
 class Watched(Cluster):
@@ -342,10 +344,66 @@ def test_a_job_with_alternatives_wakes_for_what_any_of_them_may_need() -> None:
     for each in (plain, either):
         waiting.sleep(each, (Miss(phase="gpu", resource="gpu", message="none"),), rounds_waited=0)
     capacity = Resources(cpu_milli=4000, memory_bytes=2**34)
-    waiting.wake_for_gains([NodeView(name="a", capacity=capacity, free=capacity)], ())
+    waiting.wake_for_gains(Gains(nodes=(NodeView(name="a", capacity=capacity, free=capacity),)))
     assert waiting.awake == {"either"}
 
 
 def test_a_quota_counts_the_flavour_that_takes_most() -> None:
     more = Alternative(name="more", groups=(GroupVariant(name="main", requests=Requests(gpus=3)),))
     assert devices_of(msgspec.structs.replace(job(gpus=1, count=2), alternatives=(CPU_TOO, more))) == 6
+
+
+def sleeping(*routes: Route) -> Situations:
+    """A job that misses a GPU, which may come by these routes."""
+    waiting = Situations()
+    wanting = job("j1", gpus=1)
+    wanting = msgspec.structs.replace(wanting, groups=(msgspec.structs.replace(wanting.groups[0], routes=routes),))
+    waiting.sleep(wanting, (Miss(phase="gpu", resource="gpus", message="none"),), rounds_waited=0)
+    return waiting
+
+
+@pytest.mark.parametrize(
+    ("route", "reaches", "wakes"),
+    [(Route.RECOMPOSED, True, True), (Route.RECOMPOSED, False, False), (Route.REMOTE, True, False)],
+)
+def test_a_node_that_reaches_a_pool_as_of_now_wakes_whom_devices_may_be_moved_for(
+    route: Route, reaches: bool, wakes: bool
+) -> None:
+    capacity = Resources(cpu_milli=4000, memory_bytes=2**32)
+    view = NodeView(name="a", capacity=capacity, free=capacity, pools=(PoolReach(pool="p"),))
+    waiting = sleeping(Route.LOCAL, route)
+    waiting.wake_for_gains(Gains(nodes=(view,), reaching=(view,) if reaches else ()))
+    assert waiting.is_asleep("j1") is not wakes
+
+
+def test_what_a_node_reaches_is_gained_once() -> None:
+    cluster = Cluster(node("a", 1))
+    cluster.join()
+    views = cluster.machine._views
+    cluster.machine.snapshot(cluster.now)
+    views.take_gains()
+    reaching = msgspec.structs.replace(cluster.agents["a"].node, pools=(PoolReach(pool="p"),))
+    cluster.tell(events.InventoryChanged(node=reaching, session=cluster.agents["a"].session))
+    cluster.machine.snapshot(cluster.now)
+    assert [view.name for view in views.take_gains().reaching] == ["a"]
+    cluster.machine.node("a").cordon = None
+    cluster.machine.snapshot(cluster.now)
+    assert not views.take_gains().reaching
+
+
+@pytest.mark.parametrize("name", ["device", "node"])
+def test_a_new_device_or_node_wakes_who_misses_it(name: str) -> None:
+    cluster = Watched(node("a"))
+    cluster.join()
+    cluster.submit(job("j1", gpus=1) if name == "device" else job("j1", cpu_milli=8000))
+    cluster.settle()
+    assert cluster.state_of("j1") == "queued"
+    if name == "device":
+        agent = cluster.agents["a"]
+        agent.node = node("a", 1)
+        cluster.tell(events.InventoryChanged(node=agent.node, session=agent.session))
+    else:
+        cluster.agents["b"] = ScriptedAgent(node("b", cpu_milli=8000))
+        cluster.join("b")
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"

@@ -415,8 +415,24 @@ class Miss(_message.Message):
     closest_short_by: int
     def __init__(self, phase: _Optional[str] = ..., resource: _Optional[str] = ..., message: _Optional[str] = ..., short_by: _Optional[int] = ..., permanent: _Optional[bool] = ..., nodes: _Optional[int] = ..., nodes_short: _Optional[int] = ..., closest: _Optional[str] = ..., closest_short_by: _Optional[int] = ...) -> None: ...
 
+class FlavourCheck(_message.Message):
+    __slots__ = ("alternative", "cpu_milli", "memory_bytes", "gpus", "placements", "misses")
+    ALTERNATIVE_FIELD_NUMBER: _ClassVar[int]
+    CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENTS_FIELD_NUMBER: _ClassVar[int]
+    MISSES_FIELD_NUMBER: _ClassVar[int]
+    alternative: str
+    cpu_milli: int
+    memory_bytes: int
+    gpus: int
+    placements: _containers.RepeatedCompositeFieldContainer[TaskPlacement]
+    misses: _containers.RepeatedCompositeFieldContainer[Miss]
+    def __init__(self, alternative: _Optional[str] = ..., cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., gpus: _Optional[int] = ..., placements: _Optional[_Iterable[_Union[TaskPlacement, _Mapping]]] = ..., misses: _Optional[_Iterable[_Union[Miss, _Mapping]]] = ...) -> None: ...
+
 class JobStatus(_message.Message):
-    __slots__ = ("job", "state", "reason", "placements", "tasks", "misses", "rounds_waited", "started_at", "ended_at", "story", "alternative", "tasks_waiting")
+    __slots__ = ("job", "state", "reason", "placements", "tasks", "misses", "rounds_waited", "started_at", "ended_at", "story", "alternative", "tasks_waiting", "flavours")
     JOB_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -429,6 +445,7 @@ class JobStatus(_message.Message):
     STORY_FIELD_NUMBER: _ClassVar[int]
     ALTERNATIVE_FIELD_NUMBER: _ClassVar[int]
     TASKS_WAITING_FIELD_NUMBER: _ClassVar[int]
+    FLAVOURS_FIELD_NUMBER: _ClassVar[int]
     job: Job
     state: str
     reason: str
@@ -441,7 +458,8 @@ class JobStatus(_message.Message):
     story: _containers.RepeatedScalarFieldContainer[str]
     alternative: str
     tasks_waiting: int
-    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., placements: _Optional[_Iterable[_Union[TaskPlacement, _Mapping]]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., misses: _Optional[_Iterable[_Union[Miss, _Mapping]]] = ..., rounds_waited: _Optional[int] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., story: _Optional[_Iterable[str]] = ..., alternative: _Optional[str] = ..., tasks_waiting: _Optional[int] = ...) -> None: ...
+    flavours: _containers.RepeatedCompositeFieldContainer[FlavourCheck]
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., placements: _Optional[_Iterable[_Union[TaskPlacement, _Mapping]]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., misses: _Optional[_Iterable[_Union[Miss, _Mapping]]] = ..., rounds_waited: _Optional[int] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., story: _Optional[_Iterable[str]] = ..., alternative: _Optional[str] = ..., tasks_waiting: _Optional[int] = ..., flavours: _Optional[_Iterable[_Union[FlavourCheck, _Mapping]]] = ...) -> None: ...
 
 class LeasedDevice(_message.Message):
     __slots__ = ("device", "epoch")

@@ -43,7 +43,8 @@ from farbus.cli.options import (
 from farbus.cli.staging import LocalFile, find_files, parse_stage_in, send_files
 from farbus.cli.tables import format_placement
 from farbus.errors import FarbusError, InvalidInput, Unsatisfiable
-from farbus.model.job import Goal, Job, JobStatus
+from farbus.model.job import FlavourCheck, Goal, Job, JobStatus
+from farbus.model.quantity import format_bytes, format_cpu
 
 if TYPE_CHECKING:
     from farbus.api.client import ClusterClient
@@ -266,6 +267,8 @@ async def _check(target: Target, job: Job, output: Output) -> int:
     if output is Output.JSON:
         print_json(status)
         return 0
+    if status.alternative:
+        typer.echo(printable(f"{job.name} would be placed as its alternative {status.alternative}"))
     if status.placements:
         for placement in status.placements:
             why = f": {placement.why}" if placement.why else ""
@@ -273,7 +276,21 @@ async def _check(target: Target, job: Job, output: Output) -> int:
     else:
         why = "; ".join(miss.message for miss in status.misses) or status.reason or "no reason is known"
         typer.echo(printable(f"{job.name} would wait: {why}"))
+    for flavour in status.flavours:
+        typer.echo(printable(_describe_flavour(flavour)))
     return 0
+
+
+def _describe_flavour(flavour: FlavourCheck) -> str:
+    """Say what one way to run a job needs, and what would become of it."""
+    name = f"alternative {flavour.alternative}" if flavour.alternative else "as it stands"
+    needs = f"{format_cpu(flavour.cpu_milli)} CPUs, {format_bytes(flavour.memory_bytes)}"
+    needs += f", {flavour.gpus} GPUs" if flavour.gpus else ""
+    if flavour.placements:
+        nodes = ", ".join(dict.fromkeys(task.node for task in flavour.placements))
+        return f"{name}: {needs} in all; would go to {nodes}"
+    why = "; ".join(miss.message for miss in flavour.misses) or "no reason is known"
+    return f"{name}: {needs} in all; would {'never run' if any(m.permanent for m in flavour.misses) else 'wait'}: {why}"
 
 
 async def _submit(
