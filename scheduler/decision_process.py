@@ -29,6 +29,7 @@ from farbus.model.decision import Decision, DeviceView, JobMiss, NodeView, Pendi
 from farbus.model.job import Job
 from farbus.model.profile import ApplicationProfile
 from farbus.model.value import Value
+from farbus.scheduler.phases.cluster import changed_rows
 from farbus.scheduler.placed import PackedPlaced, Placed
 
 MAX_KNOWN_JOBS = 25_000
@@ -230,11 +231,11 @@ def _same_rest(before: Snapshot, now: Snapshot) -> bool:
 
 
 def _changed(before: Sequence[V], now: Sequence[V]) -> tuple[tuple[V, ...], tuple[int, ...]]:
-    """Return what is another object than before, with its rows; everything where nothing was before."""
+    """Return what is another than before, with its rows; everything where nothing was before."""
     if not before:
         return tuple(now), ()
-    rows = tuple(row for row, (old, new) in enumerate(zip(before, now, strict=True)) if old is not new)
-    return tuple(now[row] for row in rows), rows
+    rows = tuple(changed_rows(before, now))
+    return tuple([now[row] for row in rows]), rows
 
 
 class Reader:

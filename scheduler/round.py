@@ -459,7 +459,7 @@ class _Round:
         form = self.jobs.form.tolist()
         settled: dict[int, int] = {}
         for row in waiting.tolist():
-            flavours = self.flavours.of(row)
+            flavours = self.flavours.of(row) if self.flavours.any else ()
             if flavours and len(settled) < MAX_EXPLAINED:
                 first = flavours[0].form
                 if first not in settled:
@@ -468,6 +468,9 @@ class _Round:
                 form[row] = int(self.jobs.form[row])
             entry = self.jobs.pending[row]
             answer = known.get(form[row])
+            if answer is not None and not self.holding:
+                found.append(JobMiss(job=entry.job.id, misses=answer[0], feasible_alone=answer[1]))
+                continue
             if answer is None and len(known) < MAX_EXPLAINED:
                 answer = known[form[row]] = self._explain(entry)
             elif answer is None:

@@ -65,10 +65,9 @@ def plan_maker(policy: str) -> Callable[[Snapshot, tuple[PendingJob, ...]], Outc
     policy_of_rounds = POLICIES[name]()
 
     def plan_on_kept(snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Outcome:
-        cluster = columns.of(snapshot)
         with collector_paused():
             return plan_on(
-                cluster,
+                columns.of(snapshot),
                 pending,
                 policy=policy_of_rounds,
                 certify=next(rounds) % CERTIFY_EVERY == 0,
