@@ -27,7 +27,7 @@ from farbus.linux.answerer import Answerer
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import Decision, DeviceView, JobMiss, NodeView, PendingJob, RoundReport, Snapshot
 from farbus.model.job import Job
-from farbus.model.profile import ApplicationProfile
+from farbus.model.profile import ApplicationProfile, application_of
 from farbus.model.value import Value
 from farbus.scheduler.phases.cluster import changed_rows
 from farbus.scheduler.placed import PackedPlaced, Placed
@@ -64,8 +64,8 @@ class Question(Value, frozen=True, kw_only=True):
     jobs: tuple[Job, ...] = ()
     """Jobs that are not known yet, or whose id is empty."""
     forget: tuple[str, ...] = ()
-    profiles: tuple[ApplicationProfile, ...] = ()
-    """Those of applications of which more is known than before."""
+    profiles: tuple[tuple[str, str, ApplicationProfile | None], ...] = ()
+    """By user and application, of which more is known than before; None where nothing is any more."""
     forget_profiles: bool = False
     """Whether all that came before are void."""
     pending: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ class DecisionProcess:
         self._starts = 0
         self._snapshot = Snapshot(nodes=(), devices=())
         self._jobs: OrderedDict[str, Job] = OrderedDict()
-        self._profiles: dict[str, ApplicationProfile] = {}
+        self._profiles: dict[tuple[str, str], ApplicationProfile] = {}
 
     @property
     def pid(self) -> int:
@@ -205,17 +205,24 @@ class DecisionProcess:
             report=report,
         )
 
-    def _new_profiles(self, pending: tuple[PendingJob, ...]) -> tuple[tuple[ApplicationProfile, ...], bool]:
+    def _new_profiles(
+        self, pending: tuple[PendingJob, ...]
+    ) -> tuple[tuple[tuple[str, str, ApplicationProfile | None], ...], bool]:
         """Return the profiles to send, and whether those that were sent are to be forgotten."""
         forget = len(self._profiles) > MAX_KNOWN_JOBS
         if forget:
             self._profiles.clear()
-        new: dict[str, ApplicationProfile] = {}
+        new: dict[tuple[str, str], ApplicationProfile | None] = {}
         for entry in pending:
-            profile = entry.profile
-            if profile is not None and self._profiles.get(profile.application) is not profile:
-                self._profiles[profile.application] = new[profile.application] = profile
-        return tuple(new.values()), forget
+            key, profile = application_of(entry.job), entry.profile
+            if self._profiles.get(key) is profile:
+                continue
+            new[key] = profile
+            if profile is None:
+                del self._profiles[key]
+            else:
+                self._profiles[key] = profile
+        return tuple((*key, profile) for key, profile in new.items()), forget
 
     def close(self) -> None:
         """End the process."""
@@ -248,7 +255,7 @@ class Reader:
         self._links: dict[str, tuple[LinkLoad, ...]] = {}
         self._rest = Snapshot(nodes=(), devices=())
         self._jobs: dict[str, Job] = {}
-        self._profiles: dict[str, ApplicationProfile] = {}
+        self._profiles: dict[tuple[str, str], ApplicationProfile] = {}
 
     def answer(self, question: bytes) -> Iterable[bytes]:
         """Return the answer to a question, in one or two parts; what the decision maker raises is one, too."""
@@ -283,7 +290,11 @@ class Reader:
         self._jobs |= {job.id: job for job in question.jobs if job.id}
         if question.forget_profiles:
             self._profiles.clear()
-        self._profiles |= {profile.application: profile for profile in question.profiles}
+        for user, application, profile in question.profiles:
+            if profile is None:
+                self._profiles.pop((user, application), None)
+            else:
+                self._profiles[user, application] = profile
         pending = tuple(
             self._pending_job(self._jobs[job_id] if job_id else next(unnamed), more)
             for job_id, more in zip(question.pending, _MORE.decode(question.more), strict=True)
@@ -294,7 +305,7 @@ class Reader:
 
     def _pending_job(self, job: Job, more: tuple[Any, ...]) -> PendingJob:
         fields = dict(zip(_OF_PENDING, more, strict=True))
-        return PendingJob(job=job, profile=self._profiles.get(job.name), **fields)
+        return PendingJob(job=job, profile=self._profiles.get(application_of(job)), **fields)
 
 
 def _parts(first: bytes, decided: Decided) -> Iterator[bytes]:

@@ -30,6 +30,7 @@ from farbus.scheduler.phases.gpu import GpuPhase
 from farbus.scheduler.phases.greedy import serve_greedily
 from farbus.scheduler.phases.jobs import Forms, Jobs, both, without
 from farbus.scheduler.phases.market import Plan, Tally, give_back, serve
+from farbus.scheduler.phases.sizes import Sizes
 from farbus.scheduler.phases.storage import StoragePhase
 from farbus.scheduler.phases.tables import Integers
 from farbus.scheduler.placed import Placed, lay_out
@@ -66,6 +67,9 @@ PRICE_WORK = 300_000
 
 PRICED_TASKS, PRICED_ARCS = 2_000, 20_000
 """Most tasks, and shapes times nodes, of a round that is decided with prices too."""
+
+ORDERED_ARCS = 2_000_000
+"""Most shapes times nodes of a round that is decided with small jobs first, too."""
 
 ROUND = "round"
 """The phase that misses of the job as a whole are told under."""
@@ -134,6 +138,7 @@ def plan_on(
         for name, fault in faults
     ]
     tally = Tally(certify=certify, prune=prune, clock=clock)
+    policy = policy.seeing(queue.entries)
     jobs = forms.in_order(queue, policy)
 
     def books() -> _Round:
@@ -192,11 +197,13 @@ def _no_gap() -> None:
 
 
 def _best(books: Callable[[], _Round]) -> _Answer:
-    """Decide with plain costs and, where jobs are left over and it is affordable, with prices; return the better.
+    """Decide with plain costs and, where jobs are left over and it is affordable, in other ways; return the best.
 
     A flow takes many small tasks and many large ones for equally dear: under
     overload it does not know which of them to leave.  Prices of what is scarce
-    tell it (:mod:`farbus.scheduler.phases.bound`), and make it worse where nothing is: hence both.
+    tell it (:mod:`farbus.scheduler.phases.bound`), and make it worse where nothing is.
+    To take small ones first (:mod:`farbus.scheduler.phases.sizes`) is blind to
+    prices, and cheap: the larger the round, the better it is of the three.
     """
     plain = books()
     jobs = plain.jobs
@@ -214,26 +221,36 @@ def _best(books: Callable[[], _Round]) -> _Answer:
         return RoundGap(score=score, bound=_bound(opening, score))
 
     best = plain.answer(waiting, gap)
-    steps = plain.affordable(opening) if len(waiting) else 0
-    if not steps or not opening.wanted(waiting):
+    if not len(waiting) or plain.policy.choice != Choice.FLOW or not opening.wanted(waiting):
         return best
-    priced = books()
-    if priced.desks[0] is not desks[0]:
+    first_score = score = opening.score(jobs, desks)
+    full: Opening | None = None
+    tighter, priced = 0, False
+    sizes = Sizes(jobs, books().desks[0])
+    for steps in plain.others(opening, sizes, waiting):
+        other = books()
+        if other.desks[0] is not desks[0]:
+            break
+        if full is None:
+            # What was pruned from one plan's arcs another one may use: all of them count from here on.
+            full = other.open(prune=False)
+            least, score = full.waiting_by_tier(jobs, desks[0]), full.score(jobs, desks)
+        if steps:
+            more, other.prices = full.bound(score, steps)
+            tighter = max(tighter, more)
+        waiting = np.sort(other.run(None if steps else sizes))
+        cost, left = full.score(other.jobs, other.desks), full.waiting_by_tier(other.jobs, desks[0])
+        # No saving puts a job of lower tier into the place of one of higher tier.
+        if cost < score and left <= least:
+            score, least, priced = cost, left, bool(steps)
+            best = other.answer(waiting, gap)
+    if full is None:
         return best
-    first_score = opening.score(jobs, desks)
-    full = priced.open(prune=False)
-    score = full.score(jobs, desks)
-    tighter, priced.prices = full.bound(score, steps)
-    waiting = np.sort(priced.run())
-    other = full.score(priced.jobs, priced.desks)
-    # No saving puts a job of lower tier into the place of one of higher tier.
-    better = other < score and full.waiting_by_tier(priced.jobs, desks[0]) <= full.waiting_by_tier(jobs, desks[0])
 
-    def gap_with_prices() -> RoundGap:
-        bound = max(_bound(opening, first_score), tighter)
-        return RoundGap(score=other if better else score, bound=bound, priced=better)
+    def gap_of_the_best() -> RoundGap:
+        return RoundGap(score=score, bound=max(_bound(opening, first_score), tighter), priced=priced)
 
-    return priced.answer(waiting, gap_with_prices) if better else _Answer(best.placed, best.misses, gap_with_prices)
+    return _Answer(best.placed, best.misses, gap_of_the_best)
 
 
 def _bound(opening: Opening, score: int) -> int:
@@ -266,8 +283,8 @@ class _Round:
         self.flavours = Flavours(jobs)
         self.flavours.choose(self.desks[0], np.arange(len(jobs.pending)), tally)
 
-    def run(self) -> Integers:
-        """Place what can be placed; return what waits."""
+    def run(self, sizes: Sizes | None = None) -> Integers:
+        """Place what can be placed, all at once or by ``sizes`` the small first; return what waits."""
         rest = np.arange(self.jobs.count)
         if self.policy.choice != Choice.FLOW:
             return self._greedily(rest)
@@ -278,7 +295,8 @@ class _Round:
             job = np.array([long])
             if not len(self._pass(job)[0]) and not self._hold(job):
                 waiting.append(job)
-        waiting.append(self._flow(rest))
+        batches = [rest] if sizes is None else sizes.batches(rest)
+        waiting += [self._flow(batch) for batch in batches]
         left = np.concatenate(waiting)
         more = self._more(left)
         self.more = without(more, self._flow(more))
@@ -309,10 +327,19 @@ class _Round:
         self._first = plan if prune == self.tally.prune else None
         return Opening(plan)
 
+    def others(self, opening: Opening, sizes: Sizes, waiting: Integers) -> list[int]:
+        """Return the other ways to decide that are affordable: by how many steps to prices, 0 for small jobs first."""
+        steps = self.affordable(opening)
+        ways = [steps] if steps else []
+        many = self.cluster.size * opening.sources
+        if many <= ORDERED_ARCS and sizes.may_gain(waiting):
+            ways.append(0)
+        return ways
+
     def affordable(self, opening: Opening) -> int:
         """Return how many steps may be spent on prices: none where the round is too large for that."""
         arcs = self.cluster.size * opening.sources
-        if self.policy.choice != Choice.FLOW or opening.tasks > PRICED_TASKS or arcs > PRICED_ARCS:
+        if opening.tasks > PRICED_TASKS or arcs > PRICED_ARCS:
             return 0
         return min(PRICE_STEPS, PRICE_WORK // max(arcs, 1))
 

@@ -17,6 +17,7 @@ from farbus.errors import FarbusError, InvalidInput, TimedOut
 from farbus.linux.blocking import BlockingCaller
 from farbus.model.decision import Decision, JobMiss, PendingJob, RoundReport, Snapshot
 from farbus.model.job import Job, Miss
+from farbus.model.profile import ApplicationProfile
 from farbus.scheduler.costs.named import POLICIES
 from farbus.scheduler.decision_process import DecisionFault, DecisionProcess
 from farbus.scheduler.phases.cluster import Columns
@@ -181,9 +182,10 @@ class DecisionMaker:
         )
         return msgspec.structs.replace(decision, misses=decision.misses + misses)
 
-    async def would_be(self, snapshot: Snapshot, job: Job) -> Decision:
-        """Decide as if ``job`` alone were waiting."""
-        return await self.decide(snapshot, (PendingJob(job=job),))
+    async def would_be(self, snapshot: Snapshot, job: Job, *, profile: ApplicationProfile | None = None) -> Decision:
+        """Decide as if ``job`` alone were waiting, of whose application ``profile`` is known."""
+        left_s = job.due_at - job.submitted_at
+        return await self.decide(snapshot, (PendingJob(job=job, left_s=left_s, profile=profile),))
 
     async def _ask(
         self,

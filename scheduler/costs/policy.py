@@ -135,6 +135,17 @@ class Policy(abc.ABC):
     """How many drives are used as one, and which."""
     storage_profiles: Mapping[str, StorageProfile] = PROFILES
     """What is known of programs that use drives, by name."""
+    prices_devices: bool = False
+    """Whether :meth:`devices_cost` has anything to say; who leaves this False is never asked."""
+
+    def seeing(self, pending: Sequence[PendingJob]) -> Policy:
+        """Return the policy for a round that begins with ``pending``, having taken note of them.
+
+        Another one than in the round before where prices are others now: what
+        was kept with the old prices is forgotten then.
+        """
+        del pending
+        return self
 
     def urgency(self, waiting: Waiting) -> Sequence[Integers | Floats]:
         """Return what tiers of urgency go by, the most significant first, each of shape (N,): the least goes first.
@@ -189,6 +200,18 @@ class Policy(abc.ABC):
         devices that the task does not use.
         """
 
+    def devices_cost(
+        self, cluster: Cluster, nodes: Integers, free: Integers, demand: tuple[int, int], devices: Integers, taken: int
+    ) -> Integers:
+        """Return what a task costs beyond :meth:`node_cost` by what it leaves of the devices of each of ``nodes``.
+
+        ``nodes``, ``free`` and ``demand`` are those of :meth:`node_cost`;
+        ``devices`` counts all that are free there, of which the task uses
+        ``taken``: none where it needs none or others lend them.
+        """
+        del cluster, free, demand, devices, taken
+        return np.zeros(len(nodes), np.int64)
+
     @abc.abstractmethod
     def near_cost(self, wanted: int, available: Integers, subject: Hashable) -> Integers:
         """Return the cost of ``wanted`` devices of the task's own node, for nodes of which ``available`` fit."""
@@ -218,6 +241,13 @@ class Policy(abc.ABC):
         """
         del wanted, subject
         return to_cost(RECOMPOSED + ATTACH_SECOND * moved * attach_s)
+
+    def drives_move_cost(self, drives: int, attach_s: Floats, subject: Hashable) -> Integers:
+        """Return by how much ``drives`` that are moved to a task's node are dearer than local ones, which cost nothing.
+
+        ``attach_s`` and the answer have one entry for each way.
+        """
+        return self.move_cost(drives, np.full(len(attach_s), drives, np.int64), attach_s, subject)
 
     def donor_cost(self, available: Integers, subject: Hashable) -> Integers:
         """Return the cost of each device that is moved away from a node of which ``available`` are free.

@@ -57,7 +57,8 @@ class Offer:
         self.place = place
         self.capacity = np.zeros(len(place), np.int64)
         self.cost = np.full(len(place), NO_ARC, np.int64)
-        self._bound = NO_ARC - 1
+        self.bound = NO_ARC - 1
+        """What no arc that was of use last time cost more than: where the search for cheap ones begins."""
 
     def write(self, at: Integers, capacity: Integers, cost: Integers) -> None:
         """Replace the arcs to ``place[at]``; there is none where ``capacity`` is 0."""
@@ -67,23 +68,6 @@ class Offer:
     def arcs(self) -> Integers:
         """Return the rows of the offer that have an arc."""
         return np.flatnonzero(self.cost < NO_ARC)
-
-    def cheapest(self, count: int) -> Integers:
-        """Return the rows of the ``count`` cheapest arcs at least, by cost and place; all if there are fewer.
-
-        What bounded the answer last time bounds the search this time.
-        """
-        rows = np.flatnonzero(self.cost <= self._bound)
-        if len(rows) < count:
-            rows = self.arcs()
-            self._bound = NO_ARC - 1
-        # Some more than asked for, so that the bound lasts for some rounds.
-        most = 2 * count
-        if len(rows) > most:
-            span = int(self.place[-1]) + 1
-            rows = rows[np.argpartition(self.cost[rows] * span + self.place[rows], most)[:most]]
-            self._bound = int(self.cost[rows].max())
-        return rows
 
 
 @dataclass(frozen=True, slots=True)

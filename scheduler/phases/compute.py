@@ -336,7 +336,16 @@ class ComputeDesk(Desk):
         cost = self.policy.node_cost(self.cluster, rows, free, demand, spare, shape.subject)
         fit = fitting(free, shape.cpu_milli, shape.memory_bytes)
         fit[~self.cluster.labelled(shape.labels)[rows] | (cost == FORBIDDEN)] = 0
+        near = cost
+        if self.policy.prices_devices:
+            devices = np.zeros(len(rows), np.int64)
+            for desk in self.later:
+                devices += desk.spare(rows)
+            taken = sum(look.size for look in looks)
+            near = cost + self.policy.devices_cost(self.cluster, rows, free, demand, devices, taken)
+            cost = cost + self.policy.devices_cost(self.cluster, rows, free, demand, devices, 0)
         kept.fit[rows], kept.cost[rows] = fit, cost
+        cost = near
         for look in looks:
             fit = np.minimum(fit, look.near[rows])
             cost = cost + look.near_cost[rows]

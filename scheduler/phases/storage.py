@@ -51,8 +51,10 @@ class StoragePhase(Phase):
     name = "storage"
 
     def asks(self, pending: PendingJob, group: TaskGroup) -> Hashable:
-        """Return the group's storage; where a profile says what is fast enough, the time that is left matters too."""
-        return group.storage and (group.storage, _left_s(pending, group.storage))
+        """Return the group's storage; where a profile says what is fast enough, the deadline matters too."""
+        if not any(request.profile for request in group.storage):
+            return group.storage
+        return group.storage, pending.job.due_at
 
     def open(self, cluster: Cluster, policy: Policy, later: Sequence[Desk]) -> Desk:
         """Return the desk of the last round, brought up to date, or a new one."""
@@ -164,7 +166,7 @@ class StorageDesk(Desk):
             composed = self.drives.price(shape, there[:number], self.policy.composition)
             if composed is not None:
                 attach_s = fabric.attach_s[pair : pair + 1]
-                move = self.policy.move_cost(number, np.array([number]), attach_s, shape.subject)
+                move = self.policy.drives_move_cost(number, attach_s, shape.subject)
                 found.append((number, len(there) // number, composed + int(move[0])))
         return found
 
