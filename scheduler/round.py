@@ -221,13 +221,16 @@ def _best(books: Callable[[], _Round]) -> _Answer:
         return RoundGap(score=score, bound=_bound(opening, score))
 
     best = plain.answer(waiting, gap)
-    if not len(waiting) or plain.policy.choice != Choice.FLOW or not opening.wanted(waiting):
+    if not len(waiting) or plain.policy.choice != Choice.FLOW:
+        return best
+    sizes = Sizes(jobs, desks[0], np.concatenate((plain.cluster.free.sum(axis=0), opening.common)))
+    ways = plain.others(opening, sizes, waiting)
+    if not ways or not opening.wanted(waiting):
         return best
     first_score = score = opening.score(jobs, desks)
     full: Opening | None = None
     tighter, priced = 0, False
-    sizes = Sizes(jobs, books().desks[0])
-    for steps in plain.others(opening, sizes, waiting):
+    for steps in ways:
         other = books()
         if other.desks[0] is not desks[0]:
             break

@@ -167,7 +167,13 @@ class FGDPolicy(DefaultPolicy):
         return np.zeros(len(available), np.int64)
 
     def far_cost(
-        self, cluster: Cluster, lenders: Integers, wanted: int, available: Integers, site: int, subject: Hashable
+        self,
+        cluster: Cluster,
+        lenders: Integers,
+        wanted: int,
+        available: Integers,
+        site: Integers | int,
+        subject: Hashable,
     ) -> Integers:
         """Return the default policy's cost, dearer by as many GPUs as any node has: no fragmentation is as dear."""
         cost = DefaultPolicy.far_cost(self, cluster, lenders, wanted, available, site, subject)
