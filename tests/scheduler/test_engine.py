@@ -8,13 +8,14 @@ import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from farbus.model.decision import Decision, PendingJob, Snapshot
+from farbus.model.decision import Decision, PendingJob, RoundGap, RoundReport, Snapshot
 from farbus.model.rules import Quota, Rules
 from farbus.model.states import JobState
 from farbus.scheduler import events
-from farbus.scheduler.engine import Engine
+from farbus.scheduler.engine import Counters, Engine
 from farbus.scheduler.ledger import Ledger
 from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.rounds import FAULT, DecisionMaker, DecisionThread
@@ -124,3 +125,19 @@ async def test_rules_that_change_hold_at_once(tmp_path: Path) -> None:
         await engine.tell(events.RulesChanged(rules=Rules()))
         await until(engine, "j1")
         assert engine.machine.jobs["j1"].state is not JobState.QUEUED
+
+
+@pytest.mark.parametrize("first", ["plan", "bound"])
+def test_the_bound_of_a_round_is_kept_whichever_is_read_first(first: str) -> None:
+    counters = Counters()
+    earlier = RoundReport(pending=1, placed=1, decision_ms=1.0, solves=1, certified=False)
+    plan = msgspec.structs.replace(earlier, decision_ms=2.0)
+    bound = msgspec.structs.replace(plan, gap=RoundGap(score=3, bound=2))
+    counters.take(earlier)
+    if first == "bound":
+        counters.complete(bound)
+    counters.take(plan)
+    if first == "plan":
+        counters.complete(bound)
+    assert counters.last_round == bound
+    assert counters.solves == 2
