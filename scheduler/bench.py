@@ -42,6 +42,7 @@ from farbus.model.job import Job, Requests, TaskGroup
 from farbus.model.node import Node, Resources
 from farbus.scheduler import restart_bench
 from farbus.scheduler.cluster import ClusterState
+from farbus.scheduler.collector import collector_paused
 from farbus.scheduler.costs.baselines import FirstFitPolicy
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.phases import cluster as columns
@@ -49,7 +50,6 @@ from farbus.scheduler.phases.compute import ComputePhase
 from farbus.scheduler.phases.jobs import Forms
 from farbus.scheduler.phases.market import Tally, serve
 from farbus.scheduler.round import PHASES, Outcome, decide_on, plan_on
-from farbus.scheduler.rounds import collector_paused
 from farbus.scheduler.solver import Network, certify, solve
 from farbus.scheduler.views import fresh_snapshot
 
