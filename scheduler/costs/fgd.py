@@ -72,8 +72,14 @@ class Workload:
 
     def fragments(self, has: Integers) -> Floats:
         """Return F_n(M) in GPUs for nodes that have ``has`` left, shape (N, 3): processors, memory and GPUs."""
-        fits = (self.demands[None, :, :] <= has[:, None, :]).all(axis=2) & (self.demands[:, 2] > 0)
-        useless: Floats = has[:, 2] * (self.popularity.sum() - fits @ self.popularity)
+        useless = np.zeros(len(has))
+        # Of most nodes of a busy cluster no GPU is free.
+        rows = np.flatnonzero(has[:, 2] > 0)
+        left = has[rows]
+        fits = np.broadcast_to(self.demands[:, 2] > 0, (len(rows), len(self.demands)))
+        for column in range(has.shape[1]):
+            fits = fits & (self.demands[:, column] <= left[:, column, None])
+        useless[rows] = left[:, 2] * (self.popularity.sum() - fits @ self.popularity)
         return useless
 
 
