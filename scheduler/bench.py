@@ -2,8 +2,13 @@
 
 A seeded cluster, half in use, with four GPUs on every fourth node; jobs of
 eight shapes, half of them with GPUs.  ``decision_ms`` is the time from columns
-to decision, explanations included, of a round that follows others on the same
-nodes; ``first_decision_ms`` that of a round that knows neither nodes nor jobs;
+and waiting jobs to a plan that can be committed: node and devices of each task,
+and for each job that waits what it misses, in a round that follows others on the
+same nodes, with jobs that have all waited one round more.  What comes after the
+plan is measured apart: ``bound_ms`` is score and bound of the round,
+``commit_ms`` makes the plan's columns into placements, ``words_ms`` finds for all
+tasks why they went where they did and what was next best, and says so.
+``first_decision_ms`` is that of a round that knows neither nodes nor jobs;
 ``columns_ms`` what laying a snapshot out costs, ``take_up_ms`` what it costs
 where the last one is kept.  ``full_solve_ms`` is phase 1 alone, for all the
 tasks of a cluster at once, in groups.  ``gap`` says how much of the
@@ -18,6 +23,7 @@ what to go by on a machine that others use.  ``restart_s`` is explained in
 from __future__ import annotations
 
 import gc
+import itertools
 import random
 import resource
 import statistics
@@ -28,6 +34,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from farbus.model.decision import Decision, DeviceView, NodeView, PendingJob, Snapshot
 from farbus.model.device import Device, DeviceKind
@@ -35,14 +42,14 @@ from farbus.model.job import Job, Requests, TaskGroup
 from farbus.model.node import Node, Resources
 from farbus.scheduler import restart_bench
 from farbus.scheduler.cluster import ClusterState
+from farbus.scheduler.collector import collector_paused
 from farbus.scheduler.costs.baselines import FirstFitPolicy
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.phases.compute import ComputePhase
 from farbus.scheduler.phases.jobs import Forms
 from farbus.scheduler.phases.market import Tally, serve
-from farbus.scheduler.round import PHASES, decide_on
-from farbus.scheduler.rounds import collector_paused
+from farbus.scheduler.round import PHASES, Outcome, decide_on, plan_on
 from farbus.scheduler.solver import Network, certify, solve
 from farbus.scheduler.views import fresh_snapshot
 
@@ -73,6 +80,9 @@ QUICK_RESTART_JOBS = 10_000
 
 FIRST_FIT_LIMIT = 2_000_000
 """First fit looks at nodes times jobs places, in Python; above this product it is left out."""
+
+AGES = 4
+"""Rounds that jobs have waited, in turn, from 0 on: fewer than what has room kept for them."""
 
 REPEATS = 20
 """Decisions per row; the 99th percentile of so few is the slowest of them."""
@@ -128,22 +138,33 @@ def _decisions(nodes: int, pending: int, *, repeats: int) -> list[dict[str, Any]
     laid_out = _timed(lambda: columns.from_snapshot(snapshot), FEW_REPEATS)
     cluster, policy, forms = laid_out.answer, DefaultPolicy(), Forms(PHASES)
     labels = {"nodes": nodes, "pending": pending}
+    queues = itertools.cycle([_aged(jobs, rounds) for rounds in range(AGES)])
 
-    def decision(*, certify: bool = False, prune: bool = True) -> Decision:
+    def decision(*, certify: bool = False, prune: bool = True) -> Outcome:
         with collector_paused():
-            return decide_on(cluster, jobs, policy=policy, certify=certify, prune=prune, forms=forms)
+            return plan_on(cluster, next(queues), policy=policy, certify=certify, prune=prune, forms=forms)
 
     first = _timed(decision, 1)
     flow = _timed(decision, repeats)
-    certified = _timed(lambda: decision(certify=True), min(repeats, FEW_REPEATS))
+    plan = flow.answer
+    few = min(repeats, FEW_REPEATS)
+    with collector_paused():
+        bound = _timed(plan.full_report, few)
+        commit = _timed(lambda: list(plan.placed.placements(words=False)), few)
+        words = _timed(lambda: plan.placed.find_reasons().words(plan.placed.names), few)
+    decided = plan.decision()
+    certified = _timed(lambda: decision(certify=True), few)
     unpruned = _timed(lambda: decision(prune=False), 1) if nodes * pending <= UNPRUNED_LIMIT else None
     greedy = None
     if nodes * pending <= FIRST_FIT_LIMIT:
-        greedy = _timed(lambda: decide_on(cluster, jobs, policy=FirstFitPolicy(), certify=False), 1)
-    placed = flow.answer.report
+        greedy = _timed(lambda: plan_on(cluster, jobs, policy=FirstFitPolicy(), certify=False), 1)
+    placed = decided.report
     rows = [
         flow.row("decision_ms", greedy.median if greedy else 0.0, reference_name="first fit", **labels),
         first.row("first_decision_ms", flow.median, reference_name="decision", **labels),
+        bound.row("bound_ms", flow.median, reference_name="decision", **labels),
+        commit.row("commit_ms", flow.median, reference_name="decision", **labels),
+        words.row("words_ms", flow.median, reference_name="decision", **labels),
         certified.row("certified_decision_ms", flow.median, reference_name="without certificate", **labels),
         laid_out.row("columns_ms", flow.median, reference_name="decision", **labels),
         _kept(snapshot, repeats=FEW_REPEATS, **labels),
@@ -174,9 +195,14 @@ def _decisions(nodes: int, pending: int, *, repeats: int) -> list[dict[str, Any]
     if unpruned:
         rows.append(unpruned.row("unpruned_decision_ms", flow.median, reference_name="decision", **labels))
     if greedy:
-        mean = _mean_cost(flow.answer), _mean_cost(greedy.answer)
+        mean = _mean_cost(decided), _mean_cost(greedy.answer.decision())
         rows.append(_row("mean_task_cost", mean[0], "thousandths", mean[1], reference_name="first fit", **labels))
     return rows
+
+
+def _aged(jobs: list[PendingJob], rounds: int) -> list[PendingJob]:
+    """Return the jobs as they are after they have waited for some ``rounds``."""
+    return [replace(entry, rounds_waited=rounds) for entry in jobs]
 
 
 def _overload(nodes: int, pending: int) -> list[dict[str, Any]]:

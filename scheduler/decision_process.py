@@ -29,6 +29,8 @@ from farbus.model.decision import Decision, DeviceView, JobMiss, NodeView, Pendi
 from farbus.model.job import Job
 from farbus.model.profile import ApplicationProfile, application_of
 from farbus.model.value import Value
+from farbus.scheduler.collector import collector_paused
+from farbus.scheduler.phases.cluster import changed_rows
 from farbus.scheduler.placed import PackedPlaced, Placed
 
 MAX_KNOWN_JOBS = 25_000
@@ -79,7 +81,11 @@ class Answer(Value, frozen=True, kw_only=True):
     """What was decided, or why nothing was."""
 
     placed: PackedPlaced | None = None
-    misses: tuple[JobMiss, ...] = ()
+    kinds: tuple[JobMiss, ...] = ()
+    """The first job of each kind of misses: those of thousands of jobs may be the same."""
+    waiting: tuple[str, ...] = ()
+    """Who waits, by id, and the row of the misses in ``kinds``."""
+    kind: tuple[int, ...] = ()
     report: RoundReport | None = None
     """Complete but for the gap."""
     error: str = ""
@@ -150,11 +156,8 @@ class DecisionProcess:
             reply = await self._answerer.ask(msgspec.msgpack.encode(question), limit_s=limit_s)
         except Unavailable as error:
             raise DecisionFault(str(error)) from error
-        answer = msgspec.msgpack.decode(reply, type=Answer)
-        if answer.placed is None or answer.report is None:
-            raise DecisionFault(answer.error)
-        placements = tuple(Placed.unpacked(answer.placed).placements())
-        return Decision(placements=placements, misses=answer.misses, report=answer.report)
+        with collector_paused():
+            return _decision(msgspec.msgpack.decode(reply, type=Answer))
 
     async def read_report(self, *, limit_s: float) -> RoundReport:
         """Return the complete report of what was asked for last; raise as :meth:`ask` does."""
@@ -237,11 +240,11 @@ def _same_rest(before: Snapshot, now: Snapshot) -> bool:
 
 
 def _changed(before: Sequence[V], now: Sequence[V]) -> tuple[tuple[V, ...], tuple[int, ...]]:
-    """Return what is another object than before, with its rows; everything where nothing was before."""
+    """Return what is another than before, with its rows; everything where nothing was before."""
     if not before:
         return tuple(now), ()
-    rows = tuple(row for row, (old, new) in enumerate(zip(before, now, strict=True)) if old is not new)
-    return tuple(now[row] for row in rows), rows
+    rows = tuple(changed_rows(before, now))
+    return tuple([now[row] for row in rows]), rows
 
 
 class Reader:
@@ -258,11 +261,22 @@ class Reader:
 
     def answer(self, question: bytes) -> Iterable[bytes]:
         """Return the answer to a question, in one or two parts; what the decision maker raises is one, too."""
+        with collector_paused():
+            return self._answer(question)
+
+    def _answer(self, question: bytes) -> Iterable[bytes]:
         asked = msgspec.msgpack.decode(question, type=Question)
         snapshot, pending = self._read(asked)
         try:
             decided = self._decide(snapshot, pending)
-            plan = Answer(placed=decided.placed.packed(), misses=decided.misses, report=decided.report)
+            kinds, rows = _kinds(decided.misses)
+            plan = Answer(
+                placed=decided.placed.packed(),
+                kinds=kinds,
+                waiting=tuple([miss.job for miss in decided.misses]),
+                kind=rows,
+                report=decided.report,
+            )
             first = msgspec.msgpack.encode(plan)
         except Exception as error:
             return (_failed(error),)
@@ -305,6 +319,27 @@ class Reader:
     def _pending_job(self, job: Job, more: tuple[Any, ...]) -> PendingJob:
         fields = dict(zip(_OF_PENDING, more, strict=True))
         return PendingJob(job=job, profile=self._profiles.get(application_of(job)), **fields)
+
+
+def _decision(answer: Answer) -> Decision:
+    """Return what an answer says, in objects and words; raise :class:`DecisionFault` where there is no plan."""
+    if answer.placed is None or answer.report is None:
+        raise DecisionFault(answer.error)
+    kinds = [(kind.misses, kind.feasible_alone) for kind in answer.kinds]
+    misses = [
+        JobMiss(job=job, misses=kinds[row][0], feasible_alone=kinds[row][1])
+        for job, row in zip(answer.waiting, answer.kind, strict=True)
+    ]
+    placements = tuple(Placed.unpacked(answer.placed).placements())
+    return Decision(placements=placements, misses=tuple(misses), report=answer.report)
+
+
+def _kinds(misses: Sequence[JobMiss]) -> tuple[tuple[JobMiss, ...], tuple[int, ...]]:
+    """Return one of those that share their misses, by identity, and the row among these of each."""
+    known: dict[tuple[int, bool], int] = {}
+    rows = tuple([known.setdefault((id(miss.misses), miss.feasible_alone), len(known)) for miss in misses])
+    first = dict(zip(reversed(rows), reversed(misses), strict=True))
+    return tuple([first[row] for row in range(len(known))]), rows
 
 
 def _parts(first: bytes, decided: Decided) -> Iterator[bytes]:

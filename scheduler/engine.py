@@ -18,6 +18,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Protocol
 
 import structlog
+from msgspec.structs import replace
 
 from farbus.errors import FarbusError, NotFound, TimedOut
 from farbus.model.decision import Decision, PendingJob, RoundReport
@@ -84,7 +85,9 @@ class Counters:
 
     def take(self, report: RoundReport) -> None:
         """Count what a round reports of itself."""
-        self.last_round = report
+        # The complete one may have come first, in the same read.
+        if self.last_round is None or replace(self.last_round, gap=report.gap) != report:
+            self.last_round = report
         self.solves += report.solves
         self.certified_solves += report.certified_solves
         self.certify_s_total += report.certify_ms / 1000

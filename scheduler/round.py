@@ -235,13 +235,16 @@ def _best(books: Callable[[], _Round]) -> _Answer:
         return RoundGap(score=score, bound=_bound(opening, score))
 
     best = plain.answer(waiting, gap)
-    if not len(waiting) or plain.policy.choice != Choice.FLOW or not opening.wanted(waiting):
+    if not len(waiting) or plain.policy.choice != Choice.FLOW:
+        return best
+    sizes = Sizes(jobs, desks[0], np.concatenate((plain.cluster.free.sum(axis=0), opening.common)))
+    ways = plain.others(opening, sizes, waiting)
+    if not ways or not opening.wanted(waiting):
         return best
     first_score = score = opening.score(jobs, desks)
     full: Opening | None = None
     tighter, priced = 0, False
-    sizes = Sizes(jobs, books().desks[0])
-    for steps in plain.others(opening, sizes, waiting):
+    for steps in ways:
         other = books()
         if other.desks[0] is not desks[0]:
             break
@@ -509,7 +512,7 @@ class _Round:
         form = self.jobs.form.tolist()
         settled: dict[int, int] = {}
         for row in waiting.tolist():
-            flavours = self.flavours.of(row)
+            flavours = self.flavours.of(row) if self.flavours.any else ()
             if flavours and len(settled) < MAX_EXPLAINED:
                 first = flavours[0].form
                 if first not in settled:
@@ -518,6 +521,9 @@ class _Round:
                 form[row] = int(self.jobs.form[row])
             entry = self.jobs.pending[row]
             answer = known.get(form[row])
+            if answer is not None and not self.holding:
+                found.append(JobMiss(job=entry.job.id, misses=answer[0], feasible_alone=answer[1]))
+                continue
             if answer is None and len(known) < MAX_EXPLAINED:
                 answer = known[form[row]] = self._explain(entry)
             elif answer is None:

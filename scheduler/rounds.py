@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -18,6 +16,7 @@ from farbus.linux.blocking import BlockingCaller
 from farbus.model.decision import Decision, JobMiss, PendingJob, RoundReport, Snapshot
 from farbus.model.job import Job, Miss
 from farbus.model.profile import ApplicationProfile
+from farbus.scheduler.collector import collector_paused
 from farbus.scheduler.costs.named import POLICIES
 from farbus.scheduler.decision_process import DecisionFault, DecisionProcess
 from farbus.scheduler.phases.cluster import Columns
@@ -66,10 +65,9 @@ def plan_maker(policy: str) -> Callable[[Snapshot, tuple[PendingJob, ...]], Outc
     policy_of_rounds = POLICIES[name]()
 
     def plan_on_kept(snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Outcome:
-        cluster = columns.of(snapshot)
         with collector_paused():
             return plan_on(
-                cluster,
+                columns.of(snapshot),
                 pending,
                 policy=policy_of_rounds,
                 certify=next(rounds) % CERTIFY_EVERY == 0,
@@ -78,24 +76,6 @@ def plan_maker(policy: str) -> Callable[[Snapshot, tuple[PendingJob, ...]], Outc
             )
 
     return plan_on_kept
-
-
-@contextlib.contextmanager
-def collector_paused() -> Iterator[None]:
-    """Keep the garbage collector from running.
-
-    A round makes many thousand objects that live on in its decision, and none
-    in cycles; looking for those among all that the scheduler holds, over and
-    over, takes a quarter of a large round.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 class DecisionThread:

@@ -27,11 +27,11 @@ import msgspec
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import JobMiss, JobPlacement, PendingJob, Snapshot
 from farbus.model.node import Resources
+from farbus.scheduler.collector import collector_paused
 from farbus.scheduler.costs.policy import Choice, Policy
 from farbus.scheduler.phases.cluster import Columns
 from farbus.scheduler.phases.jobs import Forms
 from farbus.scheduler.round import PHASES, decide_on
-from farbus.scheduler.rounds import collector_paused
 from farbus.sim.engine import Engine
 from farbus.sim.measures import Measures, Outcome
 from farbus.sim.traces import Submission, Trace

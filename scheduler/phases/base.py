@@ -319,8 +319,8 @@ class Desk(abc.ABC):
 
     def spare_total(self) -> int:
         """Return the sum of :meth:`spare` over all nodes."""
-        everywhere = np.arange(self.cluster.size)
-        return int(np.broadcast_to(self.spare(everywhere), len(everywhere)).sum())
+        spare = self.spare(np.arange(self.cluster.size))
+        return spare * self.cluster.size if isinstance(spare, int) else int(spare.sum())
 
     def pencil(self, key: Hashable, places: Integers, counts: Integers) -> None:
         """Note that an earlier phase counts on ``counts`` (negative: no longer) near units of outlook ``key``.

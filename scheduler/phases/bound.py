@@ -128,7 +128,8 @@ class Opening:
         self._own = np.ones(len(plan.wants), bool) if self._flavoured is None else self._flavoured.own
         self._all_wants = plan.wants.copy()
         self._wants = self._all_wants[self._own]
-        self._room, self._stock = desk.room(plan.places), desk.common()
+        self._room, self.common = desk.room(plan.places), desk.common()
+        """``common`` is what the whole cluster had: see :meth:`Desk.common`."""
         self.sources, self.tasks = len(plan.sources), int(self._wants["count"].sum())
 
     @property
@@ -150,7 +151,7 @@ class Opening:
         self._beyond = plan.beyond
         self._floor = plan.floor
         self._limit = plan.limits
-        self._room, self._stock = self._room.astype(np.float64), self._stock.astype(np.float64)
+        self._room, self._stock = self._room.astype(np.float64), self.common.astype(np.float64)
         self._near = arcs["tier"] == NEAR
         shapes, shape = np.unique(desk.split(self._sources)[0], return_inverse=True)
         shape = shape.reshape(-1)

@@ -6,8 +6,9 @@ agents connected nor that of the snapshot has any influence on a decision.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from farbus.model.cluster import LinkLoad, network_load
 from farbus.model.decision import DeviceView, NodeView, Snapshot, StorageShare
 from farbus.model.device import ATTACH_S, Device
 from farbus.model.job import ServiceRequest
+from farbus.model.node import Resources
 from farbus.scheduler.phases.tables import distinct
 
 Integers = npt.NDArray[np.int64]
@@ -33,6 +35,9 @@ MAX_UNITS = 2**20
 
 MAX_NOTES = 100_000
 """Changed rows that are remembered beyond the number of rows: a round on a small cluster changes each row often."""
+
+LOOKED_AT = 256
+"""Rows of a snapshot that are compared with those of the one before at a time."""
 
 MAX_MEMO = 1_024
 """Answers about all nodes that are kept, of some kilobytes each in a large cluster: more kinds are found anew."""
@@ -243,31 +248,37 @@ def from_snapshot(snapshot: Snapshot) -> Cluster:
         {reach.pool for view in snapshot.nodes for reach in view.pools}
         | {view.device.pool for view in snapshot.devices if view.device.pool}
     )
-    names = tuple(
-        sorted(nodes.keys() | {_place(view) for view in snapshot.devices} | {pool_place(pool) for pool in pools})
+    places = [view.destination or view.node or pool_place(view.device.pool) for view in snapshot.devices]
+    # Snapshots are in the order of names, mostly: a sort that begins there has little to do.
+    names = tuple(sorted(dict.fromkeys((*nodes, *places, *map(pool_place, pools)))))
+    index = dict(zip(names, range(len(names)), strict=True))
+    views = [nodes.get(name, _NO_NODE) for name in names]
+    capacity, free = (
+        np.stack([np.fromiter(map(column, views), np.int64, len(views)) for column in columns], axis=1)
+        for columns in (_CAPACITY, _FREE)
     )
-    index = {name: row for row, name in enumerate(names)}
-    views = [nodes.get(name) for name in names]
-    capacity = np.array(
-        [(view.capacity.cpu_milli, view.capacity.memory_bytes) if view else (0, 0) for view in views], np.int64
-    ).reshape(-1, 2)
-    free = np.array(
-        [(view.free.cpu_milli, view.free.memory_bytes) if view else (0, 0) for view in views], np.int64
-    ).reshape(-1, 2)
-    racks = {name: number for number, name in enumerate(sorted({view.rack for view in views if view}))}
-    devices = _devices(snapshot.devices, index)
-    claimed = Counter(view.device.id for view in snapshot.devices)
-    certain = np.array([claimed[view.device.id] == 1 for view in devices], bool)
-    device_node = np.array([index[_place(view)] for view in devices], np.int64)
+    racks = {name: number for number, name in enumerate(sorted({view.rack for view in nodes.values()}))}
+    racks[_NO_NODE.rack] = racks.get(_NO_NODE.rack, -1)
+    known = np.fromiter((view is not _NO_NODE for view in views), bool, len(views))
+    rack = np.fromiter((racks[view.rack] for view in views), np.int64, len(views))
+    at = [index[place] for place in places]
+    memory, ids = (list(map(key, snapshot.devices)) for key in _ORDER)
+    order = [number for *_, number in sorted(zip(at, memory, ids, range(len(at)), strict=True))]
+    devices = [snapshot.devices[number] for number in order]
+    certain = np.ones(len(ids), bool)
+    if len(set(ids)) < len(ids):
+        claimed = Counter(ids)
+        certain = np.array([claimed[view.device.id] == 1 for view in devices], bool)
+    device_node = np.array(at, np.int64)[order]
     return Cluster(
         names=names,
         index=index,
         capacity=capacity.clip(min=0),
         free=np.minimum(free.clip(min=0), capacity.clip(min=0)),
-        schedulable=np.array([view is not None for view in views], bool),
-        labels=tuple(view.labels if view else {} for view in views),
-        rack=np.array([racks[view.rack] if view else -1 for view in views], np.int64),
-        devices=tuple(view.device for view in devices),
+        schedulable=known,
+        labels=tuple([view.labels for view in views]),
+        rack=np.where(known, rack, -1),
+        devices=tuple([view.device for view in devices]),
         device_node=device_node,
         device_start=np.searchsorted(device_node, np.arange(len(names) + 1)).astype(np.int64),
         device_free=np.array([_is_free(view) for view in devices], bool) & certain,
@@ -282,14 +293,16 @@ def from_snapshot(snapshot: Snapshot) -> Cluster:
     )
 
 
+_NO_NODE = NodeView(name="", capacity=Resources(), free=Resources())
+"""Stands where there is no node: a fabric pool, or a node that only lends devices."""
+_CAPACITY = operator.attrgetter("capacity.cpu_milli"), operator.attrgetter("capacity.memory_bytes")
+_FREE = operator.attrgetter("free.cpu_milli"), operator.attrgetter("free.memory_bytes")
+_ORDER = operator.attrgetter("device.memory_bytes"), operator.attrgetter("device.id")
+
+
 def pool_place(pool: str) -> str:
     """Return the name of the place of devices that no node has; no node is called so."""
     return f"pool {pool}"
-
-
-def _place(view: DeviceView) -> str:
-    """Return where a device counts: where it will be when it is on its way."""
-    return view.destination or view.node or pool_place(view.device.pool)
 
 
 def _is_free(view: DeviceView) -> bool:
@@ -299,7 +312,7 @@ def _is_free(view: DeviceView) -> bool:
 def _fabric(
     pools: Sequence[str],
     index: Mapping[str, int],
-    views: Sequence[NodeView | None],
+    views: Sequence[NodeView],
     devices: Sequence[DeviceView],
     device_node: Integers,
 ) -> Fabric:
@@ -308,7 +321,7 @@ def _fabric(
         {
             (row, number[reach.pool]): reach.attach_s
             for row, view in enumerate(views)
-            if view is not None
+            if view.pools
             for reach in view.pools
         }.items()
     )
@@ -335,6 +348,17 @@ def _fabric(
         device_pool=device_pool,
         device_pair=device_pair,
     )
+
+
+def changed_rows(before: Sequence[object], now: Sequence[object]) -> list[int]:
+    """Return the rows in which two sequences of equal length differ; many rows are the same objects."""
+    rows = []
+    for first in range(0, len(now), LOOKED_AT):
+        old, new = before[first : first + LOOKED_AT], now[first : first + LOOKED_AT]
+        # Compared all at once, by identity first.
+        if old != new:
+            rows += [row for row, (one, two) in enumerate(zip(old, new, strict=True), first) if one is not two]
+    return rows
 
 
 class Columns:
@@ -364,8 +388,9 @@ class Columns:
         before, cluster = self._snapshot, self._cluster
         if len(before.nodes) != len(snapshot.nodes) or len(before.devices) != len(snapshot.devices):
             return None
-        nodes = [(old, new) for old, new in zip(before.nodes, snapshot.nodes, strict=True) if old is not new]
-        devices = [(old, new) for old, new in zip(before.devices, snapshot.devices, strict=True) if old is not new]
+        nodes = [(before.nodes[row], snapshot.nodes[row]) for row in changed_rows(before.nodes, snapshot.nodes)]
+        rows_of_devices = changed_rows(before.devices, snapshot.devices)
+        devices = [(before.devices[row], snapshot.devices[row]) for row in rows_of_devices]
         if any(
             old.name != new.name
             or old.capacity != new.capacity
@@ -407,10 +432,6 @@ class Columns:
             round_memo={},
             moment=cluster.kept.snapshots.now,
         )
-
-
-def _devices(views: Iterable[DeviceView], index: Mapping[str, int]) -> list[DeviceView]:
-    return sorted(views, key=lambda view: (index[_place(view)], view.device.memory_bytes, view.device.id))
 
 
 def fitting(free: Integers, cpu_milli: int, memory_bytes: int) -> Integers:

@@ -199,6 +199,8 @@ class ComputeDesk(Desk):
         shape, site = self.split(sources)
         parts = [np.zeros(0, ARC)]
         bound = np.flatnonzero(site >= 0)
+        if not len(bound):
+            return parts[0]
         for number in np.unique(shape[bound]).tolist():
             rows = bound[shape[bound] == number]
             for each in self.offers(number):

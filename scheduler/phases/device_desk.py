@@ -68,6 +68,10 @@ class _Pool(msgspec.Struct, frozen=True):
     without: int
 
 
+def _equal(ours: Integers, theirs: Integers) -> bool:
+    return ours is theirs or np.array_equal(ours, theirs)
+
+
 class DeviceDesk(Desk):
     """Free devices of one kind during one round."""
 
@@ -110,7 +114,7 @@ class DeviceDesk(Desk):
             kind is self.kind
             and policy is self.policy
             and len(self._lenders) + len(self._looks) <= MAX_KEPT_BUNDLES
-            and np.array_equal(self._sites, policy.sites(cluster))
+            and _equal(self._sites, policy.sites(cluster))
         )
 
     def renew(self, cluster: Cluster) -> None:

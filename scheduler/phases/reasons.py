@@ -35,10 +35,13 @@ class Reasons:
     def words(self, names: Sequence[str]) -> list[str]:
         """Return all of them in words; places are rows of ``names``."""
         texts = [text.format for text in self.texts]
-        rows = zip(*(self.table[name].tolist() for name in REASON.names or ()), strict=True)
+        different, cost = np.unique(np.concatenate((self.table["cost"], self.table["other_cost"])), return_inverse=True)
+        costs = [f"{each / 1000:g}" for each in different.tolist()]
+        columns = (self.table["text"], self.table["place"], self.table["other"], *np.split(cost.reshape(-1), 2))
+        rows = zip(*(column.tolist() for column in columns), strict=True)
         return [
-            texts[text](names[place], f"{cost / 1000:g}", names[other], f"{dearer / 1000:g}")
-            for text, place, cost, other, dearer in rows
+            texts[text](names[place], costs[cost], names[other], costs[dearer])
+            for text, place, other, cost, dearer in rows
         ]
 
 

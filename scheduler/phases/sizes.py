@@ -26,17 +26,22 @@ ALIKE = 1.05
 
 
 class Sizes:
-    """How much of what is scarce each of ``jobs`` would take, for what is free at the first ``desk`` now."""
+    """How much of what is scarce each of ``jobs`` would take at the first ``desk``.
 
-    def __init__(self, jobs: Jobs, desk: Desk) -> None:
+    ``room`` is the sum of what all places have of each resource (:meth:`Desk.room`); without it, what they have now.
+    """
+
+    def __init__(self, jobs: Jobs, desk: Desk, room: Integers | None = None) -> None:
+        if room is None:
+            room = desk.room(np.arange(desk.cluster.size)).sum(axis=0)
         rows = np.arange(len(jobs.pending))
         wants = desk.wants(jobs, rows)
         shape, position = np.unique(desk.split(wants["source"])[0], return_inverse=True)
         position = position.reshape(-1)
         need = np.array([desk.need(number, NEAR) for number in shape.tolist()], np.float64)
-        room = np.maximum(desk.room(np.arange(desk.cluster.size)).sum(axis=0), 1).astype(np.float64)
-        load = (np.bincount(position, weights=wants["count"], minlength=len(shape)) @ need) / room
-        size = (need / room) @ load
+        there = np.maximum(room, 1).astype(np.float64)
+        load = (np.bincount(position, weights=wants["count"], minlength=len(shape)) @ need) / there
+        size = (need / there) @ load
         # By what a task takes on an average: each that waits costs as much as any other.
         tasks = np.bincount(wants["job"], weights=wants["count"], minlength=len(rows))
         taken = np.bincount(wants["job"], weights=wants["count"] * size[position], minlength=len(rows))

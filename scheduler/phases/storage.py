@@ -183,7 +183,7 @@ class StorageDesk(Desk):
 
     def outlook_key(self, pending: PendingJob, group: TaskGroup) -> Hashable | None:
         """Return the shapes of the group's storage."""
-        return self.shapes_of(pending, group) or None
+        return self.shapes_of(pending, group) if group.storage else None
 
     def outlook(self, key: Hashable) -> Outlook:
         """Return for each node whether its own drives would do, or others could serve it."""

@@ -8,9 +8,10 @@ import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from farbus.model.decision import Decision, PendingJob, RoundReport, Snapshot
+from farbus.model.decision import Decision, PendingJob, RoundGap, RoundReport, Snapshot
 from farbus.model.rules import Quota, Rules
 from farbus.model.states import JobState
 from farbus.scheduler import events
@@ -133,3 +134,19 @@ def test_rounds_whose_pruning_was_not_proved_are_counted() -> None:
             RoundReport(pending=1, placed=1, decision_ms=1.0, solves=1, certified=False, exact=exact),
         )
     assert counters.inexact == 1
+
+
+@pytest.mark.parametrize("first", ["plan", "bound"])
+def test_the_bound_of_a_round_is_kept_whichever_is_read_first(first: str) -> None:
+    counters = Counters()
+    earlier = RoundReport(pending=1, placed=1, decision_ms=1.0, solves=1, certified=False)
+    plan = msgspec.structs.replace(earlier, decision_ms=2.0)
+    bound = msgspec.structs.replace(plan, gap=RoundGap(score=3, bound=2))
+    counters.take(earlier)
+    if first == "bound":
+        counters.complete(bound)
+    counters.take(plan)
+    if first == "plan":
+        counters.complete(bound)
+    assert counters.last_round == bound
+    assert counters.solves == 2

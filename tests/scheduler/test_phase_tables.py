@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from farbus.scheduler.costs.default import DefaultPolicy
+from farbus.scheduler.costs.workload_aware import WorkloadAwarePolicy
 from farbus.scheduler.phases.jobs import Forms
 from farbus.scheduler.phases.tables import ahead, before, in_order, limited, matched, ranges
 from farbus.scheduler.round import PHASES
@@ -72,6 +74,35 @@ def test_jobs_that_ask_for_the_same_are_of_one_form() -> None:
         queue, faults = forms.queue(pending)
         assert not faults
         assert forms.in_order(queue, policy).form.tolist() == [0, 1, 0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 3)), max_size=12), st.integers(0, 3))
+def test_queues_are_ranked_as_policies_rank_jobs(kinds: list[tuple[int, int, int]], waits: int) -> None:
+    """Also where jobs come and go between rounds."""
+    made = [
+        job(f"j{number:02}", cpus=1 + at % 2, priority=urgent, at=at, waited=waited * 50)
+        for number, (at, urgent, waited) in enumerate(kinds)
+    ]
+    forms = Forms(PHASES)
+    for policy in (DefaultPolicy(), WorkloadAwarePolicy()):
+        for pending in (made[waits:], made, made[: len(made) // 2]):
+            aged = [replace(entry, rounds_waited=entry.rounds_waited + waits) for entry in reversed(pending)]
+            queue, _ = forms.queue(aged)
+            jobs = forms.in_order(queue, policy)
+            ranked = policy.rank(aged)
+            assert jobs.pending == [entry for entry, _ in ranked]
+            assert jobs.tier.tolist() == [tier for _, tier in ranked]
+            assert jobs.rounds_waited.tolist() == [entry.rounds_waited for entry, _ in ranked]
+            again = forms.jobs(ranked, policy)
+            assert jobs.form.tolist() == again.form.tolist()
+
+
+def test_of_jobs_of_one_id_the_first_is_scheduled() -> None:
+    first, second = job("a", cpus=1), job("a", cpus=2)
+    queue, faults = Forms(PHASES).queue([first, second, job("b"), first])
+    assert [entry.job.id for entry in queue.entries] == ["a", "b"]
+    assert queue.entries[0] is first
+    assert [name for name, _ in faults] == ["a", "a"]
 
 
 def test_another_job_of_the_same_id_is_read_anew() -> None:

@@ -21,6 +21,9 @@ def test_results_have_the_form_of_all_benchmarks() -> None:
     names = {row["name"] for row in answer["results"]}
     assert {
         "first_decision_ms",
+        "bound_ms",
+        "commit_ms",
+        "words_ms",
         "unpruned_decision_ms",
         "full_solve_ms",
         "solve_ms",

@@ -13,7 +13,7 @@ import pytest
 
 from farbus.errors import InvalidInput, TimedOut
 from farbus.model.cluster import LinkLoad
-from farbus.model.decision import Decision, PendingJob, Snapshot
+from farbus.model.decision import Decision, PendingJob, RoundReport, Snapshot
 from farbus.model.profile import ObservedRun
 from farbus.scheduler import decision_process
 from farbus.scheduler.costs.inference import InferenceEngine
@@ -128,6 +128,35 @@ async def test_a_process_decides_as_this_one_does(process: DecisionProcess) -> N
         there = await process.ask(world, pending, limit_s=60.0)
         assert there.placements == here(world, pending).placements
         assert [miss.misses for miss in there.misses] == [miss.misses for miss in here(world, pending).misses]
+
+
+async def test_the_report_follows_the_plan(process: DecisionProcess) -> None:
+    reports: list[RoundReport] = []
+    told = asyncio.Event()
+
+    def report(found: RoundReport) -> None:
+        reports.append(found)
+        told.set()
+
+    asked = DecisionMaker(process)
+    decision = await asked.decide(WORLD, jobs(3), report=report)
+    assert decision.report.gap is None
+    # Who asks next waits until it has been read.
+    second = await asked.decide(WORLD, jobs(2))
+    assert (len(decision.placements), len(second.placements)) == (3, 2)
+    await told.wait()
+    assert [found.pending for found in reports] == [3]
+    assert reports[0].gap == decision_maker("")(WORLD, jobs(3)).report.gap
+    assert reports[0].gap is not None
+
+
+async def test_without_a_bound_the_plan_is_good(process: DecisionProcess) -> None:
+    async def lost(*, limit_s: float) -> RoundReport:
+        raise DecisionFault(f"nothing within {limit_s} s")
+
+    asked = DecisionMaker(process)
+    process.read_report = lost  # type: ignore[method-assign]
+    assert len((await asked.decide(WORLD, jobs(3), report=pytest.fail)).placements) == 3
 
 
 async def test_a_process_that_dies_is_a_fault_and_the_next_question_starts_another(process: DecisionProcess) -> None:
