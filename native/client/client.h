@@ -170,6 +170,7 @@ struct client_session {
 	struct outbox outbox;
 	struct inbox inbox;
 	char peer[160];			/* for messages */
+	uint8_t operations[WIRE_OPERATION_BYTES]; /* bit n: the server has operation n */
 
 	pthread_mutex_t wait_lock;	/* over what follows */
 	pthread_cond_t receiver_wake;
@@ -205,6 +206,7 @@ struct client {
 	ino_t socket_inode;		/* of the session's descriptor */
 	struct client_device *devices;
 	int device_count;
+	bool every_device;		/* CUDA_VISIBLE_DEVICES is not for this one (NVML) */
 	int driver_version;
 	struct handle_table handles;
 	pthread_key_t thread_key;

@@ -328,8 +328,9 @@ int client_session_open(struct client_session *session)
 		transport_release(&session->transport);
 		return session_refused(session, &reply, text);
 	}
+	memcpy(session->operations, reply.operations, sizeof(session->operations));
 	rc = session_devices(session, reply.device_count);
-	if (!rc)
+	if (!rc && !client->every_device)
 		rc = session_visible(client);
 	if (!rc)
 		rc = inbox_init(&session->inbox, &session->transport);

@@ -374,4 +374,5 @@ const server_handler server_handlers[WIRE_OP_LIMIT] = {
 	[WIRE_OP_LAUNCH_CHECKED] = serve_launch_checked,
 	[WIRE_OP_OCCUPANCY_BLOCKS] = serve_occupancy_blocks,
 	[WIRE_OP_OCCUPANCY_SHARED] = serve_occupancy_shared,
+	[WIRE_OP_MANAGEMENT] = serve_management,
 };

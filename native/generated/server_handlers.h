@@ -69,5 +69,7 @@ CUresult serve_library_kernels(struct server_call *call);
 CUresult serve_launch(struct server_call *call);
 /* The same for launches whose limits only the driver knows (cooperative, clusters). */
 CUresult serve_launch_checked(struct server_call *call);
+/* Ask NVML of the server's node; the tail is a structure to fill in, or its answer: text, a list. */
+CUresult serve_management(struct server_call *call);
 
 #endif

@@ -54,4 +54,5 @@ const struct wire_op_info wire_op_infos[WIRE_OP_LIMIT] = {
 	[WIRE_OP_LAUNCH_CHECKED] = { "launch_checked", 56, 0, 65536, 0, 1, 0, 1 },
 	[WIRE_OP_OCCUPANCY_BLOCKS] = { "occupancy_blocks", 24, 8, 0, 0, 1, 0, 1 },
 	[WIRE_OP_OCCUPANCY_SHARED] = { "occupancy_shared", 16, 8, 0, 0, 1, 0, 1 },
+	[WIRE_OP_MANAGEMENT] = { "management", 24, 40, 4096, 4096, 1, 1, 0 },
 };

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from farbus.remoting.codegen import abi, client, coverage, server, wire
+from farbus.remoting.codegen import abi, client, coverage, management, server, wire
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,7 +21,10 @@ OUTPUTS: dict[str, Callable[[], str]] = {
     "native/generated/client_stubs.c": client.generate_stubs,
     "native/generated/client_entries.c": client.generate_resolver,
     "native/generated/client.map": client.generate_exports,
+    "native/generated/nvml_functions.h": management.generate_functions,
+    "native/generated/nvml.map": management.generate_map,
     "docs/coverage.md": coverage.generate_coverage,
+    "docs/coverage-nvml.md": management.generate_coverage,
 }
 
 
