@@ -316,10 +316,6 @@ enum nvml_query {
 	X(nvmlDeviceQueryDrainState) \
 	X(nvmlDeviceValidateInforom) \
 	X(nvmlDeviceGetPgpuMetadataString) \
-	X(nvmlEventSetCreate) \
-	X(nvmlEventSetFree) \
-	X(nvmlEventSetWait) \
-	X(nvmlEventSetWait_v2) \
 	X(nvmlEventSetWait_v3) \
 	X(nvmlEventSetGetContextCount_v1) \
 	X(nvmlEventSetGetContextData_v1) \
@@ -327,7 +323,6 @@ enum nvml_query {
 	X(nvmlEventSetGetGpuOperationalEventContextLegacyXid_v1) \
 	X(nvmlEventSetRegisterGpuOperationalEvents_v1) \
 	X(nvmlDeviceRegisterEvents) \
-	X(nvmlDeviceGetSupportedEventTypes) \
 	X(nvmlSystemEventSetCreate) \
 	X(nvmlSystemEventSetFree) \
 	X(nvmlSystemEventSetWait) \

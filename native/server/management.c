@@ -303,7 +303,7 @@ static nvmlReturn_t query_system_text(struct management_query *query)
 
 	*(void **)&get = query->function;
 	if (!get)
-		return NVML_ERROR_FUNCTION_NOT_FOUND;
+		return NVML_ERROR_NOT_SUPPORTED;
 	memset(query->tail, 0, NVML_TAIL_BYTES);
 	result = get((char *)query->tail, 256);
 	query->tail_bytes = result ? 0 : strnlen((char *)query->tail, 255);
@@ -319,7 +319,7 @@ static nvmlReturn_t query_pci(struct management_query *query)
 
 	*(void **)&get = query->function;
 	if (!get)
-		return NVML_ERROR_FUNCTION_NOT_FOUND;
+		return NVML_ERROR_NOT_SUPPORTED;
 	result = get(query->device, &info);
 	if (result)
 		return result;
@@ -340,7 +340,7 @@ static nvmlReturn_t query_field(struct management_query *query)
 
 	*(void **)&get = query->function;
 	if (!get)
-		return NVML_ERROR_FUNCTION_NOT_FOUND;
+		return NVML_ERROR_NOT_SUPPORTED;
 	result = get(query->device, 1, &field);
 	if (result || field.nvmlReturn)
 		return result ? result : (nvmlReturn_t)field.nvmlReturn;
@@ -516,9 +516,10 @@ static nvmlReturn_t query_answer(const struct query_entry *entry, struct managem
 	query->structure_bytes = entry->bytes;
 	if (entry->shape == OWN)
 		return query_own(entry, query);
-	if (!query->device)
+	/* An NVML that is older than the query is as one whose GPU can't answer it. */
+	if (!query->device || !query->function)
 		return NVML_ERROR_NOT_SUPPORTED;
-	return query->function ? query_shaped(entry->shape, query) : NVML_ERROR_FUNCTION_NOT_FOUND;
+	return query_shaped(entry->shape, query);
 }
 
 CUresult serve_management(struct server_call *call)

@@ -151,6 +151,12 @@ LOCAL: Final[dict[str, str]] = {
     "nvmlSystemGetHicVersion": "none",
     "nvmlUnitGetCount": "none",
     "nvmlGetExcludedDeviceCount": "none",
+    "nvmlEventSetCreate": "a set that stays empty",
+    "nvmlEventSetFree": "",
+    "nvmlEventSetWait": "waits for the time-out",
+    "nvmlEventSetWait_v2": "waits for the time-out",
+    "nvmlDeviceGetSupportedEventTypes": "none",
+    "nvmlInternalGetExportTable": "nvidia-smi asks for it; nothing in it is supported",
     "nvmlDeviceGetCount": "the lease's devices",
     "nvmlDeviceGetCount_v2": "the lease's devices",
     "nvmlDeviceGetHandleByIndex": "in the order of PCI addresses; CUDA_VISIBLE_DEVICES changes nothing",
@@ -257,10 +263,9 @@ UNSUPPORTED: Final[tuple[tuple[str, tuple[str, ...]], ...]] = tuple(
         (
             "events and samples of the server's driver are not passed on",
             """
-            nvmlEventSetCreate nvmlEventSetFree nvmlEventSetWait nvmlEventSetWait_v2 nvmlEventSetWait_v3
-            nvmlEventSetGetContextCount_v1 nvmlEventSetGetContextData_v1 nvmlEventSetGetContextInfo_v1
+            nvmlEventSetWait_v3 nvmlEventSetGetContextCount_v1 nvmlEventSetGetContextData_v1 nvmlEventSetGetContextInfo_v1
             nvmlEventSetGetGpuOperationalEventContextLegacyXid_v1 nvmlEventSetRegisterGpuOperationalEvents_v1
-            nvmlDeviceRegisterEvents nvmlDeviceGetSupportedEventTypes nvmlSystemEventSetCreate
+            nvmlDeviceRegisterEvents nvmlSystemEventSetCreate
             nvmlSystemEventSetFree nvmlSystemEventSetWait nvmlSystemRegisterEvents nvmlDeviceGetSamples
             nvmlDevicePerfMetricsGetSamples_v1 nvmlGpmMetricsGet nvmlGpmMigSampleGet nvmlGpmQueryDeviceSupport
             nvmlGpmQueryIfStreamingEnabled nvmlGpmSampleAlloc nvmlGpmSampleFree nvmlGpmSampleGet
