@@ -49,7 +49,9 @@ def generate_functions() -> str:
 
 def generate_map() -> str:
     """The text of nvml.map: what the client's NVML exports."""
-    return "\n".join([BANNER.rstrip(), "{", "global:", *(f"\t{name};" for name in exported()), "local:", "\t*;", "};", ""])
+    return "\n".join(
+        [BANNER.rstrip(), "{", "global:", *(f"\t{name};" for name in exported()), "local:", "\t*;", "};", ""]
+    )
 
 
 def generate_coverage() -> str:
@@ -64,7 +66,7 @@ def generate_coverage() -> str:
         "What the `libnvidia-ml.so.1` of a program with remote GPUs answers ([how](nvml.md)). *local*: in the program's"
         " process, from what the server told when NVML started; *called*: one round trip, what the server's NVML says"
         " now; *refused*: `NVML_ERROR_NO_PERMISSION`, since it changes a device or a node, which belong to their"
-        " operator; *unsupported*: `NVML_ERROR_NOT_SUPPORTED`. A function that is not in the list is not in the library.",
+        " operator; *unsupported*: `NVML_ERROR_NOT_SUPPORTED`. A function that is not listed is not in the library.",
         "",
         "local: {}. called: {}. refused: {}. unsupported: {}.".format(*counts),
         "",

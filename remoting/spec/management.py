@@ -71,6 +71,10 @@ class Query:
     size: int = 0  # bytes of the structure of BYTES and BYTES_A
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 def _queries(first: int, shape: Shape, names: str, *, size: int = 0) -> tuple[Query, ...]:
     """Number ``names`` from ``first`` on: append only, never insert."""
     return tuple(
@@ -200,7 +204,7 @@ FORMS: Final[dict[str, int]] = {
 
 #: What changes a device or the node, which belong to their operator: NVML_ERROR_NO_PERMISSION, as for a
 #: user who is not root.
-REFUSED: Final = tuple(
+REFUSED: Final = _names(
     """
     nvmlDeviceClearAccountingPids nvmlDeviceClearEccErrorCounts nvmlDeviceClearFieldValues
     nvmlDeviceCreateGpuInstance nvmlDeviceCreateGpuInstanceWithPlacement nvmlDeviceDiscoverGpus
@@ -230,12 +234,12 @@ REFUSED: Final = tuple(
     nvmlSystemSetConfComputeGpusReadyState nvmlSystemSetConfComputeKeyRotationThresholdInfo
     nvmlSystemSetNvlinkBwMode nvmlUnitSetLedState nvmlVgpuInstanceClearAccountingPids
     nvmlVgpuInstanceSetEncoderCapacity
-    """.split()
+    """
 )
 
 #: NVML_ERROR_NOT_SUPPORTED: (why, names).
 UNSUPPORTED: Final[tuple[tuple[str, tuple[str, ...]], ...]] = tuple(
-    (why, tuple(names.split()))
+    (why, _names(names))
     for why, names in (
         (
             "the links between GPUs are the server's; copies between the GPUs of a program don't use them",
@@ -263,7 +267,8 @@ UNSUPPORTED: Final[tuple[tuple[str, tuple[str, ...]], ...]] = tuple(
         (
             "events and samples of the server's driver are not passed on",
             """
-            nvmlEventSetWait_v3 nvmlEventSetGetContextCount_v1 nvmlEventSetGetContextData_v1 nvmlEventSetGetContextInfo_v1
+            nvmlEventSetWait_v3 nvmlEventSetGetContextCount_v1 nvmlEventSetGetContextData_v1
+            nvmlEventSetGetContextInfo_v1
             nvmlEventSetGetGpuOperationalEventContextLegacyXid_v1 nvmlEventSetRegisterGpuOperationalEvents_v1
             nvmlDeviceRegisterEvents nvmlSystemEventSetCreate
             nvmlSystemEventSetFree nvmlSystemEventSetWait nvmlSystemRegisterEvents nvmlDeviceGetSamples

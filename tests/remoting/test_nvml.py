@@ -284,7 +284,7 @@ print(json.dumps([before, json.loads(os.read(read, 4096)), n.nvmlDeviceGetMemory
 
 
 def test_many_threads_ask_at_once(some: Callable[..., Remote]) -> None:
-    assert python(
+    wrong = python(
         some(),
         """
 import json, threading
@@ -302,7 +302,8 @@ threads = [threading.Thread(target=ask) for _ in range(8)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 print(json.dumps(wrong))""",
-    ) == []
+    )
+    assert wrong == []
 
 
 def test_a_node_without_nvml_tells_memory_by_its_driver(
