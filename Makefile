@@ -75,4 +75,4 @@ asan fuzz-smoke: build
 
 clean:
 	@rm -rf $(VENV) build dist *.egg-info native/build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
-	@rm -f remoting/_server*.so*
+	@rm -f remoting/_server*.so* scheduler/_kernels*.so*

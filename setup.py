@@ -55,7 +55,7 @@ class BuildNative(Command):
     (setuptools.command.build.SubCommand).
     """
 
-    description = "build the shim, the software GPU and the server's engine with make"
+    description = "build the shim, the software GPU, the server's engine and the scheduler's kernels with make"
     user_options: list[tuple[str, str | None, str]] = []
 
     def initialize_options(self) -> None:
@@ -97,7 +97,7 @@ class BuildNative(Command):
 
 
 class BuildExtension(build_ext):
-    """The cffi module; in place, ffi_build.py puts it there in one step, since servers may run on the old one."""
+    """The cffi modules; in place, ffi_build.py puts them there in one step, since processes may run on the old ones."""
 
     def run(self) -> None:
         if not (self.inplace or self.editable_mode):
@@ -129,6 +129,6 @@ setup(
         "build_ext": BuildExtension,
         "sdist": SourceDistribution,
     },
-    cffi_modules=["native/ffi_build.py:server"],
+    cffi_modules=["native/ffi_build.py:server", "native/ffi_build.py:kernels"],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -25,10 +25,11 @@ from farbus.linux.users import Users
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.explanation import Explanation
-from farbus.model.job import Job, JobStatus, Requests, TaskGroup
+from farbus.model.job import NO_GOAL, Goal, Job, JobStatus, Requests, TaskGroup
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, RoomPlan
+from farbus.model.profile import ApplicationProfile
 from farbus.model.rules import QuotaStatus
 from farbus.model.states import JOB_STATES, JobState
 from farbus.model.telemetry import ClusterTelemetry
@@ -229,6 +230,23 @@ class LocalCluster(ClusterHandler):
         async with self._client(caller) as client:
             return await client.list_quotas()
 
+    async def list_profiles(self, caller: Identity, *, application: str) -> tuple[ApplicationProfile, ...]:
+        """Forward."""
+        async with self._client(caller) as client:
+            return await client.list_profiles(application=application)
+
+    async def set_profile(self, caller: Identity, profile: ApplicationProfile) -> ApplicationProfile:
+        """Forward."""
+        async with self._client(caller) as client:
+            return await client.set_profile(profile)
+
+    async def forget_profile(
+        self, caller: Identity, application: str, *, user: str | None
+    ) -> tuple[ApplicationProfile, ...]:
+        """Forward."""
+        async with self._client(caller) as client:
+            return await client.forget_profile(application, user=user)
+
     async def defragment(self, caller: Identity, job_id: str, *, dry_run: bool) -> RoomPlan:
         """Forward."""
         async with self._client(caller) as client:
@@ -296,6 +314,8 @@ class LocalCluster(ClusterHandler):
         routes: tuple[Route, ...],
         wait_limit_s: float,
         job_id: str = "",
+        goal: Goal = NO_GOAL,
+        application: str = "",
     ) -> AsyncIterator[HoldEvent]:
         """Submit an interactive job for this node, tell how it goes, and end it when the caller leaves.
 
@@ -307,7 +327,15 @@ class LocalCluster(ClusterHandler):
             await self._claim(caller, job_id)
         else:
             group = TaskGroup(name="main", command=(), requests=requests, node=self._node, routes=routes)
-            job = Job(id="", name=name, user=caller.name, groups=(group,), interactive=True)
+            job = Job(
+                id="",
+                name=name,
+                user=caller.name,
+                groups=(group,),
+                interactive=True,
+                goal=goal,
+                application=application,
+            )
             async with self._client(caller) as client:
                 job_id, _ = await client.submit(job)
         held = (caller, job_id)

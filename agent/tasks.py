@@ -184,7 +184,9 @@ class Tasks:
         """Note the end of a program."""
         task = self.alive((event.job, event.task))
         if task is not None:
-            yield from self._exited(task, event.exit_code, event.reason, unstarted=event.unstarted)
+            # Whatever it makes of the signal: a program that ends when it is told to has not ended by itself.
+            stopped = "it was stopped" if task.stop_grace_s is not None else ""
+            yield from self._exited(task, event.exit_code, event.reason or stopped, unstarted=event.unstarted)
 
     def _exited(self, task: Task, exit_code: int, reason: str, *, unstarted: bool = False) -> Actions:
         task.go(RunState.EXITED)

@@ -1,7 +1,11 @@
 """cffi modules over the native objects: ``python native/ffi_build.py`` builds them in a checkout.
 
-``farbus.remoting._server`` is the remoting server's engine.  Run ``make -C native``
-first.  setup.py takes ``server`` for wheels, by ``cffi_modules``.
+``farbus.remoting._server`` is the remoting server's engine, ``farbus.scheduler._kernels``
+what a round computes.  Run ``make -C native`` first.  setup.py takes ``server`` and
+``kernels`` for wheels, by ``cffi_modules``.
+
+``--kernels DIRECTORY`` builds the kernels alone, against another build directory and into it:
+``make -C native asan`` tests them with sanitizers.
 """
 
 # ruff: noqa: T201 - a build step says what it built
@@ -9,7 +13,9 @@ first.  setup.py takes ``server`` for wheels, by ``cffi_modules``.
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import sys
 from pathlib import Path
 
 import cffi
@@ -18,6 +24,8 @@ NATIVE = Path(__file__).resolve().parent
 BUILD = NATIVE / "build"
 ENGINE = BUILD / "server" / "libfarbus_server.a"
 HEADER = NATIVE / "server" / "server.h"
+KERNELS = BUILD / "scheduler" / "libfarbus_scheduler.a"
+KERNEL_HEADERS = tuple(NATIVE / "scheduler" / name for name in ("tables.h", "flow.h", "bound.h", "market.h"))
 
 server = cffi.FFI()
 server.cdef(
@@ -45,25 +53,51 @@ server.set_source(
 )
 
 
-def _is_current(module: Path) -> bool:
+def _declarations(header: Path) -> str:
+    """Return what ``header`` declares, as cffi reads it: without directives; its arrays and structs are C's own."""
+    return re.sub(r"^#.*$", "", header.read_text(), flags=re.MULTILINE)
+
+
+def make_kernels(library: Path, *flags: str) -> cffi.FFI:
+    """Return the module over ``library``, compiled and linked with ``flags``."""
+    made = cffi.FFI()
+    for header in KERNEL_HEADERS:
+        made.cdef(_declarations(header))
+    made.set_source(
+        "farbus.scheduler._kernels",
+        "".join(f'#include "{header.relative_to(NATIVE)}"\n' for header in KERNEL_HEADERS),
+        include_dirs=[str(NATIVE)],
+        extra_objects=[str(library)],
+        depends=[str(library), *map(str, KERNEL_HEADERS)],
+        extra_compile_args=list(flags),
+        extra_link_args=list(flags),
+        py_limited_api=True,
+    )
+    return made
+
+
+kernels = make_kernels(KERNELS)
+
+
+def _is_current(module: Path, *sources: Path) -> bool:
     try:
         built = module.stat().st_mtime_ns
     except FileNotFoundError:
         return False
-    return all(source.stat().st_mtime_ns < built for source in (ENGINE, HEADER, Path(__file__)))
+    return all(source.stat().st_mtime_ns < built for source in (*sources, Path(__file__)))
 
 
-def main() -> None:
-    """Put the module beside the package's other files, if what it is made from is newer."""
-    if not ENGINE.exists():
-        raise SystemExit(f"{ENGINE}: not there; run make -C {NATIVE} first")
+def put(made: cffi.FFI, package: str, name: str, *sources: Path) -> None:
+    """Put a module beside its package's other files, if what it is made from is newer."""
+    if not sources[0].exists():
+        raise SystemExit(f"{sources[0]}: not there; run make -C {NATIVE} first")
     # The stable ABI: the same file serves every Python from 3.11 on.
-    target = NATIVE.parent / "farbus" / "remoting" / "_server.abi3.so"
-    if _is_current(target):
+    target = NATIVE.parent / "farbus" / package / f"{name}.abi3.so"
+    if _is_current(target, *sources):
         return
-    built = Path(server.compile(tmpdir=str(BUILD / "ffi"), verbose=False))
+    built = Path(made.compile(tmpdir=str(BUILD / "ffi"), verbose=False))
     target = target.with_name(built.name)
-    # A running server keeps the old file: never write into it.
+    # A running process keeps the old file: never write into it.
     fresh = target.with_name(f"{target.name}.{os.getpid()}")
     try:
         shutil.copyfile(built, fresh)
@@ -73,5 +107,16 @@ def main() -> None:
     print(f"built {target}")
 
 
+def main(arguments: list[str]) -> None:
+    """Build all modules, or the kernels alone into another build directory."""
+    if arguments:
+        (directory,) = arguments[1:]
+        library = Path(directory).resolve() / "scheduler" / "libfarbus_scheduler.a"
+        make_kernels(library, "-fsanitize=address,undefined").compile(tmpdir=f"{directory}/ffi", verbose=False)
+        return
+    put(server, "remoting", "_server", ENGINE, HEADER)
+    put(kernels, "scheduler", "_kernels", KERNELS, *KERNEL_HEADERS)
+
+
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

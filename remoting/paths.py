@@ -11,7 +11,8 @@ them.  Inside, both look the same::
     bench/remoting_bench            the program that ``farbus bench remoting`` runs
     bench/softgpu_bench             the program that ``farbus bench softgpu`` runs
 
-The remoting server's engine is the module ``farbus.remoting._server``.
+The remoting server's engine is the module ``farbus.remoting._server``, what a round of the
+scheduler computes ``farbus.scheduler._kernels``.
 """
 
 from __future__ import annotations
@@ -92,4 +93,5 @@ def native_parts() -> dict[str, bool]:
         "software GPU": (software_gpu_directory() / "libcuda.so.1").is_file(),
         "software NVML": (software_gpu_directory() / "libnvidia-ml.so.1").is_file(),
         "remoting server": importlib.util.find_spec("farbus.remoting._server") is not None,
+        "scheduler kernels": importlib.util.find_spec("farbus.scheduler._kernels") is not None,
     }

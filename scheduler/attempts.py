@@ -7,6 +7,8 @@ that are missing.  Undo runs in reverse, never beside the step that it undoes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from farbus.model.decision import JobPlacement
 from farbus.model.device import Route
 from farbus.model.job import TaskPlacement, TaskState, TaskStatus
@@ -16,6 +18,7 @@ from farbus.scheduler import events
 from farbus.scheduler.agenda import Look
 from farbus.scheduler.cluster import persist_device
 from farbus.scheduler.commander import RETRY_S, Commander
+from farbus.scheduler.costs.inference import ends_of, observed_run
 from farbus.scheduler.events import Verb
 from farbus.scheduler.queue import task_names
 from farbus.scheduler.records import ClientSide, JobRecord, LeaseRecord, Program, TaskRun, Verdict
@@ -38,42 +41,50 @@ class Attempts(Commander):
     # --- grants --------------------------------------------------------------------------
 
     def _grant(self, job: JobRecord, placement: JobPlacement) -> None:
-        """Write the leases of an attempt, one per task, device node and route."""
+        """Begin an attempt where the job was placed."""
         progress = job.progress
         progress.attempt += 1
-        progress.runs = []
-        asked = job.job.in_flavour(placement.alternative)
-        groups = dict(task_names(asked))
+        progress.runs, progress.leases, progress.late_failures = [], 0, 0
+        progress.alternative = placement.alternative
         if placement.alternative:
             self._tell(job, f"placed as its alternative {placement.alternative}")
-        number = 0
-        for task in placement.tasks:
+        self._grant_tasks(job, placement.tasks)
+        self._leave_queue(job)
+        self.accounts.take(job.job.user, jobs=1)
+        job.misses = ()
+        job.limit_at = job.late_after = 0.0
+        self._move_job(job, JobState.PREPARING, "")
+
+    def _grant_tasks(self, job: JobRecord, tasks: Iterable[TaskPlacement], *, late: bool = False) -> None:
+        """Write the leases of tasks of an attempt, one per task, device node and route."""
+        progress = job.progress
+        # A ledger of an earlier version does not know their number.
+        progress.leases = max(progress.leases, sum(len(run.leases) for run in progress.runs))
+        asked = job.asked
+        groups = dict(task_names(asked))
+        for task in tasks:
             leases = []
             for (node, route), devices in _by_route(task).items():
-                lease_id = f"{job.job.id}-{progress.attempt}-{number}"
-                number += 1
+                lease_id = f"{job.job.id}-{progress.attempt}-{progress.leases}"
+                progress.leases += 1
                 self._grant_lease(job, task, lease_id, node, route, devices)
                 leases.append(lease_id)
             requests = asked.groups[groups[task.task]].requests
             progress.runs.append(
-                TaskRun(placement=task, group=groups[task.task], requests=requests, leases=tuple(leases))
+                TaskRun(placement=task, group=groups[task.task], requests=requests, leases=tuple(leases), late=late)
             )
             self.occupy(task.node, requests)
             self._tell(job, describe_placement(task))
         self.generation += 1
-        self._leave_queue(job)
-        self.accounts.take(job.job.user, jobs=1)
-        job.misses = ()
-        job.limit_at = 0.0
         self._index(job)
-        self._move_job(job, JobState.PREPARING, "")
+        self._persist.add(job.job.id)
 
     def _leave_queue(self, job: JobRecord) -> None:
         self.queue.remove(job.job)
         self.situations.remove(job.job.id)
         if job.progress.rounds_waited >= LONG_WAIT_ROUNDS:
             # What was kept for it, and is more than it takes, is anybody's now.
-            self.situations.wake_all()
+            self._wake_all()
             self._want_round()
 
     def _grant_lease(
@@ -113,52 +124,100 @@ class Attempts(Commander):
         if job.state is JobState.PREPARING:
             self._advance_preparing(job)
         if job.state is JobState.RUNNING and not job.job.interactive:
-            runs = job.progress.runs
-            if all(run.succeeded for run in runs):
+            # A start that was asked for is waited for: its program may have begun.
+            starting = any(run.program is Program.STARTING and not run.dropped for run in job.progress.runs)
+            if not starting and all(run.succeeded or run.is_spare for run in job.progress.runs):
                 self._undo(job, JobState.SUCCEEDED, "")
         if job.state is JobState.RUNNING:
             self._begin_limit(job)
+            self._advance_late(job)
         if job.state is JobState.FINISHING:
             self._advance_finishing(job)
+        self._offer(job)
+
+    def _offer(self, job: JobRecord) -> None:
+        """See to it that rounds know of the tasks that a job does without."""
 
     def _advance_preparing(self, job: JobRecord) -> None:
         runs = job.progress.runs
         for run in runs:
-            waiting = [lease for lease in run.leases if self.leases[lease].state is LeaseState.GRANTED]
-            for lease_id in waiting:
-                lease = self.leases[lease_id].lease
-                self._step(
-                    f"{lease_id}.{Verb.PREPARE_DEVICES}",
-                    Step(verb=Verb.PREPARE_DEVICES, node=lease.device_node, job=lease.job, lease=lease_id),
-                )
-            if not waiting and run.client is not ClientSide.PREPARED:
-                if run.client is ClientSide.NONE:
-                    run.client = ClientSide.PREPARING
-                    self._persist.add(job.job.id)
-                self._task_step(job, run, Verb.PREPARE_CLIENT)
+            self._prepare(job, run)
         if not all(run.client is ClientSide.PREPARED for run in runs):
             return
         if not job.job.interactive:
             for run in runs:
-                if run.program is Program.NONE:
-                    run.program = Program.STARTING
-                    self._persist.add(job.job.id)
-                if run.program is Program.STARTING:
-                    self._task_step(job, run, Verb.START_TASK)
+                self._start(job, run)
             if any(run.program is Program.STARTING for run in runs):
                 return
         job.progress.started_at = self._wall
         job.running_since = self._now
+        self.loads.begin(job.job.id, ends_of(run.placement for run in runs), self._now)
         if job.job.moveable and self.rules.preemption:
             self._agenda.add(self._now + self.rules.preemption_min_run_s, Look.RIPE, job.job.id)
         self._move_job(job, JobState.RUNNING, "")
+
+    def _prepare(self, job: JobRecord, run: TaskRun) -> None:
+        """Ask for the next step towards the start of a task."""
+        waiting = [lease for lease in run.leases if self.leases[lease].state is LeaseState.GRANTED]
+        for lease_id in waiting:
+            lease = self.leases[lease_id].lease
+            self._step(
+                f"{lease_id}.{Verb.PREPARE_DEVICES}",
+                Step(verb=Verb.PREPARE_DEVICES, node=lease.device_node, job=lease.job, lease=lease_id),
+            )
+        if not waiting and run.client is not ClientSide.PREPARED:
+            if run.client is ClientSide.NONE:
+                run.client = ClientSide.PREPARING
+                self._persist.add(job.job.id)
+            self._task_step(job, run, Verb.PREPARE_CLIENT)
+
+    def _start(self, job: JobRecord, run: TaskRun) -> None:
+        if run.program is Program.NONE:
+            run.program = Program.STARTING
+            self._persist.add(job.job.id)
+        if run.program is Program.STARTING:
+            self._task_step(job, run, Verb.START_TASK)
+
+    # --- tasks that come later, and those that are taken back while their job goes on ------
+
+    def _advance_late(self, job: JobRecord) -> None:
+        for run in list(job.progress.runs):
+            if run.dropped:
+                if self._undo_run(job, run):
+                    self._remove(job, run)
+            elif run.late and run.program in (Program.NONE, Program.STARTING):
+                self._prepare(job, run)
+                if run.client is ClientSide.PREPARED:
+                    self._start(job, run)
+
+    def _drop(self, job: JobRecord, run: TaskRun, reason: str) -> None:
+        """Take a spare task back; its job goes on without it."""
+        if run.dropped or job.state is not JobState.RUNNING:
+            return
+        run.dropped = reason
+        job.progress.late_failures += 1
+        job.late_after = self._now + RETRY_S * 2**job.progress.late_failures
+        self._agenda.add(job.late_after, Look.JOB, job.job.id)
+        self._tell(job, f"task {run.task} is taken back: {reason}")
+        self._persist.add(job.job.id)
+        self._announce(job)
+
+    def _remove(self, job: JobRecord, run: TaskRun) -> None:
+        """Forget a task of which nothing is left; it may be placed again."""
+        job.progress.runs.remove(run)
+        left = {node for other in job.progress.runs for node in other.nodes}
+        for node in set(run.nodes) - left:
+            self.jobs_of_node[node].discard(job.job.id)
+        self._persist.add(job.job.id)
+        self._announce(job)
+        self._want_round()
 
     # --- answers -------------------------------------------------------------------------
 
     def _settle_prepare_devices(self, job: JobRecord, step: Step, outcome: events.OutcomeArrived) -> None:
         lease = self.leases[step.lease]
         if not outcome.ok:
-            self._undo(job, JobState.QUEUED, f"node {step.node} could not prepare its devices: {outcome.error}")
+            self._fail_lease(lease, f"node {step.node} could not prepare its devices: {outcome.error}")
             return
         lease.prepared = True
         lease.endpoint = outcome.endpoint
@@ -196,15 +255,22 @@ class Attempts(Commander):
             return
         self.steps.drop(key)
         if step.verb is Verb.PREPARE_CLIENT:
+            told = f"node {step.node} could not prepare task {run.task}: {outcome.error}"
             if outcome.ok:
                 run.client = ClientSide.PREPARED
+            elif run.is_spare:
+                self._drop(job, run, told)
             else:
-                self._undo(job, JobState.QUEUED, f"node {step.node} could not prepare task {run.task}: {outcome.error}")
+                self._undo(job, JobState.QUEUED, told)
         elif not outcome.ok:
             # Without an answer it may have started: then the undo stops it.
             if run.program is Program.STARTING and answered:
                 run.program, run.reason = Program.NONE, outcome.error
-            self._undo(job, JobState.FAILED, f"task {run.task} could not start on node {step.node}: {outcome.error}")
+            told = f"task {run.task} could not start on node {step.node}: {outcome.error}"
+            if run.is_spare:
+                self._drop(job, run, told)
+            else:
+                self._undo(job, JobState.FAILED, told)
         elif run.program is Program.STARTING:
             run.program = Program.RUNNING
             # Its node tells when its files have arrived.
@@ -222,7 +288,9 @@ class Attempts(Commander):
         if run.program is Program.EXITED:
             run.exit_code, run.reason = status.exit_code, status.reason
             self._tell(job, f"task {run.task} {describe_exit(run)}")
-            if status.unstarted and not self._has_begun(job):
+            if run.is_spare:
+                self._drop(job, run, f"it did not begin on node {run.node}: {run.reason}")
+            elif status.unstarted and not self._has_begun(job):
                 self._undo(job, JobState.QUEUED, f"task {run.task} did not begin on node {run.node}: {run.reason}")
             elif not run.succeeded:
                 self._undo(job, JobState.FAILED, f"task {run.task} on node {run.node} {describe_exit(run)}")
@@ -275,7 +343,9 @@ class Attempts(Commander):
         return JobState.FAILED if self._has_begun(job) else JobState.QUEUED
 
     def _lose_run(self, job: JobRecord, run: TaskRun, reason: str) -> None:
-        if job.state is JobState.PREPARING:
+        if run.is_spare:
+            self._drop(job, run, reason)
+        elif job.state is JobState.PREPARING:
             self._undo(job, self._after_loss(job), reason)
         elif job.state is JobState.RUNNING and (run.is_alive or job.job.interactive):
             self._undo(job, self._after_loss(job), f"task {run.task} was lost: {reason}")
@@ -283,9 +353,13 @@ class Attempts(Commander):
     def _fail_lease(self, lease: LeaseRecord, reason: str) -> None:
         """The lease can't be used any more: its job starts anew or, once it ran, fails."""
         job = self.jobs.get(lease.lease.job)
-        if job is None:
+        run = job.run(lease.lease.task) if job is not None else None
+        if job is None or run is None or lease.lease.id not in run.leases:
+            # Nobody has it any more: it is on its way back.
             return
-        if job.state is JobState.PREPARING:
+        if run.is_spare:
+            self._drop(job, run, reason)
+        elif job.state is JobState.PREPARING:
             self._undo(job, self._after_loss(job), reason)
         elif job.state is JobState.RUNNING:
             devices = ", ".join(leased.device for leased in lease.lease.devices)
@@ -299,11 +373,16 @@ class Attempts(Commander):
 
     def _begin_limit(self, job: JobRecord) -> None:
         """Begin to count a job's time once all its programs have begun; its keepers count from there, too."""
-        if job.job.time_limit_s and not job.limit_at and not any(run.arriving for run in job.progress.runs):
+        if job.job.time_limit_s and not job.limit_at and not self._is_arriving(job):
             progress = job.progress
             progress.started_monotonic, progress.started_boot, progress.ran_s = self._now, self.boot_id, 0.0
             self._persist.add(job.job.id)
             self._limit(job)
+
+    @staticmethod
+    def _is_arriving(job: JobRecord) -> bool:
+        """Say whether a program that the job can't do without waits for its files."""
+        return any(run.arriving and not run.is_spare for run in job.progress.runs)
 
     def _limit(self, job: JobRecord) -> None:
         """Have a job end at its time limit, counted by monotonic time from its start.
@@ -407,10 +486,14 @@ class Attempts(Commander):
         verdict = progress.verdict
         assert verdict is not None, f"job {job.job.id} finishes without a verdict"
         for run in progress.runs:
-            for node in (run.node, *(place.node for place in run.placement.devices)):
+            for node in run.nodes:
                 self.jobs_of_node[node].discard(job.job.id)
+        # Of what never began there is nothing to tell.
+        progress.runs = [run for run in progress.runs if not run.is_spare]
         self.accounts.give(job.job.user, jobs=1)
         self._want_round()
+        if verdict.moved:
+            verdict = _own_end(progress.runs) or verdict
         if verdict.state is not JobState.QUEUED:
             self._end(job, verdict.state, verdict.reason)
             return
@@ -418,7 +501,9 @@ class Attempts(Commander):
         if progress.failures >= MAX_FAILURES and not verdict.moved:
             self._end(job, JobState.FAILED, f"{verdict.reason} (attempt {progress.failures} of {MAX_FAILURES})")
             return
+        self.loads.end(job.job.id, self._now)
         progress.runs, progress.verdict, progress.unreachable, progress.started_at = [], None, [], 0.0
+        progress.alternative = ""
         job.not_before = self._now + RETRY_S * 2**progress.failures
         self._agenda.add(job.not_before, Look.JOB, job.job.id)
         self.queue.add(job.job)
@@ -435,7 +520,23 @@ class Attempts(Commander):
             self._interactive[job.job.groups[0].node].discard(job.job.id)
         self._persist.discard(job.job.id)
         self._persist_job(job, new=False)
-        self._effects.append(events.JobChanged(job_id=job.job.id, ended=job.status()))
+        status = job.status()
+        run = observed_run(status, self.loads.end(job.job.id, self._now))
+        if run is not None:
+            self.inference.observe(run)
+            self._effects.append(events.PersistRun(run=run))
+        self._effects.append(events.JobChanged(job_id=job.job.id, ended=status))
+
+
+def _own_end(runs: Iterable[TaskRun]) -> Verdict | None:
+    """Say how a job has ended that was to be moved and whose programs were quicker; None where they were stopped."""
+    runs = tuple(runs)
+    if runs and all(run.succeeded for run in runs):
+        return Verdict(state=JobState.SUCCEEDED, reason="")
+    for run in runs:
+        if run.program is Program.EXITED and run.exit_code > 0 and not run.reason:
+            return Verdict(state=JobState.FAILED, reason=f"task {run.task} on node {run.node} {describe_exit(run)}")
+    return None
 
 
 def _by_route(task: TaskPlacement) -> dict[tuple[str, Route], list[str]]:

@@ -21,6 +21,7 @@ from farbus.model.states import DeviceState, JobState, NodeState
 from farbus.model.value import to_json
 from farbus.scheduler.costs.inference import InferenceEngine
 from farbus.scheduler.events import PersistDevice
+from farbus.scheduler.loads import RunLoads
 from farbus.scheduler.queue import JobQueue, task_names
 from farbus.scheduler.quotas import Accounts
 from farbus.scheduler.records import DeviceRecord, JobRecord, LeaseRecord, NodeRecord, TaskRun
@@ -51,7 +52,9 @@ class ClusterState:
         self.links: dict[str, tuple[LinkLoad, ...]] = {}
         """Loads of the links of nodes whose heartbeats told of them."""
         self.inference = InferenceEngine()
-        """What is learned of applications from the jobs that ended."""
+        """What is known of applications, from the jobs that ended and from operators."""
+        self.loads = RunLoads()
+        """How loaded the links are that running jobs use."""
         self.listening_since = 0.0
         """Monotonic time since which this scheduler has listened without a break."""
         self.shape = 0

@@ -21,6 +21,8 @@ RETRY_S = 0.5
 """First pause before a failed step or attempt is tried again; it doubles each time."""
 MAX_RETRY_S = 30.0
 """Longest such pause."""
+MIN_LIMIT_S = 1.0
+"""Least time limit of a task that starts when its job's is nearly over: 0 would be none."""
 
 
 class Commander(ClusterState):
@@ -123,10 +125,16 @@ class Commander(ClusterState):
             cwd=job.cwd,
             environment=job.environment,
             requests=run.requests,
-            time_limit_s=job.time_limit_s,
+            time_limit_s=self._left_s(record),
             stage_in=job.stage_in,
             stage_out=job.stage_out,
         )
+
+    def _left_s(self, record: JobRecord) -> float:
+        """Return the time limit of a task that starts now: what is left of the job's, once that is counted."""
+        if not record.limit_at:
+            return record.job.time_limit_s
+        return max(MIN_LIMIT_S, record.limit_at - self._now)
 
     def _peer_endpoint(self, name: str) -> str:
         known = self.node(name).node
@@ -148,7 +156,7 @@ class Commander(ClusterState):
 
     def _index(self, job: JobRecord) -> None:
         for run in job.progress.runs:
-            for node in (run.node, *(place.node for place in run.placement.devices)):
+            for node in run.nodes:
                 self.node(node)
                 self.jobs_of_node[node].add(job.job.id)
 
@@ -163,6 +171,10 @@ class Commander(ClusterState):
     def _touch(self, job_id: str) -> None:
         if job_id in self.jobs:
             self._touched[job_id] = None
+
+    def _wake_all(self) -> None:
+        """Have the next round look at all that waits."""
+        self.situations.wake_all()
 
     def _want_round(self) -> None:
         self.generation += 1

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from farbus.model.cluster import network_load
 from farbus.model.decision import JobMiss, PendingJob, Snapshot
-from farbus.model.job import Miss
+from farbus.model.job import Job, Miss
 from farbus.model.rules import Rules
 from farbus.model.states import JobState
 from farbus.scheduler import events
 from farbus.scheduler.agenda import Look
-from farbus.scheduler.operations import Operations
+from farbus.scheduler.late import Late
 from farbus.scheduler.quotas import Admitted
 from farbus.scheduler.records import JobRecord
 from farbus.scheduler.rounds import FAULT
@@ -38,7 +38,7 @@ LOAD_PATIENCE = 6
 NO_RULES = Rules()
 
 
-class Deciding(Operations):
+class Deciding(Late):
     """What goes into rounds, and what comes out."""
 
     watches_load = False
@@ -47,7 +47,7 @@ class Deciding(Operations):
     _round_truncated = False
 
     def __init__(self, **settings: object) -> None:
-        super().__init__(**settings)  # type: ignore[arg-type]
+        super().__init__(**settings)
         self._waited: set[str] = set()
         """Jobs that have waited for a round which the ledger does not know of."""
         self._over: dict[str, Miss] = {}
@@ -61,8 +61,10 @@ class Deciding(Operations):
         """Return what the round that RunRound asked for decides on, ``most`` jobs of it, with its generation."""
         self._round_wanted = False
         snapshot = self.snapshot(now)
-        self.situations.wake_for_gains(*self._views.take_gains())
-        self.situations.wake_for_quota(self.accounts.eased)
+        nodes, devices = self._views.take_gains()
+        for situations in (self.situations, self.late):
+            situations.wake_for_gains(nodes, devices)
+            situations.wake_for_quota(self.accounts.eased)
         self.accounts.eased.clear()
         pending = self._pending(now, most)
         self._round_truncated = len(pending) >= most
@@ -72,9 +74,10 @@ class Deciding(Operations):
         """Return the jobs that the round considers, first to be served first."""
         self._over, self._behind = {}, set()
         admitted = Admitted()
+        wall = self._wall + (now - self._now)
         awake = [job_id for job_id in self.situations.awake if self._may_be_placed(job_id, now)]
         if not awake:
-            return ()
+            return tuple(map(self._late_entry, self._late_pending(now, admitted)))
         long = [job_id for job_id in self.situations.companions() if self._may_be_placed(job_id, now)]
         companions = self.queue.ordered(long)[:MAX_COMPANIONS]
         pending = []
@@ -83,8 +86,14 @@ class Deciding(Operations):
             miss = self.accounts.miss(record.job, self.rules, admitted)
             if miss is None:
                 admitted.add(record.job)
-                profile = self.inference.profile(record.job.name)
-                pending.append(PendingJob(job=record.job, rounds_waited=record.progress.rounds_waited, profile=profile))
+                pending.append(
+                    PendingJob(
+                        job=record.job,
+                        rounds_waited=record.progress.rounds_waited,
+                        left_s=record.job.due_at - wall,
+                        profile=self.inference.known(record.job),
+                    )
+                )
                 if len(pending) >= most:
                     break
             elif self.accounts.miss(record.job, self.rules) is not None:
@@ -92,7 +101,12 @@ class Deciding(Operations):
             else:
                 self._behind.add(job_id)
                 record.misses = (miss,)
+        if len(pending) < most:
+            pending += map(self._late_entry, self._late_pending(now, admitted)[: most - len(pending)])
         return tuple(pending)
+
+    def _late_entry(self, stands: Job) -> PendingJob:
+        return PendingJob(job=stands, profile=self.inference.known(stands))
 
     def _may_be_placed(self, job_id: str, now: float) -> bool:
         return self.jobs[job_id].not_before <= now
@@ -104,6 +118,9 @@ class Deciding(Operations):
         for job_id, miss in self._over.items():
             self._miss(JobMiss(job=job_id, misses=(miss,), feasible_alone=False))
         self._over = {}
+        for late_id, miss in self._late_over.items():
+            self._late_missed(late_id, (miss,))
+        self._late_over = {}
         if event.decision is None:
             self._round_wanted |= bool(event.error)
             return
@@ -111,6 +128,9 @@ class Deciding(Operations):
         self._round_wanted |= self._round_truncated
         refused = False
         for placement in event.decision.placements:
+            if placement.job in self.late_jobs:
+                refused |= not self._grant_late(placement)
+                continue
             job = self.jobs.get(placement.job)
             if job is None or job.state is not JobState.QUEUED or not self._may_be_placed(placement.job, self._now):
                 continue
@@ -120,7 +140,7 @@ class Deciding(Operations):
                 self._grant(job, placement)
         if refused:
             # Others may have been told that what it would have taken is gone.
-            self.situations.wake_all()
+            self._wake_all()
         # A plan that no longer fits is decided anew, but only on a changed
         # cluster: the same input would give the same plan again.
         if refused and self.generation != event.generation:
@@ -133,6 +153,13 @@ class Deciding(Operations):
 
     def _miss(self, miss: JobMiss) -> None:
         """Note what a job misses, and let it wait until that has changed."""
+        if miss.job in self.late_jobs:
+            faults = [each for each in miss.misses if each.phase == FAULT]
+            if faults:
+                self._late_fault(miss.job, faults[0])
+            else:
+                self._late_missed(miss.job, miss.misses)
+            return
         job = self.jobs.get(miss.job)
         if job is None or job.state is not JobState.QUEUED:
             return
@@ -178,6 +205,7 @@ class Deciding(Operations):
     def _rules_changed(self, event: events.RulesChanged) -> None:
         self.rules = event.rules
         self.situations.wake_for_quota()
+        self.late.wake_for_quota()
         self._want_round()
 
     def _look_at_load(self) -> None:

@@ -7,7 +7,9 @@ takes it down takes down nothing else.
 
 A question tells what has changed since the last one: views of nodes and
 devices that are the same objects as before, and jobs that were sent before,
-do not travel again.
+do not travel again.  The answer is the plan in columns; where the report of
+the round is wanted, it follows when its bound is known: nobody waits for it
+who carries the plan out.
 """
 
 from __future__ import annotations
@@ -15,18 +17,19 @@ from __future__ import annotations
 import types
 import typing
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from farbus.errors import FarbusError, Unavailable
 from farbus.linux.answerer import Answerer
 from farbus.model.cluster import LinkLoad
-from farbus.model.decision import Decision, DeviceView, NodeView, PendingJob, Snapshot
+from farbus.model.decision import Decision, DeviceView, JobMiss, NodeView, PendingJob, RoundReport, Snapshot
 from farbus.model.job import Job
-from farbus.model.profile import ApplicationProfile
+from farbus.model.profile import ApplicationProfile, application_of
 from farbus.model.value import Value
+from farbus.scheduler.placed import PackedPlaced, Placed
 
 MAX_KNOWN_JOBS = 25_000
 """Jobs that the process keeps from question to question: those of the largest round, twice over."""
@@ -60,21 +63,49 @@ class Question(Value, frozen=True, kw_only=True):
     jobs: tuple[Job, ...] = ()
     """Jobs that are not known yet, or whose id is empty."""
     forget: tuple[str, ...] = ()
-    profiles: tuple[ApplicationProfile, ...] = ()
-    """Those of applications of which more is known than before."""
+    profiles: tuple[tuple[str, str, ApplicationProfile | None], ...] = ()
+    """By user and application, of which more is known than before; None where nothing is any more."""
     forget_profiles: bool = False
     """Whether all that came before are void."""
     pending: tuple[str, ...] = ()
     """Who waits, by id."""
     more: bytes = b""
     """The other fields of each :class:`PendingJob`, encoded."""
+    report: bool = False
+    """Whether the report with the round's bound is wanted, too."""
 
 
 class Answer(Value, frozen=True, kw_only=True):
-    """A decision, or why there is none."""
+    """What was decided, or why nothing was."""
 
-    decision: Decision | None = None
+    placed: PackedPlaced | None = None
+    misses: tuple[JobMiss, ...] = ()
+    report: RoundReport | None = None
+    """Complete but for the gap."""
     error: str = ""
+
+
+class Decided(Protocol):
+    """What a decision maker answers here: :class:`farbus.scheduler.round.Outcome`."""
+
+    @property
+    def placed(self) -> Placed:
+        """Who goes where."""
+        ...
+
+    @property
+    def misses(self) -> tuple[JobMiss, ...]:
+        """Who waits, and why."""
+        ...
+
+    @property
+    def report(self) -> RoundReport:
+        """How the round went, but for the gap."""
+        ...
+
+    def full_report(self) -> RoundReport:
+        """Return the report with the gap."""
+        ...
 
 
 class DecisionFault(FarbusError):
@@ -89,7 +120,7 @@ class DecisionProcess:
         self._starts = 0
         self._snapshot = Snapshot(nodes=(), devices=())
         self._jobs: OrderedDict[str, Job] = OrderedDict()
-        self._profiles: dict[str, ApplicationProfile] = {}
+        self._profiles: dict[tuple[str, str], ApplicationProfile] = {}
 
     @property
     def pid(self) -> int:
@@ -100,26 +131,43 @@ class DecisionProcess:
         """Start the process ahead of the first question."""
         await self._answerer.start()
 
-    async def ask(self, snapshot: Snapshot, pending: tuple[PendingJob, ...], *, limit_s: float) -> Decision:
-        """Return the decision; raise :class:`DecisionFault`, or :class:`farbus.errors.TimedOut` after ``limit_s``."""
+    async def ask(
+        self, snapshot: Snapshot, pending: tuple[PendingJob, ...], *, limit_s: float, report: bool = False
+    ) -> Decision:
+        """Return the decision; raise :class:`DecisionFault`, or :class:`farbus.errors.TimedOut` after ``limit_s``.
+
+        Its report has no gap.  With ``report`` the next call must be :meth:`read_report`.
+        """
         await self._answerer.start()
         if self._answerer.starts != self._starts:
             self._starts = self._answerer.starts
             self._snapshot = Snapshot(nodes=(), devices=())
             self._jobs.clear()
             self._profiles.clear()
-        question = self._question(snapshot, pending)
+        question = self._question(snapshot, pending, report=report)
         self._snapshot = snapshot
         try:
             reply = await self._answerer.ask(msgspec.msgpack.encode(question), limit_s=limit_s)
         except Unavailable as error:
             raise DecisionFault(str(error)) from error
         answer = msgspec.msgpack.decode(reply, type=Answer)
-        if answer.decision is None:
+        if answer.placed is None or answer.report is None:
             raise DecisionFault(answer.error)
-        return answer.decision
+        placements = tuple(Placed.unpacked(answer.placed).placements())
+        return Decision(placements=placements, misses=answer.misses, report=answer.report)
 
-    def _question(self, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Question:
+    async def read_report(self, *, limit_s: float) -> RoundReport:
+        """Return the complete report of what was asked for last; raise as :meth:`ask` does."""
+        try:
+            reply = await self._answerer.read(limit_s=limit_s)
+        except Unavailable as error:
+            raise DecisionFault(str(error)) from error
+        answer = msgspec.msgpack.decode(reply, type=Answer)
+        if answer.report is None:
+            raise DecisionFault(answer.error)
+        return answer.report
+
+    def _question(self, snapshot: Snapshot, pending: tuple[PendingJob, ...], *, report: bool = False) -> Question:
         before = self._snapshot
         anew = len(before.nodes) != len(snapshot.nodes) or len(before.devices) != len(snapshot.devices)
         nodes, node_rows = _changed(() if anew else before.nodes, snapshot.nodes)
@@ -153,19 +201,27 @@ class DecisionProcess:
             forget_profiles=forget_profiles,
             pending=tuple(entry.job.id for entry in pending),
             more=msgspec.msgpack.encode([[getattr(entry, name) for name in _OF_PENDING] for entry in pending]),
+            report=report,
         )
 
-    def _new_profiles(self, pending: tuple[PendingJob, ...]) -> tuple[tuple[ApplicationProfile, ...], bool]:
+    def _new_profiles(
+        self, pending: tuple[PendingJob, ...]
+    ) -> tuple[tuple[tuple[str, str, ApplicationProfile | None], ...], bool]:
         """Return the profiles to send, and whether those that were sent are to be forgotten."""
         forget = len(self._profiles) > MAX_KNOWN_JOBS
         if forget:
             self._profiles.clear()
-        new: dict[str, ApplicationProfile] = {}
+        new: dict[tuple[str, str], ApplicationProfile | None] = {}
         for entry in pending:
-            profile = entry.profile
-            if profile is not None and self._profiles.get(profile.application) is not profile:
-                self._profiles[profile.application] = new[profile.application] = profile
-        return tuple(new.values()), forget
+            key, profile = application_of(entry.job), entry.profile
+            if self._profiles.get(key) is profile:
+                continue
+            new[key] = profile
+            if profile is None:
+                del self._profiles[key]
+            else:
+                self._profiles[key] = profile
+        return tuple((*key, profile) for key, profile in new.items()), forget
 
     def close(self) -> None:
         """End the process."""
@@ -191,23 +247,26 @@ def _changed(before: Sequence[V], now: Sequence[V]) -> tuple[tuple[V, ...], tupl
 class Reader:
     """The other end: makes questions whole again and has ``decide`` answer them."""
 
-    def __init__(self, decide: Callable[[Snapshot, tuple[PendingJob, ...]], Decision]) -> None:
+    def __init__(self, decide: Callable[[Snapshot, tuple[PendingJob, ...]], Decided]) -> None:
         self._decide = decide
         self._nodes: list[NodeView] = []
         self._devices: list[DeviceView] = []
         self._links: dict[str, tuple[LinkLoad, ...]] = {}
         self._rest = Snapshot(nodes=(), devices=())
         self._jobs: dict[str, Job] = {}
-        self._profiles: dict[str, ApplicationProfile] = {}
+        self._profiles: dict[tuple[str, str], ApplicationProfile] = {}
 
-    def answer(self, question: bytes) -> bytes:
-        """Return the answer to a question; what the decision maker raises is one, too."""
-        snapshot, pending = self._read(msgspec.msgpack.decode(question, type=Question))
+    def answer(self, question: bytes) -> Iterable[bytes]:
+        """Return the answer to a question, in one or two parts; what the decision maker raises is one, too."""
+        asked = msgspec.msgpack.decode(question, type=Question)
+        snapshot, pending = self._read(asked)
         try:
-            answer = Answer(decision=self._decide(snapshot, pending))
+            decided = self._decide(snapshot, pending)
+            plan = Answer(placed=decided.placed.packed(), misses=decided.misses, report=decided.report)
+            first = msgspec.msgpack.encode(plan)
         except Exception as error:
-            answer = Answer(error=f"{type(error).__name__}: {error}")
-        return msgspec.msgpack.encode(answer)
+            return (_failed(error),)
+        return _parts(first, decided) if asked.report else (first,)
 
     def _read(self, question: Question) -> tuple[Snapshot, tuple[PendingJob, ...]]:
         if question.anew:
@@ -230,7 +289,11 @@ class Reader:
         self._jobs |= {job.id: job for job in question.jobs if job.id}
         if question.forget_profiles:
             self._profiles.clear()
-        self._profiles |= {profile.application: profile for profile in question.profiles}
+        for user, application, profile in question.profiles:
+            if profile is None:
+                self._profiles.pop((user, application), None)
+            else:
+                self._profiles[user, application] = profile
         pending = tuple(
             self._pending_job(self._jobs[job_id] if job_id else next(unnamed), more)
             for job_id, more in zip(question.pending, _MORE.decode(question.more), strict=True)
@@ -241,4 +304,16 @@ class Reader:
 
     def _pending_job(self, job: Job, more: tuple[Any, ...]) -> PendingJob:
         fields = dict(zip(_OF_PENDING, more, strict=True))
-        return PendingJob(job=job, profile=self._profiles.get(job.name), **fields)
+        return PendingJob(job=job, profile=self._profiles.get(application_of(job)), **fields)
+
+
+def _parts(first: bytes, decided: Decided) -> Iterator[bytes]:
+    yield first
+    try:
+        yield msgspec.msgpack.encode(Answer(report=decided.full_report()))
+    except Exception as error:
+        yield _failed(error)
+
+
+def _failed(error: Exception) -> bytes:
+    return msgspec.msgpack.encode(Answer(error=f"{type(error).__name__}: {error}"))

@@ -6,7 +6,7 @@ import sys
 
 from farbus.linux.answerer import serve
 from farbus.scheduler.decision_process import Reader
-from farbus.scheduler.rounds import decision_maker
+from farbus.scheduler.rounds import plan_maker
 
 if __name__ == "__main__":
-    serve(Reader(decision_maker(sys.argv[2])).answer, int(sys.argv[1]))
+    serve(Reader(plan_maker(sys.argv[2])).answer, int(sys.argv[1]))

@@ -23,14 +23,12 @@ from farbus.errors import FarbusError, NotFound, TimedOut
 from farbus.model.decision import Decision, PendingJob, RoundReport
 from farbus.model.job import JobStatus
 from farbus.scheduler import events
-from farbus.scheduler.costs.inference import observed_run
 from farbus.scheduler.deciding import MAX_ROUND_JOBS
 from farbus.scheduler.events import Effect, Event
 from farbus.scheduler.ledger import Contents, Ledger
 from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.room_planner import RoomPlanner
 from farbus.scheduler.rounds import DecisionMaker, fault_miss
-from farbus.scheduler.runtimes import Runtimes
 
 _log = structlog.get_logger()
 
@@ -85,6 +83,10 @@ class Counters:
         self.certified_solves += report.certified_solves
         self.certify_s_total += report.certify_ms / 1000
 
+    def complete(self, report: RoundReport) -> None:
+        """Note the report of the last round with its gap, which is known after the plan."""
+        self.last_round = report
+
 
 class Engine:
     """See the module.  Use :meth:`run` in a task; it returns only by cancellation or failure."""
@@ -94,7 +96,6 @@ class Engine:
         self.ledger = ledger
         self.maker = maker
         self.counters = Counters()
-        self.runtimes = Runtimes()
         self.planner = RoomPlanner(machine, maker, lambda: asyncio.get_running_loop().time())
         self._round_delay_s = round_delay_s
         self._round_jobs = MAX_ROUND_JOBS
@@ -117,6 +118,8 @@ class Engine:
             devices=contents.devices,
             nodes=contents.nodes,
             cordons=contents.cordons,
+            runs=contents.runs,
+            profiles=contents.profiles,
             now=asyncio.get_running_loop().time(),
             wall=time.time(),
         )
@@ -144,10 +147,6 @@ class Engine:
             if isinstance(effect, events.JobChanged) and effect.ended is not None:
                 status = effect.ended
                 _log.info("job ended", job=effect.job_id, state=status.state.value, reason=status.reason)
-                run = observed_run(status, self.machine.links, loop.time())
-                if run is not None:
-                    self.machine.inference.observe(run)
-                self.runtimes.learn(status)
                 # At once, not after the commit: the machine has let go of it.
                 self._recent[effect.job_id] = effect.ended
                 while len(self._recent) > RECENT_ENDED:
@@ -271,7 +270,7 @@ class Engine:
                 self.counters.considered += len(pending)
                 began = time.perf_counter()
                 try:
-                    decision = await self.maker.decide(snapshot, pending)
+                    decision = await self.maker.decide(snapshot, pending, report=self.counters.complete)
                 except TimedOut as error:
                     # Fewer jobs next time; one that takes so long all by itself waits, and stops nobody.
                     self.counters.rounds_overrun += 1

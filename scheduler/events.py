@@ -14,6 +14,7 @@ from farbus.model.job import Job, JobStatus, Requests, TaskStatus
 from farbus.model.lease import Lease, LeasedDevice
 from farbus.model.node import Node
 from farbus.model.operation import Cordon, CordonKind
+from farbus.model.profile import ApplicationProfile, ObservedRun
 from farbus.model.rules import Rules
 from farbus.model.states import JobState, LeaseState
 from farbus.model.telemetry import Telemetry
@@ -141,6 +142,19 @@ class Cordoned(Value, frozen=True, kw_only=True):
     cordon: Cordon
 
 
+class ProfileSet(Value, frozen=True, kw_only=True):
+    """An operator said what an application is like; it has been checked."""
+
+    profile: ApplicationProfile
+
+
+class ProfileForgotten(Value, frozen=True, kw_only=True):
+    """An operator wants an application forgotten: that of one user, or with None of all."""
+
+    application: str
+    user: str | None
+
+
 class Uncordoned(Value, frozen=True, kw_only=True):
     """An operator took a cordon back."""
 
@@ -206,6 +220,8 @@ Event = (
     | JobSubmitted
     | JobCancelled
     | Cordoned
+    | ProfileSet
+    | ProfileForgotten
     | Uncordoned
     | JobEvicted
     | NodeForgotten
@@ -380,6 +396,25 @@ class PersistCordon(Value, frozen=True, kw_only=True):
     cordon: Cordon | None
 
 
+class PersistRun(Value, frozen=True, kw_only=True):
+    """Write a run that tells of its application."""
+
+    run: ObservedRun
+
+
+class PersistProfile(Value, frozen=True, kw_only=True):
+    """Write a profile that an operator has set."""
+
+    profile: ApplicationProfile
+
+
+class ForgetProfile(Value, frozen=True, kw_only=True):
+    """Remove runs and profiles of an application: of one user, or with None of all."""
+
+    application: str
+    user: str | None
+
+
 class PersistWaits(Value, frozen=True, kw_only=True):
     """Write how many rounds queued jobs have waited, by id."""
 
@@ -397,5 +432,16 @@ class JobChanged(Value, frozen=True, kw_only=True):
     ended: JobStatus | None = None
 
 
-Persist = PersistJob | PersistLease | PersistDevice | PersistNode | ForgetNode | PersistCordon | PersistWaits
+Persist = (
+    PersistJob
+    | PersistLease
+    | PersistDevice
+    | PersistNode
+    | ForgetNode
+    | PersistCordon
+    | PersistWaits
+    | PersistRun
+    | PersistProfile
+    | ForgetProfile
+)
 Effect = SendToNode | CloseSession | Persist | RunRound | JobChanged

@@ -7,8 +7,11 @@ operator learns which they are.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Callable
+
+import msgspec
 
 from farbus.api.identity import Identity
 from farbus.errors import FarbusError
@@ -52,6 +55,8 @@ class Explaining:
             status,
             ahead=ahead,
             nodes=len(connected),
+            now=time.time(),
+            expected_s=machine.inference.expected_s(status.job),
             cordons=machine.cordons(),
             troubled=[record for record in connected if record.trouble],
         )
@@ -94,7 +99,11 @@ class Explaining:
             return found
 
     async def _ask(self, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
-        return await self._engine.maker.decide(snapshot, pending)
+        known = self._engine.machine.inference.known
+        # As a round would judge them: by what is known of their applications.
+        return await self._engine.maker.decide(
+            snapshot, tuple(msgspec.structs.replace(entry, profile=known(entry.job)) for entry in pending)
+        )
 
     async def _holdings(self) -> list[Holding]:
         """Return what runs, in the order in which it is expected to end; what nobody knows of comes last."""
@@ -122,7 +131,7 @@ class Explaining:
         limit_s = record.job.time_limit_s or None
         if limit_s is not None:
             limit_s = max(0.0, record.limit_at - self._now() if record.limit_at else limit_s - ran_s)
-        usual_s = self._engine.runtimes.expect(record.job)
+        usual_s = self._engine.machine.inference.expected_s(record.job)
         if usual_s is not None and usual_s >= ran_s and (limit_s is None or usual_s - ran_s < limit_s):
             return usual_s - ran_s, BY_RUNS
         return (limit_s, BY_LIMIT) if limit_s is not None else (None, "")

@@ -22,16 +22,21 @@ from farbus.model.job import Job, JobStatus
 from farbus.model.lease import Lease, LeaseStatus
 from farbus.model.node import Node
 from farbus.model.operation import Cordon
+from farbus.model.profile import ApplicationProfile, ObservedRun
 from farbus.model.states import JOB_STATES, JobState, LeaseState
 from farbus.model.value import Value
+from farbus.scheduler.costs.inference import WINDOW
 from farbus.scheduler.events import (
     ForgetNode,
+    ForgetProfile,
     Persist,
     PersistCordon,
     PersistDevice,
     PersistJob,
     PersistLease,
     PersistNode,
+    PersistProfile,
+    PersistRun,
     PersistWaits,
 )
 from farbus.scheduler.records import StoredProgress, job_status
@@ -41,6 +46,10 @@ KEEP_ENDED = 100_000
 """Ended jobs, and released leases, that are kept for listings."""
 PRUNE_EVERY = 10_000
 """Jobs between two looks for what is too old to keep."""
+KEEP_RUNS = 32_768
+"""Observed runs that are kept, of some hundred bytes each: a scheduler learns from all of them when it starts."""
+RUNS_OF_ONE = 4 * WINDOW
+"""Of one application of one user: as many as count in four flavours."""
 LIST_LIMIT = 10_000
 """Ended jobs, or released leases, that one listing shows: the latest."""
 
@@ -61,8 +70,16 @@ CREATE TABLE devices (id TEXT PRIMARY KEY, node TEXT NOT NULL, epoch INTEGER NOT
     WITHOUT ROWID;
 CREATE TABLE nodes (name TEXT PRIMARY KEY, seen_at REAL NOT NULL, node BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE cordons (kind TEXT NOT NULL, name TEXT NOT NULL, cordon BLOB NOT NULL, PRIMARY KEY (kind, name))
-    WITHOUT ROWID
+    WITHOUT ROWID;
 """
+
+_PROFILES = """
+CREATE TABLE runs (seq INTEGER PRIMARY KEY, user TEXT NOT NULL, application TEXT NOT NULL, run BLOB NOT NULL);
+CREATE INDEX runs_of ON runs (application, user);
+CREATE TABLE profiles (application TEXT NOT NULL, user TEXT NOT NULL, profile BLOB NOT NULL,
+    PRIMARY KEY (application, user)) WITHOUT ROWID
+"""
+_SCHEMA += _PROFILES
 
 _UPGRADES = (
     """
@@ -70,6 +87,7 @@ ALTER TABLE jobs ADD COLUMN rounds_waited INTEGER NOT NULL DEFAULT 0;
 CREATE TABLE cordons (kind TEXT NOT NULL, name TEXT NOT NULL, cordon BLOB NOT NULL, PRIMARY KEY (kind, name))
     WITHOUT ROWID
 """,
+    _PROFILES,
 )
 """What makes each older format the next one, beginning with format 1."""
 
@@ -82,6 +100,10 @@ class Contents(Value, frozen=True, kw_only=True):
     devices: list[tuple[str, str, int, Device | None]]
     nodes: list[tuple[Node, float]]
     cordons: list[Cordon]
+    runs: list[ObservedRun]
+    """In the order in which they ended."""
+    profiles: list[ApplicationProfile]
+    """Those that operators have set."""
     next_job: int
 
 
@@ -99,6 +121,7 @@ class Ledger:
             self.term = self._store.submit(_begin_term).result()
             self._store.guard(self._check_term)
             self._store.submit(_prune).result()
+            self._store.submit(_prune_runs).result()
         except BaseException:
             self._store.close()
             raise
@@ -135,6 +158,7 @@ class Ledger:
                 _WRITERS[type(effect)](connection, effect)
             if prune:
                 _prune(connection)
+                _prune_runs(connection)
 
         return self._store.submit(work)
 
@@ -187,6 +211,8 @@ _PROGRESS = msgspec.json.Decoder(StoredProgress)
 _DEVICE = msgspec.json.Decoder(Device)
 _NODE = msgspec.json.Decoder(Node)
 _CORDON = msgspec.json.Decoder(Cordon)
+_RUN = msgspec.json.Decoder(ObservedRun)
+_PROFILE = msgspec.json.Decoder(ApplicationProfile)
 
 
 def _begin_term(connection: sqlite3.Connection) -> int:
@@ -213,8 +239,19 @@ def _load(connection: sqlite3.Connection) -> Contents:
     ]
     nodes = [(_NODE.decode(node), seen_at) for node, seen_at in connection.execute("SELECT node, seen_at FROM nodes")]
     cordons = [_CORDON.decode(cordon) for (cordon,) in connection.execute("SELECT cordon FROM cordons")]
+    runs = [_RUN.decode(run) for (run,) in connection.execute("SELECT run FROM runs ORDER BY seq")]
+    profiles = [_PROFILE.decode(profile) for (profile,) in connection.execute("SELECT profile FROM profiles")]
     (last,) = connection.execute("SELECT COALESCE(MAX(seq), 0) FROM jobs").fetchone()
-    return Contents(jobs=jobs, leases=leases, devices=devices, nodes=nodes, cordons=cordons, next_job=last + 1)
+    return Contents(
+        jobs=jobs,
+        leases=leases,
+        devices=devices,
+        nodes=nodes,
+        cordons=cordons,
+        runs=runs,
+        profiles=profiles,
+        next_job=last + 1,
+    )
 
 
 def _with_waits(progress: StoredProgress, rounds_waited: int) -> StoredProgress:
@@ -229,6 +266,16 @@ def _prune(connection: sqlite3.Connection) -> None:
             f"DELETE FROM {table} WHERE NOT live AND seq <= "  # noqa: S608 - the names are ours
             f"(SELECT seq FROM {table} WHERE NOT live ORDER BY seq DESC LIMIT 1 OFFSET {KEEP_ENDED})"
         )
+
+
+def _prune_runs(connection: sqlite3.Connection) -> None:
+    """Keep of each application the runs that may count, and of all the latest."""
+    connection.execute(
+        "DELETE FROM runs WHERE seq IN (SELECT seq FROM (SELECT seq, ROW_NUMBER() OVER "
+        "(PARTITION BY application, user ORDER BY seq DESC) AS place FROM runs) WHERE place > ?)",
+        (RUNS_OF_ONE,),
+    )
+    connection.execute("DELETE FROM runs WHERE seq <= (SELECT COALESCE(MAX(seq), 0) FROM runs) - ?", (KEEP_RUNS,))
 
 
 def _latest(connection: sqlite3.Connection, table: str, columns: str, user: str | None) -> list[Any]:
@@ -317,6 +364,30 @@ def _write_waits(connection: sqlite3.Connection, effect: PersistWaits) -> None:
     )
 
 
+def _write_run(connection: sqlite3.Connection, effect: PersistRun) -> None:
+    run = effect.run
+    connection.execute(
+        "INSERT INTO runs (user, application, run) VALUES (?, ?, ?)",
+        (run.user, run.application, msgspec.json.encode(run)),
+    )
+
+
+def _write_profile(connection: sqlite3.Connection, effect: PersistProfile) -> None:
+    profile = effect.profile
+    connection.execute(
+        "INSERT OR REPLACE INTO profiles (application, user, profile) VALUES (?, ?, ?)",
+        (profile.application, profile.user, msgspec.json.encode(profile)),
+    )
+
+
+def _forget_profile(connection: sqlite3.Connection, effect: ForgetProfile) -> None:
+    for table in ("runs", "profiles"):
+        connection.execute(
+            f"DELETE FROM {table} WHERE application = :application AND (:user IS NULL OR user = :user)",  # noqa: S608
+            {"application": effect.application, "user": effect.user},
+        )
+
+
 _WRITERS: dict[type[Persist], Callable[[sqlite3.Connection, Any], None]] = {
     PersistJob: _write_job,
     PersistLease: _write_lease,
@@ -325,4 +396,7 @@ _WRITERS: dict[type[Persist], Callable[[sqlite3.Connection, Any], None]] = {
     ForgetNode: _forget_node,
     PersistCordon: _write_cordon,
     PersistWaits: _write_waits,
+    PersistRun: _write_run,
+    PersistProfile: _write_profile,
+    ForgetProfile: _forget_profile,
 }

@@ -10,6 +10,7 @@ The machine is built in layers, each of which knows those below it:
 (steps and effects), :mod:`farbus.scheduler.attempts` (jobs),
 :mod:`farbus.scheduler.liveness` (nodes and leases),
 :mod:`farbus.scheduler.operations` (operators),
+:mod:`farbus.scheduler.late` (tasks that running jobs lack),
 :mod:`farbus.scheduler.deciding` (rounds),
 :mod:`farbus.scheduler.making_room` (jobs that end for others), and this module:
 the door, restart and users.
@@ -28,10 +29,12 @@ from farbus.model.job import Job, Requests
 from farbus.model.lease import Lease
 from farbus.model.node import Node
 from farbus.model.operation import Cordon, CordonKind
+from farbus.model.profile import ApplicationProfile, ObservedRun
 from farbus.model.rules import Rules
 from farbus.model.states import JobState, LeaseState
 from farbus.scheduler import events
 from farbus.scheduler.agenda import Look
+from farbus.scheduler.costs.inference import ends_of
 from farbus.scheduler.deciding import NO_RULES
 from farbus.scheduler.events import Effect, Event, Verb
 from farbus.scheduler.making_room import MakingRoom
@@ -83,6 +86,8 @@ class ClusterMachine(MakingRoom):
             events.Cordoned: self._cordoned,
             events.Uncordoned: self._uncordoned,
             events.JobEvicted: self._job_evicted,
+            events.ProfileSet: self._profile_set,
+            events.ProfileForgotten: self._profile_forgotten,
             events.NodeForgotten: self._node_forgotten,
             events.RoundDecided: self._round_decided,
             events.RoomPlanned: self._room_planned,
@@ -121,7 +126,7 @@ class ClusterMachine(MakingRoom):
         for job_id in sorted(self._persist):
             self._persist_job(self.jobs[job_id], new=False)
         self._persist.clear()
-        if self._round_wanted and not self._round_running and len(self.queue):
+        if self._round_wanted and not self._round_running and (len(self.queue) or self.late_jobs):
             self._round_running = True
             self._round_wanted = False
             self._effects.append(events.RunRound())
@@ -148,6 +153,8 @@ class ClusterMachine(MakingRoom):
         devices: Iterable[tuple[str, str, int, Device | None]],
         nodes: Iterable[tuple[Node, float]],
         cordons: Iterable[Cordon] = (),
+        runs: Iterable[ObservedRun] = (),
+        profiles: Iterable[ApplicationProfile] = (),
         now: float,
         wall: float,
     ) -> None:
@@ -159,6 +166,10 @@ class ClusterMachine(MakingRoom):
         """
         self._now, self._wall = now, wall
         self.listening_since = now
+        for observed in runs:
+            self.inference.observe(observed)
+        for profile in profiles:
+            self.inference.set(profile)
         for node, seen_at in nodes:
             record = self.node(node.name)
             record.node = node
@@ -198,16 +209,19 @@ class ClusterMachine(MakingRoom):
                 waiting.append(job)
                 continue
             found.running_since = now
+            if state is JobState.RUNNING:
+                self.loads.begin(job.id, ends_of(run.placement for run in progress.runs), now)
             self.accounts.take(job.user, jobs=1)
             for run in progress.runs:
                 if run.occupies:
                     used_cpu_milli[run.node] += run.requests.cpu_milli
                     used_memory_bytes[run.node] += run.requests.memory_bytes
             self._index(found)
-            if state is JobState.RUNNING and job.time_limit_s and not any(run.arriving for run in progress.runs):
+            if state is JobState.RUNNING and job.time_limit_s and not self._is_arriving(found):
                 self._limit(found)
         for name in used_cpu_milli:
             self.occupy(name, Requests(cpu_milli=used_cpu_milli[name], memory_bytes=used_memory_bytes[name]))
+        self._restore_rooms()
         self.queue = type(self.queue)(waiting)
         self.situations = Situations(job.id for job in waiting)
         for record in self.nodes.values():

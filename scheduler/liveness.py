@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from farbus.model.cluster import network_load
 from farbus.model.device import Route
 from farbus.model.job import TaskState, TaskStatus
 from farbus.model.states import JobState, LeaseState
@@ -129,6 +130,10 @@ class Liveness(Attempts):
                 status = tasks.get((job_id, run.task))
                 if status is not None and run.is_alive:
                     self._apply_report(job, run, status)
+                elif run.is_spare and run.program is Program.RUNNING:
+                    run.program, run.reason = Program.EXITED, lost
+                    self._persist.add(job_id)
+                    self._drop(job, run, lost)
                 elif run.program is Program.RUNNING or (run.is_alive and job.state is JobState.FINISHING):
                     state = self._after_loss(job)
                     run.program, run.reason = Program.EXITED, lost
@@ -213,6 +218,13 @@ class Liveness(Attempts):
         record.gone = True
         for job_id in sorted(self.jobs_of_node[record.name]):
             job = self.jobs[job_id]
+            for run in job.progress.runs:
+                if run.is_spare and record.name in run.nodes:
+                    self._drop(job, run, reason)
+            # What is taken back has no need of the node; the steps of its end are done with where it is gone.
+            if not any(record.name in run.nodes for run in job.progress.runs if not run.is_spare):
+                self._touch(job_id)
+                continue
             if not is_off and (until := self._kept_until(job, record)) > self._now:
                 self._keep(job, record, until)
                 continue
@@ -283,6 +295,7 @@ class Liveness(Attempts):
             return
         lost = event.telemetry is not None and not record.figures.take(event.telemetry, self._now)
         self.links[event.node] = record.figures.links
+        self.loads.note(event.node, network_load(record.figures.links, self._now), self._now)
         renewed, void = [], []
         for lease_id in dict.fromkeys(event.lease_ids):
             lease = self.leases.get(lease_id)

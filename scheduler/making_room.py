@@ -5,7 +5,8 @@ room is *reserved*: no round sees it, what the ended jobs give back
 included, so that nobody else takes what was freed for it piece by piece.  Once
 all of it is free the job is granted just that placement, without another
 round.  A reservation that can't be kept (a node was lost, a release is not
-confirmed in time) lapses, and the job waits as before.
+confirmed in time) lapses, and the job waits as before.  It stands in the
+ledger with the job, and outlives a restart of the scheduler.
 """
 
 from __future__ import annotations
@@ -88,10 +89,26 @@ class MakingRoom(Deciding):
         return self.placement_problem(job, placement, also_free=room, also_devices=devices)
 
     def _reserve(self, placement: JobPlacement) -> None:
-        until = self._now + RESERVATION_S
-        kept = self.reservations[placement.job] = Reservation(self.jobs[placement.job].job, placement, until)
+        job = self.jobs[placement.job]
+        job.progress.room = placement
+        self._persist.add(placement.job)
+        self._keep_room(job.job, placement, self._now + RESERVATION_S)
+
+    def _keep_room(self, job: Job, placement: JobPlacement, until: float) -> None:
+        kept = self.reservations[job.id] = Reservation(job, placement, until)
         self._count(kept, 1)
-        self._agenda.add(until, Look.ROOM, placement.job)
+        self._agenda.add(until, Look.ROOM, job.id)
+
+    def _restore_rooms(self) -> None:
+        """Keep what was kept for jobs before a restart; the time begins anew once the nodes had theirs to come back."""
+        for job in self.jobs.values():
+            placement = job.progress.room
+            if placement is None:
+                continue
+            if all(place.device in self.devices for task in placement.tasks for place in task.devices):
+                self._keep_room(job.job, placement, self._patient_until + RESERVATION_S)
+            else:
+                job.progress.room = None
 
     def _count(self, kept: Reservation, sign: int) -> None:
         """Keep from rounds what is kept for a job, or with a ``sign`` of -1 give it back to them."""
@@ -113,7 +130,11 @@ class MakingRoom(Deciding):
                 continue
             nodes = {task.node for task in kept.placement.tasks}
             nodes |= {place.node for task in kept.placement.tasks for place in task.devices}
-            if not all(self.node(name).usable for name in nodes):
+            closed = [node for node in map(self.node, nodes) if not node.usable]
+            if closed and self._now < self._patient_until and not any(node.cordon or node.trouble for node in closed):
+                # It has not come back yet, or not given up what it holds without right.
+                continue
+            if closed:
                 self._let_go(job_id, "a node on which room was made for it is not to be used any more")
                 continue
             self._count(kept, -1)
@@ -121,6 +142,7 @@ class MakingRoom(Deciding):
                 self._count(kept, 1)
             else:
                 del self.reservations[job_id]
+                job.progress.room = None
                 self._grant(job, kept.placement)
 
     def _let_go(self, job_id: str, told: str = "") -> None:
@@ -128,10 +150,13 @@ class MakingRoom(Deciding):
         kept = self.reservations.pop(job_id)
         self._count(kept, -1)
         job = self.jobs.get(job_id)
-        if job is not None and told:
-            self._tell(job, told)
+        if job is not None:
+            job.progress.room = None
+            self._persist.add(job_id)
+            if told:
+                self._tell(job, told)
             self._announce(job)
-        self.situations.wake_all()
+        self._wake_all()
         self._want_round()
 
     def _leave_queue(self, job: JobRecord) -> None:
@@ -167,6 +192,8 @@ class MakingRoom(Deciding):
         }
         for device_id, device in self.devices.items():
             assert device.reserved == devices.get(device_id, ""), f"{device_id} is kept for {device.reserved!r}"
+        rooms = {job_id: job.progress.room for job_id, job in self.jobs.items() if job.progress.room is not None}
+        assert rooms == {job_id: kept.placement for job_id, kept in self.reservations.items()}, "what the ledger has"
         cpu = dict.fromkeys(self.nodes, 0)
         for job_id, kept in self.reservations.items():
             assert job_id == kept.job.id

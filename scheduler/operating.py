@@ -11,6 +11,7 @@ import structlog
 from farbus.api.identity import Identity
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted
 from farbus.model.operation import Cordon, CordonKind, CordonResult, DrainStatus, ForgottenNode, RoomPlan
+from farbus.model.profile import ApplicationProfile
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.lifecycle import ClusterMachine
@@ -117,6 +118,27 @@ class Operating:
             raise Conflict(f"the cluster has changed: the plan for job {job_id} does not hold", hint="try again")
         _log.info("defragmenting", job=job_id, moved=event.moved, by=_who(caller))
         return msgspec.structs.replace(plan, begun=True)
+
+    async def set_profile(self, caller: Identity, profile: ApplicationProfile) -> ApplicationProfile:
+        """Have ``profile`` count; raise :class:`InvalidInput` naming what in it can't be, or where too many are set."""
+        profile = msgspec.structs.replace(profile, set_by=_who(caller), set_at=time.time(), runs=())
+        profile.check()
+        self._machine.inference.check_room(profile)
+        await self._engine.tell(events.ProfileSet(profile=profile))
+        _log.info("profile set", application=profile.application, user=profile.user, by=profile.set_by)
+        return profile
+
+    async def forget_profile(
+        self, caller: Identity, application: str, *, user: str | None
+    ) -> tuple[ApplicationProfile, ...]:
+        """Forget what is known of an application; raise :class:`NotFound` where nothing is."""
+        known = self._machine.inference.of(application, user)
+        if not known:
+            whose = "" if user is None else f" of user {user}" if user else " of everybody"
+            raise NotFound(f"nothing is known of application {application}{whose}", hint="farbus profiles lists them")
+        await self._engine.tell(events.ProfileForgotten(application=application, user=user))
+        _log.info("profile forgotten", application=application, user=user, by=_who(caller))
+        return known
 
     async def forget(self, caller: Identity, node: str) -> ForgottenNode:
         """Release what a node holds that is off for good; raise :class:`Conflict` for one that has a session."""

@@ -1,4 +1,4 @@
-"""What operators do to the cluster: cordon, evict, forget.  Pure.
+"""What operators do to the cluster: cordon, evict, forget, and what they say of applications.  Pure.
 
 A cordon outlives a restart of the scheduler and of the node.  A node is
 forgotten on an operator's word that it is off: nothing there can confirm a
@@ -33,6 +33,14 @@ class Operations(Liveness):
         if record.cordon is not None:
             record.cordon = None
             self._effects.append(events.PersistCordon(kind=kind, name=name, cordon=None))
+
+    def _profile_set(self, event: events.ProfileSet) -> None:
+        self.inference.set(event.profile)
+        self._effects.append(events.PersistProfile(profile=event.profile))
+
+    def _profile_forgotten(self, event: events.ProfileForgotten) -> None:
+        if self.inference.forget(event.application, event.user):
+            self._effects.append(events.ForgetProfile(application=event.application, user=event.user))
 
     def _job_evicted(self, event: events.JobEvicted) -> None:
         """Have a job leave a node: one that runs ends, one that does not run yet may start elsewhere."""

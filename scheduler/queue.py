@@ -21,6 +21,7 @@ from farbus.model.job import (
     MAX_ALTERNATIVES,
     MAX_DRIVES,
     MAX_GROUPS,
+    MAX_IMPORTANCE,
     MAX_STORAGE,
     Job,
     Requests,
@@ -163,6 +164,8 @@ def validate_job(job: Job) -> Job:
     _check_number(job.priority, "priority", least=-MAX_PRIORITY, most=MAX_PRIORITY)
     _check_number(job.time_limit_s, "time_limit_s", least=0, most=MAX_SECONDS)
     _check_number(job.unreachable_limit_s, "unreachable_limit_s", least=0, most=MAX_SECONDS)
+    _validate_goal(job)
+    _check_text(job.application, "application", most=MAX_NAME, is_line=True)
     _check(bool(job.groups), "groups", "is empty", hint="a job has at least one group of tasks")
     _check(len(job.groups) <= MAX_GROUPS, "groups", f"has more than {MAX_GROUPS} groups")
     for index, group in enumerate(job.groups):
@@ -175,6 +178,21 @@ def validate_job(job: Job) -> Job:
     if job.interactive:
         _check(tasks == 1, "groups", "an interactive job has one task")
     return job
+
+
+def _validate_goal(job: Job) -> None:
+    goal = job.goal
+    _check_number(goal.slo_s, "goal.slo_s", least=0, most=MAX_SECONDS)
+    _check_number(goal.importance, "goal.importance", least=0, most=MAX_IMPORTANCE)
+    good = not goal.importance or 1 <= goal.importance < MAX_IMPORTANCE
+    _check(good, "goal.importance", f"{goal.importance:g} is not from 1 to below {MAX_IMPORTANCE:g}")
+    _check_number(goal.deadline_s, "goal.deadline_s", least=0, most=MAX_SECONDS)
+    _check(not (goal.deadline_s and goal.deadline_at), "goal.deadline_s", "is set beside deadline_at: one is enough")
+    if goal.deadline_at != 0:
+        latest = job.submitted_at + MAX_SECONDS
+        _check(math.isfinite(goal.deadline_at), "goal.deadline_at", f"{goal.deadline_at} is not a number")
+        _check(goal.deadline_at > job.submitted_at, "goal.deadline_at", "is over when the job is submitted")
+        _check(goal.deadline_at <= latest, "goal.deadline_at", "is more than ten years away")
 
 
 def _validate_alternatives(job: Job) -> None:

@@ -74,6 +74,13 @@ class Accounts:
                 del counter[user]
         self.eased.add(user)
 
+    def room_for_devices(self, user: str, rules: Rules, admitted: Admitted | None = None) -> int | None:
+        """Return how many more devices a user may have, beside what was ``admitted``; None without a limit."""
+        limit = rules.quota_of(user).devices
+        if limit is None:
+            return None
+        return max(0, limit - self.devices[user] - (admitted.devices[user] if admitted else 0))
+
     def miss(self, job: Job, rules: Rules, admitted: Admitted | None = None) -> Miss | None:
         """Say what of its user's quota ``job`` would exceed, beside what was ``admitted``; None where it fits."""
         quota = rules.quota_of(job.user)

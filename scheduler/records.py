@@ -11,6 +11,7 @@ import enum
 
 import msgspec
 
+from farbus.model.decision import JobPlacement
 from farbus.model.device import Device
 from farbus.model.job import Job, JobStatus, Miss, Requests, TaskGroup, TaskPlacement, TaskState, TaskStatus
 from farbus.model.lease import Lease
@@ -60,6 +61,10 @@ class TaskRun(msgspec.Struct, kw_only=True):
     group: int
     requests: Requests
     leases: tuple[str, ...] = ()
+    late: bool = False
+    """It was placed while its job ran already: until its program has begun the job can do without it."""
+    dropped: str = ""
+    """Why it is taken back, while its job goes on; empty where it is not."""
     occupies: bool = True
     """Whether its processors and memory count against the node."""
     client: ClientSide = ClientSide.NONE
@@ -80,9 +85,19 @@ class TaskRun(msgspec.Struct, kw_only=True):
         return self.placement.node
 
     @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that take part in it: its own, and those of its devices."""
+        return (self.node, *(place.node for place in self.placement.devices))
+
+    @property
     def is_alive(self) -> bool:
         """Whether a process of the task may exist."""
         return self.program in (Program.STARTING, Program.RUNNING)
+
+    @property
+    def is_spare(self) -> bool:
+        """Whether its job runs without it: no program of it has begun."""
+        return self.late and (bool(self.dropped) or self.arriving or self.program in (Program.NONE, Program.STARTING))
 
     @property
     def succeeded(self) -> bool:
@@ -120,6 +135,14 @@ class StoredProgress(msgspec.Struct, kw_only=True):
     ran_s: float = 0.0
     """How long an interactive job with a time limit had run when that was last written down."""
     ended_at: float = 0.0
+    alternative: str = ""
+    """The flavour of the present attempt; empty for the job as it stands."""
+    leases: int = 0
+    """Leases that the present attempt was granted so far, those of tasks that were taken back included."""
+    late_failures: int = 0
+    """Tasks that were placed while the job ran, in this attempt, and could not begin."""
+    room: JobPlacement | None = None
+    """Where room is made for it, until it is placed there or that is given up."""
     unreachable: list[str] = []
     """Its nodes that can't be reached, while it is kept."""
     story: list[str] = []
@@ -140,6 +163,8 @@ class JobRecord(msgspec.Struct, eq=False):
     """Monotonic time at which the time limit ends the job; 0 while nothing is counted."""
     running_since: float = 0.0
     """Monotonic time since which this scheduler knows that it runs, in its present attempt."""
+    late_after: float = 0.0
+    """Monotonic time before which no more of its tasks are placed."""
 
     def tell(self, line: str) -> None:
         """Add a line to the story."""
@@ -152,6 +177,18 @@ class JobRecord(msgspec.Struct, eq=False):
     def has_told(self, line: str) -> bool:
         """Say whether the story has a line lately: what is tried again fails the same way again."""
         return any(told.partition(" ")[2] == line for told in self.progress.story[-STORY_LOOK:])
+
+    @property
+    def asked(self) -> Job:
+        """The job in the flavour of its present attempt."""
+        return self.job.in_flavour(self.progress.alternative)
+
+    @property
+    def lacks(self) -> dict[int, list[str]]:
+        """The tasks that a job which runs does without, by the number of their group."""
+        if self.state is not JobState.RUNNING or self.job.interactive:
+            return {}
+        return _lacking(self.job, self.progress)
 
     def run(self, task: str) -> TaskRun | None:
         """Return the run of ``task`` in the present attempt."""
@@ -183,11 +220,25 @@ def job_status(job: Job, state: JobState, progress: StoredProgress, *, misses: t
         placements=tuple(run.placement for run in progress.runs),
         tasks=tasks,
         misses=misses,
+        alternative=progress.alternative,
+        tasks_waiting=sum(map(len, _lacking(job, progress).values())) if state is JobState.RUNNING else 0,
         rounds_waited=progress.rounds_waited,
         started_at=progress.started_at,
         ended_at=progress.ended_at,
         story=tuple(progress.story),
     )
+
+
+def _lacking(job: Job, progress: StoredProgress) -> dict[int, list[str]]:
+    total = sum(group.count for group in job.groups)
+    if len(progress.runs) >= total:
+        return {}
+    placed = {run.task for run in progress.runs}
+    names = {
+        index: [name for number in range(group.count) if (name := f"{group.name}.{number}") not in placed]
+        for index, group in enumerate(job.groups)
+    }
+    return {index: left for index, left in names.items() if left}
 
 
 class LeaseRecord(msgspec.Struct, eq=False):

@@ -9,16 +9,15 @@ tasks of all groups, or none.  Optimality is per solve, and certified.
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from msgspec.structs import replace
 
-from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, RoundGap, RoundReport, Snapshot
-from farbus.model.job import MAX_ALTERNATIVES, DevicePlacement, Miss, TaskPlacement
+from farbus.model.decision import Decision, JobMiss, PendingJob, RoundGap, RoundReport, Snapshot
+from farbus.model.job import MAX_ALTERNATIVES, Miss
 from farbus.scheduler.costs.policy import Choice, Policy
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.phases.base import Desk, Later, Phase
@@ -29,10 +28,12 @@ from farbus.scheduler.phases.compute import ComputePhase
 from farbus.scheduler.phases.flavours import Flavour, Flavours
 from farbus.scheduler.phases.gpu import GpuPhase
 from farbus.scheduler.phases.greedy import serve_greedily
-from farbus.scheduler.phases.jobs import Forms, Jobs
+from farbus.scheduler.phases.jobs import Forms, Jobs, both, without
 from farbus.scheduler.phases.market import Plan, Tally, give_back, serve
+from farbus.scheduler.phases.sizes import Sizes
 from farbus.scheduler.phases.storage import StoragePhase
-from farbus.scheduler.phases.tables import Integers, Table, ahead
+from farbus.scheduler.phases.tables import Integers
+from farbus.scheduler.placed import Placed, lay_out
 
 PHASES: tuple[Phase, ...] = (ComputePhase(), GpuPhase(), StoragePhase())
 """The phases of a round, in order.  The first decides the node."""
@@ -66,6 +67,9 @@ PRICE_WORK = 300_000
 
 PRICED_TASKS, PRICED_ARCS = 2_000, 20_000
 """Most tasks, and shapes times nodes, of a round that is decided with prices too."""
+
+ORDERED_ARCS = 2_000_000
+"""Most shapes times nodes of a round that is decided with small jobs first, too."""
 
 ROUND = "round"
 """The phase that misses of the job as a whole are told under."""
@@ -105,9 +109,26 @@ def decide_on(
     forms: Forms | None = None,
 ) -> Decision:
     """Decide as :func:`decide` does, on columns and forms (of the same phases) that the caller keeps."""
+    return plan_on(
+        cluster, pending, policy=policy, phases=phases, certify=certify, prune=prune, clock=clock, forms=forms
+    ).decision()
+
+
+def plan_on(
+    cluster: Cluster,
+    pending: Sequence[PendingJob],
+    *,
+    policy: Policy,
+    phases: Sequence[Phase] = PHASES,
+    certify: bool = True,
+    prune: bool = True,
+    clock: Callable[[], float] | None = None,
+    forms: Forms | None = None,
+) -> Outcome:
+    """Decide as :func:`decide_on` does; what is not needed to carry the plan out is left to be asked for."""
     started = clock() if clock is not None else 0.0
     forms = forms or Forms(phases)
-    readable, faults = forms.readable(pending)
+    queue, faults = forms.queue(pending)
     malformed = [
         JobMiss(
             job=name,
@@ -117,76 +138,123 @@ def decide_on(
         for name, fault in faults
     ]
     tally = Tally(certify=certify, prune=prune, clock=clock)
-    ranked = policy.rank(readable)
+    policy = policy.seeing(queue.entries)
+    jobs = forms.in_order(queue, policy)
 
     def books() -> _Round:
-        return _Round(cluster, policy, phases, tally, forms.jobs(ranked, policy), forms)
+        return _Round(cluster, policy, phases, tally, jobs.afresh(), forms)
 
     try:
-        placements, misses, gap = _best(books)
+        answer = _best(books)
     except BaseException:
         cluster.kept.forget()
         raise
     ended = clock() if clock is not None else 0.0
-    return Decision(
-        placements=placements,
-        misses=(*misses, *malformed),
-        report=RoundReport(
-            pending=len(pending),
-            placed=len(placements),
-            decision_ms=(ended - started) * 1000,
-            solves=tally.solves,
-            certified=tally.solves > 0 and tally.certified == tally.solves,
-            gap=gap,
-            certified_solves=tally.certified,
-            certify_ms=tally.certify_s * 1000,
-            exact=tally.exact,
-        ),
+    report = RoundReport(
+        pending=len(pending),
+        placed=len(answer.placed),
+        decision_ms=(ended - started) * 1000,
+        solves=tally.solves,
+        certified=tally.solves > 0 and tally.certified == tally.solves,
+        certified_solves=tally.certified,
+        certify_ms=tally.certify_s * 1000,
+        exact=bool(tally.exact),
     )
+    return Outcome(answer.placed, (*answer.misses, *malformed), report, answer.gap)
 
 
-_Answer = tuple[tuple[JobPlacement, ...], list[JobMiss], RoundGap | None]
+@dataclass(slots=True)
+class Outcome:
+    """What a round decided: where each task goes, and why the others wait.
+
+    ``report`` is complete but for the gap: to find the bound of a round takes
+    a part of the time that the round took, and nobody has to wait for it.
+    """
+
+    placed: Placed
+    misses: tuple[JobMiss, ...]
+    report: RoundReport
+    _find_gap: Callable[[], RoundGap | None]
+
+    def full_report(self) -> RoundReport:
+        """Return the report with the gap, which is found now; it may be asked for after further rounds."""
+        return replace(self.report, gap=self._find_gap())
+
+    def decision(self) -> Decision:
+        """Return all of it, in objects and words."""
+        return Decision(placements=tuple(self.placed.placements()), misses=self.misses, report=self.full_report())
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    placed: Placed
+    misses: list[JobMiss]
+    gap: Callable[[], RoundGap | None]
+
+
+def _no_gap() -> None:
+    return None
 
 
 def _best(books: Callable[[], _Round]) -> _Answer:
-    """Decide with plain costs and, where jobs are left over and it is affordable, with prices; return the better.
+    """Decide with plain costs and, where jobs are left over and it is affordable, in other ways; return the best.
 
     A flow takes many small tasks and many large ones for equally dear: under
     overload it does not know which of them to leave.  Prices of what is scarce
-    tell it (:mod:`farbus.scheduler.phases.bound`), and make it worse where nothing is: hence both.
+    tell it (:mod:`farbus.scheduler.phases.bound`), and make it worse where nothing is.
+    To take small ones first (:mod:`farbus.scheduler.phases.sizes`) is blind to
+    prices, and cheap: the larger the round, the better it is of the three.
     """
     plain = books()
     jobs = plain.jobs
     if not len(jobs.pending):
-        return (), [], None
+        return plain.answer(np.zeros(0, np.int64), _no_gap)
     if plain.flavours.any:
         # A bound of one flavour of each job says nothing of the others.
-        return plain.answer(np.sort(plain.run()), None)
+        return plain.answer(np.sort(plain.run()), _no_gap)
     opening = plain.open(prune=plain.tally.prune)
     waiting = np.sort(plain.run())
-    score = opening.score(jobs, plain.desks)
-    bound, _ = opening.bound(score, min(BOUND_STEPS, BOUND_WORK // max(opening.size, 1)))
-    best = plain.answer(waiting, RoundGap(score=score, bound=bound))
-    if not opening.wanted(waiting):
+    desks = plain.desks
+
+    def gap() -> RoundGap:
+        score = opening.score(jobs, desks)
+        return RoundGap(score=score, bound=_bound(opening, score))
+
+    best = plain.answer(waiting, gap)
+    if not len(waiting) or plain.policy.choice != Choice.FLOW or not opening.wanted(waiting):
         return best
-    steps = plain.affordable(opening)
-    if not steps:
+    first_score = score = opening.score(jobs, desks)
+    full: Opening | None = None
+    tighter, priced = 0, False
+    sizes = Sizes(jobs, books().desks[0])
+    for steps in plain.others(opening, sizes, waiting):
+        other = books()
+        if other.desks[0] is not desks[0]:
+            break
+        if full is None:
+            # What was pruned from one plan's arcs another one may use: all of them count from here on.
+            full = other.open(prune=False)
+            least, score = full.waiting_by_tier(jobs, desks[0]), full.score(jobs, desks)
+        if steps:
+            more, other.prices = full.bound(score, steps)
+            tighter = max(tighter, more)
+        waiting = np.sort(other.run(None if steps else sizes))
+        cost, left = full.score(other.jobs, other.desks), full.waiting_by_tier(other.jobs, desks[0])
+        # No saving puts a job of lower tier into the place of one of higher tier.
+        if cost < score and left <= least:
+            score, least, priced = cost, left, bool(steps)
+            best = other.answer(waiting, gap)
+    if full is None:
         return best
-    priced = books()
-    if priced.desks[0] is not plain.desks[0]:
-        return best
-    full = priced.open(prune=False)
-    score = full.score(jobs, plain.desks)
-    tighter, priced.prices = full.bound(score, steps)
-    bound = max(bound, tighter)
-    waiting = np.sort(priced.run())
-    other = full.score(priced.jobs, priced.desks)
-    # No saving puts a job of lower tier into the place of one of higher tier.
-    first = plain.desks[0]
-    if other < score and full.waiting_by_tier(priced.jobs, first) <= full.waiting_by_tier(jobs, first):
-        return priced.answer(waiting, RoundGap(score=other, bound=bound, priced=True))
-    placements, misses, _ = best
-    return placements, misses, RoundGap(score=score, bound=bound)
+
+    def gap_of_the_best() -> RoundGap:
+        return RoundGap(score=score, bound=max(_bound(opening, first_score), tighter), priced=priced)
+
+    return _Answer(best.placed, best.misses, gap_of_the_best)
+
+
+def _bound(opening: Opening, score: int) -> int:
+    return opening.bound(score, min(BOUND_STEPS, BOUND_WORK // max(opening.size, 1)))[0]
 
 
 class _Round:
@@ -215,8 +283,8 @@ class _Round:
         self.flavours = Flavours(jobs)
         self.flavours.choose(self.desks[0], np.arange(len(jobs.pending)), tally)
 
-    def run(self) -> Integers:
-        """Place what can be placed; return what waits."""
+    def run(self, sizes: Sizes | None = None) -> Integers:
+        """Place what can be placed, all at once or by ``sizes`` the small first; return what waits."""
         rest = np.arange(self.jobs.count)
         if self.policy.choice != Choice.FLOW:
             return self._greedily(rest)
@@ -227,10 +295,11 @@ class _Round:
             job = np.array([long])
             if not len(self._pass(job)[0]) and not self._hold(job):
                 waiting.append(job)
-        waiting.append(self._flow(rest))
+        batches = [rest] if sizes is None else sizes.batches(rest)
+        waiting += [self._flow(batch) for batch in batches]
         left = np.concatenate(waiting)
         more = self._more(left)
-        self.more = np.setdiff1d(more, self._flow(more))
+        self.more = without(more, self._flow(more))
         for desk in self.desks:
             desk.end_holds(release=True)
         return left
@@ -241,7 +310,7 @@ class _Round:
 
         waiting = left(rows)
         more = self._more(waiting)
-        self.more = np.setdiff1d(more, left(more))
+        self.more = without(more, left(more))
         return waiting
 
     def _more(self, waiting: Integers) -> Integers:
@@ -258,27 +327,37 @@ class _Round:
         self._first = plan if prune == self.tally.prune else None
         return Opening(plan)
 
+    def others(self, opening: Opening, sizes: Sizes, waiting: Integers) -> list[int]:
+        """Return the other ways to decide that are affordable: by how many steps to prices, 0 for small jobs first."""
+        steps = self.affordable(opening)
+        ways = [steps] if steps else []
+        many = self.cluster.size * opening.sources
+        if many <= ORDERED_ARCS and sizes.may_gain(waiting):
+            ways.append(0)
+        return ways
+
     def affordable(self, opening: Opening) -> int:
         """Return how many steps may be spent on prices: none where the round is too large for that."""
         arcs = self.cluster.size * opening.sources
-        if self.policy.choice != Choice.FLOW or opening.tasks > PRICED_TASKS or arcs > PRICED_ARCS:
+        if opening.tasks > PRICED_TASKS or arcs > PRICED_ARCS:
             return 0
         return min(PRICE_STEPS, PRICE_WORK // max(arcs, 1))
 
-    def answer(self, waiting: Integers, gap: RoundGap | None) -> _Answer:
+    def answer(self, waiting: Integers, gap: Callable[[], RoundGap | None]) -> _Answer:
         """Return what was placed, and why the rest was not."""
         misses = self.explain(waiting)
-        placed = np.setdiff1d(np.arange(self.jobs.count), waiting)
-        return tuple(self.placements(placed)), misses, gap
+        placed = without(np.arange(self.jobs.count), waiting)
+        return _Answer(lay_out(self.cluster, self.desks, self.jobs, self.flavours, placed, self.more), misses, gap)
 
     def _waited_long(self) -> list[int]:
         """Return the jobs of best rank that waited so long that their turn comes now."""
-        pending = self.jobs.pending[: self.jobs.count]
-        long = (row for row, entry in enumerate(pending) if entry.rounds_waited >= HOLD_ROUNDS)
-        return list(itertools.islice(long, MAX_HOLDS))
+        long: list[int] = np.flatnonzero(self.jobs.rounds_waited >= HOLD_ROUNDS)[:MAX_HOLDS].tolist()
+        return long
 
     def _flow(self, rows: Integers) -> Integers:
         """Place what can be placed, each job in one of its flavours; return what waits."""
+        if not len(rows):
+            return rows
         waiting = self._refill(rows)
         for _ in range(MAX_ALTERNATIVES):
             for desk in self.desks:
@@ -286,29 +365,31 @@ class _Round:
             turned = self.flavours.retry(self.desks[0], waiting)
             if not len(turned):
                 break
-            waiting = np.setdiff1d(waiting, np.setdiff1d(turned, self._refill(turned)))
+            waiting = without(waiting, without(turned, self._refill(turned)))
         return waiting
 
     def _refill(self, rows: Integers) -> Integers:
         """Lead jobs through the phases, as many at a time as there are devices for, while that may place any."""
         waiting, tried, left = rows, rows[:0], rows[:0]
         for turn in range(1 + MAX_REFILLS):
+            if not len(waiting):
+                break
             budget = Budget(self.jobs, waiting, self.desks[1:])
             # With prices the flow itself leaves those who are not worth it; the last pass is open to all.
             admitted = budget.admitted(waiting if self.prices is not None or turn == MAX_REFILLS else tried)
             if not len(admitted):
                 break
             served, gave_back = self._pass(admitted)
-            lost, waiting = np.setdiff1d(admitted, served), np.setdiff1d(waiting, served)
+            lost, waiting = without(admitted, served), without(waiting, served)
             if not gave_back:
                 # What is free only shrinks from here on: nobody who is like them will find room.
                 like = np.isin(self.jobs.form[waiting], self.jobs.form[lost])
-                left, waiting = np.union1d(left, waiting[like]), waiting[~like]
+                left, waiting = both(left, waiting[like]), waiting[~like]
             elif not len(served) and len(admitted) == len(budget.possible):
                 break
             else:
-                tried = np.union1d(tried, lost)
-        return self._singles(np.union1d(left, waiting))
+                tried = both(tried, lost)
+        return self._singles(both(left, waiting))
 
     def _hold(self, job: Integers) -> bool:
         """Keep the room free that a job would have on the idle cluster; place it there once all of it is free.
@@ -352,7 +433,7 @@ class _Round:
             for other in self.desks:
                 other.clear_pencil()
             served = self._serve(desk, active)
-            lost = np.setdiff1d(active, served)
+            lost = without(active, served)
             if number and len(lost):
                 gave_back = True
                 for earlier in self.desks[:number]:
@@ -469,122 +550,3 @@ class _Round:
         for desk in idle.desks:
             give_back(desk, idle.jobs, row)
         return bool(len(served))
-
-    def placements(self, rows: Integers) -> list[JobPlacement]:
-        """Say where each task of the placed jobs ``rows`` goes, with what, and why."""
-        tasks = self._tasks(np.concatenate((rows, self.more)))
-        beyond: Counter[tuple[int, int]] = Counter()
-        for row in self.more.tolist():
-            parent, group = self.jobs.parents[row - self.jobs.count]
-            kind = self.jobs.form_of(parent).groups[group]
-            (task,) = tasks.pop(row)
-            tasks[parent].append(replace(task, task=f"{kind.name}.{kind.count + beyond[parent, group]}"))
-            beyond[parent, group] += 1
-        pending = self.jobs.pending
-        return [
-            JobPlacement(job=pending[row].job.id, tasks=tuple(placed), alternative=self.flavours.name(row))
-            for row, placed in tasks.items()
-        ]
-
-    def _tasks(self, rows: Integers) -> dict[int, list[TaskPlacement]]:
-        """Return the tasks of each of ``rows``."""
-        first, others = self.desks[0], self.desks[1:]
-        groups = max((len(form.groups) for form in self.jobs.forms), default=1)
-
-        def spots(awards: Table, nodes: Integers) -> Integers:
-            """Return one number for a group of a job on a node: its tasks there share what they were granted."""
-            numbers: Integers = (awards["job"] * groups + awards["group"]) * self.cluster.size + nodes
-            return numbers
-
-        # What each device phase granted at a spot, unit by unit.
-        granted: dict[int, list[list[_Granted]]] = {}
-        for desk in others:
-            held = self.jobs.awards(desk.phase).of(rows)
-            devices = self.jobs.awards(desk.phase).devices_of(held).tolist()
-            shapes, sites = desk.split(held["source"])
-            before: dict[tuple[int, int], list[_Granted]] = {}
-            columns = (spots(held, sites), shapes, sites, *(held[name] for name in ("place", "count", "cost", "size")))
-            end = 0
-            for (at, shape, site, place, many, cost, size), why in zip(
-                _rows(*columns), desk.reasons(held), strict=True
-            ):
-                # A task has its share of each shape.
-                units = before.get((at, shape))
-                if units is None:
-                    units = before[at, shape] = []
-                    granted.setdefault(at, []).append(units)
-                for start in range(end, end + many * size, size):
-                    own = devices[start : start + size]
-                    units.append((desk.unit_placements(shape, site, place, own), cost, why))
-                end += many * size
-
-        awards = self.jobs.awards(first.phase).of(rows)
-        job, count, spot = awards["job"], awards["count"], spots(awards, awards["place"])
-        # The number of the award's first task in its group, and the tasks at the spot from there on.
-        number = ahead(job * groups + awards["group"], count)
-        left = ahead(spot[::-1], count[::-1])[::-1] + count
-        names = self.cluster.names
-        labels = [[group.name for group in form.groups] for form in self.jobs.forms]
-        table = (
-            job,
-            self.jobs.form[job],
-            awards["group"],
-            awards["place"],
-            count,
-            awards["cost"],
-            number,
-            left,
-            spot,
-        )
-        tasks: dict[int, list[TaskPlacement]] = {row: [] for row in rows.tolist()}
-        for (row, form, group, place, many, cost, start, there, at), why in zip(
-            _rows(*table), first.reasons(awards), strict=True
-        ):
-            node, label, placed = names[place], labels[form][group], tasks[row]
-            stock = granted.get(at)
-            for task in range(start, start + many):
-                if stock is None:
-                    placed.append(TaskPlacement(task=f"{label}.{task}", node=node, cost=cost, why=why))
-                    continue
-                if len(stock) == 1 and len(stock[0]) == 1:
-                    # One task and one bundle, as most have it.
-                    ((given, price, reason),) = stock[0]
-                    placed.append(
-                        TaskPlacement(
-                            task=f"{label}.{task}",
-                            node=node,
-                            devices=given,
-                            cost=cost + price,
-                            why=f"{why}; {reason}" if reason != why else why,
-                        )
-                    )
-                    continue
-                own = [unit for units in stock for unit in _share(units, there + start - task)]
-                placed.append(
-                    TaskPlacement(
-                        task=f"{label}.{task}",
-                        node=node,
-                        devices=tuple([device for unit in own for device in unit[0]]),
-                        cost=cost + sum([unit[1] for unit in own]),
-                        why="; ".join(dict.fromkeys([why, *[unit[2] for unit in own]])),
-                    )
-                )
-        return tasks
-
-
-_Granted = tuple[tuple[DevicePlacement, ...], int, str]
-"""One unit of a device phase (a bundle, or one device of a bundle that spans nodes), its cost, and why it was given."""
-
-
-def _rows(*columns: Integers) -> Iterator[tuple[int, ...]]:
-    return zip(*(column.tolist() for column in columns), strict=True)
-
-
-def _share(units: list[_Granted], tasks: int) -> list[_Granted]:
-    """Take the share of one of ``tasks`` equal tasks out of ``units``."""
-    if len(units) == tasks:
-        return [units.pop()]
-    share = len(units) // tasks
-    taken = units[len(units) - share :]
-    del units[len(units) - share :]
-    return taken

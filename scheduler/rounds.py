@@ -7,21 +7,22 @@ import contextlib
 import gc
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import msgspec
 import structlog
 
-from farbus.errors import InvalidInput, TimedOut
+from farbus.errors import FarbusError, InvalidInput, TimedOut
 from farbus.linux.blocking import BlockingCaller
-from farbus.model.decision import Decision, JobMiss, PendingJob, Snapshot
+from farbus.model.decision import Decision, JobMiss, PendingJob, RoundReport, Snapshot
 from farbus.model.job import Job, Miss
+from farbus.model.profile import ApplicationProfile
 from farbus.scheduler.costs.named import POLICIES
 from farbus.scheduler.decision_process import DecisionFault, DecisionProcess
 from farbus.scheduler.phases.cluster import Columns
 from farbus.scheduler.phases.jobs import Forms
-from farbus.scheduler.round import PHASES, decide_on
+from farbus.scheduler.round import PHASES, Outcome, plan_on
 
 _log = structlog.get_logger()
 
@@ -51,6 +52,12 @@ def decision_maker(policy: str) -> Decide:
     An empty name means the default policy.  It keeps columns and the forms of
     jobs from round to round: one thread at a time may call it.
     """
+    plan = plan_maker(policy)
+    return lambda snapshot, pending: plan(snapshot, pending).decision()
+
+
+def plan_maker(policy: str) -> Callable[[Snapshot, tuple[PendingJob, ...]], Outcome]:
+    """Return what :func:`decision_maker` does, for those who put plan and report together themselves."""
     name = policy or next(iter(POLICIES))
     if name not in POLICIES:
         raise InvalidInput(f"policy: there is no policy {name!r}", hint=f"choose from {', '.join(POLICIES)}")
@@ -58,10 +65,10 @@ def decision_maker(policy: str) -> Decide:
     rounds = itertools.count()
     policy_of_rounds = POLICIES[name]()
 
-    def decide_on_kept(snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
+    def plan_on_kept(snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Outcome:
         cluster = columns.of(snapshot)
         with collector_paused():
-            return decide_on(
+            return plan_on(
                 cluster,
                 pending,
                 policy=policy_of_rounds,
@@ -70,7 +77,7 @@ def decision_maker(policy: str) -> Decide:
                 forms=forms,
             )
 
-    return decide_on_kept
+    return plan_on_kept
 
 
 @contextlib.contextmanager
@@ -97,20 +104,32 @@ class DecisionThread:
     def __init__(self, decide: Decide) -> None:
         self._decide = decide
         self._caller = BlockingCaller("decision maker")
+        self._report: RoundReport | None = None
 
     async def start(self) -> None:
         """Stand where nothing has to be started."""
 
-    async def ask(self, snapshot: Snapshot, pending: tuple[PendingJob, ...], *, limit_s: float) -> Decision:
+    async def ask(
+        self, snapshot: Snapshot, pending: tuple[PendingJob, ...], *, limit_s: float, report: bool = False
+    ) -> Decision:
         """Return the decision; see :meth:`farbus.scheduler.decision_process.DecisionProcess.ask`."""
+        del report
         try:
             async with asyncio.timeout(limit_s):
-                return await self._caller.call(lambda: self._decide(snapshot, pending))
+                decision = await self._caller.call(lambda: self._decide(snapshot, pending))
+                self._report = decision.report
+                return decision
         except TimeoutError as error:
             self._caller = BlockingCaller("decision maker")
             raise TimedOut(f"no decision after {limit_s:g} s") from error
         except Exception as error:
             raise DecisionFault(f"{type(error).__name__}: {error}") from error
+
+    async def read_report(self, *, limit_s: float) -> RoundReport:
+        """Return the report of the last decision, which was complete."""
+        del limit_s
+        assert self._report is not None
+        return self._report
 
     def close(self) -> None:
         """Stand where the thread keeps nobody from ending."""
@@ -124,6 +143,7 @@ class DecisionMaker:
         self._turn = asyncio.Lock()
         self.limit_s = limit_s
         """Longest time that one decision may take."""
+        self._asking: set[asyncio.Task[None]] = set()
         self.asked = 0
         """Decisions that were asked for."""
 
@@ -131,8 +151,14 @@ class DecisionMaker:
         """Get ready ahead of the first question."""
         await self._asked.start()
 
-    async def decide(self, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
-        """Decide a round.
+    async def decide(
+        self,
+        snapshot: Snapshot,
+        pending: tuple[PendingJob, ...],
+        *,
+        report: Callable[[RoundReport], None] | None = None,
+    ) -> Decision:
+        """Decide a round; ``report`` is told how it went once its bound is known, which is after this returns.
 
         Where that fails because of single jobs, decide on the others; the
         misses of those name the fault.  Raises :class:`DecisionFault` where it
@@ -144,7 +170,7 @@ class DecisionMaker:
         while True:
             healthy = tuple(entry for entry in pending if entry.job.id not in faulty)
             try:
-                decision = await self._ask(snapshot, healthy)
+                decision = await self._ask(snapshot, healthy, report)
                 break
             except DecisionFault as error:
                 if len(faulty) == MAX_FAULTY:
@@ -157,20 +183,51 @@ class DecisionMaker:
         )
         return msgspec.structs.replace(decision, misses=decision.misses + misses)
 
-    async def would_be(self, snapshot: Snapshot, job: Job) -> Decision:
-        """Decide as if ``job`` alone were waiting."""
-        return await self.decide(snapshot, (PendingJob(job=job),))
+    async def would_be(self, snapshot: Snapshot, job: Job, *, profile: ApplicationProfile | None = None) -> Decision:
+        """Decide as if ``job`` alone were waiting, of whose application ``profile`` is known."""
+        left_s = job.due_at - job.submitted_at
+        return await self.decide(snapshot, (PendingJob(job=job, left_s=left_s, profile=profile),))
 
-    async def _ask(self, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
+    async def _ask(
+        self,
+        snapshot: Snapshot,
+        pending: tuple[PendingJob, ...],
+        report: Callable[[RoundReport], None] | None = None,
+    ) -> Decision:
         # Who gives up waiting leaves the question behind: it would take the process along, and others' questions come.
-        asking = asyncio.create_task(self._ask_in_turn(snapshot, pending), name="decision")
-        asking.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return await asyncio.shield(asking)
+        decided: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        asking = asyncio.create_task(self._ask_in_turn(snapshot, pending, decided, report), name="decision")
+        # The event loop itself keeps no task alive.
+        self._asking.add(asking)
+        asking.add_done_callback(self._asking.discard)
+        decided.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(decided)
 
-    async def _ask_in_turn(self, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
+    async def _ask_in_turn(
+        self,
+        snapshot: Snapshot,
+        pending: tuple[PendingJob, ...],
+        decided: asyncio.Future[Decision],
+        report: Callable[[RoundReport], None] | None,
+    ) -> None:
         async with self._turn:
             self.asked += 1
-            return await self._asked.ask(snapshot, pending, limit_s=self.limit_s)
+            try:
+                decision = await self._asked.ask(snapshot, pending, limit_s=self.limit_s, report=report is not None)
+            except BaseException as error:
+                if isinstance(error, asyncio.CancelledError):
+                    decided.cancel()
+                    raise
+                decided.set_exception(error)
+                return
+            decided.set_result(decision)
+            if report is None:
+                return
+            try:
+                report(await self._asked.read_report(limit_s=self.limit_s))
+            except FarbusError as error:
+                # The plan is good without it.
+                _log.warning("no bound of a round", reason=str(error))
 
     async def _find_faulty(
         self, snapshot: Snapshot, pending: tuple[PendingJob, ...], error: DecisionFault

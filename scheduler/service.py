@@ -27,10 +27,11 @@ from farbus.errors import InvalidInput, NotFound, NotPermitted, Unsatisfiable
 from farbus.model.cluster import ClusterInfo, HoldEvent, LogChunk
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.explanation import Explanation
-from farbus.model.job import Job, JobStatus, Miss, Requests
+from farbus.model.job import NO_GOAL, Goal, Job, JobStatus, Miss, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, RoomPlan
+from farbus.model.profile import ApplicationProfile
 from farbus.model.rules import QuotaStatus
 from farbus.model.states import JOB_STATES, JobState
 from farbus.model.telemetry import ClusterTelemetry
@@ -146,7 +147,8 @@ class ClusterService(ClusterHandler):
 
     async def _would_be(self, job: Job) -> JobStatus:
         machine = self._engine.machine
-        decision = await self._engine.maker.would_be(machine.snapshot(self._now()), job)
+        profile = machine.inference.known(job)
+        decision = await self._engine.maker.would_be(machine.snapshot(self._now()), job, profile=profile)
         placements = tuple(task for placed in decision.placements for task in placed.tasks)
         misses = tuple(miss for missed in decision.misses for miss in missed.misses)
         return JobStatus(job=job, state=JobState.QUEUED, placements=placements, misses=misses)
@@ -280,6 +282,14 @@ class ClusterService(ClusterHandler):
         quota = machine.rules.quota_of(caller.name)
         return own or (QuotaStatus(user=caller.name, jobs_limit=quota.jobs, devices_limit=quota.devices),)
 
+    async def list_profiles(self, caller: Identity, *, application: str) -> tuple[ApplicationProfile, ...]:
+        """Return what is known: all to an operator, to a user what his own jobs are placed by."""
+        inference = self._engine.machine.inference
+        found = tuple(each for each in inference.profiles() if not each.user or caller.may_manage(each.user))
+        if not application:
+            return found
+        return tuple(inference.with_runs(each) for each in found if each.application == application)
+
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
         """Return one line about the cluster."""
         machine = self._engine.machine
@@ -312,6 +322,16 @@ class ClusterService(ClusterHandler):
         """Release what a node holds that is off for good."""
         return await self._operating.forget(caller, node)
 
+    async def set_profile(self, caller: Identity, profile: ApplicationProfile) -> ApplicationProfile:
+        """Have a profile count before what is learned."""
+        return await self._operating.set_profile(caller, profile)
+
+    async def forget_profile(
+        self, caller: Identity, application: str, *, user: str | None
+    ) -> tuple[ApplicationProfile, ...]:
+        """Forget an application."""
+        return await self._operating.forget_profile(caller, application, user=user)
+
     async def defragment(self, caller: Identity, job_id: str, *, dry_run: bool) -> RoomPlan:
         """Move moveable jobs so that a waiting one has room."""
         return await self._operating.defragment(caller, job_id, dry_run=dry_run)
@@ -325,6 +345,8 @@ class ClusterService(ClusterHandler):
         routes: tuple[Route, ...],
         wait_limit_s: float,
         job_id: str = "",
+        goal: Goal = NO_GOAL,
+        application: str = "",
     ) -> AsyncIterator[HoldEvent]:
         """Refuse: the connection that holds devices is one to an agent."""
         raise InvalidInput(

@@ -1,20 +1,25 @@
 """Min-cost flow on integer arrays, and the proof that an answer is optimal.
 
-The solver is OR-Tools' ``SimpleMinCostFlow`` (cost scaling push-relabel).  It
-is fast and trusts its caller: it cuts floats to integers in silence, crashes
-the process when flows are read after a failed solve, and gives other flows of
-the same cost when arcs are permuted.  :func:`solve` therefore takes int64
-arrays only, checks them, tests the status first, and leaves the order of arcs
-to the caller, who keeps it canonical.
+The solver is a network simplex of our own (native/scheduler/flow.c), which begins with a flow
+that is close to the least cost for what phases ask.  Simplex may take very long where many
+sources compete for the same places; after a counted amount of work OR-Tools'
+``SimpleMinCostFlow`` (cost scaling push-relabel) takes over, whose time is much the same for
+all networks.  It trusts its caller: it cuts floats to integers in silence, crashes the process
+when flows are read after a failed solve, and gives other flows of the same cost when arcs are
+permuted.  :func:`solve` therefore takes int64 arrays only, checks them, tests the status first,
+and leaves the order of arcs to the caller, who keeps it canonical.
 """
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from ortools.graph.python import min_cost_flow
+
+from farbus.scheduler import kernels
 
 Integers = npt.NDArray[np.int64]
 
@@ -29,8 +34,11 @@ MAX_FLOW = 2**31
 """Largest total supply of one network: far above any round, far below overflow of cost times flow."""
 
 
-LEAST_SHORTENED = 16
-"""Nodes to leave out below which a network is solved as it is."""
+WORK, WORK_PER_ARC = 100_000, 128
+"""Arcs priced and nodes moved until simplex gives up: what it needs where it is the faster one, with a margin.
+
+Networks of rounds take 1 to 12 for each arc.
+"""
 
 
 class SolverError(Exception):
@@ -74,8 +82,22 @@ class Certificate:
     iterations: int
 
 
-def check(network: Network) -> None:
-    """Raise :class:`SolverError` when ``network`` breaks what :func:`solve` needs."""
+def solve(network: Network) -> Flow:
+    """Return a flow of least cost that moves all supplies.
+
+    The caller builds networks that are feasible by construction (every supply
+    has an arc that leaves it unscheduled); one that is not raises
+    :class:`SolverError`, as do columns of another type or length, arcs that end outside of the
+    network, negative capacities, and what is beyond :data:`COST_BUDGET` or :data:`MAX_FLOW`.
+    """
+    units = simplex(network, WORK + WORK_PER_ARC * len(network.tail))
+    if units is None:
+        units = scaling(network)
+    return Flow(units=units, cost=int(units @ network.cost))
+
+
+def simplex(network: Network, work: int) -> Integers | None:
+    """Return the units of each arc by network simplex; None where ``work`` arcs priced and nodes moved are too few."""
     arcs = len(network.tail)
     for name in ("tail", "head", "capacity", "cost", "supply"):
         column: Integers = getattr(network, name)
@@ -83,40 +105,44 @@ def check(network: Network) -> None:
             raise SolverError(f"{name} is {column.dtype} with {column.ndim} dimensions, not a list of int64")
         if name != "supply" and len(column) != arcs:
             raise SolverError(f"{name} has {len(column)} entries for {arcs} arcs")
+    units, _ = kernels.min_cost_flow(
+        network.tail,
+        network.head,
+        network.capacity,
+        network.cost,
+        network.supply,
+        cost_budget=COST_BUDGET,
+        max_flow=MAX_FLOW,
+        work=work,
+    )
+    if not isinstance(units, int):
+        return units
+    if units == errno.ETIME:
+        return None
+    raise SolverError(_why(network, units))
+
+
+def _why(network: Network, error: int) -> str:
+    """Say what is wrong with a network that the solver refused with ``error``."""
     nodes = len(network.supply)
-    if arcs:
+    if error == errno.ENOENT:
+        return f"INFEASIBLE: no flow moves all supplies over the {len(network.tail)} arcs"
+    if len(network.tail):
         if min(network.tail.min(), network.head.min()) < 0 or max(network.tail.max(), network.head.max()) >= nodes:
-            raise SolverError(f"an arc ends outside of the {nodes} nodes")
+            return f"an arc ends outside of the {nodes} nodes"
         if network.capacity.min() < 0:
-            raise SolverError("an arc has a negative capacity")
-        greatest = int(max(network.cost.max(), -network.cost.min()))
+            return "an arc has a negative capacity"
+        greatest = max(int(network.cost.max()), -int(network.cost.min()))
         if greatest * (nodes + 1) > COST_BUDGET:
-            raise SolverError(f"cost {greatest} with {nodes} nodes is beyond the range of the solver")
-    if int(network.supply.sum()) != 0:
-        raise SolverError(f"supplies sum to {int(network.supply.sum())}, not to zero")
-    if int(network.supply.clip(min=0).sum()) > MAX_FLOW:
-        raise SolverError(f"more than {MAX_FLOW} units of supply")
+            return f"cost {greatest} with {nodes} nodes is beyond the range of the solver"
+    supply = sum(network.supply.tolist())
+    if supply:
+        return f"supplies sum to {supply}, not to zero"
+    return f"more than {MAX_FLOW} units of supply, or {nodes} nodes and {len(network.tail)} arcs are too many"
 
 
-def solve(network: Network) -> Flow:
-    """Return a flow of least cost that moves all supplies.
-
-    The caller builds networks that are feasible by construction (every supply
-    has an arc that leaves it unscheduled); one that is not raises
-    :class:`SolverError`, as does anything that :func:`check` refuses.
-    """
-    check(network)
-    if not len(network.tail):
-        if network.supply.any():
-            raise SolverError("supplies without arcs")
-        return Flow(units=np.zeros(0, np.int64), cost=0)
-    short = _shortened(network)
-    units = _flows(network) if short is None else short.expanded(_flows(short.network))
-    return Flow(units=units, cost=int(units @ network.cost))
-
-
-def _flows(network: Network) -> Integers:
-    """Return the units of each arc in a flow of least cost."""
+def scaling(network: Network) -> Integers:
+    """Return the units of each arc by OR-Tools; the network is one that :func:`simplex` accepts."""
     engine = min_cost_flow.SimpleMinCostFlow()
     engine.add_arcs_with_capacity_and_unit_cost(
         network.tail.astype(np.int32), network.head.astype(np.int32), network.capacity, network.cost
@@ -127,83 +153,6 @@ def _flows(network: Network) -> Integers:
     if status != engine.OPTIMAL:
         raise SolverError(f"the solver answered {status.name} for {len(network.tail)} arcs")
     return np.asarray(engine.flows(np.arange(len(network.tail), dtype=np.int32)), dtype=np.int64)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Short:
-    """A network without the nodes that one arc enters and one leaves, and the way back.
-
-    The two arcs are one in ``network``, and so are all pairs of the same ends
-    and cost: their first arcs ``entering``, in the order in which they are
-    filled, ``leaving`` and their capacities, each for the arc ``merged``.  The
-    arcs ``kept`` come first.
-    """
-
-    network: Network
-    kept: Integers
-    entering: Integers
-    leaving: Integers
-    capacity: Integers
-    merged: Integers
-
-    def expanded(self, units: Integers) -> Integers:
-        """Return the flow of the whole network."""
-        whole = np.zeros(len(self.kept) + 2 * len(self.entering), np.int64)
-        whole[self.kept] = units[: len(self.kept)]
-        ends = np.cumsum(self.capacity)
-        starts = ends - self.capacity
-        first = np.flatnonzero(np.concatenate(([True], self.merged[1:] != self.merged[:-1])))
-        before = starts - np.repeat(starts[first], np.diff(np.append(first, len(starts))))
-        share = np.clip(units[len(self.kept) :][self.merged] - before, 0, self.capacity)
-        whole[self.entering] = share
-        whole[self.leaving] = share
-        return whole
-
-
-def _shortened(network: Network) -> _Short | None:
-    """Leave out the nodes without supply that one arc enters and one leaves; None where that gains little.
-
-    Many places of a phase are of interest to one shape alone: each is one arc
-    to the sink then, and places of one cost are one arc together.
-    """
-    nodes = len(network.supply)
-    tail, head = network.tail, network.head
-    through = (
-        (np.bincount(head, minlength=nodes) == 1) & (np.bincount(tail, minlength=nodes) == 1) & (network.supply == 0)
-    )
-    # A row of such nodes is shortened at its last one.
-    through[tail[through[head]]] = False
-    entering = np.flatnonzero(through[head])
-    if len(entering) < LEAST_SHORTENED:
-        return None
-    leaving_of = np.zeros(nodes, np.int64)
-    leaving_of[tail] = np.arange(len(tail))
-    leaving = leaving_of[head[entering]]
-    cost = network.cost[entering] + network.cost[leaving]
-    capacity = np.minimum(network.capacity[entering], network.capacity[leaving])
-    start, end = tail[entering], head[leaving]
-    order = np.lexsort((entering, cost, end, start))
-    entering, leaving, cost, capacity, start, end = (
-        column[order] for column in (entering, leaving, cost, capacity, start, end)
-    )
-    new = np.concatenate(([True], (start[1:] != start[:-1]) | (end[1:] != end[:-1]) | (cost[1:] != cost[:-1])))
-    first = np.flatnonzero(new)
-    kept = np.flatnonzero(~through[head] & ~through[tail])
-    number = np.cumsum(~through) - 1
-    return _Short(
-        network=Network(
-            tail=np.concatenate((number[tail[kept]], number[start[first]])),
-            head=np.concatenate((number[head[kept]], number[end[first]])),
-            capacity=np.concatenate((network.capacity[kept], np.add.reduceat(capacity, first))),
-            cost=np.concatenate((network.cost[kept], cost[first])),
-            supply=network.supply[~through],
-        ),
-        kept=kept,
-        entering=entering,
-        leaving=leaving,
-        capacity=capacity,
-        merged=np.cumsum(new) - 1,
-    )
 
 
 def certify(network: Network, flow: Flow) -> Certificate:

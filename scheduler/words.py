@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import signal
 from collections.abc import Sequence
 
@@ -61,10 +62,37 @@ def describe_placement(task: TaskPlacement) -> str:
     return f"{told}: {task.why}" if task.why else told
 
 
+def describe_wishes(status: JobStatus, *, now: float, expected_s: float | None) -> tuple[str, ...]:
+    """Say what the job's owner wishes for it, and how that stands at ``now``, in seconds since the epoch.
+
+    ``expected_s`` is how long its like took, None where nobody knows.
+    """
+    job, goal = status.job, status.job.goal
+    usual = f"; its like took {describe_span(expected_s)}" if expected_s is not None else ""
+    lines = []
+    if goal.slo_s:
+        counts = f", importance {goal.importance:g}" if goal.importance else ""
+        lines.append(f"its goal: within {describe_span(goal.slo_s)} from its start{counts}{usual}")
+    if not math.isinf(job.due_at):
+        left = job.due_at - (status.ended_at or now)
+        stands = f"missed by {describe_span(-left)}" if left < 0 else f"{describe_span(left)} from now"
+        if status.ended_at and left >= 0:
+            stands = "kept"
+        lines.append(f"its deadline: {describe_time(job.due_at)}, {stands}{'' if goal.slo_s else usual}")
+    return tuple(lines)
+
+
 def explain_job(
-    status: JobStatus, *, ahead: int, nodes: int, cordons: Sequence[Cordon] = (), troubled: Sequence[NodeRecord] = ()
+    status: JobStatus,
+    *,
+    ahead: int,
+    nodes: int,
+    now: float,
+    expected_s: float | None = None,
+    cordons: Sequence[Cordon] = (),
+    troubled: Sequence[NodeRecord] = (),
 ) -> tuple[str, ...]:
-    """Say why a job is where it is: what it waits for, where it went and why there."""
+    """Say why a job is where it is: what it waits for, where it went and why there; see :func:`describe_wishes`."""
     lines = []
     if status.state is JobState.QUEUED:
         lines.append(f"job {status.job.id} waits; jobs ahead of it in the queue: {ahead}")
@@ -86,6 +114,12 @@ def explain_job(
             lines.append(f"rounds in which it would have fitted alone: {status.rounds_waited}")
     else:
         lines.append(f"job {status.job.id} is {status.state}" + (f": {status.reason}" if status.reason else ""))
+        if status.tasks_waiting:
+            lines.append(f"tasks of it that wait for room: {status.tasks_waiting}")
+            lines += [describe_miss(miss) for miss in status.misses]
+    lines += describe_wishes(status, now=now, expected_s=expected_s)
+    if status.alternative:
+        lines.append(f"it was placed as its alternative {status.alternative}")
     for task in status.placements:
         lines.append(describe_placement(task))
         if task.cost:

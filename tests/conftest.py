@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -28,6 +30,13 @@ def pytest_configure() -> None:
     # CPython's ast.parse fails with a SystemError ("recursion depth mismatch") when the collector runs a
     # finaliser within it that parses too, as formatting a traceback does: seen with 3.11.2 and 3.11.7.
     gc.disable()
+    # The scheduler's kernels of another build: make asan tests those with sanitizers.
+    if kernels := os.environ.get("FARBUS_KERNELS"):
+        spec = importlib.util.spec_from_file_location("farbus.scheduler._kernels", kernels)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules["farbus.scheduler._kernels"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["farbus.scheduler._kernels"])
     # A shell starts its background jobs with SIGINT ignored, and children inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

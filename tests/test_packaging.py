@@ -116,6 +116,7 @@ def test_wheel_serves_every_python_and_nothing_but_farbus_is_in_it(wheel: Path) 
         "farbus/api/v1/cluster.proto",
         "farbus/py.typed",
         "farbus/remoting/_server.abi3.so",
+        "farbus/scheduler/_kernels.abi3.so",
         "farbus/scheduler/phases/gpu.py",
     ],
 )

@@ -16,15 +16,16 @@ from farbus.api.conversion import from_message, to_message
 from farbus.api.identity import ROLE_METADATA, USER_METADATA, Identity
 from farbus.api.server import MAX_MESSAGE_BYTES, WINDOW_OPTIONS
 from farbus.api.status import converted
-from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, enrollment_pb2, enrollment_pb2_grpc, types_pb2
+from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, enrollment_pb2, enrollment_pb2_grpc, profile_pb2, types_pb2
 from farbus.errors import FarbusError, TimedOut
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.explanation import Explanation
-from farbus.model.job import Job, JobStatus, Requests
+from farbus.model.job import NO_GOAL, Goal, Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, RoomPlan
+from farbus.model.profile import ApplicationProfile
 from farbus.model.rules import QuotaStatus
 from farbus.model.telemetry import ClusterTelemetry
 
@@ -195,6 +196,25 @@ class ClusterClient:
         reply = await self._call("ListQuotas", cluster_pb2.ListQuotasRequest())
         return tuple(from_message(each, QuotaStatus) for each in reply.quotas)
 
+    async def list_profiles(self, *, application: str = "") -> tuple[ApplicationProfile, ...]:
+        """Return what is known of applications; with the runs that it was learned from of ``application`` alone."""
+        reply = await self._call("ListProfiles", cluster_pb2.ListProfilesRequest(application=application))
+        return tuple(from_message(each, ApplicationProfile) for each in reply.profiles)
+
+    async def set_profile(self, profile: ApplicationProfile) -> ApplicationProfile:
+        """Have a profile count before what is learned of its application; for operators."""
+        request = to_message(profile, profile_pb2.ApplicationProfile)
+        return from_message(await self._call("SetProfile", request), ApplicationProfile)
+
+    async def forget_profile(self, application: str, *, user: str | None = None) -> tuple[ApplicationProfile, ...]:
+        """Forget an application, of one user (empty for everybody) or of all, and return what was known; for operators.
+
+        Raises :class:`farbus.errors.NotFound` where nothing was.
+        """
+        request = cluster_pb2.ForgetProfileRequest(application=application, user=user)
+        reply = await self._call("ForgetProfile", request)
+        return tuple(from_message(each, ApplicationProfile) for each in reply.profiles)
+
     async def cluster_info(self) -> ClusterInfo:
         """Return one line about the cluster."""
         return from_message(await self._call("GetCluster", cluster_pb2.GetClusterRequest()), ClusterInfo)
@@ -224,7 +244,15 @@ class ClusterClient:
         return from_message(await self._call("Forget", cluster_pb2.ForgetRequest(node=node)), ForgottenNode)
 
     async def hold(
-        self, *, name: str, requests: Requests, routes: Sequence[Route], wait_limit_s: float = 0.0, job_id: str = ""
+        self,
+        *,
+        name: str,
+        requests: Requests,
+        routes: Sequence[Route],
+        wait_limit_s: float = 0.0,
+        job_id: str = "",
+        goal: Goal = NO_GOAL,
+        application: str = "",
     ) -> AsyncIterator[HoldEvent]:
         """Hold devices until the iterator is closed (``aclose``); those of ``job_id`` again, if it is given."""
         request = cluster_pb2.HoldRequest(
@@ -233,6 +261,8 @@ class ClusterClient:
             routes=[route.value for route in routes],
             wait_limit_s=wait_limit_s,
             job_id=job_id,
+            goal=to_message(goal, types_pb2.Goal),
+            application=application,
         )
         async for message in self._stream("Hold", request):
             yield _hold_event(message)

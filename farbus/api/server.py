@@ -27,6 +27,7 @@ from farbus.api.v1 import (
     cluster_pb2_grpc,
     enrollment_pb2,
     enrollment_pb2_grpc,
+    profile_pb2,
     session_pb2,
     session_pb2_grpc,
     types_pb2,
@@ -35,10 +36,11 @@ from farbus.errors import Conflict, InvalidInput, Unavailable
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.explanation import Explanation
-from farbus.model.job import MAX_GROUPS, MAX_JOB_BYTES, Job, JobStatus, Requests
+from farbus.model.job import MAX_GROUPS, MAX_JOB_BYTES, NO_GOAL, Goal, Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, RoomPlan
+from farbus.model.profile import MAX_TIMES, ApplicationProfile
 from farbus.model.rules import QuotaStatus
 from farbus.model.telemetry import ClusterTelemetry
 
@@ -160,6 +162,20 @@ class ClusterHandler(abc.ABC):
         """Return what users have and may have: all to an operator, his own to a user."""
         raise Unavailable("no quotas are kept here")
 
+    async def list_profiles(self, caller: Identity, *, application: str) -> tuple[ApplicationProfile, ...]:
+        """Return what is known of applications, or with its runs of one: what the caller may see."""
+        raise Unavailable("no profiles are kept here")
+
+    async def set_profile(self, caller: Identity, profile: ApplicationProfile) -> ApplicationProfile:
+        """Have a profile count before what is learned; return it as it is kept."""
+        raise Unavailable("no profiles are kept here")
+
+    async def forget_profile(
+        self, caller: Identity, application: str, *, user: str | None
+    ) -> tuple[ApplicationProfile, ...]:
+        """Forget an application, of one user or with None of all; return what was known."""
+        raise Unavailable("no profiles are kept here")
+
     @abc.abstractmethod
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
         """Return one line about the cluster."""
@@ -174,6 +190,8 @@ class ClusterHandler(abc.ABC):
         routes: tuple[Route, ...],
         wait_limit_s: float,
         job_id: str = "",
+        goal: Goal = NO_GOAL,
+        application: str = "",
     ) -> AsyncIterator[HoldEvent]:
         """Hold devices for as long as the caller reads, those of ``job_id`` again; only an agent's socket does it."""
 
@@ -471,6 +489,29 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
 
         return await self._call("ListQuotas", context, answer)
 
+    async def ListProfiles(self, request: cluster_pb2.ListProfilesRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.ListProfilesReply:
+            profiles = await self._handler.list_profiles(caller, application=request.application)
+            return cluster_pb2.ListProfilesReply(profiles=[_profile_message(each) for each in profiles])
+
+        return await self._call("ListProfiles", context, answer)
+
+    async def SetProfile(self, request: profile_pb2.ApplicationProfile, context: Any) -> Any:
+        async def answer(caller: Identity) -> profile_pb2.ApplicationProfile:
+            check_elements(request, most=MAX_TIMES, what="profile")
+            profile = from_message(request, ApplicationProfile)
+            return _profile_message(await self._handler.set_profile(caller, profile))
+
+        return await self._call("SetProfile", context, answer)
+
+    async def ForgetProfile(self, request: cluster_pb2.ForgetProfileRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.ForgetProfileReply:
+            user = request.user if request.HasField("user") else None
+            profiles = await self._handler.forget_profile(caller, request.application, user=user)
+            return cluster_pb2.ForgetProfileReply(profiles=[_profile_message(each) for each in profiles])
+
+        return await self._call("ForgetProfile", context, answer)
+
     async def GetCluster(self, request: cluster_pb2.GetClusterRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.ClusterInfo:
             return to_message(await self._handler.cluster_info(caller), cluster_pb2.ClusterInfo)
@@ -487,6 +528,8 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
                 routes=tuple(_route(route) for route in request.routes),
                 wait_limit_s=request.wait_limit_s,
                 job_id=request.job_id,
+                goal=from_message(request.goal, Goal),
+                application=request.application,
             )
 
         async for event in self._stream("Hold", context, answers):
@@ -543,6 +586,10 @@ def _listing(jobs: list[types_pb2.JobStatus]) -> cluster_pb2.ListJobsReply:
             for group in status.job.groups:
                 group.command[:] = [word[:MAX_LISTED_WORD] for word in group.command[:1]]
     return cluster_pb2.ListJobsReply(jobs=jobs)
+
+
+def _profile_message(profile: ApplicationProfile) -> profile_pb2.ApplicationProfile:
+    return to_message(profile, profile_pb2.ApplicationProfile)
 
 
 def _read_job(message: types_pb2.Job) -> Job:

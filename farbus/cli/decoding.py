@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import enum
 import re
@@ -69,7 +70,7 @@ def decode_fields(text: bytes, *, name: str) -> Any:
     try:
         if is_json:
             return msgspec.json.decode(text)
-        return tomllib.loads(text.decode())
+        return _without_moments(tomllib.loads(text.decode()))
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{name}: not UTF-8 text (byte {error.start})", hint="it must be TOML or JSON") from error
     except tomllib.TOMLDecodeError as error:
@@ -85,6 +86,15 @@ def decode_fields(text: bytes, *, name: str) -> Any:
         raise InvalidInput(
             f"{name}: not JSON: {_json_reason(str(error), text)}", hint="check it with a JSON tool"
         ) from error
+
+
+def _without_moments(value: Any) -> Any:
+    """Return what TOML held with its moments as text: JSON has none of their own."""
+    if isinstance(value, dict):
+        return {key: _without_moments(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_moments(each) for each in value]
+    return value.isoformat() if isinstance(value, datetime.date | datetime.time) else value
 
 
 def _json_reason(message: str, text: bytes) -> str:

@@ -7,6 +7,7 @@ error is one line that names the file, the field and what is allowed there.
 
 from __future__ import annotations
 
+import datetime
 import math
 import os
 import re
@@ -23,8 +24,10 @@ from farbus.model.job import (
     MAX_ALTERNATIVE_COST,
     MAX_ALTERNATIVES,
     MAX_DRIVES,
+    MAX_IMPORTANCE,
     MAX_STORAGE,
     Alternative,
+    Goal,
     GroupVariant,
     Job,
     Requests,
@@ -47,6 +50,7 @@ MAX_PRIORITY = 1000
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _NAME_RULE = "use 1 to 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends"
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -141,6 +145,20 @@ class JobTable(TaskTable, forbid_unknown_fields=True, omit_defaults=True):
         str | int | float,
         Meta(description="Longest that it is kept while a node of its can't be reached; 0 for the cluster's limit."),
     ] = 0
+    application: Annotated[
+        str, Meta(max_length=128, description="What its runs are remembered under; the job's name if empty.")
+    ] = ""
+    slo: Annotated[
+        str | int | float, Meta(description="Within how long from its start it is to be done; a wish, not a limit.")
+    ] = 0
+    importance: (
+        Annotated[float, Meta(ge=1, lt=MAX_IMPORTANCE, description="How little missing that counts: 1 is in full.")]
+        | None
+    ) = None
+    deadline: Annotated[
+        str | int | float,
+        Meta(description="When it should be done: '2h' from now on, or a moment like 2027-01-31T18:00:00Z."),
+    ] = 0
     moveable: Annotated[
         bool,
         Meta(description="It may be ended while it runs and be queued again, to make room: it can begin anew."),
@@ -156,6 +174,19 @@ class JobTable(TaskTable, forbid_unknown_fields=True, omit_defaults=True):
         list[AlternativeTable], Meta(max_length=MAX_ALTERNATIVES, description="Other ways to run it; one is chosen.")
     ] = []
     task: Annotated[list[TaskTable], Meta(description="Groups of tasks, placed together or not at all.")] = []
+
+
+def parse_deadline(text: str | int | float, *, what: str) -> tuple[float, float]:
+    """Return a deadline in seconds from the submission, and in seconds since the epoch; one of them is 0.
+
+    A moment without a zone is one of this machine's.
+    """
+    if not isinstance(text, str) or not _MOMENT.match(text):
+        return parse_seconds(text, what=what), 0.0
+    try:
+        return 0.0, datetime.datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError) as error:
+        raise InvalidInput(f"{what}: {text[:40]!r} is no moment", hint="write 2027-01-31T18:00:00Z") from error
 
 
 def schema() -> dict[str, Any]:
@@ -238,6 +269,24 @@ def convert_table(table: JobTable, *, name: str, directory: Path, fallback: str)
         time_limit_s=parse_seconds(table.time_limit, what=f"{name}: time_limit"),
         unreachable_limit_s=parse_seconds(table.unreachable_limit, what=f"{name}: unreachable_limit"),
         moveable=table.moveable,
+        application=_application(table.application, f"{name}: application"),
+        goal=_goal(table, name),
+    )
+
+
+def _application(text: str, where: str) -> str:
+    if not text.isprintable():
+        raise InvalidInput(f"{where}: has a character that can't be printed")
+    return text
+
+
+def _goal(table: JobTable, name: str) -> Goal:
+    deadline_s, deadline_at = parse_deadline(table.deadline, what=f"{name}: deadline")
+    return Goal(
+        slo_s=parse_seconds(table.slo, what=f"{name}: slo"),
+        importance=table.importance or 0.0,
+        deadline_s=deadline_s,
+        deadline_at=deadline_at,
     )
 
 

@@ -9,9 +9,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from farbus.cli.jobfile import MAX_GPUS, ResourceTable, convert_requests
+from farbus.cli.jobfile import MAX_GPUS, ResourceTable, convert_requests, parse_deadline
+from farbus.errors import InvalidInput
 from farbus.model.device import Route
-from farbus.model.job import Requests
+from farbus.model.job import MAX_IMPORTANCE, Goal, Requests
+from farbus.model.quantity import parse_seconds
 
 
 class Output(enum.StrEnum):
@@ -75,6 +77,51 @@ RouteOption = Annotated[
     list[Route] | None,
     typer.Option("--route", help="How devices may be given: repeat for several.  [default: local, remote]"),
 ]
+
+
+SloOption = Annotated[
+    str,
+    typer.Option(
+        "--slo", metavar="TIME", help="Within how long from its start it is to be done: a wish.", show_default=False
+    ),
+]
+ImportanceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--importance",
+        metavar="N",
+        help="How little missing --slo counts: from 1, in full, to below 10.",
+        show_default=False,
+    ),
+]
+DeadlineOption = Annotated[
+    str,
+    typer.Option(
+        "--deadline",
+        metavar="TIME",
+        help="When it should be done: 2h from now on, or 2027-01-31T18:00.",
+        show_default=False,
+    ),
+]
+ApplicationOption = Annotated[
+    str,
+    typer.Option(
+        "--application", metavar="NAME", help="What its runs are remembered under; else its name.", show_default=False
+    ),
+]
+
+
+def read_goal(*, slo: str, importance: float | None, deadline: str) -> Goal:
+    """Turn the options into what is wished for the job."""
+    if importance is not None and not 1 <= importance < MAX_IMPORTANCE:
+        raise InvalidInput(f"--importance: {importance:g} is not from 1 to below {MAX_IMPORTANCE:g}")
+    deadline_s, deadline_at = parse_deadline(deadline or 0, what="--deadline")
+    return Goal(
+        slo_s=parse_seconds(slo or 0, what="--slo"),
+        importance=importance or 0.0,
+        deadline_s=deadline_s,
+        deadline_at=deadline_at,
+    )
 
 
 def read_requests(*, gpus: int, gpu_memory: str, gpu_model: str, cpus: str, memory: str) -> Requests:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
 from farbus.cli.listing import Column, printable
 from farbus.model.device import DeviceKind, DeviceStatus
-from farbus.model.job import DevicePlacement, JobStatus, TaskPlacement, TaskState, TaskStatus
+from farbus.model.job import DevicePlacement, Job, JobStatus, TaskPlacement, TaskState, TaskStatus
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.quantity import format_bytes, format_cpu
@@ -26,7 +27,8 @@ def format_age(seconds: float) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600}h"
 
 
-def _moment(seconds: float) -> str:
+def format_moment(seconds: float) -> str:
+    """Write seconds since the epoch as a moment of this machine; nothing for 0."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else ""
 
 
@@ -62,7 +64,8 @@ def _job_seconds(status: JobStatus) -> float:
 def _job_reason(status: JobStatus) -> str:
     if status.reason:
         return status.reason
-    return "; ".join(miss.message for miss in status.misses)
+    told = "; ".join(miss.message for miss in status.misses)
+    return f"tasks that wait: {status.tasks_waiting}: {told}" if told and status.tasks_waiting else told
 
 
 def is_ended(status: JobStatus) -> bool:
@@ -73,6 +76,10 @@ def is_ended(status: JobStatus) -> bool:
 def describe_job(status: JobStatus) -> list[str]:
     """Return what is to be said about one job, in lines: tasks, placements, reasons, story."""
     lines = [f"job {status.job.id}: {status.state}" + (f": {status.reason}" if status.reason else "")]
+    if status.alternative:
+        lines.append(f"  as its alternative {status.alternative}")
+    if status.tasks_waiting:
+        lines.append(f"  tasks that wait for room: {status.tasks_waiting}")
     placements = {placement.task: placement for placement in status.placements}
     tasks = {task.task: task for task in status.tasks}
     for name in dict.fromkeys([*placements, *tasks]):
@@ -89,9 +96,22 @@ def describe_job(status: JobStatus) -> list[str]:
         if name in tasks and tasks[name].reason:
             words.append(f"- {tasks[name].reason}")
         lines.append(" ".join(words))
+    lines += [f"  {line}" for line in _describe_wishes(status.job)]
     lines += [f"  waits for {miss.resource}: {miss.message}" for miss in status.misses]
     lines += [f"  {line}" for line in status.story]
     return [printable(line) for line in lines]
+
+
+def _describe_wishes(job: Job) -> list[str]:
+    lines = []
+    if job.application:
+        lines.append(f"application {job.application}")
+    if job.goal.slo_s:
+        counts = f" (importance {job.goal.importance:g})" if job.goal.importance else ""
+        lines.append(f"goal: within {format_age(job.goal.slo_s)} from its start{counts}")
+    if not math.isinf(job.due_at):
+        lines.append(f"deadline: {format_moment(job.due_at)}")
+    return lines
 
 
 JOB_COLUMNS: tuple[Column[JobStatus], ...] = (
@@ -105,9 +125,12 @@ JOB_COLUMNS: tuple[Column[JobStatus], ...] = (
     Column("AGE", lambda status: format_age(time.time() - status.job.submitted_at), right=True),
     Column("RAN", lambda status: format_age(_job_seconds(status)), right=True),
     Column("PRIORITY", lambda status: str(status.job.priority), wide=True, right=True),
+    Column(
+        "DEADLINE", lambda status: "" if math.isinf(status.job.due_at) else format_moment(status.job.due_at), wide=True
+    ),
     Column("TASKS", lambda status: str(sum(group.count for group in status.job.groups)), wide=True, right=True),
     Column("DEVICES", lambda s: _unique([d.device for p in s.placements for d in p.devices]), wide=True, identity=True),
-    Column("SUBMITTED", lambda status: _moment(status.job.submitted_at), wide=True),
+    Column("SUBMITTED", lambda status: format_moment(status.job.submitted_at), wide=True),
     Column("REASON", _job_reason, wide=True),
 )
 

@@ -1,6 +1,7 @@
 """A child process that answers questions, one at a time: for work that must neither stop nor take down its parent.
 
-Question and answer are bytes, each with its length before it.  The child is
+Question and answer are bytes, each with its length before it.  An answer may
+come in parts, so that its parent goes on with the first one before all is there.  The child is
 this Python running a module that calls :func:`serve`; it ends with its parent,
 or when its standard input ends.
 """
@@ -13,7 +14,7 @@ import os
 import signal
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from farbus.errors import TimedOut, Unavailable
 from farbus.linux.children import die_with_parent
@@ -55,13 +56,22 @@ class Answerer:
         self.starts += 1
 
     async def ask(self, question: bytes, *, limit_s: float) -> bytes:
-        """Return the answer; the caller asks one question at a time.
+        """Return the answer, or its first part; the caller asks one question at a time, and reads all of its answer.
 
         Raises :class:`TimedOut` after ``limit_s`` seconds and
         :class:`Unavailable` where the child has ended; in both cases, and when
         the caller is cancelled, it is killed.
         """
         await self.start()
+        return await self._exchange(question, limit_s)
+
+    async def read(self, *, limit_s: float) -> bytes:
+        """Return the next part of the answer; see :meth:`ask`."""
+        if self._child is None:
+            raise Unavailable(f"{self._name}: its process has ended")
+        return await self._exchange(None, limit_s)
+
+    async def _exchange(self, question: bytes | None, limit_s: float) -> bytes:
         child = self._child
         assert child is not None
         assert child.stdin is not None
@@ -70,8 +80,9 @@ class Answerer:
             async with asyncio.timeout(limit_s):
                 # uvloop's word for a child that was killed since the last question is RuntimeError.
                 with contextlib.suppress(ConnectionError, RuntimeError):
-                    child.stdin.write(_LENGTH.pack(len(question)) + question)
-                    await child.stdin.drain()
+                    if question is not None:
+                        child.stdin.write(_LENGTH.pack(len(question)) + question)
+                        await child.stdin.drain()
                 (length,) = _LENGTH.unpack(await child.stdout.readexactly(_LENGTH.size))
                 if length > MAX_ANSWER_BYTES:
                     raise asyncio.IncompleteReadError(b"", length)
@@ -110,8 +121,8 @@ class Answerer:
             kill_process(child)
 
 
-def serve(answer: Callable[[bytes], bytes], parent: int) -> None:
-    """Answer questions until standard input ends; ``parent`` is the process id of who asks."""
+def serve(answer: Callable[[bytes], Iterable[bytes]], parent: int) -> None:
+    """Answer questions, in parts, until standard input ends; ``parent`` is the process id of who asks."""
     die_with_parent(parent)
     # A signal to the whole group or service is its parent's to obey: this one ends when nothing more is asked.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -125,7 +136,7 @@ def serve(answer: Callable[[bytes], bytes], parent: int) -> None:
             question = questions.read(length)
             if len(question) < length:
                 return
-            reply = answer(question)
-            answers.write(_LENGTH.pack(len(reply)))
-            answers.write(reply)
-            answers.flush()
+            for part in answer(question):
+                answers.write(_LENGTH.pack(len(part)))
+                answers.write(part)
+                answers.flush()

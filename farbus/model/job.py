@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 
 import msgspec
 
@@ -21,6 +22,9 @@ MAX_ALTERNATIVE_COST = 10**6
 
 MAX_STORAGE = 16
 """Storage requests of a group; each is a row of a phase's network for each node of its tasks."""
+
+MAX_IMPORTANCE = 10.0
+"""Importances are below it: at it a missed goal would count for nothing (eq. 6 of DRMaestro with z = 10)."""
 
 MAX_DRIVES = 64
 """Drives that may be used as one."""
@@ -103,6 +107,24 @@ class Alternative(Value, frozen=True, kw_only=True):
     groups: tuple[GroupVariant, ...] = ()
 
 
+class Goal(Value, frozen=True, kw_only=True):
+    """What the owner of a job wishes for it: policies weigh it, and nothing is ended for it.
+
+    A deadline is ``deadline_s`` seconds after the submission, or
+    ``deadline_at``, seconds since the epoch by the scheduler's clock; 0 for none.
+    """
+
+    slo_s: float = 0.0
+    """Within how many seconds from its start it is to be done (tau of DRMaestro, eq. 6); 0 for no word of its own."""
+    importance: float = 0.0
+    """How little a missed ``slo_s`` counts (z of eq. 6): from 1, in full, to below 10, hardly; 0 for 1."""
+    deadline_s: float = 0.0
+    deadline_at: float = 0.0
+
+
+NO_GOAL = Goal()
+
+
 class Job(Value, frozen=True, kw_only=True):
     """A job as it was submitted.  ``id`` is given by the scheduler.
 
@@ -135,6 +157,16 @@ class Job(Value, frozen=True, kw_only=True):
 
     alternatives: tuple[Alternative, ...] = ()
     """Other ways to run it; one of them or the job as it stands is placed, never two."""
+    goal: Goal = NO_GOAL
+    application: str = ""
+    """What its runs are remembered under, beside its user; empty for its name (:mod:`farbus.model.profile`)."""
+
+    @property
+    def due_at(self) -> float:
+        """Return its deadline in seconds since the epoch; infinite without one."""
+        if self.goal.deadline_s:
+            return self.submitted_at + self.goal.deadline_s
+        return self.goal.deadline_at or math.inf
 
     def in_flavour(self, name: str) -> Job:
         """Return the job as its alternative of that name has it, without alternatives; empty for as it stands.
@@ -238,7 +270,12 @@ class JobStatus(Value, frozen=True, kw_only=True):
     placements: tuple[TaskPlacement, ...] = ()
     tasks: tuple[TaskStatus, ...] = ()
     misses: tuple[Miss, ...] = ()
+    """Why it waits, or why the tasks do that it runs without."""
     rounds_waited: int = 0
     started_at: float = 0.0
     ended_at: float = 0.0
     story: tuple[str, ...] = ()
+    alternative: str = ""
+    """The alternative as which it was placed last; empty for the job as it stands."""
+    tasks_waiting: int = 0
+    """Tasks that it runs without, and that begin once there is room (``min_count``)."""

@@ -106,6 +106,7 @@ class Replay:
         network: Network | None = None,
         every_s: float = 0.0,
         patient: bool = False,
+        by_deadline: bool = False,
         certify: bool = False,
         busy: Mapping[str, tuple[Resources, float]] | None = None,
         tell: Callable[[int, int], None] | None = None,
@@ -113,7 +114,8 @@ class Replay:
         """Set the world up.
 
         ``patient`` policies may place later what they could place now: jobs
-        are offered again at every round, which needs ``every_s``.  ``busy``
+        are offered again at every round, which needs ``every_s``.  For one that
+        ranks ``by_deadline``, jobs of a kind are not alike: a round sees all.  ``busy``
         says what is taken of nodes from the start, and until when.  ``tell``
         is told how many of how many jobs have ended.
         """
@@ -128,6 +130,7 @@ class Replay:
         self._network = network or Network()
         self._every_s = every_s
         self._patient = patient
+        self._by_deadline = by_deadline
         self._certify = certify
         self._tell = tell
         self._total = len(trace.submissions)
@@ -221,8 +224,11 @@ class Replay:
 
     def _round(self, kinds: Sequence[Kind]) -> list[Kind]:
         """Offer the first of each kind; return the kinds of which all that were offered were placed."""
+        if self._by_deadline:
+            for kind in kinds:
+                kind.offer = MAX_OFFER
         offered = [
-            PendingJob(job=submission.job, rounds_waited=kind.misses - before)
+            PendingJob(job=submission.job, rounds_waited=kind.misses - before, left_s=self._left_s(submission))
             for kind in kinds
             for submission, before in itertools.islice(kind.waiting, kind.offer)
         ]
@@ -241,6 +247,11 @@ class Replay:
             self._start(placement)
         missed = {miss.job: miss for miss in decision.misses}
         return [kind for kind in kinds if self._book(kind, placed, missed)]
+
+    def _left_s(self, submission: Submission) -> float:
+        """Return how long a job has until its deadline: it was submitted when it came here."""
+        deadline_s = submission.job.goal.deadline_s
+        return submission.at_s + deadline_s - self.engine.now if deadline_s else math.inf
 
     def _book(self, kind: Kind, placed: set[str], missed: Mapping[str, JobMiss]) -> bool:
         """Take what was placed out of the queue; say whether to offer more of the kind at once."""

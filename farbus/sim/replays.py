@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,8 +10,10 @@ import msgspec
 
 from farbus.errors import InvalidInput
 from farbus.scheduler.costs.drmaestro import DRMaestroPolicy
+from farbus.scheduler.costs.fgd import FGDPolicy, Workload
 from farbus.scheduler.costs.named import POLICIES, policy_named
 from farbus.scheduler.costs.policy import Policy
+from farbus.scheduler.costs.workload_aware import WorkloadAwarePolicy
 from farbus.sim.measures import Outcome, offered_load
 from farbus.sim.replay import Network, Replay
 from farbus.sim.traces import Trace, compress, shrink
@@ -94,6 +97,7 @@ def replay(
         distance=dict.fromkeys(kinds, options.slowdown),
     )
     rows = []
+    have_deadlines = any(each.job.goal.deadline_s for each in submissions)
     for name in policies:
 
         def told(done: int, total: int, name: str = name) -> None:
@@ -108,6 +112,7 @@ def replay(
             every_s=options.every_s,
             # Whoever postpones looks again as time goes by; without a distance of rounds, when something has ended.
             patient=isinstance(policy, DRMaestroPolicy) and options.every_s > 0,
+            by_deadline=isinstance(policy, WorkloadAwarePolicy) and have_deadlines,
             certify=options.certify,
             tell=told,
         )  # fmt: skip
@@ -133,9 +138,20 @@ def replay(
 
 
 def policy_for(name: str, trace: Trace, *, seed: int) -> Policy:
-    """Return a policy, with the profiles that the trace knows beforehand."""
+    """Return a policy, with the profiles or the workload that the trace knows beforehand."""
     policy = policy_named(name, seed=seed)
     if isinstance(policy, DRMaestroPolicy):
         profiles = {each.job.name: each.profile for each in trace.submissions if each.profile is not None}
         return replace(policy, profiles=profiles)
+    if isinstance(policy, FGDPolicy):
+        return replace(policy, workload=Workload.of(tasks_of(trace)), history=None)
     return policy
+
+
+def tasks_of(trace: Trace) -> Counter[tuple[int, int, int]]:
+    """Return how many tasks of a trace want which processors, memory and GPUs."""
+    tasks: Counter[tuple[int, int, int]] = Counter()
+    for each in trace.submissions:
+        for group in each.job.groups:
+            tasks[group.requests.cpu_milli, group.requests.memory_bytes, group.requests.gpus] += group.count
+    return tasks

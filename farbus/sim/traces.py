@@ -18,10 +18,12 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from farbus.errors import InvalidInput
 from farbus.model.decision import DeviceView, NodeView
 from farbus.model.device import Device, DeviceKind
-from farbus.model.job import Job, Requests, TaskGroup
+from farbus.model.job import Goal, Job, Requests, TaskGroup
 from farbus.model.node import Resources
 from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, MAX_SECONDS
 from farbus.scheduler.costs.drmaestro import Profile
@@ -119,9 +121,10 @@ CPU_MILLI_PER_GPU, MEMORY_PER_GPU = 4000, 32 * GIB
 def read_philly(jobs: Path, *, machines: int, gpus_per_machine: int = 8) -> Trace:
     """Read the jobs, for a cluster of equal machines: the trace has none.
 
-    Each machine has half as much processor and memory again as its GPUs' jobs
-    take.  A job of more GPUs than a machine has is a gang of equal tasks.  Its
-    goal (tau) is the completion time that the trace expects of it.
+      Each machine has half as much processor and memory again as its GPUs' jobs
+      take.  A job of more GPUs than a machine has is a gang of equal tasks.  Its
+      goal (tau) is the completion time that the trace expects of it, and that
+    after its submission its deadline.
     """
     if not 1 <= machines <= MAX_ROWS or not 1 <= gpus_per_machine <= MAX_GPUS:
         raise InvalidInput(f"--machines: {machines} with {gpus_per_machine} GPUs each are not a cluster")
@@ -145,6 +148,7 @@ def read_philly(jobs: Path, *, machines: int, gpus_per_machine: int = 8) -> Trac
             at_s,
             TaskGroup(name="main", command=("true",), count=tasks, requests=requests),
         )
+        job = msgspec.structs.replace(job, goal=Goal(deadline_s=goal_s))
         profile = Profile(goal_s=goal_s, expected_s=runs_s, sensitivity=PHILLY_SENSITIVITY if gpus else 0.0)
         submissions.append(Submission(job, at_s, runs_s, (tasks, each), tasks * each, float(gpus), profile))
     return _trace(jobs, jobs, views, devices, submissions)

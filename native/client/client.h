@@ -93,6 +93,7 @@ struct client_context {
 	bool primary;
 	bool active;			/* the server has it */
 	unsigned references;		/* of a primary context */
+	_Atomic unsigned attached;	/* cuCtxAttach: users beside the one that made it */
 	unsigned flags;
 	unsigned long long id;
 	_Atomic CUfunc_cache cache;
@@ -136,6 +137,7 @@ struct client_target {
 	size_t height;
 	size_t missing;			/* bytes that have not arrived */
 	bool owned;			/* freed when the last byte is there */
+	bool kept;			/* a graph's: the bytes come as often as it runs */
 };
 
 struct client_wait {
@@ -212,6 +214,8 @@ struct client {
 	pthread_key_t thread_key;
 	_Atomic uint32_t lanes_used[WIRE_LANES / 32];
 	_Atomic unsigned long long next_id;
+	_Atomic bool captured;		/* some stream has been captured */
+	_Atomic int capturing;		/* captures that go on */
 };
 
 extern struct client farbus_client;
@@ -225,6 +229,7 @@ struct client_thread {
 	bool registered;
 	uint16_t lane;
 	unsigned per_thread;		/* inside a _ptds or _ptsz entry */
+	bool host_function;		/* runs one for a stream: no CUDA call is allowed */
 	unsigned depth;
 	CUcontext contexts[CLIENT_CONTEXT_STACK];
 	CUstreamCaptureMode capture_mode;
@@ -285,6 +290,18 @@ void client_host_call(uint64_t token, CUresult status);
 void client_host_pull(uint64_t token);
 CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host, size_t host_pitch,
 			  size_t width, size_t height, uint64_t stream_wire);
+CUresult client_host_copy_captured(uint64_t device, size_t device_pitch, const void *host,
+				   size_t host_pitch, size_t width, size_t height,
+				   uint64_t stream_wire);
+/* Name a host function that graphs call, until the server says that none does any more;
+ * one that is called once, and no stream waits for; and one that was never used. */
+CUresult client_host_keep(CUhostFn function, void *argument, uint64_t *token);
+CUresult client_host_once(CUhostFn function, void *argument, uint64_t *token);
+void client_host_drop(uint64_t token);
+/* May any graph call host functions or read memory of this process? */
+bool client_host_kept(void);
+/* Is the stream (named as on the wire) being captured? */
+bool client_stream_captured(uint64_t stream);
 /* May anything that is still to run write to this process's memory? */
 bool client_host_busy(void);
 void client_outstanding(int change);
@@ -304,6 +321,12 @@ struct client_range {
 	unsigned flags;
 	bool registered;		/* pinned by cuMemHostRegister */
 	bool global;			/* a module's variable */
+	CUmemoryPool pool;		/* it comes from; NULL: no pool, or the device's own */
+	bool accessible;		/* of what is mapped at reserved addresses */
+	bool reserved;			/* addresses alone: cuMemAddressReserve */
+	bool sync;			/* its copies wait: CU_POINTER_ATTRIBUTE_SYNC_MEMOPS */
+	int opened;			/* another process's memory: how often it was opened */
+	bool graph;			/* a graph's: freed and allocated again by its runs */
 	bool going;			/* the server is asked to free it */
 	struct client_library *library;
 	unsigned long long id;
@@ -317,6 +340,14 @@ CUresult client_memory_check(uint64_t address, uint64_t bytes);
  * A range there that the server is asked to free has been freed, and makes way.
  * -EEXIST: this process uses them; -ENOMEM. */
 int client_memory_add(const struct client_range *range);
+/* What lies at reserved addresses, and whether kernels and copies may touch it. */
+/* Change how often another process's memory is open; 0: it is not open any more, or never was. */
+int client_memory_opened(uint64_t base, int change);
+void client_memory_set_graph(uint64_t address);
+int client_memory_map(const struct client_range *range);
+void client_memory_unmap(uint64_t base, uint64_t bytes);
+void client_memory_access(uint64_t base, uint64_t bytes, bool accessible);
+bool client_memory_set_sync(uint64_t address, bool sync);
 bool client_memory_remove(uint64_t base, enum client_memory_kind kind, struct client_range *range);
 void client_memory_forget_library(struct client_library *library);
 void client_memory_forget_context(struct client_context *context);
@@ -324,6 +355,27 @@ CUresult client_memory_allocate(enum wire_op op, const void *request, size_t req
 				void *reply, size_t reply_bytes, uint64_t bytes, uint64_t *address);
 
 /* ---- the rest ---- */
+
+/* A copy of which one side at least is an array (array.c). */
+CUresult client_array_copy(const CUDA_MEMCPY3D *copy, CUstream stream, bool async);
+
+/* A launch's parameters as one buffer of WIRE_KERNEL_PARAMETERS bytes (launch.c). */
+CUresult client_parameters_gather(const struct client_function *function, void *const *parameters,
+				  void *const *extra, uint8_t *buffer, uint32_t *bytes);
+/* Options of the just-in-time compiler that travel: pairs of option and value. */
+#define CLIENT_JIT_OPTIONS 64u
+
+struct client_jit_options {
+	uint64_t pairs[CLIENT_JIT_OPTIONS][2];
+	uint32_t count;
+};
+
+void client_jit_collect(struct client_jit_options *out, const CUjit_option *options,
+			void *const *values, unsigned count);
+/* A file's bytes with a zero behind them; malloc'ed. */
+CUresult client_file_read(const char *path, void **data, size_t *bytes);
+/* Send something too large for a frame; the operation that names `blob` comes next. */
+CUresult client_blob_send(uint64_t blob, const void *data, size_t bytes);
 
 CUresult client_context_make_primary(struct client_device *device);
 void client_libraries_forget(struct client_context *context);

@@ -1,5 +1,6 @@
 /* Contexts: stacks and handles here, lives on the server. */
 #include "client.h"
+#include "marshal.h"
 
 #include <stdlib.h>
 
@@ -479,4 +480,49 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx)
 	if (result != CUDA_SUCCESS)
 		return result;
 	return client_call_as((uint64_t)(uintptr_t)ctx, &request, &wait);
+}
+
+/* ---- CUDA 2's way of sharing a context: an older name for counting its users ---- */
+
+CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags)
+{
+	struct client_context *context;
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pctx || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	context = client_context_current();
+	context->attached++;
+	*pctx = context->handle;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDetach(CUcontext ctx)
+{
+	struct client_context *context;
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	context = client_context_get(ctx);
+	if (!context || context != client_context_current())
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (context->attached) {
+		context->attached--;
+		return CUDA_SUCCESS;
+	}
+	return cuCtxDestroy_v2(ctx);
+}
+
+CUresult cuCtxSetFlags(unsigned int flags)
+{
+	CUresult result = client_enter();
+
+	if (result == CUDA_SUCCESS)
+		result = client_raw_cuCtxSetFlags(flags);
+	if (result == CUDA_SUCCESS)
+		client_context_current()->flags = flags;
+	return result;
 }

@@ -221,6 +221,42 @@ static CUresult copy_on_host(const struct plane *to, const struct plane *from,
 	return result;
 }
 
+/* ---- in a captured stream ---- */
+
+/* Each run of the graph reads or writes host memory then; nothing of it travels now. */
+static CUresult copy_captured(const struct plane *to, const struct plane *from,
+			      const struct extent *extent, uint64_t stream)
+{
+	struct client_target *kept;
+	struct wire_capture_copy_to_host fixed = {
+		.device = from->address,
+		.pitch = extent->height == 1 ? extent->width : from->pitch,
+		.width = extent->width,
+		.height = extent->height,
+		.stream = stream,
+	};
+	const struct client_request request = {
+		.op = WIRE_OP_CAPTURE_COPY_TO_HOST,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
+
+	if (to->kind == MEMORY_DEVICE)
+		return client_host_copy_captured(to->address,
+						 extent->height == 1 ? extent->width : to->pitch,
+						 (const void *)(uintptr_t)from->address, from->pitch,
+						 extent->width, extent->height, stream);
+	if (from->kind != MEMORY_DEVICE)
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	kept = malloc(sizeof(*kept));
+	if (!kept)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	target_fill(kept, to, extent);
+	kept->owned = true;
+	kept->kept = true;
+	return client_post_target(&request, kept);
+}
+
 /* ---- the one way all copies go ---- */
 
 static CUresult copy(const struct plane *to, const struct plane *from, const struct extent *extent,
@@ -237,6 +273,8 @@ static CUresult copy(const struct plane *to, const struct plane *from, const str
 		return result;
 	if (to->kind == MEMORY_DEVICE && from->kind == MEMORY_DEVICE)
 		return copy_on_device(to, from, extent, stream);
+	if (async && client_stream_captured(stream))
+		return copy_captured(to, from, extent, stream);
 	if (to->kind == MEMORY_DEVICE) {
 		result = copy_to_device(to, from, extent, stream, async);
 		/* A synchronous copy reports what went wrong before it. */
@@ -413,10 +451,35 @@ static CUresult copy_box(const struct side *to, const struct side *from, size_t 
 	return result;
 }
 
+static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async);
+
 static CUresult copy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
 {
 	if (!copy)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY) {
+		const CUDA_MEMCPY3D box = {
+			.srcXInBytes = copy->srcXInBytes,
+			.srcY = copy->srcY,
+			.srcMemoryType = copy->srcMemoryType,
+			.srcHost = copy->srcHost,
+			.srcDevice = copy->srcDevice,
+			.srcArray = copy->srcArray,
+			.srcPitch = copy->srcPitch,
+			.dstXInBytes = copy->dstXInBytes,
+			.dstY = copy->dstY,
+			.dstMemoryType = copy->dstMemoryType,
+			.dstHost = copy->dstHost,
+			.dstDevice = copy->dstDevice,
+			.dstArray = copy->dstArray,
+			.dstPitch = copy->dstPitch,
+			.WidthInBytes = copy->WidthInBytes,
+			.Height = copy->Height,
+			.Depth = 1,
+		};
+
+		return copy_3d(&box, stream, async);
+	}
 	const struct side to = {
 		.type = copy->dstMemoryType,
 		.host = copy->dstHost,
@@ -456,6 +519,8 @@ static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
 {
 	if (!copy || copy->srcLOD || copy->dstLOD)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY)
+		return client_array_copy(copy, stream, async);
 	const struct side to = {
 		.type = copy->dstMemoryType,
 		.host = copy->dstHost,

@@ -231,7 +231,9 @@ static int read_data(struct client_session *session, const struct wire_header *h
 		at += now;
 		bytes -= now;
 	}
-	if (!rc && target->missing == 0 && target->owned)
+	if (!rc && target->missing == 0 && target->kept)
+		target->missing = target->width * target->height;
+	else if (!rc && target->missing == 0 && target->owned)
 		target_done(session, data.sequence);
 	return rc;
 }
@@ -276,7 +278,8 @@ static int read_failure(struct client_session *session, const struct wire_header
 	rc = inbox_take(&session->inbox, &failure, sizeof(failure));
 	if (rc)
 		return rc;
-	if (failure.opcode == WIRE_OP_COPY_TO_HOST_ASYNC)
+	if (failure.opcode == WIRE_OP_COPY_TO_HOST_ASYNC ||
+	    failure.opcode == WIRE_OP_CAPTURE_COPY_TO_HOST)
 		target_done(session, failure.sequence);
 	if (client_result_is_sticky((CUresult)failure.status)) {
 		context_note((CUcontext)(uintptr_t)failure.context, (CUresult)failure.status);

@@ -1,5 +1,6 @@
 /* Kernels: attributes, names, parameters; occupancy. */
 #include "client.h"
+#include "marshal.h"
 
 static CUresult function_meant(const void *handle, struct client_function **function)
 {
@@ -106,9 +107,14 @@ CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int v
 
 CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev)
 {
-	if (dev < 0 || dev >= farbus_client.device_count)
-		return CUDA_ERROR_INVALID_DEVICE;
-	return attribute_set(kernel, attrib, val);
+	struct client_function *function;
+	CUresult result = function_meant(kernel, &function);
+
+	if (result == CUDA_SUCCESS)
+		result = client_raw_cuKernelSetAttribute(attrib, val, kernel, dev);
+	if (result == CUDA_SUCCESS && (unsigned)attrib < CLIENT_FUNCTION_ATTRIBUTES)
+		function->attributes[attrib] = val;
+	return result;
 }
 
 CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset,
@@ -277,4 +283,29 @@ CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfu
 	return cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func,
 							 blockSizeToDynamicSMemSize, dynamicSMemSize,
 							 blockSizeLimit, 0);
+}
+
+/* ---- counts of parameters ---- */
+
+static CUresult parameter_count(const void *handle, size_t *count)
+{
+	struct client_function *function;
+	CUresult result = function_meant(handle, &function);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!count || function->parameter_count == UINT32_MAX)
+		return CUDA_ERROR_INVALID_VALUE;
+	*count = function->parameter_count;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuFuncGetParamCount(CUfunction func, size_t *paramCount)
+{
+	return parameter_count(func, paramCount);
+}
+
+CUresult cuKernelGetParamCount(CUkernel kernel, size_t *paramCount)
+{
+	return parameter_count(kernel, paramCount);
 }

@@ -12,6 +12,8 @@ struct host_job {
 	struct host_job *next;
 	uint64_t token;
 	CUresult status;		/* what a stream callback is told */
+	bool kept;			/* a graph's: until the server says otherwise */
+	bool quiet;			/* no stream waits for it */
 	/* a host function */
 	CUhostFn function;
 	CUstreamCallback callback;
@@ -28,7 +30,14 @@ static pthread_mutex_t job_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t job_there = PTHREAD_COND_INITIALIZER;
 static struct host_job *job_first;
 static struct host_job **job_last = &job_first;
-static bool job_thread_started;
+/* Threads that run jobs, and those of them that wait for one.  A host function may wait for
+ * another stream's, as with CUDA's own streams, so each gets a thread while there are few. */
+#define JOB_THREADS 64u
+static unsigned job_threads;
+static unsigned job_threads_idle;
+static unsigned jobs_queued;
+/* Jobs of graphs, which may run and touch this process's memory at any time. */
+static _Atomic unsigned kept_jobs;
 
 bool client_host_busy(void)
 {
@@ -36,7 +45,7 @@ bool client_host_busy(void)
 	bool busy;
 
 	pthread_mutex_lock(&session->wait_lock);
-	busy = session->outstanding || session->targets;
+	busy = session->outstanding || session->targets || atomic_load(&kept_jobs);
 	pthread_mutex_unlock(&session->wait_lock);
 	return busy;
 }
@@ -75,20 +84,36 @@ static void job_send(const struct host_job *job)
 
 static void job_run(struct host_job *job)
 {
+	bool kept;
+
+	if (job->kept && (int32_t)job->status == WIRE_TOKEN_FORGOTTEN) {
+		handle_close(&farbus_client.handles, HANDLE_TOKEN, job->token);
+		atomic_fetch_sub(&kept_jobs, 1);
+		free(job);
+		return;
+	}
+	kept = job->kept;
 	if (job->host) {
 		job_send(job);
 	} else {
 		const struct wire_host_done request = { .token = job->token };
 
+		client_thread()->host_function = true;
 		if (job->callback)
 			job->callback(job->stream, job->status, job->argument);
 		else
 			job->function(job->argument);
+		client_thread()->host_function = false;
 		client_post(WIRE_OP_HOST_DONE, &request, sizeof(request), NULL, 0);
 	}
 	outbox_flush(&farbus_client.session.outbox);
+	/* Asked for again only after the server has what was just sent: it may be queued
+	 * anew by now, and is not touched any more. */
+	if (kept)
+		return;
 	handle_close(&farbus_client.handles, HANDLE_TOKEN, job->token);
-	client_outstanding(-1);
+	if (!job->quiet)
+		client_outstanding(-1);
 	free(job);
 }
 
@@ -99,8 +124,11 @@ static void *job_thread(void *opaque)
 		struct host_job *job;
 
 		pthread_mutex_lock(&job_lock);
+		job_threads_idle++;
 		while (!job_first)
 			pthread_cond_wait(&job_there, &job_lock);
+		job_threads_idle--;
+		jobs_queued--;
 		job = job_first;
 		job_first = job->next;
 		if (!job_first)
@@ -119,7 +147,7 @@ static int job_thread_start(void)
 	int rc = 0;
 
 	pthread_mutex_lock(&job_lock);
-	if (!job_thread_started) {
+	if (job_threads < JOB_THREADS && job_threads_idle <= jobs_queued) {
 		pthread_attr_init(&detached);
 		pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
 		sigfillset(&all);
@@ -127,7 +155,10 @@ static int job_thread_start(void)
 		rc = pthread_create(&thread, &detached, job_thread, NULL);
 		pthread_sigmask(SIG_SETMASK, &before, NULL);
 		pthread_attr_destroy(&detached);
-		job_thread_started = rc == 0;
+		job_threads += rc == 0;
+		/* With one at least, jobs are run. */
+		if (job_threads)
+			rc = 0;
 	}
 	pthread_mutex_unlock(&job_lock);
 	return -rc;
@@ -141,7 +172,9 @@ static void job_ready(uint64_t token, CUresult status)
 	if (!job)
 		return;
 	job->status = status;
+	(void)job_thread_start();
 	pthread_mutex_lock(&job_lock);
+	jobs_queued++;
 	job->next = NULL;
 	*job_last = job;
 	job_last = &job->next;
@@ -171,15 +204,93 @@ static CUresult job_open(const struct host_job *template, struct host_job **job)
 		free(*job);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	client_outstanding(1);
+	if (template->kept)
+		atomic_fetch_add(&kept_jobs, 1);
+	else if (!template->quiet)
+		client_outstanding(1);
 	return CUDA_SUCCESS;
 }
 
 static void job_cancel(struct host_job *job)
 {
 	handle_close(&farbus_client.handles, HANDLE_TOKEN, job->token);
-	client_outstanding(-1);
+	if (job->kept)
+		atomic_fetch_sub(&kept_jobs, 1);
+	else if (!job->quiet)
+		client_outstanding(-1);
 	free(job);
+}
+
+bool client_host_kept(void)
+{
+	return atomic_load(&kept_jobs);
+}
+
+CUresult client_host_keep(CUhostFn function, void *argument, uint64_t *token)
+{
+	const struct host_job template = {
+		.function = function,
+		.argument = argument,
+		.kept = true,
+	};
+	struct host_job *job;
+	CUresult result = job_open(&template, &job);
+
+	if (result == CUDA_SUCCESS)
+		*token = job->token;
+	return result;
+}
+
+CUresult client_host_once(CUhostFn function, void *argument, uint64_t *token)
+{
+	const struct host_job template = {
+		.function = function,
+		.argument = argument,
+		.quiet = true,
+	};
+	struct host_job *job;
+	CUresult result = job_open(&template, &job);
+
+	if (result == CUDA_SUCCESS)
+		*token = job->token;
+	return result;
+}
+
+void client_host_drop(uint64_t token)
+{
+	struct host_job *job = handle_get(&farbus_client.handles, HANDLE_TOKEN, token);
+
+	if (job)
+		job_cancel(job);
+}
+
+/* A copy in a captured stream: each run of the graph reads the bytes anew. */
+CUresult client_host_copy_captured(uint64_t device, size_t device_pitch, const void *host,
+				   size_t host_pitch, size_t width, size_t height,
+				   uint64_t stream_wire)
+{
+	const struct host_job template = {
+		.host = host,
+		.pitch = host_pitch,
+		.width = width,
+		.height = height,
+		.kept = true,
+	};
+	struct wire_capture_copy_to_device request = {
+		.device = device,
+		.pitch = device_pitch,
+		.width = width,
+		.height = height,
+		.stream = stream_wire,
+	};
+	struct host_job *job;
+	CUresult result = job_open(&template, &job);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request.token = job->token;
+	/* On failure the server forgets the token by itself, if it ever had it. */
+	return client_call(WIRE_OP_CAPTURE_COPY_TO_DEVICE, &request, sizeof(request), NULL, 0);
 }
 
 CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host, size_t host_pitch,
@@ -214,6 +325,27 @@ CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host
 	return result;
 }
 
+static CUresult host_function_captured(const struct host_job *template, uint64_t stream_wire)
+{
+	struct wire_capture_host_function request = {
+		.stream = stream_wire,
+		.function = (uint64_t)(uintptr_t)template->function,
+		.argument = (uint64_t)(uintptr_t)template->argument,
+	};
+	struct host_job kept = *template, *job;
+	CUresult result;
+
+	/* CUDA has no callbacks in graphs, only host functions. */
+	if (template->callback)
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	kept.kept = true;
+	result = job_open(&kept, &job);
+	if (result != CUDA_SUCCESS)
+		return result;
+	request.token = job->token;
+	return client_call(WIRE_OP_CAPTURE_HOST_FUNCTION, &request, sizeof(request), NULL, 0);
+}
+
 static CUresult host_function(CUstream stream, const struct host_job *template)
 {
 	struct wire_stream_host_function request;
@@ -224,6 +356,8 @@ static CUresult host_function(CUstream stream, const struct host_job *template)
 		result = client_stream_wire(stream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
+	if (client_stream_captured(request.stream))
+		return host_function_captured(template, request.stream);
 	client_stream_pace(request.stream, CLIENT_WEIGHT_HOST_FUNCTION, 0);
 	result = job_open(template, &job);
 	if (result != CUDA_SUCCESS)
@@ -258,4 +392,10 @@ CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *
 	if (!callback || flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	return host_function(hStream, &template);
+}
+
+CUresult cuLaunchHostFunc_v2(CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode)
+{
+	(void)syncMode;
+	return cuLaunchHostFunc(hStream, fn, userData);
 }

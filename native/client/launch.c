@@ -74,15 +74,14 @@ static CUresult shared_check(const struct launch *launch)
 	return CUDA_SUCCESS;
 }
 
-/* The parameters as one buffer, in `buffer`. */
-static CUresult parameters_gather(const struct launch *launch, uint8_t *buffer, uint32_t *bytes)
+CUresult client_parameters_gather(const struct client_function *function, void *const *parameters,
+				  void *const *extra, uint8_t *buffer, uint32_t *bytes)
 {
-	const struct client_function *function = launch->function;
 	const void *ready = NULL;
 	size_t ready_bytes = 0;
 
-	if (launch->extra) {
-		for (void **item = launch->extra; *item != CU_LAUNCH_PARAM_END; item += 2) {
+	if (extra) {
+		for (void *const *item = extra; *item != CU_LAUNCH_PARAM_END; item += 2) {
 			if (*item == CU_LAUNCH_PARAM_BUFFER_POINTER)
 				ready = item[1];
 			else if (*item == CU_LAUNCH_PARAM_BUFFER_SIZE)
@@ -90,7 +89,7 @@ static CUresult parameters_gather(const struct launch *launch, uint8_t *buffer, 
 			else
 				return CUDA_ERROR_INVALID_VALUE;
 		}
-		if (launch->parameters || ready_bytes > WIRE_KERNEL_PARAMETERS ||
+		if (parameters || ready_bytes > WIRE_KERNEL_PARAMETERS ||
 		    (function->parameter_count != UINT32_MAX &&
 		     ready_bytes < function->parameter_bytes) ||
 		    (ready_bytes && !ready))
@@ -105,13 +104,13 @@ static CUresult parameters_gather(const struct launch *launch, uint8_t *buffer, 
 			       "the parameters of %s; update it", function->name);
 		return CUDA_ERROR_NOT_SUPPORTED;
 	}
-	if (function->parameter_count && !launch->parameters)
+	if (function->parameter_count && !parameters)
 		return CUDA_ERROR_INVALID_VALUE;
 	memset(buffer, 0, function->parameter_bytes);
 	for (uint32_t i = 0; i < function->parameter_count; i++) {
-		if (!launch->parameters[i])
+		if (!parameters[i])
 			return CUDA_ERROR_INVALID_VALUE;
-		memcpy(buffer + function->parameters[i].offset, launch->parameters[i],
+		memcpy(buffer + function->parameters[i].offset, parameters[i],
 		       function->parameters[i].bytes);
 	}
 	*bytes = function->parameter_bytes;
@@ -163,11 +162,13 @@ static CUresult launch_send_with(struct launch *launch, uint8_t *tail)
 		       "the two travel alike");
 	if (attribute_bytes)
 		memcpy(tail, launch->attributes, attribute_bytes);
-	result = parameters_gather(launch, tail + attribute_bytes, &launch->fixed.parameter_bytes);
+	result = client_parameters_gather(launch->function, launch->parameters, launch->extra,
+					  tail + attribute_bytes, &launch->fixed.parameter_bytes);
 	if (result != CUDA_SUCCESS)
 		return result;
 	request.tail_bytes = attribute_bytes + launch->fixed.parameter_bytes;
-	if (launch->checked)
+	/* A capture tells at each call what is wrong with it. */
+	if (launch->checked || atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0)
 		return client_call_wide(&request, &wait);
 	client_stream_pace(launch->fixed.stream, CLIENT_WEIGHT_WORK, 0);
 	return client_post(WIRE_OP_LAUNCH, &launch->fixed, sizeof(launch->fixed), tail,

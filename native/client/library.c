@@ -173,14 +173,7 @@ static bool jit_option_travels(CUjit_option option)
 	}
 }
 
-#define JIT_OPTIONS_LIMIT 64u
-
-struct jit_options {
-	uint64_t pairs[JIT_OPTIONS_LIMIT][2];
-	uint32_t count;
-};
-
-static void jit_options_collect(struct jit_options *out, const CUjit_option *options,
+void client_jit_collect(struct client_jit_options *out, const CUjit_option *options,
 				void *const *values, unsigned count)
 {
 	out->count = 0;
@@ -189,7 +182,7 @@ static void jit_options_collect(struct jit_options *out, const CUjit_option *opt
 		if (options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES ||
 		    options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
 			((void **)(uintptr_t)values)[i] = NULL;
-		if (!jit_option_travels(options[i]) || out->count == JIT_OPTIONS_LIMIT)
+		if (!jit_option_travels(options[i]) || out->count == CLIENT_JIT_OPTIONS)
 			continue;
 		out->pairs[out->count][0] = (uint64_t)options[i];
 		out->pairs[out->count][1] = (uint64_t)(uintptr_t)values[i];
@@ -217,12 +210,14 @@ static uint32_t device_architectures(uint32_t *out, uint32_t limit)
 	return count;
 }
 
-static CUresult blob_send(uint64_t blob, const uint8_t *data, size_t bytes)
+CUresult client_blob_send(uint64_t blob, const void *data, size_t bytes)
 {
+	const uint8_t *from = data;
+
 	for (size_t at = 0; at < bytes;) {
 		const struct wire_blob_part part = { .blob = blob, .total = bytes, .offset = at };
 		size_t now = bytes - at < WIRE_BULK_BYTES ? bytes - at : WIRE_BULK_BYTES;
-		CUresult result = client_post(WIRE_OP_BLOB_PART, &part, sizeof(part), data + at, now);
+		CUresult result = client_post(WIRE_OP_BLOB_PART, &part, sizeof(part), from + at, now);
 
 		if (result != CUDA_SUCCESS)
 			return result;
@@ -265,7 +260,7 @@ static CUresult library_rest(struct client_library *library, uint32_t total)
 }
 
 static CUresult library_send(struct client_library *library, const void *packed, size_t bytes,
-			     const struct jit_options *options)
+			     const struct client_jit_options *options)
 {
 	struct wire_library_load fixed = {
 		.library = (uint64_t)(uintptr_t)library->handle,
@@ -290,7 +285,7 @@ static CUresult library_send(struct client_library *library, const void *packed,
 
 	if (handle_open(&farbus_client.handles, HANDLE_BLOB, library, &fixed.blob))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = blob_send(fixed.blob, packed, bytes);
+	result = client_blob_send(fixed.blob, packed, bytes);
 	if (result == CUDA_SUCCESS)
 		result = client_call_wide(&request, &wait);
 	handle_close(&farbus_client.handles, HANDLE_BLOB, fixed.blob);
@@ -304,7 +299,7 @@ static CUresult library_send(struct client_library *library, const void *packed,
 	return result;
 }
 
-static CUresult library_load(const void *image, bool module, const struct jit_options *options,
+static CUresult library_load(const void *image, bool module, const struct client_jit_options *options,
 			     struct client_library **out)
 {
 	uint32_t architectures[WIRE_DEVICES];
@@ -393,7 +388,7 @@ void client_libraries_forget(struct client_context *context)
 }
 
 /* The bytes of a file and a NUL behind them. */
-static CUresult file_read(const char *path, void **data)
+CUresult client_file_read(const char *path, void **data, size_t *length)
 {
 	int descriptor = open(path, O_RDONLY | O_CLOEXEC);
 	struct stat status;
@@ -419,6 +414,7 @@ static CUresult file_read(const char *path, void **data)
 	close(descriptor);
 	bytes[at] = 0;
 	*data = bytes;
+	*length = at;
 	return CUDA_SUCCESS;
 }
 
@@ -428,14 +424,14 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int nu
 			    CUjit_option *options, void **optionValues)
 {
 	struct client_library *library;
-	struct jit_options collected;
+	struct client_jit_options collected;
 	CUresult result = client_enter();
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!module || !image)
 		return CUDA_ERROR_INVALID_VALUE;
-	jit_options_collect(&collected, options, optionValues, numOptions);
+	client_jit_collect(&collected, options, optionValues, numOptions);
 	result = library_load(image, true, &collected, &library);
 	if (result == CUDA_SUCCESS)
 		*module = (CUmodule)library->handle;
@@ -456,12 +452,13 @@ CUresult cuModuleLoad(CUmodule *module, const char *fname)
 {
 	CUresult result = client_enter();
 	void *image;
+	size_t length;
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!module || !fname)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = file_read(fname, &image);
+	result = client_file_read(fname, &image, &length);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = cuModuleLoadData(module, image);
@@ -646,7 +643,7 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
 			   unsigned int numLibraryOptions)
 {
 	struct client_library *loaded;
-	struct jit_options collected;
+	struct client_jit_options collected;
 	CUresult result = client_enter_any();
 
 	/* Both library options are about memory of this process: the image is
@@ -658,7 +655,7 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
 		return result;
 	if (!library || !code)
 		return CUDA_ERROR_INVALID_VALUE;
-	jit_options_collect(&collected, jitOptions, jitOptionsValues, numJitOptions);
+	client_jit_collect(&collected, jitOptions, jitOptionsValues, numJitOptions);
 	result = library_load(code, false, &collected, &loaded);
 	if (result == CUDA_SUCCESS)
 		*library = loaded->handle;
@@ -672,12 +669,13 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_o
 {
 	CUresult result = client_enter_any();
 	void *image;
+	size_t length;
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!library || !fileName)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = file_read(fileName, &image);
+	result = client_file_read(fileName, &image, &length);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = cuLibraryLoadData(library, image, jitOptions, jitOptionsValues, numJitOptions,

@@ -28,6 +28,8 @@ struct range_table {
 static pthread_rwlock_t memory_lock = PTHREAD_RWLOCK_INITIALIZER;
 static struct range_table device_table;
 static struct range_table host_table;
+/* What is mapped at addresses that cuMemAddressReserve gave out. */
+static struct range_table mapped_table;
 
 /* Index of the first range that ends behind the address. */
 static size_t table_search(const struct range_table *table, uint64_t address)
@@ -63,7 +65,7 @@ static int table_insert(struct range_table *table, const struct client_range *ra
 
 	while (index < table->count && table->ranges[index].base < range->base + range->bytes) {
 		/* The server has freed it, or it would not give these addresses out again. */
-		if (!table->ranges[index].going)
+		if (!table->ranges[index].going && !table->ranges[index].graph)
 			return -EEXIST;
 		table_erase(table, index);
 	}
@@ -140,10 +142,92 @@ bool client_memory_find(uint64_t address, struct client_range *range)
 
 	pthread_rwlock_rdlock(&memory_lock);
 	found = table_find(&device_table, address);
+	if (found && found->reserved)
+		found = table_find(&mapped_table, address);
 	if (!found)
 		found = table_find(&host_table, address);
 	if (found)
 		*range = *found;
+	pthread_rwlock_unlock(&memory_lock);
+	return found;
+}
+
+/* Is all of it mapped and accessible, whatever number of mappings it takes?  The lock is held. */
+static bool mapped_all(uint64_t address, uint64_t bytes)
+{
+	uint64_t end = address + bytes;
+
+	while (address < end) {
+		const struct client_range *found = table_find(&mapped_table, address);
+
+		if (!found || !found->accessible)
+			return false;
+		address = found->base + found->bytes;
+	}
+	return true;
+}
+
+int client_memory_opened(uint64_t base, int change)
+{
+	struct client_range *found;
+	int opened = 0;
+
+	pthread_rwlock_wrlock(&memory_lock);
+	found = table_find(&device_table, base);
+	if (found && found->base == base && found->opened)
+		opened = found->opened += change;
+	pthread_rwlock_unlock(&memory_lock);
+	return opened;
+}
+
+void client_memory_set_graph(uint64_t address)
+{
+	struct client_range *found;
+
+	pthread_rwlock_wrlock(&memory_lock);
+	found = table_find(&device_table, address);
+	if (found)
+		found->graph = true;
+	pthread_rwlock_unlock(&memory_lock);
+}
+
+int client_memory_map(const struct client_range *range)
+{
+	int rc;
+
+	pthread_rwlock_wrlock(&memory_lock);
+	rc = table_insert(&mapped_table, range);
+	pthread_rwlock_unlock(&memory_lock);
+	return rc;
+}
+
+void client_memory_unmap(uint64_t base, uint64_t bytes)
+{
+	pthread_rwlock_wrlock(&memory_lock);
+	for (size_t i = mapped_table.count; i-- > 0;)
+		if (mapped_table.ranges[i].base >= base &&
+		    mapped_table.ranges[i].base + mapped_table.ranges[i].bytes <= base + bytes)
+			table_erase(&mapped_table, i);
+	pthread_rwlock_unlock(&memory_lock);
+}
+
+void client_memory_access(uint64_t base, uint64_t bytes, bool accessible)
+{
+	pthread_rwlock_wrlock(&memory_lock);
+	for (size_t i = 0; i < mapped_table.count; i++)
+		if (mapped_table.ranges[i].base >= base && mapped_table.ranges[i].base < base + bytes)
+			mapped_table.ranges[i].accessible = accessible;
+	pthread_rwlock_unlock(&memory_lock);
+}
+
+bool client_memory_set_sync(uint64_t address, bool sync)
+{
+	struct client_range *found;
+
+	pthread_rwlock_wrlock(&memory_lock);
+	found = table_find(&device_table, address);
+	if (found)
+		found->sync = sync;
 	pthread_rwlock_unlock(&memory_lock);
 	return found;
 }
@@ -156,7 +240,8 @@ CUresult client_memory_check(uint64_t address, uint64_t bytes)
 	pthread_rwlock_rdlock(&memory_lock);
 	found = table_find(&device_table, address);
 	if (found && bytes <= found->base + found->bytes - address)
-		result = CUDA_SUCCESS;
+		result = !found->reserved || mapped_all(address, bytes) ? CUDA_SUCCESS
+									: CUDA_ERROR_INVALID_VALUE;
 	pthread_rwlock_unlock(&memory_lock);
 	return result;
 }
@@ -193,7 +278,8 @@ static bool memory_leave(uint64_t base, struct client_range *range)
 
 	pthread_rwlock_wrlock(&memory_lock);
 	found = table_find(&device_table, base);
-	if (found && found->base == base && !found->global && !found->going) {
+	if (found && found->base == base && !found->global && !found->going && !found->opened &&
+	    !found->reserved) {
 		found->going = true;
 		*range = *found;
 	} else {
@@ -368,6 +454,9 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 	result = client_enter();
 	if (result != CUDA_SUCCESS)
 		return result;
+	/* Whether a graph has allocated it, the server knows. */
+	if (client_memory_find(dptr, &range) && range.graph && range.base == dptr)
+		return client_call_wide(&call, &wait);
 	if (!memory_leave(dptr, &range))
 		return CUDA_ERROR_INVALID_VALUE;
 	result = client_call_wide(&call, &wait);
@@ -392,6 +481,9 @@ CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 					sizeof(reply), bytesize, &reply.address);
 	if (result == CUDA_SUCCESS)
 		*dptr = reply.address;
+	/* In a captured stream it is the graph that will have it. */
+	if (result == CUDA_SUCCESS && client_stream_captured(request.stream))
+		client_memory_set_graph(reply.address);
 	return result;
 }
 
@@ -405,6 +497,11 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 		result = client_stream_wire(hStream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
+	if (client_memory_find(dptr, &range) && range.base == dptr &&
+	    (range.graph || client_stream_captured(request.stream))) {
+		client_memory_set_graph(dptr);
+		return client_call(WIRE_OP_MEMORY_FREE_GRAPH, &request, sizeof(request), NULL, 0);
+	}
 	if (!client_memory_remove(dptr, MEMORY_DEVICE, &range))
 		return CUDA_ERROR_INVALID_VALUE;
 	return client_post(WIRE_OP_MEMORY_FREE_ASYNC, &request, sizeof(request), NULL, 0);

@@ -34,7 +34,7 @@ static CUresult attribute_known(void *data, CUpointer_attribute attribute, uint6
 	case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
 		return STORE(int, false);
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-		return STORE(int, false);
+		return STORE(int, range->sync);
 	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
 		return STORE(int, range->context ? range->context->device : 0);
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
@@ -52,7 +52,7 @@ static CUresult attribute_known(void *data, CUpointer_attribute attribute, uint6
 	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
 		return STORE(unsigned, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
 	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-		return STORE(CUmemoryPool, NULL);
+		return STORE(CUmemoryPool, range->pool);
 	case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
 		return STORE(size_t, range->bytes);
 	case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
@@ -124,4 +124,18 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute 
 			attribute_known(data[i], attributes[i], ptr, &range);
 	}
 	return CUDA_SUCCESS;
+}
+
+CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+	struct client_range range;
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
+	    !client_memory_find(ptr, &range) || range.kind != MEMORY_DEVICE)
+		return CUDA_ERROR_INVALID_VALUE;
+	return client_memory_set_sync(ptr, *(const unsigned *)value != 0) ? CUDA_SUCCESS
+									  : CUDA_ERROR_INVALID_VALUE;
 }

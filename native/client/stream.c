@@ -169,66 +169,30 @@ CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId)
 	return CUDA_SUCCESS;
 }
 
-/* ---- capture: no stream ever captures, because no capture can begin ---- */
-
-CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
+CUresult cuStreamGetDevice(CUstream hStream, CUdevice *device)
 {
 	const struct client_stream *stream;
 	CUresult result = stream_meant(hStream, &stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!captureStatus)
+	if (!device)
 		return CUDA_ERROR_INVALID_VALUE;
-	*captureStatus = CU_STREAM_CAPTURE_STATUS_NONE;
+	*device = stream ? stream->context->device : client_context_current()->device;
 	return CUDA_SUCCESS;
 }
 
-CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
-				cuuint64_t *id_out)
+CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx *phCtx)
 {
-	(void)id_out;
-	return cuStreamIsCapturing(hStream, captureStatus_out);
-}
-
-CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
-				   cuuint64_t *id_out, CUgraph *graph_out,
-				   const CUgraphNode **dependencies_out, size_t *numDependencies_out)
-{
-	(void)id_out;
-	(void)graph_out;
-	(void)dependencies_out;
-	(void)numDependencies_out;
-	return cuStreamIsCapturing(hStream, captureStatus_out);
-}
-
-CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
-				   cuuint64_t *id_out, CUgraph *graph_out,
-				   const CUgraphNode **dependencies_out,
-				   const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out)
-{
-	(void)id_out;
-	(void)graph_out;
-	(void)dependencies_out;
-	(void)edgeData_out;
-	(void)numDependencies_out;
-	return cuStreamIsCapturing(hStream, captureStatus_out);
-}
-
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
-{
-	CUresult result = client_enter_any();
-	struct client_thread *thread;
-	CUstreamCaptureMode before;
+	const struct client_stream *stream;
+	CUresult result = stream_meant(hStream, &stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+	if (!phCtx)
 		return CUDA_ERROR_INVALID_VALUE;
-	thread = client_thread();
-	before = thread->capture_mode;
-	thread->capture_mode = *mode;
-	*mode = before;
+	/* No stream belongs to one: green contexts are not made here. */
+	*phCtx = NULL;
 	return CUDA_SUCCESS;
 }
 
@@ -245,8 +209,8 @@ CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 		return result;
 	if (!phEvent || Flags & ~known)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (Flags & CU_EVENT_INTERPROCESS)
-		return CUDA_ERROR_NOT_SUPPORTED;
+	if (Flags & CU_EVENT_INTERPROCESS && !(Flags & CU_EVENT_DISABLE_TIMING))
+		return CUDA_ERROR_INVALID_VALUE;
 	event = calloc(1, sizeof(*event));
 	if (!event)
 		return CUDA_ERROR_OUT_OF_MEMORY;

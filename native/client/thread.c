@@ -97,6 +97,8 @@ CUresult client_enter_any(void)
 	default:
 		return CUDA_ERROR_NOT_INITIALIZED;
 	}
+	if (thread_state.host_function)
+		return CUDA_ERROR_NOT_PERMITTED;
 	if (atomic_load_explicit(&client->session.dead, memory_order_relaxed))
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	return CUDA_SUCCESS;

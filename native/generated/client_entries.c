@@ -4,17 +4,9 @@
 #include "client_api.h"
 
 CLIENT_API CUresult cuArray3DCreate(void);
-CLIENT_API CUresult cuArray3DCreate_v2(void);
 CLIENT_API CUresult cuArray3DGetDescriptor(void);
-CLIENT_API CUresult cuArray3DGetDescriptor_v2(void);
 CLIENT_API CUresult cuArrayCreate(void);
-CLIENT_API CUresult cuArrayCreate_v2(void);
-CLIENT_API CUresult cuArrayDestroy(void);
 CLIENT_API CUresult cuArrayGetDescriptor(void);
-CLIENT_API CUresult cuArrayGetDescriptor_v2(void);
-CLIENT_API CUresult cuArrayGetMemoryRequirements(void);
-CLIENT_API CUresult cuArrayGetPlane(void);
-CLIENT_API CUresult cuArrayGetSparseProperties(void);
 CLIENT_API CUresult cuCheckpointProcessCheckpoint(void);
 CLIENT_API CUresult cuCheckpointProcessGetRestoreThreadId(void);
 CLIENT_API CUresult cuCheckpointProcessGetState(void);
@@ -25,40 +17,21 @@ CLIENT_API CUresult cuCoredumpGetAttribute(void);
 CLIENT_API CUresult cuCoredumpGetAttributeGlobal(void);
 CLIENT_API CUresult cuCoredumpSetAttribute(void);
 CLIENT_API CUresult cuCoredumpSetAttributeGlobal(void);
-CLIENT_API CUresult cuCtxAttach(void);
 CLIENT_API CUresult cuCtxCreate(void);
 CLIENT_API CUresult cuCtxDestroy(void);
-CLIENT_API CUresult cuCtxDetach(void);
-CLIENT_API CUresult cuCtxDisablePeerAccess(void);
-CLIENT_API CUresult cuCtxEnablePeerAccess(void);
 CLIENT_API CUresult cuCtxFromGreenCtx(void);
 CLIENT_API CUresult cuCtxGetDevResource(void);
-CLIENT_API CUresult cuCtxGetExecAffinity(void);
 CLIENT_API CUresult cuCtxPopCurrent(void);
 CLIENT_API CUresult cuCtxPushCurrent(void);
-CLIENT_API CUresult cuCtxRecordEvent(void);
-CLIENT_API CUresult cuCtxResetPersistingL2Cache(void);
-CLIENT_API CUresult cuCtxSetFlags(void);
-CLIENT_API CUresult cuCtxWaitEvent(void);
 CLIENT_API CUresult cuDestroyExternalMemory(void);
 CLIENT_API CUresult cuDestroyExternalSemaphore(void);
 CLIENT_API CUresult cuDevResourceGenerateDesc(void);
 CLIENT_API CUresult cuDevSmResourceSplit(void);
 CLIENT_API CUresult cuDevSmResourceSplitByCount(void);
-CLIENT_API CUresult cuDeviceGetDefaultMemPool(void);
 CLIENT_API CUresult cuDeviceGetDevResource(void);
-CLIENT_API CUresult cuDeviceGetExecAffinitySupport(void);
-CLIENT_API CUresult cuDeviceGetGraphMemAttribute(void);
-CLIENT_API CUresult cuDeviceGetHostAtomicCapabilities(void);
 CLIENT_API CUresult cuDeviceGetLuid(void);
-CLIENT_API CUresult cuDeviceGetMemPool(void);
 CLIENT_API CUresult cuDeviceGetNvSciSyncAttributes(void);
-CLIENT_API CUresult cuDeviceGetP2PAtomicCapabilities(void);
-CLIENT_API CUresult cuDeviceGetTexture1DLinearMaxWidth(void);
-CLIENT_API CUresult cuDeviceGraphMemTrim(void);
 CLIENT_API CUresult cuDeviceRegisterAsyncNotification(void);
-CLIENT_API CUresult cuDeviceSetGraphMemAttribute(void);
-CLIENT_API CUresult cuDeviceSetMemPool(void);
 CLIENT_API CUresult cuDeviceTotalMem(void);
 CLIENT_API CUresult cuDeviceUnregisterAsyncNotification(void);
 CLIENT_API CUresult cuEGLStreamConsumerAcquireFrame(void);
@@ -74,7 +47,6 @@ CLIENT_API CUresult cuEventDestroy(void);
 CLIENT_API CUresult cuExternalMemoryGetMappedBuffer(void);
 CLIENT_API CUresult cuExternalMemoryGetMappedMipmappedArray(void);
 CLIENT_API CUresult cuFlushGPUDirectRDMAWrites(void);
-CLIENT_API CUresult cuFuncGetParamCount(void);
 CLIENT_API CUresult cuFuncSetBlockShape(void);
 CLIENT_API CUresult cuFuncSetSharedSize(void);
 CLIENT_API CUresult cuGLCtxCreate_v2(void);
@@ -90,103 +62,24 @@ CLIENT_API CUresult cuGLUnmapBufferObject(void);
 CLIENT_API CUresult cuGLUnmapBufferObjectAsync(void);
 CLIENT_API CUresult cuGLUnregisterBufferObject(void);
 CLIENT_API CUresult cuGraphAddBatchMemOpNode(void);
-CLIENT_API CUresult cuGraphAddChildGraphNode(void);
-CLIENT_API CUresult cuGraphAddDependencies(void);
-CLIENT_API CUresult cuGraphAddDependencies_v2(void);
-CLIENT_API CUresult cuGraphAddEmptyNode(void);
-CLIENT_API CUresult cuGraphAddEventRecordNode(void);
-CLIENT_API CUresult cuGraphAddEventWaitNode(void);
 CLIENT_API CUresult cuGraphAddExternalSemaphoresSignalNode(void);
 CLIENT_API CUresult cuGraphAddExternalSemaphoresWaitNode(void);
-CLIENT_API CUresult cuGraphAddHostNode(void);
-CLIENT_API CUresult cuGraphAddKernelNode(void);
-CLIENT_API CUresult cuGraphAddKernelNode_v2(void);
-CLIENT_API CUresult cuGraphAddMemAllocNode(void);
-CLIENT_API CUresult cuGraphAddMemFreeNode(void);
-CLIENT_API CUresult cuGraphAddMemcpyNode(void);
-CLIENT_API CUresult cuGraphAddMemsetNode(void);
-CLIENT_API CUresult cuGraphAddNode(void);
-CLIENT_API CUresult cuGraphAddNode_v2(void);
 CLIENT_API CUresult cuGraphBatchMemOpNodeGetParams(void);
 CLIENT_API CUresult cuGraphBatchMemOpNodeSetParams(void);
-CLIENT_API CUresult cuGraphChildGraphNodeGetGraph(void);
-CLIENT_API CUresult cuGraphClone(void);
 CLIENT_API CUresult cuGraphConditionalHandleCreate(void);
-CLIENT_API CUresult cuGraphCreate(void);
-CLIENT_API CUresult cuGraphDebugDotPrint(void);
-CLIENT_API CUresult cuGraphDestroy(void);
-CLIENT_API CUresult cuGraphDestroyNode(void);
-CLIENT_API CUresult cuGraphEventRecordNodeGetEvent(void);
-CLIENT_API CUresult cuGraphEventRecordNodeSetEvent(void);
-CLIENT_API CUresult cuGraphEventWaitNodeGetEvent(void);
-CLIENT_API CUresult cuGraphEventWaitNodeSetEvent(void);
 CLIENT_API CUresult cuGraphExecBatchMemOpNodeSetParams(void);
-CLIENT_API CUresult cuGraphExecChildGraphNodeSetParams(void);
-CLIENT_API CUresult cuGraphExecDestroy(void);
-CLIENT_API CUresult cuGraphExecEventRecordNodeSetEvent(void);
-CLIENT_API CUresult cuGraphExecEventWaitNodeSetEvent(void);
 CLIENT_API CUresult cuGraphExecExternalSemaphoresSignalNodeSetParams(void);
 CLIENT_API CUresult cuGraphExecExternalSemaphoresWaitNodeSetParams(void);
-CLIENT_API CUresult cuGraphExecGetFlags(void);
 CLIENT_API CUresult cuGraphExecGetId(void);
-CLIENT_API CUresult cuGraphExecHostNodeSetParams(void);
-CLIENT_API CUresult cuGraphExecKernelNodeSetParams(void);
-CLIENT_API CUresult cuGraphExecKernelNodeSetParams_v2(void);
-CLIENT_API CUresult cuGraphExecMemcpyNodeSetParams(void);
-CLIENT_API CUresult cuGraphExecMemsetNodeSetParams(void);
-CLIENT_API CUresult cuGraphExecNodeSetParams(void);
-CLIENT_API CUresult cuGraphExecUpdate(void);
-CLIENT_API CUresult cuGraphExecUpdate_v2(void);
 CLIENT_API CUresult cuGraphExternalSemaphoresSignalNodeGetParams(void);
 CLIENT_API CUresult cuGraphExternalSemaphoresSignalNodeSetParams(void);
 CLIENT_API CUresult cuGraphExternalSemaphoresWaitNodeGetParams(void);
 CLIENT_API CUresult cuGraphExternalSemaphoresWaitNodeSetParams(void);
-CLIENT_API CUresult cuGraphGetEdges(void);
-CLIENT_API CUresult cuGraphGetEdges_v2(void);
 CLIENT_API CUresult cuGraphGetId(void);
-CLIENT_API CUresult cuGraphGetNodes(void);
-CLIENT_API CUresult cuGraphGetRootNodes(void);
-CLIENT_API CUresult cuGraphHostNodeGetParams(void);
-CLIENT_API CUresult cuGraphHostNodeSetParams(void);
-CLIENT_API CUresult cuGraphInstantiate(void);
-CLIENT_API CUresult cuGraphInstantiate_v2(void);
-CLIENT_API CUresult cuGraphInstantiateWithFlags(void);
-CLIENT_API CUresult cuGraphInstantiateWithParams(void);
-CLIENT_API CUresult cuGraphInstantiateWithParams_ptsz(void);
-CLIENT_API CUresult cuGraphKernelNodeCopyAttributes(void);
-CLIENT_API CUresult cuGraphKernelNodeGetAttribute(void);
-CLIENT_API CUresult cuGraphKernelNodeGetParams(void);
-CLIENT_API CUresult cuGraphKernelNodeGetParams_v2(void);
-CLIENT_API CUresult cuGraphKernelNodeSetAttribute(void);
-CLIENT_API CUresult cuGraphKernelNodeSetParams(void);
-CLIENT_API CUresult cuGraphKernelNodeSetParams_v2(void);
-CLIENT_API CUresult cuGraphLaunch(void);
-CLIENT_API CUresult cuGraphLaunch_ptsz(void);
-CLIENT_API CUresult cuGraphMemAllocNodeGetParams(void);
-CLIENT_API CUresult cuGraphMemFreeNodeGetParams(void);
-CLIENT_API CUresult cuGraphMemcpyNodeGetParams(void);
-CLIENT_API CUresult cuGraphMemcpyNodeSetParams(void);
-CLIENT_API CUresult cuGraphMemsetNodeGetParams(void);
-CLIENT_API CUresult cuGraphMemsetNodeSetParams(void);
-CLIENT_API CUresult cuGraphNodeFindInClone(void);
 CLIENT_API CUresult cuGraphNodeGetContainingGraph(void);
-CLIENT_API CUresult cuGraphNodeGetDependencies(void);
-CLIENT_API CUresult cuGraphNodeGetDependencies_v2(void);
-CLIENT_API CUresult cuGraphNodeGetDependentNodes(void);
-CLIENT_API CUresult cuGraphNodeGetDependentNodes_v2(void);
-CLIENT_API CUresult cuGraphNodeGetEnabled(void);
 CLIENT_API CUresult cuGraphNodeGetLocalId(void);
 CLIENT_API CUresult cuGraphNodeGetParams(void);
 CLIENT_API CUresult cuGraphNodeGetToolsId(void);
-CLIENT_API CUresult cuGraphNodeGetType(void);
-CLIENT_API CUresult cuGraphNodeSetEnabled(void);
-CLIENT_API CUresult cuGraphNodeSetParams(void);
-CLIENT_API CUresult cuGraphReleaseUserObject(void);
-CLIENT_API CUresult cuGraphRemoveDependencies(void);
-CLIENT_API CUresult cuGraphRemoveDependencies_v2(void);
-CLIENT_API CUresult cuGraphRetainUserObject(void);
-CLIENT_API CUresult cuGraphUpload(void);
-CLIENT_API CUresult cuGraphUpload_ptsz(void);
 CLIENT_API CUresult cuGraphicsEGLRegisterImage(void);
 CLIENT_API CUresult cuGraphicsGLRegisterBuffer(void);
 CLIENT_API CUresult cuGraphicsGLRegisterImage(void);
@@ -213,135 +106,63 @@ CLIENT_API CUresult cuGreenCtxStreamCreate(void);
 CLIENT_API CUresult cuGreenCtxWaitEvent(void);
 CLIENT_API CUresult cuImportExternalMemory(void);
 CLIENT_API CUresult cuImportExternalSemaphore(void);
-CLIENT_API CUresult cuIpcCloseMemHandle(void);
-CLIENT_API CUresult cuIpcGetEventHandle(void);
-CLIENT_API CUresult cuIpcGetMemHandle(void);
-CLIENT_API CUresult cuIpcOpenEventHandle(void);
-CLIENT_API CUresult cuIpcOpenMemHandle(void);
-CLIENT_API CUresult cuIpcOpenMemHandle_v2(void);
-CLIENT_API CUresult cuKernelGetParamCount(void);
 CLIENT_API CUresult cuLaunch(void);
 CLIENT_API CUresult cuLaunchCooperativeKernelMultiDevice(void);
 CLIENT_API CUresult cuLaunchGrid(void);
 CLIENT_API CUresult cuLaunchGridAsync(void);
-CLIENT_API CUresult cuLaunchHostFunc_v2(void);
-CLIENT_API CUresult cuLaunchHostFunc_v2_ptsz(void);
 CLIENT_API CUresult cuLibraryGetManaged(void);
 CLIENT_API CUresult cuLibraryGetUnifiedFunction(void);
-CLIENT_API CUresult cuLinkAddData(void);
-CLIENT_API CUresult cuLinkAddData_v2(void);
-CLIENT_API CUresult cuLinkAddFile(void);
-CLIENT_API CUresult cuLinkAddFile_v2(void);
-CLIENT_API CUresult cuLinkComplete(void);
-CLIENT_API CUresult cuLinkCreate(void);
-CLIENT_API CUresult cuLinkCreate_v2(void);
-CLIENT_API CUresult cuLinkDestroy(void);
 CLIENT_API CUresult cuLogsCurrent(void);
 CLIENT_API CUresult cuLogsDumpToFile(void);
 CLIENT_API CUresult cuLogsDumpToMemory(void);
 CLIENT_API CUresult cuLogsRegisterCallback(void);
 CLIENT_API CUresult cuLogsUnregisterCallback(void);
-CLIENT_API CUresult cuMemAddressFree(void);
-CLIENT_API CUresult cuMemAddressReserve(void);
-CLIENT_API CUresult cuMemAdvise(void);
-CLIENT_API CUresult cuMemAdvise_v2(void);
 CLIENT_API CUresult cuMemAlloc(void);
-CLIENT_API CUresult cuMemAllocFromPoolAsync(void);
-CLIENT_API CUresult cuMemAllocFromPoolAsync_ptsz(void);
 CLIENT_API CUresult cuMemAllocHost(void);
 CLIENT_API CUresult cuMemAllocManaged(void);
 CLIENT_API CUresult cuMemAllocPitch(void);
 CLIENT_API CUresult cuMemBatchDecompressAsync(void);
-CLIENT_API CUresult cuMemCreate(void);
 CLIENT_API CUresult cuMemDiscardAndPrefetchBatchAsync(void);
 CLIENT_API CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(void);
 CLIENT_API CUresult cuMemDiscardBatchAsync(void);
 CLIENT_API CUresult cuMemDiscardBatchAsync_ptsz(void);
 CLIENT_API CUresult cuMemExportToShareableHandle(void);
 CLIENT_API CUresult cuMemFree(void);
-CLIENT_API CUresult cuMemGetAccess(void);
 CLIENT_API CUresult cuMemGetAddressRange(void);
-CLIENT_API CUresult cuMemGetAllocationGranularity(void);
-CLIENT_API CUresult cuMemGetAllocationPropertiesFromHandle(void);
-CLIENT_API CUresult cuMemGetDefaultMemPool(void);
 CLIENT_API CUresult cuMemGetHandleForAddressRange(void);
 CLIENT_API CUresult cuMemGetInfo(void);
 CLIENT_API CUresult cuMemGetLocationInfo(void);
-CLIENT_API CUresult cuMemGetMemPool(void);
 CLIENT_API CUresult cuMemHostGetDevicePointer(void);
 CLIENT_API CUresult cuMemHostGetDevicePointer_v2(void);
 CLIENT_API CUresult cuMemImportFromShareableHandle(void);
-CLIENT_API CUresult cuMemMap(void);
 CLIENT_API CUresult cuMemMapArrayAsync(void);
 CLIENT_API CUresult cuMemMapArrayAsync_ptsz(void);
-CLIENT_API CUresult cuMemPoolCreate(void);
-CLIENT_API CUresult cuMemPoolDestroy(void);
 CLIENT_API CUresult cuMemPoolExportPointer(void);
 CLIENT_API CUresult cuMemPoolExportToShareableHandle(void);
-CLIENT_API CUresult cuMemPoolGetAccess(void);
-CLIENT_API CUresult cuMemPoolGetAttribute(void);
 CLIENT_API CUresult cuMemPoolImportFromShareableHandle(void);
 CLIENT_API CUresult cuMemPoolImportPointer(void);
-CLIENT_API CUresult cuMemPoolSetAccess(void);
-CLIENT_API CUresult cuMemPoolSetAttribute(void);
-CLIENT_API CUresult cuMemPoolTrimTo(void);
-CLIENT_API CUresult cuMemPrefetchAsync(void);
-CLIENT_API CUresult cuMemPrefetchAsync_ptsz(void);
-CLIENT_API CUresult cuMemPrefetchAsync_v2(void);
-CLIENT_API CUresult cuMemPrefetchAsync_v2_ptsz(void);
 CLIENT_API CUresult cuMemPrefetchBatchAsync(void);
 CLIENT_API CUresult cuMemPrefetchBatchAsync_ptsz(void);
 CLIENT_API CUresult cuMemRangeGetAttribute(void);
 CLIENT_API CUresult cuMemRangeGetAttributes(void);
-CLIENT_API CUresult cuMemRelease(void);
-CLIENT_API CUresult cuMemRetainAllocationHandle(void);
-CLIENT_API CUresult cuMemSetAccess(void);
-CLIENT_API CUresult cuMemSetMemPool(void);
-CLIENT_API CUresult cuMemUnmap(void);
 CLIENT_API CUresult cuMemcpy2D(void);
 CLIENT_API CUresult cuMemcpy2DAsync(void);
 CLIENT_API CUresult cuMemcpy2DUnaligned(void);
 CLIENT_API CUresult cuMemcpy3D(void);
 CLIENT_API CUresult cuMemcpy3DAsync(void);
-CLIENT_API CUresult cuMemcpy3DBatchAsync(void);
-CLIENT_API CUresult cuMemcpy3DBatchAsync_ptsz(void);
-CLIENT_API CUresult cuMemcpy3DBatchAsync_v2(void);
-CLIENT_API CUresult cuMemcpy3DBatchAsync_v2_ptsz(void);
-CLIENT_API CUresult cuMemcpy3DPeer(void);
-CLIENT_API CUresult cuMemcpy3DPeer_ptds(void);
-CLIENT_API CUresult cuMemcpy3DPeerAsync(void);
-CLIENT_API CUresult cuMemcpy3DPeerAsync_ptsz(void);
 CLIENT_API CUresult cuMemcpy3DWithAttributesAsync(void);
 CLIENT_API CUresult cuMemcpy3DWithAttributesAsync_ptsz(void);
 CLIENT_API CUresult cuMemcpyAtoA(void);
-CLIENT_API CUresult cuMemcpyAtoA_v2(void);
-CLIENT_API CUresult cuMemcpyAtoA_v2_ptds(void);
 CLIENT_API CUresult cuMemcpyAtoD(void);
-CLIENT_API CUresult cuMemcpyAtoD_v2(void);
-CLIENT_API CUresult cuMemcpyAtoD_v2_ptds(void);
 CLIENT_API CUresult cuMemcpyAtoH(void);
-CLIENT_API CUresult cuMemcpyAtoH_v2(void);
-CLIENT_API CUresult cuMemcpyAtoH_v2_ptds(void);
 CLIENT_API CUresult cuMemcpyAtoHAsync(void);
-CLIENT_API CUresult cuMemcpyAtoHAsync_v2(void);
-CLIENT_API CUresult cuMemcpyAtoHAsync_v2_ptsz(void);
-CLIENT_API CUresult cuMemcpyBatchAsync(void);
-CLIENT_API CUresult cuMemcpyBatchAsync_ptsz(void);
-CLIENT_API CUresult cuMemcpyBatchAsync_v2(void);
-CLIENT_API CUresult cuMemcpyBatchAsync_v2_ptsz(void);
 CLIENT_API CUresult cuMemcpyDtoA(void);
-CLIENT_API CUresult cuMemcpyDtoA_v2(void);
-CLIENT_API CUresult cuMemcpyDtoA_v2_ptds(void);
 CLIENT_API CUresult cuMemcpyDtoD(void);
 CLIENT_API CUresult cuMemcpyDtoDAsync(void);
 CLIENT_API CUresult cuMemcpyDtoH(void);
 CLIENT_API CUresult cuMemcpyDtoHAsync(void);
 CLIENT_API CUresult cuMemcpyHtoA(void);
-CLIENT_API CUresult cuMemcpyHtoA_v2(void);
-CLIENT_API CUresult cuMemcpyHtoA_v2_ptds(void);
 CLIENT_API CUresult cuMemcpyHtoAAsync(void);
-CLIENT_API CUresult cuMemcpyHtoAAsync_v2(void);
-CLIENT_API CUresult cuMemcpyHtoAAsync_v2_ptsz(void);
 CLIENT_API CUresult cuMemcpyHtoD(void);
 CLIENT_API CUresult cuMemcpyHtoDAsync(void);
 CLIENT_API CUresult cuMemcpyWithAttributesAsync(void);
@@ -352,94 +173,29 @@ CLIENT_API CUresult cuMemsetD2D32(void);
 CLIENT_API CUresult cuMemsetD2D8(void);
 CLIENT_API CUresult cuMemsetD32(void);
 CLIENT_API CUresult cuMemsetD8(void);
-CLIENT_API CUresult cuMipmappedArrayCreate(void);
-CLIENT_API CUresult cuMipmappedArrayDestroy(void);
-CLIENT_API CUresult cuMipmappedArrayGetLevel(void);
-CLIENT_API CUresult cuMipmappedArrayGetMemoryRequirements(void);
-CLIENT_API CUresult cuMipmappedArrayGetSparseProperties(void);
 CLIENT_API CUresult cuModuleGetGlobal(void);
 CLIENT_API CUresult cuModuleGetSurfRef(void);
 CLIENT_API CUresult cuModuleGetTexRef(void);
-CLIENT_API CUresult cuMulticastAddDevice(void);
-CLIENT_API CUresult cuMulticastBindAddr(void);
-CLIENT_API CUresult cuMulticastBindMem(void);
-CLIENT_API CUresult cuMulticastCreate(void);
-CLIENT_API CUresult cuMulticastGetGranularity(void);
-CLIENT_API CUresult cuMulticastUnbind(void);
-CLIENT_API CUresult cuOccupancyMaxActiveClusters(void);
-CLIENT_API CUresult cuOccupancyMaxPotentialClusterSize(void);
 CLIENT_API CUresult cuParamSetSize(void);
 CLIENT_API CUresult cuParamSetTexRef(void);
 CLIENT_API CUresult cuParamSetf(void);
 CLIENT_API CUresult cuParamSeti(void);
 CLIENT_API CUresult cuParamSetv(void);
-CLIENT_API CUresult cuPointerSetAttribute(void);
 CLIENT_API CUresult cuProfilerInitialize(void);
 CLIENT_API CUresult cuSignalExternalSemaphoresAsync(void);
 CLIENT_API CUresult cuSignalExternalSemaphoresAsync_ptsz(void);
 CLIENT_API CUresult cuStreamAttachMemAsync(void);
 CLIENT_API CUresult cuStreamAttachMemAsync_ptsz(void);
-CLIENT_API CUresult cuStreamBatchMemOp(void);
-CLIENT_API CUresult cuStreamBatchMemOp_ptsz(void);
-CLIENT_API CUresult cuStreamBatchMemOp_v2(void);
-CLIENT_API CUresult cuStreamBatchMemOp_v2_ptsz(void);
-CLIENT_API CUresult cuStreamBeginCapture(void);
-CLIENT_API CUresult cuStreamBeginCapture_v2(void);
-CLIENT_API CUresult cuStreamBeginCapture_v2_ptsz(void);
-CLIENT_API CUresult cuStreamBeginCaptureToGraph(void);
-CLIENT_API CUresult cuStreamBeginCaptureToGraph_ptsz(void);
 CLIENT_API CUresult cuStreamBeginRecaptureToGraph(void);
 CLIENT_API CUresult cuStreamBeginRecaptureToGraph_ptsz(void);
-CLIENT_API CUresult cuStreamCopyAttributes(void);
-CLIENT_API CUresult cuStreamCopyAttributes_ptsz(void);
 CLIENT_API CUresult cuStreamDestroy(void);
-CLIENT_API CUresult cuStreamEndCapture(void);
-CLIENT_API CUresult cuStreamEndCapture_ptsz(void);
-CLIENT_API CUresult cuStreamGetAttribute(void);
-CLIENT_API CUresult cuStreamGetAttribute_ptsz(void);
 CLIENT_API CUresult cuStreamGetDevResource(void);
 CLIENT_API CUresult cuStreamGetDevResource_ptsz(void);
-CLIENT_API CUresult cuStreamGetDevice(void);
-CLIENT_API CUresult cuStreamGetGreenCtx(void);
-CLIENT_API CUresult cuStreamSetAttribute(void);
-CLIENT_API CUresult cuStreamSetAttribute_ptsz(void);
-CLIENT_API CUresult cuStreamUpdateCaptureDependencies(void);
-CLIENT_API CUresult cuStreamUpdateCaptureDependencies_ptsz(void);
-CLIENT_API CUresult cuStreamUpdateCaptureDependencies_v2(void);
-CLIENT_API CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(void);
-CLIENT_API CUresult cuStreamWaitValue32(void);
-CLIENT_API CUresult cuStreamWaitValue32_ptsz(void);
-CLIENT_API CUresult cuStreamWaitValue32_v2(void);
-CLIENT_API CUresult cuStreamWaitValue32_v2_ptsz(void);
-CLIENT_API CUresult cuStreamWaitValue64(void);
-CLIENT_API CUresult cuStreamWaitValue64_ptsz(void);
-CLIENT_API CUresult cuStreamWaitValue64_v2(void);
-CLIENT_API CUresult cuStreamWaitValue64_v2_ptsz(void);
-CLIENT_API CUresult cuStreamWriteValue32(void);
-CLIENT_API CUresult cuStreamWriteValue32_ptsz(void);
-CLIENT_API CUresult cuStreamWriteValue32_v2(void);
-CLIENT_API CUresult cuStreamWriteValue32_v2_ptsz(void);
-CLIENT_API CUresult cuStreamWriteValue64(void);
-CLIENT_API CUresult cuStreamWriteValue64_ptsz(void);
-CLIENT_API CUresult cuStreamWriteValue64_v2(void);
-CLIENT_API CUresult cuStreamWriteValue64_v2_ptsz(void);
 CLIENT_API CUresult cuSubgridCreate(void);
 CLIENT_API CUresult cuSubgridWorkerGridCreate(void);
 CLIENT_API CUresult cuSubgridWorksetCreate(void);
-CLIENT_API CUresult cuSurfObjectCreate(void);
-CLIENT_API CUresult cuSurfObjectDestroy(void);
-CLIENT_API CUresult cuSurfObjectGetResourceDesc(void);
 CLIENT_API CUresult cuSurfRefGetArray(void);
 CLIENT_API CUresult cuSurfRefSetArray(void);
-CLIENT_API CUresult cuTensorMapEncodeIm2col(void);
-CLIENT_API CUresult cuTensorMapEncodeIm2colWide(void);
-CLIENT_API CUresult cuTensorMapEncodeTiled(void);
-CLIENT_API CUresult cuTensorMapReplaceAddress(void);
-CLIENT_API CUresult cuTexObjectCreate(void);
-CLIENT_API CUresult cuTexObjectDestroy(void);
-CLIENT_API CUresult cuTexObjectGetResourceDesc(void);
-CLIENT_API CUresult cuTexObjectGetResourceViewDesc(void);
-CLIENT_API CUresult cuTexObjectGetTextureDesc(void);
 CLIENT_API CUresult cuTexRefCreate(void);
 CLIENT_API CUresult cuTexRefDestroy(void);
 CLIENT_API CUresult cuTexRefGetAddress(void);
@@ -471,9 +227,6 @@ CLIENT_API CUresult cuTexRefSetMipmapFilterMode(void);
 CLIENT_API CUresult cuTexRefSetMipmapLevelBias(void);
 CLIENT_API CUresult cuTexRefSetMipmapLevelClamp(void);
 CLIENT_API CUresult cuTexRefSetMipmappedArray(void);
-CLIENT_API CUresult cuUserObjectCreate(void);
-CLIENT_API CUresult cuUserObjectRelease(void);
-CLIENT_API CUresult cuUserObjectRetain(void);
 CLIENT_API CUresult cuVDPAUCtxCreate_v2(void);
 CLIENT_API CUresult cuVDPAUGetDevice(void);
 CLIENT_API CUresult cuWaitExternalSemaphoresAsync(void);
@@ -482,17 +235,17 @@ CLIENT_API CUresult cuWaitExternalSemaphoresAsync_ptsz(void);
 /* Sorted by name, then by version. */
 const struct client_entry client_entries[] = {
 	{ "cuArray3DCreate", "cuArray3DCreate", (void *)cuArray3DCreate, 2000, 0, NULL, NULL, 1, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
-	{ "cuArray3DCreate", "cuArray3DCreate_v2", (void *)cuArray3DCreate_v2, 3020, 0, NULL, NULL, 2, "arrays, textures and surfaces are not remoted yet" },
+	{ "cuArray3DCreate", "cuArray3DCreate_v2", (void *)cuArray3DCreate_v2, 3020, 0, NULL, NULL, 2, NULL },
 	{ "cuArray3DGetDescriptor", "cuArray3DGetDescriptor", (void *)cuArray3DGetDescriptor, 2000, 0, NULL, NULL, 3, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
-	{ "cuArray3DGetDescriptor", "cuArray3DGetDescriptor_v2", (void *)cuArray3DGetDescriptor_v2, 3020, 0, NULL, NULL, 4, "arrays, textures and surfaces are not remoted yet" },
+	{ "cuArray3DGetDescriptor", "cuArray3DGetDescriptor_v2", (void *)cuArray3DGetDescriptor_v2, 3020, 0, NULL, NULL, 4, NULL },
 	{ "cuArrayCreate", "cuArrayCreate", (void *)cuArrayCreate, 2000, 0, NULL, NULL, 5, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
-	{ "cuArrayCreate", "cuArrayCreate_v2", (void *)cuArrayCreate_v2, 3020, 0, NULL, NULL, 6, "arrays, textures and surfaces are not remoted yet" },
-	{ "cuArrayDestroy", "cuArrayDestroy", (void *)cuArrayDestroy, 2000, 0, NULL, NULL, 7, "arrays, textures and surfaces are not remoted yet" },
+	{ "cuArrayCreate", "cuArrayCreate_v2", (void *)cuArrayCreate_v2, 3020, 0, NULL, NULL, 6, NULL },
+	{ "cuArrayDestroy", "cuArrayDestroy", (void *)cuArrayDestroy, 2000, 0, NULL, NULL, 7, NULL },
 	{ "cuArrayGetDescriptor", "cuArrayGetDescriptor", (void *)cuArrayGetDescriptor, 2000, 0, NULL, NULL, 8, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
-	{ "cuArrayGetDescriptor", "cuArrayGetDescriptor_v2", (void *)cuArrayGetDescriptor_v2, 3020, 0, NULL, NULL, 9, "arrays, textures and surfaces are not remoted yet" },
-	{ "cuArrayGetMemoryRequirements", "cuArrayGetMemoryRequirements", (void *)cuArrayGetMemoryRequirements, 11060, 0, NULL, NULL, 10, "arrays, textures and surfaces are not remoted yet" },
-	{ "cuArrayGetPlane", "cuArrayGetPlane", (void *)cuArrayGetPlane, 11020, 0, NULL, NULL, 11, "arrays, textures and surfaces are not remoted yet" },
-	{ "cuArrayGetSparseProperties", "cuArrayGetSparseProperties", (void *)cuArrayGetSparseProperties, 11010, 0, NULL, NULL, 12, "arrays, textures and surfaces are not remoted yet" },
+	{ "cuArrayGetDescriptor", "cuArrayGetDescriptor_v2", (void *)cuArrayGetDescriptor_v2, 3020, 0, NULL, NULL, 9, NULL },
+	{ "cuArrayGetMemoryRequirements", "cuArrayGetMemoryRequirements", (void *)cuArrayGetMemoryRequirements, 11060, 0, NULL, NULL, 10, NULL },
+	{ "cuArrayGetPlane", "cuArrayGetPlane", (void *)cuArrayGetPlane, 11020, 0, NULL, NULL, 11, NULL },
+	{ "cuArrayGetSparseProperties", "cuArrayGetSparseProperties", (void *)cuArrayGetSparseProperties, 11010, 0, NULL, NULL, 12, NULL },
 	{ "cuCheckpointProcessCheckpoint", "cuCheckpointProcessCheckpoint", (void *)cuCheckpointProcessCheckpoint, 12080, 0, NULL, NULL, 13, "core dumps, checkpoints and driver logs stay on the GPU's node" },
 	{ "cuCheckpointProcessGetRestoreThreadId", "cuCheckpointProcessGetRestoreThreadId", (void *)cuCheckpointProcessGetRestoreThreadId, 12080, 0, NULL, NULL, 14, "core dumps, checkpoints and driver logs stay on the GPU's node" },
 	{ "cuCheckpointProcessGetState", "cuCheckpointProcessGetState", (void *)cuCheckpointProcessGetState, 12080, 0, NULL, NULL, 15, "core dumps, checkpoints and driver logs stay on the GPU's node" },
@@ -503,16 +256,16 @@ const struct client_entry client_entries[] = {
 	{ "cuCoredumpGetAttributeGlobal", "cuCoredumpGetAttributeGlobal", (void *)cuCoredumpGetAttributeGlobal, 12010, 0, NULL, NULL, 20, "core dumps, checkpoints and driver logs stay on the GPU's node" },
 	{ "cuCoredumpSetAttribute", "cuCoredumpSetAttribute", (void *)cuCoredumpSetAttribute, 12010, 0, NULL, NULL, 21, "core dumps, checkpoints and driver logs stay on the GPU's node" },
 	{ "cuCoredumpSetAttributeGlobal", "cuCoredumpSetAttributeGlobal", (void *)cuCoredumpSetAttributeGlobal, 12010, 0, NULL, NULL, 22, "core dumps, checkpoints and driver logs stay on the GPU's node" },
-	{ "cuCtxAttach", "cuCtxAttach", (void *)cuCtxAttach, 2000, 0, NULL, NULL, 23, "not remoted yet" },
+	{ "cuCtxAttach", "cuCtxAttach", (void *)cuCtxAttach, 2000, 0, NULL, NULL, 23, NULL },
 	{ "cuCtxCreate", "cuCtxCreate", (void *)cuCtxCreate, 2000, 0, NULL, NULL, 24, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuCtxCreate", "cuCtxCreate_v2", (void *)cuCtxCreate_v2, 3020, 0, NULL, NULL, 25, NULL },
 	{ "cuCtxCreate", "cuCtxCreate_v3", (void *)cuCtxCreate_v3, 11040, 0, NULL, NULL, 26, NULL },
 	{ "cuCtxCreate", "cuCtxCreate_v4", (void *)cuCtxCreate_v4, 12050, 0, NULL, NULL, 27, NULL },
 	{ "cuCtxDestroy", "cuCtxDestroy", (void *)cuCtxDestroy, 2000, 0, NULL, NULL, 28, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuCtxDestroy", "cuCtxDestroy_v2", (void *)cuCtxDestroy_v2, 4000, 0, NULL, NULL, 29, NULL },
-	{ "cuCtxDetach", "cuCtxDetach", (void *)cuCtxDetach, 2000, 0, NULL, NULL, 30, "not remoted yet" },
-	{ "cuCtxDisablePeerAccess", "cuCtxDisablePeerAccess", (void *)cuCtxDisablePeerAccess, 4000, 0, NULL, NULL, 31, "direct access between GPUs is not remoted yet" },
-	{ "cuCtxEnablePeerAccess", "cuCtxEnablePeerAccess", (void *)cuCtxEnablePeerAccess, 4000, 0, NULL, NULL, 32, "direct access between GPUs is not remoted yet" },
+	{ "cuCtxDetach", "cuCtxDetach", (void *)cuCtxDetach, 2000, 0, NULL, NULL, 30, NULL },
+	{ "cuCtxDisablePeerAccess", "cuCtxDisablePeerAccess", (void *)cuCtxDisablePeerAccess, 4000, 0, NULL, NULL, 31, NULL },
+	{ "cuCtxEnablePeerAccess", "cuCtxEnablePeerAccess", (void *)cuCtxEnablePeerAccess, 4000, 0, NULL, NULL, 32, NULL },
 	{ "cuCtxFromGreenCtx", "cuCtxFromGreenCtx", (void *)cuCtxFromGreenCtx, 12040, 0, NULL, NULL, 33, "green contexts and partitions are not remoted yet" },
 	{ "cuCtxGetApiVersion", "cuCtxGetApiVersion", (void *)cuCtxGetApiVersion, 3020, 0, NULL, NULL, 34, NULL },
 	{ "cuCtxGetCacheConfig", "cuCtxGetCacheConfig", (void *)cuCtxGetCacheConfig, 3020, 0, NULL, NULL, 35, NULL },
@@ -520,7 +273,7 @@ const struct client_entry client_entries[] = {
 	{ "cuCtxGetDevResource", "cuCtxGetDevResource", (void *)cuCtxGetDevResource, 12040, 0, NULL, NULL, 37, "green contexts and partitions are not remoted yet" },
 	{ "cuCtxGetDevice", "cuCtxGetDevice", (void *)cuCtxGetDevice, 2000, 0, NULL, NULL, 38, NULL },
 	{ "cuCtxGetDevice", "cuCtxGetDevice_v2", (void *)cuCtxGetDevice_v2, 13000, 0, NULL, NULL, 39, NULL },
-	{ "cuCtxGetExecAffinity", "cuCtxGetExecAffinity", (void *)cuCtxGetExecAffinity, 11040, 0, NULL, NULL, 40, "green contexts and partitions are not remoted yet" },
+	{ "cuCtxGetExecAffinity", "cuCtxGetExecAffinity", (void *)cuCtxGetExecAffinity, 11040, 0, NULL, NULL, 40, NULL },
 	{ "cuCtxGetFlags", "cuCtxGetFlags", (void *)cuCtxGetFlags, 7000, 0, NULL, NULL, 41, NULL },
 	{ "cuCtxGetId", "cuCtxGetId", (void *)cuCtxGetId, 12000, 0, NULL, NULL, 42, NULL },
 	{ "cuCtxGetLimit", "cuCtxGetLimit", (void *)cuCtxGetLimit, 3010, 0, NULL, NULL, 43, NULL },
@@ -530,16 +283,16 @@ const struct client_entry client_entries[] = {
 	{ "cuCtxPopCurrent", "cuCtxPopCurrent_v2", (void *)cuCtxPopCurrent_v2, 4000, 0, NULL, NULL, 47, NULL },
 	{ "cuCtxPushCurrent", "cuCtxPushCurrent", (void *)cuCtxPushCurrent, 2000, 0, NULL, NULL, 48, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuCtxPushCurrent", "cuCtxPushCurrent_v2", (void *)cuCtxPushCurrent_v2, 4000, 0, NULL, NULL, 49, NULL },
-	{ "cuCtxRecordEvent", "cuCtxRecordEvent", (void *)cuCtxRecordEvent, 12050, 0, NULL, NULL, 50, "not remoted yet" },
-	{ "cuCtxResetPersistingL2Cache", "cuCtxResetPersistingL2Cache", (void *)cuCtxResetPersistingL2Cache, 11000, 0, NULL, NULL, 51, "not remoted yet" },
+	{ "cuCtxRecordEvent", "cuCtxRecordEvent", (void *)cuCtxRecordEvent, 12050, 0, NULL, NULL, 50, NULL },
+	{ "cuCtxResetPersistingL2Cache", "cuCtxResetPersistingL2Cache", (void *)cuCtxResetPersistingL2Cache, 11000, 0, NULL, NULL, 51, NULL },
 	{ "cuCtxSetCacheConfig", "cuCtxSetCacheConfig", (void *)cuCtxSetCacheConfig, 3020, 0, NULL, NULL, 52, NULL },
 	{ "cuCtxSetCurrent", "cuCtxSetCurrent", (void *)cuCtxSetCurrent, 4000, 0, NULL, NULL, 53, NULL },
-	{ "cuCtxSetFlags", "cuCtxSetFlags", (void *)cuCtxSetFlags, 12010, 0, NULL, NULL, 54, "not remoted yet" },
+	{ "cuCtxSetFlags", "cuCtxSetFlags", (void *)cuCtxSetFlags, 12010, 0, NULL, NULL, 54, NULL },
 	{ "cuCtxSetLimit", "cuCtxSetLimit", (void *)cuCtxSetLimit, 3010, 0, NULL, NULL, 55, NULL },
 	{ "cuCtxSetSharedMemConfig", "cuCtxSetSharedMemConfig", (void *)cuCtxSetSharedMemConfig, 4020, 0, NULL, NULL, 56, NULL },
 	{ "cuCtxSynchronize", "cuCtxSynchronize", (void *)cuCtxSynchronize, 2000, 0, NULL, NULL, 57, NULL },
 	{ "cuCtxSynchronize", "cuCtxSynchronize_v2", (void *)cuCtxSynchronize_v2, 13000, 0, NULL, NULL, 58, NULL },
-	{ "cuCtxWaitEvent", "cuCtxWaitEvent", (void *)cuCtxWaitEvent, 12050, 0, NULL, NULL, 59, "not remoted yet" },
+	{ "cuCtxWaitEvent", "cuCtxWaitEvent", (void *)cuCtxWaitEvent, 12050, 0, NULL, NULL, 59, NULL },
 	{ "cuDestroyExternalMemory", "cuDestroyExternalMemory", (void *)cuDestroyExternalMemory, 10000, 0, NULL, NULL, 60, "memory and semaphores of other APIs live in this machine" },
 	{ "cuDestroyExternalSemaphore", "cuDestroyExternalSemaphore", (void *)cuDestroyExternalSemaphore, 10000, 0, NULL, NULL, 61, "memory and semaphores of other APIs live in this machine" },
 	{ "cuDevResourceGenerateDesc", "cuDevResourceGenerateDesc", (void *)cuDevResourceGenerateDesc, 12040, 0, NULL, NULL, 62, "green contexts and partitions are not remoted yet" },
@@ -551,23 +304,23 @@ const struct client_entry client_entries[] = {
 	{ "cuDeviceGetAttribute", "cuDeviceGetAttribute", (void *)cuDeviceGetAttribute, 2000, 0, NULL, NULL, 68, NULL },
 	{ "cuDeviceGetByPCIBusId", "cuDeviceGetByPCIBusId", (void *)cuDeviceGetByPCIBusId, 4010, 0, NULL, NULL, 69, NULL },
 	{ "cuDeviceGetCount", "cuDeviceGetCount", (void *)cuDeviceGetCount, 2000, 0, NULL, NULL, 70, NULL },
-	{ "cuDeviceGetDefaultMemPool", "cuDeviceGetDefaultMemPool", (void *)cuDeviceGetDefaultMemPool, 11020, 0, NULL, NULL, 71, "memory pools other than the default one are not remoted yet" },
+	{ "cuDeviceGetDefaultMemPool", "cuDeviceGetDefaultMemPool", (void *)cuDeviceGetDefaultMemPool, 11020, 0, NULL, NULL, 71, NULL },
 	{ "cuDeviceGetDevResource", "cuDeviceGetDevResource", (void *)cuDeviceGetDevResource, 12040, 0, NULL, NULL, 72, "green contexts and partitions are not remoted yet" },
-	{ "cuDeviceGetExecAffinitySupport", "cuDeviceGetExecAffinitySupport", (void *)cuDeviceGetExecAffinitySupport, 11040, 0, NULL, NULL, 73, "green contexts and partitions are not remoted yet" },
-	{ "cuDeviceGetGraphMemAttribute", "cuDeviceGetGraphMemAttribute", (void *)cuDeviceGetGraphMemAttribute, 11040, 0, NULL, NULL, 74, "memory pools other than the default one are not remoted yet" },
-	{ "cuDeviceGetHostAtomicCapabilities", "cuDeviceGetHostAtomicCapabilities", (void *)cuDeviceGetHostAtomicCapabilities, 13000, 0, NULL, NULL, 75, "not remoted yet" },
-	{ "cuDeviceGetLuid", "cuDeviceGetLuid", (void *)cuDeviceGetLuid, 10000, 0, NULL, NULL, 76, "not remoted yet" },
-	{ "cuDeviceGetMemPool", "cuDeviceGetMemPool", (void *)cuDeviceGetMemPool, 11020, 0, NULL, NULL, 77, "memory pools other than the default one are not remoted yet" },
+	{ "cuDeviceGetExecAffinitySupport", "cuDeviceGetExecAffinitySupport", (void *)cuDeviceGetExecAffinitySupport, 11040, 0, NULL, NULL, 73, NULL },
+	{ "cuDeviceGetGraphMemAttribute", "cuDeviceGetGraphMemAttribute", (void *)cuDeviceGetGraphMemAttribute, 11040, 0, NULL, NULL, 74, NULL },
+	{ "cuDeviceGetHostAtomicCapabilities", "cuDeviceGetHostAtomicCapabilities", (void *)cuDeviceGetHostAtomicCapabilities, 13000, 0, NULL, NULL, 75, NULL },
+	{ "cuDeviceGetLuid", "cuDeviceGetLuid", (void *)cuDeviceGetLuid, 10000, 0, NULL, NULL, 76, "it is there on Windows only" },
+	{ "cuDeviceGetMemPool", "cuDeviceGetMemPool", (void *)cuDeviceGetMemPool, 11020, 0, NULL, NULL, 77, NULL },
 	{ "cuDeviceGetName", "cuDeviceGetName", (void *)cuDeviceGetName, 2000, 0, NULL, NULL, 78, NULL },
 	{ "cuDeviceGetNvSciSyncAttributes", "cuDeviceGetNvSciSyncAttributes", (void *)cuDeviceGetNvSciSyncAttributes, 10020, 0, NULL, NULL, 79, "not remoted yet" },
-	{ "cuDeviceGetP2PAtomicCapabilities", "cuDeviceGetP2PAtomicCapabilities", (void *)cuDeviceGetP2PAtomicCapabilities, 13000, 0, NULL, NULL, 80, "not remoted yet" },
+	{ "cuDeviceGetP2PAtomicCapabilities", "cuDeviceGetP2PAtomicCapabilities", (void *)cuDeviceGetP2PAtomicCapabilities, 13000, 0, NULL, NULL, 80, NULL },
 	{ "cuDeviceGetP2PAttribute", "cuDeviceGetP2PAttribute", (void *)cuDeviceGetP2PAttribute, 8000, 0, NULL, NULL, 81, NULL },
 	{ "cuDeviceGetPCIBusId", "cuDeviceGetPCIBusId", (void *)cuDeviceGetPCIBusId, 4010, 0, NULL, NULL, 82, NULL },
 	{ "cuDeviceGetProperties", "cuDeviceGetProperties", (void *)cuDeviceGetProperties, 2000, 0, NULL, NULL, 83, NULL },
-	{ "cuDeviceGetTexture1DLinearMaxWidth", "cuDeviceGetTexture1DLinearMaxWidth", (void *)cuDeviceGetTexture1DLinearMaxWidth, 11010, 0, NULL, NULL, 84, "not remoted yet" },
+	{ "cuDeviceGetTexture1DLinearMaxWidth", "cuDeviceGetTexture1DLinearMaxWidth", (void *)cuDeviceGetTexture1DLinearMaxWidth, 11010, 0, NULL, NULL, 84, NULL },
 	{ "cuDeviceGetUuid", "cuDeviceGetUuid", (void *)cuDeviceGetUuid, 9020, 0, NULL, NULL, 85, NULL },
 	{ "cuDeviceGetUuid", "cuDeviceGetUuid_v2", (void *)cuDeviceGetUuid_v2, 11040, 0, NULL, NULL, 86, NULL },
-	{ "cuDeviceGraphMemTrim", "cuDeviceGraphMemTrim", (void *)cuDeviceGraphMemTrim, 11040, 0, NULL, NULL, 87, "memory pools other than the default one are not remoted yet" },
+	{ "cuDeviceGraphMemTrim", "cuDeviceGraphMemTrim", (void *)cuDeviceGraphMemTrim, 11040, 0, NULL, NULL, 87, NULL },
 	{ "cuDevicePrimaryCtxGetState", "cuDevicePrimaryCtxGetState", (void *)cuDevicePrimaryCtxGetState, 7000, 0, NULL, NULL, 88, NULL },
 	{ "cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease", (void *)cuDevicePrimaryCtxRelease, 7000, 0, NULL, NULL, 89, NULL },
 	{ "cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2", (void *)cuDevicePrimaryCtxRelease_v2, 11000, 0, NULL, NULL, 90, NULL },
@@ -577,8 +330,8 @@ const struct client_entry client_entries[] = {
 	{ "cuDevicePrimaryCtxSetFlags", "cuDevicePrimaryCtxSetFlags", (void *)cuDevicePrimaryCtxSetFlags, 7000, 0, NULL, NULL, 94, NULL },
 	{ "cuDevicePrimaryCtxSetFlags", "cuDevicePrimaryCtxSetFlags_v2", (void *)cuDevicePrimaryCtxSetFlags_v2, 11000, 0, NULL, NULL, 95, NULL },
 	{ "cuDeviceRegisterAsyncNotification", "cuDeviceRegisterAsyncNotification", (void *)cuDeviceRegisterAsyncNotification, 12040, 0, NULL, NULL, 96, "core dumps, checkpoints and driver logs stay on the GPU's node" },
-	{ "cuDeviceSetGraphMemAttribute", "cuDeviceSetGraphMemAttribute", (void *)cuDeviceSetGraphMemAttribute, 11040, 0, NULL, NULL, 97, "memory pools other than the default one are not remoted yet" },
-	{ "cuDeviceSetMemPool", "cuDeviceSetMemPool", (void *)cuDeviceSetMemPool, 11020, 0, NULL, NULL, 98, "memory pools other than the default one are not remoted yet" },
+	{ "cuDeviceSetGraphMemAttribute", "cuDeviceSetGraphMemAttribute", (void *)cuDeviceSetGraphMemAttribute, 11040, 0, NULL, NULL, 97, NULL },
+	{ "cuDeviceSetMemPool", "cuDeviceSetMemPool", (void *)cuDeviceSetMemPool, 11020, 0, NULL, NULL, 98, NULL },
 	{ "cuDeviceTotalMem", "cuDeviceTotalMem", (void *)cuDeviceTotalMem, 2000, 0, NULL, NULL, 99, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuDeviceTotalMem", "cuDeviceTotalMem_v2", (void *)cuDeviceTotalMem_v2, 3020, 0, NULL, NULL, 100, NULL },
 	{ "cuDeviceUnregisterAsyncNotification", "cuDeviceUnregisterAsyncNotification", (void *)cuDeviceUnregisterAsyncNotification, 12040, 0, NULL, NULL, 101, "core dumps, checkpoints and driver logs stay on the GPU's node" },
@@ -607,7 +360,7 @@ const struct client_entry client_entries[] = {
 	{ "cuFuncGetAttribute", "cuFuncGetAttribute", (void *)cuFuncGetAttribute, 2020, 0, NULL, NULL, 124, NULL },
 	{ "cuFuncGetModule", "cuFuncGetModule", (void *)cuFuncGetModule, 11000, 0, NULL, NULL, 125, NULL },
 	{ "cuFuncGetName", "cuFuncGetName", (void *)cuFuncGetName, 12030, 0, NULL, NULL, 126, NULL },
-	{ "cuFuncGetParamCount", "cuFuncGetParamCount", (void *)cuFuncGetParamCount, 13020, 0, NULL, NULL, 127, "not remoted yet" },
+	{ "cuFuncGetParamCount", "cuFuncGetParamCount", (void *)cuFuncGetParamCount, 13020, 0, NULL, NULL, 127, NULL },
 	{ "cuFuncGetParamInfo", "cuFuncGetParamInfo", (void *)cuFuncGetParamInfo, 12040, 0, NULL, NULL, 128, NULL },
 	{ "cuFuncIsLoaded", "cuFuncIsLoaded", (void *)cuFuncIsLoaded, 12040, 0, NULL, NULL, 129, NULL },
 	{ "cuFuncLoad", "cuFuncLoad", (void *)cuFuncLoad, 12040, 0, NULL, NULL, 130, NULL },
@@ -632,100 +385,100 @@ const struct client_entry client_entries[] = {
 	{ "cuGetProcAddress", "cuGetProcAddress", (void *)cuGetProcAddress, 11030, 0, NULL, NULL, 149, NULL },
 	{ "cuGetProcAddress", "cuGetProcAddress_v2", (void *)cuGetProcAddress_v2, 12000, 0, NULL, NULL, 150, NULL },
 	{ "cuGraphAddBatchMemOpNode", "cuGraphAddBatchMemOpNode", (void *)cuGraphAddBatchMemOpNode, 11070, 0, NULL, NULL, 151, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphAddChildGraphNode", "cuGraphAddChildGraphNode", (void *)cuGraphAddChildGraphNode, 10000, 0, NULL, NULL, 152, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphAddDependencies", "cuGraphAddDependencies", (void *)cuGraphAddDependencies, 10000, 0, NULL, NULL, 153, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphAddDependencies", "cuGraphAddDependencies_v2", (void *)cuGraphAddDependencies_v2, 12030, 0, NULL, NULL, 154, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphAddEmptyNode", "cuGraphAddEmptyNode", (void *)cuGraphAddEmptyNode, 10000, 0, NULL, NULL, 155, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphAddEventRecordNode", "cuGraphAddEventRecordNode", (void *)cuGraphAddEventRecordNode, 11010, 0, NULL, NULL, 156, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphAddEventWaitNode", "cuGraphAddEventWaitNode", (void *)cuGraphAddEventWaitNode, 11010, 0, NULL, NULL, 157, "CUDA graphs and capture are not remoted yet" },
+	{ "cuGraphAddChildGraphNode", "cuGraphAddChildGraphNode", (void *)cuGraphAddChildGraphNode, 10000, 0, NULL, NULL, 152, NULL },
+	{ "cuGraphAddDependencies", "cuGraphAddDependencies", (void *)cuGraphAddDependencies, 10000, 0, NULL, NULL, 153, NULL },
+	{ "cuGraphAddDependencies", "cuGraphAddDependencies_v2", (void *)cuGraphAddDependencies_v2, 12030, 0, NULL, NULL, 154, NULL },
+	{ "cuGraphAddEmptyNode", "cuGraphAddEmptyNode", (void *)cuGraphAddEmptyNode, 10000, 0, NULL, NULL, 155, NULL },
+	{ "cuGraphAddEventRecordNode", "cuGraphAddEventRecordNode", (void *)cuGraphAddEventRecordNode, 11010, 0, NULL, NULL, 156, NULL },
+	{ "cuGraphAddEventWaitNode", "cuGraphAddEventWaitNode", (void *)cuGraphAddEventWaitNode, 11010, 0, NULL, NULL, 157, NULL },
 	{ "cuGraphAddExternalSemaphoresSignalNode", "cuGraphAddExternalSemaphoresSignalNode", (void *)cuGraphAddExternalSemaphoresSignalNode, 11020, 0, NULL, NULL, 158, "CUDA graphs and capture are not remoted yet" },
 	{ "cuGraphAddExternalSemaphoresWaitNode", "cuGraphAddExternalSemaphoresWaitNode", (void *)cuGraphAddExternalSemaphoresWaitNode, 11020, 0, NULL, NULL, 159, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphAddHostNode", "cuGraphAddHostNode", (void *)cuGraphAddHostNode, 10000, 0, NULL, NULL, 160, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphAddKernelNode", "cuGraphAddKernelNode", (void *)cuGraphAddKernelNode, 10000, 0, NULL, NULL, 161, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphAddKernelNode", "cuGraphAddKernelNode_v2", (void *)cuGraphAddKernelNode_v2, 12000, 0, NULL, NULL, 162, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphAddMemAllocNode", "cuGraphAddMemAllocNode", (void *)cuGraphAddMemAllocNode, 11040, 0, NULL, NULL, 163, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphAddMemFreeNode", "cuGraphAddMemFreeNode", (void *)cuGraphAddMemFreeNode, 11040, 0, NULL, NULL, 164, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphAddMemcpyNode", "cuGraphAddMemcpyNode", (void *)cuGraphAddMemcpyNode, 10000, 0, NULL, NULL, 165, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphAddMemsetNode", "cuGraphAddMemsetNode", (void *)cuGraphAddMemsetNode, 10000, 0, NULL, NULL, 166, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphAddNode", "cuGraphAddNode", (void *)cuGraphAddNode, 12020, 0, NULL, NULL, 167, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphAddNode", "cuGraphAddNode_v2", (void *)cuGraphAddNode_v2, 12030, 0, NULL, NULL, 168, "CUDA graphs and capture are not remoted yet" },
+	{ "cuGraphAddHostNode", "cuGraphAddHostNode", (void *)cuGraphAddHostNode, 10000, 0, NULL, NULL, 160, NULL },
+	{ "cuGraphAddKernelNode", "cuGraphAddKernelNode", (void *)cuGraphAddKernelNode, 10000, 0, NULL, NULL, 161, NULL },
+	{ "cuGraphAddKernelNode", "cuGraphAddKernelNode_v2", (void *)cuGraphAddKernelNode_v2, 12000, 0, NULL, NULL, 162, NULL },
+	{ "cuGraphAddMemAllocNode", "cuGraphAddMemAllocNode", (void *)cuGraphAddMemAllocNode, 11040, 0, NULL, NULL, 163, NULL },
+	{ "cuGraphAddMemFreeNode", "cuGraphAddMemFreeNode", (void *)cuGraphAddMemFreeNode, 11040, 0, NULL, NULL, 164, NULL },
+	{ "cuGraphAddMemcpyNode", "cuGraphAddMemcpyNode", (void *)cuGraphAddMemcpyNode, 10000, 0, NULL, NULL, 165, NULL },
+	{ "cuGraphAddMemsetNode", "cuGraphAddMemsetNode", (void *)cuGraphAddMemsetNode, 10000, 0, NULL, NULL, 166, NULL },
+	{ "cuGraphAddNode", "cuGraphAddNode", (void *)cuGraphAddNode, 12020, 0, NULL, NULL, 167, NULL },
+	{ "cuGraphAddNode", "cuGraphAddNode_v2", (void *)cuGraphAddNode_v2, 12030, 0, NULL, NULL, 168, NULL },
 	{ "cuGraphBatchMemOpNodeGetParams", "cuGraphBatchMemOpNodeGetParams", (void *)cuGraphBatchMemOpNodeGetParams, 11070, 0, NULL, NULL, 169, "CUDA graphs and capture are not remoted yet" },
 	{ "cuGraphBatchMemOpNodeSetParams", "cuGraphBatchMemOpNodeSetParams", (void *)cuGraphBatchMemOpNodeSetParams, 11070, 0, NULL, NULL, 170, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphChildGraphNodeGetGraph", "cuGraphChildGraphNodeGetGraph", (void *)cuGraphChildGraphNodeGetGraph, 10000, 0, NULL, NULL, 171, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphClone", "cuGraphClone", (void *)cuGraphClone, 10000, 0, NULL, NULL, 172, "CUDA graphs and capture are not remoted yet" },
+	{ "cuGraphChildGraphNodeGetGraph", "cuGraphChildGraphNodeGetGraph", (void *)cuGraphChildGraphNodeGetGraph, 10000, 0, NULL, NULL, 171, NULL },
+	{ "cuGraphClone", "cuGraphClone", (void *)cuGraphClone, 10000, 0, NULL, NULL, 172, NULL },
 	{ "cuGraphConditionalHandleCreate", "cuGraphConditionalHandleCreate", (void *)cuGraphConditionalHandleCreate, 12030, 0, NULL, NULL, 173, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphCreate", "cuGraphCreate", (void *)cuGraphCreate, 10000, 0, NULL, NULL, 174, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphDebugDotPrint", "cuGraphDebugDotPrint", (void *)cuGraphDebugDotPrint, 11030, 0, NULL, NULL, 175, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphDestroy", "cuGraphDestroy", (void *)cuGraphDestroy, 10000, 0, NULL, NULL, 176, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphDestroyNode", "cuGraphDestroyNode", (void *)cuGraphDestroyNode, 10000, 0, NULL, NULL, 177, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphEventRecordNodeGetEvent", "cuGraphEventRecordNodeGetEvent", (void *)cuGraphEventRecordNodeGetEvent, 11010, 0, NULL, NULL, 178, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphEventRecordNodeSetEvent", "cuGraphEventRecordNodeSetEvent", (void *)cuGraphEventRecordNodeSetEvent, 11010, 0, NULL, NULL, 179, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphEventWaitNodeGetEvent", "cuGraphEventWaitNodeGetEvent", (void *)cuGraphEventWaitNodeGetEvent, 11010, 0, NULL, NULL, 180, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphEventWaitNodeSetEvent", "cuGraphEventWaitNodeSetEvent", (void *)cuGraphEventWaitNodeSetEvent, 11010, 0, NULL, NULL, 181, "CUDA graphs and capture are not remoted yet" },
+	{ "cuGraphCreate", "cuGraphCreate", (void *)cuGraphCreate, 10000, 0, NULL, NULL, 174, NULL },
+	{ "cuGraphDebugDotPrint", "cuGraphDebugDotPrint", (void *)cuGraphDebugDotPrint, 11030, 0, NULL, NULL, 175, NULL },
+	{ "cuGraphDestroy", "cuGraphDestroy", (void *)cuGraphDestroy, 10000, 0, NULL, NULL, 176, NULL },
+	{ "cuGraphDestroyNode", "cuGraphDestroyNode", (void *)cuGraphDestroyNode, 10000, 0, NULL, NULL, 177, NULL },
+	{ "cuGraphEventRecordNodeGetEvent", "cuGraphEventRecordNodeGetEvent", (void *)cuGraphEventRecordNodeGetEvent, 11010, 0, NULL, NULL, 178, NULL },
+	{ "cuGraphEventRecordNodeSetEvent", "cuGraphEventRecordNodeSetEvent", (void *)cuGraphEventRecordNodeSetEvent, 11010, 0, NULL, NULL, 179, NULL },
+	{ "cuGraphEventWaitNodeGetEvent", "cuGraphEventWaitNodeGetEvent", (void *)cuGraphEventWaitNodeGetEvent, 11010, 0, NULL, NULL, 180, NULL },
+	{ "cuGraphEventWaitNodeSetEvent", "cuGraphEventWaitNodeSetEvent", (void *)cuGraphEventWaitNodeSetEvent, 11010, 0, NULL, NULL, 181, NULL },
 	{ "cuGraphExecBatchMemOpNodeSetParams", "cuGraphExecBatchMemOpNodeSetParams", (void *)cuGraphExecBatchMemOpNodeSetParams, 11070, 0, NULL, NULL, 182, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphExecChildGraphNodeSetParams", "cuGraphExecChildGraphNodeSetParams", (void *)cuGraphExecChildGraphNodeSetParams, 11010, 0, NULL, NULL, 183, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphExecDestroy", "cuGraphExecDestroy", (void *)cuGraphExecDestroy, 10000, 0, NULL, NULL, 184, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphExecEventRecordNodeSetEvent", "cuGraphExecEventRecordNodeSetEvent", (void *)cuGraphExecEventRecordNodeSetEvent, 11010, 0, NULL, NULL, 185, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphExecEventWaitNodeSetEvent", "cuGraphExecEventWaitNodeSetEvent", (void *)cuGraphExecEventWaitNodeSetEvent, 11010, 0, NULL, NULL, 186, "CUDA graphs and capture are not remoted yet" },
+	{ "cuGraphExecChildGraphNodeSetParams", "cuGraphExecChildGraphNodeSetParams", (void *)cuGraphExecChildGraphNodeSetParams, 11010, 0, NULL, NULL, 183, NULL },
+	{ "cuGraphExecDestroy", "cuGraphExecDestroy", (void *)cuGraphExecDestroy, 10000, 0, NULL, NULL, 184, NULL },
+	{ "cuGraphExecEventRecordNodeSetEvent", "cuGraphExecEventRecordNodeSetEvent", (void *)cuGraphExecEventRecordNodeSetEvent, 11010, 0, NULL, NULL, 185, NULL },
+	{ "cuGraphExecEventWaitNodeSetEvent", "cuGraphExecEventWaitNodeSetEvent", (void *)cuGraphExecEventWaitNodeSetEvent, 11010, 0, NULL, NULL, 186, NULL },
 	{ "cuGraphExecExternalSemaphoresSignalNodeSetParams", "cuGraphExecExternalSemaphoresSignalNodeSetParams", (void *)cuGraphExecExternalSemaphoresSignalNodeSetParams, 11020, 0, NULL, NULL, 187, "CUDA graphs and capture are not remoted yet" },
 	{ "cuGraphExecExternalSemaphoresWaitNodeSetParams", "cuGraphExecExternalSemaphoresWaitNodeSetParams", (void *)cuGraphExecExternalSemaphoresWaitNodeSetParams, 11020, 0, NULL, NULL, 188, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphExecGetFlags", "cuGraphExecGetFlags", (void *)cuGraphExecGetFlags, 12000, 0, NULL, NULL, 189, "CUDA graphs and capture are not remoted yet" },
+	{ "cuGraphExecGetFlags", "cuGraphExecGetFlags", (void *)cuGraphExecGetFlags, 12000, 0, NULL, NULL, 189, NULL },
 	{ "cuGraphExecGetId", "cuGraphExecGetId", (void *)cuGraphExecGetId, 13010, 0, NULL, NULL, 190, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphExecHostNodeSetParams", "cuGraphExecHostNodeSetParams", (void *)cuGraphExecHostNodeSetParams, 10020, 0, NULL, NULL, 191, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphExecKernelNodeSetParams", "cuGraphExecKernelNodeSetParams", (void *)cuGraphExecKernelNodeSetParams, 10010, 0, NULL, NULL, 192, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphExecKernelNodeSetParams", "cuGraphExecKernelNodeSetParams_v2", (void *)cuGraphExecKernelNodeSetParams_v2, 12000, 0, NULL, NULL, 193, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphExecMemcpyNodeSetParams", "cuGraphExecMemcpyNodeSetParams", (void *)cuGraphExecMemcpyNodeSetParams, 10020, 0, NULL, NULL, 194, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphExecMemsetNodeSetParams", "cuGraphExecMemsetNodeSetParams", (void *)cuGraphExecMemsetNodeSetParams, 10020, 0, NULL, NULL, 195, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphExecNodeSetParams", "cuGraphExecNodeSetParams", (void *)cuGraphExecNodeSetParams, 12020, 0, NULL, NULL, 196, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphExecUpdate", "cuGraphExecUpdate", (void *)cuGraphExecUpdate, 10020, 0, NULL, NULL, 197, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphExecUpdate", "cuGraphExecUpdate_v2", (void *)cuGraphExecUpdate_v2, 12000, 0, NULL, NULL, 198, "CUDA graphs and capture are not remoted yet" },
+	{ "cuGraphExecHostNodeSetParams", "cuGraphExecHostNodeSetParams", (void *)cuGraphExecHostNodeSetParams, 10020, 0, NULL, NULL, 191, NULL },
+	{ "cuGraphExecKernelNodeSetParams", "cuGraphExecKernelNodeSetParams", (void *)cuGraphExecKernelNodeSetParams, 10010, 0, NULL, NULL, 192, NULL },
+	{ "cuGraphExecKernelNodeSetParams", "cuGraphExecKernelNodeSetParams_v2", (void *)cuGraphExecKernelNodeSetParams_v2, 12000, 0, NULL, NULL, 193, NULL },
+	{ "cuGraphExecMemcpyNodeSetParams", "cuGraphExecMemcpyNodeSetParams", (void *)cuGraphExecMemcpyNodeSetParams, 10020, 0, NULL, NULL, 194, NULL },
+	{ "cuGraphExecMemsetNodeSetParams", "cuGraphExecMemsetNodeSetParams", (void *)cuGraphExecMemsetNodeSetParams, 10020, 0, NULL, NULL, 195, NULL },
+	{ "cuGraphExecNodeSetParams", "cuGraphExecNodeSetParams", (void *)cuGraphExecNodeSetParams, 12020, 0, NULL, NULL, 196, NULL },
+	{ "cuGraphExecUpdate", "cuGraphExecUpdate", (void *)cuGraphExecUpdate, 10020, 0, NULL, NULL, 197, NULL },
+	{ "cuGraphExecUpdate", "cuGraphExecUpdate_v2", (void *)cuGraphExecUpdate_v2, 12000, 0, NULL, NULL, 198, NULL },
 	{ "cuGraphExternalSemaphoresSignalNodeGetParams", "cuGraphExternalSemaphoresSignalNodeGetParams", (void *)cuGraphExternalSemaphoresSignalNodeGetParams, 11020, 0, NULL, NULL, 199, "CUDA graphs and capture are not remoted yet" },
 	{ "cuGraphExternalSemaphoresSignalNodeSetParams", "cuGraphExternalSemaphoresSignalNodeSetParams", (void *)cuGraphExternalSemaphoresSignalNodeSetParams, 11020, 0, NULL, NULL, 200, "CUDA graphs and capture are not remoted yet" },
 	{ "cuGraphExternalSemaphoresWaitNodeGetParams", "cuGraphExternalSemaphoresWaitNodeGetParams", (void *)cuGraphExternalSemaphoresWaitNodeGetParams, 11020, 0, NULL, NULL, 201, "CUDA graphs and capture are not remoted yet" },
 	{ "cuGraphExternalSemaphoresWaitNodeSetParams", "cuGraphExternalSemaphoresWaitNodeSetParams", (void *)cuGraphExternalSemaphoresWaitNodeSetParams, 11020, 0, NULL, NULL, 202, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphGetEdges", "cuGraphGetEdges", (void *)cuGraphGetEdges, 10000, 0, NULL, NULL, 203, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphGetEdges", "cuGraphGetEdges_v2", (void *)cuGraphGetEdges_v2, 12030, 0, NULL, NULL, 204, "CUDA graphs and capture are not remoted yet" },
+	{ "cuGraphGetEdges", "cuGraphGetEdges", (void *)cuGraphGetEdges, 10000, 0, NULL, NULL, 203, NULL },
+	{ "cuGraphGetEdges", "cuGraphGetEdges_v2", (void *)cuGraphGetEdges_v2, 12030, 0, NULL, NULL, 204, NULL },
 	{ "cuGraphGetId", "cuGraphGetId", (void *)cuGraphGetId, 13010, 0, NULL, NULL, 205, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphGetNodes", "cuGraphGetNodes", (void *)cuGraphGetNodes, 10000, 0, NULL, NULL, 206, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphGetRootNodes", "cuGraphGetRootNodes", (void *)cuGraphGetRootNodes, 10000, 0, NULL, NULL, 207, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphHostNodeGetParams", "cuGraphHostNodeGetParams", (void *)cuGraphHostNodeGetParams, 10000, 0, NULL, NULL, 208, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphHostNodeSetParams", "cuGraphHostNodeSetParams", (void *)cuGraphHostNodeSetParams, 10000, 0, NULL, NULL, 209, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphInstantiate", "cuGraphInstantiate", (void *)cuGraphInstantiate, 10000, 0, NULL, NULL, 210, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphInstantiate", "cuGraphInstantiate_v2", (void *)cuGraphInstantiate_v2, 11000, 0, NULL, NULL, 211, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphInstantiateWithFlags", "cuGraphInstantiateWithFlags", (void *)cuGraphInstantiateWithFlags, 11040, 0, NULL, NULL, 212, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams", (void *)cuGraphInstantiateWithParams, 12000, 12000, (void *)cuGraphInstantiateWithParams_ptsz, "cuGraphInstantiateWithParams_ptsz", 213, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphKernelNodeCopyAttributes", "cuGraphKernelNodeCopyAttributes", (void *)cuGraphKernelNodeCopyAttributes, 11000, 0, NULL, NULL, 214, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphKernelNodeGetAttribute", "cuGraphKernelNodeGetAttribute", (void *)cuGraphKernelNodeGetAttribute, 11000, 0, NULL, NULL, 215, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphKernelNodeGetParams", "cuGraphKernelNodeGetParams", (void *)cuGraphKernelNodeGetParams, 10000, 0, NULL, NULL, 216, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphKernelNodeGetParams", "cuGraphKernelNodeGetParams_v2", (void *)cuGraphKernelNodeGetParams_v2, 12000, 0, NULL, NULL, 217, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphKernelNodeSetAttribute", "cuGraphKernelNodeSetAttribute", (void *)cuGraphKernelNodeSetAttribute, 11000, 0, NULL, NULL, 218, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphKernelNodeSetParams", "cuGraphKernelNodeSetParams", (void *)cuGraphKernelNodeSetParams, 10000, 0, NULL, NULL, 219, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphKernelNodeSetParams", "cuGraphKernelNodeSetParams_v2", (void *)cuGraphKernelNodeSetParams_v2, 12000, 0, NULL, NULL, 220, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphLaunch", "cuGraphLaunch", (void *)cuGraphLaunch, 10000, 10000, (void *)cuGraphLaunch_ptsz, "cuGraphLaunch_ptsz", 221, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphMemAllocNodeGetParams", "cuGraphMemAllocNodeGetParams", (void *)cuGraphMemAllocNodeGetParams, 11040, 0, NULL, NULL, 222, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphMemFreeNodeGetParams", "cuGraphMemFreeNodeGetParams", (void *)cuGraphMemFreeNodeGetParams, 11040, 0, NULL, NULL, 223, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphMemcpyNodeGetParams", "cuGraphMemcpyNodeGetParams", (void *)cuGraphMemcpyNodeGetParams, 10000, 0, NULL, NULL, 224, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphMemcpyNodeSetParams", "cuGraphMemcpyNodeSetParams", (void *)cuGraphMemcpyNodeSetParams, 10000, 0, NULL, NULL, 225, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphMemsetNodeGetParams", "cuGraphMemsetNodeGetParams", (void *)cuGraphMemsetNodeGetParams, 10000, 0, NULL, NULL, 226, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphMemsetNodeSetParams", "cuGraphMemsetNodeSetParams", (void *)cuGraphMemsetNodeSetParams, 10000, 0, NULL, NULL, 227, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphNodeFindInClone", "cuGraphNodeFindInClone", (void *)cuGraphNodeFindInClone, 10000, 0, NULL, NULL, 228, "CUDA graphs and capture are not remoted yet" },
+	{ "cuGraphGetNodes", "cuGraphGetNodes", (void *)cuGraphGetNodes, 10000, 0, NULL, NULL, 206, NULL },
+	{ "cuGraphGetRootNodes", "cuGraphGetRootNodes", (void *)cuGraphGetRootNodes, 10000, 0, NULL, NULL, 207, NULL },
+	{ "cuGraphHostNodeGetParams", "cuGraphHostNodeGetParams", (void *)cuGraphHostNodeGetParams, 10000, 0, NULL, NULL, 208, NULL },
+	{ "cuGraphHostNodeSetParams", "cuGraphHostNodeSetParams", (void *)cuGraphHostNodeSetParams, 10000, 0, NULL, NULL, 209, NULL },
+	{ "cuGraphInstantiate", "cuGraphInstantiate", (void *)cuGraphInstantiate, 10000, 0, NULL, NULL, 210, NULL },
+	{ "cuGraphInstantiate", "cuGraphInstantiate_v2", (void *)cuGraphInstantiate_v2, 11000, 0, NULL, NULL, 211, NULL },
+	{ "cuGraphInstantiateWithFlags", "cuGraphInstantiateWithFlags", (void *)cuGraphInstantiateWithFlags, 11040, 0, NULL, NULL, 212, NULL },
+	{ "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams", (void *)cuGraphInstantiateWithParams, 12000, 12000, (void *)cuGraphInstantiateWithParams_ptsz, "cuGraphInstantiateWithParams_ptsz", 213, NULL },
+	{ "cuGraphKernelNodeCopyAttributes", "cuGraphKernelNodeCopyAttributes", (void *)cuGraphKernelNodeCopyAttributes, 11000, 0, NULL, NULL, 214, NULL },
+	{ "cuGraphKernelNodeGetAttribute", "cuGraphKernelNodeGetAttribute", (void *)cuGraphKernelNodeGetAttribute, 11000, 0, NULL, NULL, 215, NULL },
+	{ "cuGraphKernelNodeGetParams", "cuGraphKernelNodeGetParams", (void *)cuGraphKernelNodeGetParams, 10000, 0, NULL, NULL, 216, NULL },
+	{ "cuGraphKernelNodeGetParams", "cuGraphKernelNodeGetParams_v2", (void *)cuGraphKernelNodeGetParams_v2, 12000, 0, NULL, NULL, 217, NULL },
+	{ "cuGraphKernelNodeSetAttribute", "cuGraphKernelNodeSetAttribute", (void *)cuGraphKernelNodeSetAttribute, 11000, 0, NULL, NULL, 218, NULL },
+	{ "cuGraphKernelNodeSetParams", "cuGraphKernelNodeSetParams", (void *)cuGraphKernelNodeSetParams, 10000, 0, NULL, NULL, 219, NULL },
+	{ "cuGraphKernelNodeSetParams", "cuGraphKernelNodeSetParams_v2", (void *)cuGraphKernelNodeSetParams_v2, 12000, 0, NULL, NULL, 220, NULL },
+	{ "cuGraphLaunch", "cuGraphLaunch", (void *)cuGraphLaunch, 10000, 10000, (void *)cuGraphLaunch_ptsz, "cuGraphLaunch_ptsz", 221, NULL },
+	{ "cuGraphMemAllocNodeGetParams", "cuGraphMemAllocNodeGetParams", (void *)cuGraphMemAllocNodeGetParams, 11040, 0, NULL, NULL, 222, NULL },
+	{ "cuGraphMemFreeNodeGetParams", "cuGraphMemFreeNodeGetParams", (void *)cuGraphMemFreeNodeGetParams, 11040, 0, NULL, NULL, 223, NULL },
+	{ "cuGraphMemcpyNodeGetParams", "cuGraphMemcpyNodeGetParams", (void *)cuGraphMemcpyNodeGetParams, 10000, 0, NULL, NULL, 224, NULL },
+	{ "cuGraphMemcpyNodeSetParams", "cuGraphMemcpyNodeSetParams", (void *)cuGraphMemcpyNodeSetParams, 10000, 0, NULL, NULL, 225, NULL },
+	{ "cuGraphMemsetNodeGetParams", "cuGraphMemsetNodeGetParams", (void *)cuGraphMemsetNodeGetParams, 10000, 0, NULL, NULL, 226, NULL },
+	{ "cuGraphMemsetNodeSetParams", "cuGraphMemsetNodeSetParams", (void *)cuGraphMemsetNodeSetParams, 10000, 0, NULL, NULL, 227, NULL },
+	{ "cuGraphNodeFindInClone", "cuGraphNodeFindInClone", (void *)cuGraphNodeFindInClone, 10000, 0, NULL, NULL, 228, NULL },
 	{ "cuGraphNodeGetContainingGraph", "cuGraphNodeGetContainingGraph", (void *)cuGraphNodeGetContainingGraph, 13010, 0, NULL, NULL, 229, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphNodeGetDependencies", "cuGraphNodeGetDependencies", (void *)cuGraphNodeGetDependencies, 10000, 0, NULL, NULL, 230, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphNodeGetDependencies", "cuGraphNodeGetDependencies_v2", (void *)cuGraphNodeGetDependencies_v2, 12030, 0, NULL, NULL, 231, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphNodeGetDependentNodes", "cuGraphNodeGetDependentNodes", (void *)cuGraphNodeGetDependentNodes, 10000, 0, NULL, NULL, 232, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphNodeGetDependentNodes", "cuGraphNodeGetDependentNodes_v2", (void *)cuGraphNodeGetDependentNodes_v2, 12030, 0, NULL, NULL, 233, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphNodeGetEnabled", "cuGraphNodeGetEnabled", (void *)cuGraphNodeGetEnabled, 11060, 0, NULL, NULL, 234, "CUDA graphs and capture are not remoted yet" },
+	{ "cuGraphNodeGetDependencies", "cuGraphNodeGetDependencies", (void *)cuGraphNodeGetDependencies, 10000, 0, NULL, NULL, 230, NULL },
+	{ "cuGraphNodeGetDependencies", "cuGraphNodeGetDependencies_v2", (void *)cuGraphNodeGetDependencies_v2, 12030, 0, NULL, NULL, 231, NULL },
+	{ "cuGraphNodeGetDependentNodes", "cuGraphNodeGetDependentNodes", (void *)cuGraphNodeGetDependentNodes, 10000, 0, NULL, NULL, 232, NULL },
+	{ "cuGraphNodeGetDependentNodes", "cuGraphNodeGetDependentNodes_v2", (void *)cuGraphNodeGetDependentNodes_v2, 12030, 0, NULL, NULL, 233, NULL },
+	{ "cuGraphNodeGetEnabled", "cuGraphNodeGetEnabled", (void *)cuGraphNodeGetEnabled, 11060, 0, NULL, NULL, 234, NULL },
 	{ "cuGraphNodeGetLocalId", "cuGraphNodeGetLocalId", (void *)cuGraphNodeGetLocalId, 13010, 0, NULL, NULL, 235, "CUDA graphs and capture are not remoted yet" },
 	{ "cuGraphNodeGetParams", "cuGraphNodeGetParams", (void *)cuGraphNodeGetParams, 13020, 0, NULL, NULL, 236, "CUDA graphs and capture are not remoted yet" },
 	{ "cuGraphNodeGetToolsId", "cuGraphNodeGetToolsId", (void *)cuGraphNodeGetToolsId, 13010, 0, NULL, NULL, 237, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphNodeGetType", "cuGraphNodeGetType", (void *)cuGraphNodeGetType, 10000, 0, NULL, NULL, 238, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphNodeSetEnabled", "cuGraphNodeSetEnabled", (void *)cuGraphNodeSetEnabled, 11060, 0, NULL, NULL, 239, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphNodeSetParams", "cuGraphNodeSetParams", (void *)cuGraphNodeSetParams, 12020, 0, NULL, NULL, 240, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphReleaseUserObject", "cuGraphReleaseUserObject", (void *)cuGraphReleaseUserObject, 11030, 0, NULL, NULL, 241, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphRemoveDependencies", "cuGraphRemoveDependencies", (void *)cuGraphRemoveDependencies, 10000, 0, NULL, NULL, 242, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphRemoveDependencies", "cuGraphRemoveDependencies_v2", (void *)cuGraphRemoveDependencies_v2, 12030, 0, NULL, NULL, 243, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphRetainUserObject", "cuGraphRetainUserObject", (void *)cuGraphRetainUserObject, 11030, 0, NULL, NULL, 244, "CUDA graphs and capture are not remoted yet" },
-	{ "cuGraphUpload", "cuGraphUpload", (void *)cuGraphUpload, 11010, 11010, (void *)cuGraphUpload_ptsz, "cuGraphUpload_ptsz", 245, "CUDA graphs and capture are not remoted yet" },
+	{ "cuGraphNodeGetType", "cuGraphNodeGetType", (void *)cuGraphNodeGetType, 10000, 0, NULL, NULL, 238, NULL },
+	{ "cuGraphNodeSetEnabled", "cuGraphNodeSetEnabled", (void *)cuGraphNodeSetEnabled, 11060, 0, NULL, NULL, 239, NULL },
+	{ "cuGraphNodeSetParams", "cuGraphNodeSetParams", (void *)cuGraphNodeSetParams, 12020, 0, NULL, NULL, 240, NULL },
+	{ "cuGraphReleaseUserObject", "cuGraphReleaseUserObject", (void *)cuGraphReleaseUserObject, 11030, 0, NULL, NULL, 241, NULL },
+	{ "cuGraphRemoveDependencies", "cuGraphRemoveDependencies", (void *)cuGraphRemoveDependencies, 10000, 0, NULL, NULL, 242, NULL },
+	{ "cuGraphRemoveDependencies", "cuGraphRemoveDependencies_v2", (void *)cuGraphRemoveDependencies_v2, 12030, 0, NULL, NULL, 243, NULL },
+	{ "cuGraphRetainUserObject", "cuGraphRetainUserObject", (void *)cuGraphRetainUserObject, 11030, 0, NULL, NULL, 244, NULL },
+	{ "cuGraphUpload", "cuGraphUpload", (void *)cuGraphUpload, 11010, 11010, (void *)cuGraphUpload_ptsz, "cuGraphUpload_ptsz", 245, NULL },
 	{ "cuGraphicsEGLRegisterImage", "cuGraphicsEGLRegisterImage", (void *)cuGraphicsEGLRegisterImage, 7000, 0, NULL, NULL, 246, "graphics interoperability needs the GPU in this machine" },
 	{ "cuGraphicsGLRegisterBuffer", "cuGraphicsGLRegisterBuffer", (void *)cuGraphicsGLRegisterBuffer, 3000, 0, NULL, NULL, 247, "graphics interoperability needs the GPU in this machine" },
 	{ "cuGraphicsGLRegisterImage", "cuGraphicsGLRegisterImage", (void *)cuGraphicsGLRegisterImage, 3000, 0, NULL, NULL, 248, "graphics interoperability needs the GPU in this machine" },
@@ -751,17 +504,17 @@ const struct client_entry client_entries[] = {
 	{ "cuImportExternalMemory", "cuImportExternalMemory", (void *)cuImportExternalMemory, 10000, 0, NULL, NULL, 268, "memory and semaphores of other APIs live in this machine" },
 	{ "cuImportExternalSemaphore", "cuImportExternalSemaphore", (void *)cuImportExternalSemaphore, 10000, 0, NULL, NULL, 269, "memory and semaphores of other APIs live in this machine" },
 	{ "cuInit", "cuInit", (void *)cuInit, 2000, 0, NULL, NULL, 270, NULL },
-	{ "cuIpcCloseMemHandle", "cuIpcCloseMemHandle", (void *)cuIpcCloseMemHandle, 4010, 0, NULL, NULL, 271, "sharing between processes is not remoted yet" },
-	{ "cuIpcGetEventHandle", "cuIpcGetEventHandle", (void *)cuIpcGetEventHandle, 4010, 0, NULL, NULL, 272, "sharing between processes is not remoted yet" },
-	{ "cuIpcGetMemHandle", "cuIpcGetMemHandle", (void *)cuIpcGetMemHandle, 4010, 0, NULL, NULL, 273, "sharing between processes is not remoted yet" },
-	{ "cuIpcOpenEventHandle", "cuIpcOpenEventHandle", (void *)cuIpcOpenEventHandle, 4010, 0, NULL, NULL, 274, "sharing between processes is not remoted yet" },
-	{ "cuIpcOpenMemHandle", "cuIpcOpenMemHandle", (void *)cuIpcOpenMemHandle, 4010, 0, NULL, NULL, 275, "sharing between processes is not remoted yet" },
-	{ "cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", (void *)cuIpcOpenMemHandle_v2, 11000, 0, NULL, NULL, 276, "sharing between processes is not remoted yet" },
+	{ "cuIpcCloseMemHandle", "cuIpcCloseMemHandle", (void *)cuIpcCloseMemHandle, 4010, 0, NULL, NULL, 271, NULL },
+	{ "cuIpcGetEventHandle", "cuIpcGetEventHandle", (void *)cuIpcGetEventHandle, 4010, 0, NULL, NULL, 272, NULL },
+	{ "cuIpcGetMemHandle", "cuIpcGetMemHandle", (void *)cuIpcGetMemHandle, 4010, 0, NULL, NULL, 273, NULL },
+	{ "cuIpcOpenEventHandle", "cuIpcOpenEventHandle", (void *)cuIpcOpenEventHandle, 4010, 0, NULL, NULL, 274, NULL },
+	{ "cuIpcOpenMemHandle", "cuIpcOpenMemHandle", (void *)cuIpcOpenMemHandle, 4010, 0, NULL, NULL, 275, NULL },
+	{ "cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", (void *)cuIpcOpenMemHandle_v2, 11000, 0, NULL, NULL, 276, NULL },
 	{ "cuKernelGetAttribute", "cuKernelGetAttribute", (void *)cuKernelGetAttribute, 12000, 0, NULL, NULL, 277, NULL },
 	{ "cuKernelGetFunction", "cuKernelGetFunction", (void *)cuKernelGetFunction, 12000, 0, NULL, NULL, 278, NULL },
 	{ "cuKernelGetLibrary", "cuKernelGetLibrary", (void *)cuKernelGetLibrary, 12050, 0, NULL, NULL, 279, NULL },
 	{ "cuKernelGetName", "cuKernelGetName", (void *)cuKernelGetName, 12030, 0, NULL, NULL, 280, NULL },
-	{ "cuKernelGetParamCount", "cuKernelGetParamCount", (void *)cuKernelGetParamCount, 13020, 0, NULL, NULL, 281, "not remoted yet" },
+	{ "cuKernelGetParamCount", "cuKernelGetParamCount", (void *)cuKernelGetParamCount, 13020, 0, NULL, NULL, 281, NULL },
 	{ "cuKernelGetParamInfo", "cuKernelGetParamInfo", (void *)cuKernelGetParamInfo, 12040, 0, NULL, NULL, 282, NULL },
 	{ "cuKernelSetAttribute", "cuKernelSetAttribute", (void *)cuKernelSetAttribute, 12000, 0, NULL, NULL, 283, NULL },
 	{ "cuKernelSetCacheConfig", "cuKernelSetCacheConfig", (void *)cuKernelSetCacheConfig, 12000, 0, NULL, NULL, 284, NULL },
@@ -771,7 +524,7 @@ const struct client_entry client_entries[] = {
 	{ "cuLaunchGrid", "cuLaunchGrid", (void *)cuLaunchGrid, 2000, 0, NULL, NULL, 288, "not remoted yet" },
 	{ "cuLaunchGridAsync", "cuLaunchGridAsync", (void *)cuLaunchGridAsync, 2000, 0, NULL, NULL, 289, "not remoted yet" },
 	{ "cuLaunchHostFunc", "cuLaunchHostFunc", (void *)cuLaunchHostFunc, 10000, 10000, (void *)cuLaunchHostFunc_ptsz, "cuLaunchHostFunc_ptsz", 290, NULL },
-	{ "cuLaunchHostFunc", "cuLaunchHostFunc_v2", (void *)cuLaunchHostFunc_v2, 13010, 13010, (void *)cuLaunchHostFunc_v2_ptsz, "cuLaunchHostFunc_v2_ptsz", 291, "this version is not remoted yet" },
+	{ "cuLaunchHostFunc", "cuLaunchHostFunc_v2", (void *)cuLaunchHostFunc_v2, 13010, 13010, (void *)cuLaunchHostFunc_v2_ptsz, "cuLaunchHostFunc_v2_ptsz", 291, NULL },
 	{ "cuLaunchKernel", "cuLaunchKernel", (void *)cuLaunchKernel, 4000, 7000, (void *)cuLaunchKernel_ptsz, "cuLaunchKernel_ptsz", 292, NULL },
 	{ "cuLaunchKernelEx", "cuLaunchKernelEx", (void *)cuLaunchKernelEx, 11060, 11060, (void *)cuLaunchKernelEx_ptsz, "cuLaunchKernelEx_ptsz", 293, NULL },
 	{ "cuLibraryEnumerateKernels", "cuLibraryEnumerateKernels", (void *)cuLibraryEnumerateKernels, 12040, 0, NULL, NULL, 294, NULL },
@@ -784,34 +537,34 @@ const struct client_entry client_entries[] = {
 	{ "cuLibraryLoadData", "cuLibraryLoadData", (void *)cuLibraryLoadData, 12000, 0, NULL, NULL, 301, NULL },
 	{ "cuLibraryLoadFromFile", "cuLibraryLoadFromFile", (void *)cuLibraryLoadFromFile, 12000, 0, NULL, NULL, 302, NULL },
 	{ "cuLibraryUnload", "cuLibraryUnload", (void *)cuLibraryUnload, 12000, 0, NULL, NULL, 303, NULL },
-	{ "cuLinkAddData", "cuLinkAddData", (void *)cuLinkAddData, 5050, 0, NULL, NULL, 304, "the driver's linker is not remoted yet" },
-	{ "cuLinkAddData", "cuLinkAddData_v2", (void *)cuLinkAddData_v2, 6050, 0, NULL, NULL, 305, "the driver's linker is not remoted yet" },
-	{ "cuLinkAddFile", "cuLinkAddFile", (void *)cuLinkAddFile, 5050, 0, NULL, NULL, 306, "the driver's linker is not remoted yet" },
-	{ "cuLinkAddFile", "cuLinkAddFile_v2", (void *)cuLinkAddFile_v2, 6050, 0, NULL, NULL, 307, "the driver's linker is not remoted yet" },
-	{ "cuLinkComplete", "cuLinkComplete", (void *)cuLinkComplete, 5050, 0, NULL, NULL, 308, "the driver's linker is not remoted yet" },
-	{ "cuLinkCreate", "cuLinkCreate", (void *)cuLinkCreate, 5050, 0, NULL, NULL, 309, "the driver's linker is not remoted yet" },
-	{ "cuLinkCreate", "cuLinkCreate_v2", (void *)cuLinkCreate_v2, 6050, 0, NULL, NULL, 310, "the driver's linker is not remoted yet" },
-	{ "cuLinkDestroy", "cuLinkDestroy", (void *)cuLinkDestroy, 5050, 0, NULL, NULL, 311, "the driver's linker is not remoted yet" },
+	{ "cuLinkAddData", "cuLinkAddData", (void *)cuLinkAddData, 5050, 0, NULL, NULL, 304, NULL },
+	{ "cuLinkAddData", "cuLinkAddData_v2", (void *)cuLinkAddData_v2, 6050, 0, NULL, NULL, 305, NULL },
+	{ "cuLinkAddFile", "cuLinkAddFile", (void *)cuLinkAddFile, 5050, 0, NULL, NULL, 306, NULL },
+	{ "cuLinkAddFile", "cuLinkAddFile_v2", (void *)cuLinkAddFile_v2, 6050, 0, NULL, NULL, 307, NULL },
+	{ "cuLinkComplete", "cuLinkComplete", (void *)cuLinkComplete, 5050, 0, NULL, NULL, 308, NULL },
+	{ "cuLinkCreate", "cuLinkCreate", (void *)cuLinkCreate, 5050, 0, NULL, NULL, 309, NULL },
+	{ "cuLinkCreate", "cuLinkCreate_v2", (void *)cuLinkCreate_v2, 6050, 0, NULL, NULL, 310, NULL },
+	{ "cuLinkDestroy", "cuLinkDestroy", (void *)cuLinkDestroy, 5050, 0, NULL, NULL, 311, NULL },
 	{ "cuLogsCurrent", "cuLogsCurrent", (void *)cuLogsCurrent, 12090, 0, NULL, NULL, 312, "core dumps, checkpoints and driver logs stay on the GPU's node" },
 	{ "cuLogsDumpToFile", "cuLogsDumpToFile", (void *)cuLogsDumpToFile, 12090, 0, NULL, NULL, 313, "core dumps, checkpoints and driver logs stay on the GPU's node" },
 	{ "cuLogsDumpToMemory", "cuLogsDumpToMemory", (void *)cuLogsDumpToMemory, 12090, 0, NULL, NULL, 314, "core dumps, checkpoints and driver logs stay on the GPU's node" },
 	{ "cuLogsRegisterCallback", "cuLogsRegisterCallback", (void *)cuLogsRegisterCallback, 12090, 0, NULL, NULL, 315, "core dumps, checkpoints and driver logs stay on the GPU's node" },
 	{ "cuLogsUnregisterCallback", "cuLogsUnregisterCallback", (void *)cuLogsUnregisterCallback, 12090, 0, NULL, NULL, 316, "core dumps, checkpoints and driver logs stay on the GPU's node" },
-	{ "cuMemAddressFree", "cuMemAddressFree", (void *)cuMemAddressFree, 10020, 0, NULL, NULL, 317, "virtual memory management is not remoted yet" },
-	{ "cuMemAddressReserve", "cuMemAddressReserve", (void *)cuMemAddressReserve, 10020, 0, NULL, NULL, 318, "virtual memory management is not remoted yet" },
-	{ "cuMemAdvise", "cuMemAdvise", (void *)cuMemAdvise, 8000, 0, NULL, NULL, 319, "managed memory needs a coherent link to the GPU" },
-	{ "cuMemAdvise", "cuMemAdvise_v2", (void *)cuMemAdvise_v2, 12020, 0, NULL, NULL, 320, "managed memory needs a coherent link to the GPU" },
+	{ "cuMemAddressFree", "cuMemAddressFree", (void *)cuMemAddressFree, 10020, 0, NULL, NULL, 317, NULL },
+	{ "cuMemAddressReserve", "cuMemAddressReserve", (void *)cuMemAddressReserve, 10020, 0, NULL, NULL, 318, NULL },
+	{ "cuMemAdvise", "cuMemAdvise", (void *)cuMemAdvise, 8000, 0, NULL, NULL, 319, NULL },
+	{ "cuMemAdvise", "cuMemAdvise_v2", (void *)cuMemAdvise_v2, 12020, 0, NULL, NULL, 320, NULL },
 	{ "cuMemAlloc", "cuMemAlloc", (void *)cuMemAlloc, 2000, 0, NULL, NULL, 321, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuMemAlloc", "cuMemAlloc_v2", (void *)cuMemAlloc_v2, 3020, 0, NULL, NULL, 322, NULL },
 	{ "cuMemAllocAsync", "cuMemAllocAsync", (void *)cuMemAllocAsync, 11020, 11020, (void *)cuMemAllocAsync_ptsz, "cuMemAllocAsync_ptsz", 323, NULL },
-	{ "cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", (void *)cuMemAllocFromPoolAsync, 11020, 11020, (void *)cuMemAllocFromPoolAsync_ptsz, "cuMemAllocFromPoolAsync_ptsz", 324, "memory pools other than the default one are not remoted yet" },
+	{ "cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", (void *)cuMemAllocFromPoolAsync, 11020, 11020, (void *)cuMemAllocFromPoolAsync_ptsz, "cuMemAllocFromPoolAsync_ptsz", 324, NULL },
 	{ "cuMemAllocHost", "cuMemAllocHost", (void *)cuMemAllocHost, 2000, 0, NULL, NULL, 325, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuMemAllocHost", "cuMemAllocHost_v2", (void *)cuMemAllocHost_v2, 3020, 0, NULL, NULL, 326, NULL },
 	{ "cuMemAllocManaged", "cuMemAllocManaged", (void *)cuMemAllocManaged, 6000, 0, NULL, NULL, 327, "managed memory needs a coherent link to the GPU" },
 	{ "cuMemAllocPitch", "cuMemAllocPitch", (void *)cuMemAllocPitch, 2000, 0, NULL, NULL, 328, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuMemAllocPitch", "cuMemAllocPitch_v2", (void *)cuMemAllocPitch_v2, 3020, 0, NULL, NULL, 329, NULL },
 	{ "cuMemBatchDecompressAsync", "cuMemBatchDecompressAsync", (void *)cuMemBatchDecompressAsync, 12060, 0, NULL, NULL, 330, "batched copies are not remoted yet" },
-	{ "cuMemCreate", "cuMemCreate", (void *)cuMemCreate, 10020, 0, NULL, NULL, 331, "virtual memory management is not remoted yet" },
+	{ "cuMemCreate", "cuMemCreate", (void *)cuMemCreate, 10020, 0, NULL, NULL, 331, NULL },
 	{ "cuMemDiscardAndPrefetchBatchAsync", "cuMemDiscardAndPrefetchBatchAsync", (void *)cuMemDiscardAndPrefetchBatchAsync, 13000, 13000, (void *)cuMemDiscardAndPrefetchBatchAsync_ptsz, "cuMemDiscardAndPrefetchBatchAsync_ptsz", 332, "managed memory needs a coherent link to the GPU" },
 	{ "cuMemDiscardBatchAsync", "cuMemDiscardBatchAsync", (void *)cuMemDiscardBatchAsync, 13000, 13000, (void *)cuMemDiscardBatchAsync_ptsz, "cuMemDiscardBatchAsync_ptsz", 333, "managed memory needs a coherent link to the GPU" },
 	{ "cuMemExportToShareableHandle", "cuMemExportToShareableHandle", (void *)cuMemExportToShareableHandle, 10020, 0, NULL, NULL, 334, "virtual memory management is not remoted yet" },
@@ -819,17 +572,17 @@ const struct client_entry client_entries[] = {
 	{ "cuMemFree", "cuMemFree_v2", (void *)cuMemFree_v2, 3020, 0, NULL, NULL, 336, NULL },
 	{ "cuMemFreeAsync", "cuMemFreeAsync", (void *)cuMemFreeAsync, 11020, 11020, (void *)cuMemFreeAsync_ptsz, "cuMemFreeAsync_ptsz", 337, NULL },
 	{ "cuMemFreeHost", "cuMemFreeHost", (void *)cuMemFreeHost, 2000, 0, NULL, NULL, 338, NULL },
-	{ "cuMemGetAccess", "cuMemGetAccess", (void *)cuMemGetAccess, 10020, 0, NULL, NULL, 339, "virtual memory management is not remoted yet" },
+	{ "cuMemGetAccess", "cuMemGetAccess", (void *)cuMemGetAccess, 10020, 0, NULL, NULL, 339, NULL },
 	{ "cuMemGetAddressRange", "cuMemGetAddressRange", (void *)cuMemGetAddressRange, 2000, 0, NULL, NULL, 340, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuMemGetAddressRange", "cuMemGetAddressRange_v2", (void *)cuMemGetAddressRange_v2, 3020, 0, NULL, NULL, 341, NULL },
-	{ "cuMemGetAllocationGranularity", "cuMemGetAllocationGranularity", (void *)cuMemGetAllocationGranularity, 10020, 0, NULL, NULL, 342, "virtual memory management is not remoted yet" },
-	{ "cuMemGetAllocationPropertiesFromHandle", "cuMemGetAllocationPropertiesFromHandle", (void *)cuMemGetAllocationPropertiesFromHandle, 10020, 0, NULL, NULL, 343, "virtual memory management is not remoted yet" },
-	{ "cuMemGetDefaultMemPool", "cuMemGetDefaultMemPool", (void *)cuMemGetDefaultMemPool, 13000, 0, NULL, NULL, 344, "memory pools other than the default one are not remoted yet" },
+	{ "cuMemGetAllocationGranularity", "cuMemGetAllocationGranularity", (void *)cuMemGetAllocationGranularity, 10020, 0, NULL, NULL, 342, NULL },
+	{ "cuMemGetAllocationPropertiesFromHandle", "cuMemGetAllocationPropertiesFromHandle", (void *)cuMemGetAllocationPropertiesFromHandle, 10020, 0, NULL, NULL, 343, NULL },
+	{ "cuMemGetDefaultMemPool", "cuMemGetDefaultMemPool", (void *)cuMemGetDefaultMemPool, 13000, 0, NULL, NULL, 344, NULL },
 	{ "cuMemGetHandleForAddressRange", "cuMemGetHandleForAddressRange", (void *)cuMemGetHandleForAddressRange, 11070, 0, NULL, NULL, 345, "virtual memory management is not remoted yet" },
 	{ "cuMemGetInfo", "cuMemGetInfo", (void *)cuMemGetInfo, 2000, 0, NULL, NULL, 346, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuMemGetInfo", "cuMemGetInfo_v2", (void *)cuMemGetInfo_v2, 3020, 0, NULL, NULL, 347, NULL },
 	{ "cuMemGetLocationInfo", "cuMemGetLocationInfo", (void *)cuMemGetLocationInfo, 13040, 0, NULL, NULL, 348, "not remoted yet" },
-	{ "cuMemGetMemPool", "cuMemGetMemPool", (void *)cuMemGetMemPool, 13000, 0, NULL, NULL, 349, "memory pools other than the default one are not remoted yet" },
+	{ "cuMemGetMemPool", "cuMemGetMemPool", (void *)cuMemGetMemPool, 13000, 0, NULL, NULL, 349, NULL },
 	{ "cuMemHostAlloc", "cuMemHostAlloc", (void *)cuMemHostAlloc, 2020, 0, NULL, NULL, 350, NULL },
 	{ "cuMemHostGetDevicePointer", "cuMemHostGetDevicePointer", (void *)cuMemHostGetDevicePointer, 2020, 0, NULL, NULL, 351, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuMemHostGetDevicePointer", "cuMemHostGetDevicePointer_v2", (void *)cuMemHostGetDevicePointer_v2, 3020, 0, NULL, NULL, 352, "a remote GPU cannot read or write memory of this machine directly" },
@@ -838,29 +591,29 @@ const struct client_entry client_entries[] = {
 	{ "cuMemHostRegister", "cuMemHostRegister_v2", (void *)cuMemHostRegister_v2, 6050, 0, NULL, NULL, 355, NULL },
 	{ "cuMemHostUnregister", "cuMemHostUnregister", (void *)cuMemHostUnregister, 4000, 0, NULL, NULL, 356, NULL },
 	{ "cuMemImportFromShareableHandle", "cuMemImportFromShareableHandle", (void *)cuMemImportFromShareableHandle, 10020, 0, NULL, NULL, 357, "virtual memory management is not remoted yet" },
-	{ "cuMemMap", "cuMemMap", (void *)cuMemMap, 10020, 0, NULL, NULL, 358, "virtual memory management is not remoted yet" },
+	{ "cuMemMap", "cuMemMap", (void *)cuMemMap, 10020, 0, NULL, NULL, 358, NULL },
 	{ "cuMemMapArrayAsync", "cuMemMapArrayAsync", (void *)cuMemMapArrayAsync, 11010, 11010, (void *)cuMemMapArrayAsync_ptsz, "cuMemMapArrayAsync_ptsz", 359, "arrays, textures and surfaces are not remoted yet" },
-	{ "cuMemPoolCreate", "cuMemPoolCreate", (void *)cuMemPoolCreate, 11020, 0, NULL, NULL, 360, "memory pools other than the default one are not remoted yet" },
-	{ "cuMemPoolDestroy", "cuMemPoolDestroy", (void *)cuMemPoolDestroy, 11020, 0, NULL, NULL, 361, "memory pools other than the default one are not remoted yet" },
+	{ "cuMemPoolCreate", "cuMemPoolCreate", (void *)cuMemPoolCreate, 11020, 0, NULL, NULL, 360, NULL },
+	{ "cuMemPoolDestroy", "cuMemPoolDestroy", (void *)cuMemPoolDestroy, 11020, 0, NULL, NULL, 361, NULL },
 	{ "cuMemPoolExportPointer", "cuMemPoolExportPointer", (void *)cuMemPoolExportPointer, 11020, 0, NULL, NULL, 362, "memory pools other than the default one are not remoted yet" },
 	{ "cuMemPoolExportToShareableHandle", "cuMemPoolExportToShareableHandle", (void *)cuMemPoolExportToShareableHandle, 11020, 0, NULL, NULL, 363, "memory pools other than the default one are not remoted yet" },
-	{ "cuMemPoolGetAccess", "cuMemPoolGetAccess", (void *)cuMemPoolGetAccess, 11020, 0, NULL, NULL, 364, "memory pools other than the default one are not remoted yet" },
-	{ "cuMemPoolGetAttribute", "cuMemPoolGetAttribute", (void *)cuMemPoolGetAttribute, 11020, 0, NULL, NULL, 365, "memory pools other than the default one are not remoted yet" },
+	{ "cuMemPoolGetAccess", "cuMemPoolGetAccess", (void *)cuMemPoolGetAccess, 11020, 0, NULL, NULL, 364, NULL },
+	{ "cuMemPoolGetAttribute", "cuMemPoolGetAttribute", (void *)cuMemPoolGetAttribute, 11020, 0, NULL, NULL, 365, NULL },
 	{ "cuMemPoolImportFromShareableHandle", "cuMemPoolImportFromShareableHandle", (void *)cuMemPoolImportFromShareableHandle, 11020, 0, NULL, NULL, 366, "memory pools other than the default one are not remoted yet" },
 	{ "cuMemPoolImportPointer", "cuMemPoolImportPointer", (void *)cuMemPoolImportPointer, 11020, 0, NULL, NULL, 367, "memory pools other than the default one are not remoted yet" },
-	{ "cuMemPoolSetAccess", "cuMemPoolSetAccess", (void *)cuMemPoolSetAccess, 11020, 0, NULL, NULL, 368, "memory pools other than the default one are not remoted yet" },
-	{ "cuMemPoolSetAttribute", "cuMemPoolSetAttribute", (void *)cuMemPoolSetAttribute, 11020, 0, NULL, NULL, 369, "memory pools other than the default one are not remoted yet" },
-	{ "cuMemPoolTrimTo", "cuMemPoolTrimTo", (void *)cuMemPoolTrimTo, 11020, 0, NULL, NULL, 370, "memory pools other than the default one are not remoted yet" },
-	{ "cuMemPrefetchAsync", "cuMemPrefetchAsync", (void *)cuMemPrefetchAsync, 8000, 8000, (void *)cuMemPrefetchAsync_ptsz, "cuMemPrefetchAsync_ptsz", 371, "managed memory needs a coherent link to the GPU" },
-	{ "cuMemPrefetchAsync", "cuMemPrefetchAsync_v2", (void *)cuMemPrefetchAsync_v2, 12020, 12020, (void *)cuMemPrefetchAsync_v2_ptsz, "cuMemPrefetchAsync_v2_ptsz", 372, "managed memory needs a coherent link to the GPU" },
+	{ "cuMemPoolSetAccess", "cuMemPoolSetAccess", (void *)cuMemPoolSetAccess, 11020, 0, NULL, NULL, 368, NULL },
+	{ "cuMemPoolSetAttribute", "cuMemPoolSetAttribute", (void *)cuMemPoolSetAttribute, 11020, 0, NULL, NULL, 369, NULL },
+	{ "cuMemPoolTrimTo", "cuMemPoolTrimTo", (void *)cuMemPoolTrimTo, 11020, 0, NULL, NULL, 370, NULL },
+	{ "cuMemPrefetchAsync", "cuMemPrefetchAsync", (void *)cuMemPrefetchAsync, 8000, 8000, (void *)cuMemPrefetchAsync_ptsz, "cuMemPrefetchAsync_ptsz", 371, NULL },
+	{ "cuMemPrefetchAsync", "cuMemPrefetchAsync_v2", (void *)cuMemPrefetchAsync_v2, 12020, 12020, (void *)cuMemPrefetchAsync_v2_ptsz, "cuMemPrefetchAsync_v2_ptsz", 372, NULL },
 	{ "cuMemPrefetchBatchAsync", "cuMemPrefetchBatchAsync", (void *)cuMemPrefetchBatchAsync, 13000, 13000, (void *)cuMemPrefetchBatchAsync_ptsz, "cuMemPrefetchBatchAsync_ptsz", 373, "managed memory needs a coherent link to the GPU" },
 	{ "cuMemRangeGetAttribute", "cuMemRangeGetAttribute", (void *)cuMemRangeGetAttribute, 8000, 0, NULL, NULL, 374, "managed memory needs a coherent link to the GPU" },
 	{ "cuMemRangeGetAttributes", "cuMemRangeGetAttributes", (void *)cuMemRangeGetAttributes, 8000, 0, NULL, NULL, 375, "managed memory needs a coherent link to the GPU" },
-	{ "cuMemRelease", "cuMemRelease", (void *)cuMemRelease, 10020, 0, NULL, NULL, 376, "virtual memory management is not remoted yet" },
-	{ "cuMemRetainAllocationHandle", "cuMemRetainAllocationHandle", (void *)cuMemRetainAllocationHandle, 11000, 0, NULL, NULL, 377, "virtual memory management is not remoted yet" },
-	{ "cuMemSetAccess", "cuMemSetAccess", (void *)cuMemSetAccess, 10020, 0, NULL, NULL, 378, "virtual memory management is not remoted yet" },
-	{ "cuMemSetMemPool", "cuMemSetMemPool", (void *)cuMemSetMemPool, 13000, 0, NULL, NULL, 379, "memory pools other than the default one are not remoted yet" },
-	{ "cuMemUnmap", "cuMemUnmap", (void *)cuMemUnmap, 10020, 0, NULL, NULL, 380, "virtual memory management is not remoted yet" },
+	{ "cuMemRelease", "cuMemRelease", (void *)cuMemRelease, 10020, 0, NULL, NULL, 376, NULL },
+	{ "cuMemRetainAllocationHandle", "cuMemRetainAllocationHandle", (void *)cuMemRetainAllocationHandle, 11000, 0, NULL, NULL, 377, NULL },
+	{ "cuMemSetAccess", "cuMemSetAccess", (void *)cuMemSetAccess, 10020, 0, NULL, NULL, 378, NULL },
+	{ "cuMemSetMemPool", "cuMemSetMemPool", (void *)cuMemSetMemPool, 13000, 0, NULL, NULL, 379, NULL },
+	{ "cuMemUnmap", "cuMemUnmap", (void *)cuMemUnmap, 10020, 0, NULL, NULL, 380, NULL },
 	{ "cuMemcpy", "cuMemcpy", (void *)cuMemcpy, 4000, 7000, (void *)cuMemcpy_ptds, "cuMemcpy_ptds", 381, NULL },
 	{ "cuMemcpy2D", "cuMemcpy2D", (void *)cuMemcpy2D, 2000, 0, NULL, NULL, 382, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuMemcpy2D", "cuMemcpy2D_v2", (void *)cuMemcpy2D_v2, 3020, 7000, (void *)cuMemcpy2D_v2_ptds, "cuMemcpy2D_v2_ptds", 383, NULL },
@@ -872,24 +625,24 @@ const struct client_entry client_entries[] = {
 	{ "cuMemcpy3D", "cuMemcpy3D_v2", (void *)cuMemcpy3D_v2, 3020, 7000, (void *)cuMemcpy3D_v2_ptds, "cuMemcpy3D_v2_ptds", 389, NULL },
 	{ "cuMemcpy3DAsync", "cuMemcpy3DAsync", (void *)cuMemcpy3DAsync, 2000, 0, NULL, NULL, 390, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuMemcpy3DAsync", "cuMemcpy3DAsync_v2", (void *)cuMemcpy3DAsync_v2, 3020, 7000, (void *)cuMemcpy3DAsync_v2_ptsz, "cuMemcpy3DAsync_v2_ptsz", 391, NULL },
-	{ "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync", (void *)cuMemcpy3DBatchAsync, 12080, 12080, (void *)cuMemcpy3DBatchAsync_ptsz, "cuMemcpy3DBatchAsync_ptsz", 392, "batched copies are not remoted yet" },
-	{ "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync_v2", (void *)cuMemcpy3DBatchAsync_v2, 13000, 13000, (void *)cuMemcpy3DBatchAsync_v2_ptsz, "cuMemcpy3DBatchAsync_v2_ptsz", 393, "batched copies are not remoted yet" },
-	{ "cuMemcpy3DPeer", "cuMemcpy3DPeer", (void *)cuMemcpy3DPeer, 4000, 7000, (void *)cuMemcpy3DPeer_ptds, "cuMemcpy3DPeer_ptds", 394, "direct access between GPUs is not remoted yet" },
-	{ "cuMemcpy3DPeerAsync", "cuMemcpy3DPeerAsync", (void *)cuMemcpy3DPeerAsync, 4000, 7000, (void *)cuMemcpy3DPeerAsync_ptsz, "cuMemcpy3DPeerAsync_ptsz", 395, "direct access between GPUs is not remoted yet" },
+	{ "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync", (void *)cuMemcpy3DBatchAsync, 12080, 12080, (void *)cuMemcpy3DBatchAsync_ptsz, "cuMemcpy3DBatchAsync_ptsz", 392, NULL },
+	{ "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync_v2", (void *)cuMemcpy3DBatchAsync_v2, 13000, 13000, (void *)cuMemcpy3DBatchAsync_v2_ptsz, "cuMemcpy3DBatchAsync_v2_ptsz", 393, NULL },
+	{ "cuMemcpy3DPeer", "cuMemcpy3DPeer", (void *)cuMemcpy3DPeer, 4000, 7000, (void *)cuMemcpy3DPeer_ptds, "cuMemcpy3DPeer_ptds", 394, NULL },
+	{ "cuMemcpy3DPeerAsync", "cuMemcpy3DPeerAsync", (void *)cuMemcpy3DPeerAsync, 4000, 7000, (void *)cuMemcpy3DPeerAsync_ptsz, "cuMemcpy3DPeerAsync_ptsz", 395, NULL },
 	{ "cuMemcpy3DWithAttributesAsync", "cuMemcpy3DWithAttributesAsync", (void *)cuMemcpy3DWithAttributesAsync, 13020, 13020, (void *)cuMemcpy3DWithAttributesAsync_ptsz, "cuMemcpy3DWithAttributesAsync_ptsz", 396, "batched copies are not remoted yet" },
 	{ "cuMemcpyAsync", "cuMemcpyAsync", (void *)cuMemcpyAsync, 4000, 7000, (void *)cuMemcpyAsync_ptsz, "cuMemcpyAsync_ptsz", 397, NULL },
 	{ "cuMemcpyAtoA", "cuMemcpyAtoA", (void *)cuMemcpyAtoA, 2000, 0, NULL, NULL, 398, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
-	{ "cuMemcpyAtoA", "cuMemcpyAtoA_v2", (void *)cuMemcpyAtoA_v2, 3020, 7000, (void *)cuMemcpyAtoA_v2_ptds, "cuMemcpyAtoA_v2_ptds", 399, "arrays, textures and surfaces are not remoted yet" },
+	{ "cuMemcpyAtoA", "cuMemcpyAtoA_v2", (void *)cuMemcpyAtoA_v2, 3020, 7000, (void *)cuMemcpyAtoA_v2_ptds, "cuMemcpyAtoA_v2_ptds", 399, NULL },
 	{ "cuMemcpyAtoD", "cuMemcpyAtoD", (void *)cuMemcpyAtoD, 2000, 0, NULL, NULL, 400, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
-	{ "cuMemcpyAtoD", "cuMemcpyAtoD_v2", (void *)cuMemcpyAtoD_v2, 3020, 7000, (void *)cuMemcpyAtoD_v2_ptds, "cuMemcpyAtoD_v2_ptds", 401, "arrays, textures and surfaces are not remoted yet" },
+	{ "cuMemcpyAtoD", "cuMemcpyAtoD_v2", (void *)cuMemcpyAtoD_v2, 3020, 7000, (void *)cuMemcpyAtoD_v2_ptds, "cuMemcpyAtoD_v2_ptds", 401, NULL },
 	{ "cuMemcpyAtoH", "cuMemcpyAtoH", (void *)cuMemcpyAtoH, 2000, 0, NULL, NULL, 402, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
-	{ "cuMemcpyAtoH", "cuMemcpyAtoH_v2", (void *)cuMemcpyAtoH_v2, 3020, 7000, (void *)cuMemcpyAtoH_v2_ptds, "cuMemcpyAtoH_v2_ptds", 403, "arrays, textures and surfaces are not remoted yet" },
+	{ "cuMemcpyAtoH", "cuMemcpyAtoH_v2", (void *)cuMemcpyAtoH_v2, 3020, 7000, (void *)cuMemcpyAtoH_v2_ptds, "cuMemcpyAtoH_v2_ptds", 403, NULL },
 	{ "cuMemcpyAtoHAsync", "cuMemcpyAtoHAsync", (void *)cuMemcpyAtoHAsync, 2000, 0, NULL, NULL, 404, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
-	{ "cuMemcpyAtoHAsync", "cuMemcpyAtoHAsync_v2", (void *)cuMemcpyAtoHAsync_v2, 3020, 7000, (void *)cuMemcpyAtoHAsync_v2_ptsz, "cuMemcpyAtoHAsync_v2_ptsz", 405, "arrays, textures and surfaces are not remoted yet" },
-	{ "cuMemcpyBatchAsync", "cuMemcpyBatchAsync", (void *)cuMemcpyBatchAsync, 12080, 12080, (void *)cuMemcpyBatchAsync_ptsz, "cuMemcpyBatchAsync_ptsz", 406, "batched copies are not remoted yet" },
-	{ "cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2", (void *)cuMemcpyBatchAsync_v2, 13000, 13000, (void *)cuMemcpyBatchAsync_v2_ptsz, "cuMemcpyBatchAsync_v2_ptsz", 407, "batched copies are not remoted yet" },
+	{ "cuMemcpyAtoHAsync", "cuMemcpyAtoHAsync_v2", (void *)cuMemcpyAtoHAsync_v2, 3020, 7000, (void *)cuMemcpyAtoHAsync_v2_ptsz, "cuMemcpyAtoHAsync_v2_ptsz", 405, NULL },
+	{ "cuMemcpyBatchAsync", "cuMemcpyBatchAsync", (void *)cuMemcpyBatchAsync, 12080, 12080, (void *)cuMemcpyBatchAsync_ptsz, "cuMemcpyBatchAsync_ptsz", 406, NULL },
+	{ "cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2", (void *)cuMemcpyBatchAsync_v2, 13000, 13000, (void *)cuMemcpyBatchAsync_v2_ptsz, "cuMemcpyBatchAsync_v2_ptsz", 407, NULL },
 	{ "cuMemcpyDtoA", "cuMemcpyDtoA", (void *)cuMemcpyDtoA, 2000, 0, NULL, NULL, 408, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
-	{ "cuMemcpyDtoA", "cuMemcpyDtoA_v2", (void *)cuMemcpyDtoA_v2, 3020, 7000, (void *)cuMemcpyDtoA_v2_ptds, "cuMemcpyDtoA_v2_ptds", 409, "arrays, textures and surfaces are not remoted yet" },
+	{ "cuMemcpyDtoA", "cuMemcpyDtoA_v2", (void *)cuMemcpyDtoA_v2, 3020, 7000, (void *)cuMemcpyDtoA_v2_ptds, "cuMemcpyDtoA_v2_ptds", 409, NULL },
 	{ "cuMemcpyDtoD", "cuMemcpyDtoD", (void *)cuMemcpyDtoD, 2000, 0, NULL, NULL, 410, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuMemcpyDtoD", "cuMemcpyDtoD_v2", (void *)cuMemcpyDtoD_v2, 3020, 7000, (void *)cuMemcpyDtoD_v2_ptds, "cuMemcpyDtoD_v2_ptds", 411, NULL },
 	{ "cuMemcpyDtoDAsync", "cuMemcpyDtoDAsync", (void *)cuMemcpyDtoDAsync, 3000, 0, NULL, NULL, 412, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
@@ -899,9 +652,9 @@ const struct client_entry client_entries[] = {
 	{ "cuMemcpyDtoHAsync", "cuMemcpyDtoHAsync", (void *)cuMemcpyDtoHAsync, 2000, 0, NULL, NULL, 416, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuMemcpyDtoHAsync", "cuMemcpyDtoHAsync_v2", (void *)cuMemcpyDtoHAsync_v2, 3020, 7000, (void *)cuMemcpyDtoHAsync_v2_ptsz, "cuMemcpyDtoHAsync_v2_ptsz", 417, NULL },
 	{ "cuMemcpyHtoA", "cuMemcpyHtoA", (void *)cuMemcpyHtoA, 2000, 0, NULL, NULL, 418, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
-	{ "cuMemcpyHtoA", "cuMemcpyHtoA_v2", (void *)cuMemcpyHtoA_v2, 3020, 7000, (void *)cuMemcpyHtoA_v2_ptds, "cuMemcpyHtoA_v2_ptds", 419, "arrays, textures and surfaces are not remoted yet" },
+	{ "cuMemcpyHtoA", "cuMemcpyHtoA_v2", (void *)cuMemcpyHtoA_v2, 3020, 7000, (void *)cuMemcpyHtoA_v2_ptds, "cuMemcpyHtoA_v2_ptds", 419, NULL },
 	{ "cuMemcpyHtoAAsync", "cuMemcpyHtoAAsync", (void *)cuMemcpyHtoAAsync, 2000, 0, NULL, NULL, 420, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
-	{ "cuMemcpyHtoAAsync", "cuMemcpyHtoAAsync_v2", (void *)cuMemcpyHtoAAsync_v2, 3020, 7000, (void *)cuMemcpyHtoAAsync_v2_ptsz, "cuMemcpyHtoAAsync_v2_ptsz", 421, "arrays, textures and surfaces are not remoted yet" },
+	{ "cuMemcpyHtoAAsync", "cuMemcpyHtoAAsync_v2", (void *)cuMemcpyHtoAAsync_v2, 3020, 7000, (void *)cuMemcpyHtoAAsync_v2_ptsz, "cuMemcpyHtoAAsync_v2_ptsz", 421, NULL },
 	{ "cuMemcpyHtoD", "cuMemcpyHtoD", (void *)cuMemcpyHtoD, 2000, 0, NULL, NULL, 422, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuMemcpyHtoD", "cuMemcpyHtoD_v2", (void *)cuMemcpyHtoD_v2, 3020, 7000, (void *)cuMemcpyHtoD_v2_ptds, "cuMemcpyHtoD_v2_ptds", 423, NULL },
 	{ "cuMemcpyHtoDAsync", "cuMemcpyHtoDAsync", (void *)cuMemcpyHtoDAsync, 2000, 0, NULL, NULL, 424, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
@@ -927,11 +680,11 @@ const struct client_entry client_entries[] = {
 	{ "cuMemsetD8", "cuMemsetD8", (void *)cuMemsetD8, 2000, 0, NULL, NULL, 444, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuMemsetD8", "cuMemsetD8_v2", (void *)cuMemsetD8_v2, 3020, 7000, (void *)cuMemsetD8_v2_ptds, "cuMemsetD8_v2_ptds", 445, NULL },
 	{ "cuMemsetD8Async", "cuMemsetD8Async", (void *)cuMemsetD8Async, 3020, 7000, (void *)cuMemsetD8Async_ptsz, "cuMemsetD8Async_ptsz", 446, NULL },
-	{ "cuMipmappedArrayCreate", "cuMipmappedArrayCreate", (void *)cuMipmappedArrayCreate, 5000, 0, NULL, NULL, 447, "arrays, textures and surfaces are not remoted yet" },
-	{ "cuMipmappedArrayDestroy", "cuMipmappedArrayDestroy", (void *)cuMipmappedArrayDestroy, 5000, 0, NULL, NULL, 448, "arrays, textures and surfaces are not remoted yet" },
-	{ "cuMipmappedArrayGetLevel", "cuMipmappedArrayGetLevel", (void *)cuMipmappedArrayGetLevel, 5000, 0, NULL, NULL, 449, "arrays, textures and surfaces are not remoted yet" },
-	{ "cuMipmappedArrayGetMemoryRequirements", "cuMipmappedArrayGetMemoryRequirements", (void *)cuMipmappedArrayGetMemoryRequirements, 11060, 0, NULL, NULL, 450, "arrays, textures and surfaces are not remoted yet" },
-	{ "cuMipmappedArrayGetSparseProperties", "cuMipmappedArrayGetSparseProperties", (void *)cuMipmappedArrayGetSparseProperties, 11010, 0, NULL, NULL, 451, "arrays, textures and surfaces are not remoted yet" },
+	{ "cuMipmappedArrayCreate", "cuMipmappedArrayCreate", (void *)cuMipmappedArrayCreate, 5000, 0, NULL, NULL, 447, NULL },
+	{ "cuMipmappedArrayDestroy", "cuMipmappedArrayDestroy", (void *)cuMipmappedArrayDestroy, 5000, 0, NULL, NULL, 448, NULL },
+	{ "cuMipmappedArrayGetLevel", "cuMipmappedArrayGetLevel", (void *)cuMipmappedArrayGetLevel, 5000, 0, NULL, NULL, 449, NULL },
+	{ "cuMipmappedArrayGetMemoryRequirements", "cuMipmappedArrayGetMemoryRequirements", (void *)cuMipmappedArrayGetMemoryRequirements, 11060, 0, NULL, NULL, 450, NULL },
+	{ "cuMipmappedArrayGetSparseProperties", "cuMipmappedArrayGetSparseProperties", (void *)cuMipmappedArrayGetSparseProperties, 11010, 0, NULL, NULL, 451, NULL },
 	{ "cuModuleEnumerateFunctions", "cuModuleEnumerateFunctions", (void *)cuModuleEnumerateFunctions, 12040, 0, NULL, NULL, 452, NULL },
 	{ "cuModuleGetFunction", "cuModuleGetFunction", (void *)cuModuleGetFunction, 2000, 0, NULL, NULL, 453, NULL },
 	{ "cuModuleGetFunctionCount", "cuModuleGetFunctionCount", (void *)cuModuleGetFunctionCount, 12040, 0, NULL, NULL, 454, NULL },
@@ -945,19 +698,19 @@ const struct client_entry client_entries[] = {
 	{ "cuModuleLoadDataEx", "cuModuleLoadDataEx", (void *)cuModuleLoadDataEx, 2010, 0, NULL, NULL, 462, NULL },
 	{ "cuModuleLoadFatBinary", "cuModuleLoadFatBinary", (void *)cuModuleLoadFatBinary, 2000, 0, NULL, NULL, 463, NULL },
 	{ "cuModuleUnload", "cuModuleUnload", (void *)cuModuleUnload, 2000, 0, NULL, NULL, 464, NULL },
-	{ "cuMulticastAddDevice", "cuMulticastAddDevice", (void *)cuMulticastAddDevice, 12010, 0, NULL, NULL, 465, "multicast objects are not remoted yet" },
-	{ "cuMulticastBindAddr", "cuMulticastBindAddr", (void *)cuMulticastBindAddr, 12010, 0, NULL, NULL, 466, "multicast objects are not remoted yet" },
-	{ "cuMulticastBindMem", "cuMulticastBindMem", (void *)cuMulticastBindMem, 12010, 0, NULL, NULL, 467, "multicast objects are not remoted yet" },
-	{ "cuMulticastCreate", "cuMulticastCreate", (void *)cuMulticastCreate, 12010, 0, NULL, NULL, 468, "multicast objects are not remoted yet" },
-	{ "cuMulticastGetGranularity", "cuMulticastGetGranularity", (void *)cuMulticastGetGranularity, 12010, 0, NULL, NULL, 469, "multicast objects are not remoted yet" },
-	{ "cuMulticastUnbind", "cuMulticastUnbind", (void *)cuMulticastUnbind, 12010, 0, NULL, NULL, 470, "multicast objects are not remoted yet" },
+	{ "cuMulticastAddDevice", "cuMulticastAddDevice", (void *)cuMulticastAddDevice, 12010, 0, NULL, NULL, 465, NULL },
+	{ "cuMulticastBindAddr", "cuMulticastBindAddr", (void *)cuMulticastBindAddr, 12010, 0, NULL, NULL, 466, NULL },
+	{ "cuMulticastBindMem", "cuMulticastBindMem", (void *)cuMulticastBindMem, 12010, 0, NULL, NULL, 467, NULL },
+	{ "cuMulticastCreate", "cuMulticastCreate", (void *)cuMulticastCreate, 12010, 0, NULL, NULL, 468, NULL },
+	{ "cuMulticastGetGranularity", "cuMulticastGetGranularity", (void *)cuMulticastGetGranularity, 12010, 0, NULL, NULL, 469, NULL },
+	{ "cuMulticastUnbind", "cuMulticastUnbind", (void *)cuMulticastUnbind, 12010, 0, NULL, NULL, 470, NULL },
 	{ "cuOccupancyAvailableDynamicSMemPerBlock", "cuOccupancyAvailableDynamicSMemPerBlock", (void *)cuOccupancyAvailableDynamicSMemPerBlock, 10020, 0, NULL, NULL, 471, NULL },
 	{ "cuOccupancyMaxActiveBlocksPerMultiprocessor", "cuOccupancyMaxActiveBlocksPerMultiprocessor", (void *)cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, 0, NULL, NULL, 472, NULL },
 	{ "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", (void *)cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 7000, 0, NULL, NULL, 473, NULL },
-	{ "cuOccupancyMaxActiveClusters", "cuOccupancyMaxActiveClusters", (void *)cuOccupancyMaxActiveClusters, 11070, 0, NULL, NULL, 474, "cluster occupancy is not remoted yet" },
+	{ "cuOccupancyMaxActiveClusters", "cuOccupancyMaxActiveClusters", (void *)cuOccupancyMaxActiveClusters, 11070, 0, NULL, NULL, 474, NULL },
 	{ "cuOccupancyMaxPotentialBlockSize", "cuOccupancyMaxPotentialBlockSize", (void *)cuOccupancyMaxPotentialBlockSize, 6050, 0, NULL, NULL, 475, NULL },
 	{ "cuOccupancyMaxPotentialBlockSizeWithFlags", "cuOccupancyMaxPotentialBlockSizeWithFlags", (void *)cuOccupancyMaxPotentialBlockSizeWithFlags, 7000, 0, NULL, NULL, 476, NULL },
-	{ "cuOccupancyMaxPotentialClusterSize", "cuOccupancyMaxPotentialClusterSize", (void *)cuOccupancyMaxPotentialClusterSize, 11070, 0, NULL, NULL, 477, "cluster occupancy is not remoted yet" },
+	{ "cuOccupancyMaxPotentialClusterSize", "cuOccupancyMaxPotentialClusterSize", (void *)cuOccupancyMaxPotentialClusterSize, 11070, 0, NULL, NULL, 477, NULL },
 	{ "cuParamSetSize", "cuParamSetSize", (void *)cuParamSetSize, 2000, 0, NULL, NULL, 478, "not remoted yet" },
 	{ "cuParamSetTexRef", "cuParamSetTexRef", (void *)cuParamSetTexRef, 2000, 0, NULL, NULL, 479, "texture and surface references left CUDA in version 12" },
 	{ "cuParamSetf", "cuParamSetf", (void *)cuParamSetf, 2000, 0, NULL, NULL, 480, "not remoted yet" },
@@ -965,69 +718,69 @@ const struct client_entry client_entries[] = {
 	{ "cuParamSetv", "cuParamSetv", (void *)cuParamSetv, 2000, 0, NULL, NULL, 482, "not remoted yet" },
 	{ "cuPointerGetAttribute", "cuPointerGetAttribute", (void *)cuPointerGetAttribute, 4000, 0, NULL, NULL, 483, NULL },
 	{ "cuPointerGetAttributes", "cuPointerGetAttributes", (void *)cuPointerGetAttributes, 7000, 0, NULL, NULL, 484, NULL },
-	{ "cuPointerSetAttribute", "cuPointerSetAttribute", (void *)cuPointerSetAttribute, 6000, 0, NULL, NULL, 485, "not remoted yet" },
-	{ "cuProfilerInitialize", "cuProfilerInitialize", (void *)cuProfilerInitialize, 4000, 0, NULL, NULL, 486, "core dumps, checkpoints and driver logs stay on the GPU's node" },
+	{ "cuPointerSetAttribute", "cuPointerSetAttribute", (void *)cuPointerSetAttribute, 6000, 0, NULL, NULL, 485, NULL },
+	{ "cuProfilerInitialize", "cuProfilerInitialize", (void *)cuProfilerInitialize, 4000, 0, NULL, NULL, 486, "left CUDA in version 12; drivers refuse it, too" },
 	{ "cuProfilerStart", "cuProfilerStart", (void *)cuProfilerStart, 4000, 0, NULL, NULL, 487, NULL },
 	{ "cuProfilerStop", "cuProfilerStop", (void *)cuProfilerStop, 4000, 0, NULL, NULL, 488, NULL },
 	{ "cuSignalExternalSemaphoresAsync", "cuSignalExternalSemaphoresAsync", (void *)cuSignalExternalSemaphoresAsync, 10000, 10000, (void *)cuSignalExternalSemaphoresAsync_ptsz, "cuSignalExternalSemaphoresAsync_ptsz", 489, "memory and semaphores of other APIs live in this machine" },
 	{ "cuStreamAddCallback", "cuStreamAddCallback", (void *)cuStreamAddCallback, 5000, 7000, (void *)cuStreamAddCallback_ptsz, "cuStreamAddCallback_ptsz", 490, NULL },
 	{ "cuStreamAttachMemAsync", "cuStreamAttachMemAsync", (void *)cuStreamAttachMemAsync, 6000, 7000, (void *)cuStreamAttachMemAsync_ptsz, "cuStreamAttachMemAsync_ptsz", 491, "managed memory needs a coherent link to the GPU" },
-	{ "cuStreamBatchMemOp", "cuStreamBatchMemOp", (void *)cuStreamBatchMemOp, 8000, 8000, (void *)cuStreamBatchMemOp_ptsz, "cuStreamBatchMemOp_ptsz", 492, "stream memory operations are not remoted yet" },
-	{ "cuStreamBatchMemOp", "cuStreamBatchMemOp_v2", (void *)cuStreamBatchMemOp_v2, 11070, 11070, (void *)cuStreamBatchMemOp_v2_ptsz, "cuStreamBatchMemOp_v2_ptsz", 493, "stream memory operations are not remoted yet" },
-	{ "cuStreamBeginCapture", "cuStreamBeginCapture", (void *)cuStreamBeginCapture, 10000, 0, NULL, NULL, 494, "CUDA graphs and capture are not remoted yet" },
-	{ "cuStreamBeginCapture", "cuStreamBeginCapture_v2", (void *)cuStreamBeginCapture_v2, 10010, 10010, (void *)cuStreamBeginCapture_v2_ptsz, "cuStreamBeginCapture_v2_ptsz", 495, "CUDA graphs and capture are not remoted yet" },
-	{ "cuStreamBeginCaptureToGraph", "cuStreamBeginCaptureToGraph", (void *)cuStreamBeginCaptureToGraph, 12030, 12030, (void *)cuStreamBeginCaptureToGraph_ptsz, "cuStreamBeginCaptureToGraph_ptsz", 496, "CUDA graphs and capture are not remoted yet" },
+	{ "cuStreamBatchMemOp", "cuStreamBatchMemOp", (void *)cuStreamBatchMemOp, 8000, 8000, (void *)cuStreamBatchMemOp_ptsz, "cuStreamBatchMemOp_ptsz", 492, NULL },
+	{ "cuStreamBatchMemOp", "cuStreamBatchMemOp_v2", (void *)cuStreamBatchMemOp_v2, 11070, 11070, (void *)cuStreamBatchMemOp_v2_ptsz, "cuStreamBatchMemOp_v2_ptsz", 493, NULL },
+	{ "cuStreamBeginCapture", "cuStreamBeginCapture", (void *)cuStreamBeginCapture, 10000, 0, NULL, NULL, 494, NULL },
+	{ "cuStreamBeginCapture", "cuStreamBeginCapture_v2", (void *)cuStreamBeginCapture_v2, 10010, 10010, (void *)cuStreamBeginCapture_v2_ptsz, "cuStreamBeginCapture_v2_ptsz", 495, NULL },
+	{ "cuStreamBeginCaptureToGraph", "cuStreamBeginCaptureToGraph", (void *)cuStreamBeginCaptureToGraph, 12030, 12030, (void *)cuStreamBeginCaptureToGraph_ptsz, "cuStreamBeginCaptureToGraph_ptsz", 496, NULL },
 	{ "cuStreamBeginRecaptureToGraph", "cuStreamBeginRecaptureToGraph", (void *)cuStreamBeginRecaptureToGraph, 13030, 13030, (void *)cuStreamBeginRecaptureToGraph_ptsz, "cuStreamBeginRecaptureToGraph_ptsz", 497, "CUDA graphs and capture are not remoted yet" },
-	{ "cuStreamCopyAttributes", "cuStreamCopyAttributes", (void *)cuStreamCopyAttributes, 11000, 11000, (void *)cuStreamCopyAttributes_ptsz, "cuStreamCopyAttributes_ptsz", 498, "not remoted yet" },
+	{ "cuStreamCopyAttributes", "cuStreamCopyAttributes", (void *)cuStreamCopyAttributes, 11000, 11000, (void *)cuStreamCopyAttributes_ptsz, "cuStreamCopyAttributes_ptsz", 498, NULL },
 	{ "cuStreamCreate", "cuStreamCreate", (void *)cuStreamCreate, 2000, 0, NULL, NULL, 499, NULL },
 	{ "cuStreamCreateWithPriority", "cuStreamCreateWithPriority", (void *)cuStreamCreateWithPriority, 5050, 0, NULL, NULL, 500, NULL },
 	{ "cuStreamDestroy", "cuStreamDestroy", (void *)cuStreamDestroy, 2000, 0, NULL, NULL, 501, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuStreamDestroy", "cuStreamDestroy_v2", (void *)cuStreamDestroy_v2, 4000, 0, NULL, NULL, 502, NULL },
-	{ "cuStreamEndCapture", "cuStreamEndCapture", (void *)cuStreamEndCapture, 10000, 10000, (void *)cuStreamEndCapture_ptsz, "cuStreamEndCapture_ptsz", 503, "CUDA graphs and capture are not remoted yet" },
-	{ "cuStreamGetAttribute", "cuStreamGetAttribute", (void *)cuStreamGetAttribute, 11000, 11000, (void *)cuStreamGetAttribute_ptsz, "cuStreamGetAttribute_ptsz", 504, "not remoted yet" },
+	{ "cuStreamEndCapture", "cuStreamEndCapture", (void *)cuStreamEndCapture, 10000, 10000, (void *)cuStreamEndCapture_ptsz, "cuStreamEndCapture_ptsz", 503, NULL },
+	{ "cuStreamGetAttribute", "cuStreamGetAttribute", (void *)cuStreamGetAttribute, 11000, 11000, (void *)cuStreamGetAttribute_ptsz, "cuStreamGetAttribute_ptsz", 504, NULL },
 	{ "cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo", (void *)cuStreamGetCaptureInfo, 10010, 10010, (void *)cuStreamGetCaptureInfo_ptsz, "cuStreamGetCaptureInfo_ptsz", 505, NULL },
 	{ "cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v2", (void *)cuStreamGetCaptureInfo_v2, 11030, 11030, (void *)cuStreamGetCaptureInfo_v2_ptsz, "cuStreamGetCaptureInfo_v2_ptsz", 506, NULL },
 	{ "cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v3", (void *)cuStreamGetCaptureInfo_v3, 12030, 12030, (void *)cuStreamGetCaptureInfo_v3_ptsz, "cuStreamGetCaptureInfo_v3_ptsz", 507, NULL },
 	{ "cuStreamGetCtx", "cuStreamGetCtx", (void *)cuStreamGetCtx, 9020, 9020, (void *)cuStreamGetCtx_ptsz, "cuStreamGetCtx_ptsz", 508, NULL },
 	{ "cuStreamGetCtx", "cuStreamGetCtx_v2", (void *)cuStreamGetCtx_v2, 12050, 0, NULL, NULL, 509, NULL },
 	{ "cuStreamGetDevResource", "cuStreamGetDevResource", (void *)cuStreamGetDevResource, 13010, 13010, (void *)cuStreamGetDevResource_ptsz, "cuStreamGetDevResource_ptsz", 510, "green contexts and partitions are not remoted yet" },
-	{ "cuStreamGetDevice", "cuStreamGetDevice", (void *)cuStreamGetDevice, 12080, 0, NULL, NULL, 511, "not remoted yet" },
+	{ "cuStreamGetDevice", "cuStreamGetDevice", (void *)cuStreamGetDevice, 12080, 0, NULL, NULL, 511, NULL },
 	{ "cuStreamGetFlags", "cuStreamGetFlags", (void *)cuStreamGetFlags, 5050, 7000, (void *)cuStreamGetFlags_ptsz, "cuStreamGetFlags_ptsz", 512, NULL },
-	{ "cuStreamGetGreenCtx", "cuStreamGetGreenCtx", (void *)cuStreamGetGreenCtx, 12040, 0, NULL, NULL, 513, "green contexts and partitions are not remoted yet" },
+	{ "cuStreamGetGreenCtx", "cuStreamGetGreenCtx", (void *)cuStreamGetGreenCtx, 12040, 0, NULL, NULL, 513, NULL },
 	{ "cuStreamGetId", "cuStreamGetId", (void *)cuStreamGetId, 12000, 0, NULL, NULL, 514, NULL },
 	{ "cuStreamGetPriority", "cuStreamGetPriority", (void *)cuStreamGetPriority, 5050, 7000, (void *)cuStreamGetPriority_ptsz, "cuStreamGetPriority_ptsz", 515, NULL },
 	{ "cuStreamIsCapturing", "cuStreamIsCapturing", (void *)cuStreamIsCapturing, 10000, 10000, (void *)cuStreamIsCapturing_ptsz, "cuStreamIsCapturing_ptsz", 516, NULL },
 	{ "cuStreamQuery", "cuStreamQuery", (void *)cuStreamQuery, 2000, 7000, (void *)cuStreamQuery_ptsz, "cuStreamQuery_ptsz", 517, NULL },
-	{ "cuStreamSetAttribute", "cuStreamSetAttribute", (void *)cuStreamSetAttribute, 11000, 11000, (void *)cuStreamSetAttribute_ptsz, "cuStreamSetAttribute_ptsz", 518, "not remoted yet" },
+	{ "cuStreamSetAttribute", "cuStreamSetAttribute", (void *)cuStreamSetAttribute, 11000, 11000, (void *)cuStreamSetAttribute_ptsz, "cuStreamSetAttribute_ptsz", 518, NULL },
 	{ "cuStreamSynchronize", "cuStreamSynchronize", (void *)cuStreamSynchronize, 2000, 7000, (void *)cuStreamSynchronize_ptsz, "cuStreamSynchronize_ptsz", 519, NULL },
-	{ "cuStreamUpdateCaptureDependencies", "cuStreamUpdateCaptureDependencies", (void *)cuStreamUpdateCaptureDependencies, 11030, 11030, (void *)cuStreamUpdateCaptureDependencies_ptsz, "cuStreamUpdateCaptureDependencies_ptsz", 520, "CUDA graphs and capture are not remoted yet" },
-	{ "cuStreamUpdateCaptureDependencies", "cuStreamUpdateCaptureDependencies_v2", (void *)cuStreamUpdateCaptureDependencies_v2, 12030, 12030, (void *)cuStreamUpdateCaptureDependencies_v2_ptsz, "cuStreamUpdateCaptureDependencies_v2_ptsz", 521, "CUDA graphs and capture are not remoted yet" },
+	{ "cuStreamUpdateCaptureDependencies", "cuStreamUpdateCaptureDependencies", (void *)cuStreamUpdateCaptureDependencies, 11030, 11030, (void *)cuStreamUpdateCaptureDependencies_ptsz, "cuStreamUpdateCaptureDependencies_ptsz", 520, NULL },
+	{ "cuStreamUpdateCaptureDependencies", "cuStreamUpdateCaptureDependencies_v2", (void *)cuStreamUpdateCaptureDependencies_v2, 12030, 12030, (void *)cuStreamUpdateCaptureDependencies_v2_ptsz, "cuStreamUpdateCaptureDependencies_v2_ptsz", 521, NULL },
 	{ "cuStreamWaitEvent", "cuStreamWaitEvent", (void *)cuStreamWaitEvent, 3020, 7000, (void *)cuStreamWaitEvent_ptsz, "cuStreamWaitEvent_ptsz", 522, NULL },
-	{ "cuStreamWaitValue32", "cuStreamWaitValue32", (void *)cuStreamWaitValue32, 8000, 8000, (void *)cuStreamWaitValue32_ptsz, "cuStreamWaitValue32_ptsz", 523, "stream memory operations are not remoted yet" },
-	{ "cuStreamWaitValue32", "cuStreamWaitValue32_v2", (void *)cuStreamWaitValue32_v2, 11070, 11070, (void *)cuStreamWaitValue32_v2_ptsz, "cuStreamWaitValue32_v2_ptsz", 524, "stream memory operations are not remoted yet" },
-	{ "cuStreamWaitValue64", "cuStreamWaitValue64", (void *)cuStreamWaitValue64, 9000, 9000, (void *)cuStreamWaitValue64_ptsz, "cuStreamWaitValue64_ptsz", 525, "stream memory operations are not remoted yet" },
-	{ "cuStreamWaitValue64", "cuStreamWaitValue64_v2", (void *)cuStreamWaitValue64_v2, 11070, 11070, (void *)cuStreamWaitValue64_v2_ptsz, "cuStreamWaitValue64_v2_ptsz", 526, "stream memory operations are not remoted yet" },
-	{ "cuStreamWriteValue32", "cuStreamWriteValue32", (void *)cuStreamWriteValue32, 8000, 8000, (void *)cuStreamWriteValue32_ptsz, "cuStreamWriteValue32_ptsz", 527, "stream memory operations are not remoted yet" },
-	{ "cuStreamWriteValue32", "cuStreamWriteValue32_v2", (void *)cuStreamWriteValue32_v2, 11070, 11070, (void *)cuStreamWriteValue32_v2_ptsz, "cuStreamWriteValue32_v2_ptsz", 528, "stream memory operations are not remoted yet" },
-	{ "cuStreamWriteValue64", "cuStreamWriteValue64", (void *)cuStreamWriteValue64, 9000, 9000, (void *)cuStreamWriteValue64_ptsz, "cuStreamWriteValue64_ptsz", 529, "stream memory operations are not remoted yet" },
-	{ "cuStreamWriteValue64", "cuStreamWriteValue64_v2", (void *)cuStreamWriteValue64_v2, 11070, 11070, (void *)cuStreamWriteValue64_v2_ptsz, "cuStreamWriteValue64_v2_ptsz", 530, "stream memory operations are not remoted yet" },
+	{ "cuStreamWaitValue32", "cuStreamWaitValue32", (void *)cuStreamWaitValue32, 8000, 8000, (void *)cuStreamWaitValue32_ptsz, "cuStreamWaitValue32_ptsz", 523, NULL },
+	{ "cuStreamWaitValue32", "cuStreamWaitValue32_v2", (void *)cuStreamWaitValue32_v2, 11070, 11070, (void *)cuStreamWaitValue32_v2_ptsz, "cuStreamWaitValue32_v2_ptsz", 524, NULL },
+	{ "cuStreamWaitValue64", "cuStreamWaitValue64", (void *)cuStreamWaitValue64, 9000, 9000, (void *)cuStreamWaitValue64_ptsz, "cuStreamWaitValue64_ptsz", 525, NULL },
+	{ "cuStreamWaitValue64", "cuStreamWaitValue64_v2", (void *)cuStreamWaitValue64_v2, 11070, 11070, (void *)cuStreamWaitValue64_v2_ptsz, "cuStreamWaitValue64_v2_ptsz", 526, NULL },
+	{ "cuStreamWriteValue32", "cuStreamWriteValue32", (void *)cuStreamWriteValue32, 8000, 8000, (void *)cuStreamWriteValue32_ptsz, "cuStreamWriteValue32_ptsz", 527, NULL },
+	{ "cuStreamWriteValue32", "cuStreamWriteValue32_v2", (void *)cuStreamWriteValue32_v2, 11070, 11070, (void *)cuStreamWriteValue32_v2_ptsz, "cuStreamWriteValue32_v2_ptsz", 528, NULL },
+	{ "cuStreamWriteValue64", "cuStreamWriteValue64", (void *)cuStreamWriteValue64, 9000, 9000, (void *)cuStreamWriteValue64_ptsz, "cuStreamWriteValue64_ptsz", 529, NULL },
+	{ "cuStreamWriteValue64", "cuStreamWriteValue64_v2", (void *)cuStreamWriteValue64_v2, 11070, 11070, (void *)cuStreamWriteValue64_v2_ptsz, "cuStreamWriteValue64_v2_ptsz", 530, NULL },
 	{ "cuSubgridCreate", "cuSubgridCreate", (void *)cuSubgridCreate, 13030, 0, NULL, NULL, 531, "green contexts and partitions are not remoted yet" },
 	{ "cuSubgridWorkerGridCreate", "cuSubgridWorkerGridCreate", (void *)cuSubgridWorkerGridCreate, 13030, 0, NULL, NULL, 532, "green contexts and partitions are not remoted yet" },
 	{ "cuSubgridWorksetCreate", "cuSubgridWorksetCreate", (void *)cuSubgridWorksetCreate, 13030, 0, NULL, NULL, 533, "green contexts and partitions are not remoted yet" },
-	{ "cuSurfObjectCreate", "cuSurfObjectCreate", (void *)cuSurfObjectCreate, 5000, 0, NULL, NULL, 534, "arrays, textures and surfaces are not remoted yet" },
-	{ "cuSurfObjectDestroy", "cuSurfObjectDestroy", (void *)cuSurfObjectDestroy, 5000, 0, NULL, NULL, 535, "arrays, textures and surfaces are not remoted yet" },
-	{ "cuSurfObjectGetResourceDesc", "cuSurfObjectGetResourceDesc", (void *)cuSurfObjectGetResourceDesc, 5000, 0, NULL, NULL, 536, "arrays, textures and surfaces are not remoted yet" },
+	{ "cuSurfObjectCreate", "cuSurfObjectCreate", (void *)cuSurfObjectCreate, 5000, 0, NULL, NULL, 534, NULL },
+	{ "cuSurfObjectDestroy", "cuSurfObjectDestroy", (void *)cuSurfObjectDestroy, 5000, 0, NULL, NULL, 535, NULL },
+	{ "cuSurfObjectGetResourceDesc", "cuSurfObjectGetResourceDesc", (void *)cuSurfObjectGetResourceDesc, 5000, 0, NULL, NULL, 536, NULL },
 	{ "cuSurfRefGetArray", "cuSurfRefGetArray", (void *)cuSurfRefGetArray, 3000, 0, NULL, NULL, 537, "texture and surface references left CUDA in version 12" },
 	{ "cuSurfRefSetArray", "cuSurfRefSetArray", (void *)cuSurfRefSetArray, 3000, 0, NULL, NULL, 538, "texture and surface references left CUDA in version 12" },
-	{ "cuTensorMapEncodeIm2col", "cuTensorMapEncodeIm2col", (void *)cuTensorMapEncodeIm2col, 12000, 0, NULL, NULL, 539, "tensor maps are not remoted yet" },
-	{ "cuTensorMapEncodeIm2colWide", "cuTensorMapEncodeIm2colWide", (void *)cuTensorMapEncodeIm2colWide, 12080, 0, NULL, NULL, 540, "tensor maps are not remoted yet" },
-	{ "cuTensorMapEncodeTiled", "cuTensorMapEncodeTiled", (void *)cuTensorMapEncodeTiled, 12000, 0, NULL, NULL, 541, "tensor maps are not remoted yet" },
-	{ "cuTensorMapReplaceAddress", "cuTensorMapReplaceAddress", (void *)cuTensorMapReplaceAddress, 12000, 0, NULL, NULL, 542, "tensor maps are not remoted yet" },
-	{ "cuTexObjectCreate", "cuTexObjectCreate", (void *)cuTexObjectCreate, 5000, 0, NULL, NULL, 543, "arrays, textures and surfaces are not remoted yet" },
-	{ "cuTexObjectDestroy", "cuTexObjectDestroy", (void *)cuTexObjectDestroy, 5000, 0, NULL, NULL, 544, "arrays, textures and surfaces are not remoted yet" },
-	{ "cuTexObjectGetResourceDesc", "cuTexObjectGetResourceDesc", (void *)cuTexObjectGetResourceDesc, 5000, 0, NULL, NULL, 545, "arrays, textures and surfaces are not remoted yet" },
-	{ "cuTexObjectGetResourceViewDesc", "cuTexObjectGetResourceViewDesc", (void *)cuTexObjectGetResourceViewDesc, 5000, 0, NULL, NULL, 546, "arrays, textures and surfaces are not remoted yet" },
-	{ "cuTexObjectGetTextureDesc", "cuTexObjectGetTextureDesc", (void *)cuTexObjectGetTextureDesc, 5000, 0, NULL, NULL, 547, "arrays, textures and surfaces are not remoted yet" },
+	{ "cuTensorMapEncodeIm2col", "cuTensorMapEncodeIm2col", (void *)cuTensorMapEncodeIm2col, 12000, 0, NULL, NULL, 539, NULL },
+	{ "cuTensorMapEncodeIm2colWide", "cuTensorMapEncodeIm2colWide", (void *)cuTensorMapEncodeIm2colWide, 12080, 0, NULL, NULL, 540, NULL },
+	{ "cuTensorMapEncodeTiled", "cuTensorMapEncodeTiled", (void *)cuTensorMapEncodeTiled, 12000, 0, NULL, NULL, 541, NULL },
+	{ "cuTensorMapReplaceAddress", "cuTensorMapReplaceAddress", (void *)cuTensorMapReplaceAddress, 12000, 0, NULL, NULL, 542, NULL },
+	{ "cuTexObjectCreate", "cuTexObjectCreate", (void *)cuTexObjectCreate, 5000, 0, NULL, NULL, 543, NULL },
+	{ "cuTexObjectDestroy", "cuTexObjectDestroy", (void *)cuTexObjectDestroy, 5000, 0, NULL, NULL, 544, NULL },
+	{ "cuTexObjectGetResourceDesc", "cuTexObjectGetResourceDesc", (void *)cuTexObjectGetResourceDesc, 5000, 0, NULL, NULL, 545, NULL },
+	{ "cuTexObjectGetResourceViewDesc", "cuTexObjectGetResourceViewDesc", (void *)cuTexObjectGetResourceViewDesc, 5000, 0, NULL, NULL, 546, NULL },
+	{ "cuTexObjectGetTextureDesc", "cuTexObjectGetTextureDesc", (void *)cuTexObjectGetTextureDesc, 5000, 0, NULL, NULL, 547, NULL },
 	{ "cuTexRefCreate", "cuTexRefCreate", (void *)cuTexRefCreate, 2000, 0, NULL, NULL, 548, "texture and surface references left CUDA in version 12" },
 	{ "cuTexRefDestroy", "cuTexRefDestroy", (void *)cuTexRefDestroy, 2000, 0, NULL, NULL, 549, "texture and surface references left CUDA in version 12" },
 	{ "cuTexRefGetAddress", "cuTexRefGetAddress", (void *)cuTexRefGetAddress, 2000, 0, NULL, NULL, 550, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
@@ -1060,9 +813,9 @@ const struct client_entry client_entries[] = {
 	{ "cuTexRefSetMipmapLevelClamp", "cuTexRefSetMipmapLevelClamp", (void *)cuTexRefSetMipmapLevelClamp, 5000, 0, NULL, NULL, 577, "texture and surface references left CUDA in version 12" },
 	{ "cuTexRefSetMipmappedArray", "cuTexRefSetMipmappedArray", (void *)cuTexRefSetMipmappedArray, 5000, 0, NULL, NULL, 578, "texture and surface references left CUDA in version 12" },
 	{ "cuThreadExchangeStreamCaptureMode", "cuThreadExchangeStreamCaptureMode", (void *)cuThreadExchangeStreamCaptureMode, 10010, 0, NULL, NULL, 579, NULL },
-	{ "cuUserObjectCreate", "cuUserObjectCreate", (void *)cuUserObjectCreate, 11030, 0, NULL, NULL, 580, "CUDA graphs and capture are not remoted yet" },
-	{ "cuUserObjectRelease", "cuUserObjectRelease", (void *)cuUserObjectRelease, 11030, 0, NULL, NULL, 581, "CUDA graphs and capture are not remoted yet" },
-	{ "cuUserObjectRetain", "cuUserObjectRetain", (void *)cuUserObjectRetain, 11030, 0, NULL, NULL, 582, "CUDA graphs and capture are not remoted yet" },
+	{ "cuUserObjectCreate", "cuUserObjectCreate", (void *)cuUserObjectCreate, 11030, 0, NULL, NULL, 580, NULL },
+	{ "cuUserObjectRelease", "cuUserObjectRelease", (void *)cuUserObjectRelease, 11030, 0, NULL, NULL, 581, NULL },
+	{ "cuUserObjectRetain", "cuUserObjectRetain", (void *)cuUserObjectRetain, 11030, 0, NULL, NULL, 582, NULL },
 	{ "cuVDPAUCtxCreate", "cuVDPAUCtxCreate_v2", (void *)cuVDPAUCtxCreate_v2, 3020, 0, NULL, NULL, 583, "graphics interoperability needs the GPU in this machine" },
 	{ "cuVDPAUGetDevice", "cuVDPAUGetDevice", (void *)cuVDPAUGetDevice, 3010, 0, NULL, NULL, 584, "graphics interoperability needs the GPU in this machine" },
 	{ "cuWaitExternalSemaphoresAsync", "cuWaitExternalSemaphoresAsync", (void *)cuWaitExternalSemaphoresAsync, 10000, 10000, (void *)cuWaitExternalSemaphoresAsync_ptsz, "cuWaitExternalSemaphoresAsync_ptsz", 585, "memory and semaphores of other APIs live in this machine" },

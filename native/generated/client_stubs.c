@@ -9,22 +9,10 @@ CUresult cuArray3DCreate(void)
 	return client_unsupported(1);
 }
 
-CLIENT_API CUresult cuArray3DCreate_v2(void);
-CUresult cuArray3DCreate_v2(void)
-{
-	return client_unsupported(2);
-}
-
 CLIENT_API CUresult cuArray3DGetDescriptor(void);
 CUresult cuArray3DGetDescriptor(void)
 {
 	return client_unsupported(3);
-}
-
-CLIENT_API CUresult cuArray3DGetDescriptor_v2(void);
-CUresult cuArray3DGetDescriptor_v2(void)
-{
-	return client_unsupported(4);
 }
 
 CLIENT_API CUresult cuArrayCreate(void);
@@ -33,46 +21,10 @@ CUresult cuArrayCreate(void)
 	return client_unsupported(5);
 }
 
-CLIENT_API CUresult cuArrayCreate_v2(void);
-CUresult cuArrayCreate_v2(void)
-{
-	return client_unsupported(6);
-}
-
-CLIENT_API CUresult cuArrayDestroy(void);
-CUresult cuArrayDestroy(void)
-{
-	return client_unsupported(7);
-}
-
 CLIENT_API CUresult cuArrayGetDescriptor(void);
 CUresult cuArrayGetDescriptor(void)
 {
 	return client_unsupported(8);
-}
-
-CLIENT_API CUresult cuArrayGetDescriptor_v2(void);
-CUresult cuArrayGetDescriptor_v2(void)
-{
-	return client_unsupported(9);
-}
-
-CLIENT_API CUresult cuArrayGetMemoryRequirements(void);
-CUresult cuArrayGetMemoryRequirements(void)
-{
-	return client_unsupported(10);
-}
-
-CLIENT_API CUresult cuArrayGetPlane(void);
-CUresult cuArrayGetPlane(void)
-{
-	return client_unsupported(11);
-}
-
-CLIENT_API CUresult cuArrayGetSparseProperties(void);
-CUresult cuArrayGetSparseProperties(void)
-{
-	return client_unsupported(12);
 }
 
 CLIENT_API CUresult cuCheckpointProcessCheckpoint(void);
@@ -135,12 +87,6 @@ CUresult cuCoredumpSetAttributeGlobal(void)
 	return client_unsupported(22);
 }
 
-CLIENT_API CUresult cuCtxAttach(void);
-CUresult cuCtxAttach(void)
-{
-	return client_unsupported(23);
-}
-
 CLIENT_API CUresult cuCtxCreate(void);
 CUresult cuCtxCreate(void)
 {
@@ -153,24 +99,6 @@ CUresult cuCtxDestroy(void)
 	return client_unsupported(28);
 }
 
-CLIENT_API CUresult cuCtxDetach(void);
-CUresult cuCtxDetach(void)
-{
-	return client_unsupported(30);
-}
-
-CLIENT_API CUresult cuCtxDisablePeerAccess(void);
-CUresult cuCtxDisablePeerAccess(void)
-{
-	return client_unsupported(31);
-}
-
-CLIENT_API CUresult cuCtxEnablePeerAccess(void);
-CUresult cuCtxEnablePeerAccess(void)
-{
-	return client_unsupported(32);
-}
-
 CLIENT_API CUresult cuCtxFromGreenCtx(void);
 CUresult cuCtxFromGreenCtx(void)
 {
@@ -181,12 +109,6 @@ CLIENT_API CUresult cuCtxGetDevResource(void);
 CUresult cuCtxGetDevResource(void)
 {
 	return client_unsupported(37);
-}
-
-CLIENT_API CUresult cuCtxGetExecAffinity(void);
-CUresult cuCtxGetExecAffinity(void)
-{
-	return client_unsupported(40);
 }
 
 CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit)
@@ -220,24 +142,6 @@ CUresult cuCtxPushCurrent(void)
 	return client_unsupported(48);
 }
 
-CLIENT_API CUresult cuCtxRecordEvent(void);
-CUresult cuCtxRecordEvent(void)
-{
-	return client_unsupported(50);
-}
-
-CLIENT_API CUresult cuCtxResetPersistingL2Cache(void);
-CUresult cuCtxResetPersistingL2Cache(void)
-{
-	return client_unsupported(51);
-}
-
-CLIENT_API CUresult cuCtxSetFlags(void);
-CUresult cuCtxSetFlags(void)
-{
-	return client_unsupported(54);
-}
-
 CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
 	struct wire_context_set_limit request = { 0 };
@@ -261,12 +165,6 @@ CUresult cuCtxSynchronize(void)
 		return result;
 	result = client_call(WIRE_OP_CONTEXT_SYNCHRONIZE, NULL, 0, NULL, 0);
 	return result;
-}
-
-CLIENT_API CUresult cuCtxWaitEvent(void);
-CUresult cuCtxWaitEvent(void)
-{
-	return client_unsupported(59);
 }
 
 CLIENT_API CUresult cuDestroyExternalMemory(void);
@@ -299,34 +197,10 @@ CUresult cuDevSmResourceSplitByCount(void)
 	return client_unsupported(64);
 }
 
-CLIENT_API CUresult cuDeviceGetDefaultMemPool(void);
-CUresult cuDeviceGetDefaultMemPool(void)
-{
-	return client_unsupported(71);
-}
-
 CLIENT_API CUresult cuDeviceGetDevResource(void);
 CUresult cuDeviceGetDevResource(void)
 {
 	return client_unsupported(72);
-}
-
-CLIENT_API CUresult cuDeviceGetExecAffinitySupport(void);
-CUresult cuDeviceGetExecAffinitySupport(void)
-{
-	return client_unsupported(73);
-}
-
-CLIENT_API CUresult cuDeviceGetGraphMemAttribute(void);
-CUresult cuDeviceGetGraphMemAttribute(void)
-{
-	return client_unsupported(74);
-}
-
-CLIENT_API CUresult cuDeviceGetHostAtomicCapabilities(void);
-CUresult cuDeviceGetHostAtomicCapabilities(void)
-{
-	return client_unsupported(75);
 }
 
 CLIENT_API CUresult cuDeviceGetLuid(void);
@@ -335,34 +209,10 @@ CUresult cuDeviceGetLuid(void)
 	return client_unsupported(76);
 }
 
-CLIENT_API CUresult cuDeviceGetMemPool(void);
-CUresult cuDeviceGetMemPool(void)
-{
-	return client_unsupported(77);
-}
-
 CLIENT_API CUresult cuDeviceGetNvSciSyncAttributes(void);
 CUresult cuDeviceGetNvSciSyncAttributes(void)
 {
 	return client_unsupported(79);
-}
-
-CLIENT_API CUresult cuDeviceGetP2PAtomicCapabilities(void);
-CUresult cuDeviceGetP2PAtomicCapabilities(void)
-{
-	return client_unsupported(80);
-}
-
-CLIENT_API CUresult cuDeviceGetTexture1DLinearMaxWidth(void);
-CUresult cuDeviceGetTexture1DLinearMaxWidth(void)
-{
-	return client_unsupported(84);
-}
-
-CLIENT_API CUresult cuDeviceGraphMemTrim(void);
-CUresult cuDeviceGraphMemTrim(void)
-{
-	return client_unsupported(87);
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
@@ -384,18 +234,6 @@ CLIENT_API CUresult cuDeviceRegisterAsyncNotification(void);
 CUresult cuDeviceRegisterAsyncNotification(void)
 {
 	return client_unsupported(96);
-}
-
-CLIENT_API CUresult cuDeviceSetGraphMemAttribute(void);
-CUresult cuDeviceSetGraphMemAttribute(void)
-{
-	return client_unsupported(97);
-}
-
-CLIENT_API CUresult cuDeviceSetMemPool(void);
-CUresult cuDeviceSetMemPool(void)
-{
-	return client_unsupported(98);
 }
 
 CLIENT_API CUresult cuDeviceTotalMem(void);
@@ -623,12 +461,6 @@ CUresult cuFlushGPUDirectRDMAWrites(void)
 	return client_unsupported(123);
 }
 
-CLIENT_API CUresult cuFuncGetParamCount(void);
-CUresult cuFuncGetParamCount(void)
-{
-	return client_unsupported(127);
-}
-
 CLIENT_API CUresult cuFuncSetBlockShape(void);
 CUresult cuFuncSetBlockShape(void)
 {
@@ -719,42 +551,6 @@ CUresult cuGraphAddBatchMemOpNode(void)
 	return client_unsupported(151);
 }
 
-CLIENT_API CUresult cuGraphAddChildGraphNode(void);
-CUresult cuGraphAddChildGraphNode(void)
-{
-	return client_unsupported(152);
-}
-
-CLIENT_API CUresult cuGraphAddDependencies(void);
-CUresult cuGraphAddDependencies(void)
-{
-	return client_unsupported(153);
-}
-
-CLIENT_API CUresult cuGraphAddDependencies_v2(void);
-CUresult cuGraphAddDependencies_v2(void)
-{
-	return client_unsupported(154);
-}
-
-CLIENT_API CUresult cuGraphAddEmptyNode(void);
-CUresult cuGraphAddEmptyNode(void)
-{
-	return client_unsupported(155);
-}
-
-CLIENT_API CUresult cuGraphAddEventRecordNode(void);
-CUresult cuGraphAddEventRecordNode(void)
-{
-	return client_unsupported(156);
-}
-
-CLIENT_API CUresult cuGraphAddEventWaitNode(void);
-CUresult cuGraphAddEventWaitNode(void)
-{
-	return client_unsupported(157);
-}
-
 CLIENT_API CUresult cuGraphAddExternalSemaphoresSignalNode(void);
 CUresult cuGraphAddExternalSemaphoresSignalNode(void)
 {
@@ -765,60 +561,6 @@ CLIENT_API CUresult cuGraphAddExternalSemaphoresWaitNode(void);
 CUresult cuGraphAddExternalSemaphoresWaitNode(void)
 {
 	return client_unsupported(159);
-}
-
-CLIENT_API CUresult cuGraphAddHostNode(void);
-CUresult cuGraphAddHostNode(void)
-{
-	return client_unsupported(160);
-}
-
-CLIENT_API CUresult cuGraphAddKernelNode(void);
-CUresult cuGraphAddKernelNode(void)
-{
-	return client_unsupported(161);
-}
-
-CLIENT_API CUresult cuGraphAddKernelNode_v2(void);
-CUresult cuGraphAddKernelNode_v2(void)
-{
-	return client_unsupported(162);
-}
-
-CLIENT_API CUresult cuGraphAddMemAllocNode(void);
-CUresult cuGraphAddMemAllocNode(void)
-{
-	return client_unsupported(163);
-}
-
-CLIENT_API CUresult cuGraphAddMemFreeNode(void);
-CUresult cuGraphAddMemFreeNode(void)
-{
-	return client_unsupported(164);
-}
-
-CLIENT_API CUresult cuGraphAddMemcpyNode(void);
-CUresult cuGraphAddMemcpyNode(void)
-{
-	return client_unsupported(165);
-}
-
-CLIENT_API CUresult cuGraphAddMemsetNode(void);
-CUresult cuGraphAddMemsetNode(void)
-{
-	return client_unsupported(166);
-}
-
-CLIENT_API CUresult cuGraphAddNode(void);
-CUresult cuGraphAddNode(void)
-{
-	return client_unsupported(167);
-}
-
-CLIENT_API CUresult cuGraphAddNode_v2(void);
-CUresult cuGraphAddNode_v2(void)
-{
-	return client_unsupported(168);
 }
 
 CLIENT_API CUresult cuGraphBatchMemOpNodeGetParams(void);
@@ -833,100 +575,16 @@ CUresult cuGraphBatchMemOpNodeSetParams(void)
 	return client_unsupported(170);
 }
 
-CLIENT_API CUresult cuGraphChildGraphNodeGetGraph(void);
-CUresult cuGraphChildGraphNodeGetGraph(void)
-{
-	return client_unsupported(171);
-}
-
-CLIENT_API CUresult cuGraphClone(void);
-CUresult cuGraphClone(void)
-{
-	return client_unsupported(172);
-}
-
 CLIENT_API CUresult cuGraphConditionalHandleCreate(void);
 CUresult cuGraphConditionalHandleCreate(void)
 {
 	return client_unsupported(173);
 }
 
-CLIENT_API CUresult cuGraphCreate(void);
-CUresult cuGraphCreate(void)
-{
-	return client_unsupported(174);
-}
-
-CLIENT_API CUresult cuGraphDebugDotPrint(void);
-CUresult cuGraphDebugDotPrint(void)
-{
-	return client_unsupported(175);
-}
-
-CLIENT_API CUresult cuGraphDestroy(void);
-CUresult cuGraphDestroy(void)
-{
-	return client_unsupported(176);
-}
-
-CLIENT_API CUresult cuGraphDestroyNode(void);
-CUresult cuGraphDestroyNode(void)
-{
-	return client_unsupported(177);
-}
-
-CLIENT_API CUresult cuGraphEventRecordNodeGetEvent(void);
-CUresult cuGraphEventRecordNodeGetEvent(void)
-{
-	return client_unsupported(178);
-}
-
-CLIENT_API CUresult cuGraphEventRecordNodeSetEvent(void);
-CUresult cuGraphEventRecordNodeSetEvent(void)
-{
-	return client_unsupported(179);
-}
-
-CLIENT_API CUresult cuGraphEventWaitNodeGetEvent(void);
-CUresult cuGraphEventWaitNodeGetEvent(void)
-{
-	return client_unsupported(180);
-}
-
-CLIENT_API CUresult cuGraphEventWaitNodeSetEvent(void);
-CUresult cuGraphEventWaitNodeSetEvent(void)
-{
-	return client_unsupported(181);
-}
-
 CLIENT_API CUresult cuGraphExecBatchMemOpNodeSetParams(void);
 CUresult cuGraphExecBatchMemOpNodeSetParams(void)
 {
 	return client_unsupported(182);
-}
-
-CLIENT_API CUresult cuGraphExecChildGraphNodeSetParams(void);
-CUresult cuGraphExecChildGraphNodeSetParams(void)
-{
-	return client_unsupported(183);
-}
-
-CLIENT_API CUresult cuGraphExecDestroy(void);
-CUresult cuGraphExecDestroy(void)
-{
-	return client_unsupported(184);
-}
-
-CLIENT_API CUresult cuGraphExecEventRecordNodeSetEvent(void);
-CUresult cuGraphExecEventRecordNodeSetEvent(void)
-{
-	return client_unsupported(185);
-}
-
-CLIENT_API CUresult cuGraphExecEventWaitNodeSetEvent(void);
-CUresult cuGraphExecEventWaitNodeSetEvent(void)
-{
-	return client_unsupported(186);
 }
 
 CLIENT_API CUresult cuGraphExecExternalSemaphoresSignalNodeSetParams(void);
@@ -941,64 +599,10 @@ CUresult cuGraphExecExternalSemaphoresWaitNodeSetParams(void)
 	return client_unsupported(188);
 }
 
-CLIENT_API CUresult cuGraphExecGetFlags(void);
-CUresult cuGraphExecGetFlags(void)
-{
-	return client_unsupported(189);
-}
-
 CLIENT_API CUresult cuGraphExecGetId(void);
 CUresult cuGraphExecGetId(void)
 {
 	return client_unsupported(190);
-}
-
-CLIENT_API CUresult cuGraphExecHostNodeSetParams(void);
-CUresult cuGraphExecHostNodeSetParams(void)
-{
-	return client_unsupported(191);
-}
-
-CLIENT_API CUresult cuGraphExecKernelNodeSetParams(void);
-CUresult cuGraphExecKernelNodeSetParams(void)
-{
-	return client_unsupported(192);
-}
-
-CLIENT_API CUresult cuGraphExecKernelNodeSetParams_v2(void);
-CUresult cuGraphExecKernelNodeSetParams_v2(void)
-{
-	return client_unsupported(193);
-}
-
-CLIENT_API CUresult cuGraphExecMemcpyNodeSetParams(void);
-CUresult cuGraphExecMemcpyNodeSetParams(void)
-{
-	return client_unsupported(194);
-}
-
-CLIENT_API CUresult cuGraphExecMemsetNodeSetParams(void);
-CUresult cuGraphExecMemsetNodeSetParams(void)
-{
-	return client_unsupported(195);
-}
-
-CLIENT_API CUresult cuGraphExecNodeSetParams(void);
-CUresult cuGraphExecNodeSetParams(void)
-{
-	return client_unsupported(196);
-}
-
-CLIENT_API CUresult cuGraphExecUpdate(void);
-CUresult cuGraphExecUpdate(void)
-{
-	return client_unsupported(197);
-}
-
-CLIENT_API CUresult cuGraphExecUpdate_v2(void);
-CUresult cuGraphExecUpdate_v2(void)
-{
-	return client_unsupported(198);
 }
 
 CLIENT_API CUresult cuGraphExternalSemaphoresSignalNodeGetParams(void);
@@ -1025,208 +629,36 @@ CUresult cuGraphExternalSemaphoresWaitNodeSetParams(void)
 	return client_unsupported(202);
 }
 
-CLIENT_API CUresult cuGraphGetEdges(void);
-CUresult cuGraphGetEdges(void)
-{
-	return client_unsupported(203);
-}
-
-CLIENT_API CUresult cuGraphGetEdges_v2(void);
-CUresult cuGraphGetEdges_v2(void)
-{
-	return client_unsupported(204);
-}
-
 CLIENT_API CUresult cuGraphGetId(void);
 CUresult cuGraphGetId(void)
 {
 	return client_unsupported(205);
 }
 
-CLIENT_API CUresult cuGraphGetNodes(void);
-CUresult cuGraphGetNodes(void)
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
-	return client_unsupported(206);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuGraphGetRootNodes(void);
-CUresult cuGraphGetRootNodes(void)
+CUresult cuGraphLaunch_ptsz(CUgraphExec hGraph, CUstream hStream)
 {
-	return client_unsupported(207);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuGraphHostNodeGetParams(void);
-CUresult cuGraphHostNodeGetParams(void)
-{
-	return client_unsupported(208);
-}
-
-CLIENT_API CUresult cuGraphHostNodeSetParams(void);
-CUresult cuGraphHostNodeSetParams(void)
-{
-	return client_unsupported(209);
-}
-
-CLIENT_API CUresult cuGraphInstantiate(void);
-CUresult cuGraphInstantiate(void)
-{
-	return client_unsupported(210);
-}
-
-CLIENT_API CUresult cuGraphInstantiate_v2(void);
-CUresult cuGraphInstantiate_v2(void)
-{
-	return client_unsupported(211);
-}
-
-CLIENT_API CUresult cuGraphInstantiateWithFlags(void);
-CUresult cuGraphInstantiateWithFlags(void)
-{
-	return client_unsupported(212);
-}
-
-CLIENT_API CUresult cuGraphInstantiateWithParams(void);
-CUresult cuGraphInstantiateWithParams(void)
-{
-	return client_unsupported(213);
-}
-
-CLIENT_API CUresult cuGraphInstantiateWithParams_ptsz(void);
-CUresult cuGraphInstantiateWithParams_ptsz(void)
-{
-	return client_unsupported(213);
-}
-
-CLIENT_API CUresult cuGraphKernelNodeCopyAttributes(void);
-CUresult cuGraphKernelNodeCopyAttributes(void)
-{
-	return client_unsupported(214);
-}
-
-CLIENT_API CUresult cuGraphKernelNodeGetAttribute(void);
-CUresult cuGraphKernelNodeGetAttribute(void)
-{
-	return client_unsupported(215);
-}
-
-CLIENT_API CUresult cuGraphKernelNodeGetParams(void);
-CUresult cuGraphKernelNodeGetParams(void)
-{
-	return client_unsupported(216);
-}
-
-CLIENT_API CUresult cuGraphKernelNodeGetParams_v2(void);
-CUresult cuGraphKernelNodeGetParams_v2(void)
-{
-	return client_unsupported(217);
-}
-
-CLIENT_API CUresult cuGraphKernelNodeSetAttribute(void);
-CUresult cuGraphKernelNodeSetAttribute(void)
-{
-	return client_unsupported(218);
-}
-
-CLIENT_API CUresult cuGraphKernelNodeSetParams(void);
-CUresult cuGraphKernelNodeSetParams(void)
-{
-	return client_unsupported(219);
-}
-
-CLIENT_API CUresult cuGraphKernelNodeSetParams_v2(void);
-CUresult cuGraphKernelNodeSetParams_v2(void)
-{
-	return client_unsupported(220);
-}
-
-CLIENT_API CUresult cuGraphLaunch(void);
-CUresult cuGraphLaunch(void)
-{
-	return client_unsupported(221);
-}
-
-CLIENT_API CUresult cuGraphLaunch_ptsz(void);
-CUresult cuGraphLaunch_ptsz(void)
-{
-	return client_unsupported(221);
-}
-
-CLIENT_API CUresult cuGraphMemAllocNodeGetParams(void);
-CUresult cuGraphMemAllocNodeGetParams(void)
-{
-	return client_unsupported(222);
-}
-
-CLIENT_API CUresult cuGraphMemFreeNodeGetParams(void);
-CUresult cuGraphMemFreeNodeGetParams(void)
-{
-	return client_unsupported(223);
-}
-
-CLIENT_API CUresult cuGraphMemcpyNodeGetParams(void);
-CUresult cuGraphMemcpyNodeGetParams(void)
-{
-	return client_unsupported(224);
-}
-
-CLIENT_API CUresult cuGraphMemcpyNodeSetParams(void);
-CUresult cuGraphMemcpyNodeSetParams(void)
-{
-	return client_unsupported(225);
-}
-
-CLIENT_API CUresult cuGraphMemsetNodeGetParams(void);
-CUresult cuGraphMemsetNodeGetParams(void)
-{
-	return client_unsupported(226);
-}
-
-CLIENT_API CUresult cuGraphMemsetNodeSetParams(void);
-CUresult cuGraphMemsetNodeSetParams(void)
-{
-	return client_unsupported(227);
-}
-
-CLIENT_API CUresult cuGraphNodeFindInClone(void);
-CUresult cuGraphNodeFindInClone(void)
-{
-	return client_unsupported(228);
+	client_per_thread_begin();
+	result = cuGraphLaunch(hGraph, hStream);
+	client_per_thread_end();
+	return result;
 }
 
 CLIENT_API CUresult cuGraphNodeGetContainingGraph(void);
 CUresult cuGraphNodeGetContainingGraph(void)
 {
 	return client_unsupported(229);
-}
-
-CLIENT_API CUresult cuGraphNodeGetDependencies(void);
-CUresult cuGraphNodeGetDependencies(void)
-{
-	return client_unsupported(230);
-}
-
-CLIENT_API CUresult cuGraphNodeGetDependencies_v2(void);
-CUresult cuGraphNodeGetDependencies_v2(void)
-{
-	return client_unsupported(231);
-}
-
-CLIENT_API CUresult cuGraphNodeGetDependentNodes(void);
-CUresult cuGraphNodeGetDependentNodes(void)
-{
-	return client_unsupported(232);
-}
-
-CLIENT_API CUresult cuGraphNodeGetDependentNodes_v2(void);
-CUresult cuGraphNodeGetDependentNodes_v2(void)
-{
-	return client_unsupported(233);
-}
-
-CLIENT_API CUresult cuGraphNodeGetEnabled(void);
-CUresult cuGraphNodeGetEnabled(void)
-{
-	return client_unsupported(234);
 }
 
 CLIENT_API CUresult cuGraphNodeGetLocalId(void);
@@ -1247,58 +679,14 @@ CUresult cuGraphNodeGetToolsId(void)
 	return client_unsupported(237);
 }
 
-CLIENT_API CUresult cuGraphNodeGetType(void);
-CUresult cuGraphNodeGetType(void)
+CUresult cuGraphUpload_ptsz(CUgraphExec hGraph, CUstream hStream)
 {
-	return client_unsupported(238);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuGraphNodeSetEnabled(void);
-CUresult cuGraphNodeSetEnabled(void)
-{
-	return client_unsupported(239);
-}
-
-CLIENT_API CUresult cuGraphNodeSetParams(void);
-CUresult cuGraphNodeSetParams(void)
-{
-	return client_unsupported(240);
-}
-
-CLIENT_API CUresult cuGraphReleaseUserObject(void);
-CUresult cuGraphReleaseUserObject(void)
-{
-	return client_unsupported(241);
-}
-
-CLIENT_API CUresult cuGraphRemoveDependencies(void);
-CUresult cuGraphRemoveDependencies(void)
-{
-	return client_unsupported(242);
-}
-
-CLIENT_API CUresult cuGraphRemoveDependencies_v2(void);
-CUresult cuGraphRemoveDependencies_v2(void)
-{
-	return client_unsupported(243);
-}
-
-CLIENT_API CUresult cuGraphRetainUserObject(void);
-CUresult cuGraphRetainUserObject(void)
-{
-	return client_unsupported(244);
-}
-
-CLIENT_API CUresult cuGraphUpload(void);
-CUresult cuGraphUpload(void)
-{
-	return client_unsupported(245);
-}
-
-CLIENT_API CUresult cuGraphUpload_ptsz(void);
-CUresult cuGraphUpload_ptsz(void)
-{
-	return client_unsupported(245);
+	client_per_thread_begin();
+	result = cuGraphUpload(hGraph, hStream);
+	client_per_thread_end();
+	return result;
 }
 
 CLIENT_API CUresult cuGraphicsEGLRegisterImage(void);
@@ -1457,48 +845,6 @@ CUresult cuImportExternalSemaphore(void)
 	return client_unsupported(269);
 }
 
-CLIENT_API CUresult cuIpcCloseMemHandle(void);
-CUresult cuIpcCloseMemHandle(void)
-{
-	return client_unsupported(271);
-}
-
-CLIENT_API CUresult cuIpcGetEventHandle(void);
-CUresult cuIpcGetEventHandle(void)
-{
-	return client_unsupported(272);
-}
-
-CLIENT_API CUresult cuIpcGetMemHandle(void);
-CUresult cuIpcGetMemHandle(void)
-{
-	return client_unsupported(273);
-}
-
-CLIENT_API CUresult cuIpcOpenEventHandle(void);
-CUresult cuIpcOpenEventHandle(void)
-{
-	return client_unsupported(274);
-}
-
-CLIENT_API CUresult cuIpcOpenMemHandle(void);
-CUresult cuIpcOpenMemHandle(void)
-{
-	return client_unsupported(275);
-}
-
-CLIENT_API CUresult cuIpcOpenMemHandle_v2(void);
-CUresult cuIpcOpenMemHandle_v2(void)
-{
-	return client_unsupported(276);
-}
-
-CLIENT_API CUresult cuKernelGetParamCount(void);
-CUresult cuKernelGetParamCount(void)
-{
-	return client_unsupported(281);
-}
-
 CLIENT_API CUresult cuLaunch(void);
 CUresult cuLaunch(void)
 {
@@ -1543,16 +889,14 @@ CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData)
 	return result;
 }
 
-CLIENT_API CUresult cuLaunchHostFunc_v2(void);
-CUresult cuLaunchHostFunc_v2(void)
+CUresult cuLaunchHostFunc_v2_ptsz(CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode)
 {
-	return client_unsupported(291);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuLaunchHostFunc_v2_ptsz(void);
-CUresult cuLaunchHostFunc_v2_ptsz(void)
-{
-	return client_unsupported(291);
+	client_per_thread_begin();
+	result = cuLaunchHostFunc_v2(hStream, fn, userData, syncMode);
+	client_per_thread_end();
+	return result;
 }
 
 CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra)
@@ -1587,54 +931,6 @@ CUresult cuLibraryGetUnifiedFunction(void)
 	return client_unsupported(300);
 }
 
-CLIENT_API CUresult cuLinkAddData(void);
-CUresult cuLinkAddData(void)
-{
-	return client_unsupported(304);
-}
-
-CLIENT_API CUresult cuLinkAddData_v2(void);
-CUresult cuLinkAddData_v2(void)
-{
-	return client_unsupported(305);
-}
-
-CLIENT_API CUresult cuLinkAddFile(void);
-CUresult cuLinkAddFile(void)
-{
-	return client_unsupported(306);
-}
-
-CLIENT_API CUresult cuLinkAddFile_v2(void);
-CUresult cuLinkAddFile_v2(void)
-{
-	return client_unsupported(307);
-}
-
-CLIENT_API CUresult cuLinkComplete(void);
-CUresult cuLinkComplete(void)
-{
-	return client_unsupported(308);
-}
-
-CLIENT_API CUresult cuLinkCreate(void);
-CUresult cuLinkCreate(void)
-{
-	return client_unsupported(309);
-}
-
-CLIENT_API CUresult cuLinkCreate_v2(void);
-CUresult cuLinkCreate_v2(void)
-{
-	return client_unsupported(310);
-}
-
-CLIENT_API CUresult cuLinkDestroy(void);
-CUresult cuLinkDestroy(void)
-{
-	return client_unsupported(311);
-}
-
 CLIENT_API CUresult cuLogsCurrent(void);
 CUresult cuLogsCurrent(void)
 {
@@ -1665,30 +961,6 @@ CUresult cuLogsUnregisterCallback(void)
 	return client_unsupported(316);
 }
 
-CLIENT_API CUresult cuMemAddressFree(void);
-CUresult cuMemAddressFree(void)
-{
-	return client_unsupported(317);
-}
-
-CLIENT_API CUresult cuMemAddressReserve(void);
-CUresult cuMemAddressReserve(void)
-{
-	return client_unsupported(318);
-}
-
-CLIENT_API CUresult cuMemAdvise(void);
-CUresult cuMemAdvise(void)
-{
-	return client_unsupported(319);
-}
-
-CLIENT_API CUresult cuMemAdvise_v2(void);
-CUresult cuMemAdvise_v2(void)
-{
-	return client_unsupported(320);
-}
-
 CLIENT_API CUresult cuMemAlloc(void);
 CUresult cuMemAlloc(void)
 {
@@ -1705,16 +977,14 @@ CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStre
 	return result;
 }
 
-CLIENT_API CUresult cuMemAllocFromPoolAsync(void);
-CUresult cuMemAllocFromPoolAsync(void)
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr_v2 *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream)
 {
-	return client_unsupported(324);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuMemAllocFromPoolAsync_ptsz(void);
-CUresult cuMemAllocFromPoolAsync_ptsz(void)
-{
-	return client_unsupported(324);
+	client_per_thread_begin();
+	result = cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
+	client_per_thread_end();
+	return result;
 }
 
 CLIENT_API CUresult cuMemAllocHost(void);
@@ -1739,12 +1009,6 @@ CLIENT_API CUresult cuMemBatchDecompressAsync(void);
 CUresult cuMemBatchDecompressAsync(void)
 {
 	return client_unsupported(330);
-}
-
-CLIENT_API CUresult cuMemCreate(void);
-CUresult cuMemCreate(void)
-{
-	return client_unsupported(331);
 }
 
 CLIENT_API CUresult cuMemDiscardAndPrefetchBatchAsync(void);
@@ -1793,34 +1057,10 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 	return result;
 }
 
-CLIENT_API CUresult cuMemGetAccess(void);
-CUresult cuMemGetAccess(void)
-{
-	return client_unsupported(339);
-}
-
 CLIENT_API CUresult cuMemGetAddressRange(void);
 CUresult cuMemGetAddressRange(void)
 {
 	return client_unsupported(340);
-}
-
-CLIENT_API CUresult cuMemGetAllocationGranularity(void);
-CUresult cuMemGetAllocationGranularity(void)
-{
-	return client_unsupported(342);
-}
-
-CLIENT_API CUresult cuMemGetAllocationPropertiesFromHandle(void);
-CUresult cuMemGetAllocationPropertiesFromHandle(void)
-{
-	return client_unsupported(343);
-}
-
-CLIENT_API CUresult cuMemGetDefaultMemPool(void);
-CUresult cuMemGetDefaultMemPool(void)
-{
-	return client_unsupported(344);
 }
 
 CLIENT_API CUresult cuMemGetHandleForAddressRange(void);
@@ -1859,12 +1099,6 @@ CUresult cuMemGetLocationInfo(void)
 	return client_unsupported(348);
 }
 
-CLIENT_API CUresult cuMemGetMemPool(void);
-CUresult cuMemGetMemPool(void)
-{
-	return client_unsupported(349);
-}
-
 CLIENT_API CUresult cuMemHostGetDevicePointer(void);
 CUresult cuMemHostGetDevicePointer(void)
 {
@@ -1888,12 +1122,6 @@ CUresult cuMemImportFromShareableHandle(void)
 	return client_unsupported(357);
 }
 
-CLIENT_API CUresult cuMemMap(void);
-CUresult cuMemMap(void)
-{
-	return client_unsupported(358);
-}
-
 CLIENT_API CUresult cuMemMapArrayAsync(void);
 CUresult cuMemMapArrayAsync(void)
 {
@@ -1904,18 +1132,6 @@ CLIENT_API CUresult cuMemMapArrayAsync_ptsz(void);
 CUresult cuMemMapArrayAsync_ptsz(void)
 {
 	return client_unsupported(359);
-}
-
-CLIENT_API CUresult cuMemPoolCreate(void);
-CUresult cuMemPoolCreate(void)
-{
-	return client_unsupported(360);
-}
-
-CLIENT_API CUresult cuMemPoolDestroy(void);
-CUresult cuMemPoolDestroy(void)
-{
-	return client_unsupported(361);
 }
 
 CLIENT_API CUresult cuMemPoolExportPointer(void);
@@ -1930,18 +1146,6 @@ CUresult cuMemPoolExportToShareableHandle(void)
 	return client_unsupported(363);
 }
 
-CLIENT_API CUresult cuMemPoolGetAccess(void);
-CUresult cuMemPoolGetAccess(void)
-{
-	return client_unsupported(364);
-}
-
-CLIENT_API CUresult cuMemPoolGetAttribute(void);
-CUresult cuMemPoolGetAttribute(void)
-{
-	return client_unsupported(365);
-}
-
 CLIENT_API CUresult cuMemPoolImportFromShareableHandle(void);
 CUresult cuMemPoolImportFromShareableHandle(void)
 {
@@ -1954,46 +1158,24 @@ CUresult cuMemPoolImportPointer(void)
 	return client_unsupported(367);
 }
 
-CLIENT_API CUresult cuMemPoolSetAccess(void);
-CUresult cuMemPoolSetAccess(void)
+CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr_v2 devPtr, size_t count, CUdevice_v1 dstDevice, CUstream hStream)
 {
-	return client_unsupported(368);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuMemPrefetchAsync(devPtr, count, dstDevice, hStream);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuMemPoolSetAttribute(void);
-CUresult cuMemPoolSetAttribute(void)
+CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr_v2 devPtr, size_t count, CUmemLocation_v1 location, unsigned int flags, CUstream hStream)
 {
-	return client_unsupported(369);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuMemPoolTrimTo(void);
-CUresult cuMemPoolTrimTo(void)
-{
-	return client_unsupported(370);
-}
-
-CLIENT_API CUresult cuMemPrefetchAsync(void);
-CUresult cuMemPrefetchAsync(void)
-{
-	return client_unsupported(371);
-}
-
-CLIENT_API CUresult cuMemPrefetchAsync_ptsz(void);
-CUresult cuMemPrefetchAsync_ptsz(void)
-{
-	return client_unsupported(371);
-}
-
-CLIENT_API CUresult cuMemPrefetchAsync_v2(void);
-CUresult cuMemPrefetchAsync_v2(void)
-{
-	return client_unsupported(372);
-}
-
-CLIENT_API CUresult cuMemPrefetchAsync_v2_ptsz(void);
-CUresult cuMemPrefetchAsync_v2_ptsz(void)
-{
-	return client_unsupported(372);
+	client_per_thread_begin();
+	result = cuMemPrefetchAsync_v2(devPtr, count, location, flags, hStream);
+	client_per_thread_end();
+	return result;
 }
 
 CLIENT_API CUresult cuMemPrefetchBatchAsync(void);
@@ -2018,36 +1200,6 @@ CLIENT_API CUresult cuMemRangeGetAttributes(void);
 CUresult cuMemRangeGetAttributes(void)
 {
 	return client_unsupported(375);
-}
-
-CLIENT_API CUresult cuMemRelease(void);
-CUresult cuMemRelease(void)
-{
-	return client_unsupported(376);
-}
-
-CLIENT_API CUresult cuMemRetainAllocationHandle(void);
-CUresult cuMemRetainAllocationHandle(void)
-{
-	return client_unsupported(377);
-}
-
-CLIENT_API CUresult cuMemSetAccess(void);
-CUresult cuMemSetAccess(void)
-{
-	return client_unsupported(378);
-}
-
-CLIENT_API CUresult cuMemSetMemPool(void);
-CUresult cuMemSetMemPool(void)
-{
-	return client_unsupported(379);
-}
-
-CLIENT_API CUresult cuMemUnmap(void);
-CUresult cuMemUnmap(void)
-{
-	return client_unsupported(380);
 }
 
 CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
@@ -2140,52 +1292,44 @@ CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
 	return result;
 }
 
-CLIENT_API CUresult cuMemcpy3DBatchAsync(void);
-CUresult cuMemcpy3DBatchAsync(void)
+CUresult cuMemcpy3DBatchAsync_ptsz(size_t numParams, CUDA_MEMCPY3D_BATCH_OP_v1 *opList, size_t *failIdx, unsigned long long flags, CUstream hStream)
 {
-	return client_unsupported(392);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuMemcpy3DBatchAsync(numParams, opList, failIdx, flags, hStream);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuMemcpy3DBatchAsync_ptsz(void);
-CUresult cuMemcpy3DBatchAsync_ptsz(void)
+CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t numParams, CUDA_MEMCPY3D_BATCH_OP_v1 *opList, unsigned long long flags, CUstream hStream)
 {
-	return client_unsupported(392);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuMemcpy3DBatchAsync_v2(numParams, opList, flags, hStream);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuMemcpy3DBatchAsync_v2(void);
-CUresult cuMemcpy3DBatchAsync_v2(void)
+CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER_v1 *pCopy)
 {
-	return client_unsupported(393);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuMemcpy3DPeer(pCopy);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuMemcpy3DBatchAsync_v2_ptsz(void);
-CUresult cuMemcpy3DBatchAsync_v2_ptsz(void)
+CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER_v1 *pCopy, CUstream hStream)
 {
-	return client_unsupported(393);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuMemcpy3DPeer(void);
-CUresult cuMemcpy3DPeer(void)
-{
-	return client_unsupported(394);
-}
-
-CLIENT_API CUresult cuMemcpy3DPeer_ptds(void);
-CUresult cuMemcpy3DPeer_ptds(void)
-{
-	return client_unsupported(394);
-}
-
-CLIENT_API CUresult cuMemcpy3DPeerAsync(void);
-CUresult cuMemcpy3DPeerAsync(void)
-{
-	return client_unsupported(395);
-}
-
-CLIENT_API CUresult cuMemcpy3DPeerAsync_ptsz(void);
-CUresult cuMemcpy3DPeerAsync_ptsz(void)
-{
-	return client_unsupported(395);
+	client_per_thread_begin();
+	result = cuMemcpy3DPeerAsync(pCopy, hStream);
+	client_per_thread_end();
+	return result;
 }
 
 CLIENT_API CUresult cuMemcpy3DWithAttributesAsync(void);
@@ -2216,16 +1360,14 @@ CUresult cuMemcpyAtoA(void)
 	return client_unsupported(398);
 }
 
-CLIENT_API CUresult cuMemcpyAtoA_v2(void);
-CUresult cuMemcpyAtoA_v2(void)
+CUresult cuMemcpyAtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
-	return client_unsupported(399);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuMemcpyAtoA_v2_ptds(void);
-CUresult cuMemcpyAtoA_v2_ptds(void)
-{
-	return client_unsupported(399);
+	client_per_thread_begin();
+	result = cuMemcpyAtoA_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
+	client_per_thread_end();
+	return result;
 }
 
 CLIENT_API CUresult cuMemcpyAtoD(void);
@@ -2234,16 +1376,14 @@ CUresult cuMemcpyAtoD(void)
 	return client_unsupported(400);
 }
 
-CLIENT_API CUresult cuMemcpyAtoD_v2(void);
-CUresult cuMemcpyAtoD_v2(void)
+CUresult cuMemcpyAtoD_v2_ptds(CUdeviceptr_v2 dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
-	return client_unsupported(401);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuMemcpyAtoD_v2_ptds(void);
-CUresult cuMemcpyAtoD_v2_ptds(void)
-{
-	return client_unsupported(401);
+	client_per_thread_begin();
+	result = cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount);
+	client_per_thread_end();
+	return result;
 }
 
 CLIENT_API CUresult cuMemcpyAtoH(void);
@@ -2252,16 +1392,14 @@ CUresult cuMemcpyAtoH(void)
 	return client_unsupported(402);
 }
 
-CLIENT_API CUresult cuMemcpyAtoH_v2(void);
-CUresult cuMemcpyAtoH_v2(void)
+CUresult cuMemcpyAtoH_v2_ptds(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
-	return client_unsupported(403);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuMemcpyAtoH_v2_ptds(void);
-CUresult cuMemcpyAtoH_v2_ptds(void)
-{
-	return client_unsupported(403);
+	client_per_thread_begin();
+	result = cuMemcpyAtoH_v2(dstHost, srcArray, srcOffset, ByteCount);
+	client_per_thread_end();
+	return result;
 }
 
 CLIENT_API CUresult cuMemcpyAtoHAsync(void);
@@ -2270,40 +1408,34 @@ CUresult cuMemcpyAtoHAsync(void)
 	return client_unsupported(404);
 }
 
-CLIENT_API CUresult cuMemcpyAtoHAsync_v2(void);
-CUresult cuMemcpyAtoHAsync_v2(void)
+CUresult cuMemcpyAtoHAsync_v2_ptsz(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream)
 {
-	return client_unsupported(405);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, hStream);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuMemcpyAtoHAsync_v2_ptsz(void);
-CUresult cuMemcpyAtoHAsync_v2_ptsz(void)
+CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr_v2 *dsts, CUdeviceptr_v2 *srcs, size_t *sizes, size_t count, CUmemcpyAttributes_v1 *attrs, size_t *attrIdxs, size_t numAttrs, size_t *failIdx, CUstream hStream)
 {
-	return client_unsupported(405);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrIdxs, numAttrs, failIdx, hStream);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuMemcpyBatchAsync(void);
-CUresult cuMemcpyBatchAsync(void)
+CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr_v2 *dsts, CUdeviceptr_v2 *srcs, size_t *sizes, size_t count, CUmemcpyAttributes_v1 *attrs, size_t *attrIdxs, size_t numAttrs, CUstream hStream)
 {
-	return client_unsupported(406);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuMemcpyBatchAsync_ptsz(void);
-CUresult cuMemcpyBatchAsync_ptsz(void)
-{
-	return client_unsupported(406);
-}
-
-CLIENT_API CUresult cuMemcpyBatchAsync_v2(void);
-CUresult cuMemcpyBatchAsync_v2(void)
-{
-	return client_unsupported(407);
-}
-
-CLIENT_API CUresult cuMemcpyBatchAsync_v2_ptsz(void);
-CUresult cuMemcpyBatchAsync_v2_ptsz(void)
-{
-	return client_unsupported(407);
+	client_per_thread_begin();
+	result = cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, attrIdxs, numAttrs, hStream);
+	client_per_thread_end();
+	return result;
 }
 
 CLIENT_API CUresult cuMemcpyDtoA(void);
@@ -2312,16 +1444,14 @@ CUresult cuMemcpyDtoA(void)
 	return client_unsupported(408);
 }
 
-CLIENT_API CUresult cuMemcpyDtoA_v2(void);
-CUresult cuMemcpyDtoA_v2(void)
+CUresult cuMemcpyDtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUdeviceptr_v2 srcDevice, size_t ByteCount)
 {
-	return client_unsupported(409);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuMemcpyDtoA_v2_ptds(void);
-CUresult cuMemcpyDtoA_v2_ptds(void)
-{
-	return client_unsupported(409);
+	client_per_thread_begin();
+	result = cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount);
+	client_per_thread_end();
+	return result;
 }
 
 CLIENT_API CUresult cuMemcpyDtoD(void);
@@ -2394,16 +1524,14 @@ CUresult cuMemcpyHtoA(void)
 	return client_unsupported(418);
 }
 
-CLIENT_API CUresult cuMemcpyHtoA_v2(void);
-CUresult cuMemcpyHtoA_v2(void)
+CUresult cuMemcpyHtoA_v2_ptds(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount)
 {
-	return client_unsupported(419);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuMemcpyHtoA_v2_ptds(void);
-CUresult cuMemcpyHtoA_v2_ptds(void)
-{
-	return client_unsupported(419);
+	client_per_thread_begin();
+	result = cuMemcpyHtoA_v2(dstArray, dstOffset, srcHost, ByteCount);
+	client_per_thread_end();
+	return result;
 }
 
 CLIENT_API CUresult cuMemcpyHtoAAsync(void);
@@ -2412,16 +1540,14 @@ CUresult cuMemcpyHtoAAsync(void)
 	return client_unsupported(420);
 }
 
-CLIENT_API CUresult cuMemcpyHtoAAsync_v2(void);
-CUresult cuMemcpyHtoAAsync_v2(void)
+CUresult cuMemcpyHtoAAsync_v2_ptsz(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount, CUstream hStream)
 {
-	return client_unsupported(421);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuMemcpyHtoAAsync_v2_ptsz(void);
-CUresult cuMemcpyHtoAAsync_v2_ptsz(void)
-{
-	return client_unsupported(421);
+	client_per_thread_begin();
+	result = cuMemcpyHtoAAsync_v2(dstArray, dstOffset, srcHost, ByteCount, hStream);
+	client_per_thread_end();
+	return result;
 }
 
 CLIENT_API CUresult cuMemcpyHtoD(void);
@@ -2644,36 +1770,6 @@ CUresult cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned char uc, size_t N,
 	return result;
 }
 
-CLIENT_API CUresult cuMipmappedArrayCreate(void);
-CUresult cuMipmappedArrayCreate(void)
-{
-	return client_unsupported(447);
-}
-
-CLIENT_API CUresult cuMipmappedArrayDestroy(void);
-CUresult cuMipmappedArrayDestroy(void)
-{
-	return client_unsupported(448);
-}
-
-CLIENT_API CUresult cuMipmappedArrayGetLevel(void);
-CUresult cuMipmappedArrayGetLevel(void)
-{
-	return client_unsupported(449);
-}
-
-CLIENT_API CUresult cuMipmappedArrayGetMemoryRequirements(void);
-CUresult cuMipmappedArrayGetMemoryRequirements(void)
-{
-	return client_unsupported(450);
-}
-
-CLIENT_API CUresult cuMipmappedArrayGetSparseProperties(void);
-CUresult cuMipmappedArrayGetSparseProperties(void)
-{
-	return client_unsupported(451);
-}
-
 CLIENT_API CUresult cuModuleGetGlobal(void);
 CUresult cuModuleGetGlobal(void)
 {
@@ -2690,42 +1786,6 @@ CLIENT_API CUresult cuModuleGetTexRef(void);
 CUresult cuModuleGetTexRef(void)
 {
 	return client_unsupported(459);
-}
-
-CLIENT_API CUresult cuMulticastAddDevice(void);
-CUresult cuMulticastAddDevice(void)
-{
-	return client_unsupported(465);
-}
-
-CLIENT_API CUresult cuMulticastBindAddr(void);
-CUresult cuMulticastBindAddr(void)
-{
-	return client_unsupported(466);
-}
-
-CLIENT_API CUresult cuMulticastBindMem(void);
-CUresult cuMulticastBindMem(void)
-{
-	return client_unsupported(467);
-}
-
-CLIENT_API CUresult cuMulticastCreate(void);
-CUresult cuMulticastCreate(void)
-{
-	return client_unsupported(468);
-}
-
-CLIENT_API CUresult cuMulticastGetGranularity(void);
-CUresult cuMulticastGetGranularity(void)
-{
-	return client_unsupported(469);
-}
-
-CLIENT_API CUresult cuMulticastUnbind(void);
-CUresult cuMulticastUnbind(void)
-{
-	return client_unsupported(470);
 }
 
 CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func, int numBlocks, int blockSize)
@@ -2798,18 +1858,6 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CU
 	return result;
 }
 
-CLIENT_API CUresult cuOccupancyMaxActiveClusters(void);
-CUresult cuOccupancyMaxActiveClusters(void)
-{
-	return client_unsupported(474);
-}
-
-CLIENT_API CUresult cuOccupancyMaxPotentialClusterSize(void);
-CUresult cuOccupancyMaxPotentialClusterSize(void)
-{
-	return client_unsupported(477);
-}
-
 CLIENT_API CUresult cuParamSetSize(void);
 CUresult cuParamSetSize(void)
 {
@@ -2838,12 +1886,6 @@ CLIENT_API CUresult cuParamSetv(void);
 CUresult cuParamSetv(void)
 {
 	return client_unsupported(482);
-}
-
-CLIENT_API CUresult cuPointerSetAttribute(void);
-CUresult cuPointerSetAttribute(void)
-{
-	return client_unsupported(485);
 }
 
 CLIENT_API CUresult cuProfilerInitialize(void);
@@ -2886,58 +1928,44 @@ CUresult cuStreamAttachMemAsync_ptsz(void)
 	return client_unsupported(491);
 }
 
-CLIENT_API CUresult cuStreamBatchMemOp(void);
-CUresult cuStreamBatchMemOp(void)
+CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags)
 {
-	return client_unsupported(492);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuStreamBatchMemOp(stream, count, paramArray, flags);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuStreamBatchMemOp_ptsz(void);
-CUresult cuStreamBatchMemOp_ptsz(void)
+CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags)
 {
-	return client_unsupported(492);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuStreamBatchMemOp_v2(stream, count, paramArray, flags);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuStreamBatchMemOp_v2(void);
-CUresult cuStreamBatchMemOp_v2(void)
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode)
 {
-	return client_unsupported(493);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuStreamBeginCapture_v2(hStream, mode);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuStreamBatchMemOp_v2_ptsz(void);
-CUresult cuStreamBatchMemOp_v2_ptsz(void)
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode)
 {
-	return client_unsupported(493);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuStreamBeginCapture(void);
-CUresult cuStreamBeginCapture(void)
-{
-	return client_unsupported(494);
-}
-
-CLIENT_API CUresult cuStreamBeginCapture_v2(void);
-CUresult cuStreamBeginCapture_v2(void)
-{
-	return client_unsupported(495);
-}
-
-CLIENT_API CUresult cuStreamBeginCapture_v2_ptsz(void);
-CUresult cuStreamBeginCapture_v2_ptsz(void)
-{
-	return client_unsupported(495);
-}
-
-CLIENT_API CUresult cuStreamBeginCaptureToGraph(void);
-CUresult cuStreamBeginCaptureToGraph(void)
-{
-	return client_unsupported(496);
-}
-
-CLIENT_API CUresult cuStreamBeginCaptureToGraph_ptsz(void);
-CUresult cuStreamBeginCaptureToGraph_ptsz(void)
-{
-	return client_unsupported(496);
+	client_per_thread_begin();
+	result = cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
+	client_per_thread_end();
+	return result;
 }
 
 CLIENT_API CUresult cuStreamBeginRecaptureToGraph(void);
@@ -2952,16 +1980,14 @@ CUresult cuStreamBeginRecaptureToGraph_ptsz(void)
 	return client_unsupported(497);
 }
 
-CLIENT_API CUresult cuStreamCopyAttributes(void);
-CUresult cuStreamCopyAttributes(void)
+CUresult cuStreamCopyAttributes_ptsz(CUstream dstStream, CUstream srcStream)
 {
-	return client_unsupported(498);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuStreamCopyAttributes_ptsz(void);
-CUresult cuStreamCopyAttributes_ptsz(void)
-{
-	return client_unsupported(498);
+	client_per_thread_begin();
+	result = cuStreamCopyAttributes(dstStream, srcStream);
+	client_per_thread_end();
+	return result;
 }
 
 CLIENT_API CUresult cuStreamDestroy(void);
@@ -2970,28 +1996,24 @@ CUresult cuStreamDestroy(void)
 	return client_unsupported(501);
 }
 
-CLIENT_API CUresult cuStreamEndCapture(void);
-CUresult cuStreamEndCapture(void)
+CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph *phGraph)
 {
-	return client_unsupported(503);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuStreamEndCapture(hStream, phGraph);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuStreamEndCapture_ptsz(void);
-CUresult cuStreamEndCapture_ptsz(void)
+CUresult cuStreamGetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue_v1 *value)
 {
-	return client_unsupported(503);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuStreamGetAttribute(void);
-CUresult cuStreamGetAttribute(void)
-{
-	return client_unsupported(504);
-}
-
-CLIENT_API CUresult cuStreamGetAttribute_ptsz(void);
-CUresult cuStreamGetAttribute_ptsz(void)
-{
-	return client_unsupported(504);
+	client_per_thread_begin();
+	result = cuStreamGetAttribute(hStream, attr, value);
+	client_per_thread_end();
+	return result;
 }
 
 CUresult cuStreamGetCaptureInfo_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out)
@@ -3046,12 +2068,6 @@ CUresult cuStreamGetDevResource_ptsz(void)
 	return client_unsupported(510);
 }
 
-CLIENT_API CUresult cuStreamGetDevice(void);
-CUresult cuStreamGetDevice(void)
-{
-	return client_unsupported(511);
-}
-
 CUresult cuStreamGetFlags_ptsz(CUstream hStream, unsigned int *flags)
 {
 	CUresult result;
@@ -3060,12 +2076,6 @@ CUresult cuStreamGetFlags_ptsz(CUstream hStream, unsigned int *flags)
 	result = cuStreamGetFlags(hStream, flags);
 	client_per_thread_end();
 	return result;
-}
-
-CLIENT_API CUresult cuStreamGetGreenCtx(void);
-CUresult cuStreamGetGreenCtx(void)
-{
-	return client_unsupported(513);
 }
 
 CUresult cuStreamGetPriority_ptsz(CUstream hStream, int *priority)
@@ -3113,16 +2123,14 @@ CUresult cuStreamQuery_ptsz(CUstream hStream)
 	return result;
 }
 
-CLIENT_API CUresult cuStreamSetAttribute(void);
-CUresult cuStreamSetAttribute(void)
+CUresult cuStreamSetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue_v1 *param)
 {
-	return client_unsupported(518);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuStreamSetAttribute_ptsz(void);
-CUresult cuStreamSetAttribute_ptsz(void)
-{
-	return client_unsupported(518);
+	client_per_thread_begin();
+	result = cuStreamSetAttribute(hStream, attr, param);
+	client_per_thread_end();
+	return result;
 }
 
 CUresult cuStreamSynchronize(CUstream hStream)
@@ -3150,28 +2158,24 @@ CUresult cuStreamSynchronize_ptsz(CUstream hStream)
 	return result;
 }
 
-CLIENT_API CUresult cuStreamUpdateCaptureDependencies(void);
-CUresult cuStreamUpdateCaptureDependencies(void)
+CUresult cuStreamUpdateCaptureDependencies_ptsz(CUstream hStream, CUgraphNode *dependencies, size_t numDependencies, unsigned int flags)
 {
-	return client_unsupported(520);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuStreamUpdateCaptureDependencies(hStream, dependencies, numDependencies, flags);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuStreamUpdateCaptureDependencies_ptsz(void);
-CUresult cuStreamUpdateCaptureDependencies_ptsz(void)
+CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream hStream, CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags)
 {
-	return client_unsupported(520);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuStreamUpdateCaptureDependencies_v2(void);
-CUresult cuStreamUpdateCaptureDependencies_v2(void)
-{
-	return client_unsupported(521);
-}
-
-CLIENT_API CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(void);
-CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(void)
-{
-	return client_unsupported(521);
+	client_per_thread_begin();
+	result = cuStreamUpdateCaptureDependencies_v2(hStream, dependencies, dependencyData, numDependencies, flags);
+	client_per_thread_end();
+	return result;
 }
 
 CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
@@ -3204,100 +2208,104 @@ CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int F
 	return result;
 }
 
-CLIENT_API CUresult cuStreamWaitValue32(void);
-CUresult cuStreamWaitValue32(void)
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags)
 {
-	return client_unsupported(523);
+	return cuStreamWaitValue32_v2(stream, addr, value, flags);
 }
 
-CLIENT_API CUresult cuStreamWaitValue32_ptsz(void);
-CUresult cuStreamWaitValue32_ptsz(void)
+CUresult cuStreamWaitValue32_ptsz(CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags)
 {
-	return client_unsupported(523);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuStreamWaitValue32(stream, addr, value, flags);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuStreamWaitValue32_v2(void);
-CUresult cuStreamWaitValue32_v2(void)
+CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags)
 {
-	return client_unsupported(524);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuStreamWaitValue32_v2(stream, addr, value, flags);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuStreamWaitValue32_v2_ptsz(void);
-CUresult cuStreamWaitValue32_v2_ptsz(void)
+CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags)
 {
-	return client_unsupported(524);
+	return cuStreamWaitValue64_v2(stream, addr, value, flags);
 }
 
-CLIENT_API CUresult cuStreamWaitValue64(void);
-CUresult cuStreamWaitValue64(void)
+CUresult cuStreamWaitValue64_ptsz(CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags)
 {
-	return client_unsupported(525);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuStreamWaitValue64(stream, addr, value, flags);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuStreamWaitValue64_ptsz(void);
-CUresult cuStreamWaitValue64_ptsz(void)
+CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags)
 {
-	return client_unsupported(525);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuStreamWaitValue64_v2(stream, addr, value, flags);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuStreamWaitValue64_v2(void);
-CUresult cuStreamWaitValue64_v2(void)
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags)
 {
-	return client_unsupported(526);
+	return cuStreamWriteValue32_v2(stream, addr, value, flags);
 }
 
-CLIENT_API CUresult cuStreamWaitValue64_v2_ptsz(void);
-CUresult cuStreamWaitValue64_v2_ptsz(void)
+CUresult cuStreamWriteValue32_ptsz(CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags)
 {
-	return client_unsupported(526);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuStreamWriteValue32(stream, addr, value, flags);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuStreamWriteValue32(void);
-CUresult cuStreamWriteValue32(void)
+CUresult cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags)
 {
-	return client_unsupported(527);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuStreamWriteValue32_v2(stream, addr, value, flags);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuStreamWriteValue32_ptsz(void);
-CUresult cuStreamWriteValue32_ptsz(void)
+CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags)
 {
-	return client_unsupported(527);
+	return cuStreamWriteValue64_v2(stream, addr, value, flags);
 }
 
-CLIENT_API CUresult cuStreamWriteValue32_v2(void);
-CUresult cuStreamWriteValue32_v2(void)
+CUresult cuStreamWriteValue64_ptsz(CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags)
 {
-	return client_unsupported(528);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuStreamWriteValue64(stream, addr, value, flags);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuStreamWriteValue32_v2_ptsz(void);
-CUresult cuStreamWriteValue32_v2_ptsz(void)
+CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags)
 {
-	return client_unsupported(528);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuStreamWriteValue64(void);
-CUresult cuStreamWriteValue64(void)
-{
-	return client_unsupported(529);
-}
-
-CLIENT_API CUresult cuStreamWriteValue64_ptsz(void);
-CUresult cuStreamWriteValue64_ptsz(void)
-{
-	return client_unsupported(529);
-}
-
-CLIENT_API CUresult cuStreamWriteValue64_v2(void);
-CUresult cuStreamWriteValue64_v2(void)
-{
-	return client_unsupported(530);
-}
-
-CLIENT_API CUresult cuStreamWriteValue64_v2_ptsz(void);
-CUresult cuStreamWriteValue64_v2_ptsz(void)
-{
-	return client_unsupported(530);
+	client_per_thread_begin();
+	result = cuStreamWriteValue64_v2(stream, addr, value, flags);
+	client_per_thread_end();
+	return result;
 }
 
 CLIENT_API CUresult cuSubgridCreate(void);
@@ -3318,24 +2326,6 @@ CUresult cuSubgridWorksetCreate(void)
 	return client_unsupported(533);
 }
 
-CLIENT_API CUresult cuSurfObjectCreate(void);
-CUresult cuSurfObjectCreate(void)
-{
-	return client_unsupported(534);
-}
-
-CLIENT_API CUresult cuSurfObjectDestroy(void);
-CUresult cuSurfObjectDestroy(void)
-{
-	return client_unsupported(535);
-}
-
-CLIENT_API CUresult cuSurfObjectGetResourceDesc(void);
-CUresult cuSurfObjectGetResourceDesc(void)
-{
-	return client_unsupported(536);
-}
-
 CLIENT_API CUresult cuSurfRefGetArray(void);
 CUresult cuSurfRefGetArray(void)
 {
@@ -3346,60 +2336,6 @@ CLIENT_API CUresult cuSurfRefSetArray(void);
 CUresult cuSurfRefSetArray(void)
 {
 	return client_unsupported(538);
-}
-
-CLIENT_API CUresult cuTensorMapEncodeIm2col(void);
-CUresult cuTensorMapEncodeIm2col(void)
-{
-	return client_unsupported(539);
-}
-
-CLIENT_API CUresult cuTensorMapEncodeIm2colWide(void);
-CUresult cuTensorMapEncodeIm2colWide(void)
-{
-	return client_unsupported(540);
-}
-
-CLIENT_API CUresult cuTensorMapEncodeTiled(void);
-CUresult cuTensorMapEncodeTiled(void)
-{
-	return client_unsupported(541);
-}
-
-CLIENT_API CUresult cuTensorMapReplaceAddress(void);
-CUresult cuTensorMapReplaceAddress(void)
-{
-	return client_unsupported(542);
-}
-
-CLIENT_API CUresult cuTexObjectCreate(void);
-CUresult cuTexObjectCreate(void)
-{
-	return client_unsupported(543);
-}
-
-CLIENT_API CUresult cuTexObjectDestroy(void);
-CUresult cuTexObjectDestroy(void)
-{
-	return client_unsupported(544);
-}
-
-CLIENT_API CUresult cuTexObjectGetResourceDesc(void);
-CUresult cuTexObjectGetResourceDesc(void)
-{
-	return client_unsupported(545);
-}
-
-CLIENT_API CUresult cuTexObjectGetResourceViewDesc(void);
-CUresult cuTexObjectGetResourceViewDesc(void)
-{
-	return client_unsupported(546);
-}
-
-CLIENT_API CUresult cuTexObjectGetTextureDesc(void);
-CUresult cuTexObjectGetTextureDesc(void)
-{
-	return client_unsupported(547);
 }
 
 CLIENT_API CUresult cuTexRefCreate(void);
@@ -3586,24 +2522,6 @@ CLIENT_API CUresult cuTexRefSetMipmappedArray(void);
 CUresult cuTexRefSetMipmappedArray(void)
 {
 	return client_unsupported(578);
-}
-
-CLIENT_API CUresult cuUserObjectCreate(void);
-CUresult cuUserObjectCreate(void)
-{
-	return client_unsupported(580);
-}
-
-CLIENT_API CUresult cuUserObjectRelease(void);
-CUresult cuUserObjectRelease(void)
-{
-	return client_unsupported(581);
-}
-
-CLIENT_API CUresult cuUserObjectRetain(void);
-CUresult cuUserObjectRetain(void)
-{
-	return client_unsupported(582);
 }
 
 CLIENT_API CUresult cuVDPAUCtxCreate_v2(void);

@@ -164,6 +164,21 @@ static CUresult serve_memory_free_async(struct server_call *call)
 	return result;
 }
 
+static CUresult serve_memory_free_graph(struct server_call *call)
+{
+	const struct wire_memory_free_graph *request = call->request;
+	CUstream stream;
+	CUresult result;
+
+	if (!call->driver->cuMemFreeAsync)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	result = server_resolve_stream(call, request->stream, &stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuMemFreeAsync(request->address, stream);
+	return result;
+}
+
 static CUresult serve_copy_on_device(struct server_call *call)
 {
 	const struct wire_copy_on_device *request = call->request;
@@ -343,6 +358,7 @@ const server_handler server_handlers[WIRE_OP_LIMIT] = {
 	[WIRE_OP_MEMORY_FREE] = serve_memory_free,
 	[WIRE_OP_MEMORY_ALLOC_ASYNC] = serve_memory_alloc_async,
 	[WIRE_OP_MEMORY_FREE_ASYNC] = serve_memory_free_async,
+	[WIRE_OP_MEMORY_FREE_GRAPH] = serve_memory_free_graph,
 	[WIRE_OP_COPY_TO_DEVICE] = serve_copy_to_device,
 	[WIRE_OP_COPY_TO_DEVICE_2D] = serve_copy_to_device_2d,
 	[WIRE_OP_COPY_TO_HOST] = serve_copy_to_host,
@@ -351,12 +367,23 @@ const server_handler server_handlers[WIRE_OP_LIMIT] = {
 	[WIRE_OP_COPY_ON_DEVICE_2D] = serve_copy_on_device_2d,
 	[WIRE_OP_COPY_PINNED_TO_DEVICE] = serve_copy_pinned_to_device,
 	[WIRE_OP_FILL] = serve_fill,
+	[WIRE_OP_CAPTURE_COPY_TO_DEVICE] = serve_capture_copy_to_device,
+	[WIRE_OP_CAPTURE_COPY_TO_HOST] = serve_capture_copy_to_host,
+	[WIRE_OP_ARRAY_WRITE] = serve_array_write,
+	[WIRE_OP_ARRAY_READ] = serve_array_read,
+	[WIRE_OP_ARRAY_COPY] = serve_array_copy,
 	[WIRE_OP_STREAM_CREATE] = serve_stream_create,
 	[WIRE_OP_STREAM_DESTROY] = serve_stream_destroy,
 	[WIRE_OP_STREAM_QUERY] = serve_stream_query,
 	[WIRE_OP_STREAM_SYNCHRONIZE] = serve_stream_synchronize,
 	[WIRE_OP_STREAM_WAIT_EVENT] = serve_stream_wait_event,
 	[WIRE_OP_STREAM_HOST_FUNCTION] = serve_stream_host_function,
+	[WIRE_OP_CAPTURE_HOST_FUNCTION] = serve_capture_host_function,
+	[WIRE_OP_CAPTURE_BEGIN] = serve_capture_begin,
+	[WIRE_OP_CAPTURE_END] = serve_capture_end,
+	[WIRE_OP_CAPTURE_BEGIN_TO_GRAPH] = serve_capture_begin_to_graph,
+	[WIRE_OP_CAPTURE_INFO] = serve_capture_info,
+	[WIRE_OP_CAPTURE_MODE] = serve_capture_mode,
 	[WIRE_OP_EVENT_CREATE] = serve_event_create,
 	[WIRE_OP_EVENT_DESTROY] = serve_event_destroy,
 	[WIRE_OP_EVENT_RECORD] = serve_event_record,
@@ -373,6 +400,16 @@ const server_handler server_handlers[WIRE_OP_LIMIT] = {
 	[WIRE_OP_LAUNCH] = serve_launch,
 	[WIRE_OP_LAUNCH_CHECKED] = serve_launch_checked,
 	[WIRE_OP_OCCUPANCY_BLOCKS] = serve_occupancy_blocks,
+	[WIRE_OP_CALL] = serve_call,
+	[WIRE_OP_CALL_WAITING] = serve_call_waiting,
+	[WIRE_OP_USER_OBJECT_CREATE] = serve_user_object_create,
+	[WIRE_OP_LINK_CREATE] = serve_link_create,
+	[WIRE_OP_LINK_ADD] = serve_link_add,
+	[WIRE_OP_GRAPH_DOT] = serve_graph_dot,
+	[WIRE_OP_EVENT_OPEN] = serve_event_open,
+	[WIRE_OP_EVENT_SHARE] = serve_event_share,
+	[WIRE_OP_MEMORY_OPEN] = serve_memory_open,
+	[WIRE_OP_LINK_COMPLETE] = serve_link_complete,
 	[WIRE_OP_OCCUPANCY_SHARED] = serve_occupancy_shared,
 	[WIRE_OP_MANAGEMENT] = serve_management,
 };

@@ -7,15 +7,28 @@
 
 /* A member is NULL where the driver lacks the function. */
 struct server_driver {
+	CUresult (*cuArray3DCreate_v2)(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v2 *pAllocateArray);
+	CUresult (*cuArray3DGetDescriptor_v2)(CUDA_ARRAY3D_DESCRIPTOR_v2 *pArrayDescriptor, CUarray hArray);
+	CUresult (*cuArrayCreate_v2)(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v2 *pAllocateArray);
+	CUresult (*cuArrayDestroy)(CUarray hArray);
+	CUresult (*cuArrayGetDescriptor_v2)(CUDA_ARRAY_DESCRIPTOR_v2 *pArrayDescriptor, CUarray hArray);
+	CUresult (*cuArrayGetMemoryRequirements)(CUDA_ARRAY_MEMORY_REQUIREMENTS_v1 *memoryRequirements, CUarray array, CUdevice device);
+	CUresult (*cuArrayGetPlane)(CUarray *pPlaneArray, CUarray hArray, unsigned int planeIdx);
+	CUresult (*cuArrayGetSparseProperties)(CUDA_ARRAY_SPARSE_PROPERTIES_v1 *sparseProperties, CUarray array);
+	CUresult (*cuCtxAttach)(CUcontext *pctx, unsigned int flags);
 	CUresult (*cuCtxCreate_v2)(CUcontext *pctx, unsigned int flags, CUdevice dev);
 	CUresult (*cuCtxCreate_v3)(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags, CUdevice dev);
 	CUresult (*cuCtxCreate_v4)(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev);
 	CUresult (*cuCtxDestroy_v2)(CUcontext ctx);
+	CUresult (*cuCtxDetach)(CUcontext ctx);
+	CUresult (*cuCtxDisablePeerAccess)(CUcontext peerContext);
+	CUresult (*cuCtxEnablePeerAccess)(CUcontext peerContext, unsigned int Flags);
 	CUresult (*cuCtxGetApiVersion)(CUcontext ctx, unsigned int *version);
 	CUresult (*cuCtxGetCacheConfig)(CUfunc_cache *pconfig);
 	CUresult (*cuCtxGetCurrent)(CUcontext *pctx);
 	CUresult (*cuCtxGetDevice)(CUdevice *device);
 	CUresult (*cuCtxGetDevice_v2)(CUdevice *device, CUcontext ctx);
+	CUresult (*cuCtxGetExecAffinity)(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type);
 	CUresult (*cuCtxGetFlags)(unsigned int *flags);
 	CUresult (*cuCtxGetId)(CUcontext ctx, unsigned long long *ctxId);
 	CUresult (*cuCtxGetLimit)(size_t *pvalue, CUlimit limit);
@@ -23,29 +36,43 @@ struct server_driver {
 	CUresult (*cuCtxGetStreamPriorityRange)(int *leastPriority, int *greatestPriority);
 	CUresult (*cuCtxPopCurrent_v2)(CUcontext *pctx);
 	CUresult (*cuCtxPushCurrent_v2)(CUcontext ctx);
+	CUresult (*cuCtxRecordEvent)(CUcontext hCtx, CUevent hEvent);
+	CUresult (*cuCtxResetPersistingL2Cache)(void);
 	CUresult (*cuCtxSetCacheConfig)(CUfunc_cache config);
 	CUresult (*cuCtxSetCurrent)(CUcontext ctx);
+	CUresult (*cuCtxSetFlags)(unsigned int flags);
 	CUresult (*cuCtxSetLimit)(CUlimit limit, size_t value);
 	CUresult (*cuCtxSetSharedMemConfig)(CUsharedconfig config);
 	CUresult (*cuCtxSynchronize)(void);
 	CUresult (*cuCtxSynchronize_v2)(CUcontext ctx);
+	CUresult (*cuCtxWaitEvent)(CUcontext hCtx, CUevent hEvent);
 	CUresult (*cuDeviceCanAccessPeer)(int *canAccessPeer, CUdevice dev, CUdevice peerDev);
 	CUresult (*cuDeviceComputeCapability)(int *major, int *minor, CUdevice dev);
 	CUresult (*cuDeviceGet)(CUdevice *device, int ordinal);
 	CUresult (*cuDeviceGetAttribute)(int *pi, CUdevice_attribute attrib, CUdevice dev);
 	CUresult (*cuDeviceGetByPCIBusId)(CUdevice *dev, const char *pciBusId);
 	CUresult (*cuDeviceGetCount)(int *count);
+	CUresult (*cuDeviceGetDefaultMemPool)(CUmemoryPool *pool_out, CUdevice_v1 dev);
+	CUresult (*cuDeviceGetExecAffinitySupport)(int *pi, CUexecAffinityType type, CUdevice dev);
+	CUresult (*cuDeviceGetGraphMemAttribute)(CUdevice device, CUgraphMem_attribute attr, void *value);
+	CUresult (*cuDeviceGetHostAtomicCapabilities)(unsigned int *capabilities, const CUatomicOperation *operations, unsigned int count, CUdevice dev);
+	CUresult (*cuDeviceGetMemPool)(CUmemoryPool *pool, CUdevice_v1 dev);
 	CUresult (*cuDeviceGetName)(char *name, int len, CUdevice dev);
+	CUresult (*cuDeviceGetP2PAtomicCapabilities)(unsigned int *capabilities, const CUatomicOperation *operations, unsigned int count, CUdevice srcDevice, CUdevice dstDevice);
 	CUresult (*cuDeviceGetP2PAttribute)(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice);
 	CUresult (*cuDeviceGetPCIBusId)(char *pciBusId, int len, CUdevice dev);
 	CUresult (*cuDeviceGetProperties)(CUdevprop_v1 *prop, CUdevice dev);
+	CUresult (*cuDeviceGetTexture1DLinearMaxWidth)(size_t *maxWidthInElements, CUarray_format format, unsigned numChannels, CUdevice_v1 dev);
 	CUresult (*cuDeviceGetUuid)(CUuuid *uuid, CUdevice dev);
 	CUresult (*cuDeviceGetUuid_v2)(CUuuid *uuid, CUdevice dev);
+	CUresult (*cuDeviceGraphMemTrim)(CUdevice device);
 	CUresult (*cuDevicePrimaryCtxGetState)(CUdevice dev, unsigned int *flags, int *active);
 	CUresult (*cuDevicePrimaryCtxRelease_v2)(CUdevice dev);
 	CUresult (*cuDevicePrimaryCtxReset_v2)(CUdevice dev);
 	CUresult (*cuDevicePrimaryCtxRetain)(CUcontext *pctx, CUdevice dev);
 	CUresult (*cuDevicePrimaryCtxSetFlags_v2)(CUdevice dev, unsigned int flags);
+	CUresult (*cuDeviceSetGraphMemAttribute)(CUdevice device, CUgraphMem_attribute attr, void *value);
+	CUresult (*cuDeviceSetMemPool)(CUdevice_v1 dev, CUmemoryPool pool);
 	CUresult (*cuDeviceTotalMem_v2)(size_t *bytes, CUdevice dev);
 	CUresult (*cuDriverGetVersion)(int *driverVersion);
 	CUresult (*cuEventCreate)(CUevent *phEvent, unsigned int Flags);
@@ -59,6 +86,7 @@ struct server_driver {
 	CUresult (*cuFuncGetAttribute)(int *pi, CUfunction_attribute attrib, CUfunction hfunc);
 	CUresult (*cuFuncGetModule)(CUmodule *hmod, CUfunction hfunc);
 	CUresult (*cuFuncGetName)(const char **name, CUfunction hfunc);
+	CUresult (*cuFuncGetParamCount)(CUfunction func, size_t *paramCount);
 	CUresult (*cuFuncGetParamInfo)(CUfunction func, size_t paramIndex, size_t *paramOffset, size_t *paramSize);
 	CUresult (*cuFuncIsLoaded)(CUfunctionLoadingState *state, CUfunction hfunc);
 	CUresult (*cuFuncLoad)(CUfunction hfunc);
@@ -70,16 +98,100 @@ struct server_driver {
 	CUresult (*cuGetExportTable)(const void **ppExportTable, const CUuuid *pExportTableId);
 	CUresult (*cuGetProcAddress)(const char *symbol, void **pfn, int driverVersion, cuuint64_t flags);
 	CUresult (*cuGetProcAddress_v2)(const char *symbol, void **pfn, int driverVersion, cuuint64_t flags, CUdriverProcAddressQueryResult *symbolFound);
+	CUresult (*cuGraphAddChildGraphNode)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUgraph childGraph);
+	CUresult (*cuGraphAddDependencies)(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, size_t numDependencies);
+	CUresult (*cuGraphAddDependencies_v2)(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edgeData, size_t numDependencies);
+	CUresult (*cuGraphAddEmptyNode)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies);
+	CUresult (*cuGraphAddEventRecordNode)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUevent event);
+	CUresult (*cuGraphAddEventWaitNode)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUevent event);
+	CUresult (*cuGraphAddHostNode)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_HOST_NODE_PARAMS_v1 *nodeParams);
+	CUresult (*cuGraphAddKernelNode)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams);
+	CUresult (*cuGraphAddKernelNode_v2)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams);
+	CUresult (*cuGraphAddMemAllocNode)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams);
+	CUresult (*cuGraphAddMemFreeNode)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUdeviceptr dptr);
+	CUresult (*cuGraphAddMemcpyNode)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_MEMCPY3D_v2 *copyParams, CUcontext ctx);
+	CUresult (*cuGraphAddMemsetNode)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_MEMSET_NODE_PARAMS_v1 *memsetParams, CUcontext ctx);
+	CUresult (*cuGraphAddNode)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUgraphNodeParams *nodeParams);
+	CUresult (*cuGraphAddNode_v2)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, CUgraphNodeParams *nodeParams);
+	CUresult (*cuGraphChildGraphNodeGetGraph)(CUgraphNode hNode, CUgraph *phGraph);
+	CUresult (*cuGraphClone)(CUgraph *phGraphClone, CUgraph originalGraph);
+	CUresult (*cuGraphCreate)(CUgraph *phGraph, unsigned int flags);
+	CUresult (*cuGraphDebugDotPrint)(CUgraph hGraph, const char *path, unsigned int flags);
+	CUresult (*cuGraphDestroy)(CUgraph hGraph);
+	CUresult (*cuGraphDestroyNode)(CUgraphNode hNode);
+	CUresult (*cuGraphEventRecordNodeGetEvent)(CUgraphNode hNode, CUevent *event_out);
+	CUresult (*cuGraphEventRecordNodeSetEvent)(CUgraphNode hNode, CUevent event);
+	CUresult (*cuGraphEventWaitNodeGetEvent)(CUgraphNode hNode, CUevent *event_out);
+	CUresult (*cuGraphEventWaitNodeSetEvent)(CUgraphNode hNode, CUevent event);
+	CUresult (*cuGraphExecChildGraphNodeSetParams)(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraph childGraph);
+	CUresult (*cuGraphExecDestroy)(CUgraphExec hGraphExec);
+	CUresult (*cuGraphExecEventRecordNodeSetEvent)(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event);
+	CUresult (*cuGraphExecEventWaitNodeSetEvent)(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event);
+	CUresult (*cuGraphExecGetFlags)(CUgraphExec hGraphExec, cuuint64_t *flags);
+	CUresult (*cuGraphExecHostNodeSetParams)(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS_v1 *nodeParams);
+	CUresult (*cuGraphExecKernelNodeSetParams)(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams);
+	CUresult (*cuGraphExecKernelNodeSetParams_v2)(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams);
+	CUresult (*cuGraphExecMemcpyNodeSetParams)(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D_v2 *copyParams, CUcontext ctx);
+	CUresult (*cuGraphExecMemsetNodeSetParams)(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS_v1 *memsetParams, CUcontext ctx);
+	CUresult (*cuGraphExecNodeSetParams)(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams);
+	CUresult (*cuGraphExecUpdate)(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out, CUgraphExecUpdateResult *updateResult_out);
+	CUresult (*cuGraphExecUpdate_v2)(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphExecUpdateResultInfo *resultInfo);
+	CUresult (*cuGraphGetEdges)(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges);
+	CUresult (*cuGraphGetEdges_v2)(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edgeData, size_t *numEdges);
+	CUresult (*cuGraphGetNodes)(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes);
+	CUresult (*cuGraphGetRootNodes)(CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes);
+	CUresult (*cuGraphHostNodeGetParams)(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS_v1 *nodeParams);
+	CUresult (*cuGraphHostNodeSetParams)(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS_v1 *nodeParams);
+	CUresult (*cuGraphInstantiate)(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize);
+	CUresult (*cuGraphInstantiate_v2)(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize);
+	CUresult (*cuGraphInstantiateWithFlags)(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags);
+	CUresult (*cuGraphInstantiateWithParams)(CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams);
+	CUresult (*cuGraphKernelNodeCopyAttributes)(CUgraphNode dst, CUgraphNode src);
+	CUresult (*cuGraphKernelNodeGetAttribute)(CUgraphNode hNode, CUkernelNodeAttrID attr, CUkernelNodeAttrValue_v1 *value_out);
+	CUresult (*cuGraphKernelNodeGetParams)(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams);
+	CUresult (*cuGraphKernelNodeGetParams_v2)(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams);
+	CUresult (*cuGraphKernelNodeSetAttribute)(CUgraphNode hNode, CUkernelNodeAttrID attr, const CUkernelNodeAttrValue_v1 *value);
+	CUresult (*cuGraphKernelNodeSetParams)(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams);
+	CUresult (*cuGraphKernelNodeSetParams_v2)(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams);
+	CUresult (*cuGraphLaunch)(CUgraphExec hGraph, CUstream hStream);
+	CUresult (*cuGraphMemAllocNodeGetParams)(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PARAMS *params_out);
+	CUresult (*cuGraphMemFreeNodeGetParams)(CUgraphNode hNode, CUdeviceptr *dptr_out);
+	CUresult (*cuGraphMemcpyNodeGetParams)(CUgraphNode hNode, CUDA_MEMCPY3D_v2 *nodeParams);
+	CUresult (*cuGraphMemcpyNodeSetParams)(CUgraphNode hNode, const CUDA_MEMCPY3D_v2 *nodeParams);
+	CUresult (*cuGraphMemsetNodeGetParams)(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS_v1 *nodeParams);
+	CUresult (*cuGraphMemsetNodeSetParams)(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS_v1 *nodeParams);
+	CUresult (*cuGraphNodeFindInClone)(CUgraphNode *phNode, CUgraphNode hOriginalNode, CUgraph hClonedGraph);
+	CUresult (*cuGraphNodeGetDependencies)(CUgraphNode hNode, CUgraphNode *dependencies, size_t *numDependencies);
+	CUresult (*cuGraphNodeGetDependencies_v2)(CUgraphNode hNode, CUgraphNode *dependencies, CUgraphEdgeData *edgeData, size_t *numDependencies);
+	CUresult (*cuGraphNodeGetDependentNodes)(CUgraphNode hNode, CUgraphNode *dependentNodes, size_t *numDependentNodes);
+	CUresult (*cuGraphNodeGetDependentNodes_v2)(CUgraphNode hNode, CUgraphNode *dependentNodes, CUgraphEdgeData *edgeData, size_t *numDependentNodes);
+	CUresult (*cuGraphNodeGetEnabled)(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled);
+	CUresult (*cuGraphNodeGetType)(CUgraphNode hNode, CUgraphNodeType *type);
+	CUresult (*cuGraphNodeSetEnabled)(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled);
+	CUresult (*cuGraphNodeSetParams)(CUgraphNode hNode, CUgraphNodeParams *nodeParams);
+	CUresult (*cuGraphReleaseUserObject)(CUgraph graph, CUuserObject object, unsigned int count);
+	CUresult (*cuGraphRemoveDependencies)(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, size_t numDependencies);
+	CUresult (*cuGraphRemoveDependencies_v2)(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edgeData, size_t numDependencies);
+	CUresult (*cuGraphRetainUserObject)(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags);
+	CUresult (*cuGraphUpload)(CUgraphExec hGraph, CUstream hStream);
 	CUresult (*cuInit)(unsigned int Flags);
+	CUresult (*cuIpcCloseMemHandle)(CUdeviceptr dptr);
+	CUresult (*cuIpcGetEventHandle)(CUipcEventHandle *pHandle, CUevent event);
+	CUresult (*cuIpcGetMemHandle)(CUipcMemHandle *pHandle, CUdeviceptr dptr);
+	CUresult (*cuIpcOpenEventHandle)(CUevent *phEvent, CUipcEventHandle handle);
+	CUresult (*cuIpcOpenMemHandle)(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags);
+	CUresult (*cuIpcOpenMemHandle_v2)(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags);
 	CUresult (*cuKernelGetAttribute)(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev);
 	CUresult (*cuKernelGetFunction)(CUfunction *pFunc, CUkernel kernel);
 	CUresult (*cuKernelGetLibrary)(CUlibrary *pLib, CUkernel kernel);
 	CUresult (*cuKernelGetName)(const char **name, CUkernel hfunc);
+	CUresult (*cuKernelGetParamCount)(CUkernel kernel, size_t *paramCount);
 	CUresult (*cuKernelGetParamInfo)(CUkernel kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize);
 	CUresult (*cuKernelSetAttribute)(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev);
 	CUresult (*cuKernelSetCacheConfig)(CUkernel kernel, CUfunc_cache config, CUdevice dev);
 	CUresult (*cuLaunchCooperativeKernel)(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams);
 	CUresult (*cuLaunchHostFunc)(CUstream hStream, CUhostFn fn, void *userData);
+	CUresult (*cuLaunchHostFunc_v2)(CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode);
 	CUresult (*cuLaunchKernel)(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra);
 	CUresult (*cuLaunchKernelEx)(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra);
 	CUresult (*cuLibraryEnumerateKernels)(CUkernel *kernels, unsigned int numKernels, CUlibrary lib);
@@ -90,30 +202,77 @@ struct server_driver {
 	CUresult (*cuLibraryLoadData)(CUlibrary *library, const void *code, CUjit_option *jitOptions, void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions, void** libraryOptionValues, unsigned int numLibraryOptions);
 	CUresult (*cuLibraryLoadFromFile)(CUlibrary *library, const char *fileName, CUjit_option *jitOptions, void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues, unsigned int numLibraryOptions);
 	CUresult (*cuLibraryUnload)(CUlibrary library);
+	CUresult (*cuLinkAddData)(CUlinkState state, CUjitInputType type, void *data, size_t size, const char *name, unsigned int numOptions, CUjit_option *options, void **optionValues);
+	CUresult (*cuLinkAddData_v2)(CUlinkState state, CUjitInputType type, void *data, size_t size, const char *name, unsigned int numOptions, CUjit_option *options, void **optionValues);
+	CUresult (*cuLinkAddFile)(CUlinkState state, CUjitInputType type, const char *path, unsigned int numOptions, CUjit_option *options, void **optionValues);
+	CUresult (*cuLinkAddFile_v2)(CUlinkState state, CUjitInputType type, const char *path, unsigned int numOptions, CUjit_option *options, void **optionValues);
+	CUresult (*cuLinkComplete)(CUlinkState state, void **cubinOut, size_t *sizeOut);
+	CUresult (*cuLinkCreate)(unsigned int numOptions, CUjit_option *options, void **optionValues, CUlinkState *stateOut);
+	CUresult (*cuLinkCreate_v2)(unsigned int numOptions, CUjit_option *options, void **optionValues, CUlinkState *stateOut);
+	CUresult (*cuLinkDestroy)(CUlinkState state);
+	CUresult (*cuMemAddressFree)(CUdeviceptr_v2 ptr, size_t size);
+	CUresult (*cuMemAddressReserve)(CUdeviceptr_v2 *ptr, size_t size, size_t alignment, CUdeviceptr_v2 addr, unsigned long long flags);
+	CUresult (*cuMemAdvise)(CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice, CUdevice_v1 device);
+	CUresult (*cuMemAdvise_v2)(CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice, CUmemLocation_v1 location);
 	CUresult (*cuMemAlloc_v2)(CUdeviceptr *dptr, size_t bytesize);
 	CUresult (*cuMemAllocAsync)(CUdeviceptr *dptr, size_t bytesize, CUstream hStream);
+	CUresult (*cuMemAllocFromPoolAsync)(CUdeviceptr_v2 *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream);
 	CUresult (*cuMemAllocHost_v2)(void **pp, size_t bytesize);
 	CUresult (*cuMemAllocPitch_v2)(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes);
+	CUresult (*cuMemCreate)(CUmemGenericAllocationHandle_v1 *handle, size_t size, const CUmemAllocationProp_v1 *prop, unsigned long long flags);
 	CUresult (*cuMemFree_v2)(CUdeviceptr dptr);
 	CUresult (*cuMemFreeAsync)(CUdeviceptr dptr, CUstream hStream);
 	CUresult (*cuMemFreeHost)(void *p);
+	CUresult (*cuMemGetAccess)(unsigned long long *flags, const CUmemLocation_v1 *location, CUdeviceptr_v2 ptr);
 	CUresult (*cuMemGetAddressRange_v2)(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr);
+	CUresult (*cuMemGetAllocationGranularity)(size_t *granularity, const CUmemAllocationProp_v1 *prop, CUmemAllocationGranularity_flags option);
+	CUresult (*cuMemGetAllocationPropertiesFromHandle)(CUmemAllocationProp_v1 *prop, CUmemGenericAllocationHandle_v1 handle);
+	CUresult (*cuMemGetDefaultMemPool)(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type);
 	CUresult (*cuMemGetInfo_v2)(size_t *free, size_t *total);
+	CUresult (*cuMemGetMemPool)(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type);
 	CUresult (*cuMemHostAlloc)(void **pp, size_t bytesize, unsigned int Flags);
 	CUresult (*cuMemHostGetFlags)(unsigned int *pFlags, void *p);
 	CUresult (*cuMemHostRegister_v2)(void *p, size_t bytesize, unsigned int Flags);
 	CUresult (*cuMemHostUnregister)(void *p);
+	CUresult (*cuMemMap)(CUdeviceptr_v2 ptr, size_t size, size_t offset, CUmemGenericAllocationHandle_v1 handle, unsigned long long flags);
+	CUresult (*cuMemPoolCreate)(CUmemoryPool *pool, const CUmemPoolProps_v1 *poolProps);
+	CUresult (*cuMemPoolDestroy)(CUmemoryPool pool);
+	CUresult (*cuMemPoolGetAccess)(CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation_v1 *location);
+	CUresult (*cuMemPoolGetAttribute)(CUmemoryPool pool, CUmemPool_attribute attr, void *value);
+	CUresult (*cuMemPoolSetAccess)(CUmemoryPool pool, const CUmemAccessDesc_v1 *map, size_t count);
+	CUresult (*cuMemPoolSetAttribute)(CUmemoryPool pool, CUmemPool_attribute attr, void *value);
+	CUresult (*cuMemPoolTrimTo)(CUmemoryPool pool, size_t minBytesToKeep);
+	CUresult (*cuMemPrefetchAsync)(CUdeviceptr_v2 devPtr, size_t count, CUdevice_v1 dstDevice, CUstream hStream);
+	CUresult (*cuMemPrefetchAsync_v2)(CUdeviceptr_v2 devPtr, size_t count, CUmemLocation_v1 location, unsigned int flags, CUstream hStream);
+	CUresult (*cuMemRelease)(CUmemGenericAllocationHandle_v1 handle);
+	CUresult (*cuMemRetainAllocationHandle)(CUmemGenericAllocationHandle_v1 *handle, void *addr);
+	CUresult (*cuMemSetAccess)(CUdeviceptr_v2 ptr, size_t size, const CUmemAccessDesc_v1 *desc, size_t count);
+	CUresult (*cuMemSetMemPool)(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool);
+	CUresult (*cuMemUnmap)(CUdeviceptr_v2 ptr, size_t size);
 	CUresult (*cuMemcpy)(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount);
 	CUresult (*cuMemcpy2D_v2)(const CUDA_MEMCPY2D *pCopy);
 	CUresult (*cuMemcpy2DAsync_v2)(const CUDA_MEMCPY2D *pCopy, CUstream hStream);
 	CUresult (*cuMemcpy2DUnaligned_v2)(const CUDA_MEMCPY2D *pCopy);
 	CUresult (*cuMemcpy3D_v2)(const CUDA_MEMCPY3D *pCopy);
 	CUresult (*cuMemcpy3DAsync_v2)(const CUDA_MEMCPY3D *pCopy, CUstream hStream);
+	CUresult (*cuMemcpy3DBatchAsync)(size_t numParams, CUDA_MEMCPY3D_BATCH_OP_v1 *opList, size_t *failIdx, unsigned long long flags, CUstream hStream);
+	CUresult (*cuMemcpy3DBatchAsync_v2)(size_t numParams, CUDA_MEMCPY3D_BATCH_OP_v1 *opList, unsigned long long flags, CUstream hStream);
+	CUresult (*cuMemcpy3DPeer)(const CUDA_MEMCPY3D_PEER_v1 *pCopy);
+	CUresult (*cuMemcpy3DPeerAsync)(const CUDA_MEMCPY3D_PEER_v1 *pCopy, CUstream hStream);
 	CUresult (*cuMemcpyAsync)(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream);
+	CUresult (*cuMemcpyAtoA_v2)(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount);
+	CUresult (*cuMemcpyAtoD_v2)(CUdeviceptr_v2 dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount);
+	CUresult (*cuMemcpyAtoH_v2)(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount);
+	CUresult (*cuMemcpyAtoHAsync_v2)(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream);
+	CUresult (*cuMemcpyBatchAsync)(CUdeviceptr_v2 *dsts, CUdeviceptr_v2 *srcs, size_t *sizes, size_t count, CUmemcpyAttributes_v1 *attrs, size_t *attrIdxs, size_t numAttrs, size_t *failIdx, CUstream hStream);
+	CUresult (*cuMemcpyBatchAsync_v2)(CUdeviceptr_v2 *dsts, CUdeviceptr_v2 *srcs, size_t *sizes, size_t count, CUmemcpyAttributes_v1 *attrs, size_t *attrIdxs, size_t numAttrs, CUstream hStream);
+	CUresult (*cuMemcpyDtoA_v2)(CUarray dstArray, size_t dstOffset, CUdeviceptr_v2 srcDevice, size_t ByteCount);
 	CUresult (*cuMemcpyDtoD_v2)(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount);
 	CUresult (*cuMemcpyDtoDAsync_v2)(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream);
 	CUresult (*cuMemcpyDtoH_v2)(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount);
 	CUresult (*cuMemcpyDtoHAsync_v2)(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream);
+	CUresult (*cuMemcpyHtoA_v2)(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount);
+	CUresult (*cuMemcpyHtoAAsync_v2)(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount, CUstream hStream);
 	CUresult (*cuMemcpyHtoD_v2)(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount);
 	CUresult (*cuMemcpyHtoDAsync_v2)(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream);
 	CUresult (*cuMemcpyPeer)(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount);
@@ -130,6 +289,11 @@ struct server_driver {
 	CUresult (*cuMemsetD32Async)(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream);
 	CUresult (*cuMemsetD8_v2)(CUdeviceptr dstDevice, unsigned char uc, size_t N);
 	CUresult (*cuMemsetD8Async)(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream);
+	CUresult (*cuMipmappedArrayCreate)(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v2 *pMipmappedArrayDesc, unsigned int numMipmapLevels);
+	CUresult (*cuMipmappedArrayDestroy)(CUmipmappedArray hMipmappedArray);
+	CUresult (*cuMipmappedArrayGetLevel)(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray, unsigned int level);
+	CUresult (*cuMipmappedArrayGetMemoryRequirements)(CUDA_ARRAY_MEMORY_REQUIREMENTS_v1 *memoryRequirements, CUmipmappedArray mipmap, CUdevice device);
+	CUresult (*cuMipmappedArrayGetSparseProperties)(CUDA_ARRAY_SPARSE_PROPERTIES_v1 *sparseProperties, CUmipmappedArray mipmap);
 	CUresult (*cuModuleEnumerateFunctions)(CUfunction *functions, unsigned int numFunctions, CUmodule mod);
 	CUresult (*cuModuleGetFunction)(CUfunction *hfunc, CUmodule hmod, const char *name);
 	CUresult (*cuModuleGetFunctionCount)(unsigned int *count, CUmodule hmod);
@@ -140,45 +304,99 @@ struct server_driver {
 	CUresult (*cuModuleLoadDataEx)(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options, void **optionValues);
 	CUresult (*cuModuleLoadFatBinary)(CUmodule *module, const void *fatCubin);
 	CUresult (*cuModuleUnload)(CUmodule hmod);
+	CUresult (*cuMulticastAddDevice)(CUmemGenericAllocationHandle mcHandle, CUdevice dev);
+	CUresult (*cuMulticastBindAddr)(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size, unsigned long long flags);
+	CUresult (*cuMulticastBindMem)(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size, unsigned long long flags);
+	CUresult (*cuMulticastCreate)(CUmemGenericAllocationHandle *mcHandle, const CUmulticastObjectProp *prop);
+	CUresult (*cuMulticastGetGranularity)(size_t *granularity, const CUmulticastObjectProp *prop, CUmulticastGranularity_flags option);
+	CUresult (*cuMulticastUnbind)(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, size_t size);
 	CUresult (*cuOccupancyAvailableDynamicSMemPerBlock)(size_t *dynamicSmemSize, CUfunction func, int numBlocks, int blockSize);
 	CUresult (*cuOccupancyMaxActiveBlocksPerMultiprocessor)(int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize);
 	CUresult (*cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)(int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize, unsigned int flags);
+	CUresult (*cuOccupancyMaxActiveClusters)(int *numClusters, CUfunction func, const CUlaunchConfig *config);
 	CUresult (*cuOccupancyMaxPotentialBlockSize)(int *minGridSize, int *blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit);
 	CUresult (*cuOccupancyMaxPotentialBlockSizeWithFlags)(int *minGridSize, int *blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags);
+	CUresult (*cuOccupancyMaxPotentialClusterSize)(int *clusterSize, CUfunction func, const CUlaunchConfig *config);
 	CUresult (*cuPointerGetAttribute)(void *data, CUpointer_attribute attribute, CUdeviceptr ptr);
 	CUresult (*cuPointerGetAttributes)(unsigned int numAttributes, CUpointer_attribute *attributes, void **data, CUdeviceptr ptr);
+	CUresult (*cuPointerSetAttribute)(const void *value, CUpointer_attribute attribute, CUdeviceptr_v2 ptr);
 	CUresult (*cuProfilerStart)(void);
 	CUresult (*cuProfilerStop)(void);
 	CUresult (*cuStreamAddCallback)(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags);
+	CUresult (*cuStreamBatchMemOp)(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags);
+	CUresult (*cuStreamBatchMemOp_v2)(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags);
+	CUresult (*cuStreamBeginCapture)(CUstream hStream);
+	CUresult (*cuStreamBeginCapture_v2)(CUstream hStream, CUstreamCaptureMode mode);
+	CUresult (*cuStreamBeginCaptureToGraph)(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode);
+	CUresult (*cuStreamCopyAttributes)(CUstream dstStream, CUstream srcStream);
 	CUresult (*cuStreamCreate)(CUstream *phStream, unsigned int Flags);
 	CUresult (*cuStreamCreateWithPriority)(CUstream *phStream, unsigned int flags, int priority);
 	CUresult (*cuStreamDestroy_v2)(CUstream hStream);
+	CUresult (*cuStreamEndCapture)(CUstream hStream, CUgraph *phGraph);
+	CUresult (*cuStreamGetAttribute)(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue_v1 *value);
 	CUresult (*cuStreamGetCaptureInfo)(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out);
 	CUresult (*cuStreamGetCaptureInfo_v2)(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out, size_t *numDependencies_out);
 	CUresult (*cuStreamGetCaptureInfo_v3)(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out, const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out);
 	CUresult (*cuStreamGetCtx)(CUstream hStream, CUcontext *pctx);
 	CUresult (*cuStreamGetCtx_v2)(CUstream hStream, CUcontext *pctx, CUgreenCtx *pGreenCtx);
+	CUresult (*cuStreamGetDevice)(CUstream hStream, CUdevice *device);
 	CUresult (*cuStreamGetFlags)(CUstream hStream, unsigned int *flags);
+	CUresult (*cuStreamGetGreenCtx)(CUstream hStream, CUgreenCtx *phCtx);
 	CUresult (*cuStreamGetId)(CUstream hStream, unsigned long long *streamId);
 	CUresult (*cuStreamGetPriority)(CUstream hStream, int *priority);
 	CUresult (*cuStreamIsCapturing)(CUstream hStream, CUstreamCaptureStatus *captureStatus);
 	CUresult (*cuStreamQuery)(CUstream hStream);
+	CUresult (*cuStreamSetAttribute)(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue_v1 *param);
 	CUresult (*cuStreamSynchronize)(CUstream hStream);
+	CUresult (*cuStreamUpdateCaptureDependencies)(CUstream hStream, CUgraphNode *dependencies, size_t numDependencies, unsigned int flags);
+	CUresult (*cuStreamUpdateCaptureDependencies_v2)(CUstream hStream, CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags);
 	CUresult (*cuStreamWaitEvent)(CUstream hStream, CUevent hEvent, unsigned int Flags);
+	CUresult (*cuStreamWaitValue32_v2)(CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags);
+	CUresult (*cuStreamWaitValue64_v2)(CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags);
+	CUresult (*cuStreamWriteValue32_v2)(CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags);
+	CUresult (*cuStreamWriteValue64_v2)(CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags);
+	CUresult (*cuSurfObjectCreate)(CUsurfObject_v1 *pSurfObject, const CUDA_RESOURCE_DESC_v1 *pResDesc);
+	CUresult (*cuSurfObjectDestroy)(CUsurfObject_v1 surfObject);
+	CUresult (*cuSurfObjectGetResourceDesc)(CUDA_RESOURCE_DESC_v1 *pResDesc, CUsurfObject_v1 surfObject);
+	CUresult (*cuTensorMapEncodeIm2col)(CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides, const int *pixelBoxLowerCorner, const int *pixelBoxUpperCorner, cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill);
+	CUresult (*cuTensorMapEncodeIm2colWide)(CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides, int pixelBoxLowerCornerWidth, int pixelBoxUpperCornerWidth, cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill);
+	CUresult (*cuTensorMapEncodeTiled)(CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides, const cuuint32_t *boxDim, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill);
+	CUresult (*cuTensorMapReplaceAddress)(CUtensorMap *tensorMap, void *globalAddress);
+	CUresult (*cuTexObjectCreate)(CUtexObject_v1 *pTexObject, const CUDA_RESOURCE_DESC_v1 *pResDesc, const CUDA_TEXTURE_DESC_v1 *pTexDesc, const CUDA_RESOURCE_VIEW_DESC_v1 *pResViewDesc);
+	CUresult (*cuTexObjectDestroy)(CUtexObject_v1 texObject);
+	CUresult (*cuTexObjectGetResourceDesc)(CUDA_RESOURCE_DESC_v1 *pResDesc, CUtexObject_v1 texObject);
+	CUresult (*cuTexObjectGetResourceViewDesc)(CUDA_RESOURCE_VIEW_DESC_v1 *pResViewDesc, CUtexObject_v1 texObject);
+	CUresult (*cuTexObjectGetTextureDesc)(CUDA_TEXTURE_DESC_v1 *pTexDesc, CUtexObject_v1 texObject);
 	CUresult (*cuThreadExchangeStreamCaptureMode)(CUstreamCaptureMode *mode);
+	CUresult (*cuUserObjectCreate)(CUuserObject *object_out, void *ptr, CUhostFn destroy, unsigned int initialRefcount, unsigned int flags);
+	CUresult (*cuUserObjectRelease)(CUuserObject object, unsigned int count);
+	CUresult (*cuUserObjectRetain)(CUuserObject object, unsigned int count);
 };
 
 /* X(symbol, name for cuGetProcAddress, version) */
 #define SERVER_DRIVER_FUNCTIONS(X) \
+	X(cuArray3DCreate_v2, "cuArray3DCreate", 3020) \
+	X(cuArray3DGetDescriptor_v2, "cuArray3DGetDescriptor", 3020) \
+	X(cuArrayCreate_v2, "cuArrayCreate", 3020) \
+	X(cuArrayDestroy, "cuArrayDestroy", 2000) \
+	X(cuArrayGetDescriptor_v2, "cuArrayGetDescriptor", 3020) \
+	X(cuArrayGetMemoryRequirements, "cuArrayGetMemoryRequirements", 11060) \
+	X(cuArrayGetPlane, "cuArrayGetPlane", 11020) \
+	X(cuArrayGetSparseProperties, "cuArrayGetSparseProperties", 11010) \
+	X(cuCtxAttach, "cuCtxAttach", 2000) \
 	X(cuCtxCreate_v2, "cuCtxCreate", 3020) \
 	X(cuCtxCreate_v3, "cuCtxCreate", 11040) \
 	X(cuCtxCreate_v4, "cuCtxCreate", 12050) \
 	X(cuCtxDestroy_v2, "cuCtxDestroy", 4000) \
+	X(cuCtxDetach, "cuCtxDetach", 2000) \
+	X(cuCtxDisablePeerAccess, "cuCtxDisablePeerAccess", 4000) \
+	X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", 4000) \
 	X(cuCtxGetApiVersion, "cuCtxGetApiVersion", 3020) \
 	X(cuCtxGetCacheConfig, "cuCtxGetCacheConfig", 3020) \
 	X(cuCtxGetCurrent, "cuCtxGetCurrent", 4000) \
 	X(cuCtxGetDevice, "cuCtxGetDevice", 2000) \
 	X(cuCtxGetDevice_v2, "cuCtxGetDevice", 13000) \
+	X(cuCtxGetExecAffinity, "cuCtxGetExecAffinity", 11040) \
 	X(cuCtxGetFlags, "cuCtxGetFlags", 7000) \
 	X(cuCtxGetId, "cuCtxGetId", 12000) \
 	X(cuCtxGetLimit, "cuCtxGetLimit", 3010) \
@@ -186,29 +404,43 @@ struct server_driver {
 	X(cuCtxGetStreamPriorityRange, "cuCtxGetStreamPriorityRange", 5050) \
 	X(cuCtxPopCurrent_v2, "cuCtxPopCurrent", 4000) \
 	X(cuCtxPushCurrent_v2, "cuCtxPushCurrent", 4000) \
+	X(cuCtxRecordEvent, "cuCtxRecordEvent", 12050) \
+	X(cuCtxResetPersistingL2Cache, "cuCtxResetPersistingL2Cache", 11000) \
 	X(cuCtxSetCacheConfig, "cuCtxSetCacheConfig", 3020) \
 	X(cuCtxSetCurrent, "cuCtxSetCurrent", 4000) \
+	X(cuCtxSetFlags, "cuCtxSetFlags", 12010) \
 	X(cuCtxSetLimit, "cuCtxSetLimit", 3010) \
 	X(cuCtxSetSharedMemConfig, "cuCtxSetSharedMemConfig", 4020) \
 	X(cuCtxSynchronize, "cuCtxSynchronize", 2000) \
 	X(cuCtxSynchronize_v2, "cuCtxSynchronize", 13000) \
+	X(cuCtxWaitEvent, "cuCtxWaitEvent", 12050) \
 	X(cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer", 4000) \
 	X(cuDeviceComputeCapability, "cuDeviceComputeCapability", 2000) \
 	X(cuDeviceGet, "cuDeviceGet", 2000) \
 	X(cuDeviceGetAttribute, "cuDeviceGetAttribute", 2000) \
 	X(cuDeviceGetByPCIBusId, "cuDeviceGetByPCIBusId", 4010) \
 	X(cuDeviceGetCount, "cuDeviceGetCount", 2000) \
+	X(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", 11020) \
+	X(cuDeviceGetExecAffinitySupport, "cuDeviceGetExecAffinitySupport", 11040) \
+	X(cuDeviceGetGraphMemAttribute, "cuDeviceGetGraphMemAttribute", 11040) \
+	X(cuDeviceGetHostAtomicCapabilities, "cuDeviceGetHostAtomicCapabilities", 13000) \
+	X(cuDeviceGetMemPool, "cuDeviceGetMemPool", 11020) \
 	X(cuDeviceGetName, "cuDeviceGetName", 2000) \
+	X(cuDeviceGetP2PAtomicCapabilities, "cuDeviceGetP2PAtomicCapabilities", 13000) \
 	X(cuDeviceGetP2PAttribute, "cuDeviceGetP2PAttribute", 8000) \
 	X(cuDeviceGetPCIBusId, "cuDeviceGetPCIBusId", 4010) \
 	X(cuDeviceGetProperties, "cuDeviceGetProperties", 2000) \
+	X(cuDeviceGetTexture1DLinearMaxWidth, "cuDeviceGetTexture1DLinearMaxWidth", 11010) \
 	X(cuDeviceGetUuid, "cuDeviceGetUuid", 9020) \
 	X(cuDeviceGetUuid_v2, "cuDeviceGetUuid", 11040) \
+	X(cuDeviceGraphMemTrim, "cuDeviceGraphMemTrim", 11040) \
 	X(cuDevicePrimaryCtxGetState, "cuDevicePrimaryCtxGetState", 7000) \
 	X(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease", 11000) \
 	X(cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000) \
 	X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000) \
 	X(cuDevicePrimaryCtxSetFlags_v2, "cuDevicePrimaryCtxSetFlags", 11000) \
+	X(cuDeviceSetGraphMemAttribute, "cuDeviceSetGraphMemAttribute", 11040) \
+	X(cuDeviceSetMemPool, "cuDeviceSetMemPool", 11020) \
 	X(cuDeviceTotalMem_v2, "cuDeviceTotalMem", 3020) \
 	X(cuDriverGetVersion, "cuDriverGetVersion", 2020) \
 	X(cuEventCreate, "cuEventCreate", 2000) \
@@ -222,6 +454,7 @@ struct server_driver {
 	X(cuFuncGetAttribute, "cuFuncGetAttribute", 2020) \
 	X(cuFuncGetModule, "cuFuncGetModule", 11000) \
 	X(cuFuncGetName, "cuFuncGetName", 12030) \
+	X(cuFuncGetParamCount, "cuFuncGetParamCount", 13020) \
 	X(cuFuncGetParamInfo, "cuFuncGetParamInfo", 12040) \
 	X(cuFuncIsLoaded, "cuFuncIsLoaded", 12040) \
 	X(cuFuncLoad, "cuFuncLoad", 12040) \
@@ -233,16 +466,100 @@ struct server_driver {
 	X(cuGetExportTable, "cuGetExportTable", 3000) \
 	X(cuGetProcAddress, "cuGetProcAddress", 11030) \
 	X(cuGetProcAddress_v2, "cuGetProcAddress", 12000) \
+	X(cuGraphAddChildGraphNode, "cuGraphAddChildGraphNode", 10000) \
+	X(cuGraphAddDependencies, "cuGraphAddDependencies", 10000) \
+	X(cuGraphAddDependencies_v2, "cuGraphAddDependencies", 12030) \
+	X(cuGraphAddEmptyNode, "cuGraphAddEmptyNode", 10000) \
+	X(cuGraphAddEventRecordNode, "cuGraphAddEventRecordNode", 11010) \
+	X(cuGraphAddEventWaitNode, "cuGraphAddEventWaitNode", 11010) \
+	X(cuGraphAddHostNode, "cuGraphAddHostNode", 10000) \
+	X(cuGraphAddKernelNode, "cuGraphAddKernelNode", 10000) \
+	X(cuGraphAddKernelNode_v2, "cuGraphAddKernelNode", 12000) \
+	X(cuGraphAddMemAllocNode, "cuGraphAddMemAllocNode", 11040) \
+	X(cuGraphAddMemFreeNode, "cuGraphAddMemFreeNode", 11040) \
+	X(cuGraphAddMemcpyNode, "cuGraphAddMemcpyNode", 10000) \
+	X(cuGraphAddMemsetNode, "cuGraphAddMemsetNode", 10000) \
+	X(cuGraphAddNode, "cuGraphAddNode", 12020) \
+	X(cuGraphAddNode_v2, "cuGraphAddNode", 12030) \
+	X(cuGraphChildGraphNodeGetGraph, "cuGraphChildGraphNodeGetGraph", 10000) \
+	X(cuGraphClone, "cuGraphClone", 10000) \
+	X(cuGraphCreate, "cuGraphCreate", 10000) \
+	X(cuGraphDebugDotPrint, "cuGraphDebugDotPrint", 11030) \
+	X(cuGraphDestroy, "cuGraphDestroy", 10000) \
+	X(cuGraphDestroyNode, "cuGraphDestroyNode", 10000) \
+	X(cuGraphEventRecordNodeGetEvent, "cuGraphEventRecordNodeGetEvent", 11010) \
+	X(cuGraphEventRecordNodeSetEvent, "cuGraphEventRecordNodeSetEvent", 11010) \
+	X(cuGraphEventWaitNodeGetEvent, "cuGraphEventWaitNodeGetEvent", 11010) \
+	X(cuGraphEventWaitNodeSetEvent, "cuGraphEventWaitNodeSetEvent", 11010) \
+	X(cuGraphExecChildGraphNodeSetParams, "cuGraphExecChildGraphNodeSetParams", 11010) \
+	X(cuGraphExecDestroy, "cuGraphExecDestroy", 10000) \
+	X(cuGraphExecEventRecordNodeSetEvent, "cuGraphExecEventRecordNodeSetEvent", 11010) \
+	X(cuGraphExecEventWaitNodeSetEvent, "cuGraphExecEventWaitNodeSetEvent", 11010) \
+	X(cuGraphExecGetFlags, "cuGraphExecGetFlags", 12000) \
+	X(cuGraphExecHostNodeSetParams, "cuGraphExecHostNodeSetParams", 10020) \
+	X(cuGraphExecKernelNodeSetParams, "cuGraphExecKernelNodeSetParams", 10010) \
+	X(cuGraphExecKernelNodeSetParams_v2, "cuGraphExecKernelNodeSetParams", 12000) \
+	X(cuGraphExecMemcpyNodeSetParams, "cuGraphExecMemcpyNodeSetParams", 10020) \
+	X(cuGraphExecMemsetNodeSetParams, "cuGraphExecMemsetNodeSetParams", 10020) \
+	X(cuGraphExecNodeSetParams, "cuGraphExecNodeSetParams", 12020) \
+	X(cuGraphExecUpdate, "cuGraphExecUpdate", 10020) \
+	X(cuGraphExecUpdate_v2, "cuGraphExecUpdate", 12000) \
+	X(cuGraphGetEdges, "cuGraphGetEdges", 10000) \
+	X(cuGraphGetEdges_v2, "cuGraphGetEdges", 12030) \
+	X(cuGraphGetNodes, "cuGraphGetNodes", 10000) \
+	X(cuGraphGetRootNodes, "cuGraphGetRootNodes", 10000) \
+	X(cuGraphHostNodeGetParams, "cuGraphHostNodeGetParams", 10000) \
+	X(cuGraphHostNodeSetParams, "cuGraphHostNodeSetParams", 10000) \
+	X(cuGraphInstantiate, "cuGraphInstantiate", 10000) \
+	X(cuGraphInstantiate_v2, "cuGraphInstantiate", 11000) \
+	X(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", 11040) \
+	X(cuGraphInstantiateWithParams, "cuGraphInstantiateWithParams", 12000) \
+	X(cuGraphKernelNodeCopyAttributes, "cuGraphKernelNodeCopyAttributes", 11000) \
+	X(cuGraphKernelNodeGetAttribute, "cuGraphKernelNodeGetAttribute", 11000) \
+	X(cuGraphKernelNodeGetParams, "cuGraphKernelNodeGetParams", 10000) \
+	X(cuGraphKernelNodeGetParams_v2, "cuGraphKernelNodeGetParams", 12000) \
+	X(cuGraphKernelNodeSetAttribute, "cuGraphKernelNodeSetAttribute", 11000) \
+	X(cuGraphKernelNodeSetParams, "cuGraphKernelNodeSetParams", 10000) \
+	X(cuGraphKernelNodeSetParams_v2, "cuGraphKernelNodeSetParams", 12000) \
+	X(cuGraphLaunch, "cuGraphLaunch", 10000) \
+	X(cuGraphMemAllocNodeGetParams, "cuGraphMemAllocNodeGetParams", 11040) \
+	X(cuGraphMemFreeNodeGetParams, "cuGraphMemFreeNodeGetParams", 11040) \
+	X(cuGraphMemcpyNodeGetParams, "cuGraphMemcpyNodeGetParams", 10000) \
+	X(cuGraphMemcpyNodeSetParams, "cuGraphMemcpyNodeSetParams", 10000) \
+	X(cuGraphMemsetNodeGetParams, "cuGraphMemsetNodeGetParams", 10000) \
+	X(cuGraphMemsetNodeSetParams, "cuGraphMemsetNodeSetParams", 10000) \
+	X(cuGraphNodeFindInClone, "cuGraphNodeFindInClone", 10000) \
+	X(cuGraphNodeGetDependencies, "cuGraphNodeGetDependencies", 10000) \
+	X(cuGraphNodeGetDependencies_v2, "cuGraphNodeGetDependencies", 12030) \
+	X(cuGraphNodeGetDependentNodes, "cuGraphNodeGetDependentNodes", 10000) \
+	X(cuGraphNodeGetDependentNodes_v2, "cuGraphNodeGetDependentNodes", 12030) \
+	X(cuGraphNodeGetEnabled, "cuGraphNodeGetEnabled", 11060) \
+	X(cuGraphNodeGetType, "cuGraphNodeGetType", 10000) \
+	X(cuGraphNodeSetEnabled, "cuGraphNodeSetEnabled", 11060) \
+	X(cuGraphNodeSetParams, "cuGraphNodeSetParams", 12020) \
+	X(cuGraphReleaseUserObject, "cuGraphReleaseUserObject", 11030) \
+	X(cuGraphRemoveDependencies, "cuGraphRemoveDependencies", 10000) \
+	X(cuGraphRemoveDependencies_v2, "cuGraphRemoveDependencies", 12030) \
+	X(cuGraphRetainUserObject, "cuGraphRetainUserObject", 11030) \
+	X(cuGraphUpload, "cuGraphUpload", 11010) \
 	X(cuInit, "cuInit", 2000) \
+	X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010) \
+	X(cuIpcGetEventHandle, "cuIpcGetEventHandle", 4010) \
+	X(cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010) \
+	X(cuIpcOpenEventHandle, "cuIpcOpenEventHandle", 4010) \
+	X(cuIpcOpenMemHandle, "cuIpcOpenMemHandle", 4010) \
+	X(cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle", 11000) \
 	X(cuKernelGetAttribute, "cuKernelGetAttribute", 12000) \
 	X(cuKernelGetFunction, "cuKernelGetFunction", 12000) \
 	X(cuKernelGetLibrary, "cuKernelGetLibrary", 12050) \
 	X(cuKernelGetName, "cuKernelGetName", 12030) \
+	X(cuKernelGetParamCount, "cuKernelGetParamCount", 13020) \
 	X(cuKernelGetParamInfo, "cuKernelGetParamInfo", 12040) \
 	X(cuKernelSetAttribute, "cuKernelSetAttribute", 12000) \
 	X(cuKernelSetCacheConfig, "cuKernelSetCacheConfig", 12000) \
 	X(cuLaunchCooperativeKernel, "cuLaunchCooperativeKernel", 9000) \
 	X(cuLaunchHostFunc, "cuLaunchHostFunc", 10000) \
+	X(cuLaunchHostFunc_v2, "cuLaunchHostFunc", 13010) \
 	X(cuLaunchKernel, "cuLaunchKernel", 4000) \
 	X(cuLaunchKernelEx, "cuLaunchKernelEx", 11060) \
 	X(cuLibraryEnumerateKernels, "cuLibraryEnumerateKernels", 12040) \
@@ -253,30 +570,77 @@ struct server_driver {
 	X(cuLibraryLoadData, "cuLibraryLoadData", 12000) \
 	X(cuLibraryLoadFromFile, "cuLibraryLoadFromFile", 12000) \
 	X(cuLibraryUnload, "cuLibraryUnload", 12000) \
+	X(cuLinkAddData, "cuLinkAddData", 5050) \
+	X(cuLinkAddData_v2, "cuLinkAddData", 6050) \
+	X(cuLinkAddFile, "cuLinkAddFile", 5050) \
+	X(cuLinkAddFile_v2, "cuLinkAddFile", 6050) \
+	X(cuLinkComplete, "cuLinkComplete", 5050) \
+	X(cuLinkCreate, "cuLinkCreate", 5050) \
+	X(cuLinkCreate_v2, "cuLinkCreate", 6050) \
+	X(cuLinkDestroy, "cuLinkDestroy", 5050) \
+	X(cuMemAddressFree, "cuMemAddressFree", 10020) \
+	X(cuMemAddressReserve, "cuMemAddressReserve", 10020) \
+	X(cuMemAdvise, "cuMemAdvise", 8000) \
+	X(cuMemAdvise_v2, "cuMemAdvise", 12020) \
 	X(cuMemAlloc_v2, "cuMemAlloc", 3020) \
 	X(cuMemAllocAsync, "cuMemAllocAsync", 11020) \
+	X(cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020) \
 	X(cuMemAllocHost_v2, "cuMemAllocHost", 3020) \
 	X(cuMemAllocPitch_v2, "cuMemAllocPitch", 3020) \
+	X(cuMemCreate, "cuMemCreate", 10020) \
 	X(cuMemFree_v2, "cuMemFree", 3020) \
 	X(cuMemFreeAsync, "cuMemFreeAsync", 11020) \
 	X(cuMemFreeHost, "cuMemFreeHost", 2000) \
+	X(cuMemGetAccess, "cuMemGetAccess", 10020) \
 	X(cuMemGetAddressRange_v2, "cuMemGetAddressRange", 3020) \
+	X(cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity", 10020) \
+	X(cuMemGetAllocationPropertiesFromHandle, "cuMemGetAllocationPropertiesFromHandle", 10020) \
+	X(cuMemGetDefaultMemPool, "cuMemGetDefaultMemPool", 13000) \
 	X(cuMemGetInfo_v2, "cuMemGetInfo", 3020) \
+	X(cuMemGetMemPool, "cuMemGetMemPool", 13000) \
 	X(cuMemHostAlloc, "cuMemHostAlloc", 2020) \
 	X(cuMemHostGetFlags, "cuMemHostGetFlags", 2030) \
 	X(cuMemHostRegister_v2, "cuMemHostRegister", 6050) \
 	X(cuMemHostUnregister, "cuMemHostUnregister", 4000) \
+	X(cuMemMap, "cuMemMap", 10020) \
+	X(cuMemPoolCreate, "cuMemPoolCreate", 11020) \
+	X(cuMemPoolDestroy, "cuMemPoolDestroy", 11020) \
+	X(cuMemPoolGetAccess, "cuMemPoolGetAccess", 11020) \
+	X(cuMemPoolGetAttribute, "cuMemPoolGetAttribute", 11020) \
+	X(cuMemPoolSetAccess, "cuMemPoolSetAccess", 11020) \
+	X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", 11020) \
+	X(cuMemPoolTrimTo, "cuMemPoolTrimTo", 11020) \
+	X(cuMemPrefetchAsync, "cuMemPrefetchAsync", 8000) \
+	X(cuMemPrefetchAsync_v2, "cuMemPrefetchAsync", 12020) \
+	X(cuMemRelease, "cuMemRelease", 10020) \
+	X(cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle", 11000) \
+	X(cuMemSetAccess, "cuMemSetAccess", 10020) \
+	X(cuMemSetMemPool, "cuMemSetMemPool", 13000) \
+	X(cuMemUnmap, "cuMemUnmap", 10020) \
 	X(cuMemcpy, "cuMemcpy", 4000) \
 	X(cuMemcpy2D_v2, "cuMemcpy2D", 3020) \
 	X(cuMemcpy2DAsync_v2, "cuMemcpy2DAsync", 3020) \
 	X(cuMemcpy2DUnaligned_v2, "cuMemcpy2DUnaligned", 3020) \
 	X(cuMemcpy3D_v2, "cuMemcpy3D", 3020) \
 	X(cuMemcpy3DAsync_v2, "cuMemcpy3DAsync", 3020) \
+	X(cuMemcpy3DBatchAsync, "cuMemcpy3DBatchAsync", 12080) \
+	X(cuMemcpy3DBatchAsync_v2, "cuMemcpy3DBatchAsync", 13000) \
+	X(cuMemcpy3DPeer, "cuMemcpy3DPeer", 4000) \
+	X(cuMemcpy3DPeerAsync, "cuMemcpy3DPeerAsync", 4000) \
 	X(cuMemcpyAsync, "cuMemcpyAsync", 4000) \
+	X(cuMemcpyAtoA_v2, "cuMemcpyAtoA", 3020) \
+	X(cuMemcpyAtoD_v2, "cuMemcpyAtoD", 3020) \
+	X(cuMemcpyAtoH_v2, "cuMemcpyAtoH", 3020) \
+	X(cuMemcpyAtoHAsync_v2, "cuMemcpyAtoHAsync", 3020) \
+	X(cuMemcpyBatchAsync, "cuMemcpyBatchAsync", 12080) \
+	X(cuMemcpyBatchAsync_v2, "cuMemcpyBatchAsync", 13000) \
+	X(cuMemcpyDtoA_v2, "cuMemcpyDtoA", 3020) \
 	X(cuMemcpyDtoD_v2, "cuMemcpyDtoD", 3020) \
 	X(cuMemcpyDtoDAsync_v2, "cuMemcpyDtoDAsync", 3020) \
 	X(cuMemcpyDtoH_v2, "cuMemcpyDtoH", 3020) \
 	X(cuMemcpyDtoHAsync_v2, "cuMemcpyDtoHAsync", 3020) \
+	X(cuMemcpyHtoA_v2, "cuMemcpyHtoA", 3020) \
+	X(cuMemcpyHtoAAsync_v2, "cuMemcpyHtoAAsync", 3020) \
 	X(cuMemcpyHtoD_v2, "cuMemcpyHtoD", 3020) \
 	X(cuMemcpyHtoDAsync_v2, "cuMemcpyHtoDAsync", 3020) \
 	X(cuMemcpyPeer, "cuMemcpyPeer", 4000) \
@@ -293,6 +657,11 @@ struct server_driver {
 	X(cuMemsetD32Async, "cuMemsetD32Async", 3020) \
 	X(cuMemsetD8_v2, "cuMemsetD8", 3020) \
 	X(cuMemsetD8Async, "cuMemsetD8Async", 3020) \
+	X(cuMipmappedArrayCreate, "cuMipmappedArrayCreate", 5000) \
+	X(cuMipmappedArrayDestroy, "cuMipmappedArrayDestroy", 5000) \
+	X(cuMipmappedArrayGetLevel, "cuMipmappedArrayGetLevel", 5000) \
+	X(cuMipmappedArrayGetMemoryRequirements, "cuMipmappedArrayGetMemoryRequirements", 11060) \
+	X(cuMipmappedArrayGetSparseProperties, "cuMipmappedArrayGetSparseProperties", 11010) \
 	X(cuModuleEnumerateFunctions, "cuModuleEnumerateFunctions", 12040) \
 	X(cuModuleGetFunction, "cuModuleGetFunction", 2000) \
 	X(cuModuleGetFunctionCount, "cuModuleGetFunctionCount", 12040) \
@@ -303,31 +672,72 @@ struct server_driver {
 	X(cuModuleLoadDataEx, "cuModuleLoadDataEx", 2010) \
 	X(cuModuleLoadFatBinary, "cuModuleLoadFatBinary", 2000) \
 	X(cuModuleUnload, "cuModuleUnload", 2000) \
+	X(cuMulticastAddDevice, "cuMulticastAddDevice", 12010) \
+	X(cuMulticastBindAddr, "cuMulticastBindAddr", 12010) \
+	X(cuMulticastBindMem, "cuMulticastBindMem", 12010) \
+	X(cuMulticastCreate, "cuMulticastCreate", 12010) \
+	X(cuMulticastGetGranularity, "cuMulticastGetGranularity", 12010) \
+	X(cuMulticastUnbind, "cuMulticastUnbind", 12010) \
 	X(cuOccupancyAvailableDynamicSMemPerBlock, "cuOccupancyAvailableDynamicSMemPerBlock", 10020) \
 	X(cuOccupancyMaxActiveBlocksPerMultiprocessor, "cuOccupancyMaxActiveBlocksPerMultiprocessor", 6050) \
 	X(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", 7000) \
+	X(cuOccupancyMaxActiveClusters, "cuOccupancyMaxActiveClusters", 11070) \
 	X(cuOccupancyMaxPotentialBlockSize, "cuOccupancyMaxPotentialBlockSize", 6050) \
 	X(cuOccupancyMaxPotentialBlockSizeWithFlags, "cuOccupancyMaxPotentialBlockSizeWithFlags", 7000) \
+	X(cuOccupancyMaxPotentialClusterSize, "cuOccupancyMaxPotentialClusterSize", 11070) \
 	X(cuPointerGetAttribute, "cuPointerGetAttribute", 4000) \
 	X(cuPointerGetAttributes, "cuPointerGetAttributes", 7000) \
+	X(cuPointerSetAttribute, "cuPointerSetAttribute", 6000) \
 	X(cuProfilerStart, "cuProfilerStart", 4000) \
 	X(cuProfilerStop, "cuProfilerStop", 4000) \
 	X(cuStreamAddCallback, "cuStreamAddCallback", 5000) \
+	X(cuStreamBatchMemOp, "cuStreamBatchMemOp", 8000) \
+	X(cuStreamBatchMemOp_v2, "cuStreamBatchMemOp", 11070) \
+	X(cuStreamBeginCapture, "cuStreamBeginCapture", 10000) \
+	X(cuStreamBeginCapture_v2, "cuStreamBeginCapture", 10010) \
+	X(cuStreamBeginCaptureToGraph, "cuStreamBeginCaptureToGraph", 12030) \
+	X(cuStreamCopyAttributes, "cuStreamCopyAttributes", 11000) \
 	X(cuStreamCreate, "cuStreamCreate", 2000) \
 	X(cuStreamCreateWithPriority, "cuStreamCreateWithPriority", 5050) \
 	X(cuStreamDestroy_v2, "cuStreamDestroy", 4000) \
+	X(cuStreamEndCapture, "cuStreamEndCapture", 10000) \
+	X(cuStreamGetAttribute, "cuStreamGetAttribute", 11000) \
 	X(cuStreamGetCaptureInfo, "cuStreamGetCaptureInfo", 10010) \
 	X(cuStreamGetCaptureInfo_v2, "cuStreamGetCaptureInfo", 11030) \
 	X(cuStreamGetCaptureInfo_v3, "cuStreamGetCaptureInfo", 12030) \
 	X(cuStreamGetCtx, "cuStreamGetCtx", 9020) \
 	X(cuStreamGetCtx_v2, "cuStreamGetCtx", 12050) \
+	X(cuStreamGetDevice, "cuStreamGetDevice", 12080) \
 	X(cuStreamGetFlags, "cuStreamGetFlags", 5050) \
+	X(cuStreamGetGreenCtx, "cuStreamGetGreenCtx", 12040) \
 	X(cuStreamGetId, "cuStreamGetId", 12000) \
 	X(cuStreamGetPriority, "cuStreamGetPriority", 5050) \
 	X(cuStreamIsCapturing, "cuStreamIsCapturing", 10000) \
 	X(cuStreamQuery, "cuStreamQuery", 2000) \
+	X(cuStreamSetAttribute, "cuStreamSetAttribute", 11000) \
 	X(cuStreamSynchronize, "cuStreamSynchronize", 2000) \
+	X(cuStreamUpdateCaptureDependencies, "cuStreamUpdateCaptureDependencies", 11030) \
+	X(cuStreamUpdateCaptureDependencies_v2, "cuStreamUpdateCaptureDependencies", 12030) \
 	X(cuStreamWaitEvent, "cuStreamWaitEvent", 3020) \
-	X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010)
+	X(cuStreamWaitValue32_v2, "cuStreamWaitValue32", 11070) \
+	X(cuStreamWaitValue64_v2, "cuStreamWaitValue64", 11070) \
+	X(cuStreamWriteValue32_v2, "cuStreamWriteValue32", 11070) \
+	X(cuStreamWriteValue64_v2, "cuStreamWriteValue64", 11070) \
+	X(cuSurfObjectCreate, "cuSurfObjectCreate", 5000) \
+	X(cuSurfObjectDestroy, "cuSurfObjectDestroy", 5000) \
+	X(cuSurfObjectGetResourceDesc, "cuSurfObjectGetResourceDesc", 5000) \
+	X(cuTensorMapEncodeIm2col, "cuTensorMapEncodeIm2col", 12000) \
+	X(cuTensorMapEncodeIm2colWide, "cuTensorMapEncodeIm2colWide", 12080) \
+	X(cuTensorMapEncodeTiled, "cuTensorMapEncodeTiled", 12000) \
+	X(cuTensorMapReplaceAddress, "cuTensorMapReplaceAddress", 12000) \
+	X(cuTexObjectCreate, "cuTexObjectCreate", 5000) \
+	X(cuTexObjectDestroy, "cuTexObjectDestroy", 5000) \
+	X(cuTexObjectGetResourceDesc, "cuTexObjectGetResourceDesc", 5000) \
+	X(cuTexObjectGetResourceViewDesc, "cuTexObjectGetResourceViewDesc", 5000) \
+	X(cuTexObjectGetTextureDesc, "cuTexObjectGetTextureDesc", 5000) \
+	X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010) \
+	X(cuUserObjectCreate, "cuUserObjectCreate", 11030) \
+	X(cuUserObjectRelease, "cuUserObjectRelease", 11030) \
+	X(cuUserObjectRetain, "cuUserObjectRetain", 11030)
 
 #endif

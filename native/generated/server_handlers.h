@@ -39,12 +39,34 @@ CUresult serve_copy_on_device_2d(struct server_call *call);
 CUresult serve_copy_pinned_to_device(struct server_call *call);
 /* Set width elements in each of height rows; pitch 0: one row. */
 CUresult serve_fill(struct server_call *call);
+/* Copy from memory of the client in a captured stream: every replay asks for its bytes again. */
+CUresult serve_capture_copy_to_device(struct server_call *call);
+/* Copy to memory of the client in a captured stream: every replay sends its bytes. */
+CUresult serve_capture_copy_to_host(struct server_call *call);
+/* Packed rows for an array. */
+CUresult serve_array_write(struct server_call *call);
+/* Rows of an array, packed, as data events before the reply. */
+CUresult serve_array_read(struct server_call *call);
+/* Copy between arrays, or between one and memory of the device, whose pitch's upper half is the slice's height. */
+CUresult serve_array_copy(struct server_call *call);
 /* Make a stream under the client's handle. */
 CUresult serve_stream_create(struct server_call *call);
 /* Destroy a stream. */
 CUresult serve_stream_destroy(struct server_call *call);
 /* When the stream gets here, ask the client to run a host function and wait for it. */
 CUresult serve_stream_host_function(struct server_call *call);
+/* A host function in a captured stream: every replay asks for it. */
+CUresult serve_capture_host_function(struct server_call *call);
+/* Begin to capture a stream. */
+CUresult serve_capture_begin(struct server_call *call);
+/* End a capture. */
+CUresult serve_capture_end(struct server_call *call);
+/* Begin to capture into a graph, behind the nodes in the tail (with their edges' data). */
+CUresult serve_capture_begin_to_graph(struct server_call *call);
+/* Is the stream captured, into which graph, behind which nodes (the tail: their names, then edges' data)? */
+CUresult serve_capture_info(struct server_call *call);
+/* How far captures forbid this thread's calls. */
+CUresult serve_capture_mode(struct server_call *call);
 /* Make an event under the client's handle. */
 CUresult serve_event_create(struct server_call *call);
 /* Destroy an event. */
@@ -69,6 +91,26 @@ CUresult serve_library_kernels(struct server_call *call);
 CUresult serve_launch(struct server_call *call);
 /* The same for launches whose limits only the driver knows (cooperative, clusters). */
 CUresult serve_launch_checked(struct server_call *call);
+/* A call of the driver by its entry's number; the tail holds its arguments. */
+CUresult serve_call(struct server_call *call);
+/* The same, where the driver may wait for the device. */
+CUresult serve_call_waiting(struct server_call *call);
+/* An object whose end the client's host function of this token sees. */
+CUresult serve_user_object_create(struct server_call *call);
+/* Begin to link; the tail holds the options. */
+CUresult serve_link_create(struct server_call *call);
+/* Add an input that was sent as a blob; the tail holds the options, then its name. */
+CUresult serve_link_add(struct server_call *call);
+/* A graph as text for graphviz, as far as one frame holds it. */
+CUresult serve_graph_dot(struct server_call *call);
+/* Open another process's event under the client's handle. */
+CUresult serve_event_open(struct server_call *call);
+/* The handle by which other processes open an event. */
+CUresult serve_event_share(struct server_call *call);
+/* Open another process's memory. */
+CUresult serve_memory_open(struct server_call *call);
+/* Link; the reply's tail is the image from that offset on. */
+CUresult serve_link_complete(struct server_call *call);
 /* Ask NVML of the server's node; the tail is a structure to fill in, or its answer: text, a list. */
 CUresult serve_management(struct server_call *call);
 

@@ -52,6 +52,8 @@ enum wire_op {
 	WIRE_OP_MEMORY_ALLOC_ASYNC = 0x0024,
 	/* Free in stream order. */
 	WIRE_OP_MEMORY_FREE_ASYNC = 0x0025,
+	/* Free what a graph has allocated, or free it in a captured stream. */
+	WIRE_OP_MEMORY_FREE_GRAPH = 0x0026,
 	/* Bytes for device memory. */
 	WIRE_OP_COPY_TO_DEVICE = 0x0030,
 	/* Packed rows for device memory. */
@@ -68,6 +70,16 @@ enum wire_op {
 	WIRE_OP_COPY_PINNED_TO_DEVICE = 0x0036,
 	/* Set width elements in each of height rows; pitch 0: one row. */
 	WIRE_OP_FILL = 0x0037,
+	/* Copy from memory of the client in a captured stream: every replay asks for its bytes again. */
+	WIRE_OP_CAPTURE_COPY_TO_DEVICE = 0x0038,
+	/* Copy to memory of the client in a captured stream: every replay sends its bytes. */
+	WIRE_OP_CAPTURE_COPY_TO_HOST = 0x0039,
+	/* Packed rows for an array. */
+	WIRE_OP_ARRAY_WRITE = 0x003a,
+	/* Rows of an array, packed, as data events before the reply. */
+	WIRE_OP_ARRAY_READ = 0x003b,
+	/* Copy between arrays, or between one and memory of the device, whose pitch's upper half is the slice's height. */
+	WIRE_OP_ARRAY_COPY = 0x003c,
 	/* Make a stream under the client's handle. */
 	WIRE_OP_STREAM_CREATE = 0x0040,
 	/* Destroy a stream. */
@@ -80,6 +92,18 @@ enum wire_op {
 	WIRE_OP_STREAM_WAIT_EVENT = 0x0044,
 	/* When the stream gets here, ask the client to run a host function and wait for it. */
 	WIRE_OP_STREAM_HOST_FUNCTION = 0x0045,
+	/* A host function in a captured stream: every replay asks for it. */
+	WIRE_OP_CAPTURE_HOST_FUNCTION = 0x0046,
+	/* Begin to capture a stream. */
+	WIRE_OP_CAPTURE_BEGIN = 0x0047,
+	/* End a capture. */
+	WIRE_OP_CAPTURE_END = 0x0049,
+	/* Begin to capture into a graph, behind the nodes in the tail (with their edges' data). */
+	WIRE_OP_CAPTURE_BEGIN_TO_GRAPH = 0x004a,
+	/* Is the stream captured, into which graph, behind which nodes (the tail: their names, then edges' data)? */
+	WIRE_OP_CAPTURE_INFO = 0x004b,
+	/* How far captures forbid this thread's calls. */
+	WIRE_OP_CAPTURE_MODE = 0x0048,
 	/* Make an event under the client's handle. */
 	WIRE_OP_EVENT_CREATE = 0x0050,
 	/* Destroy an event. */
@@ -112,6 +136,26 @@ enum wire_op {
 	WIRE_OP_LAUNCH_CHECKED = 0x0071,
 	/* Blocks of a kernel that fit on a multiprocessor. */
 	WIRE_OP_OCCUPANCY_BLOCKS = 0x0078,
+	/* A call of the driver by its entry's number; the tail holds its arguments. */
+	WIRE_OP_CALL = 0x0080,
+	/* The same, where the driver may wait for the device. */
+	WIRE_OP_CALL_WAITING = 0x0081,
+	/* An object whose end the client's host function of this token sees. */
+	WIRE_OP_USER_OBJECT_CREATE = 0x0082,
+	/* Begin to link; the tail holds the options. */
+	WIRE_OP_LINK_CREATE = 0x0084,
+	/* Add an input that was sent as a blob; the tail holds the options, then its name. */
+	WIRE_OP_LINK_ADD = 0x0085,
+	/* A graph as text for graphviz, as far as one frame holds it. */
+	WIRE_OP_GRAPH_DOT = 0x0087,
+	/* Open another process's event under the client's handle. */
+	WIRE_OP_EVENT_OPEN = 0x0088,
+	/* The handle by which other processes open an event. */
+	WIRE_OP_EVENT_SHARE = 0x0089,
+	/* Open another process's memory. */
+	WIRE_OP_MEMORY_OPEN = 0x008a,
+	/* Link; the reply's tail is the image from that offset on. */
+	WIRE_OP_LINK_COMPLETE = 0x0086,
 	/* Dynamic shared memory left to a block. */
 	WIRE_OP_OCCUPANCY_SHARED = 0x0079,
 	/* Ask NVML of the server's node; the tail is a structure to fill in, or its answer: text, a list. */
@@ -261,6 +305,12 @@ struct wire_memory_free_async {
 };
 _Static_assert(sizeof(struct wire_memory_free_async) == 16, "wire layout");
 
+struct wire_memory_free_graph {
+	uint64_t address;
+	uint64_t stream;
+};
+_Static_assert(sizeof(struct wire_memory_free_graph) == 16, "wire layout");
+
 struct wire_copy_to_device {
 	uint64_t device;
 	uint64_t stream;
@@ -334,6 +384,67 @@ struct wire_fill {
 };
 _Static_assert(sizeof(struct wire_fill) == 48, "wire layout");
 
+struct wire_capture_copy_to_device {
+	uint64_t device;
+	uint64_t pitch;
+	uint64_t width;
+	uint64_t height;
+	uint64_t token;
+	uint64_t stream;
+};
+_Static_assert(sizeof(struct wire_capture_copy_to_device) == 48, "wire layout");
+
+struct wire_capture_copy_to_host {
+	uint64_t device;
+	uint64_t pitch;
+	uint64_t width;
+	uint64_t height;
+	uint64_t stream;
+};
+_Static_assert(sizeof(struct wire_capture_copy_to_host) == 40, "wire layout");
+
+struct wire_array_write {
+	uint64_t array;
+	uint64_t x;
+	uint64_t y;
+	uint64_t z;
+	uint64_t width;
+	uint64_t height;
+	uint64_t stream;
+};
+_Static_assert(sizeof(struct wire_array_write) == 56, "wire layout");
+
+struct wire_array_read {
+	uint64_t array;
+	uint64_t x;
+	uint64_t y;
+	uint64_t z;
+	uint64_t width;
+	uint64_t height;
+	uint64_t stream;
+};
+_Static_assert(sizeof(struct wire_array_read) == 56, "wire layout");
+
+struct wire_array_copy {
+	uint64_t source;
+	uint64_t source_is_array;
+	uint64_t source_pitch;
+	uint64_t source_x;
+	uint64_t source_y;
+	uint64_t source_z;
+	uint64_t target;
+	uint64_t target_is_array;
+	uint64_t target_pitch;
+	uint64_t target_x;
+	uint64_t target_y;
+	uint64_t target_z;
+	uint64_t width;
+	uint64_t height;
+	uint64_t depth;
+	uint64_t stream;
+};
+_Static_assert(sizeof(struct wire_array_copy) == 128, "wire layout");
+
 struct wire_stream_create {
 	uint64_t stream;
 	uint32_t flags;
@@ -369,6 +480,62 @@ struct wire_stream_host_function {
 	uint64_t stream;
 };
 _Static_assert(sizeof(struct wire_stream_host_function) == 16, "wire layout");
+
+struct wire_capture_host_function {
+	uint64_t token;
+	uint64_t stream;
+	uint64_t function;
+	uint64_t argument;
+};
+_Static_assert(sizeof(struct wire_capture_host_function) == 32, "wire layout");
+
+struct wire_capture_begin {
+	uint64_t stream;
+	uint32_t mode;
+	uint8_t pad0[4];
+};
+_Static_assert(sizeof(struct wire_capture_begin) == 16, "wire layout");
+
+struct wire_capture_end {
+	uint64_t stream;
+};
+_Static_assert(sizeof(struct wire_capture_end) == 8, "wire layout");
+
+struct wire_capture_end_reply {
+	uint64_t graph;
+};
+_Static_assert(sizeof(struct wire_capture_end_reply) == 8, "wire layout");
+
+struct wire_capture_begin_to_graph {
+	uint64_t stream;
+	uint64_t graph;
+	uint32_t mode;
+	uint32_t count;
+	uint32_t has_edges;
+	uint8_t pad0[4];
+};
+_Static_assert(sizeof(struct wire_capture_begin_to_graph) == 32, "wire layout");
+
+struct wire_capture_info {
+	uint64_t stream;
+};
+_Static_assert(sizeof(struct wire_capture_info) == 8, "wire layout");
+
+struct wire_capture_info_reply {
+	uint32_t status;
+	uint32_t count;
+	uint64_t id;
+	uint64_t graph;
+	uint32_t has_edges;
+	uint8_t pad0[4];
+};
+_Static_assert(sizeof(struct wire_capture_info_reply) == 32, "wire layout");
+
+struct wire_capture_mode {
+	uint32_t mode;
+	uint8_t pad0[4];
+};
+_Static_assert(sizeof(struct wire_capture_mode) == 8, "wire layout");
 
 struct wire_event_create {
 	uint64_t event;
@@ -520,6 +687,109 @@ struct wire_occupancy_blocks_reply {
 	uint8_t pad0[4];
 };
 _Static_assert(sizeof(struct wire_occupancy_blocks_reply) == 8, "wire layout");
+
+struct wire_call {
+	uint32_t function;
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_call) == 8, "wire layout");
+
+struct wire_call_reply {
+	int32_t result;
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_call_reply) == 8, "wire layout");
+
+struct wire_call_waiting {
+	uint32_t function;
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_call_waiting) == 8, "wire layout");
+
+struct wire_call_waiting_reply {
+	int32_t result;
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_call_waiting_reply) == 8, "wire layout");
+
+struct wire_user_object_create {
+	uint64_t token;
+	uint32_t count;
+	uint32_t flags;
+};
+_Static_assert(sizeof(struct wire_user_object_create) == 16, "wire layout");
+
+struct wire_user_object_create_reply {
+	uint64_t object;
+};
+_Static_assert(sizeof(struct wire_user_object_create_reply) == 8, "wire layout");
+
+struct wire_link_create {
+	uint32_t jit_count;
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_link_create) == 8, "wire layout");
+
+struct wire_link_create_reply {
+	uint64_t link;
+};
+_Static_assert(sizeof(struct wire_link_create_reply) == 8, "wire layout");
+
+struct wire_link_add {
+	uint64_t link;
+	uint32_t type;
+	uint32_t jit_count;
+	uint64_t blob;
+	uint64_t blob_bytes;
+};
+_Static_assert(sizeof(struct wire_link_add) == 32, "wire layout");
+
+struct wire_graph_dot {
+	uint64_t graph;
+	uint32_t flags;
+	uint8_t pad0[4];
+};
+_Static_assert(sizeof(struct wire_graph_dot) == 16, "wire layout");
+
+struct wire_event_open {
+	uint64_t event;
+	uint64_t handle[8];
+};
+_Static_assert(sizeof(struct wire_event_open) == 72, "wire layout");
+
+struct wire_event_share {
+	uint64_t event;
+};
+_Static_assert(sizeof(struct wire_event_share) == 8, "wire layout");
+
+struct wire_event_share_reply {
+	uint64_t handle[8];
+};
+_Static_assert(sizeof(struct wire_event_share_reply) == 64, "wire layout");
+
+struct wire_memory_open {
+	uint64_t handle[8];
+	uint32_t flags;
+	uint8_t pad0[4];
+};
+_Static_assert(sizeof(struct wire_memory_open) == 72, "wire layout");
+
+struct wire_memory_open_reply {
+	uint64_t address;
+	uint64_t bytes;
+};
+_Static_assert(sizeof(struct wire_memory_open_reply) == 16, "wire layout");
+
+struct wire_link_complete {
+	uint64_t link;
+	uint64_t offset;
+};
+_Static_assert(sizeof(struct wire_link_complete) == 16, "wire layout");
+
+struct wire_link_complete_reply {
+	uint64_t total;
+};
+_Static_assert(sizeof(struct wire_link_complete_reply) == 8, "wire layout");
 
 struct wire_occupancy_shared {
 	uint64_t function;

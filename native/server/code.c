@@ -89,7 +89,7 @@ CUresult serve_blob_part(struct server_call *call)
 }
 
 /* Take a complete blob out; its data becomes the caller's. */
-static void *blob_take(struct server *server, uint64_t handle, uint64_t bytes)
+void *server_blob_take(struct server *server, uint64_t handle, uint64_t bytes)
 {
 	struct server_blob **link, *blob;
 	void *data = NULL;
@@ -327,7 +327,7 @@ CUresult serve_library_load(struct server_call *call)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	library->context = call->context;
 	library->is_module = request->is_module;
-	library->packed = blob_take(call->server, request->blob, request->blob_bytes);
+	library->packed = server_blob_take(call->server, request->blob, request->blob_bytes);
 	if (!library->packed) {
 		free(library);
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -546,4 +546,40 @@ CUresult serve_launch(struct server_call *call)
 CUresult serve_launch_checked(struct server_call *call)
 {
 	return serve_launch(call);
+}
+
+/* ---- kernels by what the driver shows ---- */
+
+struct kernel_search {
+	const struct server_driver *driver;
+	CUfunction function;
+	uint64_t name;
+};
+
+static void kernel_compare(void *opaque, uint64_t handle, void *object)
+{
+	struct kernel_search *search = opaque;
+	const struct server_library *library = object;
+	CUfunction found;
+
+	if (handle_kind_of(handle) != HANDLE_LIBRARY)
+		return;
+	for (uint32_t i = 0; i < library->count && !search->name; i++) {
+		/* A library's kernel is shown as its function in the context. */
+		if (library->kernels[i] == (void *)search->function ||
+		    (!library->is_module && search->driver->cuKernelGetFunction &&
+		     search->driver->cuKernelGetFunction(&found, library->kernels[i]) ==
+			     CUDA_SUCCESS &&
+		     found == search->function))
+			search->name = library->handles[i];
+	}
+}
+
+uint64_t server_function_name(struct server_call *call, CUfunction function)
+{
+	struct kernel_search search = { .driver = call->driver, .function = function };
+
+	if (function)
+		handle_visit(&call->server->objects, kernel_compare, &search);
+	return search.name;
 }

@@ -216,7 +216,7 @@ static struct piece piece_at(uint64_t device, size_t pitch, size_t width, size_t
 }
 
 /* Sizes as the client sends them: no product may overflow. */
-static bool plane_sane(uint64_t pitch, uint64_t width, uint64_t height)
+bool server_plane_sane(uint64_t pitch, uint64_t width, uint64_t height)
 {
 	const uint64_t most = 1ull << 47;
 
@@ -273,7 +273,7 @@ CUresult serve_copy_to_device_2d(struct server_call *call)
 {
 	const struct wire_copy_to_device_2d *request = call->request;
 
-	if (!plane_sane(request->pitch, request->width, request->height) ||
+	if (!server_plane_sane(request->pitch, request->width, request->height) ||
 	    request->width * request->height != call->tail_bytes)
 		return SERVER_MALFORMED;
 	return receive_rows(call, request->device, request->pitch, request->width, request->height,
@@ -303,7 +303,7 @@ CUresult serve_copy_to_host(struct server_call *call)
 	CUstream stream;
 	CUresult result = server_resolve_stream(call, request->stream, &stream);
 
-	if (!plane_sane(pitch, width, height))
+	if (!server_plane_sane(pitch, width, height))
 		return SERVER_MALFORMED;
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -375,7 +375,7 @@ CUresult serve_copy_to_host_async(struct server_call *call)
 	CUstream stream;
 	CUresult result = server_resolve_stream(call, request->stream, &stream);
 
-	if (!plane_sane(pitch, width, height))
+	if (!server_plane_sane(pitch, width, height))
 		return SERVER_MALFORMED;
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -473,4 +473,142 @@ CUresult serve_fill(struct server_call *call)
 	default:
 		return SERVER_MALFORMED;
 	}
+}
+
+/* ---- arrays ---- */
+
+static CUresult array_of(struct server_call *call, uint64_t name, CUarray *array)
+{
+	uint64_t real, owner;
+
+	if (!server_named(call->server, SERVER_CUarray, name, &real, &owner))
+		return CUDA_ERROR_INVALID_HANDLE;
+	*array = (CUarray)(uintptr_t)real;
+	return CUDA_SUCCESS;
+}
+
+CUresult serve_array_write(struct server_call *call)
+{
+	const struct wire_array_write *request = call->request;
+	CUDA_MEMCPY3D rows = {
+		.srcMemoryType = CU_MEMORYTYPE_HOST,
+		.srcPitch = request->width,
+		.srcHeight = request->height,
+		.dstMemoryType = CU_MEMORYTYPE_ARRAY,
+		.dstXInBytes = request->x,
+		.dstY = request->y,
+		.dstZ = request->z,
+		.WidthInBytes = request->width,
+		.Height = request->height,
+		.Depth = 1,
+	};
+	struct server_staging *staging;
+	CUstream stream;
+	CUresult result;
+
+	if (!server_plane_sane(request->width, request->width, request->height) ||
+	    request->width * request->height != call->tail_bytes)
+		return SERVER_MALFORMED;
+	result = server_resolve_stream(call, request->stream, &stream);
+	if (result == CUDA_SUCCESS)
+		result = array_of(call, request->array, &rows.dstArray);
+	if (result == CUDA_SUCCESS)
+		result = staging_take(call, &staging);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = server_take(call, staging->memory, call->tail_bytes);
+	rows.srcHost = staging->memory;
+	if (result == CUDA_SUCCESS)
+		result = call->driver->cuMemcpy3DAsync_v2(&rows, stream);
+	if (result != CUDA_SUCCESS) {
+		staging_idle(call->context, staging);
+		return result;
+	}
+	return staging_fence(call, staging, stream);
+}
+
+CUresult serve_array_read(struct server_call *call)
+{
+	const struct wire_array_read *request = call->request;
+	CUDA_MEMCPY3D rows = {
+		.srcMemoryType = CU_MEMORYTYPE_ARRAY,
+		.srcZ = request->z,
+		.dstMemoryType = CU_MEMORYTYPE_HOST,
+		.Depth = 1,
+	};
+	struct server_staging *staging;
+	CUstream stream;
+	CUresult result;
+
+	if (!server_plane_sane(request->width, request->width, request->height))
+		return SERVER_MALFORMED;
+	result = server_resolve_stream(call, request->stream, &stream);
+	if (result == CUDA_SUCCESS)
+		result = array_of(call, request->array, &rows.srcArray);
+	if (result == CUDA_SUCCESS)
+		result = staging_take(call, &staging);
+	if (result != CUDA_SUCCESS)
+		return result;
+	rows.dstHost = staging->memory;
+	for (size_t at = 0, total = request->width * request->height;
+	     at < total && result == CUDA_SUCCESS;) {
+		struct piece piece = piece_at(0, request->width, request->width, request->height, at);
+		size_t bytes = piece.width * piece.height;
+
+		rows.srcXInBytes = request->x + at % request->width;
+		rows.srcY = request->y + at / request->width;
+		rows.dstPitch = piece.width;
+		rows.dstHeight = piece.height;
+		rows.WidthInBytes = piece.width;
+		rows.Height = piece.height;
+		result = call->driver->cuMemcpy3DAsync_v2(&rows, stream);
+		if (result == CUDA_SUCCESS)
+			result = call->driver->cuEventRecord(staging->event, stream);
+		if (result == CUDA_SUCCESS)
+			result = call->driver->cuEventSynchronize(staging->event);
+		if (result == CUDA_SUCCESS)
+			result = send_data(call->server, call->header.lane, call->header.sequence,
+					   at, staging->memory, bytes);
+		at += bytes;
+	}
+	staging_idle(call->context, staging);
+	return result;
+}
+
+CUresult serve_array_copy(struct server_call *call)
+{
+	const struct wire_array_copy *request = call->request;
+	CUDA_MEMCPY3D copy = {
+		.srcMemoryType = request->source_is_array ? CU_MEMORYTYPE_ARRAY : CU_MEMORYTYPE_DEVICE,
+		.srcXInBytes = request->source_x,
+		.srcY = request->source_y,
+		.srcZ = request->source_z,
+		.dstMemoryType = request->target_is_array ? CU_MEMORYTYPE_ARRAY : CU_MEMORYTYPE_DEVICE,
+		.dstXInBytes = request->target_x,
+		.dstY = request->target_y,
+		.dstZ = request->target_z,
+		.WidthInBytes = request->width,
+		.Height = request->height,
+		.Depth = request->depth,
+	};
+	CUstream stream;
+	CUresult result = server_resolve_stream(call, request->stream, &stream);
+
+	if (request->source_is_array) {
+		if (result == CUDA_SUCCESS)
+			result = array_of(call, request->source, &copy.srcArray);
+	} else {
+		copy.srcDevice = request->source;
+		copy.srcPitch = request->source_pitch & UINT32_MAX;
+		copy.srcHeight = request->source_pitch >> 32;
+	}
+	if (request->target_is_array) {
+		if (result == CUDA_SUCCESS)
+			result = array_of(call, request->target, &copy.dstArray);
+	} else {
+		copy.dstDevice = request->target;
+		copy.dstPitch = request->target_pitch & UINT32_MAX;
+		copy.dstHeight = request->target_pitch >> 32;
+	}
+	return result == CUDA_SUCCESS ? call->driver->cuMemcpy3DAsync_v2(&copy, stream) : result;
 }

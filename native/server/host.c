@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct host_token {
 	struct server *server;
@@ -14,6 +15,10 @@ struct host_token {
 	pthread_mutex_t lock;
 	pthread_cond_t answered;
 	bool done;
+	bool kept;			/* a graph's: asked as often as the graph runs */
+	bool alone;			/* nothing waits for the answer */
+	pthread_mutex_t asking;		/* of a kept one: graphs may run side by side */
+	uint64_t named[3];		/* a graph's host function, as the client named it */
 	size_t missing;			/* bytes of a pull */
 	size_t total;
 	struct server_pinned *pinned;	/* where they are gathered */
@@ -31,6 +36,7 @@ static struct host_token *token_make(struct server_call *call, uint64_t handle, 
 	token->lane = call->header.lane;
 	token->event = event;
 	pthread_mutex_init(&token->lock, NULL);
+	pthread_mutex_init(&token->asking, NULL);
 	pthread_cond_init(&token->answered, NULL);
 	return token;
 }
@@ -39,7 +45,12 @@ static struct host_token *token_make(struct server_call *call, uint64_t handle, 
  * the stream frees once it goes on. */
 static void token_done(struct host_token *token)
 {
-	handle_close(&token->server->objects, HANDLE_TOKEN, token->handle);
+	if (!token->kept)
+		handle_close(&token->server->objects, HANDLE_TOKEN, token->handle);
+	if (token->alone) {
+		free(token);
+		return;
+	}
 	pthread_mutex_lock(&token->lock);
 	token->done = true;
 	pthread_cond_signal(&token->answered);
@@ -55,6 +66,13 @@ static void token_ask(void *opaque)
 	const struct wire_pull pull = { .token = token->handle };
 	bool is_call = token->event == WIRE_EVENT_HOST_CALL;
 
+	if (token->kept) {
+		pthread_mutex_lock(&token->asking);
+		pthread_mutex_lock(&token->lock);
+		token->done = false;
+		token->missing = token->total;
+		pthread_mutex_unlock(&token->lock);
+	}
 	(void)server_send(token->server, token->event, token->lane, 0, 0,
 			  is_call ? (const void *)&call : (const void *)&pull,
 			  is_call ? sizeof(call) : sizeof(pull), NULL, 0);
@@ -62,8 +80,140 @@ static void token_ask(void *opaque)
 	while (!token->done)
 		pthread_cond_wait(&token->answered, &token->lock);
 	pthread_mutex_unlock(&token->lock);
-	if (is_call)
+	if (token->kept)
+		pthread_mutex_unlock(&token->asking);
+	else if (is_call)
 		free(token);
+}
+
+/* ---- what graphs ask ---- */
+
+void server_token_ask(void *token)
+{
+	token_ask(token);
+}
+
+struct host_token *server_token_keep(struct server_call *call, uint64_t handle,
+				     const uint64_t named[3])
+{
+	struct host_token *token = token_make(call, handle, WIRE_EVENT_HOST_CALL);
+
+	if (!token)
+		return NULL;
+	token->kept = true;
+	memcpy(token->named, named, sizeof(token->named));
+	if (handle_bind(&call->server->objects, HANDLE_TOKEN, handle, token)) {
+		free(token);
+		return NULL;
+	}
+	return token;
+}
+
+void server_token_show(CUhostFn function, void *argument, uint64_t named[3])
+{
+	if (function == token_ask || function == server_token_ask)
+		memcpy(named, ((struct host_token *)argument)->named, 3 * sizeof(named[0]));
+}
+
+static void pinned_give(struct server_context *context, struct server_pinned *pinned);
+
+/* Nothing runs any more that would ask: the client may forget it.  In the driver's own
+ * threads, too: nothing here may call it. */
+static void token_forget(void *opaque)
+{
+	struct host_token *token = opaque;
+	const struct wire_host_call forget = {
+		.token = token->handle,
+		.status = WIRE_TOKEN_FORGOTTEN,
+	};
+
+	handle_close(&token->server->objects, HANDLE_TOKEN, token->handle);
+	(void)server_send(token->server, WIRE_EVENT_HOST_CALL, token->lane, 0, 0, &forget,
+			  sizeof(forget), NULL, 0);
+	if (token->pinned)
+		pinned_give(token->context, token->pinned);
+	free(token);
+}
+
+/* Let `forget` be called when the graph and all that was made of it are gone.  A driver
+ * without user objects keeps the token for the session. */
+static void graph_keep(struct server_call *call, CUgraph graph, CUhostFn forget, void *opaque)
+{
+	const struct server_driver *driver = call->driver;
+	CUuserObject object;
+
+	if (!graph || !driver->cuUserObjectCreate || !driver->cuGraphRetainUserObject)
+		return;
+	if (driver->cuUserObjectCreate(&object, opaque, forget, 1,
+				       CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) == CUDA_SUCCESS)
+		driver->cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
+}
+
+void server_token_settle(struct server_call *call, struct host_token *token, CUgraph graph,
+			 bool used)
+{
+	if (used)
+		graph_keep(call, graph, token_forget, token);
+	else
+		token_forget(token);
+}
+
+CUresult serve_capture_host_function(struct server_call *call)
+{
+	const struct wire_capture_host_function *request = call->request;
+	const uint64_t named[3] = { request->function, request->argument, request->token };
+	struct host_token *token;
+	CUstream stream;
+	CUresult result = server_resolve_stream(call, request->stream, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	token = server_token_keep(call, request->token, named);
+	if (!token)
+		return SERVER_MALFORMED;
+	result = call->driver->cuLaunchHostFunc(stream, token_ask, token);
+	server_token_settle(call, token, server_capture_graph(call, stream), result == CUDA_SUCCESS);
+	return result;
+}
+
+/* The program's own user object: its end is a host function that nothing waits for. */
+static void token_end(void *opaque)
+{
+	struct host_token *token = opaque;
+	const struct wire_host_call call = { .token = token->handle };
+
+	(void)server_send(token->server, WIRE_EVENT_HOST_CALL, token->lane, 0, 0, &call,
+			  sizeof(call), NULL, 0);
+}
+
+CUresult serve_user_object_create(struct server_call *call)
+{
+	const struct wire_user_object_create *request = call->request;
+	struct wire_user_object_create_reply *reply = call->reply;
+	struct host_token *token;
+	CUuserObject object;
+	CUresult result;
+
+	if (!call->driver->cuUserObjectCreate)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	token = token_make(call, request->token, WIRE_EVENT_HOST_CALL);
+	if (!token)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	token->alone = true;
+	if (handle_bind(&call->server->objects, HANDLE_TOKEN, request->token, token)) {
+		free(token);
+		return SERVER_MALFORMED;
+	}
+	result = call->driver->cuUserObjectCreate(&object, token, token_end, request->count,
+						  request->flags);
+	if (result == CUDA_SUCCESS)
+		result = server_name(call->server, SERVER_CUuserObject,
+				     (uint64_t)(uintptr_t)object, 0, false, &reply->object);
+	if (result != CUDA_SUCCESS) {
+		handle_close(&call->server->objects, HANDLE_TOKEN, request->token);
+		free(token);
+	}
+	return result;
 }
 
 CUresult serve_stream_host_function(struct server_call *call)
@@ -243,6 +393,124 @@ CUresult serve_copy_pinned_to_device(struct server_call *call)
 	};
 	result = driver->cuMemcpy2DAsync_v2(&rows, stream);
 	driver->cuLaunchHostFunc(stream, token_release, token);
+	return result;
+}
+
+/* The same for every run of a graph that is being captured. */
+CUresult serve_capture_copy_to_device(struct server_call *call)
+{
+	const struct wire_capture_copy_to_device *request = call->request;
+	const struct server_driver *driver = call->driver;
+	struct host_token *token;
+	CUstream stream;
+	CUresult result = server_resolve_stream(call, request->stream, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!server_plane_sane(request->pitch, request->width, request->height))
+		return SERVER_MALFORMED;
+	token = token_make(call, request->token, WIRE_EVENT_PULL);
+	if (!token)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	token->kept = true;
+	token->total = request->width * request->height;
+	result = pinned_take(call, token->total, &token->pinned);
+	if (result != CUDA_SUCCESS) {
+		free(token);
+		return result;
+	}
+	if (handle_bind(&call->server->objects, HANDLE_TOKEN, request->token, token)) {
+		token_release(token);
+		return SERVER_MALFORMED;
+	}
+	result = driver->cuLaunchHostFunc(stream, token_ask, token);
+	const CUDA_MEMCPY2D rows = {
+		.srcMemoryType = CU_MEMORYTYPE_HOST,
+		.srcHost = token->pinned->memory,
+		.srcPitch = request->width,
+		.dstMemoryType = CU_MEMORYTYPE_DEVICE,
+		.dstDevice = request->device,
+		.dstPitch = request->height > 1 ? request->pitch : request->width,
+		.WidthInBytes = request->width,
+		.Height = request->height,
+	};
+	if (result == CUDA_SUCCESS)
+		result = driver->cuMemcpy2DAsync_v2(&rows, stream);
+	server_token_settle(call, token, server_capture_graph(call, stream), result == CUDA_SUCCESS);
+	return result;
+}
+
+/* What every run of a graph sends: where to, and the bytes that the device left. */
+struct replayed_data {
+	struct server_context *context;
+	struct server_pinned *pinned;
+	uint16_t lane;
+	uint64_t sequence;
+	size_t bytes;
+};
+
+static void replayed_data_send(void *opaque)
+{
+	const struct replayed_data *data = opaque;
+
+	for (size_t at = 0; at < data->bytes; at += WIRE_BULK_BYTES) {
+		const struct wire_data head = { .sequence = data->sequence, .offset = at };
+		size_t now = data->bytes - at < WIRE_BULK_BYTES ? data->bytes - at : WIRE_BULK_BYTES;
+
+		(void)server_send(data->context->server, WIRE_EVENT_DATA, data->lane,
+				  data->sequence, 0, &head, sizeof(head), data->pinned->memory + at,
+				  now);
+	}
+}
+
+static void replayed_data_free(void *opaque)
+{
+	struct replayed_data *data = opaque;
+
+	pinned_give(data->context, data->pinned);
+	free(data);
+}
+
+CUresult serve_capture_copy_to_host(struct server_call *call)
+{
+	const struct wire_capture_copy_to_host *request = call->request;
+	struct replayed_data *data;
+	CUstream stream;
+	CUresult result = server_resolve_stream(call, request->stream, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!server_plane_sane(request->pitch, request->width, request->height))
+		return SERVER_MALFORMED;
+	data = calloc(1, sizeof(*data));
+	if (!data)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	data->context = call->context;
+	data->lane = call->header.lane;
+	data->sequence = call->header.sequence;
+	data->bytes = request->width * request->height;
+	result = pinned_take(call, data->bytes, &data->pinned);
+	if (result != CUDA_SUCCESS) {
+		free(data);
+		return result;
+	}
+	const CUDA_MEMCPY2D rows = {
+		.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+		.srcDevice = request->device,
+		.srcPitch = request->height > 1 ? request->pitch : request->width,
+		.dstMemoryType = CU_MEMORYTYPE_HOST,
+		.dstHost = data->pinned->memory,
+		.dstPitch = request->width,
+		.WidthInBytes = request->width,
+		.Height = request->height,
+	};
+	result = call->driver->cuMemcpy2DAsync_v2(&rows, stream);
+	if (result == CUDA_SUCCESS)
+		result = call->driver->cuLaunchHostFunc(stream, replayed_data_send, data);
+	if (result == CUDA_SUCCESS)
+		graph_keep(call, server_capture_graph(call, stream), replayed_data_free, data);
+	else
+		replayed_data_free(data);
 	return result;
 }
 

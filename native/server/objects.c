@@ -101,6 +101,7 @@ CUresult serve_lane_end(struct server_call *call)
 {
 	struct server *server = call->server;
 
+	server->capture_modes[call->header.lane] = CU_STREAM_CAPTURE_MODE_GLOBAL;
 	for (int i = 0; i < server->device_count; i++) {
 		struct server_context *context = server->primaries[i];
 		struct server_lane_stream **link, *lane = NULL;
@@ -297,6 +298,8 @@ CUresult serve_stream_destroy(struct server_call *call)
 	const struct wire_stream_destroy *request = call->request;
 	CUstream stream = handle_close(&call->server->objects, HANDLE_STREAM, request->stream);
 
+	if (stream)
+		server_capture_end(call->server, stream);
 	return stream ? call->driver->cuStreamDestroy_v2(stream) : CUDA_ERROR_INVALID_HANDLE;
 }
 

@@ -89,6 +89,11 @@ static CUresult call_execute(struct server_call *call, const struct wire_op_info
 
 	if (result != CUDA_SUCCESS && info->context)
 		return result;
+	if (atomic_load_explicit(&call->server->capture_count, memory_order_relaxed)) {
+		result = server_capture_permit(call);
+		if (result != CUDA_SUCCESS)
+			return result;
+	}
 	return server_handlers[call->header.opcode](call);
 }
 
@@ -363,6 +368,11 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 
 	if (!server)
 		return fail(why, bytes, -ENOMEM, "out of memory");
+	server->names = server_names_make();
+	if (!server->names) {
+		free(server);
+		return fail(why, bytes, -ENOMEM, "out of memory");
+	}
 	server->text_read = -1;
 	server->status = options->status ? options->status : &server->unseen;
 	server->libcuda = options->libcuda;

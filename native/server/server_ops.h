@@ -21,10 +21,39 @@
 #define SERVER_THREADS ((int)WIRE_LANES + 1)
 
 /* Bytes that are on their way between the socket and the device. */
+struct server_names;			/* named.c */
+
+/* What a token's stream does with the client's memory is told with one of these. */
+struct host_token;
+
 struct server_staging {
 	struct server_staging *next;
 	uint8_t *memory;		/* WIRE_BULK_BYTES, pinned where the driver can */
 	CUevent event;			/* recorded behind the copy that uses it */
+};
+
+/* A capture that the client has begun.  To the driver all are relaxed, since any thread
+ * here may serve any lane; what other modes forbid is refused in capture.c. */
+struct server_capture {
+	struct server_capture *next;
+	CUstream stream;
+	uint16_t lane;
+	uint32_t mode;			/* CUstreamCaptureMode */
+};
+
+/* Kinds of objects that the server names; SERVER_<type> for the walk of that type. */
+enum server_type {
+	SERVER_CUarray = 1,
+	SERVER_CUgraph,
+	SERVER_CUgraphExec,
+	SERVER_CUgraphNode,
+	SERVER_CUlinkState,
+	SERVER_CUmemGenericAllocationHandle,
+	SERVER_CUmemoryPool,
+	SERVER_CUmipmappedArray,
+	SERVER_CUsurfObject,
+	SERVER_CUtexObject,
+	SERVER_CUuserObject,
 };
 
 /* Most staging buffers of one context: 1 GiB.  They are made as copies need them; a
@@ -96,7 +125,12 @@ struct server {
 	int text_read;			/* what the driver prints; -1: not caught */
 	pthread_mutex_t text_lock;	/* over reading it */
 
+	struct server_names *names;
+	uint8_t capture_modes[WIRE_LANES];	/* CUstreamCaptureMode of each lane; the leader's */
+
 	pthread_mutex_t lock;		/* over what follows */
+	struct server_capture *captures;
+	_Atomic int capture_count;	/* of those; read without the lock */
 	struct server_blob *blobs;
 	uint64_t blob_bytes;
 	struct server_context *primaries[WIRE_DEVICES];
@@ -146,6 +180,42 @@ CUresult server_resolve_stream(struct server_call *call, uint64_t handle, CUstre
 CUresult server_resolve_event(struct server_call *call, uint64_t handle, CUevent *event);
 CUresult server_resolve_library(struct server_call *call, uint64_t handle, CUlibrary *library);
 CUresult server_resolve_function(struct server_call *call, uint64_t handle, CUfunction *function);
+
+/* The client's name of a kernel that the driver shows, or 0. */
+uint64_t server_function_name(struct server_call *call, CUfunction function);
+/* A blob that has arrived whole; its data becomes the caller's.  NULL: there is none such. */
+void *server_blob_take(struct server *server, uint64_t handle, uint64_t bytes);
+
+/* named.c: objects that are named here.  The name of `real`, making it if it has none, in
+ * `owner` (a name, or 0); `again` counts one more holder of what is there already. */
+struct server_names *server_names_make(void);
+CUresult server_name(struct server *server, enum server_type type, uint64_t real, uint64_t owner,
+		     bool again, uint64_t *wire);
+bool server_named(struct server *server, enum server_type type, uint64_t wire, uint64_t *real,
+		  uint64_t *owner);
+/* What a link has made, the driver's until the link is destroyed; `image`: keep that. */
+const void *server_named_image(struct server *server, uint64_t wire, const void *image,
+			       size_t *bytes);
+void server_name_drop(struct server *server, enum server_type type, uint64_t real);
+
+/* host.c: host functions that graphs call as often as they run.  `named` is the program's
+ * function, its argument and the token. */
+struct host_token *server_token_keep(struct server_call *call, uint64_t handle,
+				     const uint64_t named[3]);
+/* The call that named it is over: it lasts as long as the graph, or ends now. */
+void server_token_settle(struct server_call *call, struct host_token *token, CUgraph graph,
+			 bool used);
+void server_token_show(CUhostFn function, void *argument, uint64_t named[3]);
+void server_token_ask(void *token);
+
+/* capture.c: may this call be made while streams are captured? */
+CUresult server_capture_permit(struct server_call *call);
+void server_capture_end(struct server *server, CUstream stream);
+/* The graph that a stream is captured into, or NULL. */
+CUgraph server_capture_graph(struct server_call *call, CUstream stream);
+
+/* copies.c: are these sizes that a plane of bytes may have? */
+bool server_plane_sane(uint64_t pitch, uint64_t width, uint64_t height);
 
 /* host.c: give the driver back what the current context has too much of idle pinned
  * memory.  May wait for the device; only where nobody waits for this thread. */

@@ -26,6 +26,8 @@ _Static_assert(sizeof(struct wire_header) == 24, "wire layout");
 #define WIRE_FIXED_BYTES 128u
 /* Most bytes that may follow a header. */
 #define WIRE_FRAME_BYTES (WIRE_FIXED_BYTES + WIRE_BULK_BYTES)
+/* The status of a host_call that says: this token will not be asked for again. */
+#define WIRE_TOKEN_FORGOTTEN INT32_MIN
 /* Most threads of one client process: more share lane 0 and wait for each other. */
 #define WIRE_LANES 4096u
 

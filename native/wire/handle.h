@@ -25,6 +25,7 @@ enum handle_kind {
 	HANDLE_FUNCTION,
 	HANDLE_BLOB,
 	HANDLE_TOKEN,
+	HANDLE_NAMED,			/* what the server names: server/named.c */
 };
 
 /* Most objects alive in one table: 1,048,576; a handle could name 8 times that. */

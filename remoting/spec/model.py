@@ -36,6 +36,7 @@ class Entry:
     via: str = ""
     same_as: str = ""  # another symbol with the same behaviour
     reason: str = ""
+    marshalled: str | None = None  # directions of the pointers, where the call travels as its arguments
 
     @property
     def per_thread_symbol(self) -> str | None:

@@ -41,9 +41,9 @@ class DefaultPolicy(Policy):
     ) -> Integers:
         """Return the mean share of the node that stays free, with a charge for stranding devices."""
         del subject
-        left = (free - np.array(demand, np.int64)).clip(min=0)
-        share = left / cluster.capacity[nodes].clip(min=1)
-        return to_cost(PACKING * share.mean(axis=1) + SPARE_DEVICES * (spare > 0))
+        left = np.maximum(free - np.array(demand, np.int64), 0)
+        share = left / np.maximum(cluster.capacity[nodes], 1)
+        return to_cost(PACKING * ((share[:, 0] + share[:, 1]) / 2) + SPARE_DEVICES * (spare > 0))
 
     def near_cost(self, wanted: int, available: Integers, subject: Hashable) -> Integers:
         """Return KubeComp's best fit (eq. 1): nothing for a set that is used up, more the more is left over."""
@@ -51,7 +51,13 @@ class DefaultPolicy(Policy):
         return to_cost(FRAGMENT * _left_over(wanted, available))
 
     def far_cost(
-        self, cluster: Cluster, lenders: Integers, wanted: int, available: Integers, site: int, subject: Hashable
+        self,
+        cluster: Cluster,
+        lenders: Integers,
+        wanted: int,
+        available: Integers,
+        site: Integers | int,
+        subject: Hashable,
     ) -> Integers:
         """Return the remote charge, best fit among the lenders, and a little for another rack."""
         del subject

@@ -16,11 +16,15 @@ the paper's print does not do what its text says, this follows the text:
   every hundred rounds its priority: no sum of costs is to outweigh a wait.
 * The goal is the expected completion time itself ("SLO is defined as the
   task's expected completion time"), so that any slowdown at all would miss
-  it.  Where no goal is given, it is that time with some slack.
+  it.  A job may state its own (:class:`farbus.model.job.Goal`); where it does
+  not, the goal is that time with some slack.
 * An unknown application costs a neutral 1 wherever it goes.  Here it costs
   what the default policy says, which tells local from remote.
 * The print leaves P open.  Here it is 1 for the node that phase 1 chose, and 2
   for others.
+* A device that a fabric moves to the node is neither of its two cases.  It is
+  as good as local there, once it has come: the time of moving is added to the
+  expected one.  Drives over the network are remote devices.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ import numpy.typing as npt
 from farbus.errors import InvalidInput
 from farbus.model.decision import PendingJob
 from farbus.model.device import Route
-from farbus.model.job import TaskGroup
+from farbus.model.job import Goal, TaskGroup
 from farbus.model.profile import ApplicationProfile
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.policy import FORBIDDEN, SCALE, Integers, Policy, to_cost
@@ -75,14 +79,16 @@ class Profile:
     sensitivity: float = 0.0
     remote_s: float = 0.0
     """phi with remote devices and an idle network; 0 where it is not known, and the local time stands for it."""
+    recomposed_s: float = 0.0
+    """phi with devices that were moved to the node; 0 where it is not known, and the local time stands for it."""
 
     def __post_init__(self) -> None:
         if not self.goal_s > 0 or not self.expected_s >= 0:
             raise InvalidInput(f"profile: goal {self.goal_s} s and expected {self.expected_s} s must be times")
         if not 1 <= self.importance < 10:
             raise InvalidInput(f"profile: importance {self.importance} is not from 1 to below 10")
-        if not self.remote_s >= 0:
-            raise InvalidInput(f"profile: remote time {self.remote_s} s is negative")
+        if not self.remote_s >= 0 or not self.recomposed_s >= 0:
+            raise InvalidInput(f"profile: remote {self.remote_s} s or recomposed {self.recomposed_s} s is negative")
         if not self.sensitivity >= 0:
             raise InvalidInput(f"profile: sensitivity {self.sensitivity} is negative")
 
@@ -113,13 +119,18 @@ def learned(known: ApplicationProfile) -> Profile | None:
     if not expected:
         return None
     expected = _two_digits(expected)
-    remote = known.time(Route.REMOTE)
     return Profile(
         goal_s=GOAL_SLACK * expected,
         expected_s=expected,
         sensitivity=_two_digits(known.sensitivity),
-        remote_s=_two_digits(remote.median_s) if remote is not None else 0.0,
+        remote_s=_known_s(known, Route.REMOTE),
+        recomposed_s=_known_s(known, Route.RECOMPOSED),
     )
+
+
+def _known_s(known: ApplicationProfile, flavour: Route) -> float:
+    time = known.time(flavour)
+    return _two_digits(time.median_s) if time is not None else 0.0
 
 
 def _two_digits(value: float) -> float:
@@ -130,6 +141,33 @@ def _two_digits(value: float) -> float:
 class _Subject:
     profile: Profile
     patient: bool
+
+
+def _with_goal(profile: Profile, goal: Goal) -> Profile:
+    """Return what is known with the job's own word on tau and z; of tau two digits: so that jobs stay alike."""
+    if not goal.slo_s and not goal.importance:
+        return profile
+    goal_s = _two_digits(goal.slo_s) if goal.slo_s else profile.goal_s
+    return replace(profile, goal_s=goal_s, importance=goal.importance or profile.importance)
+
+
+def _local(profile: Profile) -> Floats:
+    """Return eq. 7 for what is local."""
+    return utility_cost(np.array([profile.expected_s]), profile, LOCAL_PREFERENCE)
+
+
+def _moved(seconds: Floats, profile: Profile) -> Floats:
+    """Return eq. 7 for what is as good as local once it has been moved for so many seconds."""
+    return utility_cost((profile.recomposed_s or profile.expected_s) + seconds, profile, LOCAL_PREFERENCE)
+
+
+def _violates(expected: Floats, subject: _Subject) -> npt.NDArray[np.bool_]:
+    """Return which ways the network-aware policy removes: those that would miss a goal which is met at home.
+
+    Whoever misses the goal at home gains nothing from waiting.
+    """
+    profile = subject.profile
+    return (expected > profile.goal_s) & (subject.patient and profile.expected_s <= profile.goal_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -158,6 +196,7 @@ class DRMaestroPolicy(DefaultPolicy):
             profile = learned(pending.profile)
         if profile is None:
             return None
+        profile = _with_goal(profile, pending.job.goal)
         return _Subject(profile, self.network_aware and pending.rounds_waited < self.postpone_rounds)
 
     def unconditional(self) -> Policy:
@@ -181,9 +220,7 @@ class DRMaestroPolicy(DefaultPolicy):
         packing = DefaultPolicy.node_cost(self, cluster, nodes, free, demand, spare, subject)
         if not isinstance(subject, _Subject):
             return packing
-        profile = subject.profile
-        base = utility_cost(np.array([profile.expected_s]), profile, LOCAL_PREFERENCE)
-        return to_cost(base + PACKING * packing / SCALE)
+        return to_cost(_local(subject.profile) + PACKING * packing / SCALE)
 
     def near_cost(self, wanted: int, available: Integers, subject: Hashable) -> Integers:
         """Return eq. 7 for local devices: no network, the preferred node."""
@@ -193,21 +230,48 @@ class DRMaestroPolicy(DefaultPolicy):
         return to_cost(utility_cost(expected, subject.profile, LOCAL_PREFERENCE))
 
     def far_cost(
-        self, cluster: Cluster, lenders: Integers, wanted: int, available: Integers, site: int, subject: Hashable
+        self,
+        cluster: Cluster,
+        lenders: Integers,
+        wanted: int,
+        available: Integers,
+        site: Integers | int,
+        subject: Hashable,
     ) -> Integers:
         """Return eq. 7 with the expected time stretched by the load of the busier end."""
         if not isinstance(subject, _Subject):
             return DefaultPolicy.far_cost(self, cluster, lenders, wanted, available, site // LOADS, subject)
-        profile = subject.profile
-        load = np.maximum(self._load_milli(cluster)[lenders], site % LOADS) / (LOADS - 1)
+        expected = self._over_network(cluster, lenders, site, subject.profile)
+        cost = to_cost(utility_cost(expected, subject.profile, REMOTE_PREFERENCE))
+        return np.where(_violates(expected, subject), FORBIDDEN, cost)
+
+    def move_cost(self, wanted: int, moved: Integers, attach_s: Floats, subject: Hashable) -> Integers:
+        """Return eq. 7 for devices that are local once the fabric has moved them, one after the other."""
+        if not isinstance(subject, _Subject):
+            return DefaultPolicy.move_cost(self, wanted, moved, attach_s, subject)
+        return to_cost(_moved(moved * attach_s, subject.profile))
+
+    def drives_move_cost(self, drives: int, attach_s: Floats, subject: Hashable) -> Integers:
+        """Return by how much eq. 7 is dearer with drives that have to be moved first than with local ones."""
+        if not isinstance(subject, _Subject):
+            return DefaultPolicy.drives_move_cost(self, drives, attach_s, subject)
+        return to_cost((_moved(drives * attach_s, subject.profile) - _local(subject.profile)).clip(min=0))
+
+    def storage_cost(self, cluster: Cluster, targets: Integers, site: int, subject: Hashable) -> Integers:
+        """Return by how much eq. 7 is dearer for drives over the network than for local ones."""
+        if not isinstance(subject, _Subject):
+            return DefaultPolicy.storage_cost(self, cluster, targets, site // LOADS, subject)
+        expected = self._over_network(cluster, targets, site, subject.profile)
+        remote = utility_cost(expected, subject.profile, REMOTE_PREFERENCE)
+        cost = to_cost((remote - _local(subject.profile)).clip(min=0))
+        return np.where(_violates(expected, subject), FORBIDDEN, cost)
+
+    def _over_network(self, cluster: Cluster, others: Integers, site: int, profile: Profile) -> Floats:
+        """Return phi (1 + sf l) for devices of the nodes ``others``; l is the load of the busier end."""
+        load = np.maximum(self._load_milli(cluster)[others], site % LOADS) / (LOADS - 1)
         idle = profile.remote_s or profile.expected_s
-        expected = idle * (1 + (profile.sensitivity * load if self.network_aware else 0 * load))
-        cost = to_cost(utility_cost(expected, profile, REMOTE_PREFERENCE))
-        if subject.patient:
-            # Whoever misses the goal at home gains nothing from waiting.
-            misses = (expected > profile.goal_s) & (profile.expected_s <= profile.goal_s)
-            cost = np.where(misses, FORBIDDEN, cost)
-        return cost
+        slowdown: Floats = profile.sensitivity * load if self.network_aware else 0 * load
+        return idle * (1 + slowdown)
 
     def _load_milli(self, cluster: Cluster) -> Integers:
         known = cluster.round_memo.get(self)

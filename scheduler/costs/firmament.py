@@ -47,7 +47,13 @@ class FirmamentPolicy(Policy):
         return np.zeros(len(available), np.int64)
 
     def far_cost(
-        self, cluster: Cluster, lenders: Integers, wanted: int, available: Integers, site: int, subject: Hashable
+        self,
+        cluster: Cluster,
+        lenders: Integers,
+        wanted: int,
+        available: Integers,
+        site: Integers | int,
+        subject: Hashable,
     ) -> Integers:
         """Return that there is no such arc: servers are whole."""
         del cluster, wanted, available, site, subject

@@ -131,7 +131,13 @@ class KubeCompPolicy(DefaultPolicy):
         return to_cost(-score(wanted, np.minimum(available, wanted - 1)))
 
     def far_cost(
-        self, cluster: Cluster, lenders: Integers, wanted: int, available: Integers, site: int, subject: Hashable
+        self,
+        cluster: Cluster,
+        lenders: Integers,
+        wanted: int,
+        available: Integers,
+        site: Integers | int,
+        subject: Hashable,
     ) -> Integers:
         """Return Algorithm 1 as a cost: the fewer free devices a donor has, the sooner it gives."""
         del cluster, lenders, wanted, site, subject

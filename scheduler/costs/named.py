@@ -8,15 +8,19 @@ from farbus.errors import InvalidInput
 from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy, RandomPolicy
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.drmaestro import DRMaestroPolicy
+from farbus.scheduler.costs.fgd import FGDPolicy
 from farbus.scheduler.costs.firmament import FirmamentPolicy
 from farbus.scheduler.costs.kubecomp import KubeCompPolicy
 from farbus.scheduler.costs.policy import Policy
+from farbus.scheduler.costs.workload_aware import WorkloadAwarePolicy
 
 POLICIES: dict[str, Callable[[], Policy]] = {
     "default": DefaultPolicy,
     "drmaestro": DRMaestroPolicy,
     "kubecomp": KubeCompPolicy,
+    "workload-aware": WorkloadAwarePolicy,
     "firmament": FirmamentPolicy,
+    "fgd": FGDPolicy,
     "first-fit": FirstFitPolicy,
     "best-fit": BestFitPolicy,
     "random": lambda: RandomPolicy(seed=0),

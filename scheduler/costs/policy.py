@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import abc
 import enum
+import functools
+import operator
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -53,8 +55,9 @@ AGING_ROUNDS = 100
 
 def to_cost(values: npt.NDArray[np.floating[Any]]) -> Integers:
     """Scale costs to thousandths, half to even; the solver would cut floats in silence."""
-    assert np.isfinite(values).all(), "a cost is not a number"
-    scaled: Integers = np.rint(values * SCALE).clip(0, MAX_COST).astype(np.int64)
+    # One sum tells: what is not finite makes it so, too.
+    assert np.isfinite(values.sum()), "a cost is not a number"
+    scaled: Integers = np.minimum(np.maximum(np.rint(values * SCALE), 0), MAX_COST).astype(np.int64)
     return scaled
 
 
@@ -65,6 +68,55 @@ class Choice(enum.Enum):
     FIRST = "first"
     BEST = "best"
     RANDOM = "random"
+
+
+class Waiting:
+    """Jobs that wait as columns, one row each: what :meth:`Policy.urgency` is told of them."""
+
+    def __init__(self, entries: Sequence[PendingJob], priority: Integers) -> None:
+        self.entries = entries
+        self.priority = priority
+
+    @staticmethod
+    def of(entries: Sequence[PendingJob]) -> Waiting:
+        """Return the columns of any jobs."""
+        return Waiting(entries, np.array([entry.job.priority for entry in entries], np.int64))
+
+    @functools.cached_property
+    def rounds_waited(self) -> Integers:
+        """Rounds that each job waited."""
+        return np.fromiter(map(_ROUNDS_WAITED, self.entries), np.int64, len(self.entries))
+
+    @functools.cached_property
+    def left_s(self) -> Floats:
+        """Seconds until each job's deadline, negative when it is over; infinite without one."""
+        return np.fromiter(map(_LEFT_S, self.entries), np.float64, len(self.entries))
+
+
+_ROUNDS_WAITED, _LEFT_S = operator.attrgetter("rounds_waited"), operator.attrgetter("left_s")
+
+
+def submitted(pending: Sequence[PendingJob]) -> Integers:
+    """Return for each job how many come before it by submission and id, and by the order here where they are equal."""
+    keyed = sorted((entry.job.submitted_at, entry.job.id, number) for number, entry in enumerate(pending))
+    turn = np.empty(len(keyed), np.int64)
+    turn[[number for _, _, number in keyed]] = np.arange(len(keyed))
+    return turn
+
+
+def ranked(urgency: Sequence[Integers | Floats], turn: Integers) -> tuple[Integers, Integers]:
+    """Return the rows in the order of urgency, of one urgency in that of ``turn``, and the tier of each in this order.
+
+    Tiers count from 0, the least urgent.
+    """
+    keys = [key for key in urgency if (key != key[:1]).any()]
+    order = np.lexsort((turn, *reversed(keys)))
+    steps = np.zeros(max(len(turn) - 1, 0), bool)
+    for key in keys:
+        in_order = key[order]
+        steps |= in_order[1:] != in_order[:-1]
+    later = np.cumsum(steps[::-1])[::-1]
+    return order, np.concatenate((later, np.zeros(min(len(turn), 1), np.int64)))
 
 
 class Policy(abc.ABC):
@@ -83,28 +135,33 @@ class Policy(abc.ABC):
     """How many drives are used as one, and which."""
     storage_profiles: Mapping[str, StorageProfile] = PROFILES
     """What is known of programs that use drives, by name."""
+    prices_devices: bool = False
+    """Whether :meth:`devices_cost` has anything to say; who leaves this False is never asked."""
+
+    def seeing(self, pending: Sequence[PendingJob]) -> Policy:
+        """Return the policy for a round that begins with ``pending``, having taken note of them.
+
+        Another one than in the round before where prices are others now: what
+        was kept with the old prices is forgotten then.
+        """
+        del pending
+        return self
+
+    def urgency(self, waiting: Waiting) -> Sequence[Integers | Floats]:
+        """Return what tiers of urgency go by, the most significant first, each of shape (N,): the least goes first.
+
+        Priority, raised by one for every :data:`AGING_ROUNDS` waited; then the
+        longest wait, as DRMaestro's queue (Algorithm 1).
+        """
+        return -(waiting.priority + waiting.rounds_waited // AGING_ROUNDS), -waiting.rounds_waited
 
     def rank(self, pending: Sequence[PendingJob]) -> list[tuple[PendingJob, int]]:
         """Return the jobs, first come first, each with its tier of urgency (greater is more urgent).
 
-        Priority first, raised by one for every :data:`AGING_ROUNDS` waited;
-        then the longest wait, as DRMaestro's queue (Algorithm 1); then the
-        earlier submission; the job's id last, so that the order is total.
+        Of one tier the earlier submission is first, and the job's id comes last, so that the order is total.
         """
-        keyed = [
-            (-(entry.job.priority + entry.rounds_waited // AGING_ROUNDS), -entry.rounds_waited,
-             entry.job.submitted_at, entry.job.id, number)
-            for number, entry in enumerate(pending)
-        ]  # fmt: skip
-        keyed.sort()
-        ranked: list[tuple[PendingJob, int]] = []
-        tier, urgency = -1, None
-        for priority, waited, _, _, number in reversed(keyed):
-            if (priority, waited) != urgency:
-                tier, urgency = tier + 1, (priority, waited)
-            ranked.append((pending[number], tier))
-        ranked.reverse()
-        return ranked
+        order, tier = ranked(self.urgency(Waiting.of(pending)), submitted(pending))
+        return [(pending[row], step) for row, step in zip(order.tolist(), tier.tolist(), strict=True)]
 
     def subject(self, pending: PendingJob, group: TaskGroup) -> Hashable:
         """Return what else, beyond requests, tells tasks apart in cost: equal subjects share aggregators."""
@@ -143,18 +200,36 @@ class Policy(abc.ABC):
         devices that the task does not use.
         """
 
+    def devices_cost(
+        self, cluster: Cluster, nodes: Integers, free: Integers, demand: tuple[int, int], devices: Integers, taken: int
+    ) -> Integers:
+        """Return what a task costs beyond :meth:`node_cost` by what it leaves of the devices of each of ``nodes``.
+
+        ``nodes``, ``free`` and ``demand`` are those of :meth:`node_cost`;
+        ``devices`` counts all that are free there, of which the task uses
+        ``taken``: none where it needs none or others lend them.
+        """
+        del cluster, free, demand, devices, taken
+        return np.zeros(len(nodes), np.int64)
+
     @abc.abstractmethod
     def near_cost(self, wanted: int, available: Integers, subject: Hashable) -> Integers:
         """Return the cost of ``wanted`` devices of the task's own node, for nodes of which ``available`` fit."""
 
     @abc.abstractmethod
     def far_cost(
-        self, cluster: Cluster, lenders: Integers, wanted: int, available: Integers, site: int, subject: Hashable
+        self,
+        cluster: Cluster,
+        lenders: Integers,
+        wanted: int,
+        available: Integers,
+        site: Integers | int,
+        subject: Hashable,
     ) -> Integers:
         """Return the cost of ``wanted`` devices lent by each of the nodes ``lenders`` (rows) to a client at ``site``.
 
         ``available`` counts the fitting free devices of each lender; it and
-        the answer are as long as ``lenders``.
+        the answer are as long as ``lenders``, and so is ``site`` where lenders are asked about for several.
         """
 
     def move_cost(self, wanted: int, moved: Integers, attach_s: Floats, subject: Hashable) -> Integers:
@@ -166,6 +241,13 @@ class Policy(abc.ABC):
         """
         del wanted, subject
         return to_cost(RECOMPOSED + ATTACH_SECOND * moved * attach_s)
+
+    def drives_move_cost(self, drives: int, attach_s: Floats, subject: Hashable) -> Integers:
+        """Return by how much ``drives`` that are moved to a task's node are dearer than local ones, which cost nothing.
+
+        ``attach_s`` and the answer have one entry for each way.
+        """
+        return self.move_cost(drives, np.full(len(attach_s), drives, np.int64), attach_s, subject)
 
     def donor_cost(self, available: Integers, subject: Hashable) -> Integers:
         """Return the cost of each device that is moved away from a node of which ``available`` are free.

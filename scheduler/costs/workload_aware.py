@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from farbus.model.decision import PendingJob
+import numpy as np
+
 from farbus.scheduler.composition.rules import CompositionRule, DisaggregationAware
 from farbus.scheduler.costs.default import DefaultPolicy
-from farbus.scheduler.costs.policy import AGING_ROUNDS
+from farbus.scheduler.costs.policy import AGING_ROUNDS, Floats, Integers, Waiting
 
 
 class WorkloadAwarePolicy(DefaultPolicy):
@@ -19,22 +20,10 @@ class WorkloadAwarePolicy(DefaultPolicy):
     name = "workload-aware"
     composition: CompositionRule = DisaggregationAware()
 
-    def rank(self, pending: Sequence[PendingJob]) -> list[tuple[PendingJob, int]]:
-        """Return the jobs by priority (raised by waiting), then by the time that is left, then by submission.
+    def urgency(self, waiting: Waiting) -> Sequence[Integers | Floats]:
+        """Return priority (raised by waiting), then the time that is left.
 
         Deadlines that are over come after all others: nothing can be saved there.
         """
-
-        def key(entry: PendingJob) -> tuple[int, bool, float, float, str]:
-            priority = entry.job.priority + entry.rounds_waited // AGING_ROUNDS
-            return -priority, entry.left_s < 0, entry.left_s, entry.job.submitted_at, entry.job.id
-
-        ordered = sorted(pending, key=key)
-        ranked: list[tuple[PendingJob, int]] = []
-        tier, urgency = -1, None
-        for entry in reversed(ordered):
-            if key(entry)[:3] != urgency:
-                tier, urgency = tier + 1, key(entry)[:3]
-            ranked.append((entry, tier))
-        ranked.reverse()
-        return ranked
+        over = (waiting.left_s < 0).astype(np.int64)
+        return -(waiting.priority + waiting.rounds_waited // AGING_ROUNDS), over, waiting.left_s

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from bisect import bisect_left
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from farbus.model.decision import PendingJob
-from farbus.model.job import DevicePlacement, Miss, TaskGroup
+from farbus.model.job import Miss, TaskGroup
 from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.phases.cluster import MAX_UNITS, Cluster
 from farbus.scheduler.phases.jobs import Jobs
+from farbus.scheduler.phases.reasons import Reasons
 from farbus.scheduler.phases.tables import Integers, Table
 
 Flags = npt.NDArray[np.bool_]
@@ -57,7 +57,8 @@ class Offer:
         self.place = place
         self.capacity = np.zeros(len(place), np.int64)
         self.cost = np.full(len(place), NO_ARC, np.int64)
-        self._bound = NO_ARC - 1
+        self.bound = NO_ARC - 1
+        """What no arc that was of use last time cost more than: where the search for cheap ones begins."""
 
     def write(self, at: Integers, capacity: Integers, cost: Integers) -> None:
         """Replace the arcs to ``place[at]``; there is none where ``capacity`` is 0."""
@@ -67,23 +68,6 @@ class Offer:
     def arcs(self) -> Integers:
         """Return the rows of the offer that have an arc."""
         return np.flatnonzero(self.cost < NO_ARC)
-
-    def cheapest(self, count: int) -> Integers:
-        """Return the rows of the ``count`` cheapest arcs at least, by cost and place; all if there are fewer.
-
-        What bounded the answer last time bounds the search this time.
-        """
-        rows = np.flatnonzero(self.cost <= self._bound)
-        if len(rows) < count:
-            rows = self.arcs()
-            self._bound = NO_ARC - 1
-        # Some more than asked for, so that the bound lasts for some rounds.
-        most = 2 * count
-        if len(rows) > most:
-            span = int(self.place[-1]) + 1
-            rows = rows[np.argpartition(self.cost[rows] * span + self.place[rows], most)[:most]]
-            self._bound = int(self.cost[rows].max())
-        return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +79,10 @@ class Later:
     make: Callable[[], Offer]
 
 
+NONE_KNOWN, ONLY_ONE, NEXT_BEST, WERE_FULL = range(4)
+"""What there was beside the arc of an award: nobody knows, nothing, a dearer one, cheaper ones that were full."""
+
+
 class Alternatives:
     """The arcs that an aggregator had at first, cheapest first: what an award is explained against."""
 
@@ -102,41 +90,43 @@ class Alternatives:
         self._arcs: tuple[Integers, Integers] = place, cost
 
     @functools.cached_property
-    def _sorted(self) -> tuple[list[int], list[int]]:
+    def _sorted(self) -> tuple[Integers, Integers]:
         """Return costs and places; most aggregators are never asked."""
         place, cost = self._arcs
         span = int(place.max(initial=0)) + 1
         costs, places = np.divmod(np.sort(cost * span + place), span)
-        return costs.tolist(), places.tolist()
+        return costs, places
 
-    def next_best(self, places: Integers, costs: Integers) -> tuple[Integers, Integers]:
-        """Return the place and cost of the next dearer arc than each of those chosen, -1 where there is none."""
-        costs_known, places_known = (np.array(column, np.int64) for column in self._sorted)
-        row = np.searchsorted(costs_known, costs)
-        end = len(costs_known)
-        # The chosen place itself is passed over; it has an arc for each tier at most.
-        for _ in range(FAR + 1):
-            inside = row < end
-            row[inside] += places_known[row[inside]] == places[inside]
-        inside = row < end
-        other, cost = np.full(len(row), -1, np.int64), np.zeros(len(row), np.int64)
-        other[inside], cost[inside] = places_known[row[inside]], costs_known[row[inside]]
-        return other, cost
+    def beside(self, places: Integers, costs: Integers, without: Integers) -> tuple[Integers, Integers, Integers]:
+        """Return what there was beside each of ``places`` at ``costs``: one of the words above, a place and its cost.
 
-    def beside(self, place: int, cost: int, names: Sequence[str], without: int = -1) -> str:
-        """Name the next dearer place than ``place`` at ``cost``, else a cheaper one that was full; empty without any.
-
-        ``without`` is a place that does not count.
+        The next dearer place, else the cheapest one, which was full; ``without`` are places that do not count, each
+        for one award.
         """
-        costs, places = self._sorted
-        first = bisect_left(costs, cost)
-        for row in range(first, len(places)):
-            if places[row] not in (place, without):
-                return f"next best {names[places[row]]} at {costs[row] / 1000:g}"
-        for row in range(first):
-            if places[row] not in (place, without):
-                return f"cheaper ones such as {names[places[row]]} at {costs[row] / 1000:g} were full"
-        return ""
+        known, where = self._sorted
+        first = np.searchsorted(known, costs)
+        dearer = self._passed(first, len(known), places, without)
+        cheaper = self._passed(np.zeros_like(first), first, places, without)
+        row = np.where(dearer < len(known), dearer, cheaper)
+        what = np.where(dearer < len(known), NEXT_BEST, np.where(cheaper < first, WERE_FULL, ONLY_ONE))
+        found = np.flatnonzero(what != ONLY_ONE)
+        other, cost = np.full(len(row), -1, np.int64), np.zeros(len(row), np.int64)
+        other[found], cost[found] = where[row[found]], known[row[found]]
+        return what, other, cost
+
+    def _passed(self, row: Integers, end: Integers | int, places: Integers, without: Integers) -> Integers:
+        """Return the first rows from ``row`` on that lead neither to ``places`` nor ``without``; ``end``: none."""
+        where = self._sorted[1]
+        row = row.copy()
+        # Each of the two has an arc for each tier at most.
+        for _ in range(2 * (FAR + 1)):
+            inside = np.flatnonzero(row < end)
+            at = where[row[inside]]
+            inside = inside[(at == places[inside]) | (at == without[inside])]
+            if not len(inside):
+                break
+            row[inside] += 1
+        return row
 
 
 class Outlook(abc.ABC):
@@ -183,7 +173,8 @@ class Desk(abc.ABC):
     def renew(self, cluster: Cluster) -> None:
         """Begin a round on ``cluster``: the same nodes and devices, of which other ones may be free."""
         self.cluster = cluster
-        self.first.clear()
+        # What was placed is explained by the arcs of its own round.
+        self.first = {}
 
     def number(self, shape: Hashable) -> int:
         """Return the number of ``shape`` at this desk."""
@@ -303,6 +294,11 @@ class Desk(abc.ABC):
         """Tell earlier phases what to expect for a task of a group with this ``outlook_key``."""
         raise NotImplementedError(f"phase {self.phase} has keys but no outlook for {key}")
 
+    def outlook_size(self, key: Hashable) -> int:
+        """Return ``outlook(key).size``, which does not depend on what is free."""
+        del key
+        return 0
+
     def stocks(self, keys: Sequence[Hashable]) -> tuple[Integers, Flags] | None:
         """Return what devices are free for tasks of outlooks ``keys``; None where devices are not what is counted.
 
@@ -321,6 +317,11 @@ class Desk(abc.ABC):
         del nodes
         return 0
 
+    def spare_total(self) -> int:
+        """Return the sum of :meth:`spare` over all nodes."""
+        everywhere = np.arange(self.cluster.size)
+        return int(np.broadcast_to(self.spare(everywhere), len(everywhere)).sum())
+
     def pencil(self, key: Hashable, places: Integers, counts: Integers) -> None:
         """Note that an earlier phase counts on ``counts`` (negative: no longer) near units of outlook ``key``.
 
@@ -332,25 +333,17 @@ class Desk(abc.ABC):
         """Forget all notes: this phase begins, and its own books count from here."""
         return
 
-    def device_placements(self, site: int, place: int, devices: Sequence[int]) -> tuple[DevicePlacement, ...]:
-        """Return the placement of ``devices`` of ``place``, those of one unit, for a task on ``site``."""
-        del site, place, devices
-        return ()
+    def part(self, shape: int, devices: int) -> tuple[str, int, int]:
+        """Return what a unit of the shape with that number has of each of its ``devices``.
 
-    def unit_placements(self, shape: int, site: int, place: int, devices: Sequence[int]) -> tuple[DevicePlacement, ...]:
-        """Return what :meth:`device_placements` does, for a unit of the shape with that number."""
-        del shape
-        return self.device_placements(site, place, devices)
+        The name of the storage that they serve, bytes, and bytes a second; empty where it has them for itself.
+        """
+        del shape, devices
+        return "", 0, 0
 
     @abc.abstractmethod
-    def alternatives(self, pool: int, shape: int, site: int, place: int, cost: int) -> str:
-        """Say in a few words why a unit was served at ``place``, and the next best alternative with its cost."""
-
-    def reasons(self, awards: Table) -> list[str]:
-        """Return what :meth:`alternatives` says of each award."""
-        shape, site = self.split(awards["source"])
-        columns = (awards["pool"], shape, site, awards["place"], awards["cost"])
-        return [self.alternatives(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    def reasons(self, awards: Table, first: Mapping[int, Alternatives]) -> Reasons:
+        """Return why awards went where they did, and the next best; ``first`` is :attr:`first` of their round."""
 
     @abc.abstractmethod
     def misses(self, pending: PendingJob) -> list[Miss]:

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from farbus.scheduler.phases.base import NEAR, NO_ARC, Desk
+from farbus.scheduler import kernels
+from farbus.scheduler.phases.base import FAR, NEAR, NO_ARC, Desk
 from farbus.scheduler.phases.jobs import Jobs
-from farbus.scheduler.phases.tables import Integers, limited, matched
+from farbus.scheduler.phases.tables import Integers
 
 if TYPE_CHECKING:
     from farbus.scheduler.phases.market import Plan
@@ -41,9 +42,6 @@ LEAST_STEP = 0.01
 
 SLACK = 1e-9
 """Part of the sums by which rounding of floats may be wrong, with a margin of a million; taken off the bound."""
-
-_WAITS = 1e18
-"""In place of an arc's cost: the task waits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,63 +84,60 @@ class Opening:
     """
 
     def __init__(self, plan: Plan) -> None:
+        self._plan: Plan | None = plan
         self._desk = desk = plan.desk
-        self._sources = plan.sources
+        # All else of the plan stays what it is, and is looked at when somebody asks.
         self._wants = plan.wants.copy()
+        self._room, self._stock = desk.room(plan.places), desk.common()
+        self.sources, self.tasks = len(plan.sources), int(self._wants["count"].sum())
+
+    @property
+    def size(self) -> int:
+        """The number of arcs."""
+        self._lay_out()
+        return len(self._arcs)
+
+    def _lay_out(self) -> None:
+        """Lay the arcs out, source by source; once."""
+        plan, self._plan = self._plan, None
+        if plan is None:
+            return
+        desk = self._desk
+        self._sources = plan.sources
         self._weight = weights(plan.jobs.tier)
-        arcs = plan.opening_arcs()
-        self.size = len(arcs)
-        self._arcs = arcs
+        self._arcs, self._place = arcs, _ = plan.opening_arcs()
+        self._places = plan.places
         self._beyond = plan.beyond
         self._floor = plan.floor
         self._limit = plan.limits
-        shapes = desk.split(self._sources)[0]
-        self._places, self._place = np.unique(arcs["place"], return_inverse=True)
-        self._room = desk.room(self._places).astype(np.float64)
-        self._stock = desk.common().astype(np.float64)
+        self._room, self._stock = self._room.astype(np.float64), self._stock.astype(np.float64)
         self._near = arcs["tier"] == NEAR
-        self._need = np.zeros((len(arcs), self._room.shape[1]))
-        self._share = np.zeros((len(self._sources), len(self._stock)))
-        for row, shape in enumerate(shapes.tolist()):
-            self._share[row] = desk.share(shape)
-            mine = np.flatnonzero(arcs["source"] == row)
-            for tier in np.unique(arcs["tier"][mine]).tolist():
-                self._need[mine[arcs["tier"][mine] == tier]] = desk.need(shape, tier)
+        shapes, shape = np.unique(desk.split(self._sources)[0], return_inverse=True)
+        shape = shape.reshape(-1)
+        self._share = np.zeros((len(shapes), len(self._stock)))
+        for row, number in enumerate(shapes.tolist()):
+            self._share[row] = desk.share(number)
+        # By shape and tier: what a unit uses of its place.
+        self._need = np.zeros((len(shapes), FAR + 1, self._room.shape[1]))
+        for pair in np.flatnonzero(np.bincount(shape[arcs["source"]] * (FAR + 1) + arcs["tier"])).tolist():
+            row, tier = divmod(pair, FAR + 1)
+            self._need[row, tier] = desk.need(int(shapes[row]), tier)
+        self._share, self._need = self._share[shape], self._need[shape]
         # The price of waiting by source: tasks of equal price are one class, the dearest first.
         self._want_source = source = plan.want_source
         price = self._weight[self._wants["job"]]
         most = int(price.max(initial=0)) + 1
         classes, class_of = np.unique(source * most + (most - 1 - price), return_inverse=True)
-        self._class_price = most - 1 - classes % most
+        self._class_source, self._class_price = classes // most, most - 1 - classes % most
         self._class_count = np.bincount(class_of, weights=self._wants["count"], minlength=len(classes)).astype(np.int64)
         self._units = np.bincount(source, weights=self._wants["count"], minlength=len(self._sources)).astype(np.int64)
-        self.sources, self.tasks = len(self._sources), int(self._units.sum())
-        self._prepare()
-
-    def _prepare(self) -> None:
-        """Lay out what every step of the bound works on, in units in which the resources are comparable."""
-        sources = np.arange(len(self._sources))
-        outside = np.flatnonzero(self._beyond < NO_ARC)
-        arcs = self._arcs
-        # Real arcs, then what lies beyond the pruned ones, then waiting.
-        self._source = np.concatenate((arcs["source"], outside, sources))
-        self._base = np.concatenate((arcs["cost"], self._beyond[outside], np.full(len(sources), _WAITS)))
-        # A place takes no more of a shape than of all its tiers together; a task may be served from afar where the
-        # opening had only near arcs.
-        span = len(self._places) + 1
-        pair, row = np.unique(arcs["source"] * span + self._place, return_inverse=True)
-        total = np.bincount(row.reshape(-1), weights=arcs["capacity"], minlength=len(pair)).astype(np.int64)
-        capacity = np.where(self._near, arcs["capacity"], total[row.reshape(-1)])
-        self._capacity = np.concatenate((capacity, self._units[outside], self._units))
-        self._room_scale = np.maximum(self._need.max(axis=0, initial=0), 1.0)
+        # Units in which the resources are comparable.
+        self._room_scale = np.maximum(self._need.max(axis=(0, 1), initial=0), 1.0)
         self._whole_scale = np.maximum(self._share.max(axis=0, initial=0), 1.0)
-        self._need_scaled = self._need / self._room_scale
-        self._share_scaled = self._share / self._whole_scale
-        self._room_scaled = self._room / self._room_scale
-        self._stock_scaled = self._stock / self._whole_scale
 
     def wanted(self, jobs: Integers) -> bool:
         """Say whether anything of ``jobs`` had an arc."""
+        self._lay_out()
         has = np.bincount(self._arcs["source"], minlength=len(self._sources)) > 0
         return bool((has[self._want_source] & np.isin(self._wants["job"], jobs)).any())
 
@@ -154,6 +149,7 @@ class Opening:
         A task that went where the opening's pruned arcs did not lead counts as
         the dearest of those that were kept.
         """
+        self._lay_out()
         first, later = desks[0], desks[1:]
         awards = jobs.awards(first.phase).table
         waiting = int(self._wants["count"] @ self._weight[self._wants["job"]])
@@ -221,75 +217,27 @@ class Opening:
         :data:`PATIENCE` without progress.  It ends early at prices that are
         the best, and where the bound meets the score.
         """
-        here = np.zeros_like(self._room_scaled)
-        whole = np.zeros_like(self._stock_scaled)
-        best, best_here, best_whole = -np.inf, here, whole
-        length, idle = 1.0, 0
-        for step in range(max(steps, 1)):
-            value, over, over_whole = self._relaxed(here, whole)
-            if value > best + 0.5:
-                best, best_here, best_whole, idle = value, here, whole, 0
-            else:
-                idle += 1
-                if idle >= PATIENCE:
-                    length, idle = length / 2, 0
-                    here, whole = best_here, best_whole
-            missing = score - value
-            # A place that is not exceeded and costs nothing has nowhere to go.
-            over = np.where((here > 0) | (over > 0), over, 0)
-            over_whole = np.where((whole > 0) | (over_whole > 0), over_whole, 0)
-            norm = float((over * over).sum() + over_whole @ over_whole)
-            if missing < 1 or norm == 0 or length < LEAST_STEP or step + 1 >= steps:
-                break
-            move = length * missing / norm
-            here = np.maximum(here + move * over, 0)
-            whole = np.maximum(whole + move * over_whole, 0)
-        amount = abs(best) + float((best_here * self._room_scaled).sum() + best_whole @ self._stock_scaled)
+        self._lay_out()
+        room, stock = self._room / self._room_scale, self._stock / self._whole_scale
+        arcs = self._arcs.copy()
+        arcs["place"] = self._place
+        best, here, whole = kernels.climb(
+            arcs,
+            room=room,
+            stock=stock,
+            need=self._need / self._room_scale,
+            share=self._share / self._whole_scale,
+            units=self._units,
+            limit=self._limit,
+            beyond=self._beyond,
+            no_arc=NO_ARC,
+            classes=(self._class_source, self._class_count, self._class_price),
+            score=score,
+            steps=max(steps, 1),
+            patience=PATIENCE,
+            least=LEAST_STEP,
+        )
+        amount = abs(best) + float((here * room).sum() + whole @ stock)
         places = np.zeros((self._desk.cluster.size, self._room.shape[1]))
-        places[self._places] = best_here / self._room_scale
-        return int(np.floor(best - SLACK * amount)), Prices(places, best_whole / self._whole_scale)
-
-    def _relaxed(self, here: Floats, whole: Floats) -> tuple[float, Floats, Floats]:
-        """Return the least cost at these prices, and by how much it exceeds what each place and the cluster have."""
-        value = self._base.astype(np.float64)
-        real = len(self._arcs)
-        value[:real] += (here[self._place] * self._need_scaled).sum(axis=1)
-        value[: len(value) - len(self._sources)] += (self._share_scaled @ whole)[
-            self._source[: len(value) - len(self._sources)]
-        ]
-        # One key for source and value: floats are exact enough for an order in which near ties are as good.
-        most = float(value[: len(value) - len(self._sources)].max(initial=0)) + 1.0
-        order = np.argsort(self._source * (2 * most) + np.minimum(value, most), kind="stable")
-        source = self._source[order]
-        taken = limited(source, self._capacity[order], np.minimum(self._units, self._limit))
-        # Waiting comes last of each source and takes all that is left.
-        ends = np.flatnonzero(np.concatenate((source[1:] != source[:-1], [True]))) if len(source) else order
-        taken[ends] = 0
-        served = np.bincount(source, weights=taken, minlength=len(self._sources)).astype(np.int64)
-        taken[ends] = self._units - served
-        claim, stock, units, _ = matched(self._class_count, taken)
-        arc, price = order[stock], self._class_price[claim]
-        cost = value[arc]
-        placed = cost < price
-        least = float((units * np.minimum(cost, price)).sum())
-        over, over_whole = -self._room_scaled, -self._stock_scaled
-        arc, units = arc[placed], units[placed]
-        if len(arc):
-            over_whole = over_whole + units @ self._share_scaled[self._source[arc]]
-            inside = arc < real
-            arc, units = arc[inside], units[inside]
-            used = units[:, None] * self._need_scaled[arc]
-            over = (
-                over
-                + np.stack(
-                    [
-                        np.bincount(self._place[arc], weights=used[:, column], minlength=len(self._places))
-                        for column in range(used.shape[1])
-                    ],
-                    axis=1,
-                )
-                if used.shape[1]
-                else over
-            )
-        least -= float((here * self._room_scaled).sum() + whole @ self._stock_scaled)
-        return least, over, over_whole
+        places[self._places] = here / self._room_scale
+        return int(np.floor(best - SLACK * amount)), Prices(places, whole / self._whole_scale)

@@ -18,6 +18,7 @@ from farbus.errors import InvalidInput
 from farbus.model.cluster import LinkLoad, network_load
 from farbus.model.decision import DeviceView, NodeView, Snapshot, StorageShare
 from farbus.model.device import ATTACH_S, Device
+from farbus.scheduler.phases.tables import distinct
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -53,6 +54,8 @@ class Changes:
 
     def note(self, rows: Integers) -> None:
         """Note that ``rows`` change; ``rows`` may not be written to afterwards."""
+        if not len(rows):
+            return
         self._parts.append(rows)
         self._length += len(rows)
         if self._length > self._size + MAX_NOTES:
@@ -67,9 +70,14 @@ class Changes:
         if moment < self._first:
             return np.arange(self._size)
         if self._known[:2] != (moment, self.now):
-            touched = np.zeros(self._size, bool)
-            touched[np.concatenate(self._parts[moment - self._first :])] = True
-            self._known = (moment, self.now, np.flatnonzero(touched))
+            rows = np.concatenate(self._parts[moment - self._first :])
+            if len(rows) < self._size // 16:
+                rows = distinct(rows)
+            else:
+                touched = np.zeros(self._size, bool)
+                touched[rows] = True
+                rows = np.flatnonzero(touched)
+            self._known = (moment, self.now, rows)
         return self._known[2]
 
 
@@ -82,6 +90,8 @@ class Kept:
 
     def __init__(self, size: int) -> None:
         self.changes = Changes(size)
+        self.snapshots = Changes(size)
+        """Nodes of which a snapshot says something else than the one before."""
         self.desks: dict[str, Any] = {}
         """The desk of each phase, by the phase's name; what it keeps follows what is free."""
         self._size = size
@@ -154,6 +164,8 @@ class Cluster:
     round_memo: dict[Hashable, npt.NDArray[Any]] = field(default_factory=dict)
     """What was found once in this snapshot."""
     kept: Kept
+    moment: int = 0
+    """The moment of ``kept.snapshots`` that this is of."""
     device_shares: Mapping[int, tuple[StorageShare, ...]] = field(default_factory=dict)
     """What leases have of drives that are shared, by the row of the device."""
     fabric: Fabric
@@ -359,8 +371,9 @@ class Columns:
         ):
             return None
         free, device_free, shares = cluster.free.copy(), cluster.device_free.copy(), dict(cluster.device_shares)
-        for _, view in nodes:
-            row = cluster.index[view.name]
+        rows = np.array([cluster.index[view.name] for _, view in nodes], np.int64)
+        cluster.kept.snapshots.note(rows)
+        for row, (_, view) in zip(rows.tolist(), nodes, strict=True):
             room = (max(view.free.cpu_milli, 0), max(view.free.memory_bytes, 0))
             free[row] = np.minimum(room, cluster.capacity[row])
         for _, device in devices:
@@ -378,6 +391,7 @@ class Columns:
             links=snapshot.links,
             at=snapshot.at,
             round_memo={},
+            moment=cluster.kept.snapshots.now,
         )
 
 

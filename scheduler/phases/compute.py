@@ -12,7 +12,7 @@ This is DRMaestro's translation of preferences between phases, looking forward.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -21,10 +21,28 @@ from farbus.model.decision import PendingJob
 from farbus.model.job import Miss, TaskGroup
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
 from farbus.scheduler.explain import compute_miss
-from farbus.scheduler.phases.base import ANYWHERE, FAR, MIXED, NEAR, NO_ARC, NOWHERE, Desk, Later, Offer, Outlook, Phase
+from farbus.scheduler.phases.base import (
+    ANYWHERE,
+    FAR,
+    MIXED,
+    NEAR,
+    NEXT_BEST,
+    NO_ARC,
+    NONE_KNOWN,
+    NOWHERE,
+    ONLY_ONE,
+    WERE_FULL,
+    Alternatives,
+    Desk,
+    Later,
+    Offer,
+    Outlook,
+    Phase,
+)
 from farbus.scheduler.phases.cluster import MAX_UNITS, NEVER, Cluster, fitting
-from farbus.scheduler.phases.jobs import Form, Jobs
-from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, table
+from farbus.scheduler.phases.jobs import Form, Jobs, both
+from farbus.scheduler.phases.reasons import Reasons, told
+from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, ranges, table
 
 
 class TaskShape(msgspec.Struct, frozen=True):
@@ -83,6 +101,7 @@ class ComputeDesk(Desk):
         self._sources: dict[Form, list[int]] = {}
         self._holds: list[tuple[int, Integers]] = []
         self._arcs: dict[int, _Arcs] = {}
+        self._moments = cluster.moment, cluster.kept.changes.now
 
     def serves(self, policy: Policy, later: Sequence[Desk]) -> bool:
         """Say whether what is kept here is of use with ``policy`` and the desks ``later``."""
@@ -94,22 +113,31 @@ class ComputeDesk(Desk):
         super().renew(cluster)
         self._sources.clear()
         self._holds.clear()
-        rows = np.flatnonzero((self.free != cluster.free).any(axis=1))
+        # What the last round took, and what the snapshots since then, or before it, say.
+        snapshot, change = self._moments
+        kept = cluster.kept
+        rows = both(kept.changes.since(change), kept.snapshots.since(min(snapshot, cluster.moment)))
+        rows = rows[(self.free[rows] != cluster.free[rows]).any(axis=1)]
         self.free[rows] = cluster.free[rows]
-        self.cluster.kept.changes.note(rows)
+        kept.changes.note(rows)
+        self._moments = cluster.moment, kept.changes.now
 
     def wants(self, jobs: Jobs, rows: Integers) -> Table:
         """Return one want per group of tasks."""
         form = jobs.form[rows]
-        parts = [np.zeros(0, WANT)]
-        for number in np.unique(form).tolist():
-            theirs = rows[form == number]
-            kind = jobs.forms[number]
-            for group, source in enumerate(self._sources_of(kind)):
-                count = kind.groups[group].count
-                parts.append(table(WANT, len(theirs), job=theirs, group=group, source=source, count=count))
-        wants = np.concatenate(parts)
-        return wants[np.lexsort((wants["group"], wants["job"]))]
+        number = np.full(len(jobs.forms), -1, np.int64)
+        number[form] = 0
+        groups: list[tuple[int, int, int]] = []
+        first, length = np.zeros((2, len(number)), np.int64)
+        for each in np.flatnonzero(number == 0).tolist():
+            kind = jobs.forms[each]
+            first[each], length[each] = len(groups), len(kind.groups)
+            sources = self._sources_of(kind)
+            groups += [(row, source, kind.groups[row].count) for row, source in enumerate(sources)]
+        many = length[form]
+        row = ranges(first[form], many)
+        group, source, count = np.array(groups, np.int64).reshape(-1, 3).T
+        return table(WANT, len(row), job=np.repeat(rows, many), group=group[row], source=source[row], count=count[row])
 
     def _sources_of(self, form: Form) -> list[int]:
         found = self._sources.get(form)
@@ -198,16 +226,14 @@ class ComputeDesk(Desk):
 
     def common(self) -> Integers:
         """Return the devices of each later phase on all nodes."""
-        everywhere = np.arange(self.cluster.size)
-        spare = [np.broadcast_to(desk.spare(everywhere), len(everywhere)) for desk in self.later]
-        return np.array([column.sum() for column in spare], np.int64)
+        return np.array([desk.spare_total() for desk in self.later], np.int64)
 
     def share(self, shape: int) -> Integers:
         """Return the devices of each later phase that a task takes."""
         what = self._shape(shape)
         sizes = np.zeros(len(self.later), np.int64)
-        for (number, _), look in zip(what.keys, self._outlooks(what), strict=True):
-            sizes[number] = look.size
+        for number, key in what.keys:
+            sizes[number] = self.later[number].outlook_size(key)
         return sizes
 
     def take(self, shape: int, places: Integers, tiers: Integers, counts: Integers) -> tuple[Integers, Integers]:
@@ -267,44 +293,19 @@ class ComputeDesk(Desk):
             self.cluster.kept.changes.note(np.array([place]))
         self._holds.clear()
 
-    def alternatives(self, pool: int, shape: int, site: int, place: int, cost: int) -> str:
+    def reasons(self, awards: Table, first: Mapping[int, Alternatives]) -> Reasons:
         """Name the next best node."""
-        del shape
-        name = self.cluster.names[place]
-        if site >= 0:
-            return f"{name} because the job names it"
-        if pool < 0:
-            return f"{name}, where room was kept for the job because it had waited long"
-        text = f"{name} at cost {cost / 1000:g}"
-        first = self.first.get(pool)
-        if first is None:
-            return text
-        return f"{text} ({first.beside(place, cost, self.cluster.names) or 'the only node with room'})"
-
-    def reasons(self, awards: Table) -> list[str]:
-        """Return what :meth:`alternatives` says, for all awards of a pool at once."""
-        found = [""] * len(awards)
-        site = self.split(awards["source"])[1]
-        names = self.cluster.names
-        pool = np.where(site < 0, awards["pool"], -1)
-        plain = np.zeros(len(awards), bool)
-        for number in np.unique(pool[pool >= 0]).tolist():
-            first = self.first.get(number)
-            if first is None:
-                continue
-            rows = np.flatnonzero(pool == number)
-            place, cost = awards["place"][rows], awards["cost"][rows]
-            other, dearer = first.next_best(place, cost)
-            plain[rows] = other >= 0
-            for row, here, its, there, theirs in zip(
-                rows.tolist(), place.tolist(), cost.tolist(), other.tolist(), dearer.tolist(), strict=True
-            ):
-                if there >= 0:
-                    found[row] = f"{names[here]} at cost {its / 1000:g} (next best {names[there]} at {theirs / 1000:g})"
-        rest = np.flatnonzero(~plain)
-        for row, what in zip(rest.tolist(), super().reasons(awards[rest]), strict=True):
-            found[row] = what
-        return found
+        sites = self.split(awards["source"])[1]
+        place, cost = awards["place"], awards["cost"]
+        kind = np.where(sites >= 0, _NAMED, np.where(awards["pool"] < 0, _KEPT, NONE_KNOWN))
+        other, dearer = np.full(len(awards), -1, np.int64), np.zeros(len(awards), np.int64)
+        pool = np.where(kind == NONE_KNOWN, awards["pool"], -1)
+        for number in np.unique(pool).tolist():
+            if number in first:
+                rows = np.flatnonzero(pool == number)
+                found = first[number].beside(place[rows], cost[rows], place[rows])
+                kind[rows], other[rows], dearer[rows] = found
+        return told(kind, _REASONS.__getitem__, place=place, cost=cost, other=other, other_cost=dearer)
 
     def misses(self, pending: PendingJob) -> list[Miss]:
         """Return why the groups of a job find no node."""
@@ -335,7 +336,16 @@ class ComputeDesk(Desk):
         cost = self.policy.node_cost(self.cluster, rows, free, demand, spare, shape.subject)
         fit = fitting(free, shape.cpu_milli, shape.memory_bytes)
         fit[~self.cluster.labelled(shape.labels)[rows] | (cost == FORBIDDEN)] = 0
+        near = cost
+        if self.policy.prices_devices:
+            devices = np.zeros(len(rows), np.int64)
+            for desk in self.later:
+                devices += desk.spare(rows)
+            taken = sum(look.size for look in looks)
+            near = cost + self.policy.devices_cost(self.cluster, rows, free, demand, devices, taken)
+            cost = cost + self.policy.devices_cost(self.cluster, rows, free, demand, devices, 0)
         kept.fit[rows], kept.cost[rows] = fit, cost
+        cost = near
         for look in looks:
             fit = np.minimum(fit, look.near[rows])
             cost = cost + look.near_cost[rows]
@@ -372,6 +382,17 @@ class ComputeDesk(Desk):
         offer = Offer(MIXED, rows)
         offer.write(rows, np.where(possible & allowed, capacity - near, 0), cost)
         return offer
+
+
+_NAMED, _KEPT = 4, 5
+_REASONS = {
+    NONE_KNOWN: "{0} at cost {1}",
+    ONLY_ONE: "{0} at cost {1} (the only node with room)",
+    NEXT_BEST: "{0} at cost {1} (next best {2} at {3})",
+    WERE_FULL: "{0} at cost {1} (cheaper ones such as {2} at {3} were full)",
+    _NAMED: "{0} because the job names it",
+    _KEPT: "{0}, where room was kept for the job because it had waited long",
+}
 
 
 def _demand(shape: TaskShape) -> Integers:

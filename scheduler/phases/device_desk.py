@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,14 +11,30 @@ import numpy as np
 
 from farbus.model.decision import PendingJob
 from farbus.model.device import Route
-from farbus.model.job import DevicePlacement, Miss, TaskGroup
+from farbus.model.job import Miss, TaskGroup
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
 from farbus.scheduler.explain import DeviceNeed, device_miss
-from farbus.scheduler.phases.base import FAR, MIXED, NEAR, Desk, Flags, Later, Offer, Outlook
+from farbus.scheduler.phases.base import (
+    FAR,
+    MIXED,
+    NEAR,
+    NEXT_BEST,
+    NO_ARC,
+    NONE_KNOWN,
+    ONLY_ONE,
+    WERE_FULL,
+    Alternatives,
+    Desk,
+    Flags,
+    Later,
+    Offer,
+    Outlook,
+)
 from farbus.scheduler.phases.cluster import Changes, Cluster
 from farbus.scheduler.phases.device_outlook import DeviceOutlook
 from farbus.scheduler.phases.jobs import Jobs
 from farbus.scheduler.phases.moving import MovingOutlook, moving_miss
+from farbus.scheduler.phases.reasons import Reasons, literal, told
 from farbus.scheduler.phases.stock import Bundle, DeviceKey, DeviceRequest, Lenders, Stock
 from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, in_order, ranges, table
 
@@ -29,12 +45,26 @@ MAX_KEPT_BUNDLES = 256
 """Bundles and requests that a desk is kept with: what it knows of each is some arrays as long as the cluster."""
 
 
+MAX_PRICED = 1_000_000
+"""Pairs of lender and area that are priced at once, of some bytes each."""
+
+_WHENCE = ("local", "remote from {0}", "recomposed from {0}")
+_LOCAL_IS_CHEAP = 4
+_ENDS = {
+    NONE_KNOWN: "",
+    ONLY_ONE: " (no other node could lend)",
+    NEXT_BEST: " (remote: next best {2} at {3})",
+    WERE_FULL: " (remote: cheaper ones such as {2} at {3} were full)",
+    _LOCAL_IS_CHEAP: " (nothing remote is as cheap)",
+}
+"""What is said of the next best way, by what there was."""
+
+
 class _Pool(msgspec.Struct, frozen=True):
-    """An aggregator: all lenders of a zone for clients of one site; ``without`` is a node that may not lend."""
+    """An aggregator: all lenders to clients of one area; ``without`` is a node that may not lend."""
 
     bundle: Bundle
-    site: int
-    zone: int
+    area: int
     without: int
 
 
@@ -49,9 +79,9 @@ class DeviceDesk(Desk):
         self._stocks: dict[Hashable, Stock] = {}
         self._holds: list[int] = []
         self._pools: list[_Pool] = []
-        self._pool_numbers: dict[tuple[int, int, int, int], int] = {}
+        self._pool_numbers: dict[tuple[int, int, int], int] = {}
         self._looks: dict[DeviceKey, DeviceOutlook] = {}
-        self._lenders: dict[tuple[Bundle, int, int], Lenders] = {}
+        self._lenders: dict[Bundle, Lenders] = {}
         self.marks = Changes(cluster.size)
         """The rows of nodes of which other devices are free; ``Kept.changes`` also tells of those pencilled in."""
         self._free = cluster.device_free.copy()
@@ -59,10 +89,13 @@ class DeviceDesk(Desk):
         self._zones = np.where(cluster.fabric.is_pool, -1, kind.zones(cluster))
         self._sites = policy.sites(cluster)
         self._pencilled = np.zeros(cluster.size, np.int64)
+        self._pencils: list[Integers] = []
+        """The nodes of which devices were pencilled in."""
         ends = np.stack((self._zones, self._sites), axis=1)
         distinct, area = np.unique(ends, axis=0, return_inverse=True)
-        self.areas = [(zone, site) for zone, site in distinct.tolist() if zone >= 0]
-        """Zones and sites of clients that differ in who lends to them, or at which cost."""
+        self._ends = distinct[distinct[:, 0] >= 0]
+        self.areas = range(len(self._ends))
+        """Numbers of the zones and sites of clients that differ in who lends to them, or at which cost."""
         self.area_of = area.reshape(-1) - (len(distinct) - len(self.areas))
         """The area of each node, shape (M,); negative for a node that is lent nothing."""
         of_kind = cluster.memo.get(self.phase)
@@ -108,6 +141,10 @@ class DeviceDesk(Desk):
     def spare(self, nodes: Integers) -> Integers:
         """Return how many devices are free and not pencilled in on each of ``nodes``."""
         return self._all.free[nodes] - self._pencilled[nodes]
+
+    def spare_total(self) -> int:
+        """Return how many devices are free and not pencilled in on all nodes."""
+        return self._all.free_total - (int(self._pencilled.sum()) if self._pencils else 0)
 
     def spans(self, request: DeviceRequest) -> bool:
         """Say whether a bundle must come from several nodes: when none has so many devices, free or not."""
@@ -157,6 +194,11 @@ class DeviceDesk(Desk):
             look.moment = changes.now
         return look
 
+    def outlook_size(self, key: Hashable) -> int:
+        """Return how many devices a task wants."""
+        assert isinstance(key, DeviceKey)
+        return key.request.count
+
     def stocks(self, keys: Sequence[Hashable]) -> tuple[Integers, Flags]:
         """Return what is free for each filter of ``keys``, and of all devices of the kind."""
         filters: dict[Hashable, int] = {}
@@ -172,27 +214,44 @@ class DeviceDesk(Desk):
                 outside = self.stock(one).accepted & ~self.stock(two).accepted
                 self.cluster.memo[memo] = np.array(not outside.any())
             within[filters[one], filters[two]] = self.cluster.memo[memo]
-        return np.array([int(stock.free.sum()) for stock in stocks], np.int64), within[row]
+        return np.array([stock.free_total for stock in stocks], np.int64), within[row]
 
-    def lenders(self, bundle: Bundle, zone: int, site: int) -> Offer:
-        """Return the bundles that the nodes of ``zone`` could lend to ``site`` now, and what each would cost."""
+    def lenders(self, bundle: Bundle) -> Lenders:
+        """Return the bundles that nodes could lend to each area now, and what each would cost."""
         stock = self.stock(bundle.key.request.filter)
-        lenders = self._lenders.get((bundle, zone, site))
+        lenders = self._lenders.get(bundle)
         if lenders is not None and lenders.moment == self.marks.now:
-            return lenders.offer
+            return lenders
         if lenders is None:
-            lenders = self._lenders[bundle, zone, site] = Lenders(stock)
+            lenders = self._lenders[bundle] = Lenders(stock, len(self.areas))
         rows = self.marks.since(lenders.moment)
         lenders.moment = self.marks.now
         rows = stock.row[rows]
         rows = rows[rows >= 0]
-        if len(rows):
-            nodes = stock.nodes[rows]
-            free = stock.free[nodes]
-            count = np.where(self._zones[nodes] == zone, free // bundle.size, 0)
-            cost = self.policy.far_cost(self.cluster, nodes, bundle.size, free, site, bundle.key.subject)
-            lenders.offer.write(rows, np.where(cost == FORBIDDEN, 0, count), cost)
-        return lenders.offer
+        step = max(1, MAX_PRICED // max(len(rows), 1))
+        for first in range(0, len(self.areas) if len(rows) else 0, step):
+            self._write_lenders(lenders, stock, bundle, rows, slice(first, first + step))
+        lenders.sum_up()
+        return lenders
+
+    def _write_lenders(self, lenders: Lenders, stock: Stock, bundle: Bundle, rows: Integers, areas: slice) -> None:
+        """Bring lenders ``rows`` to some areas up to date, all of them in one question."""
+        nodes = stock.nodes[rows]
+        free = stock.free[nodes]
+        zones, sites = self._ends[areas].T
+        pairs = (len(zones), len(rows))
+        bundles = np.where(self._zones[nodes] == zones[:, None], free // bundle.size, 0)
+        cost = self.policy.far_cost(
+            self.cluster,
+            np.broadcast_to(nodes, pairs).reshape(-1),
+            bundle.size,
+            np.broadcast_to(free, pairs).reshape(-1),
+            np.repeat(sites, len(rows)),
+            bundle.key.subject,
+        ).reshape(pairs)
+        bundles[cost == FORBIDDEN] = 0
+        lenders.capacity[areas, rows] = bundles
+        lenders.cost[areas, rows] = np.where(bundles > 0, cost, NO_ARC)
 
     def near_room(self, key: Hashable, places: Integers) -> Integers:
         """Return how many tasks the devices of ``places`` could still serve."""
@@ -205,14 +264,18 @@ class DeviceDesk(Desk):
         assert isinstance(key, DeviceKey)
         np.add.at(self._pencilled, places, counts * key.request.count)
         self._pencilled[places] = self._pencilled[places].clip(min=0)
-        self.cluster.kept.changes.note(places.copy())
+        self._pencils.append(places.copy())
+        self.cluster.kept.changes.note(self._pencils[-1])
 
     def clear_pencil(self) -> None:
         """Forget what was kept in mind: the real bundles come now."""
-        rows = np.flatnonzero(self._pencilled)
-        if len(rows):
-            self._pencilled[rows] = 0
-            self.cluster.kept.changes.note(rows)
+        if not self._pencils:
+            return
+        rows = np.concatenate(self._pencils)
+        self._pencils.clear()
+        rows = rows[self._pencilled[rows] > 0]
+        self._pencilled[rows] = 0
+        self.cluster.kept.changes.note(rows)
 
     # The market asks for the network.
 
@@ -262,16 +325,17 @@ class DeviceDesk(Desk):
             without = np.where(kept_out, sites[rows], -1)
             # Bundles that differ only in where they might be recomposed are lent alike.
             lent = self.number(Bundle(bundle.key, bundle.size))
-            ends = zip(
-                self._sites[sites[rows]].tolist(), self._zones[sites[rows]].tolist(), without.tolist(), strict=True
-            )
-            pools[rows] = [self._pool(lent, *end) for end in ends]
+            span = self.cluster.size + 1
+            ends, end = np.unique(self.area_of[sites[rows]] * span + without + 1, return_inverse=True)
+            found = [self._pool(lent, *divmod(each, span)) for each in ends.tolist()]
+            pools[rows] = np.array(found, np.int64)[end]
         return pools
 
-    def _pool(self, shape: int, site: int, zone: int, without: int) -> int:
-        number = self._pool_numbers.setdefault((shape, site, zone, without), len(self._pools))
+    def _pool(self, shape: int, area: int, without: int) -> int:
+        """Return the number of a pool; ``without`` is one more than the row of who may not lend, or 0."""
+        number = self._pool_numbers.setdefault((shape, area, without), len(self._pools))
         if number == len(self._pools):
-            self._pools.append(_Pool(self._bundle(shape), site, zone, without))
+            self._pools.append(_Pool(self._bundle(shape), area, without - 1))
         return number
 
     def _bundle(self, number: int) -> Bundle:
@@ -339,7 +403,7 @@ class DeviceDesk(Desk):
     def offers(self, pool: int) -> Sequence[Offer | Later]:
         """Return the remote route: all lenders of the zone."""
         lending = self._pools[pool]
-        offer = self.lenders(lending.bundle, lending.zone, lending.site)
+        offer = self.lenders(lending.bundle).offers[lending.area]
         row = self.stock(lending.bundle.key.request.filter).row[lending.without] if lending.without >= 0 else -1
         if row < 0 or not offer.capacity[row]:
             return (offer,)
@@ -452,36 +516,32 @@ class DeviceDesk(Desk):
 
     # People ask.
 
-    def device_placements(self, site: int, place: int, devices: Sequence[int]) -> tuple[DevicePlacement, ...]:
-        """Return devices, their node and route for one bundle."""
-        cluster, known = self.cluster, self.cluster.devices
-        if cluster.fabric.is_pool[place]:
-            return tuple([self._moved_placement(site, row) for row in devices])
-        node = cluster.names[place]
-        route = Route.LOCAL if place == site else Route.REMOTE
-        return tuple([DevicePlacement(device=known[row].id, node=node, route=route) for row in devices])
-
-    def _moved_placement(self, site: int, row: int) -> DevicePlacement:
-        cluster = self.cluster
-        at = int(cluster.device_node[row])
-        node = "" if cluster.fabric.is_pool[at] else cluster.names[at]
-        route = Route.LOCAL if at == site else Route.RECOMPOSED
-        return DevicePlacement(device=cluster.devices[row].id, node=node, route=route)
-
-    def alternatives(self, pool: int, shape: int, site: int, place: int, cost: int) -> str:
+    def reasons(self, awards: Table, first: Mapping[int, Alternatives]) -> Reasons:
         """Name the route, and what the next best one would have cost."""
-        bundle = self._bundle(shape)
-        noun = f"{bundle.size} {self.kind.noun}{'s' if bundle.size != 1 else ''}"
-        local, moved = place == site, bool(self.cluster.fabric.is_pool[place])
-        lender = "" if local else f" from {self.cluster.names[place]}"
-        text = f"{noun} {'local' if local else 'recomposed' if moved else 'remote'}{lender} at cost {cost / 1000:g}"
-        if Route.REMOTE not in bundle.key.request.routes:
-            return f"{text} (the job allows no other route)" if len(bundle.key.request.routes) == 1 else text
-        first = self.first.get(pool)
-        if first is None:
-            return f"{text} (nothing remote is as cheap)" if local and pool >= 0 else text
-        other = first.beside(place, cost, self.cluster.names, site)
-        return f"{text} ({f'remote: {other}' if other else 'no other node could lend'})"
+        shapes, sites = self.split(awards["source"])
+        place, cost, pool = awards["place"], awards["cost"], awards["pool"]
+        local, is_pool = place == sites, self.cluster.fabric.is_pool[place]
+        kind = np.where(local, _LOCAL_IS_CHEAP, NONE_KNOWN)
+        kind[pool < 0] = NONE_KNOWN
+        other, dearer = np.full(len(awards), -1, np.int64), np.zeros(len(awards), np.int64)
+        for number in np.unique(pool).tolist():
+            if number in first:
+                rows = np.flatnonzero(pool == number)
+                found = first[number].beside(place[rows], cost[rows], sites[rows])
+                kind[rows], other[rows], dearer[rows] = found
+        whence = np.where(local, 0, np.where(is_pool, 2, 1))
+
+        def text(number: int) -> str:
+            number, kind = divmod(number, len(_ENDS))
+            shape, whence = divmod(number, len(_WHENCE))
+            bundle = self._bundle(shape)
+            routes = bundle.key.request.routes
+            noun = f"{bundle.size} {self.kind.noun}{'s' if bundle.size != 1 else ''}"
+            end = _ENDS[kind] if Route.REMOTE in routes else " (the job allows no other route)" * (len(routes) == 1)
+            return f"{literal(noun)} {_WHENCE[whence]} at cost {{1}}{end}"
+
+        kinds = (shapes * len(_WHENCE) + whence) * len(_ENDS) + kind
+        return told(kinds, text, place=place, cost=cost, other=other, other_cost=dearer)
 
     def misses(self, pending: PendingJob) -> list[Miss]:
         """Return why the groups of a job find no devices."""

@@ -27,6 +27,7 @@ class DeviceOutlook(Outlook):
         self.near = np.zeros(size, np.int64)
         self.near_cost = np.zeros(size, np.int64)
         self.bundles = np.zeros(size, np.int64)
+        self._bundles = 0
         self._desk = desk
         self._key = key
         request = key.request
@@ -42,7 +43,9 @@ class DeviceOutlook(Outlook):
         desk, request = self._desk, self._key.request
         stock = desk.stock(request.filter)
         free = stock.free[rows]
-        self.bundles[rows] = free // request.count
+        bundles = free // request.count
+        self._bundles += int((bundles - self.bundles[rows]).sum())
+        self.bundles[rows] = bundles
         cost = desk.policy.near_cost(request.count, free, self._key.subject)
         self.near_cost[rows] = cost
         if Route.LOCAL in request.routes and not self.spans:
@@ -51,35 +54,31 @@ class DeviceOutlook(Outlook):
         if self._marked == desk.marks.now:
             return
         self._marked = desk.marks.now
-        self.total = int(stock.free.sum()) // request.count if self.spans else int(self.bundles.sum())
-        lent = [] if Route.REMOTE not in request.routes else [desk.lenders(self._bundle, *area) for area in desk.areas]
-        least = [int(offer.cost.min(initial=NO_ARC)) for offer in lent]
-        self.floor = min(NO_ARC, min(least, default=NO_ARC) * self._times)
-        self._least = np.array([*least, NO_ARC], np.int64)
-        self._lent = [int(offer.capacity.sum()) for offer in lent]
-        self._offers = lent
+        self.total = stock.free_total // request.count if self.spans else self._bundles
+        self._lenders = desk.lenders(self._bundle) if Route.REMOTE in request.routes else None
+        least = NO_ARC if self._lenders is None else int(self._lenders.least.min(initial=NO_ARC))
+        self.floor = min(NO_ARC, least * self._times)
         if self._moving is not None:
             desk.write_moving(self._moving, request.filter)
             self.floor = min(self.floor, self._moving.floor)
-            self.total = int(stock.free.sum()) // request.count
+            self.total = stock.free_total // request.count
 
     def far(self, nodes: Integers) -> tuple[Flags, Integers]:
         """Say which nodes others of the zone can lend to, or a fabric move devices to, and the least that costs."""
         desk, request = self._desk, self._key.request
         far = np.zeros(len(nodes), bool)
-        if not self._offers and self._moving is None:
-            return far, np.zeros(len(nodes), np.int64)
+        cost = np.zeros(len(nodes), np.int64)
+        if self._lenders is None and self._moving is None:
+            return far, cost
         stock = desk.stock(request.filter)
-        area = desk.area_of[nodes]
-        for number, (offer, lent) in enumerate(zip(self._offers, self._lent, strict=True)):
-            if not lent:
-                continue
+        if self._lenders is not None and len(self._lenders.least):
             # Nobody lends to itself: what counts for a client is what the others have.
-            clients = np.flatnonzero(area == number)
-            row = stock.row[nodes[clients]]
-            own = np.where(row >= 0, offer.capacity[row], 0)
-            far[clients] = lent - own >= self._times
-        cost = np.where(far, self._least[np.where(far, area, -1)] * self._times, 0)
+            area, row = desk.area_of[nodes], stock.row[nodes]
+            left = self._lenders.lent[area]
+            own = np.flatnonzero(row >= 0)
+            left[own] -= self._lenders.capacity[area[own], row[own]]
+            far = (left >= self._times) & (area >= 0)
+            cost = np.where(far, self._lenders.least[area] * self._times, 0)
         if self._moving is not None:
             moved, moving_cost = self._moving.far(nodes)
             cost = np.where(moved & (~far | (moving_cost < cost)), moving_cost, cost)

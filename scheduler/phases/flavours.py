@@ -52,7 +52,10 @@ class Flavours:
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
-        self._original = {row: entry for row, entry in enumerate(jobs.pending) if entry.job.alternatives}
+        # Alternatives are a part of what tells forms apart.
+        kinds = [number for number, form in enumerate(jobs.forms) if form.example.job.alternatives]
+        rows = np.flatnonzero(np.isin(jobs.form, kinds)).tolist() if kinds else []
+        self._original = {row: jobs.pending[row] for row in rows}
         self._of: dict[int, tuple[Flavour, ...]] = {}
         """Flavours by the form that the jobs were submitted with."""
         self._form = {row: int(jobs.form[row]) for row in self._original}
@@ -77,9 +80,9 @@ class Flavours:
         """Say whether any job has alternatives."""
         return bool(self._original)
 
-    def name(self, row: int) -> str:
-        """Return the flavour of a job; empty for the job as it stands."""
-        return self._chosen[row].name if row in self._chosen else ""
+    def names(self) -> dict[int, str]:
+        """Return the flavours of jobs, by their rows; empty for a job as it stands."""
+        return {row: flavour.name for row, flavour in self._chosen.items()}
 
     def choose(self, desk: Desk, rows: Integers, tally: Tally) -> None:
         """Choose the flavour of each of the jobs ``rows`` that have alternatives, all at once, for what is free now."""

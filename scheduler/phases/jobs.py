@@ -7,22 +7,27 @@ identity of the job, so that a queue is read once and not every round.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+import functools
+import operator
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from farbus.model.decision import PendingJob
 from farbus.model.job import MAX_ALTERNATIVE_COST, MAX_DRIVES, Job, TaskGroup
 from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI
-from farbus.scheduler.costs.policy import Policy
+from farbus.scheduler.costs.policy import Policy, Waiting, ranked
 from farbus.scheduler.phases.cluster import MAX_UNITS
 from farbus.scheduler.phases.tables import AWARD, Integers, Table, ranges
 
 if TYPE_CHECKING:
     from farbus.scheduler.phases.base import Phase
+
+Flags = npt.NDArray[np.bool_]
 
 MAX_KEPT_JOBS = 50_000
 """Jobs whose form is remembered: several times what one round considers, of some hundred bytes each."""
@@ -49,105 +54,188 @@ class Form:
 class _Read:
     """What is remembered of a job: why it can't be scheduled at all, or what it asks for.
 
+    ``asks`` is a number that jobs have in common that ask for the same.
     ``least`` is the job with the tasks that it needs, ``more`` one job of one
     task for each group that would have more.
     """
 
     job: Job
     fault: str
-    asks: Hashable
+    asks: int
     least: Job
     more: tuple[tuple[int, Job], ...] = ()
 
 
+_LINE = np.dtype([(name, np.int64) for name in ("fault", "part", "name", "asks", "priority", "turn")])
+"""Whether a job can't be scheduled at all, whether it needs only a part of its tasks, numbers of its id and of what it
+asks for, its priority, and how many known jobs come before it by submission."""
+
+
+@dataclass(slots=True)
+class Queue:
+    """The jobs of a round that can be scheduled, in any order."""
+
+    entries: Sequence[PendingJob]
+    lines: Integers
+    columns: Table
+    waiting: Waiting
+
+
 class Forms:
-    """Finds the form of each job."""
+    """Finds the form of each job, and keeps what was found of it for as long as it waits.
+
+    A round looks at new jobs one by one; all that it needs of the others are
+    columns that were made before, by the job's *line*: a number that it has
+    for as long as it is known.
+    """
 
     def __init__(self, phases: Sequence[Phase]) -> None:
         self._phases = phases
-        self._read: dict[str, _Read] = {}
-        self._asks: dict[Hashable, Hashable] = {}
+        self._asks: dict[Hashable, int] = {}
+        self._forget()
 
-    def readable(self, pending: Iterable[PendingJob]) -> tuple[list[PendingJob], list[tuple[str, str]]]:
-        """Split off the jobs that can't be scheduled whatever the cluster looks like, each as its id and the fault."""
-        seen: set[str] = set()
-        readable, faults = [], []
-        known = self._read
-        for entry in pending:
+    def _forget(self) -> None:
+        self._lines: dict[int, int] = {}
+        """By the identity of jobs, which are kept alive by what was read."""
+        self._read: list[_Read] = []
+        self._by_turn: list[tuple[float, str, int]] = []
+        self._ids: dict[str, int] = {}
+        self._columns = np.zeros(0, _LINE)
+        self._last: tuple[list[Job], Integers] = ([], np.zeros(0, np.int64))
+
+    def queue(self, pending: Sequence[PendingJob]) -> tuple[Queue, list[tuple[str, str]]]:
+        """Return the jobs that can be scheduled, and the id and the fault of each that can't be on any cluster."""
+        jobs = [entry.job for entry in pending]
+        lines = self._lines_of(jobs, pending)
+        columns = self._columns[lines]
+        bad = columns["fault"].astype(bool)
+        # Few ids are there twice, but each time somebody has to be told.
+        ids = np.bincount(columns["name"], minlength=1)
+        faults: list[tuple[str, str]] = []
+        if bad.any() or ids.max() > 1:
+            first = np.zeros(len(jobs), bool)
+            first[np.unique(columns["name"], return_index=True)[1]] = True
+            bad |= ~first
+            for row in np.flatnonzero(bad).tolist():
+                faults.append((jobs[row].id, self._read[lines[row]].fault if first[row] else DUPLICATE))
+            good = np.flatnonzero(~bad)
+            columns, lines, pending = columns[good], lines[good], [pending[row] for row in good.tolist()]
+        return Queue(pending, lines, columns, Waiting(pending, columns["priority"])), faults
+
+    def _lines_of(self, jobs: list[Job], pending: Sequence[PendingJob]) -> Integers:
+        last, lines = self._last
+        if len(jobs) == len(last) and all(map(operator.is_, jobs, last)):
+            return lines
+        found: list[int | None] = list(map(self._lines.get, map(id, jobs)))
+        if None in found:
+            if len(self._read) + len(jobs) > MAX_KEPT_JOBS:
+                # Those who wait now are the ones to know.
+                self._forget()
+                self._asks.clear()
+            self._take_in(entry for entry in pending if id(entry.job) not in self._lines)
+            found = list(map(self._lines.get, map(id, jobs)))
+        lines = np.array(found, np.int64)
+        self._last = (jobs, lines)
+        return lines
+
+    def _take_in(self, entries: Iterable[PendingJob]) -> None:
+        """Look at jobs never seen."""
+        rows = []
+        for entry in entries:
             job = entry.job
-            name = job.id
-            if name in seen:
-                faults.append((name, DUPLICATE))
+            if id(job) in self._lines:
                 continue
-            seen.add(name)
-            read = known.get(name)
-            if read is None or read.job is not job:
-                read = known[name] = self._look(entry)
-            if read.fault:
-                faults.append((name, read.fault))
-            else:
-                readable.append(entry)
-        if len(known) > MAX_KEPT_JOBS:
-            self._read = {name: known[name] for name in seen}
-            self._asks = {read.asks: read.asks for read in self._read.values()}
-        return readable, faults
+            read, line = self._look(entry), len(self._read)
+            self._read.append(read)
+            self._lines[id(job)] = line
+            self._by_turn.append((job.submitted_at, job.id, line))
+            name = self._ids.setdefault(job.id, len(self._ids))
+            rows.append((bool(read.fault), read.least is not job, name, read.asks, _sane(job.priority), 0))
+        self._columns = np.concatenate((self._columns, np.array(rows, _LINE)))
+        # Sorted but for the new ones, and told apart before the third entry.
+        self._by_turn.sort()
+        self._columns["turn"][[line for _, _, line in self._by_turn]] = np.arange(len(self._by_turn))
 
-    def jobs(self, ranked: Sequence[tuple[PendingJob, int]], policy: Policy) -> Jobs:
+    def jobs(self, in_rank: Sequence[tuple[PendingJob, int]], policy: Policy) -> Jobs:
         """Return readable jobs in the order of their rank, each with its tier of urgency, as columns."""
-        forms: dict[Hashable, int] = {}
-        examples: list[Form] = []
-        numbers = []
-        entries: list[PendingJob] = []
-        more: list[tuple[int, int, Job]] = []
-        tells = type(policy).subject is not Policy.subject
-        known = self._read
-        for row, (entry, _) in enumerate(ranked):
-            job = entry.job
-            read = known.get(job.id)
-            if read is None or read.job is not job:
-                read = self._look(entry)
-            # What is equal is the same object here.
-            asks: Hashable = id(read.asks)
-            if tells:
-                asks = (asks, *(policy.subject(entry, group) for group in job.groups))
-            number = forms.get(asks)
-            if read.least is not job:
-                entry = replace(entry, job=read.least)  # noqa: PLW2901 - the part needed
-                more += [(row, group, single) for group, single in read.more]
-            if number is None:
-                number = forms[asks] = len(examples)
-                examples.append(Form(entry))
-            numbers.append(number)
-            entries.append(entry)
-        tiers = [tier for _, tier in ranked]
+        entries = [entry for entry, _ in in_rank]
+        reads = [self._reading(entry) for entry in entries]
+        parts = [row for row, read in enumerate(reads) if read.least is not read.job]
+        tier = np.array([tier for _, tier in in_rank], np.int64)
+        asks = np.array([read.asks for read in reads], np.int64)
+        return self._laid_out(entries, tier, asks, {row: reads[row] for row in parts}, policy)
+
+    def in_order(self, queue: Queue, policy: Policy) -> Jobs:
+        """Return the jobs of a queue in the order of their rank, as columns."""
+        order, tier = ranked(policy.urgency(queue.waiting), queue.columns["turn"])
+        columns = queue.columns[order]
+        parts = np.flatnonzero(columns["part"]).tolist()
+        reads = {row: self._read[queue.lines[order[row]]] for row in parts}
+        entries = [queue.entries[row] for row in order.tolist()]
+        made = self._laid_out(entries, tier, columns["asks"], reads, policy)
+        made.rounds_waited = queue.waiting.rounds_waited[order]
+        return made
+
+    def _reading(self, entry: PendingJob) -> _Read:
+        line = self._lines.get(id(entry.job))
+        return self._look(entry) if line is None else self._read[line]
+
+    def _laid_out(
+        self, entries: list[PendingJob], tier: Integers, asks: Integers, parts: Mapping[int, _Read], policy: Policy
+    ) -> Jobs:
+        """Find the form of each job; ``parts`` need only a part of themselves."""
+        keys: dict[Hashable, int] = {}
+        if type(policy).subject is Policy.subject:
+            form, firsts = _numbered(asks)
+        else:
+            form, firsts = np.zeros(len(entries), np.int64), []
+            for row, (entry, what) in enumerate(zip(entries, asks.tolist(), strict=True)):
+                key = (what, *(policy.subject(entry, group) for group in entry.job.groups))
+                form[row] = keys.setdefault(key, len(keys))
+                if form[row] == len(firsts):
+                    firsts.append(row)
+        whole = {row: entries[row].job for row in parts}
+        for row, read in parts.items():
+            # The part needed.
+            entries[row] = replace(entries[row], job=read.least)
+        examples = [Form(entries[row]) for row in firsts]
+        more: list[PendingJob] = []
+        forms: list[int] = []
+        tiers: list[int] = []
         parents: list[tuple[int, int]] = []
-        for row, group, single in more:
-            room = MAX_MORE - len(parents)
-            extra = replace(entries[row], job=single)
-            tasks = min(ranked[row][0].job.groups[group].count - entries[row].job.groups[group].count, room)
-            asks = (numbers[row], group)
-            if asks not in forms and tasks:
-                forms[asks] = len(examples)
-                examples.append(Form(extra))
-            for _ in range(tasks):
-                numbers.append(forms[asks])
-                entries.append(extra)
-                tiers.append(tiers[row])
-                parents.append((row, group))
-        return Jobs(entries, np.array(tiers, np.int64), np.array(numbers, np.int64), examples, parents)
+        kinds: dict[tuple[int, int], int] = {}
+        for row, read in parts.items():
+            for group, single in read.more:
+                room = MAX_MORE - len(parents)
+                tasks = min(whole[row].groups[group].count - entries[row].job.groups[group].count, room)
+                extra = replace(entries[row], job=single)
+                kind = (int(form[row]), group)
+                if kind not in kinds and tasks:
+                    kinds[kind] = len(examples)
+                    examples.append(Form(extra))
+                for _ in range(tasks):
+                    forms.append(kinds[kind])
+                    more.append(extra)
+                    tiers.append(int(tier[row]))
+                    parents.append((row, group))
+        if more:
+            entries = entries + more
+            tier = np.concatenate((tier, np.array(tiers, np.int64)))
+            form = np.concatenate((form, np.array(forms, np.int64)))
+        return Jobs(entries, tier, form, examples, parents)
 
     def _look(self, entry: PendingJob) -> _Read:
         job = entry.job
         fault = _fault(job) or _alternative_fault(job)
         if fault:
-            return _Read(job, fault, None, job)
+            return _Read(job, fault, -1, job)
         asked = self._asked(entry)
         for each in job.alternatives:
             alternative = replace(entry, job=job.in_flavour(each.name))
             asked = (*asked, (each.name, each.cost), *self._asked(alternative))
         asks = _Asks(asked)
         least, more = _parts(job)
-        return _Read(job, "", self._asks.setdefault(asks, asks), least, more)
+        return _Read(job, "", self._asks.setdefault(asks, len(self._asks)), least, more)
 
     def _asked(self, entry: PendingJob) -> tuple[Hashable, ...]:
         """Return what each group asks for."""
@@ -164,6 +252,23 @@ class Forms:
             )
             for group in entry.job.groups
         )
+
+
+def _numbered(asks: Integers) -> tuple[Integers, list[int]]:
+    """Number what is asked for in the order of its first occurrence; also return the rows of these."""
+    first = np.full(int(asks.max(initial=-1)) + 1, len(asks))
+    # Written from the last to the first, the first stays.
+    first[asks[::-1]] = np.arange(len(asks))[::-1]
+    order = np.argsort(first, kind="stable")
+    order = order[first[order] < len(asks)]
+    number = np.zeros(len(first), np.int64)
+    number[order] = np.arange(len(order))
+    return number[asks], first[order].tolist()
+
+
+def _sane(priority: int) -> int:
+    """Return a priority within what arrays hold; the others are all the same."""
+    return max(-(2**62), min(priority, 2**62))
 
 
 def _parts(job: Job) -> tuple[Job, tuple[tuple[int, Job], ...]]:
@@ -263,6 +368,32 @@ def _storage_fault(group: TaskGroup) -> str:
     return ""
 
 
+# Rows of jobs are small numbers, so that looking them up beats sorting them, as NumPy's functions of sets do.
+
+
+def among(rows: Integers, some: Integers) -> Flags:
+    """Say which of ``rows`` are among ``some``."""
+    if not len(rows) or not len(some):
+        return np.zeros(len(rows), bool)
+    found = np.zeros(max(int(rows.max()), int(some.max())) + 1, bool)
+    found[some] = True
+    return found[rows]
+
+
+def without(rows: Integers, some: Integers) -> Integers:
+    """Return ``rows`` but for those among ``some``, in their order."""
+    return rows[~among(rows, some)] if len(some) else rows
+
+
+def both(rows: Integers, others: Integers) -> Integers:
+    """Return the different ones of ``rows`` and ``others``, ascending."""
+    if not len(rows) or not len(others):
+        return rows if len(rows) else others
+    found = np.zeros(max(int(rows.max()), int(others.max())) + 1, bool)
+    found[rows] = found[others] = True
+    return np.flatnonzero(found)
+
+
 @dataclass(eq=False, slots=True)
 class Awards:
     """What one phase gave: a table of :data:`AWARD`, and the devices of all its units, one after the other."""
@@ -278,14 +409,14 @@ class Awards:
 
     def remove(self, jobs: Integers) -> Table:
         """Take the awards of ``jobs`` out and return them."""
-        theirs = np.isin(self.table["job"], jobs)
+        theirs = among(self.table["job"], jobs)
         removed = self.table[theirs]
         self.table = self.table[~theirs]
         return removed
 
     def of(self, jobs: Integers) -> Table:
         """Return the awards of ``jobs``, job by job, each in the order in which they were given."""
-        theirs = self.table[np.isin(self.table["job"], jobs)]
+        theirs = self.table[among(self.table["job"], jobs)]
         return theirs[np.argsort(theirs["job"], kind="stable")]
 
     def devices_of(self, table: Table) -> Integers:
@@ -317,6 +448,17 @@ class Jobs:
         self.form = form
         self.forms = list(forms)
         self._awards: dict[str, Awards] = {}
+
+    @functools.cached_property
+    def rounds_waited(self) -> Integers:
+        """Rounds that each job waited, without the rows from ``count`` on."""
+        return Waiting.of(self.pending[: self.count]).rounds_waited
+
+    def afresh(self) -> Jobs:
+        """Return the same jobs, to which nothing was given yet; none of them has alternatives."""
+        jobs = Jobs(self.pending, self.tier, self.form, self.forms, self.parents)
+        jobs.rounds_waited = self.rounds_waited
+        return jobs
 
     def replace(self, job: int, entry: PendingJob, form: int) -> None:
         """Let a job ask for what ``entry`` does, which is of another form."""

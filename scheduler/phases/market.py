@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from farbus.scheduler.phases.base import FAR, NO_ARC, Alternatives, Desk, Flags, Later, Offer
+from farbus.scheduler import kernels
+from farbus.scheduler.phases.base import NO_ARC, Alternatives, Desk, Flags, Later, Offer
 from farbus.scheduler.phases.bound import Prices
 from farbus.scheduler.phases.cluster import MAX_UNITS
 from farbus.scheduler.phases.jobs import Jobs
@@ -32,6 +33,7 @@ from farbus.scheduler.phases.tables import (
     before,
     distinct,
     in_order,
+    joined,
     limited,
     matched,
     ranges,
@@ -236,19 +238,20 @@ class Plan:
 
     def _take_up_offers(self, desk: Desk, prune: bool) -> None:
         """Take up the aggregators' arcs, and number the places that any arc leads to."""
-        self.offers: list[Table] = []
+        offers: list[Table] = []
         self._pool_beyond = np.full(len(self.pools), NO_ARC, np.int64)
         self._pool_floor = np.zeros(len(self.pools), np.int64)
         for number, pool in enumerate(self.pools.tolist()):
-            offers = desk.offers(pool)
-            arcs, self._pool_beyond[number] = _cheapest(offers, self.units if prune else None)
-            self._pool_floor[number] = min((each.floor for each in offers if isinstance(each, Later)), default=0)
-            arcs["source"] = number
-            self.offers.append(arcs)
+            offered = desk.offers(pool)
+            arcs, self._pool_beyond[number] = _cheapest(offered, number, self.units if prune else None)
+            self._pool_floor[number] = min((each.floor for each in offered if isinstance(each, Later)), default=0)
+            offers.append(arcs)
             if pool not in desk.first:
                 desk.first[pool] = Alternatives(arcs["place"], arcs["cost"])
-        named = [self.arcs["place"], *(arcs["place"] for arcs in self.offers)]
-        self.places = distinct(np.concatenate(named))
+        # All arcs to places: those of sources, then those of pools, whose source is the pool's number.
+        self.offered = np.array([len(arcs) for arcs in offers], np.int64)
+        self.table = joined([self.arcs, *offers])
+        self.places, self.place = kernels.places(desk.cluster.size, self.table)
         self.first_place = len(self.preferring) + len(self.pools)
         self.sink = self.first_place + len(self.places)
 
@@ -293,15 +296,19 @@ class Plan:
 
     # What the bound of a round is computed on.
 
-    def opening_arcs(self) -> Table:
-        """Return all arcs of each source, also those that it has through its pool; ``source`` is its row."""
-        parts = [self.arcs]
-        for number, arcs in enumerate(self.offers):
-            for row in np.flatnonzero(self.pool_of == self.pools[number]).tolist():
-                mine = arcs.copy()
-                mine["source"] = row
-                parts.append(mine)
-        return np.concatenate(parts)
+    def opening_arcs(self) -> tuple[Table, Integers]:
+        """Return all arcs of each source, also those that it has through its pool, and the rows of their places.
+
+        ``source`` is the row of each one's source.
+        """
+        end = len(self.arcs) + np.cumsum(self.offered)
+        pooled = np.flatnonzero(self.pool_of >= 0)
+        number = self.pool_node[pooled] - len(self.preferring)
+        length = self.offered[number]
+        rows = np.concatenate((np.arange(len(self.arcs)), ranges((end - self.offered)[number], length)))
+        arcs = self.table[rows]
+        arcs["source"][len(self.arcs) :] = np.repeat(pooled, length)
+        return arcs, self.place[rows]
 
     def by_source(self, of_pool: Integers, without: int) -> Integers:
         """Return for each source what is known of its pool; ``without`` where it has none."""
@@ -330,80 +337,49 @@ class Plan:
 
         With ``low`` prices waiting is dearer than any arc, but not than any chain of moves.
         """
-        node_of_row = self.node
-        arcs = self.arcs
         room = np.zeros(len(self.places), np.int64)
-        rows = np.searchsorted(self.places, arcs["place"])
-        tails: list[Integers] = [node_of_row[arcs["source"]]]
-        heads: list[Integers] = [self.first_place + rows]
-        capacities: list[Integers] = [np.minimum(arcs["capacity"], self.units)]
-        costs: list[Integers] = [arcs["cost"]]
-        # One source may have arcs of several tiers to one place: their sum counts.
-        if len(arcs):
-            pair = arcs["source"] * (len(self.places) + 1) + rows
-            _, first, group = np.unique(pair, return_index=True, return_inverse=True)
-            sums = np.zeros(len(first), np.int64)
-            np.add.at(sums, group, capacities[0])
-            np.maximum.at(room, rows[first], sums)
-
-        for number, (pool, arcs) in enumerate(zip(self.pools.tolist(), self.offers, strict=True)):
-            rows = np.searchsorted(self.places, arcs["place"])
-            tails.append(len(self.preferring) + arcs["source"])
-            heads.append(self.first_place + rows)
-            capacities.append(np.minimum(arcs["capacity"], self.units))
-            costs.append(arcs["cost"])
+        summed = np.zeros(len(self.pools), np.int64)
+        for number, pool in enumerate(self.pools.tolist()):
             total = self.desk.capacity(pool, self.places)
-            if total is None:
-                total = np.zeros(len(self.places), np.int64)
-                np.add.at(total, rows, arcs["capacity"])
-                self.exact &= self._pool_beyond[number] == NO_ARC or self.sink == self.first_place + len(arcs)
-            np.maximum(room, total, out=room)
-        self.placing = sum(len(part) for part in tails)
-
-        tails.append(self.first_place + np.arange(len(self.places), dtype=np.int64))
-        heads.append(np.full(len(self.places), self.sink, np.int64))
-        capacities.append(np.minimum(room, self.units))
-        costs.append(np.zeros(len(self.places), np.int64))
-
-        # Sources to their pools.
+            if total is not None:
+                np.maximum(room, total, out=room)
+                continue
+            summed[number] = 1
+            self.exact &= self._pool_beyond[number] == NO_ARC or len(self.places) == self.offered[number]
+        self.placing = len(self.table)
         self.joining = self.preferring[self.pool_of[self.preferring] >= 0]
-        supplied = np.zeros(len(self.sources), np.int64)
-        counts = self.wants["count"][self.claims]
-        np.add.at(supplied, self.claim_source, counts)
-        self.join_start = sum(len(part) for part in tails)
-        tails.append(self.node[self.joining])
-        heads.append(self.pool_node[self.joining])
-        capacities.append(supplied[self.joining])
-        costs.append(np.zeros(len(self.joining), np.int64))
-
+        self.join_start = self.placing + len(self.places)
+        self.tail, self.head, capacity, self.cost, supply = kernels.lay_out(
+            self.table,
+            self.place,
+            own=len(self.arcs),
+            node=self.node,
+            first_pool=len(self.preferring),
+            summed=summed,
+            room=room,
+            joins=(self.joining, self.pool_node[self.joining]),
+            claims=(self.claim_source, self.wants["count"][self.claims]),
+            units=self.units,
+        )
         # Unscheduled arcs: dearer than any placing, in strict order of rank, a whole step per tier of urgency.
-        tails.append(self.claim_node)
-        heads.append(np.full(len(self.claims), self.sink, np.int64))
-        capacities.append(counts)
+        waiting = self.cost[len(self.cost) - len(self.claims) :]
         job = self.wants["job"][self.claims]
-        dearest = max(int(part.max(initial=0)) for part in costs)
         if self.prices is None:
             chain = min(self._chain(), LOW_CHAIN) if low else self._chain()
-            costs.append(_prices(job, self.jobs.tier[job], chain * dearest, self.sink + 1))
+            dearest = int(self.cost.max(initial=0))
+            waiting[:] = _prices(job, self.jobs.tier[job], chain * dearest, self.sink + 1)
         else:
             ranks = np.unique(-job, return_inverse=True)[1].reshape(-1)
-            costs.append(self.prices.waiting(self.jobs.tier)[job] + ranks)
-
-        supply = np.zeros(self.sink + 1, np.int64)
-        np.add.at(supply, self.claim_node, counts)
-        supply[self.sink] = -int(counts.sum())
-        self.tail, self.head, self.cost = (np.concatenate(parts) for parts in (tails, heads, costs))
-        return Network(
-            tail=self.tail, head=self.head, capacity=np.concatenate(capacities), cost=self._charged(), supply=supply
-        )
+            waiting[:] = self.prices.waiting(self.jobs.tier)[job] + ranks
+        return Network(tail=self.tail, head=self.head, capacity=capacity, cost=self._charged(), supply=supply)
 
     def _charged(self) -> Integers:
         """Return the costs of all arcs with what they use of scarce resources, for the solver alone."""
         if self.prices is None:
             return self.cost
         charged = self.cost.copy()
-        tail, tiers = self.tail[: self.placing], self._tiers()
-        places = self.places[self.head[: self.placing] - self.first_place]
+        tail, tiers = self.tail[: self.placing], self.table["tier"]
+        places = self.table["place"]
         shapes = self._shapes_of(tail)
         for shape in np.unique(shapes).tolist():
             rows = np.flatnonzero(shapes == shape)
@@ -516,8 +492,8 @@ class Plan:
             _STOCK,
             len(arcs),
             node=node,
-            place=self.places[self.head[arcs] - self.first_place],
-            tier=self._tiers()[arcs],
+            place=self.table["place"][arcs],
+            tier=self.table["tier"][arcs],
             count=flow[arcs],
             cost=self.cost[arcs],
         )
@@ -539,15 +515,12 @@ class Plan:
             stock[rows] = part
         return stock[stock["count"] > 0], np.concatenate(devices), refused
 
-    def _tiers(self) -> Integers:
-        return np.concatenate((self.arcs["tier"], *(arcs["tier"] for arcs in self.offers)))
-
 
 _STOCK = np.dtype([(name, np.int64) for name in ("node", "place", "tier", "count", "cost", "first", "size")])
 """Units that a place handed out to a source or a pool, not yet given to a want."""
 
 
-def _cheapest(offers: Sequence[Offer | Later], units: int | None) -> tuple[Table, int]:
+def _cheapest(offers: Sequence[Offer | Later], source: int, units: int | None) -> tuple[Table, int]:
     """Return the cheapest arcs of an aggregator that hold ``units``, those of the whole network; None: all arcs.
 
     Beside them what an arc that was left out costs at least, ``NO_ARC`` where there is none.
@@ -558,26 +531,21 @@ def _cheapest(offers: Sequence[Offer | Later], units: int | None) -> tuple[Table
     there costs no more.  Cost first, then tier and place: one total order, so
     that the same input keeps the same arcs.
     """
-    kept = np.zeros((4, 0), np.int64)
-    complete = False
+    made: list[Offer] = []
+    arcs, dearest = np.zeros(0, ARC), None
     for each in sorted(offers, key=_floor) if len(offers) > 1 else offers:
-        if complete and _floor(each) > (int(kept[0, -1]), int(kept[1, -1])):
+        if dearest is not None and _floor(each) > dearest:
             break
-        offer = each.make() if isinstance(each, Later) else each
-        rows = offer.arcs() if units is None else offer.cheapest(units + SPARE_ARCS)
-        more = np.empty((4, len(rows)), np.int64)
-        more[0], more[1], more[2], more[3] = offer.cost[rows], offer.tier, offer.place[rows], offer.capacity[rows]
-        kept = np.concatenate((kept, more), axis=1) if kept.size else more
-        if units is not None and kept.size:
-            cost, tier, place, capacity = kept
-            order = np.argsort((cost * (FAR + 1) + tier) * (int(place.max()) + 1) + place)
-            held = np.cumsum(np.minimum(capacity[order], units))
-            enough = int(np.searchsorted(held, units)) + 1 + SPARE_ARCS
-            complete = len(held) >= enough
-            kept = kept[:, order[:enough]]
-    beyond = int(kept[0, -1]) if complete else NO_ARC
-    cost, tier, place, capacity = kept[:, np.argsort(kept[1] * (int(kept[2].max(initial=0)) + 1) + kept[2])]
-    return table(ARC, len(cost), place=place, tier=tier, capacity=capacity, cost=cost), beyond
+        made.append(each.make() if isinstance(each, Later) else each)
+        arcs, dearest = kernels.choose(
+            sorted(made, key=lambda offer: offer.tier),
+            source=source,
+            units=NO_ARC if units is None else units,
+            spare=SPARE_ARCS,
+            no_arc=NO_ARC,
+            kind=ARC,
+        )
+    return arcs, NO_ARC if dearest is None else dearest[0]
 
 
 def _floor(offer: Offer | Later) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from farbus.model.device import Route
-from farbus.scheduler.phases.base import FAR, Flags, Offer
+from farbus.scheduler.phases.base import FAR, NO_ARC, Flags, Offer
 from farbus.scheduler.phases.cluster import NEVER, Cluster
 from farbus.scheduler.phases.moving import Movable
 from farbus.scheduler.phases.tables import Integers
@@ -48,14 +48,16 @@ class Bundle(msgspec.Struct, frozen=True):
 class Stock:
     """Devices that one filter accepts: which, how many of them each node has, and how many are free there.
 
-    ``nodes`` are the rows of the nodes that have any, ``row`` the place of each node among them; ``most`` is how
-    many one node has.  ``movable`` counts those that fabric pools can move; it is None where there is no pool.
+    ``free_total`` is the sum of these.  ``nodes`` are the rows of the nodes that have any, ``row`` the place of each
+    node among them; ``most`` is how many one node has.  ``movable`` counts those that fabric pools can move; it is
+    None where there is no pool.
     """
 
     def __init__(self, cluster: Cluster, accepted: Flags, free: Flags) -> None:
         self.accepted = accepted
         self.total = np.bincount(cluster.device_node[accepted], minlength=cluster.size).astype(np.int64)
         self.free = np.bincount(cluster.device_node[accepted & free], minlength=cluster.size).astype(np.int64)
+        self.free_total = int(self.free.sum())
         self.nodes = np.flatnonzero(self.total)
         self.row = np.full(cluster.size, -1, np.int64)
         self.row[self.nodes] = np.arange(len(self.nodes))
@@ -64,14 +66,30 @@ class Stock:
 
     def change(self, rows: Integers, nodes: Integers, by: int) -> None:
         """Count devices ``rows`` of ``nodes`` as free (1) or no longer (-1)."""
-        np.add.at(self.free, nodes[self.accepted[rows]], by)
+        mine = nodes[self.accepted[rows]]
+        np.add.at(self.free, mine, by)
+        self.free_total += by * len(mine)
         if self.movable is not None:
             self.movable.change(rows, by)
 
 
 class Lenders:
-    """What the nodes of a zone can lend to clients of one site: bundles, and the cost of one, as of ``moment``."""
+    """What nodes can lend to clients of each of A areas: bundles, and the cost of one, as of ``moment``.
 
-    def __init__(self, stock: Stock) -> None:
+    An area is a zone and the site of its clients.  ``capacity`` and ``cost`` have shape (A, N), N as long as the
+    stock's nodes, and ``offers`` shows each area its own row; ``least`` is the least cost, ``lent`` the sum of
+    bundles of each area.
+    """
+
+    def __init__(self, stock: Stock, areas: int) -> None:
         self.moment = NEVER
-        self.offer = Offer(FAR, stock.nodes)
+        self.offers = [Offer(FAR, stock.nodes) for _ in range(areas)]
+        self.capacity = np.zeros((areas, len(stock.nodes)), np.int64)
+        self.cost = np.full((areas, len(stock.nodes)), NO_ARC, np.int64)
+        for offer, capacity, cost in zip(self.offers, self.capacity, self.cost, strict=True):
+            offer.capacity, offer.cost = capacity, cost
+
+    def sum_up(self) -> None:
+        """Look at what each area has in all."""
+        self.least = self.cost.min(axis=1, initial=NO_ARC)
+        self.lent = self.capacity.sum(axis=1)

@@ -9,20 +9,34 @@ vector is checked when units are handed out.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
 from farbus.model.decision import PendingJob
 from farbus.model.device import Route
-from farbus.model.job import DevicePlacement, Miss, StorageRequest, TaskGroup
+from farbus.model.job import Miss, StorageRequest, TaskGroup
 from farbus.model.quantity import format_bytes
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
-from farbus.scheduler.phases.base import FAR, NO_ARC, Desk, Later, Offer, Outlook, Phase
+from farbus.scheduler.phases.base import (
+    FAR,
+    NEXT_BEST,
+    NO_ARC,
+    NONE_KNOWN,
+    ONLY_ONE,
+    WERE_FULL,
+    Alternatives,
+    Desk,
+    Later,
+    Offer,
+    Outlook,
+    Phase,
+)
 from farbus.scheduler.phases.cluster import Changes, Cluster
 from farbus.scheduler.phases.drives import Drives, Options, StorageShape
 from farbus.scheduler.phases.jobs import Jobs
+from farbus.scheduler.phases.reasons import Reasons, literal, told
 from farbus.scheduler.phases.stock import ANY_SITE
 from farbus.scheduler.phases.storage_outlook import StorageOutlook
 from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, in_order, table
@@ -37,8 +51,10 @@ class StoragePhase(Phase):
     name = "storage"
 
     def asks(self, pending: PendingJob, group: TaskGroup) -> Hashable:
-        """Return the group's storage; where a profile says what is fast enough, the time that is left matters too."""
-        return group.storage and (group.storage, _left_s(pending, group.storage))
+        """Return the group's storage; where a profile says what is fast enough, the deadline matters too."""
+        if not any(request.profile for request in group.storage):
+            return group.storage
+        return group.storage, pending.job.due_at
 
     def open(self, cluster: Cluster, policy: Policy, later: Sequence[Desk]) -> Desk:
         """Return the desk of the last round, brought up to date, or a new one."""
@@ -53,6 +69,15 @@ class StoragePhase(Phase):
 
 MAX_KEPT_SHAPES = 1_024
 """Shapes that a desk is kept with; those of jobs that ended are forgotten with it."""
+
+
+_ROUTES = ("local", "remote from {0}", "recomposed from {0}")
+_ENDS = {
+    NONE_KNOWN: "",
+    ONLY_ONE: "",
+    NEXT_BEST: " (remote: next best {2} at {3})",
+    WERE_FULL: " (remote: cheaper ones such as {2} at {3} were full)",
+}
 
 
 def _left_s(pending: PendingJob, storage: Sequence[StorageRequest]) -> float:
@@ -141,7 +166,7 @@ class StorageDesk(Desk):
             composed = self.drives.price(shape, there[:number], self.policy.composition)
             if composed is not None:
                 attach_s = fabric.attach_s[pair : pair + 1]
-                move = self.policy.move_cost(number, np.array([number]), attach_s, shape.subject)
+                move = self.policy.drives_move_cost(number, attach_s, shape.subject)
                 found.append((number, len(there) // number, composed + int(move[0])))
         return found
 
@@ -385,38 +410,34 @@ class StorageDesk(Desk):
 
     # People ask.
 
-    def unit_placements(self, shape: int, site: int, place: int, devices: Sequence[int]) -> tuple[DevicePlacement, ...]:
-        """Return the drives of one unit, each with its part."""
-        what, cluster = self._shape(shape), self.cluster
-        rows = [row for row in devices if row != NO_DRIVE]
-        part_bytes, part_bytes_per_s = what.part(len(rows))
-        moved = bool(cluster.fabric.is_pool[place])
-        placed = []
-        for row in rows:
-            at = int(cluster.device_node[row])
-            route = Route.RECOMPOSED if moved else Route.LOCAL if at == site else Route.REMOTE
-            placed.append(
-                DevicePlacement(
-                    device=cluster.devices[row].id,
-                    node="" if cluster.fabric.is_pool[at] else cluster.names[at],
-                    route=route,
-                    storage=what.name,
-                    size_bytes=part_bytes,
-                    bandwidth_bytes_per_s=part_bytes_per_s,
-                )
-            )
-        return tuple(placed)
-
-    def alternatives(self, pool: int, shape: int, site: int, place: int, cost: int) -> str:
-        """Name storage, route and place, and the next best one over the network."""
+    def part(self, shape: int, devices: int) -> tuple[str, int, int]:
+        """Return the name of the storage, and the part of each of its drives."""
         what = self._shape(shape)
-        moved = bool(self.cluster.fabric.is_pool[place])
-        route = "recomposed" if moved else "local" if place == site else "remote"
-        whence = "" if place == site else f" from {self.cluster.names[place]}"
-        text = f"storage {what.name} of {format_bytes(what.size_bytes)} {route}{whence} at cost {cost / 1000:g}"
-        first = self.first.get(pool)
-        other = first.beside(place, cost, self.cluster.names, site) if first is not None else ""
-        return f"{text} (remote: {other})" if other else text
+        return what.name, *what.part(devices)
+
+    def reasons(self, awards: Table, first: Mapping[int, Alternatives]) -> Reasons:
+        """Name storage, route and place, and the next best one over the network."""
+        shapes, sites = self.split(awards["source"])
+        place, cost, pool = awards["place"], awards["cost"], awards["pool"]
+        kind = np.full(len(awards), NONE_KNOWN)
+        other, dearer = np.full(len(awards), -1, np.int64), np.zeros(len(awards), np.int64)
+        for number in np.unique(pool).tolist():
+            if number in first:
+                rows = np.flatnonzero(pool == number)
+                found = first[number].beside(place[rows], cost[rows], sites[rows])
+                kind[rows], other[rows], dearer[rows] = found
+        moved, here = self.cluster.fabric.is_pool[place], place == sites
+        route = np.where(moved, 2, np.where(here, 0, 1))
+
+        def text(number: int) -> str:
+            number, kind = divmod(number, len(_ENDS))
+            shape, route = divmod(number, len(_ROUTES))
+            what = self._shape(shape)
+            name = literal(f"storage {what.name} of {format_bytes(what.size_bytes)}")
+            return f"{name} {_ROUTES[route]} at cost {{1}}{_ENDS[kind]}"
+
+        kinds = (shapes * len(_ROUTES) + route) * len(_ENDS) + kind
+        return told(kinds, text, place=place, cost=cost, other=other, other_cost=dearer)
 
     def misses(self, pending: PendingJob) -> list[Miss]:
         """Return why storage of the job finds no drives."""

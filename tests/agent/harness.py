@@ -27,7 +27,7 @@ from farbus.linux.nvml import FakeNvml, Gpu, GpuList
 from farbus.model.cluster import ClusterInfo, HoldEvent, LogChunk
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.explanation import Explanation
-from farbus.model.job import Job, JobStatus, Requests
+from farbus.model.job import NO_GOAL, Goal, Job, JobStatus, Requests
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
@@ -298,6 +298,8 @@ class ScriptedCluster(ClusterHandler):
         routes: tuple[Route, ...],
         wait_limit_s: float,
         job_id: str = "",
+        goal: Goal = NO_GOAL,
+        application: str = "",
     ) -> AsyncIterator[HoldEvent]:
         raise Unavailable("only an agent's socket serves it")
 

@@ -14,6 +14,7 @@ from farbus.model.explanation import Explanation, Holder, Opening
 from farbus.model.job import (
     Alternative,
     DevicePlacement,
+    Goal,
     GroupVariant,
     Job,
     JobStatus,
@@ -61,7 +62,8 @@ GROUP = TaskGroup(
 )  # fmt: skip
 JOB = Job(
     id="1", name="j", user="u", groups=(GROUP,), cwd="/tmp", environment={"A": "1"}, priority=-3, time_limit_s=1.5,
-    interactive=True, submitted_at=12.25,
+    interactive=True, submitted_at=12.25, application="a",
+    goal=Goal(slo_s=1.5, importance=2.5, deadline_s=3.5, deadline_at=4.5),
     alternatives=(Alternative(name="cpu", cost=5, groups=(GroupVariant(name="main", requests=Requests()),)),),
 )  # fmt: skip
 PLACEMENT = TaskPlacement(
@@ -116,12 +118,18 @@ PAIRS = [
         cluster_pb2.ClusterInfo,
     ),
     (
-        ObservedRun(application="nw", flavour=Route.REMOTE, sharing=2, network_load=0.5, seconds=30.0),
+        ObservedRun(
+            application="nw", user="u", shape="0f", flavour=Route.REMOTE, sharing=2, network_load=0.5, seconds=30.0
+        ),
         profile_pb2.ObservedRun,
     ),
     (
         ApplicationProfile(
             application="nw",
+            user="u",
+            set_by="ann",
+            set_at=2.5,
+            runs=(ObservedRun(application="nw", seconds=1.0),),
             times=(
                 FlavourTime(flavour=Route.LOCAL, sharing=1, count=3, median_s=10.0, spread_s=0.5),
                 FlavourTime(sharing=1, count=1, median_s=5.0, spread_s=0.0),

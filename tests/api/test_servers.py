@@ -24,7 +24,7 @@ from farbus.errors import Conflict, FarbusError, NotFound, NotPermitted, Unavail
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, LogChunk
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.explanation import Explanation
-from farbus.model.job import Job, JobStatus, Requests, TaskGroup
+from farbus.model.job import NO_GOAL, Goal, Job, JobStatus, Requests, TaskGroup
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonKind, CordonResult, DrainStatus, ForgottenNode
@@ -114,6 +114,8 @@ class Recorder(ClusterHandler):
         routes: tuple[Route, ...],
         wait_limit_s: float,
         job_id: str = "",
+        goal: Goal = NO_GOAL,
+        application: str = "",
     ) -> AsyncIterator[HoldEvent]:
         try:
             yield HoldReady(status=JobStatus(job=JOB, state=JobState.RUNNING), environment={"A": name})

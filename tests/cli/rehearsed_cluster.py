@@ -20,7 +20,9 @@ from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, Ho
 from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
 from farbus.model.explanation import Explanation
 from farbus.model.job import (
+    NO_GOAL,
     DevicePlacement,
+    Goal,
     Job,
     JobStatus,
     Miss,
@@ -33,6 +35,7 @@ from farbus.model.job import (
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
 from farbus.model.node import Node, NodeStatus, Resources
 from farbus.model.operation import CordonKind, CordonResult, DrainStatus, ForgottenNode, MovedJob, RoomPlan
+from farbus.model.profile import ApplicationProfile, FlavourTime, ObservedRun
 from farbus.model.rules import QuotaStatus
 from farbus.model.series import CollectorState
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
@@ -95,6 +98,29 @@ def running(submitted: Job) -> JobStatus:
     return JobStatus(job=submitted, state=JobState.RUNNING, placements=(PLACEMENT,), tasks=(task,), started_at=1e9 + 1)
 
 
+PROFILES = (
+    ApplicationProfile(
+        application="nw",
+        user="ada",
+        times=(
+            FlavourTime(flavour=Route.LOCAL, count=3, median_s=72.5, spread_s=2.0),
+            FlavourTime(flavour=Route.REMOTE, count=2, median_s=90.0, spread_s=1.0),
+        ),
+        sensitivity=0.63,
+        sensitivity_count=2,
+    ),
+    ApplicationProfile(
+        application="srad",
+        times=(FlavourTime(count=1, median_s=0.25, spread_s=0.0),),
+        set_by="ann",
+        set_at=1_700_000_000.0,
+    ),
+)
+RUN = ObservedRun(
+    application="nw", user="ada", shape="0123456789abcdef", flavour=Route.REMOTE, network_load=0.5, seconds=91.0
+)
+
+
 class RehearsedCluster(ClusterHandler):
     """Three jobs, two nodes, one GPU; submitted jobs end as their command says (``exits 3``, ``killed``)."""
 
@@ -125,7 +151,7 @@ class RehearsedCluster(ClusterHandler):
             return "", JobStatus(job=job, state=JobState.QUEUED, placements=(PLACEMENT,))
         environment = dict(sorted(job.environment.items()))
         print(f"submitted {job.name} cwd={job.cwd} env={environment} node={job.groups[0].node}", flush=True)
-        submitted = Job(id="j-9", name=job.name, user=caller.name, groups=job.groups, cwd=job.cwd, submitted_at=1e9)
+        submitted = msgspec.structs.replace(job, id="j-9", user=caller.name, submitted_at=1e9)
         self.jobs["j-9"] = JobStatus(job=submitted, state=JobState.QUEUED, misses=(MISS,))
         return "j-9", None
 
@@ -243,6 +269,24 @@ class RehearsedCluster(ClusterHandler):
             raise Conflict(f"node {node} is connected")
         return ForgottenNode(node=node, leases=("l-1",), devices=("GPU-0001",), jobs=("j-1",))
 
+    async def list_profiles(self, caller: Identity, *, application: str) -> tuple[ApplicationProfile, ...]:
+        if not application:
+            return PROFILES
+        found = (each for each in PROFILES if each.application == application)
+        return tuple(each if each.set_by else msgspec.structs.replace(each, runs=(RUN,)) for each in found)
+
+    async def set_profile(self, caller: Identity, profile: ApplicationProfile) -> ApplicationProfile:
+        print(f"set {msgspec.json.encode(profile).decode()}", flush=True)
+        return profile
+
+    async def forget_profile(
+        self, caller: Identity, application: str, *, user: str | None
+    ) -> tuple[ApplicationProfile, ...]:
+        found = tuple(each for each in PROFILES if each.application == application and user in (None, each.user))
+        if not found:
+            raise NotFound(f"nothing is known of application {application}")
+        return found
+
     async def cluster_info(self, caller: Identity) -> ClusterInfo:
         return ClusterInfo(scheduler_version="0.1.0", nodes=2, node="gamma", agent_version="0.1.0")
 
@@ -255,12 +299,16 @@ class RehearsedCluster(ClusterHandler):
         routes: tuple[Route, ...],
         wait_limit_s: float,
         job_id: str = "",
+        goal: Goal = NO_GOAL,
+        application: str = "",
     ) -> AsyncIterator[HoldEvent]:
         if requests.gpu_model == "nonsense":
             raise Unsatisfiable("no GPU of this cluster is a nonsense", hint="farbus devices lists the models")
         if requests.gpu_model == "refuse":
             raise InvalidInput("refused")
         print(f"hold {job_id} again" if job_id else f"hold {name} {requests.gpus}", flush=True)
+        if goal != NO_GOAL or application:
+            print(f"wishes {msgspec.json.encode(goal).decode()} {application}", flush=True)
         try:
             yield HoldWaiting(status=JobStatus(job=job("j-5"), state=JobState.QUEUED, misses=(MISS,)))
             if requests.gpus == 8:

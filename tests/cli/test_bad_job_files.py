@@ -43,6 +43,12 @@ BAD: dict[str, list[str]] = {
     "priority": ["1001", "-1001", "1.5", '"high"'],
     "time_limit": ["-1", "nan", '"soon"', '"-1h"', '"99999d"', "1e300", "true"],
     "unreachable_limit": ["-1", "nan", '"soon"', '"99999d"'],
+    "application": ["7", f'"{LONG}"', NUL],
+    "slo": ["-1", "nan", '"soon"', '"99999d"', "true"],
+    "importance": ["0.5", "10", "nan", "-1", '"high"', "true"],
+    "deadline": [
+        "-1", "nan", '"soon"', '"99999d"', "true", '"2027-13-01"', '"2027-01-31T25:00"', "12:00:00", '"9999-99-99"',
+    ],
     "moveable": ['"yes"', "1"],
     "stage_in": ['"x"', "[1]", "[{}]", '[{ from = "" }]', '[{ from = "a", too = "b" }]'],
     "stage_out": ['"x"', "[1]", '["/etc"]', '["../x"]'],

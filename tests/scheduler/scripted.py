@@ -12,10 +12,10 @@ from farbus.model.device import Device, DeviceKind, Route
 from farbus.model.job import DevicePlacement, Job, Miss, Requests, TaskGroup, TaskPlacement, TaskState, TaskStatus
 from farbus.model.node import Node, Resources
 from farbus.model.operation import Cordon
+from farbus.model.profile import ApplicationProfile, ObservedRun
 from farbus.model.states import DEVICE_STATES, DeviceState, LeaseState
 from farbus.scheduler import events
 from farbus.scheduler.lifecycle import ClusterMachine
-from farbus.scheduler.queue import task_names
 from farbus.scheduler.records import StoredProgress
 
 GIB = 2**30
@@ -51,11 +51,13 @@ def job(
     cpu_milli: int = 1000,
     priority: int = 0,
     submitted_at: float = 0.0,
+    min_count: int = 0,
 ) -> Job:
     group = TaskGroup(
         name="main",
         command=() if interactive else ("program",),
         count=count,
+        min_count=min_count,
         node=on,
         requests=Requests(gpus=gpus, cpu_milli=cpu_milli),
     )
@@ -78,13 +80,9 @@ def first_fit(snapshot: Snapshot, pending: tuple[PendingJob, ...], **_: object) 
     placements, misses = [], []
     for waiting in pending:
         trial_free, trial_devices = {name: list(left) for name, left in free.items()}, dict(devices)
-        tasks = []
-        for task, index in task_names(waiting.job):
-            placed = _fit(waiting.job.groups[index], task, trial_free, trial_devices)
-            if placed is None:
-                break
-            tasks.append(placed)
-        else:
+        placed = [_fit_group(group, trial_free, trial_devices) for group in waiting.job.groups]
+        tasks = [task for found in placed for task in found]
+        if all(len(found) >= group.least for found, group in zip(placed, waiting.job.groups, strict=True)):
             free, devices = trial_free, trial_devices
             placements.append(JobPlacement(job=waiting.job.id, tasks=tuple(tasks)))
             continue
@@ -95,6 +93,16 @@ def first_fit(snapshot: Snapshot, pending: tuple[PendingJob, ...], **_: object) 
         misses.append(JobMiss(job=waiting.job.id, misses=(miss,), feasible_alone=not permanent))
     report = RoundReport(pending=len(pending), placed=len(placements), decision_ms=0.1, solves=0, certified=False)
     return Decision(placements=tuple(placements), misses=tuple(misses), report=report)
+
+
+def _fit_group(group: TaskGroup, free: dict[str, list[int]], devices: dict[str, str]) -> list[TaskPlacement]:
+    tasks: list[TaskPlacement] = []
+    while len(tasks) < group.count:
+        placed = _fit(group, f"{group.name}.{len(tasks)}", free, devices)
+        if placed is None:
+            break
+        tasks.append(placed)
+    return tasks
 
 
 def _fit(group: TaskGroup, task: str, free: dict[str, list[int]], devices: dict[str, str]) -> TaskPlacement | None:
@@ -249,6 +257,8 @@ class Memory:
         self.nodes: dict[str, events.PersistNode] = {}
         self.cordons: dict[tuple[str, str], Cordon] = {}
         self.waits: dict[str, int] = {}
+        self.runs: list[bytes] = []
+        self.profiles: dict[tuple[str, str], ApplicationProfile] = {}
 
     def write(self, effect: events.Persist) -> None:
         match effect:
@@ -272,6 +282,24 @@ class Memory:
                 self.cordons[effect.kind, effect.name] = cordon
             case events.PersistWaits():
                 self.waits.update(effect.rounds)
+            case events.PersistRun(run=run):
+                self.runs.append(msgspec.json.encode(run))
+            case events.PersistProfile(profile=profile):
+                self.profiles[profile.application, profile.user] = profile
+            case events.ForgetProfile(application=application, user=user):
+                self.profiles = {
+                    key: kept
+                    for key, kept in self.profiles.items()
+                    if key[0] != application or user not in (None, key[1])
+                }
+                self.runs = [
+                    text
+                    for text, run in zip(self.runs, self.decoded_runs(), strict=True)
+                    if run.application != application or user not in (None, run.user)
+                ]
+
+    def decoded_runs(self) -> list[ObservedRun]:
+        return [msgspec.json.decode(text, type=ObservedRun) for text in self.runs]
 
     def _progress(self, kept: events.PersistJob) -> StoredProgress:
         progress = msgspec.json.decode(kept.progress, type=StoredProgress)
@@ -288,6 +316,8 @@ class Memory:
             ],
             nodes=[(kept.node, kept.seen_at) for kept in self.nodes.values()],
             cordons=self.cordons.values(),
+            runs=self.decoded_runs(),
+            profiles=self.profiles.values(),
             now=now,
             wall=wall,
         )

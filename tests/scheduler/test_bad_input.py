@@ -13,7 +13,7 @@ from farbus.api.identity import Identity, Role
 from farbus.api.server import _read_job
 from farbus.api.v1 import session_pb2, types_pb2
 from farbus.errors import InvalidInput
-from farbus.model.job import MAX_JOB_BYTES, Job
+from farbus.model.job import MAX_JOB_BYTES, NO_GOAL, Job
 from farbus.model.metrics import series
 from farbus.model.series import SeriesEncoder
 from farbus.model.telemetry import DeviceTelemetry, Telemetry
@@ -106,17 +106,22 @@ BAD_JOBS: dict[str, list[Any]] = {
     "environment": [{"A=B": ""}, {"": "x"}, {"A": "\0"}, {"A": "x" * 200_000}],
     "priority": [1_001, -1_001, 2**31 - 1],
     "time_limit_s": [-1.0, math.nan, math.inf, 1e300],
+    "goal.slo_s": [-1.0, math.nan, math.inf, 1e300],
+    "goal.importance": [-1.0, 0.5, 10.0, math.nan, math.inf],
+    "goal.deadline_s": [-1.0, math.nan, math.inf, 1e300],
+    "goal.deadline_at": [-1.0, math.nan, math.inf, 1e300, 1_000.0],
+    "application": [LONG, "a\0", "a\nb"],
     "stage_in": ["no digest", LONG],
     "stage_out": [["/etc"], ["../x"], ["a\0"], ["a"] * 10_000],
     "unreachable_limit_s": [-1.0, math.nan, math.inf, 1e300],
 }  # fmt: skip
 GIVEN_BY_THE_SCHEDULER = {"id", "submitted_at"}
-ANY_VALUE = {"interactive", "moveable", "groups.requests", "alternatives.groups.requests"}
+ANY_VALUE = {"interactive", "moveable", "goal", "groups.requests", "alternatives.groups.requests"}
 """Flags, and what holds the others; what they can't be beside others stands in the tests of the queue."""
 
 
 def good_job() -> types_pb2.Job:
-    message = to_message(job(gpus=1), types_pb2.Job)
+    message = to_message(job(gpus=1, submitted_at=1_000.0), types_pb2.Job)
     (group,) = message.groups
     group.storage.append(STORAGE)
     alternative = message.alternatives.add(name="other")
@@ -145,6 +150,21 @@ def test_a_job_is_refused_with_the_field(path: str, value: Any) -> None:
     assert path.rpartition(".")[2] in told
     assert len(told) < 1_000
     assert told.isprintable()
+
+
+def test_of_two_deadlines_one_is_refused() -> None:
+    message = good_job()
+    message.goal.deadline_s, message.goal.deadline_at = 60.0, 2_000.0
+    with pytest.raises(InvalidInput, match=r"goal\.deadline_s: is set beside deadline_at"):
+        validate_job(_read_job(message))
+
+
+def test_a_goal_of_an_older_client_is_none() -> None:
+    message = good_job()
+    message.ClearField("goal")
+    found = validate_job(from_message(message, Job))
+    assert found.goal == NO_GOAL
+    assert found.due_at == math.inf
 
 
 def test_a_job_of_ten_megabytes_is_refused_before_it_is_read() -> None:

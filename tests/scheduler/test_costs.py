@@ -12,11 +12,13 @@ from farbus.model.device import Route
 from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy, RandomPolicy
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.drmaestro import DRMaestroPolicy, Profile, utility, utility_cost
+from farbus.scheduler.costs.fgd import FGDPolicy
 from farbus.scheduler.costs.firmament import FirmamentPolicy
 from farbus.scheduler.costs.kubecomp import KubeCompPolicy, choose_donors, choose_node, donor_scores, score
 from farbus.scheduler.costs.named import POLICIES as POLICY_NAMES
 from farbus.scheduler.costs.named import policy_named
 from farbus.scheduler.costs.policy import AGING_ROUNDS, MAX_COST, Policy, to_cost
+from farbus.scheduler.costs.workload_aware import WorkloadAwarePolicy
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.round import decide
 from tests.scheduler.worlds import check_decision, gpu, job, node, node_of, pending_jobs, snapshots
@@ -25,6 +27,8 @@ POLICIES: tuple[Policy, ...] = (
     DefaultPolicy(),
     KubeCompPolicy(),
     FirmamentPolicy(),
+    WorkloadAwarePolicy(),
+    FGDPolicy(),
     DRMaestroPolicy(profiles={"j1": Profile(goal_s=100, expected_s=80, sensitivity=1.0)}, loads={"n0": 0.9, "n1": 0.1}),
     FirstFitPolicy(),
     BestFitPolicy(),

@@ -15,6 +15,7 @@ from farbus.errors import Conflict
 from farbus.model.device import Route
 from farbus.model.lease import Lease, LeasedDevice
 from farbus.model.operation import Cordon, CordonKind
+from farbus.model.profile import ObservedRun
 from farbus.model.states import JobState, LeaseState
 from farbus.model.value import to_json
 from farbus.scheduler import events, ledger
@@ -170,6 +171,8 @@ def test_a_ledger_of_the_first_format_is_taken_over(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "ledger.db") as connection:
         connection.execute("ALTER TABLE jobs DROP COLUMN rounds_waited")
         connection.execute("DROP TABLE cordons")
+        connection.execute("DROP TABLE runs")
+        connection.execute("DROP TABLE profiles")
         connection.execute("PRAGMA user_version = 1")
     connection.close()
     again = Ledger(tmp_path)
@@ -181,6 +184,23 @@ def test_a_ledger_of_the_first_format_is_taken_over(tmp_path: Path) -> None:
     assert contents.jobs[0][2].rounds_waited == 5
     assert contents.cordons == [cordon]
     assert contents.devices[0][2] == 7
+
+
+def test_a_ledger_without_profiles_is_taken_over(tmp_path: Path) -> None:
+    second = Ledger(tmp_path)
+    second.write([put_job(1)]).result()
+    second.close()
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        connection.execute("DROP TABLE runs")
+        connection.execute("DROP TABLE profiles")
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    again = Ledger(tmp_path)
+    run = ObservedRun(application="nw", user="ada", seconds=1.0)
+    again.write([events.PersistRun(run=run)]).result()
+    contents = again.load()
+    again.close()
+    assert (contents.runs, len(contents.jobs)) == ([run], 1)
 
 
 def test_cordons_end_and_nodes_are_forgotten(tmp_path: Path) -> None:

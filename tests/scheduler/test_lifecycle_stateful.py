@@ -52,21 +52,38 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(
         gpus=st.integers(0, 2),
-        count=st.integers(1, 2),
+        count=st.integers(1, 3),
         on=st.sampled_from(["", "", "a", "c"]),
         interactive=st.booleans(),
         limit=st.sampled_from([0.0, 0.0, 40.0]),
         priority=st.integers(0, 2),
         moveable=st.booleans(),
+        min_count=st.sampled_from([0, 1]),
     )
     def submit(
-        self, gpus: int, count: int, on: str, interactive: bool, limit: float, priority: int, moveable: bool
+        self,
+        gpus: int,
+        count: int,
+        on: str,
+        interactive: bool,
+        limit: float,
+        priority: int,
+        moveable: bool,
+        min_count: int,
     ) -> None:
         self.jobs += 1
         if interactive:
             new = job(f"j{self.jobs}", gpus=gpus, on="c", interactive=True, time_limit_s=limit)
         else:
-            new = job(f"j{self.jobs}", gpus=gpus, count=count, on=on, time_limit_s=limit, priority=priority)
+            new = job(
+                f"j{self.jobs}",
+                gpus=gpus,
+                count=count,
+                min_count=min_count,
+                on=on,
+                time_limit_s=limit,
+                priority=priority,
+            )
             new = msgspec.structs.replace(new, moveable=moveable)
         self.cluster.submit(new)
 

@@ -18,7 +18,7 @@ from farbus.scheduler import events
 from farbus.scheduler.making_room import RESERVATION_S
 from farbus.scheduler.room_planner import RoomPlanner
 from farbus.scheduler.rounds import DecisionMaker, DecisionThread
-from tests.scheduler.scripted import Cluster, first_fit, job, node
+from tests.scheduler.scripted import TTL_S, Cluster, first_fit, job, node
 
 MIN_RUN_S = 60.0
 
@@ -252,6 +252,60 @@ def test_a_restart_in_the_middle_ends_in_the_same_place() -> None:
     cluster.settle()
     assert cluster.states("j1", "j2") == ["queued", "running"]
     assert cluster.machine.jobs["j1"].progress.failures == 0
+
+
+def test_room_that_is_made_outlives_a_restart_and_goes_to_nobody_else() -> None:
+    cluster = Planned(node("a", 1))
+    cluster.work(moveable("j1", gpus=1))
+    cluster.pass_time(MIN_RUN_S)
+    cluster.submit(job("j2", gpus=1, priority=5, submitted_at=2.0))
+    cluster.decide()
+    # Of equal priority and ahead in the queue: it came too late for this room.
+    cluster.submit(job("j3", gpus=1, priority=5, submitted_at=1.0))
+    cluster.restart()
+    assert cluster.machine.reservations.keys() == {"j2"}
+    cluster.join()
+    cluster.settle()
+    assert cluster.states("j1", "j2", "j3") == ["queued", "running", "queued"]
+    assert not cluster.machine.reservations
+
+
+def test_a_node_that_does_not_come_back_after_a_restart_ends_the_reservation() -> None:
+    cluster = Planned(node("a", 1), node("b", 1))
+    cluster.work(moveable("j1", gpus=1, on="a"))
+    cluster.pass_time(MIN_RUN_S)
+    cluster.submit(job("j2", gpus=1, priority=5, on="a"))
+    cluster.decide()
+    cluster.restart()
+    assert cluster.machine.reservations
+    cluster.join("b")
+    cluster.pass_time(2 * TTL_S)
+    assert not cluster.machine.reservations
+    assert cluster.machine.jobs["j2"].progress.room is None
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "succeeded"), (3, "failed")])
+def test_who_ends_by_himself_while_he_is_moved_does_not_begin_anew(code: int, state: str) -> None:
+    cluster = Planned(node("a", 1))
+    cluster.work(moveable("j1", gpus=1))
+    cluster.pass_time(MIN_RUN_S)
+    cluster.submit(job("j2", gpus=1, priority=5))
+    cluster.decide()
+    # Its end and the wish to stop it have crossed.
+    cluster.tell(cluster.agents["a"].exit("j1", "main.0", code))
+    cluster.settle()
+    assert cluster.states("j1", "j2") == [state, "running"]
+
+
+def test_who_is_told_to_stop_begins_anew_whatever_he_makes_of_the_signal() -> None:
+    cluster = Planned(node("a", 1))
+    cluster.work(moveable("j1", gpus=1))
+    cluster.pass_time(MIN_RUN_S)
+    cluster.submit(job("j2", gpus=1, priority=5))
+    cluster.decide()
+    cluster.tell(cluster.agents["a"].exit("j1", "main.0", 0, reason="it was stopped"))
+    cluster.settle()
+    assert cluster.states("j1", "j2") == ["queued", "running"]
 
 
 # --- defragmentation -----------------------------------------------------------------------

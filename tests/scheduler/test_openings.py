@@ -7,15 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from farbus.model.decision import Decision, PendingJob, Snapshot
-from farbus.model.job import Job, JobStatus
 from farbus.model.node import Resources
-from farbus.model.states import JobState
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.openings import Found, Holding, find_opening, without
 from farbus.scheduler.round import decide
-from farbus.scheduler.runtimes import MAX_KINDS, Runtimes
 from farbus.scheduler.words import describe_span
-from tests.scheduler import scripted
 from tests.scheduler.worlds import GIB, gpu, group, job, node
 
 
@@ -92,30 +88,6 @@ def test_what_ends_frees_no_more_than_there_is_and_leaves_the_rest_as_it_is() ->
     assert freed.nodes[0] is TAKEN.nodes[0]
     assert [view.free for view in freed.devices] == [False, False, True]
     assert freed.devices[0] is TAKEN.devices[0]
-
-
-def ended(like: Job, seconds: float, state: JobState = JobState.SUCCEEDED) -> JobStatus:
-    return JobStatus(job=like, state=state, started_at=100.0, ended_at=100.0 + seconds)
-
-
-def test_the_median_of_those_that_succeeded_is_expected_of_their_like() -> None:
-    runtimes = Runtimes()
-    for seconds in (10.0, 30.0, 20.0):
-        runtimes.learn(ended(scripted.job("j1"), seconds))
-    runtimes.learn(ended(scripted.job("j1"), 1_000.0, JobState.FAILED))
-    # The wall clock was set back meanwhile.
-    runtimes.learn(ended(scripted.job("j1"), -50.0))
-    assert runtimes.expect(scripted.job("j9")) == 20.0
-    assert runtimes.expect(scripted.job("j9", user="bob")) is None
-    assert runtimes.expect(scripted.job("j9", gpus=1)) is None
-
-
-def test_few_kinds_are_remembered() -> None:
-    runtimes = Runtimes()
-    for number in range(MAX_KINDS + 1):
-        runtimes.learn(ended(scripted.job("j1", user=f"u{number}"), 1.0))
-    assert runtimes.expect(scripted.job("j1", user="u0")) is None
-    assert runtimes.expect(scripted.job("j1", user="u1")) == 1.0
 
 
 @pytest.mark.parametrize(

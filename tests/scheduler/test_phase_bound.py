@@ -184,6 +184,7 @@ def test_bound_beside_cp_sat(nodes: int, tasks: int, seed: int) -> None:
 
 def test_prices_help_where_there_is_too_much_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot, pending = overloaded(16, 160, seed=1)
+    monkeypatch.setattr("farbus.scheduler.round.ORDERED_ARCS", -1)
     priced = gap_of(decide(snapshot, pending, policy=POLICY))
     monkeypatch.setattr("farbus.scheduler.round.PRICED_TASKS", 0)
     plain = gap_of(decide(snapshot, pending, policy=POLICY))

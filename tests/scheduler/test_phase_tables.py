@@ -69,15 +69,15 @@ def test_jobs_that_ask_for_the_same_are_of_one_form() -> None:
     forms, policy = Forms(PHASES), DefaultPolicy()
     pending = [job("a", cpus=1), job("b", cpus=2), job("c", cpus=1)]
     for _ in range(2):
-        readable, faults = forms.readable(pending)
+        queue, faults = forms.queue(pending)
         assert not faults
-        assert forms.jobs(policy.rank(readable), policy).form.tolist() == [0, 1, 0]
+        assert forms.in_order(queue, policy).form.tolist() == [0, 1, 0]
 
 
 def test_another_job_of_the_same_id_is_read_anew() -> None:
     forms, policy = Forms(PHASES), DefaultPolicy()
-    assert forms.readable([job("a", cpus=1)])[1] == []
-    readable, faults = forms.readable([job("a", cpus=-1)])
-    assert readable == []
+    assert forms.queue([job("a", cpus=1)])[1] == []
+    queue, faults = forms.queue([job("a", cpus=-1)])
+    assert not queue.entries
     assert [name for name, _ in faults] == ["a"]
     assert len(forms.jobs(policy.rank([job("a", cpus=3)]), policy).forms) == 1

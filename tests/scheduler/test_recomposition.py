@@ -187,6 +187,23 @@ def test_the_cost_of_moving_is_the_measured_time() -> None:
     assert first >= round((RECOMPOSED + 7.5 * ATTACH_SECOND) * SCALE)
 
 
+def test_under_kubecomp_pools_reservations_and_measured_times_count_too() -> None:
+    policy = KubeCompPolicy()
+    # V-C: a pool gives to its own nodes alone, and a node whose pool has too few is left out.
+    nodes = (node("a", pools=reach("p")), node("b", pools=reach("q")))
+    spare = (pooled("p0", ""), pooled("q0", "", "q"), pooled("q1", "", "q"))
+    decision = run(world(*nodes, *spare), job("j", gpus=2, routes=MOVED), policy=policy)
+    assert sorted(given_to(decision, "j")) == [("q0", "", Route.RECOMPOSED), ("q1", "", Route.RECOMPOSED)]
+    assert decision.placements[0].tasks[0].node == "b"
+    # What is on its way to another node is reserved: it is neither there nor here.
+    moving = (pooled("q0", "", "q", destination="a"), pooled("q1", "", "q"))
+    assert not run(world(*nodes, *moving), job("j", gpus=2, routes=MOVED), policy=policy).placements
+    # The time of moving, as it was measured, is a cost; of two pools the faster one gives.
+    both = node("c", pools=(PoolReach(pool="p", attach_s=9.0), PoolReach(pool="q", attach_s=4.0)))
+    decision = run(world(both, *spare), job("j", gpus=1, routes=MOVED), policy=policy)
+    assert [given[0] for given in given_to(decision, "j")] == ["q0"]
+
+
 def test_a_slow_fabric_loses_to_the_network() -> None:
     for attach_s, route in ((5.0, Route.RECOMPOSED), (60.0, Route.REMOTE)):
         snapshot = world(node("a"), node("c", pools=reach("p", attach_s=attach_s)), pooled("g0", "a"))

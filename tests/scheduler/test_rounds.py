@@ -225,8 +225,8 @@ def test_a_profile_travels_once_and_again_when_more_is_known(monkeypatch: pytest
     wire, engine = Wire(), InferenceEngine()
 
     def known(name: str) -> tuple[PendingJob, ...]:
-        engine.observe(ObservedRun(application=name, seconds=10.0))
-        return (msgspec.structs.replace(job(name), profile=engine.profile(name)),)
+        engine.observe(ObservedRun(user="u", application=name, seconds=10.0))
+        return (msgspec.structs.replace(job(name), profile=engine.known(job(name).job)),)
 
     pending = known("a")
     first = wire.send(WORLD, pending)
@@ -236,6 +236,8 @@ def test_a_profile_travels_once_and_again_when_more_is_known(monkeypatch: pytest
         wire.send(WORLD, known(f"b{number}"))
         assert len(wire.asking._profiles) <= 4
         assert wire.asking._profiles == wire._reader._profiles
+    wire.send(WORLD, (job("b7"),))
+    assert ("u", "b7") not in wire._reader._profiles, "what was forgotten is nobody's any more"
 
 
 def test_what_else_a_snapshot_holds_travels_when_it_changed() -> None:

@@ -50,16 +50,116 @@ def test_costs_what_networkx_finds_and_is_certified(problem: Network) -> None:
     assert flow.cost == least_cost(problem)
 
 
-@given(networks())
-@settings(max_examples=150)
-def test_a_shortened_network_costs_the_same(problem: Network) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solver, "LEAST_SHORTENED", 1)
-        short = solve(problem)
-        patch.setattr(solver, "LEAST_SHORTENED", len(problem.supply) + 1)
-        whole = solve(problem)
-    certify(problem, short)
-    assert short.cost == whole.cost
+@st.composite
+def any_networks(draw: st.DrawFn) -> Network:
+    """Draw a network with several sinks, loops, parallel arcs, no room on some, and costs below zero."""
+    nodes = draw(st.integers(1, 6))
+    ends = st.integers(0, nodes - 1)
+    arcs = draw(st.lists(st.tuples(ends, ends, st.integers(0, 4), st.integers(-9, 9)), max_size=18))
+    supply = draw(st.lists(st.integers(-4, 4), min_size=nodes, max_size=nodes))
+    supply[-1] -= sum(supply)
+    return network(arcs, supply)
+
+
+@st.composite
+def phases(draw: st.DrawFn) -> Network:
+    """Draw what a phase asks: sources with preferences that join pools, pools, places, and arcs for those who wait.
+
+    Few different costs and capacities make many flows equally dear; there may be less room than units.
+    """
+    sources, pools, places = (draw(st.integers(low, high)) for low, high in ((0, 6), (1, 4), (1, 12)))
+    first = sources + pools
+    sink = first + places
+    costs = st.integers(0, draw(st.sampled_from([0, 3, 1000])))
+    units = st.integers(0, draw(st.sampled_from([1, 5])))
+    arcs, supply = [], []
+    for source in range(first):
+        amount = draw(units)
+        supply.append(amount)
+        for place in range(places):
+            if source >= sources or draw(st.integers(0, 3)) == 0:
+                arcs.append((source, first + place, draw(units), draw(costs)))
+        if source < sources and draw(st.booleans()):
+            arcs.append((source, sources + draw(st.integers(0, pools - 1)), amount, 0))
+        while amount:
+            part = draw(st.integers(1, amount))
+            arcs.append((source, sink, part, 1001 + draw(costs)))
+            amount -= part
+    arcs += [(first + place, sink, draw(units), 0) for place in range(places)]
+    return network(arcs, [*supply, *[0] * places, -sum(supply)])
+
+
+PLENTY = 2**40
+
+
+@given(phases())
+@settings(max_examples=300)
+def test_both_engines_cost_the_same_on_what_phases_ask(problem: Network) -> None:
+    units = solver.simplex(problem, PLENTY)
+    assert units is not None
+    flow = Flow(units=units, cost=int(units @ problem.cost))
+    certify(problem, flow)
+    assert flow.cost == int(solver.scaling(problem) @ problem.cost)
+
+
+@given(any_networks())
+@settings(max_examples=300)
+def test_both_engines_find_the_same_cost_or_none(problem: Network) -> None:
+    try:
+        expected = int(solver.scaling(problem) @ problem.cost)
+    except SolverError:
+        with pytest.raises(SolverError, match="INFEASIBLE"):
+            solver.simplex(problem, PLENTY)
+        return
+    units = solver.simplex(problem, PLENTY)
+    assert units is not None
+    certify(problem, Flow(units=units, cost=expected))
+
+
+def random_phase(sources: int, pools: int, places: int, *, preferences: int, dearest: int, seed: int) -> Network:
+    """Return a network of sources with preferences anywhere, each of which may also join a pool: a *hub*."""
+    rng = np.random.default_rng(seed)
+    first, sink = sources + pools, sources + pools + places
+    mine = np.repeat(np.arange(sources), preferences)
+    pooled = np.repeat(np.arange(sources, first), places)
+    ends = np.arange(sources)
+    rooms = np.arange(first, sink)
+    parts = (
+        (
+            mine,
+            first + rng.integers(0, places, len(mine)),
+            rng.integers(1, 5, len(mine)),
+            rng.integers(0, dearest, len(mine)),
+        ),
+        (ends, sources + ends % pools, np.full(sources, 10), np.zeros(sources)),
+        (pooled, np.tile(rooms, pools), np.full(len(pooled), 9), rng.integers(0, dearest, len(pooled))),
+        (rooms, np.full(places, sink), np.full(places, 9), np.zeros(places)),
+        (ends, np.full(sources, sink), np.full(sources, 10), 10 * dearest + ends),
+    )
+    supply = [10] * sources + [0] * (pools + places) + [-10 * sources]
+    table = np.concatenate([np.stack(part, axis=1) for part in parts]).astype(int)
+    return network([tuple(row) for row in table.tolist()], supply)
+
+
+@pytest.mark.parametrize(("places", "pools", "dearest"), [(200, 3, 500), (80, 2, 500), (200, 8, 3)])
+def test_both_engines_cost_the_same_where_sources_crowd(places: int, pools: int, dearest: int) -> None:
+    problem = random_phase(150, pools, places, preferences=4, dearest=dearest, seed=places + pools)
+    units = solver.simplex(problem, PLENTY)
+    assert units is not None
+    flow = Flow(units=units, cost=int(units @ problem.cost))
+    certify(problem, flow)
+    assert flow.cost == int(solver.scaling(problem) @ problem.cost)
+
+
+def test_a_network_that_takes_too_much_work_is_solved_by_the_other_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = random_phase(60, 2, 40, preferences=3, dearest=500, seed=1)
+    assert solver.simplex(problem, 1000) is None
+    expected = solve(problem)
+    monkeypatch.setattr(solver, "WORK", 1000)
+    monkeypatch.setattr(solver, "WORK_PER_ARC", 0)
+    flow = solve(problem)
+    certify(problem, flow)
+    assert flow.cost == expected.cost
 
 
 def test_rows_of_places_that_one_source_uses_are_filled_by_cost() -> None:
@@ -78,6 +178,15 @@ def test_same_input_gives_the_same_flow() -> None:
     arcs += [(name, 40, 3, 99) for name in range(20)] + [(20 + name, 40, 2, 0) for name in range(20)]
     problem = network(arcs, [3] * 20 + [0] * 20 + [-60])
     assert np.array_equal(solve(problem).units, solve(problem).units)
+
+
+@pytest.mark.parametrize("cost", [2**60 // 8, -(2**60 // 8)])
+def test_the_dearest_costs_in_range_overflow_nowhere(cost: int) -> None:
+    arcs = [(0, 1, 2, cost), (1, 2, 2, cost), (2, 3, 2, cost), (3, 4, 2, cost), (4, 5, 2, cost), (5, 6, 2, cost)]
+    problem = network([*arcs, (0, 6, 1, 0)], [2, 0, 0, 0, 0, 0, -2])
+    flow = solver.simplex(problem, PLENTY)
+    assert flow is not None
+    assert flow.tolist() == ([1] * 7 if cost > 0 else [2] * 6 + [0])
 
 
 def test_parallel_arcs_fill_the_cheaper_first() -> None:

@@ -24,8 +24,10 @@ from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy, Rand
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.costs.workload_aware import WorkloadAwarePolicy
-from farbus.scheduler.round import decide
-from tests.scheduler.worlds import gpu, group, job, node, pending_jobs, snapshots, world
+from farbus.scheduler.phases import cluster as columns
+from farbus.scheduler.phases.jobs import Forms
+from farbus.scheduler.round import PHASES, decide, decide_on
+from tests.scheduler.worlds import due, gpu, group, job, node, pending_jobs, snapshots, world
 
 GB = 10**9
 POLICY = DefaultPolicy()
@@ -301,9 +303,9 @@ def test_sharing_keeps_the_deadlines_of_those_who_are_there() -> None:
 
 def test_a_flavour_that_misses_the_deadline_is_no_option() -> None:
     snapshot = world(node("a"), *(drive(f"d{n}", "a") for n in range(3)))
-    entry = msgspec.structs.replace(job("j", group(storage=(SMUFIN,))), left_s=1_460.0)
+    entry = due(job("j", group(storage=(SMUFIN,))), 1_460.0)
     assert len(given_to(run(snapshot, entry, policy=Minimizing()), "j")) == 2, "one drive takes 1,489 s"
-    over = msgspec.structs.replace(entry, left_s=-1.0)
+    over = due(entry, -1.0)
     assert len(given_to(run(snapshot, over, policy=Minimizing()), "j")) == 1, "nothing can be saved any more"
 
 
@@ -336,7 +338,7 @@ def test_the_switch_looks_at_what_leases_have() -> None:
 def test_the_earliest_deadline_comes_first() -> None:
     snapshot = world(node("a"), drive("d0", "a"))
     late, soon, over, none = (
-        msgspec.structs.replace(job(name, group(storage=(want(gb=900),)), at=at), left_s=left_s)
+        due(job(name, group(storage=(want(gb=900),)), at=at), left_s)
         for at, (name, left_s) in enumerate((("late", 900.0), ("soon", 300.0), ("over", -1.0), ("none", math.inf)))
     )
     for pending, first in (((late, soon, over, none), "soon"), ((over, none), "none"), ((late, none), "late")):
@@ -407,7 +409,7 @@ def stored_queues(draw: st.DrawFn) -> list[PendingJob]:
         )
         made = msgspec.structs.replace(entry.job, groups=groups)
         left_s = draw(st.sampled_from((math.inf, 1_470.0, -5.0)))
-        jobs.append(PendingJob(job=made, rounds_waited=entry.rounds_waited, left_s=left_s))
+        jobs.append(due(PendingJob(job=made, rounds_waited=entry.rounds_waited), left_s))
     return jobs
 
 
@@ -447,3 +449,26 @@ def test_one_task_that_waits_on_an_empty_cluster_waits_for_good(snapshot: Snapsh
     assert bool(decision.placements) == (not decision.misses)
     if decision.misses:
         assert any(part.permanent for part in decision.misses[0].misses)
+
+
+def test_jobs_of_one_storage_and_different_deadlines_are_judged_each_by_its_own() -> None:
+    # Alike but for their deadlines: one drive would do for the late one, and be too slow for the other.
+    snapshot = world(node("a"), *(drive(f"d{n}", "a") for n in range(3)))
+    forms = Forms(PHASES)
+    cluster = columns.from_snapshot(snapshot)
+    late, soon = (
+        due(job(name, group(storage=(SMUFIN,))), left_s) for name, left_s in (("late", 9e6), ("soon", 1_460.0))
+    )
+    for entry, drives in ((late, 1), (soon, 2)):
+        decision = decide_on(cluster, [entry], policy=Minimizing(), forms=forms)
+        assert len(given_to(decision, entry.job.id)) == drives
+
+
+def test_a_deadline_that_comes_nearer_is_noticed_in_a_form_that_is_kept() -> None:
+    snapshot = world(node("a"), *(drive(f"d{n}", "a") for n in range(3)))
+    forms, entry = Forms(PHASES), due(job("j", group(storage=(SMUFIN,))), 9e6)
+    cluster = columns.from_snapshot(snapshot)
+    for left_s, drives in ((9e6, 1), (1_460.0, 2)):
+        later = msgspec.structs.replace(entry, left_s=left_s)
+        decision = decide_on(cluster, [later], policy=Minimizing(), forms=forms)
+        assert len(given_to(decision, "j")) == drives

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from farbus.model.decision import Decision, DeviceView, NodeView, PendingJob, Snapshot
 from farbus.model.device import Device, DeviceKind, Route
-from farbus.model.job import Job, Requests, TaskGroup
+from farbus.model.job import Goal, Job, Requests, TaskGroup
 from farbus.model.node import Resources
 
 GIB = 2**30
+NOW = 1e9
 
 
 def node(name: str, *, cpus: int = 8, memory_gib: int = 32, free_cpus: int | None = None, **more: Any) -> NodeView:
@@ -42,6 +45,12 @@ def job(name: str, *groups: TaskGroup, priority: int = 0, waited: int = 0, at: f
     tasks = groups or (group(**more),)
     made = Job(id=name, name=name, user="u", groups=tasks, priority=priority, submitted_at=at)
     return PendingJob(job=made, rounds_waited=waited)
+
+
+def due(entry: PendingJob, left_s: float) -> PendingJob:
+    """Return the job with a deadline in ``left_s`` seconds from a round that takes place at ``NOW``."""
+    goal = Goal() if math.isinf(left_s) else Goal(deadline_at=NOW + left_s)
+    return replace(entry, job=replace(entry.job, goal=goal), left_s=left_s)
 
 
 def world(*parts: NodeView | DeviceView) -> Snapshot:

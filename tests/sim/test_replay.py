@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from farbus.errors import InvalidInput
 from farbus.model.decision import NodeView
-from farbus.model.job import Job, Requests, TaskGroup
+from farbus.model.job import Goal, Job, Requests, TaskGroup
 from farbus.model.node import Resources
 from farbus.scheduler.costs.drmaestro import DRMaestroPolicy, Profile
 from farbus.scheduler.costs.named import POLICIES, policy_named
@@ -78,6 +80,7 @@ def test_large_philly_jobs_are_gangs_with_a_goal(tmp_path: Path) -> None:
     assert (group.count, group.requests.gpus, job.gpus) == (2, 8, 16)
     assert job.profile is not None
     assert (job.profile.goal_s, job.profile.expected_s) == (150, 100)
+    assert job.job.goal == Goal(deadline_s=150)
 
 
 def test_shrinking_keeps_some_of_each_shape(tmp_path: Path) -> None:
@@ -191,6 +194,22 @@ def test_a_patient_policy_looks_again_as_time_goes_by() -> None:
     assert [run.started for run, _ in simulation.ended] == [15.0]
     with pytest.raises(ValueError, match="distance of rounds"):
         Replay(world(), policy, patient=True)
+
+
+def test_of_jobs_of_one_kind_the_earliest_deadline_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    # One node has room for one job at a time; the last to come is due first.
+    monkeypatch.setattr("farbus.sim.replay.FIRST_OFFER", 1)
+    jobs = []
+    for number, deadline_s in enumerate((100.0, 80.0, 10.0)):
+        each = submission(f"j{number}", float(number), 10.0, gpus=0, cpus=4)
+        made = msgspec.structs.replace(each.job, goal=Goal(deadline_s=deadline_s))
+        jobs.append(dataclasses.replace(each, job=made))
+    orders = {}
+    for name in ("default", "workload-aware"):
+        simulation = Replay(world(*jobs, nodes=(node("a", cpus=4),)), policy_named(name), by_deadline=name != "default")
+        simulation.run()
+        orders[name] = [run.submission.job.id for run, _ in simulation.ended]
+    assert orders == {"default": ["j0", "j1", "j2"], "workload-aware": ["j0", "j2", "j1"]}
 
 
 def test_what_is_busy_from_the_start_is_free_later() -> None:

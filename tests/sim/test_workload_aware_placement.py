@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from farbus.errors import InvalidInput
@@ -10,7 +12,7 @@ from farbus.scheduler.composition.policies import AwarePolicy
 from farbus.scheduler.composition.pool import Cluster, Workload
 from farbus.sim import published
 from farbus.sim.experiments import Mode, printed_cells, run
-from farbus.sim.workload_aware_placement import SCENARIOS, Simulation, make_workloads, simulate
+from farbus.sim.workload_aware_placement import SCENARIOS, Load, Simulation, make_workloads, simulate
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 QUICK_LOADS = (0.5, 0.6, 0.7)
@@ -29,6 +31,27 @@ def test_published_rows(scenario: str) -> None:
                 BY_NAME[scenario], row.target_load, aware=row.aware, attached=row.attached, conventions=PAPER_EXACT
             )
             assert printed_cells(outcome, row.cells) == row.cells, row
+
+
+def test_equation_5_the_deadline_is_the_arrival_and_so_many_base_times() -> None:
+    workloads = make_workloads(SCENARIOS[0], 1.0, conventions=CORRECTED)
+    assert {each.urgent for each in workloads} == {False, True}
+    for each in workloads:
+        factor = 1.2 if each.urgent else 4
+        assert each.deadline == math.floor(each.arrival + factor * each.demand.execution_s)
+
+
+def test_equation_6_the_load_is_what_is_asked_for_of_what_there_is() -> None:
+    # Printed the other way round, by which a full cluster would have the least load.
+    workloads = make_workloads(SCENARIOS[0], 1.0, conventions=CORRECTED)[:3]
+    load = Load()
+    for each in workloads:
+        load = load.plus(each.demand)
+    assert load.shares() == (
+        sum(each.demand.cores for each in workloads) / (5 * 25),
+        sum(each.demand.bandwidth for each in workloads) / (10 * 2000),
+        sum(each.demand.capacity for each in workloads) / (10 * 600),
+    )
 
 
 @pytest.mark.parametrize("conventions", [PAPER_EXACT, CORRECTED], ids=["paper-exact", "corrected"])

@@ -1,3 +1,4 @@
+from farbus.api.v1 import profile_pb2 as _profile_pb2
 from farbus.api.v1 import types_pb2 as _types_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -204,18 +205,22 @@ class ClusterInfo(_message.Message):
     def __init__(self, scheduler_version: _Optional[str] = ..., term: _Optional[int] = ..., lease_ttl_s: _Optional[float] = ..., nodes: _Optional[int] = ..., jobs_queued: _Optional[int] = ..., jobs_running: _Optional[int] = ..., node: _Optional[str] = ..., agent_version: _Optional[str] = ..., scheduler_error: _Optional[str] = ...) -> None: ...
 
 class HoldRequest(_message.Message):
-    __slots__ = ("name", "requests", "routes", "wait_limit_s", "job_id")
+    __slots__ = ("name", "requests", "routes", "wait_limit_s", "job_id", "goal", "application")
     NAME_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     ROUTES_FIELD_NUMBER: _ClassVar[int]
     WAIT_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    GOAL_FIELD_NUMBER: _ClassVar[int]
+    APPLICATION_FIELD_NUMBER: _ClassVar[int]
     name: str
     requests: _types_pb2.Requests
     routes: _containers.RepeatedScalarFieldContainer[str]
     wait_limit_s: float
     job_id: str
-    def __init__(self, name: _Optional[str] = ..., requests: _Optional[_Union[_types_pb2.Requests, _Mapping]] = ..., routes: _Optional[_Iterable[str]] = ..., wait_limit_s: _Optional[float] = ..., job_id: _Optional[str] = ...) -> None: ...
+    goal: _types_pb2.Goal
+    application: str
+    def __init__(self, name: _Optional[str] = ..., requests: _Optional[_Union[_types_pb2.Requests, _Mapping]] = ..., routes: _Optional[_Iterable[str]] = ..., wait_limit_s: _Optional[float] = ..., job_id: _Optional[str] = ..., goal: _Optional[_Union[_types_pb2.Goal, _Mapping]] = ..., application: _Optional[str] = ...) -> None: ...
 
 class HoldEvent(_message.Message):
     __slots__ = ("waiting", "ready", "lost")
@@ -446,6 +451,32 @@ class QuotaStatus(_message.Message):
     devices_limit: int
     waiting: int
     def __init__(self, user: _Optional[str] = ..., jobs: _Optional[int] = ..., jobs_limit: _Optional[int] = ..., devices: _Optional[int] = ..., devices_limit: _Optional[int] = ..., waiting: _Optional[int] = ...) -> None: ...
+
+class ListProfilesRequest(_message.Message):
+    __slots__ = ("application",)
+    APPLICATION_FIELD_NUMBER: _ClassVar[int]
+    application: str
+    def __init__(self, application: _Optional[str] = ...) -> None: ...
+
+class ListProfilesReply(_message.Message):
+    __slots__ = ("profiles",)
+    PROFILES_FIELD_NUMBER: _ClassVar[int]
+    profiles: _containers.RepeatedCompositeFieldContainer[_profile_pb2.ApplicationProfile]
+    def __init__(self, profiles: _Optional[_Iterable[_Union[_profile_pb2.ApplicationProfile, _Mapping]]] = ...) -> None: ...
+
+class ForgetProfileRequest(_message.Message):
+    __slots__ = ("application", "user")
+    APPLICATION_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    application: str
+    user: str
+    def __init__(self, application: _Optional[str] = ..., user: _Optional[str] = ...) -> None: ...
+
+class ForgetProfileReply(_message.Message):
+    __slots__ = ("profiles",)
+    PROFILES_FIELD_NUMBER: _ClassVar[int]
+    profiles: _containers.RepeatedCompositeFieldContainer[_profile_pb2.ApplicationProfile]
+    def __init__(self, profiles: _Optional[_Iterable[_Union[_profile_pb2.ApplicationProfile, _Mapping]]] = ...) -> None: ...
 
 class DefragmentRequest(_message.Message):
     __slots__ = ("job_id", "dry_run")

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from farbus.api.v1 import cluster_pb2 as farbus_dot_api_dot_v1_dot_cluster__pb2
+from farbus.api.v1 import profile_pb2 as farbus_dot_api_dot_v1_dot_profile__pb2
 from farbus.api.v1 import types_pb2 as farbus_dot_api_dot_v1_dot_types__pb2
 
 GRPC_GENERATED_VERSION = '1.81.1'
@@ -110,6 +111,11 @@ class ClusterStub:
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListQuotasRequest.SerializeToString,
                 response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListQuotasReply.FromString,
                 _registered_method=True)
+        self.ListProfiles = channel.unary_unary(
+                '/farbus.v1.Cluster/ListProfiles',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListProfilesRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListProfilesReply.FromString,
+                _registered_method=True)
         self.Cordon = channel.unary_unary(
                 '/farbus.v1.Cluster/Cordon',
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.CordonRequest.SerializeToString,
@@ -134,6 +140,16 @@ class ClusterStub:
                 '/farbus.v1.Cluster/Forget',
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetRequest.SerializeToString,
                 response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetReply.FromString,
+                _registered_method=True)
+        self.SetProfile = channel.unary_unary(
+                '/farbus.v1.Cluster/SetProfile',
+                request_serializer=farbus_dot_api_dot_v1_dot_profile__pb2.ApplicationProfile.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_profile__pb2.ApplicationProfile.FromString,
+                _registered_method=True)
+        self.ForgetProfile = channel.unary_unary(
+                '/farbus.v1.Cluster/ForgetProfile',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetProfileRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetProfileReply.FromString,
                 _registered_method=True)
         self.ReadAudit = channel.unary_stream(
                 '/farbus.v1.Cluster/ReadAudit',
@@ -245,6 +261,13 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListProfiles(self, request, context):
+        """What is known of applications: all to an operator, to a user his own and what was set for everybody.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Cordon(self, request, context):
         """What follows is for operators.
 
@@ -278,6 +301,20 @@ class ClusterServicer:
     def Forget(self, request, context):
         """The operator's word that a node is off for good: its leases are released, its jobs end.
         ABORTED while the node has a session.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetProfile(self, request, context):
+        """Have a profile count before what is learned of its application.  INVALID_ARGUMENT names the field that is wrong.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForgetProfile(self, request, context):
+        """Forget what was learned and set of an application.  NOT_FOUND where nothing was.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -368,6 +405,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListQuotasRequest.FromString,
                     response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListQuotasReply.SerializeToString,
             ),
+            'ListProfiles': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListProfiles,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListProfilesRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListProfilesReply.SerializeToString,
+            ),
             'Cordon': grpc.unary_unary_rpc_method_handler(
                     servicer.Cordon,
                     request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.CordonRequest.FromString,
@@ -392,6 +434,16 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.Forget,
                     request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetRequest.FromString,
                     response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetReply.SerializeToString,
+            ),
+            'SetProfile': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetProfile,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_profile__pb2.ApplicationProfile.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_profile__pb2.ApplicationProfile.SerializeToString,
+            ),
+            'ForgetProfile': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetProfile,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetProfileRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetProfileReply.SerializeToString,
             ),
             'ReadAudit': grpc.unary_stream_rpc_method_handler(
                     servicer.ReadAudit,
@@ -815,6 +867,33 @@ class Cluster:
             _registered_method=True)
 
     @staticmethod
+    def ListProfiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/farbus.v1.Cluster/ListProfiles',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ListProfilesRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ListProfilesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Cordon(request,
             target,
             options=(),
@@ -939,6 +1018,60 @@ class Cluster:
             '/farbus.v1.Cluster/Forget',
             farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetRequest.SerializeToString,
             farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetProfile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/farbus.v1.Cluster/SetProfile',
+            farbus_dot_api_dot_v1_dot_profile__pb2.ApplicationProfile.SerializeToString,
+            farbus_dot_api_dot_v1_dot_profile__pb2.ApplicationProfile.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetProfile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/farbus.v1.Cluster/ForgetProfile',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetProfileRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetProfileReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x66\x61rbus/api/v1/profile.proto\x12\tfarbus.v1\"|\n\x0bObservedRun\x12\x13\n\x0b\x61pplication\x18\x01 \x01(\t\x12\x14\n\x07\x66lavour\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07sharing\x18\x03 \x01(\x05\x12\x14\n\x0cnetwork_load\x18\x04 \x01(\x01\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x42\n\n\x08_flavour\"s\n\x0b\x46lavourTime\x12\x14\n\x07\x66lavour\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07sharing\x18\x02 \x01(\x05\x12\r\n\x05\x63ount\x18\x03 \x01(\x05\x12\x10\n\x08median_s\x18\x04 \x01(\x01\x12\x10\n\x08spread_s\x18\x05 \x01(\x01\x42\n\n\x08_flavour\"\x80\x01\n\x12\x41pplicationProfile\x12\x13\n\x0b\x61pplication\x18\x01 \x01(\t\x12%\n\x05times\x18\x02 \x03(\x0b\x32\x16.farbus.v1.FlavourTime\x12\x13\n\x0bsensitivity\x18\x03 \x01(\x01\x12\x19\n\x11sensitivity_count\x18\x04 \x01(\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x66\x61rbus/api/v1/profile.proto\x12\tfarbus.v1\"\x99\x01\n\x0bObservedRun\x12\x13\n\x0b\x61pplication\x18\x01 \x01(\t\x12\x14\n\x07\x66lavour\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07sharing\x18\x03 \x01(\x05\x12\x14\n\x0cnetwork_load\x18\x04 \x01(\x01\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\x0c\n\x04user\x18\x06 \x01(\t\x12\r\n\x05shape\x18\x07 \x01(\tB\n\n\x08_flavour\"s\n\x0b\x46lavourTime\x12\x14\n\x07\x66lavour\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07sharing\x18\x02 \x01(\x05\x12\r\n\x05\x63ount\x18\x03 \x01(\x05\x12\x10\n\x08median_s\x18\x04 \x01(\x01\x12\x10\n\x08spread_s\x18\x05 \x01(\x01\x42\n\n\x08_flavour\"\xd4\x01\n\x12\x41pplicationProfile\x12\x13\n\x0b\x61pplication\x18\x01 \x01(\t\x12%\n\x05times\x18\x02 \x03(\x0b\x32\x16.farbus.v1.FlavourTime\x12\x13\n\x0bsensitivity\x18\x03 \x01(\x01\x12\x19\n\x11sensitivity_count\x18\x04 \x01(\x05\x12\x0c\n\x04user\x18\x05 \x01(\t\x12\x0e\n\x06set_by\x18\x06 \x01(\t\x12\x0e\n\x06set_at\x18\x07 \x01(\x01\x12$\n\x04runs\x18\x08 \x03(\x0b\x32\x16.farbus.v1.ObservedRunb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'farbus.api.v1.profile_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OBSERVEDRUN']._serialized_start=42
-  _globals['_OBSERVEDRUN']._serialized_end=166
-  _globals['_FLAVOURTIME']._serialized_start=168
-  _globals['_FLAVOURTIME']._serialized_end=283
-  _globals['_APPLICATIONPROFILE']._serialized_start=286
-  _globals['_APPLICATIONPROFILE']._serialized_end=414
+  _globals['_OBSERVEDRUN']._serialized_start=43
+  _globals['_OBSERVEDRUN']._serialized_end=196
+  _globals['_FLAVOURTIME']._serialized_start=198
+  _globals['_FLAVOURTIME']._serialized_end=313
+  _globals['_APPLICATIONPROFILE']._serialized_start=316
+  _globals['_APPLICATIONPROFILE']._serialized_end=528
 # @@protoc_insertion_point(module_scope)

@@ -222,8 +222,20 @@ class Alternative(_message.Message):
     groups: _containers.RepeatedCompositeFieldContainer[GroupVariant]
     def __init__(self, name: _Optional[str] = ..., cost: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupVariant, _Mapping]]] = ...) -> None: ...
 
+class Goal(_message.Message):
+    __slots__ = ("slo_s", "importance", "deadline_s", "deadline_at")
+    SLO_S_FIELD_NUMBER: _ClassVar[int]
+    IMPORTANCE_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_AT_FIELD_NUMBER: _ClassVar[int]
+    slo_s: float
+    importance: float
+    deadline_s: float
+    deadline_at: float
+    def __init__(self, slo_s: _Optional[float] = ..., importance: _Optional[float] = ..., deadline_s: _Optional[float] = ..., deadline_at: _Optional[float] = ...) -> None: ...
+
 class Job(_message.Message):
-    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at", "stage_in", "stage_out", "unreachable_limit_s", "moveable", "alternatives")
+    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at", "stage_in", "stage_out", "unreachable_limit_s", "moveable", "alternatives", "goal", "application")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -246,6 +258,8 @@ class Job(_message.Message):
     UNREACHABLE_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     MOVEABLE_FIELD_NUMBER: _ClassVar[int]
     ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
+    GOAL_FIELD_NUMBER: _ClassVar[int]
+    APPLICATION_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     user: str
@@ -261,7 +275,9 @@ class Job(_message.Message):
     unreachable_limit_s: float
     moveable: bool
     alternatives: _containers.RepeatedCompositeFieldContainer[Alternative]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ..., unreachable_limit_s: _Optional[float] = ..., moveable: _Optional[bool] = ..., alternatives: _Optional[_Iterable[_Union[Alternative, _Mapping]]] = ...) -> None: ...
+    goal: Goal
+    application: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ..., unreachable_limit_s: _Optional[float] = ..., moveable: _Optional[bool] = ..., alternatives: _Optional[_Iterable[_Union[Alternative, _Mapping]]] = ..., goal: _Optional[_Union[Goal, _Mapping]] = ..., application: _Optional[str] = ...) -> None: ...
 
 class DevicePlacement(_message.Message):
     __slots__ = ("device", "node", "route", "storage", "size_bytes", "bandwidth_bytes_per_s")
@@ -332,7 +348,7 @@ class Miss(_message.Message):
     def __init__(self, phase: _Optional[str] = ..., resource: _Optional[str] = ..., message: _Optional[str] = ..., short_by: _Optional[int] = ..., permanent: _Optional[bool] = ..., nodes: _Optional[int] = ..., nodes_short: _Optional[int] = ..., closest: _Optional[str] = ..., closest_short_by: _Optional[int] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job", "state", "reason", "placements", "tasks", "misses", "rounds_waited", "started_at", "ended_at", "story")
+    __slots__ = ("job", "state", "reason", "placements", "tasks", "misses", "rounds_waited", "started_at", "ended_at", "story", "alternative", "tasks_waiting")
     JOB_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -343,6 +359,8 @@ class JobStatus(_message.Message):
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     ENDED_AT_FIELD_NUMBER: _ClassVar[int]
     STORY_FIELD_NUMBER: _ClassVar[int]
+    ALTERNATIVE_FIELD_NUMBER: _ClassVar[int]
+    TASKS_WAITING_FIELD_NUMBER: _ClassVar[int]
     job: Job
     state: str
     reason: str
@@ -353,7 +371,9 @@ class JobStatus(_message.Message):
     started_at: float
     ended_at: float
     story: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., placements: _Optional[_Iterable[_Union[TaskPlacement, _Mapping]]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., misses: _Optional[_Iterable[_Union[Miss, _Mapping]]] = ..., rounds_waited: _Optional[int] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., story: _Optional[_Iterable[str]] = ...) -> None: ...
+    alternative: str
+    tasks_waiting: int
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., placements: _Optional[_Iterable[_Union[TaskPlacement, _Mapping]]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., misses: _Optional[_Iterable[_Union[Miss, _Mapping]]] = ..., rounds_waited: _Optional[int] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., story: _Optional[_Iterable[str]] = ..., alternative: _Optional[str] = ..., tasks_waiting: _Optional[int] = ...) -> None: ...
 
 class LeasedDevice(_message.Message):
     __slots__ = ("device", "epoch")

@@ -16,16 +16,21 @@ from farbus.cli.connection import Target, connect, find_target
 from farbus.cli.following import AGAIN_S, closing, resumed, say
 from farbus.cli.jobfile import name_from
 from farbus.cli.options import (
+    ApplicationOption,
     CpusOption,
+    DeadlineOption,
     GpuMemoryOption,
     GpuModelOption,
     GpusOption,
+    ImportanceOption,
     MemoryOption,
     ProgramCommand,
     RouteOption,
+    SloOption,
     SocketOption,
     command_app,
     examples,
+    read_goal,
     read_requests,
 )
 from farbus.cli.program import find_program, merge_environment
@@ -34,7 +39,7 @@ from farbus.errors import ExitCode, FarbusError, Unavailable
 from farbus.linux.foreground import ForegroundProgram, SignalListener
 from farbus.model.cluster import HoldEvent, HoldLost, HoldReady, HoldWaiting
 from farbus.model.device import Route
-from farbus.model.job import Requests
+from farbus.model.job import Goal, Requests
 from farbus.model.quantity import parse_seconds
 from farbus.model.value import Value
 
@@ -49,6 +54,8 @@ class Wish(Value, frozen=True, kw_only=True):
     routes: tuple[Route, ...]
     wait_limit_s: float
     quiet: bool
+    goal: Goal
+    application: str
 
 
 TELL_ONCE_S = 3.0
@@ -82,6 +89,10 @@ def run(
         str,
         typer.Option("--wait-limit", metavar="TIME", help="Give up when devices take longer.", show_default=False),
     ] = "",
+    slo: SloOption = "",
+    importance: ImportanceOption = None,
+    deadline: DeadlineOption = "",
+    application: ApplicationOption = "",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
     node: Annotated[
         str,
@@ -108,6 +119,8 @@ def run(
             routes=tuple(routes) if routes else (Route.LOCAL, Route.REMOTE),
             wait_limit_s=parse_seconds(wait_limit, what="--wait-limit") if wait_limit else 0.0,
             quiet=quiet,
+            goal=read_goal(slo=slo, importance=importance, deadline=deadline),
+            application=application,
         )
         target = find_target(socket=socket, node=node)
         # One thread so far: the place to fork (farbus.linux.foreground says why).
@@ -202,6 +215,7 @@ async def _hold_once(
             client.hold(
                 name=wish.name, requests=wish.requests, routes=wish.routes,
                 wait_limit_s=wish.wait_limit_s, job_id=job_id,
+                goal=wish.goal, application=wish.application,
             )
         ) as events,
     ):  # fmt: skip

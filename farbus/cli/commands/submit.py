@@ -19,26 +19,31 @@ from farbus.cli.decoding import convert_fields
 from farbus.cli.following import exit_code_of_job, follow_job, job_error, say
 from farbus.cli.listing import print_json, printable
 from farbus.cli.options import (
+    ApplicationOption,
     CommandAfterDashes,
     CpusOption,
     CredentialsOption,
+    DeadlineOption,
     GpuMemoryOption,
     GpuModelOption,
     GpusOption,
+    ImportanceOption,
     MemoryOption,
     Output,
     OutputOption,
     RouteOption,
     ServerOption,
+    SloOption,
     SocketOption,
     command_app,
     examples,
     has_dashes,
+    read_goal,
 )
 from farbus.cli.staging import LocalFile, find_files, parse_stage_in, send_files
 from farbus.cli.tables import format_placement
 from farbus.errors import FarbusError, InvalidInput, Unsatisfiable
-from farbus.model.job import Job, JobStatus
+from farbus.model.job import Goal, Job, JobStatus
 
 if TYPE_CHECKING:
     from farbus.api.client import ClusterClient
@@ -95,6 +100,10 @@ def submit(
     time_limit: Annotated[
         str, typer.Option("--time-limit", metavar="TIME", help="Longest run: 90s, 30m, 2h.", show_default=False)
     ] = "",
+    slo: SloOption = "",
+    importance: ImportanceOption = None,
+    deadline: DeadlineOption = "",
+    application: ApplicationOption = "",
     stage_in: Annotated[
         list[str] | None,
         typer.Option("--stage-in", metavar="FILE[:DEST]", help="Take a file or directory along; repeat for several."),
@@ -113,6 +122,7 @@ def submit(
     variables = _read_variables(environment or [])
     carried = [parse_stage_in(word) for word in stage_in or []]
     tables, directory = carried, jobfile.current_directory()
+    goal = read_goal(slo=slo, importance=importance, deadline=deadline)
     if has_dashes(ctx):
         job = _command_job(
             arguments,
@@ -151,12 +161,22 @@ def submit(
             carried=carried,
             kept=stage_out or [],
         )
+    job = _with_wishes(job, goal, application)
     target = find_target(socket=socket, server=server, credentials=credentials)
     # Also for a check: files that can't be read are what it is there to tell.
     files = find_files(tables, directory)
     if check:
         return asyncio.run(_check(target, job, output))
     return asyncio.run(_submit(target, job, files, output, wait=wait or follow, follow=follow, quiet=quiet))
+
+
+def _with_wishes(job: Job, goal: Goal, application: str) -> Job:
+    """Return the job with what options wish for it, before what its file says."""
+    given = {name: value for name, value in msgspec.structs.asdict(goal).items() if value}
+    if goal.deadline_s or goal.deadline_at:
+        given |= {"deadline_s": goal.deadline_s, "deadline_at": goal.deadline_at}
+    goal = msgspec.structs.replace(job.goal, **given)
+    return msgspec.structs.replace(job, goal=goal, application=application or job.application)
 
 
 def _read_variables(words: list[str]) -> dict[str, str]:

@@ -1,0 +1,308 @@
+/* Copies to and from arrays, whose layout only the driver knows: the server is told which
+ * rows, and the bytes of this process travel packed. */
+#include "client.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool on_host(CUmemorytype type, const void *host, CUdeviceptr *address)
+{
+	struct client_range range;
+
+	if (type == CU_MEMORYTYPE_HOST) {
+		*address = (uint64_t)(uintptr_t)host;
+		return true;
+	}
+	return type == CU_MEMORYTYPE_UNIFIED &&
+	       !(client_memory_find(*address, &range) && range.kind == MEMORY_DEVICE);
+}
+
+static CUresult write_slice(const CUDA_MEMCPY3D *copy, const uint8_t *from, size_t pitch, size_t z,
+			    uint64_t stream)
+{
+	size_t width = copy->WidthInBytes, rows = WIRE_BULK_BYTES / width;
+	CUresult result = CUDA_SUCCESS;
+	uint8_t *packed;
+
+	/* No array has rows of more than a mebibyte: 131,072 texels of 16 bytes are two. */
+	if (rows == 0) {
+		for (size_t y = 0; y < copy->Height; y++) {
+			for (size_t x = 0; x < width && result == CUDA_SUCCESS; x += WIRE_BULK_BYTES) {
+				size_t now = width - x < WIRE_BULK_BYTES ? width - x : WIRE_BULK_BYTES;
+				const struct wire_array_write part = {
+					.array = (uint64_t)(uintptr_t)copy->dstArray,
+					.x = copy->dstXInBytes + x,
+					.y = copy->dstY + y,
+					.z = copy->dstZ + z,
+					.width = now,
+					.height = 1,
+					.stream = stream,
+				};
+				const struct client_request request = {
+					.op = WIRE_OP_ARRAY_WRITE,
+					.fixed = &part,
+					.fixed_bytes = sizeof(part),
+					.tail = from + y * pitch + x,
+					.tail_bytes = now,
+				};
+				struct client_wait wait = { 0 };
+
+				result = client_call_wide(&request, &wait);
+			}
+		}
+		return result;
+	}
+	if (rows > copy->Height)
+		rows = copy->Height;
+	packed = malloc(rows * width);
+	if (!packed)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	for (size_t y = 0; y < copy->Height && result == CUDA_SUCCESS; y += rows) {
+		const struct wire_array_write part = {
+			.array = (uint64_t)(uintptr_t)copy->dstArray,
+			.x = copy->dstXInBytes,
+			.y = copy->dstY + y,
+			.z = copy->dstZ + z,
+			.width = width,
+			.height = rows < copy->Height - y ? rows : copy->Height - y,
+			.stream = stream,
+		};
+		const struct client_request request = {
+			.op = WIRE_OP_ARRAY_WRITE,
+			.fixed = &part,
+			.fixed_bytes = sizeof(part),
+			.tail = packed,
+			.tail_bytes = part.width * part.height,
+		};
+		struct client_wait wait = { 0 };
+
+		for (size_t row = 0; row < part.height; row++)
+			memcpy(packed + row * width, from + (y + row) * pitch, width);
+		result = client_call_wide(&request, &wait);
+	}
+	free(packed);
+	return result;
+}
+
+static CUresult read_slice(const CUDA_MEMCPY3D *copy, uint8_t *to, size_t pitch, size_t z,
+			   uint64_t stream)
+{
+	const struct wire_array_read fixed = {
+		.array = (uint64_t)(uintptr_t)copy->srcArray,
+		.x = copy->srcXInBytes,
+		.y = copy->srcY,
+		.z = copy->srcZ + z,
+		.width = copy->WidthInBytes,
+		.height = copy->Height,
+		.stream = stream,
+	};
+	const struct client_request request = {
+		.op = WIRE_OP_ARRAY_READ,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
+	struct client_target target = {
+		.host = to,
+		.width = copy->WidthInBytes,
+		.height = copy->Height,
+		.pitch = copy->Height == 1 ? copy->WidthInBytes : pitch,
+		.missing = copy->WidthInBytes * copy->Height,
+	};
+	struct client_wait wait = { .target = &target };
+
+	return client_call_wide(&request, &wait);
+}
+
+static CUresult copy_there(const CUDA_MEMCPY3D *copy, uint64_t stream)
+{
+	const bool from_array = copy->srcMemoryType == CU_MEMORYTYPE_ARRAY;
+	const bool to_array = copy->dstMemoryType == CU_MEMORYTYPE_ARRAY;
+	size_t from_height = copy->srcHeight ? copy->srcHeight : copy->Height;
+	size_t to_height = copy->dstHeight ? copy->dstHeight : copy->Height;
+	const struct wire_array_copy request = {
+		.source = from_array ? (uint64_t)(uintptr_t)copy->srcArray : copy->srcDevice,
+		.source_is_array = from_array,
+		.source_pitch = (copy->srcPitch ? copy->srcPitch : copy->WidthInBytes) |
+				(uint64_t)from_height << 32,
+		.source_x = copy->srcXInBytes,
+		.source_y = copy->srcY,
+		.source_z = copy->srcZ,
+		.target = to_array ? (uint64_t)(uintptr_t)copy->dstArray : copy->dstDevice,
+		.target_is_array = to_array,
+		.target_pitch = (copy->dstPitch ? copy->dstPitch : copy->WidthInBytes) |
+				(uint64_t)to_height << 32,
+		.target_x = copy->dstXInBytes,
+		.target_y = copy->dstY,
+		.target_z = copy->dstZ,
+		.width = copy->WidthInBytes,
+		.height = copy->Height,
+		.depth = copy->Depth,
+		.stream = stream,
+	};
+
+	return client_call(WIRE_OP_ARRAY_COPY, &request, sizeof(request), NULL, 0);
+}
+
+CUresult client_array_copy(const CUDA_MEMCPY3D *given, CUstream hStream, bool async)
+{
+	CUDA_MEMCPY3D copy = *given;
+	CUresult result = client_enter();
+	CUdeviceptr address;
+	uint64_t stream;
+	size_t pitch, slice;
+
+	if (result == CUDA_SUCCESS)
+		result = client_stream_wire(hStream, &stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!copy.WidthInBytes || !copy.Height || !copy.Depth)
+		return CUDA_SUCCESS;
+	if (copy.WidthInBytes > UINT32_MAX || copy.Height > UINT32_MAX || copy.Depth > UINT32_MAX ||
+	    copy.srcPitch > UINT32_MAX || copy.dstPitch > UINT32_MAX ||
+	    copy.srcHeight > UINT32_MAX || copy.dstHeight > UINT32_MAX)
+		return CUDA_ERROR_INVALID_VALUE;
+	address = copy.srcDevice;
+	if (copy.srcMemoryType != CU_MEMORYTYPE_ARRAY &&
+	    on_host(copy.srcMemoryType, copy.srcHost, &address)) {
+		if (!address)
+			return CUDA_ERROR_INVALID_VALUE;
+		pitch = copy.srcPitch ? copy.srcPitch : copy.WidthInBytes;
+		slice = pitch * (copy.srcHeight ? copy.srcHeight : copy.Height);
+		for (size_t z = 0; z < copy.Depth && result == CUDA_SUCCESS; z++)
+			result = write_slice(&copy,
+					     (const uint8_t *)(uintptr_t)address + copy.srcXInBytes +
+						     copy.srcY * pitch + (copy.srcZ + z) * slice,
+					     pitch, z, stream);
+	} else {
+		address = copy.dstDevice;
+		if (copy.dstMemoryType != CU_MEMORYTYPE_ARRAY &&
+		    on_host(copy.dstMemoryType, copy.dstHost, &address)) {
+			if (!address)
+				return CUDA_ERROR_INVALID_VALUE;
+			pitch = copy.dstPitch ? copy.dstPitch : copy.WidthInBytes;
+			slice = pitch * (copy.dstHeight ? copy.dstHeight : copy.Height);
+			for (size_t z = 0; z < copy.Depth && result == CUDA_SUCCESS; z++)
+				result = read_slice(&copy,
+						    (uint8_t *)(uintptr_t)address + copy.dstXInBytes +
+							    copy.dstY * pitch +
+							    (copy.dstZ + z) * slice,
+						    pitch, z, stream);
+			return result;
+		}
+		result = copy_there(&copy, stream);
+	}
+	if (result == CUDA_SUCCESS && !async) {
+		const struct wire_stream_synchronize request = { .stream = stream };
+
+		result = client_call(WIRE_OP_STREAM_SYNCHRONIZE, &request, sizeof(request), NULL, 0);
+	}
+	return result;
+}
+
+/* ---- arrays of one dimension ---- */
+
+CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset,
+			 size_t ByteCount)
+{
+	const CUDA_MEMCPY3D copy = {
+		.srcMemoryType = CU_MEMORYTYPE_ARRAY,
+		.srcArray = srcArray,
+		.srcXInBytes = srcOffset,
+		.dstMemoryType = CU_MEMORYTYPE_ARRAY,
+		.dstArray = dstArray,
+		.dstXInBytes = dstOffset,
+		.WidthInBytes = ByteCount,
+		.Height = 1,
+		.Depth = 1,
+	};
+
+	return client_array_copy(&copy, NULL, false);
+}
+
+CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount)
+{
+	const CUDA_MEMCPY3D copy = {
+		.srcMemoryType = CU_MEMORYTYPE_ARRAY,
+		.srcArray = srcArray,
+		.srcXInBytes = srcOffset,
+		.dstMemoryType = CU_MEMORYTYPE_DEVICE,
+		.dstDevice = dstDevice,
+		.WidthInBytes = ByteCount,
+		.Height = 1,
+		.Depth = 1,
+	};
+
+	return client_array_copy(&copy, NULL, false);
+}
+
+CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount)
+{
+	const CUDA_MEMCPY3D copy = {
+		.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+		.srcDevice = srcDevice,
+		.dstMemoryType = CU_MEMORYTYPE_ARRAY,
+		.dstArray = dstArray,
+		.dstXInBytes = dstOffset,
+		.WidthInBytes = ByteCount,
+		.Height = 1,
+		.Depth = 1,
+	};
+
+	return client_array_copy(&copy, NULL, false);
+}
+
+static CUresult array_to_host(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount,
+			      CUstream stream, bool async)
+{
+	const CUDA_MEMCPY3D copy = {
+		.srcMemoryType = CU_MEMORYTYPE_ARRAY,
+		.srcArray = srcArray,
+		.srcXInBytes = srcOffset,
+		.dstMemoryType = CU_MEMORYTYPE_HOST,
+		.dstHost = dstHost,
+		.WidthInBytes = ByteCount,
+		.Height = 1,
+		.Depth = 1,
+	};
+
+	return client_array_copy(&copy, stream, async);
+}
+
+static CUresult host_to_array(CUarray dstArray, size_t dstOffset, const void *srcHost,
+			      size_t ByteCount, CUstream stream, bool async)
+{
+	const CUDA_MEMCPY3D copy = {
+		.srcMemoryType = CU_MEMORYTYPE_HOST,
+		.srcHost = srcHost,
+		.dstMemoryType = CU_MEMORYTYPE_ARRAY,
+		.dstArray = dstArray,
+		.dstXInBytes = dstOffset,
+		.WidthInBytes = ByteCount,
+		.Height = 1,
+		.Depth = 1,
+	};
+
+	return client_array_copy(&copy, stream, async);
+}
+
+CUresult cuMemcpyAtoH_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount)
+{
+	return array_to_host(dstHost, srcArray, srcOffset, ByteCount, NULL, false);
+}
+
+CUresult cuMemcpyAtoHAsync_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount,
+			      CUstream hStream)
+{
+	return array_to_host(dstHost, srcArray, srcOffset, ByteCount, hStream, true);
+}
+
+CUresult cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount)
+{
+	return host_to_array(dstArray, dstOffset, srcHost, ByteCount, NULL, false);
+}
+
+CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void *srcHost,
+			      size_t ByteCount, CUstream hStream)
+{
+	return host_to_array(dstArray, dstOffset, srcHost, ByteCount, hStream, true);
+}

@@ -1,0 +1,283 @@
+/* Stream capture: which streams are captured the server knows; programs that never capture
+ * are answered here. */
+#include "client.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "marshal.h"
+
+static CUresult capture_info(uint64_t stream, struct wire_capture_info_reply *reply, uint8_t **tail,
+			     size_t *tail_bytes)
+{
+	const struct wire_capture_info fixed = { .stream = stream };
+	const struct client_request request = {
+		.op = WIRE_OP_CAPTURE_INFO,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
+	struct client_wait wait = {
+		.reply = reply,
+		.reply_bytes = sizeof(*reply),
+		.want_tail = true,
+	};
+	CUresult result;
+
+	memset(reply, 0, sizeof(*reply));
+	*tail = NULL;
+	*tail_bytes = 0;
+	if (!atomic_load(&farbus_client.captured))
+		return CUDA_SUCCESS;
+	result = client_call_wide(&request, &wait);
+	*tail = wait.tail;
+	*tail_bytes = wait.tail_bytes;
+	return result;
+}
+
+bool client_stream_captured(uint64_t stream)
+{
+	struct wire_capture_info_reply reply;
+	size_t tail_bytes;
+	uint8_t *tail;
+	CUresult result = capture_info(stream, &reply, &tail, &tail_bytes);
+
+	free(tail);
+	return result == CUDA_SUCCESS && reply.status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static CUresult stream_enter(CUstream handle, uint64_t *stream)
+{
+	CUresult result = client_enter();
+
+	return result == CUDA_SUCCESS ? client_stream_wire(handle, stream) : result;
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
+{
+	struct wire_capture_begin request = { .mode = (uint32_t)mode };
+	CUresult result = stream_enter(hStream, &request.stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	atomic_store(&farbus_client.captured, true);
+	result = client_call(WIRE_OP_CAPTURE_BEGIN, &request, sizeof(request), NULL, 0);
+	if (result == CUDA_SUCCESS)
+		atomic_fetch_add(&farbus_client.capturing, 1);
+	return result;
+}
+
+CUresult cuStreamBeginCapture(CUstream hStream)
+{
+	return cuStreamBeginCapture_v2(hStream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+/* Most nodes that a capture can begin behind. */
+#define BEHIND_LIMIT 4096u
+
+CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
+				     const CUgraphNode *dependencies,
+				     const CUgraphEdgeData *dependencyData, size_t numDependencies,
+				     CUstreamCaptureMode mode)
+{
+	size_t nodes = numDependencies * sizeof(CUgraphNode);
+	size_t edges = dependencyData ? numDependencies * sizeof(CUgraphEdgeData) : 0;
+	struct wire_capture_begin_to_graph fixed = {
+		.graph = (uint64_t)(uintptr_t)hGraph,
+		.mode = (uint32_t)mode,
+		.count = (uint32_t)numDependencies,
+		.has_edges = dependencyData != NULL,
+	};
+	struct client_request request = {
+		.op = WIRE_OP_CAPTURE_BEGIN_TO_GRAPH,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+		.tail_bytes = nodes + edges,
+	};
+	struct client_wait wait = { 0 };
+	CUresult result = stream_enter(hStream, &fixed.stream);
+	uint8_t *tail;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (numDependencies > BEHIND_LIMIT || (numDependencies && !dependencies))
+		return CUDA_ERROR_INVALID_VALUE;
+	tail = malloc(nodes + edges + 1);
+	if (!tail)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (nodes)
+		memcpy(tail, dependencies, nodes);
+	if (edges)
+		memcpy(tail + nodes, dependencyData, edges);
+	request.tail = tail;
+	atomic_store(&farbus_client.captured, true);
+	result = client_call_wide(&request, &wait);
+	if (result == CUDA_SUCCESS)
+		atomic_fetch_add(&farbus_client.capturing, 1);
+	free(tail);
+	return result;
+}
+
+CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
+{
+	struct wire_capture_end request = { 0 };
+	struct wire_capture_end_reply reply = { 0 };
+	CUresult result = stream_enter(hStream, &request.stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!phGraph)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = client_call(WIRE_OP_CAPTURE_END, &request, sizeof(request), &reply, sizeof(reply));
+	if (result != CUDA_ERROR_ILLEGAL_STATE && result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD &&
+	    atomic_fetch_sub(&farbus_client.capturing, 1) <= 0)
+		atomic_store(&farbus_client.capturing, 0);
+	*phGraph = result == CUDA_SUCCESS ? (CUgraph)(uintptr_t)reply.graph : NULL;
+	return result;
+}
+
+CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
+{
+	struct wire_capture_info_reply reply;
+	size_t tail_bytes;
+	uint64_t stream;
+	uint8_t *tail;
+	CUresult result = stream_enter(hStream, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!captureStatus)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = capture_info(stream, &reply, &tail, &tail_bytes);
+	free(tail);
+	if (result == CUDA_SUCCESS)
+		*captureStatus = (CUstreamCaptureStatus)reply.status;
+	return result;
+}
+
+/* What a stream's capture is behind, for as long as the thread does not ask again. */
+static __thread uint8_t *behind;
+
+CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+				   cuuint64_t *id_out, CUgraph *graph_out,
+				   const CUgraphNode **dependencies_out,
+				   const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out)
+{
+	struct wire_capture_info_reply reply;
+	const uint8_t *edges;
+	size_t tail_bytes;
+	uint64_t stream;
+	uint8_t *tail;
+	CUresult result = stream_enter(hStream, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!captureStatus_out)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = capture_info(stream, &reply, &tail, &tail_bytes);
+	if (result == CUDA_SUCCESS &&
+	    tail_bytes != reply.count * (sizeof(CUgraphNode) +
+					 (reply.has_edges ? sizeof(CUgraphEdgeData) : 0)))
+		result = CUDA_ERROR_UNKNOWN;
+	if (result != CUDA_SUCCESS) {
+		free(tail);
+		return result;
+	}
+	*captureStatus_out = (CUstreamCaptureStatus)reply.status;
+	if (reply.status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+		free(tail);
+		return CUDA_SUCCESS;
+	}
+	edges = reply.has_edges ? tail + reply.count * sizeof(CUgraphNode) : NULL;
+	/* Without a place for them, edges that say anything are an error. */
+	for (size_t i = 0; edges && dependencies_out && !edgeData_out &&
+			   i < reply.count * sizeof(CUgraphEdgeData); i++) {
+		if (edges[i]) {
+			free(tail);
+			return CUDA_ERROR_LOSSY_QUERY;
+		}
+	}
+	if (id_out)
+		*id_out = reply.id;
+	if (graph_out)
+		*graph_out = (CUgraph)(uintptr_t)reply.graph;
+	free(behind);
+	behind = tail;
+	if (dependencies_out)
+		*dependencies_out = (const CUgraphNode *)(const void *)tail;
+	if (edgeData_out)
+		*edgeData_out = (const CUgraphEdgeData *)(const void *)edges;
+	if (numDependencies_out)
+		*numDependencies_out = reply.count;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+				   cuuint64_t *id_out, CUgraph *graph_out,
+				   const CUgraphNode **dependencies_out, size_t *numDependencies_out)
+{
+	return cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, graph_out,
+					 dependencies_out, NULL, numDependencies_out);
+}
+
+CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+				cuuint64_t *id_out)
+{
+	return cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, NULL, NULL, NULL, NULL);
+}
+
+/* A stream that is not captured has nothing behind it, whatever nodes are named. */
+static CUresult behind_permit(CUstream hStream)
+{
+	uint64_t stream;
+	CUresult result = stream_enter(hStream, &stream);
+
+	if (result == CUDA_SUCCESS && !client_stream_captured(stream))
+		result = CUDA_ERROR_ILLEGAL_STATE;
+	return result;
+}
+
+CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies,
+					   size_t numDependencies, unsigned int flags)
+{
+	CUresult result = behind_permit(hStream);
+
+	return result == CUDA_SUCCESS
+		       ? client_raw_cuStreamUpdateCaptureDependencies(hStream, dependencies,
+								      numDependencies, flags)
+		       : result;
+}
+
+CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dependencies,
+					      const CUgraphEdgeData *dependencyData,
+					      size_t numDependencies, unsigned int flags)
+{
+	CUresult result = behind_permit(hStream);
+
+	return result == CUDA_SUCCESS
+		       ? client_raw_cuStreamUpdateCaptureDependencies_v2(
+				 hStream, dependencies, dependencyData, numDependencies, flags)
+		       : result;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+{
+	CUresult result = client_enter_any();
+	struct wire_capture_mode request = { 0 };
+	struct client_thread *thread;
+	CUstreamCaptureMode before;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+		return CUDA_ERROR_INVALID_VALUE;
+	thread = client_thread();
+	before = thread->capture_mode;
+	request.mode = (uint32_t)*mode;
+	if (*mode != before)
+		result = client_post(WIRE_OP_CAPTURE_MODE, &request, sizeof(request), NULL, 0);
+	if (result != CUDA_SUCCESS)
+		return result;
+	thread->capture_mode = *mode;
+	*mode = before;
+	return CUDA_SUCCESS;
+}

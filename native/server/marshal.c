@@ -1,0 +1,375 @@
+/* Calls that travel as their arguments: the server's half of marshal.h. */
+#include "marshal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../wire/kernel.h"
+
+/* Most host functions that one call may name. */
+#define TOKENS_LIMIT 4u
+
+struct side {
+	struct server_call *call;
+	uint64_t subject;		/* name of the last graph, node or array that was walked */
+	enum server_type subject_type;
+	CUgraph graph;			/* the first graph that was read: the one it is about */
+	uint64_t graph_name;
+	bool again;			/* an object that is shown once more has one more holder */
+	enum server_type dropping;
+	uint64_t dropped;
+	struct host_token *tokens[TOKENS_LIMIT];
+	unsigned token_count;
+};
+
+static struct server_call *call_of(const struct marshal *m)
+{
+	return ((struct side *)m->side)->call;
+}
+
+static CUresult serve_marshalled(struct server_call *call, uint32_t function, bool waiting,
+				 int32_t *told)
+{
+	struct side side = { .call = call };
+	struct marshal m;
+	CUresult result;
+
+	if (function >= SERVER_MARSHALLED || !server_marshalled[function].serve ||
+	    server_marshalled[function].wait != waiting)
+		return SERVER_MALFORMED;
+	/* Without a context of the client's, the driver must not find one of another call. */
+	if (!call->context) {
+		call->driver->cuCtxSetCurrent(NULL);
+		call->thread->current = NULL;
+	}
+	marshal_writer(&m);
+	m.side = &side;
+	marshal_reader(&m, call->tail, call->tail_bytes);
+	side.again = true;
+	result = server_marshalled[function].serve(call, &m);
+	/* What the driver said, where it says more than that. */
+	*told = (int32_t)m.result;
+	for (unsigned i = 0; i < side.token_count; i++)
+		server_token_settle(call, side.tokens[i], side.graph,
+				    result == CUDA_SUCCESS && m.result == CUDA_SUCCESS);
+	if (result == CUDA_SUCCESS && m.failed)
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	if (result == CUDA_SUCCESS) {
+		call->reply_tail = m.data;
+		call->reply_tail_bytes = m.used;
+		m.data = NULL;
+	}
+	marshal_free(&m);
+	return result;
+}
+
+CUresult serve_call(struct server_call *call)
+{
+	const struct wire_call *request = call->request;
+	struct wire_call_reply *reply = call->reply;
+
+	return serve_marshalled(call, request->function, false, &reply->result);
+}
+
+CUresult serve_call_waiting(struct server_call *call)
+{
+	const struct wire_call_waiting *request = call->request;
+	struct wire_call_waiting_reply *reply = call->reply;
+
+	return serve_marshalled(call, request->function, true, &reply->result);
+}
+
+CUresult server_marshal_taken(struct marshal *m)
+{
+	if (m->failed || m->reader.failed || m->reader.left)
+		return SERVER_MALFORMED;
+	return m->result;
+}
+
+void server_marshal_dropping(struct marshal *m, enum server_type type, uint64_t real)
+{
+	struct side *side = m->side;
+
+	side->dropping = type;
+	side->dropped = real;
+}
+
+bool server_marshal_answer(struct marshal *m, CUresult result, bool errors)
+{
+	struct side *side = m->side;
+
+	if (result == CUDA_SUCCESS && side->dropped)
+		server_name_drop(call_of(m)->server, side->dropping, side->dropped);
+	m->get = false;
+	m->reply = true;
+	m->result = result;
+	return result == CUDA_SUCCESS || errors;
+}
+
+/* ---- objects that are named here ---- */
+
+static bool is_subject(enum server_type type)
+{
+	return type == SERVER_CUgraph || type == SERVER_CUgraphNode ||
+	       type == SERVER_CUmipmappedArray || type == SERVER_CUarray;
+}
+
+/* Where a new object lies: nodes in the graph that the call is about or in that of its
+ * node, a graph in a node, a level or plane in its array. */
+static uint64_t owner_of(struct marshal *m, enum server_type type)
+{
+	const struct side *side = m->side;
+	uint64_t real, owner = 0;
+
+	if (type == SERVER_CUgraphNode && side->graph_name)
+		return side->graph_name;
+	if (type == SERVER_CUgraphNode && side->subject_type == SERVER_CUgraphNode) {
+		server_named(side->call->server, SERVER_CUgraphNode, side->subject, &real, &owner);
+		return owner;
+	}
+	if (type == SERVER_CUgraph && !side->graph && side->subject_type == SERVER_CUgraphNode)
+		return side->subject;
+	if (type == SERVER_CUarray &&
+	    (side->subject_type == SERVER_CUmipmappedArray || side->subject_type == SERVER_CUarray))
+		return side->subject;
+	return 0;
+}
+
+static void walk(struct marshal *m, enum server_type type, uint64_t *real, CUresult unknown)
+{
+	struct side *side = m->side;
+	uint64_t wire = 0, owner;
+
+	if (m->get) {
+		marshal_plain(m, &wire, sizeof(wire));
+		*real = 0;
+		if (!wire)
+			return;
+		if (!server_named(side->call->server, type, wire, real, &owner)) {
+			marshal_fail(m, unknown);
+			return;
+		}
+		if (type == SERVER_CUgraph && !side->graph) {
+			side->graph = (CUgraph)(uintptr_t)*real;
+			side->graph_name = wire;
+		}
+	} else {
+		if (*real && server_name(side->call->server, type, *real, owner_of(m, type),
+					 type == SERVER_CUmemGenericAllocationHandle, &wire) !=
+				     CUDA_SUCCESS)
+			m->failed = true;
+		marshal_plain(m, &wire, sizeof(wire));
+	}
+	if (wire && is_subject(type)) {
+		side->subject = wire;
+		side->subject_type = type;
+	}
+}
+
+#define NAMED(type, unknown)							\
+	void marshal_##type(struct marshal *m, type *handle)			\
+	{									\
+		uint64_t real = (uint64_t)*handle;				\
+										\
+		walk(m, SERVER_##type, &real, unknown);				\
+		*handle = (type)real;						\
+	}
+
+NAMED(CUarray, CUDA_ERROR_INVALID_HANDLE)
+NAMED(CUgraph, CUDA_ERROR_INVALID_VALUE)
+NAMED(CUgraphExec, CUDA_ERROR_INVALID_VALUE)
+NAMED(CUgraphNode, CUDA_ERROR_INVALID_VALUE)
+NAMED(CUlinkState, CUDA_ERROR_INVALID_HANDLE)
+NAMED(CUmemGenericAllocationHandle, CUDA_ERROR_INVALID_VALUE)
+NAMED(CUmemoryPool, CUDA_ERROR_INVALID_VALUE)
+NAMED(CUmipmappedArray, CUDA_ERROR_INVALID_HANDLE)
+NAMED(CUsurfObject, CUDA_ERROR_INVALID_VALUE)
+NAMED(CUtexObject, CUDA_ERROR_INVALID_VALUE)
+NAMED(CUuserObject, CUDA_ERROR_INVALID_VALUE)
+
+/* ---- objects that the client has named ---- */
+
+struct search {
+	enum handle_kind kind;
+	const void *object;
+	uint64_t handle;
+};
+
+static void search_compare(void *opaque, uint64_t handle, void *object)
+{
+	struct search *search = opaque;
+
+	if (handle_kind_of(handle) != search->kind)
+		return;
+	if (search->kind == HANDLE_CONTEXT ? ((struct server_context *)object)->real == search->object
+					   : object == search->object)
+		search->handle = handle;
+}
+
+/* The client's name of what the driver shows; 0 for what it has no name for. */
+static uint64_t name_of(const struct marshal *m, enum handle_kind kind, const void *object)
+{
+	struct server *server = call_of(m)->server;
+	struct search search = { .kind = kind, .object = object };
+
+	if (object)
+		handle_visit(kind == HANDLE_FUNCTION ? &server->functions : &server->objects,
+			     search_compare, &search);
+	return search.handle;
+}
+
+#define RESOLVED(type, kind, resolve)								\
+	void marshal_##type(struct marshal *m, type *handle)					\
+	{											\
+		uint64_t wire = m->get ? 0 : name_of(m, kind, *handle);				\
+		CUresult result;								\
+												\
+		marshal_plain(m, &wire, sizeof(wire));						\
+		if (!m->get)									\
+			return;									\
+		*handle = NULL;									\
+		result = wire ? resolve(call_of(m), wire, handle) : CUDA_SUCCESS;		\
+		if (result != CUDA_SUCCESS)							\
+			marshal_fail(m, result);						\
+	}
+
+RESOLVED(CUcontext, HANDLE_CONTEXT, server_resolve_context)
+RESOLVED(CUstream, HANDLE_STREAM, server_resolve_stream)
+RESOLVED(CUevent, HANDLE_EVENT, server_resolve_event)
+
+void marshal_CUfunction(struct marshal *m, CUfunction *handle)
+{
+	uint64_t wire = m->get ? 0 : server_function_name(call_of(m), *handle);
+	CUresult result = CUDA_SUCCESS;
+
+	marshal_plain(m, &wire, sizeof(wire));
+	if (!m->get)
+		return;
+	*handle = NULL;
+	if (wire)
+		result = server_resolve_function(call_of(m), wire, handle);
+	if (result != CUDA_SUCCESS)
+		marshal_fail(m, result);
+}
+
+void marshal_CUdevice(struct marshal *m, CUdevice *device)
+{
+	const struct server *server = call_of(m)->server;
+	int32_t ordinal = *device;
+
+	for (int i = 0; !m->get && i < server->device_count; i++)
+		if (server->devices[i] == *device)
+			ordinal = i;
+	marshal_plain(m, &ordinal, sizeof(ordinal));
+	if (!m->get)
+		return;
+	*device = ordinal;
+	if (ordinal >= 0 && ordinal < server->device_count)
+		*device = server->devices[ordinal];
+	else if (ordinal >= 0)
+		marshal_fail(m, CUDA_ERROR_INVALID_DEVICE);
+}
+
+/* ---- what kernels are given ---- */
+
+static uint32_t parameter_bytes(struct server_call *call, CUfunction function)
+{
+	const struct server_driver *driver = call->driver;
+	size_t offset, bytes;
+	uint32_t total = 0;
+
+	for (size_t i = 0; i < WIRE_KERNEL_PARAMETERS && driver->cuFuncGetParamInfo &&
+			   driver->cuFuncGetParamInfo(function, i, &offset, &bytes) == CUDA_SUCCESS;
+	     i++)
+		if (offset + bytes > total && offset + bytes <= WIRE_KERNEL_PARAMETERS)
+			total = (uint32_t)(offset + bytes);
+	return total;
+}
+
+static void parameters_put(struct marshal *m, CUfunction function, void *const *parameters)
+{
+	struct server_call *call = call_of(m);
+	uint32_t bytes = function && parameters ? parameter_bytes(call, function) : 0;
+	uint8_t *buffer = bytes ? marshal_memory(m, bytes, 1) : NULL;
+	size_t offset, size;
+
+	for (size_t i = 0; buffer && call->driver->cuFuncGetParamInfo(function, i, &offset, &size) ==
+					     CUDA_SUCCESS; i++)
+		if (offset + size <= bytes && parameters[i])
+			memcpy(buffer + offset, parameters[i], size);
+	marshal_plain(m, &bytes, sizeof(bytes));
+	marshal_plain(m, buffer, bytes);
+}
+
+void marshal_parameters(struct marshal *m, CUfunction function, void ***parameters, void ***extra)
+{
+	uint32_t bytes = 0;
+	uint8_t *buffer;
+	size_t *size;
+	void **list;
+
+	if (!m->get) {
+		parameters_put(m, function, *parameters);
+		return;
+	}
+	marshal_plain(m, &bytes, sizeof(bytes));
+	if (bytes > WIRE_KERNEL_PARAMETERS)
+		m->failed = true;
+	*parameters = NULL;
+	*extra = NULL;
+	buffer = marshal_memory(m, bytes + 1, 1);
+	size = marshal_memory(m, 1, sizeof(*size));
+	list = marshal_memory(m, 5, sizeof(*list));
+	if (!buffer || !size || !list)
+		return;
+	marshal_plain(m, buffer, bytes);
+	*size = bytes;
+	list[0] = CU_LAUNCH_PARAM_BUFFER_POINTER;
+	list[1] = buffer;
+	list[2] = CU_LAUNCH_PARAM_BUFFER_SIZE;
+	list[3] = size;
+	list[4] = CU_LAUNCH_PARAM_END;
+	*extra = list;
+}
+
+/* ---- what a graph does in the client's process ---- */
+
+void marshal_host_function(struct marshal *m, CUhostFn *function, void **argument)
+{
+	struct side *side = m->side;
+	uint64_t named[3] = { 0 };
+
+	if (!m->get) {
+		server_token_show(*function, *argument, named);
+		marshal_plain(m, named, sizeof(named));
+		return;
+	}
+	marshal_plain(m, named, sizeof(named));
+	*function = NULL;
+	*argument = NULL;
+	if (!named[0] || m->failed)
+		return;
+	if (side->token_count == TOKENS_LIMIT) {
+		m->failed = true;
+		return;
+	}
+	*argument = server_token_keep(side->call, named[2], named);
+	if (!*argument) {
+		m->failed = true;
+		return;
+	}
+	*function = server_token_ask;
+	side->tokens[side->token_count++] = *argument;
+}
+
+void marshal_host_memory(struct marshal *m, void **memory)
+{
+	uint64_t address = 0;
+
+	marshal_plain(m, &address, sizeof(address));
+	/* No address of the client's may be used here. */
+	if (m->get) {
+		*memory = NULL;
+		marshal_fail(m, CUDA_ERROR_NOT_SUPPORTED);
+	}
+}

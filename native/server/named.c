@@ -1,0 +1,184 @@
+/* Objects that are named here: graphs, their nodes, pools, arrays, ...
+ *
+ * The client learns a name with the reply that first shows an object, and gets the
+ * same name whenever the driver shows that object again.  What lies in something else
+ * (a node in its graph, a level in its mipmapped array) goes with it. */
+#include "server_ops.h"
+
+#include <stdlib.h>
+
+#define BUCKETS 4096u
+/* Most objects of a session that are named here. */
+#define NAMED_LIMIT (1u << 19)
+
+struct named {
+	struct named *next;		/* of its bucket */
+	struct named *sibling;		/* of its owner's parts */
+	struct named *parts;
+	struct named *owner;
+	enum server_type type;
+	unsigned references;
+	uint64_t real;
+	uint64_t wire;
+	const void *image;		/* what a link made */
+	size_t image_bytes;
+};
+
+struct server_names {
+	pthread_mutex_t lock;
+	unsigned count;
+	struct named *buckets[BUCKETS];
+};
+
+struct server_names *server_names_make(void)
+{
+	struct server_names *names = calloc(1, sizeof(*names));
+
+	if (names)
+		pthread_mutex_init(&names->lock, NULL);
+	return names;
+}
+
+/* Texture and surface objects are numbers that kernels are given: they travel as they are. */
+static bool named_as_is(enum server_type type)
+{
+	return type == SERVER_CUtexObject || type == SERVER_CUsurfObject;
+}
+
+static struct named **named_find(struct server_names *names, enum server_type type, uint64_t real)
+{
+	uint64_t mixed = (real >> 4 ^ real << 7) * 0x9e3779b97f4a7c15ull + (uint64_t)type;
+	struct named **link = &names->buckets[mixed >> 40 & (BUCKETS - 1)];
+
+	while (*link && ((*link)->real != real || (*link)->type != type))
+		link = &(*link)->next;
+	return link;
+}
+
+CUresult server_name(struct server *server, enum server_type type, uint64_t real, uint64_t owner,
+		     bool again, uint64_t *wire)
+{
+	struct server_names *names = server->names;
+	struct named **link, *named;
+	CUresult result = CUDA_SUCCESS;
+
+	pthread_mutex_lock(&names->lock);
+	link = named_find(names, type, real);
+	named = *link;
+	if (named) {
+		named->references += again;
+	} else if (names->count >= NAMED_LIMIT || !(named = calloc(1, sizeof(*named)))) {
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	} else {
+		named->type = type;
+		named->real = real;
+		named->references = 1;
+		named->wire = real;
+		if (!named_as_is(type) &&
+		    handle_open(&server->functions, HANDLE_NAMED, named, &named->wire)) {
+			free(named);
+			named = NULL;
+			result = CUDA_ERROR_OUT_OF_MEMORY;
+		} else {
+			*link = named;
+			names->count++;
+			if (owner)
+				named->owner = handle_get(&server->functions, HANDLE_NAMED, owner);
+			if (named->owner) {
+				named->sibling = named->owner->parts;
+				named->owner->parts = named;
+			}
+		}
+	}
+	if (named)
+		*wire = named->wire;
+	pthread_mutex_unlock(&names->lock);
+	return result;
+}
+
+bool server_named(struct server *server, enum server_type type, uint64_t wire, uint64_t *real,
+		  uint64_t *owner)
+{
+	struct server_names *names = server->names;
+	struct named *named;
+	bool found = false;
+
+	pthread_mutex_lock(&names->lock);
+	if (named_as_is(type))
+		named = *named_find(names, type, wire);
+	else
+		named = handle_get(&server->functions, HANDLE_NAMED, wire);
+	if (named && named->type == type) {
+		*real = named->real;
+		*owner = named->owner ? named->owner->wire : 0;
+		found = true;
+	}
+	pthread_mutex_unlock(&names->lock);
+	return found;
+}
+
+/* With all its parts, the innermost first: without recursion, since graphs may lie in
+ * graphs as deep as a client likes. */
+static void named_free(struct server *server, struct named *top)
+{
+	struct server_names *names = server->names;
+	struct named *named = top;
+
+	for (;;) {
+		struct named *owner;
+		struct named **link;
+
+		while (named->parts)
+			named = named->parts;
+		owner = named->owner;
+		if (owner) {
+			link = &owner->parts;
+			while (*link != named)
+				link = &(*link)->sibling;
+			*link = named->sibling;
+		}
+		link = named_find(names, named->type, named->real);
+		*link = named->next;
+		if (!named_as_is(named->type))
+			handle_close(&server->functions, HANDLE_NAMED, named->wire);
+		names->count--;
+		if (named == top)
+			owner = NULL;
+		free(named);
+		if (!owner)
+			return;
+		named = owner;
+	}
+}
+
+void server_name_drop(struct server *server, enum server_type type, uint64_t real)
+{
+	struct server_names *names = server->names;
+	struct named *named;
+
+	pthread_mutex_lock(&names->lock);
+	named = *named_find(names, type, real);
+	if (named && --named->references == 0)
+		named_free(server, named);
+	pthread_mutex_unlock(&names->lock);
+}
+
+const void *server_named_image(struct server *server, uint64_t wire, const void *image, size_t *bytes)
+{
+	struct server_names *names = server->names;
+	struct named *named;
+	const void *kept = NULL;
+
+	pthread_mutex_lock(&names->lock);
+	named = handle_get(&server->functions, HANDLE_NAMED, wire);
+	if (named && named->type == SERVER_CUlinkState) {
+		if (image) {
+			named->image = image;
+			named->image_bytes = *bytes;
+		}
+		kept = named->image;
+		*bytes = named->image_bytes;
+	}
+	pthread_mutex_unlock(&names->lock);
+	return kept;
+}

@@ -1,0 +1,1 @@
+CHECKED: dict[str, str] = {}

@@ -1,0 +1,215 @@
+"""The native module ``farbus.scheduler._kernels``: what a round computes row by row, as one call each.
+
+Arrays go in by address: int64, one after the other in memory.  native/scheduler has the sources.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from farbus.errors import Unavailable
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Table = npt.NDArray[Any]
+
+try:
+    _module = importlib.import_module("farbus.scheduler._kernels")
+except ImportError as error:
+    raise Unavailable(f"the scheduler's kernels are not built ({error})", hint="run make build") from error
+
+_ffi, _lib = _module.ffi, _module.lib
+
+
+def _column(array: Integers) -> Any:
+    """Return the address of a column, which the kernel only reads; the answer keeps the array."""
+    assert array.dtype == np.int64
+    return _ffi.from_buffer("int64_t[]", np.ascontiguousarray(array))
+
+
+def _numbers(array: Floats) -> Any:
+    assert array.dtype == np.float64
+    return _ffi.from_buffer("double[]", np.ascontiguousarray(array))
+
+
+def _rows(kind: str, table: Table) -> Any:
+    """Return the address of a table, whose rows are those of a struct of the kernel."""
+    assert table.dtype.itemsize == _ffi.sizeof(kind)
+    return _ffi.from_buffer(f"{kind}[]", np.ascontiguousarray(table))
+
+
+def _failed(status: int, what: str) -> Exception:
+    """Return what to raise where a kernel answers ``status``: a defect of the caller, but for memory."""
+    if status == -errno.ENOMEM:
+        return MemoryError(f"no memory for {what}")
+    return ValueError(f"{what}: {errno.errorcode[-status]}")
+
+
+def min_cost_flow(
+    tail: Integers,
+    head: Integers,
+    capacity: Integers,
+    cost: Integers,
+    supply: Integers,
+    *,
+    cost_budget: int,
+    max_flow: int,
+    work: int,
+) -> tuple[Integers | int, int]:
+    """Return the units of each arc in a flow of least cost, or the errno of flow.h, and the pivots that it took.
+
+    It gives up with ETIME after ``work`` arcs priced and nodes moved: counted, not timed, so that the same
+    network has the same answer.
+    """
+    units = np.empty(len(tail), np.int64)
+    effort = _ffi.new("struct flow_effort *")
+    network = _ffi.new("struct flow_network *")
+    network.nodes, network.arcs = len(supply), len(tail)
+    network.cost_budget, network.max_flow, network.work = cost_budget, max_flow, work
+    columns = [_column(column) for column in (tail, head, capacity, cost, supply)]
+    network.tail, network.head, network.capacity, network.cost, network.supply = columns
+    status = _lib.flow_solve(network, _ffi.from_buffer("int64_t[]", units, require_writable=True), effort)
+    if status == -errno.ENOMEM:
+        raise _failed(status, f"{len(tail)} arcs")
+    return units if status == 0 else -status, effort.pivots
+
+
+class Offered(Protocol):
+    """Arcs of an aggregator to ``place`` (ascending); there is none where ``cost`` is ``no_arc``.
+
+    The search for cheap ones begins at ``bound``, which is written.
+    """
+
+    tier: int
+    place: Integers
+    capacity: Integers
+    cost: Integers
+    bound: int
+
+
+def choose(
+    offers: Sequence[Offered], *, source: int, units: int, spare: int, no_arc: int, kind: np.dtype[Any]
+) -> tuple[Table, tuple[int, int] | None]:
+    """Return the cheapest arcs of ``offers`` (by tier) that hold ``units``, and ``spare`` more, as a table of ARC.
+
+    Cheapest is by cost, tier and place; the table is by tier and place.  Beside it cost and tier of the dearest one
+    that is kept, None where all arcs do not suffice.
+    """
+    choice = _ffi.new("struct market_choice *")
+    native = _ffi.new("struct market_offer[]", len(offers))
+    kept = []
+    for offer, one in zip(offers, native, strict=True):
+        columns = _column(offer.place), _column(offer.capacity), _column(offer.cost)
+        kept.append(columns)
+        one.tier, one.places, one.bound = offer.tier, len(offer.place), offer.bound
+        one.place, one.capacity, one.cost = columns
+    choice.offers, choice.offer, choice.source = len(offers), native, source
+    choice.units, choice.spare, choice.no_arc = units, spare, no_arc
+    arcs = np.empty(sum([len(offer.place) for offer in offers]), kind)
+    count = _lib.market_choose(choice, _rows("struct table_arc", arcs))
+    if count < 0:
+        raise _failed(count, f"{len(arcs)} arcs")
+    for offer, one in zip(offers, native, strict=True):
+        offer.bound = one.bound
+    return arcs[:count].copy(), (choice.cost, choice.tier) if choice.complete else None
+
+
+def places(size: int, arcs: Table) -> tuple[Integers, Integers]:
+    """Return the different places of a table of ARC, all below ``size``, ascending, and the row there of each arc's."""
+    place, row = np.empty(len(arcs), np.int64), np.empty(len(arcs), np.int64)
+    count = _lib.market_places(size, len(arcs), _rows("struct table_arc", arcs), _column(place), _column(row))
+    if count < 0:
+        raise _failed(count, f"places of {len(arcs)} arcs")
+    return place[:count].copy(), row
+
+
+def lay_out(
+    arcs: Table,
+    row: Integers,
+    *,
+    own: int,
+    node: Integers,
+    first_pool: int,
+    summed: Integers,
+    room: Integers,
+    joins: tuple[Integers, Integers],
+    claims: tuple[Integers, Integers],
+    units: int,
+) -> tuple[Integers, Integers, Integers, Integers, Integers]:
+    """Return tails, heads, capacities, costs and supplies of a network, as native/scheduler/market.h says.
+
+    ``room``, shape (K,), is raised.
+    """
+    plan = _ffi.new("struct market_plan *")
+    kept = [_column(column) for column in (row, node, summed, *joins, *claims)]
+    table = _rows("struct table_arc", arcs)
+    plan.sources, plan.pools, plan.places, plan.first_pool, plan.units = (
+        len(node),
+        len(summed),
+        len(room),
+        first_pool,
+        units,
+    )
+    plan.own, plan.arcs, plan.joins, plan.claims, plan.arc = own, len(arcs), len(joins[0]), len(claims[0]), table
+    plan.row, plan.node, plan.summed, plan.join, plan.join_pool, plan.claim_source, plan.claim_count = kept
+    total = plan.arcs + plan.places + plan.joins + plan.claims
+    columns = [np.empty(length, np.int64) for length in (*[total] * 4, first_pool + len(summed) + len(room) + 1)]
+    status = _lib.market_lay_out(plan, _column(room), *(_column(column) for column in columns))
+    if status < 0:
+        raise _failed(status, f"a network of {total} arcs")
+    tail, head, capacity, cost, supply = columns
+    return tail, head, capacity, cost, supply
+
+
+def climb(
+    arcs: Table,
+    *,
+    room: Floats,
+    stock: Floats,
+    need: Floats,
+    share: Floats,
+    units: Integers,
+    limit: Integers,
+    beyond: Integers,
+    no_arc: int,
+    classes: tuple[Integers, Integers, Integers],
+    score: int,
+    steps: int,
+    patience: int,
+    least: float,
+) -> tuple[float, Floats, Floats]:
+    """Return the best lower bound that ``steps`` steps find, and its prices, of the shapes of room and stock.
+
+    ``arcs`` is a table of ARC whose places are rows of ``room`` (K, R); ``need`` has shape (S, tiers, R), ``share``
+    (S, T); ``classes`` are sorted by source, the dearest first.
+    """
+    problem = _ffi.new("struct bound_problem *")
+    kept = [
+        _rows("struct table_arc", arcs),
+        *(_column(column) for column in (units, limit, beyond, *classes)),
+        *(_numbers(column) for column in (room, stock, need, share)),
+    ]
+    problem.sources, problem.arcs, problem.classes = len(units), len(arcs), len(classes[0])
+    problem.places, problem.resources = room.shape
+    problem.commons, problem.tiers = len(stock), need.shape[1]
+    problem.arc, problem.units, problem.limit, problem.beyond = kept[:4]
+    problem.class_source, problem.class_count, problem.class_price = kept[4:7]
+    problem.room, problem.stock, problem.need, problem.share = kept[7:]
+    problem.no_arc, problem.score, problem.steps, problem.patience, problem.least = (
+        no_arc,
+        float(score),
+        steps,
+        patience,
+        least,
+    )
+    here, whole, bound = np.zeros_like(room), np.zeros_like(stock), _ffi.new("double *")
+    status = _lib.bound_climb(problem, _ffi.from_buffer("double[]", here), _ffi.from_buffer("double[]", whole), bound)
+    if status < 0:
+        raise _failed(status, f"the bound of {len(arcs)} arcs")
+    return bound[0], here, whole
