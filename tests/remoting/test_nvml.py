@@ -283,6 +283,24 @@ print(json.dumps([before, json.loads(os.read(read, 4096)), n.nvmlDeviceGetMemory
     ) == [8 << 20, ["Farbus Software GPU", 8 << 20, 64 << 20], 8 << 20]
 
 
+def test_a_process_that_asked_nvml_leaves_cuda_to_its_children(some: Callable[..., Remote]) -> None:
+    # PyTorch counts devices by NVML so that workers made by fork can still begin to use CUDA.
+    told = python(
+        some(),
+        """
+import ctypes, json, os
+import pynvml as n
+cuda = ctypes.CDLL("libcuda.so.1")
+n.nvmlInit()
+count = n.nvmlDeviceGetCount()
+child = os.fork()
+if child == 0:
+    os._exit(cuda.cuInit(0))
+print(json.dumps([count, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), cuda.cuInit(0)]))""",
+    )
+    assert told == [3, 0, 0]
+
+
 def test_many_threads_ask_at_once(some: Callable[..., Remote]) -> None:
     wrong = python(
         some(),
