@@ -3,8 +3,9 @@
  *
  * Learned from outside, by giving nvidia-smi 535.261.03 a table of functions that say how
  * they are called: -L and no option call slot 81 (index, place for a handle) and slot 26
- * (what it is about to print), -q slot 165 too; each may answer that it is not supported,
- * and the public functions are used instead, or N/A is printed.
+ * (before it prints), -q slot 165 too; each may answer that it is not supported, and the
+ * public functions are used instead, or N/A is printed.  Processes are asked for in no
+ * other way, so that none are shown.
  */
 #include "nvml.h"
 
