@@ -62,6 +62,8 @@ class Attempts(Commander):
         progress.leases = max(progress.leases, sum(len(run.leases) for run in progress.runs))
         asked = job.asked
         groups = dict(task_names(asked))
+        # Of a job with flavour vectors only some groups are there; what is kept of a run counts all of them.
+        numbers = {group.name: number for number, group in enumerate(job.job.groups)}
         for task in tasks:
             leases = []
             for (node, route), devices in _by_route(task).items():
@@ -69,9 +71,10 @@ class Attempts(Commander):
                 progress.leases += 1
                 self._grant_lease(job, task, lease_id, node, route, devices)
                 leases.append(lease_id)
-            requests = asked.groups[groups[task.task]].requests
+            group = asked.groups[groups[task.task]]
+            requests = group.requests
             progress.runs.append(
-                TaskRun(placement=task, group=groups[task.task], requests=requests, leases=tuple(leases), late=late)
+                TaskRun(placement=task, group=numbers[group.name], requests=requests, leases=tuple(leases), late=late)
             )
             self.occupy(task.node, requests)
             self._tell(job, describe_placement(task))

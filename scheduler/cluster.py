@@ -162,7 +162,7 @@ class ClusterState:
         usable node with room, every device present, free, of the kind asked for.
         With ``also_free``, by node, and ``also_devices``: once these are free.
         """
-        if placement.alternative not in ("", *(each.name for each in record.job.alternatives)):
+        if placement.alternative not in record.job.flavours:
             return f"the job has no alternative {placement.alternative}"
         asked = record.job.in_flavour(placement.alternative)
         wanted = dict(task_names(asked))

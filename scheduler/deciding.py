@@ -9,8 +9,10 @@ no harm.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from farbus.model.cluster import network_load
-from farbus.model.decision import JobMiss, PendingJob, Snapshot
+from farbus.model.decision import JobMiss, Neighbour, PendingJob, Snapshot
 from farbus.model.job import Job, Miss
 from farbus.model.rules import Rules
 from farbus.model.states import JobState
@@ -20,7 +22,7 @@ from farbus.scheduler.late import Late
 from farbus.scheduler.quotas import Admitted
 from farbus.scheduler.records import JobRecord
 from farbus.scheduler.rounds import FAULT
-from farbus.scheduler.situations import MAX_COMPANIONS, ROUTE
+from farbus.scheduler.situations import FLAVOUR, MAX_COMPANIONS, ROUTE
 from farbus.scheduler.words import describe_time
 
 MAX_ROUND_JOBS = 10_000
@@ -35,6 +37,8 @@ LOAD_FALL = 0.05
 """Part of a link by which its load must fall for another look at those jobs."""
 LOAD_PATIENCE = 6
 """Looks after which those jobs have their turn all the same: how long they would rather wait counts in rounds."""
+FLAVOUR_LOOK_S = 0.5
+"""Pause before a job is looked at again whose flavour a policy would rather decide later: HIRE's threshold."""
 NO_RULES = Rules()
 
 
@@ -92,6 +96,8 @@ class Deciding(Late):
                         rounds_waited=record.progress.rounds_waited,
                         left_s=record.job.due_at - wall,
                         profile=self.inference.known(record.job),
+                        waited_s=self._now - record.undecided_since if record.undecided_since else 0.0,
+                        neighbours=self._neighbours(record.job),
                     )
                 )
                 if len(pending) >= most:
@@ -104,6 +110,18 @@ class Deciding(Late):
         if len(pending) < most:
             pending += map(self._late_entry, self._late_pending(now, admitted)[: most - len(pending)])
         return tuple(pending)
+
+    def _neighbours(self, job: Job) -> tuple[Neighbour, ...]:
+        """Return where the tasks run that ``job`` is to be near: those of another job of its user."""
+        other = self.jobs.get(job.beside) if job.beside else None
+        if other is None or other.job.user != job.user or other.state is not JobState.RUNNING:
+            return ()
+        tasks: Counter[str] = Counter()
+        in_network: Counter[str] = Counter()
+        for run in other.progress.runs:
+            tasks[run.placement.node] += 1
+            in_network[run.placement.node] += other.group(run).service is not None
+        return tuple(Neighbour(node=node, tasks=tasks[node], in_network=in_network[node]) for node in sorted(tasks))
 
     def _late_entry(self, stands: Job) -> PendingJob:
         return PendingJob(job=stands, profile=self.inference.known(stands))
@@ -169,7 +187,13 @@ class Deciding(Late):
         else:
             if miss.feasible_alone:
                 self._wait(job)
-            self.situations.sleep(job.job, misses, rounds_waited=job.progress.rounds_waited)
+            if any(each.resource == FLAVOUR for each in misses):
+                # Time alone changes what a policy would rather wait for.
+                job.undecided_since = job.undecided_since or self._now
+                job.not_before = self._now + FLAVOUR_LOOK_S
+                self._agenda.add(job.not_before, Look.JOB, job.job.id)
+            else:
+                self.situations.sleep(job.job, misses, rounds_waited=job.progress.rounds_waited)
             if self.watches_load and not self._load_looks and any(each.resource == ROUTE for each in misses):
                 self._look_at_load()
         if job.misses != misses:

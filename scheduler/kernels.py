@@ -80,6 +80,52 @@ def min_cost_flow(
     return units if status == 0 else -status, effort.pivots
 
 
+def in_order(values: Integers) -> tuple[Integers, Integers]:
+    """Return the different ones of ``values`` in the order of their first occurrence, and the row there of each."""
+    different, row = np.empty(len(values), np.int64), np.empty(len(values), np.int64)
+    count = _lib.tables_in_order(len(values), _column(values), _column(different), _column(row))
+    if count < 0:
+        raise _failed(count, f"{len(values)} values")
+    return different[:count].copy(), row
+
+
+def before(queue: Integers, count: Integers) -> Integers:
+    """Return the sum of ``count`` over the earlier rows of the same queue; rows are sorted by ``queue``."""
+    ahead = np.empty(len(queue), np.int64)
+    _lib.tables_before(len(queue), _column(queue), _column(count), _column(ahead))
+    return ahead
+
+
+def limited(queue: Integers, count: Integers, limit: Integers) -> Integers:
+    """Return ``count`` cut so that the rows of queue q sum to no more than ``limit[q]``; the first rows keep theirs."""
+    cut = np.empty(len(queue), np.int64)
+    columns = [_column(column) for column in (queue, count, limit, cut)]
+    status = _lib.tables_limited(len(queue), *columns[:2], len(limit), *columns[2:])
+    if status < 0:
+        raise _failed(status, f"limits of {len(limit)} queues")
+    return cut
+
+
+def matched(claims: Integers, stock: Integers) -> tuple[Integers, Integers, Integers, Integers]:
+    """Hand ``stock`` out to ``claims``, both counts of equal sum, in order.
+
+    Returns the row of the claim, that of the stock, the number of units, and
+    which unit of the stock's row is the first, for each pair that meets.
+    """
+    pairs = np.empty((4, len(claims) + len(stock)), np.int64)
+    columns = [_column(column) for column in (claims, stock, *pairs)]
+    count = _lib.tables_matched(len(claims), columns[0], len(stock), *columns[1:])
+    claim, held, units, skipped = pairs[:, :count]
+    return claim, held, units, skipped
+
+
+def ranges(first: Integers, length: Integers) -> Integers:
+    """Return the numbers of all ranges that begin at ``first`` and are ``length`` long, one range after the other."""
+    numbers = np.empty(int(length.sum()), np.int64)
+    _lib.tables_ranges(len(first), _column(first), _column(length), _column(numbers))
+    return numbers
+
+
 class Offered(Protocol):
     """Arcs of an aggregator to ``place`` (ascending); there is none where ``cost`` is ``no_arc``.
 
@@ -111,13 +157,14 @@ def choose(
         one.place, one.capacity, one.cost = columns
     choice.offers, choice.offer, choice.source = len(offers), native, source
     choice.units, choice.spare, choice.no_arc = units, spare, no_arc
-    arcs = np.empty(sum([len(offer.place) for offer in offers]), kind)
-    count = _lib.market_choose(choice, _rows("struct table_arc", arcs))
+    # Each arc that is kept holds a unit.
+    arcs = np.empty(min(sum([len(offer.place) for offer in offers]), units + spare), kind)
+    count = _lib.market_choose(choice, len(arcs), _rows("struct table_arc", arcs))
     if count < 0:
         raise _failed(count, f"{len(arcs)} arcs")
     for offer, one in zip(offers, native, strict=True):
         offer.bound = one.bound
-    return arcs[:count].copy(), (choice.cost, choice.tier) if choice.complete else None
+    return arcs[:count], (choice.cost, choice.tier) if choice.complete else None
 
 
 def places(size: int, arcs: Table) -> tuple[Integers, Integers]:

@@ -16,13 +16,18 @@ from farbus.api.identity import valid_name
 from farbus.errors import InvalidInput, Unavailable
 from farbus.model.decision import JobPlacement
 from farbus.model.device import Route
+from farbus.model.flavour import MAX_DECISIONS, MAX_FLAVOURS, is_vector
 from farbus.model.job import (
     MAX_ALTERNATIVE_COST,
     MAX_ALTERNATIVES,
+    MAX_COMPOSITES,
     MAX_DRIVES,
     MAX_GROUPS,
     MAX_IMPORTANCE,
+    MAX_RESOURCE,
+    MAX_RESOURCES,
     MAX_STORAGE,
+    Composite,
     Job,
     Requests,
     StorageRequest,
@@ -125,6 +130,18 @@ def _validate_group(group: TaskGroup, field: str, *, interactive: bool) -> None:
         _validate_storage(request, f"{field}.storage[{index}]")
     names = [request.name for request in group.storage]
     _check(len(set(names)) == len(names), f"{field}.storage", "two have the same name")
+    _check(is_vector(group.flavour), f"{field}.flavour", f"is no vector of at most {MAX_DECISIONS} of 0, 1 and x")
+    if group.service is not None:
+        _check_text(group.service.name, f"{field}.service.name", most=MAX_NAME, empty=False, is_line=True)
+        _validate_amounts(group.service.own, f"{field}.service.own")
+        _validate_amounts(group.service.shared, f"{field}.service.shared")
+
+
+def _validate_amounts(amounts: dict[str, int], field: str) -> None:
+    _check(len(amounts) <= MAX_RESOURCES, field, f"has more than {MAX_RESOURCES} entries")
+    for name, amount in amounts.items():
+        _check_text(name, field, most=MAX_NAME, empty=False, is_line=True)
+        _check_number(amount, f"{field}.{name}", least=0, most=MAX_RESOURCE)
 
 
 def _validate_storage(request: StorageRequest, field: str) -> None:
@@ -173,11 +190,48 @@ def validate_job(job: Job) -> Job:
     names = [group.name for group in job.groups]
     _check(len(set(names)) == len(names), "groups", "two groups have the same name")
     _validate_alternatives(job)
+    _validate_flavours(job)
+    _check(len(job.composites) <= MAX_COMPOSITES, "composites", f"has more than {MAX_COMPOSITES} entries")
+    for index, composite in enumerate(job.composites):
+        _validate_composite(composite, f"composites[{index}]")
+    composites = [composite.name for composite in job.composites]
+    _check(len(set(composites)) == len(composites), "composites", "two have the same name")
+    _check_text(job.beside, "beside", most=MAX_NAME, is_line=True)
     tasks = sum(group.count for group in job.groups)
     _check(tasks <= MAX_TASKS, "groups", f"{tasks} tasks are more than {MAX_TASKS}")
     if job.interactive:
         _check(tasks == 1, "groups", "an interactive job has one task")
     return job
+
+
+def _validate_flavours(job: Job) -> None:
+    if not (job.is_polymorphic or job.composites):
+        return
+    whole = all(group.least == group.count for group in job.groups)
+    what = "composites" if job.composites else "groups.flavour"
+    _check(whole, what, "a job that has them needs all of its tasks (no min_count)")
+    _check(not job.alternatives, what, "a job has them or alternatives, not both")
+    _check(not job.interactive, what, "are for jobs that run without a terminal")
+    _check(len(job.flavours) <= MAX_FLAVOURS, what, f"can be decided in more than {MAX_FLAVOURS} ways")
+
+
+def _validate_composite(composite: Composite, field: str) -> None:
+    good = _GROUP_NAME.fullmatch(composite.name) is not None
+    _check(good, f"{field}.name", f"{composite.name[:80]!r} is not a name")
+    _check_text(composite.template, f"{field}.template", most=MAX_NAME, empty=False, is_line=True)
+    _check_number(composite.size, f"{field}.size", least=1, most=MAX_TASKS)
+    _check(len(composite.command) <= MAX_ARGUMENTS, f"{field}.command", f"has more than {MAX_ARGUMENTS} words")
+    _check(not composite.command or bool(composite.command[0]), f"{field}.command", "is empty")
+    for word in composite.command:
+        _check("\0" not in word, f"{field}.command", "has a NUL character")
+    size = sum(len(word.encode(errors="surrogateescape")) + 1 for word in composite.command)
+    _check(size <= MAX_COMMAND_BYTES, f"{field}.command", f"is longer than {MAX_COMMAND_BYTES} bytes")
+    for what, names in (("implementations", composite.implementations), ("servers", composite.servers)):
+        _check(len(names) <= MAX_GROUPS, f"{field}.{what}", f"has more than {MAX_GROUPS} entries")
+        _check(len(set(names)) == len(names), f"{field}.{what}", "names one twice")
+        for name in names:
+            _check_text(name, f"{field}.{what}", most=MAX_NAME, empty=False, is_line=True)
+    _validate_amounts(composite.own, f"{field}.own")
 
 
 def _validate_goal(job: Job) -> None:

@@ -20,7 +20,8 @@ QUOTA = "quota"
 
 def devices_of(job: Job) -> int:
     """Return how many devices the tasks of ``job`` take together, in the flavour that takes most."""
-    flavours = (job, *(job.in_flavour(each.name) for each in job.alternatives))
+    names = job.flavours
+    flavours = [job.in_flavour(name) for name in names] if len(names) > 1 else [job]
     return max(sum(group.count * group.requests.gpus for group in flavour.groups) for flavour in flavours)
 
 

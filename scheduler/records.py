@@ -157,6 +157,8 @@ class JobRecord(msgspec.Struct, eq=False):
     misses: tuple[Miss, ...] = ()
     not_before: float = 0.0
     """Monotonic time before which no round considers the job (after a failed attempt, or a decision that failed)."""
+    undecided_since: float = 0.0
+    """Monotonic time at which a round first put off the choice of its flavour; 0 before."""
     faults: int = 0
     """Decisions that failed because of it."""
     limit_at: float = 0.0
@@ -230,6 +232,9 @@ def job_status(job: Job, state: JobState, progress: StoredProgress, *, misses: t
 
 
 def _lacking(job: Job, progress: StoredProgress) -> dict[int, list[str]]:
+    if job.is_polymorphic:
+        # Its groups are instead of each other, and each of them whole.
+        return {}
     total = sum(group.count for group in job.groups)
     if len(progress.runs) >= total:
         return {}

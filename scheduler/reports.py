@@ -15,6 +15,7 @@ from farbus.api.identity import Identity
 from farbus.api.v1 import types_pb2
 from farbus.errors import InvalidInput
 from farbus.model.device import Device, PoolReach
+from farbus.model.job import MAX_RESOURCE
 from farbus.model.node import Link, Node
 from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, format_bytes
 
@@ -115,6 +116,13 @@ class _Report:
         self.number(f"{field}.bandwidth_bytes_per_s", device.bandwidth_bytes_per_s, 0, MAX_BYTES)
         self.number(f"{field}.numa_node", device.numa_node, -1, MAX_NUMA_NODE)
         self.pairs(f"{field}.attributes", device.attributes)
+        for what, names in (("resources", device.resources), ("services", device.services)):
+            if len(names) > MAX_PAIRS:
+                raise self.refuse(f"{field}.{what}", f"with more than {MAX_PAIRS} entries")
+            for name in names:
+                self.text(f"{field}.{what}", name, MAX_WORD, empty=False)
+        for name, amount in device.resources.items():
+            self.number(f"{field}.resources.{name}", amount, 0, MAX_RESOURCE)
 
     def pool(self, field: str, reach: PoolReach) -> None:
         self.text(f"{field}.pool", reach.pool, MAX_WORD, empty=False)

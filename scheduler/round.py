@@ -17,7 +17,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from farbus.model.decision import Decision, JobMiss, PendingJob, RoundGap, RoundReport, Snapshot
-from farbus.model.job import MAX_ALTERNATIVES, Miss
+from farbus.model.flavour import MAX_FLAVOURS
+from farbus.model.job import Miss
 from farbus.scheduler.costs.policy import Choice, Policy
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.phases.base import Desk, Later, Phase
@@ -28,6 +29,7 @@ from farbus.scheduler.phases.compute import ComputePhase
 from farbus.scheduler.phases.flavours import Flavour, Flavours
 from farbus.scheduler.phases.gpu import GpuPhase
 from farbus.scheduler.phases.greedy import serve_greedily
+from farbus.scheduler.phases.in_network import InNetworkPhase
 from farbus.scheduler.phases.jobs import Forms, Jobs, both, without
 from farbus.scheduler.phases.market import Plan, Tally, give_back, serve
 from farbus.scheduler.phases.sizes import Sizes
@@ -35,7 +37,7 @@ from farbus.scheduler.phases.storage import StoragePhase
 from farbus.scheduler.phases.tables import Integers
 from farbus.scheduler.placed import Placed, lay_out
 
-PHASES: tuple[Phase, ...] = (ComputePhase(), GpuPhase(), StoragePhase())
+PHASES: tuple[Phase, ...] = (ComputePhase(), GpuPhase(), StoragePhase(), InNetworkPhase())
 """The phases of a round, in order.  The first decides the node."""
 
 MAX_REFILLS = 8
@@ -138,8 +140,10 @@ def plan_on(
         for name, fault in faults
     ]
     tally = Tally(certify=certify, prune=prune, clock=clock)
+    queue.entries = policy.prepare(cluster, queue.entries)
     policy = policy.seeing(queue.entries)
     jobs = forms.in_order(queue, policy)
+    phases = _concerned(phases, jobs)
 
     def books() -> _Round:
         return _Round(cluster, policy, phases, tally, jobs.afresh(), forms)
@@ -161,6 +165,16 @@ def plan_on(
         exact=bool(tally.exact),
     )
     return Outcome(answer.placed, (*answer.misses, *malformed), report, answer.gap)
+
+
+def _concerned(phases: Sequence[Phase], jobs: Jobs) -> tuple[Phase, ...]:
+    """Leave out the phases that have nothing to do with any job."""
+    groups = [group for form in jobs.forms for group in form.groups]
+    return tuple(
+        phase
+        for phase in phases
+        if type(phase).concerns is Phase.concerns or any(phase.concerns(group) for group in groups)
+    )
 
 
 @dataclass(slots=True)
@@ -280,7 +294,7 @@ class _Round:
         self.desks: list[Desk] = []
         for phase in reversed(phases):
             self.desks.insert(0, phase.open(cluster, policy, tuple(self.desks)))
-        self.flavours = Flavours(jobs)
+        self.flavours = Flavours(jobs, policy)
         self.flavours.choose(self.desks[0], np.arange(len(jobs.pending)), tally)
 
     def run(self, sizes: Sizes | None = None) -> Integers:
@@ -308,7 +322,8 @@ class _Round:
         def left(rows: Integers) -> Integers:
             return np.array([row for row in rows.tolist() if not len(self._pass(np.array([row]))[0])], np.int64)
 
-        waiting = left(rows)
+        open_still = np.array(sorted(self.flavours.without), np.int64)
+        waiting = both(left(without(rows, open_still)), without(rows, without(rows, open_still)))
         more = self._more(waiting)
         self.more = without(more, left(more))
         return waiting
@@ -351,15 +366,17 @@ class _Round:
 
     def _waited_long(self) -> list[int]:
         """Return the jobs of best rank that waited so long that their turn comes now."""
-        long: list[int] = np.flatnonzero(self.jobs.rounds_waited >= HOLD_ROUNDS)[:MAX_HOLDS].tolist()
-        return long
+        open_still = self.flavours.without
+        long = np.flatnonzero(self.jobs.rounds_waited >= HOLD_ROUNDS).tolist()
+        return [row for row in long if row not in open_still][:MAX_HOLDS]
 
     def _flow(self, rows: Integers) -> Integers:
         """Place what can be placed, each job in one of its flavours; return what waits."""
         if not len(rows):
             return rows
-        waiting = self._refill(rows)
-        for _ in range(MAX_ALTERNATIVES):
+        open_still = np.array(sorted(self.flavours.without), np.int64)
+        waiting = both(self._refill(without(rows, open_still)), without(rows, without(rows, open_still)))
+        for _ in range(MAX_FLAVOURS):
             for desk in self.desks:
                 desk.clear_pencil()
             turned = self.flavours.retry(self.desks[0], waiting)
@@ -500,6 +517,9 @@ class _Round:
             elif answer is None:
                 message = f"{MAX_EXPLAINED} other kinds of jobs wait ahead; this one was not looked at closely"
                 answer = ((Miss(phase=ROUND, resource="queue", message=message),), True)
+            if row in self.flavours.postponed:
+                message = "how it is to run is not decided yet: all that there is room for is dear"
+                answer = ((*answer[0], Miss(phase=ROUND, resource="flavour", message=message)), answer[1])
             nodes = self.holding.get(row)
             if nodes is not None:
                 message = f"after {entry.rounds_waited} rounds of waiting, room on {nodes} is kept for this job"

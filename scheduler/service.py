@@ -44,6 +44,7 @@ from farbus.scheduler.queue import validate_job
 from farbus.scheduler.quotas import check_rules
 from farbus.scheduler.relay import LogRelay
 from farbus.scheduler.telemetry import node_telemetry
+from farbus.scheduler.templates import TemplateStore
 
 _log = structlog.get_logger()
 
@@ -85,6 +86,7 @@ class ClusterService(ClusterHandler):
         self._latest_submission = max(live, default=0.0)
         self._operating = Operating(engine)
         self._explaining = Explaining(engine, now)
+        self._templates = TemplateStore()
         self._shapes: OrderedDict[tuple[int, bytes], tuple[Miss, ...]] = OrderedDict()
 
     # --- jobs ----------------------------------------------------------------------------
@@ -103,6 +105,9 @@ class ClusterService(ClusterHandler):
             job = msgspec.structs.replace(job, time_limit_s=rules.max_time_limit_s)
         job = msgspec.structs.replace(job, id="", user=owner, submitted_at=self._latest_submission)
         validate_job(job)
+        if job.composites:
+            job = self._templates.expand(job)
+            validate_job(job)
         check_rules(job, rules, by_operator=caller.is_operator)
         if job.interactive and (not caller.node or any(group.node != caller.node for group in job.groups)):
             raise NotPermitted(

@@ -25,6 +25,8 @@ COMPUTE, GPU = "compute", "gpu"
 """Phases whose misses tell what would have to come."""
 ROUTE = "route"
 """The resource of a miss where devices are free that can't be reached now; a loaded network may be to blame."""
+FLAVOUR = "flavour"
+"""The resource of a miss where a policy would rather decide later how the job is to run: time will tell."""
 ALTERNATIVES = "alternatives"
 """Stands among the phases of a job that could also be run in another way."""
 LONG_WAIT_ROUNDS = 30
@@ -61,7 +63,7 @@ class Situations:
         """Have a job wait until something that it misses changes."""
         self.remove(job.id)
         phases = frozenset(miss.resource if miss.resource == ROUTE else miss.phase for miss in misses)
-        if job.alternatives:
+        if len(job.flavours) > 1:
             # The misses tell of one of its flavours; what it gains may serve another.
             phases |= {ALTERNATIVES}
         wants = tuple((group.requests, group.node, tuple(sorted(group.labels.items()))) for group in job.groups)

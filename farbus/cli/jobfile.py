@@ -20,17 +20,23 @@ from msgspec import Meta
 from farbus.cli.decoding import decode_file, read_file
 from farbus.errors import InvalidInput, NotFound
 from farbus.model.device import Route
+from farbus.model.flavour import MAX_DECISIONS
 from farbus.model.job import (
     MAX_ALTERNATIVE_COST,
     MAX_ALTERNATIVES,
+    MAX_COMPOSITES,
     MAX_DRIVES,
     MAX_IMPORTANCE,
+    MAX_RESOURCE,
+    MAX_RESOURCES,
     MAX_STORAGE,
     Alternative,
+    Composite,
     Goal,
     GroupVariant,
     Job,
     Requests,
+    ServiceRequest,
     StorageRequest,
     TaskGroup,
 )
@@ -47,6 +53,9 @@ MAX_ARGUMENTS_BYTES = 128 * 2**10
 """Longest command, like the kernel's limit on one argument (MAX_ARG_STRLEN, linux/binfmts.h)."""
 
 MAX_PRIORITY = 1000
+
+MAX_NAME = 128
+"""Characters of a name that is looked up in the scheduler's store, or among what devices have."""
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _NAME_RULE = "use 1 to 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends"
@@ -84,6 +93,32 @@ class StorageTable(msgspec.Struct, forbid_unknown_fields=True):
     routes: Annotated[list[Route], Meta(description="How drives may be given; those of the task if empty.")] = []
 
 
+Amounts = Annotated[
+    dict[Annotated[str, Meta(min_length=1, max_length=MAX_NAME)], Annotated[int, Meta(ge=0, le=MAX_RESOURCE)]],
+    Meta(max_length=MAX_RESOURCES),
+]
+
+
+class ServiceTable(msgspec.Struct, forbid_unknown_fields=True):
+    """An instance of an in-network service for each task."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=MAX_NAME, description="The service, as devices call it.")]
+    own: Annotated[Amounts, Meta(description="What each instance takes of its device.")] = {}
+    shared: Annotated[Amounts, Meta(description="What all instances on a device take of it once.")] = {}
+
+
+class CompositeTable(msgspec.Struct, forbid_unknown_fields=True):
+    """A function of the job that switches or servers can serve."""
+
+    template: Annotated[str, Meta(min_length=1, max_length=MAX_NAME, description="Of the scheduler's store.")]
+    name: Annotated[str, Meta(description="What it is called; 'composite0', ... if empty.")] = ""
+    size: Annotated[int, Meta(ge=1, le=MAX_TASKS, description="Tasks that use it.")] = 1
+    command: Annotated[list[str], Meta(description="What runs beside each instance; the template's if empty.")] = []
+    implementations: Annotated[list[str], Meta(description="Which may be chosen; all of the template if empty.")] = []
+    own: Annotated[Amounts, Meta(description="What each instance takes, where the template leaves it open.")] = {}
+    servers: Annotated[list[str], Meta(description="Groups of the job that do the same on servers.")] = []
+
+
 class TaskTable(msgspec.Struct, forbid_unknown_fields=True):
     """A group of equal tasks."""
 
@@ -102,6 +137,10 @@ class TaskTable(msgspec.Struct, forbid_unknown_fields=True):
         msgspec.field(default_factory=lambda: [Route.LOCAL, Route.REMOTE])
     )
     storage: Annotated[list[StorageTable], Meta(max_length=MAX_STORAGE, description="Storage for each task.")] = []
+    flavour: Annotated[
+        str, Meta(max_length=MAX_DECISIONS, pattern="^[01x]*$", description="One of 0, 1, x for each decision.")
+    ] = ""
+    service: Annotated[ServiceTable, Meta(description="What each task has of a switch or network card.")] | None = None
 
 
 class ResourceChanges(msgspec.Struct, forbid_unknown_fields=True):
@@ -173,6 +212,10 @@ class JobTable(TaskTable, forbid_unknown_fields=True, omit_defaults=True):
     alternative: Annotated[
         list[AlternativeTable], Meta(max_length=MAX_ALTERNATIVES, description="Other ways to run it; one is chosen.")
     ] = []
+    composite: Annotated[
+        list[CompositeTable], Meta(max_length=MAX_COMPOSITES, description="Functions that switches can serve.")
+    ] = []
+    beside: Annotated[str, Meta(max_length=63, description="A running job whose tasks this one is to be near.")] = ""
     task: Annotated[list[TaskTable], Meta(description="Groups of tasks, placed together or not at all.")] = []
 
 
@@ -265,6 +308,8 @@ def convert_table(table: JobTable, *, name: str, directory: Path, fallback: str)
         stage_out=tuple(check_path(os.path.normpath(path), what=f"{name}: stage_out") for path in table.stage_out),
         environment=dict(table.env),
         alternatives=_alternatives(table, groups, name),
+        composites=_composites(table, groups, name),
+        beside=table.beside,
         priority=table.priority,
         time_limit_s=parse_seconds(table.time_limit, what=f"{name}: time_limit"),
         unreachable_limit_s=parse_seconds(table.unreachable_limit, what=f"{name}: unreachable_limit"),
@@ -337,7 +382,41 @@ def _group(task: TaskTable, where: str, index: int | None) -> TaskGroup:
         labels=dict(task.labels),
         routes=tuple(dict.fromkeys(task.routes)),
         storage=_storage(task.storage, prefix),
+        flavour=task.flavour,
+        service=_service(task.service),
     )
+
+
+def _service(table: ServiceTable | None) -> ServiceRequest | None:
+    if table is None:
+        return None
+    return ServiceRequest(name=table.name, own=dict(table.own), shared=dict(table.shared))
+
+
+def _composites(table: JobTable, groups: tuple[TaskGroup, ...], name: str) -> tuple[Composite, ...]:
+    known = [group.name for group in groups]
+    found: dict[str, Composite] = {}
+    for index, each in enumerate(table.composite):
+        where = f"{name}: composite[{index}]"
+        label = each.name or f"composite{index}"
+        _check_name(label, f"{where}.name")
+        if label in found:
+            raise InvalidInput(f"{where}.name: {label!r} is taken", hint="give each composite a name of its own")
+        for server in each.servers:
+            if server not in known:
+                raise InvalidInput(
+                    f"{where}.servers: {server!r} is no group of the job", hint=f"use {', '.join(known)}"
+                )
+        found[label] = Composite(
+            name=label,
+            template=each.template,
+            size=each.size,
+            command=tuple(each.command),
+            implementations=tuple(each.implementations),
+            own=dict(each.own),
+            servers=tuple(each.servers),
+        )
+    return tuple(found.values())
 
 
 def _alternatives(table: JobTable, groups: tuple[TaskGroup, ...], name: str) -> tuple[Alternative, ...]:
@@ -404,7 +483,18 @@ def _storage(tables: list[StorageTable], prefix: str) -> tuple[StorageRequest, .
 
 
 def _refuse_mixture(table: JobTable, name: str) -> None:
-    for field in ("command", "count", "min_count", "resources", "node", "labels", "routes", "storage"):
+    for field in (
+        "command",
+        "count",
+        "min_count",
+        "resources",
+        "node",
+        "labels",
+        "routes",
+        "storage",
+        "flavour",
+        "service",
+    ):
         if getattr(table, field) != getattr(JobTable(), field):
             raise InvalidInput(
                 f"{name}: {field}: stands beside [[task]], which has its own", hint=f"move {field} into [[task]]"

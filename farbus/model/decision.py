@@ -6,7 +6,7 @@ import math
 
 from farbus.model.cluster import LinkLoad
 from farbus.model.device import Device, PoolReach
-from farbus.model.job import Job, Miss, TaskPlacement
+from farbus.model.job import Job, Miss, ServiceRequest, TaskPlacement
 from farbus.model.node import Resources
 from farbus.model.profile import ApplicationProfile
 from farbus.model.value import Value
@@ -55,6 +55,8 @@ class DeviceView(Value, frozen=True, kw_only=True):
     destination: str = ""
     shares: tuple[StorageShare, ...] = ()
     """What leases have of a drive that is shared; it is ``free`` for as long as more may share it."""
+    instances: tuple[ServiceRequest, ...] = ()
+    """What runs on an in-network device; it is ``free`` for as long as more may."""
 
 
 class Snapshot(Value, frozen=True, kw_only=True):
@@ -68,6 +70,14 @@ class Snapshot(Value, frozen=True, kw_only=True):
     """Monotonic time, on the clock of the links' ``measured_at``."""
 
 
+class Neighbour(Value, frozen=True, kw_only=True):
+    """A node with tasks that a job is to be near: how many, and how many of those use an in-network device."""
+
+    node: str
+    tasks: int
+    in_network: int = 0
+
+
 class PendingJob(Value, frozen=True, kw_only=True):
     """A job in the queue.  ``rounds_waited`` counts rounds in which it alone would have fitted."""
 
@@ -77,6 +87,12 @@ class PendingJob(Value, frozen=True, kw_only=True):
     """Seconds until its deadline, negative when it is over; infinite without one."""
     profile: ApplicationProfile | None = None
     """What is known of its application; None where it never ran."""
+    waited_s: float = 0.0
+    """Seconds since a round first put off the choice of its flavour; 0 where none did."""
+    neighbours: tuple[Neighbour, ...] = ()
+    """Where the tasks run that it is to be near (``Job.beside``)."""
+    near: str = ""
+    """The rack around which a policy would gather its tasks; empty for none."""
 
 
 class JobPlacement(Value, frozen=True, kw_only=True):

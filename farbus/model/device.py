@@ -14,6 +14,8 @@ class DeviceKind(enum.StrEnum):
     GPU = "gpu"
     NVME = "nvme"
     PCI = "pci"
+    NETWORK = "network"
+    """A programmable switch or network card that runs in-network services."""
 
 
 class Route(enum.StrEnum):
@@ -56,6 +58,10 @@ class Device(Value, frozen=True, kw_only=True):
     """The fabric pool that can give it to another node; empty where nothing can."""
     bandwidth_bytes_per_s: int = 0
     """What a drive reads or writes in a second; 0 where its node does not offer it as storage."""
+    resources: dict[str, int] = {}
+    """What an in-network device has of each resource that services take: ``stages``, ``sram_bytes``."""
+    services: tuple[str, ...] = ()
+    """The in-network services that it can run; empty for all."""
 
 
 class DeviceStatus(Value, frozen=True, kw_only=True):

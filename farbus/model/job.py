@@ -7,6 +7,7 @@ import math
 
 import msgspec
 
+from farbus.model import flavour
 from farbus.model.device import Route
 from farbus.model.states import JobState
 from farbus.model.value import Value
@@ -23,6 +24,14 @@ MAX_ALTERNATIVE_COST = 10**6
 MAX_STORAGE = 16
 """Storage requests of a group; each is a row of a phase's network for each node of its tasks."""
 
+MAX_COMPOSITES = 16
+"""Composites of a job; each is expanded into groups and decisions."""
+
+MAX_RESOURCES = 16
+"""Kinds of resources that an in-network device has, or a service takes of it."""
+
+MAX_RESOURCE = 2**40
+"""Most of one such resource: a tebibyte of memory in bytes."""
 MAX_IMPORTANCE = 10.0
 """Importances are below it: at it a missed goal would count for nothing (eq. 6 of DRMaestro with z = 10)."""
 
@@ -62,6 +71,41 @@ class StorageRequest(Value, frozen=True, kw_only=True):
     """How drives may be given to the tasks; empty for the routes of the group."""
 
 
+class ServiceRequest(Value, frozen=True, kw_only=True):
+    """An instance of an in-network service, on a programmable switch or network card, for each task of a group.
+
+    What it takes of the device is by the names of the device's own resources
+    (``stages``, ``sram_bytes``).  HIRE's non-linear resources: ``shared`` is
+    taken once for all instances of the service on a device, ``own`` by each.
+    """
+
+    name: str
+    """The service, as devices call it."""
+    own: dict[str, int] = {}
+    shared: dict[str, int] = {}
+
+
+class Composite(Value, frozen=True, kw_only=True):
+    """A function of a job that several implementations could serve (HIRE, section 4.2): one of them is chosen.
+
+    The scheduler expands it by a template of its store into groups of tasks
+    with flavour vectors; ``servers`` names the groups of the job itself that
+    are the implementation on servers.
+    """
+
+    name: str
+    template: str
+    size: int = 1
+    """Tasks that use it: what the number of its instances goes by."""
+    command: tuple[str, ...] = ()
+    """What a task beside an instance runs; the template's own where it is empty."""
+    implementations: tuple[str, ...] = ()
+    """Which of the template's may be chosen; empty for all."""
+    own: dict[str, int] = {}
+    """What each instance takes of its device, where the template leaves a range; the least of the range otherwise."""
+    servers: tuple[str, ...] = ()
+
+
 class TaskGroup(Value, frozen=True, kw_only=True):
     """``count`` equal tasks that run the same command."""
 
@@ -78,6 +122,10 @@ class TaskGroup(Value, frozen=True, kw_only=True):
     routes: tuple[Route, ...] = (Route.LOCAL, Route.REMOTE)
     """How devices may be given to the tasks."""
     storage: tuple[StorageRequest, ...] = ()
+    flavour: str = ""
+    """Its flavour vector (:mod:`farbus.model.flavour`); empty for a group that is in every flavour of the job."""
+    service: ServiceRequest | None = None
+    """What each task has of an in-network device of its own node."""
 
     @property
     def least(self) -> int:
@@ -157,9 +205,30 @@ class Job(Value, frozen=True, kw_only=True):
 
     alternatives: tuple[Alternative, ...] = ()
     """Other ways to run it; one of them or the job as it stands is placed, never two."""
+    composites: tuple[Composite, ...] = ()
+    """Functions that were not expanded yet; empty in what the scheduler keeps."""
+    beside: str = ""
+    """A job whose running tasks this one is to be near (HIRE's incremental requests); empty for none."""
     goal: Goal = NO_GOAL
     application: str = ""
     """What its runs are remembered under, beside its user; empty for its name (:mod:`farbus.model.profile`)."""
+
+    @property
+    def vectors(self) -> tuple[str, ...]:
+        """Return the flavour vector of each group."""
+        return tuple(group.flavour for group in self.groups)
+
+    @property
+    def is_polymorphic(self) -> bool:
+        """Say whether its groups have flavour vectors, so that some of them are left out whenever it runs."""
+        return any(group.flavour for group in self.groups)
+
+    @property
+    def flavours(self) -> tuple[str, ...]:
+        """Return the names of all ways in which it may be placed; empty is the job as it stands."""
+        if self.is_polymorphic:
+            return flavour.flavours(self.vectors) or ("",)
+        return ("", *(each.name for each in self.alternatives))
 
     @property
     def due_at(self) -> float:
@@ -171,8 +240,17 @@ class Job(Value, frozen=True, kw_only=True):
     def in_flavour(self, name: str) -> Job:
         """Return the job as its alternative of that name has it, without alternatives; empty for as it stands.
 
-        Raises KeyError for a name that no alternative has.
+        Of a job with flavour vectors the name is what was decided, and the
+        groups are those that are decided by it.  Raises KeyError for a name
+        that no alternative has.
         """
+        if self.is_polymorphic and name:
+            kept = tuple(
+                msgspec.structs.replace(group, flavour="")
+                for group in self.groups
+                if flavour.standing(group.flavour, name) is flavour.Standing.DECIDED
+            )
+            return msgspec.structs.replace(self, groups=kept)
         variants: dict[str, GroupVariant] = {}
         if name:
             chosen = {each.name: each for each in self.alternatives}[name]

@@ -49,6 +49,7 @@ EXPERIMENTS = {
     "openb": "Alibaba's GPU trace of 2023 under each policy: waits, use, fragmentation, cost of decisions",
     "philly": "Microsoft's Philly trace with goals under each policy",
     "drmaestro": "tables 2 to 5 in shape: GPUs lent over the network, beside a flow over whole servers",
+    "hire": "figure 8 in shape: jobs served by switches as more ask for them, beside schedulers without flavours",
     "kubecomp": "figures 11 to 13 in shape: GPUs moved between nodes, beside fixed ones",
 }
 """Names, and what each does."""

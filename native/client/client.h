@@ -62,6 +62,16 @@ struct client_parameter {
 /* CUfunction_attribute values that are kept with a kernel. */
 #define CLIENT_FUNCTION_ATTRIBUTES WIRE_KERNEL_ATTRIBUTES
 
+/* What CUDA 2 lets a program set of a launch before it launches (old.c). */
+#define CLIENT_PIECES_BYTES 4096u
+
+struct client_pieces {
+	uint32_t block[3];
+	uint32_t shared_bytes;
+	uint32_t bytes;			/* of the parameters */
+	uint8_t parameters[CLIENT_PIECES_BYTES];
+};
+
 /* A kernel; its handle is both its CUkernel and its CUfunction. */
 struct client_function {
 	CUfunction handle;
@@ -71,6 +81,7 @@ struct client_function {
 	struct client_parameter *parameters;
 	uint32_t parameter_count;
 	uint32_t parameter_bytes;
+	struct client_pieces *pieces;	/* NULL: nothing was set */
 	_Atomic uint32_t attributes_known;	/* bit n: attributes[n]; else it is -1 */
 	_Atomic int attributes[CLIENT_FUNCTION_ATTRIBUTES];
 };

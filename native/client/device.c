@@ -183,38 +183,6 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *pciBusId)
 	return CUDA_ERROR_INVALID_DEVICE;
 }
 
-/* No copies between GPUs yet: say that none reaches another's memory. */
-CUresult cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDev)
-{
-	const struct client_device *device;
-	CUresult result = device_get(dev, &device);
-
-	if (result == CUDA_SUCCESS)
-		result = device_get(peerDev, &device);
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!canAccessPeer)
-		return CUDA_ERROR_INVALID_VALUE;
-	*canAccessPeer = 0;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice,
-				 CUdevice dstDevice)
-{
-	const struct client_device *device;
-	CUresult result = device_get(srcDevice, &device);
-
-	if (result == CUDA_SUCCESS)
-		result = device_get(dstDevice, &device);
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!value || (int)attrib < 1 || srcDevice == dstDevice)
-		return CUDA_ERROR_INVALID_VALUE;
-	*value = 0;
-	return CUDA_SUCCESS;
-}
-
 CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
 {
 	CUresult result;

@@ -47,6 +47,7 @@ static void function_free(struct client_function *function)
 {
 	handle_close(&farbus_client.handles, HANDLE_FUNCTION,
 		     (uint64_t)(uintptr_t)function->handle);
+	free(function->pieces);
 	free(function->parameters);
 	free(function->name);
 	free(function);

@@ -228,6 +228,21 @@ CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent)
 	return client_marshal_end(&m, result);
 }
 
+CUresult cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDev)
+{
+	struct args_65 a = { .canAccessPeer = (int *)canAccessPeer, .dev = dev, .peerDev = peerDev };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 65);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_65(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_65(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice_v1 dev)
 {
 	struct args_71 a = { .pool_out = (CUmemoryPool *)pool_out, .dev = dev };
@@ -315,6 +330,21 @@ CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int *capabilities, const CUat
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
 		reply_80(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice)
+{
+	struct args_81 a = { .value = (int *)value, .attrib = attrib, .srcDevice = srcDevice, .dstDevice = dstDevice };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 81);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_81(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_81(&m, &a);
 	return client_marshal_end(&m, result);
 }
 

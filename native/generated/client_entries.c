@@ -3,10 +3,6 @@
 #include "../client/client.h"
 #include "client_api.h"
 
-CLIENT_API CUresult cuArray3DCreate(void);
-CLIENT_API CUresult cuArray3DGetDescriptor(void);
-CLIENT_API CUresult cuArrayCreate(void);
-CLIENT_API CUresult cuArrayGetDescriptor(void);
 CLIENT_API CUresult cuCheckpointProcessCheckpoint(void);
 CLIENT_API CUresult cuCheckpointProcessGetRestoreThreadId(void);
 CLIENT_API CUresult cuCheckpointProcessGetState(void);
@@ -17,12 +13,8 @@ CLIENT_API CUresult cuCoredumpGetAttribute(void);
 CLIENT_API CUresult cuCoredumpGetAttributeGlobal(void);
 CLIENT_API CUresult cuCoredumpSetAttribute(void);
 CLIENT_API CUresult cuCoredumpSetAttributeGlobal(void);
-CLIENT_API CUresult cuCtxCreate(void);
-CLIENT_API CUresult cuCtxDestroy(void);
 CLIENT_API CUresult cuCtxFromGreenCtx(void);
 CLIENT_API CUresult cuCtxGetDevResource(void);
-CLIENT_API CUresult cuCtxPopCurrent(void);
-CLIENT_API CUresult cuCtxPushCurrent(void);
 CLIENT_API CUresult cuDestroyExternalMemory(void);
 CLIENT_API CUresult cuDestroyExternalSemaphore(void);
 CLIENT_API CUresult cuDevResourceGenerateDesc(void);
@@ -32,7 +24,6 @@ CLIENT_API CUresult cuDeviceGetDevResource(void);
 CLIENT_API CUresult cuDeviceGetLuid(void);
 CLIENT_API CUresult cuDeviceGetNvSciSyncAttributes(void);
 CLIENT_API CUresult cuDeviceRegisterAsyncNotification(void);
-CLIENT_API CUresult cuDeviceTotalMem(void);
 CLIENT_API CUresult cuDeviceUnregisterAsyncNotification(void);
 CLIENT_API CUresult cuEGLStreamConsumerAcquireFrame(void);
 CLIENT_API CUresult cuEGLStreamConsumerConnect(void);
@@ -43,12 +34,9 @@ CLIENT_API CUresult cuEGLStreamProducerConnect(void);
 CLIENT_API CUresult cuEGLStreamProducerDisconnect(void);
 CLIENT_API CUresult cuEGLStreamProducerPresentFrame(void);
 CLIENT_API CUresult cuEGLStreamProducerReturnFrame(void);
-CLIENT_API CUresult cuEventDestroy(void);
 CLIENT_API CUresult cuExternalMemoryGetMappedBuffer(void);
 CLIENT_API CUresult cuExternalMemoryGetMappedMipmappedArray(void);
 CLIENT_API CUresult cuFlushGPUDirectRDMAWrites(void);
-CLIENT_API CUresult cuFuncSetBlockShape(void);
-CLIENT_API CUresult cuFuncSetSharedSize(void);
 CLIENT_API CUresult cuGLCtxCreate_v2(void);
 CLIENT_API CUresult cuGLGetDevices_v2(void);
 CLIENT_API CUresult cuGLInit(void);
@@ -106,10 +94,7 @@ CLIENT_API CUresult cuGreenCtxStreamCreate(void);
 CLIENT_API CUresult cuGreenCtxWaitEvent(void);
 CLIENT_API CUresult cuImportExternalMemory(void);
 CLIENT_API CUresult cuImportExternalSemaphore(void);
-CLIENT_API CUresult cuLaunch(void);
 CLIENT_API CUresult cuLaunchCooperativeKernelMultiDevice(void);
-CLIENT_API CUresult cuLaunchGrid(void);
-CLIENT_API CUresult cuLaunchGridAsync(void);
 CLIENT_API CUresult cuLibraryGetManaged(void);
 CLIENT_API CUresult cuLibraryGetUnifiedFunction(void);
 CLIENT_API CUresult cuLogsCurrent(void);
@@ -118,7 +103,6 @@ CLIENT_API CUresult cuLogsDumpToMemory(void);
 CLIENT_API CUresult cuLogsRegisterCallback(void);
 CLIENT_API CUresult cuLogsUnregisterCallback(void);
 CLIENT_API CUresult cuMemAlloc(void);
-CLIENT_API CUresult cuMemAllocHost(void);
 CLIENT_API CUresult cuMemAllocManaged(void);
 CLIENT_API CUresult cuMemAllocPitch(void);
 CLIENT_API CUresult cuMemBatchDecompressAsync(void);
@@ -130,7 +114,6 @@ CLIENT_API CUresult cuMemExportToShareableHandle(void);
 CLIENT_API CUresult cuMemFree(void);
 CLIENT_API CUresult cuMemGetAddressRange(void);
 CLIENT_API CUresult cuMemGetHandleForAddressRange(void);
-CLIENT_API CUresult cuMemGetInfo(void);
 CLIENT_API CUresult cuMemGetLocationInfo(void);
 CLIENT_API CUresult cuMemHostGetDevicePointer(void);
 CLIENT_API CUresult cuMemHostGetDevicePointer_v2(void);
@@ -152,17 +135,12 @@ CLIENT_API CUresult cuMemcpy3D(void);
 CLIENT_API CUresult cuMemcpy3DAsync(void);
 CLIENT_API CUresult cuMemcpy3DWithAttributesAsync(void);
 CLIENT_API CUresult cuMemcpy3DWithAttributesAsync_ptsz(void);
-CLIENT_API CUresult cuMemcpyAtoA(void);
 CLIENT_API CUresult cuMemcpyAtoD(void);
-CLIENT_API CUresult cuMemcpyAtoH(void);
-CLIENT_API CUresult cuMemcpyAtoHAsync(void);
 CLIENT_API CUresult cuMemcpyDtoA(void);
 CLIENT_API CUresult cuMemcpyDtoD(void);
 CLIENT_API CUresult cuMemcpyDtoDAsync(void);
 CLIENT_API CUresult cuMemcpyDtoH(void);
 CLIENT_API CUresult cuMemcpyDtoHAsync(void);
-CLIENT_API CUresult cuMemcpyHtoA(void);
-CLIENT_API CUresult cuMemcpyHtoAAsync(void);
 CLIENT_API CUresult cuMemcpyHtoD(void);
 CLIENT_API CUresult cuMemcpyHtoDAsync(void);
 CLIENT_API CUresult cuMemcpyWithAttributesAsync(void);
@@ -176,11 +154,7 @@ CLIENT_API CUresult cuMemsetD8(void);
 CLIENT_API CUresult cuModuleGetGlobal(void);
 CLIENT_API CUresult cuModuleGetSurfRef(void);
 CLIENT_API CUresult cuModuleGetTexRef(void);
-CLIENT_API CUresult cuParamSetSize(void);
 CLIENT_API CUresult cuParamSetTexRef(void);
-CLIENT_API CUresult cuParamSetf(void);
-CLIENT_API CUresult cuParamSeti(void);
-CLIENT_API CUresult cuParamSetv(void);
 CLIENT_API CUresult cuProfilerInitialize(void);
 CLIENT_API CUresult cuSignalExternalSemaphoresAsync(void);
 CLIENT_API CUresult cuSignalExternalSemaphoresAsync_ptsz(void);
@@ -188,7 +162,6 @@ CLIENT_API CUresult cuStreamAttachMemAsync(void);
 CLIENT_API CUresult cuStreamAttachMemAsync_ptsz(void);
 CLIENT_API CUresult cuStreamBeginRecaptureToGraph(void);
 CLIENT_API CUresult cuStreamBeginRecaptureToGraph_ptsz(void);
-CLIENT_API CUresult cuStreamDestroy(void);
 CLIENT_API CUresult cuStreamGetDevResource(void);
 CLIENT_API CUresult cuStreamGetDevResource_ptsz(void);
 CLIENT_API CUresult cuSubgridCreate(void);
@@ -234,14 +207,14 @@ CLIENT_API CUresult cuWaitExternalSemaphoresAsync_ptsz(void);
 
 /* Sorted by name, then by version. */
 const struct client_entry client_entries[] = {
-	{ "cuArray3DCreate", "cuArray3DCreate", (void *)cuArray3DCreate, 2000, 0, NULL, NULL, 1, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuArray3DCreate", "cuArray3DCreate", (void *)cuArray3DCreate, 2000, 0, NULL, NULL, 1, NULL },
 	{ "cuArray3DCreate", "cuArray3DCreate_v2", (void *)cuArray3DCreate_v2, 3020, 0, NULL, NULL, 2, NULL },
-	{ "cuArray3DGetDescriptor", "cuArray3DGetDescriptor", (void *)cuArray3DGetDescriptor, 2000, 0, NULL, NULL, 3, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuArray3DGetDescriptor", "cuArray3DGetDescriptor", (void *)cuArray3DGetDescriptor, 2000, 0, NULL, NULL, 3, NULL },
 	{ "cuArray3DGetDescriptor", "cuArray3DGetDescriptor_v2", (void *)cuArray3DGetDescriptor_v2, 3020, 0, NULL, NULL, 4, NULL },
-	{ "cuArrayCreate", "cuArrayCreate", (void *)cuArrayCreate, 2000, 0, NULL, NULL, 5, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuArrayCreate", "cuArrayCreate", (void *)cuArrayCreate, 2000, 0, NULL, NULL, 5, NULL },
 	{ "cuArrayCreate", "cuArrayCreate_v2", (void *)cuArrayCreate_v2, 3020, 0, NULL, NULL, 6, NULL },
 	{ "cuArrayDestroy", "cuArrayDestroy", (void *)cuArrayDestroy, 2000, 0, NULL, NULL, 7, NULL },
-	{ "cuArrayGetDescriptor", "cuArrayGetDescriptor", (void *)cuArrayGetDescriptor, 2000, 0, NULL, NULL, 8, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuArrayGetDescriptor", "cuArrayGetDescriptor", (void *)cuArrayGetDescriptor, 2000, 0, NULL, NULL, 8, NULL },
 	{ "cuArrayGetDescriptor", "cuArrayGetDescriptor_v2", (void *)cuArrayGetDescriptor_v2, 3020, 0, NULL, NULL, 9, NULL },
 	{ "cuArrayGetMemoryRequirements", "cuArrayGetMemoryRequirements", (void *)cuArrayGetMemoryRequirements, 11060, 0, NULL, NULL, 10, NULL },
 	{ "cuArrayGetPlane", "cuArrayGetPlane", (void *)cuArrayGetPlane, 11020, 0, NULL, NULL, 11, NULL },
@@ -257,11 +230,11 @@ const struct client_entry client_entries[] = {
 	{ "cuCoredumpSetAttribute", "cuCoredumpSetAttribute", (void *)cuCoredumpSetAttribute, 12010, 0, NULL, NULL, 21, "core dumps, checkpoints and driver logs stay on the GPU's node" },
 	{ "cuCoredumpSetAttributeGlobal", "cuCoredumpSetAttributeGlobal", (void *)cuCoredumpSetAttributeGlobal, 12010, 0, NULL, NULL, 22, "core dumps, checkpoints and driver logs stay on the GPU's node" },
 	{ "cuCtxAttach", "cuCtxAttach", (void *)cuCtxAttach, 2000, 0, NULL, NULL, 23, NULL },
-	{ "cuCtxCreate", "cuCtxCreate", (void *)cuCtxCreate, 2000, 0, NULL, NULL, 24, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuCtxCreate", "cuCtxCreate", (void *)cuCtxCreate, 2000, 0, NULL, NULL, 24, NULL },
 	{ "cuCtxCreate", "cuCtxCreate_v2", (void *)cuCtxCreate_v2, 3020, 0, NULL, NULL, 25, NULL },
 	{ "cuCtxCreate", "cuCtxCreate_v3", (void *)cuCtxCreate_v3, 11040, 0, NULL, NULL, 26, NULL },
 	{ "cuCtxCreate", "cuCtxCreate_v4", (void *)cuCtxCreate_v4, 12050, 0, NULL, NULL, 27, NULL },
-	{ "cuCtxDestroy", "cuCtxDestroy", (void *)cuCtxDestroy, 2000, 0, NULL, NULL, 28, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuCtxDestroy", "cuCtxDestroy", (void *)cuCtxDestroy, 2000, 0, NULL, NULL, 28, NULL },
 	{ "cuCtxDestroy", "cuCtxDestroy_v2", (void *)cuCtxDestroy_v2, 4000, 0, NULL, NULL, 29, NULL },
 	{ "cuCtxDetach", "cuCtxDetach", (void *)cuCtxDetach, 2000, 0, NULL, NULL, 30, NULL },
 	{ "cuCtxDisablePeerAccess", "cuCtxDisablePeerAccess", (void *)cuCtxDisablePeerAccess, 4000, 0, NULL, NULL, 31, NULL },
@@ -279,9 +252,9 @@ const struct client_entry client_entries[] = {
 	{ "cuCtxGetLimit", "cuCtxGetLimit", (void *)cuCtxGetLimit, 3010, 0, NULL, NULL, 43, NULL },
 	{ "cuCtxGetSharedMemConfig", "cuCtxGetSharedMemConfig", (void *)cuCtxGetSharedMemConfig, 4020, 0, NULL, NULL, 44, NULL },
 	{ "cuCtxGetStreamPriorityRange", "cuCtxGetStreamPriorityRange", (void *)cuCtxGetStreamPriorityRange, 5050, 0, NULL, NULL, 45, NULL },
-	{ "cuCtxPopCurrent", "cuCtxPopCurrent", (void *)cuCtxPopCurrent, 2000, 0, NULL, NULL, 46, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuCtxPopCurrent", "cuCtxPopCurrent", (void *)cuCtxPopCurrent, 2000, 0, NULL, NULL, 46, NULL },
 	{ "cuCtxPopCurrent", "cuCtxPopCurrent_v2", (void *)cuCtxPopCurrent_v2, 4000, 0, NULL, NULL, 47, NULL },
-	{ "cuCtxPushCurrent", "cuCtxPushCurrent", (void *)cuCtxPushCurrent, 2000, 0, NULL, NULL, 48, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuCtxPushCurrent", "cuCtxPushCurrent", (void *)cuCtxPushCurrent, 2000, 0, NULL, NULL, 48, NULL },
 	{ "cuCtxPushCurrent", "cuCtxPushCurrent_v2", (void *)cuCtxPushCurrent_v2, 4000, 0, NULL, NULL, 49, NULL },
 	{ "cuCtxRecordEvent", "cuCtxRecordEvent", (void *)cuCtxRecordEvent, 12050, 0, NULL, NULL, 50, NULL },
 	{ "cuCtxResetPersistingL2Cache", "cuCtxResetPersistingL2Cache", (void *)cuCtxResetPersistingL2Cache, 11000, 0, NULL, NULL, 51, NULL },
@@ -332,7 +305,7 @@ const struct client_entry client_entries[] = {
 	{ "cuDeviceRegisterAsyncNotification", "cuDeviceRegisterAsyncNotification", (void *)cuDeviceRegisterAsyncNotification, 12040, 0, NULL, NULL, 96, "core dumps, checkpoints and driver logs stay on the GPU's node" },
 	{ "cuDeviceSetGraphMemAttribute", "cuDeviceSetGraphMemAttribute", (void *)cuDeviceSetGraphMemAttribute, 11040, 0, NULL, NULL, 97, NULL },
 	{ "cuDeviceSetMemPool", "cuDeviceSetMemPool", (void *)cuDeviceSetMemPool, 11020, 0, NULL, NULL, 98, NULL },
-	{ "cuDeviceTotalMem", "cuDeviceTotalMem", (void *)cuDeviceTotalMem, 2000, 0, NULL, NULL, 99, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuDeviceTotalMem", "cuDeviceTotalMem", (void *)cuDeviceTotalMem, 2000, 0, NULL, NULL, 99, NULL },
 	{ "cuDeviceTotalMem", "cuDeviceTotalMem_v2", (void *)cuDeviceTotalMem_v2, 3020, 0, NULL, NULL, 100, NULL },
 	{ "cuDeviceUnregisterAsyncNotification", "cuDeviceUnregisterAsyncNotification", (void *)cuDeviceUnregisterAsyncNotification, 12040, 0, NULL, NULL, 101, "core dumps, checkpoints and driver logs stay on the GPU's node" },
 	{ "cuDriverGetVersion", "cuDriverGetVersion", (void *)cuDriverGetVersion, 2020, 0, NULL, NULL, 102, NULL },
@@ -346,7 +319,7 @@ const struct client_entry client_entries[] = {
 	{ "cuEGLStreamProducerPresentFrame", "cuEGLStreamProducerPresentFrame", (void *)cuEGLStreamProducerPresentFrame, 7000, 0, NULL, NULL, 110, "graphics interoperability needs the GPU in this machine" },
 	{ "cuEGLStreamProducerReturnFrame", "cuEGLStreamProducerReturnFrame", (void *)cuEGLStreamProducerReturnFrame, 7000, 0, NULL, NULL, 111, "graphics interoperability needs the GPU in this machine" },
 	{ "cuEventCreate", "cuEventCreate", (void *)cuEventCreate, 2000, 0, NULL, NULL, 112, NULL },
-	{ "cuEventDestroy", "cuEventDestroy", (void *)cuEventDestroy, 2000, 0, NULL, NULL, 113, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuEventDestroy", "cuEventDestroy", (void *)cuEventDestroy, 2000, 0, NULL, NULL, 113, NULL },
 	{ "cuEventDestroy", "cuEventDestroy_v2", (void *)cuEventDestroy_v2, 4000, 0, NULL, NULL, 114, NULL },
 	{ "cuEventElapsedTime", "cuEventElapsedTime", (void *)cuEventElapsedTime, 2000, 0, NULL, NULL, 115, NULL },
 	{ "cuEventElapsedTime", "cuEventElapsedTime_v2", (void *)cuEventElapsedTime_v2, 12080, 0, NULL, NULL, 116, NULL },
@@ -365,10 +338,10 @@ const struct client_entry client_entries[] = {
 	{ "cuFuncIsLoaded", "cuFuncIsLoaded", (void *)cuFuncIsLoaded, 12040, 0, NULL, NULL, 129, NULL },
 	{ "cuFuncLoad", "cuFuncLoad", (void *)cuFuncLoad, 12040, 0, NULL, NULL, 130, NULL },
 	{ "cuFuncSetAttribute", "cuFuncSetAttribute", (void *)cuFuncSetAttribute, 9000, 0, NULL, NULL, 131, NULL },
-	{ "cuFuncSetBlockShape", "cuFuncSetBlockShape", (void *)cuFuncSetBlockShape, 2000, 0, NULL, NULL, 132, "not remoted yet" },
+	{ "cuFuncSetBlockShape", "cuFuncSetBlockShape", (void *)cuFuncSetBlockShape, 2000, 0, NULL, NULL, 132, NULL },
 	{ "cuFuncSetCacheConfig", "cuFuncSetCacheConfig", (void *)cuFuncSetCacheConfig, 3000, 0, NULL, NULL, 133, NULL },
 	{ "cuFuncSetSharedMemConfig", "cuFuncSetSharedMemConfig", (void *)cuFuncSetSharedMemConfig, 4020, 0, NULL, NULL, 134, NULL },
-	{ "cuFuncSetSharedSize", "cuFuncSetSharedSize", (void *)cuFuncSetSharedSize, 2000, 0, NULL, NULL, 135, "not remoted yet" },
+	{ "cuFuncSetSharedSize", "cuFuncSetSharedSize", (void *)cuFuncSetSharedSize, 2000, 0, NULL, NULL, 135, NULL },
 	{ "cuGLCtxCreate", "cuGLCtxCreate_v2", (void *)cuGLCtxCreate_v2, 3020, 0, NULL, NULL, 136, "graphics interoperability needs the GPU in this machine" },
 	{ "cuGLGetDevices", "cuGLGetDevices_v2", (void *)cuGLGetDevices_v2, 4010, 0, NULL, NULL, 137, "graphics interoperability needs the GPU in this machine" },
 	{ "cuGLInit", "cuGLInit", (void *)cuGLInit, 2000, 0, NULL, NULL, 138, "graphics interoperability needs the GPU in this machine" },
@@ -518,11 +491,11 @@ const struct client_entry client_entries[] = {
 	{ "cuKernelGetParamInfo", "cuKernelGetParamInfo", (void *)cuKernelGetParamInfo, 12040, 0, NULL, NULL, 282, NULL },
 	{ "cuKernelSetAttribute", "cuKernelSetAttribute", (void *)cuKernelSetAttribute, 12000, 0, NULL, NULL, 283, NULL },
 	{ "cuKernelSetCacheConfig", "cuKernelSetCacheConfig", (void *)cuKernelSetCacheConfig, 12000, 0, NULL, NULL, 284, NULL },
-	{ "cuLaunch", "cuLaunch", (void *)cuLaunch, 2000, 0, NULL, NULL, 285, "not remoted yet" },
+	{ "cuLaunch", "cuLaunch", (void *)cuLaunch, 2000, 0, NULL, NULL, 285, NULL },
 	{ "cuLaunchCooperativeKernel", "cuLaunchCooperativeKernel", (void *)cuLaunchCooperativeKernel, 9000, 9000, (void *)cuLaunchCooperativeKernel_ptsz, "cuLaunchCooperativeKernel_ptsz", 286, NULL },
 	{ "cuLaunchCooperativeKernelMultiDevice", "cuLaunchCooperativeKernelMultiDevice", (void *)cuLaunchCooperativeKernelMultiDevice, 9000, 0, NULL, NULL, 287, "not remoted yet" },
-	{ "cuLaunchGrid", "cuLaunchGrid", (void *)cuLaunchGrid, 2000, 0, NULL, NULL, 288, "not remoted yet" },
-	{ "cuLaunchGridAsync", "cuLaunchGridAsync", (void *)cuLaunchGridAsync, 2000, 0, NULL, NULL, 289, "not remoted yet" },
+	{ "cuLaunchGrid", "cuLaunchGrid", (void *)cuLaunchGrid, 2000, 0, NULL, NULL, 288, NULL },
+	{ "cuLaunchGridAsync", "cuLaunchGridAsync", (void *)cuLaunchGridAsync, 2000, 0, NULL, NULL, 289, NULL },
 	{ "cuLaunchHostFunc", "cuLaunchHostFunc", (void *)cuLaunchHostFunc, 10000, 10000, (void *)cuLaunchHostFunc_ptsz, "cuLaunchHostFunc_ptsz", 290, NULL },
 	{ "cuLaunchHostFunc", "cuLaunchHostFunc_v2", (void *)cuLaunchHostFunc_v2, 13010, 13010, (void *)cuLaunchHostFunc_v2_ptsz, "cuLaunchHostFunc_v2_ptsz", 291, NULL },
 	{ "cuLaunchKernel", "cuLaunchKernel", (void *)cuLaunchKernel, 4000, 7000, (void *)cuLaunchKernel_ptsz, "cuLaunchKernel_ptsz", 292, NULL },
@@ -558,7 +531,7 @@ const struct client_entry client_entries[] = {
 	{ "cuMemAlloc", "cuMemAlloc_v2", (void *)cuMemAlloc_v2, 3020, 0, NULL, NULL, 322, NULL },
 	{ "cuMemAllocAsync", "cuMemAllocAsync", (void *)cuMemAllocAsync, 11020, 11020, (void *)cuMemAllocAsync_ptsz, "cuMemAllocAsync_ptsz", 323, NULL },
 	{ "cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", (void *)cuMemAllocFromPoolAsync, 11020, 11020, (void *)cuMemAllocFromPoolAsync_ptsz, "cuMemAllocFromPoolAsync_ptsz", 324, NULL },
-	{ "cuMemAllocHost", "cuMemAllocHost", (void *)cuMemAllocHost, 2000, 0, NULL, NULL, 325, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemAllocHost", "cuMemAllocHost", (void *)cuMemAllocHost, 2000, 0, NULL, NULL, 325, NULL },
 	{ "cuMemAllocHost", "cuMemAllocHost_v2", (void *)cuMemAllocHost_v2, 3020, 0, NULL, NULL, 326, NULL },
 	{ "cuMemAllocManaged", "cuMemAllocManaged", (void *)cuMemAllocManaged, 6000, 0, NULL, NULL, 327, "managed memory needs a coherent link to the GPU" },
 	{ "cuMemAllocPitch", "cuMemAllocPitch", (void *)cuMemAllocPitch, 2000, 0, NULL, NULL, 328, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
@@ -579,7 +552,7 @@ const struct client_entry client_entries[] = {
 	{ "cuMemGetAllocationPropertiesFromHandle", "cuMemGetAllocationPropertiesFromHandle", (void *)cuMemGetAllocationPropertiesFromHandle, 10020, 0, NULL, NULL, 343, NULL },
 	{ "cuMemGetDefaultMemPool", "cuMemGetDefaultMemPool", (void *)cuMemGetDefaultMemPool, 13000, 0, NULL, NULL, 344, NULL },
 	{ "cuMemGetHandleForAddressRange", "cuMemGetHandleForAddressRange", (void *)cuMemGetHandleForAddressRange, 11070, 0, NULL, NULL, 345, "virtual memory management is not remoted yet" },
-	{ "cuMemGetInfo", "cuMemGetInfo", (void *)cuMemGetInfo, 2000, 0, NULL, NULL, 346, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemGetInfo", "cuMemGetInfo", (void *)cuMemGetInfo, 2000, 0, NULL, NULL, 346, NULL },
 	{ "cuMemGetInfo", "cuMemGetInfo_v2", (void *)cuMemGetInfo_v2, 3020, 0, NULL, NULL, 347, NULL },
 	{ "cuMemGetLocationInfo", "cuMemGetLocationInfo", (void *)cuMemGetLocationInfo, 13040, 0, NULL, NULL, 348, "not remoted yet" },
 	{ "cuMemGetMemPool", "cuMemGetMemPool", (void *)cuMemGetMemPool, 13000, 0, NULL, NULL, 349, NULL },
@@ -631,13 +604,13 @@ const struct client_entry client_entries[] = {
 	{ "cuMemcpy3DPeerAsync", "cuMemcpy3DPeerAsync", (void *)cuMemcpy3DPeerAsync, 4000, 7000, (void *)cuMemcpy3DPeerAsync_ptsz, "cuMemcpy3DPeerAsync_ptsz", 395, NULL },
 	{ "cuMemcpy3DWithAttributesAsync", "cuMemcpy3DWithAttributesAsync", (void *)cuMemcpy3DWithAttributesAsync, 13020, 13020, (void *)cuMemcpy3DWithAttributesAsync_ptsz, "cuMemcpy3DWithAttributesAsync_ptsz", 396, "batched copies are not remoted yet" },
 	{ "cuMemcpyAsync", "cuMemcpyAsync", (void *)cuMemcpyAsync, 4000, 7000, (void *)cuMemcpyAsync_ptsz, "cuMemcpyAsync_ptsz", 397, NULL },
-	{ "cuMemcpyAtoA", "cuMemcpyAtoA", (void *)cuMemcpyAtoA, 2000, 0, NULL, NULL, 398, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemcpyAtoA", "cuMemcpyAtoA", (void *)cuMemcpyAtoA, 2000, 0, NULL, NULL, 398, NULL },
 	{ "cuMemcpyAtoA", "cuMemcpyAtoA_v2", (void *)cuMemcpyAtoA_v2, 3020, 7000, (void *)cuMemcpyAtoA_v2_ptds, "cuMemcpyAtoA_v2_ptds", 399, NULL },
 	{ "cuMemcpyAtoD", "cuMemcpyAtoD", (void *)cuMemcpyAtoD, 2000, 0, NULL, NULL, 400, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuMemcpyAtoD", "cuMemcpyAtoD_v2", (void *)cuMemcpyAtoD_v2, 3020, 7000, (void *)cuMemcpyAtoD_v2_ptds, "cuMemcpyAtoD_v2_ptds", 401, NULL },
-	{ "cuMemcpyAtoH", "cuMemcpyAtoH", (void *)cuMemcpyAtoH, 2000, 0, NULL, NULL, 402, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemcpyAtoH", "cuMemcpyAtoH", (void *)cuMemcpyAtoH, 2000, 0, NULL, NULL, 402, NULL },
 	{ "cuMemcpyAtoH", "cuMemcpyAtoH_v2", (void *)cuMemcpyAtoH_v2, 3020, 7000, (void *)cuMemcpyAtoH_v2_ptds, "cuMemcpyAtoH_v2_ptds", 403, NULL },
-	{ "cuMemcpyAtoHAsync", "cuMemcpyAtoHAsync", (void *)cuMemcpyAtoHAsync, 2000, 0, NULL, NULL, 404, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemcpyAtoHAsync", "cuMemcpyAtoHAsync", (void *)cuMemcpyAtoHAsync, 2000, 0, NULL, NULL, 404, NULL },
 	{ "cuMemcpyAtoHAsync", "cuMemcpyAtoHAsync_v2", (void *)cuMemcpyAtoHAsync_v2, 3020, 7000, (void *)cuMemcpyAtoHAsync_v2_ptsz, "cuMemcpyAtoHAsync_v2_ptsz", 405, NULL },
 	{ "cuMemcpyBatchAsync", "cuMemcpyBatchAsync", (void *)cuMemcpyBatchAsync, 12080, 12080, (void *)cuMemcpyBatchAsync_ptsz, "cuMemcpyBatchAsync_ptsz", 406, NULL },
 	{ "cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2", (void *)cuMemcpyBatchAsync_v2, 13000, 13000, (void *)cuMemcpyBatchAsync_v2_ptsz, "cuMemcpyBatchAsync_v2_ptsz", 407, NULL },
@@ -651,9 +624,9 @@ const struct client_entry client_entries[] = {
 	{ "cuMemcpyDtoH", "cuMemcpyDtoH_v2", (void *)cuMemcpyDtoH_v2, 3020, 7000, (void *)cuMemcpyDtoH_v2_ptds, "cuMemcpyDtoH_v2_ptds", 415, NULL },
 	{ "cuMemcpyDtoHAsync", "cuMemcpyDtoHAsync", (void *)cuMemcpyDtoHAsync, 2000, 0, NULL, NULL, 416, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuMemcpyDtoHAsync", "cuMemcpyDtoHAsync_v2", (void *)cuMemcpyDtoHAsync_v2, 3020, 7000, (void *)cuMemcpyDtoHAsync_v2_ptsz, "cuMemcpyDtoHAsync_v2_ptsz", 417, NULL },
-	{ "cuMemcpyHtoA", "cuMemcpyHtoA", (void *)cuMemcpyHtoA, 2000, 0, NULL, NULL, 418, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemcpyHtoA", "cuMemcpyHtoA", (void *)cuMemcpyHtoA, 2000, 0, NULL, NULL, 418, NULL },
 	{ "cuMemcpyHtoA", "cuMemcpyHtoA_v2", (void *)cuMemcpyHtoA_v2, 3020, 7000, (void *)cuMemcpyHtoA_v2_ptds, "cuMemcpyHtoA_v2_ptds", 419, NULL },
-	{ "cuMemcpyHtoAAsync", "cuMemcpyHtoAAsync", (void *)cuMemcpyHtoAAsync, 2000, 0, NULL, NULL, 420, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemcpyHtoAAsync", "cuMemcpyHtoAAsync", (void *)cuMemcpyHtoAAsync, 2000, 0, NULL, NULL, 420, NULL },
 	{ "cuMemcpyHtoAAsync", "cuMemcpyHtoAAsync_v2", (void *)cuMemcpyHtoAAsync_v2, 3020, 7000, (void *)cuMemcpyHtoAAsync_v2_ptsz, "cuMemcpyHtoAAsync_v2_ptsz", 421, NULL },
 	{ "cuMemcpyHtoD", "cuMemcpyHtoD", (void *)cuMemcpyHtoD, 2000, 0, NULL, NULL, 422, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
 	{ "cuMemcpyHtoD", "cuMemcpyHtoD_v2", (void *)cuMemcpyHtoD_v2, 3020, 7000, (void *)cuMemcpyHtoD_v2_ptds, "cuMemcpyHtoD_v2_ptds", 423, NULL },
@@ -711,11 +684,11 @@ const struct client_entry client_entries[] = {
 	{ "cuOccupancyMaxPotentialBlockSize", "cuOccupancyMaxPotentialBlockSize", (void *)cuOccupancyMaxPotentialBlockSize, 6050, 0, NULL, NULL, 475, NULL },
 	{ "cuOccupancyMaxPotentialBlockSizeWithFlags", "cuOccupancyMaxPotentialBlockSizeWithFlags", (void *)cuOccupancyMaxPotentialBlockSizeWithFlags, 7000, 0, NULL, NULL, 476, NULL },
 	{ "cuOccupancyMaxPotentialClusterSize", "cuOccupancyMaxPotentialClusterSize", (void *)cuOccupancyMaxPotentialClusterSize, 11070, 0, NULL, NULL, 477, NULL },
-	{ "cuParamSetSize", "cuParamSetSize", (void *)cuParamSetSize, 2000, 0, NULL, NULL, 478, "not remoted yet" },
+	{ "cuParamSetSize", "cuParamSetSize", (void *)cuParamSetSize, 2000, 0, NULL, NULL, 478, NULL },
 	{ "cuParamSetTexRef", "cuParamSetTexRef", (void *)cuParamSetTexRef, 2000, 0, NULL, NULL, 479, "texture and surface references left CUDA in version 12" },
-	{ "cuParamSetf", "cuParamSetf", (void *)cuParamSetf, 2000, 0, NULL, NULL, 480, "not remoted yet" },
-	{ "cuParamSeti", "cuParamSeti", (void *)cuParamSeti, 2000, 0, NULL, NULL, 481, "not remoted yet" },
-	{ "cuParamSetv", "cuParamSetv", (void *)cuParamSetv, 2000, 0, NULL, NULL, 482, "not remoted yet" },
+	{ "cuParamSetf", "cuParamSetf", (void *)cuParamSetf, 2000, 0, NULL, NULL, 480, NULL },
+	{ "cuParamSeti", "cuParamSeti", (void *)cuParamSeti, 2000, 0, NULL, NULL, 481, NULL },
+	{ "cuParamSetv", "cuParamSetv", (void *)cuParamSetv, 2000, 0, NULL, NULL, 482, NULL },
 	{ "cuPointerGetAttribute", "cuPointerGetAttribute", (void *)cuPointerGetAttribute, 4000, 0, NULL, NULL, 483, NULL },
 	{ "cuPointerGetAttributes", "cuPointerGetAttributes", (void *)cuPointerGetAttributes, 7000, 0, NULL, NULL, 484, NULL },
 	{ "cuPointerSetAttribute", "cuPointerSetAttribute", (void *)cuPointerSetAttribute, 6000, 0, NULL, NULL, 485, NULL },
@@ -734,7 +707,7 @@ const struct client_entry client_entries[] = {
 	{ "cuStreamCopyAttributes", "cuStreamCopyAttributes", (void *)cuStreamCopyAttributes, 11000, 11000, (void *)cuStreamCopyAttributes_ptsz, "cuStreamCopyAttributes_ptsz", 498, NULL },
 	{ "cuStreamCreate", "cuStreamCreate", (void *)cuStreamCreate, 2000, 0, NULL, NULL, 499, NULL },
 	{ "cuStreamCreateWithPriority", "cuStreamCreateWithPriority", (void *)cuStreamCreateWithPriority, 5050, 0, NULL, NULL, 500, NULL },
-	{ "cuStreamDestroy", "cuStreamDestroy", (void *)cuStreamDestroy, 2000, 0, NULL, NULL, 501, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuStreamDestroy", "cuStreamDestroy", (void *)cuStreamDestroy, 2000, 0, NULL, NULL, 501, NULL },
 	{ "cuStreamDestroy", "cuStreamDestroy_v2", (void *)cuStreamDestroy_v2, 4000, 0, NULL, NULL, 502, NULL },
 	{ "cuStreamEndCapture", "cuStreamEndCapture", (void *)cuStreamEndCapture, 10000, 10000, (void *)cuStreamEndCapture_ptsz, "cuStreamEndCapture_ptsz", 503, NULL },
 	{ "cuStreamGetAttribute", "cuStreamGetAttribute", (void *)cuStreamGetAttribute, 11000, 11000, (void *)cuStreamGetAttribute_ptsz, "cuStreamGetAttribute_ptsz", 504, NULL },

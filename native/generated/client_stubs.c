@@ -3,30 +3,6 @@
 #include "../client/client.h"
 #include "client_api.h"
 
-CLIENT_API CUresult cuArray3DCreate(void);
-CUresult cuArray3DCreate(void)
-{
-	return client_unsupported(1);
-}
-
-CLIENT_API CUresult cuArray3DGetDescriptor(void);
-CUresult cuArray3DGetDescriptor(void)
-{
-	return client_unsupported(3);
-}
-
-CLIENT_API CUresult cuArrayCreate(void);
-CUresult cuArrayCreate(void)
-{
-	return client_unsupported(5);
-}
-
-CLIENT_API CUresult cuArrayGetDescriptor(void);
-CUresult cuArrayGetDescriptor(void)
-{
-	return client_unsupported(8);
-}
-
 CLIENT_API CUresult cuCheckpointProcessCheckpoint(void);
 CUresult cuCheckpointProcessCheckpoint(void)
 {
@@ -87,16 +63,14 @@ CUresult cuCoredumpSetAttributeGlobal(void)
 	return client_unsupported(22);
 }
 
-CLIENT_API CUresult cuCtxCreate(void);
-CUresult cuCtxCreate(void)
+CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
-	return client_unsupported(24);
+	return cuCtxCreate_v2(pctx, flags, dev);
 }
 
-CLIENT_API CUresult cuCtxDestroy(void);
-CUresult cuCtxDestroy(void)
+CUresult cuCtxDestroy(CUcontext ctx)
 {
-	return client_unsupported(28);
+	return cuCtxDestroy_v2(ctx);
 }
 
 CLIENT_API CUresult cuCtxFromGreenCtx(void);
@@ -130,16 +104,14 @@ CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit)
 	return result;
 }
 
-CLIENT_API CUresult cuCtxPopCurrent(void);
-CUresult cuCtxPopCurrent(void)
+CUresult cuCtxPopCurrent(CUcontext *pctx)
 {
-	return client_unsupported(46);
+	return cuCtxPopCurrent_v2(pctx);
 }
 
-CLIENT_API CUresult cuCtxPushCurrent(void);
-CUresult cuCtxPushCurrent(void)
+CUresult cuCtxPushCurrent(CUcontext ctx)
 {
-	return client_unsupported(48);
+	return cuCtxPushCurrent_v2(ctx);
 }
 
 CUresult cuCtxSetLimit(CUlimit limit, size_t value)
@@ -236,12 +208,6 @@ CUresult cuDeviceRegisterAsyncNotification(void)
 	return client_unsupported(96);
 }
 
-CLIENT_API CUresult cuDeviceTotalMem(void);
-CUresult cuDeviceTotalMem(void)
-{
-	return client_unsupported(99);
-}
-
 CLIENT_API CUresult cuDeviceUnregisterAsyncNotification(void);
 CUresult cuDeviceUnregisterAsyncNotification(void)
 {
@@ -302,10 +268,9 @@ CUresult cuEGLStreamProducerReturnFrame(void)
 	return client_unsupported(111);
 }
 
-CLIENT_API CUresult cuEventDestroy(void);
-CUresult cuEventDestroy(void)
+CUresult cuEventDestroy(CUevent hEvent)
 {
-	return client_unsupported(113);
+	return cuEventDestroy_v2(hEvent);
 }
 
 CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd)
@@ -459,18 +424,6 @@ CLIENT_API CUresult cuFlushGPUDirectRDMAWrites(void);
 CUresult cuFlushGPUDirectRDMAWrites(void)
 {
 	return client_unsupported(123);
-}
-
-CLIENT_API CUresult cuFuncSetBlockShape(void);
-CUresult cuFuncSetBlockShape(void)
-{
-	return client_unsupported(132);
-}
-
-CLIENT_API CUresult cuFuncSetSharedSize(void);
-CUresult cuFuncSetSharedSize(void)
-{
-	return client_unsupported(135);
 }
 
 CLIENT_API CUresult cuGLCtxCreate_v2(void);
@@ -845,12 +798,6 @@ CUresult cuImportExternalSemaphore(void)
 	return client_unsupported(269);
 }
 
-CLIENT_API CUresult cuLaunch(void);
-CUresult cuLaunch(void)
-{
-	return client_unsupported(285);
-}
-
 CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams)
 {
 	CUresult result;
@@ -865,18 +812,6 @@ CLIENT_API CUresult cuLaunchCooperativeKernelMultiDevice(void);
 CUresult cuLaunchCooperativeKernelMultiDevice(void)
 {
 	return client_unsupported(287);
-}
-
-CLIENT_API CUresult cuLaunchGrid(void);
-CUresult cuLaunchGrid(void)
-{
-	return client_unsupported(288);
-}
-
-CLIENT_API CUresult cuLaunchGridAsync(void);
-CUresult cuLaunchGridAsync(void)
-{
-	return client_unsupported(289);
 }
 
 CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData)
@@ -987,12 +922,6 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr_v2 *dptr, size_t bytesize, CUm
 	return result;
 }
 
-CLIENT_API CUresult cuMemAllocHost(void);
-CUresult cuMemAllocHost(void)
-{
-	return client_unsupported(325);
-}
-
 CLIENT_API CUresult cuMemAllocManaged(void);
 CUresult cuMemAllocManaged(void)
 {
@@ -1067,12 +996,6 @@ CLIENT_API CUresult cuMemGetHandleForAddressRange(void);
 CUresult cuMemGetHandleForAddressRange(void)
 {
 	return client_unsupported(345);
-}
-
-CLIENT_API CUresult cuMemGetInfo(void);
-CUresult cuMemGetInfo(void)
-{
-	return client_unsupported(346);
 }
 
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
@@ -1354,12 +1277,6 @@ CUresult cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, 
 	return result;
 }
 
-CLIENT_API CUresult cuMemcpyAtoA(void);
-CUresult cuMemcpyAtoA(void)
-{
-	return client_unsupported(398);
-}
-
 CUresult cuMemcpyAtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
 	CUresult result;
@@ -1386,12 +1303,6 @@ CUresult cuMemcpyAtoD_v2_ptds(CUdeviceptr_v2 dstDevice, CUarray srcArray, size_t
 	return result;
 }
 
-CLIENT_API CUresult cuMemcpyAtoH(void);
-CUresult cuMemcpyAtoH(void)
-{
-	return client_unsupported(402);
-}
-
 CUresult cuMemcpyAtoH_v2_ptds(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
 	CUresult result;
@@ -1400,12 +1311,6 @@ CUresult cuMemcpyAtoH_v2_ptds(void *dstHost, CUarray srcArray, size_t srcOffset,
 	result = cuMemcpyAtoH_v2(dstHost, srcArray, srcOffset, ByteCount);
 	client_per_thread_end();
 	return result;
-}
-
-CLIENT_API CUresult cuMemcpyAtoHAsync(void);
-CUresult cuMemcpyAtoHAsync(void)
-{
-	return client_unsupported(404);
 }
 
 CUresult cuMemcpyAtoHAsync_v2_ptsz(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream)
@@ -1518,12 +1423,6 @@ CUresult cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr srcDevice, size_t 
 	return result;
 }
 
-CLIENT_API CUresult cuMemcpyHtoA(void);
-CUresult cuMemcpyHtoA(void)
-{
-	return client_unsupported(418);
-}
-
 CUresult cuMemcpyHtoA_v2_ptds(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount)
 {
 	CUresult result;
@@ -1532,12 +1431,6 @@ CUresult cuMemcpyHtoA_v2_ptds(CUarray dstArray, size_t dstOffset, const void *sr
 	result = cuMemcpyHtoA_v2(dstArray, dstOffset, srcHost, ByteCount);
 	client_per_thread_end();
 	return result;
-}
-
-CLIENT_API CUresult cuMemcpyHtoAAsync(void);
-CUresult cuMemcpyHtoAAsync(void)
-{
-	return client_unsupported(420);
 }
 
 CUresult cuMemcpyHtoAAsync_v2_ptsz(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount, CUstream hStream)
@@ -1858,34 +1751,10 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CU
 	return result;
 }
 
-CLIENT_API CUresult cuParamSetSize(void);
-CUresult cuParamSetSize(void)
-{
-	return client_unsupported(478);
-}
-
 CLIENT_API CUresult cuParamSetTexRef(void);
 CUresult cuParamSetTexRef(void)
 {
 	return client_unsupported(479);
-}
-
-CLIENT_API CUresult cuParamSetf(void);
-CUresult cuParamSetf(void)
-{
-	return client_unsupported(480);
-}
-
-CLIENT_API CUresult cuParamSeti(void);
-CUresult cuParamSeti(void)
-{
-	return client_unsupported(481);
-}
-
-CLIENT_API CUresult cuParamSetv(void);
-CUresult cuParamSetv(void)
-{
-	return client_unsupported(482);
 }
 
 CLIENT_API CUresult cuProfilerInitialize(void);
@@ -1990,10 +1859,9 @@ CUresult cuStreamCopyAttributes_ptsz(CUstream dstStream, CUstream srcStream)
 	return result;
 }
 
-CLIENT_API CUresult cuStreamDestroy(void);
-CUresult cuStreamDestroy(void)
+CUresult cuStreamDestroy(CUstream hStream)
 {
-	return client_unsupported(501);
+	return cuStreamDestroy_v2(hStream);
 }
 
 CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph *phGraph)

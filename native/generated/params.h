@@ -275,6 +275,26 @@ static void reply_59(struct marshal *m, struct args_59 *a)
 	(void)a;
 }
 
+/* cuDeviceCanAccessPeer */
+struct args_65 {
+	int *canAccessPeer;
+	CUdevice dev;
+	CUdevice peerDev;
+};
+
+static void request_65(struct marshal *m, struct args_65 *a)
+{
+	a->canAccessPeer = marshal_pointer(m, a->canAccessPeer, 1, sizeof(*a->canAccessPeer));
+	marshal_CUdevice(m, &a->dev);
+	marshal_CUdevice(m, &a->peerDev);
+}
+
+static void reply_65(struct marshal *m, struct args_65 *a)
+{
+	if (a->canAccessPeer)
+		marshal_plain(m, a->canAccessPeer, sizeof(*a->canAccessPeer));
+}
+
 /* cuDeviceGetDefaultMemPool */
 struct args_71 {
 	CUmemoryPool *pool_out;
@@ -399,6 +419,28 @@ static void reply_80(struct marshal *m, struct args_80 *a)
 {
 	if (a->capabilities)
 		marshal_plain(m, a->capabilities, (a->count) * sizeof(*a->capabilities));
+}
+
+/* cuDeviceGetP2PAttribute */
+struct args_81 {
+	int *value;
+	CUdevice_P2PAttribute attrib;
+	CUdevice srcDevice;
+	CUdevice dstDevice;
+};
+
+static void request_81(struct marshal *m, struct args_81 *a)
+{
+	marshal_plain(m, &a->attrib, sizeof(a->attrib));
+	a->value = marshal_pointer(m, a->value, 1, sizeof(*a->value));
+	marshal_CUdevice(m, &a->srcDevice);
+	marshal_CUdevice(m, &a->dstDevice);
+}
+
+static void reply_81(struct marshal *m, struct args_81 *a)
+{
+	if (a->value)
+		marshal_plain(m, a->value, sizeof(*a->value));
 }
 
 /* cuDeviceGetTexture1DLinearMaxWidth */

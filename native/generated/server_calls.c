@@ -274,6 +274,24 @@ static CUresult call_59(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
+static CUresult call_65(struct server_call *call, struct marshal *m)
+{
+	struct args_65 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuDeviceCanAccessPeer)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_65(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuDeviceCanAccessPeer(a.canAccessPeer, a.dev, a.peerDev);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_65(m, &a);
+	return CUDA_SUCCESS;
+}
+
 static CUresult call_71(struct server_call *call, struct marshal *m)
 {
 	struct args_71 a = { 0 };
@@ -379,6 +397,24 @@ static CUresult call_80(struct server_call *call, struct marshal *m)
 	if (!server_marshal_answer(m, result, false))
 		return result;
 	reply_80(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_81(struct server_call *call, struct marshal *m)
+{
+	struct args_81 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuDeviceGetP2PAttribute)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_81(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuDeviceGetP2PAttribute(a.value, a.attrib, a.srcDevice, a.dstDevice);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_81(m, &a);
 	return CUDA_SUCCESS;
 }
 
@@ -3054,12 +3090,14 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[51] = { call_51, false },
 	[54] = { call_54, false },
 	[59] = { call_59, false },
+	[65] = { call_65, false },
 	[71] = { call_71, false },
 	[73] = { call_73, false },
 	[74] = { call_74, false },
 	[75] = { call_75, false },
 	[77] = { call_77, false },
 	[80] = { call_80, false },
+	[81] = { call_81, false },
 	[84] = { call_84, false },
 	[87] = { call_87, true },
 	[97] = { call_97, false },

@@ -7,10 +7,14 @@
 
 /* A member is NULL where the driver lacks the function. */
 struct server_driver {
+	CUresult (*cuArray3DCreate)(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAllocateArray);
 	CUresult (*cuArray3DCreate_v2)(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v2 *pAllocateArray);
+	CUresult (*cuArray3DGetDescriptor)(CUDA_ARRAY3D_DESCRIPTOR_v1 *pArrayDescriptor, CUarray hArray);
 	CUresult (*cuArray3DGetDescriptor_v2)(CUDA_ARRAY3D_DESCRIPTOR_v2 *pArrayDescriptor, CUarray hArray);
+	CUresult (*cuArrayCreate)(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAllocateArray);
 	CUresult (*cuArrayCreate_v2)(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v2 *pAllocateArray);
 	CUresult (*cuArrayDestroy)(CUarray hArray);
+	CUresult (*cuArrayGetDescriptor)(CUDA_ARRAY_DESCRIPTOR_v1 *pArrayDescriptor, CUarray hArray);
 	CUresult (*cuArrayGetDescriptor_v2)(CUDA_ARRAY_DESCRIPTOR_v2 *pArrayDescriptor, CUarray hArray);
 	CUresult (*cuArrayGetMemoryRequirements)(CUDA_ARRAY_MEMORY_REQUIREMENTS_v1 *memoryRequirements, CUarray array, CUdevice device);
 	CUresult (*cuArrayGetPlane)(CUarray *pPlaneArray, CUarray hArray, unsigned int planeIdx);
@@ -73,6 +77,7 @@ struct server_driver {
 	CUresult (*cuDevicePrimaryCtxSetFlags_v2)(CUdevice dev, unsigned int flags);
 	CUresult (*cuDeviceSetGraphMemAttribute)(CUdevice device, CUgraphMem_attribute attr, void *value);
 	CUresult (*cuDeviceSetMemPool)(CUdevice_v1 dev, CUmemoryPool pool);
+	CUresult (*cuDeviceTotalMem)(unsigned int *bytes, CUdevice dev);
 	CUresult (*cuDeviceTotalMem_v2)(size_t *bytes, CUdevice dev);
 	CUresult (*cuDriverGetVersion)(int *driverVersion);
 	CUresult (*cuEventCreate)(CUevent *phEvent, unsigned int Flags);
@@ -91,8 +96,10 @@ struct server_driver {
 	CUresult (*cuFuncIsLoaded)(CUfunctionLoadingState *state, CUfunction hfunc);
 	CUresult (*cuFuncLoad)(CUfunction hfunc);
 	CUresult (*cuFuncSetAttribute)(CUfunction hfunc, CUfunction_attribute attrib, int value);
+	CUresult (*cuFuncSetBlockShape)(CUfunction hfunc, int x, int y, int z);
 	CUresult (*cuFuncSetCacheConfig)(CUfunction hfunc, CUfunc_cache config);
 	CUresult (*cuFuncSetSharedMemConfig)(CUfunction hfunc, CUsharedconfig config);
+	CUresult (*cuFuncSetSharedSize)(CUfunction hfunc, unsigned int bytes);
 	CUresult (*cuGetErrorName)(CUresult error, const char **pStr);
 	CUresult (*cuGetErrorString)(CUresult error, const char **pStr);
 	CUresult (*cuGetExportTable)(const void **ppExportTable, const CUuuid *pExportTableId);
@@ -189,7 +196,10 @@ struct server_driver {
 	CUresult (*cuKernelGetParamInfo)(CUkernel kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize);
 	CUresult (*cuKernelSetAttribute)(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev);
 	CUresult (*cuKernelSetCacheConfig)(CUkernel kernel, CUfunc_cache config, CUdevice dev);
+	CUresult (*cuLaunch)(CUfunction f);
 	CUresult (*cuLaunchCooperativeKernel)(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams);
+	CUresult (*cuLaunchGrid)(CUfunction f, int grid_width, int grid_height);
+	CUresult (*cuLaunchGridAsync)(CUfunction f, int grid_width, int grid_height, CUstream hStream);
 	CUresult (*cuLaunchHostFunc)(CUstream hStream, CUhostFn fn, void *userData);
 	CUresult (*cuLaunchHostFunc_v2)(CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode);
 	CUresult (*cuLaunchKernel)(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra);
@@ -217,6 +227,7 @@ struct server_driver {
 	CUresult (*cuMemAlloc_v2)(CUdeviceptr *dptr, size_t bytesize);
 	CUresult (*cuMemAllocAsync)(CUdeviceptr *dptr, size_t bytesize, CUstream hStream);
 	CUresult (*cuMemAllocFromPoolAsync)(CUdeviceptr_v2 *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream);
+	CUresult (*cuMemAllocHost)(void **pp, unsigned int bytesize);
 	CUresult (*cuMemAllocHost_v2)(void **pp, size_t bytesize);
 	CUresult (*cuMemAllocPitch_v2)(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes);
 	CUresult (*cuMemCreate)(CUmemGenericAllocationHandle_v1 *handle, size_t size, const CUmemAllocationProp_v1 *prop, unsigned long long flags);
@@ -228,6 +239,7 @@ struct server_driver {
 	CUresult (*cuMemGetAllocationGranularity)(size_t *granularity, const CUmemAllocationProp_v1 *prop, CUmemAllocationGranularity_flags option);
 	CUresult (*cuMemGetAllocationPropertiesFromHandle)(CUmemAllocationProp_v1 *prop, CUmemGenericAllocationHandle_v1 handle);
 	CUresult (*cuMemGetDefaultMemPool)(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type);
+	CUresult (*cuMemGetInfo)(unsigned int *free, unsigned int *total);
 	CUresult (*cuMemGetInfo_v2)(size_t *free, size_t *total);
 	CUresult (*cuMemGetMemPool)(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type);
 	CUresult (*cuMemHostAlloc)(void **pp, size_t bytesize, unsigned int Flags);
@@ -260,9 +272,12 @@ struct server_driver {
 	CUresult (*cuMemcpy3DPeer)(const CUDA_MEMCPY3D_PEER_v1 *pCopy);
 	CUresult (*cuMemcpy3DPeerAsync)(const CUDA_MEMCPY3D_PEER_v1 *pCopy, CUstream hStream);
 	CUresult (*cuMemcpyAsync)(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream);
+	CUresult (*cuMemcpyAtoA)(CUarray dstArray, unsigned int dstOffset, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount);
 	CUresult (*cuMemcpyAtoA_v2)(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount);
 	CUresult (*cuMemcpyAtoD_v2)(CUdeviceptr_v2 dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount);
+	CUresult (*cuMemcpyAtoH)(void *dstHost, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount);
 	CUresult (*cuMemcpyAtoH_v2)(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount);
+	CUresult (*cuMemcpyAtoHAsync)(void *dstHost, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount, CUstream hStream);
 	CUresult (*cuMemcpyAtoHAsync_v2)(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream);
 	CUresult (*cuMemcpyBatchAsync)(CUdeviceptr_v2 *dsts, CUdeviceptr_v2 *srcs, size_t *sizes, size_t count, CUmemcpyAttributes_v1 *attrs, size_t *attrIdxs, size_t numAttrs, size_t *failIdx, CUstream hStream);
 	CUresult (*cuMemcpyBatchAsync_v2)(CUdeviceptr_v2 *dsts, CUdeviceptr_v2 *srcs, size_t *sizes, size_t count, CUmemcpyAttributes_v1 *attrs, size_t *attrIdxs, size_t numAttrs, CUstream hStream);
@@ -271,7 +286,9 @@ struct server_driver {
 	CUresult (*cuMemcpyDtoDAsync_v2)(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream);
 	CUresult (*cuMemcpyDtoH_v2)(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount);
 	CUresult (*cuMemcpyDtoHAsync_v2)(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream);
+	CUresult (*cuMemcpyHtoA)(CUarray dstArray, unsigned int dstOffset, const void *srcHost, unsigned int ByteCount);
 	CUresult (*cuMemcpyHtoA_v2)(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount);
+	CUresult (*cuMemcpyHtoAAsync)(CUarray dstArray, unsigned int dstOffset, const void *srcHost, unsigned int ByteCount, CUstream hStream);
 	CUresult (*cuMemcpyHtoAAsync_v2)(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount, CUstream hStream);
 	CUresult (*cuMemcpyHtoD_v2)(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount);
 	CUresult (*cuMemcpyHtoDAsync_v2)(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream);
@@ -317,6 +334,10 @@ struct server_driver {
 	CUresult (*cuOccupancyMaxPotentialBlockSize)(int *minGridSize, int *blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit);
 	CUresult (*cuOccupancyMaxPotentialBlockSizeWithFlags)(int *minGridSize, int *blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags);
 	CUresult (*cuOccupancyMaxPotentialClusterSize)(int *clusterSize, CUfunction func, const CUlaunchConfig *config);
+	CUresult (*cuParamSetSize)(CUfunction hfunc, unsigned int numbytes);
+	CUresult (*cuParamSetf)(CUfunction hfunc, int offset, float value);
+	CUresult (*cuParamSeti)(CUfunction hfunc, int offset, unsigned int value);
+	CUresult (*cuParamSetv)(CUfunction hfunc, int offset, void *ptr, unsigned int numbytes);
 	CUresult (*cuPointerGetAttribute)(void *data, CUpointer_attribute attribute, CUdeviceptr ptr);
 	CUresult (*cuPointerGetAttributes)(unsigned int numAttributes, CUpointer_attribute *attributes, void **data, CUdeviceptr ptr);
 	CUresult (*cuPointerSetAttribute)(const void *value, CUpointer_attribute attribute, CUdeviceptr_v2 ptr);
@@ -375,10 +396,14 @@ struct server_driver {
 
 /* X(symbol, name for cuGetProcAddress, version) */
 #define SERVER_DRIVER_FUNCTIONS(X) \
+	X(cuArray3DCreate, "cuArray3DCreate", 2000) \
 	X(cuArray3DCreate_v2, "cuArray3DCreate", 3020) \
+	X(cuArray3DGetDescriptor, "cuArray3DGetDescriptor", 2000) \
 	X(cuArray3DGetDescriptor_v2, "cuArray3DGetDescriptor", 3020) \
+	X(cuArrayCreate, "cuArrayCreate", 2000) \
 	X(cuArrayCreate_v2, "cuArrayCreate", 3020) \
 	X(cuArrayDestroy, "cuArrayDestroy", 2000) \
+	X(cuArrayGetDescriptor, "cuArrayGetDescriptor", 2000) \
 	X(cuArrayGetDescriptor_v2, "cuArrayGetDescriptor", 3020) \
 	X(cuArrayGetMemoryRequirements, "cuArrayGetMemoryRequirements", 11060) \
 	X(cuArrayGetPlane, "cuArrayGetPlane", 11020) \
@@ -441,6 +466,7 @@ struct server_driver {
 	X(cuDevicePrimaryCtxSetFlags_v2, "cuDevicePrimaryCtxSetFlags", 11000) \
 	X(cuDeviceSetGraphMemAttribute, "cuDeviceSetGraphMemAttribute", 11040) \
 	X(cuDeviceSetMemPool, "cuDeviceSetMemPool", 11020) \
+	X(cuDeviceTotalMem, "cuDeviceTotalMem", 2000) \
 	X(cuDeviceTotalMem_v2, "cuDeviceTotalMem", 3020) \
 	X(cuDriverGetVersion, "cuDriverGetVersion", 2020) \
 	X(cuEventCreate, "cuEventCreate", 2000) \
@@ -459,8 +485,10 @@ struct server_driver {
 	X(cuFuncIsLoaded, "cuFuncIsLoaded", 12040) \
 	X(cuFuncLoad, "cuFuncLoad", 12040) \
 	X(cuFuncSetAttribute, "cuFuncSetAttribute", 9000) \
+	X(cuFuncSetBlockShape, "cuFuncSetBlockShape", 2000) \
 	X(cuFuncSetCacheConfig, "cuFuncSetCacheConfig", 3000) \
 	X(cuFuncSetSharedMemConfig, "cuFuncSetSharedMemConfig", 4020) \
+	X(cuFuncSetSharedSize, "cuFuncSetSharedSize", 2000) \
 	X(cuGetErrorName, "cuGetErrorName", 6000) \
 	X(cuGetErrorString, "cuGetErrorString", 6000) \
 	X(cuGetExportTable, "cuGetExportTable", 3000) \
@@ -557,7 +585,10 @@ struct server_driver {
 	X(cuKernelGetParamInfo, "cuKernelGetParamInfo", 12040) \
 	X(cuKernelSetAttribute, "cuKernelSetAttribute", 12000) \
 	X(cuKernelSetCacheConfig, "cuKernelSetCacheConfig", 12000) \
+	X(cuLaunch, "cuLaunch", 2000) \
 	X(cuLaunchCooperativeKernel, "cuLaunchCooperativeKernel", 9000) \
+	X(cuLaunchGrid, "cuLaunchGrid", 2000) \
+	X(cuLaunchGridAsync, "cuLaunchGridAsync", 2000) \
 	X(cuLaunchHostFunc, "cuLaunchHostFunc", 10000) \
 	X(cuLaunchHostFunc_v2, "cuLaunchHostFunc", 13010) \
 	X(cuLaunchKernel, "cuLaunchKernel", 4000) \
@@ -585,6 +616,7 @@ struct server_driver {
 	X(cuMemAlloc_v2, "cuMemAlloc", 3020) \
 	X(cuMemAllocAsync, "cuMemAllocAsync", 11020) \
 	X(cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020) \
+	X(cuMemAllocHost, "cuMemAllocHost", 2000) \
 	X(cuMemAllocHost_v2, "cuMemAllocHost", 3020) \
 	X(cuMemAllocPitch_v2, "cuMemAllocPitch", 3020) \
 	X(cuMemCreate, "cuMemCreate", 10020) \
@@ -596,6 +628,7 @@ struct server_driver {
 	X(cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity", 10020) \
 	X(cuMemGetAllocationPropertiesFromHandle, "cuMemGetAllocationPropertiesFromHandle", 10020) \
 	X(cuMemGetDefaultMemPool, "cuMemGetDefaultMemPool", 13000) \
+	X(cuMemGetInfo, "cuMemGetInfo", 2000) \
 	X(cuMemGetInfo_v2, "cuMemGetInfo", 3020) \
 	X(cuMemGetMemPool, "cuMemGetMemPool", 13000) \
 	X(cuMemHostAlloc, "cuMemHostAlloc", 2020) \
@@ -628,9 +661,12 @@ struct server_driver {
 	X(cuMemcpy3DPeer, "cuMemcpy3DPeer", 4000) \
 	X(cuMemcpy3DPeerAsync, "cuMemcpy3DPeerAsync", 4000) \
 	X(cuMemcpyAsync, "cuMemcpyAsync", 4000) \
+	X(cuMemcpyAtoA, "cuMemcpyAtoA", 2000) \
 	X(cuMemcpyAtoA_v2, "cuMemcpyAtoA", 3020) \
 	X(cuMemcpyAtoD_v2, "cuMemcpyAtoD", 3020) \
+	X(cuMemcpyAtoH, "cuMemcpyAtoH", 2000) \
 	X(cuMemcpyAtoH_v2, "cuMemcpyAtoH", 3020) \
+	X(cuMemcpyAtoHAsync, "cuMemcpyAtoHAsync", 2000) \
 	X(cuMemcpyAtoHAsync_v2, "cuMemcpyAtoHAsync", 3020) \
 	X(cuMemcpyBatchAsync, "cuMemcpyBatchAsync", 12080) \
 	X(cuMemcpyBatchAsync_v2, "cuMemcpyBatchAsync", 13000) \
@@ -639,7 +675,9 @@ struct server_driver {
 	X(cuMemcpyDtoDAsync_v2, "cuMemcpyDtoDAsync", 3020) \
 	X(cuMemcpyDtoH_v2, "cuMemcpyDtoH", 3020) \
 	X(cuMemcpyDtoHAsync_v2, "cuMemcpyDtoHAsync", 3020) \
+	X(cuMemcpyHtoA, "cuMemcpyHtoA", 2000) \
 	X(cuMemcpyHtoA_v2, "cuMemcpyHtoA", 3020) \
+	X(cuMemcpyHtoAAsync, "cuMemcpyHtoAAsync", 2000) \
 	X(cuMemcpyHtoAAsync_v2, "cuMemcpyHtoAAsync", 3020) \
 	X(cuMemcpyHtoD_v2, "cuMemcpyHtoD", 3020) \
 	X(cuMemcpyHtoDAsync_v2, "cuMemcpyHtoDAsync", 3020) \
@@ -685,6 +723,10 @@ struct server_driver {
 	X(cuOccupancyMaxPotentialBlockSize, "cuOccupancyMaxPotentialBlockSize", 6050) \
 	X(cuOccupancyMaxPotentialBlockSizeWithFlags, "cuOccupancyMaxPotentialBlockSizeWithFlags", 7000) \
 	X(cuOccupancyMaxPotentialClusterSize, "cuOccupancyMaxPotentialClusterSize", 11070) \
+	X(cuParamSetSize, "cuParamSetSize", 2000) \
+	X(cuParamSetf, "cuParamSetf", 2000) \
+	X(cuParamSeti, "cuParamSeti", 2000) \
+	X(cuParamSetv, "cuParamSetv", 2000) \
 	X(cuPointerGetAttribute, "cuPointerGetAttribute", 4000) \
 	X(cuPointerGetAttributes, "cuPointerGetAttributes", 7000) \
 	X(cuPointerSetAttribute, "cuPointerSetAttribute", 6000) \

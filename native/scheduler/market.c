@@ -26,19 +26,44 @@ struct choosing {
 	int32_t count;
 };
 
-/* Notes the arcs within the bounds of their offers: by tier and place. */
-static void choosing_find(struct choosing *c, const struct market_choice *choice)
+static void choosing_release(struct choosing *c)
 {
+	free(c->found);
+	free(c->order);
+	free(c->spare);
+	c->found = NULL;
+	c->order = c->spare = NULL;
+}
+
+/* Notes the arcs that cost no more than bound: by tier and place. */
+static int choosing_find(struct choosing *c, const struct market_choice *choice, int64_t bound)
+{
+	size_t count = 1;
+
+	for (int32_t number = 0; number < choice->offers; number++) {
+		const struct market_offer *offer = &choice->offer[number];
+
+		for (int64_t row = 0; row < offer->places; row++)
+			count += offer->cost[row] <= bound;
+	}
+	choosing_release(c);
+	if (count > INT32_MAX)
+		return -ENOMEM;
+	c->found = malloc(count * sizeof(*c->found));
+	c->order = malloc(count * sizeof(*c->order));
+	c->spare = malloc(count * sizeof(*c->spare));
+	if (!c->found || !c->order || !c->spare)
+		return -ENOMEM;
 	c->count = 0;
 	for (int32_t number = 0; number < choice->offers; number++) {
 		const struct market_offer *offer = &choice->offer[number];
 		const int64_t *cost = offer->cost;
-		int64_t bound = lesser(offer->bound, choice->no_arc - 1);
 
 		for (int32_t row = 0; row < offer->places; row++)
 			if (cost[row] <= bound)
 				c->found[c->count++] = (struct candidate){cost[row], number, row, false};
 	}
+	return 0;
 }
 
 /* Sorts the candidates by cost, those of equal cost as they were found. */
@@ -96,47 +121,38 @@ static int32_t choosing_keep(struct choosing *c, const struct market_choice *cho
 	return kept;
 }
 
-int64_t market_choose(struct market_choice *choice, struct table_arc *arc)
+int64_t market_choose(struct market_choice *choice, int64_t room, struct table_arc *arc)
 {
-	size_t most = 1;
-	bool bounded = false, complete;
+	int64_t bound = choice->offers ? 0 : choice->no_arc - 1, written = 0;
+	struct choosing c = {0};
+	int32_t kept = 0;
+	bool complete;
 
-	for (int64_t number = 0; number < choice->offers; number++) {
-		most += (size_t)choice->offer[number].places;
-		bounded |= choice->offer[number].bound < choice->no_arc - 1;
-	}
-	struct choosing c = {
-		.found = malloc(most * sizeof(*c.found)),
-		.order = malloc(most * sizeof(*c.order)),
-		.spare = malloc(most * sizeof(*c.spare)),
-	};
-	int64_t written = -ENOMEM;
-
-	if (!c.found || !c.order || !c.spare || most > INT32_MAX)
-		goto end;
-	choosing_find(&c, choice);
-	choosing_sort(&c);
-	int32_t kept = choosing_keep(&c, choice, &complete);
-
-	if (bounded && !complete) {
-		for (int64_t number = 0; number < choice->offers; number++)
-			choice->offer[number].bound = choice->no_arc - 1;
-		choosing_find(&c, choice);
+	for (int64_t number = 0; number < choice->offers; number++)
+		if (choice->offer[number].bound > bound)
+			bound = lesser(choice->offer[number].bound, choice->no_arc - 1);
+	for (;;) {
+		if (choosing_find(&c, choice, bound) < 0) {
+			choosing_release(&c);
+			return -ENOMEM;
+		}
 		choosing_sort(&c);
 		kept = choosing_keep(&c, choice, &complete);
+		if (complete || bound == choice->no_arc - 1)
+			break;
+		bound = choice->no_arc - 1;
 	}
-	/* A bound of more than was needed lasts for some rounds. */
+	/* Some more than was needed, so that the bound lasts for some rounds. */
 	if (complete && c.count / 2 > kept)
-		for (int64_t number = 0; number < choice->offers; number++)
-			choice->offer[number].bound =
-				lesser(choice->offer[number].bound, c.found[c.order[2 * kept]].cost);
+		bound = c.found[c.order[2 * kept]].cost;
+	for (int64_t number = 0; number < choice->offers; number++)
+		choice->offer[number].bound = bound;
 	choice->complete = complete;
 	if (kept) {
 		choice->cost = c.found[c.order[kept - 1]].cost;
 		choice->tier = choice->offer[c.found[c.order[kept - 1]].offer].tier;
 	}
-	written = 0;
-	for (int32_t at = 0; at < c.count; at++) {
+	for (int32_t at = 0; at < c.count && kept <= room; at++) {
 		const struct candidate *row = &c.found[at];
 		const struct market_offer *offer = &choice->offer[row->offer];
 
@@ -144,11 +160,8 @@ int64_t market_choose(struct market_choice *choice, struct table_arc *arc)
 			arc[written++] = (struct table_arc){choice->source, offer->place[row->row], offer->tier,
 							    offer->capacity[row->row], row->cost};
 	}
-end:
-	free(c.found);
-	free(c.order);
-	free(c.spare);
-	return written;
+	choosing_release(&c);
+	return kept <= room ? written : -ENOSPC;
 }
 
 /* ---- places ---- */

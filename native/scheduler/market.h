@@ -16,7 +16,8 @@ struct market_offer {
 	const int64_t *place;
 	const int64_t *capacity;
 	const int64_t *cost;
-	/* What no arc that was of use last time cost more than: where the search begins.  Written. */
+	/* What no arc that was of use last time cost more than; the greatest one is where the search begins.
+	 * Written. */
 	int64_t bound;
 };
 
@@ -37,10 +38,10 @@ struct market_choice {
 
 /*
  * Writes the cheapest arcs, by cost, tier and place, of which all together hold the units, and
- * the spare ones; all arcs where they do not.  They are written by tier and place.  There is room
- * for as many as the offers have places.  Returns their number, or -ENOMEM.
+ * the spare ones; all arcs where they do not.  They are written by tier and place.  Returns their
+ * number, -ENOSPC where there is no room for them, or -ENOMEM.
  */
-int64_t market_choose(struct market_choice *choice, struct table_arc *arc);
+int64_t market_choose(struct market_choice *choice, int64_t room, struct table_arc *arc);
 
 /*
  * Writes the different places of arcs, ascending, and the row of each arc's place among them.

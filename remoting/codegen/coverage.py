@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from farbus.remoting.spec import ENTRIES
+from farbus.remoting.spec import ENTRIES, Answer
+from farbus.remoting.spec.checked import CHECKED
 
 
 def generate_coverage() -> str:
@@ -19,15 +20,21 @@ def generate_coverage() -> str:
         " *unsupported*: `CUDA_ERROR_NOT_SUPPORTED` and one line on stderr that says why."
         " A function that only sometimes needs the server stands under its usual answer.",
         "",
-        " ".join(f"{name}: {counts[name]}." for name in ("local", "posted", "called", "unsupported")),
+        "*test*: a program that calls the function through the shim, with success, and checks what it did"
+        " (tests/remoting/calls, tests/softgpu/programs; tests/remoting/test_coverage.py runs them under a"
+        " recorder that notes the calls). A dash: implemented, but the software GPU lacks it, or no program"
+        " asks for it yet.",
         "",
-        "| number | function | since | symbol | answer | reason |",
+        " ".join(f"{name}: {counts[name]}." for name in ("local", "posted", "called", "unsupported"))
+        + f" Implemented: {len(ENTRIES) - counts['unsupported']} of {len(ENTRIES)},"
+        + f" {len(CHECKED)} of them with a test.",
+        "",
+        "| number | function | since | symbol | answer | test, or the reason why not |",
         "|---:|---|---:|---|---|---|",
     ]
     for entry in sorted(ENTRIES, key=lambda entry: (entry.name, entry.version)):
         since = f"{entry.version // 1000}.{entry.version % 1000 // 10}"
-        out.append(
-            f"| {entry.number} | {entry.name} | {since} | {entry.symbol} | {entry.answer.value} | {entry.reason} |"
-        )
+        last = entry.reason if entry.answer is Answer.UNSUPPORTED else CHECKED.get(entry.symbol, "-")
+        out.append(f"| {entry.number} | {entry.name} | {since} | {entry.symbol} | {entry.answer.value} | {last} |")
     out.append("")
     return "\n".join(out)

@@ -489,6 +489,20 @@ struct CUDA_MEMCPY_NODE_PARAMS
   CUcontext copyCtx
   CUDA_MEMCPY3D copyParams
 
+struct CUDA_ARRAY_DESCRIPTOR_v1
+  unsigned int Width
+  unsigned int Height
+  CUarray_format Format
+  unsigned int NumChannels
+
+struct CUDA_ARRAY3D_DESCRIPTOR_v1
+  unsigned int Width
+  unsigned int Height
+  unsigned int Depth
+  CUarray_format Format
+  unsigned int NumChannels
+  unsigned int Flags
+
 struct CUDA_ARRAY_DESCRIPTOR_v2
   size_t Width
   size_t Height

@@ -266,7 +266,7 @@ class DRMaestroPolicy(DefaultPolicy):
         cost = to_cost((remote - _local(subject.profile)).clip(min=0))
         return np.where(_violates(expected, subject), FORBIDDEN, cost)
 
-    def _over_network(self, cluster: Cluster, others: Integers, site: int, profile: Profile) -> Floats:
+    def _over_network(self, cluster: Cluster, others: Integers, site: Integers | int, profile: Profile) -> Floats:
         """Return phi (1 + sf l) for devices of the nodes ``others``; l is the load of the busier end."""
         load = np.maximum(self._load_milli(cluster)[others], site % LOADS) / (LOADS - 1)
         idle = profile.remote_s or profile.expected_s

@@ -72,8 +72,14 @@ class Workload:
 
     def fragments(self, has: Integers) -> Floats:
         """Return F_n(M) in GPUs for nodes that have ``has`` left, shape (N, 3): processors, memory and GPUs."""
-        fits = (self.demands[None, :, :] <= has[:, None, :]).all(axis=2) & (self.demands[:, 2] > 0)
-        useless: Floats = has[:, 2] * (self.popularity.sum() - fits @ self.popularity)
+        useless = np.zeros(len(has))
+        # Of most nodes of a busy cluster no GPU is free.
+        rows = np.flatnonzero(has[:, 2] > 0)
+        left = has[rows]
+        fits = np.broadcast_to(self.demands[:, 2] > 0, (len(rows), len(self.demands)))
+        for column in range(has.shape[1]):
+            fits = fits & (self.demands[:, column] <= left[:, column, None])
+        useless[rows] = left[:, 2] * (self.popularity.sum() - fits @ self.popularity)
         return useless
 
 
@@ -167,7 +173,13 @@ class FGDPolicy(DefaultPolicy):
         return np.zeros(len(available), np.int64)
 
     def far_cost(
-        self, cluster: Cluster, lenders: Integers, wanted: int, available: Integers, site: int, subject: Hashable
+        self,
+        cluster: Cluster,
+        lenders: Integers,
+        wanted: int,
+        available: Integers,
+        site: Integers | int,
+        subject: Hashable,
     ) -> Integers:
         """Return the default policy's cost, dearer by as many GPUs as any node has: no fragmentation is as dear."""
         cost = DefaultPolicy.far_cost(self, cluster, lenders, wanted, available, site, subject)

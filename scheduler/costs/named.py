@@ -10,6 +10,7 @@ from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.drmaestro import DRMaestroPolicy
 from farbus.scheduler.costs.fgd import FGDPolicy
 from farbus.scheduler.costs.firmament import FirmamentPolicy
+from farbus.scheduler.costs.hire import HirePolicy
 from farbus.scheduler.costs.kubecomp import KubeCompPolicy
 from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.costs.workload_aware import WorkloadAwarePolicy
@@ -18,6 +19,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "default": DefaultPolicy,
     "drmaestro": DRMaestroPolicy,
     "kubecomp": KubeCompPolicy,
+    "hire": HirePolicy,
     "workload-aware": WorkloadAwarePolicy,
     "firmament": FirmamentPolicy,
     "fgd": FGDPolicy,

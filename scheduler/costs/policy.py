@@ -13,6 +13,7 @@ import enum
 import functools
 import operator
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from farbus.scheduler.phases.cluster import Cluster
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 SCALE = 1000
 """Costs are thousandths."""
@@ -51,6 +53,24 @@ FEWEST_FIRST = 0.001
 
 AGING_ROUNDS = 100
 """A job gains one step of priority for every so many rounds that it waited though it alone would have fitted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSites:
+    """In-network devices that might run one more instance of a service: D of them, each with R resources.
+
+    ``taken`` (D, R) is what the instance would take of each, ``room`` what is
+    left, ``capacity`` what there is; ``runs`` (D,) says where the service runs
+    already, ``active`` how many services do, ``most`` how many could.
+    """
+
+    nodes: Integers
+    taken: Integers
+    room: Integers
+    capacity: Integers
+    runs: Flags
+    active: Integers
+    most: Integers
 
 
 def to_cost(values: npt.NDArray[np.floating[Any]]) -> Integers:
@@ -163,6 +183,11 @@ class Policy(abc.ABC):
         order, tier = ranked(self.urgency(Waiting.of(pending)), submitted(pending))
         return [(pending[row], step) for row, step in zip(order.tolist(), tier.tolist(), strict=True)]
 
+    def prepare(self, cluster: Cluster, pending: Sequence[PendingJob]) -> Sequence[PendingJob]:
+        """Return the jobs with what the policy wants to know of each at the round's begin, by the whole cluster."""
+        del cluster
+        return pending
+
     def subject(self, pending: PendingJob, group: TaskGroup) -> Hashable:
         """Return what else, beyond requests, tells tasks apart in cost: equal subjects share aggregators."""
         del pending, group
@@ -261,3 +286,19 @@ class Policy(abc.ABC):
         """Return the cost of drives of the nodes ``targets`` (rows) over the network, for a client at ``site``."""
         del cluster, site, subject
         return to_cost(np.full(len(targets), NETWORK_STORAGE))
+
+    def service_cost(self, cluster: Cluster, sites: ServiceSites, subject: Hashable) -> Integers:
+        """Return the cost of one more instance of an in-network service on each device of ``sites``."""
+        del cluster, subject
+        return to_cost((sites.taken / sites.capacity.clip(min=1)).mean(axis=1))
+
+    def flavour_costs(
+        self, estimates: Integers, possible: Flags, in_network: Flags, waited_s: float
+    ) -> tuple[Integers, int | None]:
+        """Return what it costs to choose each flavour, and to choose none in this round; None for dearer than any.
+
+        ``estimates`` are what each would cost by its cheapest arcs, in
+        thousandths, where it is ``possible``; ``in_network`` says which bring tasks with in-network services.
+        """
+        del possible, in_network, waited_s
+        return estimates, None

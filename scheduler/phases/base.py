@@ -363,6 +363,14 @@ class Phase(abc.ABC):
         del pending, group
         return None
 
+    def concerns(self, group: TaskGroup) -> bool:
+        """Say whether the phase could have anything to do with ``group``; one that concerns no job is left out.
+
+        A phase that phase 1 must always know of, for what is spare, concerns all.
+        """
+        del group
+        return True
+
     @abc.abstractmethod
     def open(self, cluster: Cluster, policy: Policy, later: Sequence[Desk]) -> Desk:
         """Return the desk for one round; ``later`` are the desks of the phases that follow."""

@@ -185,17 +185,17 @@ class Opening:
         """Return what an arc of each source to a place cost, at the least where it is not among the kept ones."""
         arcs = self._arcs[self._near == near]
         span = self._desk.cluster.size
-        key = arcs["source"] * span + arcs["place"]
-        order = np.lexsort((arcs["cost"], key))
-        key, cost = key[order], arcs["cost"][order]
-        wanted = source * span + place
+        wanted, row = np.unique(source * span + place, return_inverse=True)
         least = self._beyond[source] if near else np.maximum(self._beyond[source], self._floor[source])
         # Without pruning there is an arc wherever a task went.
         least = np.where(self._beyond[source] < NO_ARC, least, 0)
-        if not len(key):
-            return least
-        row = np.searchsorted(key, wanted).clip(max=len(key) - 1)
-        found: Integers = np.where(key[row] == wanted, cost[row], least)
+        key = arcs["source"] * span + arcs["place"]
+        at = np.searchsorted(wanted, key).clip(max=len(wanted) - 1)
+        known = np.flatnonzero(wanted[at] == key)
+        cheapest = np.full(len(wanted), NO_ARC, np.int64)
+        np.minimum.at(cheapest, at[known], arcs["cost"][known])
+        cost = cheapest[row.reshape(-1)]
+        found: Integers = np.where(cost < NO_ARC, cost, least)
         return found
 
     def waiting_by_tier(self, jobs: Jobs, desk: Desk) -> list[int]:

@@ -18,6 +18,7 @@ from farbus.errors import InvalidInput
 from farbus.model.cluster import LinkLoad, network_load
 from farbus.model.decision import DeviceView, NodeView, Snapshot, StorageShare
 from farbus.model.device import ATTACH_S, Device
+from farbus.model.job import ServiceRequest
 from farbus.scheduler.phases.tables import distinct
 
 Integers = npt.NDArray[np.int64]
@@ -168,6 +169,10 @@ class Cluster:
     """The moment of ``kept.snapshots`` that this is of."""
     device_shares: Mapping[int, tuple[StorageShare, ...]] = field(default_factory=dict)
     """What leases have of drives that are shared, by the row of the device."""
+    device_instances: Mapping[int, tuple[ServiceRequest, ...]] = field(default_factory=dict)
+    """What runs on in-network devices, by the row of the device."""
+    racks: tuple[str, ...] = ()
+    """The names of racks, by their number in ``rack``."""
     fabric: Fabric
     """Who can have devices moved to it, and from where."""
 
@@ -212,6 +217,7 @@ class Cluster:
             device_free=self.device_certain,
             # Nobody shares a drive of the idle cluster.
             device_shares={},
+            racks=self.racks,
             device_certain=self.device_certain,
             memo=self.memo,
             links=self.links,
@@ -270,6 +276,8 @@ def from_snapshot(snapshot: Snapshot) -> Cluster:
         at=snapshot.at,
         kept=Kept(len(names)),
         device_shares={row: view.shares for row, view in enumerate(devices) if view.shares},
+        device_instances={row: view.instances for row, view in enumerate(devices) if view.instances},
+        racks=tuple(racks),
         fabric=_fabric(pools, index, views, devices, device_node),
     )
 
@@ -371,6 +379,7 @@ class Columns:
         ):
             return None
         free, device_free, shares = cluster.free.copy(), cluster.device_free.copy(), dict(cluster.device_shares)
+        instances = dict(cluster.device_instances)
         rows = np.array([cluster.index[view.name] for _, view in nodes], np.int64)
         cluster.kept.snapshots.note(rows)
         for row, (_, view) in zip(rows.tolist(), nodes, strict=True):
@@ -383,11 +392,16 @@ class Columns:
                 shares[row] = device.shares
             else:
                 shares.pop(row, None)
+            if device.instances:
+                instances[row] = device.instances
+            else:
+                instances.pop(row, None)
         return replace(
             cluster,
             free=free,
             device_free=device_free,
             device_shares=shares,
+            device_instances=instances,
             links=snapshot.links,
             at=snapshot.at,
             round_memo={},

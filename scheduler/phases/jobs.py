@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from farbus.model import flavour
 from farbus.model.decision import PendingJob
-from farbus.model.job import MAX_ALTERNATIVE_COST, MAX_DRIVES, Job, TaskGroup
+from farbus.model.job import MAX_ALTERNATIVE_COST, MAX_DRIVES, MAX_RESOURCE, Job, TaskGroup
 from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI
 from farbus.scheduler.costs.policy import Policy, Waiting, ranked
 from farbus.scheduler.phases.cluster import MAX_UNITS
@@ -226,7 +227,7 @@ class Forms:
 
     def _look(self, entry: PendingJob) -> _Read:
         job = entry.job
-        fault = _fault(job) or _alternative_fault(job)
+        fault = _fault(job) or _alternative_fault(job) or _flavour_fault(job)
         if fault:
             return _Read(job, fault, -1, job)
         asked = self._asked(entry)
@@ -248,6 +249,7 @@ class Forms:
                 group.node,
                 tuple(sorted(group.labels.items())),
                 group.routes,
+                group.flavour,
                 *(phase.asks(entry, group) for phase in self._phases),
             )
             for group in entry.job.groups
@@ -317,7 +319,7 @@ def _fault(job: Job) -> str:
             ("gpus", wanted.gpus, 0, MAX_UNITS),
             ("gpu_memory_bytes", wanted.gpu_memory_bytes, 0, MAX_BYTES),
         )
-        fault = _outside(f"group {group.name}", limits) or _storage_fault(group)
+        fault = _outside(f"group {group.name}", limits) or _storage_fault(group) or _service_fault(group)
         if fault:
             return fault
         if group.count * max(wanted.gpus, 1) > MAX_UNITS:
@@ -347,6 +349,33 @@ def _alternative_fault(job: Job) -> str:
         fault = _fault(job.in_flavour(each.name))
         if fault:
             return f"alternative {each.name}: {fault}"
+    return ""
+
+
+def _flavour_fault(job: Job) -> str:
+    if job.composites:
+        return "the job's composites were not expanded"
+    if not job.is_polymorphic:
+        return ""
+    if job.alternatives:
+        return "a job has alternatives or flavour vectors, not both"
+    for group in job.groups:
+        if not flavour.is_vector(group.flavour):
+            return f"group {group.name}: flavour is no vector of at most {flavour.MAX_DECISIONS} of 0, 1 and x"
+        if group.least < group.count:
+            return "a job with flavour vectors needs all of its tasks: min_count is not for it"
+    if len(job.flavours) > flavour.MAX_FLAVOURS:
+        return f"the job's flavour vectors have more than {flavour.MAX_FLAVOURS} ends"
+    return ""
+
+
+def _service_fault(group: TaskGroup) -> str:
+    request = group.service
+    for kind, amounts in (("own", request.own), ("shared", request.shared)) if request is not None else ():
+        limits = ((f"{kind}.{name}", amount, 0, MAX_RESOURCE) for name, amount in amounts.items())
+        fault = _outside(f"group {group.name}: service", limits)
+        if fault:
+            return fault
     return ""
 
 

@@ -416,27 +416,30 @@ class Plan:
         served = wants["count"][self.claims] - flow[len(flow) - len(self.claims) :]
         job, group = wants["job"][self.claims], wants["group"][self.claims]
 
-        # First what sources were given at places that they prefer, node by node.
-        direct = np.arange(self.directs)
-        direct = direct[np.lexsort((group[direct], job[direct], self.claim_node[direct]))]
-        node = self.claim_node[direct]
         held = np.zeros(self.first_place, np.int64)
         np.add.at(held, stock["node"], stock["count"])
-        got = limited(node, served[direct], held)
-        own = np.flatnonzero(stock["node"] < len(self.preferring))
-        own = own[np.lexsort((stock["tier"][own], stock["place"][own], stock["cost"][own], stock["node"][own]))]
-        self._hand_out(direct, got, stock[own], devices)
+        queued, count = np.arange(self.directs, len(self.claims)), served[self.directs :]
+        if self.directs:
+            # First what sources were given at places that they prefer, node by node.
+            direct = np.arange(self.directs)
+            direct = direct[np.lexsort((group[direct], job[direct], self.claim_node[direct]))]
+            node = self.claim_node[direct]
+            got = limited(node, served[direct], held)
+            own = np.flatnonzero(stock["node"] < len(self.preferring))
+            own = own[np.lexsort((stock["tier"][own], stock["place"][own], stock["cost"][own], stock["node"][own]))]
+            self._hand_out(direct, got, stock[own], devices)
+            # What a preferred place refused must not crowd others out of the pool.
+            through = np.zeros(len(self.preferring), np.int64)
+            through[self.node[self.joining]] = flow[self.join_start : self.join_start + len(self.joining)]
+            left = limited(node, served[direct] - got, through)
+            rest = np.flatnonzero(left)
+            queued, count = np.concatenate((queued, direct[rest])), np.concatenate((count, left[rest]))
 
-        # Then the pools.  What a preferred place refused must not crowd others out of the pool.
-        through = np.zeros(len(self.preferring), np.int64)
-        through[self.node[self.joining]] = flow[self.join_start : self.join_start + len(self.joining)]
-        left = limited(node, served[direct] - got, through)
-        rest = np.flatnonzero(left)
-        queued = np.concatenate((np.arange(self.directs, len(self.claims)), direct[rest]))
-        count = np.concatenate((served[self.directs :], left[rest]))
+        # Then the pools: claims of each are sorted but for those of sources that prefer others.
         pools, queue = in_order(self.pool_node[self.claim_source[queued]])
-        order = np.lexsort((group[queued], job[queued], queue))
-        queued, count, queue = queued[order], count[order], queue[order]
+        if self.directs:
+            order = np.lexsort((group[queued], job[queued], queue))
+            queued, count, queue = queued[order], count[order], queue[order]
         pooled = np.flatnonzero(stock["node"] >= len(self.preferring))
         turn = np.zeros(self.first_place, np.int64)
         turn[pools] = np.arange(len(pools))
@@ -485,35 +488,37 @@ class Plan:
         another: what comes n-th at each of them is taken together.
         """
         arcs = np.flatnonzero(flow[: self.placing])
-        arcs = arcs[np.lexsort((arcs, self.cost[arcs], self.head[arcs]))]
+        arcs = arcs[np.lexsort((self.cost[arcs], self.head[arcs]))]
         node = self.tail[arcs]
         shape = self._shapes_of(node)
+        nth = before(self.head[arcs], np.ones(len(arcs), np.int64))
+        turn = nth * (len(self.desk.shapes) + 1) + shape
+        order = np.argsort(turn, kind="stable")
+        arcs, node, shape, turn = arcs[order], node[order], shape[order], turn[order]
+        place, tier, wanted = self.table["place"][arcs], self.table["tier"][arcs], flow[arcs]
+        taken, size = np.zeros(len(arcs), np.int64), np.zeros(len(arcs), np.int64)
+        devices = [np.zeros(0, np.int64)]
+        ends = [*(np.flatnonzero(turn[1:] != turn[:-1]) + 1).tolist(), len(arcs)] if len(arcs) else []
+        start = 0
+        for end in ends:
+            what, rows = int(shape[start]), slice(start, end)
+            taken[rows], units = self.desk.take(what, place[rows], tier[rows], wanted[rows])
+            size[rows] = self.desk.size(what)
+            devices.append(units)
+            start = end
+        length = taken * size
         stock = table(
             _STOCK,
             len(arcs),
             node=node,
-            place=self.table["place"][arcs],
-            tier=self.table["tier"][arcs],
-            count=flow[arcs],
+            place=place,
+            tier=tier,
+            count=taken,
             cost=self.cost[arcs],
+            first=np.cumsum(length) - length,
+            size=size,
         )
-        nth = before(stock["place"], np.ones(len(arcs), np.int64))
-        turn = nth * (len(self.desk.shapes) + 1) + shape
-        order = np.argsort(turn, kind="stable")
-        devices = [np.zeros(0, np.int64)]
-        first, refused = 0, False
-        for rows in np.split(order, np.flatnonzero(np.diff(turn[order])) + 1) if len(order) else ():
-            what = int(shape[rows[0]])
-            part = stock[rows]
-            taken, units = self.desk.take(what, part["place"], part["tier"], part["count"])
-            refused |= bool((taken < part["count"]).any())
-            part["count"], part["size"] = taken, self.desk.size(what)
-            length = taken * part["size"]
-            part["first"] = first + np.cumsum(length) - length
-            first += len(units)
-            devices.append(units)
-            stock[rows] = part
-        return stock[stock["count"] > 0], np.concatenate(devices), refused
+        return stock[taken > 0], np.concatenate(devices), bool((taken < wanted).any())
 
 
 _STOCK = np.dtype([(name, np.int64) for name in ("node", "place", "tier", "count", "cost", "first", "size")])
@@ -567,7 +572,10 @@ def _prices(rank: Integers, tier: Integers, chain: int, nodes: int) -> Integers:
     if not len(rank):
         return np.zeros(0, np.int64)
     tiers, step = np.unique(tier, return_inverse=True)
-    ranks, order = np.unique(-rank, return_inverse=True)
+    # Different ranks that are worse.
+    worse = np.zeros(int(rank.max()) + 2, np.int64)
+    worse[rank] = 1
+    worse = np.cumsum(worse[::-1])[::-1]
     most = COST_BUDGET // (2 * (nodes + 1) * (len(tiers) + 1))
-    gap = min(chain + len(ranks), most) + 1
-    return gap * (1 + step.astype(np.int64)) + order.astype(np.int64)
+    gap = min(chain + int(worse[0]), most) + 1
+    return gap * (1 + step.astype(np.int64)) + worse[rank + 1]

@@ -12,6 +12,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from farbus.scheduler.kernels import before, in_order, limited, matched, ranges
+
+__all__ = [
+    "ARC",
+    "AWARD",
+    "WANT",
+    "Integers",
+    "Table",
+    "ahead",
+    "before",
+    "distinct",
+    "in_order",
+    "joined",
+    "limited",
+    "matched",
+    "ranges",
+    "table",
+]
+
 Integers = npt.NDArray[np.int64]
 Table = npt.NDArray[Any]
 """A structured array: one of the types below."""
@@ -57,55 +76,9 @@ def distinct(values: Integers) -> Integers:
     return ordered
 
 
-def in_order(values: Integers) -> tuple[Integers, Integers]:
-    """Return the different ones of ``values`` in the order of their first occurrence, and the row there of each."""
-    different, first, row = np.unique(values, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    return different[order], place[row.reshape(-1)]
-
-
-def ranges(first: Integers, length: Integers) -> Integers:
-    """Return the numbers of all ranges that begin at ``first`` and are ``length`` long, one range after the other."""
-    ends = np.cumsum(length)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total, dtype=np.int64) + np.repeat(first - ends + length, length)
-
-
-def before(queue: Integers, count: Integers) -> Integers:
-    """Return the sum of ``count`` over the earlier rows of the same queue; rows are sorted by ``queue``."""
-    if not len(queue):
-        return count.copy()
-    ahead = np.cumsum(count) - count
-    starts = np.flatnonzero(np.concatenate(([True], queue[1:] != queue[:-1])))
-    return ahead - np.repeat(ahead[starts], np.diff(np.append(starts, len(queue))))
-
-
 def ahead(queue: Integers, count: Integers) -> Integers:
     """Return what :func:`before` does, for rows in any order."""
     order = np.argsort(queue, kind="stable")
     total = np.empty(len(queue), np.int64)
     total[order] = before(queue[order], count[order])
     return total
-
-
-def limited(queue: Integers, count: Integers, limit: Integers) -> Integers:
-    """Return ``count`` cut so that the rows of queue q sum to no more than ``limit[q]``; the first rows keep theirs."""
-    cut: Integers = np.clip(limit[queue] - before(queue, count), 0, count)
-    return cut
-
-
-def matched(claims: Integers, stock: Integers) -> tuple[Integers, Integers, Integers, Integers]:
-    """Hand ``stock`` out to ``claims``, both counts of equal sum, in order.
-
-    Returns the row of the claim, that of the stock, the number of units, and
-    which unit of the stock's row is the first, for each pair that meets.
-    """
-    claimed, stocked = np.cumsum(claims), np.cumsum(stock)
-    ends = distinct(np.concatenate((claimed, stocked)))
-    ends = ends[ends > 0]
-    starts = np.concatenate((np.zeros(1, np.int64), ends[:-1])) if len(ends) else ends
-    claim = np.searchsorted(claimed, starts, side="right")
-    held = np.searchsorted(stocked, starts, side="right")
-    return claim, held, ends - starts, starts - (stocked - stock)[held]

@@ -12,8 +12,10 @@ import pytest
 from farbus.cli.decoding import read_file
 from farbus.cli.jobfile import (
     AlternativeTable,
+    CompositeTable,
     JobTable,
     ResourceTable,
+    ServiceTable,
     StageTable,
     StorageTable,
     TaskTable,
@@ -64,6 +66,19 @@ BAD: dict[str, list[str]] = {
         '[{ name = "a b", task = [{}] }]', '[{ name = "a", task = [{}] }, { name = "a", task = [{}] }]',
         "[{ task = [{ count = 2 }] }]", '[{ task = [{ routes = ["teleport"] }] }]',
     ],
+    "flavour": ["3", '"012"', f'"{LONG}"'],
+    "service": [
+        "3", "{}", '{ name = "" }', '{ name = "a", own = { x = -1 } }', '{ name = "a", shared = { x = 1.5 } }',
+        '{ name = "a", own = { "" = 1 } }', '{ name = "a", speed = 1 }', f'{{ name = "{LONG}" }}',
+    ],
+    "composite": [
+        "3", "[1]", "[{}]", '[{ template = "" }]', '[{ template = "cache", size = 0 }]',
+        '[{ template = "cache", name = "a b" }]', '[{ template = "cache", servers = ["other"] }]',
+        '[{ template = "cache", own = { x = -1 } }]', '[{ template = "cache", implementations = [1] }]',
+        '[{ template = "cache", command = "ls" }]', '[{ template = "cache", speed = 1 }]',
+        '[{ template = "cache", name = "a" }, { template = "cache", name = "a" }]',
+    ],
+    "beside": ["3", f'"{LONG}"'],
     "task": ["3", "[1]", "[{}]", '[{ command = ["x"], count = 0 }]', '[{ command = ["x"], cpus = 1 }]'],
 }  # fmt: skip
 
@@ -86,6 +101,8 @@ def test_every_field_of_a_job_file_is_in_the_table() -> None:
     assert set(paths(TaskTable)) <= BAD.keys()
     named = {field.encode_name for kind in (StorageTable, AlternativeTable) for field in msgspec.structs.fields(kind)}
     assert named == {"name", "size", "bandwidth", "devices", "profile", "routes", "cost", "task"}
+    named = {field.encode_name for kind in (ServiceTable, CompositeTable) for field in msgspec.structs.fields(kind)}
+    assert named == {"name", "own", "shared", "template", "size", "command", "implementations", "servers"}
 
 
 def written(path: str, value: str) -> str:

@@ -112,3 +112,11 @@ def build_recorder(folder: Path) -> Path:
         check=True,
     )  # fmt: skip
     return library
+
+
+def called_entries(record: Path) -> set[str]:
+    """The symbols of the entries in what a program left; per-thread forms count as their entries."""
+    if not record.exists():
+        return set()
+    called = set(record.read_text().split())
+    return {entry.symbol for entry in ENTRIES if {entry.symbol, entry.per_thread_symbol} & called}

@@ -41,7 +41,8 @@ def facts(header: str, include: Path, directory: Path) -> list[str]:
     source = directory / "facts.c"
     source.write_text(f"#include {header}\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {{\n{body}\n}}\n")
     program = directory / "facts"
-    subprocess.run(["cc", "-w", f"-I{include}", source, "-o", program], check=True)
+    # What cuda.h shows to the driver's own sources only: structures of CUDA 2.
+    subprocess.run(["cc", "-w", "-D__CUDA_API_VERSION_INTERNAL", f"-I{include}", source, "-o", program], check=True)
     return subprocess.run([program], check=True, capture_output=True, text=True).stdout.splitlines()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from farbus.remoting.spec import ENTRIES, Answer
 from farbus.remoting.spec.checked import CHECKED
 from tests.remoting.harness import BUILD, PROGRAM_TIMEOUT_S, SHIM, Remote
-from tests.remoting.record import build_recorder
+from tests.remoting.record import build_recorder, called_entries
 from tests.softgpu import driver_programs
 
 CALLS = Path(__file__).parent / "calls"
@@ -19,7 +19,7 @@ CALLS = Path(__file__).parent / "calls"
 BORROWED = sorted({name for name in CHECKED.values() if name.startswith("driver_")})
 OWN = sorted(path.stem for path in CALLS.glob("*.c"))
 #: Programs that call functions which the software GPU itself lacks.
-SHIM_ONLY = {"call_arrays", "call_linker", "call_local"}
+SHIM_ONLY = {"call_arrays", "call_linker", "call_local", "call_old", "call_shared"}
 IMPLEMENTED = {entry.symbol: entry for entry in ENTRIES if entry.answer is not Answer.UNSUPPORTED}
 
 
@@ -46,10 +46,10 @@ def build_any(name: str, folder: Path) -> tuple[Path, str]:
 
 
 @pytest.fixture(scope="session")
-def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def recorder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not (SHIM / "libcuda.so.1").exists():
         pytest.skip("native/build/shim is not built: run make -C native")
-    yield build_recorder(tmp_path_factory.mktemp("record"))
+    return build_recorder(tmp_path_factory.mktemp("record"))
 
 
 @pytest.mark.parametrize("name", sorted({*BORROWED, *OWN}))
@@ -60,10 +60,7 @@ def test_program(lease: Callable[..., Remote], recorder: Path, tmp_path: Path, n
         program, LD_PRELOAD=str(recorder), LD_LIBRARY_PATH=str(recorder.parent), FARBUS_RECORD=str(record)
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    called = set(record.read_text().split())
-    per_thread = {entry.per_thread_symbol: entry.symbol for entry in ENTRIES if entry.per_thread_symbol}
-    called |= {per_thread[symbol] for symbol in called if symbol in per_thread}
-    assert {symbol for symbol, named in CHECKED.items() if named == name} <= called
+    assert {symbol for symbol, named in CHECKED.items() if named == name} <= called_entries(record)
 
 
 @pytest.mark.parametrize("name", [name for name in OWN if name not in SHIM_ONLY])

@@ -70,6 +70,9 @@ BAD_STORAGE: dict[str, list[Any]] = {
     "routes": [["teleport"], ["local", "local"], [""]],
 }
 
+AMOUNTS: list[Any] = [{"": 1}, {LONG: 1}, {"a\n": 1}, {"a": -1}, {"a": HUGE}, {str(n): 1 for n in range(99)}]
+COMPOSITE = types_pb2.Composite(name="c", template="cache", size=1)
+
 BAD_JOBS: dict[str, list[Any]] = {
     "name": ["", LONG, "a\nb", "a\0"],
     "user": ["", LONG, "a\nb", "../root", "-x"],
@@ -87,6 +90,18 @@ BAD_JOBS: dict[str, list[Any]] = {
     "groups.labels": [{"": "x"}, {LONG: "x"}, {"x": LONG}, {"a\n": "x"}, {"a": "b\n"}, MANY],
     "groups.routes": [[], ["teleport"], ["local", "local"], [""]],
     "groups.storage": [[STORAGE, STORAGE], [STORAGE] * 99],
+    "groups.flavour": ["2", "x" * 65, "0 1"],
+    "groups.service.name": ["", LONG, "a\0", "a\nb"],
+    **{f"groups.service.{name}": AMOUNTS for name in ("own", "shared")},
+    "composites": [[COMPOSITE, COMPOSITE], [COMPOSITE] * 99],
+    "composites.name": ["", "a.b", LONG, "a\n"],
+    "composites.template": ["", LONG, "a\nb"],
+    "composites.size": [0, -1, 4_097, 2**31 - 1],
+    "composites.command": [[""], ["a\0"], [LONG * 100], ["a"] * 5_000],
+    "composites.implementations": [[""], ["a", "a"], [LONG], ["a\nb"], list("abc") * 30],
+    "composites.own": AMOUNTS,
+    "composites.servers": [[""], ["a", "a"], [LONG], list("abc") * 30],
+    "beside": [LONG, "a\0", "a\nb"],
     **{f"groups.storage.{name}": values for name, values in BAD_STORAGE.items()},
     "alternatives": [[types_pb2.Alternative(name="a")] * 2, [types_pb2.Alternative(name="a")] * 99],
     "alternatives.name": ["", "a.b", LONG, "a\n"],
@@ -116,7 +131,9 @@ BAD_JOBS: dict[str, list[Any]] = {
     "unreachable_limit_s": [-1.0, math.nan, math.inf, 1e300],
 }  # fmt: skip
 GIVEN_BY_THE_SCHEDULER = {"id", "submitted_at"}
-ANY_VALUE = {"interactive", "moveable", "goal", "groups.requests", "alternatives.groups.requests"}
+ANY_VALUE = {
+    "interactive", "moveable", "goal", "groups.requests", "alternatives.groups.requests", "groups.service",
+}  # fmt: skip
 """Flags, and what holds the others; what they can't be beside others stands in the tests of the queue."""
 
 
@@ -130,10 +147,20 @@ def good_job() -> types_pb2.Job:
     return message
 
 
+def composed_job() -> types_pb2.Job:
+    """Return a good job with what none has together with alternatives."""
+    message = good_job()
+    del message.alternatives[:]
+    message.groups[0].service.name = "s"
+    message.composites.append(COMPOSITE)
+    return message
+
+
 def test_every_field_of_a_job_is_in_the_table() -> None:
     known = BAD_JOBS.keys() | GIVEN_BY_THE_SCHEDULER | ANY_VALUE
     assert sorted(fields_of(types_pb2.Job.DESCRIPTOR)) == sorted(known)
     validate_job(from_message(good_job(), Job))
+    validate_job(from_message(composed_job(), Job))
 
 
 @pytest.mark.parametrize(
@@ -142,7 +169,7 @@ def test_every_field_of_a_job_is_in_the_table() -> None:
     ids=lambda item: repr(item)[:40],
 )
 def test_a_job_is_refused_with_the_field(path: str, value: Any) -> None:
-    message = good_job()
+    message = composed_job() if path.startswith(("composites", "groups.service", "groups.flavour")) else good_job()
     setting(message, path, value)
     with pytest.raises(InvalidInput) as refused:
         validate_job(_read_job(message))
@@ -197,6 +224,8 @@ BAD_NODES: dict[str, list[Any]] = {
     "devices.kind": ["", "toaster"],
     "devices.model": [LONG, "a\nb"],
     "devices.memory_bytes": [-1, HUGE],
+    "devices.resources": [{LONG: 1}, {"": 1}, {"a": -1}, {"a": HUGE}, {str(n): 1 for n in range(999)}],
+    "devices.services": [[""], [LONG], ["a\nb"], ["a"] * 999],
     "devices.bandwidth_bytes_per_s": [-1, HUGE],
     "devices.pci_address": [LONG, "a\nb"],
     "devices.numa_node": [-2, 2**31 - 1],

@@ -6,12 +6,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from farbus.model.decision import Decision, JobPlacement, RoundReport
+from farbus.model.decision import Decision, JobMiss, JobPlacement, RoundReport
 from farbus.model.device import Device, DeviceKind, PoolReach, Route
-from farbus.model.job import Alternative, DevicePlacement, GroupVariant, Requests, TaskPlacement
+from farbus.model.job import Alternative, DevicePlacement, GroupVariant, Job, Miss, Requests, TaskPlacement
 from farbus.model.node import Resources
 from farbus.model.states import DeviceState, NodeState
 from farbus.scheduler import events
+from farbus.scheduler.deciding import FLAVOUR_LOOK_S
+from farbus.scheduler.situations import FLAVOUR
 from farbus.scheduler.views import NODE_MEMORY_S, fresh_snapshot
 from tests.scheduler.scripted import Cluster, job, node
 
@@ -173,6 +175,69 @@ def test_a_plan_is_checked_against_the_alternative_that_it_names(cluster: Cluste
     ):
         plan = JobPlacement(job="j5", tasks=tasks, alternative=name)
         assert cluster.machine.placement_problem(record, plan) == problem
+
+
+def polymorphic(job_id: str) -> Job:
+    """Return a job of three groups, of which the second and the third are instead of each other."""
+    one = job(job_id).groups[0]
+    groups = (
+        replace(one, name="web"),
+        replace(one, name="small", flavour="10", command=("small",)),
+        replace(one, name="large", flavour="01", command=("large",), count=2),
+    )
+    return replace(job(job_id), groups=groups)
+
+
+def test_a_job_with_flavour_vectors_runs_the_groups_that_were_decided(cluster: Cluster) -> None:
+    cluster.settle()
+    cluster.submit(polymorphic("j5"))
+    tasks = tuple(TaskPlacement(task=name, node="c") for name in ("web.0", "large.0", "large.1"))
+    cluster.tell(decided(cluster, JobPlacement(job="j5", tasks=tasks, alternative="01")))
+    record = cluster.machine.jobs["j5"]
+    # What is kept of a run counts the groups as they were submitted.
+    assert [record.group(run).command for run in record.progress.runs] == [("program",), ("large",), ("large",)]
+    cluster.machine.check_invariants(now=cluster.now)
+
+
+def test_a_plan_is_checked_against_what_it_decides(cluster: Cluster) -> None:
+    cluster.submit(polymorphic("j5"))
+    record = cluster.machine.jobs["j5"]
+    tasks = tuple(TaskPlacement(task=name, node="c") for name in ("web.0", "small.0"))
+    for name, problem in (
+        ("10", ""),
+        ("01", "not every task is placed exactly once"),
+        ("", "the job has no alternative "),
+        ("1x", "the job has no alternative 1x"),
+    ):
+        assert (
+            cluster.machine.placement_problem(record, JobPlacement(job="j5", tasks=tasks, alternative=name)) == problem
+        )
+
+
+def test_a_round_sees_where_the_job_runs_that_another_is_to_be_beside(cluster: Cluster) -> None:
+    cluster.settle()
+    runs = {run.node for run in cluster.machine.jobs["j2"].progress.runs}
+    cluster.submit(replace(job("j5", gpus=9), beside="j2"), replace(job("j6", gpus=9, user="eve"), beside="j2"))
+    _, pending, _ = cluster.machine.round_input(cluster.now)
+    seen = {entry.job.id: entry.neighbours for entry in pending}
+    assert {each.node for each in seen["j5"]} == runs
+    # Where others' jobs run is nobody's business.
+    assert seen["j6"] == ()
+
+
+def test_a_job_whose_flavour_is_put_off_is_looked_at_again_though_nothing_has_changed(cluster: Cluster) -> None:
+    cluster.settle()
+    cluster.submit(polymorphic("j5"))
+    _, pending, generation = cluster.machine.round_input(cluster.now)
+    assert pending[0].waited_s == 0
+    miss = JobMiss(job="j5", misses=(Miss(phase="round", resource=FLAVOUR, message="dear"),), feasible_alone=True)
+    report = RoundReport(pending=1, placed=0, decision_ms=0.0, solves=1, certified=True)
+    cluster.tell(
+        events.RoundDecided(decision=Decision(placements=(), misses=(miss,), report=report), generation=generation)
+    )
+    assert cluster.machine.round_input(cluster.now)[1] == ()
+    (again,) = cluster.machine.round_input(cluster.now + FLAVOUR_LOOK_S)[1]
+    assert again.job.id == "j5"
 
 
 def test_rounds_see_the_fabric_pools_of_nodes(cluster: Cluster) -> None:

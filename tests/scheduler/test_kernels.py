@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farbus.errors import Unavailable
 from farbus.scheduler import kernels
-from farbus.scheduler.phases.base import NO_ARC
+from farbus.scheduler.phases.base import NO_ARC, Offer
 from farbus.scheduler.phases.tables import ARC, Integers, Table
 
 
@@ -19,6 +24,15 @@ def column(values: list[int]) -> Integers:
 def arcs_of(rows: list[tuple[int, int, int, int, int]]) -> Table:
     """Return rows of source, place, tier, capacity and cost as a table."""
     return np.array(rows, ARC)
+
+
+def test_kernels_that_are_not_built_are_told_of_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "farbus.scheduler._kernels", None)
+    spec = importlib.util.spec_from_file_location("kernels_again", kernels.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    with pytest.raises(Unavailable, match=r"^the scheduler's kernels are not built \(.*\); run make build$"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
 # ---- the bound ----
@@ -181,3 +195,128 @@ def test_an_arc_of_no_source_is_refused() -> None:
             patience=8,
             least=0.01,
         )
+
+
+# ---- the cheapest arcs, places, networks ----
+
+
+@st.composite
+def offered(draw: st.DrawFn) -> list[Offer]:
+    """Draw the offers of one aggregator, one a tier, with arcs to some of their places."""
+    offers = []
+    for tier in range(draw(st.integers(1, 3))):
+        place = sorted(draw(st.sets(st.integers(0, 30), max_size=12)))
+        offer = Offer(tier, column(place))
+        for row in range(len(place)):
+            offer.write(column([row]), column([draw(st.integers(0, 4))]), column([draw(st.integers(0, 9))]))
+        # What a round before found may be too low, or of no use.
+        offer.bound = draw(st.sampled_from([NO_ARC - 1, 3, 8, -1]))
+        offers.append(offer)
+    return offers
+
+
+@given(offered(), st.integers(1, 12), st.integers(0, 3))
+@settings(max_examples=300)
+def test_cheapest_arcs_are_those_that_sorting_all_finds(offers: list[Offer], units: int, spare: int) -> None:
+    everything = sorted(
+        (int(offer.cost[row]), offer.tier, int(offer.place[row]), int(offer.capacity[row]))
+        for offer in offers
+        for row in offer.arcs()
+    )
+    kept, held = 0, 0
+    while kept < len(everything) and held < units:
+        held += everything[kept][3]
+        kept += 1
+    complete = held >= units and kept + spare <= len(everything)
+    expected = everything[: kept + spare]
+    for _ in range(2):
+        arcs, dearest = kernels.choose(offers, source=7, units=units, spare=spare, no_arc=NO_ARC, kind=ARC)
+        rows = [tuple(row) for row in arcs[["cost", "tier", "place", "capacity"]].tolist()]
+        assert rows == sorted(expected, key=lambda row: row[1:3])
+        assert (arcs["source"] == 7).all()
+        assert dearest == (expected[-1][:2] if complete else None)
+
+
+def test_many_arcs_of_wide_costs_are_chosen_by_cost_and_place() -> None:
+    rng = np.random.default_rng(3)
+    offer = Offer(0, np.arange(5000))
+    offer.write(np.arange(5000), np.ones(5000, np.int64), rng.integers(0, 2**40, 5000) // 2**30 * 2**30)
+    arcs, _ = kernels.choose([offer], source=0, units=700, spare=0, no_arc=NO_ARC, kind=ARC)
+    assert arcs["place"].tolist() == sorted(np.lexsort((offer.place, offer.cost))[:700].tolist())
+    assert offer.bound < NO_ARC - 1
+    again, _ = kernels.choose([offer], source=0, units=700, spare=0, no_arc=NO_ARC, kind=ARC)
+    assert np.array_equal(arcs, again)
+
+
+@given(st.lists(st.integers(0, 199), max_size=40))
+def test_places_are_numbered_in_their_order(named: list[int]) -> None:
+    places, row = kernels.places(200, arcs_of([(0, place, 0, 1, 1) for place in named]))
+    assert places.tolist() == sorted(set(named))
+    assert places[row].tolist() == named
+
+
+def test_a_place_beyond_the_cluster_is_refused() -> None:
+    with pytest.raises(ValueError, match="EINVAL"):
+        kernels.places(5, arcs_of([(0, 5, 0, 1, 1)]))
+
+
+def test_a_network_is_laid_out_arc_by_arc() -> None:
+    # Source 0 has arcs of two tiers to place 10, and joins pool 0, which is source 1; pool 1 has its own count of room.
+    arcs = arcs_of(
+        [(0, 10, 0, 2, 5), (0, 10, 2, 9, 6), (0, 12, 0, 1, 4), (0, 11, 0, 3, 7), (0, 11, 2, 1, 8), (1, 12, 0, 9, 1)]
+    )
+    places, row = kernels.places(20, arcs)
+    tail, head, capacity, cost, supply = kernels.lay_out(
+        arcs,
+        row,
+        own=3,
+        node=column([0, 1]),
+        first_pool=1,
+        summed=column([1, 0]),
+        room=column([0, 0, 2]),
+        joins=(column([0]), column([1])),
+        claims=(column([0, 1, 0]), column([3, 2, 1])),
+        units=6,
+    )
+    assert places.tolist() == [10, 11, 12]
+    sink = 6
+    assert list(zip(tail.tolist(), head.tolist(), capacity.tolist(), cost.tolist(), strict=True)) == [
+        *[(0, 3, 2, 5), (0, 3, 6, 6), (0, 5, 1, 4), (1, 4, 3, 7), (1, 4, 1, 8), (2, 5, 6, 1)],
+        *[(3, sink, 6, 0), (4, sink, 4, 0), (5, sink, 2, 0)],
+        (0, 1, 4, 0),
+        *[(0, sink, 3, 0), (1, sink, 2, 0), (0, sink, 1, 0)],
+    ]
+    assert supply.tolist() == [4, 2, 0, 0, 0, 0, -6]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"row": column([3])},
+        {"node": column([5])},
+        {"own": 2},
+        {"joins": (column([1]), column([0]))},
+        {"joins": (column([0]), column([2]))},
+        {"claims": (column([-1]), column([1]))},
+    ],
+)
+def test_a_network_with_an_end_that_does_not_exist_is_refused(wrong: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {
+        "row": column([0]),
+        "own": 1,
+        "node": column([0]),
+        "first_pool": 1,
+        "summed": column([]),
+        "room": column([0]),
+        "joins": (column([]), column([])),
+        "claims": (column([]), column([])),
+        "units": 1,
+    }
+    kernels.lay_out(arcs_of([(0, 0, 0, 1, 1)]), **arguments)
+    with pytest.raises(ValueError, match="EINVAL"):
+        kernels.lay_out(arcs_of([(0, 0, 0, 1, 1)]), **(arguments | wrong))
+
+
+def test_a_queue_without_a_limit_is_refused() -> None:
+    with pytest.raises(ValueError, match="EINVAL"):
+        kernels.limited(column([0, 1]), column([1, 1]), column([1]))

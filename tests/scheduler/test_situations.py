@@ -327,6 +327,8 @@ def test_all_that_a_job_can_ask_for_has_something_that_wakes_it() -> None:
     # known there wake for anything, those of the phases compute and gpu only for what these fields tell.
     assert set(Requests.__struct_fields__) == {"cpu_milli", "memory_bytes", "gpus", "gpu_memory_bytes", "gpu_model"}
     told = {"name", "command", "count", "min_count", "requests", "node", "labels", "routes", "storage"}
+    # Flavour vectors wake for anything, and so do misses of services.
+    told |= {"flavour", "service"}
     assert set(TaskGroup.__struct_fields__) == told
 
 

@@ -15,7 +15,7 @@ class Resources(_message.Message):
     def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("id", "kind", "model", "memory_bytes", "software", "pci_address", "numa_node", "compute_capability", "attributes", "pool", "bandwidth_bytes_per_s")
+    __slots__ = ("id", "kind", "model", "memory_bytes", "software", "pci_address", "numa_node", "compute_capability", "attributes", "pool", "bandwidth_bytes_per_s", "resources", "services")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,13 @@ class Device(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class ResourcesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +41,8 @@ class Device(_message.Message):
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     POOL_FIELD_NUMBER: _ClassVar[int]
     BANDWIDTH_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    SERVICES_FIELD_NUMBER: _ClassVar[int]
     id: str
     kind: str
     model: str
@@ -45,7 +54,9 @@ class Device(_message.Message):
     attributes: _containers.ScalarMap[str, str]
     pool: str
     bandwidth_bytes_per_s: int
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., software: _Optional[bool] = ..., pci_address: _Optional[str] = ..., numa_node: _Optional[int] = ..., compute_capability: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., pool: _Optional[str] = ..., bandwidth_bytes_per_s: _Optional[int] = ...) -> None: ...
+    resources: _containers.ScalarMap[str, int]
+    services: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., software: _Optional[bool] = ..., pci_address: _Optional[str] = ..., numa_node: _Optional[int] = ..., compute_capability: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., pool: _Optional[str] = ..., bandwidth_bytes_per_s: _Optional[int] = ..., resources: _Optional[_Mapping[str, int]] = ..., services: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PoolReach(_message.Message):
     __slots__ = ("pool", "attach_s")
@@ -147,7 +158,7 @@ class Requests(_message.Message):
     def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., gpus: _Optional[int] = ..., gpu_memory_bytes: _Optional[int] = ..., gpu_model: _Optional[str] = ...) -> None: ...
 
 class TaskGroup(_message.Message):
-    __slots__ = ("name", "command", "count", "requests", "node", "labels", "routes", "min_count", "storage")
+    __slots__ = ("name", "command", "count", "requests", "node", "labels", "routes", "min_count", "storage", "flavour", "service")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -164,6 +175,8 @@ class TaskGroup(_message.Message):
     ROUTES_FIELD_NUMBER: _ClassVar[int]
     MIN_COUNT_FIELD_NUMBER: _ClassVar[int]
     STORAGE_FIELD_NUMBER: _ClassVar[int]
+    FLAVOUR_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
     name: str
     command: _containers.RepeatedScalarFieldContainer[str]
     count: int
@@ -173,7 +186,58 @@ class TaskGroup(_message.Message):
     routes: _containers.RepeatedScalarFieldContainer[str]
     min_count: int
     storage: _containers.RepeatedCompositeFieldContainer[StorageRequest]
-    def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., requests: _Optional[_Union[Requests, _Mapping]] = ..., node: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., routes: _Optional[_Iterable[str]] = ..., min_count: _Optional[int] = ..., storage: _Optional[_Iterable[_Union[StorageRequest, _Mapping]]] = ...) -> None: ...
+    flavour: str
+    service: ServiceRequest
+    def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., requests: _Optional[_Union[Requests, _Mapping]] = ..., node: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., routes: _Optional[_Iterable[str]] = ..., min_count: _Optional[int] = ..., storage: _Optional[_Iterable[_Union[StorageRequest, _Mapping]]] = ..., flavour: _Optional[str] = ..., service: _Optional[_Union[ServiceRequest, _Mapping]] = ...) -> None: ...
+
+class ServiceRequest(_message.Message):
+    __slots__ = ("name", "own", "shared")
+    class OwnEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class SharedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    own: _containers.ScalarMap[str, int]
+    shared: _containers.ScalarMap[str, int]
+    def __init__(self, name: _Optional[str] = ..., own: _Optional[_Mapping[str, int]] = ..., shared: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class Composite(_message.Message):
+    __slots__ = ("name", "template", "size", "command", "implementations", "own", "servers")
+    class OwnEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    IMPLEMENTATIONS_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    template: str
+    size: int
+    command: _containers.RepeatedScalarFieldContainer[str]
+    implementations: _containers.RepeatedScalarFieldContainer[str]
+    own: _containers.ScalarMap[str, int]
+    servers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., template: _Optional[str] = ..., size: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., implementations: _Optional[_Iterable[str]] = ..., own: _Optional[_Mapping[str, int]] = ..., servers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StorageRequest(_message.Message):
     __slots__ = ("name", "size_bytes", "bandwidth_bytes_per_s", "devices", "profile", "routes")
@@ -235,7 +299,7 @@ class Goal(_message.Message):
     def __init__(self, slo_s: _Optional[float] = ..., importance: _Optional[float] = ..., deadline_s: _Optional[float] = ..., deadline_at: _Optional[float] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at", "stage_in", "stage_out", "unreachable_limit_s", "moveable", "alternatives", "goal", "application")
+    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at", "stage_in", "stage_out", "unreachable_limit_s", "moveable", "alternatives", "goal", "application", "composites", "beside")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -260,6 +324,8 @@ class Job(_message.Message):
     ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
     GOAL_FIELD_NUMBER: _ClassVar[int]
     APPLICATION_FIELD_NUMBER: _ClassVar[int]
+    COMPOSITES_FIELD_NUMBER: _ClassVar[int]
+    BESIDE_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     user: str
@@ -277,7 +343,9 @@ class Job(_message.Message):
     alternatives: _containers.RepeatedCompositeFieldContainer[Alternative]
     goal: Goal
     application: str
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ..., unreachable_limit_s: _Optional[float] = ..., moveable: _Optional[bool] = ..., alternatives: _Optional[_Iterable[_Union[Alternative, _Mapping]]] = ..., goal: _Optional[_Union[Goal, _Mapping]] = ..., application: _Optional[str] = ...) -> None: ...
+    composites: _containers.RepeatedCompositeFieldContainer[Composite]
+    beside: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ..., unreachable_limit_s: _Optional[float] = ..., moveable: _Optional[bool] = ..., alternatives: _Optional[_Iterable[_Union[Alternative, _Mapping]]] = ..., goal: _Optional[_Union[Goal, _Mapping]] = ..., application: _Optional[str] = ..., composites: _Optional[_Iterable[_Union[Composite, _Mapping]]] = ..., beside: _Optional[str] = ...) -> None: ...
 
 class DevicePlacement(_message.Message):
     __slots__ = ("device", "node", "route", "storage", "size_bytes", "bandwidth_bytes_per_s")

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from farbus.cli.listing import Column, print_json, print_listing
 from farbus.cli.options import Output, OutputOption, command_app, examples
-from farbus.sim import drmaestro, experiments, kubecomp, replays, traces
+from farbus.sim import drmaestro, experiments, hire, kubecomp, replays, traces
 from farbus.sim.experiments import Mode, Row
 from farbus.sim.replays import Options
 
@@ -285,6 +285,51 @@ def run_kubecomp(
         print_json(report)
         return 0
     print_listing(report.rows, KUBECOMP_COLUMNS, output, nothing="no rows")
+    return 0
+
+
+HIRE_COLUMNS: tuple[Column[hire.Row], ...] = (
+    Column("SWITCHES RUN", lambda row: row.switches),
+    Column("MU", lambda row: f"{row.mu:g}", right=True),
+    Column("POLICY", lambda row: row.policy),
+    Column("SATISFIED %", lambda row: f"{100 * row.satisfied:.1f}", right=True),
+    Column("GROUPS %", lambda row: f"{100 * row.parts:.1f}", right=True),
+    Column("DETOURS", lambda row: f"{row.detours:.2f}", right=True),
+    Column("LEVELS", lambda row: f"{row.levels:.2f}", right=True),
+    Column("SRAM %", lambda row: f"{100 * row.sram:.1f}", right=True),
+    Column("STAGES %", lambda row: f"{100 * row.stages:.1f}", right=True),
+    Column("WAIT P50 S", lambda row: f"{row.wait_p50_s:.1f}", right=True),
+    Column("P99", lambda row: f"{row.wait_p99_s:.1f}", right=True),
+    Column("NEVER RUN", lambda row: f"{row.never:g}", right=True, wide=True),
+    Column("CPU MS P50", lambda row: f"{row.decision_cpu_p50_ms:.1f}", right=True),
+)
+
+
+@run_app.command(
+    name="hire",
+    epilog=examples("farbus sim run hire", "farbus sim run hire --ports 8 --jobs 1000 --mu 1 --seeds 3 -o json"),
+)
+def run_hire(
+    ports: Annotated[
+        int, typer.Option("--ports", metavar="K", min=4, max=26, help="Ports of each switch: K*K*K/4 servers.")
+    ] = hire.PORTS,
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="How many jobs come.")] = hire.JOBS,
+    mu: Annotated[
+        list[float],
+        typer.Option("--mu", metavar="PART", min=0.0, max=1.0, help="Part of the jobs that ask for switches."),
+    ] = list(hire.MUS),  # noqa: B006 - typer copies it
+    seeds: SeedsOption = 1,
+    seed: SeedOption = 0,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Serve jobs with switches: figure 8 of HIRE, in shape, on jobs that are drawn.  It takes some minutes."""
+    tell = _progress if sys.stderr.isatty() else None
+    report = hire.run(ports=ports, jobs=jobs, mus=tuple(mu), seeds=seeds, seed=seed, tell=tell)
+    if output is Output.JSON:
+        print_json(report)
+        return 0
+    print_listing(report.rows, HIRE_COLUMNS, output, nothing="no rows")
+    sys.stdout.write(f"\n{report.jobs} jobs on {report.servers} servers with {report.switches} switches\n")
     return 0
 
 

@@ -4,11 +4,10 @@
 int main()
 {
 	int *data;
-	cudaGraph_t graph;
 	CUDA(cudaMalloc(&data, 4));
-	EXPECT_ERROR(cudaGraphCreate(&graph, 0), cudaErrorNotSupported);
-	cudaGetLastError();
 	EXPECT_ERROR(cudaMallocManaged(&data, 4), cudaErrorNotSupported);
+	cudaGetLastError();
+	EXPECT_ERROR(cudaMallocManaged(&data, 8), cudaErrorNotSupported);
 	cudaGetLastError();
 	CUDA(cudaMemset(data, 0, 4));
 	CUDA(cudaDeviceSynchronize());

@@ -11,7 +11,6 @@ int main(void)
 	CUDA_RESOURCE_DESC resource = { .resType = CU_RESOURCE_TYPE_ARRAY }, resource_told;
 	CUDA_TEXTURE_DESC texture = { .filterMode = CU_TR_FILTER_MODE_POINT,
 				      .flags = CU_TRSF_READ_AS_INTEGER }, texture_told;
-	CUDA_RESOURCE_VIEW_DESC view = { .format = CU_RES_VIEW_FORMAT_UINT_1X32, .width = 16 }, view_told;
 	CUDA_MEMCPY2D rows = { .srcMemoryType = CU_MEMORYTYPE_HOST, .dstMemoryType = CU_MEMORYTYPE_ARRAY,
 			       .srcPitch = 64, .WidthInBytes = 64, .Height = 1 };
 	CUDA_MEMCPY3D box = { .srcMemoryType = CU_MEMORYTYPE_HOST, .dstMemoryType = CU_MEMORYTYPE_ARRAY,
@@ -72,13 +71,11 @@ int main(void)
 	REQUIRE(back[0] == 100 + 32 + 4 + 1 && back[7] == 100 + 48 + 8 + 2);
 
 	resource.res.array.hArray = first;
-	CHECK(cuTexObjectCreate(&seen, &resource, &texture, &view));
+	CHECK(cuTexObjectCreate(&seen, &resource, &texture, NULL));
 	CHECK(cuTexObjectGetResourceDesc(&resource_told, seen));
 	REQUIRE(resource_told.res.array.hArray == first);
 	CHECK(cuTexObjectGetTextureDesc(&texture_told, seen));
 	REQUIRE_EQUAL(texture_told.flags & CU_TRSF_READ_AS_INTEGER, CU_TRSF_READ_AS_INTEGER);
-	CHECK(cuTexObjectGetResourceViewDesc(&view_told, seen));
-	REQUIRE_EQUAL(view_told.width, 16);
 	CHECK(cuTexObjectDestroy(seen));
 	EXPECT(cuTexObjectGetTextureDesc(&texture_told, seen), CUDA_ERROR_INVALID_VALUE);
 	resource.res.array.hArray = cube;

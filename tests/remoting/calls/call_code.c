@@ -49,6 +49,21 @@ static void test_module(CUdeviceptr word, const char *path)
 	REQUIRE_EQUAL(word_at(counter), 7);
 	expect_stores(function, word, 11);
 	CHECK(cuModuleUnload(module));
+	{
+		CUlinkState state;
+		void *image;
+
+		/* What the linker makes is loaded as fat binaries are. */
+		CHECK(cuLinkCreate_v2(0, NULL, NULL, &state));
+		CHECK(cuLinkAddData_v2(state, CU_JIT_INPUT_PTX, (void *)code, sizeof(code), "code", 0, NULL,
+				       NULL));
+		CHECK(cuLinkComplete(state, &image, &bytes));
+		CHECK(cuModuleLoadFatBinary(&module, image));
+		CHECK(cuModuleGetFunction(&function, module, "store"));
+		expect_stores(function, word, 16);
+		CHECK(cuModuleUnload(module));
+		CHECK(cuLinkDestroy(state));
+	}
 	CHECK(cuModuleLoadDataEx(&module, code, 0, NULL, NULL));
 	CHECK(cuModuleGetFunction(&function, module, "store"));
 	expect_stores(function, word, 12);
@@ -117,6 +132,19 @@ static void test_occupancy(CUdeviceptr word)
 	REQUIRE(bytes > 0);
 	CHECK(cuLaunchKernelEx(&config, function, params, NULL));
 	REQUIRE_EQUAL(word_at(word), 15);
+	{
+		CUlaunchAttribute cluster = { .id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+					      .value.clusterDim = { 2, 1, 1 } };
+		int clusters = 0, size = 0;
+
+		config.gridDimX = 4;
+		CHECK(cuOccupancyMaxPotentialClusterSize(&size, function, &config));
+		REQUIRE(size >= 2);
+		config.attrs = &cluster;
+		config.numAttrs = 1;
+		CHECK(cuOccupancyMaxActiveClusters(&clusters, function, &config));
+		REQUIRE(clusters >= 1);
+	}
 }
 
 int main(void)

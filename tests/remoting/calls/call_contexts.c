@@ -79,7 +79,9 @@ int main(void)
 	CHECK(cuDevicePrimaryCtxGetState(1, &flags, &active));
 	REQUIRE(!active);
 	CHECK(cuDevicePrimaryCtxReset(0));
-	CHECK(cuDevicePrimaryCtxGetState(0, &flags, &active));
-	REQUIRE(!active);
+	CHECK(cuDevicePrimaryCtxRetain(&now, 0));
+	REQUIRE(now == primary);
+	CHECK(cuCtxSetCurrent(now));
+	CHECK(cuMemFree_v2(words(1, 0)));
 	return 0;
 }

@@ -45,6 +45,28 @@ static void note(void *argument)
 	++*(int *)argument;
 }
 
+static void test_peers(void)
+{
+	CUdeviceptr memory = words(16, 5), target = words(32, 0);
+	CUDA_MEMCPY3D_PEER peer = { .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcPitch = 16, .srcHeight = 4,
+				    .srcDevice = memory, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+				    .dstDevice = target, .dstPitch = 16, .dstHeight = 4,
+				    .WidthInBytes = 16, .Height = 4, .Depth = 1 };
+
+	CHECK(cuCtxGetCurrent(&peer.srcContext));
+	peer.dstContext = peer.srcContext;
+	CHECK(cuMemcpy3DPeer(&peer));
+	REQUIRE_EQUAL(word_at(target + 60), 5);
+	peer.dstDevice = target + 64;
+	CHECK(cuMemcpy3DPeerAsync(&peer, stream));
+	CHECK(cuStreamSynchronize(stream));
+	REQUIRE_EQUAL(word_at(target + 124), 5);
+	peer.dstContext = (CUcontext)16;
+	EXPECT(cuMemcpy3DPeer(&peer), CUDA_ERROR_INVALID_CONTEXT);
+	CHECK(cuMemFree_v2(memory));
+	CHECK(cuMemFree_v2(target));
+}
+
 int main(void)
 {
 	static int here[1024];
@@ -58,6 +80,7 @@ int main(void)
 	begin();
 	CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 	test_batches();
+	test_peers();
 	CHECK(cuMemHostRegister(here, sizeof(here), 0));
 	EXPECT(cuMemHostRegister(here, sizeof(here), 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
 	CHECK(cuMemHostUnregister(here));

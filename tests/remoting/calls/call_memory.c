@@ -92,9 +92,6 @@ static void test_shapes(void)
 			      .srcHeight = 4, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = second,
 			      .dstPitch = 16, .dstHeight = 4, .dstXInBytes = 4, .dstY = 1, .dstZ = 1,
 			      .WidthInBytes = 12, .Height = 3, .Depth = 2 };
-	CUDA_MEMCPY3D_PEER peer = { .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcPitch = 16, .srcHeight = 4,
-				    .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstPitch = 16,
-				    .dstHeight = 4, .WidthInBytes = 16, .Height = 4, .Depth = 1 };
 
 	CHECK(cuCtxGetCurrent(&context));
 	here[0] = 1, here[1] = 2, here[4] = 3, here[5] = 4;
@@ -127,14 +124,6 @@ static void test_shapes(void)
 	CHECK(cuMemcpyPeerAsync(second, context, memory, context, 64, stream));
 	CHECK(cuStreamSynchronize(stream));
 	REQUIRE_EQUAL(word_at(second + 20), 11);
-	peer.srcDevice = memory, peer.srcContext = peer.dstContext = context;
-	peer.dstDevice = second + 64;
-	CHECK(cuMemcpy3DPeer(&peer));
-	REQUIRE_EQUAL(word_at(second + 84), 11);
-	peer.dstDevice = second + 128;
-	CHECK(cuMemcpy3DPeerAsync(&peer, stream));
-	CHECK(cuStreamSynchronize(stream));
-	REQUIRE_EQUAL(word_at(second + 148), 11);
 	CHECK(cuMemFree_v2(memory));
 	CHECK(cuMemFree_v2(second));
 }
