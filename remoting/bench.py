@@ -1,15 +1,17 @@
-"""``farbus bench remoting``: what remoting costs, beside a bare socket in the same run.
+"""``farbus bench remoting``: what remoting costs, beside the bare transport in the same run.
 
 Starts a supervisor on this machine, runs native/bench/remoting_bench.c under the
-shim, and reports medians: ``posted_call`` (microseconds on the calling thread),
-``round_trip`` beside a ping-pong over a bare socket, ``h2d`` and ``d2h`` beside a bare
-socket copy, and ``first_launch_round_trips``, counted on the wire.  Nothing here needs
-more than the standard library and cffi.
+shim over each transport, and reports medians: ``posted_call`` (microseconds on the
+calling thread), ``round_trip`` beside a bare ping-pong, ``h2d`` and ``d2h`` beside a
+bare copy, ``exec_to_first_kernel`` beside the driver without remoting, and
+``first_launch_round_trips``, counted on the wire.  ``--rtt`` and ``--gbps`` put an emulated
+network between the two sides.  Nothing here needs more than the standard library and cffi.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import secrets
@@ -18,9 +20,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 
 from farbus.errors import Unavailable
 from farbus.remoting import paths
@@ -31,6 +35,12 @@ from farbus.remoting.supervisor import Supervisor
 
 #: The whole measurement takes some seconds; on a loaded machine a minute.
 MEASURE_TIMEOUT_S = 300
+#: What a session can go over on one machine.
+TRANSPORTS = ("shm", "unix", "tcp")
+#: Starts of a program that each transport is judged by.
+FIRST_KERNELS = 5
+#: Longest emulated round trip: a hello waits 60 s.
+RTT_LIMIT_US = 1e6
 
 _HEADER_BYTES = 24  # struct wire_header
 _CALLED = {op.opcode for op in OPERATIONS if op.answer is Answer.CALLED}
@@ -39,16 +49,35 @@ _LAUNCH = next(op.opcode for op in OPERATIONS if op.name == "launch")
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One figure, with what it is compared to: ``ratio`` is value / reference."""
+    """One figure, with what it is compared to: ``ratio`` is value / reference.
+
+    ``value`` and ``reference`` are medians, ``best_ratio`` is of the best of each: what noise of
+    the machine spares.  ``processor_us`` is the program's own processor time per call or copy.
+    """
 
     name: str
     value: float
     unit: str
     reference: float | None = None
     ratio: float | None = None
-    transport: str = "tcp"
+    best_ratio: float | None = None
+    processor_us: float | None = None
+    transport: str | None = None
+    rtt_us: float | None = None
+    gbps: float | None = None
     bytes: int | None = None
     memory: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """An emulated network: round-trip time in microseconds, rate in 10^9 bits per second (0: unlimited)."""
+
+    rtt_us: float = 0.0
+    gbps: float = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self.rtt_us or self.gbps)
 
 
 class CountingProxy:
@@ -102,25 +131,42 @@ class CountingProxy:
             return  # one of them has gone
 
 
-def _parse(output: str) -> list[Result]:
-    rows: dict[tuple[str, int], tuple[float, str]] = {}
+@dataclass(frozen=True)
+class _Row:
+    median_us: float
+    least_us: float
+    processor_us: float
+
+
+def _parse(output: str, *, transport: str, network: Network) -> list[Result]:
+    rows: dict[tuple[str, int], _Row] = {}
     for line in output.splitlines():
-        words = line.split()
-        rows[words[0], int(words[3])] = (float(words[1]), words[2])
+        name, bytes_moved, *figures = line.split()
+        rows[name, int(bytes_moved)] = _Row(*map(float, figures))
     results = []
-    for (name, count), (value, unit) in rows.items():
+    for (name, count), row in rows.items():
         if name.startswith("bare_"):
             continue
         bare = rows.get((f"bare_{name}", count))
         direction, _, memory = name.partition("_")
         copy = direction in ("h2d", "d2h")
+
+        def figure(microseconds: float, *, count: int = count, copy: bool = copy) -> float:
+            """A copy's rate in GB/s, a call's time as it is."""
+            return count / microseconds * 1e-3 if copy else microseconds
+
         results.append(
             Result(
                 name=direction if copy else name,
-                value=value,
-                unit=unit,
-                reference=bare[0] if bare else None,
-                ratio=round(value / bare[0], 4) if bare else None,
+                value=figure(row.median_us),
+                unit="GB/s" if copy else "us",
+                reference=figure(bare.median_us) if bare else None,
+                ratio=round(figure(row.median_us) / figure(bare.median_us), 4) if bare else None,
+                best_ratio=round(figure(row.least_us) / figure(bare.least_us), 4) if bare else None,
+                processor_us=row.processor_us,
+                transport=transport,
+                rtt_us=network.rtt_us or None,
+                gbps=network.gbps or None,
                 bytes=count or None,
                 memory=memory if copy else None,
             )
@@ -128,22 +174,42 @@ def _parse(output: str) -> list[Result]:
     return results
 
 
-def measure(*, libcuda: str, shim: Path) -> list[Result]:
+@contextlib.contextmanager
+def _through(network: Network, address: tuple[str, int]) -> Iterator[tuple[str, int]]:
+    """Where to connect to reach ``address`` through the network."""
+    if not network:
+        yield address
+        return
+    command = [str(paths.remoting_bench_program()), "emulate", str(address[1]), str(network.rtt_us), str(network.gbps)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as emulator:
+        assert emulator.stdin is not None
+        assert emulator.stdout is not None
+        try:
+            yield "127.0.0.1", int(emulator.stdout.readline())
+        finally:
+            emulator.stdin.close()
+
+
+def measure(
+    *, libcuda: str, shim: Path, transports: Sequence[str] = TRANSPORTS, network: Network | None = None
+) -> list[Result]:
     """Run all measurements; raises RuntimeError with one line when that is not possible."""
+    network = network or Network()
     program = paths.remoting_bench_program()
     secret = secrets.token_bytes(32)
     with (
         tempfile.TemporaryDirectory(prefix="farbus-bench-") as directory,
         Supervisor(libcuda=libcuda, secret=secret) as supervisor,
+        _through(network, supervisor.address) as supervised,
     ):
         session = Path(directory) / "session"
-        environment = Launch(session=session, shim=shim).environment(os.environ)
-        environment.pop("CUDA_VISIBLE_DEVICES", None)
+        base = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+        remote = Launch(session=session, shim=shim).environment(base)
+        direct = {**base, "LD_LIBRARY_PATH": str(Path(libcuda).parent)}
 
-        def run(mode: str, address: tuple[str, int]) -> str:
-            write_session(session, [Server(address=address[0], port=address[1], secret=secret)])
+        def run(*arguments: str, environment: dict[str, str]) -> str:
             done = subprocess.run(
-                [program, mode],
+                [program, *arguments],
                 env=environment,
                 capture_output=True,
                 text=True,
@@ -154,12 +220,52 @@ def measure(*, libcuda: str, shim: Path) -> list[Result]:
                 raise RuntimeError(done.stderr.strip().replace("\n", "; ") or f"exit status {done.returncode}")
             return done.stdout
 
+        def first_kernel_ms(environment: dict[str, str]) -> float:
+            began = time.monotonic_ns()
+            return (int(run("first-launch", environment=environment)) - began) * 1e-6
+
+        results = []
+        for transport in transports:
+            environment = {**remote, "FARBUS_TRANSPORT": transport}
+            through = supervised if transport == "tcp" else supervisor.address
+            write_session(session, [Server(address=through[0], port=through[1], secret=secret)])
+            emulated = network if transport == "tcp" else Network()
+            words = (str(emulated.rtt_us), str(emulated.gbps))
+            results += _parse(
+                run("measure", transport, *words, environment=environment), transport=transport, network=emulated
+            )
+            pairs = [(first_kernel_ms(environment), first_kernel_ms(direct)) for _ in range(FIRST_KERNELS)]
+            mine, bare = zip(*pairs, strict=True)
+            results.append(
+                Result(
+                    name="exec_to_first_kernel",
+                    value=median(mine),
+                    unit="ms",
+                    reference=median(bare),
+                    ratio=round(median(mine) / median(bare), 4),
+                    best_ratio=round(min(mine) / min(bare), 4),
+                    transport=transport,
+                    rtt_us=emulated.rtt_us or None,
+                    gbps=emulated.gbps or None,
+                )
+            )
         proxy = CountingProxy(supervisor.address)
-        run("first-launch", proxy.address)
+        write_session(session, [Server(address=proxy.address[0], port=proxy.address[1], secret=secret)])
+        run("first-launch", environment={**remote, "FARBUS_TRANSPORT": "tcp"})
         proxy.close()
-        results = _parse(run("measure", supervisor.address))
         results.append(Result(name="first_launch_round_trips", value=proxy.round_trips, unit="round trips"))
         return results
+
+
+def _microseconds(text: str) -> float:
+    """Parse ``100us`` or ``2ms``; raise ArgumentTypeError for anything else."""
+    for suffix, factor in (("us", 1.0), ("ms", 1000.0)):
+        number = text.removesuffix(suffix)
+        if number != text:
+            with contextlib.suppress(ValueError):
+                if 0 <= float(number) * factor <= RTT_LIMIT_US:
+                    return float(number) * factor
+    raise argparse.ArgumentTypeError(f"{text!r}: expected a time such as 100us or 2ms, at most 1000ms")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -171,9 +277,20 @@ def main(arguments: Sequence[str]) -> int:
         default=str(paths.software_gpu_directory() / "libcuda.so.1"),
         help="the driver the server opens (default: the software GPU)",
     )
+    parser.add_argument(
+        "--transport", choices=TRANSPORTS, action="append", help="measure this one (again for more; default: all)"
+    )
+    parser.add_argument("--rtt", type=_microseconds, default=0.0, help="emulated round-trip time, such as 100us")
+    parser.add_argument("--gbps", type=float, default=0.0, help="emulated rate, in 10^9 bits per second")
     options = parser.parse_args(list(arguments))
+    network = Network(rtt_us=options.rtt, gbps=options.gbps)
+    transports = tuple(options.transport or (("tcp",) if network else TRANSPORTS))
+    if network and transports != ("tcp",):
+        parser.error("--rtt and --gbps are for --transport tcp")
     try:
-        results = measure(libcuda=options.libcuda, shim=paths.shim_library().parent)
+        results = measure(
+            libcuda=options.libcuda, shim=paths.shim_library().parent, transports=transports, network=network
+        )
     except (Unavailable, RuntimeError, OSError, subprocess.TimeoutExpired) as error:
         print(f"farbus bench remoting: {error}", file=sys.stderr)
         return 1
@@ -183,8 +300,10 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     for result in results:
         label = " ".join(filter(None, [result.memory, f"{result.bytes >> 20} MiB" if result.bytes else None]))
-        beside = f"   bare {result.reference:9.3f}   ratio {result.ratio:5.2f}" if result.reference else ""
-        print(f"{result.name:26} {label:18} {result.value:9.3f} {result.unit:11}{beside}")
+        beside = ""
+        if result.reference:
+            beside = f"   bare {result.reference:9.3f}   ratio {result.ratio:5.2f}, best {result.best_ratio:5.2f}"
+        print(f"{result.name:24} {result.transport or '':5} {label:16} {result.value:9.3f} {result.unit:11}{beside}")
     return 0
 
 

@@ -13,6 +13,7 @@ The shim of today uses the first server; unknown keys are for newer ones.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 import tempfile
@@ -28,6 +29,7 @@ PROTOCOL_MAJOR = 1
 PROTOCOL_MINOR = 0
 HELLO = struct.Struct("<IHHIIQQQII32s48s")
 HELLO_REPLY = struct.Struct("<IHHIIQQiiII64s")
+LOCAL_NAME, LOCAL_DOMAIN, LOCAL_HEX = "farbus-remoting-", b"farbus remoting local 1", 48
 HELLO_OK, HELLO_VERSION, HELLO_SECRET, HELLO_DRIVER, HELLO_BUSY = range(5)
 
 
@@ -68,6 +70,11 @@ def write_session(path: Path, servers: Sequence[Server]) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def local_name(secret: bytes) -> str:
+    """Return the abstract Unix socket at which a supervisor of this machine listens: known to who has the secret."""
+    return f"\0{LOCAL_NAME}{hashlib.sha256(LOCAL_DOMAIN + secret).hexdigest()[:LOCAL_HEX]}"
 
 
 def hello_refusal(status: int, text: str = "") -> bytes:

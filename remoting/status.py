@@ -26,10 +26,10 @@ SLOT_BYTES = 128
 #: received, bytes sent, nanoseconds busy.
 HEAD = struct.Struct("=IIQ5Q")
 #: server's pid (0: the slot is free), client's pid, program; the rest is the server's: calls, bytes
-#: received, bytes sent, nanoseconds busy.
-SLOT = struct.Struct("=II48s4Q")
+#: received, bytes sent, nanoseconds busy, and what carries its frames.
+SLOT = struct.Struct("=II48s4Q8s")
 COUNTERS = struct.Struct("=4Q")
-COUNTERS_OFFSET = SLOT.size - COUNTERS.size
+COUNTERS_OFFSET = struct.calcsize("=II48s")
 
 SLOTS_LIMIT = 1024
 LIMIT_BYTES = (1 + SLOTS_LIMIT) * SLOT_BYTES
@@ -49,6 +49,8 @@ class Session:
     received_bytes: int
     sent_bytes: int
     busy_ns: int
+    transport: str = ""
+    """``shm``, ``unix`` or ``tcp``; empty before the hello is answered."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +83,7 @@ def parse(data: bytes) -> Status:
         raise ValueError("status memory: it is just changing")
     sessions = []
     for at in range(SLOT_BYTES, len(data) - SLOT_BYTES + 1, SLOT_BYTES):
-        server_pid, client_pid, program, *counters = SLOT.unpack_from(data, at)
+        server_pid, client_pid, program, *counters, transport = SLOT.unpack_from(data, at)
         if server_pid:
             sessions.append(
                 Session(
@@ -92,6 +94,7 @@ def parse(data: bytes) -> Status:
                     received_bytes=counters[1],
                     sent_bytes=counters[2],
                     busy_ns=counters[3],
+                    transport=_text(transport),
                 )
             )
     return Status(

@@ -14,6 +14,7 @@ import os
 import selectors
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -35,6 +36,15 @@ Log = Callable[[str], None]
 
 def _discard(_: str) -> None:
     pass
+
+
+def _peer(connection: socket.socket) -> str:
+    """Who is at the other end, for messages: the kernel's word for it, where it is of this machine."""
+    if connection.family == socket.AF_UNIX:
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        return "process {} of user {}".format(*struct.unpack("=iii", credentials))
+    host, port = connection.getpeername()[:2]
+    return f"{host} port {port}"
 
 
 class Supervisor:
@@ -69,6 +79,7 @@ class Supervisor:
         self._lock = threading.Lock()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._listener: socket.socket | None = None
+        self._local: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._wake_read = self._wake_write = -1
         self._life_read = self._life_write = -1
@@ -108,6 +119,7 @@ class Supervisor:
             listener.close()
             raise
         self._listener = listener
+        self._local = self._listen_locally()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC)
         self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
         self._status = status.StatusMemory(self._processes_limit)
@@ -123,6 +135,8 @@ class Supervisor:
         self._thread = None
         if self._listener is not None:
             self._listener.close()
+        if self._local is not None:
+            self._local.close()
         with self._lock:
             children = list(self._processes.values())
             self._processes.clear()
@@ -135,6 +149,19 @@ class Supervisor:
         if self._status is not None:
             self._status.close()
             self._status = None
+
+    def _listen_locally(self) -> socket.socket | None:
+        """Listen for programs of this machine, too; without, they come by TCP."""
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            local.bind(session.local_name(self._secret))
+            local.listen(UNHEARD_LIMIT)
+            local.setblocking(False)
+        except OSError as error:
+            local.close()
+            self._log(f"no transport within this machine: {error}")
+            return None
+        return local
 
     def __enter__(self) -> Self:
         self.start()
@@ -150,6 +177,8 @@ class Supervisor:
         unheard: dict[socket.socket, float] = {}
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
+            if self._local is not None:
+                selector.register(self._local, selectors.EVENT_READ)
             selector.register(self._wake_read, selectors.EVENT_READ)
             while True:
                 timeout = 1.0 if unheard or self._processes else None
@@ -158,8 +187,9 @@ class Supervisor:
                         for connection in unheard:
                             connection.close()
                         return
-                    if key.fileobj is self._listener:
-                        accepted = self._accept()
+                    if key.fileobj in (self._listener, self._local):
+                        assert isinstance(key.fileobj, socket.socket)
+                        accepted = self._accept(key.fileobj)
                         if accepted is not None:
                             if len(unheard) >= UNHEARD_LIMIT:
                                 # The one that has been silent longest: a client speaks at once.
@@ -183,10 +213,10 @@ class Supervisor:
         del unheard[connection]
         connection.close()
 
-    def _accept(self) -> socket.socket | None:
-        assert self._listener is not None
+    @staticmethod
+    def _accept(listener: socket.socket) -> socket.socket | None:
         try:
-            connection, _ = self._listener.accept()
+            connection, _ = listener.accept()
         except OSError:
             return None  # the client has gone again, or descriptors are short
         connection.setblocking(False)
@@ -199,7 +229,7 @@ class Supervisor:
         try:
             data = connection.recv(session.HELLO.size, socket.MSG_PEEK)
             # Fails when the peer has reset the connection behind its hello.
-            peer = connection.getpeername()
+            peer = _peer(connection)
         except BlockingIOError:
             return False
         except OSError:

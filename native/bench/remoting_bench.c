@@ -1,16 +1,20 @@
-/* remoting_bench - what remoting costs, beside what a bare socket costs.
+/* remoting_bench - what remoting costs, beside what the bare transport costs.
  *
- *	remoting_bench measure		run under the shim: prints "NAME VALUE UNIT BYTES"
- *	remoting_bench first-launch	only comes to its first launch
+ *	remoting_bench measure TRANSPORT RTT_US GBPS
+ *		run under the shim: prints "NAME BYTES MEDIAN LEAST PROCESSOR" (us)
+ *	remoting_bench first-launch
+ *		only comes to the end of its first kernel: prints the clock's nanoseconds
+ *	remoting_bench emulate PORT RTT_US GBPS
+ *		prints the port of an emulated network to PORT of the loopback
  *
- * The bare figures are taken in the same run, between two processes of this
- * machine over TCP, with the same alternation of spinning and sleeping.
+ * The bare figures are taken in the same run, in turn with remoting's, between two
+ * processes of this machine over the same transport (and an emulated network of the
+ * same kind), with the same alternation of spinning and sleeping.
  */
 #include <dlfcn.h>
 #include <errno.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,10 +25,11 @@
 #include <unistd.h>
 
 #include "../generated/cuda_abi.h"
+#include "../transport/inbox.h"
 #include "../transport/transport.h"
+#include "emulator.h"
 
-#define REPEATS 5
-#define SPIN_NS 60000
+#define REPEATS 9
 
 static const char ptx[] =
 	".version 6.4\n"
@@ -69,6 +74,38 @@ static void check(CUresult result, const char *what)
 
 #define CHECK(call) check(driver.call, #call)
 
+/* What was measured again and again: wall and this process's processor time, per piece. */
+struct samples {
+	double wall[REPEATS];
+	double busy[REPEATS];
+	int count;
+	uint64_t wall_ns;
+	uint64_t busy_ns;
+};
+
+static uint64_t busy_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void begin(struct samples *samples)
+{
+	samples->busy_ns = busy_now_ns();
+	samples->wall_ns = transport_now_ns();
+}
+
+static void end(struct samples *samples, int pieces)
+{
+	double wall = (double)(transport_now_ns() - samples->wall_ns) / pieces;
+	double busy = (double)(busy_now_ns() - samples->busy_ns) / pieces;
+
+	samples->wall[samples->count] = wall * 1e-3;
+	samples->busy[samples->count++] = busy * 1e-3;
+}
+
 static int order(const void *a, const void *b)
 {
 	double x = *(const double *)a, y = *(const double *)b;
@@ -76,33 +113,26 @@ static int order(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static double median(double *values, int count)
+/* Name, bytes, then in microseconds: median, least, and median of the processor time. */
+static void report(const char *name, const char *kind, struct samples *samples, size_t bytes)
 {
-	qsort(values, (size_t)count, sizeof(*values), order);
-	return values[count / 2];
-}
-
-static double seconds_since(uint64_t start)
-{
-	return (double)(transport_now_ns() - start) * 1e-9;
-}
-
-static void report(const char *name, double value, const char *unit, size_t bytes)
-{
-	printf("%s %.6g %s %zu\n", name, value, unit, bytes);
+	qsort(samples->wall, (size_t)samples->count, sizeof(double), order);
+	qsort(samples->busy, (size_t)samples->count, sizeof(double), order);
+	printf("%s%s %zu %.6g %.6g %.6g\n", name, kind, bytes, samples->wall[samples->count / 2],
+	       samples->wall[0], samples->busy[samples->count / 2]);
 	fflush(stdout);
 }
 
-/* ---- the bare socket ---- */
+/* ---- the bare transport ---- */
 
-/* Read exactly; spin first, then sleep, as the transport does. */
-static void bare_read(int descriptor, void *data, size_t bytes)
+/* Read exactly; spin first, then sleep, as a session's reader does. */
+static void bare_read(struct transport *peer, void *data, size_t bytes)
 {
 	char *at = data;
-	uint64_t start = 0;
+	uint64_t start = 0, waited = 0;
 
 	while (bytes) {
-		ssize_t got = recv(descriptor, at, bytes, MSG_DONTWAIT);
+		ssize_t got = peer->ops->read(peer, at, bytes);
 
 		if (got > 0) {
 			at += got;
@@ -110,32 +140,26 @@ static void bare_read(int descriptor, void *data, size_t bytes)
 			start = 0;
 			continue;
 		}
-		if (got == 0)
+		if (got != -EAGAIN)
 			exit(0);
 		if (!start)
 			start = transport_now_ns();
-		if (transport_now_ns() - start < SPIN_NS) {
+		waited = transport_now_ns() - start;
+		if (waited < INBOX_RELAX_NS)
 			transport_relax();
-		} else {
-			struct pollfd there = { .fd = descriptor, .events = POLLIN };
-
-			poll(&there, 1, -1);
-		}
+		else if (waited < INBOX_SPIN_MAX_NS)
+			sched_yield();
+		else
+			(void)peer->ops->wait(peer, -1);
 	}
 }
 
-static void bare_write(int descriptor, const void *data, size_t bytes)
+static void bare_write(struct transport *peer, const void *data, size_t bytes)
 {
-	const char *at = data;
+	int rc = transport_write_all(peer, data, bytes);
 
-	while (bytes) {
-		ssize_t sent = send(descriptor, at, bytes, MSG_NOSIGNAL);
-
-		if (sent < 0)
-			die("send", errno);
-		at += sent;
-		bytes -= (size_t)sent;
-	}
+	if (rc)
+		die("write to the bare transport", -rc);
 }
 
 struct order_to_peer {
@@ -144,73 +168,115 @@ struct order_to_peer {
 	uint8_t padding[48];	/* a small call's size */
 };
 
-static void peer_serve(int descriptor)
+static void peer_serve(struct transport *peer)
 {
 	static uint8_t buffer[1 << 20];
 	struct order_to_peer told;
 
 	for (;;) {
-		bare_read(descriptor, &told, sizeof(told));
+		bare_read(peer, &told, sizeof(told));
 		while (told.receive) {
 			size_t now = told.receive < sizeof(buffer) ? told.receive : sizeof(buffer);
 
-			bare_read(descriptor, buffer, now);
+			bare_read(peer, buffer, now);
 			told.receive -= now;
 		}
 		while (told.send) {
 			size_t now = told.send < sizeof(buffer) ? told.send : sizeof(buffer);
 
-			bare_write(descriptor, buffer, now);
+			bare_write(peer, buffer, now);
 			told.send -= now;
 		}
 	}
 }
 
-static int peer_start(pid_t *child)
+/* Two connected sockets, by the loopback's TCP and the emulated network if there is one. */
+static void pair_by_tcp(const struct emulated *network, int pair[2])
 {
 	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
 	socklen_t size = sizeof(address);
-	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1, descriptor;
+	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	if (listener < 0 || bind(listener, (struct sockaddr *)&address, sizeof(address)) < 0 ||
 	    listen(listener, 1) < 0 || getsockname(listener, (struct sockaddr *)&address, &size) < 0)
 		die("listen on the loopback", errno);
-	*child = fork();
-	if (*child == 0) {
-		descriptor = accept(listener, NULL, NULL);
-		setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-		peer_serve(descriptor);
+	if (network) {
+		int port = emulator_start(network, ntohs(address.sin_port));
+
+		if (port < 0)
+			die("start the emulator", -port);
+		address.sin_port = htons((uint16_t)port);
 	}
-	descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (connect(descriptor, (struct sockaddr *)&address, sizeof(address)) < 0)
+	pair[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (connect(pair[0], (struct sockaddr *)&address, sizeof(address)) < 0)
 		die("connect to the loopback", errno);
-	setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	pair[1] = accept(listener, NULL, NULL);
+	if (pair[1] < 0)
+		die("accept on the loopback", errno);
 	close(listener);
-	return descriptor;
 }
 
-static void bare_round_trip(int descriptor, int count)
+static void peer_start(const char *name, const struct emulated *network, struct transport *peer,
+		       pid_t *child)
+{
+	bool shared = strcmp(name, "shm") == 0;
+	struct shm *ours = NULL, *theirs = NULL;
+	int pair[2], memory, rc = 0;
+
+	if (strcmp(name, "tcp") == 0)
+		pair_by_tcp(network, pair);
+	else if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+		die("make a pair of sockets", errno);
+	if (shared) {
+		rc = transport_shm_make(&ours, &memory);
+		if (rc)
+			die("make shared memory", -rc);
+	}
+	*child = fork();
+	if (*child == 0) {
+		/* Or the other end would never be seen to close. */
+		close(pair[0]);
+		rc = transport_socket_init(peer, pair[1]);
+		if (!rc && shared)
+			rc = transport_shm_take(&theirs, peer, memory);
+		if (rc)
+			die("take the bare transport", -rc);
+		if (shared)
+			transport_shm_switch(peer, theirs, true);
+		peer_serve(peer);
+	}
+	close(pair[1]);
+	rc = transport_socket_init(peer, pair[0]);
+	if (rc)
+		die("take the bare transport", -rc);
+	if (shared) {
+		close(memory);
+		transport_shm_switch(peer, ours, false);
+	}
+}
+
+static void bare_round_trip(struct transport *peer, int count)
 {
 	const struct order_to_peer told = { .send = 64 };
 	uint8_t answer[64];
 
 	for (int i = 0; i < count; i++) {
-		bare_write(descriptor, &told, sizeof(told));
-		bare_read(descriptor, answer, sizeof(answer));
+		bare_write(peer, &told, sizeof(told));
+		bare_read(peer, answer, sizeof(answer));
 	}
 }
 
-static void bare_copy(int descriptor, uint8_t *memory, size_t bytes, bool out)
+static void bare_copy(struct transport *peer, uint8_t *memory, size_t bytes, bool out)
 {
 	const struct order_to_peer told = { .receive = out ? bytes : 0, .send = out ? 64 : bytes };
 	uint8_t answer[64];
 
-	bare_write(descriptor, &told, sizeof(told));
+	bare_write(peer, &told, sizeof(told));
 	if (out) {
-		bare_write(descriptor, memory, bytes);
-		bare_read(descriptor, answer, sizeof(answer));
+		bare_write(peer, memory, bytes);
+		bare_read(peer, answer, sizeof(answer));
 	} else {
-		bare_read(descriptor, memory, bytes);
+		bare_read(peer, memory, bytes);
 	}
 }
 
@@ -252,92 +318,77 @@ static void launch(CUfunction function)
 	CHECK(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, parameters, NULL));
 }
 
-static void measure_calls(CUfunction function, int descriptor)
+static void measure_calls(CUfunction function, struct transport *peer)
 {
-	enum { LAUNCHES = 1000, CALLS = 2000 };
-	double posted[REPEATS], called[REPEATS], bare[REPEATS];
+	enum { LAUNCHES = 500, CALLS = 500 };
+	struct samples posted = { .count = 0 }, called = { .count = 0 }, bare = { .count = 0 };
 	size_t value;
 
 	for (int r = 0; r < REPEATS; r++) {
-		uint64_t start;
-
 		CHECK(cuCtxSynchronize());
-		start = transport_now_ns();
+		begin(&posted);
 		for (int i = 0; i < LAUNCHES; i++)
 			launch(function);
-		posted[r] = seconds_since(start) / LAUNCHES * 1e6;
+		end(&posted, LAUNCHES);
 		CHECK(cuCtxSynchronize());
-		start = transport_now_ns();
+		begin(&called);
 		for (int i = 0; i < CALLS; i++)
 			/* A call that costs a driver next to nothing. */
 			CHECK(cuCtxGetLimit(&value, CU_LIMIT_STACK_SIZE));
-		called[r] = seconds_since(start) / CALLS * 1e6;
-		start = transport_now_ns();
-		bare_round_trip(descriptor, CALLS);
-		bare[r] = seconds_since(start) / CALLS * 1e6;
+		end(&called, CALLS);
+		begin(&bare);
+		bare_round_trip(peer, CALLS);
+		end(&bare, CALLS);
 	}
-	report("posted_call", median(posted, REPEATS), "us", 0);
-	report("round_trip", median(called, REPEATS), "us", 0);
-	report("bare_round_trip", median(bare, REPEATS), "us", 0);
+	report("posted_call", "", &posted, 0);
+	report("round_trip", "", &called, 0);
+	report("bare_round_trip", "", &bare, 0);
 }
 
 static void measure_copies(CUdeviceptr device, uint8_t *host, const char *kind, size_t bytes,
-			   int descriptor)
+			   struct transport *peer)
 {
-	double to[REPEATS], from[REPEATS], bare_to[REPEATS], bare_from[REPEATS];
-	char name[32];
+	struct samples to = { .count = 0 }, from = { .count = 0 };
+	struct samples bare_to = { .count = 0 }, bare_from = { .count = 0 };
 
 	for (int r = -1; r < REPEATS; r++) {
-		int slot = r < 0 ? 0 : r;	/* the first round warms everything up */
-		double rate = (double)bytes * 1e-9;
-		uint64_t start = transport_now_ns();
-
+		begin(&to);
 		CHECK(cuMemcpyHtoD_v2(device, host, bytes));
-		to[slot] = rate / seconds_since(start);
-		start = transport_now_ns();
+		end(&to, 1);
+		begin(&bare_to);
+		bare_copy(peer, host, bytes, true);
+		end(&bare_to, 1);
+		begin(&from);
 		CHECK(cuMemcpyDtoH_v2(host, device, bytes));
-		from[slot] = rate / seconds_since(start);
-		start = transport_now_ns();
-		bare_copy(descriptor, host, bytes, true);
-		bare_to[slot] = rate / seconds_since(start);
-		start = transport_now_ns();
-		bare_copy(descriptor, host, bytes, false);
-		bare_from[slot] = rate / seconds_since(start);
+		end(&from, 1);
+		begin(&bare_from);
+		bare_copy(peer, host, bytes, false);
+		end(&bare_from, 1);
+		/* The first round warms everything up. */
+		if (r < 0)
+			to.count = from.count = bare_to.count = bare_from.count = 0;
 	}
-	snprintf(name, sizeof(name), "h2d_%s", kind);
-	report(name, median(to, REPEATS), "GB/s", bytes);
-	snprintf(name, sizeof(name), "bare_h2d_%s", kind);
-	report(name, median(bare_to, REPEATS), "GB/s", bytes);
-	snprintf(name, sizeof(name), "d2h_%s", kind);
-	report(name, median(from, REPEATS), "GB/s", bytes);
-	snprintf(name, sizeof(name), "bare_d2h_%s", kind);
-	report(name, median(bare_from, REPEATS), "GB/s", bytes);
+	report("h2d_", kind, &to, bytes);
+	report("bare_h2d_", kind, &bare_to, bytes);
+	report("d2h_", kind, &from, bytes);
+	report("bare_d2h_", kind, &bare_from, bytes);
 }
 
-int main(int argc, char **argv)
+static void measure(const char *transport, const struct emulated *network)
 {
 	static const size_t sizes[] = { 1 << 20, 16 << 20, 64 << 20 };
 	size_t largest = sizes[sizeof(sizes) / sizeof(sizes[0]) - 1];
+	struct transport peer;
 	CUdeviceptr device;
 	CUfunction function;
 	uint8_t *pageable;
 	void *pinned;
 	pid_t child;
-	int descriptor;
 
-	if (argc == 2 && strcmp(argv[1], "first-launch") == 0) {
-		launch(first_launch());
-		CHECK(cuCtxSynchronize());
-		return 0;
-	}
-	if (argc != 2 || strcmp(argv[1], "measure") != 0) {
-		fprintf(stderr, "usage: remoting_bench measure | first-launch\n");
-		return 2;
-	}
-	descriptor = peer_start(&child);
+	peer_start(transport, network, &peer, &child);
 	function = first_launch();
 	launch(function);
-	measure_calls(function, descriptor);
+	measure_calls(function, &peer);
 	CHECK(cuMemAlloc_v2(&device, largest));
 	CHECK(cuMemHostAlloc(&pinned, largest, 0));
 	pageable = malloc(largest);
@@ -348,10 +399,50 @@ int main(int argc, char **argv)
 		pageable[i] = (uint8_t)(i * 2654435761u >> 13);
 	memcpy(pinned, pageable, largest);
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		measure_copies(device, pageable, "pageable", sizes[i], descriptor);
-		measure_copies(device, pinned, "pinned", sizes[i], descriptor);
+		measure_copies(device, pageable, "pageable", sizes[i], &peer);
+		measure_copies(device, pinned, "pinned", sizes[i], &peer);
 	}
-	close(descriptor);
+	transport_release(&peer);
 	waitpid(child, NULL, 0);
-	return 0;
+}
+
+/* "MICROSECONDS" and "GBPS" of the emulated network; NULL: none. */
+static const struct emulated *network_of(struct emulated *network, char **words)
+{
+	network->rtt_ns = (uint64_t)(atof(words[0]) * 1e3);
+	network->gbps = atof(words[1]);
+	return network->rtt_ns || network->gbps > 0 ? network : NULL;
+}
+
+int main(int argc, char **argv)
+{
+	struct emulated network;
+	char closed;
+	int port;
+
+	if (argc == 2 && strcmp(argv[1], "first-launch") == 0) {
+		launch(first_launch());
+		CHECK(cuCtxSynchronize());
+		printf("%llu\n", (unsigned long long)transport_now_ns());
+		return 0;
+	}
+	if (argc == 5 && strcmp(argv[1], "measure") == 0) {
+		measure(argv[2], network_of(&network, argv + 3));
+		return 0;
+	}
+	if (argc == 5 && strcmp(argv[1], "emulate") == 0) {
+		(void)network_of(&network, argv + 3);
+		port = emulator_start(&network, (uint16_t)atoi(argv[2]));
+		if (port < 0)
+			die("start the emulator", -port);
+		printf("%d\n", port);
+		fflush(stdout);
+		while (read(STDIN_FILENO, &closed, 1) > 0)
+			;
+		return 0;
+	}
+	fprintf(stderr, "usage: remoting_bench measure TRANSPORT RTT_US GBPS\n"
+			"       remoting_bench first-launch\n"
+			"       remoting_bench emulate PORT RTT_US GBPS\n");
+	return 2;
 }

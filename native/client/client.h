@@ -219,7 +219,9 @@ struct client {
 	ino_t socket_inode;		/* of the session's descriptor */
 	struct client_device *devices;
 	int device_count;
-	bool every_device;		/* CUDA_VISIBLE_DEVICES is not for this one (NVML) */
+	/* It is NVML's (native/client_nvml): CUDA_VISIBLE_DEVICES is not for it, and its
+	 * few small questions are not worth shared memory. */
+	bool management;
 	int driver_version;
 	struct handle_table handles;
 	pthread_key_t thread_key;

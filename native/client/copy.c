@@ -56,10 +56,15 @@ static CUresult stream_wait(uint64_t stream)
 
 /* ---- to the device ---- */
 
+/* Copies travel in pieces of this size: while one is on its way, the device copies the one
+ * before it, and a piece is still in the processor's cache when the next hand takes it. */
+#define COPY_PIECE_BYTES (256u << 10)
+_Static_assert(COPY_PIECE_BYTES <= WIRE_BULK_BYTES, "a piece is one frame's bulk");
+
 static CUresult send_linear(uint64_t device, const uint8_t *host, size_t bytes, uint64_t stream)
 {
 	while (bytes) {
-		size_t now = bytes < WIRE_BULK_BYTES ? bytes : WIRE_BULK_BYTES;
+		size_t now = bytes < COPY_PIECE_BYTES ? bytes : COPY_PIECE_BYTES;
 		const struct wire_copy_to_device request = { .device = device, .stream = stream };
 		CUresult result;
 

@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../wire/digest.h"
+
 /* A server on the same network answers in milliseconds; the rest is patience. */
 #define CONNECT_TIMEOUT_MS 5000
 /* Starting the server process and its driver: seconds on a machine with 8 GPUs. */
@@ -104,8 +106,47 @@ static int session_file_parse(struct session_file *file, const char *path)
 	return 0;
 }
 
-static int session_connect(struct client_session *session, const struct session_file *file)
+/* What FARBUS_TRANSPORT asks for. */
+enum choice { CHOICE_AUTO, CHOICE_SHM, CHOICE_UNIX, CHOICE_TCP, CHOICE_UNKNOWN };
+
+static enum choice session_choice(void)
 {
+	static const char *const names[] = { "auto", "shm", "unix", "tcp" };
+	const char *chosen = getenv("FARBUS_TRANSPORT");
+	int choice = CHOICE_AUTO;
+
+	while (chosen && *chosen && choice < CHOICE_UNKNOWN && strcmp(chosen, names[choice]) != 0)
+		choice++;
+	return (enum choice)choice;
+}
+
+/* The socket at which a supervisor of this machine listens for this secret. */
+static int session_connect_local(struct client_session *session, const struct session_file *file)
+{
+	uint8_t message[sizeof(WIRE_LOCAL_DOMAIN) - 1 + WIRE_SECRET_BYTES];
+	uint8_t digest[WIRE_DIGEST_BYTES];
+	char name[1 + sizeof(WIRE_LOCAL_NAME) + WIRE_LOCAL_HEX] = "@" WIRE_LOCAL_NAME;
+	char *at = name + strlen(name);
+
+	memcpy(message, WIRE_LOCAL_DOMAIN, sizeof(WIRE_LOCAL_DOMAIN) - 1);
+	memcpy(message + sizeof(WIRE_LOCAL_DOMAIN) - 1, file->secret, WIRE_SECRET_BYTES);
+	wire_digest(message, sizeof(message), digest);
+	explicit_bzero(message, sizeof(message));
+	for (int i = 0; i < WIRE_LOCAL_HEX / 2; i++)
+		at += sprintf(at, "%02x", digest[i]);
+	return transport_unix_connect(&session->transport, name, CONNECT_TIMEOUT_MS);
+}
+
+static int session_connect(struct client_session *session, const struct session_file *file,
+			   enum choice choice)
+{
+	if (choice != CHOICE_TCP && strcmp(file->transport, "tcp") == 0 && file->port) {
+		int rc = session_connect_local(session, file);
+
+		snprintf(session->peer, sizeof(session->peer), "%s:%s", file->address, file->port);
+		if (!rc || choice != CHOICE_AUTO)
+			return rc;
+	}
 	if (strcmp(file->transport, "tcp") == 0 && file->port) {
 		snprintf(session->peer, sizeof(session->peer), "%s:%s", file->address, file->port);
 		return transport_tcp_connect(&session->transport, file->address, file->port,
@@ -137,8 +178,10 @@ static void session_raise_descriptor(struct client_session *session)
 	close(low);
 }
 
+/* `shm` is what the hello offers, with its descriptor, which is closed; or NULL. */
 static int session_hello(struct client_session *session, const struct session_file *file,
-			 struct wire_hello_reply *reply, char text[WIRE_HELLO_TEXT_BYTES + 1])
+			 struct shm *shm, int descriptor, struct wire_hello_reply *reply,
+			 char text[WIRE_HELLO_TEXT_BYTES + 1])
 {
 	struct wire_hello hello = {
 		.magic = WIRE_HELLO_MAGIC,
@@ -146,13 +189,19 @@ static int session_hello(struct client_session *session, const struct session_fi
 		.minor = WIRE_PROTOCOL_MINOR,
 		.byte_order = WIRE_BYTE_ORDER,
 		.spec_version = WIRE_SPEC_VERSION,
+		.capabilities = shm ? WIRE_CAPABILITY_SHARED_MEMORY : 0,
 		.process = (uint32_t)getpid(),
 	};
 	int rc;
 
 	memcpy(hello.secret, file->secret, sizeof(hello.secret));
 	strncpy(hello.program, program_invocation_short_name, sizeof(hello.program) - 1);
-	rc = transport_write_all(&session->transport, &hello, sizeof(hello));
+	if (shm) {
+		rc = transport_write_descriptor(&session->transport, &hello, sizeof(hello), descriptor);
+		close(descriptor);
+	} else {
+		rc = transport_write_all(&session->transport, &hello, sizeof(hello));
+	}
 	explicit_bzero(&hello, sizeof(hello));
 	if (rc)
 		return rc;
@@ -303,9 +352,16 @@ int client_session_open(struct client_session *session)
 	char text[WIRE_HELLO_TEXT_BYTES + 1];
 	struct wire_hello_reply reply;
 	struct session_file file = { .has_secret = false };
-	int rc;
+	enum choice choice = session_choice();
+	struct shm *shm = NULL;
+	int rc, memory = -1;
 
 	session->transport.descriptor = -1;
+	if (choice == CHOICE_UNKNOWN) {
+		client_message("FARBUS_TRANSPORT is \"%s\": set it to auto, shm, unix or tcp",
+			       getenv("FARBUS_TRANSPORT"));
+		return CUDA_ERROR_INVALID_VALUE;
+	}
 	if (!path) {
 		client_message("no remote GPU: FARBUS_SESSION is not set; "
 			       "start the program with farbus run");
@@ -316,21 +372,39 @@ int client_session_open(struct client_session *session)
 		rc = session_file_parse(&file, path);
 	if (rc)
 		return rc == -EPERM ? CUDA_ERROR_NOT_PERMITTED : CUDA_ERROR_NO_DEVICE;
-	rc = session_connect(session, &file);
+	rc = session_connect(session, &file, choice);
+	/* Without shared memory the session goes on over the socket. */
+	if (!rc && choice <= CHOICE_SHM && !client->management &&
+	    strcmp(session->transport.ops->name, "unix") == 0)
+		(void)transport_shm_make(&shm, &memory);
 	if (!rc) {
 		session_raise_descriptor(session);
-		rc = session_hello(session, &file, &reply, text);
+		rc = session_hello(session, &file, shm, memory, &reply, text);
+	} else if (choice == CHOICE_SHM || choice == CHOICE_UNIX) {
+		client_message("FARBUS_TRANSPORT asks for a server on this machine; "
+			       "no supervisor of this lease listens here");
 	}
 	explicit_bzero(&file, sizeof(file));
-	if (rc)
+	if (rc) {
+		transport_shm_drop(shm);
 		return session_fail_open(session, rc);
+	}
 	if (reply.status != WIRE_HELLO_OK) {
+		transport_shm_drop(shm);
 		transport_release(&session->transport);
 		return session_refused(session, &reply, text);
 	}
 	memcpy(session->operations, reply.operations, sizeof(session->operations));
 	rc = session_devices(session, reply.device_count);
-	if (!rc && !client->every_device)
+	if (shm && (reply.capabilities & WIRE_CAPABILITY_SHARED_MEMORY))
+		transport_shm_switch(&session->transport, shm, false);
+	else
+		transport_shm_drop(shm);
+	if (!rc && choice == CHOICE_SHM && !client->management && !session->transport.shm) {
+		client_message("FARBUS_TRANSPORT asks for shared memory, which this server does not give");
+		rc = -EPROTONOSUPPORT;
+	}
+	if (!rc && !client->management)
 		rc = session_visible(client);
 	if (!rc)
 		rc = inbox_init(&session->inbox, &session->transport);

@@ -3,6 +3,7 @@
 #include "client.h"
 
 #include <errno.h>
+#include <string.h>
 
 #include "marshal.h"
 
@@ -139,4 +140,31 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPoo
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	return result;
+}
+
+/* ---- attributes of pools: the first are an int, the others 64 bits ---- */
+
+static size_t attribute_bytes(CUmemPool_attribute attr)
+{
+	return attr <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES ? sizeof(int)
+									 : sizeof(cuuint64_t);
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+{
+	cuuint64_t wide = 0;
+	CUresult result = client_raw_cuMemPoolGetAttribute(pool, attr, value ? &wide : NULL);
+
+	if (result == CUDA_SUCCESS)
+		memcpy(value, &wide, attribute_bytes(attr));
+	return result;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+{
+	cuuint64_t wide = 0;
+
+	if (value)
+		memcpy(&wide, value, attribute_bytes(attr));
+	return client_raw_cuMemPoolSetAttribute(pool, attr, value ? &wide : NULL);
 }

@@ -16,7 +16,7 @@ struct nvml nvml = {
  * as far as CUDA. */
 struct client farbus_client = {
 	.session = { .transport = { .descriptor = -1 } },
-	.every_device = true,
+	.management = true,
 };
 
 static struct client_session *const session = &farbus_client.session;

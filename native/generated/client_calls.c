@@ -1818,7 +1818,7 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUme
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+CUresult client_raw_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
 	struct args_365 a = { .pool = pool, .attr = attr, .value = (void *)value };
 	struct marshal m;
@@ -1848,7 +1848,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc_v1 *map, si
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+CUresult client_raw_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
 	struct args_369 a = { .pool = pool, .attr = attr, .value = (void *)value };
 	struct marshal m;

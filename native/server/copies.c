@@ -160,6 +160,12 @@ static CUresult staging_fence(struct server_call *call, struct server_staging *s
 
 /* ---- rows ---- */
 
+/* Copies to the host that are waited for travel in pieces of this size: while the device
+ * copies one, the one before it is on its way.  Others hold a buffer for each piece, which
+ * clients count by WIRE_BULK_BYTES (CLIENT_BEHIND_PIECES): theirs are as large as may be. */
+#define SERVER_PIECE_BYTES (256u << 10)
+_Static_assert(SERVER_PIECE_BYTES <= WIRE_BULK_BYTES, "a piece fits a staging buffer");
+
 /* Copy rows between packed host memory and the device, in stream order. */
 static CUresult rows_copy(const struct server_driver *driver, uint64_t device, size_t pitch,
 			  void *host, size_t width, size_t height, bool to_device, CUstream stream)
@@ -188,7 +194,7 @@ static CUresult rows_copy(const struct server_driver *driver, uint64_t device, s
 	return driver->cuMemcpy2DAsync_v2(&rows, stream);
 }
 
-/* The next piece of a plane of rows: as many whole rows as fit a staging buffer,
+/* The next piece of a plane of rows: as many whole rows as fit `most` bytes,
  * or a part of one row.  `at` counts packed bytes. */
 struct piece {
 	uint64_t device;
@@ -196,18 +202,19 @@ struct piece {
 	size_t height;
 };
 
-static struct piece piece_at(uint64_t device, size_t pitch, size_t width, size_t height, size_t at)
+static struct piece piece_at(uint64_t device, size_t pitch, size_t width, size_t height, size_t at,
+			     size_t most)
 {
 	size_t row = at / width, column = at % width;
 	struct piece piece = { .device = device + row * pitch + column };
 
-	if (width >= WIRE_BULK_BYTES || column) {
+	if (width >= most || column) {
 		size_t left = width - column;
 
-		piece.width = left < WIRE_BULK_BYTES ? left : WIRE_BULK_BYTES;
+		piece.width = left < most ? left : most;
 		piece.height = 1;
 	} else {
-		size_t rows = WIRE_BULK_BYTES / width;
+		size_t rows = most / width;
 
 		piece.width = width;
 		piece.height = rows < height - row ? rows : height - row;
@@ -313,7 +320,8 @@ CUresult serve_copy_to_host(struct server_call *call)
 		size_t bytes = 0;
 
 		if (at < total) {
-			struct piece piece = piece_at(request->device, pitch, width, height, at);
+			struct piece piece = piece_at(request->device, pitch, width, height, at,
+						      SERVER_PIECE_BYTES);
 
 			result = staging_take(call, &staging);
 			if (result != CUDA_SUCCESS)
@@ -382,7 +390,8 @@ CUresult serve_copy_to_host_async(struct server_call *call)
 	plane_flatten(&pitch, &width, &height);
 	total = width * height;
 	for (size_t at = 0; at < total && result == CUDA_SUCCESS;) {
-		struct piece piece = piece_at(request->device, pitch, width, height, at);
+		struct piece piece = piece_at(request->device, pitch, width, height, at,
+						      WIRE_BULK_BYTES);
 		struct stream_data *data = malloc(sizeof(*data));
 		struct server_staging *staging;
 
@@ -552,7 +561,8 @@ CUresult serve_array_read(struct server_call *call)
 	rows.dstHost = staging->memory;
 	for (size_t at = 0, total = request->width * request->height;
 	     at < total && result == CUDA_SUCCESS;) {
-		struct piece piece = piece_at(0, request->width, request->width, request->height, at);
+		struct piece piece = piece_at(0, request->width, request->width, request->height, at,
+						      WIRE_BULK_BYTES);
 		size_t bytes = piece.width * piece.height;
 
 		rows.srcXInBytes = request->x + at % request->width;

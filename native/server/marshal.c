@@ -52,7 +52,7 @@ static CUresult serve_marshalled(struct server_call *call, uint32_t function, bo
 	for (unsigned i = 0; i < side.token_count; i++)
 		server_token_settle(call, side.tokens[i], side.graph,
 				    result == CUDA_SUCCESS && m.result == CUDA_SUCCESS);
-	if (result == CUDA_SUCCESS && m.failed)
+	if (result == CUDA_SUCCESS && (m.failed || m.used > WIRE_BULK_BYTES))
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	if (result == CUDA_SUCCESS) {
 		call->reply_tail = m.data;

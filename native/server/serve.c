@@ -272,7 +272,7 @@ static int hello_refuse(struct server *server, enum wire_hello_status status, CU
 	return rc ? rc : transport_write_all(&server->transport, text, reply.text_bytes);
 }
 
-static int hello_accept(struct server *server)
+static int hello_accept(struct server *server, uint64_t capabilities)
 {
 	struct wire_hello_reply reply = {
 		.magic = WIRE_HELLO_MAGIC,
@@ -280,6 +280,7 @@ static int hello_accept(struct server *server)
 		.minor = WIRE_PROTOCOL_MINOR,
 		.status = WIRE_HELLO_OK,
 		.spec_version = WIRE_SPEC_VERSION,
+		.capabilities = capabilities,
 		.device_count = (uint32_t)server->device_count,
 	};
 	struct wire_device device;
@@ -327,10 +328,12 @@ static int server_hello(struct server *server, const struct server_options *opti
 {
 	struct wire_hello hello;
 	char text[WIRE_HELLO_TEXT_BYTES];
+	struct shm *shm = NULL;
 	CUresult result;
-	int rc;
+	int rc, memory;
 
-	rc = transport_read_all(&server->transport, &hello, sizeof(hello), HELLO_TIMEOUT_MS);
+	rc = transport_read_descriptor(&server->transport, &hello, sizeof(hello), HELLO_TIMEOUT_MS,
+				       &memory);
 	if (rc)
 		return fail(why, bytes, rc, "read the client's hello: %s", strerror(-rc));
 	if (hello.magic != WIRE_HELLO_MAGIC || hello.major != WIRE_PROTOCOL_MAJOR ||
@@ -339,6 +342,10 @@ static int server_hello(struct server *server, const struct server_options *opti
 		return fail(why, bytes, -EPROTO, "the client speaks protocol %u.%u, this server %u.%u",
 			    hello.major, hello.minor, WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
 	}
+	if (memory >= 0 && !(hello.capabilities & WIRE_CAPABILITY_SHARED_MEMORY))
+		close(memory);
+	else if (memory >= 0)
+		(void)transport_shm_take(&shm, &server->transport, memory);
 	if (!secret_equal(hello.secret, options->secret)) {
 		hello_refuse(server, WIRE_HELLO_SECRET, CUDA_SUCCESS, "");
 		return fail(why, bytes, -EACCES, "the client does not have this lease's secret");
@@ -355,9 +362,13 @@ static int server_hello(struct server *server, const struct server_options *opti
 		hello_refuse(server, WIRE_HELLO_DRIVER, result, text);
 		return fail(why, bytes, -ENODEV, "%s", text);
 	}
-	rc = hello_accept(server);
+	rc = hello_accept(server, shm ? WIRE_CAPABILITY_SHARED_MEMORY : 0);
 	if (rc)
 		return fail(why, bytes, rc, "answer the client's hello: %s", strerror(-rc));
+	if (shm)
+		transport_shm_switch(&server->transport, shm, true);
+	strncpy(server->status->transport, server->transport.ops->name,
+		sizeof(server->status->transport) - 1);
 	return 0;
 }
 

@@ -20,8 +20,9 @@ struct server_status {
 	_Atomic uint64_t received_bytes;
 	_Atomic uint64_t sent_bytes;
 	_Atomic uint64_t busy_ns;	/* in calls, waiting for the device included */
+	char transport[8];		/* "shm", "unix" or "tcp", NUL-terminated */
 };
-_Static_assert(sizeof(struct server_status) == 88, "layout of remoting/status.py");
+_Static_assert(sizeof(struct server_status) == 96, "layout of remoting/status.py");
 
 /* From one slot to the next. */
 #define SERVER_STATUS_STRIDE 128u

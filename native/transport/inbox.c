@@ -1,6 +1,7 @@
 #include "inbox.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,13 +25,14 @@ void inbox_release(struct inbox *inbox)
 }
 
 /* How long to spin next time: as long as it pays.  A wait that spinning would have
- * covered makes it longer, also when this one slept; a longer wait makes it shorter. */
+ * covered makes it longer, also when this one slept; a longer wait makes it shorter, but
+ * little: on a busy machine many are long only because another process ran meanwhile. */
 static void inbox_adapt(struct inbox *inbox, uint64_t waited_ns)
 {
 	if (waited_ns < INBOX_SPIN_MAX_NS)
 		inbox->spin_ns += inbox->spin_ns / 2;
 	else
-		inbox->spin_ns -= inbox->spin_ns / 8;
+		inbox->spin_ns -= inbox->spin_ns / 32;
 	if (inbox->spin_ns > INBOX_SPIN_MAX_NS)
 		inbox->spin_ns = INBOX_SPIN_MAX_NS;
 	if (inbox->spin_ns < INBOX_SPIN_MIN_NS)
@@ -70,7 +72,11 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 	start = transport_now_ns();
 	inbox_rest(inbox->meter, start);
 	do {
-		transport_relax();
+		/* Whoever else wants this processor may be whom this waits for. */
+		if (waited < INBOX_RELAX_NS)
+			transport_relax();
+		else
+			sched_yield();
 		got = transport->ops->read(transport, target, bytes);
 		waited = transport_now_ns() - start;
 	} while (got == -EAGAIN && waited < inbox->spin_ns);

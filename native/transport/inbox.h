@@ -31,9 +31,13 @@ struct inbox {
 };
 
 /* Bounds of the spinning time.  A blocking wake-up costs some 50 us, a spinning
- * one about 10: spinning pays as long as replies come sooner than that. */
-#define INBOX_SPIN_MIN_NS 2000u
+ * one about 10: spinning pays as long as replies come sooner than that.  The least is
+ * what a spinning peer's reply takes: with less, two sides that both sleep would never
+ * find out that they need not. */
+#define INBOX_SPIN_MIN_NS 15000u
 #define INBOX_SPIN_MAX_NS 60000u
+/* How much of it is spent without asking whether anybody else wants the processor. */
+#define INBOX_RELAX_NS 10000u
 
 int inbox_init(struct inbox *inbox, struct transport *transport);
 void inbox_release(struct inbox *inbox);

@@ -4,6 +4,7 @@
  * for a reply (outbox_flush), when the buffer is full (the thread that filled it
  * writes it, which is the back-pressure), or some 50 us later by the outbox's own
  * thread.  Large frames leave at once, behind all that was collected before them.
+ * Where the transport writes without system calls, every frame leaves at once.
  */
 #ifndef FARBUS_TRANSPORT_OUTBOX_H
 #define FARBUS_TRANSPORT_OUTBOX_H

@@ -1,4 +1,5 @@
 #include "transport.h"
+#include "socket.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -7,6 +8,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -23,7 +25,7 @@ uint64_t transport_now_ns(void)
 
 /* No call here is a cancellation point: callers hold locks, and the thread that is
  * cancelled may be the one that reads for all others. */
-static int cancel_disable(void)
+int transport_cancel_disable(void)
 {
 	int before;
 
@@ -31,17 +33,17 @@ static int cancel_disable(void)
 	return before;
 }
 
-static void cancel_restore(int before)
+void transport_cancel_restore(int before)
 {
 	pthread_setcancelstate(before, &before);
 }
 
 /* Signals do not prolong the time-out: a program's interval timer may fire often. */
-static int socket_poll(int descriptor, short events, int timeout_ms)
+int transport_poll(int descriptor, short events, int timeout_ms)
 {
 	struct pollfd poll_on = { .fd = descriptor, .events = events };
 	uint64_t end = transport_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000u;
-	int cancel = cancel_disable();
+	int cancel = transport_cancel_disable();
 	int rc;
 
 	for (;;) {
@@ -58,7 +60,7 @@ static int socket_poll(int descriptor, short events, int timeout_ms)
 		rc = -errno;
 	else
 		rc = rc ? 0 : -ETIMEDOUT;
-	cancel_restore(cancel);
+	transport_cancel_restore(cancel);
 	return rc;
 }
 
@@ -75,7 +77,7 @@ static int socket_write_all(struct transport *transport, struct iovec *vector, i
 				continue;
 			if (errno != EAGAIN)
 				return -errno;
-			rc = socket_poll(transport->descriptor, POLLOUT, -1);
+			rc = transport_poll(transport->descriptor, POLLOUT, -1);
 			if (rc)
 				return rc;
 			continue;
@@ -95,16 +97,16 @@ static int socket_write_all(struct transport *transport, struct iovec *vector, i
 
 static int socket_write(struct transport *transport, struct iovec *vector, int count)
 {
-	int cancel = cancel_disable();
+	int cancel = transport_cancel_disable();
 	int rc = socket_write_all(transport, vector, count);
 
-	cancel_restore(cancel);
+	transport_cancel_restore(cancel);
 	return rc;
 }
 
 static ssize_t socket_read(struct transport *transport, void *buffer, size_t bytes)
 {
-	int cancel = cancel_disable();
+	int cancel = transport_cancel_disable();
 	ssize_t got;
 
 	do {
@@ -114,13 +116,13 @@ static ssize_t socket_read(struct transport *transport, void *buffer, size_t byt
 		got = -errno;
 	else if (!got)
 		got = -EPIPE;
-	cancel_restore(cancel);
+	transport_cancel_restore(cancel);
 	return got;
 }
 
 static int socket_wait(struct transport *transport, int timeout_ms)
 {
-	return socket_poll(transport->descriptor, POLLIN, timeout_ms);
+	return transport_poll(transport->descriptor, POLLIN, timeout_ms);
 }
 
 static void socket_shutdown(struct transport *transport)
@@ -128,8 +130,16 @@ static void socket_shutdown(struct transport *transport)
 	shutdown(transport->descriptor, SHUT_RDWR);
 }
 
-static const struct transport_ops socket_ops = {
-	.name = "socket",
+static const struct transport_ops tcp_ops = {
+	.name = "tcp",
+	.write = socket_write,
+	.read = socket_read,
+	.wait = socket_wait,
+	.shutdown = socket_shutdown,
+};
+
+static const struct transport_ops unix_ops = {
+	.name = "unix",
 	.write = socket_write,
 	.read = socket_read,
 	.wait = socket_wait,
@@ -138,7 +148,8 @@ static const struct transport_ops socket_ops = {
 
 int transport_socket_init(struct transport *transport, int descriptor)
 {
-	int one = 1;
+	int one = 1, family = AF_UNSPEC;
+	socklen_t size = sizeof(family);
 	int flags = fcntl(descriptor, F_GETFD);
 
 	if (flags < 0 || fcntl(descriptor, F_SETFD, flags | FD_CLOEXEC) < 0)
@@ -155,8 +166,10 @@ int transport_socket_init(struct transport *transport, int descriptor)
 	(void)setsockopt(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, &one, sizeof(one));
 	one = 3;
 	(void)setsockopt(descriptor, IPPROTO_TCP, TCP_KEEPCNT, &one, sizeof(one));
-	transport->ops = &socket_ops;
+	(void)getsockopt(descriptor, SOL_SOCKET, SO_DOMAIN, &family, &size);
+	transport->ops = family == AF_UNIX ? &unix_ops : &tcp_ops;
 	transport->descriptor = descriptor;
+	transport->shm = NULL;
 	return 0;
 }
 
@@ -177,7 +190,7 @@ static int socket_connect(struct transport *transport, int descriptor, const str
 			rc = -errno;
 			goto fail;
 		}
-		rc = socket_poll(descriptor, POLLOUT, timeout_ms);
+		rc = transport_poll(descriptor, POLLOUT, timeout_ms);
 		if (rc)
 			goto fail;
 		if (getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &size) < 0)
@@ -228,15 +241,20 @@ int transport_tcp_connect(struct transport *transport, const char *address, cons
 int transport_unix_connect(struct transport *transport, const char *path, int timeout_ms)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
 	int descriptor;
 
 	if (strlen(path) >= sizeof(address.sun_path))
 		return -ENAMETOOLONG;
 	strcpy(address.sun_path, path);
+	if (path[0] == '@')
+		address.sun_path[0] = 0;
+	else
+		length++;
 	descriptor = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (descriptor < 0)
 		return -errno;
-	return socket_connect(transport, descriptor, (struct sockaddr *)&address, sizeof(address),
+	return socket_connect(transport, descriptor, (struct sockaddr *)&address, length,
 			      timeout_ms);
 }
 
@@ -245,6 +263,8 @@ void transport_release(struct transport *transport)
 	if (transport->descriptor >= 0)
 		close(transport->descriptor);
 	transport->descriptor = -1;
+	transport_shm_drop(transport->shm);
+	transport->shm = NULL;
 }
 
 int transport_write_all(struct transport *transport, const void *data, size_t bytes)
@@ -279,4 +299,70 @@ int transport_read_all(struct transport *transport, void *data, size_t bytes, in
 		}
 	}
 	return 0;
+}
+
+int transport_write_descriptor(struct transport *transport, const void *data, size_t bytes,
+			       int descriptor)
+{
+	union {
+		struct cmsghdr header;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control = { .room = { 0 } };
+	struct iovec vector = { .iov_base = (void *)data, .iov_len = bytes };
+	struct msghdr message = {
+		.msg_iov = &vector,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control),
+	};
+	int cancel = transport_cancel_disable();
+	ssize_t sent;
+
+	control.header.cmsg_level = SOL_SOCKET;
+	control.header.cmsg_type = SCM_RIGHTS;
+	control.header.cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(&control.header), &descriptor, sizeof(int));
+	do {
+		sent = sendmsg(transport->descriptor, &message, MSG_NOSIGNAL);
+	} while (sent < 0 && errno == EINTR);
+	transport_cancel_restore(cancel);
+	if (sent < 0)
+		return -errno;
+	return transport_write_all(transport, (const char *)data + sent, bytes - (size_t)sent);
+}
+
+int transport_read_descriptor(struct transport *transport, void *data, size_t bytes, int timeout_ms,
+			      int *descriptor)
+{
+	union {
+		struct cmsghdr header;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control;
+	struct iovec vector = { .iov_base = data, .iov_len = bytes };
+	struct msghdr message = {
+		.msg_iov = &vector,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control),
+	};
+	ssize_t got;
+	int rc = transport_poll(transport->descriptor, POLLIN, timeout_ms);
+
+	if (rc)
+		return rc;
+	/* More than one does not fit, and the kernel closes what does not fit. */
+	got = recvmsg(transport->descriptor, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	if (got <= 0)
+		return got ? -errno : -EPIPE;
+	*descriptor = -1;
+	for (struct cmsghdr *each = CMSG_FIRSTHDR(&message); each; each = CMSG_NXTHDR(&message, each))
+		if (each->cmsg_level == SOL_SOCKET && each->cmsg_type == SCM_RIGHTS &&
+		    each->cmsg_len == CMSG_LEN(sizeof(int)))
+			memcpy(descriptor, CMSG_DATA(each), sizeof(int));
+	rc = transport_read_all(transport, (char *)data + got, bytes - (size_t)got, timeout_ms);
+	if (rc && *descriptor >= 0) {
+		close(*descriptor);
+		*descriptor = -1;
+	}
+	return rc;
 }

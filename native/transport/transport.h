@@ -1,13 +1,16 @@
 /* transport.h - an ordered stream of bytes in each direction, whatever carries it.
  *
- * The one interface that TCP implements today and shared memory and RDMA verbs
- * will: above it (outbox.h, inbox.h) nothing knows sockets.  A transport that
- * needs no system call to move bytes answers `read` from its ring; one that
- * encrypts does so behind the same four calls.
+ * The one interface of TCP and Unix sockets (socket.c) and of shared memory (shm.c);
+ * above it (outbox.h, inbox.h) nothing knows which one it is.  One that encrypts, or
+ * that goes on after its connection was cut, does so behind the same calls: frames
+ * carry their sequence numbers, and the stream is cut nowhere but between bytes.
+ * RDMA verbs fit as shared memory does: a ring in registered memory that the peer
+ * writes, `write` posting work requests, `wait` sleeping on the completion channel.
  */
 #ifndef FARBUS_TRANSPORT_TRANSPORT_H
 #define FARBUS_TRANSPORT_TRANSPORT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -16,7 +19,10 @@
 struct transport;
 
 struct transport_ops {
-	const char *name;
+	const char *name;		/* as FARBUS_TRANSPORT and status spell it */
+	/* Writing makes no system call while the peer is awake: frames are not worth
+	 * collecting. */
+	bool direct;
 	/* Write all of the vector, waiting for room as long as it takes.  One
 	 * caller at a time.  0 or -errno; the vector is consumed. */
 	int (*write)(struct transport *transport, struct iovec *vector, int count);
@@ -30,9 +36,12 @@ struct transport_ops {
 	void (*shutdown)(struct transport *transport);
 };
 
+struct shm;
+
 struct transport {
 	const struct transport_ops *ops;
 	int descriptor;			/* close-on-exec; -1: none */
+	struct shm *shm;		/* of a transport over shared memory */
 };
 
 /* Take over a connected socket (TCP or Unix). */
@@ -42,8 +51,32 @@ int transport_socket_init(struct transport *transport, int descriptor);
 int transport_tcp_connect(struct transport *transport, const char *address, const char *port,
 			  int timeout_ms);
 
-/* Connect to a Unix socket's path within timeout_ms.  0 or -errno. */
+/* Connect to a Unix socket within timeout_ms; a name that begins with '@' is one of
+ * the abstract namespace.  0 or -errno. */
 int transport_unix_connect(struct transport *transport, const char *path, int timeout_ms);
+
+/* Write exactly, with a descriptor for a peer at the other end of a Unix socket. */
+int transport_write_descriptor(struct transport *transport, const void *data, size_t bytes,
+			       int descriptor);
+
+/* Read exactly, and take the descriptor that came along (-1: none did, or not one). */
+int transport_read_descriptor(struct transport *transport, void *data, size_t bytes, int timeout_ms,
+			      int *descriptor);
+
+/* ---- shared memory (shm.c), over a connected Unix socket, which stays as doorbell
+ * and as sign of life ----
+ *
+ * The client makes the memory and sends its descriptor with the hello; the server
+ * takes it or not.  Once both know, both switch: from then on bytes go through it. */
+
+/* Make memory for a session: *descriptor is to be sent and then closed.  0 or -errno. */
+int transport_shm_make(struct shm **shm, int *descriptor);
+/* Map what a peer sent, which is closed in any case.  -EPROTO: not what may be offered
+ * (size, seals, or not of the socket's other user). */
+int transport_shm_take(struct shm **shm, const struct transport *transport, int descriptor);
+void transport_shm_drop(struct shm *shm);
+/* Go on over `shm`, which the transport then owns. */
+void transport_shm_switch(struct transport *transport, struct shm *shm, bool server);
 
 /* Close this process's end without telling the peer (it may be shared). */
 void transport_release(struct transport *transport);

@@ -41,6 +41,21 @@ struct wire_hello {
 };
 _Static_assert(sizeof(struct wire_hello) == 128, "wire layout");
 
+/* Bits of wire_hello.capabilities, and of the reply's: what both will use. */
+enum wire_capability {
+	/* Asked for over a Unix socket, with the descriptor of the memory
+	 * (native/transport/shm.c); granted: frames go through that. */
+	WIRE_CAPABILITY_SHARED_MEMORY = 1,
+};
+
+/* A supervisor also listens on a Unix socket of the abstract namespace, named
+ * WIRE_LOCAL_NAME and the first WIRE_LOCAL_HEX hexadecimal digits of SHA-256 over
+ * WIRE_LOCAL_DOMAIN and the secret: only who has the secret can find it, or can have
+ * taken its name before. */
+#define WIRE_LOCAL_NAME "farbus-remoting-"
+#define WIRE_LOCAL_DOMAIN "farbus remoting local 1"
+#define WIRE_LOCAL_HEX 48
+
 enum wire_hello_status {
 	WIRE_HELLO_OK = 0,
 	WIRE_HELLO_VERSION = 1,		/* the protocols have nothing in common */

@@ -1667,7 +1667,7 @@ ENTRIES: Final = (
         11020,
         "cuMemPoolGetAttribute",
         "CUmemoryPool pool, CUmemPool_attribute attr, void *value",
-        "out8:value",
+        "out8:value hand",
     ),
     _n(366, "cuMemPoolImportFromShareableHandle", 11020, "cuMemPoolImportFromShareableHandle", POOLS),
     _n(367, "cuMemPoolImportPointer", 11020, "cuMemPoolImportPointer", POOLS),
@@ -1685,7 +1685,7 @@ ENTRIES: Final = (
         11020,
         "cuMemPoolSetAttribute",
         "CUmemoryPool pool, CUmemPool_attribute attr, void *value",
-        "in8:value",
+        "in8:value hand",
     ),
     _m(370, "cuMemPoolTrimTo", 11020, "cuMemPoolTrimTo", "CUmemoryPool pool, size_t minBytesToKeep", "wait"),
     _m(

@@ -26,6 +26,12 @@ def test_printing_kernels_print_on_the_program_s_output(remote: Remote, build: C
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("name", ["cub_capture", "textures"])
+def test_a_library_s_captures_and_textures(remote: Remote, build: Callable[[str], Path], name: str) -> None:
+    done = remote.run(build(f"suite/{name}"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_two_programs_have_a_server_each(remote: Remote, build: Callable[[str], Path]) -> None:
     program = build("remoting/wait_forever")
     running = [remote.start(program) for _ in range(2)]

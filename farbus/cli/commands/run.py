@@ -7,6 +7,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -46,6 +47,15 @@ from farbus.model.value import Value
 app = command_app()
 
 
+class Transport(StrEnum):
+    """What may carry a program's calls to its devices (docs/wire.md)."""
+
+    AUTO = "auto"
+    SHM = "shm"
+    UNIX = "unix"
+    TCP = "tcp"
+
+
 class Wish(Value, frozen=True, kw_only=True):
     """What is asked for the program."""
 
@@ -54,6 +64,7 @@ class Wish(Value, frozen=True, kw_only=True):
     routes: tuple[Route, ...]
     wait_limit_s: float
     quiet: bool
+    transport: Transport
     goal: Goal
     application: str
 
@@ -94,6 +105,10 @@ def run(
     deadline: DeadlineOption = "",
     application: ApplicationOption = "",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
+    transport: Annotated[
+        Transport,
+        typer.Option("--transport", help="What carries calls to GPUs by remoting; shm and unix within one machine."),
+    ] = Transport.AUTO,
     node: Annotated[
         str,
         typer.Option(
@@ -119,6 +134,7 @@ def run(
             routes=tuple(routes) if routes else (Route.LOCAL, Route.REMOTE),
             wait_limit_s=parse_seconds(wait_limit, what="--wait-limit") if wait_limit else 0.0,
             quiet=quiet,
+            transport=transport,
             goal=read_goal(slo=slo, importance=importance, deadline=deadline),
             application=application,
         )
@@ -178,7 +194,8 @@ async def _hold_and_run(target: Target, child: ForegroundProgram, wish: Wish) ->
         devices = [device for placement in ready.status.placements for device in placement.devices]
         if devices:
             say(format_devices(devices), quiet=wish.quiet)
-        child.start(merge_environment(os.environ, ready.environment))
+        chosen = {} if wish.transport is Transport.AUTO else {"FARBUS_TRANSPORT": wish.transport.value}
+        child.start(merge_environment({**os.environ, **chosen}, ready.environment))
         job_id = ready.status.job.id
         watch = asyncio.create_task(_tell_of_loss(events, child), name="devices")
         try:

@@ -135,6 +135,7 @@ static void test_pools(void)
 	CUmemPoolProps props = { .allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = here };
 	CUmemAccessDesc access = { .location = there, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
 	CUmemoryPool pool, found, standard;
+	int reuse[3] = { 5, 0, 77 };
 	CUmemAccess_flags flags;
 	int peers;
 
@@ -142,6 +143,13 @@ static void test_pools(void)
 	CHECK(cuDeviceGetDefaultMemPool(&found, 0));
 	REQUIRE(found == standard);
 	CHECK(cuMemPoolCreate(&pool, &props));
+	/* Some attributes are an int, and what lies behind it is not theirs. */
+	CHECK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &reuse[1]));
+	CHECK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &reuse[0]));
+	REQUIRE(reuse[0] == 0 && reuse[1] == 0 && reuse[2] == 77);
+	reuse[1] = 78;
+	CHECK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &reuse[0]));
+	REQUIRE_EQUAL(reuse[1], 78);
 	CHECK(cuMemSetMemPool(&here, CU_MEM_ALLOCATION_TYPE_PINNED, pool));
 	CHECK(cuMemGetMemPool(&found, &here, CU_MEM_ALLOCATION_TYPE_PINNED));
 	REQUIRE(found == pool);

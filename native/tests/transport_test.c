@@ -1,0 +1,179 @@
+/* Shared memory as a transport: order, back-pressure, the peer's end, hostile peers. */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../transport/transport.h"
+#include "../wire/digest.h"
+
+#undef NDEBUG
+
+#define LARGE (8u << 20)
+#define PATIENCE_MS 20000
+
+/* A client's and a server's end in one process; *memory is mapped as a hostile peer has it. */
+static void pair_make(struct transport *client, struct transport *server, uint64_t **memory)
+{
+	struct shm *ours, *theirs;
+	int pair[2], descriptor;
+	off_t bytes;
+
+	assert(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+	assert(transport_socket_init(client, pair[0]) == 0);
+	assert(transport_socket_init(server, pair[1]) == 0);
+	assert(transport_shm_make(&ours, &descriptor) == 0);
+	bytes = lseek(descriptor, 0, SEEK_END);
+	*memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+	assert(*memory != MAP_FAILED);
+	assert(transport_shm_take(&theirs, server, descriptor) == 0);
+	transport_shm_switch(client, ours, false);
+	transport_shm_switch(server, theirs, true);
+	assert(strcmp(client->ops->name, "shm") == 0 && client->ops->direct);
+}
+
+static uint8_t pattern(size_t at)
+{
+	return (uint8_t)(at * 2654435761u >> 11);
+}
+
+static void test_bytes_arrive_in_order_through_a_ring_that_is_too_small(void)
+{
+	struct transport client, server;
+	uint8_t *sent = malloc(LARGE), *got = malloc(LARGE);
+	struct shm *ours, *theirs;
+	int pair[2], descriptor, status;
+	pid_t child;
+
+	for (size_t i = 0; i < LARGE; i++)
+		sent[i] = pattern(i);
+	assert(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+	assert(transport_shm_make(&ours, &descriptor) == 0);
+	child = fork();
+	if (child == 0) {
+		close(pair[0]);
+		assert(transport_socket_init(&server, pair[1]) == 0);
+		assert(transport_shm_take(&theirs, &server, descriptor) == 0);
+		transport_shm_switch(&server, theirs, true);
+		assert(transport_read_all(&server, got, LARGE, PATIENCE_MS) == 0);
+		assert(memcmp(got, sent, LARGE) == 0);
+		assert(transport_write_all(&server, got, LARGE) == 0);
+		/* Its end comes behind what it wrote. */
+		_exit(0);
+	}
+	close(pair[1]);
+	close(descriptor);
+	assert(transport_socket_init(&client, pair[0]) == 0);
+	transport_shm_switch(&client, ours, false);
+	assert(transport_write_all(&client, sent, LARGE) == 0);
+	memset(got, 0, LARGE);
+	assert(transport_read_all(&client, got, LARGE, PATIENCE_MS) == 0);
+	assert(memcmp(got, sent, LARGE) == 0);
+	assert(transport_read_all(&client, got, 1, PATIENCE_MS) == -EPIPE);
+	assert(waitpid(child, &status, 0) == child && status == 0);
+	transport_release(&client);
+	free(sent);
+	free(got);
+}
+
+static void test_a_writer_hears_of_the_peer_s_end(void)
+{
+	struct transport client, server;
+	uint8_t *bytes = calloc(1, LARGE);
+	uint64_t *memory;
+
+	pair_make(&client, &server, &memory);
+	transport_release(&server);
+	assert(transport_write_all(&client, bytes, LARGE) == -EPIPE);
+	transport_release(&client);
+	free(bytes);
+}
+
+static void test_a_shutdown_wakes_the_reader(void)
+{
+	struct transport client, server;
+	uint64_t *memory;
+	char byte;
+
+	pair_make(&client, &server, &memory);
+	client.ops->shutdown(&client);
+	assert(client.ops->wait(&client, PATIENCE_MS) == 0);
+	assert(client.ops->read(&client, &byte, 1) == -EPIPE);
+	transport_release(&client);
+	transport_release(&server);
+}
+
+/* Words of the memory: written and taken of the ring to the server, then to the client. */
+enum { TO_SERVER_WRITTEN = 0, TO_SERVER_TAKEN = 8, TO_CLIENT_WRITTEN = 32 };
+
+static void test_impossible_indices_are_refused(void)
+{
+	struct transport client, server;
+	uint8_t *bytes = calloc(1, LARGE);
+	uint64_t *memory;
+
+	pair_make(&client, &server, &memory);
+	memory[TO_CLIENT_WRITTEN] = 1ull << 40;
+	assert(client.ops->read(&client, bytes, LARGE) == -EPROTO);
+	memory[TO_CLIENT_WRITTEN] = ~0ull;
+	assert(client.ops->read(&client, bytes, LARGE) == -EPROTO);
+	memory[TO_SERVER_TAKEN] = 1ull << 63;
+	assert(transport_write_all(&client, bytes, LARGE) == -EPROTO);
+	memory[TO_SERVER_WRITTEN] = 1ull << 20;
+	assert(server.ops->read(&server, bytes, LARGE) == -EPROTO);
+	transport_release(&client);
+	transport_release(&server);
+	free(bytes);
+}
+
+static void test_memory_that_its_maker_could_cut_off_is_refused(void)
+{
+	struct transport client, server;
+	struct shm *shm;
+	uint64_t *memory;
+	int loose, bytes, sealed;
+
+	pair_make(&client, &server, &memory);
+	assert(transport_shm_make(&shm, &sealed) == 0);
+	bytes = (int)lseek(sealed, 0, SEEK_END);
+	transport_shm_drop(shm);
+	close(sealed);
+	loose = memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	assert(ftruncate(loose, bytes) == 0);
+	assert(transport_shm_take(&shm, &server, dup(loose)) == -EPROTO);
+	assert(ftruncate(loose, bytes / 2) == 0);
+	assert(fcntl(loose, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
+	assert(transport_shm_take(&shm, &server, loose) == -EPROTO);
+	assert(transport_shm_take(&shm, &server, dup(STDIN_FILENO)) == -EPROTO);
+	transport_release(&client);
+	transport_release(&server);
+}
+
+static void test_digests_are_as_the_standard_s_examples(void)
+{
+	static const uint8_t abc[4] = { 0xba, 0x78, 0x16, 0xbf }, two[4] = { 0x24, 0x8d, 0x6a, 0x61 };
+	uint8_t digest[WIRE_DIGEST_BYTES];
+
+	wire_digest("abc", 3, digest);
+	assert(memcmp(digest, abc, 4) == 0 && digest[31] == 0xad);
+	wire_digest("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", 56, digest);
+	assert(memcmp(digest, two, 4) == 0 && digest[31] == 0xc1);
+}
+
+int main(void)
+{
+	test_bytes_arrive_in_order_through_a_ring_that_is_too_small();
+	test_a_writer_hears_of_the_peer_s_end();
+	test_a_shutdown_wakes_the_reader();
+	test_impossible_indices_are_refused();
+	test_memory_that_its_maker_could_cut_off_is_refused();
+	test_digests_are_as_the_standard_s_examples();
+	puts("ok");
+	return 0;
+}

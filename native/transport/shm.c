@@ -1,0 +1,347 @@
+/* Two rings of bytes in memory that client and server share.
+ *
+ *	written - taken		bytes that are in the ring, at most SHM_RING_BYTES
+ *	written			moved by the producer alone, taken by the consumer alone;
+ *				both count up for ever and are masked at use
+ *
+ * The other process writes all of this memory at any time.  Each side therefore keeps
+ * its own index for itself, reads the other's once per look, refuses a distance that
+ * cannot be, and has bytes copied out before anybody looks at them.
+ *
+ * A reader that finds nothing says so in reader_asleep and sleeps on the socket, where
+ * one byte wakes it; the socket also tells of the peer's end, whatever ended it.  A
+ * writer that finds no room says so in writer_asleep and sleeps on the word `room`
+ * (futex(2)); every SHM_LIFE_MS it looks whether the peer is still there.
+ */
+#include "transport.h"
+#include "socket.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Both rings and what lies before them fit a second-level cache: a copy that streams
+ * through them meets memory only at its ends. */
+#define SHM_RING_BYTES (512u << 10)
+/* What is written or taken becomes known to the other side at least this often. */
+#define SHM_STEP_BYTES (64u << 10)
+#define SHM_LIFE_MS 50
+/* How long a writer looks for room before it sleeps: taking one step lasts some 10 us. */
+#define SHM_ROOM_SPIN_NS 50000u
+#define SHM_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+struct shm_ring {
+	_Alignas(64) _Atomic uint64_t written;
+	_Alignas(64) _Atomic uint64_t taken;
+	_Alignas(64) _Atomic uint32_t reader_asleep;
+	_Alignas(64) _Atomic uint32_t writer_asleep;
+	_Atomic uint32_t room;		/* changes when a sleeping writer may look again */
+};
+_Static_assert(sizeof(struct shm_ring) == 256, "layout shared with the peer");
+
+struct shm_memory {
+	struct shm_ring to_server;
+	struct shm_ring to_client;
+	_Alignas(4096) uint8_t to_server_bytes[SHM_RING_BYTES];
+	uint8_t to_client_bytes[SHM_RING_BYTES];
+};
+_Static_assert(sizeof(struct shm_memory) == 4096 + 2 * SHM_RING_BYTES, "layout shared with the peer");
+
+/* One process's view of its two rings. */
+struct shm {
+	struct shm_memory *memory;
+	struct shm_ring *out;
+	struct shm_ring *in;
+	uint8_t *out_bytes;
+	const uint8_t *in_bytes;
+	uint64_t written;		/* the writer's */
+	uint64_t out_taken;		/* as far as the writer knows */
+	uint64_t taken;			/* the reader's */
+	bool hung_up;			/* the reader has met the socket's end */
+};
+
+/* ---- writing ---- */
+
+/* Let the reader see what was written, and wake it if it sleeps. */
+static int shm_publish(struct transport *transport)
+{
+	struct shm *shm = transport->shm;
+
+	atomic_store_explicit(&shm->out->written, shm->written, memory_order_release);
+	/* With the fence in shm_wait: one of the two sees what the other wrote. */
+	atomic_thread_fence(memory_order_seq_cst);
+	if (!atomic_load_explicit(&shm->out->reader_asleep, memory_order_relaxed))
+		return 0;
+	if (atomic_exchange(&shm->out->reader_asleep, 0)) {
+		int cancel = transport_cancel_disable();
+		ssize_t sent = send(transport->descriptor, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+		int rc = sent < 0 && errno != EAGAIN && errno != EINTR ? -errno : 0;
+
+		/* A full socket is full of bytes that wake it. */
+		transport_cancel_restore(cancel);
+		return rc;
+	}
+	return 0;
+}
+
+/* Bytes that may be written now, or -EPROTO. */
+static ssize_t shm_room(struct shm *shm)
+{
+	uint64_t taken = atomic_load_explicit(&shm->out->taken, memory_order_acquire);
+	uint64_t used = shm->written - taken;
+
+	if (used > SHM_RING_BYTES)
+		return -EPROTO;
+	shm->out_taken = taken;
+	return (ssize_t)(SHM_RING_BYTES - used);
+}
+
+static ssize_t shm_await_room(struct transport *transport)
+{
+	struct shm *shm = transport->shm;
+	struct shm_ring *ring = shm->out;
+	uint64_t start = transport_now_ns();
+	ssize_t room;
+
+	while (!(room = shm_room(shm)) && transport_now_ns() - start < SHM_ROOM_SPIN_NS)
+		sched_yield();
+	while (!room) {
+		const struct timespec life = { .tv_nsec = SHM_LIFE_MS * 1000000 };
+		uint32_t before = atomic_load(&ring->room);
+
+		atomic_store(&ring->writer_asleep, 1);
+		atomic_thread_fence(memory_order_seq_cst);
+		room = shm_room(shm);
+		if (room)
+			break;
+		/* POLLHUP and POLLERR are always told. */
+		if (transport_poll(transport->descriptor, POLLRDHUP, 0) == 0)
+			return -EPIPE;
+		syscall(SYS_futex, &ring->room, FUTEX_WAIT, before, &life, NULL, 0);
+		room = shm_room(shm);
+	}
+	atomic_store_explicit(&ring->writer_asleep, 0, memory_order_relaxed);
+	return room;
+}
+
+static int shm_write_bytes(struct transport *transport, const uint8_t *from, size_t bytes)
+{
+	struct shm *shm = transport->shm;
+
+	while (bytes) {
+		ssize_t room = (ssize_t)(SHM_RING_BYTES - (shm->written - shm->out_taken));
+		size_t at = shm->written % SHM_RING_BYTES, now = bytes;
+
+		if ((size_t)room < bytes)
+			room = shm_room(shm);
+		if (!room) {
+			int rc = shm_publish(transport);
+
+			if (rc)
+				return rc;
+			room = shm_await_room(transport);
+		}
+		if (room < 0)
+			return (int)room;
+		if (now > (size_t)room)
+			now = (size_t)room;
+		if (now > SHM_STEP_BYTES)
+			now = SHM_STEP_BYTES;
+		if (now > SHM_RING_BYTES - at)
+			now = SHM_RING_BYTES - at;
+		memcpy(shm->out_bytes + at, from, now);
+		shm->written += now;
+		from += now;
+		bytes -= now;
+		if (bytes) {
+			int rc = shm_publish(transport);
+
+			if (rc)
+				return rc;
+		}
+	}
+	return 0;
+}
+
+static int shm_write(struct transport *transport, struct iovec *vector, int count)
+{
+	for (int i = 0; i < count; i++) {
+		int rc = shm_write_bytes(transport, vector[i].iov_base, vector[i].iov_len);
+
+		if (rc)
+			return rc;
+	}
+	return shm_publish(transport);
+}
+
+/* ---- reading ---- */
+
+static ssize_t shm_read(struct transport *transport, void *buffer, size_t bytes)
+{
+	struct shm *shm = transport->shm;
+	struct shm_ring *ring = shm->in;
+	uint64_t there = atomic_load_explicit(&ring->written, memory_order_acquire) - shm->taken;
+	size_t at = shm->taken % SHM_RING_BYTES, first;
+
+	if (there > SHM_RING_BYTES)
+		return -EPROTO;
+	if (!there)
+		return shm->hung_up ? -EPIPE : -EAGAIN;
+	if (bytes > there)
+		bytes = there;
+	if (bytes > SHM_STEP_BYTES)
+		bytes = SHM_STEP_BYTES;
+	first = bytes < SHM_RING_BYTES - at ? bytes : SHM_RING_BYTES - at;
+	memcpy(buffer, shm->in_bytes + at, first);
+	memcpy((uint8_t *)buffer + first, shm->in_bytes, bytes - first);
+	shm->taken += bytes;
+	atomic_store_explicit(&ring->taken, shm->taken, memory_order_release);
+	atomic_thread_fence(memory_order_seq_cst);
+	/* Not for a little room: each wake-up lets the writer go on for a while. */
+	if (atomic_load_explicit(&ring->writer_asleep, memory_order_relaxed) &&
+	    there - bytes <= SHM_RING_BYTES / 2 && atomic_exchange(&ring->writer_asleep, 0)) {
+		atomic_fetch_add(&ring->room, 1);
+		syscall(SYS_futex, &ring->room, FUTEX_WAKE, 1, NULL, NULL, 0);
+	}
+	return (ssize_t)bytes;
+}
+
+static int shm_wait(struct transport *transport, int timeout_ms)
+{
+	struct shm *shm = transport->shm;
+	struct shm_ring *ring = shm->in;
+	char bells[64];
+	ssize_t got;
+	int cancel, rc;
+
+	atomic_store(&ring->reader_asleep, 1);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (atomic_load_explicit(&ring->written, memory_order_acquire) != shm->taken) {
+		atomic_store(&ring->reader_asleep, 0);
+		return 0;
+	}
+	rc = transport_poll(transport->descriptor, POLLIN, timeout_ms);
+	atomic_store(&ring->reader_asleep, 0);
+	if (rc)
+		return rc;
+	cancel = transport_cancel_disable();
+	got = recv(transport->descriptor, bells, sizeof(bells), MSG_DONTWAIT);
+	if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+		shm->hung_up = true;
+	transport_cancel_restore(cancel);
+	return 0;
+}
+
+static void shm_shutdown(struct transport *transport)
+{
+	struct shm_ring *ring = transport->shm->out;
+
+	shutdown(transport->descriptor, SHUT_RDWR);
+	atomic_fetch_add(&ring->room, 1);
+	syscall(SYS_futex, &ring->room, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static const struct transport_ops shm_ops = {
+	.name = "shm",
+	.direct = true,
+	.write = shm_write,
+	.read = shm_read,
+	.wait = shm_wait,
+	.shutdown = shm_shutdown,
+};
+
+/* ---- the memory ---- */
+
+/* Closes the descriptor if it fails. */
+static int shm_map(struct shm **out, int descriptor)
+{
+	struct shm *shm = calloc(1, sizeof(*shm));
+	void *memory = MAP_FAILED;
+	int rc = -ENOMEM;
+
+	if (shm)
+		memory = mmap(NULL, sizeof(struct shm_memory), PROT_READ | PROT_WRITE, MAP_SHARED,
+			      descriptor, 0);
+	if (memory == MAP_FAILED) {
+		free(shm);
+		close(descriptor);
+		return rc;
+	}
+	/* The child of a fork has no part in the session. */
+	(void)madvise(memory, sizeof(struct shm_memory), MADV_DONTFORK);
+	shm->memory = memory;
+	*out = shm;
+	return 0;
+}
+
+int transport_shm_make(struct shm **shm, int *descriptor)
+{
+	int made = memfd_create("farbus-remoting-session", MFD_CLOEXEC | MFD_ALLOW_SEALING), rc;
+
+	if (made < 0)
+		return -errno;
+	/* All of it now: later there may be no memory, and writing to it would be a SIGBUS. */
+	if (fallocate(made, 0, 0, sizeof(struct shm_memory)) < 0 ||
+	    fcntl(made, F_ADD_SEALS, SHM_SEALS) < 0) {
+		rc = -errno;
+		close(made);
+		return rc;
+	}
+	rc = shm_map(shm, made);
+	if (!rc)
+		*descriptor = made;
+	return rc;
+}
+
+int transport_shm_take(struct shm **shm, const struct transport *transport, int descriptor)
+{
+	struct ucred peer;
+	socklen_t size = sizeof(peer);
+	struct stat status;
+	int seals = fcntl(descriptor, F_GET_SEALS), rc;
+
+	/* Memory that somebody may cut off ends whoever touches it; and who sends it
+	 * must not have got hold of somebody else's. */
+	if (seals < 0 || (seals & SHM_SEALS) != SHM_SEALS || (seals & F_SEAL_WRITE) ||
+	    fstat(descriptor, &status) < 0 || status.st_size != sizeof(struct shm_memory) ||
+	    getsockopt(transport->descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 ||
+	    peer.uid != status.st_uid) {
+		close(descriptor);
+		return -EPROTO;
+	}
+	rc = shm_map(shm, descriptor);
+	if (!rc)
+		close(descriptor);
+	return rc;
+}
+
+void transport_shm_drop(struct shm *shm)
+{
+	if (!shm)
+		return;
+	munmap(shm->memory, sizeof(struct shm_memory));
+	free(shm);
+}
+
+void transport_shm_switch(struct transport *transport, struct shm *shm, bool server)
+{
+	struct shm_memory *memory = shm->memory;
+
+	shm->out = server ? &memory->to_client : &memory->to_server;
+	shm->in = server ? &memory->to_server : &memory->to_client;
+	shm->out_bytes = server ? memory->to_client_bytes : memory->to_server_bytes;
+	shm->in_bytes = server ? memory->to_server_bytes : memory->to_client_bytes;
+	transport->shm = shm;
+	transport->ops = &shm_ops;
+}

@@ -1,0 +1,153 @@
+"""What must be so over every transport, and what is shared memory's own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from farbus.remoting import bench
+from farbus.remoting import session as wire
+from farbus.remoting.session import Server, write_session
+from farbus.remoting.supervisor import Supervisor
+from tests.remoting.harness import Remote
+from tests.remoting.test_failures import PATIENCE_S, alive, wait_until
+
+Build = Callable[[str], Path]
+
+#: One of each kind: order between threads, copies in both directions and in pieces, host functions,
+#: errors that come late, fork, and what ends without cleaning up.
+PROGRAMS = (
+    "behind_host_function",
+    "copy_arrives_alone",
+    "fault",
+    "fork_child",
+    "handed_over",
+    "low_descriptors",
+    "many_launches",
+    "no_cleanup",
+    "rows",
+    "streams_pinned",
+    "threads",
+)
+
+
+@pytest.fixture(params=["shm", "unix", "tcp"])
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program(remote: Remote, build: Build, transport: str, name: str) -> None:
+    done = remote.run(build(f"remoting/{name}"), FARBUS_TRANSPORT=transport)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+def shared_mappings(pid: int) -> int:
+    return Path(f"/proc/{pid}/maps").read_text().count("farbus-remoting-session")
+
+
+@pytest.mark.parametrize("name", ["wait_forever", "copies_until_lost"])
+def test_killed_server_is_an_error_and_no_hang(remote: Remote, build: Build, transport: str, name: str) -> None:
+    program = remote.start(build(f"remoting/{name}"), FARBUS_TRANSPORT=transport)
+    assert program.stdout is not None
+    assert program.stdout.readline() == "waiting\n"
+    (server,) = remote.supervisor.pids
+    os.kill(server, signal.SIGKILL)
+    out, err = program.communicate(timeout=PATIENCE_S)
+    assert program.returncode == 3, out + err
+    assert err.count("the connection to the GPU at ") == 1
+
+
+@pytest.mark.parametrize("name", ["wait_forever", "copies_until_lost"])
+def test_killed_program_ends_its_server_and_leaves_nothing(
+    remote: Remote, build: Build, transport: str, name: str
+) -> None:
+    before = set(os.listdir("/dev/shm"))
+    program = remote.start(build(f"remoting/{name}"), FARBUS_TRANSPORT=transport)
+    assert program.stdout is not None
+    assert program.stdout.readline() == "waiting\n"
+    (server,) = remote.supervisor.pids
+    program.kill()
+    program.communicate()
+    wait_until(lambda: not alive(server), "the server has ended")
+    assert not {entry for entry in set(os.listdir("/dev/shm")) - before if "session" in entry}
+
+
+@contextlib.contextmanager
+def waiting(remote: Remote, build: Build, **changes: str) -> Iterator[tuple[int, int]]:
+    """Process ids of a program at work and of its server."""
+    program = remote.start(build("remoting/wait_forever"), **changes)
+    assert program.stdout is not None
+    assert program.stdout.readline() == "waiting\n"
+    try:
+        yield program.pid, remote.supervisor.pids[0]
+    finally:
+        program.kill()
+        program.communicate()
+
+
+@pytest.mark.parametrize(
+    ("asked", "used"), [("", "shm"), ("auto", "shm"), ("shm", "shm"), ("unix", "unix"), ("tcp", "tcp")]
+)
+def test_the_choice_is_what_the_status_says(remote: Remote, build: Build, asked: str, used: str) -> None:
+    with waiting(remote, build, FARBUS_TRANSPORT=asked) as (program, server):
+        (session,) = remote.supervisor.sessions.sessions
+        assert session.transport == used
+        assert shared_mappings(program) == shared_mappings(server) == (used == "shm")
+
+
+def test_without_a_supervisor_of_this_machine_it_is_tcp(remote: Remote, build: Build) -> None:
+    assert remote.supervisor._local is not None
+    remote.supervisor._local.shutdown(socket.SHUT_RDWR)
+    with waiting(remote, build) as (program, _):
+        assert shared_mappings(program) == 0
+
+
+def test_shared_memory_that_was_asked_for_and_is_not_there_is_an_error(remote: Remote, build: Build) -> None:
+    assert remote.supervisor._local is not None
+    remote.supervisor._local.shutdown(socket.SHUT_RDWR)
+    done = remote.run(build("remoting/events"), FARBUS_TRANSPORT="shm")
+    assert done.returncode == 1
+    assert "no supervisor of this lease listens here" in done.stderr
+
+
+def test_an_unknown_transport_is_named(remote: Remote, build: Build) -> None:
+    done = remote.run(build("remoting/events"), FARBUS_TRANSPORT="pigeon")
+    assert done.returncode == 1
+    assert 'FARBUS_TRANSPORT is "pigeon": set it to auto, shm, unix or tcp' in done.stderr
+
+
+def test_the_local_socket_asks_for_the_secret_too(remote: Remote) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(PATIENCE_S)
+        connection.connect(wire.local_name(remote.secret))
+        connection.sendall(wire.HELLO.pack(wire.HELLO_MAGIC, 1, 0, 0x01020304, 1, 1, 0, 0, 1, 0, bytes(32), b"test"))
+        reply = wire.HELLO_REPLY.unpack(connection.recv(wire.HELLO_REPLY.size, socket.MSG_WAITALL))
+    assert reply[3] == wire.HELLO_SECRET
+    assert any(f"refused process {os.getpid()} of user {os.getuid()}: wrong secret" in line for line in remote.lines)
+
+
+def test_another_supervisor_of_the_same_secret_serves_by_tcp_alone(remote: Remote, libcuda: Path) -> None:
+    lines: list[str] = []
+    with Supervisor(libcuda=str(libcuda), secret=remote.secret, log=lines.append):
+        assert any("no transport within this machine" in line for line in lines)
+
+
+def test_an_emulated_network_takes_its_time(remote: Remote, build: Build) -> None:
+    network = bench.Network(rtt_us=20_000, gbps=1)
+    with bench._through(network, remote.supervisor.address) as (address, port):
+        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret)])
+        done = remote.run(build("remoting/rows"), FARBUS_TRANSPORT="tcp")
+        with socket.create_connection((address, port), timeout=PATIENCE_S) as connection:
+            began = time.monotonic()
+            connection.sendall(wire.HELLO.pack(wire.HELLO_MAGIC, 99, 0, 0x01020304, 1, 0, 0, 0, 1, 0, bytes(32), b""))
+            connection.recv(wire.HELLO_REPLY.size, socket.MSG_WAITALL)
+            assert time.monotonic() - began >= network.rtt_us * 1e-6
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
