@@ -180,6 +180,16 @@ def test_cuda_visible_devices_is_not_nvml_s(some: Callable[..., Remote]) -> None
     assert python(remote, COUNT, CUDA_VISIBLE_DEVICES="1") == python(remote, COUNT)
 
 
+@pytest.mark.parametrize("transport", ["tcp", "unix", "shm"])
+def test_it_is_asked_over_whatever_carries_the_session(some: Callable[..., Remote], transport: str) -> None:
+    told = python(
+        some(),
+        HOLD + "print(json.dumps(n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(0)).used))",
+        FARBUS_TRANSPORT=transport,
+    )
+    assert told == 8 << 20
+
+
 def test_initialisations_are_counted(some: Callable[..., Remote]) -> None:
     assert python(
         some(),
