@@ -29,6 +29,7 @@ NATIVE = ROOT / "native"
 # What is packed, relative to native/build and to farbus/_native alike.
 PACKED = (
     "shim/libcuda.so.1",
+    "shim/libnvidia-ml.so.1",
     "softgpu/libcuda.so.1",
     "softgpu/libnvidia-ml.so.1",
     "bench/remoting_bench",

@@ -36,6 +36,8 @@ server.cdef(
         const char *libcuda;
         const uint8_t *secret;
         struct server_status *status;
+        const void *sessions;
+        uint32_t session_count;
     };
     int server_serve(const struct server_options *options, char *why, int bytes);
     """

@@ -30,7 +30,8 @@ class Launch:
 
     ``session`` is the session file, ``shim`` the directory that holds the shim's
     ``libcuda.so.1`` (programs that look for the file, such as Triton and numba, find
-    it there; all others get it by LD_PRELOAD).
+    it there; all others get it by LD_PRELOAD) and its ``libnvidia-ml.so.1``, which is
+    found by LD_LIBRARY_PATH alone: programs open it by name.
     """
 
     session: Path

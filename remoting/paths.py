@@ -5,6 +5,7 @@ checkout, also one installed as editable, in ``native/build``, where make puts
 them.  Inside, both look the same::
 
     shim/libcuda.so.1               what a program with remote GPUs is started with
+    shim/libnvidia-ml.so.1          its management library
     softgpu/libcuda.so.1            the software GPU
     softgpu/libnvidia-ml.so.1       its management library
     bench/remoting_bench            the program that ``farbus bench remoting`` runs
@@ -88,6 +89,7 @@ def native_parts() -> dict[str, bool]:
     """Return for every native part whether it is there, by the name that a person knows it by."""
     return {
         "shim": (shim_directory() / "libcuda.so.1").is_file(),
+        "shim's NVML": (shim_directory() / "libnvidia-ml.so.1").is_file(),
         "software GPU": (software_gpu_directory() / "libcuda.so.1").is_file(),
         "software NVML": (software_gpu_directory() / "libnvidia-ml.so.1").is_file(),
         "remoting server": importlib.util.find_spec("farbus.remoting._server") is not None,

@@ -77,6 +77,9 @@ def main(arguments: Sequence[str]) -> int:
         os.close(options.status_fd)
         slots = ffi.from_buffer(memory)
         native.status = ffi.cast("struct server_status *", slots + options.status_slot * SLOT_BYTES)
+        # The first slot is the supervisor's own.
+        native.sessions = ffi.cast("const void *", slots + SLOT_BYTES)
+        native.session_count = len(memory) // SLOT_BYTES - 1
     why = ffi.new("char[]", 512)
     result = lib.server_serve(native, why, 512)
     if result < 0:

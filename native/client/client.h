@@ -183,6 +183,7 @@ struct client_session {
 	struct outbox outbox;
 	struct inbox inbox;
 	char peer[160];			/* for messages */
+	uint8_t operations[WIRE_OPERATION_BYTES]; /* bit n: the server has operation n */
 
 	pthread_mutex_t wait_lock;	/* over what follows */
 	pthread_cond_t receiver_wake;
@@ -218,6 +219,9 @@ struct client {
 	ino_t socket_inode;		/* of the session's descriptor */
 	struct client_device *devices;
 	int device_count;
+	/* It is NVML's (native/client_nvml): CUDA_VISIBLE_DEVICES is not for it, and its
+	 * few small questions are not worth shared memory. */
+	bool management;
 	int driver_version;
 	struct handle_table handles;
 	pthread_key_t thread_key;

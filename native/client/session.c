@@ -374,7 +374,8 @@ int client_session_open(struct client_session *session)
 		return rc == -EPERM ? CUDA_ERROR_NOT_PERMITTED : CUDA_ERROR_NO_DEVICE;
 	rc = session_connect(session, &file, choice);
 	/* Without shared memory the session goes on over the socket. */
-	if (!rc && choice <= CHOICE_SHM && strcmp(session->transport.ops->name, "unix") == 0)
+	if (!rc && choice <= CHOICE_SHM && !client->management &&
+	    strcmp(session->transport.ops->name, "unix") == 0)
 		(void)transport_shm_make(&shm, &memory);
 	if (!rc) {
 		session_raise_descriptor(session);
@@ -393,16 +394,17 @@ int client_session_open(struct client_session *session)
 		transport_release(&session->transport);
 		return session_refused(session, &reply, text);
 	}
+	memcpy(session->operations, reply.operations, sizeof(session->operations));
 	rc = session_devices(session, reply.device_count);
 	if (shm && (reply.capabilities & WIRE_CAPABILITY_SHARED_MEMORY))
 		transport_shm_switch(&session->transport, shm, false);
 	else
 		transport_shm_drop(shm);
-	if (!rc && choice == CHOICE_SHM && !session->transport.shm) {
+	if (!rc && choice == CHOICE_SHM && !client->management && !session->transport.shm) {
 		client_message("FARBUS_TRANSPORT asks for shared memory, which this server does not give");
 		rc = -EPROTONOSUPPORT;
 	}
-	if (!rc)
+	if (!rc && !client->management)
 		rc = session_visible(client);
 	if (!rc)
 		rc = inbox_init(&session->inbox, &session->transport);

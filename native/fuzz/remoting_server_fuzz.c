@@ -175,6 +175,12 @@ static bool frame_send(int descriptor)
 
 		memcpy(frame + sizeof(header) + at, &word, fixed - at < 8 ? fixed - at : 8);
 	}
+	if (header.opcode == WIRE_OP_MANAGEMENT) {
+		/* Queries and devices that there are, most of the time. */
+		uint32_t query[2] = { (uint32_t)random_below(310), (uint32_t)random_below(2) };
+
+		memcpy(frame + sizeof(header), query, sizeof(query));
+	}
 	if (info->name && info->request_tail)
 		tail = random_below(random_below(4) ? 64 : TAIL_MAX);
 	if (tail > info->request_tail)

@@ -411,4 +411,5 @@ const server_handler server_handlers[WIRE_OP_LIMIT] = {
 	[WIRE_OP_MEMORY_OPEN] = serve_memory_open,
 	[WIRE_OP_LINK_COMPLETE] = serve_link_complete,
 	[WIRE_OP_OCCUPANCY_SHARED] = serve_occupancy_shared,
+	[WIRE_OP_MANAGEMENT] = serve_management,
 };

@@ -111,5 +111,7 @@ CUresult serve_event_share(struct server_call *call);
 CUresult serve_memory_open(struct server_call *call);
 /* Link; the reply's tail is the image from that offset on. */
 CUresult serve_link_complete(struct server_call *call);
+/* Ask NVML of the server's node; the tail is a structure to fill in, or its answer: text, a list. */
+CUresult serve_management(struct server_call *call);
 
 #endif

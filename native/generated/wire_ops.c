@@ -76,4 +76,5 @@ const struct wire_op_info wire_op_infos[WIRE_OP_LIMIT] = {
 	[WIRE_OP_MEMORY_OPEN] = { "memory_open", 72, 16, 0, 0, 1, 0, 1 },
 	[WIRE_OP_LINK_COMPLETE] = { "link_complete", 16, 8, 0, 1048576, 1, 1, 1 },
 	[WIRE_OP_OCCUPANCY_SHARED] = { "occupancy_shared", 16, 8, 0, 0, 1, 0, 1 },
+	[WIRE_OP_MANAGEMENT] = { "management", 24, 40, 4096, 4096, 1, 1, 0 },
 };

@@ -158,6 +158,8 @@ enum wire_op {
 	WIRE_OP_LINK_COMPLETE = 0x0086,
 	/* Dynamic shared memory left to a block. */
 	WIRE_OP_OCCUPANCY_SHARED = 0x0079,
+	/* Ask NVML of the server's node; the tail is a structure to fill in, or its answer: text, a list. */
+	WIRE_OP_MANAGEMENT = 0x00f0,
 	/* Bytes for the copy that was requested under this sequence number. */
 	WIRE_EVENT_DATA = 0x0100,
 	/* Run the host function of this token, then say host_done. */
@@ -170,7 +172,7 @@ enum wire_op {
 	WIRE_EVENT_TEXT = 0x0104,
 };
 
-#define WIRE_OP_LIMIT 0x008b
+#define WIRE_OP_LIMIT 0x00f1
 
 struct wire_blob_part {
 	uint64_t blob;
@@ -800,6 +802,21 @@ struct wire_occupancy_shared_reply {
 	uint64_t bytes;
 };
 _Static_assert(sizeof(struct wire_occupancy_shared_reply) == 8, "wire layout");
+
+struct wire_management {
+	uint32_t query;
+	uint32_t device;
+	uint32_t arguments[3];
+	uint8_t pad0[4];
+};
+_Static_assert(sizeof(struct wire_management) == 24, "wire layout");
+
+struct wire_management_reply {
+	int32_t status;
+	uint32_t reserved;
+	uint64_t values[4];
+};
+_Static_assert(sizeof(struct wire_management_reply) == 40, "wire layout");
 
 struct wire_data {
 	uint64_t sequence;

@@ -386,6 +386,9 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 	}
 	server->text_read = -1;
 	server->status = options->status ? options->status : &server->unseen;
+	server->libcuda = options->libcuda;
+	server->sessions = options->sessions;
+	server->session_count = options->sessions ? options->session_count : 0;
 	server->meter.received_bytes = &server->status->received_bytes;
 	server->meter.busy_ns = &server->status->busy_ns;
 	pthread_mutex_init(&server->leader, NULL);

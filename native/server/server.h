@@ -24,11 +24,16 @@ struct server_status {
 };
 _Static_assert(sizeof(struct server_status) == 96, "layout of remoting/status.py");
 
+/* From one slot to the next. */
+#define SERVER_STATUS_STRIDE 128u
+
 struct server_options {
 	int descriptor;			/* the connected socket; taken over */
 	const char *libcuda;		/* path of the driver to open */
 	const uint8_t *secret;		/* WIRE_SECRET_BYTES of the lease */
 	struct server_status *status;	/* NULL: nothing is counted */
+	const void *sessions;		/* the slots of all the lease's servers, or NULL */
+	uint32_t session_count;
 };
 
 /* Serve until the client has gone.  0: it came and went; -errno: it never got as

@@ -104,6 +104,9 @@ struct server {
 	struct server_status *status;	/* calls: the leader's; sent_bytes: under `write` */
 	struct server_status unseen;	/* the status where nobody looks */
 	struct inbox_meter meter;
+	const char *libcuda;		/* the driver's path */
+	const uint8_t *sessions;	/* of the lease, SERVER_STATUS_STRIDE bytes each */
+	uint32_t session_count;
 	struct server_driver driver;
 	void *driver_library;
 	CUdevice devices[WIRE_DEVICES];
@@ -131,6 +134,7 @@ struct server {
 	struct server_blob *blobs;
 	uint64_t blob_bytes;
 	struct server_context *primaries[WIRE_DEVICES];
+	struct server_management *management;	/* management.c; made by the first query */
 };
 
 struct server_thread {

@@ -1,6 +1,6 @@
 #define _GNU_SOURCE
 #include "driver_board.h"
-#include "nvml_abi.h"
+#include "../nvml/nvml_abi.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -83,27 +83,7 @@ NVML_EXPORT nvmlReturn_t nvmlShutdown(void)
 
 NVML_EXPORT const char *nvmlErrorString(nvmlReturn_t result)
 {
-	switch (result) {
-	case NVML_SUCCESS:
-		return "The operation was successful";
-	case NVML_ERROR_UNINITIALIZED:
-		return "NVML was not first initialized with nvmlInit()";
-	case NVML_ERROR_INVALID_ARGUMENT:
-		return "A supplied argument is invalid";
-	case NVML_ERROR_NOT_SUPPORTED:
-		return "The requested operation is not available on target device";
-	case NVML_ERROR_NOT_FOUND:
-		return "A query to find an object was unsuccessful";
-	case NVML_ERROR_INSUFFICIENT_SIZE:
-		return "An input argument is not large enough";
-	case NVML_ERROR_FUNCTION_NOT_FOUND:
-		return "Local version of NVML doesn't implement this function";
-	case NVML_ERROR_ARGUMENT_VERSION_MISMATCH:
-		return "The provided version is invalid/unsupported";
-	case NVML_ERROR_UNKNOWN:
-		return "An internal driver error occurred";
-	}
-	return "Unknown Error";
+	return nvml_return_text(result);
 }
 
 static nvmlReturn_t ready(void)
@@ -334,14 +314,20 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInf
 	return NVML_SUCCESS;
 }
 
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *info)
+/* Its structure is shorter: see nvml_abi.h. */
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, void *info)
 {
-	return nvmlDeviceGetPciInfo_v3(device, info);
+	nvmlPciInfo_t whole;
+	nvmlReturn_t result = nvmlDeviceGetPciInfo_v3(device, info ? &whole : NULL);
+
+	if (!result)
+		memcpy(info, &whole, NVML_PCI_INFO_V2_BYTES);
+	return result;
 }
 
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t *info)
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, void *info)
 {
-	return nvmlDeviceGetPciInfo_v3(device, info);
+	return nvmlDeviceGetPciInfo_v2(device, info);
 }
 
 /* ---- what is going on on a device ---- */

@@ -23,6 +23,7 @@
 /* Attributes travel as an array indexed by CUdevice_attribute. */
 #define WIRE_DEVICE_ATTRIBUTES 256u
 #define WIRE_HELLO_TEXT_BYTES 512u
+#define WIRE_OPERATION_BYTES 64u
 
 struct wire_hello {
 	uint32_t magic;
@@ -75,7 +76,7 @@ struct wire_hello_reply {
 	int32_t driver_version;
 	uint32_t device_count;
 	uint32_t text_bytes;		/* of a sentence for a person, no NUL */
-	uint8_t operations[64];		/* bit n: operation n is there */
+	uint8_t operations[WIRE_OPERATION_BYTES]; /* bit n: operation n is there */
 };
 _Static_assert(sizeof(struct wire_hello_reply) == 112, "wire layout");
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from farbus.remoting.codegen import abi, client, coverage, marshal, server, wire
+from farbus.remoting.codegen import abi, client, coverage, management, marshal, server, wire
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,7 +25,10 @@ OUTPUTS: dict[str, Callable[[], str]] = {
     "native/generated/client_raw.h": marshal.generate_raw_header,
     "native/generated/server_calls.c": marshal.generate_server_calls,
     "native/generated/client.map": client.generate_exports,
+    "native/generated/nvml_functions.h": management.generate_functions,
+    "native/generated/nvml.map": management.generate_map,
     "docs/coverage.md": coverage.generate_coverage,
+    "docs/coverage-nvml.md": management.generate_coverage,
 }
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from farbus.remoting.spec import management, operations
 from farbus.remoting.spec.functions import ENTRIES
 from farbus.remoting.spec.model import Answer, Entry, Field, Operation, Scalar
-from farbus.remoting.spec.operations import BULK_BYTES, EVENTS, HANDLE_KINDS, OPERATIONS
+from farbus.remoting.spec.operations import BULK_BYTES, EVENTS, HANDLE_KINDS
+
+OPERATIONS = (*operations.OPERATIONS, *management.OPERATIONS)
 
 #: Counts changes of the specification that a peer must know of.
 SPEC_VERSION = 1

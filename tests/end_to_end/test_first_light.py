@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,6 +59,28 @@ def test_interactive_run_sees_exactly_its_devices(cluster: Cluster, compiled: Co
     assert done.returncode == 0, done.stdout + done.stderr
     assert "using 2 device(s)" in done.stdout
     assert cluster.ask("leases") == []
+
+
+NVML = """
+import json
+import pynvml as n
+n.nvmlInit()
+uuids = [n.nvmlDeviceGetUUID(n.nvmlDeviceGetHandleByIndex(i)) for i in range(n.nvmlDeviceGetCount())]
+print(json.dumps([uuids, n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(0)).used]))
+"""
+
+
+def test_nvml_shows_a_job_exactly_its_remote_device(cluster: Cluster) -> None:
+    pytest.importorskip("pynvml")
+    done = cluster.run(
+        "submit", "--follow", "--name", "management", "--gpus", "1", "--node", "gamma", "--",
+        sys.executable, "-c", NVML,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    status = next(status for status in cluster.ask("jobs", "--all") if status["job"]["name"] == "management")
+    (device,) = status["placements"][0]["devices"]
+    told = next(json.loads(line) for line in done.stdout.splitlines() if line.startswith("[["))
+    assert told == [[device["device"]], 0]
 
 
 def test_run_ends_with_the_programs_own_code(cluster: Cluster) -> None:

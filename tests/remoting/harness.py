@@ -48,7 +48,12 @@ class Remote:
 
     def start(self, *command: str | Path, **changes: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            command, env=self.environment(**changes), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            env=self.environment(**changes),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
 

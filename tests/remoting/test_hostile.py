@@ -153,6 +153,28 @@ def test_impossible_request_ends_the_session_or_is_refused(
     assert session.ended() == 0
 
 
+@pytest.mark.parametrize(
+    ("query", "device", "tail", "status"),
+    [
+        (0, 0, b"", 13),  # no such query: NVML_ERROR_FUNCTION_NOT_FOUND
+        (0xFFFFFFFF, 0, b"", 13),
+        (4, 0xFFFFFFFF, b"", 2),  # no such device: NVML_ERROR_INVALID_ARGUMENT
+        (1, 64, b"", 2),
+        (260, 0, b"", 2),  # a structure that is not there
+        (260, 0, struct.pack("<I", 0x01FFFFFF), 25),  # and one of another size: NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+        (260, 0, struct.pack("<I", 0x01000008) + bytes(4088), 25),
+    ],
+)
+def test_nvml_is_asked_nothing_impossible(
+    open_session: Callable[[], Session], query: int, device: int, tail: bytes, status: int
+) -> None:
+    session = open_session()
+    session.send("management", struct.pack("<II3I4x", query, device, 0xFFFFFFFF, 0xFFFFFFFF, 0), tail)
+    opcode, result, payload = session.receive()
+    assert (opcode, result, len(payload)) == (OPCODE["management"] | 0x8000, 0, 40)
+    assert struct.unpack_from("<i", payload)[0] == status
+
+
 def test_unknown_handles_are_refused(open_session: Callable[[], Session]) -> None:
     session = with_context(open_session())
     for handle in (0, 3, 0x1230, CONTEXT, (1 << 64) - 1, 2 << 43 | 5 << 4):

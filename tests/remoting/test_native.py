@@ -24,10 +24,11 @@ def test_native(name: str) -> None:
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
-def test_shim_loads_where_glibc_is_old() -> None:
-    if shutil.which("objdump") is None or not (SHIM / "libcuda.so.1").exists():
+@pytest.mark.parametrize("library", ["libcuda.so.1", "libnvidia-ml.so.1"])
+def test_shim_loads_where_glibc_is_old(library: str) -> None:
+    if shutil.which("objdump") is None or not (SHIM / library).exists():
         pytest.skip("needs objdump and the shim that make -C native builds")
-    table = subprocess.run(["objdump", "-T", SHIM / "libcuda.so.1"], capture_output=True, text=True, check=True).stdout
+    table = subprocess.run(["objdump", "-T", SHIM / library], capture_output=True, text=True, check=True).stdout
     needed = {match[2]: match[1] for match in re.finditer(r"\(GLIBC_([\d.]+)\) (\w+)", table)}
     assert needed
     # The list to add to: native/wire/glibc.h.
