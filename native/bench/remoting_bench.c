@@ -14,7 +14,6 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <netinet/in.h>
-#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,38 +124,21 @@ static void report(const char *name, const char *kind, struct samples *samples, 
 
 /* ---- the bare transport ---- */
 
-/* Read exactly; spin first, then sleep, as a session's reader does. */
-static void bare_read(struct transport *peer, void *data, size_t bytes)
+struct bare {
+	struct transport transport;
+	struct inbox inbox;
+};
+
+/* Read exactly, by what sessions read with: it spins and sleeps as they do. */
+static void bare_read(struct bare *peer, void *data, size_t bytes)
 {
-	char *at = data;
-	uint64_t start = 0, waited = 0;
-
-	while (bytes) {
-		ssize_t got = peer->ops->read(peer, at, bytes);
-
-		if (got > 0) {
-			at += got;
-			bytes -= (size_t)got;
-			start = 0;
-			continue;
-		}
-		if (got != -EAGAIN)
-			exit(0);
-		if (!start)
-			start = transport_now_ns();
-		waited = transport_now_ns() - start;
-		if (waited < INBOX_RELAX_NS)
-			transport_relax();
-		else if (waited < INBOX_SPIN_MAX_NS)
-			sched_yield();
-		else
-			(void)peer->ops->wait(peer, -1);
-	}
+	if (inbox_take(&peer->inbox, data, bytes))
+		exit(0);
 }
 
-static void bare_write(struct transport *peer, const void *data, size_t bytes)
+static void bare_write(struct bare *peer, const void *data, size_t bytes)
 {
-	int rc = transport_write_all(peer, data, bytes);
+	int rc = transport_write_all(&peer->transport, data, bytes);
 
 	if (rc)
 		die("write to the bare transport", -rc);
@@ -168,7 +150,7 @@ struct order_to_peer {
 	uint8_t padding[48];	/* a small call's size */
 };
 
-static void peer_serve(struct transport *peer)
+static void peer_serve(struct bare *peer)
 {
 	static uint8_t buffer[1 << 20];
 	struct order_to_peer told;
@@ -216,7 +198,7 @@ static void pair_by_tcp(const struct emulated *network, int pair[2])
 	close(listener);
 }
 
-static void peer_start(const char *name, const struct emulated *network, struct transport *peer,
+static void peer_start(const char *name, const struct emulated *network, struct bare *peer,
 		       pid_t *child)
 {
 	bool shared = strcmp(name, "shm") == 0;
@@ -236,26 +218,30 @@ static void peer_start(const char *name, const struct emulated *network, struct 
 	if (*child == 0) {
 		/* Or the other end would never be seen to close. */
 		close(pair[0]);
-		rc = transport_socket_init(peer, pair[1]);
+		rc = transport_socket_init(&peer->transport, pair[1]);
 		if (!rc && shared)
-			rc = transport_shm_take(&theirs, peer, memory);
+			rc = transport_shm_take(&theirs, &peer->transport, memory);
 		if (rc)
 			die("take the bare transport", -rc);
 		if (shared)
-			transport_shm_switch(peer, theirs, true);
+			transport_shm_switch(&peer->transport, theirs, true);
+		if (inbox_init(&peer->inbox, &peer->transport))
+			die("out of memory", 0);
 		peer_serve(peer);
 	}
 	close(pair[1]);
-	rc = transport_socket_init(peer, pair[0]);
+	rc = transport_socket_init(&peer->transport, pair[0]);
 	if (rc)
 		die("take the bare transport", -rc);
 	if (shared) {
 		close(memory);
-		transport_shm_switch(peer, ours, false);
+		transport_shm_switch(&peer->transport, ours, false);
 	}
+	if (inbox_init(&peer->inbox, &peer->transport))
+		die("out of memory", 0);
 }
 
-static void bare_round_trip(struct transport *peer, int count)
+static void bare_round_trip(struct bare *peer, int count)
 {
 	const struct order_to_peer told = { .send = 64 };
 	uint8_t answer[64];
@@ -266,7 +252,7 @@ static void bare_round_trip(struct transport *peer, int count)
 	}
 }
 
-static void bare_copy(struct transport *peer, uint8_t *memory, size_t bytes, bool out)
+static void bare_copy(struct bare *peer, uint8_t *memory, size_t bytes, bool out)
 {
 	const struct order_to_peer told = { .receive = out ? bytes : 0, .send = out ? 64 : bytes };
 	uint8_t answer[64];
@@ -318,7 +304,7 @@ static void launch(CUfunction function)
 	CHECK(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, parameters, NULL));
 }
 
-static void measure_calls(CUfunction function, struct transport *peer)
+static void measure_calls(CUfunction function, struct bare *peer)
 {
 	enum { LAUNCHES = 500, CALLS = 500 };
 	struct samples posted = { .count = 0 }, called = { .count = 0 }, bare = { .count = 0 };
@@ -346,7 +332,7 @@ static void measure_calls(CUfunction function, struct transport *peer)
 }
 
 static void measure_copies(CUdeviceptr device, uint8_t *host, const char *kind, size_t bytes,
-			   struct transport *peer)
+			   struct bare *peer)
 {
 	struct samples to = { .count = 0 }, from = { .count = 0 };
 	struct samples bare_to = { .count = 0 }, bare_from = { .count = 0 };
@@ -378,7 +364,7 @@ static void measure(const char *transport, const struct emulated *network)
 {
 	static const size_t sizes[] = { 1 << 20, 16 << 20, 64 << 20 };
 	size_t largest = sizes[sizeof(sizes) / sizeof(sizes[0]) - 1];
-	struct transport peer;
+	struct bare peer;
 	CUdeviceptr device;
 	CUfunction function;
 	uint8_t *pageable;
@@ -402,7 +388,7 @@ static void measure(const char *transport, const struct emulated *network)
 		measure_copies(device, pageable, "pageable", sizes[i], &peer);
 		measure_copies(device, pinned, "pinned", sizes[i], &peer);
 	}
-	transport_release(&peer);
+	transport_release(&peer.transport);
 	waitpid(child, NULL, 0);
 }
 

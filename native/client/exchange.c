@@ -133,6 +133,9 @@ static int read_reply(struct client_session *session, const struct wire_header *
 
 	pthread_mutex_lock(&session->wait_lock);
 	wait = wait_take(session, header->sequence);
+	/* Also where the receiver thread reads it: it must leave the next one to the caller,
+	 * or a program that has paused would wait for two thread switches call after call. */
+	session->last_call_ns = transport_now_ns();
 	pthread_mutex_unlock(&session->wait_lock);
 	if (!wait)
 		return -EPROTO;
@@ -344,7 +347,6 @@ static void leader_step_down(struct client_session *session)
 		session_abandon(session);
 	session->leader = false;
 	session->leader_wait = NULL;
-	session->last_call_ns = transport_now_ns();
 	if (session->waits)
 		wait_set(session, session->waits, WAIT_LEAD);
 	else if (session->receiver_parked || session->targets || session->outstanding)

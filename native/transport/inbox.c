@@ -1,7 +1,6 @@
 #include "inbox.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +14,8 @@ int inbox_init(struct inbox *inbox, struct transport *transport)
 	inbox->start = 0;
 	inbox->end = 0;
 	inbox->spin_ns = INBOX_SPIN_MAX_NS / 2;
+	inbox->missed = 0;
+	inbox->sleeps = 0;
 	return 0;
 }
 
@@ -58,39 +59,55 @@ static void inbox_count(struct inbox_meter *meter, ssize_t got)
 			      memory_order_relaxed);
 }
 
+/* A spin that began at `start` was given up at `slept`, and the answer has come. */
+static void inbox_missed(struct inbox *inbox, uint64_t start, uint64_t slept, uint64_t now)
+{
+	if (slept == start || now - slept > INBOX_SHARED_NS || ++inbox->missed < INBOX_MISSED_MOST)
+		return;
+	inbox->missed -= INBOX_MISSED_AGAIN;
+	inbox->sleeps = INBOX_SLEEPS;
+}
+
 /* Read at least one byte into [target, target + bytes): spin a while, then sleep. */
 static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int timeout_ms)
 {
 	struct transport *transport = inbox->transport;
 	ssize_t got = transport->ops->read(transport, target, bytes);
-	uint64_t start, waited = 0;
+	uint64_t start, now;
 
 	if (got != -EAGAIN) {
 		inbox_count(inbox->meter, got);
 		return got;
 	}
-	start = transport_now_ns();
+	start = now = transport_now_ns();
 	inbox_rest(inbox->meter, start);
-	do {
-		/* Whoever else wants this processor may be whom this waits for. */
-		if (waited < INBOX_RELAX_NS)
+	if (inbox->sleeps) {
+		inbox->sleeps--;
+	} else {
+		do {
 			transport_relax();
-		else
-			sched_yield();
-		got = transport->ops->read(transport, target, bytes);
-		waited = transport_now_ns() - start;
-	} while (got == -EAGAIN && waited < inbox->spin_ns);
-	while (got == -EAGAIN) {
-		int rc = transport->ops->wait(transport, timeout_ms);
-
-		if (rc)
-			return rc;
-		waited = transport_now_ns() - start;
-		got = transport->ops->read(transport, target, bytes);
+			got = transport->ops->read(transport, target, bytes);
+			now = transport_now_ns();
+		} while (got == -EAGAIN && now - start < inbox->spin_ns);
+		if (got != -EAGAIN)
+			inbox->missed = 0;
 	}
-	inbox_adapt(inbox, waited);
+	if (got == -EAGAIN) {
+		uint64_t slept = now;
+
+		do {
+			int rc = transport->ops->wait(transport, timeout_ms);
+
+			if (rc)
+				return rc;
+			got = transport->ops->read(transport, target, bytes);
+		} while (got == -EAGAIN);
+		now = transport_now_ns();
+		inbox_missed(inbox, start, slept, now);
+	}
+	inbox_adapt(inbox, now - start);
 	if (inbox->meter)
-		inbox->meter->woken_ns = start + waited;
+		inbox->meter->woken_ns = now;
 	inbox_count(inbox->meter, got);
 	return got;
 }

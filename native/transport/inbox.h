@@ -28,6 +28,8 @@ struct inbox {
 	size_t start;			/* of what is buffered and not yet taken */
 	size_t end;
 	uint64_t spin_ns;		/* how long to spin before sleeping; adapts */
+	unsigned missed;		/* spins in turn that only kept the peer from running */
+	unsigned sleeps;		/* waits to come that do not spin */
 };
 
 /* Bounds of the spinning time.  A blocking wake-up costs some 50 us, a spinning
@@ -36,8 +38,15 @@ struct inbox {
  * find out that they need not. */
 #define INBOX_SPIN_MIN_NS 15000u
 #define INBOX_SPIN_MAX_NS 60000u
-/* How much of it is spent without asking whether anybody else wants the processor. */
-#define INBOX_RELAX_NS 10000u
+/* An answer that comes so soon after spinning was given up had waited for this processor:
+ * the peer shares it.  The scheduler moves one of the two within milliseconds if another
+ * processor is idle; after so many such waits none is, and the next ones sleep at once, which
+ * costs two switches, before a few try again.  Giving way by sched_yield instead costs whole
+ * time slices where a third process is ready to run. */
+#define INBOX_SHARED_NS 20000u
+#define INBOX_MISSED_MOST 64u
+#define INBOX_MISSED_AGAIN 8u
+#define INBOX_SLEEPS 1024u
 
 int inbox_init(struct inbox *inbox, struct transport *transport);
 void inbox_release(struct inbox *inbox);

@@ -12,8 +12,9 @@
 /* How long collected frames may wait for company. */
 #define OUTBOX_LINGER_NS 50000
 /* How many empty rounds the thread makes before it sleeps until it is woken:
- * a wake-up costs the posting thread microseconds, a round costs nobody. */
-#define OUTBOX_IDLE_ROUNDS 40
+ * a wake-up costs the posting thread microseconds, a round costs whoever spins on this
+ * processor as much. */
+#define OUTBOX_IDLE_ROUNDS 8
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t value)
 {
