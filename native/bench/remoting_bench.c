@@ -29,6 +29,7 @@
 #include "emulator.h"
 
 #define REPEATS 9
+#define COPY_LARGEST ((size_t)64 << 20)
 
 static const char ptx[] =
 	".version 6.4\n"
@@ -150,25 +151,18 @@ struct order_to_peer {
 	uint8_t padding[48];	/* a small call's size */
 };
 
+/* Bytes come to rest in memory as large as a device's, and come from there. */
 static void peer_serve(struct bare *peer)
 {
-	static uint8_t buffer[1 << 20];
+	uint8_t *memory = calloc(1, COPY_LARGEST);
 	struct order_to_peer told;
 
+	if (!memory)
+		die("out of memory", 0);
 	for (;;) {
 		bare_read(peer, &told, sizeof(told));
-		while (told.receive) {
-			size_t now = told.receive < sizeof(buffer) ? told.receive : sizeof(buffer);
-
-			bare_read(peer, buffer, now);
-			told.receive -= now;
-		}
-		while (told.send) {
-			size_t now = told.send < sizeof(buffer) ? told.send : sizeof(buffer);
-
-			bare_write(peer, buffer, now);
-			told.send -= now;
-		}
+		bare_read(peer, memory, told.receive);
+		bare_write(peer, memory, told.send);
 	}
 }
 
@@ -362,8 +356,7 @@ static void measure_copies(CUdeviceptr device, uint8_t *host, const char *kind, 
 
 static void measure(const char *transport, const struct emulated *network)
 {
-	static const size_t sizes[] = { 1 << 20, 16 << 20, 64 << 20 };
-	size_t largest = sizes[sizeof(sizes) / sizeof(sizes[0]) - 1];
+	static const size_t sizes[] = { 1 << 20, 16 << 20, COPY_LARGEST };
 	struct bare peer;
 	CUdeviceptr device;
 	CUfunction function;
@@ -375,15 +368,15 @@ static void measure(const char *transport, const struct emulated *network)
 	function = first_launch();
 	launch(function);
 	measure_calls(function, &peer);
-	CHECK(cuMemAlloc_v2(&device, largest));
-	CHECK(cuMemHostAlloc(&pinned, largest, 0));
-	pageable = malloc(largest);
+	CHECK(cuMemAlloc_v2(&device, COPY_LARGEST));
+	CHECK(cuMemHostAlloc(&pinned, COPY_LARGEST, 0));
+	pageable = malloc(COPY_LARGEST);
 	if (!pageable)
 		die("out of memory", 0);
 	/* Bytes that nothing can compress. */
-	for (size_t i = 0; i < largest; i++)
+	for (size_t i = 0; i < COPY_LARGEST; i++)
 		pageable[i] = (uint8_t)(i * 2654435761u >> 13);
-	memcpy(pinned, pageable, largest);
+	memcpy(pinned, pageable, COPY_LARGEST);
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		measure_copies(device, pageable, "pageable", sizes[i], &peer);
 		measure_copies(device, pinned, "pinned", sizes[i], &peer);

@@ -241,6 +241,105 @@ static void plane_flatten(size_t *pitch, size_t *width, size_t *height)
 	}
 }
 
+/* ---- between the transport's memory and the device ----
+ *
+ * Where the transport's bytes lie in memory, the driver copies from there and to there, on a
+ * stream that nothing else is put in: such a copy ends whatever the program's streams wait
+ * for, so it may be waited for by the thread that reads for all of them, and by one that
+ * keeps others from writing.  It is only for streams that have come to the copy. */
+
+static bool stream_is_idle(struct server_call *call, CUstream stream)
+{
+	const struct server_driver *driver = call->driver;
+	CUcontext owner;
+
+	/* Asking about a stream would end its capture. */
+	if (atomic_load_explicit(&call->server->capture_count, memory_order_relaxed))
+		return false;
+	/* The legacy stream waits for all others, and they for it: those of this context. */
+	if (stream && (!driver->cuStreamGetCtx ||
+		       driver->cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS ||
+		       owner != call->context->real ||
+		       driver->cuStreamQuery(stream) != CUDA_SUCCESS))
+		return false;
+	return driver->cuStreamQuery(NULL) == CUDA_SUCCESS;
+}
+
+/* NULL: the driver has none. */
+static CUstream bulk_stream(struct server_call *call)
+{
+	struct server_context *context = call->context;
+	CUstream stream;
+	size_t bytes;
+	void *at;
+
+	pthread_mutex_lock(&context->lock);
+	if (!context->bulk) {
+		if (call->driver->cuStreamCreate(&context->bulk, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+			context->bulk = NULL;
+		/* Where the driver can't pin it, it copies through memory of its own.  It may be
+		 * so already, for another context. */
+		call->server->transport.ops->memory(&call->server->transport, &at, &bytes);
+		if (context->bulk && call->driver->cuMemHostRegister_v2)
+			(void)call->driver->cuMemHostRegister_v2(at, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+	}
+	stream = context->bulk;
+	pthread_mutex_unlock(&context->lock);
+	return stream;
+}
+
+static CUresult receive_in_place(struct server_call *call, uint64_t device, CUstream stream)
+{
+	const struct server_driver *driver = call->driver;
+	CUresult result = CUDA_SUCCESS;
+
+	while (call->tail_bytes && result == CUDA_SUCCESS) {
+		const void *at;
+		ssize_t bytes = inbox_peek(&call->server->inbox, &at, call->tail_bytes);
+
+		if (bytes <= 0)
+			return SERVER_MALFORMED;
+		result = driver->cuMemcpyHtoDAsync_v2(device, at, (size_t)bytes, stream);
+		if (result == CUDA_SUCCESS)
+			result = driver->cuStreamSynchronize(stream);
+		inbox_taken(&call->server->inbox, (size_t)bytes);
+		call->tail_bytes -= (size_t)bytes;
+		device += (size_t)bytes;
+	}
+	return result;
+}
+
+/* The frame goes on also where the driver refuses: its length has been said. */
+static CUresult send_in_place(struct server_call *call, uint64_t device, size_t offset, size_t bytes,
+			      CUstream stream)
+{
+	const struct server_driver *driver = call->driver;
+	struct transport *transport = &call->server->transport;
+	const struct wire_data data = { .sequence = call->header.sequence, .offset = offset };
+	CUresult result = CUDA_SUCCESS;
+	int rc = server_send_begin(call->server, WIRE_EVENT_DATA, call->header.lane,
+				   call->header.sequence, &data, sizeof(data), bytes);
+
+	while (!rc && bytes) {
+		void *at;
+		ssize_t room = transport->ops->room(transport, &at, bytes);
+
+		if (room <= 0) {
+			rc = -EPIPE;
+			break;
+		}
+		if (result == CUDA_SUCCESS)
+			result = driver->cuMemcpyDtoHAsync_v2(at, device, (size_t)room, stream);
+		if (result == CUDA_SUCCESS)
+			result = driver->cuStreamSynchronize(stream);
+		rc = transport->ops->written(transport, (size_t)room);
+		device += (size_t)room;
+		bytes -= (size_t)room;
+	}
+	pthread_mutex_unlock(&call->server->write);
+	return rc ? SERVER_MALFORMED : result;
+}
+
 /* ---- to the device ---- */
 
 static CUresult receive_rows(struct server_call *call, uint64_t device, size_t pitch, size_t width,
@@ -252,6 +351,12 @@ static CUresult receive_rows(struct server_call *call, uint64_t device, size_t p
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	if (height == 1 && call->server->transport.ops->peek && stream_is_idle(call, stream)) {
+		CUstream bulk = bulk_stream(call);
+
+		if (bulk)
+			return receive_in_place(call, device, bulk);
+	}
 	result = staging_take(call, &staging);
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -316,6 +421,17 @@ CUresult serve_copy_to_host(struct server_call *call)
 		return result;
 	plane_flatten(&pitch, &width, &height);
 	total = width * height;
+	if (height == 1 && call->server->transport.ops->room && stream_is_idle(call, stream)) {
+		CUstream bulk = bulk_stream(call);
+
+		for (; bulk && at < total && result == CUDA_SUCCESS; at += SERVER_PIECE_BYTES)
+			result = send_in_place(call, request->device + at, at,
+					       total - at < SERVER_PIECE_BYTES ? total - at
+									       : SERVER_PIECE_BYTES,
+					       bulk);
+		if (bulk)
+			return result;
+	}
 	while (result == CUDA_SUCCESS && (at < total || filled)) {
 		size_t bytes = 0;
 

@@ -53,6 +53,25 @@ int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t 
 	return rc;
 }
 
+int server_send_begin(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
+		      const void *fixed, size_t fixed_bytes, size_t tail_bytes)
+{
+	struct wire_header header = {
+		.length = (uint32_t)(fixed_bytes + tail_bytes),
+		.opcode = opcode,
+		.lane = lane,
+		.sequence = sequence,
+	};
+	struct iovec vector[2] = {
+		{ .iov_base = &header, .iov_len = sizeof(header) },
+		{ .iov_base = (void *)fixed, .iov_len = fixed_bytes },
+	};
+
+	pthread_mutex_lock(&server->write);
+	count(&server->status->sent_bytes, sizeof(header) + header.length);
+	return server->transport.ops->write(&server->transport, vector, 2);
+}
+
 CUresult server_take(struct server_call *call, void *target, size_t bytes)
 {
 	if (bytes > call->tail_bytes)

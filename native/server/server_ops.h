@@ -85,6 +85,7 @@ struct server_context {
 	struct server_staging **busy_last;
 	unsigned staging_count;
 	pthread_cond_t returned;		/* a buffer has become idle */
+	CUstream bulk;			/* of copies from and to the transport's memory; NULL: not made */
 	struct server_pinned *pinned_idle;
 	uint64_t pinned_idle_bytes;
 	struct server_lane_stream *lanes;
@@ -168,6 +169,11 @@ extern const server_handler server_handlers[];
 CUresult server_take(struct server_call *call, void *target, size_t bytes);
 
 /* Send one frame; parts with no bytes are left out. */
+/* Begin a frame that the caller finishes: it writes `tail_bytes` to the transport, and lets
+ * go of server->write whatever this returns. */
+int server_send_begin(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
+		      const void *fixed, size_t fixed_bytes, size_t tail_bytes);
+
 int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
 		uint64_t argument, const void *fixed, size_t fixed_bytes, const void *tail,
 		size_t tail_bytes);

@@ -68,11 +68,20 @@ static void inbox_missed(struct inbox *inbox, uint64_t start, uint64_t slept, ui
 	inbox->sleeps = INBOX_SLEEPS;
 }
 
-/* Read at least one byte into [target, target + bytes): spin a while, then sleep. */
+static ssize_t inbox_try(struct inbox *inbox, void *target, size_t bytes)
+{
+	struct transport *transport = inbox->transport;
+
+	return target ? transport->ops->read(transport, target, bytes)
+		      : transport->ops->peek(transport, &inbox->peeked, bytes);
+}
+
+/* Read at least one byte into [target, target + bytes), or only find it if there is no
+ * target: spin a while, then sleep. */
 static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int timeout_ms)
 {
 	struct transport *transport = inbox->transport;
-	ssize_t got = transport->ops->read(transport, target, bytes);
+	ssize_t got = inbox_try(inbox, target, bytes);
 	uint64_t start, now;
 
 	if (got != -EAGAIN) {
@@ -86,7 +95,7 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 	} else {
 		do {
 			transport_relax();
-			got = transport->ops->read(transport, target, bytes);
+			got = inbox_try(inbox, target, bytes);
 			now = transport_now_ns();
 		} while (got == -EAGAIN && now - start < inbox->spin_ns);
 		if (got != -EAGAIN)
@@ -100,7 +109,7 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 
 			if (rc)
 				return rc;
-			got = transport->ops->read(transport, target, bytes);
+			got = inbox_try(inbox, target, bytes);
 		} while (got == -EAGAIN);
 		now = transport_now_ns();
 		inbox_missed(inbox, start, slept, now);
@@ -124,8 +133,12 @@ static int inbox_fill(struct inbox *inbox, size_t bytes, int timeout_ms)
 		inbox->start = 0;
 	}
 	while (inbox->end - inbox->start < bytes) {
-		ssize_t got = inbox_read(inbox, inbox->buffer + inbox->end, INBOX_BYTES - inbox->end,
-					 timeout_ms);
+		size_t most = INBOX_BYTES - inbox->end, missing = bytes - (inbox->end - inbox->start);
+		ssize_t got;
+
+		if (inbox->transport->ops->peek && most > INBOX_PEEK_BYTES)
+			most = missing > INBOX_PEEK_BYTES ? missing : INBOX_PEEK_BYTES;
+		got = inbox_read(inbox, inbox->buffer + inbox->end, most, timeout_ms);
 
 		if (got < 0)
 			return (int)got;
@@ -178,6 +191,28 @@ int inbox_take(struct inbox *inbox, void *target, size_t bytes)
 		inbox->start += bytes;
 	}
 	return 0;
+}
+
+ssize_t inbox_peek(struct inbox *inbox, const void **at, size_t bytes)
+{
+	size_t buffered = inbox->end - inbox->start;
+	ssize_t got;
+
+	if (buffered) {
+		*at = inbox->buffer + inbox->start;
+		return (ssize_t)(bytes < buffered ? bytes : buffered);
+	}
+	got = inbox_read(inbox, NULL, bytes, -1);
+	*at = inbox->peeked;
+	return got;
+}
+
+void inbox_taken(struct inbox *inbox, size_t bytes)
+{
+	if (inbox_buffered(inbox))
+		inbox->start += bytes;
+	else
+		inbox->transport->ops->taken(inbox->transport, bytes);
 }
 
 int inbox_skip(struct inbox *inbox, size_t bytes)

@@ -12,6 +12,8 @@
 #include "transport.h"
 
 #define INBOX_BYTES (128u << 10)
+/* How much is read ahead where that saves no system call: payloads stay where they lie. */
+#define INBOX_PEEK_BYTES (4u << 10)
 
 /* Where a reader counts, for others to look at meanwhile.  It alone adds to
  * *received_bytes, so that no addition needs a lock. */
@@ -25,6 +27,7 @@ struct inbox {
 	struct transport *transport;
 	struct inbox_meter *meter;	/* NULL: nothing is counted */
 	uint8_t *buffer;
+	const void *peeked;		/* what inbox_peek found in the transport */
 	size_t start;			/* of what is buffered and not yet taken */
 	size_t end;
 	uint64_t spin_ns;		/* how long to spin before sleeping; adapts */
@@ -58,6 +61,12 @@ int inbox_header(struct inbox *inbox, struct wire_header *header, int timeout_ms
 
 /* Take exactly `bytes` of the current payload. */
 int inbox_take(struct inbox *inbox, void *target, size_t bytes);
+
+/* Where the next of the current payload lies, at most `bytes`, at least one, and how many;
+ * then inbox_taken with so many, before anything else.  The peer may change what lies in its
+ * memory: for bytes that nobody here looks at.  Only where the transport can peek. */
+ssize_t inbox_peek(struct inbox *inbox, const void **at, size_t bytes);
+void inbox_taken(struct inbox *inbox, size_t bytes);
 
 /* Take and drop. */
 int inbox_skip(struct inbox *inbox, size_t bytes);

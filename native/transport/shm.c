@@ -135,35 +135,58 @@ static ssize_t shm_await_room(struct transport *transport)
 	return room;
 }
 
-static int shm_write_bytes(struct transport *transport, const uint8_t *from, size_t bytes)
+/* Contiguous room, waited for. */
+static ssize_t shm_room_at(struct transport *transport, void **where, size_t bytes)
 {
 	struct shm *shm = transport->shm;
+	ssize_t room = (ssize_t)(SHM_RING_BYTES - (shm->written - shm->out_taken));
+	size_t at = shm->written % SHM_RING_BYTES;
 
+	if ((size_t)room < bytes)
+		room = shm_room(shm);
+	if (!room) {
+		int rc = shm_publish(transport);
+
+		if (rc)
+			return rc;
+		room = shm_await_room(transport);
+	}
+	if (room < 0)
+		return room;
+	if (bytes > (size_t)room)
+		bytes = (size_t)room;
+	if (bytes > SHM_STEP_BYTES)
+		bytes = SHM_STEP_BYTES;
+	if (bytes > SHM_RING_BYTES - at)
+		bytes = SHM_RING_BYTES - at;
+	*where = shm->out_bytes + at;
+	return (ssize_t)bytes;
+}
+
+static void shm_memory(struct transport *transport, void **at, size_t *bytes)
+{
+	*at = transport->shm->memory;
+	*bytes = sizeof(struct shm_memory);
+}
+
+static int shm_written(struct transport *transport, size_t bytes)
+{
+	transport->shm->written += bytes;
+	return shm_publish(transport);
+}
+
+static int shm_write_bytes(struct transport *transport, const uint8_t *from, size_t bytes)
+{
 	while (bytes) {
-		ssize_t room = (ssize_t)(SHM_RING_BYTES - (shm->written - shm->out_taken));
-		size_t at = shm->written % SHM_RING_BYTES, now = bytes;
+		void *where;
+		ssize_t now = shm_room_at(transport, &where, bytes);
 
-		if ((size_t)room < bytes)
-			room = shm_room(shm);
-		if (!room) {
-			int rc = shm_publish(transport);
-
-			if (rc)
-				return rc;
-			room = shm_await_room(transport);
-		}
-		if (room < 0)
-			return (int)room;
-		if (now > (size_t)room)
-			now = (size_t)room;
-		if (now > SHM_STEP_BYTES)
-			now = SHM_STEP_BYTES;
-		if (now > SHM_RING_BYTES - at)
-			now = SHM_RING_BYTES - at;
-		memcpy(shm->out_bytes + at, from, now);
-		shm->written += now;
+		if (now < 0)
+			return (int)now;
+		memcpy(where, from, (size_t)now);
+		transport->shm->written += (size_t)now;
 		from += now;
-		bytes -= now;
+		bytes -= (size_t)now;
 		if (bytes) {
 			int rc = shm_publish(transport);
 
@@ -187,12 +210,11 @@ static int shm_write(struct transport *transport, struct iovec *vector, int coun
 
 /* ---- reading ---- */
 
-static ssize_t shm_read(struct transport *transport, void *buffer, size_t bytes)
+static ssize_t shm_peek(struct transport *transport, const void **where, size_t bytes)
 {
 	struct shm *shm = transport->shm;
-	struct shm_ring *ring = shm->in;
-	uint64_t there = atomic_load_explicit(&ring->written, memory_order_acquire) - shm->taken;
-	size_t at = shm->taken % SHM_RING_BYTES, first;
+	uint64_t there = atomic_load_explicit(&shm->in->written, memory_order_acquire) - shm->taken;
+	size_t at = shm->taken % SHM_RING_BYTES;
 
 	if (there > SHM_RING_BYTES)
 		return -EPROTO;
@@ -202,19 +224,40 @@ static ssize_t shm_read(struct transport *transport, void *buffer, size_t bytes)
 		bytes = there;
 	if (bytes > SHM_STEP_BYTES)
 		bytes = SHM_STEP_BYTES;
-	first = bytes < SHM_RING_BYTES - at ? bytes : SHM_RING_BYTES - at;
-	memcpy(buffer, shm->in_bytes + at, first);
-	memcpy((uint8_t *)buffer + first, shm->in_bytes, bytes - first);
+	if (bytes > SHM_RING_BYTES - at)
+		bytes = SHM_RING_BYTES - at;
+	*where = shm->in_bytes + at;
+	return (ssize_t)bytes;
+}
+
+static void shm_taken(struct transport *transport, size_t bytes)
+{
+	struct shm *shm = transport->shm;
+	struct shm_ring *ring = shm->in;
+	uint64_t left;
+
 	shm->taken += bytes;
 	atomic_store_explicit(&ring->taken, shm->taken, memory_order_release);
 	atomic_thread_fence(memory_order_seq_cst);
+	left = atomic_load_explicit(&ring->written, memory_order_relaxed) - shm->taken;
 	/* Not for a little room: each wake-up lets the writer go on for a while. */
 	if (atomic_load_explicit(&ring->writer_asleep, memory_order_relaxed) &&
-	    there - bytes <= SHM_RING_BYTES / 2 && atomic_exchange(&ring->writer_asleep, 0)) {
+	    left <= SHM_RING_BYTES / 2 && atomic_exchange(&ring->writer_asleep, 0)) {
 		atomic_fetch_add(&ring->room, 1);
 		syscall(SYS_futex, &ring->room, FUTEX_WAKE, 1, NULL, NULL, 0);
 	}
-	return (ssize_t)bytes;
+}
+
+static ssize_t shm_read(struct transport *transport, void *buffer, size_t bytes)
+{
+	const void *where;
+	ssize_t got = shm_peek(transport, &where, bytes);
+
+	if (got > 0) {
+		memcpy(buffer, where, (size_t)got);
+		shm_taken(transport, (size_t)got);
+	}
+	return got;
 }
 
 static int shm_wait(struct transport *transport, int timeout_ms)
@@ -258,6 +301,11 @@ static const struct transport_ops shm_ops = {
 	.write = shm_write,
 	.read = shm_read,
 	.wait = shm_wait,
+	.peek = shm_peek,
+	.taken = shm_taken,
+	.room = shm_room_at,
+	.written = shm_written,
+	.memory = shm_memory,
 	.shutdown = shm_shutdown,
 };
 

@@ -32,6 +32,19 @@ struct transport_ops {
 	/* Wait until read has something to say, or until timeout_ms (-1: none)
 	 * is over.  0, -ETIMEDOUT or -errno. */
 	int (*wait)(struct transport *transport, int timeout_ms);
+	/* Where the bytes to read lie, and where bytes to write may go, for who can use them
+	 * there; NULL where they lie nowhere.  The same callers as of read and write.
+	 *
+	 * peek: at most `bytes` that read would give, and how many; none is taken, and the
+	 * peer may change them.  taken: so many of them are done with.
+	 * room: wait for room for at least one byte, say where it is and how many fit.
+	 * written: so many of them are now what write would have written.  0 or -errno. */
+	ssize_t (*peek)(struct transport *transport, const void **at, size_t bytes);
+	void (*taken)(struct transport *transport, size_t bytes);
+	ssize_t (*room)(struct transport *transport, void **at, size_t bytes);
+	int (*written)(struct transport *transport, size_t bytes);
+	/* All the memory that peek and room lead into. */
+	void (*memory)(struct transport *transport, void **at, size_t *bytes);
 	/* End the stream in both directions: waiters and writers wake. */
 	void (*shutdown)(struct transport *transport);
 };
