@@ -2,7 +2,7 @@
  *
  * Usage: remoting_server SECONDS LAST
  *        remoting_server 0 LAST		the session whose number is in LAST, once
- * Each session is a process of its own, as in production: hello, a context and some
+ * Each session is a process of its own, over a socket or shared memory: hello, a context and some
  * memory, then frames whose fields are drawn from what such a session could hold and
  * from what nobody should send.  The same number gives the same session.  A session
  * that ends by a signal, by a sanitizer or not at all is a finding.
@@ -19,6 +19,7 @@
 
 #include "../generated/wire_ops.h"
 #include "../server/server.h"
+#include "../transport/transport.h"
 #include "../wire/frame.h"
 #include "../wire/hello.h"
 
@@ -30,6 +31,9 @@
 
 static const uint8_t secret[WIRE_SECRET_BYTES];
 static uint64_t random_state, memory;
+/* Every other session goes on over shared memory after the hello. */
+static bool over_memory;
+static struct transport shared;
 
 /* splitmix64 (G. Steele et al., "Fast splittable pseudorandom number generators", 2014) */
 static uint64_t random_next(void)
@@ -81,34 +85,61 @@ static uint64_t random_word(void)
 	}
 }
 
-static bool send_all(int descriptor, const void *data, size_t bytes)
+static bool send_some(int descriptor, const char **at, size_t *bytes)
 {
-	const char *at = data;
+	ssize_t sent;
 
-	while (bytes) {
-		char replies[65536];
-		ssize_t sent;
+	if (over_memory) {
+		void *room;
 
-		/* Its answers are read on the way, or both would wait for each other. */
-		if (recv(descriptor, replies, sizeof(replies), MSG_DONTWAIT) == 0)
+		sent = shared.ops->room(&shared, &room, *bytes);
+		if (sent <= 0)
 			return false;
-		sent = send(descriptor, at, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+		memcpy(room, *at, (size_t)sent);
+		if (shared.ops->written(&shared, (size_t)sent))
+			return false;
+	} else {
+		sent = send(descriptor, *at, *bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
 		if (sent < 0) {
 			struct timespec nap = { .tv_nsec = 100000 };
 
 			if (errno != EAGAIN && errno != EINTR)
 				return false;
 			nanosleep(&nap, NULL);
-			continue;
+			return true;
 		}
-		at += sent;
-		bytes -= (size_t)sent;
+	}
+	*at += sent;
+	*bytes -= (size_t)sent;
+	return true;
+}
+
+/* What the server answers is dropped.  false: it has closed the connection. */
+static bool drop_answers(int descriptor)
+{
+	char replies[65536];
+
+	if (!over_memory)
+		return recv(descriptor, replies, sizeof(replies), MSG_DONTWAIT) != 0;
+	return shared.ops->read(&shared, replies, sizeof(replies)) != -EPIPE;
+}
+
+static bool send_all(int descriptor, const void *data, size_t bytes)
+{
+	const char *at = data;
+
+	while (bytes) {
+		/* Its answers are read on the way, or both would wait for each other. */
+		if (!drop_answers(descriptor) || !send_some(descriptor, &at, &bytes))
+			return false;
 	}
 	return true;
 }
 
 static bool read_all(int descriptor, void *data, size_t bytes)
 {
+	if (over_memory)
+		return !transport_read_all(&shared, data, bytes, SESSION_MAX_S * 1000);
 	return !bytes || recv(descriptor, data, bytes, MSG_WAITALL) == (ssize_t)bytes;
 }
 
@@ -123,8 +154,8 @@ static bool call(int descriptor, enum wire_op op, const void *request, void *rep
 		.argument = CONTEXT,
 	};
 
-	if (send(descriptor, &header, sizeof(header), MSG_NOSIGNAL) != sizeof(header) ||
-	    send(descriptor, request, info->request_size, MSG_NOSIGNAL) != info->request_size)
+	if (!send_all(descriptor, &header, sizeof(header)) ||
+	    !send_all(descriptor, request, info->request_size))
 		return false;
 	return read_all(descriptor, &header, sizeof(header)) && !header.argument &&
 	       read_all(descriptor, reply, info->reply_size);
@@ -143,13 +174,32 @@ static bool session_begin(int descriptor)
 	struct wire_memory_alloc_reply allocated;
 	struct wire_hello_reply reply;
 	struct wire_device device;
+	struct shm *shm = NULL;
+	int ring = -1;
 
-	if (send(descriptor, &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello) ||
-	    !read_all(descriptor, &reply, sizeof(reply)) || reply.status != WIRE_HELLO_OK)
+	if (transport_socket_init(&shared, descriptor))
+		return false;
+	if (random_below(2)) {
+		if (transport_shm_make(&shm, &ring))
+			return false;
+		hello.capabilities = WIRE_CAPABILITY_SHARED_MEMORY;
+		if (transport_write_descriptor(&shared, &hello, sizeof(hello), ring))
+			return false;
+		close(ring);
+	} else if (!send_all(descriptor, &hello, sizeof(hello))) {
+		return false;
+	}
+	if (!read_all(descriptor, &reply, sizeof(reply)) || reply.status != WIRE_HELLO_OK)
 		return false;
 	for (uint32_t i = 0; i < reply.device_count; i++)
 		if (!read_all(descriptor, &device, sizeof(device)))
 			return false;
+	if (shm) {
+		if (!(reply.capabilities & WIRE_CAPABILITY_SHARED_MEMORY))
+			return false;
+		transport_shm_switch(&shared, shm, false);
+		over_memory = true;
+	}
 	if (!call(descriptor, WIRE_OP_PRIMARY_RETAIN, &retain, &allocated) ||
 	    !call(descriptor, WIRE_OP_MEMORY_ALLOC, &alloc, &allocated))
 		return false;
@@ -212,8 +262,10 @@ static void attack(int descriptor, uint64_t number)
 	frames = (unsigned)random_below(FRAMES_MAX);
 	while (frames-- && frame_send(descriptor))
 		;
-	shutdown(descriptor, SHUT_WR);
-	while (recv(descriptor, replies, sizeof(replies), 0) > 0)
+	while (over_memory && drop_answers(descriptor) && random_below(64))
+		;
+	shutdown(descriptor, over_memory ? SHUT_RDWR : SHUT_WR);
+	while (!over_memory && recv(descriptor, replies, sizeof(replies), 0) > 0)
 		;
 	_exit(0);
 }

@@ -160,10 +160,11 @@ static CUresult staging_fence(struct server_call *call, struct server_staging *s
 
 /* ---- rows ---- */
 
-/* Copies to the host that are waited for travel in pieces of this size: while the device
- * copies one, the one before it is on its way.  Others hold a buffer for each piece, which
+/* Copies are given to the driver in pieces of this size, and so do those to the host travel
+ * that are waited for: while the device copies one, the one before it is on its way, and is
+ * still in the processor's cache.  Others hold a buffer for each piece, which
  * clients count by WIRE_BULK_BYTES (CLIENT_BEHIND_PIECES): theirs are as large as may be. */
-#define SERVER_PIECE_BYTES (256u << 10)
+#define SERVER_PIECE_BYTES (64u << 10)
 _Static_assert(SERVER_PIECE_BYTES <= WIRE_BULK_BYTES, "a piece fits a staging buffer");
 
 /* Copy rows between packed host memory and the device, in stream order. */
@@ -248,7 +249,7 @@ static void plane_flatten(size_t *pitch, size_t *width, size_t *height)
  * for, so it may be waited for by the thread that reads for all of them, and by one that
  * keeps others from writing.  It is only for streams that have come to the copy. */
 
-static bool stream_is_idle(struct server_call *call, CUstream stream)
+bool server_stream_is_idle(struct server_call *call, CUstream stream)
 {
 	const struct server_driver *driver = call->driver;
 	CUcontext owner;
@@ -342,6 +343,22 @@ static CUresult send_in_place(struct server_call *call, uint64_t device, size_t 
 
 /* ---- to the device ---- */
 
+/* The device copies what is there while the rest comes. */
+static CUresult receive_line(struct server_call *call, uint64_t device, uint8_t *memory, size_t bytes,
+			     CUstream stream)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	for (size_t at = 0; at < bytes && result == CUDA_SUCCESS; at += SERVER_PIECE_BYTES) {
+		size_t now = bytes - at < SERVER_PIECE_BYTES ? bytes - at : SERVER_PIECE_BYTES;
+
+		result = server_take(call, memory + at, now);
+		if (result == CUDA_SUCCESS)
+			result = call->driver->cuMemcpyHtoDAsync_v2(device + at, memory + at, now, stream);
+	}
+	return result;
+}
+
 static CUresult receive_rows(struct server_call *call, uint64_t device, size_t pitch, size_t width,
 			     size_t height, uint64_t stream_handle)
 {
@@ -351,7 +368,7 @@ static CUresult receive_rows(struct server_call *call, uint64_t device, size_t p
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (height == 1 && call->server->transport.ops->peek && stream_is_idle(call, stream)) {
+	if (height == 1 && call->server->transport.ops->peek && server_stream_is_idle(call, stream)) {
 		CUstream bulk = bulk_stream(call);
 
 		if (bulk)
@@ -360,15 +377,17 @@ static CUresult receive_rows(struct server_call *call, uint64_t device, size_t p
 	result = staging_take(call, &staging);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = server_take(call, staging->memory, width * height);
-	if (result == CUDA_SUCCESS)
+	if (height == 1)
+		result = receive_line(call, device, staging->memory, width, stream);
+	else
+		result = server_take(call, staging->memory, width * height);
+	if (result == CUDA_SUCCESS && height > 1)
 		result = rows_copy(call->driver, device, pitch, staging->memory, width, height, true,
 				   stream);
-	if (result != CUDA_SUCCESS) {
-		staging_idle(call->context, staging);
-		return result;
-	}
-	return staging_fence(call, staging, stream);
+	if (result != CUDA_SUCCESS && result != SERVER_MALFORMED)
+		/* A part of it may be on its way all the same. */
+		(void)staging_fence(call, staging, stream);
+	return result == CUDA_SUCCESS ? staging_fence(call, staging, stream) : result;
 }
 
 CUresult serve_copy_to_device(struct server_call *call)
@@ -421,7 +440,7 @@ CUresult serve_copy_to_host(struct server_call *call)
 		return result;
 	plane_flatten(&pitch, &width, &height);
 	total = width * height;
-	if (height == 1 && call->server->transport.ops->room && stream_is_idle(call, stream)) {
+	if (height == 1 && call->server->transport.ops->room && server_stream_is_idle(call, stream)) {
 		CUstream bulk = bulk_stream(call);
 
 		for (; bulk && at < total && result == CUDA_SUCCESS; at += SERVER_PIECE_BYTES)
@@ -645,11 +664,10 @@ CUresult serve_array_write(struct server_call *call)
 	rows.srcHost = staging->memory;
 	if (result == CUDA_SUCCESS)
 		result = call->driver->cuMemcpy3DAsync_v2(&rows, stream);
-	if (result != CUDA_SUCCESS) {
-		staging_idle(call->context, staging);
-		return result;
-	}
-	return staging_fence(call, staging, stream);
+	if (result != CUDA_SUCCESS && result != SERVER_MALFORMED)
+		/* A part of it may be on its way all the same. */
+		(void)staging_fence(call, staging, stream);
+	return result == CUDA_SUCCESS ? staging_fence(call, staging, stream) : result;
 }
 
 CUresult serve_array_read(struct server_call *call)

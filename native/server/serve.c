@@ -186,6 +186,27 @@ static void server_pass_lead(struct server *server)
 	pthread_mutex_unlock(&server->leader);
 }
 
+/* Is this a call that might wait, and will not?  Then the lead need not be passed on, which
+ * costs as much as a small copy.  Nothing is put into the stream meanwhile: whoever does that
+ * leads, or has led and is not yet back, and there is no such thread. */
+static bool call_is_due(struct server_call *call)
+{
+	struct server *server = call->server;
+	uint64_t handle;
+	CUstream stream;
+
+	if (call->header.opcode == WIRE_OP_STREAM_SYNCHRONIZE)
+		handle = ((const struct wire_stream_synchronize *)call->request)->stream;
+	else if (call->header.opcode == WIRE_OP_COPY_TO_HOST)
+		handle = ((const struct wire_copy_to_host *)call->request)->stream;
+	else
+		return false;
+	return atomic_load(&server->threads) - atomic_load(&server->waiting) == 1 &&
+	       call_context(call) == CUDA_SUCCESS &&
+	       server_resolve_stream(call, handle, &stream) == CUDA_SUCCESS &&
+	       server_stream_is_idle(call, stream);
+}
+
 /* Read one frame and serve it; the caller leads.  *leading says whether it still
  * does.  false: the session is over. */
 static bool frame_serve(struct server_thread *thread, bool *leading)
@@ -200,7 +221,7 @@ static bool frame_serve(struct server_thread *thread, bool *leading)
 	};
 	const struct wire_op_info *info;
 	uint64_t began = 0;
-	bool good;
+	bool good, passed;
 
 	if (inbox_header(&server->inbox, &call.header, -1))
 		return false;
@@ -219,14 +240,15 @@ static bool frame_serve(struct server_thread *thread, bool *leading)
 		call.tail = thread->tail;
 	}
 	count(&server->status->calls, 1);
-	*leading = !info->blocking;
-	if (info->blocking) {
+	passed = info->blocking && !call_is_due(&call);
+	*leading = !passed;
+	if (passed) {
 		server_pass_lead(server);
 		began = transport_now_ns();
 	}
 	good = call_serve(&call, info);
 	/* The time of other calls is counted where the leader has no more to read. */
-	if (info->blocking)
+	if (passed)
 		atomic_fetch_add_explicit(&server->status->busy_ns, transport_now_ns() - began,
 					  memory_order_relaxed);
 	/* What a handler of a bulk operation left behind when it failed. */

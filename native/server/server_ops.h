@@ -169,6 +169,10 @@ extern const server_handler server_handlers[];
 CUresult server_take(struct server_call *call, void *target, size_t bytes);
 
 /* Send one frame; parts with no bytes are left out. */
+/* Has a stream come to its end, and so has what it would wait for?  Also false where that
+ * can't be asked. */
+bool server_stream_is_idle(struct server_call *call, CUstream stream);
+
 /* Begin a frame that the caller finishes: it writes `tail_bytes` to the transport, and lets
  * go of server->write whatever this returns. */
 int server_send_begin(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,

@@ -56,6 +56,20 @@ def test_the_program_gets_streams_arguments_and_environment(run) -> None:
     assert done.stdout == "input\n--gpus /run/session /shim:/my/libraries yes\n"
 
 
+@pytest.mark.parametrize(
+    ("options", "told"), [((), "unset"), (("--transport", "auto"), "unset"), (("--transport", "tcp"), "tcp")]
+)
+def test_the_program_is_told_which_transport_to_use(run, options: tuple[str, ...], told: str) -> None:
+    done = run("-q", "--gpus", "1", *options, "--", "sh", "-c", 'echo "${FARBUS_TRANSPORT-unset}"')
+    assert done.stdout == f"{told}\n"
+
+
+def test_a_transport_that_there_is_not_is_refused_with_those_that_there_are(run) -> None:
+    done = run("--transport", "pigeon", "--", "true")
+    assert done.returncode == ExitCode.USAGE
+    assert all(name in done.stderr for name in ("auto", "shm", "unix", "tcp"))
+
+
 def test_lists_of_directories_are_joined_and_other_variables_replaced() -> None:
     merged = merge_environment({"LD_LIBRARY_PATH": "/a", "X": "1"}, {"LD_LIBRARY_PATH": "/shim", "X": "2", "Y": "3"})
     assert merged == {"LD_LIBRARY_PATH": "/shim:/a", "X": "2", "Y": "3"}
