@@ -44,6 +44,9 @@ from farbus.scheduler.solver import COST_BUDGET, Flow, Network, certify, solve
 MAX_SOLVES = 12
 """Most solves on one set of wants; two to four are usual.  Beyond it the rest waits for the next round."""
 
+MAX_MIXTURES = 64
+"""The same with those in which nothing was refused: each puts units of one more shape at places that have others."""
+
 SPARE_ARCS = 3
 """Arcs of an aggregator that are kept beyond what pruning needs, so that the next best place can be told."""
 
@@ -122,7 +125,8 @@ def give_back(desk: Desk, jobs: Jobs, rows: Integers) -> None:
 def _solve_rounds(
     desk: Desk, jobs: Jobs, wants: Table, active: Flags, tally: Tally, prices: Prices | None, plan: Plan | None
 ) -> None:
-    for _ in range(MAX_SOLVES):
+    refusals = 0
+    for _ in range(MAX_MIXTURES):
         rows = np.flatnonzero((wants["count"] > 0) & active[wants["job"]]) if plan is None else np.arange(len(wants))
         if not len(rows):
             return
@@ -135,7 +139,11 @@ def _solve_rounds(
         refused = _award(plan, network, flow, tally)
         wants["count"][rows] = plan.wants["count"]
         # Who found the prices too high has what is left without them.
-        if not refused and prices is None and not plan.may_have_room(network, flow.units):
+        if refused or prices is not None:
+            refusals += 1
+        elif not plan.may_have_room(network, flow.units):
+            return
+        if refusals == MAX_SOLVES:
             return
         prices = plan = None
 
