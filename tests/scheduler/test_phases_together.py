@@ -196,7 +196,10 @@ def test_a_node_that_is_full_now_would_hold_tasks_that_want_different_things_whe
     assert node_of(idle, "j") == ["n0", "n0"]
 
 
-@pytest.mark.parametrize("policy", [FirstFitPolicy(), BestFitPolicy(), RandomPolicy(seed=0)], ids=lambda each: each.name)
+BASELINES = (FirstFitPolicy(), BestFitPolicy(), RandomPolicy(seed=0))
+
+
+@pytest.mark.parametrize("policy", BASELINES, ids=lambda each: each.name)
 def test_a_baseline_passes_over_a_node_whose_drive_others_of_the_job_have_in_mind(policy: Policy) -> None:
     storage = want(gb=90)
     snapshot = world(node("n0"), drive("d0", "n0", gb=100), node("n1"), drive("d1", "n1", gb=100))
