@@ -147,12 +147,18 @@ class DecisionMaker:
         nobody knows when it would come.
         """
         faulty: dict[str, str] = {}
+        asked_again = False
         while True:
             healthy = tuple(entry for entry in pending if entry.job.id not in faulty)
             try:
                 decision = await self._ask(snapshot, healthy, report)
                 break
             except DecisionFault as error:
+                if not asked_again:
+                    # What killed the process may have come from outside: no job is to blame for that.
+                    _log.warning("decision failed; asking again", error=str(error))
+                    asked_again = True
+                    continue
                 if len(faulty) == MAX_FAULTY:
                     raise
                 culprit, told = await self._find_faulty(snapshot, healthy, error)

@@ -228,6 +228,15 @@ class Desk(abc.ABC):
         del shape
         return 0
 
+    def elsewhere(self, shape: int) -> int:
+        """Return what a unit of ``shape`` costs at least that has from elsewhere what its place could bring itself.
+
+        Arcs tell of that only beyond what the place brings, though others may come to have that. ``NO_ARC`` where it
+        can't be.
+        """
+        del shape
+        return NO_ARC
+
     @abc.abstractmethod
     def arcs(self, sources: Integers) -> Table:
         """Return the preference arcs of ``sources`` for what is free now: a table of ``ARC``, source by source."""

@@ -131,6 +131,10 @@ class Opening:
         self._room, self.common = desk.room(plan.places), desk.common()
         """``common`` is what the whole cluster had: see :meth:`Desk.common`."""
         self.sources, self.tasks = len(plan.sources), int(self._wants["count"].sum())
+        shapes = desk.split(plan.sources)[0]
+        least = {shape: desk.elsewhere(shape) for shape in np.unique(shapes).tolist()}
+        self._elsewhere = np.array([least[shape] for shape in shapes.tolist()], np.int64)
+        """For each source what a unit costs at least that has its devices from elsewhere."""
 
     @property
     def size(self) -> int:
@@ -153,6 +157,12 @@ class Opening:
         self._limit = plan.limits
         self._room, self._stock = self._room.astype(np.float64), self.common.astype(np.float64)
         self._near = arcs["tier"] == NEAR
+        # Who goes where devices are at hand may have others all the same, for a third one's sake.
+        instead = np.flatnonzero((arcs["tier"] != FAR) & (self._elsewhere[arcs["source"]] < NO_ARC))
+        others = arcs[instead]
+        others["tier"], others["cost"] = FAR, self._elsewhere[others["source"]]
+        self._relaxed = np.concatenate((arcs, others))
+        self._relaxed["place"] = np.concatenate((self._place, self._place[instead]))
         shapes, shape = np.unique(desk.split(self._sources)[0], return_inverse=True)
         shape = shape.reshape(-1)
         self._share = np.zeros((len(shapes), len(self._stock)))
@@ -160,7 +170,8 @@ class Opening:
             self._share[row] = desk.share(number)
         # By shape and tier: what a unit uses of its place.
         self._need = np.zeros((len(shapes), FAR + 1, self._room.shape[1]))
-        for pair in np.flatnonzero(np.bincount(shape[arcs["source"]] * (FAR + 1) + arcs["tier"])).tolist():
+        pairs = shape[self._relaxed["source"]] * (FAR + 1) + self._relaxed["tier"]
+        for pair in np.flatnonzero(np.bincount(pairs)).tolist():
             row, tier = divmod(pair, FAR + 1)
             self._need[row, tier] = desk.need(int(shapes[row]), tier)
         self._share, self._need = self._share[shape], self._need[shape]
@@ -230,8 +241,11 @@ class Opening:
         span = self._desk.cluster.size
         wanted, row = np.unique(source * span + place, return_inverse=True)
         least = self._beyond[source] if near else np.maximum(self._beyond[source], self._floor[source])
-        # Without pruning there is an arc wherever a task went.
+        # Without pruning there is an arc wherever a task went, but for devices from elsewhere.
         least = np.where(self._beyond[source] < NO_ARC, least, 0)
+        if not near:
+            elsewhere = self._elsewhere[source]
+            least = np.maximum(least, np.where(elsewhere < NO_ARC, elsewhere, 0))
         key = arcs["source"] * span + arcs["place"]
         at = np.searchsorted(wanted, key).clip(max=len(wanted) - 1)
         known = np.flatnonzero(wanted[at] == key)
@@ -262,8 +276,7 @@ class Opening:
         """
         self._lay_out()
         room, stock = self._room / self._room_scale, self._stock / self._whole_scale
-        arcs = self._arcs.copy()
-        arcs["place"] = self._place
+        arcs = self._relaxed
         need, share = self._need / self._room_scale, self._share / self._whole_scale
         best, here, whole = 0.0, np.zeros_like(room), np.zeros_like(stock)
         if len(self._class_count):

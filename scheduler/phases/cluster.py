@@ -164,6 +164,8 @@ class Cluster:
     """False for a device that several nodes claim: nobody is given it."""
     memo: dict[Hashable, npt.NDArray[Any]] = field(default_factory=dict)
     """What was found once about nodes or devices that does not depend on what is free."""
+    label_rows: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    """The nodes that have each label, once somebody has asked."""
     links: Mapping[str, tuple[LinkLoad, ...]] = field(default_factory=dict)
     at: float = 0.0
     """When the snapshot was taken, on the clock of the links."""
@@ -194,9 +196,21 @@ class Cluster:
         if found is None:
             if len(self.memo) >= MAX_MEMO:
                 self.memo.clear()
-            has = [all(labels.get(key) == value for key, value in wanted) for labels in self.labels]
-            found = self.memo[wanted] = self.schedulable & np.array(has, bool)
+            count = np.zeros(self.size, np.int64)
+            for label in wanted:
+                count[self._rows_of(label)] += 1
+            found = self.memo[wanted] = self.schedulable & (count == len(wanted))
         return found
+
+    def _rows_of(self, label: tuple[str, str]) -> list[int]:
+        """Return the nodes with ``label``; all labels are looked through once, as jobs may name thousands of them."""
+        if not self.label_rows:
+            # Where no node has any label, too, this is done once.
+            self.label_rows[label] = []
+            for row, labels in enumerate(self.labels):
+                for each in labels.items():
+                    self.label_rows.setdefault(each, []).append(row)
+        return self.label_rows.get(label, [])
 
     def network_load(self) -> Floats:
         """Return how busy each node's busiest link is, shape (M,), from 0 to 1; 0 where nobody knows."""
@@ -225,6 +239,7 @@ class Cluster:
             racks=self.racks,
             device_certain=self.device_certain,
             memo=self.memo,
+            label_rows=self.label_rows,
             links=self.links,
             at=self.at,
             round_memo=self.round_memo,

@@ -211,6 +211,10 @@ class ComputeDesk(Desk):
         arcs = np.concatenate(parts)
         return arcs[np.argsort(arcs["source"], kind="stable")]
 
+    def elsewhere(self, shape: int) -> int:
+        """Return the least that any of the later phases would bring from elsewhere for."""
+        return min((look.floor for look in self._outlooks(self._shape(shape))), default=NO_ARC)
+
     def limit(self, pool: int) -> int:
         """Return the number of tasks that the scarcest later phase could serve."""
         return min((look.total for look in self._outlooks(self._shape(pool))), default=MAX_UNITS)
@@ -330,6 +334,11 @@ class ComputeDesk(Desk):
 
     def _write(self, kept: _Arcs, shape: TaskShape, looks: Sequence[Outlook], rows: Integers) -> None:
         """Bring the arcs of a shape to nodes ``rows`` up to date."""
+        if shape.labels:
+            # The others never had an arc; a job may be the only one to name its labels.
+            rows = rows[self.cluster.labelled(shape.labels)[rows]]
+            if not len(rows):
+                return
         free = self.free[rows]
         used = {number for number, _ in shape.keys}
         spare = np.zeros(len(rows), np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from farbus.scheduler.phases.base import Desk, Later
 from farbus.scheduler.phases.jobs import Jobs
 from farbus.scheduler.phases.market import give_back
 from farbus.scheduler.phases.tables import AWARD, Integers, Table, table
+
+_Arc = tuple[int, int, int]
+"""Cost, place and tier."""
 
 
 def serve_greedily(desk: Desk, jobs: Jobs, rows: Integers, choice: Choice, draw: random.Random) -> Integers:
@@ -33,6 +37,7 @@ def serve_greedily(desk: Desk, jobs: Jobs, rows: Integers, choice: Choice, draw:
 def _serve(desk: Desk, jobs: Jobs, want: Table, choice: Choice, draw: random.Random) -> bool:
     source = want["source"].reshape(1)
     shape = int(desk.split(source)[0][0])
+    one = np.ones(1, np.int64)
     for _ in range(int(want["count"])):
         pool = int(desk.pools(source)[0])
         arcs = desk.arcs(source)[["cost", "place", "tier"]].tolist()
@@ -42,19 +47,26 @@ def _serve(desk: Desk, jobs: Jobs, want: Table, choice: Choice, draw: random.Ran
                 rows = offer.arcs()
                 tiers = [offer.tier] * len(rows)
                 arcs += zip(offer.cost[rows].tolist(), offer.place[rows].tolist(), tiers, strict=True)
-        if not arcs:
-            return False
-        if choice == Choice.BEST:
-            cost, place, tier = min(arcs)
-        elif choice == Choice.FIRST:
-            cost, place, tier = min(arcs, key=lambda arc: (arc[1], arc[2]))
+        # An arc may count on more than there is: room that others have in mind, or one of several storages.
+        while arcs:
+            arc = _chosen(arcs, choice, draw)
+            cost, place, tier = arc
+            count, devices = desk.take(shape, one * place, one * tier, one)
+            if count[0]:
+                break
+            arcs.remove(arc)
         else:
-            cost, place, tier = draw.choice(arcs)
-        one = np.ones(1, np.int64)
-        count, devices = desk.take(shape, one * place, one * tier, one)
-        assert count[0] == 1, f"phase {desk.phase} offered a place that has no room"
+            return False
         award = table(AWARD, 1, pool=pool, place=place, tier=tier, count=1, cost=cost, size=desk.size(shape))
         for column in ("job", "group", "source"):
             award[column] = want[column]
         jobs.awards(desk.phase).add(award, devices)
     return True
+
+
+def _chosen(arcs: Sequence[_Arc], choice: Choice, draw: random.Random) -> _Arc:
+    if choice == Choice.BEST:
+        return min(arcs)
+    if choice == Choice.FIRST:
+        return min(arcs, key=lambda arc: (arc[1], arc[2]))
+    return draw.choice(arcs)

@@ -44,6 +44,9 @@ from farbus.scheduler.solver import COST_BUDGET, Flow, Network, certify, solve
 MAX_SOLVES = 12
 """Most solves on one set of wants; two to four are usual.  Beyond it the rest waits for the next round."""
 
+MAX_MIXTURES = 64
+"""The same with those in which nothing was refused: each puts units of one more shape at places that have others."""
+
 SPARE_ARCS = 3
 """Arcs of an aggregator that are kept beyond what pruning needs, so that the next best place can be told."""
 
@@ -122,7 +125,8 @@ def give_back(desk: Desk, jobs: Jobs, rows: Integers) -> None:
 def _solve_rounds(
     desk: Desk, jobs: Jobs, wants: Table, active: Flags, tally: Tally, prices: Prices | None, plan: Plan | None
 ) -> None:
-    for _ in range(MAX_SOLVES):
+    refusals = 0
+    for _ in range(MAX_MIXTURES):
         rows = np.flatnonzero((wants["count"] > 0) & active[wants["job"]]) if plan is None else np.arange(len(wants))
         if not len(rows):
             return
@@ -135,7 +139,11 @@ def _solve_rounds(
         refused = _award(plan, network, flow, tally)
         wants["count"][rows] = plan.wants["count"]
         # Who found the prices too high has what is left without them.
-        if not refused and prices is None:
+        if refused or prices is not None:
+            refusals += 1
+        elif not plan.may_have_room(network, flow.units):
+            return
+        if refusals == MAX_SOLVES:
             return
         prices = plan = None
 
@@ -452,6 +460,31 @@ class Plan:
         ]
         self._hand_out(queued, limited(queue, count, held[pools]), stock[pooled], devices)
         return refused
+
+    def may_have_room(self, network: Network, flow: Integers) -> bool:
+        """Say whether units wait for a place that the flow calls full, and that has units of another shape.
+
+        What a place holds of its most modest shape is no bound for a mixture: of one that wants
+        processors and one that wants memory, or of those that want different devices, it may hold both.
+        """
+        waiting = np.flatnonzero(flow[len(flow) - len(self.claims) :])
+        if not len(waiting):
+            return False
+        placing, end = self.placing, self.placing + len(self.places)
+        full = (flow[placing:end] > 0) & (flow[placing:end] == network.capacity[placing:end])
+        enters = np.zeros(self.first_place, bool)
+        enters[self.claim_node[waiting]] = True
+        pool = self.pool_node[self.claim_source[waiting]]
+        enters[pool[pool >= 0]] = True
+        wanted = enters[self.tail[:placing]] & full[self.place]
+        if not wanted.any():
+            return False
+        shape, used = self._shapes_of(self.tail[:placing]), np.flatnonzero(flow[:placing])
+        least = np.full(len(self.places), NO_ARC, np.int64)
+        most = np.full(len(self.places), -1, np.int64)
+        np.minimum.at(least, self.place[used], shape[used])
+        np.maximum.at(most, self.place[used], shape[used])
+        return bool((wanted & ((least[self.place] != shape) | (most[self.place] != shape))).any())
 
     def _hand_out(self, claims: Integers, count: Integers, stock: Table, devices: Integers) -> None:
         """Give ``stock`` to ``claims``, both sorted by the node of the one and then by who comes first."""

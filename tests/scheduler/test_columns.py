@@ -19,12 +19,12 @@ from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.phases.cluster import MAX_NOTES, NEVER, Changes, Cluster, Columns, Fabric, from_snapshot
 from farbus.scheduler.phases.jobs import Forms
 from farbus.scheduler.round import PHASES, decide, decide_on
-from tests.scheduler.worlds import after, gpu, job, node, pending_jobs, snapshots
+from tests.scheduler.worlds import after, gpu, job, node, pending_jobs, snapshots, world
 
 
 def assert_equal(kept: Cluster | Fabric, fresh: Cluster | Fabric) -> None:
     for field in dataclasses.fields(fresh):
-        if field.name in ("memo", "kept", "moment"):
+        if field.name in ("memo", "label_rows", "kept", "moment"):
             continue
         ours, theirs = getattr(kept, field.name), getattr(fresh, field.name)
         if isinstance(theirs, Fabric):
@@ -175,3 +175,27 @@ def test_changes_too_long_ago_are_all_rows() -> None:
         changes.note(np.array([1, 1]))
     assert changes.since(moment).tolist() == [0, 1, 2]
     assert changes.since(changes.now).tolist() == []
+
+
+@pytest.mark.parametrize("labels", [{}, {"disk": "ssd", "zone": "a"}])
+def test_the_labels_of_nodes_are_looked_through_once(labels: dict[str, str]) -> None:
+    """Thousands of jobs may each name a label of their own."""
+
+    class Counted(dict[str, str]):
+        looks = 0
+
+        def items(self) -> Any:
+            type(self).looks += 1
+            return super().items()
+
+        def get(self, *arguments: Any) -> Any:
+            type(self).looks += 1
+            return super().get(*arguments)
+
+    snapshot = world(node("n0"), node("n1", labels=labels))
+    table = dataclasses.replace(from_snapshot(snapshot), labels=({}, Counted(labels)))
+    for number in range(10):
+        assert not table.labelled((("own", str(number)),)).any()
+    assert table.labelled((("disk", "ssd"), ("zone", "a"))).tolist() == [False, bool(labels)]
+    assert not table.labelled((("disk", "ssd"), ("zone", "b"))).any()
+    assert Counted.looks == 1

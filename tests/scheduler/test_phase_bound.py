@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
 from farbus.model.decision import Decision, NodeView, PendingJob, RoundGap, Snapshot
+from farbus.model.device import Route
 from farbus.model.node import Resources
-from farbus.scheduler.costs.baselines import FirstFitPolicy
+from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy, RandomPolicy
 from farbus.scheduler.costs.default import DefaultPolicy
+from farbus.scheduler.costs.named import POLICIES
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.phases.bound import WAITING
 from farbus.scheduler.round import decide
-from tests.scheduler.worlds import GIB, check_decision, gpu, group, job, node, pending_jobs, snapshots
+from tests.scheduler.worlds import GIB, check_decision, gpu, group, job, node, pending_jobs, snapshots, world
 
 POLICY = DefaultPolicy()
 
@@ -211,3 +213,24 @@ def test_a_dear_job_of_higher_priority_is_not_left_for_cheap_ones() -> None:
     large = job("large", group(cpus=8), priority=1)
     decision = decide(world, [*many, large], policy=POLICY)
     assert [placement.job for placement in decision.placements] == ["large"]
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_who_leaves_the_devices_of_its_node_to_another_is_within_the_bound(policy: str) -> None:
+    """Both fit one node with one GPU: one of them has its GPU from elsewhere, which no arc of the opening says."""
+    snapshot = world(node("n0", cpus=9), node("n1", cpus=1), gpu("g0", "n0"), gpu("g1", "n1"))
+    pending = [job("y", group(gpus=1, routes=(Route.LOCAL,), node="n0")), job("x", group(cpus=8, gpus=1), at=1)]
+    gap = decide(snapshot, pending, policy=POLICIES[policy]()).report.gap
+    assert gap is not None
+    assert gap.bound <= gap.score
+
+
+@given(snapshots(), pending_jobs(), st.integers(0, 9))
+@settings(max_examples=100)
+def test_no_plan_by_the_same_costs_scores_less_than_a_bound(
+    snapshot: Snapshot, pending: list[PendingJob], seed: int
+) -> None:
+    policies = (DefaultPolicy(), FirstFitPolicy(), BestFitPolicy(), RandomPolicy(seed=seed))
+    gaps = [decide(snapshot, pending, policy=policy).report.gap for policy in policies]
+    known = [gap for gap in gaps if gap is not None]
+    assert max((gap.bound for gap in known), default=0) <= min((gap.score for gap in known), default=0)

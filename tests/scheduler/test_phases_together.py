@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farbus.model.decision import Decision, DeviceView, NodeView, PendingJob, Snapshot, StorageShare
 from farbus.model.device import Route
-from farbus.model.job import Alternative, GroupVariant
+from farbus.model.job import Alternative, GroupVariant, TaskGroup
 from farbus.model.node import Resources
+from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy, RandomPolicy
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.costs.workload_aware import WorkloadAwarePolicy
@@ -20,7 +22,8 @@ from farbus.scheduler.phases.jobs import Forms
 from farbus.scheduler.round import PHASES, decide, decide_on
 from tests.scheduler.test_flavours import as_chosen
 from tests.scheduler.test_recomposition import check_moves
-from tests.scheduler.test_storage import REQUESTS, ROUTES, check_storage, stored_queues, stored_worlds
+from tests.scheduler.test_storage import REQUESTS, ROUTES, check_storage, drive, stored_queues, stored_worlds, want
+from tests.scheduler.worlds import gpu, group, job, node, node_of, world
 
 POLICIES = (DefaultPolicy(), WorkloadAwarePolicy())
 
@@ -157,3 +160,50 @@ def test_arcs_that_are_left_out_of_networks_were_not_needed(snapshot: Snapshot, 
         decide_on(Columns().of(snapshot), pending, policy=POLICIES[0], prune=prune) for prune in (True, False)
     )
     assert len(pruned.placements) == len(whole.placements)
+
+
+# --- units of different shapes at one place ------------------------------------------------
+
+
+def local(model: str) -> TaskGroup:
+    return group(model, cpus=0.5, gpus=1, gpu_model=model, routes=(Route.LOCAL,))
+
+
+def test_a_job_may_have_different_devices_of_one_node() -> None:
+    snapshot = world(node("n0"), gpu("g0", "n0", model="A100"), gpu("g1", "n0", model="H100"))
+    decision = decide(snapshot, [job("j", local("A100"), local("H100"))], policy=DefaultPolicy())
+    assert node_of(decision, "j") == ["n0", "n0"]
+
+
+def test_a_job_may_have_different_devices_lent_by_one_node() -> None:
+    snapshot = world(node("n0", cpus=1), node("n1"), gpu("g0", "n0", model="A100"), gpu("g1", "n0", model="H100"))
+    groups = [group(model, cpus=2, gpus=1, gpu_model=model) for model in ("A100", "H100")]
+    assert node_of(decide(snapshot, [job("j", *groups)], policy=DefaultPolicy()), "j") == ["n1", "n1"]
+
+
+def test_each_of_many_different_devices_of_a_node_is_given_out() -> None:
+    models = [f"M{number:02}" for number in range(40)]
+    snapshot = world(node("n0", cpus=40, memory_gib=40), *(gpu(model, "n0", model=model) for model in models))
+    decision = decide(snapshot, [job(model, local(model)) for model in models], policy=DefaultPolicy())
+    assert len(decision.placements) == len(models)
+
+
+def test_a_node_that_is_full_now_would_hold_tasks_that_want_different_things_when_it_is_idle() -> None:
+    groups = group("a", cpus=8, memory_gib=1), group("b", cpus=1, memory_gib=8)
+    busy = decide(world(node("n0", cpus=9, memory_gib=9, free_cpus=8)), [job("j", *groups)], policy=DefaultPolicy())
+    assert [miss.feasible_alone for miss in busy.misses] == [True]
+    idle = decide(world(node("n0", cpus=9, memory_gib=9)), [job("j", *groups)], policy=DefaultPolicy())
+    assert node_of(idle, "j") == ["n0", "n0"]
+
+
+BASELINES = (FirstFitPolicy(), BestFitPolicy(), RandomPolicy(seed=0))
+
+
+@pytest.mark.parametrize("policy", BASELINES, ids=lambda each: each.name)
+def test_a_baseline_passes_over_a_node_whose_drive_others_of_the_job_have_in_mind(policy: Policy) -> None:
+    storage = want(gb=90)
+    snapshot = world(node("n0"), drive("d0", "n0", gb=100), node("n1"), drive("d1", "n1", gb=100))
+    two = job("two", group(count=2, storage=(storage,), routes=(Route.LOCAL,)))
+    assert sorted(node_of(decide(snapshot, [two], policy=policy), "two")) == ["n0", "n1"]
+    three = job("three", group(count=3, storage=(storage,), routes=(Route.LOCAL,)))
+    assert not decide(snapshot, [three], policy=policy).placements

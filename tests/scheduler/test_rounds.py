@@ -64,6 +64,18 @@ async def test_of_jobs_that_fail_only_together_one_is_left_out() -> None:
     assert [missed.job for missed in decision.misses] == ["j077"]
 
 
+async def test_a_decision_that_fails_once_blames_no_job() -> None:
+    failures = iter([ArithmeticError("killed")])
+
+    def killed_once(snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
+        for failure in failures:
+            raise failure
+        return first_fit(snapshot, pending)
+
+    decision = await maker(killed_once).decide(WORLD, jobs(5))
+    assert (len(decision.placements), decision.misses) == (5, ())
+
+
 async def test_a_decision_maker_that_always_fails_blames_no_job() -> None:
     def broken(snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
         raise ArithmeticError("no")
