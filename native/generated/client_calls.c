@@ -573,7 +573,7 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph, const C
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_MEMCPY3D_v2 *copyParams, CUcontext ctx)
+CUresult client_raw_cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_MEMCPY3D_v2 *copyParams, CUcontext ctx)
 {
 	struct args_165 a = { .phGraphNode = (CUgraphNode *)phGraphNode, .hGraph = hGraph, .dependencies = (CUgraphNode *)dependencies, .numDependencies = numDependencies, .copyParams = (CUDA_MEMCPY3D_v2 *)copyParams, .ctx = ctx };
 	struct marshal m;
@@ -888,7 +888,7 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode h
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D_v2 *copyParams, CUcontext ctx)
+CUresult client_raw_cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D_v2 *copyParams, CUcontext ctx)
 {
 	struct args_194 a = { .hGraphExec = hGraphExec, .hNode = hNode, .copyParams = (CUDA_MEMCPY3D_v2 *)copyParams, .ctx = ctx };
 	struct marshal m;
@@ -1263,7 +1263,7 @@ CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out)
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D_v2 *nodeParams)
+CUresult client_raw_cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D_v2 *nodeParams)
 {
 	struct args_224 a = { .hNode = hNode, .nodeParams = (CUDA_MEMCPY3D_v2 *)nodeParams };
 	struct marshal m;
@@ -1278,7 +1278,7 @@ CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D_v2 *nodePar
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D_v2 *nodeParams)
+CUresult client_raw_cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D_v2 *nodeParams)
 {
 	struct args_225 a = { .hNode = hNode, .nodeParams = (CUDA_MEMCPY3D_v2 *)nodeParams };
 	struct marshal m;
@@ -1413,7 +1413,7 @@ CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsign
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
+CUresult client_raw_cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 {
 	struct args_238 a = { .hNode = hNode, .type = (CUgraphNodeType *)type };
 	struct marshal m;

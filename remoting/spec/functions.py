@@ -718,7 +718,7 @@ ENTRIES: Final = (
         10000,
         "cuGraphAddMemcpyNode",
         "CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_MEMCPY3D_v2 *copyParams, CUcontext ctx",
-        "in:dependencies[numDependencies]",
+        "in:dependencies[numDependencies] hand",
     ),
     _m(
         166,
@@ -871,7 +871,7 @@ ENTRIES: Final = (
         10020,
         "cuGraphExecMemcpyNodeSetParams",
         "CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D_v2 *copyParams, CUcontext ctx",
-        "",
+        "hand",
     ),
     _m(
         195,
@@ -1090,7 +1090,7 @@ ENTRIES: Final = (
         10000,
         "cuGraphMemcpyNodeGetParams",
         "CUgraphNode hNode, CUDA_MEMCPY3D_v2 *nodeParams",
-        "",
+        "hand",
     ),
     _m(
         225,
@@ -1098,7 +1098,7 @@ ENTRIES: Final = (
         10000,
         "cuGraphMemcpyNodeSetParams",
         "CUgraphNode hNode, const CUDA_MEMCPY3D_v2 *nodeParams",
-        "",
+        "hand",
     ),
     _m(
         226,
@@ -1168,7 +1168,7 @@ ENTRIES: Final = (
     _n(235, "cuGraphNodeGetLocalId", 13010, "cuGraphNodeGetLocalId", GRAPHS),
     _n(236, "cuGraphNodeGetParams", 13020, "cuGraphNodeGetParams", GRAPHS),
     _n(237, "cuGraphNodeGetToolsId", 13010, "cuGraphNodeGetToolsId", GRAPHS),
-    _m(238, "cuGraphNodeGetType", 10000, "cuGraphNodeGetType", "CUgraphNode hNode, CUgraphNodeType *type", ""),
+    _m(238, "cuGraphNodeGetType", 10000, "cuGraphNodeGetType", "CUgraphNode hNode, CUgraphNodeType *type", "hand"),
     _m(
         239,
         "cuGraphNodeSetEnabled",
