@@ -2178,21 +2178,6 @@ CUresult cuOccupancyMaxPotentialClusterSize(int *clusterSize, CUfunction func, c
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags)
-{
-	struct args_492 a = { .stream = stream, .count = count, .paramArray = (CUstreamBatchMemOpParams *)paramArray, .flags = flags };
-	struct marshal m;
-	CUresult result = client_marshal_begin(&m, 492);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	request_492(&m, &a);
-	result = client_marshal_call(&m, false);
-	if (result == CUDA_SUCCESS)
-		reply_492(&m, &a);
-	return client_marshal_end(&m, result);
-}
-
 CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags)
 {
 	struct args_493 a = { .stream = stream, .count = count, .paramArray = (CUstreamBatchMemOpParams *)paramArray, .flags = flags };

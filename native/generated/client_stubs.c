@@ -1797,6 +1797,11 @@ CUresult cuStreamAttachMemAsync_ptsz(void)
 	return client_unsupported(491);
 }
 
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags)
+{
+	return cuStreamBatchMemOp_v2(stream, count, paramArray, flags);
+}
+
 CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags)
 {
 	CUresult result;

@@ -3095,30 +3095,6 @@ static void reply_477(struct marshal *m, struct args_477 *a)
 		marshal_plain(m, a->clusterSize, sizeof(*a->clusterSize));
 }
 
-/* cuStreamBatchMemOp */
-struct args_492 {
-	CUstream stream;
-	unsigned int count;
-	CUstreamBatchMemOpParams *paramArray;
-	unsigned int flags;
-};
-
-static void request_492(struct marshal *m, struct args_492 *a)
-{
-	marshal_plain(m, &a->count, sizeof(a->count));
-	marshal_plain(m, &a->flags, sizeof(a->flags));
-	marshal_CUstream(m, &a->stream);
-	a->paramArray = marshal_pointer(m, a->paramArray, a->count, sizeof(*a->paramArray));
-	if (a->paramArray)
-		marshal_plain(m, a->paramArray, (a->count) * sizeof(*a->paramArray));
-}
-
-static void reply_492(struct marshal *m, struct args_492 *a)
-{
-	(void)m;
-	(void)a;
-}
-
 /* cuStreamBatchMemOp_v2 */
 struct args_493 {
 	CUstream stream;

@@ -2621,24 +2621,6 @@ static CUresult call_477(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
-static CUresult call_492(struct server_call *call, struct marshal *m)
-{
-	struct args_492 a = { 0 };
-	CUresult result;
-
-	if (!call->driver->cuStreamBatchMemOp)
-		return CUDA_ERROR_NOT_SUPPORTED;
-	request_492(m, &a);
-	result = server_marshal_taken(m);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = call->driver->cuStreamBatchMemOp(a.stream, a.count, a.paramArray, a.flags);
-	if (!server_marshal_answer(m, result, false))
-		return result;
-	reply_492(m, &a);
-	return CUDA_SUCCESS;
-}
-
 static CUresult call_493(struct server_call *call, struct marshal *m)
 {
 	struct args_493 a = { 0 };
@@ -3220,7 +3202,6 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[470] = { call_470, false },
 	[474] = { call_474, false },
 	[477] = { call_477, false },
-	[492] = { call_492, false },
 	[493] = { call_493, false },
 	[498] = { call_498, false },
 	[504] = { call_504, false },

@@ -344,7 +344,6 @@ struct server_driver {
 	CUresult (*cuProfilerStart)(void);
 	CUresult (*cuProfilerStop)(void);
 	CUresult (*cuStreamAddCallback)(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags);
-	CUresult (*cuStreamBatchMemOp)(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags);
 	CUresult (*cuStreamBatchMemOp_v2)(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags);
 	CUresult (*cuStreamBeginCapture)(CUstream hStream);
 	CUresult (*cuStreamBeginCapture_v2)(CUstream hStream, CUstreamCaptureMode mode);
@@ -733,7 +732,6 @@ struct server_driver {
 	X(cuProfilerStart, "cuProfilerStart", 4000) \
 	X(cuProfilerStop, "cuProfilerStop", 4000) \
 	X(cuStreamAddCallback, "cuStreamAddCallback", 5000) \
-	X(cuStreamBatchMemOp, "cuStreamBatchMemOp", 8000) \
 	X(cuStreamBatchMemOp_v2, "cuStreamBatchMemOp", 11070) \
 	X(cuStreamBeginCapture, "cuStreamBeginCapture", 10000) \
 	X(cuStreamBeginCapture_v2, "cuStreamBeginCapture", 10010) \

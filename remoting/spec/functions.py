@@ -2387,14 +2387,15 @@ ENTRIES: Final = (
         per_thread=(7000, "_ptsz"),
     ),
     _n(491, "cuStreamAttachMemAsync", 6000, "cuStreamAttachMemAsync", MANAGED, per_thread=(7000, "_ptsz")),
-    _m(
+    _e(
         492,
         "cuStreamBatchMemOp",
         8000,
         "cuStreamBatchMemOp",
+        CALLED,
         "CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags",
-        "in:paramArray[count]",
         per_thread=(8000, "_ptsz"),
+        same_as="cuStreamBatchMemOp_v2",
     ),
     _m(
         493,
