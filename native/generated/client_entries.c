@@ -9,10 +9,6 @@ CLIENT_API CUresult cuCheckpointProcessGetState(void);
 CLIENT_API CUresult cuCheckpointProcessLock(void);
 CLIENT_API CUresult cuCheckpointProcessRestore(void);
 CLIENT_API CUresult cuCheckpointProcessUnlock(void);
-CLIENT_API CUresult cuCoredumpGetAttribute(void);
-CLIENT_API CUresult cuCoredumpGetAttributeGlobal(void);
-CLIENT_API CUresult cuCoredumpSetAttribute(void);
-CLIENT_API CUresult cuCoredumpSetAttributeGlobal(void);
 CLIENT_API CUresult cuCtxFromGreenCtx(void);
 CLIENT_API CUresult cuCtxGetDevResource(void);
 CLIENT_API CUresult cuDestroyExternalMemory(void);
@@ -97,22 +93,13 @@ CLIENT_API CUresult cuImportExternalSemaphore(void);
 CLIENT_API CUresult cuLaunchCooperativeKernelMultiDevice(void);
 CLIENT_API CUresult cuLibraryGetManaged(void);
 CLIENT_API CUresult cuLibraryGetUnifiedFunction(void);
-CLIENT_API CUresult cuLogsCurrent(void);
-CLIENT_API CUresult cuLogsDumpToFile(void);
-CLIENT_API CUresult cuLogsDumpToMemory(void);
-CLIENT_API CUresult cuLogsRegisterCallback(void);
-CLIENT_API CUresult cuLogsUnregisterCallback(void);
-CLIENT_API CUresult cuMemAlloc(void);
 CLIENT_API CUresult cuMemAllocManaged(void);
-CLIENT_API CUresult cuMemAllocPitch(void);
 CLIENT_API CUresult cuMemBatchDecompressAsync(void);
 CLIENT_API CUresult cuMemDiscardAndPrefetchBatchAsync(void);
 CLIENT_API CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(void);
 CLIENT_API CUresult cuMemDiscardBatchAsync(void);
 CLIENT_API CUresult cuMemDiscardBatchAsync_ptsz(void);
 CLIENT_API CUresult cuMemExportToShareableHandle(void);
-CLIENT_API CUresult cuMemFree(void);
-CLIENT_API CUresult cuMemGetAddressRange(void);
 CLIENT_API CUresult cuMemGetHandleForAddressRange(void);
 CLIENT_API CUresult cuMemGetLocationInfo(void);
 CLIENT_API CUresult cuMemHostGetDevicePointer(void);
@@ -128,30 +115,6 @@ CLIENT_API CUresult cuMemPrefetchBatchAsync(void);
 CLIENT_API CUresult cuMemPrefetchBatchAsync_ptsz(void);
 CLIENT_API CUresult cuMemRangeGetAttribute(void);
 CLIENT_API CUresult cuMemRangeGetAttributes(void);
-CLIENT_API CUresult cuMemcpy2D(void);
-CLIENT_API CUresult cuMemcpy2DAsync(void);
-CLIENT_API CUresult cuMemcpy2DUnaligned(void);
-CLIENT_API CUresult cuMemcpy3D(void);
-CLIENT_API CUresult cuMemcpy3DAsync(void);
-CLIENT_API CUresult cuMemcpy3DWithAttributesAsync(void);
-CLIENT_API CUresult cuMemcpy3DWithAttributesAsync_ptsz(void);
-CLIENT_API CUresult cuMemcpyAtoD(void);
-CLIENT_API CUresult cuMemcpyDtoA(void);
-CLIENT_API CUresult cuMemcpyDtoD(void);
-CLIENT_API CUresult cuMemcpyDtoDAsync(void);
-CLIENT_API CUresult cuMemcpyDtoH(void);
-CLIENT_API CUresult cuMemcpyDtoHAsync(void);
-CLIENT_API CUresult cuMemcpyHtoD(void);
-CLIENT_API CUresult cuMemcpyHtoDAsync(void);
-CLIENT_API CUresult cuMemcpyWithAttributesAsync(void);
-CLIENT_API CUresult cuMemcpyWithAttributesAsync_ptsz(void);
-CLIENT_API CUresult cuMemsetD16(void);
-CLIENT_API CUresult cuMemsetD2D16(void);
-CLIENT_API CUresult cuMemsetD2D32(void);
-CLIENT_API CUresult cuMemsetD2D8(void);
-CLIENT_API CUresult cuMemsetD32(void);
-CLIENT_API CUresult cuMemsetD8(void);
-CLIENT_API CUresult cuModuleGetGlobal(void);
 CLIENT_API CUresult cuModuleGetSurfRef(void);
 CLIENT_API CUresult cuModuleGetTexRef(void);
 CLIENT_API CUresult cuParamSetTexRef(void);
@@ -225,10 +188,10 @@ const struct client_entry client_entries[] = {
 	{ "cuCheckpointProcessLock", "cuCheckpointProcessLock", (void *)cuCheckpointProcessLock, 12080, 0, NULL, NULL, 16, "core dumps, checkpoints and driver logs stay on the GPU's node" },
 	{ "cuCheckpointProcessRestore", "cuCheckpointProcessRestore", (void *)cuCheckpointProcessRestore, 12080, 0, NULL, NULL, 17, "core dumps, checkpoints and driver logs stay on the GPU's node" },
 	{ "cuCheckpointProcessUnlock", "cuCheckpointProcessUnlock", (void *)cuCheckpointProcessUnlock, 12080, 0, NULL, NULL, 18, "core dumps, checkpoints and driver logs stay on the GPU's node" },
-	{ "cuCoredumpGetAttribute", "cuCoredumpGetAttribute", (void *)cuCoredumpGetAttribute, 12010, 0, NULL, NULL, 19, "core dumps, checkpoints and driver logs stay on the GPU's node" },
-	{ "cuCoredumpGetAttributeGlobal", "cuCoredumpGetAttributeGlobal", (void *)cuCoredumpGetAttributeGlobal, 12010, 0, NULL, NULL, 20, "core dumps, checkpoints and driver logs stay on the GPU's node" },
-	{ "cuCoredumpSetAttribute", "cuCoredumpSetAttribute", (void *)cuCoredumpSetAttribute, 12010, 0, NULL, NULL, 21, "core dumps, checkpoints and driver logs stay on the GPU's node" },
-	{ "cuCoredumpSetAttributeGlobal", "cuCoredumpSetAttributeGlobal", (void *)cuCoredumpSetAttributeGlobal, 12010, 0, NULL, NULL, 22, "core dumps, checkpoints and driver logs stay on the GPU's node" },
+	{ "cuCoredumpGetAttribute", "cuCoredumpGetAttribute", (void *)cuCoredumpGetAttribute, 12010, 0, NULL, NULL, 19, NULL },
+	{ "cuCoredumpGetAttributeGlobal", "cuCoredumpGetAttributeGlobal", (void *)cuCoredumpGetAttributeGlobal, 12010, 0, NULL, NULL, 20, NULL },
+	{ "cuCoredumpSetAttribute", "cuCoredumpSetAttribute", (void *)cuCoredumpSetAttribute, 12010, 0, NULL, NULL, 21, NULL },
+	{ "cuCoredumpSetAttributeGlobal", "cuCoredumpSetAttributeGlobal", (void *)cuCoredumpSetAttributeGlobal, 12010, 0, NULL, NULL, 22, NULL },
 	{ "cuCtxAttach", "cuCtxAttach", (void *)cuCtxAttach, 2000, 0, NULL, NULL, 23, NULL },
 	{ "cuCtxCreate", "cuCtxCreate", (void *)cuCtxCreate, 2000, 0, NULL, NULL, 24, NULL },
 	{ "cuCtxCreate", "cuCtxCreate_v2", (void *)cuCtxCreate_v2, 3020, 0, NULL, NULL, 25, NULL },
@@ -518,35 +481,35 @@ const struct client_entry client_entries[] = {
 	{ "cuLinkCreate", "cuLinkCreate", (void *)cuLinkCreate, 5050, 0, NULL, NULL, 309, NULL },
 	{ "cuLinkCreate", "cuLinkCreate_v2", (void *)cuLinkCreate_v2, 6050, 0, NULL, NULL, 310, NULL },
 	{ "cuLinkDestroy", "cuLinkDestroy", (void *)cuLinkDestroy, 5050, 0, NULL, NULL, 311, NULL },
-	{ "cuLogsCurrent", "cuLogsCurrent", (void *)cuLogsCurrent, 12090, 0, NULL, NULL, 312, "core dumps, checkpoints and driver logs stay on the GPU's node" },
-	{ "cuLogsDumpToFile", "cuLogsDumpToFile", (void *)cuLogsDumpToFile, 12090, 0, NULL, NULL, 313, "core dumps, checkpoints and driver logs stay on the GPU's node" },
-	{ "cuLogsDumpToMemory", "cuLogsDumpToMemory", (void *)cuLogsDumpToMemory, 12090, 0, NULL, NULL, 314, "core dumps, checkpoints and driver logs stay on the GPU's node" },
-	{ "cuLogsRegisterCallback", "cuLogsRegisterCallback", (void *)cuLogsRegisterCallback, 12090, 0, NULL, NULL, 315, "core dumps, checkpoints and driver logs stay on the GPU's node" },
-	{ "cuLogsUnregisterCallback", "cuLogsUnregisterCallback", (void *)cuLogsUnregisterCallback, 12090, 0, NULL, NULL, 316, "core dumps, checkpoints and driver logs stay on the GPU's node" },
+	{ "cuLogsCurrent", "cuLogsCurrent", (void *)cuLogsCurrent, 12090, 0, NULL, NULL, 312, NULL },
+	{ "cuLogsDumpToFile", "cuLogsDumpToFile", (void *)cuLogsDumpToFile, 12090, 0, NULL, NULL, 313, NULL },
+	{ "cuLogsDumpToMemory", "cuLogsDumpToMemory", (void *)cuLogsDumpToMemory, 12090, 0, NULL, NULL, 314, NULL },
+	{ "cuLogsRegisterCallback", "cuLogsRegisterCallback", (void *)cuLogsRegisterCallback, 12090, 0, NULL, NULL, 315, NULL },
+	{ "cuLogsUnregisterCallback", "cuLogsUnregisterCallback", (void *)cuLogsUnregisterCallback, 12090, 0, NULL, NULL, 316, NULL },
 	{ "cuMemAddressFree", "cuMemAddressFree", (void *)cuMemAddressFree, 10020, 0, NULL, NULL, 317, NULL },
 	{ "cuMemAddressReserve", "cuMemAddressReserve", (void *)cuMemAddressReserve, 10020, 0, NULL, NULL, 318, NULL },
 	{ "cuMemAdvise", "cuMemAdvise", (void *)cuMemAdvise, 8000, 0, NULL, NULL, 319, NULL },
 	{ "cuMemAdvise", "cuMemAdvise_v2", (void *)cuMemAdvise_v2, 12020, 0, NULL, NULL, 320, NULL },
-	{ "cuMemAlloc", "cuMemAlloc", (void *)cuMemAlloc, 2000, 0, NULL, NULL, 321, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemAlloc", "cuMemAlloc", (void *)cuMemAlloc, 2000, 0, NULL, NULL, 321, NULL },
 	{ "cuMemAlloc", "cuMemAlloc_v2", (void *)cuMemAlloc_v2, 3020, 0, NULL, NULL, 322, NULL },
 	{ "cuMemAllocAsync", "cuMemAllocAsync", (void *)cuMemAllocAsync, 11020, 11020, (void *)cuMemAllocAsync_ptsz, "cuMemAllocAsync_ptsz", 323, NULL },
 	{ "cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", (void *)cuMemAllocFromPoolAsync, 11020, 11020, (void *)cuMemAllocFromPoolAsync_ptsz, "cuMemAllocFromPoolAsync_ptsz", 324, NULL },
 	{ "cuMemAllocHost", "cuMemAllocHost", (void *)cuMemAllocHost, 2000, 0, NULL, NULL, 325, NULL },
 	{ "cuMemAllocHost", "cuMemAllocHost_v2", (void *)cuMemAllocHost_v2, 3020, 0, NULL, NULL, 326, NULL },
 	{ "cuMemAllocManaged", "cuMemAllocManaged", (void *)cuMemAllocManaged, 6000, 0, NULL, NULL, 327, "managed memory needs a coherent link to the GPU" },
-	{ "cuMemAllocPitch", "cuMemAllocPitch", (void *)cuMemAllocPitch, 2000, 0, NULL, NULL, 328, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemAllocPitch", "cuMemAllocPitch", (void *)cuMemAllocPitch, 2000, 0, NULL, NULL, 328, NULL },
 	{ "cuMemAllocPitch", "cuMemAllocPitch_v2", (void *)cuMemAllocPitch_v2, 3020, 0, NULL, NULL, 329, NULL },
 	{ "cuMemBatchDecompressAsync", "cuMemBatchDecompressAsync", (void *)cuMemBatchDecompressAsync, 12060, 0, NULL, NULL, 330, "batched copies are not remoted yet" },
 	{ "cuMemCreate", "cuMemCreate", (void *)cuMemCreate, 10020, 0, NULL, NULL, 331, NULL },
 	{ "cuMemDiscardAndPrefetchBatchAsync", "cuMemDiscardAndPrefetchBatchAsync", (void *)cuMemDiscardAndPrefetchBatchAsync, 13000, 13000, (void *)cuMemDiscardAndPrefetchBatchAsync_ptsz, "cuMemDiscardAndPrefetchBatchAsync_ptsz", 332, "managed memory needs a coherent link to the GPU" },
 	{ "cuMemDiscardBatchAsync", "cuMemDiscardBatchAsync", (void *)cuMemDiscardBatchAsync, 13000, 13000, (void *)cuMemDiscardBatchAsync_ptsz, "cuMemDiscardBatchAsync_ptsz", 333, "managed memory needs a coherent link to the GPU" },
 	{ "cuMemExportToShareableHandle", "cuMemExportToShareableHandle", (void *)cuMemExportToShareableHandle, 10020, 0, NULL, NULL, 334, "virtual memory management is not remoted yet" },
-	{ "cuMemFree", "cuMemFree", (void *)cuMemFree, 2000, 0, NULL, NULL, 335, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemFree", "cuMemFree", (void *)cuMemFree, 2000, 0, NULL, NULL, 335, NULL },
 	{ "cuMemFree", "cuMemFree_v2", (void *)cuMemFree_v2, 3020, 0, NULL, NULL, 336, NULL },
 	{ "cuMemFreeAsync", "cuMemFreeAsync", (void *)cuMemFreeAsync, 11020, 11020, (void *)cuMemFreeAsync_ptsz, "cuMemFreeAsync_ptsz", 337, NULL },
 	{ "cuMemFreeHost", "cuMemFreeHost", (void *)cuMemFreeHost, 2000, 0, NULL, NULL, 338, NULL },
 	{ "cuMemGetAccess", "cuMemGetAccess", (void *)cuMemGetAccess, 10020, 0, NULL, NULL, 339, NULL },
-	{ "cuMemGetAddressRange", "cuMemGetAddressRange", (void *)cuMemGetAddressRange, 2000, 0, NULL, NULL, 340, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemGetAddressRange", "cuMemGetAddressRange", (void *)cuMemGetAddressRange, 2000, 0, NULL, NULL, 340, NULL },
 	{ "cuMemGetAddressRange", "cuMemGetAddressRange_v2", (void *)cuMemGetAddressRange_v2, 3020, 0, NULL, NULL, 341, NULL },
 	{ "cuMemGetAllocationGranularity", "cuMemGetAllocationGranularity", (void *)cuMemGetAllocationGranularity, 10020, 0, NULL, NULL, 342, NULL },
 	{ "cuMemGetAllocationPropertiesFromHandle", "cuMemGetAllocationPropertiesFromHandle", (void *)cuMemGetAllocationPropertiesFromHandle, 10020, 0, NULL, NULL, 343, NULL },
@@ -588,25 +551,25 @@ const struct client_entry client_entries[] = {
 	{ "cuMemSetMemPool", "cuMemSetMemPool", (void *)cuMemSetMemPool, 13000, 0, NULL, NULL, 379, NULL },
 	{ "cuMemUnmap", "cuMemUnmap", (void *)cuMemUnmap, 10020, 0, NULL, NULL, 380, NULL },
 	{ "cuMemcpy", "cuMemcpy", (void *)cuMemcpy, 4000, 7000, (void *)cuMemcpy_ptds, "cuMemcpy_ptds", 381, NULL },
-	{ "cuMemcpy2D", "cuMemcpy2D", (void *)cuMemcpy2D, 2000, 0, NULL, NULL, 382, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemcpy2D", "cuMemcpy2D", (void *)cuMemcpy2D, 2000, 0, NULL, NULL, 382, NULL },
 	{ "cuMemcpy2D", "cuMemcpy2D_v2", (void *)cuMemcpy2D_v2, 3020, 7000, (void *)cuMemcpy2D_v2_ptds, "cuMemcpy2D_v2_ptds", 383, NULL },
-	{ "cuMemcpy2DAsync", "cuMemcpy2DAsync", (void *)cuMemcpy2DAsync, 2000, 0, NULL, NULL, 384, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemcpy2DAsync", "cuMemcpy2DAsync", (void *)cuMemcpy2DAsync, 2000, 0, NULL, NULL, 384, NULL },
 	{ "cuMemcpy2DAsync", "cuMemcpy2DAsync_v2", (void *)cuMemcpy2DAsync_v2, 3020, 7000, (void *)cuMemcpy2DAsync_v2_ptsz, "cuMemcpy2DAsync_v2_ptsz", 385, NULL },
-	{ "cuMemcpy2DUnaligned", "cuMemcpy2DUnaligned", (void *)cuMemcpy2DUnaligned, 2000, 0, NULL, NULL, 386, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemcpy2DUnaligned", "cuMemcpy2DUnaligned", (void *)cuMemcpy2DUnaligned, 2000, 0, NULL, NULL, 386, NULL },
 	{ "cuMemcpy2DUnaligned", "cuMemcpy2DUnaligned_v2", (void *)cuMemcpy2DUnaligned_v2, 3020, 7000, (void *)cuMemcpy2DUnaligned_v2_ptds, "cuMemcpy2DUnaligned_v2_ptds", 387, NULL },
-	{ "cuMemcpy3D", "cuMemcpy3D", (void *)cuMemcpy3D, 2000, 0, NULL, NULL, 388, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemcpy3D", "cuMemcpy3D", (void *)cuMemcpy3D, 2000, 0, NULL, NULL, 388, NULL },
 	{ "cuMemcpy3D", "cuMemcpy3D_v2", (void *)cuMemcpy3D_v2, 3020, 7000, (void *)cuMemcpy3D_v2_ptds, "cuMemcpy3D_v2_ptds", 389, NULL },
-	{ "cuMemcpy3DAsync", "cuMemcpy3DAsync", (void *)cuMemcpy3DAsync, 2000, 0, NULL, NULL, 390, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemcpy3DAsync", "cuMemcpy3DAsync", (void *)cuMemcpy3DAsync, 2000, 0, NULL, NULL, 390, NULL },
 	{ "cuMemcpy3DAsync", "cuMemcpy3DAsync_v2", (void *)cuMemcpy3DAsync_v2, 3020, 7000, (void *)cuMemcpy3DAsync_v2_ptsz, "cuMemcpy3DAsync_v2_ptsz", 391, NULL },
 	{ "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync", (void *)cuMemcpy3DBatchAsync, 12080, 12080, (void *)cuMemcpy3DBatchAsync_ptsz, "cuMemcpy3DBatchAsync_ptsz", 392, NULL },
 	{ "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync_v2", (void *)cuMemcpy3DBatchAsync_v2, 13000, 13000, (void *)cuMemcpy3DBatchAsync_v2_ptsz, "cuMemcpy3DBatchAsync_v2_ptsz", 393, NULL },
 	{ "cuMemcpy3DPeer", "cuMemcpy3DPeer", (void *)cuMemcpy3DPeer, 4000, 7000, (void *)cuMemcpy3DPeer_ptds, "cuMemcpy3DPeer_ptds", 394, NULL },
 	{ "cuMemcpy3DPeerAsync", "cuMemcpy3DPeerAsync", (void *)cuMemcpy3DPeerAsync, 4000, 7000, (void *)cuMemcpy3DPeerAsync_ptsz, "cuMemcpy3DPeerAsync_ptsz", 395, NULL },
-	{ "cuMemcpy3DWithAttributesAsync", "cuMemcpy3DWithAttributesAsync", (void *)cuMemcpy3DWithAttributesAsync, 13020, 13020, (void *)cuMemcpy3DWithAttributesAsync_ptsz, "cuMemcpy3DWithAttributesAsync_ptsz", 396, "batched copies are not remoted yet" },
+	{ "cuMemcpy3DWithAttributesAsync", "cuMemcpy3DWithAttributesAsync", (void *)cuMemcpy3DWithAttributesAsync, 13020, 13020, (void *)cuMemcpy3DWithAttributesAsync_ptsz, "cuMemcpy3DWithAttributesAsync_ptsz", 396, NULL },
 	{ "cuMemcpyAsync", "cuMemcpyAsync", (void *)cuMemcpyAsync, 4000, 7000, (void *)cuMemcpyAsync_ptsz, "cuMemcpyAsync_ptsz", 397, NULL },
 	{ "cuMemcpyAtoA", "cuMemcpyAtoA", (void *)cuMemcpyAtoA, 2000, 0, NULL, NULL, 398, NULL },
 	{ "cuMemcpyAtoA", "cuMemcpyAtoA_v2", (void *)cuMemcpyAtoA_v2, 3020, 7000, (void *)cuMemcpyAtoA_v2_ptds, "cuMemcpyAtoA_v2_ptds", 399, NULL },
-	{ "cuMemcpyAtoD", "cuMemcpyAtoD", (void *)cuMemcpyAtoD, 2000, 0, NULL, NULL, 400, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemcpyAtoD", "cuMemcpyAtoD", (void *)cuMemcpyAtoD, 2000, 0, NULL, NULL, 400, NULL },
 	{ "cuMemcpyAtoD", "cuMemcpyAtoD_v2", (void *)cuMemcpyAtoD_v2, 3020, 7000, (void *)cuMemcpyAtoD_v2_ptds, "cuMemcpyAtoD_v2_ptds", 401, NULL },
 	{ "cuMemcpyAtoH", "cuMemcpyAtoH", (void *)cuMemcpyAtoH, 2000, 0, NULL, NULL, 402, NULL },
 	{ "cuMemcpyAtoH", "cuMemcpyAtoH_v2", (void *)cuMemcpyAtoH_v2, 3020, 7000, (void *)cuMemcpyAtoH_v2_ptds, "cuMemcpyAtoH_v2_ptds", 403, NULL },
@@ -614,43 +577,43 @@ const struct client_entry client_entries[] = {
 	{ "cuMemcpyAtoHAsync", "cuMemcpyAtoHAsync_v2", (void *)cuMemcpyAtoHAsync_v2, 3020, 7000, (void *)cuMemcpyAtoHAsync_v2_ptsz, "cuMemcpyAtoHAsync_v2_ptsz", 405, NULL },
 	{ "cuMemcpyBatchAsync", "cuMemcpyBatchAsync", (void *)cuMemcpyBatchAsync, 12080, 12080, (void *)cuMemcpyBatchAsync_ptsz, "cuMemcpyBatchAsync_ptsz", 406, NULL },
 	{ "cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2", (void *)cuMemcpyBatchAsync_v2, 13000, 13000, (void *)cuMemcpyBatchAsync_v2_ptsz, "cuMemcpyBatchAsync_v2_ptsz", 407, NULL },
-	{ "cuMemcpyDtoA", "cuMemcpyDtoA", (void *)cuMemcpyDtoA, 2000, 0, NULL, NULL, 408, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemcpyDtoA", "cuMemcpyDtoA", (void *)cuMemcpyDtoA, 2000, 0, NULL, NULL, 408, NULL },
 	{ "cuMemcpyDtoA", "cuMemcpyDtoA_v2", (void *)cuMemcpyDtoA_v2, 3020, 7000, (void *)cuMemcpyDtoA_v2_ptds, "cuMemcpyDtoA_v2_ptds", 409, NULL },
-	{ "cuMemcpyDtoD", "cuMemcpyDtoD", (void *)cuMemcpyDtoD, 2000, 0, NULL, NULL, 410, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemcpyDtoD", "cuMemcpyDtoD", (void *)cuMemcpyDtoD, 2000, 0, NULL, NULL, 410, NULL },
 	{ "cuMemcpyDtoD", "cuMemcpyDtoD_v2", (void *)cuMemcpyDtoD_v2, 3020, 7000, (void *)cuMemcpyDtoD_v2_ptds, "cuMemcpyDtoD_v2_ptds", 411, NULL },
-	{ "cuMemcpyDtoDAsync", "cuMemcpyDtoDAsync", (void *)cuMemcpyDtoDAsync, 3000, 0, NULL, NULL, 412, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemcpyDtoDAsync", "cuMemcpyDtoDAsync", (void *)cuMemcpyDtoDAsync, 3000, 0, NULL, NULL, 412, NULL },
 	{ "cuMemcpyDtoDAsync", "cuMemcpyDtoDAsync_v2", (void *)cuMemcpyDtoDAsync_v2, 3020, 7000, (void *)cuMemcpyDtoDAsync_v2_ptsz, "cuMemcpyDtoDAsync_v2_ptsz", 413, NULL },
-	{ "cuMemcpyDtoH", "cuMemcpyDtoH", (void *)cuMemcpyDtoH, 2000, 0, NULL, NULL, 414, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemcpyDtoH", "cuMemcpyDtoH", (void *)cuMemcpyDtoH, 2000, 0, NULL, NULL, 414, NULL },
 	{ "cuMemcpyDtoH", "cuMemcpyDtoH_v2", (void *)cuMemcpyDtoH_v2, 3020, 7000, (void *)cuMemcpyDtoH_v2_ptds, "cuMemcpyDtoH_v2_ptds", 415, NULL },
-	{ "cuMemcpyDtoHAsync", "cuMemcpyDtoHAsync", (void *)cuMemcpyDtoHAsync, 2000, 0, NULL, NULL, 416, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemcpyDtoHAsync", "cuMemcpyDtoHAsync", (void *)cuMemcpyDtoHAsync, 2000, 0, NULL, NULL, 416, NULL },
 	{ "cuMemcpyDtoHAsync", "cuMemcpyDtoHAsync_v2", (void *)cuMemcpyDtoHAsync_v2, 3020, 7000, (void *)cuMemcpyDtoHAsync_v2_ptsz, "cuMemcpyDtoHAsync_v2_ptsz", 417, NULL },
 	{ "cuMemcpyHtoA", "cuMemcpyHtoA", (void *)cuMemcpyHtoA, 2000, 0, NULL, NULL, 418, NULL },
 	{ "cuMemcpyHtoA", "cuMemcpyHtoA_v2", (void *)cuMemcpyHtoA_v2, 3020, 7000, (void *)cuMemcpyHtoA_v2_ptds, "cuMemcpyHtoA_v2_ptds", 419, NULL },
 	{ "cuMemcpyHtoAAsync", "cuMemcpyHtoAAsync", (void *)cuMemcpyHtoAAsync, 2000, 0, NULL, NULL, 420, NULL },
 	{ "cuMemcpyHtoAAsync", "cuMemcpyHtoAAsync_v2", (void *)cuMemcpyHtoAAsync_v2, 3020, 7000, (void *)cuMemcpyHtoAAsync_v2_ptsz, "cuMemcpyHtoAAsync_v2_ptsz", 421, NULL },
-	{ "cuMemcpyHtoD", "cuMemcpyHtoD", (void *)cuMemcpyHtoD, 2000, 0, NULL, NULL, 422, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemcpyHtoD", "cuMemcpyHtoD", (void *)cuMemcpyHtoD, 2000, 0, NULL, NULL, 422, NULL },
 	{ "cuMemcpyHtoD", "cuMemcpyHtoD_v2", (void *)cuMemcpyHtoD_v2, 3020, 7000, (void *)cuMemcpyHtoD_v2_ptds, "cuMemcpyHtoD_v2_ptds", 423, NULL },
-	{ "cuMemcpyHtoDAsync", "cuMemcpyHtoDAsync", (void *)cuMemcpyHtoDAsync, 2000, 0, NULL, NULL, 424, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemcpyHtoDAsync", "cuMemcpyHtoDAsync", (void *)cuMemcpyHtoDAsync, 2000, 0, NULL, NULL, 424, NULL },
 	{ "cuMemcpyHtoDAsync", "cuMemcpyHtoDAsync_v2", (void *)cuMemcpyHtoDAsync_v2, 3020, 7000, (void *)cuMemcpyHtoDAsync_v2_ptsz, "cuMemcpyHtoDAsync_v2_ptsz", 425, NULL },
 	{ "cuMemcpyPeer", "cuMemcpyPeer", (void *)cuMemcpyPeer, 4000, 7000, (void *)cuMemcpyPeer_ptds, "cuMemcpyPeer_ptds", 426, NULL },
 	{ "cuMemcpyPeerAsync", "cuMemcpyPeerAsync", (void *)cuMemcpyPeerAsync, 4000, 7000, (void *)cuMemcpyPeerAsync_ptsz, "cuMemcpyPeerAsync_ptsz", 427, NULL },
-	{ "cuMemcpyWithAttributesAsync", "cuMemcpyWithAttributesAsync", (void *)cuMemcpyWithAttributesAsync, 13020, 13020, (void *)cuMemcpyWithAttributesAsync_ptsz, "cuMemcpyWithAttributesAsync_ptsz", 428, "batched copies are not remoted yet" },
-	{ "cuMemsetD16", "cuMemsetD16", (void *)cuMemsetD16, 2000, 0, NULL, NULL, 429, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemcpyWithAttributesAsync", "cuMemcpyWithAttributesAsync", (void *)cuMemcpyWithAttributesAsync, 13020, 13020, (void *)cuMemcpyWithAttributesAsync_ptsz, "cuMemcpyWithAttributesAsync_ptsz", 428, NULL },
+	{ "cuMemsetD16", "cuMemsetD16", (void *)cuMemsetD16, 2000, 0, NULL, NULL, 429, NULL },
 	{ "cuMemsetD16", "cuMemsetD16_v2", (void *)cuMemsetD16_v2, 3020, 7000, (void *)cuMemsetD16_v2_ptds, "cuMemsetD16_v2_ptds", 430, NULL },
 	{ "cuMemsetD16Async", "cuMemsetD16Async", (void *)cuMemsetD16Async, 3020, 7000, (void *)cuMemsetD16Async_ptsz, "cuMemsetD16Async_ptsz", 431, NULL },
-	{ "cuMemsetD2D16", "cuMemsetD2D16", (void *)cuMemsetD2D16, 2000, 0, NULL, NULL, 432, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemsetD2D16", "cuMemsetD2D16", (void *)cuMemsetD2D16, 2000, 0, NULL, NULL, 432, NULL },
 	{ "cuMemsetD2D16", "cuMemsetD2D16_v2", (void *)cuMemsetD2D16_v2, 3020, 7000, (void *)cuMemsetD2D16_v2_ptds, "cuMemsetD2D16_v2_ptds", 433, NULL },
 	{ "cuMemsetD2D16Async", "cuMemsetD2D16Async", (void *)cuMemsetD2D16Async, 3020, 7000, (void *)cuMemsetD2D16Async_ptsz, "cuMemsetD2D16Async_ptsz", 434, NULL },
-	{ "cuMemsetD2D32", "cuMemsetD2D32", (void *)cuMemsetD2D32, 2000, 0, NULL, NULL, 435, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemsetD2D32", "cuMemsetD2D32", (void *)cuMemsetD2D32, 2000, 0, NULL, NULL, 435, NULL },
 	{ "cuMemsetD2D32", "cuMemsetD2D32_v2", (void *)cuMemsetD2D32_v2, 3020, 7000, (void *)cuMemsetD2D32_v2_ptds, "cuMemsetD2D32_v2_ptds", 436, NULL },
 	{ "cuMemsetD2D32Async", "cuMemsetD2D32Async", (void *)cuMemsetD2D32Async, 3020, 7000, (void *)cuMemsetD2D32Async_ptsz, "cuMemsetD2D32Async_ptsz", 437, NULL },
-	{ "cuMemsetD2D8", "cuMemsetD2D8", (void *)cuMemsetD2D8, 2000, 0, NULL, NULL, 438, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemsetD2D8", "cuMemsetD2D8", (void *)cuMemsetD2D8, 2000, 0, NULL, NULL, 438, NULL },
 	{ "cuMemsetD2D8", "cuMemsetD2D8_v2", (void *)cuMemsetD2D8_v2, 3020, 7000, (void *)cuMemsetD2D8_v2_ptds, "cuMemsetD2D8_v2_ptds", 439, NULL },
 	{ "cuMemsetD2D8Async", "cuMemsetD2D8Async", (void *)cuMemsetD2D8Async, 3020, 7000, (void *)cuMemsetD2D8Async_ptsz, "cuMemsetD2D8Async_ptsz", 440, NULL },
-	{ "cuMemsetD32", "cuMemsetD32", (void *)cuMemsetD32, 2000, 0, NULL, NULL, 441, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemsetD32", "cuMemsetD32", (void *)cuMemsetD32, 2000, 0, NULL, NULL, 441, NULL },
 	{ "cuMemsetD32", "cuMemsetD32_v2", (void *)cuMemsetD32_v2, 3020, 7000, (void *)cuMemsetD32_v2_ptds, "cuMemsetD32_v2_ptds", 442, NULL },
 	{ "cuMemsetD32Async", "cuMemsetD32Async", (void *)cuMemsetD32Async, 3020, 7000, (void *)cuMemsetD32Async_ptsz, "cuMemsetD32Async_ptsz", 443, NULL },
-	{ "cuMemsetD8", "cuMemsetD8", (void *)cuMemsetD8, 2000, 0, NULL, NULL, 444, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemsetD8", "cuMemsetD8", (void *)cuMemsetD8, 2000, 0, NULL, NULL, 444, NULL },
 	{ "cuMemsetD8", "cuMemsetD8_v2", (void *)cuMemsetD8_v2, 3020, 7000, (void *)cuMemsetD8_v2_ptds, "cuMemsetD8_v2_ptds", 445, NULL },
 	{ "cuMemsetD8Async", "cuMemsetD8Async", (void *)cuMemsetD8Async, 3020, 7000, (void *)cuMemsetD8Async_ptsz, "cuMemsetD8Async_ptsz", 446, NULL },
 	{ "cuMipmappedArrayCreate", "cuMipmappedArrayCreate", (void *)cuMipmappedArrayCreate, 5000, 0, NULL, NULL, 447, NULL },
@@ -661,7 +624,7 @@ const struct client_entry client_entries[] = {
 	{ "cuModuleEnumerateFunctions", "cuModuleEnumerateFunctions", (void *)cuModuleEnumerateFunctions, 12040, 0, NULL, NULL, 452, NULL },
 	{ "cuModuleGetFunction", "cuModuleGetFunction", (void *)cuModuleGetFunction, 2000, 0, NULL, NULL, 453, NULL },
 	{ "cuModuleGetFunctionCount", "cuModuleGetFunctionCount", (void *)cuModuleGetFunctionCount, 12040, 0, NULL, NULL, 454, NULL },
-	{ "cuModuleGetGlobal", "cuModuleGetGlobal", (void *)cuModuleGetGlobal, 2000, 0, NULL, NULL, 455, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuModuleGetGlobal", "cuModuleGetGlobal", (void *)cuModuleGetGlobal, 2000, 0, NULL, NULL, 455, NULL },
 	{ "cuModuleGetGlobal", "cuModuleGetGlobal_v2", (void *)cuModuleGetGlobal_v2, 3020, 0, NULL, NULL, 456, NULL },
 	{ "cuModuleGetLoadingMode", "cuModuleGetLoadingMode", (void *)cuModuleGetLoadingMode, 11070, 0, NULL, NULL, 457, NULL },
 	{ "cuModuleGetSurfRef", "cuModuleGetSurfRef", (void *)cuModuleGetSurfRef, 3000, 0, NULL, NULL, 458, "texture and surface references left CUDA in version 12" },
