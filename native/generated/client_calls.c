@@ -843,6 +843,21 @@ CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags)
 	return client_marshal_end(&m, result);
 }
 
+CUresult cuGraphExecGetId(CUgraphExec hGraphExec, unsigned int *graphId)
+{
+	struct args_190 a = { .hGraphExec = hGraphExec, .graphId = (unsigned int *)graphId };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 190);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_190(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_190(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS_v1 *nodeParams)
 {
 	struct args_191 a = { .hGraphExec = hGraphExec, .hNode = hNode, .nodeParams = (CUDA_HOST_NODE_PARAMS_v1 *)nodeParams };
@@ -990,6 +1005,21 @@ CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, 
 	result = client_marshal_call(&m, false);
 	if (m.get)
 		reply_204(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuGraphGetId(CUgraph hGraph, unsigned int *graphId)
+{
+	struct args_205 a = { .hGraph = hGraph, .graphId = (unsigned int *)graphId };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 205);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_205(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_205(&m, &a);
 	return client_marshal_end(&m, result);
 }
 
@@ -1338,6 +1368,21 @@ CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode, 
 	return client_marshal_end(&m, result);
 }
 
+CUresult cuGraphNodeGetContainingGraph(CUgraphNode hNode, CUgraph *phGraph)
+{
+	struct args_229 a = { .hNode = hNode, .phGraph = (CUgraph *)phGraph };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 229);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_229(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_229(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
 CUresult cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode *dependencies, size_t *numDependencies)
 {
 	struct args_230 a = { .hNode = hNode, .dependencies = (CUgraphNode *)dependencies, .numDependencies = (size_t *)numDependencies };
@@ -1410,6 +1455,36 @@ CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsign
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
 		reply_234(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuGraphNodeGetLocalId(CUgraphNode hNode, unsigned int *nodeId)
+{
+	struct args_235 a = { .hNode = hNode, .nodeId = (unsigned int *)nodeId };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 235);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_235(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_235(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuGraphNodeGetToolsId(CUgraphNode hNode, unsigned long long *toolsNodeId)
+{
+	struct args_237 a = { .hNode = hNode, .toolsNodeId = (unsigned long long *)toolsNodeId };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 237);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_237(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_237(&m, &a);
 	return client_marshal_end(&m, result);
 }
 

@@ -528,12 +528,6 @@ CUresult cuGraphExecExternalSemaphoresWaitNodeSetParams(void)
 	return client_unsupported(188);
 }
 
-CLIENT_API CUresult cuGraphExecGetId(void);
-CUresult cuGraphExecGetId(void)
-{
-	return client_unsupported(190);
-}
-
 CLIENT_API CUresult cuGraphExternalSemaphoresSignalNodeGetParams(void);
 CUresult cuGraphExternalSemaphoresSignalNodeGetParams(void)
 {
@@ -558,12 +552,6 @@ CUresult cuGraphExternalSemaphoresWaitNodeSetParams(void)
 	return client_unsupported(202);
 }
 
-CLIENT_API CUresult cuGraphGetId(void);
-CUresult cuGraphGetId(void)
-{
-	return client_unsupported(205);
-}
-
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
 	CUresult result;
@@ -584,28 +572,10 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec hGraph, CUstream hStream)
 	return result;
 }
 
-CLIENT_API CUresult cuGraphNodeGetContainingGraph(void);
-CUresult cuGraphNodeGetContainingGraph(void)
-{
-	return client_unsupported(229);
-}
-
-CLIENT_API CUresult cuGraphNodeGetLocalId(void);
-CUresult cuGraphNodeGetLocalId(void)
-{
-	return client_unsupported(235);
-}
-
 CLIENT_API CUresult cuGraphNodeGetParams(void);
 CUresult cuGraphNodeGetParams(void)
 {
 	return client_unsupported(236);
-}
-
-CLIENT_API CUresult cuGraphNodeGetToolsId(void);
-CUresult cuGraphNodeGetToolsId(void)
-{
-	return client_unsupported(237);
 }
 
 CUresult cuGraphUpload_ptsz(CUgraphExec hGraph, CUstream hStream)

@@ -139,6 +139,7 @@ struct server_driver {
 	CUresult (*cuGraphExecEventRecordNodeSetEvent)(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event);
 	CUresult (*cuGraphExecEventWaitNodeSetEvent)(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event);
 	CUresult (*cuGraphExecGetFlags)(CUgraphExec hGraphExec, cuuint64_t *flags);
+	CUresult (*cuGraphExecGetId)(CUgraphExec hGraphExec, unsigned int *graphId);
 	CUresult (*cuGraphExecHostNodeSetParams)(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS_v1 *nodeParams);
 	CUresult (*cuGraphExecKernelNodeSetParams)(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams);
 	CUresult (*cuGraphExecKernelNodeSetParams_v2)(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams);
@@ -149,6 +150,7 @@ struct server_driver {
 	CUresult (*cuGraphExecUpdate_v2)(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphExecUpdateResultInfo *resultInfo);
 	CUresult (*cuGraphGetEdges)(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges);
 	CUresult (*cuGraphGetEdges_v2)(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edgeData, size_t *numEdges);
+	CUresult (*cuGraphGetId)(CUgraph hGraph, unsigned int *graphId);
 	CUresult (*cuGraphGetNodes)(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes);
 	CUresult (*cuGraphGetRootNodes)(CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes);
 	CUresult (*cuGraphHostNodeGetParams)(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS_v1 *nodeParams);
@@ -172,11 +174,14 @@ struct server_driver {
 	CUresult (*cuGraphMemsetNodeGetParams)(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS_v1 *nodeParams);
 	CUresult (*cuGraphMemsetNodeSetParams)(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS_v1 *nodeParams);
 	CUresult (*cuGraphNodeFindInClone)(CUgraphNode *phNode, CUgraphNode hOriginalNode, CUgraph hClonedGraph);
+	CUresult (*cuGraphNodeGetContainingGraph)(CUgraphNode hNode, CUgraph *phGraph);
 	CUresult (*cuGraphNodeGetDependencies)(CUgraphNode hNode, CUgraphNode *dependencies, size_t *numDependencies);
 	CUresult (*cuGraphNodeGetDependencies_v2)(CUgraphNode hNode, CUgraphNode *dependencies, CUgraphEdgeData *edgeData, size_t *numDependencies);
 	CUresult (*cuGraphNodeGetDependentNodes)(CUgraphNode hNode, CUgraphNode *dependentNodes, size_t *numDependentNodes);
 	CUresult (*cuGraphNodeGetDependentNodes_v2)(CUgraphNode hNode, CUgraphNode *dependentNodes, CUgraphEdgeData *edgeData, size_t *numDependentNodes);
 	CUresult (*cuGraphNodeGetEnabled)(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled);
+	CUresult (*cuGraphNodeGetLocalId)(CUgraphNode hNode, unsigned int *nodeId);
+	CUresult (*cuGraphNodeGetToolsId)(CUgraphNode hNode, unsigned long long *toolsNodeId);
 	CUresult (*cuGraphNodeGetType)(CUgraphNode hNode, CUgraphNodeType *type);
 	CUresult (*cuGraphNodeSetEnabled)(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled);
 	CUresult (*cuGraphNodeSetParams)(CUgraphNode hNode, CUgraphNodeParams *nodeParams);
@@ -562,6 +567,7 @@ struct server_driver {
 	X(cuGraphExecEventRecordNodeSetEvent, "cuGraphExecEventRecordNodeSetEvent", 11010) \
 	X(cuGraphExecEventWaitNodeSetEvent, "cuGraphExecEventWaitNodeSetEvent", 11010) \
 	X(cuGraphExecGetFlags, "cuGraphExecGetFlags", 12000) \
+	X(cuGraphExecGetId, "cuGraphExecGetId", 13010) \
 	X(cuGraphExecHostNodeSetParams, "cuGraphExecHostNodeSetParams", 10020) \
 	X(cuGraphExecKernelNodeSetParams, "cuGraphExecKernelNodeSetParams", 10010) \
 	X(cuGraphExecKernelNodeSetParams_v2, "cuGraphExecKernelNodeSetParams", 12000) \
@@ -572,6 +578,7 @@ struct server_driver {
 	X(cuGraphExecUpdate_v2, "cuGraphExecUpdate", 12000) \
 	X(cuGraphGetEdges, "cuGraphGetEdges", 10000) \
 	X(cuGraphGetEdges_v2, "cuGraphGetEdges", 12030) \
+	X(cuGraphGetId, "cuGraphGetId", 13010) \
 	X(cuGraphGetNodes, "cuGraphGetNodes", 10000) \
 	X(cuGraphGetRootNodes, "cuGraphGetRootNodes", 10000) \
 	X(cuGraphHostNodeGetParams, "cuGraphHostNodeGetParams", 10000) \
@@ -595,11 +602,14 @@ struct server_driver {
 	X(cuGraphMemsetNodeGetParams, "cuGraphMemsetNodeGetParams", 10000) \
 	X(cuGraphMemsetNodeSetParams, "cuGraphMemsetNodeSetParams", 10000) \
 	X(cuGraphNodeFindInClone, "cuGraphNodeFindInClone", 10000) \
+	X(cuGraphNodeGetContainingGraph, "cuGraphNodeGetContainingGraph", 13010) \
 	X(cuGraphNodeGetDependencies, "cuGraphNodeGetDependencies", 10000) \
 	X(cuGraphNodeGetDependencies_v2, "cuGraphNodeGetDependencies", 12030) \
 	X(cuGraphNodeGetDependentNodes, "cuGraphNodeGetDependentNodes", 10000) \
 	X(cuGraphNodeGetDependentNodes_v2, "cuGraphNodeGetDependentNodes", 12030) \
 	X(cuGraphNodeGetEnabled, "cuGraphNodeGetEnabled", 11060) \
+	X(cuGraphNodeGetLocalId, "cuGraphNodeGetLocalId", 13010) \
+	X(cuGraphNodeGetToolsId, "cuGraphNodeGetToolsId", 13010) \
 	X(cuGraphNodeGetType, "cuGraphNodeGetType", 10000) \
 	X(cuGraphNodeSetEnabled, "cuGraphNodeSetEnabled", 11060) \
 	X(cuGraphNodeSetParams, "cuGraphNodeSetParams", 12020) \

@@ -145,6 +145,11 @@
 	PLAIN(cuGraphExecDestroy, 10000, cuGraphExecDestroy) \
 	PLAIN(cuGraphExecEventRecordNodeSetEvent, 11010, cuGraphExecEventRecordNodeSetEvent) \
 	PLAIN(cuGraphExecEventWaitNodeSetEvent, 11010, cuGraphExecEventWaitNodeSetEvent) \
+	PLAIN(cuGraphExecGetId, 13010, cuGraphExecGetId) \
+	PLAIN(cuGraphGetId, 13010, cuGraphGetId) \
+	PLAIN(cuGraphNodeGetContainingGraph, 13010, cuGraphNodeGetContainingGraph) \
+	PLAIN(cuGraphNodeGetLocalId, 13010, cuGraphNodeGetLocalId) \
+	PLAIN(cuGraphNodeGetToolsId, 13010, cuGraphNodeGetToolsId) \
 	PLAIN(cuGraphExecGetFlags, 12000, cuGraphExecGetFlags) \
 	PLAIN(cuGraphExecHostNodeSetParams, 10020, cuGraphExecHostNodeSetParams) \
 	PLAIN(cuGraphExecKernelNodeSetParams, 10010, cuGraphExecKernelNodeSetParams) \

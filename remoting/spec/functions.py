@@ -46,30 +46,34 @@ POSTED: Final = Answer.POSTED
 CALLED: Final = Answer.CALLED
 
 GRAPHICS: Final = Unsupported("graphics interoperability needs the GPU in this machine")
-GRAPHS: Final = Unsupported("CUDA graphs and capture are not remoted yet")
+GRAPHS: Final = Unsupported(
+    "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here"
+)
 REFERENCES: Final = Unsupported("texture and surface references left CUDA in version 12")
-TEXTURES: Final = Unsupported("arrays, textures and surfaces are not remoted yet")
+TEXTURES: Final = Unsupported(
+    "sparse arrays and arrays of other APIs are not there; the attribute for sparse arrays is 0"
+)
 EXTERNAL: Final = Unsupported("memory and semaphores of other APIs live in this machine")
-IPC: Final = Unsupported("sharing between processes is not remoted yet")
-MANAGED: Final = Unsupported("managed memory needs a coherent link to the GPU")
-MAPPED: Final = Unsupported("a remote GPU cannot read or write memory of this machine directly")
-TENSORMAP: Final = Unsupported("tensor maps are not remoted yet")
-MULTICAST: Final = Unsupported("multicast objects are not remoted yet")
-POOLS: Final = Unsupported("memory pools other than the default one are not remoted yet")
-VMM: Final = Unsupported("virtual memory management is not remoted yet")
-PARTITIONS: Final = Unsupported("green contexts and partitions are not remoted yet")
+MANAGED: Final = Unsupported("managed memory needs a coherent link to the GPU; the attributes for it are 0")
+MAPPED: Final = Unsupported(
+    "a remote GPU cannot read or write memory of this machine directly; CAN_MAP_HOST_MEMORY is 0"
+)
+POOLS: Final = Unsupported(
+    "a descriptor of the GPU's node is none in this machine; the attribute of shareable pool handles is 0"
+)
+VMM: Final = Unsupported(
+    "a descriptor of the GPU's node is none in this machine; the attributes of shareable handles are 0"
+)
+PARTITIONS: Final = Unsupported("a lease's GPUs are not divided into green contexts; whole contexts work")
 DIAGNOSTICS: Final = Unsupported("core dumps, checkpoints and driver logs stay on the GPU's node")
-LINKER: Final = Unsupported("the driver's linker is not remoted yet")
-PEERS: Final = Unsupported("direct access between GPUs is not remoted yet")
-MEMOPS: Final = Unsupported("stream memory operations are not remoted yet")
-BATCH: Final = Unsupported("batched copies are not remoted yet")
-CLUSTERS: Final = Unsupported("cluster occupancy is not remoted yet")
+BATCH: Final = Unsupported("decompression by the GPU is not there; the attribute for its algorithms is 0")
 RDMA: Final = Unsupported("GPUDirect RDMA needs the GPU in this machine")
 NARROW: Final = Unsupported("the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor")
-NEWER: Final = Unsupported("this version is not remoted yet")
 DEPRECATED: Final = Unsupported("left CUDA in version 12; drivers refuse it, too")
 WINDOWS: Final = Unsupported("it is there on Windows only")
-RARE: Final = Unsupported("not remoted yet")
+COOPERATION: Final = Unsupported("left CUDA in version 13; a grid can't span devices over remoting")
+UNIFIED: Final = Unsupported("a function of this machine's program is none of a remote GPU; the attribute for it is 0")
+LOCATION: Final = Unsupported("CUDA 13.4 alone has it, and its structure is in no header that was at hand")
 
 
 def _e(
@@ -420,7 +424,7 @@ ENTRIES: Final = (
     _n(76, "cuDeviceGetLuid", 10000, "cuDeviceGetLuid", WINDOWS),
     _m(77, "cuDeviceGetMemPool", 11020, "cuDeviceGetMemPool", "CUmemoryPool *pool, CUdevice_v1 dev", ""),
     _e(78, "cuDeviceGetName", 2000, "cuDeviceGetName", LOCAL, "char *name, int len, CUdevice dev"),
-    _n(79, "cuDeviceGetNvSciSyncAttributes", 10020, "cuDeviceGetNvSciSyncAttributes", RARE),
+    _n(79, "cuDeviceGetNvSciSyncAttributes", 10020, "cuDeviceGetNvSciSyncAttributes", EXTERNAL),
     _m(
         80,
         "cuDeviceGetP2PAtomicCapabilities",
@@ -868,7 +872,7 @@ ENTRIES: Final = (
         GRAPHS,
     ),
     _m(189, "cuGraphExecGetFlags", 12000, "cuGraphExecGetFlags", "CUgraphExec hGraphExec, cuuint64_t *flags", ""),
-    _n(190, "cuGraphExecGetId", 13010, "cuGraphExecGetId", GRAPHS),
+    _m(190, "cuGraphExecGetId", 13010, "cuGraphExecGetId", "CUgraphExec hGraphExec, unsigned int *graphId", ""),
     _m(
         191,
         "cuGraphExecHostNodeSetParams",
@@ -965,7 +969,7 @@ ENTRIES: Final = (
         "CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edgeData, size_t *numEdges",
         "list:from[numEdges] list:to[numEdges] list:edgeData[numEdges] errors",
     ),
-    _n(205, "cuGraphGetId", 13010, "cuGraphGetId", GRAPHS),
+    _m(205, "cuGraphGetId", 13010, "cuGraphGetId", "CUgraph hGraph, unsigned int *graphId", ""),
     _m(
         206,
         "cuGraphGetNodes",
@@ -1152,7 +1156,14 @@ ENTRIES: Final = (
         "CUgraphNode *phNode, CUgraphNode hOriginalNode, CUgraph hClonedGraph",
         "",
     ),
-    _n(229, "cuGraphNodeGetContainingGraph", 13010, "cuGraphNodeGetContainingGraph", GRAPHS),
+    _m(
+        229,
+        "cuGraphNodeGetContainingGraph",
+        13010,
+        "cuGraphNodeGetContainingGraph",
+        "CUgraphNode hNode, CUgraph *phGraph",
+        "",
+    ),
     _m(
         230,
         "cuGraphNodeGetDependencies",
@@ -1193,9 +1204,16 @@ ENTRIES: Final = (
         "CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled",
         "",
     ),
-    _n(235, "cuGraphNodeGetLocalId", 13010, "cuGraphNodeGetLocalId", GRAPHS),
+    _m(235, "cuGraphNodeGetLocalId", 13010, "cuGraphNodeGetLocalId", "CUgraphNode hNode, unsigned int *nodeId", ""),
     _n(236, "cuGraphNodeGetParams", 13020, "cuGraphNodeGetParams", GRAPHS),
-    _n(237, "cuGraphNodeGetToolsId", 13010, "cuGraphNodeGetToolsId", GRAPHS),
+    _m(
+        237,
+        "cuGraphNodeGetToolsId",
+        13010,
+        "cuGraphNodeGetToolsId",
+        "CUgraphNode hNode, unsigned long long *toolsNodeId",
+        "",
+    ),
     _m(238, "cuGraphNodeGetType", 10000, "cuGraphNodeGetType", "CUgraphNode hNode, CUgraphNodeType *type", "hand"),
     _m(
         239,
@@ -1348,7 +1366,7 @@ ENTRIES: Final = (
         "void **kernelParams",
         per_thread=(9000, "_ptsz"),
     ),
-    _n(287, "cuLaunchCooperativeKernelMultiDevice", 9000, "cuLaunchCooperativeKernelMultiDevice", RARE),
+    _n(287, "cuLaunchCooperativeKernelMultiDevice", 9000, "cuLaunchCooperativeKernelMultiDevice", COOPERATION),
     _e(288, "cuLaunchGrid", 2000, "cuLaunchGrid", POSTED, "CUfunction f, int grid_width, int grid_height"),
     _e(
         289,
@@ -1424,7 +1442,7 @@ ENTRIES: Final = (
     _e(297, "cuLibraryGetKernelCount", 12040, "cuLibraryGetKernelCount", LOCAL, "unsigned int *count, CUlibrary lib"),
     _n(298, "cuLibraryGetManaged", 12000, "cuLibraryGetManaged", MANAGED),
     _e(299, "cuLibraryGetModule", 12000, "cuLibraryGetModule", LOCAL, "CUmodule *pMod, CUlibrary library"),
-    _n(300, "cuLibraryGetUnifiedFunction", 12000, "cuLibraryGetUnifiedFunction", RARE),
+    _n(300, "cuLibraryGetUnifiedFunction", 12000, "cuLibraryGetUnifiedFunction", UNIFIED),
     _e(
         301,
         "cuLibraryLoadData",
@@ -1678,7 +1696,7 @@ ENTRIES: Final = (
         "size_t *free, size_t *total",
         via="memory_info() -> free=free, total=total",
     ),
-    _n(348, "cuMemGetLocationInfo", 13040, "cuMemGetLocationInfo", RARE),
+    _n(348, "cuMemGetLocationInfo", 13040, "cuMemGetLocationInfo", LOCATION),
     _m(
         349,
         "cuMemGetMemPool",
