@@ -136,7 +136,32 @@ class Offered(Protocol):
     place: Integers
     capacity: Integers
     cost: Integers
+    least: Integers | None
+    """Of each block of ``BLOCK`` rows the least cost; None where nobody knows."""
     bound: int
+
+
+BLOCK = int(_lib.MARKET_BLOCK)
+"""Rows of an offer whose least cost is known."""
+
+
+def write_arcs(
+    columns: tuple[Integers, Integers, Integers | None],
+    at: Integers,
+    capacity: Integers,
+    cost: Integers,
+    *,
+    no_arc: int,
+) -> None:
+    """Replace rows ``at`` of an offer's capacity, cost and least costs; there is no arc where ``capacity`` is 0."""
+    native = _ffi.new("struct market_columns *")
+    kept = [_ffi.from_buffer("int64_t[]", column, require_writable=True) for column in columns if column is not None]
+    native.places, native.no_arc = len(columns[0]), no_arc
+    native.capacity, native.cost = kept[:2]
+    native.least = kept[2] if len(kept) > 2 else _ffi.NULL
+    status = _lib.market_write(native, len(at), _column(at), _column(capacity), _column(cost))
+    if status < 0:
+        raise _failed(status, f"{len(at)} rows of {len(columns[0])}")
 
 
 def choose(
@@ -152,9 +177,11 @@ def choose(
     kept = []
     for offer, one in zip(offers, native, strict=True):
         columns = _column(offer.place), _column(offer.capacity), _column(offer.cost)
-        kept.append(columns)
+        least = _ffi.NULL if offer.least is None else _column(offer.least)
+        kept.append((*columns, least))
         one.tier, one.places, one.bound = offer.tier, len(offer.place), offer.bound
         one.place, one.capacity, one.cost = columns
+        one.least = least
     choice.offers, choice.offer, choice.source = len(offers), native, source
     choice.units, choice.spare, choice.no_arc = units, spare, no_arc
     # Each arc that is kept holds a unit.

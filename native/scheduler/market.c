@@ -19,6 +19,8 @@ struct candidate {
 	bool kept;
 };
 
+enum { FEW_CANDIDATES = 256 };
+
 struct choosing {
 	struct candidate *found;
 	int32_t *order; /* of the candidates, by cost */
@@ -35,6 +37,16 @@ static void choosing_release(struct choosing *c)
 	c->order = c->spare = NULL;
 }
 
+static int64_t block_end(int64_t places, int64_t first)
+{
+	return lesser(first + MARKET_BLOCK, places);
+}
+
+static bool block_is_of_use(const struct market_offer *offer, int64_t first, int64_t bound)
+{
+	return !offer->least || offer->least[first / MARKET_BLOCK] <= bound;
+}
+
 /* Notes the arcs that cost no more than bound: by tier and place. */
 static int choosing_find(struct choosing *c, const struct market_choice *choice, int64_t bound)
 {
@@ -43,8 +55,10 @@ static int choosing_find(struct choosing *c, const struct market_choice *choice,
 	for (int32_t number = 0; number < choice->offers; number++) {
 		const struct market_offer *offer = &choice->offer[number];
 
-		for (int64_t row = 0; row < offer->places; row++)
-			count += offer->cost[row] <= bound;
+		for (int64_t first = 0; first < offer->places; first += MARKET_BLOCK)
+			if (block_is_of_use(offer, first, bound))
+				for (int64_t row = first; row < block_end(offer->places, first); row++)
+					count += offer->cost[row] <= bound;
 	}
 	choosing_release(c);
 	if (count > INT32_MAX)
@@ -59,9 +73,12 @@ static int choosing_find(struct choosing *c, const struct market_choice *choice,
 		const struct market_offer *offer = &choice->offer[number];
 		const int64_t *cost = offer->cost;
 
-		for (int32_t row = 0; row < offer->places; row++)
-			if (cost[row] <= bound)
-				c->found[c->count++] = (struct candidate){cost[row], number, row, false};
+		for (int64_t first = 0; first < offer->places; first += MARKET_BLOCK)
+			if (block_is_of_use(offer, first, bound))
+				for (int64_t row = first; row < block_end(offer->places, first); row++)
+					if (cost[row] <= bound)
+						c->found[c->count++] =
+							(struct candidate){cost[row], number, (int32_t)row, false};
 	}
 	return 0;
 }
@@ -142,9 +159,12 @@ int64_t market_choose(struct market_choice *choice, int64_t room, struct table_a
 			break;
 		bound = choice->no_arc - 1;
 	}
-	/* Some more than was needed, so that the bound lasts for some rounds. */
-	if (complete && c.count / 2 > kept)
-		bound = c.found[c.order[2 * kept]].cost;
+	/* Some more than was needed, so that the bound lasts for some rounds; few are no work, and the next network may
+	 * want more units. */
+	int32_t wanted = kept > FEW_CANDIDATES / 2 ? 2 * kept : FEW_CANDIDATES;
+
+	if (complete && c.count / 2 > wanted)
+		bound = c.found[c.order[wanted]].cost;
 	for (int64_t number = 0; number < choice->offers; number++)
 		choice->offer[number].bound = bound;
 	choice->complete = complete;
@@ -162,6 +182,34 @@ int64_t market_choose(struct market_choice *choice, int64_t room, struct table_a
 	}
 	choosing_release(&c);
 	return kept <= room ? written : -ENOSPC;
+}
+
+int64_t market_write(struct market_columns *columns, int64_t count, const int64_t *at, const int64_t *capacity,
+		     const int64_t *cost)
+{
+	for (int64_t row = 0; row < count; row++)
+		if (at[row] < 0 || at[row] >= columns->places)
+			return -EINVAL;
+	for (int64_t row = 0; row < count; row++) {
+		int64_t old = columns->cost[at[row]], new = capacity[row] > 0 ? cost[row] : columns->no_arc;
+
+		columns->capacity[at[row]] = capacity[row];
+		columns->cost[at[row]] = new;
+		if (!columns->least)
+			continue;
+		int64_t *least = &columns->least[at[row] / MARKET_BLOCK];
+
+		if (new <= *least) {
+			*least = new;
+		} else if (old == *least) {
+			int64_t first = at[row] / MARKET_BLOCK * MARKET_BLOCK;
+
+			*least = new;
+			for (int64_t other = first; other < block_end(columns->places, first); other++)
+				*least = lesser(*least, columns->cost[other]);
+		}
+	}
+	return 0;
 }
 
 /* ---- places ---- */

@@ -9,6 +9,8 @@
 
 #include <stdint.h>
 
+enum { MARKET_BLOCK = 16 };
+
 /* Arcs of an aggregator to rows of places, ascending; there is none where cost is no_arc. */
 struct market_offer {
 	int64_t tier;
@@ -16,6 +18,8 @@ struct market_offer {
 	const int64_t *place;
 	const int64_t *capacity;
 	const int64_t *cost;
+	/* Of each block of MARKET_BLOCK rows the least cost, so that most rows need no look; NULL where nobody knows. */
+	const int64_t *least;
 	/* What no arc that was of use last time cost more than; the greatest one is where the search begins.
 	 * Written. */
 	int64_t bound;
@@ -42,6 +46,22 @@ struct market_choice {
  * number, -ENOSPC where there is no room for them, or -ENOMEM.
  */
 int64_t market_choose(struct market_choice *choice, int64_t room, struct table_arc *arc);
+
+/* Columns of an offer, as above, which are written to. */
+struct market_columns {
+	int64_t places;
+	int64_t *capacity;
+	int64_t *cost;
+	int64_t *least; /* may be NULL */
+	int64_t no_arc;
+};
+
+/*
+ * Replaces the arcs of rows at, each once, by such of capacity and cost; there is none where the
+ * capacity is 0.  Returns 0, or -EINVAL where a row is not there: then nothing has changed.
+ */
+int64_t market_write(struct market_columns *columns, int64_t count, const int64_t *at, const int64_t *capacity,
+		     const int64_t *cost);
 
 /*
  * Writes the different places of arcs, ascending, and the row of each arc's place among them.

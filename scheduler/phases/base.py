@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from farbus.model.decision import PendingJob
 from farbus.model.job import Miss, TaskGroup
+from farbus.scheduler import kernels
 from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.phases.cluster import MAX_UNITS, Cluster
 from farbus.scheduler.phases.jobs import Jobs
@@ -57,13 +58,14 @@ class Offer:
         self.place = place
         self.capacity = np.zeros(len(place), np.int64)
         self.cost = np.full(len(place), NO_ARC, np.int64)
+        self.least: Integers | None = np.full(-(-len(place) // kernels.BLOCK), NO_ARC, np.int64)
+        """Of each block of rows the least cost; None where columns are written to by others."""
         self.bound = NO_ARC - 1
         """What no arc that was of use last time cost more than: where the search for cheap ones begins."""
 
     def write(self, at: Integers, capacity: Integers, cost: Integers) -> None:
         """Replace the arcs to ``place[at]``; there is none where ``capacity`` is 0."""
-        self.capacity[at] = capacity
-        self.cost[at] = np.where(capacity > 0, cost, NO_ARC)
+        kernels.write_arcs((self.capacity, self.cost, self.least), at, capacity, cost, no_arc=NO_ARC)
 
     def arcs(self) -> Integers:
         """Return the rows of the offer that have an arc."""

@@ -412,7 +412,7 @@ class DeviceDesk(Desk):
         if row < 0 or not offer.capacity[row]:
             return (offer,)
         others = Offer(FAR, offer.place)
-        others.capacity, others.cost = offer.capacity.copy(), offer.cost.copy()
+        others.capacity, others.cost, others.least = offer.capacity.copy(), offer.cost.copy(), None
         others.write(np.array([row]), np.zeros(1, np.int64), np.zeros(1, np.int64))
         return (others,)
 

@@ -226,8 +226,10 @@ class Plan:
         preferring = (self.pool_of < 0) | has_arc
         self.preferring = np.flatnonzero(preferring)
         self.pools, pool_row = in_order(self.pool_of[self.pool_of >= 0])
-        _, first = np.unique(pool_row, return_index=True)
-        self.pool_shape = desk.split(self.sources[self.pool_of >= 0][first])[0]
+        # Any source of a pool does: they are of one shape.
+        example = np.empty(len(self.pools), np.int64)
+        example[pool_row] = self.sources[self.pool_of >= 0]
+        self.pool_shape = desk.split(example)[0]
         # The node at which the units of each source enter.
         self.pool_node = np.full(len(self.sources), -1, np.int64)
         self.pool_node[self.pool_of >= 0] = len(self.preferring) + pool_row

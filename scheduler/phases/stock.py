@@ -87,7 +87,7 @@ class Lenders:
         self.capacity = np.zeros((areas, len(stock.nodes)), np.int64)
         self.cost = np.full((areas, len(stock.nodes)), NO_ARC, np.int64)
         for offer, capacity, cost in zip(self.offers, self.capacity, self.cost, strict=True):
-            offer.capacity, offer.cost = capacity, cost
+            offer.capacity, offer.cost, offer.least = capacity, cost, None
 
     def sum_up(self) -> None:
         """Look at what each area has in all."""

@@ -211,6 +211,8 @@ def offered(draw: st.DrawFn) -> list[Offer]:
             offer.write(column([row]), column([draw(st.integers(0, 4))]), column([draw(st.integers(0, 9))]))
         # What a round before found may be too low, or of no use.
         offer.bound = draw(st.sampled_from([NO_ARC - 1, 3, 8, -1]))
+        if draw(st.booleans()):
+            offer.least = None
         offers.append(offer)
     return offers
 
@@ -235,6 +237,34 @@ def test_cheapest_arcs_are_those_that_sorting_all_finds(offers: list[Offer], uni
         assert rows == sorted(expected, key=lambda row: row[1:3])
         assert (arcs["source"] == 7).all()
         assert dearest == (expected[-1][:2] if complete else None)
+
+
+WRITES = st.lists(
+    st.dictionaries(st.integers(0, 39), st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1), max_size=8
+)
+"""Some writes, each of capacities and costs by row."""
+
+
+@given(WRITES)
+def test_the_least_cost_of_each_block_follows_what_is_written(writes: list[dict[int, tuple[int, int]]]) -> None:
+    offer, arcs = Offer(0, np.arange(40)), dict.fromkeys(range(40), (0, NO_ARC))
+    for rows in writes:
+        offer.write(
+            column(list(rows)), column([room for room, _ in rows.values()]), column([c for _, c in rows.values()])
+        )
+        arcs |= {row: (room, cost if room else NO_ARC) for row, (room, cost) in rows.items()}
+    assert list(zip(offer.capacity.tolist(), offer.cost.tolist(), strict=True)) == list(arcs.values())
+    assert offer.least is not None
+    blocks = range(0, 40, kernels.BLOCK)
+    assert offer.least.tolist() == [int(offer.cost[first : first + kernels.BLOCK].min()) for first in blocks]
+
+
+@pytest.mark.parametrize("row", [-1, 40])
+def test_an_arc_to_a_row_that_is_not_there_is_refused_and_nothing_is_written(row: int) -> None:
+    offer = Offer(0, np.arange(40))
+    with pytest.raises(ValueError, match="EINVAL"):
+        offer.write(column([3, row]), column([1, 1]), column([2, 2]))
+    assert not len(offer.arcs())
 
 
 def test_many_arcs_of_wide_costs_are_chosen_by_cost_and_place() -> None:

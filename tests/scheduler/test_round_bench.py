@@ -20,6 +20,7 @@ def test_results_have_the_form_of_all_benchmarks() -> None:
     assert sizes == set(bench.QUICK_SIZES)
     names = {row["name"] for row in answer["results"]}
     assert {
+        "cold_decision_ms",
         "first_decision_ms",
         "bound_ms",
         "commit_ms",
