@@ -23,7 +23,16 @@ BORROWED = sorted(
 )
 OWN = sorted(path.stem for path in CALLS.glob("*.c"))
 #: Programs that call functions which the software GPU itself lacks.
-SHIM_ONLY = {"call_arrays", "call_diagnostics", "call_linker", "call_local", "call_narrow", "call_old", "call_shared"}
+SHIM_ONLY = {
+    "call_arrays",
+    "call_diagnostics",
+    "call_linker",
+    "call_local",
+    "call_memops",
+    "call_narrow",
+    "call_old",
+    "call_shared",
+}
 IMPLEMENTED = {entry.symbol: entry for entry in ENTRIES if entry.answer is not Answer.UNSUPPORTED}
 
 

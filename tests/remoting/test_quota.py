@@ -33,9 +33,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def limited(libcuda: Path, tmp_path: Path) -> Iterator[Remote]:
     environment = {"FARBUS_SOFTGPU": "mem=1GiB", "FARBUS_SOFTGPU_NODE": str(tmp_path)}
-    with remote_session(
-        libcuda=libcuda, folder=tmp_path, environment=environment, memory_limit=LIMIT_BYTES
-    ) as remote:
+    with remote_session(libcuda=libcuda, folder=tmp_path, environment=environment, memory_limit=LIMIT_BYTES) as remote:
         yield remote
 
 
