@@ -135,7 +135,9 @@ class Operating:
         known = self._machine.inference.of(application, user)
         if not known:
             whose = "" if user is None else f" of user {user}" if user else " of everybody"
-            raise NotFound(f"nothing is known of application {application}{whose}", hint="farbus profiles lists them")
+            raise NotFound(
+                f"nothing is known of application {application}{whose}", hint="farbus profiles list lists what is"
+            )
         await self._engine.tell(events.ProfileForgotten(application=application, user=user))
         _log.info("profile forgotten", application=application, user=user, by=_who(caller))
         return known

@@ -245,7 +245,11 @@ def _validate_goal(job: Job) -> None:
     if goal.deadline_at != 0:
         latest = job.submitted_at + MAX_SECONDS
         _check(math.isfinite(goal.deadline_at), "goal.deadline_at", f"{goal.deadline_at} is not a number")
-        _check(goal.deadline_at > job.submitted_at, "goal.deadline_at", "is over when the job is submitted")
+        _check(
+            goal.deadline_at > job.submitted_at,
+            "goal.deadline_at",
+            "is over when the job is submitted: give a later one",
+        )
         _check(goal.deadline_at <= latest, "goal.deadline_at", "is more than ten years away")
 
 

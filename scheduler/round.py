@@ -553,6 +553,8 @@ class _Round:
         feasible = self._feasible_alone(pending)
         if not feasible:
             message = "each part of the job fits the cluster by itself, but not all of them together"
+            # What a policy never does, such as lending devices, no state of the cluster brings.
+            message += f" under policy {self.policy.name}"
             misses.append(Miss(phase=ROUND, resource="job", message=message, permanent=True))
         elif not misses:
             message = "each part of the job has room now, but not where the others have theirs"

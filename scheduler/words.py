@@ -111,9 +111,12 @@ def explain_job(
         if len(troubled) > MAX_CORDONS:
             lines.append(f"{len(troubled) - MAX_CORDONS} more nodes take nothing new")
         if status.rounds_waited:
-            lines.append(f"rounds in which it would have fitted alone: {status.rounds_waited}")
+            lines.append("the cluster could serve it if nothing else ran")
+            lines.append(f"rounds that left it waiting: {status.rounds_waited}")
     else:
-        lines.append(f"job {status.job.id} is {status.state}" + (f": {status.reason}" if status.reason else ""))
+        lines.append(
+            f"job {status.job.id} {_describe_state(status.state)}{f': {status.reason}' if status.reason else ''}"
+        )
         if status.tasks_waiting:
             lines.append(f"tasks of it that wait for room: {status.tasks_waiting}")
             lines += [describe_miss(miss) for miss in status.misses]
@@ -125,6 +128,12 @@ def explain_job(
         if task.cost:
             lines.append(f"  cost {task.cost / 1000:g}")
     return tuple(lines)
+
+
+def _describe_state(state: JobState) -> str:
+    if state in (JobState.SUCCEEDED, JobState.FAILED):
+        return f"has {state}"
+    return f"was {state}" if state is JobState.CANCELLED else f"is {state}"
 
 
 def describe_opening(opening: Opening | None, *, ahead: int) -> tuple[str, ...]:
@@ -144,7 +153,8 @@ def describe_opening(opening: Opening | None, *, ahead: int) -> tuple[str, ...]:
     if opening.expected_s is None:
         lines.append("when that is nobody knows: not all of them have a time limit, or ran before")
     else:
-        first = f", unless one of the {ahead} jobs ahead takes it" if ahead > 1 else ""
+        rivals = "the job" if ahead == 1 else f"one of the {ahead} jobs"
+        first = f", unless {rivals} ahead takes it" if ahead else ""
         lines.append(f"that is expected within {describe_span(opening.expected_s)}{first}")
     return tuple(lines)
 

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -83,12 +84,17 @@ class Plan(Value, frozen=True, kw_only=True):
     """Further FARBUS_SOFTGPU settings, such as ``sms=4``."""
     metrics_port: int = 0
     """Port of the loopback interface where the scheduler serves Prometheus, nodes on those after it; 0 for none."""
+    scheduler: dict[str, Any] = {}
+    """Further settings of the scheduler, none of :data:`OWN_SETTINGS`."""
 
     @property
     def default_node(self) -> str:
         """The node that commands speak to if they choose none: one without a GPU if there is one."""
         return min(self.nodes, key=lambda node: node.gpus).name
 
+
+OWN_SETTINGS = frozenset({"listen", "state", "credentials", "metrics", "ca_directory", "join", "operator_nodes"})
+"""Settings of the scheduler that ``farbus up`` makes itself."""
 
 DEFAULT_NODES = "alpha:2,beta:1,gamma:0"
 
@@ -270,10 +276,11 @@ class EmbeddedCluster:
         home = self.state / "scheduler"
         credentials = write_credentials(home / "credentials", "scheduler", authority.issue("scheduler", Role.SCHEDULER))
         settings = {
+            "lease_ttl_s": LEASE_TTL_S,
+            **self.plan.scheduler,
             "listen": self.server,
             "state": str(home),
             "credentials": credentials,
-            "lease_ttl_s": LEASE_TTL_S,
             "metrics": self._metrics_address(0),
             # They are this user's own.
             "operator_nodes": [node.name for node in self.plan.nodes],

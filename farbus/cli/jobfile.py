@@ -225,7 +225,10 @@ def parse_deadline(text: str | int | float, *, what: str) -> tuple[float, float]
     A moment without a zone is one of this machine's.
     """
     if not isinstance(text, str) or not _MOMENT.match(text):
-        return parse_seconds(text, what=what), 0.0
+        try:
+            return parse_seconds(text, what=what), 0.0
+        except InvalidInput as error:
+            raise InvalidInput(error.message, hint="write 2h, or a moment: 2027-01-31T18:00:00Z") from error
     try:
         return 0.0, datetime.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError) as error:

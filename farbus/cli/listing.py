@@ -106,17 +106,21 @@ def print_listing(values: Sequence[V], columns: Sequence[Column[V]], output: Out
         sys.stdout.write(plain_table(rows, shown))
 
 
-def choose(values: Sequence[V], names: Sequence[str] | None, *, key: Callable[[V], str], noun: str) -> tuple[V, ...]:
-    """Return those of ``values`` that ``names`` name, or all; raise :class:`NotFound` for a name without a value."""
+def choose(
+    values: Sequence[V], names: Sequence[str] | None, *, key: Callable[[V], str], noun: str, command: str = ""
+) -> tuple[V, ...]:
+    """Return those of ``values`` that ``names`` name, or all; raise :class:`NotFound` for a name without a value.
+
+    ``command`` is the farbus command that lists them, else ``noun`` in the plural.
+    """
     if not names:
         return tuple(values)
     by_name = {key(value): value for value in values}
     for name in names:
         if name not in by_name:
             near = difflib.get_close_matches(name, by_name, n=1)
-            raise NotFound(
-                f"there is no {noun} {name}", hint=f"did you mean {near[0]}?" if near else f"farbus {noun}s lists them"
-            )
+            lists = f"farbus {command or f'{noun}s'} lists them"
+            raise NotFound(f"there is no {noun} {name}", hint=f"did you mean {near[0]}?" if near else lists)
     return tuple(by_name[name] for name in names)
 
 

@@ -45,17 +45,18 @@ _LARGEST = 1e30
 """More than any quantity in any unit, and so small that its thousandfold is still a number."""
 
 
-def _split(text: str | int | float, what: str) -> tuple[float, str]:
+def _split(text: str | int | float, what: str, *, example: str) -> tuple[float, str]:
+    hint = f"write for example {example}"
     if isinstance(text, bool):
-        raise InvalidInput(f"{what}: {text!r} is not a number")
+        raise InvalidInput(f"{what}: {text!r} is not a number", hint=hint)
     if isinstance(text, int | float):
         # An integer may be larger than any float: compare before anything converts it.
         if not text >= 0 or text == math.inf:
-            raise InvalidInput(f"{what}: {_shorten(text)} is not a number of zero or more")
+            raise InvalidInput(f"{what}: {_shorten(text)} is not a number of zero or more", hint=hint)
         return float(min(text, _LARGEST)), ""
     match = _NUMBER.fullmatch(text)
     if match is None:
-        raise InvalidInput(f"{what}: {_shorten(repr(text))} is not a number with a unit")
+        raise InvalidInput(f"{what}: {_shorten(repr(text))} is not a number with a unit", hint=hint)
     return min(float(match[1]), _LARGEST), match[2]
 
 
@@ -70,7 +71,7 @@ def _shorten(text: str | int | float) -> str:
 
 def parse_bytes(text: str | int | float, *, what: str = "size") -> int:
     """Parse an amount of memory or storage into bytes; a bare number is bytes."""
-    number, unit = _split(text, what)
+    number, unit = _split(text, what, example="512MiB")
     if unit not in _BYTES:
         raise InvalidInput(
             f"{what}: unknown unit {_shorten(repr(unit))}", hint="use B, KiB, MiB, GiB, TiB, kB, MB, GB or TB"
@@ -83,7 +84,7 @@ def parse_bytes(text: str | int | float, *, what: str = "size") -> int:
 
 def parse_cpu(text: str | int | float, *, what: str = "cpus") -> int:
     """Parse a number of processors (``2``, ``0.5``, ``250m``) into thousandths."""
-    number, unit = _split(text, what)
+    number, unit = _split(text, what, example="2, 0.5 or 250m")
     if unit not in ("", "m"):
         raise InvalidInput(f"{what}: unknown unit {_shorten(repr(unit))}", hint="write 2, 0.5 or 250m")
     result = round(number if unit == "m" else number * 1000)
@@ -94,7 +95,7 @@ def parse_cpu(text: str | int | float, *, what: str = "cpus") -> int:
 
 def parse_seconds(text: str | int | float, *, what: str = "time") -> float:
     """Parse a duration into seconds; a bare number is seconds."""
-    number, unit = _split(text, what)
+    number, unit = _split(text, what, example="90s, 30m or 2h")
     if unit not in _SECONDS:
         raise InvalidInput(f"{what}: unknown unit {_shorten(repr(unit))}", hint="use ms, s, m, h or d")
     result = number * _SECONDS[unit]

@@ -253,4 +253,5 @@ def _rows(path: Path, fields: Sequence[str]) -> Iterator[_Row]:
                     raise InvalidInput(f"{path}: has more than {MAX_ROWS} rows")
                 yield _Row(path, reader.line_num, cells)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(f"{path}: can't be read: {error}") from error
+        reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
+        raise InvalidInput(f"{path}: can't be read: {reason}", hint="check the path and its permissions") from error

@@ -19,7 +19,7 @@ import numpy as np
 
 from farbus.model.decision import PendingJob
 from farbus.model.job import Miss, TaskGroup
-from farbus.scheduler.costs.policy import FORBIDDEN, Policy
+from farbus.scheduler.costs.policy import FORBIDDEN, Choice, Policy
 from farbus.scheduler.explain import compute_miss
 from farbus.scheduler.phases.base import (
     ANYWHERE,
@@ -307,6 +307,8 @@ class ComputeDesk(Desk):
                 rows = np.flatnonzero(pool == number)
                 found = first[number].beside(place[rows], cost[rows], place[rows])
                 kind[rows], other[rows], dearer[rows] = found
+        if self.policy.choice in (Choice.FIRST, Choice.RANDOM):
+            kind[kind == WERE_FULL] = _BLIND
         return told(kind, _REASONS.__getitem__, place=place, cost=cost, other=other, other_cost=dearer)
 
     def misses(self, pending: PendingJob) -> list[Miss]:
@@ -386,13 +388,14 @@ class ComputeDesk(Desk):
         return offer
 
 
-_NAMED, _KEPT = 4, 5
+_NAMED, _KEPT, _BLIND = 4, 5, 6
 _REASONS = {
     NONE_KNOWN: "{0} at cost {1}",
     ONLY_ONE: "{0} at cost {1} (the only node with room)",
     NEXT_BEST: "{0} at cost {1} (next best {2} at {3})",
     WERE_FULL: "{0} at cost {1} (cheaper ones such as {2} at {3} were full)",
     _NAMED: "{0} because the job names it",
+    _BLIND: "{0} at cost {1} (cheaper ones such as {2} at {3} count for nothing: the policy does not go by cost)",
     _KEPT: "{0}, where room was kept for the job because it had waited long",
 }
 

@@ -226,6 +226,7 @@ def test_quota_lists_what_users_have_and_may_have(ask) -> None:
     assert lines[1].split() == ["ada", "3", "4", "2", "no", "limit", "1"]
     (ada,) = json.loads(ask("quota", "ada", "-o", "json").stdout)
     assert (ada["devices_limit"], ada["jobs_limit"]) == (4, None)
+    assert ask("quota", "zoe").stderr == "farbus: there is no user zoe; farbus quota lists them\n"
     assert ask("quota", "bo").stderr.startswith("farbus: there is no user bo; did you mean bob?")
 
 

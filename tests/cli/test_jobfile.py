@@ -138,7 +138,9 @@ HUGE = {
     f'cpus = "{DIGITS}m"': f"job.toml: resources.cpus: {DIGITS[:40]}... is more than a million processors",
     f"memory = {DIGITS}": f"job.toml: resources.memory: {DIGITS[:40]}... is more than one exbibyte",
     f'memory = "{DIGITS}TiB"': f"job.toml: resources.memory: {DIGITS[:40]}... is more than one exbibyte",
-    f"memory = -{DIGITS}": f"job.toml: resources.memory: -{DIGITS[:39]}... is not a number of zero or more",
+    f"memory = -{DIGITS}": (
+        f"job.toml: resources.memory: -{DIGITS[:39]}... is not a number of zero or more; write for example 512MiB"
+    ),
     f"gpus = {DIGITS * 20}": "job.toml: not TOML: a number of more than 4300 digits; correct it there",
 }
 

@@ -152,7 +152,11 @@ def test_options_go_before_what_a_file_wishes(ask, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--slo", "soon"), "--slo: 'soon' is not a number with a unit"),
+        (("--slo", "soon"), "--slo: 'soon' is not a number with a unit; write for example 90s, 30m or 2h"),
+        (
+            ("--deadline", "soon"),
+            "--deadline: 'soon' is not a number with a unit; write 2h, or a moment: 2027-01-31T18",
+        ),
         (("--importance", "10"), "--importance: 10 is not from 1 to below 10"),
         (("--importance", "nan"), "--importance: nan is not from 1"),
         (("--deadline", "2027-02-31"), "--deadline: '2027-02-31' is no moment"),

@@ -16,8 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from farbus.cli.commands.up import _read_scheduler_settings
+from farbus.cli.embedded import EmbeddedCluster, Plan, parse_nodes
 from farbus.cli.runtime import RunningCluster
-from farbus.errors import Conflict
+from farbus.errors import Conflict, InvalidInput
 from farbus.linux.children import process_exists
 from farbus.model.value import from_json
 from tests.cli.conftest import Farbus, clean_environment
@@ -239,3 +241,32 @@ def test_a_certificate_of_its_own_reaches_the_scheduler(shared_up: Up, farbus: F
     cluster = shared_up.cluster
     done = farbus("nodes", "--server", cluster.server, "--credentials", cluster.credentials)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('policy = "bst-fit"', "policy: there is none called 'bst-fit'; use one of default, "),
+        ("preemtion = true", "preemtion: unknown field; did you mean preemption?"),
+        ("quota = { devices = -1 }", "quota.devices: -1 is less than zero; leave it out for no limit"),
+        ('listen = "0.0.0.0:7411"', "listen: farbus up sets it itself; leave it out"),
+    ],
+)
+def test_settings_that_can_not_be_are_told_before_anything_starts(
+    here: Farbus, tmp_path: Path, text: str, told: str
+) -> None:
+    path = tmp_path / "scheduler.toml"
+    path.write_text(text + "\n")
+    done = here("up", NODES, "--config", str(path))
+    assert done.returncode == InvalidInput.exit_code
+    assert done.stderr.startswith(f"farbus: {path}: {told}")
+
+
+def test_the_scheduler_is_given_what_a_file_sets(tmp_path: Path) -> None:
+    path = tmp_path / "scheduler.toml"
+    path.write_text('policy = "best-fit"\nlease_ttl_s = 60\n')
+    plan = Plan(nodes=parse_nodes("left:0"), gpu_memory_bytes=2**30, scheduler=_read_scheduler_settings(str(path)))
+    EmbeddedCluster(plan, state=tmp_path / "state", sockets=tmp_path / "sockets", tell=print)._prepare()
+    config = json.loads((tmp_path / "state" / "scheduler" / "config.json").read_bytes())
+    assert (config["policy"], config["lease_ttl_s"]) == ("best-fit", 60)
+    assert config["state"] == str(tmp_path / "state" / "scheduler")

@@ -7,7 +7,9 @@ import pytest
 from farbus.model.decision import PendingJob, Snapshot
 from farbus.model.device import Route
 from farbus.model.job import Miss
+from farbus.scheduler.costs.baselines import FirstFitPolicy
 from farbus.scheduler.costs.default import DefaultPolicy
+from farbus.scheduler.costs.firmament import FirmamentPolicy
 from farbus.scheduler.round import decide
 from tests.scheduler.worlds import GIB, gpu, group, job, node
 
@@ -149,3 +151,18 @@ def test_how_many_nodes_are_short_and_which_is_closest_is_told() -> None:
     assert (short.nodes, short.nodes_short, short.closest, short.closest_short_by) == (3, 1, "beta", 3000)
     gpus = miss(job("j", gpus=2))
     assert (gpus.nodes, gpus.nodes_short, gpus.closest, gpus.closest_short_by) == (2, 2, "alpha", 1)
+
+
+def test_a_policy_that_does_not_go_by_cost_calls_no_cheaper_node_full() -> None:
+    world = Snapshot(nodes=(node("a"), node("b", free_cpus=4)), devices=())
+    (placement,) = decide(world, [job("j", group())], policy=FirstFitPolicy()).placements
+    assert placement.tasks[0].node == "a"
+    assert "cheaper ones such as b" in placement.tasks[0].why
+    assert "the policy does not go by cost" in placement.tasks[0].why
+
+
+def test_what_a_policy_never_does_is_told_with_its_name() -> None:
+    # It lends no devices.
+    world = Snapshot(nodes=(node("a"), node("b")), devices=(gpu("g", "b"),))
+    (found,) = decide(world, [job("j", group(gpus=1, node="a"))], policy=FirmamentPolicy()).misses
+    assert found.misses[-1].message.endswith("not all of them together under policy firmament")

@@ -49,5 +49,5 @@ def quota(
     """List what users have of the cluster, and what they may have."""
     target = find_target(socket=socket, server=server, credentials=credentials)
     statuses = ask(target, lambda client: client.list_quotas())
-    chosen = choose(statuses, users, key=lambda status: status.user, noun="user")
+    chosen = choose(statuses, users, key=lambda status: status.user, noun="user", command="quota")
     print_listing(chosen, COLUMNS, output, nothing="nobody has or wants anything")

@@ -54,7 +54,12 @@ def scheduler(
             show_default=False,
         ),
     ] = "",
-    policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="Placement policy.", show_default=False)] = "",
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy", metavar="NAME", help="Placement policy: docs/scheduling.md lists them.", show_default=False
+        ),
+    ] = "",
     ca: Annotated[
         str,
         typer.Option(

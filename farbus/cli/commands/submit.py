@@ -285,7 +285,7 @@ def _describe_flavour(flavour: FlavourCheck) -> str:
     """Say what one way to run a job needs, and what would become of it."""
     name = f"alternative {flavour.alternative}" if flavour.alternative else "as it stands"
     needs = f"{format_cpu(flavour.cpu_milli)} CPUs, {format_bytes(flavour.memory_bytes)}"
-    needs += f", {flavour.gpus} GPUs" if flavour.gpus else ""
+    needs += f", {flavour.gpus} GPU{'s' if flavour.gpus > 1 else ''}" if flavour.gpus else ""
     if flavour.placements:
         nodes = ", ".join(dict.fromkeys(task.node for task in flavour.placements))
         return f"{name}: {needs} in all; would go to {nodes}"

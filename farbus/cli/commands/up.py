@@ -11,11 +11,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
 from farbus.cli import embedded, runtime
+from farbus.cli.daemons import read_settings
+from farbus.cli.decoding import convert_fields
 from farbus.cli.embedded import DEFAULT_NODES, EmbeddedCluster, Plan, describe_gpus, parse_nodes, remove_leftovers
 from farbus.cli.following import say
 from farbus.cli.options import command_app, examples
@@ -34,6 +36,7 @@ app = command_app()
         "farbus up                                  three nodes, until Ctrl-C",
         "farbus up --detach                         in the background, until farbus down",
         "farbus up --nodes head:0,big:4,small:1     other nodes: name and number of GPUs",
+        "farbus up --config scheduler.toml          another policy, quotas: docs/cli.md shows a file",
         "",
         "While it runs, other commands of yours find it by themselves.",
     )
@@ -47,6 +50,16 @@ def up(
         str,
         typer.Option(
             "--physical", metavar="NODE", help="Let this node offer the machine's own devices.", show_default=False
+        ),
+    ] = "",
+    config: Annotated[
+        str,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE",
+            help="Settings of the scheduler: policy, quotas, preemption and so on.",
+            show_default=False,
         ),
     ] = "",
     state: Annotated[
@@ -85,12 +98,14 @@ def up(
         gpu_memory_bytes=_read_gpu_memory(gpu_memory),
         physical_node=_check_node(physical, nodes),
         metrics_port=metrics or 0,
+        scheduler=_read_scheduler_settings(config),
     )
     _check_user()
     directory = runtime.open_runtime_directory()
     if detach:
         options = [f"--nodes={nodes}", f"--gpu-memory={gpu_memory}", f"--physical={physical}"]
         options += [f"--metrics={metrics}"] if metrics else []
+        options += [f"--config={Path(config).resolve()}"] if config else []
         return _detach(directory, [*options, "--quiet"] if quiet else options, state)
     with runtime.lock(directory):
         return asyncio.run(_serve(plan, directory, Path(state).resolve() if state else None, quiet=quiet))
@@ -101,6 +116,31 @@ def _read_gpu_memory(text: str) -> int:
     if size < 2**24:
         raise InvalidInput(f"--gpu-memory {text}: too little for any program", hint="use at least 16MiB")
     return size
+
+
+def _read_scheduler_settings(path: str) -> dict[str, Any]:
+    """Return what the file at ``path`` sets, nothing if that is empty; raise :class:`InvalidInput`.
+
+    It is checked here, since what the scheduler says of it would be in its log.
+    """
+    if not path:
+        return {}
+    settings = read_settings(path, {}, credentials="")
+    if own := sorted(embedded.OWN_SETTINGS & settings.keys()):
+        raise InvalidInput(f"{path}: {own[0]}: farbus up sets it itself", hint="leave it out")
+    # Only where they are needed: they take a while to load.
+    from farbus.scheduler.config import SchedulerConfig  # noqa: PLC0415
+    from farbus.scheduler.costs.named import policy_named  # noqa: PLC0415
+
+    made = {"state": path, "credentials": {"authority": path, "certificate": path, "key": path}}
+    config = convert_fields(settings | made, SchedulerConfig, name=path)
+    try:
+        config.check()
+        if config.policy:
+            policy_named(config.policy)
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error.message}", hint=error.hint) from error
+    return settings
 
 
 def _check_user() -> None:

@@ -1,0 +1,39 @@
+"""What is said of jobs to people."""
+
+from __future__ import annotations
+
+import pytest
+
+from farbus.model.explanation import Holder, Opening
+from farbus.model.job import JobStatus
+from farbus.model.states import JobState
+from farbus.scheduler.words import describe_opening, explain_job
+from tests.scheduler.worlds import group, job
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        (JobState.RUNNING, "job j is running"),
+        (JobState.SUCCEEDED, "job j has succeeded"),
+        (JobState.FAILED, "job j has failed"),
+        (JobState.CANCELLED, "job j was cancelled"),
+    ],
+)
+def test_each_state_is_a_sentence(state: JobState, told: str) -> None:
+    status = JobStatus(job=job("j", group()).job, state=state)
+    assert explain_job(status, ahead=0, nodes=1, now=0.0) == (told,)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "told"),
+    [
+        (0, "that is expected within 30 s"),
+        (1, "that is expected within 30 s, unless the job ahead takes it"),
+        (2, "that is expected within 30 s, unless one of the 2 jobs ahead takes it"),
+    ],
+)
+def test_an_expected_time_names_the_rivals(ahead: int, told: str) -> None:
+    holder = Holder(job="k", user="u", ends_in_s=30.0, basis="time limit")
+    opening = Opening(holders=(holder,), expected_s=30.0, placements=())
+    assert describe_opening(opening, ahead=ahead)[-1] == told
