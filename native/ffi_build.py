@@ -38,6 +38,7 @@ server.cdef(
         struct server_status *status;
         const void *sessions;
         uint32_t session_count;
+        uint64_t memory_limit;
     };
     int server_serve(const struct server_options *options, char *why, int bytes);
     """

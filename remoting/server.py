@@ -48,6 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--libcuda", required=True, help="the driver to open")
     parser.add_argument("--status-fd", type=int, help="the supervisor's status memory")
     parser.add_argument("--status-slot", type=int, default=0, help="this server's place in it")
+    parser.add_argument("--memory-limit", type=int, default=0, help="bytes of device memory of the lease, 0: all")
     options = parser.parse_args(arguments)
 
     # A terminal's Ctrl-C is meant for the program: the connection ends with it.
@@ -72,6 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     native.descriptor = options.socket_fd
     native.libcuda = libcuda
     native.secret = key
+    native.memory_limit = options.memory_limit
     if options.status_fd is not None:
         memory = mmap.mmap(options.status_fd, 0)
         os.close(options.status_fd)

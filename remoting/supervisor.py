@@ -52,6 +52,7 @@ class Supervisor:
 
     ``libcuda`` is the path of the driver, ``secret`` the lease's 32 bytes,
     ``visible_devices`` what the servers get as CUDA_VISIBLE_DEVICES (None: all).
+    ``memory_limit`` is how many bytes of devices' memory all its servers may have together (0: what there is).
     ``log`` gets one line per event worth telling an operator.
     """
 
@@ -65,6 +66,7 @@ class Supervisor:
         visible_devices: str | None = None,
         environment: dict[str, str] | None = None,
         processes_limit: int = PROCESSES_LIMIT,
+        memory_limit: int = 0,
         log: Log = _discard,
     ) -> None:
         if len(secret) != session.SECRET_BYTES:
@@ -75,6 +77,7 @@ class Supervisor:
         self._visible_devices = visible_devices
         self._environment = environment or {}
         self._processes_limit = processes_limit
+        self._memory_limit = memory_limit
         self._log = log
         self._lock = threading.Lock()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -304,6 +307,8 @@ class Supervisor:
                 f"--life-fd={self._life_read}",
                 f"--libcuda={self._libcuda}",
             ]
+            if self._memory_limit:
+                command.append(f"--memory-limit={self._memory_limit}")
             if slot is not None:
                 descriptors.append(self._status.descriptor)
                 command += [f"--status-fd={self._status.descriptor}", f"--status-slot={slot}"]
@@ -364,6 +369,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--secret-fd", type=int, required=True, help="descriptor with the 32 bytes, raw or as hex")
     parser.add_argument("--life-fd", type=int, help="pipe whose end ends the supervisor")
     parser.add_argument("--visible-devices", help="CUDA_VISIBLE_DEVICES of the servers")
+    parser.add_argument("--memory-limit", type=int, default=0, help="bytes of device memory of the lease, 0: all")
     options = parser.parse_args(arguments)
     prefix = f"farbus remoting {options.lease}".rstrip()
 
@@ -382,6 +388,7 @@ def main(arguments: Sequence[str]) -> int:
         address=address,
         port=port,
         visible_devices=options.visible_devices,
+        memory_limit=options.memory_limit,
         log=log,
     )
     ended = threading.Event()

@@ -197,3 +197,19 @@ CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
 {
 	return copy_peer(pCopy, hStream, true);
 }
+
+/* ---- one copy with what a batch says of each: hints for the driver, which stay hints ---- */
+
+CUresult cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, size_t size,
+				     CUmemcpyAttributes *attr, CUstream hStream)
+{
+	size_t first = 0;
+
+	return cuMemcpyBatchAsync(&dst, &src, &size, 1, attr, &first, 1, NULL, hStream);
+}
+
+CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags,
+				       CUstream hStream)
+{
+	return cuMemcpy3DBatchAsync(1, op, NULL, flags, hStream);
+}

@@ -399,6 +399,8 @@ void client_cudart_start(void);
 
 /* One line on stderr: "farbus: ...". */
 void client_message(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Keep a line for cuLogs*, and tell those who have asked (diagnostics.c). */
+void client_log(const char *line, size_t length);
 
 /* May this CUresult only be got rid of by ending the context? */
 bool client_result_is_sticky(CUresult result);

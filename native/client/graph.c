@@ -1,10 +1,196 @@
 /* Graphs: what their calls need beyond travelling as they are. */
 #include "client.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "marshal.h"
+
+/* ---- copy nodes that name memory of this process ----
+ *
+ * Such a node is a child graph, captured: the copy and a host function that asks for the
+ * bytes or sends them.  The driver does not know that it is a copy: so that is kept here. */
+
+struct host_copy {
+	struct host_copy *next;
+	CUgraphNode node;
+	CUDA_MEMCPY3D params;
+};
+
+static struct host_copy *host_copies;
+static pthread_mutex_t host_copies_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool host_copy_find(CUgraphNode node, CUDA_MEMCPY3D *params)
+{
+	const struct host_copy *copy;
+
+	pthread_mutex_lock(&host_copies_lock);
+	for (copy = host_copies; copy && copy->node != node; copy = copy->next)
+		;
+	if (copy)
+		*params = copy->params;
+	pthread_mutex_unlock(&host_copies_lock);
+	return copy != NULL;
+}
+
+static bool names_host(const CUDA_MEMCPY3D *params)
+{
+	return params && (params->srcMemoryType == CU_MEMORYTYPE_HOST ||
+			  params->dstMemoryType == CU_MEMORYTYPE_HOST);
+}
+
+/* A graph of the copy alone. */
+static CUresult copy_capture(const CUDA_MEMCPY3D *params, CUcontext context, CUgraph *graph)
+{
+	const CUDA_MEMCPY2D rows = {
+		.srcXInBytes = params->srcXInBytes,
+		.srcY = params->srcY,
+		.srcMemoryType = params->srcMemoryType,
+		.srcHost = params->srcHost,
+		.srcDevice = params->srcDevice,
+		.srcPitch = params->srcPitch,
+		.dstXInBytes = params->dstXInBytes,
+		.dstY = params->dstY,
+		.dstMemoryType = params->dstMemoryType,
+		.dstHost = params->dstHost,
+		.dstDevice = params->dstDevice,
+		.dstPitch = params->dstPitch,
+		.WidthInBytes = params->WidthInBytes,
+		.Height = params->Height,
+	};
+	CUresult ended, result = CUDA_SUCCESS;
+	CUcontext popped;
+	CUstream stream;
+
+	if (params->Depth > 1 || params->srcZ || params->dstZ ||
+	    params->srcMemoryType == CU_MEMORYTYPE_ARRAY ||
+	    params->dstMemoryType == CU_MEMORYTYPE_ARRAY) {
+		client_message("a graph's copy node between memory of this process and an array or "
+			       "a volume is not supported over remoting");
+		return CUDA_ERROR_NOT_SUPPORTED;
+	}
+	if (!context)
+		result = cuCtxGetCurrent(&context);
+	if (result == CUDA_SUCCESS)
+		result = cuCtxPushCurrent_v2(context);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+	if (result == CUDA_SUCCESS) {
+		result = cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+		if (result == CUDA_SUCCESS) {
+			result = cuMemcpy2DAsync_v2(&rows, stream);
+			ended = cuStreamEndCapture(stream, graph);
+			result = result == CUDA_SUCCESS ? ended : result;
+		}
+		cuStreamDestroy_v2(stream);
+	}
+	cuCtxPopCurrent_v2(&popped);
+	return result;
+}
+
+static CUresult host_copy_add(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+			      const CUgraphEdgeData *edges, size_t count,
+			      const CUDA_MEMCPY3D *params, CUcontext context)
+{
+	CUgraphNodeParams child = { .type = CU_GRAPH_NODE_TYPE_GRAPH };
+	struct host_copy *copy;
+	CUgraph captured;
+	CUresult result;
+
+	if (!node)
+		return CUDA_ERROR_INVALID_VALUE;
+	copy = calloc(1, sizeof(*copy));
+	if (!copy)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = copy_capture(params, context, &captured);
+	if (result != CUDA_SUCCESS) {
+		free(copy);
+		return result;
+	}
+	child.graph.graph = captured;
+	if (edges)
+		result = client_raw_cuGraphAddNode_v2(node, graph, dependencies, edges, count, &child);
+	else
+		result = cuGraphAddChildGraphNode(node, graph, dependencies, count, captured);
+	cuGraphDestroy(captured);
+	if (result != CUDA_SUCCESS) {
+		free(copy);
+		return result;
+	}
+	copy->node = *node;
+	copy->params = *params;
+	pthread_mutex_lock(&host_copies_lock);
+	copy->next = host_copies;
+	host_copies = copy;
+	pthread_mutex_unlock(&host_copies_lock);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+			      const CUgraphNode *dependencies, size_t numDependencies,
+			      const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
+{
+	if (names_host(copyParams))
+		return host_copy_add(phGraphNode, hGraph, dependencies, NULL, numDependencies,
+				     copyParams, ctx);
+	return client_raw_cuGraphAddMemcpyNode(phGraphNode, hGraph, dependencies, numDependencies,
+					       copyParams, ctx);
+}
+
+CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams)
+{
+	CUDA_MEMCPY3D kept;
+
+	if (!nodeParams || !host_copy_find(hNode, &kept))
+		return client_raw_cuGraphMemcpyNodeGetParams(hNode, nodeParams);
+	*nodeParams = kept;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *nodeParams)
+{
+	CUDA_MEMCPY3D kept;
+
+	if (!nodeParams || (!names_host(nodeParams) && !host_copy_find(hNode, &kept)))
+		return client_raw_cuGraphMemcpyNodeSetParams(hNode, nodeParams);
+	client_message("a graph's copy node that names memory of this process can't be changed over "
+		       "remoting: make a new node");
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+					const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
+{
+	CUDA_MEMCPY3D kept;
+	CUgraph captured;
+	CUresult result;
+
+	if (!copyParams || !host_copy_find(hNode, &kept))
+		return client_raw_cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, copyParams, ctx);
+	/* The kind of memory on either side stays, as CUDA has it. */
+	if (copyParams->srcMemoryType != kept.srcMemoryType ||
+	    copyParams->dstMemoryType != kept.dstMemoryType)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = copy_capture(copyParams, ctx, &captured);
+	if (result == CUDA_SUCCESS)
+		result = cuGraphExecChildGraphNodeSetParams(hGraphExec, hNode, captured);
+	/* What the executable now asks this process for belongs to the graph, which stays. */
+	return result;
+}
+
+CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
+{
+	CUDA_MEMCPY3D kept;
+
+	if (!type || !host_copy_find(hNode, &kept))
+		return client_raw_cuGraphNodeGetType(hNode, type);
+	*type = CU_GRAPH_NODE_TYPE_MEMCPY;
+	return CUDA_SUCCESS;
+}
+
+/* ---- nodes of any kind ---- */
 
 /* The addresses that a node allocates are reserved here, as all of the device's are.  They
  * may not be free here: then the node must go again, for the graph has none other. */
@@ -63,6 +249,10 @@ CUresult cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphN
 {
 	CUgraphNodeParams before = nodeParams ? *nodeParams : (CUgraphNodeParams){ 0 };
 
+	if (nodeParams && nodeParams->type == CU_GRAPH_NODE_TYPE_MEMCPY &&
+	    names_host(&nodeParams->memcpy.copyParams))
+		return host_copy_add(phGraphNode, hGraph, dependencies, NULL, numDependencies,
+				     &nodeParams->memcpy.copyParams, nodeParams->memcpy.copyCtx);
 	return node_added(client_raw_cuGraphAddNode(phGraphNode, hGraph, dependencies,
 						    numDependencies, nodeParams),
 			  phGraphNode, nodeParams, &before);
@@ -74,6 +264,11 @@ CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
 {
 	CUgraphNodeParams before = nodeParams ? *nodeParams : (CUgraphNodeParams){ 0 };
 
+	if (nodeParams && nodeParams->type == CU_GRAPH_NODE_TYPE_MEMCPY &&
+	    names_host(&nodeParams->memcpy.copyParams))
+		return host_copy_add(phGraphNode, hGraph, dependencies, dependencyData,
+				     numDependencies, &nodeParams->memcpy.copyParams,
+				     nodeParams->memcpy.copyCtx);
 	return node_added(client_raw_cuGraphAddNode_v2(phGraphNode, hGraph, dependencies,
 						       dependencyData, numDependencies, nodeParams),
 			  phGraphNode, nodeParams, &before);

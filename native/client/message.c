@@ -5,6 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The management library has no log. */
+void client_log(const char *line, size_t length) __attribute__((weak));
+
 void client_message(const char *format, ...)
 {
 	char line[512] = "farbus: ";
@@ -20,6 +23,8 @@ void client_message(const char *format, ...)
 	if ((size_t)length > sizeof(line) - start - 2)
 		length = (int)(sizeof(line) - start - 2);
 	line[start + (size_t)length] = '\n';
+	if (client_log)
+		client_log(line, start + (size_t)length + 1);
 	/* One write: lines of several threads do not mix.  Nothing can be done
 	 * about a stderr that is closed. */
 	if (write(STDERR_FILENO, line, start + (size_t)length + 1) < 0)

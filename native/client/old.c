@@ -1,6 +1,5 @@
 /* Functions of CUDA 2 that later ones have taken the place of: lengths of 32 bits, and
- * launches whose geometry and parameters are set one by one.  What names device memory with
- * 32 bits is not here: no address of a GPU's memory fits. */
+ * launches whose geometry and parameters are set one by one.  Addresses of 32 bits: narrow.c. */
 #include "client.h"
 
 #include <limits.h>

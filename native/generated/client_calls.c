@@ -573,7 +573,7 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph, const C
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_MEMCPY3D_v2 *copyParams, CUcontext ctx)
+CUresult client_raw_cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_MEMCPY3D_v2 *copyParams, CUcontext ctx)
 {
 	struct args_165 a = { .phGraphNode = (CUgraphNode *)phGraphNode, .hGraph = hGraph, .dependencies = (CUgraphNode *)dependencies, .numDependencies = numDependencies, .copyParams = (CUDA_MEMCPY3D_v2 *)copyParams, .ctx = ctx };
 	struct marshal m;
@@ -843,6 +843,21 @@ CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags)
 	return client_marshal_end(&m, result);
 }
 
+CUresult cuGraphExecGetId(CUgraphExec hGraphExec, unsigned int *graphId)
+{
+	struct args_190 a = { .hGraphExec = hGraphExec, .graphId = (unsigned int *)graphId };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 190);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_190(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_190(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS_v1 *nodeParams)
 {
 	struct args_191 a = { .hGraphExec = hGraphExec, .hNode = hNode, .nodeParams = (CUDA_HOST_NODE_PARAMS_v1 *)nodeParams };
@@ -888,7 +903,7 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode h
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D_v2 *copyParams, CUcontext ctx)
+CUresult client_raw_cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D_v2 *copyParams, CUcontext ctx)
 {
 	struct args_194 a = { .hGraphExec = hGraphExec, .hNode = hNode, .copyParams = (CUDA_MEMCPY3D_v2 *)copyParams, .ctx = ctx };
 	struct marshal m;
@@ -990,6 +1005,21 @@ CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, 
 	result = client_marshal_call(&m, false);
 	if (m.get)
 		reply_204(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuGraphGetId(CUgraph hGraph, unsigned int *graphId)
+{
+	struct args_205 a = { .hGraph = hGraph, .graphId = (unsigned int *)graphId };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 205);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_205(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_205(&m, &a);
 	return client_marshal_end(&m, result);
 }
 
@@ -1263,7 +1293,7 @@ CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out)
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D_v2 *nodeParams)
+CUresult client_raw_cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D_v2 *nodeParams)
 {
 	struct args_224 a = { .hNode = hNode, .nodeParams = (CUDA_MEMCPY3D_v2 *)nodeParams };
 	struct marshal m;
@@ -1278,7 +1308,7 @@ CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D_v2 *nodePar
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D_v2 *nodeParams)
+CUresult client_raw_cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D_v2 *nodeParams)
 {
 	struct args_225 a = { .hNode = hNode, .nodeParams = (CUDA_MEMCPY3D_v2 *)nodeParams };
 	struct marshal m;
@@ -1335,6 +1365,21 @@ CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode, 
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
 		reply_228(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuGraphNodeGetContainingGraph(CUgraphNode hNode, CUgraph *phGraph)
+{
+	struct args_229 a = { .hNode = hNode, .phGraph = (CUgraph *)phGraph };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 229);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_229(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_229(&m, &a);
 	return client_marshal_end(&m, result);
 }
 
@@ -1413,7 +1458,37 @@ CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsign
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
+CUresult cuGraphNodeGetLocalId(CUgraphNode hNode, unsigned int *nodeId)
+{
+	struct args_235 a = { .hNode = hNode, .nodeId = (unsigned int *)nodeId };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 235);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_235(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_235(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuGraphNodeGetToolsId(CUgraphNode hNode, unsigned long long *toolsNodeId)
+{
+	struct args_237 a = { .hNode = hNode, .toolsNodeId = (unsigned long long *)toolsNodeId };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 237);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_237(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_237(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult client_raw_cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 {
 	struct args_238 a = { .hNode = hNode, .type = (CUgraphNodeType *)type };
 	struct marshal m;
@@ -2175,21 +2250,6 @@ CUresult cuOccupancyMaxPotentialClusterSize(int *clusterSize, CUfunction func, c
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
 		reply_477(&m, &a);
-	return client_marshal_end(&m, result);
-}
-
-CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags)
-{
-	struct args_492 a = { .stream = stream, .count = count, .paramArray = (CUstreamBatchMemOpParams *)paramArray, .flags = flags };
-	struct marshal m;
-	CUresult result = client_marshal_begin(&m, 492);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	request_492(&m, &a);
-	result = client_marshal_call(&m, false);
-	if (result == CUDA_SUCCESS)
-		reply_492(&m, &a);
 	return client_marshal_end(&m, result);
 }
 

@@ -39,30 +39,6 @@ CUresult cuCheckpointProcessUnlock(void)
 	return client_unsupported(18);
 }
 
-CLIENT_API CUresult cuCoredumpGetAttribute(void);
-CUresult cuCoredumpGetAttribute(void)
-{
-	return client_unsupported(19);
-}
-
-CLIENT_API CUresult cuCoredumpGetAttributeGlobal(void);
-CUresult cuCoredumpGetAttributeGlobal(void)
-{
-	return client_unsupported(20);
-}
-
-CLIENT_API CUresult cuCoredumpSetAttribute(void);
-CUresult cuCoredumpSetAttribute(void)
-{
-	return client_unsupported(21);
-}
-
-CLIENT_API CUresult cuCoredumpSetAttributeGlobal(void);
-CUresult cuCoredumpSetAttributeGlobal(void)
-{
-	return client_unsupported(22);
-}
-
 CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
 	return cuCtxCreate_v2(pctx, flags, dev);
@@ -552,12 +528,6 @@ CUresult cuGraphExecExternalSemaphoresWaitNodeSetParams(void)
 	return client_unsupported(188);
 }
 
-CLIENT_API CUresult cuGraphExecGetId(void);
-CUresult cuGraphExecGetId(void)
-{
-	return client_unsupported(190);
-}
-
 CLIENT_API CUresult cuGraphExternalSemaphoresSignalNodeGetParams(void);
 CUresult cuGraphExternalSemaphoresSignalNodeGetParams(void)
 {
@@ -582,12 +552,6 @@ CUresult cuGraphExternalSemaphoresWaitNodeSetParams(void)
 	return client_unsupported(202);
 }
 
-CLIENT_API CUresult cuGraphGetId(void);
-CUresult cuGraphGetId(void)
-{
-	return client_unsupported(205);
-}
-
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
 	CUresult result;
@@ -608,28 +572,10 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec hGraph, CUstream hStream)
 	return result;
 }
 
-CLIENT_API CUresult cuGraphNodeGetContainingGraph(void);
-CUresult cuGraphNodeGetContainingGraph(void)
-{
-	return client_unsupported(229);
-}
-
-CLIENT_API CUresult cuGraphNodeGetLocalId(void);
-CUresult cuGraphNodeGetLocalId(void)
-{
-	return client_unsupported(235);
-}
-
 CLIENT_API CUresult cuGraphNodeGetParams(void);
 CUresult cuGraphNodeGetParams(void)
 {
 	return client_unsupported(236);
-}
-
-CLIENT_API CUresult cuGraphNodeGetToolsId(void);
-CUresult cuGraphNodeGetToolsId(void)
-{
-	return client_unsupported(237);
 }
 
 CUresult cuGraphUpload_ptsz(CUgraphExec hGraph, CUstream hStream)
@@ -866,42 +812,6 @@ CUresult cuLibraryGetUnifiedFunction(void)
 	return client_unsupported(300);
 }
 
-CLIENT_API CUresult cuLogsCurrent(void);
-CUresult cuLogsCurrent(void)
-{
-	return client_unsupported(312);
-}
-
-CLIENT_API CUresult cuLogsDumpToFile(void);
-CUresult cuLogsDumpToFile(void)
-{
-	return client_unsupported(313);
-}
-
-CLIENT_API CUresult cuLogsDumpToMemory(void);
-CUresult cuLogsDumpToMemory(void)
-{
-	return client_unsupported(314);
-}
-
-CLIENT_API CUresult cuLogsRegisterCallback(void);
-CUresult cuLogsRegisterCallback(void)
-{
-	return client_unsupported(315);
-}
-
-CLIENT_API CUresult cuLogsUnregisterCallback(void);
-CUresult cuLogsUnregisterCallback(void)
-{
-	return client_unsupported(316);
-}
-
-CLIENT_API CUresult cuMemAlloc(void);
-CUresult cuMemAlloc(void)
-{
-	return client_unsupported(321);
-}
-
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
 	CUresult result;
@@ -926,12 +836,6 @@ CLIENT_API CUresult cuMemAllocManaged(void);
 CUresult cuMemAllocManaged(void)
 {
 	return client_unsupported(327);
-}
-
-CLIENT_API CUresult cuMemAllocPitch(void);
-CUresult cuMemAllocPitch(void)
-{
-	return client_unsupported(328);
 }
 
 CLIENT_API CUresult cuMemBatchDecompressAsync(void);
@@ -970,12 +874,6 @@ CUresult cuMemExportToShareableHandle(void)
 	return client_unsupported(334);
 }
 
-CLIENT_API CUresult cuMemFree(void);
-CUresult cuMemFree(void)
-{
-	return client_unsupported(335);
-}
-
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 {
 	CUresult result;
@@ -984,12 +882,6 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 	result = cuMemFreeAsync(dptr, hStream);
 	client_per_thread_end();
 	return result;
-}
-
-CLIENT_API CUresult cuMemGetAddressRange(void);
-CUresult cuMemGetAddressRange(void)
-{
-	return client_unsupported(340);
 }
 
 CLIENT_API CUresult cuMemGetHandleForAddressRange(void);
@@ -1135,12 +1027,6 @@ CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 	return result;
 }
 
-CLIENT_API CUresult cuMemcpy2D(void);
-CUresult cuMemcpy2D(void)
-{
-	return client_unsupported(382);
-}
-
 CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *pCopy)
 {
 	CUresult result;
@@ -1149,12 +1035,6 @@ CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *pCopy)
 	result = cuMemcpy2D_v2(pCopy);
 	client_per_thread_end();
 	return result;
-}
-
-CLIENT_API CUresult cuMemcpy2DAsync(void);
-CUresult cuMemcpy2DAsync(void)
-{
-	return client_unsupported(384);
 }
 
 CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
@@ -1167,12 +1047,6 @@ CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
 	return result;
 }
 
-CLIENT_API CUresult cuMemcpy2DUnaligned(void);
-CUresult cuMemcpy2DUnaligned(void)
-{
-	return client_unsupported(386);
-}
-
 CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *pCopy)
 {
 	CUresult result;
@@ -1183,12 +1057,6 @@ CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *pCopy)
 	return result;
 }
 
-CLIENT_API CUresult cuMemcpy3D(void);
-CUresult cuMemcpy3D(void)
-{
-	return client_unsupported(388);
-}
-
 CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *pCopy)
 {
 	CUresult result;
@@ -1197,12 +1065,6 @@ CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *pCopy)
 	result = cuMemcpy3D_v2(pCopy);
 	client_per_thread_end();
 	return result;
-}
-
-CLIENT_API CUresult cuMemcpy3DAsync(void);
-CUresult cuMemcpy3DAsync(void)
-{
-	return client_unsupported(390);
 }
 
 CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
@@ -1255,16 +1117,14 @@ CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER_v1 *pCopy, CUstream h
 	return result;
 }
 
-CLIENT_API CUresult cuMemcpy3DWithAttributesAsync(void);
-CUresult cuMemcpy3DWithAttributesAsync(void)
+CUresult cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream hStream)
 {
-	return client_unsupported(396);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuMemcpy3DWithAttributesAsync_ptsz(void);
-CUresult cuMemcpy3DWithAttributesAsync_ptsz(void)
-{
-	return client_unsupported(396);
+	client_per_thread_begin();
+	result = cuMemcpy3DWithAttributesAsync(op, flags, hStream);
+	client_per_thread_end();
+	return result;
 }
 
 CUresult cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream)
@@ -1285,12 +1145,6 @@ CUresult cuMemcpyAtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUarray srcArr
 	result = cuMemcpyAtoA_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
 	client_per_thread_end();
 	return result;
-}
-
-CLIENT_API CUresult cuMemcpyAtoD(void);
-CUresult cuMemcpyAtoD(void)
-{
-	return client_unsupported(400);
 }
 
 CUresult cuMemcpyAtoD_v2_ptds(CUdeviceptr_v2 dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount)
@@ -1343,12 +1197,6 @@ CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr_v2 *dsts, CUdeviceptr_v2 *srcs, 
 	return result;
 }
 
-CLIENT_API CUresult cuMemcpyDtoA(void);
-CUresult cuMemcpyDtoA(void)
-{
-	return client_unsupported(408);
-}
-
 CUresult cuMemcpyDtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUdeviceptr_v2 srcDevice, size_t ByteCount)
 {
 	CUresult result;
@@ -1357,12 +1205,6 @@ CUresult cuMemcpyDtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUdeviceptr_v2
 	result = cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount);
 	client_per_thread_end();
 	return result;
-}
-
-CLIENT_API CUresult cuMemcpyDtoD(void);
-CUresult cuMemcpyDtoD(void)
-{
-	return client_unsupported(410);
 }
 
 CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
@@ -1375,12 +1217,6 @@ CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size
 	return result;
 }
 
-CLIENT_API CUresult cuMemcpyDtoDAsync(void);
-CUresult cuMemcpyDtoDAsync(void)
-{
-	return client_unsupported(412);
-}
-
 CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)
 {
 	CUresult result;
@@ -1391,12 +1227,6 @@ CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
 	return result;
 }
 
-CLIENT_API CUresult cuMemcpyDtoH(void);
-CUresult cuMemcpyDtoH(void)
-{
-	return client_unsupported(414);
-}
-
 CUresult cuMemcpyDtoH_v2_ptds(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 {
 	CUresult result;
@@ -1405,12 +1235,6 @@ CUresult cuMemcpyDtoH_v2_ptds(void *dstHost, CUdeviceptr srcDevice, size_t ByteC
 	result = cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount);
 	client_per_thread_end();
 	return result;
-}
-
-CLIENT_API CUresult cuMemcpyDtoHAsync(void);
-CUresult cuMemcpyDtoHAsync(void)
-{
-	return client_unsupported(416);
 }
 
 CUresult cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)
@@ -1443,12 +1267,6 @@ CUresult cuMemcpyHtoAAsync_v2_ptsz(CUarray dstArray, size_t dstOffset, const voi
 	return result;
 }
 
-CLIENT_API CUresult cuMemcpyHtoD(void);
-CUresult cuMemcpyHtoD(void)
-{
-	return client_unsupported(422);
-}
-
 CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
 {
 	CUresult result;
@@ -1457,12 +1275,6 @@ CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void *srcHost, size_t
 	result = cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount);
 	client_per_thread_end();
 	return result;
-}
-
-CLIENT_API CUresult cuMemcpyHtoDAsync(void);
-CUresult cuMemcpyHtoDAsync(void)
-{
-	return client_unsupported(424);
 }
 
 CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream)
@@ -1495,22 +1307,14 @@ CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext, CUd
 	return result;
 }
 
-CLIENT_API CUresult cuMemcpyWithAttributesAsync(void);
-CUresult cuMemcpyWithAttributesAsync(void)
+CUresult cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes *attr, CUstream hStream)
 {
-	return client_unsupported(428);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuMemcpyWithAttributesAsync_ptsz(void);
-CUresult cuMemcpyWithAttributesAsync_ptsz(void)
-{
-	return client_unsupported(428);
-}
-
-CLIENT_API CUresult cuMemsetD16(void);
-CUresult cuMemsetD16(void)
-{
-	return client_unsupported(429);
+	client_per_thread_begin();
+	result = cuMemcpyWithAttributesAsync(dst, src, size, attr, hStream);
+	client_per_thread_end();
+	return result;
 }
 
 CUresult cuMemsetD16_v2_ptds(CUdeviceptr dstDevice, unsigned short us, size_t N)
@@ -1533,12 +1337,6 @@ CUresult cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned short us, size_t 
 	return result;
 }
 
-CLIENT_API CUresult cuMemsetD2D16(void);
-CUresult cuMemsetD2D16(void)
-{
-	return client_unsupported(432);
-}
-
 CUresult cuMemsetD2D16_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height)
 {
 	CUresult result;
@@ -1557,12 +1355,6 @@ CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigne
 	result = cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, hStream);
 	client_per_thread_end();
 	return result;
-}
-
-CLIENT_API CUresult cuMemsetD2D32(void);
-CUresult cuMemsetD2D32(void)
-{
-	return client_unsupported(435);
 }
 
 CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height)
@@ -1585,12 +1377,6 @@ CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigne
 	return result;
 }
 
-CLIENT_API CUresult cuMemsetD2D8(void);
-CUresult cuMemsetD2D8(void)
-{
-	return client_unsupported(438);
-}
-
 CUresult cuMemsetD2D8_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height)
 {
 	CUresult result;
@@ -1609,12 +1395,6 @@ CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned
 	result = cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, hStream);
 	client_per_thread_end();
 	return result;
-}
-
-CLIENT_API CUresult cuMemsetD32(void);
-CUresult cuMemsetD32(void)
-{
-	return client_unsupported(441);
 }
 
 CUresult cuMemsetD32_v2_ptds(CUdeviceptr dstDevice, unsigned int ui, size_t N)
@@ -1637,12 +1417,6 @@ CUresult cuMemsetD32Async_ptsz(CUdeviceptr dstDevice, unsigned int ui, size_t N,
 	return result;
 }
 
-CLIENT_API CUresult cuMemsetD8(void);
-CUresult cuMemsetD8(void)
-{
-	return client_unsupported(444);
-}
-
 CUresult cuMemsetD8_v2_ptds(CUdeviceptr dstDevice, unsigned char uc, size_t N)
 {
 	CUresult result;
@@ -1661,12 +1435,6 @@ CUresult cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned char uc, size_t N,
 	result = cuMemsetD8Async(dstDevice, uc, N, hStream);
 	client_per_thread_end();
 	return result;
-}
-
-CLIENT_API CUresult cuModuleGetGlobal(void);
-CUresult cuModuleGetGlobal(void)
-{
-	return client_unsupported(455);
 }
 
 CLIENT_API CUresult cuModuleGetSurfRef(void);
@@ -1795,6 +1563,11 @@ CLIENT_API CUresult cuStreamAttachMemAsync_ptsz(void);
 CUresult cuStreamAttachMemAsync_ptsz(void)
 {
 	return client_unsupported(491);
+}
+
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags)
+{
+	return cuStreamBatchMemOp_v2(stream, count, paramArray, flags);
 }
 
 CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags)

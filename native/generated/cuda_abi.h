@@ -58,6 +58,7 @@ typedef cuuint64_t CUgraphConditionalHandle;
 typedef unsigned long long CUmemGenericAllocationHandle_v1;
 typedef CUmemGenericAllocationHandle_v1 CUmemGenericAllocationHandle;
 typedef unsigned int CUlogIterator;
+typedef unsigned int CUdeviceptr_v1;
 
 typedef struct CUctx_st *CUcontext;
 typedef struct CUmod_st *CUmodule;
@@ -1574,6 +1575,53 @@ typedef struct CUlibraryHostUniversalFunctionAndDataTable_st {
 	void *dataTable;
 	size_t dataWindowSize;
 } CUlibraryHostUniversalFunctionAndDataTable;
+
+typedef struct CUDA_MEMCPY2D_v1_st {
+	unsigned int srcXInBytes;
+	unsigned int srcY;
+	CUmemorytype srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr_v1 srcDevice;
+	CUarray srcArray;
+	unsigned int srcPitch;
+	unsigned int dstXInBytes;
+	unsigned int dstY;
+	CUmemorytype dstMemoryType;
+	void *dstHost;
+	CUdeviceptr_v1 dstDevice;
+	CUarray dstArray;
+	unsigned int dstPitch;
+	unsigned int WidthInBytes;
+	unsigned int Height;
+} CUDA_MEMCPY2D_v1;
+
+typedef struct CUDA_MEMCPY3D_v1_st {
+	unsigned int srcXInBytes;
+	unsigned int srcY;
+	unsigned int srcZ;
+	unsigned int srcLOD;
+	CUmemorytype srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr_v1 srcDevice;
+	CUarray srcArray;
+	void *reserved0;
+	unsigned int srcPitch;
+	unsigned int srcHeight;
+	unsigned int dstXInBytes;
+	unsigned int dstY;
+	unsigned int dstZ;
+	unsigned int dstLOD;
+	CUmemorytype dstMemoryType;
+	void *dstHost;
+	CUdeviceptr_v1 dstDevice;
+	CUarray dstArray;
+	void *reserved1;
+	unsigned int dstPitch;
+	unsigned int dstHeight;
+	unsigned int WidthInBytes;
+	unsigned int Height;
+	unsigned int Depth;
+} CUDA_MEMCPY3D_v1;
 
 typedef struct CUDA_MEMCPY2D_v2_st {
 	size_t srcXInBytes;

@@ -1195,6 +1195,24 @@ static void reply_189(struct marshal *m, struct args_189 *a)
 		marshal_plain(m, a->flags, sizeof(*a->flags));
 }
 
+/* cuGraphExecGetId */
+struct args_190 {
+	CUgraphExec hGraphExec;
+	unsigned int *graphId;
+};
+
+static void request_190(struct marshal *m, struct args_190 *a)
+{
+	marshal_CUgraphExec(m, &a->hGraphExec);
+	a->graphId = marshal_pointer(m, a->graphId, 1, sizeof(*a->graphId));
+}
+
+static void reply_190(struct marshal *m, struct args_190 *a)
+{
+	if (a->graphId)
+		marshal_plain(m, a->graphId, sizeof(*a->graphId));
+}
+
 /* cuGraphExecHostNodeSetParams */
 struct args_191 {
 	CUgraphExec hGraphExec;
@@ -1433,6 +1451,24 @@ static void reply_204(struct marshal *m, struct args_204 *a)
 		marshal_CUgraphNode(m, &a->to[i]);
 	if (a->edgeData)
 		marshal_plain(m, a->edgeData, (marshal_filled(a->numEdges, a->numEdges_room)) * sizeof(*a->edgeData));
+}
+
+/* cuGraphGetId */
+struct args_205 {
+	CUgraph hGraph;
+	unsigned int *graphId;
+};
+
+static void request_205(struct marshal *m, struct args_205 *a)
+{
+	marshal_CUgraph(m, &a->hGraph);
+	a->graphId = marshal_pointer(m, a->graphId, 1, sizeof(*a->graphId));
+}
+
+static void reply_205(struct marshal *m, struct args_205 *a)
+{
+	if (a->graphId)
+		marshal_plain(m, a->graphId, sizeof(*a->graphId));
 }
 
 /* cuGraphGetNodes */
@@ -1907,6 +1943,24 @@ static void reply_228(struct marshal *m, struct args_228 *a)
 		marshal_CUgraphNode(m, a->phNode);
 }
 
+/* cuGraphNodeGetContainingGraph */
+struct args_229 {
+	CUgraphNode hNode;
+	CUgraph *phGraph;
+};
+
+static void request_229(struct marshal *m, struct args_229 *a)
+{
+	marshal_CUgraphNode(m, &a->hNode);
+	a->phGraph = marshal_pointer(m, a->phGraph, 1, sizeof(*a->phGraph));
+}
+
+static void reply_229(struct marshal *m, struct args_229 *a)
+{
+	if (a->phGraph)
+		marshal_CUgraph(m, a->phGraph);
+}
+
 /* cuGraphNodeGetDependencies */
 struct args_230 {
 	CUgraphNode hNode;
@@ -2029,6 +2083,42 @@ static void reply_234(struct marshal *m, struct args_234 *a)
 {
 	if (a->isEnabled)
 		marshal_plain(m, a->isEnabled, sizeof(*a->isEnabled));
+}
+
+/* cuGraphNodeGetLocalId */
+struct args_235 {
+	CUgraphNode hNode;
+	unsigned int *nodeId;
+};
+
+static void request_235(struct marshal *m, struct args_235 *a)
+{
+	marshal_CUgraphNode(m, &a->hNode);
+	a->nodeId = marshal_pointer(m, a->nodeId, 1, sizeof(*a->nodeId));
+}
+
+static void reply_235(struct marshal *m, struct args_235 *a)
+{
+	if (a->nodeId)
+		marshal_plain(m, a->nodeId, sizeof(*a->nodeId));
+}
+
+/* cuGraphNodeGetToolsId */
+struct args_237 {
+	CUgraphNode hNode;
+	unsigned long long *toolsNodeId;
+};
+
+static void request_237(struct marshal *m, struct args_237 *a)
+{
+	marshal_CUgraphNode(m, &a->hNode);
+	a->toolsNodeId = marshal_pointer(m, a->toolsNodeId, 1, sizeof(*a->toolsNodeId));
+}
+
+static void reply_237(struct marshal *m, struct args_237 *a)
+{
+	if (a->toolsNodeId)
+		marshal_plain(m, a->toolsNodeId, sizeof(*a->toolsNodeId));
 }
 
 /* cuGraphNodeGetType */
@@ -3093,30 +3183,6 @@ static void reply_477(struct marshal *m, struct args_477 *a)
 {
 	if (a->clusterSize)
 		marshal_plain(m, a->clusterSize, sizeof(*a->clusterSize));
-}
-
-/* cuStreamBatchMemOp */
-struct args_492 {
-	CUstream stream;
-	unsigned int count;
-	CUstreamBatchMemOpParams *paramArray;
-	unsigned int flags;
-};
-
-static void request_492(struct marshal *m, struct args_492 *a)
-{
-	marshal_plain(m, &a->count, sizeof(a->count));
-	marshal_plain(m, &a->flags, sizeof(a->flags));
-	marshal_CUstream(m, &a->stream);
-	a->paramArray = marshal_pointer(m, a->paramArray, a->count, sizeof(*a->paramArray));
-	if (a->paramArray)
-		marshal_plain(m, a->paramArray, (a->count) * sizeof(*a->paramArray));
-}
-
-static void reply_492(struct marshal *m, struct args_492 *a)
-{
-	(void)m;
-	(void)a;
 }
 
 /* cuStreamBatchMemOp_v2 */

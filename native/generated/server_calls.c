@@ -1015,6 +1015,24 @@ static CUresult call_189(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
+static CUresult call_190(struct server_call *call, struct marshal *m)
+{
+	struct args_190 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGraphExecGetId)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_190(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGraphExecGetId(a.hGraphExec, a.graphId);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_190(m, &a);
+	return CUDA_SUCCESS;
+}
+
 static CUresult call_191(struct server_call *call, struct marshal *m)
 {
 	struct args_191 a = { 0 };
@@ -1192,6 +1210,24 @@ static CUresult call_204(struct server_call *call, struct marshal *m)
 	if (!server_marshal_answer(m, result, true))
 		return result;
 	reply_204(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_205(struct server_call *call, struct marshal *m)
+{
+	struct args_205 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGraphGetId)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_205(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGraphGetId(a.hGraph, a.graphId);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_205(m, &a);
 	return CUDA_SUCCESS;
 }
 
@@ -1609,6 +1645,24 @@ static CUresult call_228(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
+static CUresult call_229(struct server_call *call, struct marshal *m)
+{
+	struct args_229 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGraphNodeGetContainingGraph)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_229(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGraphNodeGetContainingGraph(a.hNode, a.phGraph);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_229(m, &a);
+	return CUDA_SUCCESS;
+}
+
 static CUresult call_230(struct server_call *call, struct marshal *m)
 {
 	struct args_230 a = { 0 };
@@ -1696,6 +1750,42 @@ static CUresult call_234(struct server_call *call, struct marshal *m)
 	if (!server_marshal_answer(m, result, false))
 		return result;
 	reply_234(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_235(struct server_call *call, struct marshal *m)
+{
+	struct args_235 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGraphNodeGetLocalId)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_235(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGraphNodeGetLocalId(a.hNode, a.nodeId);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_235(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_237(struct server_call *call, struct marshal *m)
+{
+	struct args_237 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGraphNodeGetToolsId)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_237(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGraphNodeGetToolsId(a.hNode, a.toolsNodeId);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_237(m, &a);
 	return CUDA_SUCCESS;
 }
 
@@ -2621,24 +2711,6 @@ static CUresult call_477(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
-static CUresult call_492(struct server_call *call, struct marshal *m)
-{
-	struct args_492 a = { 0 };
-	CUresult result;
-
-	if (!call->driver->cuStreamBatchMemOp)
-		return CUDA_ERROR_NOT_SUPPORTED;
-	request_492(m, &a);
-	result = server_marshal_taken(m);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = call->driver->cuStreamBatchMemOp(a.stream, a.count, a.paramArray, a.flags);
-	if (!server_marshal_answer(m, result, false))
-		return result;
-	reply_492(m, &a);
-	return CUDA_SUCCESS;
-}
-
 static CUresult call_493(struct server_call *call, struct marshal *m)
 {
 	struct args_493 a = { 0 };
@@ -3131,6 +3203,7 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[185] = { call_185, false },
 	[186] = { call_186, false },
 	[189] = { call_189, false },
+	[190] = { call_190, false },
 	[191] = { call_191, false },
 	[192] = { call_192, false },
 	[193] = { call_193, false },
@@ -3141,6 +3214,7 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[198] = { call_198, false },
 	[203] = { call_203, false },
 	[204] = { call_204, false },
+	[205] = { call_205, false },
 	[206] = { call_206, false },
 	[207] = { call_207, false },
 	[208] = { call_208, false },
@@ -3164,11 +3238,14 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[226] = { call_226, false },
 	[227] = { call_227, false },
 	[228] = { call_228, false },
+	[229] = { call_229, false },
 	[230] = { call_230, false },
 	[231] = { call_231, false },
 	[232] = { call_232, false },
 	[233] = { call_233, false },
 	[234] = { call_234, false },
+	[235] = { call_235, false },
+	[237] = { call_237, false },
 	[238] = { call_238, false },
 	[239] = { call_239, false },
 	[240] = { call_240, false },
@@ -3220,7 +3297,6 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[470] = { call_470, false },
 	[474] = { call_474, false },
 	[477] = { call_477, false },
-	[492] = { call_492, false },
 	[493] = { call_493, false },
 	[498] = { call_498, false },
 	[504] = { call_504, false },

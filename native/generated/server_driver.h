@@ -19,6 +19,10 @@ struct server_driver {
 	CUresult (*cuArrayGetMemoryRequirements)(CUDA_ARRAY_MEMORY_REQUIREMENTS_v1 *memoryRequirements, CUarray array, CUdevice device);
 	CUresult (*cuArrayGetPlane)(CUarray *pPlaneArray, CUarray hArray, unsigned int planeIdx);
 	CUresult (*cuArrayGetSparseProperties)(CUDA_ARRAY_SPARSE_PROPERTIES_v1 *sparseProperties, CUarray array);
+	CUresult (*cuCoredumpGetAttribute)(CUcoredumpSettings attrib, void *value, size_t *size);
+	CUresult (*cuCoredumpGetAttributeGlobal)(CUcoredumpSettings attrib, void *value, size_t *size);
+	CUresult (*cuCoredumpSetAttribute)(CUcoredumpSettings attrib, void *value, size_t *size);
+	CUresult (*cuCoredumpSetAttributeGlobal)(CUcoredumpSettings attrib, void *value, size_t *size);
 	CUresult (*cuCtxAttach)(CUcontext *pctx, unsigned int flags);
 	CUresult (*cuCtxCreate_v2)(CUcontext *pctx, unsigned int flags, CUdevice dev);
 	CUresult (*cuCtxCreate_v3)(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags, CUdevice dev);
@@ -135,6 +139,7 @@ struct server_driver {
 	CUresult (*cuGraphExecEventRecordNodeSetEvent)(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event);
 	CUresult (*cuGraphExecEventWaitNodeSetEvent)(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event);
 	CUresult (*cuGraphExecGetFlags)(CUgraphExec hGraphExec, cuuint64_t *flags);
+	CUresult (*cuGraphExecGetId)(CUgraphExec hGraphExec, unsigned int *graphId);
 	CUresult (*cuGraphExecHostNodeSetParams)(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS_v1 *nodeParams);
 	CUresult (*cuGraphExecKernelNodeSetParams)(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams);
 	CUresult (*cuGraphExecKernelNodeSetParams_v2)(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams);
@@ -145,6 +150,7 @@ struct server_driver {
 	CUresult (*cuGraphExecUpdate_v2)(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphExecUpdateResultInfo *resultInfo);
 	CUresult (*cuGraphGetEdges)(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges);
 	CUresult (*cuGraphGetEdges_v2)(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edgeData, size_t *numEdges);
+	CUresult (*cuGraphGetId)(CUgraph hGraph, unsigned int *graphId);
 	CUresult (*cuGraphGetNodes)(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes);
 	CUresult (*cuGraphGetRootNodes)(CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes);
 	CUresult (*cuGraphHostNodeGetParams)(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS_v1 *nodeParams);
@@ -168,11 +174,14 @@ struct server_driver {
 	CUresult (*cuGraphMemsetNodeGetParams)(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS_v1 *nodeParams);
 	CUresult (*cuGraphMemsetNodeSetParams)(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS_v1 *nodeParams);
 	CUresult (*cuGraphNodeFindInClone)(CUgraphNode *phNode, CUgraphNode hOriginalNode, CUgraph hClonedGraph);
+	CUresult (*cuGraphNodeGetContainingGraph)(CUgraphNode hNode, CUgraph *phGraph);
 	CUresult (*cuGraphNodeGetDependencies)(CUgraphNode hNode, CUgraphNode *dependencies, size_t *numDependencies);
 	CUresult (*cuGraphNodeGetDependencies_v2)(CUgraphNode hNode, CUgraphNode *dependencies, CUgraphEdgeData *edgeData, size_t *numDependencies);
 	CUresult (*cuGraphNodeGetDependentNodes)(CUgraphNode hNode, CUgraphNode *dependentNodes, size_t *numDependentNodes);
 	CUresult (*cuGraphNodeGetDependentNodes_v2)(CUgraphNode hNode, CUgraphNode *dependentNodes, CUgraphEdgeData *edgeData, size_t *numDependentNodes);
 	CUresult (*cuGraphNodeGetEnabled)(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled);
+	CUresult (*cuGraphNodeGetLocalId)(CUgraphNode hNode, unsigned int *nodeId);
+	CUresult (*cuGraphNodeGetToolsId)(CUgraphNode hNode, unsigned long long *toolsNodeId);
 	CUresult (*cuGraphNodeGetType)(CUgraphNode hNode, CUgraphNodeType *type);
 	CUresult (*cuGraphNodeSetEnabled)(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled);
 	CUresult (*cuGraphNodeSetParams)(CUgraphNode hNode, CUgraphNodeParams *nodeParams);
@@ -220,21 +229,30 @@ struct server_driver {
 	CUresult (*cuLinkCreate)(unsigned int numOptions, CUjit_option *options, void **optionValues, CUlinkState *stateOut);
 	CUresult (*cuLinkCreate_v2)(unsigned int numOptions, CUjit_option *options, void **optionValues, CUlinkState *stateOut);
 	CUresult (*cuLinkDestroy)(CUlinkState state);
+	CUresult (*cuLogsCurrent)(CUlogIterator *iterator_out, unsigned int flags);
+	CUresult (*cuLogsDumpToFile)(CUlogIterator *iterator, const char *pathToFile, unsigned int flags);
+	CUresult (*cuLogsDumpToMemory)(CUlogIterator *iterator, char *buffer, size_t *size, unsigned int flags);
+	CUresult (*cuLogsRegisterCallback)(CUlogsCallback callbackFunc, void *userData, CUlogsCallbackHandle *callback_out);
+	CUresult (*cuLogsUnregisterCallback)(CUlogsCallbackHandle callback);
 	CUresult (*cuMemAddressFree)(CUdeviceptr_v2 ptr, size_t size);
 	CUresult (*cuMemAddressReserve)(CUdeviceptr_v2 *ptr, size_t size, size_t alignment, CUdeviceptr_v2 addr, unsigned long long flags);
 	CUresult (*cuMemAdvise)(CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice, CUdevice_v1 device);
 	CUresult (*cuMemAdvise_v2)(CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice, CUmemLocation_v1 location);
+	CUresult (*cuMemAlloc)(CUdeviceptr_v1 *dptr, unsigned int bytesize);
 	CUresult (*cuMemAlloc_v2)(CUdeviceptr *dptr, size_t bytesize);
 	CUresult (*cuMemAllocAsync)(CUdeviceptr *dptr, size_t bytesize, CUstream hStream);
 	CUresult (*cuMemAllocFromPoolAsync)(CUdeviceptr_v2 *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream);
 	CUresult (*cuMemAllocHost)(void **pp, unsigned int bytesize);
 	CUresult (*cuMemAllocHost_v2)(void **pp, size_t bytesize);
+	CUresult (*cuMemAllocPitch)(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned int WidthInBytes, unsigned int Height, unsigned int ElementSizeBytes);
 	CUresult (*cuMemAllocPitch_v2)(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes);
 	CUresult (*cuMemCreate)(CUmemGenericAllocationHandle_v1 *handle, size_t size, const CUmemAllocationProp_v1 *prop, unsigned long long flags);
+	CUresult (*cuMemFree)(CUdeviceptr_v1 dptr);
 	CUresult (*cuMemFree_v2)(CUdeviceptr dptr);
 	CUresult (*cuMemFreeAsync)(CUdeviceptr dptr, CUstream hStream);
 	CUresult (*cuMemFreeHost)(void *p);
 	CUresult (*cuMemGetAccess)(unsigned long long *flags, const CUmemLocation_v1 *location, CUdeviceptr_v2 ptr);
+	CUresult (*cuMemGetAddressRange)(CUdeviceptr_v1 *pbase, unsigned int *psize, CUdeviceptr_v1 dptr);
 	CUresult (*cuMemGetAddressRange_v2)(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr);
 	CUresult (*cuMemGetAllocationGranularity)(size_t *granularity, const CUmemAllocationProp_v1 *prop, CUmemAllocationGranularity_flags option);
 	CUresult (*cuMemGetAllocationPropertiesFromHandle)(CUmemAllocationProp_v1 *prop, CUmemGenericAllocationHandle_v1 handle);
@@ -262,18 +280,25 @@ struct server_driver {
 	CUresult (*cuMemSetMemPool)(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool);
 	CUresult (*cuMemUnmap)(CUdeviceptr_v2 ptr, size_t size);
 	CUresult (*cuMemcpy)(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount);
+	CUresult (*cuMemcpy2D)(const CUDA_MEMCPY2D_v1 *pCopy);
 	CUresult (*cuMemcpy2D_v2)(const CUDA_MEMCPY2D *pCopy);
+	CUresult (*cuMemcpy2DAsync)(const CUDA_MEMCPY2D_v1 *pCopy, CUstream hStream);
 	CUresult (*cuMemcpy2DAsync_v2)(const CUDA_MEMCPY2D *pCopy, CUstream hStream);
+	CUresult (*cuMemcpy2DUnaligned)(const CUDA_MEMCPY2D_v1 *pCopy);
 	CUresult (*cuMemcpy2DUnaligned_v2)(const CUDA_MEMCPY2D *pCopy);
+	CUresult (*cuMemcpy3D)(const CUDA_MEMCPY3D_v1 *pCopy);
 	CUresult (*cuMemcpy3D_v2)(const CUDA_MEMCPY3D *pCopy);
+	CUresult (*cuMemcpy3DAsync)(const CUDA_MEMCPY3D_v1 *pCopy, CUstream hStream);
 	CUresult (*cuMemcpy3DAsync_v2)(const CUDA_MEMCPY3D *pCopy, CUstream hStream);
 	CUresult (*cuMemcpy3DBatchAsync)(size_t numParams, CUDA_MEMCPY3D_BATCH_OP_v1 *opList, size_t *failIdx, unsigned long long flags, CUstream hStream);
 	CUresult (*cuMemcpy3DBatchAsync_v2)(size_t numParams, CUDA_MEMCPY3D_BATCH_OP_v1 *opList, unsigned long long flags, CUstream hStream);
 	CUresult (*cuMemcpy3DPeer)(const CUDA_MEMCPY3D_PEER_v1 *pCopy);
 	CUresult (*cuMemcpy3DPeerAsync)(const CUDA_MEMCPY3D_PEER_v1 *pCopy, CUstream hStream);
+	CUresult (*cuMemcpy3DWithAttributesAsync)(CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream hStream);
 	CUresult (*cuMemcpyAsync)(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream);
 	CUresult (*cuMemcpyAtoA)(CUarray dstArray, unsigned int dstOffset, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount);
 	CUresult (*cuMemcpyAtoA_v2)(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount);
+	CUresult (*cuMemcpyAtoD)(CUdeviceptr_v1 dstDevice, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount);
 	CUresult (*cuMemcpyAtoD_v2)(CUdeviceptr_v2 dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount);
 	CUresult (*cuMemcpyAtoH)(void *dstHost, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount);
 	CUresult (*cuMemcpyAtoH_v2)(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount);
@@ -281,29 +306,43 @@ struct server_driver {
 	CUresult (*cuMemcpyAtoHAsync_v2)(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream);
 	CUresult (*cuMemcpyBatchAsync)(CUdeviceptr_v2 *dsts, CUdeviceptr_v2 *srcs, size_t *sizes, size_t count, CUmemcpyAttributes_v1 *attrs, size_t *attrIdxs, size_t numAttrs, size_t *failIdx, CUstream hStream);
 	CUresult (*cuMemcpyBatchAsync_v2)(CUdeviceptr_v2 *dsts, CUdeviceptr_v2 *srcs, size_t *sizes, size_t count, CUmemcpyAttributes_v1 *attrs, size_t *attrIdxs, size_t numAttrs, CUstream hStream);
+	CUresult (*cuMemcpyDtoA)(CUarray dstArray, unsigned int dstOffset, CUdeviceptr_v1 srcDevice, unsigned int ByteCount);
 	CUresult (*cuMemcpyDtoA_v2)(CUarray dstArray, size_t dstOffset, CUdeviceptr_v2 srcDevice, size_t ByteCount);
+	CUresult (*cuMemcpyDtoD)(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice, unsigned int ByteCount);
 	CUresult (*cuMemcpyDtoD_v2)(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount);
+	CUresult (*cuMemcpyDtoDAsync)(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice, unsigned int ByteCount, CUstream hStream);
 	CUresult (*cuMemcpyDtoDAsync_v2)(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream);
+	CUresult (*cuMemcpyDtoH)(void *dstHost, CUdeviceptr_v1 srcDevice, unsigned int ByteCount);
 	CUresult (*cuMemcpyDtoH_v2)(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount);
+	CUresult (*cuMemcpyDtoHAsync)(void *dstHost, CUdeviceptr_v1 srcDevice, unsigned int ByteCount, CUstream hStream);
 	CUresult (*cuMemcpyDtoHAsync_v2)(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream);
 	CUresult (*cuMemcpyHtoA)(CUarray dstArray, unsigned int dstOffset, const void *srcHost, unsigned int ByteCount);
 	CUresult (*cuMemcpyHtoA_v2)(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount);
 	CUresult (*cuMemcpyHtoAAsync)(CUarray dstArray, unsigned int dstOffset, const void *srcHost, unsigned int ByteCount, CUstream hStream);
 	CUresult (*cuMemcpyHtoAAsync_v2)(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount, CUstream hStream);
+	CUresult (*cuMemcpyHtoD)(CUdeviceptr_v1 dstDevice, const void *srcHost, unsigned int ByteCount);
 	CUresult (*cuMemcpyHtoD_v2)(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount);
+	CUresult (*cuMemcpyHtoDAsync)(CUdeviceptr_v1 dstDevice, const void *srcHost, unsigned int ByteCount, CUstream hStream);
 	CUresult (*cuMemcpyHtoDAsync_v2)(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream);
 	CUresult (*cuMemcpyPeer)(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount);
 	CUresult (*cuMemcpyPeerAsync)(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount, CUstream hStream);
+	CUresult (*cuMemcpyWithAttributesAsync)(CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes *attr, CUstream hStream);
+	CUresult (*cuMemsetD16)(CUdeviceptr_v1 dstDevice, unsigned short us, unsigned int N);
 	CUresult (*cuMemsetD16_v2)(CUdeviceptr dstDevice, unsigned short us, size_t N);
 	CUresult (*cuMemsetD16Async)(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream);
+	CUresult (*cuMemsetD2D16)(CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned short us, unsigned int Width, unsigned int Height);
 	CUresult (*cuMemsetD2D16_v2)(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height);
 	CUresult (*cuMemsetD2D16Async)(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, CUstream hStream);
+	CUresult (*cuMemsetD2D32)(CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned int ui, unsigned int Width, unsigned int Height);
 	CUresult (*cuMemsetD2D32_v2)(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height);
 	CUresult (*cuMemsetD2D32Async)(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height, CUstream hStream);
+	CUresult (*cuMemsetD2D8)(CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned char uc, unsigned int Width, unsigned int Height);
 	CUresult (*cuMemsetD2D8_v2)(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height);
 	CUresult (*cuMemsetD2D8Async)(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, CUstream hStream);
+	CUresult (*cuMemsetD32)(CUdeviceptr_v1 dstDevice, unsigned int ui, unsigned int N);
 	CUresult (*cuMemsetD32_v2)(CUdeviceptr dstDevice, unsigned int ui, size_t N);
 	CUresult (*cuMemsetD32Async)(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream);
+	CUresult (*cuMemsetD8)(CUdeviceptr_v1 dstDevice, unsigned char uc, unsigned int N);
 	CUresult (*cuMemsetD8_v2)(CUdeviceptr dstDevice, unsigned char uc, size_t N);
 	CUresult (*cuMemsetD8Async)(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream);
 	CUresult (*cuMipmappedArrayCreate)(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v2 *pMipmappedArrayDesc, unsigned int numMipmapLevels);
@@ -314,6 +353,7 @@ struct server_driver {
 	CUresult (*cuModuleEnumerateFunctions)(CUfunction *functions, unsigned int numFunctions, CUmodule mod);
 	CUresult (*cuModuleGetFunction)(CUfunction *hfunc, CUmodule hmod, const char *name);
 	CUresult (*cuModuleGetFunctionCount)(unsigned int *count, CUmodule hmod);
+	CUresult (*cuModuleGetGlobal)(CUdeviceptr_v1 *dptr, unsigned int *bytes, CUmodule hmod, const char *name);
 	CUresult (*cuModuleGetGlobal_v2)(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name);
 	CUresult (*cuModuleGetLoadingMode)(CUmoduleLoadingMode *mode);
 	CUresult (*cuModuleLoad)(CUmodule *module, const char *fname);
@@ -344,7 +384,6 @@ struct server_driver {
 	CUresult (*cuProfilerStart)(void);
 	CUresult (*cuProfilerStop)(void);
 	CUresult (*cuStreamAddCallback)(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags);
-	CUresult (*cuStreamBatchMemOp)(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags);
 	CUresult (*cuStreamBatchMemOp_v2)(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags);
 	CUresult (*cuStreamBeginCapture)(CUstream hStream);
 	CUresult (*cuStreamBeginCapture_v2)(CUstream hStream, CUstreamCaptureMode mode);
@@ -408,6 +447,10 @@ struct server_driver {
 	X(cuArrayGetMemoryRequirements, "cuArrayGetMemoryRequirements", 11060) \
 	X(cuArrayGetPlane, "cuArrayGetPlane", 11020) \
 	X(cuArrayGetSparseProperties, "cuArrayGetSparseProperties", 11010) \
+	X(cuCoredumpGetAttribute, "cuCoredumpGetAttribute", 12010) \
+	X(cuCoredumpGetAttributeGlobal, "cuCoredumpGetAttributeGlobal", 12010) \
+	X(cuCoredumpSetAttribute, "cuCoredumpSetAttribute", 12010) \
+	X(cuCoredumpSetAttributeGlobal, "cuCoredumpSetAttributeGlobal", 12010) \
 	X(cuCtxAttach, "cuCtxAttach", 2000) \
 	X(cuCtxCreate_v2, "cuCtxCreate", 3020) \
 	X(cuCtxCreate_v3, "cuCtxCreate", 11040) \
@@ -524,6 +567,7 @@ struct server_driver {
 	X(cuGraphExecEventRecordNodeSetEvent, "cuGraphExecEventRecordNodeSetEvent", 11010) \
 	X(cuGraphExecEventWaitNodeSetEvent, "cuGraphExecEventWaitNodeSetEvent", 11010) \
 	X(cuGraphExecGetFlags, "cuGraphExecGetFlags", 12000) \
+	X(cuGraphExecGetId, "cuGraphExecGetId", 13010) \
 	X(cuGraphExecHostNodeSetParams, "cuGraphExecHostNodeSetParams", 10020) \
 	X(cuGraphExecKernelNodeSetParams, "cuGraphExecKernelNodeSetParams", 10010) \
 	X(cuGraphExecKernelNodeSetParams_v2, "cuGraphExecKernelNodeSetParams", 12000) \
@@ -534,6 +578,7 @@ struct server_driver {
 	X(cuGraphExecUpdate_v2, "cuGraphExecUpdate", 12000) \
 	X(cuGraphGetEdges, "cuGraphGetEdges", 10000) \
 	X(cuGraphGetEdges_v2, "cuGraphGetEdges", 12030) \
+	X(cuGraphGetId, "cuGraphGetId", 13010) \
 	X(cuGraphGetNodes, "cuGraphGetNodes", 10000) \
 	X(cuGraphGetRootNodes, "cuGraphGetRootNodes", 10000) \
 	X(cuGraphHostNodeGetParams, "cuGraphHostNodeGetParams", 10000) \
@@ -557,11 +602,14 @@ struct server_driver {
 	X(cuGraphMemsetNodeGetParams, "cuGraphMemsetNodeGetParams", 10000) \
 	X(cuGraphMemsetNodeSetParams, "cuGraphMemsetNodeSetParams", 10000) \
 	X(cuGraphNodeFindInClone, "cuGraphNodeFindInClone", 10000) \
+	X(cuGraphNodeGetContainingGraph, "cuGraphNodeGetContainingGraph", 13010) \
 	X(cuGraphNodeGetDependencies, "cuGraphNodeGetDependencies", 10000) \
 	X(cuGraphNodeGetDependencies_v2, "cuGraphNodeGetDependencies", 12030) \
 	X(cuGraphNodeGetDependentNodes, "cuGraphNodeGetDependentNodes", 10000) \
 	X(cuGraphNodeGetDependentNodes_v2, "cuGraphNodeGetDependentNodes", 12030) \
 	X(cuGraphNodeGetEnabled, "cuGraphNodeGetEnabled", 11060) \
+	X(cuGraphNodeGetLocalId, "cuGraphNodeGetLocalId", 13010) \
+	X(cuGraphNodeGetToolsId, "cuGraphNodeGetToolsId", 13010) \
 	X(cuGraphNodeGetType, "cuGraphNodeGetType", 10000) \
 	X(cuGraphNodeSetEnabled, "cuGraphNodeSetEnabled", 11060) \
 	X(cuGraphNodeSetParams, "cuGraphNodeSetParams", 12020) \
@@ -609,21 +657,30 @@ struct server_driver {
 	X(cuLinkCreate, "cuLinkCreate", 5050) \
 	X(cuLinkCreate_v2, "cuLinkCreate", 6050) \
 	X(cuLinkDestroy, "cuLinkDestroy", 5050) \
+	X(cuLogsCurrent, "cuLogsCurrent", 12090) \
+	X(cuLogsDumpToFile, "cuLogsDumpToFile", 12090) \
+	X(cuLogsDumpToMemory, "cuLogsDumpToMemory", 12090) \
+	X(cuLogsRegisterCallback, "cuLogsRegisterCallback", 12090) \
+	X(cuLogsUnregisterCallback, "cuLogsUnregisterCallback", 12090) \
 	X(cuMemAddressFree, "cuMemAddressFree", 10020) \
 	X(cuMemAddressReserve, "cuMemAddressReserve", 10020) \
 	X(cuMemAdvise, "cuMemAdvise", 8000) \
 	X(cuMemAdvise_v2, "cuMemAdvise", 12020) \
+	X(cuMemAlloc, "cuMemAlloc", 2000) \
 	X(cuMemAlloc_v2, "cuMemAlloc", 3020) \
 	X(cuMemAllocAsync, "cuMemAllocAsync", 11020) \
 	X(cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020) \
 	X(cuMemAllocHost, "cuMemAllocHost", 2000) \
 	X(cuMemAllocHost_v2, "cuMemAllocHost", 3020) \
+	X(cuMemAllocPitch, "cuMemAllocPitch", 2000) \
 	X(cuMemAllocPitch_v2, "cuMemAllocPitch", 3020) \
 	X(cuMemCreate, "cuMemCreate", 10020) \
+	X(cuMemFree, "cuMemFree", 2000) \
 	X(cuMemFree_v2, "cuMemFree", 3020) \
 	X(cuMemFreeAsync, "cuMemFreeAsync", 11020) \
 	X(cuMemFreeHost, "cuMemFreeHost", 2000) \
 	X(cuMemGetAccess, "cuMemGetAccess", 10020) \
+	X(cuMemGetAddressRange, "cuMemGetAddressRange", 2000) \
 	X(cuMemGetAddressRange_v2, "cuMemGetAddressRange", 3020) \
 	X(cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity", 10020) \
 	X(cuMemGetAllocationPropertiesFromHandle, "cuMemGetAllocationPropertiesFromHandle", 10020) \
@@ -651,18 +708,25 @@ struct server_driver {
 	X(cuMemSetMemPool, "cuMemSetMemPool", 13000) \
 	X(cuMemUnmap, "cuMemUnmap", 10020) \
 	X(cuMemcpy, "cuMemcpy", 4000) \
+	X(cuMemcpy2D, "cuMemcpy2D", 2000) \
 	X(cuMemcpy2D_v2, "cuMemcpy2D", 3020) \
+	X(cuMemcpy2DAsync, "cuMemcpy2DAsync", 2000) \
 	X(cuMemcpy2DAsync_v2, "cuMemcpy2DAsync", 3020) \
+	X(cuMemcpy2DUnaligned, "cuMemcpy2DUnaligned", 2000) \
 	X(cuMemcpy2DUnaligned_v2, "cuMemcpy2DUnaligned", 3020) \
+	X(cuMemcpy3D, "cuMemcpy3D", 2000) \
 	X(cuMemcpy3D_v2, "cuMemcpy3D", 3020) \
+	X(cuMemcpy3DAsync, "cuMemcpy3DAsync", 2000) \
 	X(cuMemcpy3DAsync_v2, "cuMemcpy3DAsync", 3020) \
 	X(cuMemcpy3DBatchAsync, "cuMemcpy3DBatchAsync", 12080) \
 	X(cuMemcpy3DBatchAsync_v2, "cuMemcpy3DBatchAsync", 13000) \
 	X(cuMemcpy3DPeer, "cuMemcpy3DPeer", 4000) \
 	X(cuMemcpy3DPeerAsync, "cuMemcpy3DPeerAsync", 4000) \
+	X(cuMemcpy3DWithAttributesAsync, "cuMemcpy3DWithAttributesAsync", 13020) \
 	X(cuMemcpyAsync, "cuMemcpyAsync", 4000) \
 	X(cuMemcpyAtoA, "cuMemcpyAtoA", 2000) \
 	X(cuMemcpyAtoA_v2, "cuMemcpyAtoA", 3020) \
+	X(cuMemcpyAtoD, "cuMemcpyAtoD", 2000) \
 	X(cuMemcpyAtoD_v2, "cuMemcpyAtoD", 3020) \
 	X(cuMemcpyAtoH, "cuMemcpyAtoH", 2000) \
 	X(cuMemcpyAtoH_v2, "cuMemcpyAtoH", 3020) \
@@ -670,29 +734,43 @@ struct server_driver {
 	X(cuMemcpyAtoHAsync_v2, "cuMemcpyAtoHAsync", 3020) \
 	X(cuMemcpyBatchAsync, "cuMemcpyBatchAsync", 12080) \
 	X(cuMemcpyBatchAsync_v2, "cuMemcpyBatchAsync", 13000) \
+	X(cuMemcpyDtoA, "cuMemcpyDtoA", 2000) \
 	X(cuMemcpyDtoA_v2, "cuMemcpyDtoA", 3020) \
+	X(cuMemcpyDtoD, "cuMemcpyDtoD", 2000) \
 	X(cuMemcpyDtoD_v2, "cuMemcpyDtoD", 3020) \
+	X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync", 3000) \
 	X(cuMemcpyDtoDAsync_v2, "cuMemcpyDtoDAsync", 3020) \
+	X(cuMemcpyDtoH, "cuMemcpyDtoH", 2000) \
 	X(cuMemcpyDtoH_v2, "cuMemcpyDtoH", 3020) \
+	X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync", 2000) \
 	X(cuMemcpyDtoHAsync_v2, "cuMemcpyDtoHAsync", 3020) \
 	X(cuMemcpyHtoA, "cuMemcpyHtoA", 2000) \
 	X(cuMemcpyHtoA_v2, "cuMemcpyHtoA", 3020) \
 	X(cuMemcpyHtoAAsync, "cuMemcpyHtoAAsync", 2000) \
 	X(cuMemcpyHtoAAsync_v2, "cuMemcpyHtoAAsync", 3020) \
+	X(cuMemcpyHtoD, "cuMemcpyHtoD", 2000) \
 	X(cuMemcpyHtoD_v2, "cuMemcpyHtoD", 3020) \
+	X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync", 2000) \
 	X(cuMemcpyHtoDAsync_v2, "cuMemcpyHtoDAsync", 3020) \
 	X(cuMemcpyPeer, "cuMemcpyPeer", 4000) \
 	X(cuMemcpyPeerAsync, "cuMemcpyPeerAsync", 4000) \
+	X(cuMemcpyWithAttributesAsync, "cuMemcpyWithAttributesAsync", 13020) \
+	X(cuMemsetD16, "cuMemsetD16", 2000) \
 	X(cuMemsetD16_v2, "cuMemsetD16", 3020) \
 	X(cuMemsetD16Async, "cuMemsetD16Async", 3020) \
+	X(cuMemsetD2D16, "cuMemsetD2D16", 2000) \
 	X(cuMemsetD2D16_v2, "cuMemsetD2D16", 3020) \
 	X(cuMemsetD2D16Async, "cuMemsetD2D16Async", 3020) \
+	X(cuMemsetD2D32, "cuMemsetD2D32", 2000) \
 	X(cuMemsetD2D32_v2, "cuMemsetD2D32", 3020) \
 	X(cuMemsetD2D32Async, "cuMemsetD2D32Async", 3020) \
+	X(cuMemsetD2D8, "cuMemsetD2D8", 2000) \
 	X(cuMemsetD2D8_v2, "cuMemsetD2D8", 3020) \
 	X(cuMemsetD2D8Async, "cuMemsetD2D8Async", 3020) \
+	X(cuMemsetD32, "cuMemsetD32", 2000) \
 	X(cuMemsetD32_v2, "cuMemsetD32", 3020) \
 	X(cuMemsetD32Async, "cuMemsetD32Async", 3020) \
+	X(cuMemsetD8, "cuMemsetD8", 2000) \
 	X(cuMemsetD8_v2, "cuMemsetD8", 3020) \
 	X(cuMemsetD8Async, "cuMemsetD8Async", 3020) \
 	X(cuMipmappedArrayCreate, "cuMipmappedArrayCreate", 5000) \
@@ -703,6 +781,7 @@ struct server_driver {
 	X(cuModuleEnumerateFunctions, "cuModuleEnumerateFunctions", 12040) \
 	X(cuModuleGetFunction, "cuModuleGetFunction", 2000) \
 	X(cuModuleGetFunctionCount, "cuModuleGetFunctionCount", 12040) \
+	X(cuModuleGetGlobal, "cuModuleGetGlobal", 2000) \
 	X(cuModuleGetGlobal_v2, "cuModuleGetGlobal", 3020) \
 	X(cuModuleGetLoadingMode, "cuModuleGetLoadingMode", 11070) \
 	X(cuModuleLoad, "cuModuleLoad", 2000) \
@@ -733,7 +812,6 @@ struct server_driver {
 	X(cuProfilerStart, "cuProfilerStart", 4000) \
 	X(cuProfilerStop, "cuProfilerStop", 4000) \
 	X(cuStreamAddCallback, "cuStreamAddCallback", 5000) \
-	X(cuStreamBatchMemOp, "cuStreamBatchMemOp", 8000) \
 	X(cuStreamBatchMemOp_v2, "cuStreamBatchMemOp", 11070) \
 	X(cuStreamBeginCapture, "cuStreamBeginCapture", 10000) \
 	X(cuStreamBeginCapture_v2, "cuStreamBeginCapture", 10010) \

@@ -358,6 +358,24 @@ CUresult serve_library_load(struct server_call *call)
 	return CUDA_SUCCESS;
 }
 
+static void library_forget(void *opaque, uint64_t handle, void *object)
+{
+	const struct server_context *context = opaque;
+	struct server_library *library = object;
+
+	if (handle_kind_of(handle) != HANDLE_LIBRARY || !library->is_module ||
+	    library->context != context)
+		return;
+	handle_close(&context->server->objects, HANDLE_LIBRARY, handle);
+	library_free(context->server, library);
+}
+
+/* The driver took the context's modules with it: their handles are the client's again. */
+void server_libraries_forget(struct server_context *context)
+{
+	handle_visit(&context->server->objects, library_forget, context);
+}
+
 CUresult server_resolve_library(struct server_call *call, uint64_t handle, CUlibrary *library)
 {
 	struct server_library *found = handle_get(&call->server->objects, HANDLE_LIBRARY, handle);

@@ -211,11 +211,14 @@ CUresult serve_primary_release(struct server_call *call)
 {
 	const struct wire_primary_release *request = call->request;
 	struct server_context *context = primary_take(call->server, request->device);
+	CUresult result;
 
 	if (!context)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	context_gone(call->server, context);
-	return call->driver->cuDevicePrimaryCtxRelease_v2(context->device);
+	result = call->driver->cuDevicePrimaryCtxRelease_v2(context->device);
+	server_libraries_forget(context);
+	return result;
 }
 
 CUresult serve_primary_reset(struct server_call *call)
@@ -230,6 +233,7 @@ CUresult serve_primary_reset(struct server_call *call)
 	result = call->driver->cuDevicePrimaryCtxReset_v2(context->device);
 	/* The reference of primary_retain outlives a reset. */
 	call->driver->cuDevicePrimaryCtxRelease_v2(context->device);
+	server_libraries_forget(context);
 	return result;
 }
 
@@ -261,12 +265,15 @@ CUresult serve_context_destroy(struct server_call *call)
 	const struct wire_context_destroy *request = call->request;
 	struct server_context *context =
 		handle_get(&call->server->objects, HANDLE_CONTEXT, request->context);
+	CUresult result;
 
 	if (!context || context->primary)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	context_gone(call->server, context);
 	call->thread->current = NULL;
-	return call->driver->cuCtxDestroy_v2(context->real);
+	result = call->driver->cuCtxDestroy_v2(context->real);
+	server_libraries_forget(context);
+	return result;
 }
 
 /* ---- streams ---- */

@@ -393,6 +393,8 @@ static int server_hello(struct server *server, const struct server_options *opti
 	}
 	explicit_bzero(&hello, sizeof(hello));
 	rc = server_driver_open(server, options->libcuda, text, sizeof(text));
+	if (!rc && options->memory_limit)
+		server_quota_install(server, options->memory_limit);
 	if (rc) {
 		hello_refuse(server, WIRE_HELLO_DRIVER, CUDA_ERROR_NO_DEVICE, text);
 		return fail(why, bytes, rc, "%s", text);

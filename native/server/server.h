@@ -21,8 +21,9 @@ struct server_status {
 	_Atomic uint64_t sent_bytes;
 	_Atomic uint64_t busy_ns;	/* in calls, waiting for the device included */
 	char transport[8];		/* "shm", "unix" or "tcp", NUL-terminated */
+	_Atomic uint64_t memory_bytes;	/* of devices, held; counted where there is a limit */
 };
-_Static_assert(sizeof(struct server_status) == 96, "layout of remoting/status.py");
+_Static_assert(sizeof(struct server_status) == 104, "layout of remoting/status.py");
 
 /* From one slot to the next. */
 #define SERVER_STATUS_STRIDE 128u
@@ -34,6 +35,7 @@ struct server_options {
 	struct server_status *status;	/* NULL: nothing is counted */
 	const void *sessions;		/* the slots of all the lease's servers, or NULL */
 	uint32_t session_count;
+	uint64_t memory_limit;		/* bytes of devices' memory that the lease has, 0: all */
 };
 
 /* Serve until the client has gone.  0: it came and went; -errno: it never got as

@@ -188,6 +188,10 @@ CUresult server_context_enter(struct server_thread *thread, struct server_contex
 CUresult server_resolve_context(struct server_call *call, uint64_t handle, CUcontext *context);
 CUresult server_resolve_stream(struct server_call *call, uint64_t handle, CUstream *stream);
 CUresult server_resolve_event(struct server_call *call, uint64_t handle, CUevent *event);
+/* Count what the driver allocates against the lease's `limit` of bytes (quota.c). */
+void server_quota_install(struct server *server, uint64_t limit);
+/* The modules of a context that the driver has destroyed. */
+void server_libraries_forget(struct server_context *context);
 CUresult server_resolve_library(struct server_call *call, uint64_t handle, CUlibrary *library);
 CUresult server_resolve_function(struct server_call *call, uint64_t handle, CUfunction *function);
 

@@ -1,3 +1,5 @@
+#include "driver_array.h"
+#include "driver_context.h"
 #include "driver_device.h"
 
 /* Attributes that depend on the model name where they come from; all others
@@ -168,9 +170,49 @@ DRIVER_EXPORT CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevic
 	return CUDA_SUCCESS;
 }
 
+#define LINEAR_TEXELS_MAX (1u << 28)	/* as driver_texture.c takes them */
+
 DRIVER_EXPORT CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *width, CUarray_format format,
 							  unsigned channels, CUdevice ordinal)
 {
-	(void)width, (void)format, (void)channels, (void)ordinal;
-	return driver_unsupported("cuDeviceGetTexture1DLinearMaxWidth");
+	struct driver_device *device;
+	CUresult result = driver_device_of(ordinal, &device);
+
+	if (result)
+		return result;
+	if (!width || !driver_format_bytes(format) ||
+	    (channels != 1 && channels != 2 && channels != 4))
+		return CUDA_ERROR_INVALID_VALUE;
+	*width = LINEAR_TEXELS_MAX;
+	return CUDA_SUCCESS;
+}
+
+/* Contexts have all multiprocessors: none can be kept to some of them. */
+DRIVER_EXPORT CUresult cuDeviceGetExecAffinitySupport(int *support, CUexecAffinityType type,
+						      CUdevice ordinal)
+{
+	struct driver_device *device;
+	CUresult result = driver_device_of(ordinal, &device);
+
+	if (result)
+		return result;
+	if (!support || type != CU_EXEC_AFFINITY_TYPE_SM_COUNT)
+		return CUDA_ERROR_INVALID_VALUE;
+	*support = 0;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuCtxGetExecAffinity(CUexecAffinityParam *out, CUexecAffinityType type)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_enter(&context);
+
+	if (result)
+		return result;
+	if (!out || type != CU_EXEC_AFFINITY_TYPE_SM_COUNT)
+		return CUDA_ERROR_INVALID_VALUE;
+	*out = (CUexecAffinityParam){
+		.type = type, .param.smCount.val = context->device->model->multiprocessors,
+	};
+	return CUDA_SUCCESS;
 }

@@ -18,6 +18,21 @@ CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *a
 		unsigned int flags);
 CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t length,
 		unsigned int flags);
+CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *operations,
+		unsigned int flags);
+CUresult cuStreamGetAttribute(CUstream stream, CUlaunchAttributeID id,
+		CUlaunchAttributeValue *value);
+CUresult cuStreamSetAttribute(CUstream stream, CUlaunchAttributeID id,
+		const CUlaunchAttributeValue *value);
+CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value,
+		unsigned int flags);
+CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value,
+		unsigned int flags);
+CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value,
+		unsigned int flags);
+CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value,
+		unsigned int flags);
+CUresult cuStreamCopyAttributes(CUstream to, CUstream from);
 CUresult cuStreamSynchronize(CUstream stream);
 CUresult cuStreamQuery(CUstream stream);
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags);
@@ -283,4 +298,51 @@ DRIVER_EXPORT CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr address, size_t by
 DRIVER_EXPORT CUresult cuEventRecord_ptsz(CUevent event, CUstream stream)
 {
 	return cuEventRecord(event, own(stream));
+}
+
+DRIVER_EXPORT CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *operations,
+		unsigned int flags)
+{
+	return cuStreamBatchMemOp_v2(own(stream), count, operations, flags);
+}
+
+DRIVER_EXPORT CUresult cuStreamGetAttribute_ptsz(CUstream stream, CUlaunchAttributeID id,
+		CUlaunchAttributeValue *value)
+{
+	return cuStreamGetAttribute(own(stream), id, value);
+}
+
+DRIVER_EXPORT CUresult cuStreamSetAttribute_ptsz(CUstream stream, CUlaunchAttributeID id,
+		const CUlaunchAttributeValue *value)
+{
+	return cuStreamSetAttribute(own(stream), id, value);
+}
+
+DRIVER_EXPORT CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint32_t value,
+		unsigned int flags)
+{
+	return cuStreamWaitValue32_v2(own(stream), address, value, flags);
+}
+
+DRIVER_EXPORT CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint64_t value,
+		unsigned int flags)
+{
+	return cuStreamWaitValue64_v2(own(stream), address, value, flags);
+}
+
+DRIVER_EXPORT CUresult cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint32_t value,
+		unsigned int flags)
+{
+	return cuStreamWriteValue32_v2(own(stream), address, value, flags);
+}
+
+DRIVER_EXPORT CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint64_t value,
+		unsigned int flags)
+{
+	return cuStreamWriteValue64_v2(own(stream), address, value, flags);
+}
+
+DRIVER_EXPORT CUresult cuStreamCopyAttributes_ptsz(CUstream to, CUstream from)
+{
+	return cuStreamCopyAttributes(own(to), own(from));
 }

@@ -329,18 +329,18 @@ static void release_wait(struct driver_operation *operation)
 }
 
 /* An empty operation that has to wait makes everything behind it wait too. */
-static CUresult wait_for(struct CUstream_st *stream, const struct event_record *record)
+static CUresult wait_for(struct CUstream_st *stream, const struct driver_point *point)
 {
 	struct driver_operation *wait;
 
-	if (record->point.stream == stream || driver_point_reached(&record->point))
+	if (point->stream == stream || driver_point_reached(point))
 		return CUDA_SUCCESS;
 	wait = calloc(1, sizeof *wait);
 	if (!wait)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	wait->run = nothing;
 	wait->release = release_wait;
-	if (driver_operation_after(wait, &record->point)) {
+	if (driver_operation_after(wait, point)) {
 		free(wait);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -356,7 +356,7 @@ CUresult driver_event_submit_wait(CUevent event, struct CUstream_st *stream)
 	if (foreign)
 		result = driver_shared_event_follow(stream, event->shared, foreign);
 	else if (record)
-		result = wait_for(stream, record);
+		result = wait_for(stream, &record->point);
 	record_drop(record);
 	return result;
 }
@@ -439,4 +439,72 @@ DRIVER_EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CU
 DRIVER_EXPORT CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end)
 {
 	return event_elapsed(milliseconds, start, end);
+}
+
+/* ---- events of whole contexts ---- */
+
+/* Recorded behind all that the context's streams have been given, by an operation of a
+ * stream of its own that waits for them. */
+DRIVER_EXPORT CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
+{
+	struct CUstream_st *stream, **streams;
+	CUresult result = event_of(event);
+	size_t count;
+
+	if (result)
+		return result;
+	if (!driver_handle_is(context, DRIVER_KIND_CONTEXT))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (event->context != context)
+		return CUDA_ERROR_INVALID_HANDLE;
+	result = driver_context_state(context);
+	if (result)
+		return result;
+	streams = driver_stream_list(context, &count);
+	stream = streams ? driver_stream_make(context, CU_STREAM_NON_BLOCKING) : NULL;
+	if (stream)
+		driver_stream_link(stream);
+	else
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	for (size_t k = 0; streams && k < count; k++) {
+		struct driver_point point;
+
+		driver_stream_point(streams[k], &point);
+		if (!result)
+			result = wait_for(stream, &point);
+		driver_point_drop(&point);
+		driver_stream_drop(streams[k]);
+	}
+	free(streams);
+	if (!result)
+		result = driver_event_submit_record(event, stream);
+	if (stream)
+		driver_stream_end(stream);
+	return result;
+}
+
+/* What the context's streams are given from now on waits for the event. */
+DRIVER_EXPORT CUresult cuCtxWaitEvent(CUcontext context, CUevent event)
+{
+	struct CUstream_st **streams;
+	CUresult result = event_of(event);
+	size_t count;
+
+	if (result)
+		return result;
+	if (!driver_handle_is(context, DRIVER_KIND_CONTEXT))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	result = driver_context_state(context);
+	if (result)
+		return result;
+	streams = driver_stream_list(context, &count);
+	if (!streams)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	for (size_t k = 0; k < count; k++) {
+		if (!result && !streams[k]->capture)
+			result = driver_event_submit_wait(event, streams[k]);
+		driver_stream_drop(streams[k]);
+	}
+	free(streams);
+	return result;
 }

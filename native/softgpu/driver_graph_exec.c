@@ -657,6 +657,19 @@ DRIVER_EXPORT CUresult cuGraphExecGetFlags(CUgraphExec executable, cuuint64_t *f
 	return flags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* That of the graph of its own, which it was instantiated into. */
+DRIVER_EXPORT CUresult cuGraphExecGetId(CUgraphExec executable, unsigned int *id)
+{
+	CUresult result = driver_graph_exec_enter(executable);
+
+	if (result)
+		return result;
+	if (id)
+		*id = (unsigned)executable->graph->id;
+	driver_graph_unlock();
+	return id ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 /* Launches under way run to their ends. */
 DRIVER_EXPORT CUresult cuGraphExecDestroy(CUgraphExec executable)
 {

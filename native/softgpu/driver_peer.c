@@ -160,3 +160,45 @@ DRIVER_EXPORT CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute
 		return CUDA_ERROR_INVALID_VALUE;
 	}
 }
+
+/* ---- atomic operations across ---- */
+
+/* All devices and the host share the processor that does them. */
+static CUresult tell_atomics(unsigned *out, const CUatomicOperation *operations, unsigned count)
+{
+	if (!out || !operations || !count)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (unsigned k = 0; k < count; k++) {
+		if ((unsigned)operations[k] > CU_ATOMIC_OPERATION_FLOAT_MAX)
+			return CUDA_ERROR_INVALID_VALUE;
+		out[k] = CU_ATOMIC_CAPABILITY_SCALAR_32 | CU_ATOMIC_CAPABILITY_SCALAR_64 |
+			 CU_ATOMIC_CAPABILITY_REDUCTION;
+		if (operations[k] < CU_ATOMIC_OPERATION_FLOAT_ADD)
+			out[k] |= CU_ATOMIC_CAPABILITY_SIGNED | CU_ATOMIC_CAPABILITY_UNSIGNED;
+	}
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuDeviceGetHostAtomicCapabilities(unsigned int *out,
+							 const CUatomicOperation *operations,
+							 unsigned int count, CUdevice ordinal)
+{
+	struct driver_device *device;
+	CUresult result = driver_device_of(ordinal, &device);
+
+	return result ? result : tell_atomics(out, operations, count);
+}
+
+DRIVER_EXPORT CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int *out,
+							const CUatomicOperation *operations,
+							unsigned int count, CUdevice from, CUdevice to)
+{
+	struct driver_device *device;
+	CUresult result = driver_device_of(from, &device);
+
+	if (!result)
+		result = driver_device_of(to, &device);
+	if (!result && from == to)
+		result = CUDA_ERROR_INVALID_DEVICE;
+	return result ? result : tell_atomics(out, operations, count);
+}

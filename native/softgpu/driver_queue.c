@@ -79,6 +79,24 @@ void driver_stream_end(struct CUstream_st *stream)
 	pthread_mutex_unlock(&queue_lock);
 }
 
+struct CUstream_st **driver_stream_list(struct CUctx_st *context, size_t *count)
+{
+	struct CUstream_st **streams, *stream;
+
+	*count = 0;
+	pthread_mutex_lock(&queue_lock);
+	for (stream = context->streams; stream; stream = stream->next)
+		++*count;
+	streams = malloc((*count + 1) * sizeof *streams);
+	*count = 0;
+	for (stream = context->streams; streams && stream; stream = stream->next) {
+		stream->references++;
+		streams[(*count)++] = stream;
+	}
+	pthread_mutex_unlock(&queue_lock);
+	return streams;
+}
+
 bool driver_stream_has_ended(struct CUstream_st *stream)
 {
 	bool ended;

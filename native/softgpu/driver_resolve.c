@@ -19,6 +19,25 @@
 	PLAIN(cuArrayDestroy, 2000, cuArrayDestroy) \
 	PLAIN(cuArrayGetDescriptor, 3020, cuArrayGetDescriptor_v2) \
 	PLAIN(cuArrayGetMemoryRequirements, 11060, cuArrayGetMemoryRequirements) \
+	PLAIN(cuCtxGetExecAffinity, 11040, cuCtxGetExecAffinity) \
+	PLAIN(cuCtxRecordEvent, 12050, cuCtxRecordEvent) \
+	PLAIN(cuCtxWaitEvent, 12050, cuCtxWaitEvent) \
+	PLAIN(cuDeviceGetExecAffinitySupport, 11040, cuDeviceGetExecAffinitySupport) \
+	PLAIN(cuDeviceGetHostAtomicCapabilities, 13000, cuDeviceGetHostAtomicCapabilities) \
+	PLAIN(cuDeviceGetP2PAtomicCapabilities, 13000, cuDeviceGetP2PAtomicCapabilities) \
+	PLAIN(cuDeviceGetTexture1DLinearMaxWidth, 11010, cuDeviceGetTexture1DLinearMaxWidth) \
+	PLAIN(cuTensorMapEncodeIm2col, 12000, cuTensorMapEncodeIm2col) \
+	PLAIN(cuTensorMapEncodeIm2colWide, 12080, cuTensorMapEncodeIm2colWide) \
+	PLAIN(cuTensorMapEncodeTiled, 12000, cuTensorMapEncodeTiled) \
+	PLAIN(cuTensorMapReplaceAddress, 12000, cuTensorMapReplaceAddress) \
+	STREAM(cuStreamBatchMemOp, 11070, cuStreamBatchMemOp_v2, cuStreamBatchMemOp_v2_ptsz, 11070) \
+	STREAM(cuStreamCopyAttributes, 11000, cuStreamCopyAttributes, cuStreamCopyAttributes_ptsz, 11000) \
+	STREAM(cuStreamGetAttribute, 11000, cuStreamGetAttribute, cuStreamGetAttribute_ptsz, 11000) \
+	STREAM(cuStreamSetAttribute, 11000, cuStreamSetAttribute, cuStreamSetAttribute_ptsz, 11000) \
+	STREAM(cuStreamWaitValue32, 11070, cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz, 11070) \
+	STREAM(cuStreamWaitValue64, 11070, cuStreamWaitValue64_v2, cuStreamWaitValue64_v2_ptsz, 11070) \
+	STREAM(cuStreamWriteValue32, 11070, cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz, 11070) \
+	STREAM(cuStreamWriteValue64, 11070, cuStreamWriteValue64_v2, cuStreamWriteValue64_v2_ptsz, 11070) \
 	PLAIN(cuCtxAttach, 2000, cuCtxAttach) \
 	PLAIN(cuCtxCreate, 3020, cuCtxCreate_v2) \
 	PLAIN(cuCtxCreate, 11040, cuCtxCreate_v3) \
@@ -126,6 +145,11 @@
 	PLAIN(cuGraphExecDestroy, 10000, cuGraphExecDestroy) \
 	PLAIN(cuGraphExecEventRecordNodeSetEvent, 11010, cuGraphExecEventRecordNodeSetEvent) \
 	PLAIN(cuGraphExecEventWaitNodeSetEvent, 11010, cuGraphExecEventWaitNodeSetEvent) \
+	PLAIN(cuGraphExecGetId, 13010, cuGraphExecGetId) \
+	PLAIN(cuGraphGetId, 13010, cuGraphGetId) \
+	PLAIN(cuGraphNodeGetContainingGraph, 13010, cuGraphNodeGetContainingGraph) \
+	PLAIN(cuGraphNodeGetLocalId, 13010, cuGraphNodeGetLocalId) \
+	PLAIN(cuGraphNodeGetToolsId, 13010, cuGraphNodeGetToolsId) \
 	PLAIN(cuGraphExecGetFlags, 12000, cuGraphExecGetFlags) \
 	PLAIN(cuGraphExecHostNodeSetParams, 10020, cuGraphExecHostNodeSetParams) \
 	PLAIN(cuGraphExecKernelNodeSetParams, 10010, cuGraphExecKernelNodeSetParams) \

@@ -66,6 +66,7 @@ struct CUstream_st {
 	unsigned references;		/* under the queue lock */
 	unsigned flags;			/* CU_STREAM_NON_BLOCKING */
 	int priority;
+	CUlaunchAttributeValue attributes[4];	/* driver_memop.c */
 	bool legacy;			/* the context's default stream */
 	bool per_thread;
 	bool ended;			/* destroyed: the worker ends when it is idle */
@@ -90,6 +91,8 @@ void driver_stream_link(struct CUstream_st *stream);
 /* No longer a stream of its context; what is queued still runs.  Drops the
  * context's reference.  Ending again does nothing. */
 void driver_stream_end(struct CUstream_st *stream);
+/* All streams of a context, each held, in an array to free; NULL without memory. */
+struct CUstream_st **driver_stream_list(struct CUctx_st *context, size_t *count);
 bool driver_stream_has_ended(struct CUstream_st *stream);
 void driver_stream_hold(struct CUstream_st *stream);
 void driver_stream_drop(struct CUstream_st *stream);

@@ -46,30 +46,34 @@ POSTED: Final = Answer.POSTED
 CALLED: Final = Answer.CALLED
 
 GRAPHICS: Final = Unsupported("graphics interoperability needs the GPU in this machine")
-GRAPHS: Final = Unsupported("CUDA graphs and capture are not remoted yet")
+GRAPHS: Final = Unsupported(
+    "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here"
+)
 REFERENCES: Final = Unsupported("texture and surface references left CUDA in version 12")
-TEXTURES: Final = Unsupported("arrays, textures and surfaces are not remoted yet")
+TEXTURES: Final = Unsupported(
+    "sparse arrays and arrays of other APIs are not there; the attribute for sparse arrays is 0"
+)
 EXTERNAL: Final = Unsupported("memory and semaphores of other APIs live in this machine")
-IPC: Final = Unsupported("sharing between processes is not remoted yet")
-MANAGED: Final = Unsupported("managed memory needs a coherent link to the GPU")
-MAPPED: Final = Unsupported("a remote GPU cannot read or write memory of this machine directly")
-TENSORMAP: Final = Unsupported("tensor maps are not remoted yet")
-MULTICAST: Final = Unsupported("multicast objects are not remoted yet")
-POOLS: Final = Unsupported("memory pools other than the default one are not remoted yet")
-VMM: Final = Unsupported("virtual memory management is not remoted yet")
-PARTITIONS: Final = Unsupported("green contexts and partitions are not remoted yet")
+MANAGED: Final = Unsupported("managed memory needs a coherent link to the GPU; the attributes for it are 0")
+MAPPED: Final = Unsupported(
+    "a remote GPU cannot read or write memory of this machine directly; CAN_MAP_HOST_MEMORY is 0"
+)
+POOLS: Final = Unsupported(
+    "a descriptor of the GPU's node is none in this machine; the attribute of shareable pool handles is 0"
+)
+VMM: Final = Unsupported(
+    "a descriptor of the GPU's node is none in this machine; the attributes of shareable handles are 0"
+)
+PARTITIONS: Final = Unsupported("a lease's GPUs are not divided into green contexts; whole contexts work")
 DIAGNOSTICS: Final = Unsupported("core dumps, checkpoints and driver logs stay on the GPU's node")
-LINKER: Final = Unsupported("the driver's linker is not remoted yet")
-PEERS: Final = Unsupported("direct access between GPUs is not remoted yet")
-MEMOPS: Final = Unsupported("stream memory operations are not remoted yet")
-BATCH: Final = Unsupported("batched copies are not remoted yet")
-CLUSTERS: Final = Unsupported("cluster occupancy is not remoted yet")
+BATCH: Final = Unsupported("decompression by the GPU is not there; the attribute for its algorithms is 0")
 RDMA: Final = Unsupported("GPUDirect RDMA needs the GPU in this machine")
 NARROW: Final = Unsupported("the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor")
-NEWER: Final = Unsupported("this version is not remoted yet")
 DEPRECATED: Final = Unsupported("left CUDA in version 12; drivers refuse it, too")
 WINDOWS: Final = Unsupported("it is there on Windows only")
-RARE: Final = Unsupported("not remoted yet")
+COOPERATION: Final = Unsupported("left CUDA in version 13; a grid can't span devices over remoting")
+UNIFIED: Final = Unsupported("a function of this machine's program is none of a remote GPU; the attribute for it is 0")
+LOCATION: Final = Unsupported("CUDA 13.4 alone has it, and its structure is in no header that was at hand")
 
 
 def _e(
@@ -236,10 +240,38 @@ ENTRIES: Final = (
     _n(16, "cuCheckpointProcessLock", 12080, "cuCheckpointProcessLock", DIAGNOSTICS),
     _n(17, "cuCheckpointProcessRestore", 12080, "cuCheckpointProcessRestore", DIAGNOSTICS),
     _n(18, "cuCheckpointProcessUnlock", 12080, "cuCheckpointProcessUnlock", DIAGNOSTICS),
-    _n(19, "cuCoredumpGetAttribute", 12010, "cuCoredumpGetAttribute", DIAGNOSTICS),
-    _n(20, "cuCoredumpGetAttributeGlobal", 12010, "cuCoredumpGetAttributeGlobal", DIAGNOSTICS),
-    _n(21, "cuCoredumpSetAttribute", 12010, "cuCoredumpSetAttribute", DIAGNOSTICS),
-    _n(22, "cuCoredumpSetAttributeGlobal", 12010, "cuCoredumpSetAttributeGlobal", DIAGNOSTICS),
+    _e(
+        19,
+        "cuCoredumpGetAttribute",
+        12010,
+        "cuCoredumpGetAttribute",
+        LOCAL,
+        "CUcoredumpSettings attrib, void *value, size_t *size",
+    ),
+    _e(
+        20,
+        "cuCoredumpGetAttributeGlobal",
+        12010,
+        "cuCoredumpGetAttributeGlobal",
+        LOCAL,
+        "CUcoredumpSettings attrib, void *value, size_t *size",
+    ),
+    _e(
+        21,
+        "cuCoredumpSetAttribute",
+        12010,
+        "cuCoredumpSetAttribute",
+        LOCAL,
+        "CUcoredumpSettings attrib, void *value, size_t *size",
+    ),
+    _e(
+        22,
+        "cuCoredumpSetAttributeGlobal",
+        12010,
+        "cuCoredumpSetAttributeGlobal",
+        LOCAL,
+        "CUcoredumpSettings attrib, void *value, size_t *size",
+    ),
     _e(23, "cuCtxAttach", 2000, "cuCtxAttach", LOCAL, "CUcontext *pctx, unsigned int flags"),
     _e(
         24,
@@ -392,7 +424,7 @@ ENTRIES: Final = (
     _n(76, "cuDeviceGetLuid", 10000, "cuDeviceGetLuid", WINDOWS),
     _m(77, "cuDeviceGetMemPool", 11020, "cuDeviceGetMemPool", "CUmemoryPool *pool, CUdevice_v1 dev", ""),
     _e(78, "cuDeviceGetName", 2000, "cuDeviceGetName", LOCAL, "char *name, int len, CUdevice dev"),
-    _n(79, "cuDeviceGetNvSciSyncAttributes", 10020, "cuDeviceGetNvSciSyncAttributes", RARE),
+    _n(79, "cuDeviceGetNvSciSyncAttributes", 10020, "cuDeviceGetNvSciSyncAttributes", EXTERNAL),
     _m(
         80,
         "cuDeviceGetP2PAtomicCapabilities",
@@ -718,7 +750,7 @@ ENTRIES: Final = (
         10000,
         "cuGraphAddMemcpyNode",
         "CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_MEMCPY3D_v2 *copyParams, CUcontext ctx",
-        "in:dependencies[numDependencies]",
+        "in:dependencies[numDependencies] hand",
     ),
     _m(
         166,
@@ -840,7 +872,7 @@ ENTRIES: Final = (
         GRAPHS,
     ),
     _m(189, "cuGraphExecGetFlags", 12000, "cuGraphExecGetFlags", "CUgraphExec hGraphExec, cuuint64_t *flags", ""),
-    _n(190, "cuGraphExecGetId", 13010, "cuGraphExecGetId", GRAPHS),
+    _m(190, "cuGraphExecGetId", 13010, "cuGraphExecGetId", "CUgraphExec hGraphExec, unsigned int *graphId", ""),
     _m(
         191,
         "cuGraphExecHostNodeSetParams",
@@ -871,7 +903,7 @@ ENTRIES: Final = (
         10020,
         "cuGraphExecMemcpyNodeSetParams",
         "CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D_v2 *copyParams, CUcontext ctx",
-        "",
+        "hand",
     ),
     _m(
         195,
@@ -937,7 +969,7 @@ ENTRIES: Final = (
         "CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edgeData, size_t *numEdges",
         "list:from[numEdges] list:to[numEdges] list:edgeData[numEdges] errors",
     ),
-    _n(205, "cuGraphGetId", 13010, "cuGraphGetId", GRAPHS),
+    _m(205, "cuGraphGetId", 13010, "cuGraphGetId", "CUgraph hGraph, unsigned int *graphId", ""),
     _m(
         206,
         "cuGraphGetNodes",
@@ -1090,7 +1122,7 @@ ENTRIES: Final = (
         10000,
         "cuGraphMemcpyNodeGetParams",
         "CUgraphNode hNode, CUDA_MEMCPY3D_v2 *nodeParams",
-        "",
+        "hand",
     ),
     _m(
         225,
@@ -1098,7 +1130,7 @@ ENTRIES: Final = (
         10000,
         "cuGraphMemcpyNodeSetParams",
         "CUgraphNode hNode, const CUDA_MEMCPY3D_v2 *nodeParams",
-        "",
+        "hand",
     ),
     _m(
         226,
@@ -1124,7 +1156,14 @@ ENTRIES: Final = (
         "CUgraphNode *phNode, CUgraphNode hOriginalNode, CUgraph hClonedGraph",
         "",
     ),
-    _n(229, "cuGraphNodeGetContainingGraph", 13010, "cuGraphNodeGetContainingGraph", GRAPHS),
+    _m(
+        229,
+        "cuGraphNodeGetContainingGraph",
+        13010,
+        "cuGraphNodeGetContainingGraph",
+        "CUgraphNode hNode, CUgraph *phGraph",
+        "",
+    ),
     _m(
         230,
         "cuGraphNodeGetDependencies",
@@ -1165,10 +1204,17 @@ ENTRIES: Final = (
         "CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled",
         "",
     ),
-    _n(235, "cuGraphNodeGetLocalId", 13010, "cuGraphNodeGetLocalId", GRAPHS),
+    _m(235, "cuGraphNodeGetLocalId", 13010, "cuGraphNodeGetLocalId", "CUgraphNode hNode, unsigned int *nodeId", ""),
     _n(236, "cuGraphNodeGetParams", 13020, "cuGraphNodeGetParams", GRAPHS),
-    _n(237, "cuGraphNodeGetToolsId", 13010, "cuGraphNodeGetToolsId", GRAPHS),
-    _m(238, "cuGraphNodeGetType", 10000, "cuGraphNodeGetType", "CUgraphNode hNode, CUgraphNodeType *type", ""),
+    _m(
+        237,
+        "cuGraphNodeGetToolsId",
+        13010,
+        "cuGraphNodeGetToolsId",
+        "CUgraphNode hNode, unsigned long long *toolsNodeId",
+        "",
+    ),
+    _m(238, "cuGraphNodeGetType", 10000, "cuGraphNodeGetType", "CUgraphNode hNode, CUgraphNodeType *type", "hand"),
     _m(
         239,
         "cuGraphNodeSetEnabled",
@@ -1320,7 +1366,7 @@ ENTRIES: Final = (
         "void **kernelParams",
         per_thread=(9000, "_ptsz"),
     ),
-    _n(287, "cuLaunchCooperativeKernelMultiDevice", 9000, "cuLaunchCooperativeKernelMultiDevice", RARE),
+    _n(287, "cuLaunchCooperativeKernelMultiDevice", 9000, "cuLaunchCooperativeKernelMultiDevice", COOPERATION),
     _e(288, "cuLaunchGrid", 2000, "cuLaunchGrid", POSTED, "CUfunction f, int grid_width, int grid_height"),
     _e(
         289,
@@ -1396,7 +1442,7 @@ ENTRIES: Final = (
     _e(297, "cuLibraryGetKernelCount", 12040, "cuLibraryGetKernelCount", LOCAL, "unsigned int *count, CUlibrary lib"),
     _n(298, "cuLibraryGetManaged", 12000, "cuLibraryGetManaged", MANAGED),
     _e(299, "cuLibraryGetModule", 12000, "cuLibraryGetModule", LOCAL, "CUmodule *pMod, CUlibrary library"),
-    _n(300, "cuLibraryGetUnifiedFunction", 12000, "cuLibraryGetUnifiedFunction", RARE),
+    _n(300, "cuLibraryGetUnifiedFunction", 12000, "cuLibraryGetUnifiedFunction", UNIFIED),
     _e(
         301,
         "cuLibraryLoadData",
@@ -1470,11 +1516,32 @@ ENTRIES: Final = (
         "unsigned int numOptions, CUjit_option *options, void **optionValues, CUlinkState *stateOut",
     ),
     _m(311, "cuLinkDestroy", 5050, "cuLinkDestroy", "CUlinkState state", "drop:state hand"),
-    _n(312, "cuLogsCurrent", 12090, "cuLogsCurrent", DIAGNOSTICS),
-    _n(313, "cuLogsDumpToFile", 12090, "cuLogsDumpToFile", DIAGNOSTICS),
-    _n(314, "cuLogsDumpToMemory", 12090, "cuLogsDumpToMemory", DIAGNOSTICS),
-    _n(315, "cuLogsRegisterCallback", 12090, "cuLogsRegisterCallback", DIAGNOSTICS),
-    _n(316, "cuLogsUnregisterCallback", 12090, "cuLogsUnregisterCallback", DIAGNOSTICS),
+    _e(312, "cuLogsCurrent", 12090, "cuLogsCurrent", LOCAL, "CUlogIterator *iterator_out, unsigned int flags"),
+    _e(
+        313,
+        "cuLogsDumpToFile",
+        12090,
+        "cuLogsDumpToFile",
+        LOCAL,
+        "CUlogIterator *iterator, const char *pathToFile, unsigned int flags",
+    ),
+    _e(
+        314,
+        "cuLogsDumpToMemory",
+        12090,
+        "cuLogsDumpToMemory",
+        LOCAL,
+        "CUlogIterator *iterator, char *buffer, size_t *size, unsigned int flags",
+    ),
+    _e(
+        315,
+        "cuLogsRegisterCallback",
+        12090,
+        "cuLogsRegisterCallback",
+        LOCAL,
+        "CUlogsCallback callbackFunc, void *userData, CUlogsCallbackHandle *callback_out",
+    ),
+    _e(316, "cuLogsUnregisterCallback", 12090, "cuLogsUnregisterCallback", LOCAL, "CUlogsCallbackHandle callback"),
     _m(317, "cuMemAddressFree", 10020, "cuMemAddressFree", "CUdeviceptr_v2 ptr, size_t size", "hand wait"),
     _m(
         318,
@@ -1500,7 +1567,7 @@ ENTRIES: Final = (
         "CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice, CUmemLocation_v1 location",
         "",
     ),
-    _n(321, "cuMemAlloc", 2000, "cuMemAlloc", NARROW),
+    _e(321, "cuMemAlloc", 2000, "cuMemAlloc", CALLED, "CUdeviceptr_v1 *dptr, unsigned int bytesize"),
     _e(322, "cuMemAlloc", 3020, "cuMemAlloc_v2", CALLED, "CUdeviceptr *dptr, size_t bytesize"),
     _e(
         323,
@@ -1523,7 +1590,14 @@ ENTRIES: Final = (
     _e(325, "cuMemAllocHost", 2000, "cuMemAllocHost", LOCAL, "void **pp, unsigned int bytesize"),
     _e(326, "cuMemAllocHost", 3020, "cuMemAllocHost_v2", LOCAL, "void **pp, size_t bytesize"),
     _n(327, "cuMemAllocManaged", 6000, "cuMemAllocManaged", MANAGED),
-    _n(328, "cuMemAllocPitch", 2000, "cuMemAllocPitch", NARROW),
+    _e(
+        328,
+        "cuMemAllocPitch",
+        2000,
+        "cuMemAllocPitch",
+        CALLED,
+        "CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned int WidthInBytes, unsigned int Height, unsigned int ElementSizeBytes",
+    ),
     _e(
         329,
         "cuMemAllocPitch",
@@ -1551,7 +1625,7 @@ ENTRIES: Final = (
     ),
     _n(333, "cuMemDiscardBatchAsync", 13000, "cuMemDiscardBatchAsync", MANAGED, per_thread=(13000, "_ptsz")),
     _n(334, "cuMemExportToShareableHandle", 10020, "cuMemExportToShareableHandle", VMM),
-    _n(335, "cuMemFree", 2000, "cuMemFree", NARROW),
+    _e(335, "cuMemFree", 2000, "cuMemFree", CALLED, "CUdeviceptr_v1 dptr"),
     _e(336, "cuMemFree", 3020, "cuMemFree_v2", CALLED, "CUdeviceptr dptr"),
     _e(
         337,
@@ -1571,7 +1645,14 @@ ENTRIES: Final = (
         "unsigned long long *flags, const CUmemLocation_v1 *location, CUdeviceptr_v2 ptr",
         "",
     ),
-    _n(340, "cuMemGetAddressRange", 2000, "cuMemGetAddressRange", NARROW),
+    _e(
+        340,
+        "cuMemGetAddressRange",
+        2000,
+        "cuMemGetAddressRange",
+        LOCAL,
+        "CUdeviceptr_v1 *pbase, unsigned int *psize, CUdeviceptr_v1 dptr",
+    ),
     _e(
         341,
         "cuMemGetAddressRange",
@@ -1615,7 +1696,7 @@ ENTRIES: Final = (
         "size_t *free, size_t *total",
         via="memory_info() -> free=free, total=total",
     ),
-    _n(348, "cuMemGetLocationInfo", 13040, "cuMemGetLocationInfo", RARE),
+    _n(348, "cuMemGetLocationInfo", 13040, "cuMemGetLocationInfo", LOCATION),
     _m(
         349,
         "cuMemGetMemPool",
@@ -1744,9 +1825,9 @@ ENTRIES: Final = (
         "CUdeviceptr dst, CUdeviceptr src, size_t ByteCount",
         per_thread=(7000, "_ptds"),
     ),
-    _n(382, "cuMemcpy2D", 2000, "cuMemcpy2D", NARROW),
+    _e(382, "cuMemcpy2D", 2000, "cuMemcpy2D", CALLED, "const CUDA_MEMCPY2D_v1 *pCopy"),
     _e(383, "cuMemcpy2D", 3020, "cuMemcpy2D_v2", CALLED, "const CUDA_MEMCPY2D *pCopy", per_thread=(7000, "_ptds")),
-    _n(384, "cuMemcpy2DAsync", 2000, "cuMemcpy2DAsync", NARROW),
+    _e(384, "cuMemcpy2DAsync", 2000, "cuMemcpy2DAsync", CALLED, "const CUDA_MEMCPY2D_v1 *pCopy, CUstream hStream"),
     _e(
         385,
         "cuMemcpy2DAsync",
@@ -1756,7 +1837,7 @@ ENTRIES: Final = (
         "const CUDA_MEMCPY2D *pCopy, CUstream hStream",
         per_thread=(7000, "_ptsz"),
     ),
-    _n(386, "cuMemcpy2DUnaligned", 2000, "cuMemcpy2DUnaligned", NARROW),
+    _e(386, "cuMemcpy2DUnaligned", 2000, "cuMemcpy2DUnaligned", CALLED, "const CUDA_MEMCPY2D_v1 *pCopy"),
     _e(
         387,
         "cuMemcpy2DUnaligned",
@@ -1766,9 +1847,9 @@ ENTRIES: Final = (
         "const CUDA_MEMCPY2D *pCopy",
         per_thread=(7000, "_ptds"),
     ),
-    _n(388, "cuMemcpy3D", 2000, "cuMemcpy3D", NARROW),
+    _e(388, "cuMemcpy3D", 2000, "cuMemcpy3D", CALLED, "const CUDA_MEMCPY3D_v1 *pCopy"),
     _e(389, "cuMemcpy3D", 3020, "cuMemcpy3D_v2", CALLED, "const CUDA_MEMCPY3D *pCopy", per_thread=(7000, "_ptds")),
-    _n(390, "cuMemcpy3DAsync", 2000, "cuMemcpy3DAsync", NARROW),
+    _e(390, "cuMemcpy3DAsync", 2000, "cuMemcpy3DAsync", CALLED, "const CUDA_MEMCPY3D_v1 *pCopy, CUstream hStream"),
     _e(
         391,
         "cuMemcpy3DAsync",
@@ -1814,8 +1895,14 @@ ENTRIES: Final = (
         "const CUDA_MEMCPY3D_PEER_v1 *pCopy, CUstream hStream",
         per_thread=(7000, "_ptsz"),
     ),
-    _n(
-        396, "cuMemcpy3DWithAttributesAsync", 13020, "cuMemcpy3DWithAttributesAsync", BATCH, per_thread=(13020, "_ptsz")
+    _e(
+        396,
+        "cuMemcpy3DWithAttributesAsync",
+        13020,
+        "cuMemcpy3DWithAttributesAsync",
+        CALLED,
+        "CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream hStream",
+        per_thread=(13020, "_ptsz"),
     ),
     _e(
         397,
@@ -1843,7 +1930,14 @@ ENTRIES: Final = (
         "CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount",
         per_thread=(7000, "_ptds"),
     ),
-    _n(400, "cuMemcpyAtoD", 2000, "cuMemcpyAtoD", NARROW),
+    _e(
+        400,
+        "cuMemcpyAtoD",
+        2000,
+        "cuMemcpyAtoD",
+        CALLED,
+        "CUdeviceptr_v1 dstDevice, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount",
+    ),
     _e(
         401,
         "cuMemcpyAtoD",
@@ -1905,7 +1999,14 @@ ENTRIES: Final = (
         "CUdeviceptr_v2 *dsts, CUdeviceptr_v2 *srcs, size_t *sizes, size_t count, CUmemcpyAttributes_v1 *attrs, size_t *attrIdxs, size_t numAttrs, CUstream hStream",
         per_thread=(13000, "_ptsz"),
     ),
-    _n(408, "cuMemcpyDtoA", 2000, "cuMemcpyDtoA", NARROW),
+    _e(
+        408,
+        "cuMemcpyDtoA",
+        2000,
+        "cuMemcpyDtoA",
+        CALLED,
+        "CUarray dstArray, unsigned int dstOffset, CUdeviceptr_v1 srcDevice, unsigned int ByteCount",
+    ),
     _e(
         409,
         "cuMemcpyDtoA",
@@ -1915,7 +2016,14 @@ ENTRIES: Final = (
         "CUarray dstArray, size_t dstOffset, CUdeviceptr_v2 srcDevice, size_t ByteCount",
         per_thread=(7000, "_ptds"),
     ),
-    _n(410, "cuMemcpyDtoD", 2000, "cuMemcpyDtoD", NARROW),
+    _e(
+        410,
+        "cuMemcpyDtoD",
+        2000,
+        "cuMemcpyDtoD",
+        CALLED,
+        "CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice, unsigned int ByteCount",
+    ),
     _e(
         411,
         "cuMemcpyDtoD",
@@ -1925,7 +2033,14 @@ ENTRIES: Final = (
         "CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount",
         per_thread=(7000, "_ptds"),
     ),
-    _n(412, "cuMemcpyDtoDAsync", 3000, "cuMemcpyDtoDAsync", NARROW),
+    _e(
+        412,
+        "cuMemcpyDtoDAsync",
+        3000,
+        "cuMemcpyDtoDAsync",
+        POSTED,
+        "CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice, unsigned int ByteCount, CUstream hStream",
+    ),
     _e(
         413,
         "cuMemcpyDtoDAsync",
@@ -1935,7 +2050,14 @@ ENTRIES: Final = (
         "CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream",
         per_thread=(7000, "_ptsz"),
     ),
-    _n(414, "cuMemcpyDtoH", 2000, "cuMemcpyDtoH", NARROW),
+    _e(
+        414,
+        "cuMemcpyDtoH",
+        2000,
+        "cuMemcpyDtoH",
+        CALLED,
+        "void *dstHost, CUdeviceptr_v1 srcDevice, unsigned int ByteCount",
+    ),
     _e(
         415,
         "cuMemcpyDtoH",
@@ -1945,7 +2067,14 @@ ENTRIES: Final = (
         "void *dstHost, CUdeviceptr srcDevice, size_t ByteCount",
         per_thread=(7000, "_ptds"),
     ),
-    _n(416, "cuMemcpyDtoHAsync", 2000, "cuMemcpyDtoHAsync", NARROW),
+    _e(
+        416,
+        "cuMemcpyDtoHAsync",
+        2000,
+        "cuMemcpyDtoHAsync",
+        POSTED,
+        "void *dstHost, CUdeviceptr_v1 srcDevice, unsigned int ByteCount, CUstream hStream",
+    ),
     _e(
         417,
         "cuMemcpyDtoHAsync",
@@ -1989,7 +2118,14 @@ ENTRIES: Final = (
         "CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount, CUstream hStream",
         per_thread=(7000, "_ptsz"),
     ),
-    _n(422, "cuMemcpyHtoD", 2000, "cuMemcpyHtoD", NARROW),
+    _e(
+        422,
+        "cuMemcpyHtoD",
+        2000,
+        "cuMemcpyHtoD",
+        CALLED,
+        "CUdeviceptr_v1 dstDevice, const void *srcHost, unsigned int ByteCount",
+    ),
     _e(
         423,
         "cuMemcpyHtoD",
@@ -1999,7 +2135,14 @@ ENTRIES: Final = (
         "CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount",
         per_thread=(7000, "_ptds"),
     ),
-    _n(424, "cuMemcpyHtoDAsync", 2000, "cuMemcpyHtoDAsync", NARROW),
+    _e(
+        424,
+        "cuMemcpyHtoDAsync",
+        2000,
+        "cuMemcpyHtoDAsync",
+        POSTED,
+        "CUdeviceptr_v1 dstDevice, const void *srcHost, unsigned int ByteCount, CUstream hStream",
+    ),
     _e(
         425,
         "cuMemcpyHtoDAsync",
@@ -2028,8 +2171,16 @@ ENTRIES: Final = (
         "size_t ByteCount, CUstream hStream",
         per_thread=(7000, "_ptsz"),
     ),
-    _n(428, "cuMemcpyWithAttributesAsync", 13020, "cuMemcpyWithAttributesAsync", BATCH, per_thread=(13020, "_ptsz")),
-    _n(429, "cuMemsetD16", 2000, "cuMemsetD16", NARROW),
+    _e(
+        428,
+        "cuMemcpyWithAttributesAsync",
+        13020,
+        "cuMemcpyWithAttributesAsync",
+        CALLED,
+        "CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes *attr, CUstream hStream",
+        per_thread=(13020, "_ptsz"),
+    ),
+    _e(429, "cuMemsetD16", 2000, "cuMemsetD16", POSTED, "CUdeviceptr_v1 dstDevice, unsigned short us, unsigned int N"),
     _e(
         430,
         "cuMemsetD16",
@@ -2048,7 +2199,14 @@ ENTRIES: Final = (
         "CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream",
         per_thread=(7000, "_ptsz"),
     ),
-    _n(432, "cuMemsetD2D16", 2000, "cuMemsetD2D16", NARROW),
+    _e(
+        432,
+        "cuMemsetD2D16",
+        2000,
+        "cuMemsetD2D16",
+        POSTED,
+        "CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned short us, unsigned int Width, unsigned int Height",
+    ),
     _e(
         433,
         "cuMemsetD2D16",
@@ -2067,7 +2225,14 @@ ENTRIES: Final = (
         "CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, CUstream hStream",
         per_thread=(7000, "_ptsz"),
     ),
-    _n(435, "cuMemsetD2D32", 2000, "cuMemsetD2D32", NARROW),
+    _e(
+        435,
+        "cuMemsetD2D32",
+        2000,
+        "cuMemsetD2D32",
+        POSTED,
+        "CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned int ui, unsigned int Width, unsigned int Height",
+    ),
     _e(
         436,
         "cuMemsetD2D32",
@@ -2086,7 +2251,14 @@ ENTRIES: Final = (
         "CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height, CUstream hStream",
         per_thread=(7000, "_ptsz"),
     ),
-    _n(438, "cuMemsetD2D8", 2000, "cuMemsetD2D8", NARROW),
+    _e(
+        438,
+        "cuMemsetD2D8",
+        2000,
+        "cuMemsetD2D8",
+        POSTED,
+        "CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned char uc, unsigned int Width, unsigned int Height",
+    ),
     _e(
         439,
         "cuMemsetD2D8",
@@ -2105,7 +2277,7 @@ ENTRIES: Final = (
         "CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, CUstream hStream",
         per_thread=(7000, "_ptsz"),
     ),
-    _n(441, "cuMemsetD32", 2000, "cuMemsetD32", NARROW),
+    _e(441, "cuMemsetD32", 2000, "cuMemsetD32", POSTED, "CUdeviceptr_v1 dstDevice, unsigned int ui, unsigned int N"),
     _e(
         442,
         "cuMemsetD32",
@@ -2124,7 +2296,7 @@ ENTRIES: Final = (
         "CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream",
         per_thread=(7000, "_ptsz"),
     ),
-    _n(444, "cuMemsetD8", 2000, "cuMemsetD8", NARROW),
+    _e(444, "cuMemsetD8", 2000, "cuMemsetD8", POSTED, "CUdeviceptr_v1 dstDevice, unsigned char uc, unsigned int N"),
     _e(
         445,
         "cuMemsetD8",
@@ -2200,7 +2372,14 @@ ENTRIES: Final = (
         "CUfunction *hfunc, CUmodule hmod, const char *name",
     ),
     _e(454, "cuModuleGetFunctionCount", 12040, "cuModuleGetFunctionCount", LOCAL, "unsigned int *count, CUmodule hmod"),
-    _n(455, "cuModuleGetGlobal", 2000, "cuModuleGetGlobal", NARROW),
+    _e(
+        455,
+        "cuModuleGetGlobal",
+        2000,
+        "cuModuleGetGlobal",
+        LOCAL,
+        "CUdeviceptr_v1 *dptr, unsigned int *bytes, CUmodule hmod, const char *name",
+    ),
     _e(
         456,
         "cuModuleGetGlobal",
@@ -2387,14 +2566,15 @@ ENTRIES: Final = (
         per_thread=(7000, "_ptsz"),
     ),
     _n(491, "cuStreamAttachMemAsync", 6000, "cuStreamAttachMemAsync", MANAGED, per_thread=(7000, "_ptsz")),
-    _m(
+    _e(
         492,
         "cuStreamBatchMemOp",
         8000,
         "cuStreamBatchMemOp",
+        CALLED,
         "CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags",
-        "in:paramArray[count]",
         per_thread=(8000, "_ptsz"),
+        same_as="cuStreamBatchMemOp_v2",
     ),
     _m(
         493,

@@ -94,6 +94,7 @@ SCALARS: Final = (
     "unsigned long long CUmemGenericAllocationHandle_v1",
     "CUmemGenericAllocationHandle_v1 CUmemGenericAllocationHandle",
     "unsigned int CUlogIterator",
+    "unsigned int CUdeviceptr_v1",
 )
 
 #: Typedefs of structures and enumerations ("underlying name"), each emitted as
@@ -410,6 +411,51 @@ struct CUlibraryHostUniversalFunctionAndDataTable
   size_t functionWindowSize
   void *dataTable
   size_t dataWindowSize
+
+struct CUDA_MEMCPY2D_v1
+  unsigned int srcXInBytes
+  unsigned int srcY
+  CUmemorytype srcMemoryType
+  const void *srcHost
+  CUdeviceptr_v1 srcDevice
+  CUarray srcArray
+  unsigned int srcPitch
+  unsigned int dstXInBytes
+  unsigned int dstY
+  CUmemorytype dstMemoryType
+  void *dstHost
+  CUdeviceptr_v1 dstDevice
+  CUarray dstArray
+  unsigned int dstPitch
+  unsigned int WidthInBytes
+  unsigned int Height
+
+struct CUDA_MEMCPY3D_v1
+  unsigned int srcXInBytes
+  unsigned int srcY
+  unsigned int srcZ
+  unsigned int srcLOD
+  CUmemorytype srcMemoryType
+  const void *srcHost
+  CUdeviceptr_v1 srcDevice
+  CUarray srcArray
+  void *reserved0
+  unsigned int srcPitch
+  unsigned int srcHeight
+  unsigned int dstXInBytes
+  unsigned int dstY
+  unsigned int dstZ
+  unsigned int dstLOD
+  CUmemorytype dstMemoryType
+  void *dstHost
+  CUdeviceptr_v1 dstDevice
+  CUarray dstArray
+  void *reserved1
+  unsigned int dstPitch
+  unsigned int dstHeight
+  unsigned int WidthInBytes
+  unsigned int Height
+  unsigned int Depth
 
 struct CUDA_MEMCPY2D_v2
   size_t srcXInBytes

@@ -58,11 +58,15 @@ class Remote:
 
 
 @contextlib.contextmanager
-def remote_session(*, libcuda: Path, folder: Path, environment: dict[str, str]) -> Iterator[Remote]:
+def remote_session(
+    *, libcuda: Path, folder: Path, environment: dict[str, str], memory_limit: int = 0
+) -> Iterator[Remote]:
     """A running supervisor whose servers open `libcuda` in `environment`, and its session file in `folder`."""
     secret = secrets.token_bytes(32)
     lines: list[str] = []
-    with Supervisor(libcuda=str(libcuda), secret=secret, environment=environment, log=lines.append) as supervisor:
+    with Supervisor(
+        libcuda=str(libcuda), secret=secret, environment=environment, memory_limit=memory_limit, log=lines.append
+    ) as supervisor:
         address, port = supervisor.address
         session = folder / f"session-{port}"
         write_session(session, [Server(address=address, port=port, secret=secret)])

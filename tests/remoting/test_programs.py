@@ -26,7 +26,7 @@ def test_printing_kernels_print_on_the_program_s_output(remote: Remote, build: C
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ["cub_capture", "textures"])
+@pytest.mark.parametrize("name", ["cub_capture", "graphs", "textures"])
 def test_a_library_s_captures_and_textures(remote: Remote, build: Callable[[str], Path], name: str) -> None:
     done = remote.run(build(f"suite/{name}"))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -186,7 +186,7 @@ CUresult cuLaunchCooperativeKernel(CUfunction, unsigned int, unsigned int, unsig
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *, CUfunction, int, size_t);
 CUresult cuOccupancyMaxPotentialBlockSize(int *, int *, CUfunction, CUoccupancyB2DSize, size_t,
 					  int);
-CUresult cuTensorMapReplaceAddress(void);
+CUresult cuMulticastCreate(void);
 
 /* ---- checks ---- */
 

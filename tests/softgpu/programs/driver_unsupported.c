@@ -4,7 +4,7 @@
 int main(void)
 {
 	CHECK(cuInit(0));
-	EXPECT(cuTensorMapReplaceAddress(), CUDA_ERROR_NOT_SUPPORTED);
-	EXPECT(cuTensorMapReplaceAddress(), CUDA_ERROR_NOT_SUPPORTED);
+	EXPECT(cuMulticastCreate(), CUDA_ERROR_NOT_SUPPORTED);
+	EXPECT(cuMulticastCreate(), CUDA_ERROR_NOT_SUPPORTED);
 	return 0;
 }

@@ -1,0 +1,234 @@
+/* Logs, core dumps and notifications: what a program may ask of them without the GPU's node.
+ *
+ * The log is of what this library had to say: each line that went to stderr.  The driver's
+ * own log, core dumps and budgets stay where the driver is. */
+#include "client.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* "the driver keeps the last 100 messages" */
+#define LOG_LINES 100u
+#define LOG_LINE_BYTES 512u
+/* Most that cuLogsDumpToMemory gives. */
+#define LOG_DUMP_BYTES 25600u
+
+struct CUlogsCallbackEntry_st {
+	struct CUlogsCallbackEntry_st *next;
+	CUlogsCallback function;
+	void *opaque;
+};
+
+static struct {
+	pthread_mutex_t lock;
+	unsigned count;			/* of all lines ever */
+	char lines[LOG_LINES][LOG_LINE_BYTES];
+} messages = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* Held while callbacks run: one that has been unregistered runs no more. */
+static pthread_mutex_t callbacks_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct CUlogsCallbackEntry_st *callbacks;
+static __thread bool in_callback;
+
+void client_log(const char *line, size_t length)
+{
+	char copy[LOG_LINE_BYTES];
+
+	if (length >= LOG_LINE_BYTES)
+		length = LOG_LINE_BYTES - 1;
+	memcpy(copy, line, length);
+	copy[length] = '\0';
+	pthread_mutex_lock(&messages.lock);
+	memcpy(messages.lines[messages.count++ % LOG_LINES], copy, length + 1);
+	pthread_mutex_unlock(&messages.lock);
+	if (in_callback)
+		return;
+	pthread_mutex_lock(&callbacks_lock);
+	in_callback = true;
+	for (struct CUlogsCallbackEntry_st *entry = callbacks; entry; entry = entry->next)
+		entry->function(entry->opaque, CU_LOG_LEVEL_ERROR, copy, length);
+	in_callback = false;
+	pthread_mutex_unlock(&callbacks_lock);
+}
+
+CUresult cuLogsRegisterCallback(CUlogsCallback callbackFunc, void *userData,
+				CUlogsCallbackHandle *callback_out)
+{
+	struct CUlogsCallbackEntry_st *entry;
+
+	if (!callbackFunc || in_callback)
+		return in_callback ? CUDA_ERROR_NOT_PERMITTED : CUDA_ERROR_INVALID_VALUE;
+	entry = malloc(sizeof(*entry));
+	if (!entry)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	entry->function = callbackFunc;
+	entry->opaque = userData;
+	pthread_mutex_lock(&callbacks_lock);
+	entry->next = callbacks;
+	callbacks = entry;
+	pthread_mutex_unlock(&callbacks_lock);
+	if (callback_out)
+		*callback_out = entry;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle callback)
+{
+	struct CUlogsCallbackEntry_st **link = &callbacks, *found;
+
+	if (in_callback)
+		return CUDA_ERROR_NOT_PERMITTED;
+	pthread_mutex_lock(&callbacks_lock);
+	while (*link && *link != callback)
+		link = &(*link)->next;
+	found = *link;
+	if (found)
+		*link = found->next;
+	pthread_mutex_unlock(&callbacks_lock);
+	free(found);
+	return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuLogsCurrent(CUlogIterator *iterator_out, unsigned int flags)
+{
+	if (!iterator_out || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&messages.lock);
+	*iterator_out = messages.count;
+	pthread_mutex_unlock(&messages.lock);
+	return CUDA_SUCCESS;
+}
+
+/* The lines behind the iterator that are still there, at most `room` bytes of the newest
+ * whole ones; the iterator goes to the end. */
+static char *log_text(CUlogIterator *iterator, size_t room, size_t *bytes)
+{
+	char *text = malloc(LOG_LINES * LOG_LINE_BYTES);
+	unsigned first, begin;
+	size_t length = 0;
+
+	if (!text)
+		return NULL;
+	pthread_mutex_lock(&messages.lock);
+	first = iterator ? *iterator : 0;
+	if (messages.count - first > LOG_LINES)
+		first = messages.count < LOG_LINES ? 0 : messages.count - LOG_LINES;
+	for (begin = messages.count; begin != first; begin--) {
+		size_t line = strlen(messages.lines[(begin - 1) % LOG_LINES]);
+
+		if (line > room - length)
+			break;
+		length += line;
+	}
+	*bytes = 0;
+	for (; begin != messages.count; begin++) {
+		const char *line = messages.lines[begin % LOG_LINES];
+
+		memcpy(text + *bytes, line, strlen(line));
+		*bytes += strlen(line);
+	}
+	if (iterator)
+		*iterator = messages.count;
+	pthread_mutex_unlock(&messages.lock);
+	return text;
+}
+
+CUresult cuLogsDumpToFile(CUlogIterator *iterator, const char *pathToFile, unsigned int flags)
+{
+	size_t bytes;
+	bool written;
+	char *text;
+	FILE *file;
+
+	if (!pathToFile || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	file = fopen(pathToFile, "we");
+	if (!file)
+		return CUDA_ERROR_INVALID_VALUE;
+	text = log_text(iterator, LOG_LINES * LOG_LINE_BYTES, &bytes);
+	written = text && fwrite(text, 1, bytes, file) == bytes;
+	written = !fclose(file) && written;
+	free(text);
+	return written ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+CUresult cuLogsDumpToMemory(CUlogIterator *iterator, char *buffer, size_t *size, unsigned int flags)
+{
+	size_t bytes;
+	char *text;
+
+	if (!buffer || !size || !*size || *size > LOG_DUMP_BYTES || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	text = log_text(iterator, *size - 1, &bytes);
+	if (!text)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	memcpy(buffer, text, bytes);
+	buffer[bytes] = '\0';
+	*size = bytes;
+	free(text);
+	return CUDA_SUCCESS;
+}
+
+/* ---- core dumps: never written, so that they are off and can't be switched on ---- */
+
+static size_t coredump_bytes(CUcoredumpSettings attribute)
+{
+	switch (attribute) {
+	case CU_COREDUMP_ENABLE_ON_EXCEPTION:
+	case CU_COREDUMP_TRIGGER_HOST:
+	case CU_COREDUMP_LIGHTWEIGHT:
+	case CU_COREDUMP_ENABLE_USER_TRIGGER:
+		return sizeof(bool);
+	case CU_COREDUMP_FILE:
+	case CU_COREDUMP_PIPE:
+		return 1;		/* the end of no name */
+	case CU_COREDUMP_GENERATION_FLAGS:
+		return sizeof(int);
+	default:
+		return 0;
+	}
+}
+
+CUresult cuCoredumpGetAttributeGlobal(CUcoredumpSettings attrib, void *value, size_t *size)
+{
+	size_t bytes = coredump_bytes(attrib);
+
+	if (!bytes || !size || (value && *size < bytes))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (value)
+		memset(value, 0, bytes);
+	*size = bytes;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCoredumpSetAttributeGlobal(CUcoredumpSettings attrib, void *value, size_t *size)
+{
+	size_t bytes = coredump_bytes(attrib);
+
+	if (!bytes || !value || !size || *size < bytes)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (size_t i = 0; i < bytes; i++) {
+		if (((const char *)value)[i]) {
+			client_message("core dumps of a remote GPU are not written: they can't be "
+				       "switched on");
+			return CUDA_ERROR_NOT_SUPPORTED;
+		}
+	}
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCoredumpGetAttribute(CUcoredumpSettings attrib, void *value, size_t *size)
+{
+	CUresult result = client_enter();
+
+	return result == CUDA_SUCCESS ? cuCoredumpGetAttributeGlobal(attrib, value, size) : result;
+}
+
+CUresult cuCoredumpSetAttribute(CUcoredumpSettings attrib, void *value, size_t *size)
+{
+	CUresult result = client_enter();
+
+	return result == CUDA_SUCCESS ? cuCoredumpSetAttributeGlobal(attrib, value, size) : result;
+}

@@ -1,0 +1,703 @@
+/* The memory of a lease: one account for all that its servers allocate.
+ *
+ * Each server counts in its slot of the status memory; the account is the sum of all slots,
+ * so that what a server held is given back when it ends, however it ends.  The functions of
+ * the driver that take and give memory have others in their place in the server's table:
+ * whoever calls the driver, on whichever path, is counted.
+ *
+ * Counted is what is asked for.  Not counted are code, variables of modules, and what the
+ * driver needs for itself. */
+#include "server_ops.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BUCKETS 4096u
+
+enum charge_kind { MEMORY, POOLED, OBJECT, MAPPING, ARRAY, MIPMAP, NODE, EXECUTABLE };
+
+struct charge {
+	struct charge *next;
+	enum charge_kind kind;
+	uint64_t key;			/* address or handle */
+	uint64_t bytes;
+	uint64_t owner;			/* context of memory and arrays, graph of a node */
+	unsigned references;		/* of an object: handles and mappings */
+	struct charge *object;		/* of a mapping */
+};
+
+/* One per process, as the driver is. */
+static struct {
+	struct server_driver real;
+	struct server *server;
+	uint64_t limit;
+	pthread_mutex_t lock;
+	struct charge *buckets[BUCKETS];
+	CUcontext primaries[64];	/* by ordinal, as retained */
+} quota = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* ---- the account ---- */
+
+static uint64_t used(void)
+{
+	const uint8_t *slots = quota.server->sessions;
+	uint64_t sum = 0;
+
+	if (!slots)
+		return atomic_load(&quota.server->status->memory_bytes);
+	for (uint32_t i = 0; i < quota.server->session_count; i++) {
+		const struct server_status *status = (const void *)(slots + i * SERVER_STATUS_STRIDE);
+
+		sum += atomic_load(&status->memory_bytes);
+	}
+	return sum;
+}
+
+/* Taken first and looked at then: of two servers that ask for the last of it at one time
+ * both may be refused, but never both served. */
+static bool take(uint64_t bytes)
+{
+	_Atomic uint64_t *own = &quota.server->status->memory_bytes;
+
+	if (bytes > quota.limit)
+		return false;
+	atomic_fetch_add(own, bytes);
+	if (used() <= quota.limit)
+		return true;
+	atomic_fetch_sub(own, bytes);
+	return false;
+}
+
+static void give(uint64_t bytes)
+{
+	atomic_fetch_sub(&quota.server->status->memory_bytes, bytes);
+}
+
+/* ---- what is charged ---- */
+
+static struct charge **bucket_of(enum charge_kind kind, uint64_t key)
+{
+	uint64_t mixed = (key >> 4 ^ key << 7) * 0x9e3779b97f4a7c15ull + (uint64_t)kind;
+
+	return &quota.buckets[mixed >> 40 & (BUCKETS - 1)];
+}
+
+/* With the lock. */
+static struct charge **find(enum charge_kind kind, uint64_t key)
+{
+	struct charge **link = bucket_of(kind, key);
+
+	while (*link && ((*link)->key != key || (*link)->kind != kind))
+		link = &(*link)->next;
+	return link;
+}
+
+static void put(struct charge *charge)
+{
+	struct charge **link = bucket_of(charge->kind, charge->key);
+
+	pthread_mutex_lock(&quota.lock);
+	charge->next = *link;
+	*link = charge;
+	pthread_mutex_unlock(&quota.lock);
+}
+
+static struct charge *out(enum charge_kind kind, uint64_t key)
+{
+	struct charge **link, *charge;
+
+	pthread_mutex_lock(&quota.lock);
+	link = find(kind, key);
+	charge = *link;
+	if (charge)
+		*link = charge->next;
+	pthread_mutex_unlock(&quota.lock);
+	return charge;
+}
+
+static struct charge *charge_begin(enum charge_kind kind, uint64_t bytes)
+{
+	struct charge *charge = take(bytes) ? calloc(1, sizeof(*charge)) : NULL;
+	CUcontext context = NULL;
+
+	if (!charge)
+		return NULL;
+	charge->kind = kind;
+	charge->bytes = bytes;
+	charge->references = 1;
+	if (kind == MEMORY || kind == ARRAY || kind == MIPMAP) {
+		quota.real.cuCtxGetCurrent(&context);
+		charge->owner = (uint64_t)(uintptr_t)context;
+	}
+	return charge;
+}
+
+static CUresult charge_end(struct charge *charge, CUresult result, uint64_t key)
+{
+	if (result == CUDA_SUCCESS) {
+		charge->key = key;
+		put(charge);
+	} else {
+		give(charge->bytes);
+		free(charge);
+	}
+	return result;
+}
+
+/* Out of the table before the driver gives the address to somebody else. */
+#define GIVE_BACK(kind, key, call)						\
+	do {									\
+		struct charge *charge_ = out(kind, (uint64_t)(key));		\
+		CUresult result_ = call;					\
+										\
+		if (charge_ && result_ == CUDA_SUCCESS) {			\
+			give(charge_->bytes);					\
+			free(charge_);						\
+		} else if (charge_) {						\
+			put(charge_);						\
+		}								\
+		return result_;							\
+	} while (0)
+
+/* Everything of one owner. */
+static void drop_owner(bool (*is_of)(enum charge_kind kind), uint64_t owner)
+{
+	pthread_mutex_lock(&quota.lock);
+	for (unsigned i = 0; i < BUCKETS && owner; i++) {
+		struct charge **link = &quota.buckets[i];
+
+		while (*link) {
+			struct charge *charge = *link;
+
+			if (charge->owner != owner || !is_of(charge->kind)) {
+				link = &charge->next;
+				continue;
+			}
+			*link = charge->next;
+			if (charge->kind != NODE)
+				give(charge->bytes);
+			free(charge);
+		}
+	}
+	pthread_mutex_unlock(&quota.lock);
+}
+
+static bool is_of_context(enum charge_kind kind)
+{
+	return kind == MEMORY || kind == ARRAY || kind == MIPMAP;
+}
+
+static bool is_of_graph(enum charge_kind kind)
+{
+	return kind == NODE;
+}
+
+/* ---- memory ---- */
+
+static CUresult mem_alloc(CUdeviceptr *address, size_t bytes)
+{
+	CUresult result;
+	struct charge *charge = charge_begin(MEMORY, bytes);
+
+	if (!charge)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = quota.real.cuMemAlloc_v2(address, bytes);
+	return charge_end(charge, result, *address);
+}
+
+static CUresult mem_alloc_pitch(CUdeviceptr *address, size_t *pitch, size_t width, size_t height,
+				unsigned int element)
+{
+	struct charge *charge;
+	size_t bytes, padded;
+	CUresult result;
+
+	/* No driver pads a row by more than this. */
+	if (__builtin_mul_overflow((width + 4095) & ~(size_t)511, height, &padded))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	charge = charge_begin(MEMORY, padded);
+	if (!charge)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = quota.real.cuMemAllocPitch_v2(address, pitch, width, height, element);
+	bytes = result == CUDA_SUCCESS ? *pitch * height : padded;
+	if (bytes < padded) {
+		give(padded - bytes);
+		charge->bytes = bytes;
+	}
+	return charge_end(charge, result, *address);
+}
+
+static CUresult mem_free(CUdeviceptr address)
+{
+	pthread_mutex_lock(&quota.lock);
+	bool pooled = *find(POOLED, address) != NULL;
+	pthread_mutex_unlock(&quota.lock);
+	GIVE_BACK(pooled ? POOLED : MEMORY, address, quota.real.cuMemFree_v2(address));
+}
+
+static CUresult mem_alloc_async(CUdeviceptr *address, size_t bytes, CUstream stream)
+{
+	CUresult result;
+	struct charge *charge = charge_begin(POOLED, bytes);
+
+	if (!charge)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = quota.real.cuMemAllocAsync(address, bytes, stream);
+	return charge_end(charge, result, *address);
+}
+
+static CUresult mem_alloc_from_pool(CUdeviceptr *address, size_t bytes, CUmemoryPool pool,
+				    CUstream stream)
+{
+	CUresult result;
+	struct charge *charge;
+
+	if (!address)
+		return CUDA_ERROR_INVALID_VALUE;
+	charge = charge_begin(POOLED, bytes);
+	if (!charge)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = quota.real.cuMemAllocFromPoolAsync(address, bytes, pool, stream);
+	return charge_end(charge, result, *address);
+}
+
+static CUresult mem_free_async(CUdeviceptr address, CUstream stream)
+{
+	pthread_mutex_lock(&quota.lock);
+	bool pooled = *find(POOLED, address) != NULL;
+	pthread_mutex_unlock(&quota.lock);
+	GIVE_BACK(pooled ? POOLED : MEMORY, address, quota.real.cuMemFreeAsync(address, stream));
+}
+
+static CUresult mem_get_info(size_t *free_bytes, size_t *total)
+{
+	CUresult result = quota.real.cuMemGetInfo_v2(free_bytes, total);
+	uint64_t now = used(), left = now < quota.limit ? quota.limit - now : 0;
+
+	if (result == CUDA_SUCCESS && *free_bytes > left)
+		*free_bytes = left;
+	if (result == CUDA_SUCCESS && *total > quota.limit)
+		*total = quota.limit;
+	return result;
+}
+
+static CUresult device_total(size_t *bytes, CUdevice device)
+{
+	CUresult result = quota.real.cuDeviceTotalMem_v2(bytes, device);
+
+	if (result == CUDA_SUCCESS && *bytes > quota.limit)
+		*bytes = quota.limit;
+	return result;
+}
+
+/* ---- memory apart from addresses: there until its last handle and mapping have gone ---- */
+
+static CUresult mem_create(CUmemGenericAllocationHandle *handle, size_t bytes,
+			   const CUmemAllocationProp *prop, unsigned long long flags)
+{
+	CUresult result;
+	struct charge *charge;
+
+	if (!handle)
+		return CUDA_ERROR_INVALID_VALUE;
+	charge = charge_begin(OBJECT, bytes);
+	if (!charge)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = quota.real.cuMemCreate(handle, bytes, prop, flags);
+	return charge_end(charge, result, *handle);
+}
+
+/* With the lock; `object` may be gone afterwards. */
+static void object_drop(struct charge *object)
+{
+	struct charge **link;
+
+	if (--object->references)
+		return;
+	for (link = bucket_of(OBJECT, object->key); *link && *link != object; link = &(*link)->next)
+		;
+	if (*link)
+		*link = object->next;
+	give(object->bytes);
+	free(object);
+}
+
+static CUresult mem_release(CUmemGenericAllocationHandle handle)
+{
+	struct charge *object;
+	CUresult result;
+
+	pthread_mutex_lock(&quota.lock);
+	object = *find(OBJECT, handle);
+	result = quota.real.cuMemRelease(handle);
+	if (object && result == CUDA_SUCCESS)
+		object_drop(object);
+	pthread_mutex_unlock(&quota.lock);
+	return result;
+}
+
+static CUresult mem_retain(CUmemGenericAllocationHandle *handle, void *address)
+{
+	CUresult result;
+	struct charge *object;
+
+	pthread_mutex_lock(&quota.lock);
+	result = quota.real.cuMemRetainAllocationHandle(handle, address);
+	object = result == CUDA_SUCCESS ? *find(OBJECT, *handle) : NULL;
+	if (object)
+		object->references++;
+	pthread_mutex_unlock(&quota.lock);
+	return result;
+}
+
+static CUresult mem_map(CUdeviceptr address, size_t bytes, size_t offset,
+			CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+	struct charge *mapping = calloc(1, sizeof(*mapping)), **link;
+	CUresult result;
+
+	if (!mapping)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	pthread_mutex_lock(&quota.lock);
+	result = quota.real.cuMemMap(address, bytes, offset, handle, flags);
+	mapping->object = result == CUDA_SUCCESS ? *find(OBJECT, handle) : NULL;
+	if (mapping->object) {
+		mapping->kind = MAPPING;
+		mapping->key = address;
+		mapping->object->references++;
+		link = bucket_of(MAPPING, address);
+		mapping->next = *link;
+		*link = mapping;
+	} else {
+		free(mapping);
+	}
+	pthread_mutex_unlock(&quota.lock);
+	return result;
+}
+
+static CUresult mem_unmap(CUdeviceptr address, size_t bytes)
+{
+	CUresult result;
+
+	pthread_mutex_lock(&quota.lock);
+	result = quota.real.cuMemUnmap(address, bytes);
+	for (unsigned i = 0; i < BUCKETS && result == CUDA_SUCCESS; i++) {
+		struct charge **link = &quota.buckets[i];
+
+		while (*link) {
+			struct charge *mapping = *link, *object;
+
+			if (mapping->kind != MAPPING || mapping->key - address >= bytes) {
+				link = &mapping->next;
+				continue;
+			}
+			*link = mapping->next;
+			object = mapping->object;
+			free(mapping);
+			object_drop(object);
+			/* That may have been what the link lies in. */
+			link = &quota.buckets[i];
+		}
+	}
+	pthread_mutex_unlock(&quota.lock);
+	return result;
+}
+
+/* ---- arrays ---- */
+
+static uint64_t texels(uint64_t width, uint64_t height, uint64_t depth, unsigned channels,
+		       CUarray_format format)
+{
+	uint64_t bytes = 16;
+
+	if (format == CU_AD_FORMAT_UNSIGNED_INT8 || format == CU_AD_FORMAT_SIGNED_INT8)
+		bytes = 1;
+	else if (format == CU_AD_FORMAT_UNSIGNED_INT16 || format == CU_AD_FORMAT_SIGNED_INT16 ||
+		 format == CU_AD_FORMAT_HALF)
+		bytes = 2;
+	else if (format == CU_AD_FORMAT_UNSIGNED_INT32 || format == CU_AD_FORMAT_SIGNED_INT32 ||
+		 format == CU_AD_FORMAT_FLOAT)
+		bytes = 4;
+	bytes *= channels ? channels : 1;
+	if (__builtin_mul_overflow(bytes, width, &bytes) ||
+	    __builtin_mul_overflow(bytes, height ? height : 1, &bytes) ||
+	    __builtin_mul_overflow(bytes, depth ? depth : 1, &bytes))
+		return UINT64_MAX;
+	return bytes;
+}
+
+static CUresult array_create(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *shape)
+{
+	CUresult result;
+	struct charge *charge;
+
+	if (!array || !shape)
+		return CUDA_ERROR_INVALID_VALUE;
+	charge = charge_begin(ARRAY, texels(shape->Width, shape->Height, 1, shape->NumChannels,
+					    shape->Format));
+	if (!charge)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = quota.real.cuArrayCreate_v2(array, shape);
+	return charge_end(charge, result, (uint64_t)(uintptr_t)*array);
+}
+
+static CUresult array_create_3d(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape)
+{
+	CUresult result;
+	struct charge *charge;
+
+	if (!array || !shape)
+		return CUDA_ERROR_INVALID_VALUE;
+	charge = charge_begin(ARRAY, texels(shape->Width, shape->Height, shape->Depth,
+					    shape->NumChannels, shape->Format));
+	if (!charge)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = quota.real.cuArray3DCreate_v2(array, shape);
+	return charge_end(charge, result, (uint64_t)(uintptr_t)*array);
+}
+
+static CUresult array_destroy(CUarray array)
+{
+	GIVE_BACK(ARRAY, (uintptr_t)array, quota.real.cuArrayDestroy(array));
+}
+
+static CUresult mipmap_create(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape,
+			      unsigned int levels)
+{
+	uint64_t bytes = 0, level;
+	struct charge *charge;
+	CUresult result;
+
+	if (!array || !shape)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (unsigned i = 0; i < levels && i < 32; i++) {
+		level = texels(shape->Width >> i ? shape->Width >> i : 1, shape->Height >> i,
+			       shape->Depth >> i, shape->NumChannels, shape->Format);
+		if (__builtin_add_overflow(bytes, level, &bytes))
+			return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	charge = charge_begin(MIPMAP, bytes);
+	if (!charge)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = quota.real.cuMipmappedArrayCreate(array, shape, levels);
+	return charge_end(charge, result, (uint64_t)(uintptr_t)*array);
+}
+
+static CUresult mipmap_destroy(CUmipmappedArray array)
+{
+	GIVE_BACK(MIPMAP, (uintptr_t)array, quota.real.cuMipmappedArrayDestroy(array));
+}
+
+/* ---- graphs: nodes say what a graph needs, executables have it ---- */
+
+static void node_note(CUgraph graph, CUgraphNode node, uint64_t bytes)
+{
+	struct charge *charge = calloc(1, sizeof(*charge));
+
+	if (!charge)
+		return;
+	charge->kind = NODE;
+	charge->key = (uint64_t)(uintptr_t)node;
+	charge->owner = (uint64_t)(uintptr_t)graph;
+	charge->bytes = bytes;
+	put(charge);
+}
+
+static CUresult node_add_alloc(CUgraphNode *node, CUgraph graph, const CUgraphNode *behind,
+			       size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params)
+{
+	CUresult result;
+
+	if (params && (params->bytesize > quota.limit || used() + params->bytesize > quota.limit))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = quota.real.cuGraphAddMemAllocNode(node, graph, behind, count, params);
+	if (result == CUDA_SUCCESS)
+		node_note(graph, *node, params->bytesize);
+	return result;
+}
+
+static bool node_fits(const CUgraphNodeParams *params)
+{
+	return !params || params->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
+	       (params->alloc.bytesize <= quota.limit &&
+		used() + params->alloc.bytesize <= quota.limit);
+}
+
+static CUresult node_add(CUgraphNode *node, CUgraph graph, const CUgraphNode *behind, size_t count,
+			 CUgraphNodeParams *params)
+{
+	CUresult result;
+
+	if (!node_fits(params))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = quota.real.cuGraphAddNode(node, graph, behind, count, params);
+	if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+		node_note(graph, *node, params->alloc.bytesize);
+	return result;
+}
+
+static CUresult node_add_2(CUgraphNode *node, CUgraph graph, const CUgraphNode *behind,
+			   const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params)
+{
+	CUresult result;
+
+	if (!node_fits(params))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = quota.real.cuGraphAddNode_v2(node, graph, behind, edges, count, params);
+	if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+		node_note(graph, *node, params->alloc.bytesize);
+	return result;
+}
+
+static uint64_t graph_bytes(CUgraph graph)
+{
+	uint64_t sum = 0;
+
+	pthread_mutex_lock(&quota.lock);
+	for (unsigned i = 0; i < BUCKETS; i++)
+		for (const struct charge *charge = quota.buckets[i]; charge; charge = charge->next)
+			if (charge->kind == NODE && charge->owner == (uint64_t)(uintptr_t)graph)
+				sum += charge->bytes;
+	pthread_mutex_unlock(&quota.lock);
+	return sum;
+}
+
+/* A graph may go before its executable does: so this is what is charged. */
+#define INSTANTIATE(executable, graph, call)						\
+	do {										\
+		struct charge *charge_ = charge_begin(EXECUTABLE, graph_bytes(graph));	\
+		CUresult result_;							\
+											\
+		if (!charge_)								\
+			return CUDA_ERROR_OUT_OF_MEMORY;				\
+		result_ = call;								\
+		return charge_end(charge_, result_, (uint64_t)(uintptr_t)*(executable));	\
+	} while (0)
+
+static CUresult instantiate_1(CUgraphExec *executable, CUgraph graph, CUgraphNode *failed, char *log,
+			      size_t bytes)
+{
+	INSTANTIATE(executable, graph,
+		    quota.real.cuGraphInstantiate(executable, graph, failed, log, bytes));
+}
+
+static CUresult instantiate_2(CUgraphExec *executable, CUgraph graph, CUgraphNode *failed, char *log,
+			      size_t bytes)
+{
+	INSTANTIATE(executable, graph,
+		    quota.real.cuGraphInstantiate_v2(executable, graph, failed, log, bytes));
+}
+
+static CUresult instantiate_flags(CUgraphExec *executable, CUgraph graph, unsigned long long flags)
+{
+	INSTANTIATE(executable, graph,
+		    quota.real.cuGraphInstantiateWithFlags(executable, graph, flags));
+}
+
+static CUresult instantiate_params(CUgraphExec *executable, CUgraph graph,
+				   CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+{
+	INSTANTIATE(executable, graph,
+		    quota.real.cuGraphInstantiateWithParams(executable, graph, params));
+}
+
+static CUresult executable_destroy(CUgraphExec executable)
+{
+	GIVE_BACK(EXECUTABLE, (uintptr_t)executable, quota.real.cuGraphExecDestroy(executable));
+}
+
+static CUresult graph_destroy(CUgraph graph)
+{
+	/* Before another graph has its address. */
+	drop_owner(is_of_graph, (uint64_t)(uintptr_t)graph);
+	return quota.real.cuGraphDestroy(graph);
+}
+
+/* ---- contexts take their memory with them ---- */
+
+static CUresult context_destroy(CUcontext context)
+{
+	CUresult result = quota.real.cuCtxDestroy_v2(context);
+
+	drop_owner(is_of_context, (uint64_t)(uintptr_t)context);
+	return result;
+}
+
+static CUresult primary_retain(CUcontext *context, CUdevice device)
+{
+	CUresult result = quota.real.cuDevicePrimaryCtxRetain(context, device);
+
+	if (result == CUDA_SUCCESS && device >= 0 && device < 64)
+		quota.primaries[device] = *context;
+	return result;
+}
+
+static void primary_drop(CUdevice device)
+{
+	unsigned flags;
+	int active = 0;
+
+	if (device < 0 || device >= 64 || !quota.real.cuDevicePrimaryCtxGetState ||
+	    quota.real.cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || active)
+		return;
+	drop_owner(is_of_context, (uint64_t)(uintptr_t)quota.primaries[device]);
+}
+
+static CUresult primary_release(CUdevice device)
+{
+	CUresult result = quota.real.cuDevicePrimaryCtxRelease_v2(device);
+
+	primary_drop(device);
+	return result;
+}
+
+static CUresult primary_reset(CUdevice device)
+{
+	CUresult result = quota.real.cuDevicePrimaryCtxReset_v2(device);
+
+	if (result == CUDA_SUCCESS && device >= 0 && device < 64)
+		drop_owner(is_of_context, (uint64_t)(uintptr_t)quota.primaries[device]);
+	return result;
+}
+
+void server_quota_install(struct server *server, uint64_t limit)
+{
+	struct server_driver *driver = &server->driver;
+
+	quota.real = *driver;
+	quota.server = server;
+	quota.limit = limit;
+#define INSTEAD(symbol, function) driver->symbol = driver->symbol ? function : NULL
+	INSTEAD(cuMemAlloc_v2, mem_alloc);
+	INSTEAD(cuMemAllocPitch_v2, mem_alloc_pitch);
+	INSTEAD(cuMemFree_v2, mem_free);
+	INSTEAD(cuMemAllocAsync, mem_alloc_async);
+	INSTEAD(cuMemAllocFromPoolAsync, mem_alloc_from_pool);
+	INSTEAD(cuMemFreeAsync, mem_free_async);
+	INSTEAD(cuMemGetInfo_v2, mem_get_info);
+	INSTEAD(cuDeviceTotalMem_v2, device_total);
+	INSTEAD(cuMemCreate, mem_create);
+	INSTEAD(cuMemRelease, mem_release);
+	INSTEAD(cuMemRetainAllocationHandle, mem_retain);
+	INSTEAD(cuMemMap, mem_map);
+	INSTEAD(cuMemUnmap, mem_unmap);
+	INSTEAD(cuArrayCreate_v2, array_create);
+	INSTEAD(cuArray3DCreate_v2, array_create_3d);
+	INSTEAD(cuArrayDestroy, array_destroy);
+	INSTEAD(cuMipmappedArrayCreate, mipmap_create);
+	INSTEAD(cuMipmappedArrayDestroy, mipmap_destroy);
+	INSTEAD(cuGraphAddMemAllocNode, node_add_alloc);
+	INSTEAD(cuGraphAddNode, node_add);
+	INSTEAD(cuGraphAddNode_v2, node_add_2);
+	INSTEAD(cuGraphInstantiate, instantiate_1);
+	INSTEAD(cuGraphInstantiate_v2, instantiate_2);
+	INSTEAD(cuGraphInstantiateWithFlags, instantiate_flags);
+	INSTEAD(cuGraphInstantiateWithParams, instantiate_params);
+	INSTEAD(cuGraphExecDestroy, executable_destroy);
+	INSTEAD(cuGraphDestroy, graph_destroy);
+	INSTEAD(cuCtxDestroy_v2, context_destroy);
+	INSTEAD(cuDevicePrimaryCtxRetain, primary_retain);
+	INSTEAD(cuDevicePrimaryCtxRelease_v2, primary_release);
+	INSTEAD(cuDevicePrimaryCtxReset_v2, primary_reset);
+#undef INSTEAD
+}

@@ -1,0 +1,170 @@
+/* Every path that takes memory of a device, in a lease of 64 MiB: refused beyond it, and
+ * given back. */
+#include "../calls/calls.h"
+
+#define MIB ((size_t)1 << 20)
+#define LIMIT (64 * MIB)
+
+static size_t left(void)
+{
+	size_t free_bytes, total;
+
+	CHECK(cuMemGetInfo_v2(&free_bytes, &total));
+	REQUIRE_EQUAL(total, LIMIT);
+	return free_bytes;
+}
+
+#define OVER(call) EXPECT(call, CUDA_ERROR_OUT_OF_MEMORY)
+
+static void plain(void)
+{
+	CUdeviceptr memory, second;
+	size_t pitch;
+
+	CHECK(cuMemAlloc_v2(&memory, 48 * MIB));
+	REQUIRE_EQUAL(left(), 16 * MIB);
+	OVER(cuMemAlloc_v2(&second, 17 * MIB));
+	CHECK(cuMemAlloc_v2(&second, 16 * MIB));
+	REQUIRE_EQUAL(left(), 0);
+	CHECK(cuMemFree_v2(memory));
+	CHECK(cuMemFree_v2(second));
+	REQUIRE_EQUAL(left(), LIMIT);
+	OVER(cuMemAllocPitch_v2(&memory, &pitch, MIB, 65, 4));
+	REQUIRE_EQUAL(left(), LIMIT);
+	CHECK(cuMemAllocPitch_v2(&memory, &pitch, 512, 1024, 4));
+	REQUIRE_EQUAL(left(), LIMIT - pitch * 1024);
+	CHECK(cuMemFree_v2(memory));
+}
+
+static void ordered(void)
+{
+	CUmemPoolProps props = {
+		.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = { .type = CU_MEM_LOCATION_TYPE_DEVICE },
+	};
+	CUdeviceptr memory, second;
+	CUmemoryPool pool;
+
+	CHECK(cuMemAllocAsync(&memory, 40 * MIB, NULL));
+	CHECK(cuMemPoolCreate(&pool, &props));
+	OVER(cuMemAllocFromPoolAsync(&second, 25 * MIB, pool, NULL));
+	OVER(cuMemAllocAsync(&second, 25 * MIB, NULL));
+	CHECK(cuMemAllocFromPoolAsync(&second, 20 * MIB, pool, NULL));
+	REQUIRE_EQUAL(left(), 4 * MIB);
+	CHECK(cuMemFreeAsync(memory, NULL));
+	CHECK(cuMemFreeAsync(second, NULL));
+	CHECK(cuCtxSynchronize());
+	CHECK(cuMemPoolDestroy(pool));
+}
+
+/* Memory that is mapped is there, also without a handle. */
+static void virtual(void)
+{
+	CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = { .type = CU_MEM_LOCATION_TYPE_DEVICE },
+	};
+	CUmemGenericAllocationHandle memory, second;
+	CUdeviceptr address;
+
+	OVER(cuMemCreate(&memory, 66 * MIB, &prop, 0));
+	CHECK(cuMemCreate(&memory, 40 * MIB, &prop, 0));
+	CHECK(cuMemAddressReserve(&address, 40 * MIB, 0, 0, 0));
+	CHECK(cuMemMap(address, 40 * MIB, 0, memory, 0));
+	CHECK(cuMemRelease(memory));
+	REQUIRE_EQUAL(left(), 24 * MIB);
+	OVER(cuMemCreate(&second, 26 * MIB, &prop, 0));
+	CHECK(cuMemUnmap(address, 40 * MIB));
+	CHECK(cuMemAddressFree(address, 40 * MIB));
+}
+
+static void arrays(void)
+{
+	CUDA_ARRAY3D_DESCRIPTOR shape = {
+		.Width = 4096, .Height = 2048, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1,
+	};
+	CUDA_ARRAY_DESCRIPTOR flat = { 4096, 2048, CU_AD_FORMAT_FLOAT, 1 };
+	CUmipmappedArray mipmap;
+	CUarray array, second;
+
+	CHECK(cuArray3DCreate_v2(&array, &shape));
+	REQUIRE_EQUAL(left(), 32 * MIB);
+	OVER(cuMipmappedArrayCreate(&mipmap, &shape, 2));
+	CHECK(cuArrayCreate_v2(&second, &flat));
+	OVER(cuArrayCreate_v2(&second, &(CUDA_ARRAY_DESCRIPTOR){ 64, 64, CU_AD_FORMAT_FLOAT, 1 }));
+	CHECK(cuArrayDestroy(array));
+	CHECK(cuArrayDestroy(second));
+	CHECK(cuMipmappedArrayCreate(&mipmap, &shape, 2));
+	REQUIRE_EQUAL(left(), 24 * MIB);
+	CHECK(cuMipmappedArrayDestroy(mipmap));
+}
+
+static void graphs(void)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS params = {
+		.poolProps = {
+			.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+			.location = { .type = CU_MEM_LOCATION_TYPE_DEVICE },
+		},
+		.bytesize = 48 * MIB,
+	};
+	CUgraphNode node, gone;
+	CUgraphExec executable;
+	CUdeviceptr memory;
+	CUgraph graph;
+
+	CHECK(cuGraphCreate(&graph, 0));
+	CHECK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params));
+	CHECK(cuGraphAddMemFreeNode(&gone, graph, &node, 1, params.dptr));
+	CHECK(cuMemAlloc_v2(&memory, 20 * MIB));
+	OVER(cuGraphInstantiateWithFlags(&executable, graph, 0));
+	CHECK(cuMemFree_v2(memory));
+	CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+	REQUIRE_EQUAL(left(), 16 * MIB);
+	CHECK(cuGraphDestroy(graph));
+	REQUIRE_EQUAL(left(), 16 * MIB);
+	CHECK(cuGraphExecDestroy(executable));
+}
+
+static void contexts(void)
+{
+	CUdeviceptr memory;
+	CUcontext context;
+
+	CHECK(cuCtxCreate_v2(&context, 0, 0));
+	CHECK(cuMemAlloc_v2(&memory, 64 * MIB));
+	OVER(cuMemAlloc_v2(&memory, 1));
+	CHECK(cuCtxDestroy_v2(context));
+}
+
+int main(int argc, char **argv)
+{
+	CUdeviceptr memory;
+	size_t total;
+
+	begin();
+	if (argc > 1) {
+		/* Hold that many mebibytes until nobody writes any more. */
+		CUresult result = cuMemAlloc_v2(&memory, (size_t)atoi(argv[1]) * MIB);
+
+		printf("%d\n", result);
+		fflush(stdout);
+		getchar();
+		return 0;
+	}
+	CHECK(cuDeviceTotalMem_v2(&total, 0));
+	REQUIRE_EQUAL(total, LIMIT);
+	plain();
+	REQUIRE_EQUAL(left(), LIMIT);
+	ordered();
+	REQUIRE_EQUAL(left(), LIMIT);
+	virtual();
+	REQUIRE_EQUAL(left(), LIMIT);
+	arrays();
+	REQUIRE_EQUAL(left(), LIMIT);
+	graphs();
+	REQUIRE_EQUAL(left(), LIMIT);
+	contexts();
+	REQUIRE_EQUAL(left(), LIMIT);
+	return 0;
+}
