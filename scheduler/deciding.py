@@ -27,6 +27,8 @@ from farbus.scheduler.words import describe_time
 
 MAX_ROUND_JOBS = 10_000
 """Waiting jobs that one round considers, from the front of the queue."""
+MAX_ROUND_SHAPES = 256
+"""Shapes of tasks among them: one of its own costs a round as much as hundreds that are alike."""
 WAITS_PERSIST_S = 5.0
 """Pause between two writes of how long jobs have waited: what a kill loses of it only orders the queue."""
 SET_ASIDE_S, MAX_SET_ASIDE_S = 60.0, 3_600.0
@@ -70,8 +72,9 @@ class Deciding(Late):
             situations.wake_for_gains(gains)
             situations.wake_for_quota(self.accounts.eased)
         self.accounts.eased.clear()
+        self._round_truncated = False
         pending = self._pending(now, most)
-        self._round_truncated = len(pending) >= most
+        self._round_truncated |= len(pending) >= most
         return snapshot, pending, self.generation
 
     def _pending(self, now: float, most: int) -> tuple[PendingJob, ...]:
@@ -84,9 +87,16 @@ class Deciding(Late):
             return tuple(map(self._late_entry, self._late_pending(now, admitted)))
         long = [job_id for job_id in self.situations.companions() if self._may_be_placed(job_id, now)]
         companions = self.queue.ordered(long)[:MAX_COMPANIONS]
-        pending = []
+        # Who comes along again and again must not keep those from their turn who have not been looked at yet.
+        shapes = set[int]().union(*(self.jobs[job_id].shapes for job_id in companions))
+        most_shapes = len(shapes) + MAX_ROUND_SHAPES
+        pending: list[PendingJob] = []
         for job_id in self.queue.ordered({*awake, *companions}):
             record = self.jobs[job_id]
+            shapes |= record.shapes
+            if len(shapes) > most_shapes and pending:
+                self._round_truncated = True
+                break
             miss = self.accounts.miss(record.job, self.rules, admitted)
             if miss is None:
                 admitted.add(record.job)

@@ -13,7 +13,17 @@ import msgspec
 
 from farbus.model.decision import JobPlacement
 from farbus.model.device import Device
-from farbus.model.job import Job, JobStatus, Miss, Requests, TaskGroup, TaskPlacement, TaskState, TaskStatus
+from farbus.model.job import (
+    GroupVariant,
+    Job,
+    JobStatus,
+    Miss,
+    Requests,
+    TaskGroup,
+    TaskPlacement,
+    TaskState,
+    TaskStatus,
+)
 from farbus.model.lease import Lease
 from farbus.model.node import Node
 from farbus.model.operation import Cordon
@@ -170,6 +180,18 @@ class JobRecord(msgspec.Struct, eq=False):
     late_after: float = 0.0
     """Monotonic time before which no more of its tasks are placed."""
 
+    _shapes: frozenset[int] = frozenset()
+
+    @property
+    def shapes(self) -> frozenset[int]:
+        """A number for each shape of its tasks, also in its alternatives, which tasks that ask for the same share."""
+        if not self._shapes:
+            groups: list[TaskGroup | GroupVariant] = [*self.job.groups]
+            for way in self.job.alternatives:
+                groups += way.groups
+            self._shapes = frozenset(map(_shape, groups))
+        return self._shapes
+
     def tell(self, line: str) -> None:
         """Add a line to the story."""
         story = self.progress.story
@@ -231,6 +253,10 @@ def job_status(job: Job, state: JobState, progress: StoredProgress, *, misses: t
         ended_at=progress.ended_at,
         story=tuple(progress.story),
     )
+
+
+def _shape(group: TaskGroup | GroupVariant) -> int:
+    return hash((group.requests, tuple(sorted(group.labels.items())), group.routes, group.storage))
 
 
 def _lacking(job: Job, progress: StoredProgress) -> dict[int, list[str]]:

@@ -12,7 +12,7 @@ from farbus.model.job import Alternative, GroupVariant, Miss, Requests, TaskGrou
 from farbus.model.node import Node, Resources
 from farbus.model.rules import Quota, Rules
 from farbus.scheduler import events, round, situations
-from farbus.scheduler.deciding import LOAD_LOOK_S, LOAD_PATIENCE, SET_ASIDE_S
+from farbus.scheduler.deciding import LOAD_LOOK_S, LOAD_PATIENCE, MAX_ROUND_SHAPES, SET_ASIDE_S
 from farbus.scheduler.quotas import QUOTA, devices_of
 from farbus.scheduler.rounds import fault_miss
 from farbus.scheduler.situations import LONG_WAIT_ROUNDS, Situations
@@ -157,6 +157,19 @@ def test_more_jobs_than_a_round_takes_have_their_turn_one_round_after_the_other(
         decision = first_fit(snapshot, pending) if pending else None
         cluster.tell(events.RoundDecided(decision=decision, generation=generation))
     assert [number for number in seen if number] == [3, 3, 1]
+
+
+def test_jobs_that_all_ask_for_something_else_have_their_turn_one_round_after_the_other() -> None:
+    cluster = Watched(node("a", 0))
+    cluster.join()
+    wide = job("j0", gpus=9)
+    for number in range(MAX_ROUND_SHAPES + 2):
+        (group,) = wide.groups
+        requests = msgspec.structs.replace(group.requests, cpu_milli=1_000_000 + number)
+        group = msgspec.structs.replace(group, requests=requests)
+        cluster.submit(msgspec.structs.replace(wide, id=f"j{number:03}", groups=(group,)))
+    cluster.settle()
+    assert [len(seen) for seen in cluster.rounds] == [MAX_ROUND_SHAPES, 2]
 
 
 def test_a_job_with_which_no_decision_comes_about_is_set_aside_longer_each_time() -> None:
