@@ -26,7 +26,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["openb", "--nodes", "nowhere.csv", "--pods", "nowhere.csv"],
-            "nowhere.csv: can't be read: [Errno 2] No such file or directory: 'nowhere.csv'",
+            "nowhere.csv: can't be read: No such file or directory; check the path and its permissions",
         ),
     ],
 )
