@@ -46,7 +46,8 @@ def test_copies_out_of_pinned_memory_reuse_the_driver_s_own(spied: Spied, build:
     done = spied.remote.run(build("remoting/spied/pinned_rounds"))
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
     calls = spied.calls()
-    assert [line for line in calls if line.startswith("register")] == []
+    # The transport's shared memory is registered once, and nothing of the program's.
+    assert sum(count for line, count in calls.items() if line.startswith("register")) <= 1
     # One buffer serves all rounds; the others are the staging of the copies back.
     assert 1 <= calls["allocate 0"] < 10
 
