@@ -12,7 +12,7 @@ NVCC_EXTRA := $(if $(shell command -v nvcc 2>/dev/null),,[nvcc])
 
 help:
 	@echo 'make demo         start a cluster on this machine, run CUDA programs on a node without a GPU, stop it'
-	@echo 'make test         all tests that can run here (about ten minutes)'
+	@echo 'make test         all tests that can run here (about thirteen minutes)'
 	@echo 'make build        the virtual environment in .venv with the farbus command, and the native parts'
 	@echo 'make check-programs  every CUDA program of tests/programs on the software GPU (ten minutes when none is compiled)'
 	@echo 'make check-lab    tests in virtual machines with real systemd (no privileges or acceleration needed; 25 minutes)'
