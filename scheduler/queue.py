@@ -11,6 +11,9 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+import msgspec
 
 from farbus.api.identity import valid_name
 from farbus.errors import InvalidInput, Unavailable
@@ -28,12 +31,14 @@ from farbus.model.job import (
     MAX_RESOURCES,
     MAX_STORAGE,
     Composite,
+    GroupVariant,
     Job,
     Requests,
     StorageRequest,
     TaskGroup,
 )
-from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, MAX_SECONDS, format_bytes
+from farbus.model.node import DIMENSIONS, amounts_of
+from farbus.model.quantity import MAX_BYTES, MAX_NETWORK_MBIT_S, MAX_SECONDS, format_bytes
 from farbus.model.staging import MAX_OUTPUTS, check_digest, check_path
 
 MAX_QUEUED_JOBS = 200_000
@@ -61,6 +66,8 @@ MAX_LABELS = 64
 MAX_PRIORITY = 1_000
 """Priorities run from minus to plus this."""
 
+G = TypeVar("G", TaskGroup, GroupVariant)
+
 _GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SERVED_ROUTES = (Route.LOCAL, Route.REMOTE)
@@ -85,13 +92,17 @@ def _check_text(text: str, field: str, *, most: int, empty: bool = True, is_line
 
 
 def _validate_requests(requests: Requests, field: str) -> None:
-    _check_number(requests.cpu_milli, f"{field}.cpu_milli", least=1, most=MAX_CPU_MILLI)
-    _check_number(requests.memory_bytes, f"{field}.memory_bytes", least=1, most=MAX_BYTES)
+    for dimension, amount in zip(DIMENSIONS, amounts_of(requests), strict=True):
+        # Programs run on processors, in memory.
+        _check_number(amount, f"{field}.{dimension.name}", least=int(dimension.packs), most=dimension.most)
     _check_number(requests.gpus, f"{field}.gpus", least=0, most=MAX_GPUS_PER_TASK)
     _check_number(requests.gpu_memory_bytes, f"{field}.gpu_memory_bytes", least=0, most=MAX_BYTES)
+    remote = requests.remote_network_mbit_s or 0
+    _check_number(remote, f"{field}.remote_network_mbit_s", least=0, most=MAX_NETWORK_MBIT_S)
     _check_text(requests.gpu_model, f"{field}.gpu_model", most=MAX_NAME, is_line=True)
     if requests.gpus == 0:
-        asked = "gpu_memory_bytes" if requests.gpu_memory_bytes else "gpu_model" if requests.gpu_model else ""
+        parts = ("gpu_memory_bytes", "gpu_model", "remote_network_mbit_s")
+        asked = next((part for part in parts if getattr(requests, part)), "")
         _check(not asked, f"{field}.{asked}", "is set, but no GPU is asked for", hint="set gpus to 1 or more")
 
 
@@ -284,6 +295,24 @@ def requests_of(job: Job, placement: JobPlacement) -> dict[str, Requests]:
     job = job.in_flavour(placement.alternative)
     groups = dict(task_names(job))
     return {task.task: job.groups[groups[task.task]].requests for task in placement.tasks}
+
+
+def with_remote_network(job: Job, mbit_s: int) -> Job:
+    """Return ``job`` with what each remote GPU takes of the network, where it does not say so itself."""
+
+    def told(group: G) -> G:
+        requests = group.requests
+        if not requests.gpus or requests.remote_network_mbit_s is not None:
+            return group
+        return msgspec.structs.replace(group, requests=msgspec.structs.replace(requests, remote_network_mbit_s=mbit_s))
+
+    return msgspec.structs.replace(
+        job,
+        groups=tuple(map(told, job.groups)),
+        alternatives=tuple(
+            msgspec.structs.replace(each, groups=tuple(map(told, each.groups))) for each in job.alternatives
+        ),
+    )
 
 
 def _size(job: Job) -> int:

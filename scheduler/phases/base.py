@@ -145,6 +145,8 @@ class Outlook(abc.ABC):
     near_cost: Integers
     total: int
     floor: int
+    network: int = 0
+    """Mbit/s of the task's own node that a task takes which is served from elsewhere, whatever way that is done."""
     size: int = 0
     """Devices of one task, all of which come out of what :meth:`Desk.spare` counts; 0 where that can't be said."""
 
@@ -202,6 +204,14 @@ class Desk(abc.ABC):
         The answer is a table of ``WANT`` in the order of jobs.
         """
 
+    def reserve(self, jobs: Jobs, wants: Table) -> Table:
+        """Set aside what ``wants`` may need besides units of this resource, until notes are cleared.
+
+        Returns them as they may be served: what could not be set aside is of another source.
+        """
+        del jobs
+        return wants
+
     @abc.abstractmethod
     def pools(self, sources: Integers) -> Integers:
         """Return the number of the aggregator through which each source reaches places at a cost shared by all.
@@ -250,6 +260,10 @@ class Desk(abc.ABC):
         taken.  The first unit at a place fits if :meth:`offers` or
         :meth:`arcs` had room for it, which is why rounds of solving end.
         """
+
+    def awarded(self, awards: Table) -> None:
+        """Take note of whose the units are that were taken: what was set aside for them is used."""
+        del awards
 
     def size(self, shape: int) -> int:
         """Return the number of devices of one unit."""
@@ -307,6 +321,11 @@ class Desk(abc.ABC):
 
     def outlook_size(self, key: Hashable) -> int:
         """Return ``outlook(key).size``, which does not depend on what is free."""
+        del key
+        return 0
+
+    def outlook_network(self, key: Hashable) -> int:
+        """Return ``outlook(key).network``, which does not depend on what is free."""
         del key
         return 0
 

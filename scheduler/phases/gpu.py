@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from farbus.model.decision import PendingJob
-from farbus.model.device import DeviceKind
+from farbus.model.device import DeviceKind, Route
 from farbus.model.job import Miss, TaskGroup
 from farbus.model.quantity import format_bytes
 from farbus.scheduler.phases.base import Flags
@@ -40,7 +40,8 @@ class GpuPhase(DevicePhase):
         if not wanted.gpus:
             return None
         gpu_filter = GpuFilter(wanted.gpu_model.lower(), wanted.gpu_memory_bytes)
-        return DeviceRequest(wanted.gpus, gpu_filter, frozenset(group.routes))
+        network = wanted.remote_network_mbit_s or 0 if Route.REMOTE in group.routes else 0
+        return DeviceRequest(wanted.gpus, gpu_filter, frozenset(group.routes), network)
 
     def matches(self, cluster: Cluster, wanted: Hashable) -> Flags:
         """Return which devices have the model in their name and memory enough."""

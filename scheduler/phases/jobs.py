@@ -20,7 +20,8 @@ from msgspec.structs import replace
 from farbus.model import flavour
 from farbus.model.decision import PendingJob
 from farbus.model.job import MAX_ALTERNATIVE_COST, MAX_DRIVES, MAX_RESOURCE, Job, TaskGroup
-from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI
+from farbus.model.node import DIMENSIONS, amounts_of
+from farbus.model.quantity import MAX_BYTES, MAX_NETWORK_MBIT_S
 from farbus.scheduler.costs.policy import Policy, Waiting, ranked
 from farbus.scheduler.phases.cluster import MAX_UNITS
 from farbus.scheduler.phases.tables import AWARD, Integers, Table, ranges
@@ -314,8 +315,8 @@ def _fault(job: Job) -> str:
         limits = (
             ("count", group.count, 1, MAX_UNITS),
             ("min_count", group.min_count, 0, group.count),
-            ("cpu_milli", wanted.cpu_milli, 0, MAX_CPU_MILLI),
-            ("memory_bytes", wanted.memory_bytes, 0, MAX_BYTES),
+            *((each.name, amount, 0, each.most) for each, amount in zip(DIMENSIONS, amounts_of(wanted), strict=True)),
+            ("remote_network_mbit_s", wanted.remote_network_mbit_s or 0, 0, MAX_NETWORK_MBIT_S),
             ("gpus", wanted.gpus, 0, MAX_UNITS),
             ("gpu_memory_bytes", wanted.gpu_memory_bytes, 0, MAX_BYTES),
         )

@@ -94,7 +94,7 @@ def serve(
     leave at most one partial job per bottleneck).  A job that is not returned
     holds nothing at this desk.
     """
-    wants = desk.wants(jobs, rows) if plan is None else plan.wants.copy()
+    wants = desk.reserve(jobs, desk.wants(jobs, rows)) if plan is None else plan.wants.copy()
     awards = jobs.awards(desk.phase)
     active = np.zeros(len(jobs.pending), bool)
     active[rows] = True
@@ -513,6 +513,7 @@ class Plan:
         length = units * given["size"]
         awards["first"] = np.cumsum(length) - length
         self.jobs.awards(self.desk.phase).add(awards, devices[ranges(first, length)])
+        self.desk.awarded(awards)
         np.subtract.at(self.wants["count"], self.claims[claim], units)
 
     def _take(self, flow: Integers) -> tuple[Table, Integers, bool]:
