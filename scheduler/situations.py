@@ -141,9 +141,8 @@ class Situations:
 
 def _cause(miss: Miss) -> str:
     """Return what tells which gains may help against ``miss``: its phase, or what it misses beside it."""
-    return (
-        miss.resource if miss.resource == ROUTE or (miss.resource == NETWORK and miss.phase != COMPUTE) else miss.phase
-    )
+    beside = miss.resource == ROUTE or (miss.resource == NETWORK and miss.phase != COMPUTE)
+    return miss.resource if beside else miss.phase
 
 
 def _gains(phases: frozenset[str], wants: tuple[_Want, ...], gains: Gains) -> bool:

@@ -261,9 +261,12 @@ class Desk(abc.ABC):
         :meth:`arcs` had room for it, which is why rounds of solving end.
         """
 
-    def awarded(self, awards: Table) -> None:
-        """Take note of whose the units are that were taken: what was set aside for them is used."""
-        del awards
+    def awarded(self, awards: Table) -> Table:
+        """Take note of whose the units are that were taken: what was set aside for them is used.
+
+        Returns them with the sources that the wants had at first.
+        """
+        return awards
 
     def size(self, shape: int) -> int:
         """Return the number of devices of one unit."""

@@ -333,9 +333,9 @@ class DeviceDesk(Desk):
         """Set aside what wants may take of the network of their own nodes."""
         return self.network.reserve(jobs, wants)
 
-    def awarded(self, awards: Table) -> None:
+    def awarded(self, awards: Table) -> Table:
         """Take what was set aside for those who have been lent devices."""
-        self.network.awarded(awards)
+        return self.network.awarded(awards)
 
     def pools(self, sources: Integers) -> Integers:
         """Return the aggregators that lend to the sources' nodes, -1 where nobody may."""
@@ -597,7 +597,7 @@ class DeviceDesk(Desk):
                     remote=Route.REMOTE in request.routes,
                     may_span=self.kind.may_span,
                 )
-                miss = self._miss(request, need) or self._held_back(pending, group, need.site)
+                miss = self._miss(request, need) or self._held_back(pending, group, request, need.site)
             if miss is not None:
                 found.append(miss)
         return found
@@ -613,15 +613,14 @@ class DeviceDesk(Desk):
         misses = [miss for miss in found if miss is not None]
         return min(misses, key=lambda miss: miss.permanent) if len(misses) == len(found) else None
 
-    def _held_back(self, pending: PendingJob, group: TaskGroup, site: int) -> Miss | None:
+    def _held_back(self, pending: PendingJob, group: TaskGroup, request: DeviceRequest, site: int) -> Miss | None:
         """Say when there are free devices, but no arc leads to any of them."""
         look = self.outlook(self.outlook_key(pending, group))
         served = (look.near > 0) | look.far(np.arange(self.cluster.size))[0]
-        if served[site] if site >= 0 else served.any():
-            return None
-        request = self.kind.request(pending, group)
-        assert request is not None
-        return self.network.miss(request, group, self.phase, self.kind.noun) or Miss(
+        miss = self.network.miss(request, group, served)
+        if miss is not None or (served[site] if site >= 0 else served.any()):
+            return miss
+        return Miss(
             phase=self.phase,
             resource="route",
             message=(

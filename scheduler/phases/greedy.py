@@ -60,8 +60,7 @@ def _serve(desk: Desk, jobs: Jobs, want: Table, choice: Choice, draw: random.Ran
         award = table(AWARD, 1, pool=pool, place=place, tier=tier, count=1, cost=cost, size=desk.size(shape))
         for column in ("job", "group", "source"):
             award[column] = want[column]
-        jobs.awards(desk.phase).add(award, devices)
-        desk.awarded(award)
+        jobs.awards(desk.phase).add(desk.awarded(award), devices)
     return True
 
 

@@ -512,8 +512,7 @@ class Plan:
         )
         length = units * given["size"]
         awards["first"] = np.cumsum(length) - length
-        self.jobs.awards(self.desk.phase).add(awards, devices[ranges(first, length)])
-        self.desk.awarded(awards)
+        self.jobs.awards(self.desk.phase).add(self.desk.awarded(awards), devices[ranges(first, length)])
         np.subtract.at(self.wants["count"], self.claims[claim], units)
 
     def _take(self, flow: Integers) -> tuple[Table, Integers, bool]:

@@ -18,9 +18,9 @@ import numpy as np
 
 from farbus.model.device import Route
 from farbus.model.job import Miss, TaskGroup
-from farbus.model.node import DIMENSIONS
-from farbus.scheduler.phases.base import FAR, NEAR
-from farbus.scheduler.phases.cluster import NETWORK
+from farbus.model.node import DIMENSIONS, amounts_of
+from farbus.scheduler.phases.base import FAR, NEAR, Flags
+from farbus.scheduler.phases.cluster import NETWORK, fitting
 from farbus.scheduler.phases.jobs import Jobs
 from farbus.scheduler.phases.stock import DeviceRequest
 from farbus.scheduler.phases.tables import Integers, Table
@@ -115,11 +115,19 @@ class RemoteNetwork:
         if len(lent):
             self.room.take_network(places[lent], counts[lent] * each)
 
-    def awarded(self, awards: Table) -> None:
-        """Take what was set aside for the tasks that have been lent something."""
+    def awarded(self, awards: Table) -> Table:
+        """Take what was set aside for tasks that have been lent something; return all as of the bundles at first."""
         _, site, amount = self.of_lent(awards)
         if len(site):
             self.room.settle(site, amount)
+        shape, site = self._desk.split(awards["source"])
+        for number in np.unique(shape).tolist():
+            bundle = self._desk.bundle(number)
+            if bundle.lone:
+                rows = shape == number
+                whole = self._desk.number(msgspec.structs.replace(bundle, lone=False))
+                awards["source"][rows] = self._desk.source(whole, site[rows])
+        return awards
 
     def give_back(self, awards: Table) -> None:
         """Give back what awards took at both ends."""
@@ -146,40 +154,66 @@ class RemoteNetwork:
             self.room.take_network(node, -kept)
         self._holds.clear()
 
-    def miss(self, request: DeviceRequest, group: TaskGroup, phase: str, noun: str) -> Miss | None:
-        """Say which end has no network for the devices of one task, where there is no way but to be lent them."""
-        cluster = self._desk.cluster
+    def miss(self, request: DeviceRequest, group: TaskGroup, served: Flags) -> Miss | None:
+        """Say which end has no network for the devices of a task of ``group``; None where that is not what is missing.
+
+        ``served`` says where a task could have its devices, whatever else it needs there.
+        """
+        desk = self._desk
         needed = request.count * request.network_mbit_s
         if not needed or Route.REMOTE not in request.routes:
             return None
-        nodes = ~cluster.fabric.is_pool
-        clients = nodes & cluster.labelled(tuple(sorted(group.labels.items())))
+        demand, allowed = amounts_of(group.requests), self._allowed(group)
+        hosts = allowed & (fitting(self.room.free, demand) > 0)
+        if (hosts & served).any():
+            return None
+        nodes, stock = ~desk.cluster.fabric.is_pool, desk.stock(request.filter)
+        size = 1 if desk.spans(request) else request.count
+        capacity = desk.cluster.capacity
+        near = allowed & (fitting(capacity, demand) > 0) & (stock.total >= request.count)
+        if request.routes == {Route.REMOTE} or not near.any():
+            found = self._short(needed, allowed, nodes & (stock.total >= size), capacity[:, NETWORK])
+            if found is not None:
+                return self._told(request, group, *found, permanent=True)
+        found = self._short(needed, hosts, nodes & (stock.free >= size), self.room.network)
+        return None if found is None else self._told(request, group, *found, permanent=False)
+
+    def _allowed(self, group: TaskGroup) -> Flags:
+        cluster = self._desk.cluster
+        allowed = cluster.labelled(tuple(sorted(group.labels.items())))
         if group.node:
-            clients = clients & (np.arange(cluster.size) == cluster.index.get(group.node, -1))
-        stock = self._desk.stock(request.filter)
-        lenders = nodes & ((stock.total if self._desk.spans(request) else stock.total // request.count) > 0)
-        for there, permanent in ((cluster.capacity[:, NETWORK], True), (self.room.network, False)):
-            for end, told in ((clients, "the task's own node"), (lenders, "a lender")):
-                short = end & (there < needed)
-                if not short.any() or (end & ~short).any():
-                    continue
-                closest = int(np.argmax(np.where(end, there, -1)))
-                has, write = int(there[closest]), DIMENSIONS[NETWORK].write
-                remote = f"{request.count} remote {noun}{'s' if request.count != 1 else ''}"
-                message = (
-                    f"{remote} of a task of group {group.name} take {write(needed)} of network at both ends; of {told} "
-                    f"the closest, {cluster.names[closest]}, has {write(has)}"
-                )
-                message += " in all" if permanent else f" free: {write(needed - has)} short"
-                return Miss(
-                    phase=phase,
-                    resource=DIMENSIONS[NETWORK].name,
-                    message=message,
-                    short_by=needed - has,
-                    permanent=permanent,
-                    nodes=int(end.sum()),
-                    nodes_short=int(short.sum()),
-                    closest=cluster.names[closest],
-                    closest_short_by=needed - has,
-                )
+            allowed = allowed & (np.arange(cluster.size) == cluster.index.get(group.node, -1))
+        return allowed
+
+    @staticmethod
+    def _short(needed: int, clients: Flags, lenders: Flags, there: Integers) -> tuple[str, Flags, Integers] | None:
+        """Return the end at which all nodes have too little of what is ``there``, its nodes, and what they have."""
+        for told, end in (("the task's own node", clients), ("a lender", lenders)):
+            if end.any() and not (end & (there >= needed)).any():
+                return told, end, there
         return None
+
+    def _told(
+        self, request: DeviceRequest, group: TaskGroup, told: str, end: Flags, there: Integers, *, permanent: bool
+    ) -> Miss:
+        kind, dimension = self._desk.kind, DIMENSIONS[NETWORK]
+        needed = request.count * request.network_mbit_s
+        closest = int(np.argmax(np.where(end, there, -1)))
+        name, has = self._desk.cluster.names[closest], int(there[closest])
+        left = "in all" if permanent else f"free: {dimension.write(needed - has)} short"
+        message = (
+            f"a task of group {group.name} takes {dimension.write(needed)} of network at both ends of "
+            f"{request.count} remote {kind.noun}{'s' if request.count != 1 else ''}; "
+            f"of {told} the closest, {name}, has {dimension.write(has)} {left}"
+        )
+        return Miss(
+            phase=kind.name,
+            resource=dimension.name,
+            message=message,
+            short_by=needed - has,
+            permanent=permanent,
+            nodes=int(end.sum()),
+            nodes_short=int(end.sum()),
+            closest=name,
+            closest_short_by=needed - has,
+        )

@@ -410,6 +410,8 @@ def test_names_do_not_matter(snapshot: Snapshot, pending: list[PendingJob]) -> N
                     gpus=part.requests.gpus,
                     gpu_model=part.requests.gpu_model,
                     gpu_memory_gib=part.requests.gpu_memory_bytes // 2**30,
+                    network=part.requests.network_mbit_s,
+                    remote=part.requests.remote_network_mbit_s,
                     routes=part.routes,
                     node=named(part.node),
                     labels=part.labels,

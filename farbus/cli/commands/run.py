@@ -25,7 +25,9 @@ from farbus.cli.options import (
     GpusOption,
     ImportanceOption,
     MemoryOption,
+    NetworkOption,
     ProgramCommand,
+    RemoteNetworkOption,
     RouteOption,
     SloOption,
     SocketOption,
@@ -95,6 +97,8 @@ def run(
     # Nothing confines a program in its user's own terminal, so by default next to nothing is set aside for it.
     cpus: CpusOption = "100m",
     memory: MemoryOption = "64MiB",
+    network: NetworkOption = "",
+    remote_network: RemoteNetworkOption = "",
     routes: RouteOption = None,
     wait_limit: Annotated[
         str,
@@ -130,7 +134,15 @@ def run(
         path = find_program(program[0])
         wish = Wish(
             name=name_from(program[0]),
-            requests=read_requests(gpus=gpus, gpu_memory=gpu_memory, gpu_model=gpu_model, cpus=cpus, memory=memory),
+            requests=read_requests(
+                gpus=gpus,
+                gpu_memory=gpu_memory,
+                gpu_model=gpu_model,
+                remote_network=remote_network,
+                cpus=cpus,
+                memory=memory,
+                network=network,
+            ),
             routes=tuple(routes) if routes else (Route.LOCAL, Route.REMOTE),
             wait_limit_s=parse_seconds(wait_limit, what="--wait-limit") if wait_limit else 0.0,
             quiet=quiet,

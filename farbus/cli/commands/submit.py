@@ -29,8 +29,10 @@ from farbus.cli.options import (
     GpusOption,
     ImportanceOption,
     MemoryOption,
+    NetworkOption,
     Output,
     OutputOption,
+    RemoteNetworkOption,
     RouteOption,
     ServerOption,
     SloOption,
@@ -44,14 +46,24 @@ from farbus.cli.staging import LocalFile, find_files, parse_stage_in, send_files
 from farbus.cli.tables import format_placement
 from farbus.errors import FarbusError, InvalidInput, Unsatisfiable
 from farbus.model.job import FlavourCheck, Goal, Job, JobStatus
-from farbus.model.quantity import format_bytes, format_cpu
+from farbus.model.quantity import format_bytes, format_cpu, format_network
 
 if TYPE_CHECKING:
     from farbus.api.client import ClusterClient
 
 app = command_app()
 
-_DEFAULTS = {"gpus": 0, "gpu_memory": "", "gpu_model": "", "cpus": "1", "memory": "256MiB", "routes": None, "count": 1}
+_DEFAULTS = {
+    "gpus": 0,
+    "gpu_memory": "",
+    "gpu_model": "",
+    "remote_network": "",
+    "cpus": "1",
+    "memory": "256MiB",
+    "network": "",
+    "routes": None,
+    "count": 1,
+}
 
 
 @app.command(
@@ -82,6 +94,8 @@ def submit(
     gpu_model: GpuModelOption = "",
     cpus: CpusOption = "1",
     memory: MemoryOption = "256MiB",
+    network: NetworkOption = "",
+    remote_network: RemoteNetworkOption = "",
     routes: RouteOption = None,
     count: Annotated[int, typer.Option("--count", min=1, max=jobfile.MAX_TASKS, help="How many tasks.")] = 1,
     node: Annotated[
@@ -129,7 +143,13 @@ def submit(
             arguments,
             name=name,
             resources=jobfile.ResourceTable(
-                cpus=cpus, memory=memory, gpus=gpus, gpu_memory=gpu_memory or 0, gpu_model=gpu_model
+                cpus=cpus,
+                memory=memory,
+                network=network or 0,
+                gpus=gpus,
+                gpu_memory=gpu_memory or 0,
+                gpu_model=gpu_model,
+                remote_network=remote_network or None,
             ),
             table={"count": count, "node": node, "env": variables},
             carried=carried,
@@ -145,7 +165,7 @@ def submit(
                 hint=f"write farbus submit [options] -- {' '.join(arguments[:3])}",
             )
         given = {"gpus": gpus, "gpu_memory": gpu_memory, "gpu_model": gpu_model, "cpus": cpus, "memory": memory}
-        given |= {"routes": routes, "count": count}
+        given |= {"network": network, "remote_network": remote_network, "routes": routes, "count": count}
         for option, value in given.items():
             if value != _DEFAULTS[option]:
                 raise InvalidInput(
@@ -285,6 +305,7 @@ def _describe_flavour(flavour: FlavourCheck) -> str:
     """Say what one way to run a job needs, and what would become of it."""
     name = f"alternative {flavour.alternative}" if flavour.alternative else "as it stands"
     needs = f"{format_cpu(flavour.cpu_milli)} CPUs, {format_bytes(flavour.memory_bytes)}"
+    needs += f", {format_network(flavour.network_mbit_s)}" if flavour.network_mbit_s else ""
     needs += f", {flavour.gpus} GPU{'s' if flavour.gpus > 1 else ''}" if flavour.gpus else ""
     if flavour.placements:
         nodes = ", ".join(dict.fromkeys(task.node for task in flavour.placements))
