@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farbus.model.decision import DeviceView, NodeView, PendingJob, Snapshot
+from farbus.model.decision import DeviceView, JobPlacement, NodeView, PendingJob, Snapshot
 from farbus.model.device import Route
+from farbus.model.job import DevicePlacement, Job, Requests, TaskPlacement
+from farbus.model.node import Node, Resources
+from farbus.scheduler import events
 from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy, RandomPolicy
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.drmaestro import DRMaestroPolicy
@@ -18,8 +23,10 @@ from farbus.scheduler.costs.firmament import FirmamentPolicy
 from farbus.scheduler.costs.hire import HirePolicy
 from farbus.scheduler.costs.kubecomp import KubeCompPolicy
 from farbus.scheduler.costs.policy import Policy
+from farbus.scheduler.openings import holding_of, without
 from farbus.scheduler.phases.cluster import UNCOUNTED, Columns, from_snapshot
 from farbus.scheduler.round import decide, decide_on
+from tests.scheduler import scripted
 from tests.scheduler.worlds import (
     after,
     check_decision,
@@ -230,3 +237,94 @@ def test_no_task_waits_while_both_ends_have_room(links: list[int], wanted: list[
         (requests,) = [each.job.groups[0].requests for each in jobs if each.job.id == missed.job]
         units = requests.remote_network_mbit_s or 0
         assert network["client"] < units or all(network[name] < units for name in lending)
+
+
+# What the ledger's books say.
+
+
+def site(name: str, gpus: int = 0, *, network: int = 0) -> Node:
+    plain = scripted.node(name, gpus)
+    return msgspec.structs.replace(plain, capacity=msgspec.structs.replace(plain.capacity, network_mbit_s=network))
+
+
+def wants(job_id: str, *, gpus: int = 0, remote: int | None = None, network: int = 0, on: str = "") -> Job:
+    made = scripted.job(job_id, gpus=gpus, on=on)
+    requests = Requests(gpus=gpus, remote_network_mbit_s=remote, network_mbit_s=network)
+    return msgspec.structs.replace(made, groups=(msgspec.structs.replace(made.groups[0], requests=requests),))
+
+
+@pytest.fixture
+def deciding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have rounds of scripted clusters decided by the real decision maker."""
+    monkeypatch.setattr(scripted, "first_fit", functools.partial(decide, policy=POLICY))
+
+
+def network_used(cluster: scripted.Cluster) -> dict[str, int]:
+    cluster.machine.check_invariants(now=cluster.now)
+    return {name: record.used.network_mbit_s for name, record in cluster.machine.nodes.items()}
+
+
+@pytest.mark.usefixtures("deciding")
+def test_a_job_starts_when_another_one_leaves_the_link() -> None:
+    cluster = scripted.Cluster(site("a", network=1000))
+    cluster.join()
+    cluster.submit(wants("j1", network=600), wants("j2", network=600))
+    cluster.settle()
+    assert [cluster.state_of(each) for each in ("j1", "j2")] == ["running", "queued"]
+    assert network_used(cluster) == {"a": 600}
+    assert [miss.resource for miss in cluster.machine.jobs["j2"].misses] == ["network_mbit_s"]
+    cluster.tell(cluster.agents["a"].exit("j1", "main.0"))
+    cluster.settle()
+    assert [cluster.state_of(each) for each in ("j1", "j2")] == ["succeeded", "running"]
+    assert network_used(cluster) == {"a": 600}
+
+
+@pytest.mark.usefixtures("deciding")
+def test_remote_devices_are_counted_at_both_ends_until_their_job_ends() -> None:
+    cluster = scripted.Cluster(site("lender", 4, network=250), site("client", network=1000))
+    cluster.join()
+    cluster.submit(*(wants(f"j{number}", gpus=1, remote=100, on="client") for number in range(1, 4)))
+    cluster.settle()
+    assert [cluster.state_of(f"j{number}") for number in range(1, 4)] == ["running", "running", "queued"]
+    assert network_used(cluster) == {"lender": 200, "client": 200}
+    assert [miss.resource for miss in cluster.machine.jobs["j3"].misses] == ["network_mbit_s"]
+    # A restart of the scheduler counts the same.
+    cluster.restart()
+    cluster.join()
+    assert network_used(cluster) == {"lender": 200, "client": 200}
+    cluster.tell(cluster.agents["client"].exit("j1", "main.0"))
+    cluster.settle()
+    assert cluster.state_of("j3") == "running"
+    assert network_used(cluster) == {"lender": 200, "client": 200}
+
+
+@pytest.mark.parametrize(("lender_mbit_s", "client_mbit_s"), [(150, 1000), (1000, 150)])
+def test_the_ledger_refuses_a_plan_that_overcommits_either_end(lender_mbit_s: int, client_mbit_s: int) -> None:
+    cluster = scripted.Cluster(site("lender", 4, network=lender_mbit_s), site("client", network=client_mbit_s))
+    cluster.join()
+    cluster.submit(wants("j1", gpus=2, remote=100, on="client"))
+    devices = tuple(
+        DevicePlacement(device=f"GPU-lender-{number}", node="lender", route=Route.REMOTE) for number in range(2)
+    )
+    plan = JobPlacement(job="j1", tasks=(TaskPlacement(task="main.0", node="client", devices=devices),))
+    full = "lender" if lender_mbit_s < 200 else "client"
+    record = cluster.machine.jobs["j1"]
+    assert cluster.machine.placement_problem(record, plan) == f"node {full} has no room"
+    # Once something has ended there.
+    more = {full: Resources(network_mbit_s=50)}
+    assert cluster.machine.placement_problem(record, plan, also_free=more) == ""
+
+
+def test_the_end_of_a_job_frees_both_ends_in_the_search_for_what_would_have_to_end() -> None:
+    cluster = scripted.Cluster(site("lender", 2, network=100), site("client", network=100))
+    cluster.join()
+    lent = wants("j1", gpus=1, remote=100, on="client")
+    cluster.submit(lent)
+    decision = decide(cluster.machine.snapshot(cluster.now), [PendingJob(job=lent)], policy=POLICY)
+    _, _, generation = cluster.machine.round_input(cluster.now)
+    cluster.tell(events.RoundDecided(decision=decision, generation=generation))
+    held = holding_of(cluster.machine, cluster.machine.jobs["j1"])
+    assert {name: room.network_mbit_s for name, room in held.room.items()} == {"lender": 100, "client": 100}
+    snapshot = cluster.machine.snapshot(cluster.now)
+    assert [view.free.network_mbit_s for view in snapshot.nodes] == [0, 0]
+    assert [view.free.network_mbit_s for view in without(snapshot, [held]).nodes] == [100, 100]
