@@ -31,9 +31,10 @@ from farbus.linux.output import START, Position
 from farbus.linux.processes import Child, Processes, Program
 from farbus.linux.users import Users
 from farbus.model.address import host_and_port
-from farbus.model.device import Device, Route
+from farbus.model.device import Device, Route, whole_of
 from farbus.model.lease import Lease
 from farbus.remoting import paths
+from farbus.remoting.launcher import shim_environment
 from farbus.remoting.session import Server, render_session
 
 _log = structlog.get_logger()
@@ -66,13 +67,15 @@ class SupervisorProgram:
     """How the remoting package's programs are called: the only place that knows."""
 
     def command(
-        self, *, lease: Lease, address: str, secret_descriptor: int, devices: tuple[str, ...], library: str
+        self, *, lease: Lease, address: str, secret_descriptor: int, devices: tuple[Device, ...], library: str
     ) -> tuple[str, ...]:
         """Return the command that serves ``devices`` on a free port of ``address``."""
         command = [sys.executable, "-m", "farbus.remoting.supervisor", "--lease", lease.id]
         command += ["--listen", host_and_port(address, 0), "--secret-fd", str(secret_descriptor)]
         # By UUID: indices change when a GPU is drained (dra-driver-nvidia-gpu issue 427).
-        command += ["--visible-devices", ",".join(devices)]
+        command += ["--visible-devices", ",".join(whole_of(device.id) for device in devices)]
+        if any(device.share_milli for device in devices):
+            command += ["--memory-limit", str(sum(device.memory_bytes for device in devices))]
         if library:
             command += ["--libcuda", library]
         return tuple(command)
@@ -92,14 +95,7 @@ class SupervisorProgram:
 
     def client_environment(self, session: Path) -> dict[str, str]:
         """Return the environment that puts the shim into a program."""
-        library = paths.shim_library()
-        # Preloaded as well: the static cudart opens libcuda.so.1 by name, and an rpath of
-        # the program comes before LD_LIBRARY_PATH.
-        return {
-            "FARBUS_SESSION": str(session),
-            "LD_LIBRARY_PATH": str(library.parent),
-            "LD_PRELOAD": str(library),
-        }
+        return shim_environment(session=session, library=paths.shim_library())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,10 +149,10 @@ class RemotingHost:
         if (served := self._served.get(lease.id)) is not None:
             return served.endpoint
         devices = self._leased(lease)
-        if lease.route is Route.LOCAL:
+        if not _needs_supervisor(lease):
             self._served[lease.id] = _Served(lease=lease, child=None, endpoint="")
             return ""
-        if lease.route is not Route.REMOTE:
+        if lease.route not in (Route.LOCAL, Route.REMOTE):
             raise Unavailable(f"lease {lease.id}: this version can't serve the route {lease.route}")
         child, endpoint = await self._start_supervisor(lease, devices)
         self._serve(lease, child, endpoint, position=START)
@@ -180,12 +176,16 @@ class RemotingHost:
 
     async def _start_supervisor(self, lease: Lease, devices: tuple[Device, ...]) -> tuple[Child, str]:
         software = devices[0].software
+        share_milli = devices[0].share_milli
         environment = {
             "PATH": DEFAULT_PATH,
             "LANG": "C.UTF-8",
             "PYTHONPATH": str(paths.package_root()),
             "PYTHONUNBUFFERED": "1",
         }
+        if share_milli:
+            # Heard by NVIDIA's MPS alone, where the node runs it.
+            environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(1, share_milli // 10))
         library = ""
         if software:
             environment |= software_gpu_environment(self._config)
@@ -206,7 +206,7 @@ class RemotingHost:
                         lease=lease,
                         address=self._config.address,
                         secret_descriptor=secret_reader,
-                        devices=tuple(device.id for device in devices),
+                        devices=devices,
                         library=library,
                     ),
                     environment=environment,
@@ -277,7 +277,7 @@ class RemotingHost:
         """Go on serving a lease that an earlier agent has served at ``endpoint``; say whether it is still served."""
         if lease.id in self._served:
             return True
-        if lease.route is Route.LOCAL:
+        if not _needs_supervisor(lease):
             self._served[lease.id] = _Served(lease=lease, child=None, endpoint=endpoint)
             return True
         await self._look()
@@ -359,12 +359,12 @@ class RemotingHost:
         """Return the environment for a task's program; write its session file where a lease is remote."""
         if not leases:
             return {}
-        routes = {prepared.lease.route for prepared in leases}
-        if len(routes) > 1:
+        served = {_needs_supervisor(prepared.lease) for prepared in leases}
+        if len(served) > 1:
             raise Unavailable(
                 f"task {job}/{task}: one program can't use local and remote devices together in this version"
             )
-        if routes == {Route.LOCAL}:
+        if served == {False}:
             return self._local_environment(leases)
         if len(leases) > 1:
             raise Unavailable(
@@ -447,13 +447,19 @@ async def _remote_server(prepared: PreparedLease) -> RemoteServer:
         address=str(found[0][4][0]),
         port=int(port),
         secret=prepared.lease.secret,
-        devices=tuple(leased.device for leased in prepared.lease.devices),
+        devices=tuple(whole_of(leased.device) for leased in prepared.lease.devices),
     )
 
 
 async def _kill(child: Child) -> None:
     child.kill()
     await child.wait()
+
+
+def _needs_supervisor(lease: Lease) -> bool:
+    """Say whether a supervisor serves the lease: also a share of a GPU of the task's own node, which has a limit."""
+    shared = any(whole_of(leased.device) != leased.device for leased in lease.devices)
+    return shared or lease.route is not Route.LOCAL
 
 
 def _program_name(lease_id: str) -> str:
