@@ -54,6 +54,8 @@ class AgentConfig(Value, frozen=True, kw_only=True):
 
     gpu_shares: dict[str, int] = {}
     """Shares that GPUs are offered as, each to a job of its own, by patterns of UUIDs or models (``"*A100*" = 4``)."""
+    cdi_directory: str = ""
+    """Where container engines look for devices (``/run/cdi``): tasks' remote GPUs are told there; empty for nowhere."""
     remoting_user: str = ""
     """Local user as whom remoting servers run; empty for the agent's own."""
 
@@ -140,6 +142,11 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     def tasks_directory(self) -> Path:
         """Where tasks with files have directories, each its user's alone."""
         return Path(self.state) / "tasks"
+
+    @property
+    def shims_directory(self) -> Path:
+        """Where copies of the shim are, which programs are started with."""
+        return Path(self.state) / "shims"
 
     @property
     def sessions_directory(self) -> Path:

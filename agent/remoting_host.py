@@ -20,11 +20,13 @@ from pathlib import Path
 
 import structlog
 
+from farbus.agent import cdi
 from farbus.agent.accounts import UserRules, choose_account
 from farbus.agent.config import AgentConfig
 from farbus.agent.events import PreparedLease, SupervisorDied
 from farbus.agent.jobs import DEFAULT_PATH
 from farbus.agent.names import file_name
+from farbus.agent.shim_copies import ShimCopies
 from farbus.errors import Conflict, FarbusError, NotFound, TimedOut, Unavailable
 from farbus.linux.files import write_owned
 from farbus.linux.output import START, Position
@@ -93,9 +95,9 @@ class SupervisorProgram:
         )
         return render_session([described]).encode()
 
-    def client_environment(self, session: Path) -> dict[str, str]:
-        """Return the environment that puts the shim into a program."""
-        return shim_environment(session=session, library=paths.shim_library())
+    def client_environment(self, session: Path, shim: Path) -> dict[str, str]:
+        """Return the environment that puts the shim of a directory into a program."""
+        return shim_environment(session=session, library=paths.preloadable(shim / paths.SHIM))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +141,9 @@ class RemotingHost:
         self._supervisor = supervisor
         self._served: dict[str, _Served] = {}
         self._strangers: dict[str, Child] = {}
+        self._shims = ShimCopies(config.shims_directory, paths.shim_directory())
+        self._shims_used: set[Path] = set()
+        """Those of the programs that an earlier agent has started."""
         self._sessions: set[str] = set()
         """Names of session files that are somebody's."""
 
@@ -297,6 +302,7 @@ class RemotingHost:
         if "FARBUS_SESSION" in environment and not path.is_file():
             return False
         self._sessions.add(path.name)
+        self._shims_used.add(Path(environment.get("LD_PRELOAD", "").partition(":")[0]).parent)
         return True
 
     async def _look(self) -> None:
@@ -330,6 +336,8 @@ class RemotingHost:
         files = tuple(name for name in self.sessions() if name not in self._sessions)
         for name in files:
             self.remove_session(name)
+        self._remove_specifications()
+        self._shims.remove_others(self._shims_used)
         return (*ended, *files)
 
     async def unprepare_devices(self, lease_id: str) -> None:
@@ -382,7 +390,33 @@ class RemotingHost:
         )
         self._sessions.add(path.name)
         write_owned(path, self._supervisor.session_file(server), account=account)
-        return self._supervisor.client_environment(path)
+        paths.shim_library()  # says what to do where it is not built
+        shim = self._shims.current()
+        environment = self._supervisor.client_environment(path, shim)
+        if self._config.cdi_directory:
+            environment[cdi.VARIABLE] = self._write_specification(job, task, environment, session=path, shim=shim)
+        return environment
+
+    def _write_specification(
+        self, job: str, task: str, environment: dict[str, str], *, session: Path, shim: Path
+    ) -> str:
+        """Describe a task's devices to container engines; return their name."""
+        name = cdi.device_name(job, task)
+        path = self._specification_path(session.name)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Secrets are in the session file; engines run as anybody.
+            content = cdi.specification(name, environment, session=session, shim=shim)
+            write_owned(path, content, account=None, mode=0o644)
+        except OSError as error:
+            raise Unavailable(
+                f"{path}: {error.strerror}", hint="mend it, or leave cdi_directory out of the agent's settings"
+            ) from error
+        return name
+
+    def _specification_path(self, session: str) -> Path:
+        """Return the file by which container engines find the devices of a session file of that name."""
+        return Path(self._config.cdi_directory) / f"{cdi.PREFIX}{self._config.name}.{session}.json"
 
     def _local_environment(self, leases: tuple[PreparedLease, ...]) -> dict[str, str]:
         devices = [device for prepared in leases for device in self._leased(prepared.lease)]
@@ -419,8 +453,20 @@ class RemotingHost:
         except FileNotFoundError:
             return ()
 
+    def _remove_specifications(self) -> None:
+        """Remove what an earlier agent of this node has told container engines of sessions that are over."""
+        if not self._config.cdi_directory:
+            return
+        kept = {self._specification_path(session).name for session in self._sessions}
+        for path in Path(self._config.cdi_directory).glob(f"{cdi.PREFIX}{self._config.name}.*.json"):
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
+
     def remove_session(self, name: str) -> None:
         """Remove a session file; nothing happens when it is not there."""
+        if self._config.cdi_directory:
+            with contextlib.suppress(OSError):
+                self._specification_path(name).unlink(missing_ok=True)
         path = self._config.sessions_directory / name
         if not os.path.lexists(path):
             # On a read-only disk the kernel refuses to remove also what is not there.

@@ -84,6 +84,8 @@ class Plan(Value, frozen=True, kw_only=True):
     """Further FARBUS_SOFTGPU settings, such as ``sms=4``."""
     gpu_shares: int = 1
     """Shares that each GPU is offered as; 1 for whole GPUs."""
+    cdi_directory: str = ""
+    """Where container engines are told of tasks' remote GPUs; empty for nowhere."""
     metrics_port: int = 0
     """Port of the loopback interface where the scheduler serves Prometheus, nodes on those after it; 0 for none."""
     scheduler: dict[str, Any] = {}
@@ -312,6 +314,7 @@ class EmbeddedCluster:
             "end_on_stop": True,
             "orphan_limit_s": ORPHAN_LIMIT_S,
             "program_units": "none",
+            "cdi_directory": self.plan.cdi_directory,
         }
         if node.gpus:
             memory = f"{self.plan.gpu_memory_bytes // 2**20}MiB"

@@ -85,6 +85,15 @@ def up(
             show_default=False,
         ),
     ] = None,
+    cdi: Annotated[
+        str,
+        typer.Option(
+            "--cdi",
+            metavar="DIR",
+            help="Tell container engines of remote GPUs there, most look in /run/cdi.",
+            show_default=False,
+        ),
+    ] = "",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once it is ready; stop it by farbus down.")] = (
         False
     ),
@@ -100,6 +109,7 @@ def up(
         nodes=parse_nodes(nodes),
         gpu_memory_bytes=_read_gpu_memory(gpu_memory),
         gpu_shares=gpu_shares,
+        cdi_directory=str(Path(cdi).resolve()) if cdi else "",
         physical_node=_check_node(physical, nodes),
         metrics_port=metrics or 0,
         scheduler=_read_scheduler_settings(config),
@@ -109,6 +119,7 @@ def up(
     if detach:
         options = [f"--nodes={nodes}", f"--gpu-memory={gpu_memory}", f"--physical={physical}"]
         options += [f"--gpu-shares={gpu_shares}"]
+        options += [f"--cdi={Path(cdi).resolve()}"] if cdi else []
         options += [f"--metrics={metrics}"] if metrics else []
         options += [f"--config={Path(config).resolve()}"] if config else []
         return _detach(directory, [*options, "--quiet"] if quiet else options, state)
