@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from farbus.remoting.codegen.abi import BANNER
 from farbus.remoting.spec import BULK_BYTES, EVENTS, OPERATIONS, SPEC_VERSION, Answer, Field
 
-
 #: Kinds of handles that say to which server a request goes, where a program has several.
 _ROUTES = frozenset({"context", "stream", "event"})
 #: Most of them in one request.
