@@ -38,7 +38,7 @@ from farbus.model.job import (
     TaskGroup,
 )
 from farbus.model.node import DIMENSIONS, amounts_of
-from farbus.model.quantity import MAX_BYTES, MAX_NETWORK_MBIT_S, MAX_SECONDS, format_bytes
+from farbus.model.quantity import MAX_BYTES, MAX_NETWORK_MBIT_S, MAX_SECONDS, MAX_SHARE_MILLI, format_bytes
 from farbus.model.staging import MAX_OUTPUTS, check_digest, check_path
 
 MAX_QUEUED_JOBS = 200_000
@@ -100,6 +100,13 @@ def _validate_requests(requests: Requests, field: str) -> None:
     remote = requests.remote_network_mbit_s or 0
     _check_number(remote, f"{field}.remote_network_mbit_s", least=0, most=MAX_NETWORK_MBIT_S)
     _check_text(requests.gpu_model, f"{field}.gpu_model", most=MAX_NAME, is_line=True)
+    _check_number(requests.gpu_share_milli, f"{field}.gpu_share_milli", least=0, most=MAX_SHARE_MILLI)
+    _check(
+        not requests.gpu_share_milli or requests.gpus == 1,
+        f"{field}.gpus",
+        f"{requests.gpus} GPUs are asked for, and a share of one",
+        hint="a task has one share, or whole GPUs: set gpus to 1, or leave the share out",
+    )
     if requests.gpus == 0:
         parts = ("gpu_memory_bytes", "gpu_model", "remote_network_mbit_s")
         asked = next((part for part in parts if getattr(requests, part)), "")

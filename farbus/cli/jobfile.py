@@ -40,7 +40,7 @@ from farbus.model.job import (
     StorageRequest,
     TaskGroup,
 )
-from farbus.model.quantity import parse_bytes, parse_cpu, parse_network, parse_seconds
+from farbus.model.quantity import parse_bytes, parse_cpu, parse_network, parse_seconds, parse_share
 from farbus.model.staging import check_path
 
 MAX_TASKS = 4096
@@ -78,6 +78,9 @@ class ResourceTable(msgspec.Struct, forbid_unknown_fields=True, rename=None):
         str | int | float | None,
         Meta(description="Network that each remote GPU takes at both ends; the cluster's figure if left out."),
     ] = None
+    gpu_share: Annotated[
+        str | int | float, Meta(description="Least part of a GPU, shared with others: 0.25, '1/4' or '25%'.")
+    ] = 0
 
 
 class StageTable(msgspec.Struct, forbid_unknown_fields=True, rename={"source": "from"}):
@@ -162,6 +165,7 @@ class ResourceChanges(msgspec.Struct, forbid_unknown_fields=True):
     remote_network: Annotated[
         str | int | float | None, Meta(description="Network that each remote GPU takes at both ends.")
     ] = None
+    gpu_share: Annotated[str | int | float | None, Meta(description="Least part of a GPU, shared with others.")] = None
 
 
 class TaskChanges(msgspec.Struct, forbid_unknown_fields=True):
@@ -351,9 +355,9 @@ def _goal(table: JobTable, name: str) -> Goal:
 
 def convert_requests(resources: ResourceTable, where: str) -> Requests:
     """Convert what a task needs; ``where`` begins the errors: the table's path, or ``--`` for options."""
-    gpu_memory, gpu_model, remote_network = (
-        name.replace("_", "-") if where == "--" else name for name in ("gpu_memory", "gpu_model", "remote_network")
-    )
+    dash = "-" if where == "--" else "_"
+    gpu_memory, gpu_model, gpu_share = f"gpu{dash}memory", f"gpu{dash}model", f"gpu{dash}share"
+    remote_network = f"remote{dash}network"
     requests = Requests(
         cpu_milli=parse_cpu(resources.cpus, what=f"{where}cpus"),
         memory_bytes=parse_bytes(resources.memory, what=f"{where}memory"),
@@ -364,13 +368,25 @@ def convert_requests(resources: ResourceTable, where: str) -> Requests:
         remote_network_mbit_s=None
         if resources.remote_network is None
         else parse_network(resources.remote_network, what=f"{where}{remote_network}"),
+        gpu_share_milli=parse_share(resources.gpu_share, what=f"{where}{gpu_share}"),
     )
     if not requests.cpu_milli or not requests.memory_bytes:
         what = "memory" if requests.cpu_milli else "cpus"
         raise InvalidInput(f"{where}{what}: no program runs with none", hint="leave it out for the default")
-    if not requests.gpus and (requests.gpu_memory_bytes or requests.gpu_model or requests.remote_network_mbit_s):
-        what = gpu_memory if requests.gpu_memory_bytes else gpu_model if requests.gpu_model else remote_network
+    of_gpus = {
+        gpu_memory: requests.gpu_memory_bytes,
+        gpu_model: requests.gpu_model,
+        gpu_share: requests.gpu_share_milli,
+        remote_network: requests.remote_network_mbit_s,
+    }
+    if not requests.gpus and any(of_gpus.values()):
+        what = next(name for name, value in of_gpus.items() if value)
         raise InvalidInput(f"{where}{what}: set, but gpus is 0", hint="ask for gpus too, or leave it out")
+    if requests.gpu_share_milli and requests.gpus > 1:
+        raise InvalidInput(
+            f"{where}{gpu_share}: a task has one share, or whole GPUs, and gpus is {requests.gpus}",
+            hint="set gpus to 1, or leave the share out",
+        )
     return requests
 
 
@@ -470,7 +486,7 @@ def _variant(changes: TaskChanges, task: TaskTable, group: str, field: str) -> G
     given = {key: value for key, value in msgspec.structs.asdict(changes.resources).items() if value is not None}
     if given.get("gpus") == 0:
         # What is said of GPUs goes with them.
-        given = {"gpu_memory": 0, "gpu_model": "", **given}
+        given = {"gpu_memory": 0, "gpu_model": "", "gpu_share": 0, **given}
     return GroupVariant(
         name=group,
         requests=convert_requests(msgspec.structs.replace(task.resources, **given), f"{field}.resources."),

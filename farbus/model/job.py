@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from farbus.model import flavour
-from farbus.model.device import Route
+from farbus.model.device import GpuFilter, Route
 from farbus.model.node import Resources
 from farbus.model.states import JobState
 from farbus.model.value import Value
@@ -56,6 +56,8 @@ class Requests(Value, frozen=True, kw_only=True):
     """Least memory of each GPU."""
     gpu_model: str = ""
     """Part of the model's name that each GPU must have, in any case; empty for any."""
+    gpu_share_milli: int = 0
+    """Least part of a GPU that others have too, in thousandths; 0 for whole GPUs that nobody shares."""
     remote_network_mbit_s: int | None = None
     """What each GPU that is remote takes of the links at both ends; None for what the cluster's rules say."""
 
@@ -63,6 +65,11 @@ class Requests(Value, frozen=True, kw_only=True):
     def resources(self) -> Resources:
         """Return what a task takes of its own node, without what remote devices do."""
         return Resources(cpu_milli=self.cpu_milli, memory_bytes=self.memory_bytes, network_mbit_s=self.network_mbit_s)
+
+    @property
+    def gpu_filter(self) -> GpuFilter:
+        """Which GPUs will do."""
+        return GpuFilter(self.gpu_model.lower(), self.gpu_memory_bytes, self.gpu_share_milli)
 
 
 class StorageRequest(Value, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ from farbus.cli.options import (
     DeadlineOption,
     GpuMemoryOption,
     GpuModelOption,
+    GpuShareOption,
     GpusOption,
     ImportanceOption,
     MemoryOption,
@@ -94,6 +95,7 @@ def run(
     gpus: GpusOption = 1,
     gpu_memory: GpuMemoryOption = "",
     gpu_model: GpuModelOption = "",
+    gpu_share: GpuShareOption = "",
     # Nothing confines a program in its user's own terminal, so by default next to nothing is set aside for it.
     cpus: CpusOption = "100m",
     memory: MemoryOption = "64MiB",
@@ -138,6 +140,7 @@ def run(
                 gpus=gpus,
                 gpu_memory=gpu_memory,
                 gpu_model=gpu_model,
+                gpu_share=gpu_share,
                 remote_network=remote_network,
                 cpus=cpus,
                 memory=memory,

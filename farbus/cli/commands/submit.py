@@ -26,6 +26,7 @@ from farbus.cli.options import (
     DeadlineOption,
     GpuMemoryOption,
     GpuModelOption,
+    GpuShareOption,
     GpusOption,
     ImportanceOption,
     MemoryOption,
@@ -57,6 +58,7 @@ _DEFAULTS = {
     "gpus": 0,
     "gpu_memory": "",
     "gpu_model": "",
+    "gpu_share": "",
     "remote_network": "",
     "cpus": "1",
     "memory": "256MiB",
@@ -92,6 +94,7 @@ def submit(
     gpus: GpusOption = 0,
     gpu_memory: GpuMemoryOption = "",
     gpu_model: GpuModelOption = "",
+    gpu_share: GpuShareOption = "",
     cpus: CpusOption = "1",
     memory: MemoryOption = "256MiB",
     network: NetworkOption = "",
@@ -149,6 +152,7 @@ def submit(
                 gpus=gpus,
                 gpu_memory=gpu_memory or 0,
                 gpu_model=gpu_model,
+                gpu_share=gpu_share or 0,
                 remote_network=remote_network or None,
             ),
             table={"count": count, "node": node, "env": variables},
@@ -164,8 +168,9 @@ def submit(
                 f"{len(arguments)} job files given, or a command without --",
                 hint=f"write farbus submit [options] -- {' '.join(arguments[:3])}",
             )
-        given = {"gpus": gpus, "gpu_memory": gpu_memory, "gpu_model": gpu_model, "cpus": cpus, "memory": memory}
-        given |= {"network": network, "remote_network": remote_network, "routes": routes, "count": count}
+        given = {"gpus": gpus, "gpu_memory": gpu_memory, "gpu_model": gpu_model, "gpu_share": gpu_share}
+        given |= {"cpus": cpus, "memory": memory, "network": network, "remote_network": remote_network}
+        given |= {"routes": routes, "count": count}
         for option, value in given.items():
             if value != _DEFAULTS[option]:
                 raise InvalidInput(
