@@ -25,6 +25,7 @@ from farbus.scheduler.costs.kubecomp import KubeCompPolicy
 from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.openings import holding_of, without
 from farbus.scheduler.phases.cluster import UNCOUNTED, Columns, from_snapshot
+from farbus.scheduler.room_planner import _is_enough
 from farbus.scheduler.round import decide, decide_on
 from tests.scheduler import scripted
 from tests.scheduler.worlds import (
@@ -328,3 +329,11 @@ def test_the_end_of_a_job_frees_both_ends_in_the_search_for_what_would_have_to_e
     snapshot = cluster.machine.snapshot(cluster.now)
     assert [view.free.network_mbit_s for view in snapshot.nodes] == [0, 0]
     assert [view.free.network_mbit_s for view in without(snapshot, [held]).nodes] == [100, 100]
+
+
+@pytest.mark.parametrize(("network", "enough"), [(1000, True), (1001, False)])
+def test_moves_are_looked_for_only_where_all_links_together_have_room(network: int, enough: bool) -> None:
+    snapshot = world(*(node(name, network=1000, free_network=500) for name in "ab"))
+    assert _is_enough(snapshot, job("j", network=network).job) is enough
+    # Where somebody's link is not counted, any job may have its room there.
+    assert _is_enough(world(*snapshot.nodes, node("c")), job("j", network=network).job)
