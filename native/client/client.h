@@ -267,6 +267,8 @@ CUresult client_enter_any(void);
 /* What travels for a handle; the result that CUDA gives for a wrong one. */
 CUresult client_stream_wire(CUstream stream, uint64_t *wire);
 CUresult client_event_wire(CUevent event, uint64_t *wire);
+/* CUDA_ERROR_NOT_SUPPORTED for the module of a library. */
+CUresult client_module_wire(CUmodule module, uint64_t *wire);
 CUresult client_function_wire(CUfunction function, uint64_t *wire);
 CUresult client_function_get(CUfunction handle, struct client_function **function);
 

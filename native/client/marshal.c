@@ -96,7 +96,9 @@ NAMED(CUmemGenericAllocationHandle)
 NAMED(CUmemoryPool)
 NAMED(CUmipmappedArray)
 NAMED(CUsurfObject)
+NAMED(CUsurfref)
 NAMED(CUtexObject)
+NAMED(CUtexref)
 NAMED(CUuserObject)
 
 static void wire_walk(struct marshal *m, uint64_t *wire, CUresult result)
@@ -114,6 +116,13 @@ void marshal_CUcontext(struct marshal *m, CUcontext *handle)
 		  m->get || !wire || client_context_get(*handle) ? CUDA_SUCCESS
 								 : CUDA_ERROR_INVALID_CONTEXT);
 	*handle = (CUcontext)(uintptr_t)wire;
+}
+
+void marshal_CUmodule(struct marshal *m, CUmodule *handle)
+{
+	uint64_t wire = 0;
+
+	wire_walk(m, &wire, m->get ? CUDA_SUCCESS : client_module_wire(*handle, &wire));
 }
 
 void marshal_CUstream(struct marshal *m, CUstream *handle)

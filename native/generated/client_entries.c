@@ -110,9 +110,6 @@ CLIENT_API CUresult cuMemPrefetchBatchAsync(void);
 CLIENT_API CUresult cuMemPrefetchBatchAsync_ptsz(void);
 CLIENT_API CUresult cuMemRangeGetAttribute(void);
 CLIENT_API CUresult cuMemRangeGetAttributes(void);
-CLIENT_API CUresult cuModuleGetSurfRef(void);
-CLIENT_API CUresult cuModuleGetTexRef(void);
-CLIENT_API CUresult cuParamSetTexRef(void);
 CLIENT_API CUresult cuProfilerInitialize(void);
 CLIENT_API CUresult cuSignalExternalSemaphoresAsync(void);
 CLIENT_API CUresult cuSignalExternalSemaphoresAsync_ptsz(void);
@@ -125,39 +122,6 @@ CLIENT_API CUresult cuStreamGetDevResource_ptsz(void);
 CLIENT_API CUresult cuSubgridCreate(void);
 CLIENT_API CUresult cuSubgridWorkerGridCreate(void);
 CLIENT_API CUresult cuSubgridWorksetCreate(void);
-CLIENT_API CUresult cuSurfRefGetArray(void);
-CLIENT_API CUresult cuSurfRefSetArray(void);
-CLIENT_API CUresult cuTexRefCreate(void);
-CLIENT_API CUresult cuTexRefDestroy(void);
-CLIENT_API CUresult cuTexRefGetAddress(void);
-CLIENT_API CUresult cuTexRefGetAddress_v2(void);
-CLIENT_API CUresult cuTexRefGetAddressMode(void);
-CLIENT_API CUresult cuTexRefGetArray(void);
-CLIENT_API CUresult cuTexRefGetBorderColor(void);
-CLIENT_API CUresult cuTexRefGetFilterMode(void);
-CLIENT_API CUresult cuTexRefGetFlags(void);
-CLIENT_API CUresult cuTexRefGetFormat(void);
-CLIENT_API CUresult cuTexRefGetMaxAnisotropy(void);
-CLIENT_API CUresult cuTexRefGetMipmapFilterMode(void);
-CLIENT_API CUresult cuTexRefGetMipmapLevelBias(void);
-CLIENT_API CUresult cuTexRefGetMipmapLevelClamp(void);
-CLIENT_API CUresult cuTexRefGetMipmappedArray(void);
-CLIENT_API CUresult cuTexRefSetAddress(void);
-CLIENT_API CUresult cuTexRefSetAddress_v2(void);
-CLIENT_API CUresult cuTexRefSetAddress2D(void);
-CLIENT_API CUresult cuTexRefSetAddress2D_v2(void);
-CLIENT_API CUresult cuTexRefSetAddress2D_v3(void);
-CLIENT_API CUresult cuTexRefSetAddressMode(void);
-CLIENT_API CUresult cuTexRefSetArray(void);
-CLIENT_API CUresult cuTexRefSetBorderColor(void);
-CLIENT_API CUresult cuTexRefSetFilterMode(void);
-CLIENT_API CUresult cuTexRefSetFlags(void);
-CLIENT_API CUresult cuTexRefSetFormat(void);
-CLIENT_API CUresult cuTexRefSetMaxAnisotropy(void);
-CLIENT_API CUresult cuTexRefSetMipmapFilterMode(void);
-CLIENT_API CUresult cuTexRefSetMipmapLevelBias(void);
-CLIENT_API CUresult cuTexRefSetMipmapLevelClamp(void);
-CLIENT_API CUresult cuTexRefSetMipmappedArray(void);
 CLIENT_API CUresult cuVDPAUCtxCreate_v2(void);
 CLIENT_API CUresult cuVDPAUGetDevice(void);
 CLIENT_API CUresult cuWaitExternalSemaphoresAsync(void);
@@ -622,8 +586,8 @@ const struct client_entry client_entries[] = {
 	{ "cuModuleGetGlobal", "cuModuleGetGlobal", (void *)cuModuleGetGlobal, 2000, 0, NULL, NULL, 455, NULL },
 	{ "cuModuleGetGlobal", "cuModuleGetGlobal_v2", (void *)cuModuleGetGlobal_v2, 3020, 0, NULL, NULL, 456, NULL },
 	{ "cuModuleGetLoadingMode", "cuModuleGetLoadingMode", (void *)cuModuleGetLoadingMode, 11070, 0, NULL, NULL, 457, NULL },
-	{ "cuModuleGetSurfRef", "cuModuleGetSurfRef", (void *)cuModuleGetSurfRef, 3000, 0, NULL, NULL, 458, "texture and surface references left CUDA in version 12" },
-	{ "cuModuleGetTexRef", "cuModuleGetTexRef", (void *)cuModuleGetTexRef, 2000, 0, NULL, NULL, 459, "texture and surface references left CUDA in version 12" },
+	{ "cuModuleGetSurfRef", "cuModuleGetSurfRef", (void *)cuModuleGetSurfRef, 3000, 0, NULL, NULL, 458, NULL },
+	{ "cuModuleGetTexRef", "cuModuleGetTexRef", (void *)cuModuleGetTexRef, 2000, 0, NULL, NULL, 459, NULL },
 	{ "cuModuleLoad", "cuModuleLoad", (void *)cuModuleLoad, 2000, 0, NULL, NULL, 460, NULL },
 	{ "cuModuleLoadData", "cuModuleLoadData", (void *)cuModuleLoadData, 2000, 0, NULL, NULL, 461, NULL },
 	{ "cuModuleLoadDataEx", "cuModuleLoadDataEx", (void *)cuModuleLoadDataEx, 2010, 0, NULL, NULL, 462, NULL },
@@ -643,7 +607,7 @@ const struct client_entry client_entries[] = {
 	{ "cuOccupancyMaxPotentialBlockSizeWithFlags", "cuOccupancyMaxPotentialBlockSizeWithFlags", (void *)cuOccupancyMaxPotentialBlockSizeWithFlags, 7000, 0, NULL, NULL, 476, NULL },
 	{ "cuOccupancyMaxPotentialClusterSize", "cuOccupancyMaxPotentialClusterSize", (void *)cuOccupancyMaxPotentialClusterSize, 11070, 0, NULL, NULL, 477, NULL },
 	{ "cuParamSetSize", "cuParamSetSize", (void *)cuParamSetSize, 2000, 0, NULL, NULL, 478, NULL },
-	{ "cuParamSetTexRef", "cuParamSetTexRef", (void *)cuParamSetTexRef, 2000, 0, NULL, NULL, 479, "texture and surface references left CUDA in version 12" },
+	{ "cuParamSetTexRef", "cuParamSetTexRef", (void *)cuParamSetTexRef, 2000, 0, NULL, NULL, 479, NULL },
 	{ "cuParamSetf", "cuParamSetf", (void *)cuParamSetf, 2000, 0, NULL, NULL, 480, NULL },
 	{ "cuParamSeti", "cuParamSeti", (void *)cuParamSeti, 2000, 0, NULL, NULL, 481, NULL },
 	{ "cuParamSetv", "cuParamSetv", (void *)cuParamSetv, 2000, 0, NULL, NULL, 482, NULL },
@@ -701,8 +665,8 @@ const struct client_entry client_entries[] = {
 	{ "cuSurfObjectCreate", "cuSurfObjectCreate", (void *)cuSurfObjectCreate, 5000, 0, NULL, NULL, 534, NULL },
 	{ "cuSurfObjectDestroy", "cuSurfObjectDestroy", (void *)cuSurfObjectDestroy, 5000, 0, NULL, NULL, 535, NULL },
 	{ "cuSurfObjectGetResourceDesc", "cuSurfObjectGetResourceDesc", (void *)cuSurfObjectGetResourceDesc, 5000, 0, NULL, NULL, 536, NULL },
-	{ "cuSurfRefGetArray", "cuSurfRefGetArray", (void *)cuSurfRefGetArray, 3000, 0, NULL, NULL, 537, "texture and surface references left CUDA in version 12" },
-	{ "cuSurfRefSetArray", "cuSurfRefSetArray", (void *)cuSurfRefSetArray, 3000, 0, NULL, NULL, 538, "texture and surface references left CUDA in version 12" },
+	{ "cuSurfRefGetArray", "cuSurfRefGetArray", (void *)cuSurfRefGetArray, 3000, 0, NULL, NULL, 537, NULL },
+	{ "cuSurfRefSetArray", "cuSurfRefSetArray", (void *)cuSurfRefSetArray, 3000, 0, NULL, NULL, 538, NULL },
 	{ "cuTensorMapEncodeIm2col", "cuTensorMapEncodeIm2col", (void *)cuTensorMapEncodeIm2col, 12000, 0, NULL, NULL, 539, NULL },
 	{ "cuTensorMapEncodeIm2colWide", "cuTensorMapEncodeIm2colWide", (void *)cuTensorMapEncodeIm2colWide, 12080, 0, NULL, NULL, 540, NULL },
 	{ "cuTensorMapEncodeTiled", "cuTensorMapEncodeTiled", (void *)cuTensorMapEncodeTiled, 12000, 0, NULL, NULL, 541, NULL },
@@ -712,37 +676,37 @@ const struct client_entry client_entries[] = {
 	{ "cuTexObjectGetResourceDesc", "cuTexObjectGetResourceDesc", (void *)cuTexObjectGetResourceDesc, 5000, 0, NULL, NULL, 545, NULL },
 	{ "cuTexObjectGetResourceViewDesc", "cuTexObjectGetResourceViewDesc", (void *)cuTexObjectGetResourceViewDesc, 5000, 0, NULL, NULL, 546, NULL },
 	{ "cuTexObjectGetTextureDesc", "cuTexObjectGetTextureDesc", (void *)cuTexObjectGetTextureDesc, 5000, 0, NULL, NULL, 547, NULL },
-	{ "cuTexRefCreate", "cuTexRefCreate", (void *)cuTexRefCreate, 2000, 0, NULL, NULL, 548, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefDestroy", "cuTexRefDestroy", (void *)cuTexRefDestroy, 2000, 0, NULL, NULL, 549, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetAddress", "cuTexRefGetAddress", (void *)cuTexRefGetAddress, 2000, 0, NULL, NULL, 550, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
-	{ "cuTexRefGetAddress", "cuTexRefGetAddress_v2", (void *)cuTexRefGetAddress_v2, 3020, 0, NULL, NULL, 551, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetAddressMode", "cuTexRefGetAddressMode", (void *)cuTexRefGetAddressMode, 2000, 0, NULL, NULL, 552, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetArray", "cuTexRefGetArray", (void *)cuTexRefGetArray, 2000, 0, NULL, NULL, 553, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetBorderColor", "cuTexRefGetBorderColor", (void *)cuTexRefGetBorderColor, 8000, 0, NULL, NULL, 554, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetFilterMode", "cuTexRefGetFilterMode", (void *)cuTexRefGetFilterMode, 2000, 0, NULL, NULL, 555, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetFlags", "cuTexRefGetFlags", (void *)cuTexRefGetFlags, 2000, 0, NULL, NULL, 556, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetFormat", "cuTexRefGetFormat", (void *)cuTexRefGetFormat, 2000, 0, NULL, NULL, 557, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetMaxAnisotropy", "cuTexRefGetMaxAnisotropy", (void *)cuTexRefGetMaxAnisotropy, 5000, 0, NULL, NULL, 558, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetMipmapFilterMode", "cuTexRefGetMipmapFilterMode", (void *)cuTexRefGetMipmapFilterMode, 5000, 0, NULL, NULL, 559, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetMipmapLevelBias", "cuTexRefGetMipmapLevelBias", (void *)cuTexRefGetMipmapLevelBias, 5000, 0, NULL, NULL, 560, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetMipmapLevelClamp", "cuTexRefGetMipmapLevelClamp", (void *)cuTexRefGetMipmapLevelClamp, 5000, 0, NULL, NULL, 561, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetMipmappedArray", "cuTexRefGetMipmappedArray", (void *)cuTexRefGetMipmappedArray, 5000, 0, NULL, NULL, 562, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetAddress", "cuTexRefSetAddress", (void *)cuTexRefSetAddress, 2000, 0, NULL, NULL, 563, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
-	{ "cuTexRefSetAddress", "cuTexRefSetAddress_v2", (void *)cuTexRefSetAddress_v2, 3020, 0, NULL, NULL, 564, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetAddress2D", "cuTexRefSetAddress2D", (void *)cuTexRefSetAddress2D, 2020, 0, NULL, NULL, 565, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
-	{ "cuTexRefSetAddress2D", "cuTexRefSetAddress2D_v2", (void *)cuTexRefSetAddress2D_v2, 3020, 0, NULL, NULL, 566, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetAddress2D", "cuTexRefSetAddress2D_v3", (void *)cuTexRefSetAddress2D_v3, 4010, 0, NULL, NULL, 567, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetAddressMode", "cuTexRefSetAddressMode", (void *)cuTexRefSetAddressMode, 2000, 0, NULL, NULL, 568, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetArray", "cuTexRefSetArray", (void *)cuTexRefSetArray, 2000, 0, NULL, NULL, 569, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetBorderColor", "cuTexRefSetBorderColor", (void *)cuTexRefSetBorderColor, 8000, 0, NULL, NULL, 570, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetFilterMode", "cuTexRefSetFilterMode", (void *)cuTexRefSetFilterMode, 2000, 0, NULL, NULL, 571, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetFlags", "cuTexRefSetFlags", (void *)cuTexRefSetFlags, 2000, 0, NULL, NULL, 572, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetFormat", "cuTexRefSetFormat", (void *)cuTexRefSetFormat, 2000, 0, NULL, NULL, 573, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetMaxAnisotropy", "cuTexRefSetMaxAnisotropy", (void *)cuTexRefSetMaxAnisotropy, 5000, 0, NULL, NULL, 574, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetMipmapFilterMode", "cuTexRefSetMipmapFilterMode", (void *)cuTexRefSetMipmapFilterMode, 5000, 0, NULL, NULL, 575, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetMipmapLevelBias", "cuTexRefSetMipmapLevelBias", (void *)cuTexRefSetMipmapLevelBias, 5000, 0, NULL, NULL, 576, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetMipmapLevelClamp", "cuTexRefSetMipmapLevelClamp", (void *)cuTexRefSetMipmapLevelClamp, 5000, 0, NULL, NULL, 577, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetMipmappedArray", "cuTexRefSetMipmappedArray", (void *)cuTexRefSetMipmappedArray, 5000, 0, NULL, NULL, 578, "texture and surface references left CUDA in version 12" },
+	{ "cuTexRefCreate", "cuTexRefCreate", (void *)cuTexRefCreate, 2000, 0, NULL, NULL, 548, NULL },
+	{ "cuTexRefDestroy", "cuTexRefDestroy", (void *)cuTexRefDestroy, 2000, 0, NULL, NULL, 549, NULL },
+	{ "cuTexRefGetAddress", "cuTexRefGetAddress", (void *)cuTexRefGetAddress, 2000, 0, NULL, NULL, 550, NULL },
+	{ "cuTexRefGetAddress", "cuTexRefGetAddress_v2", (void *)cuTexRefGetAddress_v2, 3020, 0, NULL, NULL, 551, NULL },
+	{ "cuTexRefGetAddressMode", "cuTexRefGetAddressMode", (void *)cuTexRefGetAddressMode, 2000, 0, NULL, NULL, 552, NULL },
+	{ "cuTexRefGetArray", "cuTexRefGetArray", (void *)cuTexRefGetArray, 2000, 0, NULL, NULL, 553, NULL },
+	{ "cuTexRefGetBorderColor", "cuTexRefGetBorderColor", (void *)cuTexRefGetBorderColor, 8000, 0, NULL, NULL, 554, NULL },
+	{ "cuTexRefGetFilterMode", "cuTexRefGetFilterMode", (void *)cuTexRefGetFilterMode, 2000, 0, NULL, NULL, 555, NULL },
+	{ "cuTexRefGetFlags", "cuTexRefGetFlags", (void *)cuTexRefGetFlags, 2000, 0, NULL, NULL, 556, NULL },
+	{ "cuTexRefGetFormat", "cuTexRefGetFormat", (void *)cuTexRefGetFormat, 2000, 0, NULL, NULL, 557, NULL },
+	{ "cuTexRefGetMaxAnisotropy", "cuTexRefGetMaxAnisotropy", (void *)cuTexRefGetMaxAnisotropy, 5000, 0, NULL, NULL, 558, NULL },
+	{ "cuTexRefGetMipmapFilterMode", "cuTexRefGetMipmapFilterMode", (void *)cuTexRefGetMipmapFilterMode, 5000, 0, NULL, NULL, 559, NULL },
+	{ "cuTexRefGetMipmapLevelBias", "cuTexRefGetMipmapLevelBias", (void *)cuTexRefGetMipmapLevelBias, 5000, 0, NULL, NULL, 560, NULL },
+	{ "cuTexRefGetMipmapLevelClamp", "cuTexRefGetMipmapLevelClamp", (void *)cuTexRefGetMipmapLevelClamp, 5000, 0, NULL, NULL, 561, NULL },
+	{ "cuTexRefGetMipmappedArray", "cuTexRefGetMipmappedArray", (void *)cuTexRefGetMipmappedArray, 5000, 0, NULL, NULL, 562, NULL },
+	{ "cuTexRefSetAddress", "cuTexRefSetAddress", (void *)cuTexRefSetAddress, 2000, 0, NULL, NULL, 563, NULL },
+	{ "cuTexRefSetAddress", "cuTexRefSetAddress_v2", (void *)cuTexRefSetAddress_v2, 3020, 0, NULL, NULL, 564, NULL },
+	{ "cuTexRefSetAddress2D", "cuTexRefSetAddress2D", (void *)cuTexRefSetAddress2D, 2020, 0, NULL, NULL, 565, NULL },
+	{ "cuTexRefSetAddress2D", "cuTexRefSetAddress2D_v2", (void *)cuTexRefSetAddress2D_v2, 3020, 0, NULL, NULL, 566, NULL },
+	{ "cuTexRefSetAddress2D", "cuTexRefSetAddress2D_v3", (void *)cuTexRefSetAddress2D_v3, 4010, 0, NULL, NULL, 567, NULL },
+	{ "cuTexRefSetAddressMode", "cuTexRefSetAddressMode", (void *)cuTexRefSetAddressMode, 2000, 0, NULL, NULL, 568, NULL },
+	{ "cuTexRefSetArray", "cuTexRefSetArray", (void *)cuTexRefSetArray, 2000, 0, NULL, NULL, 569, NULL },
+	{ "cuTexRefSetBorderColor", "cuTexRefSetBorderColor", (void *)cuTexRefSetBorderColor, 8000, 0, NULL, NULL, 570, NULL },
+	{ "cuTexRefSetFilterMode", "cuTexRefSetFilterMode", (void *)cuTexRefSetFilterMode, 2000, 0, NULL, NULL, 571, NULL },
+	{ "cuTexRefSetFlags", "cuTexRefSetFlags", (void *)cuTexRefSetFlags, 2000, 0, NULL, NULL, 572, NULL },
+	{ "cuTexRefSetFormat", "cuTexRefSetFormat", (void *)cuTexRefSetFormat, 2000, 0, NULL, NULL, 573, NULL },
+	{ "cuTexRefSetMaxAnisotropy", "cuTexRefSetMaxAnisotropy", (void *)cuTexRefSetMaxAnisotropy, 5000, 0, NULL, NULL, 574, NULL },
+	{ "cuTexRefSetMipmapFilterMode", "cuTexRefSetMipmapFilterMode", (void *)cuTexRefSetMipmapFilterMode, 5000, 0, NULL, NULL, 575, NULL },
+	{ "cuTexRefSetMipmapLevelBias", "cuTexRefSetMipmapLevelBias", (void *)cuTexRefSetMipmapLevelBias, 5000, 0, NULL, NULL, 576, NULL },
+	{ "cuTexRefSetMipmapLevelClamp", "cuTexRefSetMipmapLevelClamp", (void *)cuTexRefSetMipmapLevelClamp, 5000, 0, NULL, NULL, 577, NULL },
+	{ "cuTexRefSetMipmappedArray", "cuTexRefSetMipmappedArray", (void *)cuTexRefSetMipmappedArray, 5000, 0, NULL, NULL, 578, NULL },
 	{ "cuThreadExchangeStreamCaptureMode", "cuThreadExchangeStreamCaptureMode", (void *)cuThreadExchangeStreamCaptureMode, 10010, 0, NULL, NULL, 579, NULL },
 	{ "cuUserObjectCreate", "cuUserObjectCreate", (void *)cuUserObjectCreate, 11030, 0, NULL, NULL, 580, NULL },
 	{ "cuUserObjectRelease", "cuUserObjectRelease", (void *)cuUserObjectRelease, 11030, 0, NULL, NULL, 581, NULL },

@@ -3009,6 +3009,46 @@ static void reply_451(struct marshal *m, struct args_451 *a)
 		marshal_plain(m, a->sparseProperties, sizeof(*a->sparseProperties));
 }
 
+/* cuModuleGetSurfRef */
+struct args_458 {
+	CUsurfref *pSurfRef;
+	CUmodule hmod;
+	char *name;
+};
+
+static void request_458(struct marshal *m, struct args_458 *a)
+{
+	a->pSurfRef = marshal_pointer(m, a->pSurfRef, 1, sizeof(*a->pSurfRef));
+	marshal_CUmodule(m, &a->hmod);
+	a->name = marshal_string(m, a->name);
+}
+
+static void reply_458(struct marshal *m, struct args_458 *a)
+{
+	if (a->pSurfRef)
+		marshal_CUsurfref(m, a->pSurfRef);
+}
+
+/* cuModuleGetTexRef */
+struct args_459 {
+	CUtexref *pTexRef;
+	CUmodule hmod;
+	char *name;
+};
+
+static void request_459(struct marshal *m, struct args_459 *a)
+{
+	a->pTexRef = marshal_pointer(m, a->pTexRef, 1, sizeof(*a->pTexRef));
+	marshal_CUmodule(m, &a->hmod);
+	a->name = marshal_string(m, a->name);
+}
+
+static void reply_459(struct marshal *m, struct args_459 *a)
+{
+	if (a->pTexRef)
+		marshal_CUtexref(m, a->pTexRef);
+}
+
 /* cuMulticastAddDevice */
 struct args_465 {
 	CUmemGenericAllocationHandle mcHandle;
@@ -3183,6 +3223,26 @@ static void reply_477(struct marshal *m, struct args_477 *a)
 {
 	if (a->clusterSize)
 		marshal_plain(m, a->clusterSize, sizeof(*a->clusterSize));
+}
+
+/* cuParamSetTexRef */
+struct args_479 {
+	CUfunction hfunc;
+	int texunit;
+	CUtexref hTexRef;
+};
+
+static void request_479(struct marshal *m, struct args_479 *a)
+{
+	marshal_plain(m, &a->texunit, sizeof(a->texunit));
+	marshal_CUfunction(m, &a->hfunc);
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_479(struct marshal *m, struct args_479 *a)
+{
+	(void)m;
+	(void)a;
 }
 
 /* cuStreamBatchMemOp_v2 */
@@ -3463,6 +3523,44 @@ static void reply_536(struct marshal *m, struct args_536 *a)
 		marshal_CUDA_RESOURCE_DESC(m, a->pResDesc);
 }
 
+/* cuSurfRefGetArray */
+struct args_537 {
+	CUarray *phArray;
+	CUsurfref hSurfRef;
+};
+
+static void request_537(struct marshal *m, struct args_537 *a)
+{
+	a->phArray = marshal_pointer(m, a->phArray, 1, sizeof(*a->phArray));
+	marshal_CUsurfref(m, &a->hSurfRef);
+}
+
+static void reply_537(struct marshal *m, struct args_537 *a)
+{
+	if (a->phArray)
+		marshal_CUarray(m, a->phArray);
+}
+
+/* cuSurfRefSetArray */
+struct args_538 {
+	CUsurfref hSurfRef;
+	CUarray hArray;
+	unsigned int Flags;
+};
+
+static void request_538(struct marshal *m, struct args_538 *a)
+{
+	marshal_plain(m, &a->Flags, sizeof(a->Flags));
+	marshal_CUsurfref(m, &a->hSurfRef);
+	marshal_CUarray(m, &a->hArray);
+}
+
+static void reply_538(struct marshal *m, struct args_538 *a)
+{
+	(void)m;
+	(void)a;
+}
+
 /* cuTensorMapEncodeIm2col */
 struct args_539 {
 	CUtensorMap *tensorMap;
@@ -3731,6 +3829,544 @@ static void reply_547(struct marshal *m, struct args_547 *a)
 {
 	if (a->pTexDesc)
 		marshal_plain(m, a->pTexDesc, sizeof(*a->pTexDesc));
+}
+
+/* cuTexRefCreate */
+struct args_548 {
+	CUtexref *pTexRef;
+};
+
+static void request_548(struct marshal *m, struct args_548 *a)
+{
+	a->pTexRef = marshal_pointer(m, a->pTexRef, 1, sizeof(*a->pTexRef));
+}
+
+static void reply_548(struct marshal *m, struct args_548 *a)
+{
+	if (a->pTexRef)
+		marshal_CUtexref(m, a->pTexRef);
+}
+
+/* cuTexRefDestroy */
+struct args_549 {
+	CUtexref hTexRef;
+};
+
+static void request_549(struct marshal *m, struct args_549 *a)
+{
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_549(struct marshal *m, struct args_549 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefGetAddress_v2 */
+struct args_551 {
+	CUdeviceptr *pdptr;
+	CUtexref hTexRef;
+};
+
+static void request_551(struct marshal *m, struct args_551 *a)
+{
+	a->pdptr = marshal_pointer(m, a->pdptr, 1, sizeof(*a->pdptr));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_551(struct marshal *m, struct args_551 *a)
+{
+	if (a->pdptr)
+		marshal_plain(m, a->pdptr, sizeof(*a->pdptr));
+}
+
+/* cuTexRefGetAddressMode */
+struct args_552 {
+	CUaddress_mode *pam;
+	CUtexref hTexRef;
+	int dim;
+};
+
+static void request_552(struct marshal *m, struct args_552 *a)
+{
+	marshal_plain(m, &a->dim, sizeof(a->dim));
+	a->pam = marshal_pointer(m, a->pam, 1, sizeof(*a->pam));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_552(struct marshal *m, struct args_552 *a)
+{
+	if (a->pam)
+		marshal_plain(m, a->pam, sizeof(*a->pam));
+}
+
+/* cuTexRefGetArray */
+struct args_553 {
+	CUarray *phArray;
+	CUtexref hTexRef;
+};
+
+static void request_553(struct marshal *m, struct args_553 *a)
+{
+	a->phArray = marshal_pointer(m, a->phArray, 1, sizeof(*a->phArray));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_553(struct marshal *m, struct args_553 *a)
+{
+	if (a->phArray)
+		marshal_CUarray(m, a->phArray);
+}
+
+/* cuTexRefGetBorderColor */
+struct args_554 {
+	float *pBorderColor;
+	CUtexref hTexRef;
+};
+
+static void request_554(struct marshal *m, struct args_554 *a)
+{
+	a->pBorderColor = marshal_pointer(m, a->pBorderColor, 4, sizeof(*a->pBorderColor));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_554(struct marshal *m, struct args_554 *a)
+{
+	if (a->pBorderColor)
+		marshal_plain(m, a->pBorderColor, (4) * sizeof(*a->pBorderColor));
+}
+
+/* cuTexRefGetFilterMode */
+struct args_555 {
+	CUfilter_mode *pfm;
+	CUtexref hTexRef;
+};
+
+static void request_555(struct marshal *m, struct args_555 *a)
+{
+	a->pfm = marshal_pointer(m, a->pfm, 1, sizeof(*a->pfm));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_555(struct marshal *m, struct args_555 *a)
+{
+	if (a->pfm)
+		marshal_plain(m, a->pfm, sizeof(*a->pfm));
+}
+
+/* cuTexRefGetFlags */
+struct args_556 {
+	unsigned int *pFlags;
+	CUtexref hTexRef;
+};
+
+static void request_556(struct marshal *m, struct args_556 *a)
+{
+	a->pFlags = marshal_pointer(m, a->pFlags, 1, sizeof(*a->pFlags));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_556(struct marshal *m, struct args_556 *a)
+{
+	if (a->pFlags)
+		marshal_plain(m, a->pFlags, sizeof(*a->pFlags));
+}
+
+/* cuTexRefGetFormat */
+struct args_557 {
+	CUarray_format *pFormat;
+	int *pNumChannels;
+	CUtexref hTexRef;
+};
+
+static void request_557(struct marshal *m, struct args_557 *a)
+{
+	a->pFormat = marshal_pointer(m, a->pFormat, 1, sizeof(*a->pFormat));
+	a->pNumChannels = marshal_pointer(m, a->pNumChannels, 1, sizeof(*a->pNumChannels));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_557(struct marshal *m, struct args_557 *a)
+{
+	if (a->pFormat)
+		marshal_plain(m, a->pFormat, sizeof(*a->pFormat));
+	if (a->pNumChannels)
+		marshal_plain(m, a->pNumChannels, sizeof(*a->pNumChannels));
+}
+
+/* cuTexRefGetMaxAnisotropy */
+struct args_558 {
+	int *pmaxAniso;
+	CUtexref hTexRef;
+};
+
+static void request_558(struct marshal *m, struct args_558 *a)
+{
+	a->pmaxAniso = marshal_pointer(m, a->pmaxAniso, 1, sizeof(*a->pmaxAniso));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_558(struct marshal *m, struct args_558 *a)
+{
+	if (a->pmaxAniso)
+		marshal_plain(m, a->pmaxAniso, sizeof(*a->pmaxAniso));
+}
+
+/* cuTexRefGetMipmapFilterMode */
+struct args_559 {
+	CUfilter_mode *pfm;
+	CUtexref hTexRef;
+};
+
+static void request_559(struct marshal *m, struct args_559 *a)
+{
+	a->pfm = marshal_pointer(m, a->pfm, 1, sizeof(*a->pfm));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_559(struct marshal *m, struct args_559 *a)
+{
+	if (a->pfm)
+		marshal_plain(m, a->pfm, sizeof(*a->pfm));
+}
+
+/* cuTexRefGetMipmapLevelBias */
+struct args_560 {
+	float *pbias;
+	CUtexref hTexRef;
+};
+
+static void request_560(struct marshal *m, struct args_560 *a)
+{
+	a->pbias = marshal_pointer(m, a->pbias, 1, sizeof(*a->pbias));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_560(struct marshal *m, struct args_560 *a)
+{
+	if (a->pbias)
+		marshal_plain(m, a->pbias, sizeof(*a->pbias));
+}
+
+/* cuTexRefGetMipmapLevelClamp */
+struct args_561 {
+	float *pminMipmapLevelClamp;
+	float *pmaxMipmapLevelClamp;
+	CUtexref hTexRef;
+};
+
+static void request_561(struct marshal *m, struct args_561 *a)
+{
+	a->pminMipmapLevelClamp = marshal_pointer(m, a->pminMipmapLevelClamp, 1, sizeof(*a->pminMipmapLevelClamp));
+	a->pmaxMipmapLevelClamp = marshal_pointer(m, a->pmaxMipmapLevelClamp, 1, sizeof(*a->pmaxMipmapLevelClamp));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_561(struct marshal *m, struct args_561 *a)
+{
+	if (a->pminMipmapLevelClamp)
+		marshal_plain(m, a->pminMipmapLevelClamp, sizeof(*a->pminMipmapLevelClamp));
+	if (a->pmaxMipmapLevelClamp)
+		marshal_plain(m, a->pmaxMipmapLevelClamp, sizeof(*a->pmaxMipmapLevelClamp));
+}
+
+/* cuTexRefGetMipmappedArray */
+struct args_562 {
+	CUmipmappedArray *phMipmappedArray;
+	CUtexref hTexRef;
+};
+
+static void request_562(struct marshal *m, struct args_562 *a)
+{
+	a->phMipmappedArray = marshal_pointer(m, a->phMipmappedArray, 1, sizeof(*a->phMipmappedArray));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_562(struct marshal *m, struct args_562 *a)
+{
+	if (a->phMipmappedArray)
+		marshal_CUmipmappedArray(m, a->phMipmappedArray);
+}
+
+/* cuTexRefSetAddress_v2 */
+struct args_564 {
+	size_t *ByteOffset;
+	CUtexref hTexRef;
+	CUdeviceptr dptr;
+	size_t bytes;
+};
+
+static void request_564(struct marshal *m, struct args_564 *a)
+{
+	marshal_plain(m, &a->dptr, sizeof(a->dptr));
+	marshal_plain(m, &a->bytes, sizeof(a->bytes));
+	a->ByteOffset = marshal_pointer(m, a->ByteOffset, 1, sizeof(*a->ByteOffset));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_564(struct marshal *m, struct args_564 *a)
+{
+	if (a->ByteOffset)
+		marshal_plain(m, a->ByteOffset, sizeof(*a->ByteOffset));
+}
+
+/* cuTexRefSetAddress2D_v2 */
+struct args_566 {
+	CUtexref hTexRef;
+	CUDA_ARRAY_DESCRIPTOR_v2 *desc;
+	CUdeviceptr dptr;
+	size_t Pitch;
+};
+
+static void request_566(struct marshal *m, struct args_566 *a)
+{
+	marshal_plain(m, &a->dptr, sizeof(a->dptr));
+	marshal_plain(m, &a->Pitch, sizeof(a->Pitch));
+	marshal_CUtexref(m, &a->hTexRef);
+	a->desc = marshal_pointer(m, a->desc, 1, sizeof(*a->desc));
+	if (a->desc)
+		marshal_plain(m, a->desc, sizeof(*a->desc));
+}
+
+static void reply_566(struct marshal *m, struct args_566 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetAddress2D_v3 */
+struct args_567 {
+	CUtexref hTexRef;
+	CUDA_ARRAY_DESCRIPTOR_v2 *desc;
+	CUdeviceptr dptr;
+	size_t Pitch;
+};
+
+static void request_567(struct marshal *m, struct args_567 *a)
+{
+	marshal_plain(m, &a->dptr, sizeof(a->dptr));
+	marshal_plain(m, &a->Pitch, sizeof(a->Pitch));
+	marshal_CUtexref(m, &a->hTexRef);
+	a->desc = marshal_pointer(m, a->desc, 1, sizeof(*a->desc));
+	if (a->desc)
+		marshal_plain(m, a->desc, sizeof(*a->desc));
+}
+
+static void reply_567(struct marshal *m, struct args_567 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetAddressMode */
+struct args_568 {
+	CUtexref hTexRef;
+	int dim;
+	CUaddress_mode am;
+};
+
+static void request_568(struct marshal *m, struct args_568 *a)
+{
+	marshal_plain(m, &a->dim, sizeof(a->dim));
+	marshal_plain(m, &a->am, sizeof(a->am));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_568(struct marshal *m, struct args_568 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetArray */
+struct args_569 {
+	CUtexref hTexRef;
+	CUarray hArray;
+	unsigned int Flags;
+};
+
+static void request_569(struct marshal *m, struct args_569 *a)
+{
+	marshal_plain(m, &a->Flags, sizeof(a->Flags));
+	marshal_CUtexref(m, &a->hTexRef);
+	marshal_CUarray(m, &a->hArray);
+}
+
+static void reply_569(struct marshal *m, struct args_569 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetBorderColor */
+struct args_570 {
+	CUtexref hTexRef;
+	float *pBorderColor;
+};
+
+static void request_570(struct marshal *m, struct args_570 *a)
+{
+	marshal_CUtexref(m, &a->hTexRef);
+	a->pBorderColor = marshal_pointer(m, a->pBorderColor, 4, sizeof(*a->pBorderColor));
+	if (a->pBorderColor)
+		marshal_plain(m, a->pBorderColor, (4) * sizeof(*a->pBorderColor));
+}
+
+static void reply_570(struct marshal *m, struct args_570 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetFilterMode */
+struct args_571 {
+	CUtexref hTexRef;
+	CUfilter_mode fm;
+};
+
+static void request_571(struct marshal *m, struct args_571 *a)
+{
+	marshal_plain(m, &a->fm, sizeof(a->fm));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_571(struct marshal *m, struct args_571 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetFlags */
+struct args_572 {
+	CUtexref hTexRef;
+	unsigned int Flags;
+};
+
+static void request_572(struct marshal *m, struct args_572 *a)
+{
+	marshal_plain(m, &a->Flags, sizeof(a->Flags));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_572(struct marshal *m, struct args_572 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetFormat */
+struct args_573 {
+	CUtexref hTexRef;
+	CUarray_format fmt;
+	int NumPackedComponents;
+};
+
+static void request_573(struct marshal *m, struct args_573 *a)
+{
+	marshal_plain(m, &a->fmt, sizeof(a->fmt));
+	marshal_plain(m, &a->NumPackedComponents, sizeof(a->NumPackedComponents));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_573(struct marshal *m, struct args_573 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetMaxAnisotropy */
+struct args_574 {
+	CUtexref hTexRef;
+	unsigned int maxAniso;
+};
+
+static void request_574(struct marshal *m, struct args_574 *a)
+{
+	marshal_plain(m, &a->maxAniso, sizeof(a->maxAniso));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_574(struct marshal *m, struct args_574 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetMipmapFilterMode */
+struct args_575 {
+	CUtexref hTexRef;
+	CUfilter_mode fm;
+};
+
+static void request_575(struct marshal *m, struct args_575 *a)
+{
+	marshal_plain(m, &a->fm, sizeof(a->fm));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_575(struct marshal *m, struct args_575 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetMipmapLevelBias */
+struct args_576 {
+	CUtexref hTexRef;
+	float bias;
+};
+
+static void request_576(struct marshal *m, struct args_576 *a)
+{
+	marshal_plain(m, &a->bias, sizeof(a->bias));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_576(struct marshal *m, struct args_576 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetMipmapLevelClamp */
+struct args_577 {
+	CUtexref hTexRef;
+	float minMipmapLevelClamp;
+	float maxMipmapLevelClamp;
+};
+
+static void request_577(struct marshal *m, struct args_577 *a)
+{
+	marshal_plain(m, &a->minMipmapLevelClamp, sizeof(a->minMipmapLevelClamp));
+	marshal_plain(m, &a->maxMipmapLevelClamp, sizeof(a->maxMipmapLevelClamp));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_577(struct marshal *m, struct args_577 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetMipmappedArray */
+struct args_578 {
+	CUtexref hTexRef;
+	CUmipmappedArray hMipmappedArray;
+	unsigned int Flags;
+};
+
+static void request_578(struct marshal *m, struct args_578 *a)
+{
+	marshal_plain(m, &a->Flags, sizeof(a->Flags));
+	marshal_CUtexref(m, &a->hTexRef);
+	marshal_CUmipmappedArray(m, &a->hMipmappedArray);
+}
+
+static void reply_578(struct marshal *m, struct args_578 *a)
+{
+	(void)m;
+	(void)a;
 }
 
 /* cuUserObjectRelease */

@@ -356,6 +356,8 @@ struct server_driver {
 	CUresult (*cuModuleGetGlobal)(CUdeviceptr_v1 *dptr, unsigned int *bytes, CUmodule hmod, const char *name);
 	CUresult (*cuModuleGetGlobal_v2)(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name);
 	CUresult (*cuModuleGetLoadingMode)(CUmoduleLoadingMode *mode);
+	CUresult (*cuModuleGetSurfRef)(CUsurfref *pSurfRef, CUmodule hmod, const char *name);
+	CUresult (*cuModuleGetTexRef)(CUtexref *pTexRef, CUmodule hmod, const char *name);
 	CUresult (*cuModuleLoad)(CUmodule *module, const char *fname);
 	CUresult (*cuModuleLoadData)(CUmodule *module, const void *image);
 	CUresult (*cuModuleLoadDataEx)(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options, void **optionValues);
@@ -375,6 +377,7 @@ struct server_driver {
 	CUresult (*cuOccupancyMaxPotentialBlockSizeWithFlags)(int *minGridSize, int *blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags);
 	CUresult (*cuOccupancyMaxPotentialClusterSize)(int *clusterSize, CUfunction func, const CUlaunchConfig *config);
 	CUresult (*cuParamSetSize)(CUfunction hfunc, unsigned int numbytes);
+	CUresult (*cuParamSetTexRef)(CUfunction hfunc, int texunit, CUtexref hTexRef);
 	CUresult (*cuParamSetf)(CUfunction hfunc, int offset, float value);
 	CUresult (*cuParamSeti)(CUfunction hfunc, int offset, unsigned int value);
 	CUresult (*cuParamSetv)(CUfunction hfunc, int offset, void *ptr, unsigned int numbytes);
@@ -418,6 +421,8 @@ struct server_driver {
 	CUresult (*cuSurfObjectCreate)(CUsurfObject_v1 *pSurfObject, const CUDA_RESOURCE_DESC_v1 *pResDesc);
 	CUresult (*cuSurfObjectDestroy)(CUsurfObject_v1 surfObject);
 	CUresult (*cuSurfObjectGetResourceDesc)(CUDA_RESOURCE_DESC_v1 *pResDesc, CUsurfObject_v1 surfObject);
+	CUresult (*cuSurfRefGetArray)(CUarray *phArray, CUsurfref hSurfRef);
+	CUresult (*cuSurfRefSetArray)(CUsurfref hSurfRef, CUarray hArray, unsigned int Flags);
 	CUresult (*cuTensorMapEncodeIm2col)(CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides, const int *pixelBoxLowerCorner, const int *pixelBoxUpperCorner, cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill);
 	CUresult (*cuTensorMapEncodeIm2colWide)(CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides, int pixelBoxLowerCornerWidth, int pixelBoxUpperCornerWidth, cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill);
 	CUresult (*cuTensorMapEncodeTiled)(CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides, const cuuint32_t *boxDim, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill);
@@ -427,6 +432,37 @@ struct server_driver {
 	CUresult (*cuTexObjectGetResourceDesc)(CUDA_RESOURCE_DESC_v1 *pResDesc, CUtexObject_v1 texObject);
 	CUresult (*cuTexObjectGetResourceViewDesc)(CUDA_RESOURCE_VIEW_DESC_v1 *pResViewDesc, CUtexObject_v1 texObject);
 	CUresult (*cuTexObjectGetTextureDesc)(CUDA_TEXTURE_DESC_v1 *pTexDesc, CUtexObject_v1 texObject);
+	CUresult (*cuTexRefCreate)(CUtexref *pTexRef);
+	CUresult (*cuTexRefDestroy)(CUtexref hTexRef);
+	CUresult (*cuTexRefGetAddress)(CUdeviceptr_v1 *pdptr, CUtexref hTexRef);
+	CUresult (*cuTexRefGetAddress_v2)(CUdeviceptr *pdptr, CUtexref hTexRef);
+	CUresult (*cuTexRefGetAddressMode)(CUaddress_mode *pam, CUtexref hTexRef, int dim);
+	CUresult (*cuTexRefGetArray)(CUarray *phArray, CUtexref hTexRef);
+	CUresult (*cuTexRefGetBorderColor)(float *pBorderColor, CUtexref hTexRef);
+	CUresult (*cuTexRefGetFilterMode)(CUfilter_mode *pfm, CUtexref hTexRef);
+	CUresult (*cuTexRefGetFlags)(unsigned int *pFlags, CUtexref hTexRef);
+	CUresult (*cuTexRefGetFormat)(CUarray_format *pFormat, int *pNumChannels, CUtexref hTexRef);
+	CUresult (*cuTexRefGetMaxAnisotropy)(int *pmaxAniso, CUtexref hTexRef);
+	CUresult (*cuTexRefGetMipmapFilterMode)(CUfilter_mode *pfm, CUtexref hTexRef);
+	CUresult (*cuTexRefGetMipmapLevelBias)(float *pbias, CUtexref hTexRef);
+	CUresult (*cuTexRefGetMipmapLevelClamp)(float *pminMipmapLevelClamp, float *pmaxMipmapLevelClamp, CUtexref hTexRef);
+	CUresult (*cuTexRefGetMipmappedArray)(CUmipmappedArray *phMipmappedArray, CUtexref hTexRef);
+	CUresult (*cuTexRefSetAddress)(unsigned int *ByteOffset, CUtexref hTexRef, CUdeviceptr_v1 dptr, unsigned int bytes);
+	CUresult (*cuTexRefSetAddress_v2)(size_t *ByteOffset, CUtexref hTexRef, CUdeviceptr dptr, size_t bytes);
+	CUresult (*cuTexRefSetAddress2D)(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v1 *desc, CUdeviceptr_v1 dptr, unsigned int Pitch);
+	CUresult (*cuTexRefSetAddress2D_v2)(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v2 *desc, CUdeviceptr dptr, size_t Pitch);
+	CUresult (*cuTexRefSetAddress2D_v3)(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v2 *desc, CUdeviceptr dptr, size_t Pitch);
+	CUresult (*cuTexRefSetAddressMode)(CUtexref hTexRef, int dim, CUaddress_mode am);
+	CUresult (*cuTexRefSetArray)(CUtexref hTexRef, CUarray hArray, unsigned int Flags);
+	CUresult (*cuTexRefSetBorderColor)(CUtexref hTexRef, float *pBorderColor);
+	CUresult (*cuTexRefSetFilterMode)(CUtexref hTexRef, CUfilter_mode fm);
+	CUresult (*cuTexRefSetFlags)(CUtexref hTexRef, unsigned int Flags);
+	CUresult (*cuTexRefSetFormat)(CUtexref hTexRef, CUarray_format fmt, int NumPackedComponents);
+	CUresult (*cuTexRefSetMaxAnisotropy)(CUtexref hTexRef, unsigned int maxAniso);
+	CUresult (*cuTexRefSetMipmapFilterMode)(CUtexref hTexRef, CUfilter_mode fm);
+	CUresult (*cuTexRefSetMipmapLevelBias)(CUtexref hTexRef, float bias);
+	CUresult (*cuTexRefSetMipmapLevelClamp)(CUtexref hTexRef, float minMipmapLevelClamp, float maxMipmapLevelClamp);
+	CUresult (*cuTexRefSetMipmappedArray)(CUtexref hTexRef, CUmipmappedArray hMipmappedArray, unsigned int Flags);
 	CUresult (*cuThreadExchangeStreamCaptureMode)(CUstreamCaptureMode *mode);
 	CUresult (*cuUserObjectCreate)(CUuserObject *object_out, void *ptr, CUhostFn destroy, unsigned int initialRefcount, unsigned int flags);
 	CUresult (*cuUserObjectRelease)(CUuserObject object, unsigned int count);
@@ -784,6 +820,8 @@ struct server_driver {
 	X(cuModuleGetGlobal, "cuModuleGetGlobal", 2000) \
 	X(cuModuleGetGlobal_v2, "cuModuleGetGlobal", 3020) \
 	X(cuModuleGetLoadingMode, "cuModuleGetLoadingMode", 11070) \
+	X(cuModuleGetSurfRef, "cuModuleGetSurfRef", 3000) \
+	X(cuModuleGetTexRef, "cuModuleGetTexRef", 2000) \
 	X(cuModuleLoad, "cuModuleLoad", 2000) \
 	X(cuModuleLoadData, "cuModuleLoadData", 2000) \
 	X(cuModuleLoadDataEx, "cuModuleLoadDataEx", 2010) \
@@ -803,6 +841,7 @@ struct server_driver {
 	X(cuOccupancyMaxPotentialBlockSizeWithFlags, "cuOccupancyMaxPotentialBlockSizeWithFlags", 7000) \
 	X(cuOccupancyMaxPotentialClusterSize, "cuOccupancyMaxPotentialClusterSize", 11070) \
 	X(cuParamSetSize, "cuParamSetSize", 2000) \
+	X(cuParamSetTexRef, "cuParamSetTexRef", 2000) \
 	X(cuParamSetf, "cuParamSetf", 2000) \
 	X(cuParamSeti, "cuParamSeti", 2000) \
 	X(cuParamSetv, "cuParamSetv", 2000) \
@@ -846,6 +885,8 @@ struct server_driver {
 	X(cuSurfObjectCreate, "cuSurfObjectCreate", 5000) \
 	X(cuSurfObjectDestroy, "cuSurfObjectDestroy", 5000) \
 	X(cuSurfObjectGetResourceDesc, "cuSurfObjectGetResourceDesc", 5000) \
+	X(cuSurfRefGetArray, "cuSurfRefGetArray", 3000) \
+	X(cuSurfRefSetArray, "cuSurfRefSetArray", 3000) \
 	X(cuTensorMapEncodeIm2col, "cuTensorMapEncodeIm2col", 12000) \
 	X(cuTensorMapEncodeIm2colWide, "cuTensorMapEncodeIm2colWide", 12080) \
 	X(cuTensorMapEncodeTiled, "cuTensorMapEncodeTiled", 12000) \
@@ -855,6 +896,37 @@ struct server_driver {
 	X(cuTexObjectGetResourceDesc, "cuTexObjectGetResourceDesc", 5000) \
 	X(cuTexObjectGetResourceViewDesc, "cuTexObjectGetResourceViewDesc", 5000) \
 	X(cuTexObjectGetTextureDesc, "cuTexObjectGetTextureDesc", 5000) \
+	X(cuTexRefCreate, "cuTexRefCreate", 2000) \
+	X(cuTexRefDestroy, "cuTexRefDestroy", 2000) \
+	X(cuTexRefGetAddress, "cuTexRefGetAddress", 2000) \
+	X(cuTexRefGetAddress_v2, "cuTexRefGetAddress", 3020) \
+	X(cuTexRefGetAddressMode, "cuTexRefGetAddressMode", 2000) \
+	X(cuTexRefGetArray, "cuTexRefGetArray", 2000) \
+	X(cuTexRefGetBorderColor, "cuTexRefGetBorderColor", 8000) \
+	X(cuTexRefGetFilterMode, "cuTexRefGetFilterMode", 2000) \
+	X(cuTexRefGetFlags, "cuTexRefGetFlags", 2000) \
+	X(cuTexRefGetFormat, "cuTexRefGetFormat", 2000) \
+	X(cuTexRefGetMaxAnisotropy, "cuTexRefGetMaxAnisotropy", 5000) \
+	X(cuTexRefGetMipmapFilterMode, "cuTexRefGetMipmapFilterMode", 5000) \
+	X(cuTexRefGetMipmapLevelBias, "cuTexRefGetMipmapLevelBias", 5000) \
+	X(cuTexRefGetMipmapLevelClamp, "cuTexRefGetMipmapLevelClamp", 5000) \
+	X(cuTexRefGetMipmappedArray, "cuTexRefGetMipmappedArray", 5000) \
+	X(cuTexRefSetAddress, "cuTexRefSetAddress", 2000) \
+	X(cuTexRefSetAddress_v2, "cuTexRefSetAddress", 3020) \
+	X(cuTexRefSetAddress2D, "cuTexRefSetAddress2D", 2020) \
+	X(cuTexRefSetAddress2D_v2, "cuTexRefSetAddress2D", 3020) \
+	X(cuTexRefSetAddress2D_v3, "cuTexRefSetAddress2D", 4010) \
+	X(cuTexRefSetAddressMode, "cuTexRefSetAddressMode", 2000) \
+	X(cuTexRefSetArray, "cuTexRefSetArray", 2000) \
+	X(cuTexRefSetBorderColor, "cuTexRefSetBorderColor", 8000) \
+	X(cuTexRefSetFilterMode, "cuTexRefSetFilterMode", 2000) \
+	X(cuTexRefSetFlags, "cuTexRefSetFlags", 2000) \
+	X(cuTexRefSetFormat, "cuTexRefSetFormat", 2000) \
+	X(cuTexRefSetMaxAnisotropy, "cuTexRefSetMaxAnisotropy", 5000) \
+	X(cuTexRefSetMipmapFilterMode, "cuTexRefSetMipmapFilterMode", 5000) \
+	X(cuTexRefSetMipmapLevelBias, "cuTexRefSetMipmapLevelBias", 5000) \
+	X(cuTexRefSetMipmapLevelClamp, "cuTexRefSetMipmapLevelClamp", 5000) \
+	X(cuTexRefSetMipmappedArray, "cuTexRefSetMipmappedArray", 5000) \
 	X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010) \
 	X(cuUserObjectCreate, "cuUserObjectCreate", 11030) \
 	X(cuUserObjectRelease, "cuUserObjectRelease", 11030) \

@@ -51,8 +51,11 @@ enum server_type {
 	SERVER_CUmemGenericAllocationHandle,
 	SERVER_CUmemoryPool,
 	SERVER_CUmipmappedArray,
+	SERVER_CUmodule,
 	SERVER_CUsurfObject,
+	SERVER_CUsurfref,
 	SERVER_CUtexObject,
+	SERVER_CUtexref,
 	SERVER_CUuserObject,
 };
 
@@ -193,6 +196,9 @@ void server_quota_install(struct server *server, uint64_t limit);
 /* The modules of a context that the driver has destroyed. */
 void server_libraries_forget(struct server_context *context);
 CUresult server_resolve_library(struct server_call *call, uint64_t handle, CUlibrary *library);
+/* A module, and the name (named.c) under which its references lie. */
+CUresult server_resolve_module(struct server_call *call, uint64_t handle, CUmodule *module,
+			       uint64_t *name);
 CUresult server_resolve_function(struct server_call *call, uint64_t handle, CUfunction *function);
 
 /* The client's name of a kernel that the driver shows, or 0. */

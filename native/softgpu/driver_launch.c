@@ -5,6 +5,7 @@
 #include "driver_module.h"
 #include "driver_occupancy.h"
 #include "driver_peer.h"
+#include "driver_reference.h"
 #include "driver_stream.h"
 
 #include <stdio.h>
@@ -22,6 +23,7 @@ struct launch_operation {
 	struct CUfunc_st *function;
 	uint64_t function_id;		/* as it was when this was prepared */
 	struct geometry geometry;
+	uint64_t *references;		/* textures and surfaces as they were then; or NULL */
 	_Alignas(16) unsigned char params[];
 };
 
@@ -47,6 +49,7 @@ static CUresult run_launch(struct driver_operation *operation, CUresult state)
 		.function = launch->function->code,
 		.dynamic_shared_bytes = geometry->dynamic_shared,
 		.params = launch->params,
+		.references = launch->references,
 		.cooperative = geometry->cooperative,
 		.cancel = &launch->function->module->context->cancel,
 		.timeout_ns = driver_options()->watchdog_ns,
@@ -72,7 +75,10 @@ static CUresult run_launch(struct driver_operation *operation, CUresult state)
 
 static void release_launch(struct driver_operation *operation)
 {
-	free(operation);
+	struct launch_operation *launch = (struct launch_operation *)operation;
+
+	driver_references_release(launch->references);
+	free(launch);
 }
 
 /* ---- checks: what CUDA reports from the call itself ---- */
@@ -292,6 +298,8 @@ CUresult driver_launch_prepare(struct CUctx_st *context, const CUlaunchConfig *c
 	if (!operation)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = gather_params(&function->info, params, extra, operation->params);
+	if (!result)
+		result = driver_references_take(function->module, &operation->references);
 	if (result) {
 		free(operation);
 		return result;

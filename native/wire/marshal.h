@@ -88,8 +88,11 @@ void marshal_CUlinkState(struct marshal *m, CUlinkState *handle);
 void marshal_CUmemGenericAllocationHandle(struct marshal *m, CUmemGenericAllocationHandle *handle);
 void marshal_CUmemoryPool(struct marshal *m, CUmemoryPool *handle);
 void marshal_CUmipmappedArray(struct marshal *m, CUmipmappedArray *handle);
+void marshal_CUmodule(struct marshal *m, CUmodule *handle);
 void marshal_CUstream(struct marshal *m, CUstream *handle);
 void marshal_CUsurfObject(struct marshal *m, CUsurfObject *handle);
+void marshal_CUsurfref(struct marshal *m, CUsurfref *handle);
+void marshal_CUtexref(struct marshal *m, CUtexref *handle);
 void marshal_CUtexObject(struct marshal *m, CUtexObject *handle);
 void marshal_CUuserObject(struct marshal *m, CUuserObject *handle);
 

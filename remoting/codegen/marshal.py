@@ -46,9 +46,12 @@ _WALKED = frozenset(
         "CUmemPoolProps",
         "CUmemoryPool",
         "CUmipmappedArray",
+        "CUmodule",
         "CUstream",
         "CUsurfObject",
+        "CUsurfref",
         "CUtexObject",
+        "CUtexref",
         "CUuserObject",
     }
 )
