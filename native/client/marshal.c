@@ -191,19 +191,40 @@ void marshal_CUdevice(struct marshal *m, CUdevice *device)
 			*device = i;
 }
 
-/* ---- what kernels are given ---- */
+/* ---- what nodes are given ---- */
 
 /* What the driver keeps of a node's parameters, a program reads until it asks again or
  * the node is gone; so the last ones of each thread are kept here. */
 static __thread void *last_parameters[64];
 static __thread unsigned last_parameters_next;
 
+/* Room for the last of them; NULL without memory. */
+static void *last_parameters_make(size_t bytes)
+{
+	void **slot = &last_parameters[last_parameters_next++ % 64];
+
+	free(*slot);
+	*slot = malloc(bytes + 1);
+	return *slot;
+}
+
+void *marshal_lasting(struct marshal *m, void *memory, size_t bytes)
+{
+	void *kept;
+
+	if (!m->get || !m->reply || !memory)
+		return memory;
+	kept = last_parameters_make(bytes);
+	if (kept)
+		memcpy(kept, memory, bytes);
+	return kept;
+}
+
 static void parameters_keep(const struct client_function *function, const uint8_t *buffer,
 			    uint32_t bytes, void ***parameters)
 {
 	size_t pointers = (size_t)function->parameter_count * sizeof(void *);
-	uint8_t *kept = malloc(pointers + bytes + 1);
-	unsigned slot = last_parameters_next++ % 64;
+	uint8_t *kept = last_parameters_make(pointers + bytes);
 
 	*parameters = NULL;
 	if (!kept)
@@ -211,8 +232,6 @@ static void parameters_keep(const struct client_function *function, const uint8_
 	memcpy(kept + pointers, buffer, bytes);
 	for (uint32_t i = 0; i < function->parameter_count; i++)
 		((void **)(void *)kept)[i] = kept + pointers + function->parameters[i].offset;
-	free(last_parameters[slot]);
-	last_parameters[slot] = kept;
 	*parameters = (void **)(void *)kept;
 }
 

@@ -119,6 +119,7 @@ CLIENT_API CUresult cuGetErrorString(CUresult error, const char **pStr);
 CLIENT_API CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId);
 CLIENT_API CUresult cuGetProcAddress(const char *symbol, void **pfn, int driverVersion, cuuint64_t flags);
 CLIENT_API CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int driverVersion, cuuint64_t flags, CUdriverProcAddressQueryResult *symbolFound);
+CLIENT_API CUresult cuGraphAddBatchMemOpNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams);
 CLIENT_API CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUgraph childGraph);
 CLIENT_API CUresult cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, size_t numDependencies);
 CLIENT_API CUresult cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edgeData, size_t numDependencies);
@@ -134,6 +135,8 @@ CLIENT_API CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGrap
 CLIENT_API CUresult cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_MEMSET_NODE_PARAMS_v1 *memsetParams, CUcontext ctx);
 CLIENT_API CUresult cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUgraphNodeParams *nodeParams);
 CLIENT_API CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, CUgraphNodeParams *nodeParams);
+CLIENT_API CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams_out);
+CLIENT_API CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams);
 CLIENT_API CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph);
 CLIENT_API CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph);
 CLIENT_API CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags);
@@ -144,6 +147,7 @@ CLIENT_API CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *e
 CLIENT_API CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event);
 CLIENT_API CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out);
 CLIENT_API CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event);
+CLIENT_API CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams);
 CLIENT_API CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraph childGraph);
 CLIENT_API CUresult cuGraphExecDestroy(CUgraphExec hGraphExec);
 CLIENT_API CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event);
@@ -193,6 +197,7 @@ CLIENT_API CUresult cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode 
 CLIENT_API CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *dependentNodes, CUgraphEdgeData *edgeData, size_t *numDependentNodes);
 CLIENT_API CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled);
 CLIENT_API CUresult cuGraphNodeGetLocalId(CUgraphNode hNode, unsigned int *nodeId);
+CLIENT_API CUresult cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams);
 CLIENT_API CUresult cuGraphNodeGetToolsId(CUgraphNode hNode, unsigned long long *toolsNodeId);
 CLIENT_API CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type);
 CLIENT_API CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled);

@@ -408,6 +408,21 @@ CUresult cuDeviceSetMemPool(CUdevice_v1 dev, CUmemoryPool pool)
 	return client_marshal_end(&m, result);
 }
 
+CUresult cuGraphAddBatchMemOpNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
+{
+	struct args_151 a = { .phGraphNode = (CUgraphNode *)phGraphNode, .hGraph = hGraph, .dependencies = (CUgraphNode *)dependencies, .numDependencies = numDependencies, .nodeParams = (CUDA_BATCH_MEM_OP_NODE_PARAMS *)nodeParams };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 151);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_151(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_151(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
 CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUgraph childGraph)
 {
 	struct args_152 a = { .phGraphNode = (CUgraphNode *)phGraphNode, .hGraph = hGraph, .dependencies = (CUgraphNode *)dependencies, .numDependencies = numDependencies, .childGraph = childGraph };
@@ -633,6 +648,36 @@ CUresult client_raw_cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, 
 	return client_marshal_end(&m, result);
 }
 
+CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams_out)
+{
+	struct args_169 a = { .hNode = hNode, .nodeParams_out = (CUDA_BATCH_MEM_OP_NODE_PARAMS *)nodeParams_out };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 169);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_169(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_169(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
+{
+	struct args_170 a = { .hNode = hNode, .nodeParams = (CUDA_BATCH_MEM_OP_NODE_PARAMS *)nodeParams };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 170);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_170(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_170(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
 {
 	struct args_171 a = { .hNode = hNode, .phGraph = (CUgraph *)phGraph };
@@ -765,6 +810,21 @@ CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event)
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
 		reply_181(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
+{
+	struct args_182 a = { .hGraphExec = hGraphExec, .hNode = hNode, .nodeParams = (CUDA_BATCH_MEM_OP_NODE_PARAMS *)nodeParams };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 182);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_182(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_182(&m, &a);
 	return client_marshal_end(&m, result);
 }
 
@@ -1470,6 +1530,21 @@ CUresult cuGraphNodeGetLocalId(CUgraphNode hNode, unsigned int *nodeId)
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
 		reply_235(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult client_raw_cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+{
+	struct args_236 a = { .hNode = hNode, .nodeParams = (CUgraphNodeParams *)nodeParams };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 236);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_236(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_236(&m, &a);
 	return client_marshal_end(&m, result);
 }
 

@@ -45,20 +45,15 @@ CLIENT_API CUresult cuGLSetBufferObjectMapFlags(void);
 CLIENT_API CUresult cuGLUnmapBufferObject(void);
 CLIENT_API CUresult cuGLUnmapBufferObjectAsync(void);
 CLIENT_API CUresult cuGLUnregisterBufferObject(void);
-CLIENT_API CUresult cuGraphAddBatchMemOpNode(void);
 CLIENT_API CUresult cuGraphAddExternalSemaphoresSignalNode(void);
 CLIENT_API CUresult cuGraphAddExternalSemaphoresWaitNode(void);
-CLIENT_API CUresult cuGraphBatchMemOpNodeGetParams(void);
-CLIENT_API CUresult cuGraphBatchMemOpNodeSetParams(void);
 CLIENT_API CUresult cuGraphConditionalHandleCreate(void);
-CLIENT_API CUresult cuGraphExecBatchMemOpNodeSetParams(void);
 CLIENT_API CUresult cuGraphExecExternalSemaphoresSignalNodeSetParams(void);
 CLIENT_API CUresult cuGraphExecExternalSemaphoresWaitNodeSetParams(void);
 CLIENT_API CUresult cuGraphExternalSemaphoresSignalNodeGetParams(void);
 CLIENT_API CUresult cuGraphExternalSemaphoresSignalNodeSetParams(void);
 CLIENT_API CUresult cuGraphExternalSemaphoresWaitNodeGetParams(void);
 CLIENT_API CUresult cuGraphExternalSemaphoresWaitNodeSetParams(void);
-CLIENT_API CUresult cuGraphNodeGetParams(void);
 CLIENT_API CUresult cuGraphicsEGLRegisterImage(void);
 CLIENT_API CUresult cuGraphicsGLRegisterBuffer(void);
 CLIENT_API CUresult cuGraphicsGLRegisterImage(void);
@@ -279,15 +274,15 @@ const struct client_entry client_entries[] = {
 	{ "cuGetExportTable", "cuGetExportTable", (void *)cuGetExportTable, 3000, 0, NULL, NULL, 148, NULL },
 	{ "cuGetProcAddress", "cuGetProcAddress", (void *)cuGetProcAddress, 11030, 0, NULL, NULL, 149, NULL },
 	{ "cuGetProcAddress", "cuGetProcAddress_v2", (void *)cuGetProcAddress_v2, 12000, 0, NULL, NULL, 150, NULL },
-	{ "cuGraphAddBatchMemOpNode", "cuGraphAddBatchMemOpNode", (void *)cuGraphAddBatchMemOpNode, 11070, 0, NULL, NULL, 151, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphAddBatchMemOpNode", "cuGraphAddBatchMemOpNode", (void *)cuGraphAddBatchMemOpNode, 11070, 0, NULL, NULL, 151, NULL },
 	{ "cuGraphAddChildGraphNode", "cuGraphAddChildGraphNode", (void *)cuGraphAddChildGraphNode, 10000, 0, NULL, NULL, 152, NULL },
 	{ "cuGraphAddDependencies", "cuGraphAddDependencies", (void *)cuGraphAddDependencies, 10000, 0, NULL, NULL, 153, NULL },
 	{ "cuGraphAddDependencies", "cuGraphAddDependencies_v2", (void *)cuGraphAddDependencies_v2, 12030, 0, NULL, NULL, 154, NULL },
 	{ "cuGraphAddEmptyNode", "cuGraphAddEmptyNode", (void *)cuGraphAddEmptyNode, 10000, 0, NULL, NULL, 155, NULL },
 	{ "cuGraphAddEventRecordNode", "cuGraphAddEventRecordNode", (void *)cuGraphAddEventRecordNode, 11010, 0, NULL, NULL, 156, NULL },
 	{ "cuGraphAddEventWaitNode", "cuGraphAddEventWaitNode", (void *)cuGraphAddEventWaitNode, 11010, 0, NULL, NULL, 157, NULL },
-	{ "cuGraphAddExternalSemaphoresSignalNode", "cuGraphAddExternalSemaphoresSignalNode", (void *)cuGraphAddExternalSemaphoresSignalNode, 11020, 0, NULL, NULL, 158, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphAddExternalSemaphoresWaitNode", "cuGraphAddExternalSemaphoresWaitNode", (void *)cuGraphAddExternalSemaphoresWaitNode, 11020, 0, NULL, NULL, 159, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphAddExternalSemaphoresSignalNode", "cuGraphAddExternalSemaphoresSignalNode", (void *)cuGraphAddExternalSemaphoresSignalNode, 11020, 0, NULL, NULL, 158, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphAddExternalSemaphoresWaitNode", "cuGraphAddExternalSemaphoresWaitNode", (void *)cuGraphAddExternalSemaphoresWaitNode, 11020, 0, NULL, NULL, 159, "conditions and external semaphores as nodes of graphs have no names here" },
 	{ "cuGraphAddHostNode", "cuGraphAddHostNode", (void *)cuGraphAddHostNode, 10000, 0, NULL, NULL, 160, NULL },
 	{ "cuGraphAddKernelNode", "cuGraphAddKernelNode", (void *)cuGraphAddKernelNode, 10000, 0, NULL, NULL, 161, NULL },
 	{ "cuGraphAddKernelNode", "cuGraphAddKernelNode_v2", (void *)cuGraphAddKernelNode_v2, 12000, 0, NULL, NULL, 162, NULL },
@@ -297,11 +292,11 @@ const struct client_entry client_entries[] = {
 	{ "cuGraphAddMemsetNode", "cuGraphAddMemsetNode", (void *)cuGraphAddMemsetNode, 10000, 0, NULL, NULL, 166, NULL },
 	{ "cuGraphAddNode", "cuGraphAddNode", (void *)cuGraphAddNode, 12020, 0, NULL, NULL, 167, NULL },
 	{ "cuGraphAddNode", "cuGraphAddNode_v2", (void *)cuGraphAddNode_v2, 12030, 0, NULL, NULL, 168, NULL },
-	{ "cuGraphBatchMemOpNodeGetParams", "cuGraphBatchMemOpNodeGetParams", (void *)cuGraphBatchMemOpNodeGetParams, 11070, 0, NULL, NULL, 169, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphBatchMemOpNodeSetParams", "cuGraphBatchMemOpNodeSetParams", (void *)cuGraphBatchMemOpNodeSetParams, 11070, 0, NULL, NULL, 170, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphBatchMemOpNodeGetParams", "cuGraphBatchMemOpNodeGetParams", (void *)cuGraphBatchMemOpNodeGetParams, 11070, 0, NULL, NULL, 169, NULL },
+	{ "cuGraphBatchMemOpNodeSetParams", "cuGraphBatchMemOpNodeSetParams", (void *)cuGraphBatchMemOpNodeSetParams, 11070, 0, NULL, NULL, 170, NULL },
 	{ "cuGraphChildGraphNodeGetGraph", "cuGraphChildGraphNodeGetGraph", (void *)cuGraphChildGraphNodeGetGraph, 10000, 0, NULL, NULL, 171, NULL },
 	{ "cuGraphClone", "cuGraphClone", (void *)cuGraphClone, 10000, 0, NULL, NULL, 172, NULL },
-	{ "cuGraphConditionalHandleCreate", "cuGraphConditionalHandleCreate", (void *)cuGraphConditionalHandleCreate, 12030, 0, NULL, NULL, 173, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphConditionalHandleCreate", "cuGraphConditionalHandleCreate", (void *)cuGraphConditionalHandleCreate, 12030, 0, NULL, NULL, 173, "conditions and external semaphores as nodes of graphs have no names here" },
 	{ "cuGraphCreate", "cuGraphCreate", (void *)cuGraphCreate, 10000, 0, NULL, NULL, 174, NULL },
 	{ "cuGraphDebugDotPrint", "cuGraphDebugDotPrint", (void *)cuGraphDebugDotPrint, 11030, 0, NULL, NULL, 175, NULL },
 	{ "cuGraphDestroy", "cuGraphDestroy", (void *)cuGraphDestroy, 10000, 0, NULL, NULL, 176, NULL },
@@ -310,13 +305,13 @@ const struct client_entry client_entries[] = {
 	{ "cuGraphEventRecordNodeSetEvent", "cuGraphEventRecordNodeSetEvent", (void *)cuGraphEventRecordNodeSetEvent, 11010, 0, NULL, NULL, 179, NULL },
 	{ "cuGraphEventWaitNodeGetEvent", "cuGraphEventWaitNodeGetEvent", (void *)cuGraphEventWaitNodeGetEvent, 11010, 0, NULL, NULL, 180, NULL },
 	{ "cuGraphEventWaitNodeSetEvent", "cuGraphEventWaitNodeSetEvent", (void *)cuGraphEventWaitNodeSetEvent, 11010, 0, NULL, NULL, 181, NULL },
-	{ "cuGraphExecBatchMemOpNodeSetParams", "cuGraphExecBatchMemOpNodeSetParams", (void *)cuGraphExecBatchMemOpNodeSetParams, 11070, 0, NULL, NULL, 182, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExecBatchMemOpNodeSetParams", "cuGraphExecBatchMemOpNodeSetParams", (void *)cuGraphExecBatchMemOpNodeSetParams, 11070, 0, NULL, NULL, 182, NULL },
 	{ "cuGraphExecChildGraphNodeSetParams", "cuGraphExecChildGraphNodeSetParams", (void *)cuGraphExecChildGraphNodeSetParams, 11010, 0, NULL, NULL, 183, NULL },
 	{ "cuGraphExecDestroy", "cuGraphExecDestroy", (void *)cuGraphExecDestroy, 10000, 0, NULL, NULL, 184, NULL },
 	{ "cuGraphExecEventRecordNodeSetEvent", "cuGraphExecEventRecordNodeSetEvent", (void *)cuGraphExecEventRecordNodeSetEvent, 11010, 0, NULL, NULL, 185, NULL },
 	{ "cuGraphExecEventWaitNodeSetEvent", "cuGraphExecEventWaitNodeSetEvent", (void *)cuGraphExecEventWaitNodeSetEvent, 11010, 0, NULL, NULL, 186, NULL },
-	{ "cuGraphExecExternalSemaphoresSignalNodeSetParams", "cuGraphExecExternalSemaphoresSignalNodeSetParams", (void *)cuGraphExecExternalSemaphoresSignalNodeSetParams, 11020, 0, NULL, NULL, 187, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphExecExternalSemaphoresWaitNodeSetParams", "cuGraphExecExternalSemaphoresWaitNodeSetParams", (void *)cuGraphExecExternalSemaphoresWaitNodeSetParams, 11020, 0, NULL, NULL, 188, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExecExternalSemaphoresSignalNodeSetParams", "cuGraphExecExternalSemaphoresSignalNodeSetParams", (void *)cuGraphExecExternalSemaphoresSignalNodeSetParams, 11020, 0, NULL, NULL, 187, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExecExternalSemaphoresWaitNodeSetParams", "cuGraphExecExternalSemaphoresWaitNodeSetParams", (void *)cuGraphExecExternalSemaphoresWaitNodeSetParams, 11020, 0, NULL, NULL, 188, "conditions and external semaphores as nodes of graphs have no names here" },
 	{ "cuGraphExecGetFlags", "cuGraphExecGetFlags", (void *)cuGraphExecGetFlags, 12000, 0, NULL, NULL, 189, NULL },
 	{ "cuGraphExecGetId", "cuGraphExecGetId", (void *)cuGraphExecGetId, 13010, 0, NULL, NULL, 190, NULL },
 	{ "cuGraphExecHostNodeSetParams", "cuGraphExecHostNodeSetParams", (void *)cuGraphExecHostNodeSetParams, 10020, 0, NULL, NULL, 191, NULL },
@@ -327,10 +322,10 @@ const struct client_entry client_entries[] = {
 	{ "cuGraphExecNodeSetParams", "cuGraphExecNodeSetParams", (void *)cuGraphExecNodeSetParams, 12020, 0, NULL, NULL, 196, NULL },
 	{ "cuGraphExecUpdate", "cuGraphExecUpdate", (void *)cuGraphExecUpdate, 10020, 0, NULL, NULL, 197, NULL },
 	{ "cuGraphExecUpdate", "cuGraphExecUpdate_v2", (void *)cuGraphExecUpdate_v2, 12000, 0, NULL, NULL, 198, NULL },
-	{ "cuGraphExternalSemaphoresSignalNodeGetParams", "cuGraphExternalSemaphoresSignalNodeGetParams", (void *)cuGraphExternalSemaphoresSignalNodeGetParams, 11020, 0, NULL, NULL, 199, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphExternalSemaphoresSignalNodeSetParams", "cuGraphExternalSemaphoresSignalNodeSetParams", (void *)cuGraphExternalSemaphoresSignalNodeSetParams, 11020, 0, NULL, NULL, 200, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphExternalSemaphoresWaitNodeGetParams", "cuGraphExternalSemaphoresWaitNodeGetParams", (void *)cuGraphExternalSemaphoresWaitNodeGetParams, 11020, 0, NULL, NULL, 201, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphExternalSemaphoresWaitNodeSetParams", "cuGraphExternalSemaphoresWaitNodeSetParams", (void *)cuGraphExternalSemaphoresWaitNodeSetParams, 11020, 0, NULL, NULL, 202, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExternalSemaphoresSignalNodeGetParams", "cuGraphExternalSemaphoresSignalNodeGetParams", (void *)cuGraphExternalSemaphoresSignalNodeGetParams, 11020, 0, NULL, NULL, 199, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExternalSemaphoresSignalNodeSetParams", "cuGraphExternalSemaphoresSignalNodeSetParams", (void *)cuGraphExternalSemaphoresSignalNodeSetParams, 11020, 0, NULL, NULL, 200, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExternalSemaphoresWaitNodeGetParams", "cuGraphExternalSemaphoresWaitNodeGetParams", (void *)cuGraphExternalSemaphoresWaitNodeGetParams, 11020, 0, NULL, NULL, 201, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExternalSemaphoresWaitNodeSetParams", "cuGraphExternalSemaphoresWaitNodeSetParams", (void *)cuGraphExternalSemaphoresWaitNodeSetParams, 11020, 0, NULL, NULL, 202, "conditions and external semaphores as nodes of graphs have no names here" },
 	{ "cuGraphGetEdges", "cuGraphGetEdges", (void *)cuGraphGetEdges, 10000, 0, NULL, NULL, 203, NULL },
 	{ "cuGraphGetEdges", "cuGraphGetEdges_v2", (void *)cuGraphGetEdges_v2, 12030, 0, NULL, NULL, 204, NULL },
 	{ "cuGraphGetId", "cuGraphGetId", (void *)cuGraphGetId, 13010, 0, NULL, NULL, 205, NULL },
@@ -364,7 +359,7 @@ const struct client_entry client_entries[] = {
 	{ "cuGraphNodeGetDependentNodes", "cuGraphNodeGetDependentNodes_v2", (void *)cuGraphNodeGetDependentNodes_v2, 12030, 0, NULL, NULL, 233, NULL },
 	{ "cuGraphNodeGetEnabled", "cuGraphNodeGetEnabled", (void *)cuGraphNodeGetEnabled, 11060, 0, NULL, NULL, 234, NULL },
 	{ "cuGraphNodeGetLocalId", "cuGraphNodeGetLocalId", (void *)cuGraphNodeGetLocalId, 13010, 0, NULL, NULL, 235, NULL },
-	{ "cuGraphNodeGetParams", "cuGraphNodeGetParams", (void *)cuGraphNodeGetParams, 13020, 0, NULL, NULL, 236, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphNodeGetParams", "cuGraphNodeGetParams", (void *)cuGraphNodeGetParams, 13020, 0, NULL, NULL, 236, NULL },
 	{ "cuGraphNodeGetToolsId", "cuGraphNodeGetToolsId", (void *)cuGraphNodeGetToolsId, 13010, 0, NULL, NULL, 237, NULL },
 	{ "cuGraphNodeGetType", "cuGraphNodeGetType", (void *)cuGraphNodeGetType, 10000, 0, NULL, NULL, 238, NULL },
 	{ "cuGraphNodeSetEnabled", "cuGraphNodeSetEnabled", (void *)cuGraphNodeSetEnabled, 11060, 0, NULL, NULL, 239, NULL },
@@ -625,7 +620,7 @@ const struct client_entry client_entries[] = {
 	{ "cuStreamBeginCapture", "cuStreamBeginCapture", (void *)cuStreamBeginCapture, 10000, 0, NULL, NULL, 494, NULL },
 	{ "cuStreamBeginCapture", "cuStreamBeginCapture_v2", (void *)cuStreamBeginCapture_v2, 10010, 10010, (void *)cuStreamBeginCapture_v2_ptsz, "cuStreamBeginCapture_v2_ptsz", 495, NULL },
 	{ "cuStreamBeginCaptureToGraph", "cuStreamBeginCaptureToGraph", (void *)cuStreamBeginCaptureToGraph, 12030, 12030, (void *)cuStreamBeginCaptureToGraph_ptsz, "cuStreamBeginCaptureToGraph_ptsz", 496, NULL },
-	{ "cuStreamBeginRecaptureToGraph", "cuStreamBeginRecaptureToGraph", (void *)cuStreamBeginRecaptureToGraph, 13030, 13030, (void *)cuStreamBeginRecaptureToGraph_ptsz, "cuStreamBeginRecaptureToGraph_ptsz", 497, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
+	{ "cuStreamBeginRecaptureToGraph", "cuStreamBeginRecaptureToGraph", (void *)cuStreamBeginRecaptureToGraph, 13030, 13030, (void *)cuStreamBeginRecaptureToGraph_ptsz, "cuStreamBeginRecaptureToGraph_ptsz", 497, "conditions and external semaphores as nodes of graphs have no names here" },
 	{ "cuStreamCopyAttributes", "cuStreamCopyAttributes", (void *)cuStreamCopyAttributes, 11000, 11000, (void *)cuStreamCopyAttributes_ptsz, "cuStreamCopyAttributes_ptsz", 498, NULL },
 	{ "cuStreamCreate", "cuStreamCreate", (void *)cuStreamCreate, 2000, 0, NULL, NULL, 499, NULL },
 	{ "cuStreamCreateWithPriority", "cuStreamCreateWithPriority", (void *)cuStreamCreateWithPriority, 5050, 0, NULL, NULL, 500, NULL },

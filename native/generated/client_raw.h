@@ -15,6 +15,7 @@ CUresult client_raw_cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgra
 CUresult client_raw_cuGraphLaunch(CUgraphExec hGraph, CUstream hStream);
 CUresult client_raw_cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D_v2 *nodeParams);
 CUresult client_raw_cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D_v2 *nodeParams);
+CUresult client_raw_cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams);
 CUresult client_raw_cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type);
 CUresult client_raw_cuIpcCloseMemHandle(CUdeviceptr dptr);
 CUresult client_raw_cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev);

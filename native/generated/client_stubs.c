@@ -474,12 +474,6 @@ CUresult cuGLUnregisterBufferObject(void)
 	return client_unsupported(145);
 }
 
-CLIENT_API CUresult cuGraphAddBatchMemOpNode(void);
-CUresult cuGraphAddBatchMemOpNode(void)
-{
-	return client_unsupported(151);
-}
-
 CLIENT_API CUresult cuGraphAddExternalSemaphoresSignalNode(void);
 CUresult cuGraphAddExternalSemaphoresSignalNode(void)
 {
@@ -492,28 +486,10 @@ CUresult cuGraphAddExternalSemaphoresWaitNode(void)
 	return client_unsupported(159);
 }
 
-CLIENT_API CUresult cuGraphBatchMemOpNodeGetParams(void);
-CUresult cuGraphBatchMemOpNodeGetParams(void)
-{
-	return client_unsupported(169);
-}
-
-CLIENT_API CUresult cuGraphBatchMemOpNodeSetParams(void);
-CUresult cuGraphBatchMemOpNodeSetParams(void)
-{
-	return client_unsupported(170);
-}
-
 CLIENT_API CUresult cuGraphConditionalHandleCreate(void);
 CUresult cuGraphConditionalHandleCreate(void)
 {
 	return client_unsupported(173);
-}
-
-CLIENT_API CUresult cuGraphExecBatchMemOpNodeSetParams(void);
-CUresult cuGraphExecBatchMemOpNodeSetParams(void)
-{
-	return client_unsupported(182);
 }
 
 CLIENT_API CUresult cuGraphExecExternalSemaphoresSignalNodeSetParams(void);
@@ -570,12 +546,6 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec hGraph, CUstream hStream)
 	result = cuGraphLaunch(hGraph, hStream);
 	client_per_thread_end();
 	return result;
-}
-
-CLIENT_API CUresult cuGraphNodeGetParams(void);
-CUresult cuGraphNodeGetParams(void)
-{
-	return client_unsupported(236);
 }
 
 CUresult cuGraphUpload_ptsz(CUgraphExec hGraph, CUstream hStream)

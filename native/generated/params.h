@@ -521,6 +521,34 @@ static void reply_98(struct marshal *m, struct args_98 *a)
 	(void)a;
 }
 
+/* cuGraphAddBatchMemOpNode */
+struct args_151 {
+	CUgraphNode *phGraphNode;
+	CUgraph hGraph;
+	CUgraphNode *dependencies;
+	size_t numDependencies;
+	CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams;
+};
+
+static void request_151(struct marshal *m, struct args_151 *a)
+{
+	marshal_plain(m, &a->numDependencies, sizeof(a->numDependencies));
+	a->phGraphNode = marshal_pointer(m, a->phGraphNode, 1, sizeof(*a->phGraphNode));
+	marshal_CUgraph(m, &a->hGraph);
+	a->dependencies = marshal_pointer(m, a->dependencies, a->numDependencies, sizeof(*a->dependencies));
+	for (size_t i = 0; a->dependencies && i < (size_t)(a->numDependencies); i++)
+		marshal_CUgraphNode(m, &a->dependencies[i]);
+	a->nodeParams = marshal_pointer(m, a->nodeParams, 1, sizeof(*a->nodeParams));
+	if (a->nodeParams)
+		marshal_CUDA_BATCH_MEM_OP_NODE_PARAMS(m, a->nodeParams);
+}
+
+static void reply_151(struct marshal *m, struct args_151 *a)
+{
+	if (a->phGraphNode)
+		marshal_CUgraphNode(m, a->phGraphNode);
+}
+
 /* cuGraphAddChildGraphNode */
 struct args_152 {
 	CUgraphNode *phGraphNode;
@@ -943,6 +971,44 @@ static void reply_168(struct marshal *m, struct args_168 *a)
 		marshal_CUgraphNodeParams(m, a->nodeParams);
 }
 
+/* cuGraphBatchMemOpNodeGetParams */
+struct args_169 {
+	CUgraphNode hNode;
+	CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams_out;
+};
+
+static void request_169(struct marshal *m, struct args_169 *a)
+{
+	marshal_CUgraphNode(m, &a->hNode);
+	a->nodeParams_out = marshal_pointer(m, a->nodeParams_out, 1, sizeof(*a->nodeParams_out));
+}
+
+static void reply_169(struct marshal *m, struct args_169 *a)
+{
+	if (a->nodeParams_out)
+		marshal_CUDA_BATCH_MEM_OP_NODE_PARAMS(m, a->nodeParams_out);
+}
+
+/* cuGraphBatchMemOpNodeSetParams */
+struct args_170 {
+	CUgraphNode hNode;
+	CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams;
+};
+
+static void request_170(struct marshal *m, struct args_170 *a)
+{
+	marshal_CUgraphNode(m, &a->hNode);
+	a->nodeParams = marshal_pointer(m, a->nodeParams, 1, sizeof(*a->nodeParams));
+	if (a->nodeParams)
+		marshal_CUDA_BATCH_MEM_OP_NODE_PARAMS(m, a->nodeParams);
+}
+
+static void reply_170(struct marshal *m, struct args_170 *a)
+{
+	(void)m;
+	(void)a;
+}
+
 /* cuGraphChildGraphNodeGetGraph */
 struct args_171 {
 	CUgraphNode hNode;
@@ -1096,6 +1162,28 @@ static void request_181(struct marshal *m, struct args_181 *a)
 }
 
 static void reply_181(struct marshal *m, struct args_181 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuGraphExecBatchMemOpNodeSetParams */
+struct args_182 {
+	CUgraphExec hGraphExec;
+	CUgraphNode hNode;
+	CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams;
+};
+
+static void request_182(struct marshal *m, struct args_182 *a)
+{
+	marshal_CUgraphExec(m, &a->hGraphExec);
+	marshal_CUgraphNode(m, &a->hNode);
+	a->nodeParams = marshal_pointer(m, a->nodeParams, 1, sizeof(*a->nodeParams));
+	if (a->nodeParams)
+		marshal_CUDA_BATCH_MEM_OP_NODE_PARAMS(m, a->nodeParams);
+}
+
+static void reply_182(struct marshal *m, struct args_182 *a)
 {
 	(void)m;
 	(void)a;
@@ -2101,6 +2189,24 @@ static void reply_235(struct marshal *m, struct args_235 *a)
 {
 	if (a->nodeId)
 		marshal_plain(m, a->nodeId, sizeof(*a->nodeId));
+}
+
+/* cuGraphNodeGetParams */
+struct args_236 {
+	CUgraphNode hNode;
+	CUgraphNodeParams *nodeParams;
+};
+
+static void request_236(struct marshal *m, struct args_236 *a)
+{
+	marshal_CUgraphNode(m, &a->hNode);
+	a->nodeParams = marshal_pointer(m, a->nodeParams, 1, sizeof(*a->nodeParams));
+}
+
+static void reply_236(struct marshal *m, struct args_236 *a)
+{
+	if (a->nodeParams)
+		marshal_CUgraphNodeParams(m, a->nodeParams);
 }
 
 /* cuGraphNodeGetToolsId */

@@ -490,6 +490,24 @@ static CUresult call_98(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
+static CUresult call_151(struct server_call *call, struct marshal *m)
+{
+	struct args_151 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGraphAddBatchMemOpNode)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_151(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGraphAddBatchMemOpNode(a.phGraphNode, a.hGraph, a.dependencies, a.numDependencies, a.nodeParams);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_151(m, &a);
+	return CUDA_SUCCESS;
+}
+
 static CUresult call_152(struct server_call *call, struct marshal *m)
 {
 	struct args_152 a = { 0 };
@@ -760,6 +778,42 @@ static CUresult call_168(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
+static CUresult call_169(struct server_call *call, struct marshal *m)
+{
+	struct args_169 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGraphBatchMemOpNodeGetParams)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_169(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGraphBatchMemOpNodeGetParams(a.hNode, a.nodeParams_out);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_169(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_170(struct server_call *call, struct marshal *m)
+{
+	struct args_170 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGraphBatchMemOpNodeSetParams)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_170(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGraphBatchMemOpNodeSetParams(a.hNode, a.nodeParams);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_170(m, &a);
+	return CUDA_SUCCESS;
+}
+
 static CUresult call_171(struct server_call *call, struct marshal *m)
 {
 	struct args_171 a = { 0 };
@@ -921,6 +975,24 @@ static CUresult call_181(struct server_call *call, struct marshal *m)
 	if (!server_marshal_answer(m, result, false))
 		return result;
 	reply_181(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_182(struct server_call *call, struct marshal *m)
+{
+	struct args_182 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGraphExecBatchMemOpNodeSetParams)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_182(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGraphExecBatchMemOpNodeSetParams(a.hGraphExec, a.hNode, a.nodeParams);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_182(m, &a);
 	return CUDA_SUCCESS;
 }
 
@@ -1768,6 +1840,24 @@ static CUresult call_235(struct server_call *call, struct marshal *m)
 	if (!server_marshal_answer(m, result, false))
 		return result;
 	reply_235(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_236(struct server_call *call, struct marshal *m)
+{
+	struct args_236 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGraphNodeGetParams)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_236(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGraphNodeGetParams(a.hNode, a.nodeParams);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_236(m, &a);
 	return CUDA_SUCCESS;
 }
 
@@ -3769,6 +3859,7 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[87] = { call_87, true },
 	[97] = { call_97, false },
 	[98] = { call_98, false },
+	[151] = { call_151, false },
 	[152] = { call_152, false },
 	[153] = { call_153, false },
 	[154] = { call_154, false },
@@ -3784,6 +3875,8 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[166] = { call_166, false },
 	[167] = { call_167, false },
 	[168] = { call_168, false },
+	[169] = { call_169, false },
+	[170] = { call_170, false },
 	[171] = { call_171, false },
 	[172] = { call_172, false },
 	[174] = { call_174, false },
@@ -3793,6 +3886,7 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[179] = { call_179, false },
 	[180] = { call_180, false },
 	[181] = { call_181, false },
+	[182] = { call_182, false },
 	[183] = { call_183, false },
 	[184] = { call_184, false },
 	[185] = { call_185, false },
@@ -3840,6 +3934,7 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[233] = { call_233, false },
 	[234] = { call_234, false },
 	[235] = { call_235, false },
+	[236] = { call_236, false },
 	[237] = { call_237, false },
 	[238] = { call_238, false },
 	[239] = { call_239, false },

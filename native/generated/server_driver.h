@@ -109,6 +109,7 @@ struct server_driver {
 	CUresult (*cuGetExportTable)(const void **ppExportTable, const CUuuid *pExportTableId);
 	CUresult (*cuGetProcAddress)(const char *symbol, void **pfn, int driverVersion, cuuint64_t flags);
 	CUresult (*cuGetProcAddress_v2)(const char *symbol, void **pfn, int driverVersion, cuuint64_t flags, CUdriverProcAddressQueryResult *symbolFound);
+	CUresult (*cuGraphAddBatchMemOpNode)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams);
 	CUresult (*cuGraphAddChildGraphNode)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUgraph childGraph);
 	CUresult (*cuGraphAddDependencies)(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, size_t numDependencies);
 	CUresult (*cuGraphAddDependencies_v2)(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edgeData, size_t numDependencies);
@@ -124,6 +125,8 @@ struct server_driver {
 	CUresult (*cuGraphAddMemsetNode)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_MEMSET_NODE_PARAMS_v1 *memsetParams, CUcontext ctx);
 	CUresult (*cuGraphAddNode)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUgraphNodeParams *nodeParams);
 	CUresult (*cuGraphAddNode_v2)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, CUgraphNodeParams *nodeParams);
+	CUresult (*cuGraphBatchMemOpNodeGetParams)(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams_out);
+	CUresult (*cuGraphBatchMemOpNodeSetParams)(CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams);
 	CUresult (*cuGraphChildGraphNodeGetGraph)(CUgraphNode hNode, CUgraph *phGraph);
 	CUresult (*cuGraphClone)(CUgraph *phGraphClone, CUgraph originalGraph);
 	CUresult (*cuGraphCreate)(CUgraph *phGraph, unsigned int flags);
@@ -134,6 +137,7 @@ struct server_driver {
 	CUresult (*cuGraphEventRecordNodeSetEvent)(CUgraphNode hNode, CUevent event);
 	CUresult (*cuGraphEventWaitNodeGetEvent)(CUgraphNode hNode, CUevent *event_out);
 	CUresult (*cuGraphEventWaitNodeSetEvent)(CUgraphNode hNode, CUevent event);
+	CUresult (*cuGraphExecBatchMemOpNodeSetParams)(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams);
 	CUresult (*cuGraphExecChildGraphNodeSetParams)(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraph childGraph);
 	CUresult (*cuGraphExecDestroy)(CUgraphExec hGraphExec);
 	CUresult (*cuGraphExecEventRecordNodeSetEvent)(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event);
@@ -181,6 +185,7 @@ struct server_driver {
 	CUresult (*cuGraphNodeGetDependentNodes_v2)(CUgraphNode hNode, CUgraphNode *dependentNodes, CUgraphEdgeData *edgeData, size_t *numDependentNodes);
 	CUresult (*cuGraphNodeGetEnabled)(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled);
 	CUresult (*cuGraphNodeGetLocalId)(CUgraphNode hNode, unsigned int *nodeId);
+	CUresult (*cuGraphNodeGetParams)(CUgraphNode hNode, CUgraphNodeParams *nodeParams);
 	CUresult (*cuGraphNodeGetToolsId)(CUgraphNode hNode, unsigned long long *toolsNodeId);
 	CUresult (*cuGraphNodeGetType)(CUgraphNode hNode, CUgraphNodeType *type);
 	CUresult (*cuGraphNodeSetEnabled)(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled);
@@ -573,6 +578,7 @@ struct server_driver {
 	X(cuGetExportTable, "cuGetExportTable", 3000) \
 	X(cuGetProcAddress, "cuGetProcAddress", 11030) \
 	X(cuGetProcAddress_v2, "cuGetProcAddress", 12000) \
+	X(cuGraphAddBatchMemOpNode, "cuGraphAddBatchMemOpNode", 11070) \
 	X(cuGraphAddChildGraphNode, "cuGraphAddChildGraphNode", 10000) \
 	X(cuGraphAddDependencies, "cuGraphAddDependencies", 10000) \
 	X(cuGraphAddDependencies_v2, "cuGraphAddDependencies", 12030) \
@@ -588,6 +594,8 @@ struct server_driver {
 	X(cuGraphAddMemsetNode, "cuGraphAddMemsetNode", 10000) \
 	X(cuGraphAddNode, "cuGraphAddNode", 12020) \
 	X(cuGraphAddNode_v2, "cuGraphAddNode", 12030) \
+	X(cuGraphBatchMemOpNodeGetParams, "cuGraphBatchMemOpNodeGetParams", 11070) \
+	X(cuGraphBatchMemOpNodeSetParams, "cuGraphBatchMemOpNodeSetParams", 11070) \
 	X(cuGraphChildGraphNodeGetGraph, "cuGraphChildGraphNodeGetGraph", 10000) \
 	X(cuGraphClone, "cuGraphClone", 10000) \
 	X(cuGraphCreate, "cuGraphCreate", 10000) \
@@ -598,6 +606,7 @@ struct server_driver {
 	X(cuGraphEventRecordNodeSetEvent, "cuGraphEventRecordNodeSetEvent", 11010) \
 	X(cuGraphEventWaitNodeGetEvent, "cuGraphEventWaitNodeGetEvent", 11010) \
 	X(cuGraphEventWaitNodeSetEvent, "cuGraphEventWaitNodeSetEvent", 11010) \
+	X(cuGraphExecBatchMemOpNodeSetParams, "cuGraphExecBatchMemOpNodeSetParams", 11070) \
 	X(cuGraphExecChildGraphNodeSetParams, "cuGraphExecChildGraphNodeSetParams", 11010) \
 	X(cuGraphExecDestroy, "cuGraphExecDestroy", 10000) \
 	X(cuGraphExecEventRecordNodeSetEvent, "cuGraphExecEventRecordNodeSetEvent", 11010) \
@@ -645,6 +654,7 @@ struct server_driver {
 	X(cuGraphNodeGetDependentNodes_v2, "cuGraphNodeGetDependentNodes", 12030) \
 	X(cuGraphNodeGetEnabled, "cuGraphNodeGetEnabled", 11060) \
 	X(cuGraphNodeGetLocalId, "cuGraphNodeGetLocalId", 13010) \
+	X(cuGraphNodeGetParams, "cuGraphNodeGetParams", 13020) \
 	X(cuGraphNodeGetToolsId, "cuGraphNodeGetToolsId", 13010) \
 	X(cuGraphNodeGetType, "cuGraphNodeGetType", 10000) \
 	X(cuGraphNodeSetEnabled, "cuGraphNodeSetEnabled", 11060) \

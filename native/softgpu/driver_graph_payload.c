@@ -185,6 +185,27 @@ CUresult driver_graph_host(const CUDA_HOST_NODE_PARAMS *params, struct graph_pay
 	return CUDA_SUCCESS;
 }
 
+CUresult driver_graph_words(struct CUctx_st *context, const CUDA_BATCH_MEM_OP_NODE_PARAMS *params,
+			    struct graph_payload *payload)
+{
+	CUstreamBatchMemOpParams *kept;
+	struct driver_operation *operation;
+	struct graph_work *work;
+	CUresult result = driver_words_prepare(context, params->paramArray, params->count,
+					       params->flags, &operation, &kept);
+
+	if (result)
+		return result;
+	work = work_make(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, context, operation);
+	if (!work)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	work->words = *params;
+	work->words.ctx = context;
+	work->words.paramArray = kept;
+	*payload = (struct graph_payload){ .type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .work = work };
+	return CUDA_SUCCESS;
+}
+
 CUresult driver_graph_event(CUgraphNodeType type, CUevent event, struct graph_payload *payload)
 {
 	if (!driver_handle_is(event, DRIVER_KIND_EVENT))

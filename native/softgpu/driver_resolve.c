@@ -367,6 +367,11 @@
 	PLAIN(cuTexObjectDestroy, 5000, cuTexObjectDestroy) \
 	PLAIN(cuTexObjectGetResourceDesc, 5000, cuTexObjectGetResourceDesc) \
 	PLAIN(cuTexObjectGetResourceViewDesc, 5000, cuTexObjectGetResourceViewDesc) \
+	PLAIN(cuGraphAddBatchMemOpNode, 11070, cuGraphAddBatchMemOpNode) \
+	PLAIN(cuGraphBatchMemOpNodeGetParams, 11070, cuGraphBatchMemOpNodeGetParams) \
+	PLAIN(cuGraphBatchMemOpNodeSetParams, 11070, cuGraphBatchMemOpNodeSetParams) \
+	PLAIN(cuGraphExecBatchMemOpNodeSetParams, 11070, cuGraphExecBatchMemOpNodeSetParams) \
+	PLAIN(cuGraphNodeGetParams, 13020, cuGraphNodeGetParams) \
 	PLAIN(cuTexObjectGetTextureDesc, 5000, cuTexObjectGetTextureDesc) \
 	PLAIN(cuModuleGetSurfRef, 3000, cuModuleGetSurfRef) \
 	PLAIN(cuModuleGetTexRef, 2000, cuModuleGetTexRef) \

@@ -22,6 +22,7 @@ _WALKED = frozenset(
         "CUarray",
         "CUcontext",
         "CUdevice",
+        "CUDA_BATCH_MEM_OP_NODE_PARAMS",
         "CUDA_GRAPH_INSTANTIATE_PARAMS",
         "CUDA_HOST_NODE_PARAMS",
         "CUDA_KERNEL_NODE_PARAMS_v1",

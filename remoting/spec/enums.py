@@ -985,6 +985,7 @@ ENUMS: Final[dict[str, dict[str, int]]] = {
         "CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH": 3,
     },
     "CUgraphChildGraphNodeOwnership": {
+        "CU_GRAPH_CHILD_GRAPH_OWNERSHIP_INVALID": -1,
         "CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE": 0,
         "CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE": 1,
     },

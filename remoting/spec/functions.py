@@ -46,9 +46,7 @@ POSTED: Final = Answer.POSTED
 CALLED: Final = Answer.CALLED
 
 GRAPHICS: Final = Unsupported("graphics interoperability needs the GPU in this machine")
-GRAPHS: Final = Unsupported(
-    "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here"
-)
+GRAPHS: Final = Unsupported("conditions and external semaphores as nodes of graphs have no names here")
 TEXTURES: Final = Unsupported(
     "sparse arrays and arrays of other APIs are not there; the attribute for sparse arrays is 0"
 )
@@ -652,7 +650,14 @@ ENTRIES: Final = (
         "const char *symbol, void **pfn, int driverVersion, cuuint64_t flags, "
         "CUdriverProcAddressQueryResult *symbolFound",
     ),
-    _n(151, "cuGraphAddBatchMemOpNode", 11070, "cuGraphAddBatchMemOpNode", GRAPHS),
+    _m(
+        151,
+        "cuGraphAddBatchMemOpNode",
+        11070,
+        "cuGraphAddBatchMemOpNode",
+        "CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams",
+        "in:dependencies[numDependencies]",
+    ),
     _m(
         152,
         "cuGraphAddChildGraphNode",
@@ -775,8 +780,22 @@ ENTRIES: Final = (
         "CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, CUgraphNodeParams *nodeParams",
         "in:dependencies[numDependencies] in:dependencyData[numDependencies] inout:nodeParams hand",
     ),
-    _n(169, "cuGraphBatchMemOpNodeGetParams", 11070, "cuGraphBatchMemOpNodeGetParams", GRAPHS),
-    _n(170, "cuGraphBatchMemOpNodeSetParams", 11070, "cuGraphBatchMemOpNodeSetParams", GRAPHS),
+    _m(
+        169,
+        "cuGraphBatchMemOpNodeGetParams",
+        11070,
+        "cuGraphBatchMemOpNodeGetParams",
+        "CUgraphNode hNode, CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams_out",
+        "",
+    ),
+    _m(
+        170,
+        "cuGraphBatchMemOpNodeSetParams",
+        11070,
+        "cuGraphBatchMemOpNodeSetParams",
+        "CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams",
+        "",
+    ),
     _m(
         171,
         "cuGraphChildGraphNodeGetGraph",
@@ -830,7 +849,14 @@ ENTRIES: Final = (
         "CUgraphNode hNode, CUevent event",
         "",
     ),
-    _n(182, "cuGraphExecBatchMemOpNodeSetParams", 11070, "cuGraphExecBatchMemOpNodeSetParams", GRAPHS),
+    _m(
+        182,
+        "cuGraphExecBatchMemOpNodeSetParams",
+        11070,
+        "cuGraphExecBatchMemOpNodeSetParams",
+        "CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams",
+        "",
+    ),
     _m(
         183,
         "cuGraphExecChildGraphNodeSetParams",
@@ -1204,7 +1230,14 @@ ENTRIES: Final = (
         "",
     ),
     _m(235, "cuGraphNodeGetLocalId", 13010, "cuGraphNodeGetLocalId", "CUgraphNode hNode, unsigned int *nodeId", ""),
-    _n(236, "cuGraphNodeGetParams", 13020, "cuGraphNodeGetParams", GRAPHS),
+    _m(
+        236,
+        "cuGraphNodeGetParams",
+        13020,
+        "cuGraphNodeGetParams",
+        "CUgraphNode hNode, CUgraphNodeParams *nodeParams",
+        "hand",
+    ),
     _m(
         237,
         "cuGraphNodeGetToolsId",
