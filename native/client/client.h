@@ -115,9 +115,12 @@ struct client_context {
 	int greatest_priority;
 };
 
+struct client_green;			/* green.c */
+
 struct client_stream {
 	CUstream handle;
 	struct client_context *context;
+	struct client_green *green;	/* whose it is; or NULL */
 	unsigned flags;
 	int priority;
 	unsigned long long id;
@@ -368,6 +371,15 @@ void client_memory_forget_library(struct client_library *library);
 void client_memory_forget_context(struct client_context *context);
 CUresult client_memory_allocate(enum wire_op op, const void *request, size_t request_bytes,
 				void *reply, size_t reply_bytes, uint64_t bytes, uint64_t *address);
+
+/* ---- green contexts (green.c) ---- */
+
+/* The one that is current, held for a stream of its; NULL: there is none. */
+struct client_green *client_green_take(void);
+void client_green_release(struct client_green *green);
+bool client_green_has_ended(const struct client_green *green);
+/* Its handle and the context that stands for it; of NULL: of the current one, if any. */
+CUgreenCtx client_green_handle(const struct client_green *green, CUcontext *context);
 
 /* ---- the rest ---- */
 

@@ -88,9 +88,11 @@ CUresult client_marshal_end(struct marshal *m, CUresult result)
 	}
 
 NAMED(CUarray)
+NAMED(CUdevResourceDesc)
 NAMED(CUgraph)
 NAMED(CUgraphExec)
 NAMED(CUgraphNode)
+NAMED(CUgreenCtx)
 NAMED(CUlinkState)
 NAMED(CUmemGenericAllocationHandle)
 NAMED(CUmemoryPool)

@@ -153,6 +153,21 @@ CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
 	return client_marshal_end(&m, result);
 }
 
+CUresult client_raw_cuCtxGetDevResource(CUcontext hCtx, CUdevResource *resource, CUdevResourceType type)
+{
+	struct args_37 a = { .hCtx = hCtx, .resource = (CUdevResource *)resource, .type = type };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 37);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_37(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_37(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
 CUresult cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type)
 {
 	struct args_40 a = { .pExecAffinity = (CUexecAffinityParam *)pExecAffinity, .type = type };
@@ -228,6 +243,51 @@ CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent)
 	return client_marshal_end(&m, result);
 }
 
+CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *phDesc, CUdevResource *resources, unsigned int nbResources)
+{
+	struct args_62 a = { .phDesc = (CUdevResourceDesc *)phDesc, .resources = (CUdevResource *)resources, .nbResources = nbResources };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 62);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_62(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_62(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuDevSmResourceSplit(CUdevResource *results, unsigned int nbGroups, const CUdevResource *input, CUdevResource *remainder, unsigned int flags, CU_DEV_SM_RESOURCE_GROUP_PARAMS *groupParams)
+{
+	struct args_63 a = { .results = (CUdevResource *)results, .nbGroups = nbGroups, .input = (CUdevResource *)input, .remainder = (CUdevResource *)remainder, .flags = flags, .groupParams = (CU_DEV_SM_RESOURCE_GROUP_PARAMS *)groupParams };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 63);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_63(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_63(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuDevSmResourceSplitByCount(CUdevResource *results, unsigned int *nbGroups, const CUdevResource *input, CUdevResource *remainder, unsigned int flags, unsigned int minCount)
+{
+	struct args_64 a = { .results = (CUdevResource *)results, .nbGroups = (unsigned int *)nbGroups, .input = (CUdevResource *)input, .remainder = (CUdevResource *)remainder, .flags = flags, .minCount = minCount };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 64);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_64(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_64(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
 CUresult cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDev)
 {
 	struct args_65 a = { .canAccessPeer = (int *)canAccessPeer, .dev = dev, .peerDev = peerDev };
@@ -255,6 +315,21 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice_v1 dev)
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
 		reply_71(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult client_raw_cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevResourceType type)
+{
+	struct args_72 a = { .device = device, .resource = (CUdevResource *)resource, .type = type };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 72);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_72(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_72(&m, &a);
 	return client_marshal_end(&m, result);
 }
 
@@ -1683,6 +1758,81 @@ CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream)
 	return client_marshal_end(&m, result);
 }
 
+CUresult client_raw_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags)
+{
+	struct args_261 a = { .phCtx = (CUgreenCtx *)phCtx, .desc = desc, .dev = dev, .flags = flags };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 261);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_261(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_261(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult client_raw_cuGreenCtxGetDevResource(CUgreenCtx hCtx, CUdevResource *resource, CUdevResourceType type)
+{
+	struct args_263 a = { .hCtx = hCtx, .resource = (CUdevResource *)resource, .type = type };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 263);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_263(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_263(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long *greenCtxId)
+{
+	struct args_264 a = { .greenCtx = greenCtx, .greenCtxId = (unsigned long long *)greenCtxId };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 264);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_264(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_264(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent)
+{
+	struct args_265 a = { .hCtx = hCtx, .hEvent = hEvent };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 265);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_265(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_265(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent)
+{
+	struct args_267 a = { .hCtx = hCtx, .hEvent = hEvent };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 267);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_267(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_267(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
 CUresult client_raw_cuIpcCloseMemHandle(CUdeviceptr dptr)
 {
 	struct args_271 a = { .dptr = dptr };
@@ -2415,6 +2565,21 @@ CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAtt
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
 		reply_504(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult client_raw_cuStreamGetDevResource(CUstream hStream, CUdevResource *resource, CUdevResourceType type)
+{
+	struct args_510 a = { .hStream = hStream, .resource = (CUdevResource *)resource, .type = type };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 510);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_510(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_510(&m, &a);
 	return client_marshal_end(&m, result);
 }
 

@@ -9,14 +9,8 @@ CLIENT_API CUresult cuCheckpointProcessGetState(void);
 CLIENT_API CUresult cuCheckpointProcessLock(void);
 CLIENT_API CUresult cuCheckpointProcessRestore(void);
 CLIENT_API CUresult cuCheckpointProcessUnlock(void);
-CLIENT_API CUresult cuCtxFromGreenCtx(void);
-CLIENT_API CUresult cuCtxGetDevResource(void);
 CLIENT_API CUresult cuDestroyExternalMemory(void);
 CLIENT_API CUresult cuDestroyExternalSemaphore(void);
-CLIENT_API CUresult cuDevResourceGenerateDesc(void);
-CLIENT_API CUresult cuDevSmResourceSplit(void);
-CLIENT_API CUresult cuDevSmResourceSplitByCount(void);
-CLIENT_API CUresult cuDeviceGetDevResource(void);
 CLIENT_API CUresult cuDeviceGetLuid(void);
 CLIENT_API CUresult cuDeviceGetNvSciSyncAttributes(void);
 CLIENT_API CUresult cuDeviceRegisterAsyncNotification(void);
@@ -71,13 +65,6 @@ CLIENT_API CUresult cuGraphicsUnmapResources_ptsz(void);
 CLIENT_API CUresult cuGraphicsUnregisterResource(void);
 CLIENT_API CUresult cuGraphicsVDPAURegisterOutputSurface(void);
 CLIENT_API CUresult cuGraphicsVDPAURegisterVideoSurface(void);
-CLIENT_API CUresult cuGreenCtxCreate(void);
-CLIENT_API CUresult cuGreenCtxDestroy(void);
-CLIENT_API CUresult cuGreenCtxGetDevResource(void);
-CLIENT_API CUresult cuGreenCtxGetId(void);
-CLIENT_API CUresult cuGreenCtxRecordEvent(void);
-CLIENT_API CUresult cuGreenCtxStreamCreate(void);
-CLIENT_API CUresult cuGreenCtxWaitEvent(void);
 CLIENT_API CUresult cuImportExternalMemory(void);
 CLIENT_API CUresult cuImportExternalSemaphore(void);
 CLIENT_API CUresult cuLaunchCooperativeKernelMultiDevice(void);
@@ -112,8 +99,6 @@ CLIENT_API CUresult cuStreamAttachMemAsync(void);
 CLIENT_API CUresult cuStreamAttachMemAsync_ptsz(void);
 CLIENT_API CUresult cuStreamBeginRecaptureToGraph(void);
 CLIENT_API CUresult cuStreamBeginRecaptureToGraph_ptsz(void);
-CLIENT_API CUresult cuStreamGetDevResource(void);
-CLIENT_API CUresult cuStreamGetDevResource_ptsz(void);
 CLIENT_API CUresult cuSubgridCreate(void);
 CLIENT_API CUresult cuSubgridWorkerGridCreate(void);
 CLIENT_API CUresult cuSubgridWorksetCreate(void);
@@ -156,11 +141,11 @@ const struct client_entry client_entries[] = {
 	{ "cuCtxDetach", "cuCtxDetach", (void *)cuCtxDetach, 2000, 0, NULL, NULL, 30, NULL },
 	{ "cuCtxDisablePeerAccess", "cuCtxDisablePeerAccess", (void *)cuCtxDisablePeerAccess, 4000, 0, NULL, NULL, 31, NULL },
 	{ "cuCtxEnablePeerAccess", "cuCtxEnablePeerAccess", (void *)cuCtxEnablePeerAccess, 4000, 0, NULL, NULL, 32, NULL },
-	{ "cuCtxFromGreenCtx", "cuCtxFromGreenCtx", (void *)cuCtxFromGreenCtx, 12040, 0, NULL, NULL, 33, "a lease's GPUs are not divided into green contexts; whole contexts work" },
+	{ "cuCtxFromGreenCtx", "cuCtxFromGreenCtx", (void *)cuCtxFromGreenCtx, 12040, 0, NULL, NULL, 33, NULL },
 	{ "cuCtxGetApiVersion", "cuCtxGetApiVersion", (void *)cuCtxGetApiVersion, 3020, 0, NULL, NULL, 34, NULL },
 	{ "cuCtxGetCacheConfig", "cuCtxGetCacheConfig", (void *)cuCtxGetCacheConfig, 3020, 0, NULL, NULL, 35, NULL },
 	{ "cuCtxGetCurrent", "cuCtxGetCurrent", (void *)cuCtxGetCurrent, 4000, 0, NULL, NULL, 36, NULL },
-	{ "cuCtxGetDevResource", "cuCtxGetDevResource", (void *)cuCtxGetDevResource, 12040, 0, NULL, NULL, 37, "a lease's GPUs are not divided into green contexts; whole contexts work" },
+	{ "cuCtxGetDevResource", "cuCtxGetDevResource", (void *)cuCtxGetDevResource, 12040, 0, NULL, NULL, 37, NULL },
 	{ "cuCtxGetDevice", "cuCtxGetDevice", (void *)cuCtxGetDevice, 2000, 0, NULL, NULL, 38, NULL },
 	{ "cuCtxGetDevice", "cuCtxGetDevice_v2", (void *)cuCtxGetDevice_v2, 13000, 0, NULL, NULL, 39, NULL },
 	{ "cuCtxGetExecAffinity", "cuCtxGetExecAffinity", (void *)cuCtxGetExecAffinity, 11040, 0, NULL, NULL, 40, NULL },
@@ -185,9 +170,9 @@ const struct client_entry client_entries[] = {
 	{ "cuCtxWaitEvent", "cuCtxWaitEvent", (void *)cuCtxWaitEvent, 12050, 0, NULL, NULL, 59, NULL },
 	{ "cuDestroyExternalMemory", "cuDestroyExternalMemory", (void *)cuDestroyExternalMemory, 10000, 0, NULL, NULL, 60, "memory and semaphores of other APIs live in this machine" },
 	{ "cuDestroyExternalSemaphore", "cuDestroyExternalSemaphore", (void *)cuDestroyExternalSemaphore, 10000, 0, NULL, NULL, 61, "memory and semaphores of other APIs live in this machine" },
-	{ "cuDevResourceGenerateDesc", "cuDevResourceGenerateDesc", (void *)cuDevResourceGenerateDesc, 12040, 0, NULL, NULL, 62, "a lease's GPUs are not divided into green contexts; whole contexts work" },
-	{ "cuDevSmResourceSplit", "cuDevSmResourceSplit", (void *)cuDevSmResourceSplit, 13010, 0, NULL, NULL, 63, "a lease's GPUs are not divided into green contexts; whole contexts work" },
-	{ "cuDevSmResourceSplitByCount", "cuDevSmResourceSplitByCount", (void *)cuDevSmResourceSplitByCount, 12040, 0, NULL, NULL, 64, "a lease's GPUs are not divided into green contexts; whole contexts work" },
+	{ "cuDevResourceGenerateDesc", "cuDevResourceGenerateDesc", (void *)cuDevResourceGenerateDesc, 12040, 0, NULL, NULL, 62, NULL },
+	{ "cuDevSmResourceSplit", "cuDevSmResourceSplit", (void *)cuDevSmResourceSplit, 13010, 0, NULL, NULL, 63, NULL },
+	{ "cuDevSmResourceSplitByCount", "cuDevSmResourceSplitByCount", (void *)cuDevSmResourceSplitByCount, 12040, 0, NULL, NULL, 64, NULL },
 	{ "cuDeviceCanAccessPeer", "cuDeviceCanAccessPeer", (void *)cuDeviceCanAccessPeer, 4000, 0, NULL, NULL, 65, NULL },
 	{ "cuDeviceComputeCapability", "cuDeviceComputeCapability", (void *)cuDeviceComputeCapability, 2000, 0, NULL, NULL, 66, NULL },
 	{ "cuDeviceGet", "cuDeviceGet", (void *)cuDeviceGet, 2000, 0, NULL, NULL, 67, NULL },
@@ -195,7 +180,7 @@ const struct client_entry client_entries[] = {
 	{ "cuDeviceGetByPCIBusId", "cuDeviceGetByPCIBusId", (void *)cuDeviceGetByPCIBusId, 4010, 0, NULL, NULL, 69, NULL },
 	{ "cuDeviceGetCount", "cuDeviceGetCount", (void *)cuDeviceGetCount, 2000, 0, NULL, NULL, 70, NULL },
 	{ "cuDeviceGetDefaultMemPool", "cuDeviceGetDefaultMemPool", (void *)cuDeviceGetDefaultMemPool, 11020, 0, NULL, NULL, 71, NULL },
-	{ "cuDeviceGetDevResource", "cuDeviceGetDevResource", (void *)cuDeviceGetDevResource, 12040, 0, NULL, NULL, 72, "a lease's GPUs are not divided into green contexts; whole contexts work" },
+	{ "cuDeviceGetDevResource", "cuDeviceGetDevResource", (void *)cuDeviceGetDevResource, 12040, 0, NULL, NULL, 72, NULL },
 	{ "cuDeviceGetExecAffinitySupport", "cuDeviceGetExecAffinitySupport", (void *)cuDeviceGetExecAffinitySupport, 11040, 0, NULL, NULL, 73, NULL },
 	{ "cuDeviceGetGraphMemAttribute", "cuDeviceGetGraphMemAttribute", (void *)cuDeviceGetGraphMemAttribute, 11040, 0, NULL, NULL, 74, NULL },
 	{ "cuDeviceGetHostAtomicCapabilities", "cuDeviceGetHostAtomicCapabilities", (void *)cuDeviceGetHostAtomicCapabilities, 13000, 0, NULL, NULL, 75, NULL },
@@ -384,13 +369,13 @@ const struct client_entry client_entries[] = {
 	{ "cuGraphicsUnregisterResource", "cuGraphicsUnregisterResource", (void *)cuGraphicsUnregisterResource, 3000, 0, NULL, NULL, 258, "graphics interoperability needs the GPU in this machine" },
 	{ "cuGraphicsVDPAURegisterOutputSurface", "cuGraphicsVDPAURegisterOutputSurface", (void *)cuGraphicsVDPAURegisterOutputSurface, 3010, 0, NULL, NULL, 259, "graphics interoperability needs the GPU in this machine" },
 	{ "cuGraphicsVDPAURegisterVideoSurface", "cuGraphicsVDPAURegisterVideoSurface", (void *)cuGraphicsVDPAURegisterVideoSurface, 3010, 0, NULL, NULL, 260, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGreenCtxCreate", "cuGreenCtxCreate", (void *)cuGreenCtxCreate, 12040, 0, NULL, NULL, 261, "a lease's GPUs are not divided into green contexts; whole contexts work" },
-	{ "cuGreenCtxDestroy", "cuGreenCtxDestroy", (void *)cuGreenCtxDestroy, 12040, 0, NULL, NULL, 262, "a lease's GPUs are not divided into green contexts; whole contexts work" },
-	{ "cuGreenCtxGetDevResource", "cuGreenCtxGetDevResource", (void *)cuGreenCtxGetDevResource, 12040, 0, NULL, NULL, 263, "a lease's GPUs are not divided into green contexts; whole contexts work" },
-	{ "cuGreenCtxGetId", "cuGreenCtxGetId", (void *)cuGreenCtxGetId, 12090, 0, NULL, NULL, 264, "a lease's GPUs are not divided into green contexts; whole contexts work" },
-	{ "cuGreenCtxRecordEvent", "cuGreenCtxRecordEvent", (void *)cuGreenCtxRecordEvent, 12040, 0, NULL, NULL, 265, "a lease's GPUs are not divided into green contexts; whole contexts work" },
-	{ "cuGreenCtxStreamCreate", "cuGreenCtxStreamCreate", (void *)cuGreenCtxStreamCreate, 12050, 0, NULL, NULL, 266, "a lease's GPUs are not divided into green contexts; whole contexts work" },
-	{ "cuGreenCtxWaitEvent", "cuGreenCtxWaitEvent", (void *)cuGreenCtxWaitEvent, 12040, 0, NULL, NULL, 267, "a lease's GPUs are not divided into green contexts; whole contexts work" },
+	{ "cuGreenCtxCreate", "cuGreenCtxCreate", (void *)cuGreenCtxCreate, 12040, 0, NULL, NULL, 261, NULL },
+	{ "cuGreenCtxDestroy", "cuGreenCtxDestroy", (void *)cuGreenCtxDestroy, 12040, 0, NULL, NULL, 262, NULL },
+	{ "cuGreenCtxGetDevResource", "cuGreenCtxGetDevResource", (void *)cuGreenCtxGetDevResource, 12040, 0, NULL, NULL, 263, NULL },
+	{ "cuGreenCtxGetId", "cuGreenCtxGetId", (void *)cuGreenCtxGetId, 12090, 0, NULL, NULL, 264, NULL },
+	{ "cuGreenCtxRecordEvent", "cuGreenCtxRecordEvent", (void *)cuGreenCtxRecordEvent, 12040, 0, NULL, NULL, 265, NULL },
+	{ "cuGreenCtxStreamCreate", "cuGreenCtxStreamCreate", (void *)cuGreenCtxStreamCreate, 12050, 0, NULL, NULL, 266, NULL },
+	{ "cuGreenCtxWaitEvent", "cuGreenCtxWaitEvent", (void *)cuGreenCtxWaitEvent, 12040, 0, NULL, NULL, 267, NULL },
 	{ "cuImportExternalMemory", "cuImportExternalMemory", (void *)cuImportExternalMemory, 10000, 0, NULL, NULL, 268, "memory and semaphores of other APIs live in this machine" },
 	{ "cuImportExternalSemaphore", "cuImportExternalSemaphore", (void *)cuImportExternalSemaphore, 10000, 0, NULL, NULL, 269, "memory and semaphores of other APIs live in this machine" },
 	{ "cuInit", "cuInit", (void *)cuInit, 2000, 0, NULL, NULL, 270, NULL },
@@ -633,7 +618,7 @@ const struct client_entry client_entries[] = {
 	{ "cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v3", (void *)cuStreamGetCaptureInfo_v3, 12030, 12030, (void *)cuStreamGetCaptureInfo_v3_ptsz, "cuStreamGetCaptureInfo_v3_ptsz", 507, NULL },
 	{ "cuStreamGetCtx", "cuStreamGetCtx", (void *)cuStreamGetCtx, 9020, 9020, (void *)cuStreamGetCtx_ptsz, "cuStreamGetCtx_ptsz", 508, NULL },
 	{ "cuStreamGetCtx", "cuStreamGetCtx_v2", (void *)cuStreamGetCtx_v2, 12050, 0, NULL, NULL, 509, NULL },
-	{ "cuStreamGetDevResource", "cuStreamGetDevResource", (void *)cuStreamGetDevResource, 13010, 13010, (void *)cuStreamGetDevResource_ptsz, "cuStreamGetDevResource_ptsz", 510, "a lease's GPUs are not divided into green contexts; whole contexts work" },
+	{ "cuStreamGetDevResource", "cuStreamGetDevResource", (void *)cuStreamGetDevResource, 13010, 13010, (void *)cuStreamGetDevResource_ptsz, "cuStreamGetDevResource_ptsz", 510, NULL },
 	{ "cuStreamGetDevice", "cuStreamGetDevice", (void *)cuStreamGetDevice, 12080, 0, NULL, NULL, 511, NULL },
 	{ "cuStreamGetFlags", "cuStreamGetFlags", (void *)cuStreamGetFlags, 5050, 7000, (void *)cuStreamGetFlags_ptsz, "cuStreamGetFlags_ptsz", 512, NULL },
 	{ "cuStreamGetGreenCtx", "cuStreamGetGreenCtx", (void *)cuStreamGetGreenCtx, 12040, 0, NULL, NULL, 513, NULL },
@@ -654,9 +639,9 @@ const struct client_entry client_entries[] = {
 	{ "cuStreamWriteValue32", "cuStreamWriteValue32_v2", (void *)cuStreamWriteValue32_v2, 11070, 11070, (void *)cuStreamWriteValue32_v2_ptsz, "cuStreamWriteValue32_v2_ptsz", 528, NULL },
 	{ "cuStreamWriteValue64", "cuStreamWriteValue64", (void *)cuStreamWriteValue64, 9000, 9000, (void *)cuStreamWriteValue64_ptsz, "cuStreamWriteValue64_ptsz", 529, NULL },
 	{ "cuStreamWriteValue64", "cuStreamWriteValue64_v2", (void *)cuStreamWriteValue64_v2, 11070, 11070, (void *)cuStreamWriteValue64_v2_ptsz, "cuStreamWriteValue64_v2_ptsz", 530, NULL },
-	{ "cuSubgridCreate", "cuSubgridCreate", (void *)cuSubgridCreate, 13030, 0, NULL, NULL, 531, "a lease's GPUs are not divided into green contexts; whole contexts work" },
-	{ "cuSubgridWorkerGridCreate", "cuSubgridWorkerGridCreate", (void *)cuSubgridWorkerGridCreate, 13030, 0, NULL, NULL, 532, "a lease's GPUs are not divided into green contexts; whole contexts work" },
-	{ "cuSubgridWorksetCreate", "cuSubgridWorksetCreate", (void *)cuSubgridWorksetCreate, 13030, 0, NULL, NULL, 533, "a lease's GPUs are not divided into green contexts; whole contexts work" },
+	{ "cuSubgridCreate", "cuSubgridCreate", (void *)cuSubgridCreate, 13030, 0, NULL, NULL, 531, "CUDA 13.3 alone has it, and it is in no header that was at hand" },
+	{ "cuSubgridWorkerGridCreate", "cuSubgridWorkerGridCreate", (void *)cuSubgridWorkerGridCreate, 13030, 0, NULL, NULL, 532, "CUDA 13.3 alone has it, and it is in no header that was at hand" },
+	{ "cuSubgridWorksetCreate", "cuSubgridWorksetCreate", (void *)cuSubgridWorksetCreate, 13030, 0, NULL, NULL, 533, "CUDA 13.3 alone has it, and it is in no header that was at hand" },
 	{ "cuSurfObjectCreate", "cuSurfObjectCreate", (void *)cuSurfObjectCreate, 5000, 0, NULL, NULL, 534, NULL },
 	{ "cuSurfObjectDestroy", "cuSurfObjectDestroy", (void *)cuSurfObjectDestroy, 5000, 0, NULL, NULL, 535, NULL },
 	{ "cuSurfObjectGetResourceDesc", "cuSurfObjectGetResourceDesc", (void *)cuSurfObjectGetResourceDesc, 5000, 0, NULL, NULL, 536, NULL },

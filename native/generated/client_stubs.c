@@ -49,18 +49,6 @@ CUresult cuCtxDestroy(CUcontext ctx)
 	return cuCtxDestroy_v2(ctx);
 }
 
-CLIENT_API CUresult cuCtxFromGreenCtx(void);
-CUresult cuCtxFromGreenCtx(void)
-{
-	return client_unsupported(33);
-}
-
-CLIENT_API CUresult cuCtxGetDevResource(void);
-CUresult cuCtxGetDevResource(void)
-{
-	return client_unsupported(37);
-}
-
 CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit)
 {
 	struct wire_context_get_limit request = { 0 };
@@ -125,30 +113,6 @@ CLIENT_API CUresult cuDestroyExternalSemaphore(void);
 CUresult cuDestroyExternalSemaphore(void)
 {
 	return client_unsupported(61);
-}
-
-CLIENT_API CUresult cuDevResourceGenerateDesc(void);
-CUresult cuDevResourceGenerateDesc(void)
-{
-	return client_unsupported(62);
-}
-
-CLIENT_API CUresult cuDevSmResourceSplit(void);
-CUresult cuDevSmResourceSplit(void)
-{
-	return client_unsupported(63);
-}
-
-CLIENT_API CUresult cuDevSmResourceSplitByCount(void);
-CUresult cuDevSmResourceSplitByCount(void)
-{
-	return client_unsupported(64);
-}
-
-CLIENT_API CUresult cuDeviceGetDevResource(void);
-CUresult cuDeviceGetDevResource(void)
-{
-	return client_unsupported(72);
 }
 
 CLIENT_API CUresult cuDeviceGetLuid(void);
@@ -658,48 +622,6 @@ CLIENT_API CUresult cuGraphicsVDPAURegisterVideoSurface(void);
 CUresult cuGraphicsVDPAURegisterVideoSurface(void)
 {
 	return client_unsupported(260);
-}
-
-CLIENT_API CUresult cuGreenCtxCreate(void);
-CUresult cuGreenCtxCreate(void)
-{
-	return client_unsupported(261);
-}
-
-CLIENT_API CUresult cuGreenCtxDestroy(void);
-CUresult cuGreenCtxDestroy(void)
-{
-	return client_unsupported(262);
-}
-
-CLIENT_API CUresult cuGreenCtxGetDevResource(void);
-CUresult cuGreenCtxGetDevResource(void)
-{
-	return client_unsupported(263);
-}
-
-CLIENT_API CUresult cuGreenCtxGetId(void);
-CUresult cuGreenCtxGetId(void)
-{
-	return client_unsupported(264);
-}
-
-CLIENT_API CUresult cuGreenCtxRecordEvent(void);
-CUresult cuGreenCtxRecordEvent(void)
-{
-	return client_unsupported(265);
-}
-
-CLIENT_API CUresult cuGreenCtxStreamCreate(void);
-CUresult cuGreenCtxStreamCreate(void)
-{
-	return client_unsupported(266);
-}
-
-CLIENT_API CUresult cuGreenCtxWaitEvent(void);
-CUresult cuGreenCtxWaitEvent(void)
-{
-	return client_unsupported(267);
 }
 
 CLIENT_API CUresult cuImportExternalMemory(void);
@@ -1649,16 +1571,14 @@ CUresult cuStreamGetCtx_ptsz(CUstream hStream, CUcontext *pctx)
 	return result;
 }
 
-CLIENT_API CUresult cuStreamGetDevResource(void);
-CUresult cuStreamGetDevResource(void)
+CUresult cuStreamGetDevResource_ptsz(CUstream hStream, CUdevResource *resource, CUdevResourceType type)
 {
-	return client_unsupported(510);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuStreamGetDevResource_ptsz(void);
-CUresult cuStreamGetDevResource_ptsz(void)
-{
-	return client_unsupported(510);
+	client_per_thread_begin();
+	result = cuStreamGetDevResource(hStream, resource, type);
+	client_per_thread_end();
+	return result;
 }
 
 CUresult cuStreamGetFlags_ptsz(CUstream hStream, unsigned int *flags)

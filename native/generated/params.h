@@ -188,6 +188,26 @@ static void reply_32(struct marshal *m, struct args_32 *a)
 	(void)a;
 }
 
+/* cuCtxGetDevResource */
+struct args_37 {
+	CUcontext hCtx;
+	CUdevResource *resource;
+	CUdevResourceType type;
+};
+
+static void request_37(struct marshal *m, struct args_37 *a)
+{
+	marshal_plain(m, &a->type, sizeof(a->type));
+	marshal_CUcontext(m, &a->hCtx);
+	a->resource = marshal_pointer(m, a->resource, 1, sizeof(*a->resource));
+}
+
+static void reply_37(struct marshal *m, struct args_37 *a)
+{
+	if (a->resource)
+		marshal_CUdevResource(m, a->resource);
+}
+
 /* cuCtxGetExecAffinity */
 struct args_40 {
 	CUexecAffinityParam *pExecAffinity;
@@ -275,6 +295,96 @@ static void reply_59(struct marshal *m, struct args_59 *a)
 	(void)a;
 }
 
+/* cuDevResourceGenerateDesc */
+struct args_62 {
+	CUdevResourceDesc *phDesc;
+	CUdevResource *resources;
+	unsigned int nbResources;
+};
+
+static void request_62(struct marshal *m, struct args_62 *a)
+{
+	marshal_plain(m, &a->nbResources, sizeof(a->nbResources));
+	a->phDesc = marshal_pointer(m, a->phDesc, 1, sizeof(*a->phDesc));
+	a->resources = marshal_pointer(m, a->resources, a->nbResources, sizeof(*a->resources));
+	for (size_t i = 0; a->resources && i < (size_t)(a->nbResources); i++)
+		marshal_CUdevResource(m, &a->resources[i]);
+}
+
+static void reply_62(struct marshal *m, struct args_62 *a)
+{
+	if (a->phDesc)
+		marshal_CUdevResourceDesc(m, a->phDesc);
+}
+
+/* cuDevSmResourceSplit */
+struct args_63 {
+	CUdevResource *results;
+	unsigned int nbGroups;
+	CUdevResource *input;
+	CUdevResource *remainder;
+	unsigned int flags;
+	CU_DEV_SM_RESOURCE_GROUP_PARAMS *groupParams;
+};
+
+static void request_63(struct marshal *m, struct args_63 *a)
+{
+	marshal_plain(m, &a->nbGroups, sizeof(a->nbGroups));
+	marshal_plain(m, &a->flags, sizeof(a->flags));
+	a->results = marshal_pointer(m, a->results, a->nbGroups, sizeof(*a->results));
+	a->input = marshal_pointer(m, a->input, 1, sizeof(*a->input));
+	if (a->input)
+		marshal_CUdevResource(m, a->input);
+	a->remainder = marshal_pointer(m, a->remainder, 1, sizeof(*a->remainder));
+	a->groupParams = marshal_pointer(m, a->groupParams, a->nbGroups, sizeof(*a->groupParams));
+	if (a->groupParams)
+		marshal_plain(m, a->groupParams, (a->nbGroups) * sizeof(*a->groupParams));
+}
+
+static void reply_63(struct marshal *m, struct args_63 *a)
+{
+	for (size_t i = 0; a->results && i < (size_t)(a->nbGroups); i++)
+		marshal_CUdevResource(m, &a->results[i]);
+	if (a->remainder)
+		marshal_CUdevResource(m, a->remainder);
+	if (a->groupParams)
+		marshal_plain(m, a->groupParams, (a->nbGroups) * sizeof(*a->groupParams));
+}
+
+/* cuDevSmResourceSplitByCount */
+struct args_64 {
+	CUdevResource *results;
+	unsigned int *nbGroups;
+	CUdevResource *input;
+	CUdevResource *remainder;
+	unsigned int flags;
+	unsigned int minCount;
+	size_t nbGroups_room;
+};
+
+static void request_64(struct marshal *m, struct args_64 *a)
+{
+	marshal_plain(m, &a->flags, sizeof(a->flags));
+	marshal_plain(m, &a->minCount, sizeof(a->minCount));
+	a->nbGroups = marshal_pointer(m, a->nbGroups, 1, sizeof(*a->nbGroups));
+	a->nbGroups_room = marshal_room(m, a->nbGroups, sizeof(*a->nbGroups));
+	a->results = marshal_pointer(m, a->results, a->nbGroups_room, sizeof(*a->results));
+	a->input = marshal_pointer(m, a->input, 1, sizeof(*a->input));
+	if (a->input)
+		marshal_CUdevResource(m, a->input);
+	a->remainder = marshal_pointer(m, a->remainder, 1, sizeof(*a->remainder));
+}
+
+static void reply_64(struct marshal *m, struct args_64 *a)
+{
+	if (a->nbGroups)
+		marshal_plain(m, a->nbGroups, sizeof(*a->nbGroups));
+	for (size_t i = 0; a->results && i < (size_t)(marshal_filled(a->nbGroups ? *a->nbGroups : 0, a->nbGroups_room)); i++)
+		marshal_CUdevResource(m, &a->results[i]);
+	if (a->remainder)
+		marshal_CUdevResource(m, a->remainder);
+}
+
 /* cuDeviceCanAccessPeer */
 struct args_65 {
 	int *canAccessPeer;
@@ -311,6 +421,26 @@ static void reply_71(struct marshal *m, struct args_71 *a)
 {
 	if (a->pool_out)
 		marshal_CUmemoryPool(m, a->pool_out);
+}
+
+/* cuDeviceGetDevResource */
+struct args_72 {
+	CUdevice device;
+	CUdevResource *resource;
+	CUdevResourceType type;
+};
+
+static void request_72(struct marshal *m, struct args_72 *a)
+{
+	marshal_plain(m, &a->type, sizeof(a->type));
+	marshal_CUdevice(m, &a->device);
+	a->resource = marshal_pointer(m, a->resource, 1, sizeof(*a->resource));
+}
+
+static void reply_72(struct marshal *m, struct args_72 *a)
+{
+	if (a->resource)
+		marshal_CUdevResource(m, a->resource);
 }
 
 /* cuDeviceGetExecAffinitySupport */
@@ -1493,7 +1623,7 @@ struct args_203 {
 static void request_203(struct marshal *m, struct args_203 *a)
 {
 	a->numEdges = marshal_pointer(m, a->numEdges, 1, sizeof(*a->numEdges));
-	a->numEdges_room = marshal_room(m, a->numEdges);
+	a->numEdges_room = marshal_room(m, a->numEdges, sizeof(*a->numEdges));
 	marshal_CUgraph(m, &a->hGraph);
 	a->from = marshal_pointer(m, a->from, a->numEdges_room, sizeof(*a->from));
 	a->to = marshal_pointer(m, a->to, a->numEdges_room, sizeof(*a->to));
@@ -1503,9 +1633,9 @@ static void reply_203(struct marshal *m, struct args_203 *a)
 {
 	if (a->numEdges)
 		marshal_plain(m, a->numEdges, sizeof(*a->numEdges));
-	for (size_t i = 0; a->from && i < (size_t)(marshal_filled(a->numEdges, a->numEdges_room)); i++)
+	for (size_t i = 0; a->from && i < (size_t)(marshal_filled(a->numEdges ? *a->numEdges : 0, a->numEdges_room)); i++)
 		marshal_CUgraphNode(m, &a->from[i]);
-	for (size_t i = 0; a->to && i < (size_t)(marshal_filled(a->numEdges, a->numEdges_room)); i++)
+	for (size_t i = 0; a->to && i < (size_t)(marshal_filled(a->numEdges ? *a->numEdges : 0, a->numEdges_room)); i++)
 		marshal_CUgraphNode(m, &a->to[i]);
 }
 
@@ -1522,7 +1652,7 @@ struct args_204 {
 static void request_204(struct marshal *m, struct args_204 *a)
 {
 	a->numEdges = marshal_pointer(m, a->numEdges, 1, sizeof(*a->numEdges));
-	a->numEdges_room = marshal_room(m, a->numEdges);
+	a->numEdges_room = marshal_room(m, a->numEdges, sizeof(*a->numEdges));
 	marshal_CUgraph(m, &a->hGraph);
 	a->from = marshal_pointer(m, a->from, a->numEdges_room, sizeof(*a->from));
 	a->to = marshal_pointer(m, a->to, a->numEdges_room, sizeof(*a->to));
@@ -1533,12 +1663,12 @@ static void reply_204(struct marshal *m, struct args_204 *a)
 {
 	if (a->numEdges)
 		marshal_plain(m, a->numEdges, sizeof(*a->numEdges));
-	for (size_t i = 0; a->from && i < (size_t)(marshal_filled(a->numEdges, a->numEdges_room)); i++)
+	for (size_t i = 0; a->from && i < (size_t)(marshal_filled(a->numEdges ? *a->numEdges : 0, a->numEdges_room)); i++)
 		marshal_CUgraphNode(m, &a->from[i]);
-	for (size_t i = 0; a->to && i < (size_t)(marshal_filled(a->numEdges, a->numEdges_room)); i++)
+	for (size_t i = 0; a->to && i < (size_t)(marshal_filled(a->numEdges ? *a->numEdges : 0, a->numEdges_room)); i++)
 		marshal_CUgraphNode(m, &a->to[i]);
 	if (a->edgeData)
-		marshal_plain(m, a->edgeData, (marshal_filled(a->numEdges, a->numEdges_room)) * sizeof(*a->edgeData));
+		marshal_plain(m, a->edgeData, (marshal_filled(a->numEdges ? *a->numEdges : 0, a->numEdges_room)) * sizeof(*a->edgeData));
 }
 
 /* cuGraphGetId */
@@ -1570,7 +1700,7 @@ struct args_206 {
 static void request_206(struct marshal *m, struct args_206 *a)
 {
 	a->numNodes = marshal_pointer(m, a->numNodes, 1, sizeof(*a->numNodes));
-	a->numNodes_room = marshal_room(m, a->numNodes);
+	a->numNodes_room = marshal_room(m, a->numNodes, sizeof(*a->numNodes));
 	marshal_CUgraph(m, &a->hGraph);
 	a->nodes = marshal_pointer(m, a->nodes, a->numNodes_room, sizeof(*a->nodes));
 }
@@ -1579,7 +1709,7 @@ static void reply_206(struct marshal *m, struct args_206 *a)
 {
 	if (a->numNodes)
 		marshal_plain(m, a->numNodes, sizeof(*a->numNodes));
-	for (size_t i = 0; a->nodes && i < (size_t)(marshal_filled(a->numNodes, a->numNodes_room)); i++)
+	for (size_t i = 0; a->nodes && i < (size_t)(marshal_filled(a->numNodes ? *a->numNodes : 0, a->numNodes_room)); i++)
 		marshal_CUgraphNode(m, &a->nodes[i]);
 }
 
@@ -1594,7 +1724,7 @@ struct args_207 {
 static void request_207(struct marshal *m, struct args_207 *a)
 {
 	a->numRootNodes = marshal_pointer(m, a->numRootNodes, 1, sizeof(*a->numRootNodes));
-	a->numRootNodes_room = marshal_room(m, a->numRootNodes);
+	a->numRootNodes_room = marshal_room(m, a->numRootNodes, sizeof(*a->numRootNodes));
 	marshal_CUgraph(m, &a->hGraph);
 	a->rootNodes = marshal_pointer(m, a->rootNodes, a->numRootNodes_room, sizeof(*a->rootNodes));
 }
@@ -1603,7 +1733,7 @@ static void reply_207(struct marshal *m, struct args_207 *a)
 {
 	if (a->numRootNodes)
 		marshal_plain(m, a->numRootNodes, sizeof(*a->numRootNodes));
-	for (size_t i = 0; a->rootNodes && i < (size_t)(marshal_filled(a->numRootNodes, a->numRootNodes_room)); i++)
+	for (size_t i = 0; a->rootNodes && i < (size_t)(marshal_filled(a->numRootNodes ? *a->numRootNodes : 0, a->numRootNodes_room)); i++)
 		marshal_CUgraphNode(m, &a->rootNodes[i]);
 }
 
@@ -2060,7 +2190,7 @@ struct args_230 {
 static void request_230(struct marshal *m, struct args_230 *a)
 {
 	a->numDependencies = marshal_pointer(m, a->numDependencies, 1, sizeof(*a->numDependencies));
-	a->numDependencies_room = marshal_room(m, a->numDependencies);
+	a->numDependencies_room = marshal_room(m, a->numDependencies, sizeof(*a->numDependencies));
 	marshal_CUgraphNode(m, &a->hNode);
 	a->dependencies = marshal_pointer(m, a->dependencies, a->numDependencies_room, sizeof(*a->dependencies));
 }
@@ -2069,7 +2199,7 @@ static void reply_230(struct marshal *m, struct args_230 *a)
 {
 	if (a->numDependencies)
 		marshal_plain(m, a->numDependencies, sizeof(*a->numDependencies));
-	for (size_t i = 0; a->dependencies && i < (size_t)(marshal_filled(a->numDependencies, a->numDependencies_room)); i++)
+	for (size_t i = 0; a->dependencies && i < (size_t)(marshal_filled(a->numDependencies ? *a->numDependencies : 0, a->numDependencies_room)); i++)
 		marshal_CUgraphNode(m, &a->dependencies[i]);
 }
 
@@ -2085,7 +2215,7 @@ struct args_231 {
 static void request_231(struct marshal *m, struct args_231 *a)
 {
 	a->numDependencies = marshal_pointer(m, a->numDependencies, 1, sizeof(*a->numDependencies));
-	a->numDependencies_room = marshal_room(m, a->numDependencies);
+	a->numDependencies_room = marshal_room(m, a->numDependencies, sizeof(*a->numDependencies));
 	marshal_CUgraphNode(m, &a->hNode);
 	a->dependencies = marshal_pointer(m, a->dependencies, a->numDependencies_room, sizeof(*a->dependencies));
 	a->edgeData = marshal_pointer(m, a->edgeData, a->numDependencies_room, sizeof(*a->edgeData));
@@ -2095,10 +2225,10 @@ static void reply_231(struct marshal *m, struct args_231 *a)
 {
 	if (a->numDependencies)
 		marshal_plain(m, a->numDependencies, sizeof(*a->numDependencies));
-	for (size_t i = 0; a->dependencies && i < (size_t)(marshal_filled(a->numDependencies, a->numDependencies_room)); i++)
+	for (size_t i = 0; a->dependencies && i < (size_t)(marshal_filled(a->numDependencies ? *a->numDependencies : 0, a->numDependencies_room)); i++)
 		marshal_CUgraphNode(m, &a->dependencies[i]);
 	if (a->edgeData)
-		marshal_plain(m, a->edgeData, (marshal_filled(a->numDependencies, a->numDependencies_room)) * sizeof(*a->edgeData));
+		marshal_plain(m, a->edgeData, (marshal_filled(a->numDependencies ? *a->numDependencies : 0, a->numDependencies_room)) * sizeof(*a->edgeData));
 }
 
 /* cuGraphNodeGetDependentNodes */
@@ -2112,7 +2242,7 @@ struct args_232 {
 static void request_232(struct marshal *m, struct args_232 *a)
 {
 	a->numDependentNodes = marshal_pointer(m, a->numDependentNodes, 1, sizeof(*a->numDependentNodes));
-	a->numDependentNodes_room = marshal_room(m, a->numDependentNodes);
+	a->numDependentNodes_room = marshal_room(m, a->numDependentNodes, sizeof(*a->numDependentNodes));
 	marshal_CUgraphNode(m, &a->hNode);
 	a->dependentNodes = marshal_pointer(m, a->dependentNodes, a->numDependentNodes_room, sizeof(*a->dependentNodes));
 }
@@ -2121,7 +2251,7 @@ static void reply_232(struct marshal *m, struct args_232 *a)
 {
 	if (a->numDependentNodes)
 		marshal_plain(m, a->numDependentNodes, sizeof(*a->numDependentNodes));
-	for (size_t i = 0; a->dependentNodes && i < (size_t)(marshal_filled(a->numDependentNodes, a->numDependentNodes_room)); i++)
+	for (size_t i = 0; a->dependentNodes && i < (size_t)(marshal_filled(a->numDependentNodes ? *a->numDependentNodes : 0, a->numDependentNodes_room)); i++)
 		marshal_CUgraphNode(m, &a->dependentNodes[i]);
 }
 
@@ -2137,7 +2267,7 @@ struct args_233 {
 static void request_233(struct marshal *m, struct args_233 *a)
 {
 	a->numDependentNodes = marshal_pointer(m, a->numDependentNodes, 1, sizeof(*a->numDependentNodes));
-	a->numDependentNodes_room = marshal_room(m, a->numDependentNodes);
+	a->numDependentNodes_room = marshal_room(m, a->numDependentNodes, sizeof(*a->numDependentNodes));
 	marshal_CUgraphNode(m, &a->hNode);
 	a->dependentNodes = marshal_pointer(m, a->dependentNodes, a->numDependentNodes_room, sizeof(*a->dependentNodes));
 	a->edgeData = marshal_pointer(m, a->edgeData, a->numDependentNodes_room, sizeof(*a->edgeData));
@@ -2147,10 +2277,10 @@ static void reply_233(struct marshal *m, struct args_233 *a)
 {
 	if (a->numDependentNodes)
 		marshal_plain(m, a->numDependentNodes, sizeof(*a->numDependentNodes));
-	for (size_t i = 0; a->dependentNodes && i < (size_t)(marshal_filled(a->numDependentNodes, a->numDependentNodes_room)); i++)
+	for (size_t i = 0; a->dependentNodes && i < (size_t)(marshal_filled(a->numDependentNodes ? *a->numDependentNodes : 0, a->numDependentNodes_room)); i++)
 		marshal_CUgraphNode(m, &a->dependentNodes[i]);
 	if (a->edgeData)
-		marshal_plain(m, a->edgeData, (marshal_filled(a->numDependentNodes, a->numDependentNodes_room)) * sizeof(*a->edgeData));
+		marshal_plain(m, a->edgeData, (marshal_filled(a->numDependentNodes ? *a->numDependentNodes : 0, a->numDependentNodes_room)) * sizeof(*a->edgeData));
 }
 
 /* cuGraphNodeGetEnabled */
@@ -2396,6 +2526,102 @@ static void request_245(struct marshal *m, struct args_245 *a)
 }
 
 static void reply_245(struct marshal *m, struct args_245 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuGreenCtxCreate */
+struct args_261 {
+	CUgreenCtx *phCtx;
+	CUdevResourceDesc desc;
+	CUdevice dev;
+	unsigned int flags;
+};
+
+static void request_261(struct marshal *m, struct args_261 *a)
+{
+	marshal_plain(m, &a->flags, sizeof(a->flags));
+	a->phCtx = marshal_pointer(m, a->phCtx, 1, sizeof(*a->phCtx));
+	marshal_CUdevResourceDesc(m, &a->desc);
+	marshal_CUdevice(m, &a->dev);
+}
+
+static void reply_261(struct marshal *m, struct args_261 *a)
+{
+	if (a->phCtx)
+		marshal_CUgreenCtx(m, a->phCtx);
+}
+
+/* cuGreenCtxGetDevResource */
+struct args_263 {
+	CUgreenCtx hCtx;
+	CUdevResource *resource;
+	CUdevResourceType type;
+};
+
+static void request_263(struct marshal *m, struct args_263 *a)
+{
+	marshal_plain(m, &a->type, sizeof(a->type));
+	marshal_CUgreenCtx(m, &a->hCtx);
+	a->resource = marshal_pointer(m, a->resource, 1, sizeof(*a->resource));
+}
+
+static void reply_263(struct marshal *m, struct args_263 *a)
+{
+	if (a->resource)
+		marshal_CUdevResource(m, a->resource);
+}
+
+/* cuGreenCtxGetId */
+struct args_264 {
+	CUgreenCtx greenCtx;
+	unsigned long long *greenCtxId;
+};
+
+static void request_264(struct marshal *m, struct args_264 *a)
+{
+	marshal_CUgreenCtx(m, &a->greenCtx);
+	a->greenCtxId = marshal_pointer(m, a->greenCtxId, 1, sizeof(*a->greenCtxId));
+}
+
+static void reply_264(struct marshal *m, struct args_264 *a)
+{
+	if (a->greenCtxId)
+		marshal_plain(m, a->greenCtxId, sizeof(*a->greenCtxId));
+}
+
+/* cuGreenCtxRecordEvent */
+struct args_265 {
+	CUgreenCtx hCtx;
+	CUevent hEvent;
+};
+
+static void request_265(struct marshal *m, struct args_265 *a)
+{
+	marshal_CUgreenCtx(m, &a->hCtx);
+	marshal_CUevent(m, &a->hEvent);
+}
+
+static void reply_265(struct marshal *m, struct args_265 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuGreenCtxWaitEvent */
+struct args_267 {
+	CUgreenCtx hCtx;
+	CUevent hEvent;
+};
+
+static void request_267(struct marshal *m, struct args_267 *a)
+{
+	marshal_CUgreenCtx(m, &a->hCtx);
+	marshal_CUevent(m, &a->hEvent);
+}
+
+static void reply_267(struct marshal *m, struct args_267 *a)
 {
 	(void)m;
 	(void)a;
@@ -3411,6 +3637,26 @@ static void reply_504(struct marshal *m, struct args_504 *a)
 {
 	if (a->value)
 		marshal_plain(m, a->value, sizeof(*a->value));
+}
+
+/* cuStreamGetDevResource */
+struct args_510 {
+	CUstream hStream;
+	CUdevResource *resource;
+	CUdevResourceType type;
+};
+
+static void request_510(struct marshal *m, struct args_510 *a)
+{
+	marshal_plain(m, &a->type, sizeof(a->type));
+	marshal_CUstream(m, &a->hStream);
+	a->resource = marshal_pointer(m, a->resource, 1, sizeof(*a->resource));
+}
+
+static void reply_510(struct marshal *m, struct args_510 *a)
+{
+	if (a->resource)
+		marshal_CUdevResource(m, a->resource);
 }
 
 /* cuStreamSetAttribute */

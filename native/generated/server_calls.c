@@ -184,6 +184,24 @@ static CUresult call_32(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
+static CUresult call_37(struct server_call *call, struct marshal *m)
+{
+	struct args_37 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuCtxGetDevResource)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_37(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuCtxGetDevResource(a.hCtx, a.resource, a.type);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_37(m, &a);
+	return CUDA_SUCCESS;
+}
+
 static CUresult call_40(struct server_call *call, struct marshal *m)
 {
 	struct args_40 a = { 0 };
@@ -274,6 +292,60 @@ static CUresult call_59(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
+static CUresult call_62(struct server_call *call, struct marshal *m)
+{
+	struct args_62 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuDevResourceGenerateDesc)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_62(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuDevResourceGenerateDesc(a.phDesc, a.resources, a.nbResources);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_62(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_63(struct server_call *call, struct marshal *m)
+{
+	struct args_63 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuDevSmResourceSplit)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_63(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuDevSmResourceSplit(a.results, a.nbGroups, a.input, a.remainder, a.flags, a.groupParams);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_63(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_64(struct server_call *call, struct marshal *m)
+{
+	struct args_64 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuDevSmResourceSplitByCount)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_64(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuDevSmResourceSplitByCount(a.results, a.nbGroups, a.input, a.remainder, a.flags, a.minCount);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_64(m, &a);
+	return CUDA_SUCCESS;
+}
+
 static CUresult call_65(struct server_call *call, struct marshal *m)
 {
 	struct args_65 a = { 0 };
@@ -307,6 +379,24 @@ static CUresult call_71(struct server_call *call, struct marshal *m)
 	if (!server_marshal_answer(m, result, false))
 		return result;
 	reply_71(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_72(struct server_call *call, struct marshal *m)
+{
+	struct args_72 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuDeviceGetDevResource)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_72(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuDeviceGetDevResource(a.device, a.resource, a.type);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_72(m, &a);
 	return CUDA_SUCCESS;
 }
 
@@ -2023,6 +2113,96 @@ static CUresult call_245(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
+static CUresult call_261(struct server_call *call, struct marshal *m)
+{
+	struct args_261 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGreenCtxCreate)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_261(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGreenCtxCreate(a.phCtx, a.desc, a.dev, a.flags);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_261(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_263(struct server_call *call, struct marshal *m)
+{
+	struct args_263 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGreenCtxGetDevResource)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_263(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGreenCtxGetDevResource(a.hCtx, a.resource, a.type);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_263(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_264(struct server_call *call, struct marshal *m)
+{
+	struct args_264 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGreenCtxGetId)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_264(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGreenCtxGetId(a.greenCtx, a.greenCtxId);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_264(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_265(struct server_call *call, struct marshal *m)
+{
+	struct args_265 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGreenCtxRecordEvent)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_265(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGreenCtxRecordEvent(a.hCtx, a.hEvent);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_265(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_267(struct server_call *call, struct marshal *m)
+{
+	struct args_267 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGreenCtxWaitEvent)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_267(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGreenCtxWaitEvent(a.hCtx, a.hEvent);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_267(m, &a);
+	return CUDA_SUCCESS;
+}
+
 static CUresult call_271(struct server_call *call, struct marshal *m)
 {
 	struct args_271 a = { 0 };
@@ -2906,6 +3086,24 @@ static CUresult call_504(struct server_call *call, struct marshal *m)
 	if (!server_marshal_answer(m, result, false))
 		return result;
 	reply_504(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_510(struct server_call *call, struct marshal *m)
+{
+	struct args_510 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuStreamGetDevResource)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_510(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuStreamGetDevResource(a.hStream, a.resource, a.type);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_510(m, &a);
 	return CUDA_SUCCESS;
 }
 
@@ -3842,13 +4040,18 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[12] = { call_12, false },
 	[31] = { call_31, false },
 	[32] = { call_32, false },
+	[37] = { call_37, false },
 	[40] = { call_40, false },
 	[50] = { call_50, false },
 	[51] = { call_51, false },
 	[54] = { call_54, false },
 	[59] = { call_59, false },
+	[62] = { call_62, false },
+	[63] = { call_63, false },
+	[64] = { call_64, false },
 	[65] = { call_65, false },
 	[71] = { call_71, false },
+	[72] = { call_72, false },
 	[73] = { call_73, false },
 	[74] = { call_74, false },
 	[75] = { call_75, false },
@@ -3944,6 +4147,11 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[243] = { call_243, false },
 	[244] = { call_244, false },
 	[245] = { call_245, false },
+	[261] = { call_261, false },
+	[263] = { call_263, false },
+	[264] = { call_264, false },
+	[265] = { call_265, false },
+	[267] = { call_267, false },
 	[271] = { call_271, true },
 	[273] = { call_273, false },
 	[283] = { call_283, false },
@@ -3993,6 +4201,7 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[493] = { call_493, false },
 	[498] = { call_498, false },
 	[504] = { call_504, false },
+	[510] = { call_510, false },
 	[518] = { call_518, false },
 	[520] = { call_520, false },
 	[521] = { call_521, false },

@@ -31,9 +31,11 @@ struct server_driver {
 	CUresult (*cuCtxDetach)(CUcontext ctx);
 	CUresult (*cuCtxDisablePeerAccess)(CUcontext peerContext);
 	CUresult (*cuCtxEnablePeerAccess)(CUcontext peerContext, unsigned int Flags);
+	CUresult (*cuCtxFromGreenCtx)(CUcontext *pContext, CUgreenCtx hCtx);
 	CUresult (*cuCtxGetApiVersion)(CUcontext ctx, unsigned int *version);
 	CUresult (*cuCtxGetCacheConfig)(CUfunc_cache *pconfig);
 	CUresult (*cuCtxGetCurrent)(CUcontext *pctx);
+	CUresult (*cuCtxGetDevResource)(CUcontext hCtx, CUdevResource *resource, CUdevResourceType type);
 	CUresult (*cuCtxGetDevice)(CUdevice *device);
 	CUresult (*cuCtxGetDevice_v2)(CUdevice *device, CUcontext ctx);
 	CUresult (*cuCtxGetExecAffinity)(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type);
@@ -54,6 +56,9 @@ struct server_driver {
 	CUresult (*cuCtxSynchronize)(void);
 	CUresult (*cuCtxSynchronize_v2)(CUcontext ctx);
 	CUresult (*cuCtxWaitEvent)(CUcontext hCtx, CUevent hEvent);
+	CUresult (*cuDevResourceGenerateDesc)(CUdevResourceDesc *phDesc, CUdevResource *resources, unsigned int nbResources);
+	CUresult (*cuDevSmResourceSplit)(CUdevResource *results, unsigned int nbGroups, const CUdevResource *input, CUdevResource *remainder, unsigned int flags, CU_DEV_SM_RESOURCE_GROUP_PARAMS *groupParams);
+	CUresult (*cuDevSmResourceSplitByCount)(CUdevResource *results, unsigned int *nbGroups, const CUdevResource *input, CUdevResource *remainder, unsigned int flags, unsigned int minCount);
 	CUresult (*cuDeviceCanAccessPeer)(int *canAccessPeer, CUdevice dev, CUdevice peerDev);
 	CUresult (*cuDeviceComputeCapability)(int *major, int *minor, CUdevice dev);
 	CUresult (*cuDeviceGet)(CUdevice *device, int ordinal);
@@ -61,6 +66,7 @@ struct server_driver {
 	CUresult (*cuDeviceGetByPCIBusId)(CUdevice *dev, const char *pciBusId);
 	CUresult (*cuDeviceGetCount)(int *count);
 	CUresult (*cuDeviceGetDefaultMemPool)(CUmemoryPool *pool_out, CUdevice_v1 dev);
+	CUresult (*cuDeviceGetDevResource)(CUdevice device, CUdevResource *resource, CUdevResourceType type);
 	CUresult (*cuDeviceGetExecAffinitySupport)(int *pi, CUexecAffinityType type, CUdevice dev);
 	CUresult (*cuDeviceGetGraphMemAttribute)(CUdevice device, CUgraphMem_attribute attr, void *value);
 	CUresult (*cuDeviceGetHostAtomicCapabilities)(unsigned int *capabilities, const CUatomicOperation *operations, unsigned int count, CUdevice dev);
@@ -195,6 +201,13 @@ struct server_driver {
 	CUresult (*cuGraphRemoveDependencies_v2)(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edgeData, size_t numDependencies);
 	CUresult (*cuGraphRetainUserObject)(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags);
 	CUresult (*cuGraphUpload)(CUgraphExec hGraph, CUstream hStream);
+	CUresult (*cuGreenCtxCreate)(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags);
+	CUresult (*cuGreenCtxDestroy)(CUgreenCtx hCtx);
+	CUresult (*cuGreenCtxGetDevResource)(CUgreenCtx hCtx, CUdevResource *resource, CUdevResourceType type);
+	CUresult (*cuGreenCtxGetId)(CUgreenCtx greenCtx, unsigned long long *greenCtxId);
+	CUresult (*cuGreenCtxRecordEvent)(CUgreenCtx hCtx, CUevent hEvent);
+	CUresult (*cuGreenCtxStreamCreate)(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags, int priority);
+	CUresult (*cuGreenCtxWaitEvent)(CUgreenCtx hCtx, CUevent hEvent);
 	CUresult (*cuInit)(unsigned int Flags);
 	CUresult (*cuIpcCloseMemHandle)(CUdeviceptr dptr);
 	CUresult (*cuIpcGetEventHandle)(CUipcEventHandle *pHandle, CUevent event);
@@ -407,6 +420,7 @@ struct server_driver {
 	CUresult (*cuStreamGetCaptureInfo_v3)(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out, const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out);
 	CUresult (*cuStreamGetCtx)(CUstream hStream, CUcontext *pctx);
 	CUresult (*cuStreamGetCtx_v2)(CUstream hStream, CUcontext *pctx, CUgreenCtx *pGreenCtx);
+	CUresult (*cuStreamGetDevResource)(CUstream hStream, CUdevResource *resource, CUdevResourceType type);
 	CUresult (*cuStreamGetDevice)(CUstream hStream, CUdevice *device);
 	CUresult (*cuStreamGetFlags)(CUstream hStream, unsigned int *flags);
 	CUresult (*cuStreamGetGreenCtx)(CUstream hStream, CUgreenCtx *phCtx);
@@ -500,9 +514,11 @@ struct server_driver {
 	X(cuCtxDetach, "cuCtxDetach", 2000) \
 	X(cuCtxDisablePeerAccess, "cuCtxDisablePeerAccess", 4000) \
 	X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", 4000) \
+	X(cuCtxFromGreenCtx, "cuCtxFromGreenCtx", 12040) \
 	X(cuCtxGetApiVersion, "cuCtxGetApiVersion", 3020) \
 	X(cuCtxGetCacheConfig, "cuCtxGetCacheConfig", 3020) \
 	X(cuCtxGetCurrent, "cuCtxGetCurrent", 4000) \
+	X(cuCtxGetDevResource, "cuCtxGetDevResource", 12040) \
 	X(cuCtxGetDevice, "cuCtxGetDevice", 2000) \
 	X(cuCtxGetDevice_v2, "cuCtxGetDevice", 13000) \
 	X(cuCtxGetExecAffinity, "cuCtxGetExecAffinity", 11040) \
@@ -523,6 +539,9 @@ struct server_driver {
 	X(cuCtxSynchronize, "cuCtxSynchronize", 2000) \
 	X(cuCtxSynchronize_v2, "cuCtxSynchronize", 13000) \
 	X(cuCtxWaitEvent, "cuCtxWaitEvent", 12050) \
+	X(cuDevResourceGenerateDesc, "cuDevResourceGenerateDesc", 12040) \
+	X(cuDevSmResourceSplit, "cuDevSmResourceSplit", 13010) \
+	X(cuDevSmResourceSplitByCount, "cuDevSmResourceSplitByCount", 12040) \
 	X(cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer", 4000) \
 	X(cuDeviceComputeCapability, "cuDeviceComputeCapability", 2000) \
 	X(cuDeviceGet, "cuDeviceGet", 2000) \
@@ -530,6 +549,7 @@ struct server_driver {
 	X(cuDeviceGetByPCIBusId, "cuDeviceGetByPCIBusId", 4010) \
 	X(cuDeviceGetCount, "cuDeviceGetCount", 2000) \
 	X(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", 11020) \
+	X(cuDeviceGetDevResource, "cuDeviceGetDevResource", 12040) \
 	X(cuDeviceGetExecAffinitySupport, "cuDeviceGetExecAffinitySupport", 11040) \
 	X(cuDeviceGetGraphMemAttribute, "cuDeviceGetGraphMemAttribute", 11040) \
 	X(cuDeviceGetHostAtomicCapabilities, "cuDeviceGetHostAtomicCapabilities", 13000) \
@@ -664,6 +684,13 @@ struct server_driver {
 	X(cuGraphRemoveDependencies_v2, "cuGraphRemoveDependencies", 12030) \
 	X(cuGraphRetainUserObject, "cuGraphRetainUserObject", 11030) \
 	X(cuGraphUpload, "cuGraphUpload", 11010) \
+	X(cuGreenCtxCreate, "cuGreenCtxCreate", 12040) \
+	X(cuGreenCtxDestroy, "cuGreenCtxDestroy", 12040) \
+	X(cuGreenCtxGetDevResource, "cuGreenCtxGetDevResource", 12040) \
+	X(cuGreenCtxGetId, "cuGreenCtxGetId", 12090) \
+	X(cuGreenCtxRecordEvent, "cuGreenCtxRecordEvent", 12040) \
+	X(cuGreenCtxStreamCreate, "cuGreenCtxStreamCreate", 12050) \
+	X(cuGreenCtxWaitEvent, "cuGreenCtxWaitEvent", 12040) \
 	X(cuInit, "cuInit", 2000) \
 	X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010) \
 	X(cuIpcGetEventHandle, "cuIpcGetEventHandle", 4010) \
@@ -876,6 +903,7 @@ struct server_driver {
 	X(cuStreamGetCaptureInfo_v3, "cuStreamGetCaptureInfo", 12030) \
 	X(cuStreamGetCtx, "cuStreamGetCtx", 9020) \
 	X(cuStreamGetCtx_v2, "cuStreamGetCtx", 12050) \
+	X(cuStreamGetDevResource, "cuStreamGetDevResource", 13010) \
 	X(cuStreamGetDevice, "cuStreamGetDevice", 12080) \
 	X(cuStreamGetFlags, "cuStreamGetFlags", 5050) \
 	X(cuStreamGetGreenCtx, "cuStreamGetGreenCtx", 12040) \

@@ -25,6 +25,10 @@ CUresult serve_primary_reset(struct server_call *call);
 CUresult serve_context_create(struct server_call *call);
 /* Destroy a context with all it holds. */
 CUresult serve_context_destroy(struct server_call *call);
+/* Let a context of the client's name stand for a green context. */
+CUresult serve_green_enter(struct server_call *call);
+/* Destroy a green context, and what stood for it (0: nothing did). */
+CUresult serve_green_destroy(struct server_call *call);
 /* Bytes for device memory. */
 CUresult serve_copy_to_device(struct server_call *call);
 /* Packed rows for device memory. */

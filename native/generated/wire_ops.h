@@ -40,6 +40,10 @@ enum wire_op {
 	WIRE_OP_CONTEXT_SET_LIMIT = 0x0018,
 	/* The range of stream priorities. */
 	WIRE_OP_CONTEXT_STREAM_PRIORITIES = 0x0019,
+	/* Let a context of the client's name stand for a green context. */
+	WIRE_OP_GREEN_ENTER = 0x001a,
+	/* Destroy a green context, and what stood for it (0: nothing did). */
+	WIRE_OP_GREEN_DESTROY = 0x001b,
 	/* Free and total bytes of the device. */
 	WIRE_OP_MEMORY_INFO = 0x0020,
 	/* Allocate device memory. */
@@ -252,6 +256,20 @@ struct wire_context_stream_priorities_reply {
 	int32_t greatest;
 };
 _Static_assert(sizeof(struct wire_context_stream_priorities_reply) == 8, "wire layout");
+
+struct wire_green_enter {
+	uint64_t green;
+	uint32_t device;
+	uint32_t reserved;
+	uint64_t context;
+};
+_Static_assert(sizeof(struct wire_green_enter) == 24, "wire layout");
+
+struct wire_green_destroy {
+	uint64_t green;
+	uint64_t context;
+};
+_Static_assert(sizeof(struct wire_green_destroy) == 16, "wire layout");
 
 struct wire_memory_info_reply {
 	uint64_t free;

@@ -326,7 +326,7 @@ CUresult serve_library_load(struct server_call *call)
 
 	if (!library)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	library->context = call->context;
+	library->context = call->context ? call->context->base : NULL;
 	library->is_module = request->is_module;
 	library->packed = server_blob_take(call->server, request->blob, request->blob_bytes);
 	if (!library->packed) {

@@ -179,9 +179,11 @@ static void walk(struct marshal *m, enum server_type type, uint64_t *real, CUres
 	}
 
 NAMED(CUarray, CUDA_ERROR_INVALID_HANDLE)
+NAMED(CUdevResourceDesc, CUDA_ERROR_INVALID_VALUE)
 NAMED(CUgraph, CUDA_ERROR_INVALID_VALUE)
 NAMED(CUgraphExec, CUDA_ERROR_INVALID_VALUE)
 NAMED(CUgraphNode, CUDA_ERROR_INVALID_VALUE)
+NAMED(CUgreenCtx, CUDA_ERROR_INVALID_CONTEXT)
 NAMED(CUlinkState, CUDA_ERROR_INVALID_HANDLE)
 NAMED(CUmemGenericAllocationHandle, CUDA_ERROR_INVALID_VALUE)
 NAMED(CUmemoryPool, CUDA_ERROR_INVALID_VALUE)
@@ -289,6 +291,22 @@ void marshal_CUdevice(struct marshal *m, CUdevice *device)
 		*device = server->devices[ordinal];
 	else if (ordinal >= 0)
 		marshal_fail(m, CUDA_ERROR_INVALID_DEVICE);
+}
+
+void marshal_CUdevResource(struct marshal *m, CUdevResource *resource)
+{
+	struct wire_resource wire = { 0 };
+	CUresult result = CUDA_SUCCESS;
+
+	if (!m->get)
+		result = server_resource_name(call_of(m)->server, resource, &wire);
+	marshal_plain(m, &wire, sizeof(wire));
+	if (m->get && !m->failed)
+		result = server_resource_find(call_of(m)->server, &wire, resource);
+	if (result != CUDA_SUCCESS && m->get)
+		marshal_fail(m, result);
+	else if (result != CUDA_SUCCESS)
+		m->failed = true;
 }
 
 void *marshal_lasting(struct marshal *m, void *memory, size_t bytes)

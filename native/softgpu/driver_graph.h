@@ -169,8 +169,10 @@ struct driver_launch_view {
 	bool cooperative;
 };
 
-/* Check a launch as cuLaunchKernelEx does, and make its operation. */
-CUresult driver_launch_prepare(struct CUctx_st *context, const CUlaunchConfig *config,
+/* Check a launch as cuLaunchKernelEx does, and make its operation.  `green`: of its stream, or
+ * NULL. */
+CUresult driver_launch_prepare(struct CUctx_st *context, const struct CUgreenCtx_st *green,
+			       const CUlaunchConfig *config,
 			       CUfunction function, void **params, void **extra,
 			       struct driver_operation **operation);
 void driver_launch_look(const struct driver_operation *operation, struct driver_launch_view *view);

@@ -2,6 +2,7 @@
 #include "driver_graph.h"
 
 #include "driver_graph_memory.h"
+#include "driver_green.h"
 #include "driver_handle.h"
 #include "driver_module.h"
 
@@ -12,17 +13,15 @@
 
 static CUresult context_or_current(CUcontext wanted, struct CUctx_st **context)
 {
+	struct CUgreenCtx_st *green;
 	CUresult result;
 
 	if (!wanted)
 		return driver_context_enter(context);
 	result = driver_ready();
-	if (result)
-		return result;
-	if (!driver_handle_is(wanted, DRIVER_KIND_CONTEXT))
-		return CUDA_ERROR_INVALID_CONTEXT;
-	*context = wanted;
-	return driver_context_state(wanted);
+	if (!result)
+		result = driver_context_named(wanted, context, &green);
+	return result ? result : driver_context_state(*context);
 }
 
 /* A function belongs to a context; a kernel runs in the one that is said. */

@@ -97,7 +97,7 @@ CUresult driver_graph_kernel(struct CUctx_st *context, const CUlaunchConfig *con
 {
 	struct driver_operation *operation;
 	struct graph_work *work;
-	CUresult result = driver_launch_prepare(context, config, function, params, extra,
+	CUresult result = driver_launch_prepare(context, NULL, config, function, params, extra,
 						&operation);
 
 	if (result)

@@ -372,6 +372,20 @@
 	PLAIN(cuGraphBatchMemOpNodeSetParams, 11070, cuGraphBatchMemOpNodeSetParams) \
 	PLAIN(cuGraphExecBatchMemOpNodeSetParams, 11070, cuGraphExecBatchMemOpNodeSetParams) \
 	PLAIN(cuGraphNodeGetParams, 13020, cuGraphNodeGetParams) \
+	PLAIN(cuCtxFromGreenCtx, 12040, cuCtxFromGreenCtx) \
+	PLAIN(cuCtxGetDevResource, 12040, cuCtxGetDevResource) \
+	PLAIN(cuDevResourceGenerateDesc, 12040, cuDevResourceGenerateDesc) \
+	PLAIN(cuDevSmResourceSplit, 13010, cuDevSmResourceSplit) \
+	PLAIN(cuDevSmResourceSplitByCount, 12040, cuDevSmResourceSplitByCount) \
+	PLAIN(cuDeviceGetDevResource, 12040, cuDeviceGetDevResource) \
+	PLAIN(cuGreenCtxCreate, 12040, cuGreenCtxCreate) \
+	PLAIN(cuGreenCtxDestroy, 12040, cuGreenCtxDestroy) \
+	PLAIN(cuGreenCtxGetDevResource, 12040, cuGreenCtxGetDevResource) \
+	PLAIN(cuGreenCtxGetId, 12090, cuGreenCtxGetId) \
+	PLAIN(cuGreenCtxRecordEvent, 12040, cuGreenCtxRecordEvent) \
+	PLAIN(cuGreenCtxStreamCreate, 12050, cuGreenCtxStreamCreate) \
+	PLAIN(cuGreenCtxWaitEvent, 12040, cuGreenCtxWaitEvent) \
+	STREAM(cuStreamGetDevResource, 13010, cuStreamGetDevResource, cuStreamGetDevResource_ptsz, 13010) \
 	PLAIN(cuTexObjectGetTextureDesc, 5000, cuTexObjectGetTextureDesc) \
 	PLAIN(cuModuleGetSurfRef, 3000, cuModuleGetSurfRef) \
 	PLAIN(cuModuleGetTexRef, 2000, cuModuleGetTexRef) \

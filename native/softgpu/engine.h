@@ -161,6 +161,10 @@ struct engine_launch {
 	 * their order; 0: bound to nothing.  NULL where the module has none. */
 	const uint64_t *references;
 	bool cooperative;		/* all blocks resident together; grid sync works */
+	uint32_t multiprocessors;	/* of the device; 0: one */
+	/* Those that the blocks may use, a bit each: they get that share of the workers.
+	 * NULL: all. */
+	const uint64_t *partition;
 	/* Set from another thread to stop the launch early; may be NULL. */
 	const volatile int *cancel;
 	uint64_t timeout_ns;		/* 0: none */

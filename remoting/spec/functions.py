@@ -61,7 +61,7 @@ POOLS: Final = Unsupported(
 VMM: Final = Unsupported(
     "a descriptor of the GPU's node is none in this machine; the attributes of shareable handles are 0"
 )
-PARTITIONS: Final = Unsupported("a lease's GPUs are not divided into green contexts; whole contexts work")
+SUBGRIDS: Final = Unsupported("CUDA 13.3 alone has it, and it is in no header that was at hand")
 DIAGNOSTICS: Final = Unsupported("core dumps, checkpoints and driver logs stay on the GPU's node")
 BATCH: Final = Unsupported("decompression by the GPU is not there; the attribute for its algorithms is 0")
 RDMA: Final = Unsupported("GPUDirect RDMA needs the GPU in this machine")
@@ -301,11 +301,18 @@ ENTRIES: Final = (
     _e(30, "cuCtxDetach", 2000, "cuCtxDetach", LOCAL, "CUcontext ctx"),
     _m(31, "cuCtxDisablePeerAccess", 4000, "cuCtxDisablePeerAccess", "CUcontext peerContext", ""),
     _m(32, "cuCtxEnablePeerAccess", 4000, "cuCtxEnablePeerAccess", "CUcontext peerContext, unsigned int Flags", ""),
-    _n(33, "cuCtxFromGreenCtx", 12040, "cuCtxFromGreenCtx", PARTITIONS),
+    _e(33, "cuCtxFromGreenCtx", 12040, "cuCtxFromGreenCtx", CALLED, "CUcontext *pContext, CUgreenCtx hCtx"),
     _e(34, "cuCtxGetApiVersion", 3020, "cuCtxGetApiVersion", LOCAL, "CUcontext ctx, unsigned int *version"),
     _e(35, "cuCtxGetCacheConfig", 3020, "cuCtxGetCacheConfig", LOCAL, "CUfunc_cache *pconfig"),
     _e(36, "cuCtxGetCurrent", 4000, "cuCtxGetCurrent", LOCAL, "CUcontext *pctx"),
-    _n(37, "cuCtxGetDevResource", 12040, "cuCtxGetDevResource", PARTITIONS),
+    _m(
+        37,
+        "cuCtxGetDevResource",
+        12040,
+        "cuCtxGetDevResource",
+        "CUcontext hCtx, CUdevResource *resource, CUdevResourceType type",
+        "hand",
+    ),
     _e(38, "cuCtxGetDevice", 2000, "cuCtxGetDevice", LOCAL, "CUdevice *device"),
     _e(39, "cuCtxGetDevice", 13000, "cuCtxGetDevice_v2", LOCAL, "CUdevice *device, CUcontext ctx"),
     _m(
@@ -360,9 +367,30 @@ ENTRIES: Final = (
     _m(59, "cuCtxWaitEvent", 12050, "cuCtxWaitEvent", "CUcontext hCtx, CUevent hEvent", ""),
     _n(60, "cuDestroyExternalMemory", 10000, "cuDestroyExternalMemory", EXTERNAL),
     _n(61, "cuDestroyExternalSemaphore", 10000, "cuDestroyExternalSemaphore", EXTERNAL),
-    _n(62, "cuDevResourceGenerateDesc", 12040, "cuDevResourceGenerateDesc", PARTITIONS),
-    _n(63, "cuDevSmResourceSplit", 13010, "cuDevSmResourceSplit", PARTITIONS),
-    _n(64, "cuDevSmResourceSplitByCount", 12040, "cuDevSmResourceSplitByCount", PARTITIONS),
+    _m(
+        62,
+        "cuDevResourceGenerateDesc",
+        12040,
+        "cuDevResourceGenerateDesc",
+        "CUdevResourceDesc *phDesc, CUdevResource *resources, unsigned int nbResources",
+        "in:resources[nbResources]",
+    ),
+    _m(
+        63,
+        "cuDevSmResourceSplit",
+        13010,
+        "cuDevSmResourceSplit",
+        "CUdevResource *results, unsigned int nbGroups, const CUdevResource *input, CUdevResource *remainder, unsigned int flags, CU_DEV_SM_RESOURCE_GROUP_PARAMS *groupParams",
+        "out:results[nbGroups] inout:groupParams[nbGroups]",
+    ),
+    _m(
+        64,
+        "cuDevSmResourceSplitByCount",
+        12040,
+        "cuDevSmResourceSplitByCount",
+        "CUdevResource *results, unsigned int *nbGroups, const CUdevResource *input, CUdevResource *remainder, unsigned int flags, unsigned int minCount",
+        "list:results[nbGroups]",
+    ),
     _m(
         65, "cuDeviceCanAccessPeer", 4000, "cuDeviceCanAccessPeer", "int *canAccessPeer, CUdevice dev, CUdevice peerDev"
     ),
@@ -393,7 +421,14 @@ ENTRIES: Final = (
         "CUmemoryPool *pool_out, CUdevice_v1 dev",
         "",
     ),
-    _n(72, "cuDeviceGetDevResource", 12040, "cuDeviceGetDevResource", PARTITIONS),
+    _m(
+        72,
+        "cuDeviceGetDevResource",
+        12040,
+        "cuDeviceGetDevResource",
+        "CUdevice device, CUdevResource *resource, CUdevResourceType type",
+        "hand",
+    ),
     _m(
         73,
         "cuDeviceGetExecAffinitySupport",
@@ -1319,13 +1354,34 @@ ENTRIES: Final = (
     _n(258, "cuGraphicsUnregisterResource", 3000, "cuGraphicsUnregisterResource", GRAPHICS),
     _n(259, "cuGraphicsVDPAURegisterOutputSurface", 3010, "cuGraphicsVDPAURegisterOutputSurface", GRAPHICS),
     _n(260, "cuGraphicsVDPAURegisterVideoSurface", 3010, "cuGraphicsVDPAURegisterVideoSurface", GRAPHICS),
-    _n(261, "cuGreenCtxCreate", 12040, "cuGreenCtxCreate", PARTITIONS),
-    _n(262, "cuGreenCtxDestroy", 12040, "cuGreenCtxDestroy", PARTITIONS),
-    _n(263, "cuGreenCtxGetDevResource", 12040, "cuGreenCtxGetDevResource", PARTITIONS),
-    _n(264, "cuGreenCtxGetId", 12090, "cuGreenCtxGetId", PARTITIONS),
-    _n(265, "cuGreenCtxRecordEvent", 12040, "cuGreenCtxRecordEvent", PARTITIONS),
-    _n(266, "cuGreenCtxStreamCreate", 12050, "cuGreenCtxStreamCreate", PARTITIONS),
-    _n(267, "cuGreenCtxWaitEvent", 12040, "cuGreenCtxWaitEvent", PARTITIONS),
+    _m(
+        261,
+        "cuGreenCtxCreate",
+        12040,
+        "cuGreenCtxCreate",
+        "CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags",
+        "hand",
+    ),
+    _e(262, "cuGreenCtxDestroy", 12040, "cuGreenCtxDestroy", CALLED, "CUgreenCtx hCtx"),
+    _m(
+        263,
+        "cuGreenCtxGetDevResource",
+        12040,
+        "cuGreenCtxGetDevResource",
+        "CUgreenCtx hCtx, CUdevResource *resource, CUdevResourceType type",
+        "hand",
+    ),
+    _m(264, "cuGreenCtxGetId", 12090, "cuGreenCtxGetId", "CUgreenCtx greenCtx, unsigned long long *greenCtxId", ""),
+    _m(265, "cuGreenCtxRecordEvent", 12040, "cuGreenCtxRecordEvent", "CUgreenCtx hCtx, CUevent hEvent", ""),
+    _e(
+        266,
+        "cuGreenCtxStreamCreate",
+        12050,
+        "cuGreenCtxStreamCreate",
+        CALLED,
+        "CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags, int priority",
+    ),
+    _m(267, "cuGreenCtxWaitEvent", 12040, "cuGreenCtxWaitEvent", "CUgreenCtx hCtx, CUevent hEvent", ""),
     _n(268, "cuImportExternalMemory", 10000, "cuImportExternalMemory", EXTERNAL),
     _n(269, "cuImportExternalSemaphore", 10000, "cuImportExternalSemaphore", EXTERNAL),
     _e(270, "cuInit", 2000, "cuInit", LOCAL, "unsigned int Flags"),
@@ -2737,7 +2793,15 @@ ENTRIES: Final = (
         LOCAL,
         "CUstream hStream, CUcontext *pctx, CUgreenCtx *pGreenCtx",
     ),
-    _n(510, "cuStreamGetDevResource", 13010, "cuStreamGetDevResource", PARTITIONS, per_thread=(13010, "_ptsz")),
+    _m(
+        510,
+        "cuStreamGetDevResource",
+        13010,
+        "cuStreamGetDevResource",
+        "CUstream hStream, CUdevResource *resource, CUdevResourceType type",
+        "hand",
+        per_thread=(13010, "_ptsz"),
+    ),
     _e(511, "cuStreamGetDevice", 12080, "cuStreamGetDevice", LOCAL, "CUstream hStream, CUdevice *device"),
     _e(
         512,
@@ -2901,9 +2965,9 @@ ENTRIES: Final = (
         "",
         per_thread=(11070, "_ptsz"),
     ),
-    _n(531, "cuSubgridCreate", 13030, "cuSubgridCreate", PARTITIONS),
-    _n(532, "cuSubgridWorkerGridCreate", 13030, "cuSubgridWorkerGridCreate", PARTITIONS),
-    _n(533, "cuSubgridWorksetCreate", 13030, "cuSubgridWorksetCreate", PARTITIONS),
+    _n(531, "cuSubgridCreate", 13030, "cuSubgridCreate", SUBGRIDS),
+    _n(532, "cuSubgridWorkerGridCreate", 13030, "cuSubgridWorkerGridCreate", SUBGRIDS),
+    _n(533, "cuSubgridWorksetCreate", 13030, "cuSubgridWorksetCreate", SUBGRIDS),
     _m(
         534,
         "cuSurfObjectCreate",

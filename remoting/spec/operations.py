@@ -177,6 +177,23 @@ OPERATIONS: Final = (
         reply="i32 least, i32 greatest",
         driver="cuCtxGetStreamPriorityRange(&least, &greatest)",
     ),
+    _op(
+        0x001A,
+        "green_enter",
+        _CALLED,
+        "u64 green, u32 device, u32 reserved, u64 context",
+        "Let a context of the client's name stand for a green context.",
+        context=False,
+    ),
+    _op(
+        0x001B,
+        "green_destroy",
+        _CALLED,
+        "u64 green, u64 context",
+        "Destroy a green context, and what stood for it (0: nothing did).",
+        context=False,
+        blocking=True,
+    ),
     # memory
     _op(
         0x0020,
