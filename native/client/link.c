@@ -153,7 +153,6 @@ CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
 		return result;
 	if (!cubinOut)
 		return CUDA_ERROR_INVALID_VALUE;
-	image_forget(state);
 	do {
 		const struct wire_link_complete fixed = {
 			.link = (uint64_t)(uintptr_t)state,
@@ -195,6 +194,8 @@ CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
 		free(image);
 		return result;
 	}
+	/* An earlier image stays until there is another. */
+	image_forget(state);
 	image->state = state;
 	pthread_mutex_lock(&images_lock);
 	image->next = images;

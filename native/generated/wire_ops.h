@@ -106,6 +106,8 @@ enum wire_op {
 	WIRE_OP_CAPTURE_BEGIN_TO_GRAPH = 0x004a,
 	/* Is the stream captured, into which graph, behind which nodes (the tail: their names, then edges' data)? */
 	WIRE_OP_CAPTURE_INFO = 0x004b,
+	/* The same as stream_host_function for a callback, which is told of an error that came before. */
+	WIRE_OP_STREAM_CALLBACK = 0x004c,
 	/* How far captures forbid this thread's calls. */
 	WIRE_OP_CAPTURE_MODE = 0x0048,
 	/* Make an event under the client's handle. */
@@ -548,6 +550,12 @@ struct wire_capture_info_reply {
 	uint8_t pad0[4];
 };
 _Static_assert(sizeof(struct wire_capture_info_reply) == 32, "wire layout");
+
+struct wire_stream_callback {
+	uint64_t token;
+	uint64_t stream;
+};
+_Static_assert(sizeof(struct wire_stream_callback) == 16, "wire layout");
 
 struct wire_capture_mode {
 	uint32_t mode;

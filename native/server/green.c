@@ -69,8 +69,8 @@ CUresult serve_green_enter(struct server_call *call)
 {
 	const struct wire_green_enter *request = call->request;
 	struct server *server = call->server;
+	CUgreenCtx green = server_object(server, SERVER_CUgreenCtx, request->green);
 	struct server_context *base, *context;
-	uint64_t green, owner;
 	CUcontext real;
 	CUresult result;
 
@@ -78,9 +78,9 @@ CUresult serve_green_enter(struct server_call *call)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	base = request->device < (uint32_t)server->device_count ? server->primaries[request->device]
 								: NULL;
-	if (!base || !server_named(server, SERVER_CUgreenCtx, request->green, &green, &owner))
+	if (!base || !green)
 		return CUDA_ERROR_INVALID_CONTEXT;
-	result = call->driver->cuCtxFromGreenCtx(&real, (CUgreenCtx)(uintptr_t)green);
+	result = call->driver->cuCtxFromGreenCtx(&real, green);
 	if (result == CUDA_SUCCESS)
 		result = server_context_bind(call, request->context, real, base->device, &context);
 	if (result == CUDA_SUCCESS)
@@ -92,12 +92,12 @@ CUresult serve_green_destroy(struct server_call *call)
 {
 	const struct wire_green_destroy *request = call->request;
 	struct server *server = call->server;
+	CUgreenCtx green = server_object(server, SERVER_CUgreenCtx, request->green);
 	struct server_context *context = NULL;
-	uint64_t green, owner;
 
 	if (!call->driver->cuGreenCtxDestroy)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	if (!server_named(server, SERVER_CUgreenCtx, request->green, &green, &owner))
+	if (!green)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (request->context)
 		context = handle_get(&server->objects, HANDLE_CONTEXT, request->context);
@@ -105,9 +105,9 @@ CUresult serve_green_destroy(struct server_call *call)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (context)
 		server_context_gone(server, context);
-	server_name_drop(server, SERVER_CUgreenCtx, green);
+	server_name_drop(server, SERVER_CUgreenCtx, (uint64_t)(uintptr_t)green);
 	/* Not of a thread to which what ends is current. */
 	call->driver->cuCtxSetCurrent(NULL);
 	call->thread->current = NULL;
-	return call->driver->cuGreenCtxDestroy((CUgreenCtx)(uintptr_t)green);
+	return call->driver->cuGreenCtxDestroy(green);
 }

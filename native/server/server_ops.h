@@ -228,8 +228,11 @@ CUresult server_resource_find(struct server *server, const struct wire_resource 
 struct server_names *server_names_make(void);
 CUresult server_name(struct server *server, enum server_type type, uint64_t real, uint64_t owner,
 		     bool again, uint64_t *wire);
+/* `owner`: gets the name of what it lies in, or is NULL. */
 bool server_named(struct server *server, enum server_type type, uint64_t wire, uint64_t *real,
 		  uint64_t *owner);
+/* The driver's object of that name and type, or NULL. */
+void *server_object(struct server *server, enum server_type type, uint64_t wire);
 /* What a link has made, the driver's until the link is destroyed; `image`: keep that. */
 const void *server_named_image(struct server *server, uint64_t wire, const void *image,
 			       size_t *bytes);

@@ -429,6 +429,13 @@ OPERATIONS: Final = (
         reply="u32 status, u32 count, u64 id, u64 graph, u32 has_edges",
         reply_tail=BULK_BYTES,
     ),
+    _op(
+        0x004C,
+        "stream_callback",
+        _POSTED,
+        "u64 token, stream stream",
+        "The same as stream_host_function for a callback, which is told of an error that came before.",
+    ),
     _op(0x0048, "capture_mode", _POSTED, "u32 mode", "How far captures forbid this thread's calls.", context=False),
     _op(0x0050, "event_create", _POSTED, "u64 event, u32 flags", "Make an event under the client's handle."),
     _op(0x0051, "event_destroy", _POSTED, "event event", "Destroy an event.", context=False),
