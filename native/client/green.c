@@ -2,13 +2,10 @@
  * context: on this side all belongs to that; which multiprocessors are meant, the server tells
  * from the handle. */
 #include "client.h"
-#include "marshal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "../generated/client_raw.h"
-#include "../wire/resource.h"
 
 struct client_green {
 	struct client_green *next;
@@ -95,6 +92,17 @@ CUgreenCtx client_green_handle(const struct client_green *green, CUcontext *cont
 
 /* ---- life ---- */
 
+/* To the server that has it. */
+static CUresult green_call(struct client_session *session, enum wire_op op, const void *fixed,
+			   size_t bytes)
+{
+	const struct client_route route = client_route_session(session);
+	const struct client_request request = { .op = op, .fixed = fixed, .fixed_bytes = bytes };
+	struct client_wait wait = { 0 };
+
+	return client_call_to(&route, &request, &wait);
+}
+
 CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags)
 {
 	struct client_green *green;
@@ -125,7 +133,8 @@ CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice de
 
 CUresult cuGreenCtxDestroy(CUgreenCtx hCtx)
 {
-	struct wire_green_destroy request = { .green = (uint64_t)(uintptr_t)hCtx };
+	struct wire_green_destroy request = { 0 };
+	struct client_session *session;
 	struct client_green **link = &greens, *green;
 	CUresult result = client_enter_any();
 	CUdevice device;
@@ -148,7 +157,8 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (request.context)
 		handle_close(&farbus_client.handles, HANDLE_CONTEXT, request.context);
-	result = client_call(WIRE_OP_GREEN_DESTROY, &request, sizeof(request), NULL, 0);
+	request.green = client_named_wire(hCtx, &session);
+	result = green_call(session, WIRE_OP_GREEN_DESTROY, &request, sizeof(request));
 	cuDevicePrimaryCtxRelease_v2(device);
 	return result;
 }
@@ -157,8 +167,9 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx)
 static CUresult green_context(struct client_green *green)
 {
 	const struct client_device *device = &farbus_client.devices[green->device];
+	struct client_session *session;
 	struct wire_green_enter request = {
-		.green = (uint64_t)(uintptr_t)green->handle,
+		.green = client_named_wire(green->handle, &session),
 		.device = device->server_ordinal,
 	};
 	CUresult result;
@@ -167,7 +178,7 @@ static CUresult green_context(struct client_green *green)
 		return CUDA_SUCCESS;
 	if (handle_open(&farbus_client.handles, HANDLE_CONTEXT, device->primary, &request.context))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = client_call(WIRE_OP_GREEN_ENTER, &request, sizeof(request), NULL, 0);
+	result = green_call(session, WIRE_OP_GREEN_ENTER, &request, sizeof(request));
 	if (result == CUDA_SUCCESS)
 		green->context = (CUcontext)(uintptr_t)request.context;
 	else
@@ -231,19 +242,3 @@ RESOURCE_OF(cuGreenCtxGetDevResource, (CUgreenCtx hCtx, CUdevResource *resource,
 				       CUdevResourceType type), hCtx, resource, type)
 RESOURCE_OF(cuStreamGetDevResource, (CUstream hStream, CUdevResource *resource,
 				     CUdevResourceType type), hStream, resource, type)
-
-/* The name is kept where the API has room for what only the driver reads. */
-void marshal_CUdevResource(struct marshal *m, CUdevResource *resource)
-{
-	struct wire_resource wire = { .type = resource->type };
-
-	if (!m->get)
-		memcpy(&wire.name, resource->_internal_padding, sizeof(wire.name));
-	marshal_plain(m, &wire, sizeof(wire));
-	if (!m->get)
-		return;
-	memset(resource, 0, sizeof(*resource));
-	resource->type = wire.type;
-	memcpy(resource->_internal_padding, &wire.name, sizeof(wire.name));
-	memcpy(resource->_oversize, wire.told, sizeof(wire.told));
-}

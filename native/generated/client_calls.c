@@ -656,6 +656,7 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph, const C
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.dptr);
 	request_164(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -1841,6 +1842,7 @@ CUresult client_raw_cuIpcCloseMemHandle(CUdeviceptr dptr)
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.dptr);
 	request_271(&m, &a);
 	result = client_marshal_call(&m, true);
 	if (result == CUDA_SUCCESS)
@@ -1856,6 +1858,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.dptr);
 	request_273(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -1901,6 +1904,7 @@ CUresult client_raw_cuMemAddressFree(CUdeviceptr_v2 ptr, size_t size)
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.ptr);
 	request_317(&m, &a);
 	result = client_marshal_call(&m, true);
 	if (result == CUDA_SUCCESS)
@@ -1931,6 +1935,7 @@ CUresult cuMemAdvise(CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice, C
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.devPtr);
 	request_319(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -1946,6 +1951,7 @@ CUresult cuMemAdvise_v2(CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.devPtr);
 	request_320(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -1991,6 +1997,7 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation_v1 *locat
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.ptr);
 	request_339(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -2066,6 +2073,7 @@ CUresult client_raw_cuMemMap(CUdeviceptr_v2 ptr, size_t size, size_t offset, CUm
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.ptr);
 	request_358(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -2186,6 +2194,7 @@ CUresult cuMemPrefetchAsync(CUdeviceptr_v2 devPtr, size_t count, CUdevice_v1 dst
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.devPtr);
 	request_371(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -2201,6 +2210,7 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr_v2 devPtr, size_t count, CUmemLocatio
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.devPtr);
 	request_372(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -2246,6 +2256,7 @@ CUresult client_raw_cuMemSetAccess(CUdeviceptr_v2 ptr, size_t size, const CUmemA
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.ptr);
 	request_378(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -2276,6 +2287,7 @@ CUresult client_raw_cuMemUnmap(CUdeviceptr_v2 ptr, size_t size)
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.ptr);
 	request_380(&m, &a);
 	result = client_marshal_call(&m, true);
 	if (result == CUDA_SUCCESS)
@@ -2411,6 +2423,7 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOff
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.memptr);
 	request_466(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -2636,6 +2649,7 @@ CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr_v2 addr, cuuint32_t
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.addr);
 	request_524(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -2651,6 +2665,7 @@ CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr_v2 addr, cuuint64_t
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.addr);
 	request_526(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -2666,6 +2681,7 @@ CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr_v2 addr, cuuint32_
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.addr);
 	request_528(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -2681,6 +2697,7 @@ CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr_v2 addr, cuuint64_
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.addr);
 	request_530(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -3116,6 +3133,7 @@ CUresult cuTexRefSetAddress_v2(size_t *ByteOffset, CUtexref hTexRef, CUdeviceptr
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.dptr);
 	request_564(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -3131,6 +3149,7 @@ CUresult cuTexRefSetAddress2D_v2(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.dptr);
 	request_566(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -3146,6 +3165,7 @@ CUresult cuTexRefSetAddress2D_v3(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.dptr);
 	request_567(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
