@@ -280,6 +280,42 @@ CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 	return CUDA_SUCCESS;
 }
 
+CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
+{
+	struct wire_event_record request = { .flags = flags };
+	const struct client_event *event;
+	CUresult result = client_enter();
+
+	if (result == CUDA_SUCCESS && flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result == CUDA_SUCCESS)
+		result = client_event_wire(hEvent, &request.event);
+	if (result == CUDA_SUCCESS)
+		result = client_stream_wire(hStream, &request.stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (flags & CU_EVENT_RECORD_EXTERNAL && !client_stream_captured(request.stream))
+		return CUDA_ERROR_INVALID_VALUE;
+	result = client_post(WIRE_OP_EVENT_RECORD, &request, sizeof(request), NULL, 0);
+	event = handle_get(&farbus_client.handles, HANDLE_EVENT, request.event);
+	/* Another process may be told of it by other ways as soon as this returns, and wait for
+	 * it then: it must not find it as it was before. */
+	if (result == CUDA_SUCCESS && event && event->flags & CU_EVENT_INTERPROCESS &&
+	    !client_stream_captured(request.stream)) {
+		const struct wire_event_query query = { .event = request.event };
+
+		result = client_call(WIRE_OP_EVENT_QUERY, &query, sizeof(query), NULL, 0);
+		if (result == CUDA_ERROR_NOT_READY)
+			result = CUDA_SUCCESS;
+	}
+	return result;
+}
+
+CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
+{
+	return cuEventRecordWithFlags(hEvent, hStream, CU_EVENT_RECORD_DEFAULT);
+}
+
 CUresult cuEventDestroy_v2(CUevent hEvent)
 {
 	const struct wire_event_destroy request = { .event = wire_of(hEvent) };

@@ -276,23 +276,6 @@ CUresult cuEventQuery(CUevent hEvent)
 	return result;
 }
 
-CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
-{
-	struct wire_event_record request = { 0 };
-	CUresult result;
-
-	result = client_enter();
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = client_event_wire(hEvent, &request.event);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = client_stream_wire(hStream, &request.stream);
-	if (result != CUDA_SUCCESS)
-		return result;
-	return client_post(WIRE_OP_EVENT_RECORD, &request, sizeof(request), NULL, 0);
-}
-
 CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)
 {
 	CUresult result;
@@ -301,26 +284,6 @@ CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)
 	result = cuEventRecord(hEvent, hStream);
 	client_per_thread_end();
 	return result;
-}
-
-CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
-{
-	struct wire_event_record request = { 0 };
-	CUresult result;
-
-	result = client_enter();
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!(flags <= 1))
-		return CUDA_ERROR_INVALID_VALUE;
-	result = client_event_wire(hEvent, &request.event);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = client_stream_wire(hStream, &request.stream);
-	if (result != CUDA_SUCCESS)
-		return result;
-	request.flags = flags;
-	return client_post(WIRE_OP_EVENT_RECORD, &request, sizeof(request), NULL, 0);
 }
 
 CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned int flags)

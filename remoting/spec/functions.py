@@ -584,7 +584,6 @@ ENTRIES: Final = (
         POSTED,
         "CUevent hEvent, CUstream hStream",
         per_thread=(7000, "_ptsz"),
-        via="event_record(event=hEvent, stream=hStream)",
     ),
     _e(
         119,
@@ -594,7 +593,6 @@ ENTRIES: Final = (
         POSTED,
         "CUevent hEvent, CUstream hStream, unsigned int flags",
         per_thread=(11010, "_ptsz"),
-        via="event_record(event=hEvent, stream=hStream, flags=flags) when flags <= 1",
     ),
     _e(
         120,
