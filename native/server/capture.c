@@ -96,6 +96,7 @@ static bool unsafe(enum wire_op op)
 	case WIRE_OP_MEMORY_FREE:
 	case WIRE_OP_EVENT_QUERY:
 	case WIRE_OP_EVENT_SYNCHRONIZE:
+	case WIRE_OP_CONTEXT_SYNCHRONIZE:
 		return true;
 	default:
 		return false;
