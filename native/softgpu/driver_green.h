@@ -20,6 +20,12 @@ struct driver_partition {
 	uint64_t bits[DRIVER_PARTITION_WORDS];
 };
 
+/* What a green context is made with. */
+struct CUdevResourceDesc_st {
+	int32_t device;
+	struct driver_partition partition;
+};
+
 struct CUgreenCtx_st {
 	uint64_t id;
 	unsigned references;		/* atomic: of the handle, of streams and of threads' stacks */
@@ -41,7 +47,10 @@ CUresult driver_context_named(CUcontext handle, struct CUctx_st **context,
 /* Whose stream runs on this thread; NULL: no green context's. */
 extern _Thread_local const struct CUgreenCtx_st *driver_green_running;
 
-/* How many multiprocessors: of the green context, or of all the device without. */
+/* The multiprocessors of a green context as a resource, or of all the device without. */
+CUresult driver_resource_tell(const struct driver_device *device, const struct CUgreenCtx_st *green,
+			      CUdevResource *resource, CUdevResourceType type);
+/* How many multiprocessors: of the green context, or of all the device. */
 unsigned driver_green_multiprocessors(const struct CUgreenCtx_st *green,
 				      const struct driver_device *device);
 
