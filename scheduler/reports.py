@@ -70,9 +70,15 @@ def read_node(caller: Identity, message: types_pb2.Node) -> Node:
         report.pool(f"pools[{index}]", pool)
     for index, link in enumerate(node.links):
         report.link(f"links[{index}]", link)
-    # Words for people: a node in trouble must be able to say so.
-    trouble = "".join(each if each.isprintable() else " " for each in node.trouble[:MAX_TEXT])
-    return msgspec.structs.replace(node, trouble=trouble)
+    return msgspec.structs.replace(node, trouble=in_words(node.trouble))
+
+
+def in_words(text: str) -> str:
+    """Return what a node says to people as far as it is believed: on one line, and not for ever.
+
+    It is never refused: a node in trouble must be able to say so.
+    """
+    return "".join(each if each.isprintable() else " " for each in text[:MAX_TEXT])
 
 
 class _Report:
