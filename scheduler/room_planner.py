@@ -142,7 +142,8 @@ class RoomPlanner:
             rested = [
                 each
                 for each in self._candidates(least_s=rules.preemption_min_run_s)
-                if wall - each.progress.moved_at >= rules.defragment_pause_s
+                # One that is to come yet was told by a clock that was set back since.
+                if not 0 <= wall - each.progress.moved_at < rules.defragment_pause_s
             ]
             plan = await self._few_moves(record.job, rested, most)
             if plan is not None and plan.moved:
