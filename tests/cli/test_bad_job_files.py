@@ -69,7 +69,8 @@ BAD: dict[str, list[str]] = {
     "flavour": ["3", '"012"', f'"{LONG}"'],
     "service": [
         "3", "{}", '{ name = "" }', '{ name = "a", own = { x = -1 } }', '{ name = "a", shared = { x = 1.5 } }',
-        '{ name = "a", own = { "" = 1 } }', '{ name = "a", own = { x = "6MiB" } }', '{ name = "a", speed = 1 }', f'{{ name = "{LONG}" }}',
+        '{ name = "a", own = { x = "6MiB" } }',
+        '{ name = "a", own = { "" = 1 } }', '{ name = "a", speed = 1 }', f'{{ name = "{LONG}" }}',
     ],
     "composite": [
         "3", "[1]", "[{}]", '[{ template = "" }]', '[{ template = "cache", size = 0 }]',

@@ -481,3 +481,34 @@ def test_who_waits_takes_the_place_of_a_job_when_the_operator_allows_it() -> Non
     cluster.pass_time(1.0)
     cluster.settle()
     assert cluster.states("j1", "j2") == ["queued", "running"]
+
+
+async def test_a_plan_goes_by_what_is_there_when_it_is_looked_for() -> None:
+    cluster = Planned(node("a", 1), node("b", 1))
+    cluster.work(moveable("j1", gpus=1, on="a"), moveable("j2", gpus=1, on="b"))
+    cluster.pass_time(MIN_RUN_S)
+    # The first that waits can't be helped; while that is found out, one of those who could have ended for it ends.
+    waiting = [
+        job("j3", gpus=3, priority=6),
+        job("j4", gpus=1, on="b", priority=5),
+        job("j5", gpus=1, on="b", priority=5),
+    ]
+    for each in waiting:
+        cluster.submit(each)
+
+    class Ending(DecisionMaker):
+        """Has a job end, and one that waits be cancelled, while the first decision is made."""
+
+        async def decide(self, snapshot: Snapshot, pending: tuple[PendingJob, ...], **_: object) -> Decision:
+            if cluster.state_of("j1") == "running":
+                for name in ("j1", "j4"):
+                    cluster.tell(events.JobCancelled(job_id=name, reason="by its owner"))
+                while cluster.step("a") is not None:
+                    pass
+            return first_fit(snapshot, pending)
+
+    planner = RoomPlanner(cluster.machine, Ending(DecisionThread(first_fit)), lambda: cluster.now)
+    plan = await planner.preempt([each.id for each in waiting])
+    assert cluster.states("j1", "j4") == ["cancelled", "cancelled"]
+    assert plan is not None
+    assert (plan.placement.job, plan.moved) == ("j5", ("j2",))
