@@ -484,8 +484,8 @@ def test_who_waits_takes_the_place_of_a_job_when_the_operator_allows_it() -> Non
 
 
 async def test_a_plan_goes_by_what_is_there_when_it_is_looked_for() -> None:
-    cluster = Planned(node("a", 1), node("b", 1))
-    cluster.work(moveable("j1", gpus=1, on="a"), moveable("j2", gpus=1, on="b"))
+    cluster = Planned(node("a"), node("b", 1))
+    cluster.work(moveable("j1", on="a"), moveable("j2", gpus=1, on="b"))
     cluster.pass_time(MIN_RUN_S)
     # The first that waits can't be helped; while that is found out, one of those who could have ended for it ends.
     waiting = [
