@@ -17,7 +17,7 @@ from farbus.errors import InvalidInput
 from farbus.model.device import Device, PoolReach
 from farbus.model.job import MAX_RESOURCE
 from farbus.model.node import Link, Node
-from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, MAX_SHARE_MILLI, format_bytes
+from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, format_bytes
 
 MAX_DEVICES = 4_096
 """Devices of one node."""
@@ -37,6 +37,8 @@ MAX_TEXT = 4_096
 """Characters of a reason, an error or a device's name that a node sends."""
 MAX_NUMA_NODE = 4_095
 """Linux's MAX_NUMNODES is at most 1024; other kernels may have more."""
+WHOLE_MILLI = 1_000
+"""A whole device, in thousandths: no share is more."""
 MAX_LINK_MBIT_S = 10**8
 """A hundred terabits a second: more than any link."""
 
@@ -120,7 +122,7 @@ class _Report:
             self.text(f"{field}.{name}", getattr(device, name), MAX_WORD)
         self.number(f"{field}.memory_bytes", device.memory_bytes, 0, MAX_BYTES)
         self.number(f"{field}.bandwidth_bytes_per_s", device.bandwidth_bytes_per_s, 0, MAX_BYTES)
-        self.number(f"{field}.share_milli", device.share_milli, 0, MAX_SHARE_MILLI)
+        self.number(f"{field}.share_milli", device.share_milli, 0, WHOLE_MILLI)
         self.number(f"{field}.numa_node", device.numa_node, -1, MAX_NUMA_NODE)
         self.pairs(f"{field}.attributes", device.attributes)
         for what, names in (("resources", device.resources), ("services", device.services)):
