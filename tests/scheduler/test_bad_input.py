@@ -20,6 +20,7 @@ from farbus.model.telemetry import DeviceTelemetry, Telemetry
 from farbus.scheduler.figures import NodeFigures
 from farbus.scheduler.queue import validate_job
 from farbus.scheduler.reports import MAX_DEVICES, MAX_NODE_BYTES, read_node
+from farbus.scheduler.sessions import _read_held
 from tests.scheduler.scripted import job, node
 
 HUGE = 2**62
@@ -281,6 +282,14 @@ def test_a_nodes_trouble_is_cut_and_put_on_one_line() -> None:
     message.trouble = "disk:\n" + LONG
     assert len(read_node(CALLER, message).trouble) <= 4_096
     assert read_node(CALLER, message).trouble.isprintable()
+
+
+def test_why_a_lease_is_kept_is_cut_and_put_on_one_line() -> None:
+    said = session_pb2.HeldLease(lease_id="j1-1-0", trouble="wedged:\n" + LONG, endpoint="a\x1b[2J")
+    held = _read_held(said)
+    assert len(held.trouble) <= 4_096
+    assert held.trouble.isprintable()
+    assert held.endpoint.isprintable()
 
 
 def test_a_node_that_says_too_much_is_refused() -> None:
