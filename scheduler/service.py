@@ -194,14 +194,14 @@ class ClusterService(ClusterHandler):
 
     async def list_jobs(self, caller: Identity, *, include_ended: bool) -> tuple[JobStatus, ...]:
         """Return the jobs that the caller may see, oldest first."""
+        # First: a job that ends between the two looks is in both, and not in neither.
+        live = tuple(
+            record.status() for record in self._engine.machine.jobs.values() if caller.may_manage(record.job.user)
+        )
         ended: tuple[JobStatus, ...] = ()
         if include_ended:
             user = None if caller.is_operator else caller.name
             ended = await asyncio.wrap_future(self._engine.ledger.ended_jobs(user=user))
-        live = tuple(
-            record.status() for record in self._engine.machine.jobs.values() if caller.may_manage(record.job.user)
-        )
-        # A job may have ended between the two looks.
         known = {status.job.id for status in ended}
         found = ended + tuple(status for status in live if status.job.id not in known)
         return tuple(sorted(found, key=lambda status: job_number(status.job.id)))
@@ -299,15 +299,16 @@ class ClusterService(ClusterHandler):
 
     async def list_leases(self, caller: Identity, *, include_released: bool) -> tuple[LeaseStatus, ...]:
         """Return the leases that the caller may see, without their secrets."""
-        released: tuple[LeaseStatus, ...] = ()
-        if include_released:
-            user = None if caller.is_operator else caller.name
-            released = await asyncio.wrap_future(self._engine.ledger.released_leases(user=user))
+        # First, as of jobs.
         live = tuple(
             status
             for status in self._engine.machine.lease_statuses(self._now())
             if caller.may_manage(status.lease.user)
         )
+        released: tuple[LeaseStatus, ...] = ()
+        if include_released:
+            user = None if caller.is_operator else caller.name
+            released = await asyncio.wrap_future(self._engine.ledger.released_leases(user=user))
         known = {status.lease.id for status in released}
         return released + tuple(status for status in live if status.lease.id not in known)
 
