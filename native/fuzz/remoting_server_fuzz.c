@@ -22,6 +22,7 @@
 #include "../transport/transport.h"
 #include "../wire/frame.h"
 #include "../wire/hello.h"
+#include "../wire/proof.h"
 
 #define FRAMES_MAX 60u
 #define TAIL_MAX 8192u
@@ -29,7 +30,7 @@
 
 #define CONTEXT (1ull << 43 | 1ull << 4)
 
-static const uint8_t secret[WIRE_SECRET_BYTES];
+static uint8_t secret[WIRE_SECRET_BYTES];
 static uint64_t random_state, memory;
 /* Every other session goes on over shared memory after the hello. */
 static bool over_memory;
@@ -183,10 +184,12 @@ static bool session_begin(int descriptor)
 		if (transport_shm_make(&shm, &ring))
 			return false;
 		hello.capabilities = WIRE_CAPABILITY_SHARED_MEMORY;
+		if (wire_hello_prove(&hello, secret))
+			return false;
 		if (transport_write_descriptor(&shared, &hello, sizeof(hello), ring))
 			return false;
 		close(ring);
-	} else if (!send_all(descriptor, &hello, sizeof(hello))) {
+	} else if (wire_hello_prove(&hello, secret) || !send_all(descriptor, &hello, sizeof(hello))) {
 		return false;
 	}
 	if (!read_all(descriptor, &reply, sizeof(reply)) || reply.status != WIRE_HELLO_OK)

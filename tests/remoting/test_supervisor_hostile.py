@@ -8,13 +8,9 @@ import struct
 
 from farbus.remoting import session as wire
 from farbus.remoting.supervisor import UNHEARD_LIMIT
-from tests.remoting.harness import Remote
+from tests.remoting.harness import Remote, hello
 
 PATIENCE_S = 20.0
-
-
-def hello(secret: bytes) -> bytes:
-    return wire.HELLO.pack(wire.HELLO_MAGIC, 1, 0, 0x01020304, 1, 0, 0, 0, 1, 0, secret, b"test")
 
 
 def status_of(connection: socket.socket) -> int:
