@@ -17,6 +17,8 @@ SOCKET_PATH_LIMIT = 100
 
 PROGRAM_UNITS = ("auto", "service", "none")
 
+REMOTING_TLS = ("on", "off")
+
 PEER_PORT = 7412
 """Port on which agents serve each other, beside the scheduler's 7411."""
 
@@ -53,6 +55,9 @@ class AgentConfig(Value, frozen=True, kw_only=True):
 
     remoting_user: str = ""
     """Local user as whom remoting servers run; empty for the agent's own."""
+    remoting_tls: str = "on"
+    """Encrypt what programs and remoting servers say to each other over TCP (``on``), or not (``off``: on networks that
+    are trusted).  Programs and servers on nodes that differ in this refuse each other."""
 
     run_as_self: bool = False
     """Run tasks as the agent's own user, and only that user's (``farbus up``)."""
@@ -110,6 +115,10 @@ class AgentConfig(Value, frozen=True, kw_only=True):
         ):
             if number < 0:
                 raise InvalidInput(f"{what}: {number} is less than zero")
+        if self.remoting_tls not in REMOTING_TLS:
+            raise InvalidInput(
+                f"remoting_tls: {self.remoting_tls!r} is none of {', '.join(REMOTING_TLS)}", hint="leave it out"
+            )
         if self.program_units not in PROGRAM_UNITS:
             raise InvalidInput(
                 f"program_units: {self.program_units!r} is none of {', '.join(PROGRAM_UNITS)}", hint="leave it out"

@@ -144,7 +144,7 @@ async def test_a_leased_task_finds_its_session_and_leaves_nothing_behind(
     await sessions.command(start_task=start_task("j1", "sh", "-c", 'cat "$FARBUS_SESSION"'))
     await sessions.exited("j1")
     told = (await sessions.log("j1"))[0].decode()
-    assert f"server tcp {devices.endpoint.replace(':', ' ')}\n" in told
+    assert f"server tls {devices.endpoint.replace(':', ' ')}\n" in told
     assert f"secret {lease().secret}\n" in told
     assert f"device {GPU}\n" in told
     assert (await sessions.command(unprepare_client=unprepare_client("j1"))).ok
