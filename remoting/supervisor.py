@@ -288,25 +288,25 @@ class Supervisor:
             self._log(f"refused {peer}: not a farbus client")
             return True
         if major != session.PROTOCOL_MAJOR:
-            self._refuse(connection, session.HELLO_VERSION, "")
             self._log(f"refused {peer}: protocol {major}, this is {session.PROTOCOL_MAJOR}")
+            self._refuse(connection, session.HELLO_VERSION)
             return True
         if not session.proves(data, self._secret):
-            self._refuse(connection, session.HELLO_SECRET, "")
             self._log(f"refused {peer}: wrong secret")
+            self._refuse(connection, session.HELLO_SECRET)
             return True
         if connection.family == socket.AF_UNIX and _credentials(connection)[1] not in self._local_users:
-            self._refuse(connection, session.HELLO_USER, "")
             self._log(f"refused {peer}: the lease is another user's")
+            self._refuse(connection, session.HELLO_USER)
             return True
         tls = bool(capabilities & session.CAPABILITY_TLS)
         if tls != self._encrypts(connection):
-            self._refuse(connection, session.HELLO_TLS, "")
             self._log(f"refused {peer}: it {'asks for TLS, which is off here' if tls else 'does not use TLS'}")
+            self._refuse(connection, session.HELLO_TLS)
             return True
         if nonce in self._nonces:
-            self._refuse(connection, session.HELLO_SECRET, "")
             self._log(f"refused {peer}: somebody says a hello again that was said before")
+            self._refuse(connection, session.HELLO_SECRET)
             return True
         self._reap()
         if len(self._processes) >= self._processes_limit:
@@ -323,14 +323,14 @@ class Supervisor:
             # Within TLS the client tells the server who it is.
             self._spawn(connection, client=None if tls else (fields[8], fields[12]))
         except OSError as error:
-            self._refuse(connection, session.HELLO_DRIVER, f"start a server: {error}")
             self._log(f"start a server for {peer}: {error}")
+            self._refuse(connection, session.HELLO_DRIVER, f"start a server: {error}")
         return True
 
     def _encrypts(self, connection: socket.socket) -> bool:
         return self._tls and connection.family != socket.AF_UNIX
 
-    def _refuse(self, connection: socket.socket, status: int, text: str) -> None:
+    def _refuse(self, connection: socket.socket, status: int, text: str = "") -> None:
         """Answer a hello with no; the connection stays until the client has gone.
 
         Closing it with something unread, as a handshake that follows the hello, would reset it

@@ -45,6 +45,8 @@ static void digest_block(uint32_t state[8], const uint8_t block[64])
 	}
 	for (int i = 0; i < 8; i++)
 		state[i] += v[i];
+	/* What is digested may be a secret. */
+	explicit_bzero(words, sizeof(words));
 }
 
 struct digest {
