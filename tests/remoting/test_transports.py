@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,31 @@ PROGRAMS = (
 )
 
 
-@pytest.fixture(params=["shm", "unix", "tcp"])
-def transport(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@dataclass(frozen=True)
+class Over:
+    """A session's transport: what a program asks for, and whether TCP is encrypted."""
+
+    asked: str
+    tls: bool = True
+
+
+@pytest.fixture(
+    params=[Over("shm"), Over("unix"), Over("tcp"), Over("tcp", tls=False)], ids=["shm", "unix", "tls", "tcp"]
+)
+def over(request: pytest.FixtureRequest) -> Over:
+    assert isinstance(request.param, Over)
+    return request.param
+
+
+@pytest.fixture
+def transport(over: Over) -> str:
+    return over.asked
+
+
+@pytest.fixture
+def remote(lease: Callable[..., Remote], request: pytest.FixtureRequest) -> Remote:
+    """A running supervisor with a session file for it."""
+    return lease(tls=request.getfixturevalue("over").tls) if "over" in request.fixturenames else lease()
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -94,7 +117,7 @@ def waiting(remote: Remote, build: Build, **changes: str) -> Iterator[tuple[int,
 
 
 @pytest.mark.parametrize(
-    ("asked", "used"), [("", "shm"), ("auto", "shm"), ("shm", "shm"), ("unix", "unix"), ("tcp", "tcp")]
+    ("asked", "used"), [("", "shm"), ("auto", "shm"), ("shm", "shm"), ("unix", "unix"), ("tcp", "tls")]
 )
 def test_the_choice_is_what_the_status_says(remote: Remote, build: Build, asked: str, used: str) -> None:
     with waiting(remote, build, FARBUS_TRANSPORT=asked) as (program, server):
