@@ -1,8 +1,10 @@
-/* Opening a session: the session file, the connection, the hello. */
+/* Opening the sessions: the session file, the connections, the hellos.  Each server has a
+ * session of its own; the program sees the devices of all as one list. */
 #include "client.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,18 +20,24 @@
 #define CONNECT_TIMEOUT_MS 5000
 /* Starting the server process and its driver: seconds on a machine with 8 GPUs. */
 #define HELLO_TIMEOUT_MS 60000
-#define SESSION_FILE_BYTES 16384
+#define SESSION_FILE_BYTES 32768
 /* Programs close and reuse low descriptors (daemons, shells, dup2 onto a fixed number):
  * the session's stays away from those, if the limit allows it. */
 #define DESCRIPTOR_LOWEST 200
 
-struct session_file {
-	char text[SESSION_FILE_BYTES];
+/* A server block of the session file. */
+struct session_server {
 	const char *transport;		/* "tls", "tcp" or "unix" */
 	const char *address;
 	const char *port;
 	uint8_t secret[WIRE_SECRET_BYTES];
 	bool has_secret;
+};
+
+struct session_file {
+	char text[SESSION_FILE_BYTES];
+	struct session_server servers[CLIENT_SERVERS];
+	unsigned count;
 };
 
 static bool hex_decode(const char *text, uint8_t *out, size_t bytes)
@@ -74,13 +82,14 @@ static int session_file_load(struct session_file *file, const char *path)
 	return 0;
 }
 
-/* One "key value..." per line.  Unknown keys are for newer shims. */
+/* One "key value..." per line; a server begins a block.  Unknown keys are for newer shims. */
 static int session_file_parse(struct session_file *file, const char *path)
 {
 	char *save = NULL;
-	bool versioned = false;
+	bool versioned = false, whole;
 
 	for (char *line = strtok_r(file->text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+		struct session_server *server = file->count ? &file->servers[file->count - 1] : NULL;
 		char *words = NULL;
 		const char *key = strtok_r(line, " \t", &words);
 
@@ -90,17 +99,27 @@ static int session_file_parse(struct session_file *file, const char *path)
 			const char *version = strtok_r(NULL, " \t", &words);
 
 			versioned = version && strcmp(version, "1") == 0;
-		} else if (strcmp(key, "server") == 0 && !file->transport) {
-			file->transport = strtok_r(NULL, " \t", &words);
-			file->address = strtok_r(NULL, " \t", &words);
-			file->port = strtok_r(NULL, " \t", &words);
-		} else if (strcmp(key, "secret") == 0 && !file->has_secret) {
+		} else if (strcmp(key, "server") == 0) {
+			if (file->count == CLIENT_SERVERS) {
+				client_message("the session file %s names more than %d servers", path,
+					       CLIENT_SERVERS);
+				return -E2BIG;
+			}
+			server = &file->servers[file->count++];
+			server->transport = strtok_r(NULL, " \t", &words);
+			server->address = strtok_r(NULL, " \t", &words);
+			server->port = strtok_r(NULL, " \t", &words);
+		} else if (strcmp(key, "secret") == 0 && server && !server->has_secret) {
 			const char *hex = strtok_r(NULL, " \t", &words);
 
-			file->has_secret = hex && hex_decode(hex, file->secret, sizeof(file->secret));
+			server->has_secret = hex && hex_decode(hex, server->secret, sizeof(server->secret));
 		}
 	}
-	if (!versioned || !file->transport || !file->address || !file->has_secret) {
+	whole = versioned && file->count;
+	for (unsigned i = 0; i < file->count; i++)
+		whole = whole && file->servers[i].transport && file->servers[i].address &&
+			file->servers[i].has_secret;
+	if (!whole) {
 		client_message("the session file %s is malformed or of a newer version; "
 			       "start the program with farbus run", path);
 		return -EINVAL;
@@ -108,11 +127,12 @@ static int session_file_parse(struct session_file *file, const char *path)
 	return 0;
 }
 
-/* Is its server reached by TCP?  Encrypted or not is the file's word alone: nothing that
- * comes over the network, or from the environment, changes it. */
-static bool session_is_remote(const struct session_file *file)
+/* Is it reached by TCP?  Encrypted or not is the file's word alone: nothing that comes over
+ * the network, or from the environment, changes it. */
+static bool server_is_remote(const struct session_server *server)
 {
-	return (strcmp(file->transport, "tls") == 0 || strcmp(file->transport, "tcp") == 0) && file->port;
+	return (strcmp(server->transport, "tls") == 0 || strcmp(server->transport, "tcp") == 0) &&
+	       server->port;
 }
 
 /* What FARBUS_TRANSPORT asks for. */
@@ -130,7 +150,7 @@ static enum choice session_choice(void)
 }
 
 /* The socket at which a supervisor of this machine listens for this secret. */
-static int session_connect_local(struct client_session *session, const struct session_file *file)
+static int session_connect_local(struct client_session *session, const struct session_server *server)
 {
 	uint8_t message[sizeof(WIRE_LOCAL_DOMAIN) - 1 + WIRE_SECRET_BYTES];
 	uint8_t digest[WIRE_DIGEST_BYTES];
@@ -138,7 +158,7 @@ static int session_connect_local(struct client_session *session, const struct se
 	char *at = name + strlen(name);
 
 	memcpy(message, WIRE_LOCAL_DOMAIN, sizeof(WIRE_LOCAL_DOMAIN) - 1);
-	memcpy(message + sizeof(WIRE_LOCAL_DOMAIN) - 1, file->secret, WIRE_SECRET_BYTES);
+	memcpy(message + sizeof(WIRE_LOCAL_DOMAIN) - 1, server->secret, WIRE_SECRET_BYTES);
 	wire_digest(message, sizeof(message), digest);
 	explicit_bzero(message, sizeof(message));
 	for (int i = 0; i < WIRE_LOCAL_HEX / 2; i++)
@@ -146,27 +166,27 @@ static int session_connect_local(struct client_session *session, const struct se
 	return transport_unix_connect(&session->transport, name, CONNECT_TIMEOUT_MS);
 }
 
-static int session_connect(struct client_session *session, const struct session_file *file,
+static int session_connect(struct client_session *session, const struct session_server *server,
 			   enum choice choice)
 {
-	if (choice != CHOICE_TCP && session_is_remote(file)) {
-		int rc = session_connect_local(session, file);
+	if (choice != CHOICE_TCP && server_is_remote(server)) {
+		int rc = session_connect_local(session, server);
 
-		snprintf(session->peer, sizeof(session->peer), "%s:%s", file->address, file->port);
+		snprintf(session->peer, sizeof(session->peer), "%s:%s", server->address, server->port);
 		if (!rc || choice != CHOICE_AUTO)
 			return rc;
 	}
-	if (session_is_remote(file)) {
-		snprintf(session->peer, sizeof(session->peer), "%s:%s", file->address, file->port);
-		return transport_tcp_connect(&session->transport, file->address, file->port,
+	if (server_is_remote(server)) {
+		snprintf(session->peer, sizeof(session->peer), "%s:%s", server->address, server->port);
+		return transport_tcp_connect(&session->transport, server->address, server->port,
 					     CONNECT_TIMEOUT_MS);
 	}
-	if (strcmp(file->transport, "unix") == 0) {
-		snprintf(session->peer, sizeof(session->peer), "%s", file->address);
-		return transport_unix_connect(&session->transport, file->address,
+	if (strcmp(server->transport, "unix") == 0) {
+		snprintf(session->peer, sizeof(session->peer), "%s", server->address);
+		return transport_unix_connect(&session->transport, server->address,
 					      CONNECT_TIMEOUT_MS);
 	}
-	snprintf(session->peer, sizeof(session->peer), "%s", file->address);
+	snprintf(session->peer, sizeof(session->peer), "%s", server->address);
 	return -EPROTONOSUPPORT;
 }
 
@@ -189,14 +209,14 @@ static void session_raise_descriptor(struct client_session *session)
 
 /* Go on encrypted behind a hello that was said in the clear, and say all of it.
  * -ENOMSG: the server refuses, in the clear; -EKEYREJECTED and -ENOPKG: the user has been told. */
-static int session_encrypt(struct client_session *session, const struct session_file *file,
+static int session_encrypt(struct client_session *session, const struct session_server *server,
 			   struct wire_hello *hello, const struct wire_hello *whole)
 {
 	uint8_t key[WIRE_DIGEST_BYTES];
 	char why[TLS_WHY_BYTES];
 	int rc;
 
-	wire_hello_key(hello, file->secret, key);
+	wire_hello_key(hello, server->secret, key);
 	rc = transport_tls_start(&session->transport, key, false, HELLO_TIMEOUT_MS, why);
 	explicit_bzero(key, sizeof(key));
 	if (rc == -EACCES || rc == -EPROTONOSUPPORT) {
@@ -219,7 +239,7 @@ static void session_printable(char *text)
 }
 
 /* `shm` is what the hello offers, with its descriptor, which is closed; or NULL. */
-static int session_hello(struct client_session *session, const struct session_file *file,
+static int session_hello(struct client_session *session, const struct session_server *server,
 			 struct shm *shm, int descriptor, struct wire_hello_reply *reply,
 			 char text[WIRE_HELLO_TEXT_BYTES + 1])
 {
@@ -232,7 +252,9 @@ static int session_hello(struct client_session *session, const struct session_fi
 		.capabilities = shm ? WIRE_CAPABILITY_SHARED_MEMORY : 0,
 	};
 	struct wire_hello whole = { .process = (uint32_t)getpid() };
-	bool encrypt = strcmp(session->transport.ops->name, "tcp") == 0 && strcmp(file->transport, "tls") == 0;
+	bool encrypt = strcmp(session->transport.ops->name, "tcp") == 0 &&
+		       strcmp(server->transport, "tls") == 0;
+	bool refused;
 	int rc;
 
 	strncpy(whole.program, program_invocation_short_name, sizeof(whole.program) - 1);
@@ -242,7 +264,7 @@ static int session_hello(struct client_session *session, const struct session_fi
 		hello.process = whole.process;
 		memcpy(hello.program, whole.program, sizeof(hello.program));
 	}
-	rc = wire_hello_prove(&hello, file->secret);
+	rc = wire_hello_prove(&hello, server->secret);
 	if (rc && shm)
 		close(descriptor);
 	if (rc)
@@ -254,10 +276,10 @@ static int session_hello(struct client_session *session, const struct session_fi
 		rc = transport_write_all(&session->transport, &hello, sizeof(hello));
 	}
 	if (!rc && encrypt)
-		rc = session_encrypt(session, file, &hello, &whole);
-	if (rc && rc != -ENOMSG)
+		rc = session_encrypt(session, server, &hello, &whole);
+	refused = rc == -ENOMSG;
+	if (rc && !refused)
 		return rc;
-	encrypt = rc == -ENOMSG;
 	rc = transport_read_all(&session->transport, reply, sizeof(*reply), HELLO_TIMEOUT_MS);
 	if (rc)
 		return rc;
@@ -265,7 +287,7 @@ static int session_hello(struct client_session *session, const struct session_fi
 	    reply->device_count > WIRE_DEVICES)
 		return -EPROTO;
 	/* Nobody may talk this side out of encryption. */
-	if (encrypt && reply->status == WIRE_HELLO_OK)
+	if (refused && reply->status == WIRE_HELLO_OK)
 		return -EPROTO;
 	rc = transport_read_all(&session->transport, text, reply->text_bytes, HELLO_TIMEOUT_MS);
 	text[rc ? 0 : reply->text_bytes] = 0;
@@ -311,19 +333,18 @@ static CUresult session_refused(const struct client_session *session,
 
 static int session_devices(struct client_session *session, uint32_t count)
 {
-	struct client *client = &farbus_client;
-
-	client->devices = calloc(count ? count : 1, sizeof(*client->devices));
-	if (!client->devices)
+	session->devices = calloc(count ? count : 1, sizeof(*session->devices));
+	if (!session->devices)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < count; i++) {
-		struct client_device *device = &client->devices[i];
+		struct client_device *device = &session->devices[i];
 		unsigned domain = 0, bus = 0, number = 0;
 		int rc = transport_read_all(&session->transport, &device->snapshot,
 					    sizeof(device->snapshot), HELLO_TIMEOUT_MS);
 
 		if (rc)
 			return rc;
+		device->session = session;
 		device->server_ordinal = i;
 		device->snapshot.name[sizeof(device->snapshot.name) - 1] = 0;
 		device->snapshot.pci_bus_id[sizeof(device->snapshot.pci_bus_id) - 1] = 0;
@@ -333,7 +354,7 @@ static int session_devices(struct client_session *session, uint32_t count)
 		device->pci[1] = (int)bus;
 		device->pci[2] = (int)number;
 	}
-	client->device_count = (int)count;
+	session->device_count = (int)count;
 	return 0;
 }
 
@@ -368,7 +389,7 @@ static int visible_device(const struct client *client, const char *item)
 
 /* CUDA_VISIBLE_DEVICES selects and orders, up to the first item that names no
  * device or one that was named before (CUDA's rule). */
-static int session_visible(struct client *client)
+static int devices_choose(struct client *client)
 {
 	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 	struct client_device *chosen;
@@ -389,7 +410,10 @@ static int session_visible(struct client *client)
 		bool twice = false;
 
 		for (int i = 0; i < count; i++)
-			twice = twice || chosen[i].server_ordinal == (uint32_t)index;
+			twice = twice || (index >= 0 &&
+					  chosen[i].session == client->devices[index].session &&
+					  chosen[i].server_ordinal ==
+						  client->devices[index].server_ordinal);
 		if (index < 0 || twice)
 			break;
 		chosen[count++] = client->devices[index];
@@ -418,11 +442,11 @@ static CUresult session_fail_open(struct client_session *session, int rc)
 }
 
 /* Connect and say hello; *shm is the memory that was offered, to switch to or to drop. */
-static int session_begin(struct client_session *session, const struct session_file *file,
+static int session_begin(struct client_session *session, const struct session_server *server,
 			 enum choice choice, struct shm **shm, struct wire_hello_reply *reply,
 			 char text[WIRE_HELLO_TEXT_BYTES + 1])
 {
-	int rc = session_connect(session, file, choice), memory = -1;
+	int rc = session_connect(session, server, choice), memory = -1;
 
 	if (rc) {
 		if (choice == CHOICE_SHM || choice == CHOICE_UNIX)
@@ -435,47 +459,27 @@ static int session_begin(struct client_session *session, const struct session_fi
 	    strcmp(session->transport.ops->name, "unix") == 0)
 		(void)transport_shm_make(shm, &memory);
 	session_raise_descriptor(session);
-	rc = session_hello(session, file, *shm, memory, reply, text);
+	rc = session_hello(session, server, *shm, memory, reply, text);
 	/* In a container with users of its own this one is somebody else to the supervisor. */
-	if (rc || reply->status != WIRE_HELLO_USER || choice != CHOICE_AUTO || !session_is_remote(file))
+	if (rc || reply->status != WIRE_HELLO_USER || choice != CHOICE_AUTO || !server_is_remote(server))
 		return rc;
 	transport_shm_drop(*shm);
 	*shm = NULL;
 	transport_release(&session->transport);
-	return session_begin(session, file, CHOICE_TCP, shm, reply, text);
+	return session_begin(session, server, CHOICE_TCP, shm, reply, text);
 }
 
-int client_session_open(struct client_session *session)
+static CUresult session_open(struct client_session *session, const struct session_server *server,
+			     enum choice choice)
 {
-	struct client *client = &farbus_client;
-	const char *path = getenv("FARBUS_SESSION");
+	bool management = farbus_client.management;
 	char text[WIRE_HELLO_TEXT_BYTES + 1];
 	struct wire_hello_reply reply;
-	struct session_file file = { .has_secret = false };
-	enum choice choice = session_choice();
 	struct shm *shm = NULL;
 	int rc;
 
 	session->transport.descriptor = -1;
-	if (choice == CHOICE_UNKNOWN) {
-		client_message("FARBUS_TRANSPORT is \"%s\": set it to auto, shm, unix or tcp",
-			       getenv("FARBUS_TRANSPORT"));
-		return CUDA_ERROR_INVALID_VALUE;
-	}
-	if (!path) {
-		client_message("no remote GPU: FARBUS_SESSION is not set; "
-			       "start the program with farbus run");
-		return CUDA_ERROR_NO_DEVICE;
-	}
-	rc = session_file_load(&file, path);
-	if (!rc)
-		rc = session_file_parse(&file, path);
-	if (rc)
-		explicit_bzero(&file, sizeof(file));
-	if (rc)
-		return rc == -EPERM ? CUDA_ERROR_NOT_PERMITTED : CUDA_ERROR_NO_DEVICE;
-	rc = session_begin(session, &file, choice, &shm, &reply, text);
-	explicit_bzero(&file, sizeof(file));
+	rc = session_begin(session, server, choice, &shm, &reply, text);
 	if (rc) {
 		transport_shm_drop(shm);
 		return session_fail_open(session, rc);
@@ -491,20 +495,197 @@ int client_session_open(struct client_session *session)
 		transport_shm_switch(&session->transport, shm, false);
 	else
 		transport_shm_drop(shm);
-	if (!rc && choice == CHOICE_SHM && !client->management && !session->transport.shm) {
+	if (!rc && choice == CHOICE_SHM && !management && !session->transport.shm) {
 		client_message("FARBUS_TRANSPORT asks for shared memory, which this server does not give");
 		rc = -EPROTONOSUPPORT;
 	}
-	if (!rc && !client->management)
-		rc = session_visible(client);
 	if (!rc)
 		rc = inbox_init(&session->inbox, &session->transport);
 	if (!rc)
 		rc = outbox_init(&session->outbox, &session->transport);
 	if (rc)
 		return session_fail_open(session, rc);
-	client->driver_version = reply.driver_version < CLIENT_DRIVER_VERSION
-					 ? reply.driver_version
-					 : CLIENT_DRIVER_VERSION;
+	session->driver_version = reply.driver_version;
+	return CUDA_SUCCESS;
+}
+
+/* ---- all sessions ---- */
+
+/* One of several sessions that are opened at the same time. */
+struct opening {
+	struct client_session *session;
+	const struct session_server *server;
+	enum choice choice;
+	CUresult result;
+	pthread_t thread;
+	bool started;
+};
+
+static void *opening_run(void *opaque)
+{
+	struct opening *opening = opaque;
+
+	opening->result = session_open(opening->session, opening->server, opening->choice);
+	return NULL;
+}
+
+/* The first server's failure in the file's order; each has said its own on stderr. */
+static CUresult sessions_open(struct client *client, const struct session_file *file,
+			      enum choice choice)
+{
+	struct opening openings[CLIENT_SERVERS];
+	CUresult result = CUDA_SUCCESS;
+	sigset_t all, before;
+
+	sigfillset(&all);
+	for (unsigned i = 0; i < file->count; i++) {
+		client->sessions[i].index = i;
+		openings[i] = (struct opening){
+			.session = &client->sessions[i],
+			.server = &file->servers[i],
+			.choice = choice,
+		};
+		/* The last, or the only one, is this thread's. */
+		if (i + 1 < file->count) {
+			pthread_sigmask(SIG_SETMASK, &all, &before);
+			openings[i].started = pthread_create(&openings[i].thread, NULL, opening_run,
+							     &openings[i]) == 0;
+			pthread_sigmask(SIG_SETMASK, &before, NULL);
+		}
+		if (!openings[i].started)
+			opening_run(&openings[i]);
+	}
+	for (unsigned i = 0; i < file->count; i++) {
+		if (openings[i].started)
+			pthread_join(openings[i].thread, NULL);
+		if (result == CUDA_SUCCESS)
+			result = openings[i].result;
+	}
+	client->session_count = file->count;
+	for (unsigned i = 0; i < file->count && result != CUDA_SUCCESS; i++) {
+		if (openings[i].result == CUDA_SUCCESS) {
+			inbox_release(&client->sessions[i].inbox);
+			outbox_release(&client->sessions[i].outbox);
+			transport_release(&client->sessions[i].transport);
+		}
+		free(client->sessions[i].devices);
+		client->sessions[i].devices = NULL;
+	}
+	return result;
+}
+
+static int address_compare(const void *left, const void *right)
+{
+	const struct client_device *a = left, *b = right;
+
+	for (int i = 0; i < 3; i++)
+		if (a->pci[i] != b->pci[i])
+			return a->pci[i] < b->pci[i] ? -1 : 1;
+	return (int)a->server_ordinal - (int)b->server_ordinal;
+}
+
+/* Programs tell devices apart by their PCI addresses, and two servers' may be equal: the
+ * later device is shown in the next PCI domain where that address is free. */
+static void device_place(struct client *client, struct client_device *device)
+{
+	int tried = 0;
+
+	for (int i = 0; i < client->device_count && tried <= client->device_count;) {
+		if (client->devices[i].session == device->session ||
+		    memcmp(client->devices[i].pci, device->pci, sizeof(device->pci)) != 0) {
+			i++;
+			continue;
+		}
+		device->pci[0] = (device->pci[0] + 1) & 0xffff;
+		tried++;
+		i = 0;
+	}
+	if (!tried)
+		return;
+	snprintf(device->snapshot.pci_bus_id, sizeof(device->snapshot.pci_bus_id), "%04x:%02x:%02x.0",
+		 (unsigned)device->pci[0], (unsigned)device->pci[1] & 0xff,
+		 (unsigned)device->pci[2] & 0xff);
+	device->snapshot.attributes[CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID] = device->pci[0];
+}
+
+/* The devices of all sessions as one list: the servers in the file's order, each with its
+ * own order, or by PCI address where CUDA_DEVICE_ORDER asks for that.  Addresses of several
+ * machines have no order among each other. */
+static int devices_number(struct client *client)
+{
+	const char *order = getenv("CUDA_DEVICE_ORDER");
+	bool by_address = order && strcmp(order, "PCI_BUS_ID") == 0;
+	int count = 0;
+
+	for (unsigned i = 0; i < client->session_count; i++)
+		count += client->sessions[i].device_count;
+	client->devices = calloc(count ? (size_t)count : 1, sizeof(*client->devices));
+	if (!client->devices)
+		return -ENOMEM;
+	client->device_count = 0;
+	for (unsigned i = 0; i < client->session_count; i++) {
+		struct client_session *session = &client->sessions[i];
+
+		if (by_address)
+			qsort(session->devices, (size_t)session->device_count,
+			      sizeof(*session->devices), address_compare);
+		for (int k = 0; k < session->device_count; k++) {
+			device_place(client, &session->devices[k]);
+			client->devices[client->device_count++] = session->devices[k];
+		}
+		free(session->devices);
+		session->devices = NULL;
+	}
+	return 0;
+}
+
+CUresult client_sessions_open(struct client *client)
+{
+	const char *path = getenv("FARBUS_SESSION");
+	enum choice choice = session_choice();
+	struct session_file *file;
+	CUresult result;
+	int rc;
+
+	if (choice == CHOICE_UNKNOWN) {
+		client_message("FARBUS_TRANSPORT is \"%s\": set it to auto, shm, unix or tcp",
+			       getenv("FARBUS_TRANSPORT"));
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	if (!path) {
+		client_message("no remote GPU: FARBUS_SESSION is not set; "
+			       "start the program with farbus run");
+		return CUDA_ERROR_NO_DEVICE;
+	}
+	file = calloc(1, sizeof(*file));
+	if (!file)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	rc = session_file_load(file, path);
+	if (!rc)
+		rc = session_file_parse(file, path);
+	if (!rc)
+		result = sessions_open(client, file, choice);
+	else
+		result = rc == -EPERM ? CUDA_ERROR_NOT_PERMITTED : CUDA_ERROR_NO_DEVICE;
+	explicit_bzero(file, sizeof(*file));
+	free(file);
+	if (result != CUDA_SUCCESS)
+		return result;
+	rc = devices_number(client);
+	if (!rc && !client->management)
+		rc = devices_choose(client);
+	if (rc)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	/* What all servers' drivers have. */
+	client->driver_version = CLIENT_DRIVER_VERSION;
+	for (unsigned i = 0; i < client->session_count; i++) {
+		struct client_session *session = &client->sessions[i];
+		struct stat status;
+
+		if (session->driver_version < client->driver_version)
+			client->driver_version = session->driver_version;
+		if (fstat(session->transport.descriptor, &status) == 0)
+			session->socket_inode = status.st_ino;
+	}
 	return CUDA_SUCCESS;
 }

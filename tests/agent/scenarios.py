@@ -134,7 +134,7 @@ class QuickSupervisor(SmallSupervisor):
         lease: Lease,
         address: str,
         secret_descriptor: int,
-        devices: tuple[str, ...],
+        devices: tuple[Device, ...],
         library: str,
         tls: bool,
         local_user: int | None,
