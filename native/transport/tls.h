@@ -15,7 +15,7 @@
  * type byte under AES-128-GCM, a tag.  They are made here because an SSL object is one
  * thread's at a time, while a session reads and writes at once; because a flush of 256 KiB
  * is then one system call; and because a program that exits may still call CUDA after OpenSSL
- * has torn itself down.  docs/decisions/0012-tls-for-remoting.md
+ * has torn itself down.  docs/decisions/0013-tls-for-remoting.md
  *
  * What a record says is seen by nobody before its tag was found right.
  */
