@@ -202,26 +202,36 @@ def test_a_refused_client_that_goes_on_talking_is_hung_up_on(remote: Remote) -> 
             connection.sendall(bytes(64 << 20))
 
 
-def test_nobody_can_talk_a_client_out_of_encryption(remote: Remote, build: Build) -> None:
-    """Whoever takes the connection may refuse it, and nothing else."""
+@contextlib.contextmanager
+def answering_in_the_clear(remote: Remote, *, major: int, status: int) -> Iterator[None]:
+    """Have the session's server be one that answers every hello at once and without TLS."""
+    reply = wire.HELLO_REPLY.pack(wire.HELLO_MAGIC, major, 0, status, 1, 0, 0, 0, 13000, 0, 0, b"\xff" * 64)
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
             connection, _ = listener.accept()
             with connection:
                 said = connection.recv(wire.HELLO.size, socket.MSG_WAITALL)
-                assert said[24] & wire.CAPABILITY_TLS or said[16] & wire.CAPABILITY_TLS
-                connection.sendall(
-                    wire.HELLO_REPLY.pack(wire.HELLO_MAGIC, 2, 0, wire.HELLO_OK, 1, 0, 0, 0, 13000, 0, 0, b"\xff" * 64)
-                )
+                if wire.HELLO.unpack(said)[5] & wire.CAPABILITY_TLS:
+                    connection.sendall(reply)
                 while connection.recv(1 << 16):
                     pass
 
         threading.Thread(target=answer, daemon=True).start()
-        write_session(
-            remote.session, [Server(address="127.0.0.1", port=listener.getsockname()[1], secret=remote.secret)]
-        )
+        port = listener.getsockname()[1]
+        write_session(remote.session, [Server(address="127.0.0.1", port=port, secret=remote.secret)])
+        yield
+
+
+def test_nobody_can_talk_a_client_out_of_encryption(remote: Remote, build: Build) -> None:
+    """Whoever takes the connection may refuse it, and nothing else."""
+    with answering_in_the_clear(remote, major=wire.PROTOCOL_MAJOR, status=wire.HELLO_OK):
         assert "Protocol error" in failing(remote, build)
+
+
+def test_an_older_server_is_told_from_one_without_tls(remote: Remote, build: Build) -> None:
+    with answering_in_the_clear(remote, major=1, status=wire.HELLO_VERSION):
+        assert "speaks remoting protocol 1.0 and this shim 2.0" in failing(remote, build)
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
