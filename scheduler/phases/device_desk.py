@@ -36,7 +36,7 @@ from farbus.scheduler.phases.jobs import Jobs
 from farbus.scheduler.phases.moving import MovingOutlook, moving_miss
 from farbus.scheduler.phases.reasons import Reasons, literal, told
 from farbus.scheduler.phases.stock import Bundle, DeviceKey, DeviceRequest, Lenders, Stock
-from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, in_order, ranges, table
+from farbus.scheduler.phases.tables import ARC, Integers, Table, ranges, table, wants_by_node
 
 if TYPE_CHECKING:
     from farbus.scheduler.phases.device import DevicePhase
@@ -285,15 +285,8 @@ class DeviceDesk(Desk):
 
     def wants(self, jobs: Jobs, rows: Integers) -> Table:
         """Return one want per group and node that phase 1 chose."""
-        awards = jobs.awards("compute").of(rows)
-        # A group that has tasks of several tiers at a node wants for all of them at once.
-        span = self.cluster.size
-        groups = int(awards["group"].max(initial=0)) + 1
-        _, row = in_order((awards["job"] * groups + awards["group"]) * span + awards["place"])
-        _, first = np.unique(row, return_index=True)
-        wants = table(WANT, len(first), job=awards["job"][first], group=awards["group"][first])
-        np.add.at(wants["count"], row, awards["count"])
-        place = awards["place"][first]
+        wants, place = wants_by_node(jobs.awards("compute").of(rows))
+        groups = int(wants["group"].max(initial=0)) + 1
         kind = jobs.form[wants["job"]] * groups + wants["group"]
         for number in np.unique(kind).tolist():
             theirs = kind == number

@@ -347,6 +347,33 @@ def test_a_network_with_an_end_that_does_not_exist_is_refused(wrong: dict[str, A
         kernels.lay_out(arcs_of([(0, 0, 0, 1, 1)]), **(arguments | wrong))
 
 
+def read_only(length: int) -> Integers:
+    """Return a column that nobody may write to."""
+    made = np.zeros(length, np.int64)
+    made.flags.writeable = False
+    return made
+
+
+@pytest.mark.parametrize("room", [np.zeros(4, np.int64)[::2], np.zeros(2), np.zeros(2, np.int32), read_only(2)])
+def test_what_a_kernel_can_not_write_in_place_is_refused_not_lost(room: Integers) -> None:
+    with pytest.raises(ValueError, match="can't write int64_t to this array"):
+        kernels.lay_out(
+            arcs_of([(0, 0, 0, 2, 1), (0, 1, 0, 2, 1)]),
+            column([0, 1]),
+            own=2,
+            node=column([0]),
+            first_pool=1,
+            summed=column([]),
+            room=room,
+            joins=(column([]), column([])),
+            claims=(column([]), column([])),
+            units=3,
+        )
+    with pytest.raises(ValueError, match="can't write int64_t to this array"):
+        kernels.write_arcs((room, column([0, 0]), None), column([0]), column([1]), column([1]), no_arc=NO_ARC)
+    assert not room.any()
+
+
 def test_a_queue_without_a_limit_is_refused() -> None:
     with pytest.raises(ValueError, match="EINVAL"):
         kernels.limited(column([0, 1]), column([1, 1]), column([1]))
