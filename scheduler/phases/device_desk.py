@@ -29,6 +29,7 @@ from farbus.scheduler.phases.base import (
     Later,
     Offer,
     Outlook,
+    Ways,
 )
 from farbus.scheduler.phases.cluster import Changes, Cluster
 from farbus.scheduler.phases.device_outlook import DeviceOutlook
@@ -219,6 +220,20 @@ class DeviceDesk(Desk):
                 self.cluster.memo[memo] = np.array(not outside.any())
             within[filters[one], filters[two]] = self.cluster.memo[memo]
         return np.array([stock.free_total for stock in stocks], np.int64), within[row]
+
+    def ways(self, key: Hashable) -> Ways | None:
+        """Return who may use its own devices, and who lends to whom; None where devices may be moved."""
+        assert isinstance(key, DeviceKey)
+        request, stock = key.request, self.stock(key.request.filter)
+        if self.moves(request):
+            return None
+        spans = self.spans(request)
+        size, times = (1, request.count) if spans else (request.count, 1)
+        lends = np.zeros((len(self.areas), self.cluster.size), bool)
+        if Route.REMOTE in request.routes:
+            lends[:, stock.nodes] = self.lenders(Bundle(key, size)).capacity > 0
+        own = self.outlook(key).near > 0
+        return Ways(request.filter, size, times, stock.accepted & self._free, own, self.area_of, lends)
 
     def lenders(self, bundle: Bundle) -> Lenders:
         """Return the bundles that nodes could lend to each area now, and what each would cost."""

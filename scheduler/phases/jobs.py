@@ -230,15 +230,15 @@ class Forms:
         fault = _fault(job) or _alternative_fault(job) or _flavour_fault(job)
         if fault:
             return _Read(job, fault, -1, job)
-        asked = self._asked(entry)
+        asked = self.asked(entry)
         for each in job.alternatives:
             alternative = replace(entry, job=job.in_flavour(each.name))
-            asked = (*asked, (each.name, each.cost), *self._asked(alternative))
+            asked = (*asked, (each.name, each.cost), *self.asked(alternative))
         asks = _Asks(asked)
         least, more = _parts(job)
         return _Read(job, "", self._asks.setdefault(asks, len(self._asks)), least, more)
 
-    def _asked(self, entry: PendingJob) -> tuple[Hashable, ...]:
+    def asked(self, entry: PendingJob) -> tuple[Hashable, ...]:
         """Return what each group asks for."""
         return tuple(
             (
