@@ -279,8 +279,11 @@ def climb(
     steps: int,
     patience: int,
     least: float,
+    start: tuple[Floats, Floats] | None = None,
 ) -> tuple[float, Floats, Floats]:
     """Return the best lower bound that ``steps`` steps find, and its prices, of the shapes of room and stock.
+
+    The first is at prices ``start``, none of them negative; without, at 0.
 
     ``arcs`` is a table of ARC whose places are rows of ``room`` (K, R); ``need`` has shape (S, tiers, R), ``share``
     (S, T); ``classes`` are sorted by source, the dearest first.
@@ -304,7 +307,10 @@ def climb(
         patience,
         least,
     )
-    here, whole, bound = np.zeros(room.shape), np.zeros(stock.shape), _ffi.new("double *")
+    here, whole = (np.zeros(room.shape), np.zeros(stock.shape)) if start is None else map(np.array, start)
+    assert here.shape == room.shape
+    assert whole.shape == stock.shape
+    bound = _ffi.new("double *")
     status = _lib.bound_climb(problem, _written("double", here), _written("double", whole), bound)
     if status < 0:
         raise _failed(status, f"the bound of {len(arcs)} arcs")

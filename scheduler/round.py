@@ -77,6 +77,9 @@ PRICED_TASKS, PRICED_ARCS = 2_000, 20_000
 ORDERED_ARCS = 2_000_000
 """Most shapes times nodes of a round that is decided with small jobs first, too."""
 
+MAX_WAYS = 2_000
+"""Most flavours of all kinds of jobs together in a round that has a bound: each is looked up before the round."""
+
 ROUND = "round"
 """The phase that misses of the job as a whole are told under."""
 
@@ -227,8 +230,7 @@ def _best(books: Callable[[], _Round]) -> _Answer:
     jobs = plain.jobs
     if not len(jobs.pending):
         return plain.answer(np.zeros(0, np.int64), _no_gap)
-    if plain.flavours.any_vectors:
-        # Which groups of a job a plan may leave out, the bound does not know.
+    if plain.flavours.ways > MAX_WAYS:
         return plain.answer(np.sort(plain.run()), _no_gap)
     opening = plain.open(prune=plain.tally.prune)
     waiting = np.sort(plain.run())
@@ -236,10 +238,12 @@ def _best(books: Callable[[], _Round]) -> _Answer:
 
     def gap() -> RoundGap:
         score = opening.score(jobs, desks)
-        return RoundGap(score=score, bound=_bound(opening, score))
+        # Where jobs can leave parts of themselves out, no other way is tried that would look for prices.
+        steps = plain.affordable(opening) if plain.flavours.any_vectors and len(waiting) else 0
+        return RoundGap(score=score, bound=_bound(opening, score, steps))
 
     best = plain.answer(waiting, gap)
-    if not len(waiting) or plain.policy.choice != Choice.FLOW:
+    if not len(waiting) or plain.policy.choice != Choice.FLOW or plain.flavours.any_vectors:
         return best
     sizes = Sizes(jobs, desks[0], np.concatenate((plain.cluster.free.sum(axis=0), opening.common)))
     ways = plain.others(opening, sizes, waiting)
@@ -274,8 +278,8 @@ def _best(books: Callable[[], _Round]) -> _Answer:
     return _Answer(best.placed, best.misses, gap_of_the_best)
 
 
-def _bound(opening: Opening, score: int) -> int:
-    return opening.bound(score, min(BOUND_STEPS, BOUND_WORK // max(opening.size, 1)))[0]
+def _bound(opening: Opening, score: int, steps: int = 0) -> int:
+    return opening.bound(score, max(steps, min(BOUND_STEPS, BOUND_WORK // max(opening.size, 1))))[0]
 
 
 class _Round:
@@ -341,12 +345,12 @@ class _Round:
 
     def open(self, *, prune: bool) -> Opening:
         """Note what there is before anything is taken."""
-        desk, jobs, owner = self.desks[0], self.jobs, None
+        desk, jobs, kind = self.desks[0], self.jobs, None
         if self.flavours.any:
-            jobs, owner = self.flavours.laid_out()
+            jobs, kind = self.flavours.laid_out()
         plan = Plan(desk, jobs, desk.wants(jobs, np.arange(len(jobs.pending))), prune=prune)
-        self._first = plan if prune == self.tally.prune and owner is None else None
-        return Opening(plan, owner)
+        self._first = plan if prune == self.tally.prune and kind is None else None
+        return Opening(plan, kind, len(self.jobs.pending))
 
     def others(self, opening: Opening, sizes: Sizes, waiting: Integers) -> list[int]:
         """Return the other ways to decide that are affordable: by how many steps to prices, 0 for small jobs first."""

@@ -68,7 +68,7 @@ class Relaxation:
         self.share = np.array(table(self.sources, commons)).reshape(self.sources, commons)
         self.score, self.steps = draw(st.integers(0, 99)), draw(st.integers(1, 12))
 
-    def climb(self) -> tuple[float, np.ndarray, np.ndarray]:
+    def climb(self, start: tuple[np.ndarray, np.ndarray] | None = None) -> tuple[float, np.ndarray, np.ndarray]:
         return kernels.climb(
             arcs_of(self.arcs),
             room=self.room,
@@ -84,6 +84,7 @@ class Relaxation:
             steps=self.steps,
             patience=2,
             least=0.01,
+            start=start,
         )
 
     def relaxed(self, here: np.ndarray, whole: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
@@ -152,6 +153,17 @@ def test_first_step_towards_the_bound_is_what_a_loop_does(problem: Relaxation) -
     # Later steps may part: where two ways cost the same to the last digit but one, either may be taken.
     problem.steps = min(problem.steps, 2)
     assert problem.climb()[0] == pytest.approx(problem.stepped(), abs=1e-6)
+
+
+@given(RELAXATIONS, st.integers(0, 3))
+@settings(max_examples=100)
+def test_the_first_bound_is_that_of_the_prices_to_start_with(problem: Relaxation, price: int) -> None:
+    start = np.full(problem.room.shape, price / 2), np.full(problem.stock.shape, price / 4)
+    problem.steps = 1
+    bound, here, whole = problem.climb(start)
+    assert bound == pytest.approx(problem.relaxed(*start)[0], abs=1e-6)
+    assert (here == start[0]).all()
+    assert (whole == start[1]).all()
 
 
 def test_many_ways_of_one_source_are_taken_by_cost() -> None:
