@@ -72,6 +72,12 @@ def _validate_requests(requests: Requests, field: str) -> None:
     for name, value in (("cpu_milli", requests.cpu_milli), ("memory_bytes", requests.memory_bytes)):
         check(value >= 1, f"{field}.{name}", f"{value:g} is less than 1")
     _check_text(requests.gpu_model, f"{field}.gpu_model", most=MAX_NAME, is_line=True)
+    check(
+        not requests.gpu_share_milli or requests.gpus == 1,
+        f"{field}.gpus",
+        f"{requests.gpus} GPUs are asked for, and a share of one",
+        hint="a task has one share, or whole GPUs: set gpus to 1, or leave the share out",
+    )
     if requests.gpus == 0:
         asked = "gpu_memory_bytes" if requests.gpu_memory_bytes else "gpu_model" if requests.gpu_model else ""
         check(not asked, f"{field}.{asked}", "is set, but no GPU is asked for", hint="set gpus to 1 or more")

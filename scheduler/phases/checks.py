@@ -22,7 +22,7 @@ from farbus.model.job import (
     StorageRequest,
     TaskGroup,
 )
-from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI
+from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, MAX_SHARE_MILLI
 from farbus.scheduler.phases.cluster import MAX_UNITS
 
 MAX_TASKS = 4_096
@@ -87,6 +87,7 @@ def _check_groups(groups: Iterable[TaskGroup], whose: str) -> None:
                 ("requests.memory_bytes", wanted.memory_bytes, 0, MAX_BYTES),
                 ("requests.gpus", wanted.gpus, 0, MAX_GPUS_PER_TASK),
                 ("requests.gpu_memory_bytes", wanted.gpu_memory_bytes, 0, MAX_BYTES),
+                ("requests.gpu_share_milli", wanted.gpu_share_milli, 0, MAX_SHARE_MILLI),
             ),
         )
         if wanted.gpus:
