@@ -52,14 +52,14 @@ def _written(kind: str, array: Table) -> Any:
 
     Raises ValueError where the kernel could not write to the array itself: what it writes to a copy is lost.
     """
-    is_kind = array.dtype == _WRITTEN[kind] if kind in _WRITTEN else array.dtype.itemsize == _ffi.sizeof(kind)
-    if not is_kind or not array.flags.c_contiguous or not array.flags.writeable:
-        raise ValueError(
-            f"a kernel can't write {kind} to this array: it is of {array.dtype}"
-            f"{'' if array.flags.c_contiguous else ', not one after the other in memory'}"
-            f"{'' if array.flags.writeable else ', read-only'}"
-        )
-    return _ffi.from_buffer(f"{kind}[]", array, require_writable=True)
+    dtype = _WRITTEN.get(kind)
+    if array.dtype == dtype if dtype is not None else array.dtype.itemsize == _ffi.sizeof(kind):
+        try:
+            return _ffi.from_buffer(f"{kind}[]", array, require_writable=True)
+        except (BufferError, ValueError) as error:
+            # Its rows are not one after the other in memory, or it is read-only.
+            raise ValueError(f"a kernel can't write {kind} to this array: {error}") from error
+    raise ValueError(f"a kernel can't write {kind} to this array: it is of {array.dtype}")
 
 
 def _filled(*columns: Integers) -> list[Any]:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from farbus.scheduler import kernels
 from farbus.scheduler.phases.base import FAR, NEAR, NO_ARC, Desk
 from farbus.scheduler.phases.jobs import Jobs
-from farbus.scheduler.phases.tables import Integers, Table
+from farbus.scheduler.phases.tables import Integers, Table, distinct
 
 if TYPE_CHECKING:
     from farbus.scheduler.phases.market import Plan
@@ -169,7 +169,7 @@ class Opening:
         """``common`` is what the whole cluster had: see :meth:`Desk.common`."""
         self.sources, self.tasks = len(plan.sources), int(self._wants["count"].sum())
         shapes = desk.split(plan.sources)[0]
-        least = {shape: desk.elsewhere(shape) for shape in np.unique(shapes).tolist()}
+        least = {shape: desk.elsewhere(shape) for shape in distinct(shapes).tolist()}
         self._elsewhere = np.array([least[shape] for shape in shapes.tolist()], np.int64)
         """For each source what a unit costs at least that has its devices from elsewhere."""
 

@@ -37,7 +37,7 @@ from farbus.scheduler.phases.jobs import Jobs
 from farbus.scheduler.phases.moving import MovingOutlook, moving_miss
 from farbus.scheduler.phases.reasons import Reasons, literal, told
 from farbus.scheduler.phases.stock import Bundle, DeviceKey, DeviceRequest, Lenders, Stock
-from farbus.scheduler.phases.tables import ARC, Integers, Table, ranges, table, wants_by_node
+from farbus.scheduler.phases.tables import ARC, Integers, Table, distinct, ranges, table, wants_by_node
 
 if TYPE_CHECKING:
     from farbus.scheduler.phases.device import DevicePhase
@@ -303,7 +303,7 @@ class DeviceDesk(Desk):
         wants, place = wants_by_node(jobs.awards("compute").of(rows))
         groups = int(wants["group"].max(initial=0)) + 1
         kind = jobs.form[wants["job"]] * groups + wants["group"]
-        for number in np.unique(kind).tolist():
+        for number in distinct(kind).tolist():
             theirs = kind == number
             form = jobs.forms[number // groups]
             key = self.outlook_key(form.example, form.groups[number % groups])
@@ -324,7 +324,7 @@ class DeviceDesk(Desk):
         """Return the aggregators that lend to the sources' nodes, -1 where nobody may."""
         pools = np.full(len(sources), -1, np.int64)
         shapes, sites = self.split(sources)
-        for number in np.unique(shapes).tolist():
+        for number in distinct(shapes).tolist():
             bundle = self._bundle(number)
             request = bundle.key.request
             rows = np.flatnonzero((shapes == number) & (self._zones[sites] >= 0))
@@ -363,7 +363,7 @@ class DeviceDesk(Desk):
         """Return the local route, the tasks' own nodes, and the fabric pools from which devices can be moved there."""
         shapes, sites = self.split(sources)
         parts = [np.zeros(0, ARC)]
-        for number in np.unique(shapes).tolist():
+        for number in distinct(shapes).tolist():
             bundle = self._bundle(number)
             request = bundle.key.request
             if Route.LOCAL not in request.routes or bundle.size != request.count:
@@ -374,7 +374,7 @@ class DeviceDesk(Desk):
             room = np.where(cost == FORBIDDEN, 0, free // bundle.size)
             arcs = table(ARC, len(rows), source=rows, place=sites[rows], tier=NEAR, capacity=room, cost=cost)
             parts.append(arcs[room > 0])
-        for number in np.unique(shapes).tolist():
+        for number in distinct(shapes).tolist():
             bundle = self._bundle(number)
             if bundle.site >= 0:
                 arcs = self._moves_of(bundle)
@@ -536,7 +536,7 @@ class DeviceDesk(Desk):
         kind = np.where(local, _LOCAL_IS_CHEAP, NONE_KNOWN)
         kind[pool < 0] = NONE_KNOWN
         other, dearer = np.full(len(awards), -1, np.int64), np.zeros(len(awards), np.int64)
-        for number in np.unique(pool).tolist():
+        for number in distinct(pool).tolist():
             if number in first:
                 rows = np.flatnonzero(pool == number)
                 found = first[number].beside(place[rows], cost[rows], sites[rows])
