@@ -109,6 +109,8 @@ class Kept:
         """The desk of each phase, by the phase's name; what it keeps follows what is free."""
         self.room: Room | None = None
         """See :meth:`Cluster.room`."""
+        self.verdicts: dict[Hashable, Any] = {}
+        """Of the idle cluster: what was found of jobs that the phases could not place there, by what they ask for."""
         self._size = size
         self._idle: Kept | None = None
 
