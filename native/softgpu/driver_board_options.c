@@ -57,7 +57,7 @@ static int parse_bytes(const char *text, uint64_t *bytes)
 
 static int parse_capability(const char *text, uint32_t *sm)
 {
-	static const uint32_t known[] = { 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121 };
+	static const uint32_t known[] = { 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121, 130 };
 	unsigned major, minor;
 	int used = 0;
 

@@ -42,15 +42,20 @@ def verdict_of(error: BaseException) -> str:
     return "no code" if no_code else "failed"
 
 
-def work(mode: str, names: list[str]) -> None:
+def work(mode: str, names: list[str], descriptor: int) -> None:
+    """Reports go into a pipe of their own: libraries write to standard output what they like."""
+    import override_arch
     import torch
     from operation_table import operations, run
 
+    def tell(**report: object) -> None:
+        os.write(descriptor, json.dumps(report).encode() + b"\n")
+
     table = {operation.name: operation for operation in operations()}
+    override_arch.install()
     torch.cuda.init()
-    print(json.dumps({"ready": torch.__version__}), flush=True)
     for name in names:
-        print(json.dumps({"begin": name}), flush=True)
+        tell(begin=name)
         started = time.perf_counter()
         verdict, why = "right", ""
         try:
@@ -60,8 +65,8 @@ def work(mode: str, names: list[str]) -> None:
         except Exception as error:
             verdict, why = verdict_of(error), f"{type(error).__name__}: {error}"
         lines = [line for line in why.strip().splitlines() if line.strip()]
-        report = {"end": name, "verdict": verdict, "why": " ".join(lines[:3])[:400]}
-        print(json.dumps(report | {"seconds": round(time.perf_counter() - started, 3)}), flush=True)
+        seconds = round(time.perf_counter() - started, 3)
+        tell(end=name, verdict=verdict, why=" ".join(lines[:3])[:400], seconds=seconds)
         if verdict != "right" and not healthy():
             sys.exit(3)
 
@@ -84,20 +89,21 @@ class Worker:
     """One process, which says what it begins and how it ends."""
 
     def __init__(self, mode: str, names: list[str]) -> None:
-        self.errors = tempfile.TemporaryFile()
+        self.output, writing = os.pipe()
+        self.words = tempfile.TemporaryFile()  # the process writes at the end, whatever is read
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--work", mode],
+            [sys.executable, __file__, "--work", mode, "--reports", str(writing)],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=False,
+            stdout=self.words,
+            stderr=self.words,
+            pass_fds=[writing],
         )
+        os.close(writing)
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(names).encode())
         self.process.stdin.close()
-        self.output = self.process.stdout
         self.buffer = b""
+        self.heard = 0
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.output, selectors.EVENT_READ)
 
@@ -107,62 +113,66 @@ class Worker:
         while True:
             while b"\n" in self.buffer:
                 line, self.buffer = self.buffer.split(b"\n", 1)
-                # Whatever else a library writes there is not for us.
-                if line.startswith(b"{"):
-                    report: dict[str, object] = json.loads(line)
-                    return report
+                report: dict[str, object] = json.loads(line)
+                return report
             if not self.selector.select(max(0.0, deadline - time.monotonic())):
                 raise TimeoutError
-            some = os.read(self.output.fileno(), 65536)
+            some = os.read(self.output, 65536)
             if not some:
                 return None
             self.buffer += some
 
-    def last_words(self) -> str:
-        self.errors.seek(0)
-        lines = [line for line in self.errors.read().decode(errors="replace").splitlines() if line.strip()]
-        return lines[-1][:300] if lines else ""
+    def said(self) -> list[str]:
+        """The last lines that the process wrote since the last call: drivers and compilers say there what is wrong."""
+        self.words.seek(self.heard)
+        written = self.words.read()
+        self.heard += len(written)
+        lines = [line.strip() for line in written.decode(errors="replace").splitlines() if line.strip()]
+        return [line[:400] for line in lines[-3:]]
 
     def close(self) -> int:
         self.process.kill()
-        self.output.close()
         self.selector.close()
+        os.close(self.output)
         status = self.process.wait()
-        self.errors.close()
+        self.words.close()
         return status
 
 
 def run_all(mode: str, names: list[str], results: dict[str, dict[str, object]], *, loud: bool) -> None:
     left = list(names)
+
+    def settle(name: str, result: dict[str, object]) -> None:
+        results[name] = result
+        left.remove(name)
+        if loud:
+            print(f"{mode:8} {result['verdict']:8} {name}  {result['why']}", flush=True)
+
     while left:
         worker = Worker(mode, left)
-        current = ""
-        timeout_s = START_TIMEOUT_S
-        verdict, why = "crashed", ""
+        begun = ""
+        timeout_s, verdict, why = START_TIMEOUT_S, "crashed", ""
+        before = len(left)
         try:
             while (report := worker.line(timeout_s)) is not None:
                 timeout_s = OPERATION_TIMEOUT_S
                 if "begin" in report:
-                    current = str(report["begin"])
-                elif "end" in report:
-                    current = ""
-                    results[str(report.pop("end"))] = report
-                    name = left.pop(0)
-                    if loud:
-                        print(f"{mode:8} {report['verdict']:8} {name}  {report['why']}", flush=True)
-            why = worker.last_words()
+                    begun = str(report["begin"])
+                else:
+                    begun = ""
+                    said = worker.said()
+                    if report["verdict"] != "right":
+                        report["said"] = said
+                    settle(str(report.pop("end")), report)
+            why = " ".join(worker.said())
         except TimeoutError:
             verdict, why = "hung", f"no answer within {timeout_s:.0f} s"
         finally:
             status = worker.close()
-        if not current and len(left) == len(names):
-            raise RuntimeError(f"the worker ended with status {status} before the first operation: {why}")
-        if current:
-            results[current] = {"verdict": verdict, "why": why, "seconds": 0.0}
-            left.remove(current)
-            if loud:
-                print(f"{mode:8} {verdict:8} {current}  {why}", flush=True)
-        names = [*left, ""] if left else []
+        if begun:
+            settle(begun, {"verdict": verdict, "why": f"status {status}: {why}", "seconds": 0.0})
+        elif len(left) == before:
+            raise RuntimeError(f"the worker ended with status {status} before its first operation: {why}")
 
 
 def summary(results: dict[str, dict[str, object]]) -> dict[str, int]:
@@ -178,9 +188,10 @@ def main() -> int:
     parser.add_argument("--quiet", action="store_true", help="print the counts alone")
     parser.add_argument("--list", action="store_true", help="print the names of the operations")
     parser.add_argument("--work", choices=MODES, help=argparse.SUPPRESS)
+    parser.add_argument("--reports", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:
-        work(arguments.work, json.load(sys.stdin))
+        work(arguments.work, json.load(sys.stdin), arguments.reports)
         return 0
 
     import torch
