@@ -153,7 +153,7 @@ int board_options_read(struct board_options *options, struct board_diagnostic *w
 		else
 			snprintf(why->text, sizeof why->text,
 				 "FARBUS_SOFTGPU: %.20s=%.40s is not a value that it can have "
-				 "(count 0-%d, cc 7.5-12.1, mem 16MiB-1TiB, sms 1-256, "
+				 "(count 0-%d, cc 7.5-13.0, mem 16MiB-1TiB, sms 1-256, "
 				 "workers 0-1024, watchdog_s and grace_s 0-86400, "
 				 "strict and deterministic 0 or 1)",
 				 item, value, BOARD_COUNT_MAX);

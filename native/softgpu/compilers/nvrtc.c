@@ -108,19 +108,33 @@ static int replacement(int wanted)
 	return newest < wanted ? newest : 0;
 }
 
-/* "sm_130" or "compute_130" behind the option's name: a new string, or NULL to leave it. */
+/* Where the number begins in "sm_130" or "compute_130", alone or behind the option's name;
+ * NULL where the option names no architecture. */
+static const char *architecture_number(const char *option)
+{
+	static const char *const names[] = { "--gpu-architecture=", "-arch=", "" };
+	static const char *const kinds[] = { "sm_", "compute_" };
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		const char *value = option + strlen(names[i]);
+
+		if (strncmp(option, names[i], strlen(names[i])))
+			continue;
+		for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
+			if (!strncmp(value, kinds[k], strlen(kinds[k])))
+				return value + strlen(kinds[k]);
+	}
+	return NULL;
+}
+
+/* The option for an architecture that NVRTC knows, allocated; NULL to leave it as it is. */
 static char *rewritten(const char *option)
 {
-	const char *digits = strstr(option, "sm_") ? strstr(option, "sm_") + 3 :
-			     strstr(option, "compute_") ? strstr(option, "compute_") + 8 : NULL;
+	const char *number = architecture_number(option);
+	int newest = number ? replacement(atoi(number)) : 0;
 	char *copy = NULL;
-	int newest;
 
-	if (!digits || (strncmp(option, "-arch", 5) && strncmp(option, "--gpu-architecture", 18) &&
-			digits - option > 8))
-		return NULL;
-	newest = replacement(atoi(digits));
-	if (newest && asprintf(&copy, "%.*s%d", (int)(digits - option), option, newest) < 0)
+	if (newest && asprintf(&copy, "%.*s%d", (int)(number - option), option, newest) < 0)
 		copy = NULL;
 	return copy;
 }
