@@ -86,9 +86,7 @@ def compare(got: Any, expected: Any, tolerance: tuple[float, float] | None) -> N
         relative, absolute = tolerance or TOLERANCES.get(expected.dtype, (0.0, 0.0))
         if expected.is_sparse:
             got, expected = got.to_dense(), expected.to_dense()
-        torch.testing.assert_close(
-            got.detach().cpu(), expected.detach(), rtol=relative, atol=absolute, equal_nan=True
-        )
+        torch.testing.assert_close(got.detach().cpu(), expected.detach(), rtol=relative, atol=absolute, equal_nan=True)
     elif isinstance(expected, float):
         assert math.isclose(got, expected, rel_tol=1e-4), f"{got}, expected {expected}"
     else:
@@ -220,7 +218,18 @@ def unary() -> Iterator[Operation]:
             function=(lambda x: torch.logit(x.abs())) if name == "logit" else function,
             inputs=lambda: (unit(*VECTOR),),
         )
-    for name in ["relu", "gelu", "silu", "softplus", "hardswish", "leaky_relu", "elu", "mish", "hardtanh", "logsigmoid"]:
+    for name in [
+        "relu",
+        "gelu",
+        "silu",
+        "softplus",
+        "hardswish",
+        "leaky_relu",
+        "elu",
+        "mish",
+        "hardtanh",
+        "logsigmoid",
+    ]:
         yield Operation(name=name, function=getattr(F, name), inputs=lambda: (normal(*VECTOR),))
     for dtype in [torch.float64, torch.float16, torch.bfloat16]:
         for name in ["exp", "gelu", "sqrt"]:
@@ -335,7 +344,9 @@ def reductions() -> Iterator[Operation]:
     }
     for name, function in table.items():
         yield Operation(name=name, function=function, inputs=lambda: (normal(40, 70),))
-    yield Operation(name="bincount", function=lambda x: x.bincount(minlength=10), inputs=lambda: (integers(500, high=9),))
+    yield Operation(
+        name="bincount", function=lambda x: x.bincount(minlength=10), inputs=lambda: (integers(500, high=9),)
+    )
     yield Operation(
         name="softmax float16", function=lambda x: x.softmax(1), inputs=lambda: (normal(40, 70, dtype=torch.float16),)
     )
@@ -389,12 +400,16 @@ def linear_algebra() -> Iterator[Operation]:
                     normal(size, size, dtype=dtype),
                     normal(size, size, dtype=dtype, seed=2),
                 ),
-                tolerance=(3e-2, 3e-1) if dtype == torch.bfloat16 else (1e-2, 3e-2) if size > 5 and dtype == torch.float16 else (1e-3, 1e-3),
+                tolerance=(3e-2, 3e-1)
+                if dtype == torch.bfloat16
+                else (1e-2, 3e-2)
+                if size > 5 and dtype == torch.float16
+                else (1e-3, 1e-3),
             )
     three: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
         "mm transposed": lambda x, y, v: x.t() @ y.t(),
         "addmm": lambda x, y, v: torch.addmm(v, x, y),
-        "linear": lambda x, y, v: F.linear(x, y, v),
+        "linear": F.linear,
         "mv": lambda x, y, v: x @ v,
         "dot": lambda x, y, v: v.dot(v),
         "outer": lambda x, y, v: torch.outer(v, v),
@@ -436,7 +451,7 @@ def fourier_and_sparse() -> Iterator[Operation]:
         "fft": lambda x: torch.fft.fft(x.to(torch.complex64)),
         "rfft": torch.fft.rfft,
         "irfft": lambda x: torch.fft.irfft(torch.fft.rfft(x)),
-        "fft2": lambda x: torch.fft.fft2(x),
+        "fft2": torch.fft.fft2,
         "fft of 100": lambda x: torch.fft.fft(x[:, :25].flatten()[:100]),
         "fft float64": lambda x: torch.fft.fft(x.double()).to(torch.complex64),
         "stft": lambda x: torch.stft(
@@ -469,7 +484,7 @@ def networks() -> Iterator[Operation]:
     convolutions: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
         "conv2d": (lambda x, w: F.conv2d(x, w, padding=1), (8, 8, 3, 3)),
         "conv2d stride": (lambda x, w: F.conv2d(x, w, stride=2), (8, 8, 3, 3)),
-        "conv2d 1x1": (lambda x, w: F.conv2d(x, w), (16, 8, 1, 1)),
+        "conv2d 1x1": (F.conv2d, (16, 8, 1, 1)),
         "conv2d depthwise": (lambda x, w: F.conv2d(x, w, groups=8, padding=1), (8, 1, 3, 3)),
         "conv2d float16": (lambda x, w: F.conv2d(x.half(), w.half(), padding=1), (8, 8, 3, 3)),
         "conv_transpose2d": (lambda x, w: F.conv_transpose2d(x, w, stride=2), (8, 4, 3, 3)),
@@ -513,9 +528,7 @@ def networks() -> Iterator[Operation]:
         name="cross_entropy", function=F.cross_entropy, inputs=lambda: (normal(30, 10), integers(30, high=10))
     )
     attention = lambda dtype=torch.float32: tuple(normal(2, 4, 32, 16, dtype=dtype, seed=s) for s in (1, 2, 3))  # noqa: E731
-    yield Operation(
-        name="attention", function=F.scaled_dot_product_attention, inputs=attention, tolerance=(1e-3, 1e-3)
-    )
+    yield Operation(name="attention", function=F.scaled_dot_product_attention, inputs=attention, tolerance=(1e-3, 1e-3))
     yield Operation(
         name="attention causal float16",
         function=lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
