@@ -131,6 +131,24 @@ class Alternatives:
         return row
 
 
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """All ways in which tasks can be served with devices, as of now: ``times`` bundles of ``size`` of one node each.
+
+    ``free`` (D,) are the devices that may be in them, those that the filter ``wanted`` accepts; ``own`` (M,) says which
+    nodes may use their own; ``lends`` (A, M) who may lend to clients of each area, and ``area`` (M,) in which one a
+    node is, negative where nobody lends to it.  Nobody lends to itself.
+    """
+
+    wanted: Hashable
+    size: int
+    times: int
+    free: Flags
+    own: Flags
+    area: Integers
+    lends: Flags
+
+
 class Outlook(abc.ABC):
     """What a later phase expects for one task of a group on each node, as far as it can tell now.
 
@@ -317,6 +335,11 @@ class Desk(abc.ABC):
         suit a key are in the stock.
         """
         del keys
+        return None
+
+    def ways(self, key: Hashable) -> Ways | None:
+        """Return all ways to serve tasks of ``key``; None where what is handed out is chosen by more than its node."""
+        del key
         return None
 
     def near_room(self, key: Hashable, places: Integers) -> Integers:

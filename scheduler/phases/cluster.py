@@ -100,6 +100,8 @@ class Kept:
         """Nodes of which a snapshot says something else than the one before."""
         self.desks: dict[str, Any] = {}
         """The desk of each phase, by the phase's name; what it keeps follows what is free."""
+        self.verdicts: dict[Hashable, Any] = {}
+        """Of the idle cluster: what was found of jobs that the phases could not place there, by what they ask for."""
         self._size = size
         self._idle: Kept | None = None
 

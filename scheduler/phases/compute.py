@@ -42,7 +42,7 @@ from farbus.scheduler.phases.base import (
 from farbus.scheduler.phases.cluster import MAX_UNITS, NEVER, Cluster, fitting
 from farbus.scheduler.phases.jobs import Form, Jobs, both
 from farbus.scheduler.phases.reasons import Reasons, told
-from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, ranges, table
+from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, distinct, ranges, table
 
 
 class TaskShape(msgspec.Struct, frozen=True):
@@ -201,7 +201,7 @@ class ComputeDesk(Desk):
         bound = np.flatnonzero(site >= 0)
         if not len(bound):
             return parts[0]
-        for number in np.unique(shape[bound]).tolist():
+        for number in distinct(shape[bound]).tolist():
             rows = bound[shape[bound] == number]
             for each in self.offers(number):
                 offer = each.make() if isinstance(each, Later) else each
@@ -273,7 +273,7 @@ class ComputeDesk(Desk):
         del devices
         self.cluster.kept.changes.note(awards["place"].copy())
         shapes, _ = self.split(awards["source"])
-        for number in np.unique(shapes).tolist():
+        for number in distinct(shapes).tolist():
             shape = self._shape(number)
             theirs = awards[shapes == number]
             np.add.at(self.free, theirs["place"], theirs["count"][:, None] * _demand(shape))
@@ -306,7 +306,7 @@ class ComputeDesk(Desk):
         kind = np.where(sites >= 0, _NAMED, np.where(awards["pool"] < 0, _KEPT, NONE_KNOWN))
         other, dearer = np.full(len(awards), -1, np.int64), np.zeros(len(awards), np.int64)
         pool = np.where(kind == NONE_KNOWN, awards["pool"], -1)
-        for number in np.unique(pool).tolist():
+        for number in distinct(pool).tolist():
             if number in first:
                 rows = np.flatnonzero(pool == number)
                 found = first[number].beside(place[rows], cost[rows], place[rows])

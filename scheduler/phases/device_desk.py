@@ -29,6 +29,7 @@ from farbus.scheduler.phases.base import (
     Later,
     Offer,
     Outlook,
+    Ways,
 )
 from farbus.scheduler.phases.cluster import Changes, Cluster
 from farbus.scheduler.phases.device_outlook import DeviceOutlook
@@ -36,7 +37,7 @@ from farbus.scheduler.phases.jobs import Jobs
 from farbus.scheduler.phases.moving import MovingOutlook, moving_miss
 from farbus.scheduler.phases.reasons import Reasons, literal, told
 from farbus.scheduler.phases.stock import Bundle, DeviceKey, DeviceRequest, Lenders, Stock
-from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, in_order, ranges, table
+from farbus.scheduler.phases.tables import ARC, Integers, Table, distinct, ranges, table, wants_by_node
 
 if TYPE_CHECKING:
     from farbus.scheduler.phases.device import DevicePhase
@@ -220,6 +221,20 @@ class DeviceDesk(Desk):
             within[filters[one], filters[two]] = self.cluster.memo[memo]
         return np.array([stock.free_total for stock in stocks], np.int64), within[row]
 
+    def ways(self, key: Hashable) -> Ways | None:
+        """Return who may use its own devices, and who lends to whom; None where devices may be moved."""
+        assert isinstance(key, DeviceKey)
+        request, stock = key.request, self.stock(key.request.filter)
+        if self.moves(request):
+            return None
+        spans = self.spans(request)
+        size, times = (1, request.count) if spans else (request.count, 1)
+        lends = np.zeros((len(self.areas), self.cluster.size), bool)
+        if Route.REMOTE in request.routes:
+            lends[:, stock.nodes] = self.lenders(Bundle(key, size)).capacity > 0
+        own = self.outlook(key).near > 0
+        return Ways(request.filter, size, times, stock.accepted & self._free, own, self.area_of, lends)
+
     def lenders(self, bundle: Bundle) -> Lenders:
         """Return the bundles that nodes could lend to each area now, and what each would cost."""
         stock = self.stock(bundle.key.request.filter)
@@ -285,17 +300,10 @@ class DeviceDesk(Desk):
 
     def wants(self, jobs: Jobs, rows: Integers) -> Table:
         """Return one want per group and node that phase 1 chose."""
-        awards = jobs.awards("compute").of(rows)
-        # A group that has tasks of several tiers at a node wants for all of them at once.
-        span = self.cluster.size
-        groups = int(awards["group"].max(initial=0)) + 1
-        _, row = in_order((awards["job"] * groups + awards["group"]) * span + awards["place"])
-        _, first = np.unique(row, return_index=True)
-        wants = table(WANT, len(first), job=awards["job"][first], group=awards["group"][first])
-        np.add.at(wants["count"], row, awards["count"])
-        place = awards["place"][first]
+        wants, place = wants_by_node(jobs.awards("compute").of(rows))
+        groups = int(wants["group"].max(initial=0)) + 1
         kind = jobs.form[wants["job"]] * groups + wants["group"]
-        for number in np.unique(kind).tolist():
+        for number in distinct(kind).tolist():
             theirs = kind == number
             form = jobs.forms[number // groups]
             key = self.outlook_key(form.example, form.groups[number % groups])
@@ -316,7 +324,7 @@ class DeviceDesk(Desk):
         """Return the aggregators that lend to the sources' nodes, -1 where nobody may."""
         pools = np.full(len(sources), -1, np.int64)
         shapes, sites = self.split(sources)
-        for number in np.unique(shapes).tolist():
+        for number in distinct(shapes).tolist():
             bundle = self._bundle(number)
             request = bundle.key.request
             rows = np.flatnonzero((shapes == number) & (self._zones[sites] >= 0))
@@ -355,7 +363,7 @@ class DeviceDesk(Desk):
         """Return the local route, the tasks' own nodes, and the fabric pools from which devices can be moved there."""
         shapes, sites = self.split(sources)
         parts = [np.zeros(0, ARC)]
-        for number in np.unique(shapes).tolist():
+        for number in distinct(shapes).tolist():
             bundle = self._bundle(number)
             request = bundle.key.request
             if Route.LOCAL not in request.routes or bundle.size != request.count:
@@ -366,7 +374,7 @@ class DeviceDesk(Desk):
             room = np.where(cost == FORBIDDEN, 0, free // bundle.size)
             arcs = table(ARC, len(rows), source=rows, place=sites[rows], tier=NEAR, capacity=room, cost=cost)
             parts.append(arcs[room > 0])
-        for number in np.unique(shapes).tolist():
+        for number in distinct(shapes).tolist():
             bundle = self._bundle(number)
             if bundle.site >= 0:
                 arcs = self._moves_of(bundle)
@@ -528,7 +536,7 @@ class DeviceDesk(Desk):
         kind = np.where(local, _LOCAL_IS_CHEAP, NONE_KNOWN)
         kind[pool < 0] = NONE_KNOWN
         other, dearer = np.full(len(awards), -1, np.int64), np.zeros(len(awards), np.int64)
-        for number in np.unique(pool).tolist():
+        for number in distinct(pool).tolist():
             if number in first:
                 rows = np.flatnonzero(pool == number)
                 found = first[number].beside(place[rows], cost[rows], sites[rows])

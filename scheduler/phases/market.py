@@ -300,7 +300,7 @@ class Plan:
         pooled = self._award_pool >= 0
         shapes = self.desk.split(self.sources)[0]
         floor = np.full(len(self.sources), NO_ARC - 1, np.int64)
-        for shape in np.unique(shapes[pooled]).tolist():
+        for shape in distinct(shapes[pooled]).tolist():
             floor[pooled & (shapes == shape)] = self.desk.floor(shape)
         return bool((least <= floor).all())
 
@@ -391,7 +391,7 @@ class Plan:
         tail, tiers = self.tail[: self.placing], self.table["tier"]
         places = self.table["place"]
         shapes = self._shapes_of(tail)
-        for shape in np.unique(shapes).tolist():
+        for shape in distinct(shapes).tolist():
             rows = np.flatnonzero(shapes == shape)
             charged[rows] += self.prices.surcharge(self.desk, shape, places[rows], tiers[rows])
         return charged

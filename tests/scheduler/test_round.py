@@ -477,7 +477,7 @@ def test_each_group_has_the_tasks_it_needs() -> None:
 
 def test_no_job_needs_more_tasks_than_it_has() -> None:
     decision = run(cluster(node("a")), job("j", count=2, min_count=3))
-    assert "min_count is 3" in decision.misses[0].misses[0].message
+    assert "groups[0].min_count: 3 is more than 2" in decision.misses[0].misses[0].message
 
 
 def test_the_clock_is_only_read_for_the_report() -> None:
