@@ -21,6 +21,9 @@ from farbus.linux.children import die_with_parent
 from farbus.linux.processes import kill_process
 
 _LENGTH = struct.Struct("!Q")
+START_LIMIT_S = 60.0
+"""Longest for a child to load what it needs: seconds of processor time, many more where all processors are busy."""
+
 MAX_ANSWER_BYTES = 2**30
 """More is no answer but a fault."""
 
@@ -32,6 +35,8 @@ class Answerer:
         self._command = (sys.executable, "-m", module, str(os.getpid()), *arguments)
         self._name = module.rpartition(".")[2]
         self._child: asyncio.subprocess.Process | None = None
+        self._is_ready = False
+        """Whether the child has said that it listens: until then no question's time runs."""
         self.starts = 0
         """How often a child was started: what an earlier one was told, the present one does not know."""
 
@@ -53,12 +58,13 @@ class Answerer:
             )
         except OSError as error:
             raise Unavailable(f"{self._name}: start its process: {error.strerror}") from error
+        self._is_ready = False
         self.starts += 1
 
     async def ask(self, question: bytes, *, limit_s: float) -> bytes:
         """Return the answer, or its first part; the caller asks one question at a time, and reads all of its answer.
 
-        Raises :class:`TimedOut` after ``limit_s`` seconds and
+        Raises :class:`TimedOut` after ``limit_s`` seconds, not counting the child's start, and
         :class:`Unavailable` where the child has ended; in both cases, and when
         the caller is cancelled, it is killed.
         """
@@ -77,6 +83,10 @@ class Answerer:
         assert child.stdin is not None
         assert child.stdout is not None
         try:
+            if not self._is_ready:
+                async with asyncio.timeout(max(START_LIMIT_S, limit_s)):
+                    await child.stdout.readexactly(_LENGTH.size)
+                self._is_ready = True
             async with asyncio.timeout(limit_s):
                 # uvloop's word for a child that was killed since the last question is RuntimeError.
                 with contextlib.suppress(ConnectionError, RuntimeError):
@@ -89,7 +99,8 @@ class Answerer:
                 return await child.stdout.readexactly(length)
         except TimeoutError as error:
             await self.kill()
-            raise TimedOut(f"{self._name}: no answer after {limit_s:g} s") from error
+            waited = f"no answer after {limit_s:g} s" if self._is_ready else f"not ready after {START_LIMIT_S:g} s"
+            raise TimedOut(f"{self._name}: {waited}") from error
         except asyncio.IncompleteReadError as error:
             code = await self.kill()
             how = f"signal {-code}" if code < 0 else f"exit status {code}"
@@ -134,6 +145,9 @@ def serve(answer: Callable[[bytes], Iterable[bytes]], parent: int) -> None:
     # What anything here prints must not be taken for an answer.
     os.dup2(2, 1)
     with questions, answers:
+        # Ready: an answer without a question, of no bytes.
+        answers.write(_LENGTH.pack(0))
+        answers.flush()
         while len(header := questions.read(_LENGTH.size)) == _LENGTH.size:
             (length,) = _LENGTH.unpack(header)
             question = questions.read(length)
