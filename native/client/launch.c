@@ -206,7 +206,7 @@ static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
 	if (result == CUDA_SUCCESS)
 		result = client_stream_wire(stream, &launch->fixed.stream);
 	if (result == CUDA_SUCCESS) {
-		context = client_context_current();
+		context = client_stream_context(launch->fixed.stream);
 		result = client_function_on(launch->function, context->session, &launch->kernel);
 	}
 	if (result == CUDA_SUCCESS)

@@ -1,5 +1,5 @@
 /* Streams and events: named here, made on the server by posted messages. */
-#include "client.h"
+#include "across.h"
 
 #include <stdlib.h>
 
@@ -211,6 +211,27 @@ CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx *phCtx)
 }
 
 /* ---- events ---- */
+
+CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
+{
+	struct wire_stream_wait_event request = { .flags = Flags };
+	const struct client_context *recorded;
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (Flags > 1)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = client_stream_wire(hStream, &request.stream);
+	if (result == CUDA_SUCCESS)
+		result = client_event_wire(hEvent, &request.event);
+	if (result != CUDA_SUCCESS)
+		return result;
+	recorded = client_event_context(request.event);
+	if (recorded && recorded->session != client_stream_session(request.stream))
+		return client_across_wait(request.stream, request.event);
+	return client_post(WIRE_OP_STREAM_WAIT_EVENT, &request, sizeof(request), NULL, 0);
+}
 
 CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 {
