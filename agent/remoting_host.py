@@ -14,7 +14,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -88,12 +88,13 @@ class SupervisorProgram:
         port = rest.rpartition(":")[2]
         return int(port) if word == "listening" and port.isdigit() else 0
 
-    def session_file(self, server: RemoteServer) -> bytes:
-        """Return the content of a program's session file."""
-        described = Server(
-            address=server.address, port=server.port, secret=bytes.fromhex(server.secret), devices=server.devices
-        )
-        return render_session([described]).encode()
+    def session_file(self, servers: Sequence[RemoteServer]) -> bytes:
+        """Return the content of a program's session file: its devices are numbered over ``servers`` in their order."""
+        described = [
+            Server(address=server.address, port=server.port, secret=bytes.fromhex(server.secret), devices=server.devices)
+            for server in servers
+        ]
+        return render_session(described).encode()
 
     def client_environment(self, session: Path, shim: Path) -> dict[str, str]:
         """Return the environment that puts the shim of a directory into a program."""
@@ -282,11 +283,11 @@ class RemotingHost:
         """Go on serving a lease that an earlier agent has served at ``endpoint``; say whether it is still served."""
         if lease.id in self._served:
             return True
-        if not _needs_supervisor(lease):
-            self._served[lease.id] = _Served(lease=lease, child=None, endpoint=endpoint)
-            return True
         await self._look()
         child = self._strangers.get(_program_name(lease.id))
+        if child is None and not _needs_supervisor(lease):
+            self._served[lease.id] = _Served(lease=lease, child=None, endpoint=endpoint)
+            return True
         if child is None or not child.running:
             # One that has ended serves nobody: it is left to end_strangers.
             return False
@@ -367,19 +368,10 @@ class RemotingHost:
         """Return the environment for a task's program; write its session file where a lease is remote."""
         if not leases:
             return {}
-        served = {_needs_supervisor(prepared.lease) for prepared in leases}
-        if len(served) > 1:
-            raise Unavailable(
-                f"task {job}/{task}: one program can't use local and remote devices together in this version"
-            )
-        if served == {False}:
+        if not any(_needs_supervisor(prepared.lease) for prepared in leases):
             return self._local_environment(leases)
-        if len(leases) > 1:
-            raise Unavailable(
-                f"task {job}/{task}: one program can't use remote devices of several nodes in this version"
-            )
         path = self._session_path(job, task)
-        server = await _remote_server(leases[0])
+        servers = [await _remote_server(await self._served_here(prepared)) for prepared in _nearest_first(leases)]
         # Whether a task may run as root is asked when it starts; root's own farbus run may have its file.
         account = choose_account(
             user,
@@ -389,13 +381,27 @@ class RemotingHost:
             rules=UserRules(user_map=self._config.user_map),
         )
         self._sessions.add(path.name)
-        write_owned(path, self._supervisor.session_file(server), account=account)
+        write_owned(path, self._supervisor.session_file(servers), account=account)
         paths.shim_library()  # says what to do where it is not built
         shim = self._shims.current()
         environment = self._supervisor.client_environment(path, shim)
         if self._config.cdi_directory:
             environment[cdi.VARIABLE] = self._write_specification(job, task, environment, session=path, shim=shim)
         return environment
+
+    async def _served_here(self, prepared: PreparedLease) -> PreparedLease:
+        """Serve this node's own devices by remoting, for a program that has another node's beside them."""
+        lease = prepared.lease
+        if _needs_supervisor(lease):
+            return prepared
+        served = self._served.get(lease.id)
+        if served is None:
+            raise NotFound(f"lease {lease.id}: its devices are not prepared on node {self._config.name}")
+        if served.child is None:
+            child, endpoint = await self._start_supervisor(lease, self._leased(lease))
+            self._serve(lease, child, endpoint, position=START)
+            served = self._served[lease.id]
+        return PreparedLease(lease=lease, endpoint=served.endpoint)
 
     def _write_specification(
         self, job: str, task: str, environment: dict[str, str], *, session: Path, shim: Path
@@ -500,6 +506,13 @@ async def _remote_server(prepared: PreparedLease) -> RemoteServer:
 async def _kill(child: Child) -> None:
     child.kill()
     await child.wait()
+
+
+def _nearest_first(leases: tuple[PreparedLease, ...]) -> list[PreparedLease]:
+    """Return a task's leases as its program numbers their devices: its own node's first, then by node."""
+    return sorted(
+        leases, key=lambda prepared: (prepared.lease.route is not Route.LOCAL, prepared.lease.device_node)
+    )
 
 
 def _needs_supervisor(lease: Lease) -> bool:

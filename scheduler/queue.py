@@ -99,6 +99,7 @@ def _validate_requests(requests: Requests, field: str) -> None:
     )
     if requests.gpus == 0:
         asked = "gpu_memory_bytes" if requests.gpu_memory_bytes else "gpu_model" if requests.gpu_model else ""
+        asked = asked or ("gpu_span" if requests.gpu_span else "")
         _check(not asked, f"{field}.{asked}", "is set, but no GPU is asked for", hint="set gpus to 1 or more")
 
 

@@ -74,6 +74,9 @@ class ResourceTable(msgspec.Struct, forbid_unknown_fields=True, rename=None):
     gpu_share: Annotated[
         str | int | float, Meta(description="Least part of a GPU, shared with others: 0.25, '1/4' or '25%'.")
     ] = 0
+    gpu_span: Annotated[bool, Meta(description="Whether they may be of several nodes, where no node has so many.")] = (
+        False
+    )
 
 
 class StageTable(msgspec.Struct, forbid_unknown_fields=True, rename={"source": "from"}):
@@ -155,6 +158,7 @@ class ResourceChanges(msgspec.Struct, forbid_unknown_fields=True):
     gpu_memory: Annotated[str | int | None, Meta(description="Least memory of each GPU.")] = None
     gpu_model: Annotated[str, Meta(max_length=128, description="Part of the GPU model's name.")] | None = None
     gpu_share: Annotated[str | int | float | None, Meta(description="Least part of a GPU, shared with others.")] = None
+    gpu_span: Annotated[bool, Meta(description="Whether they may be of several nodes.")] | None = None
 
 
 class TaskChanges(msgspec.Struct, forbid_unknown_fields=True):
@@ -353,12 +357,19 @@ def convert_requests(resources: ResourceTable, where: str) -> Requests:
         gpu_memory_bytes=parse_bytes(resources.gpu_memory, what=f"{where}{gpu_memory}"),
         gpu_model=resources.gpu_model,
         gpu_share_milli=parse_share(resources.gpu_share, what=f"{where}{gpu_share}"),
+        gpu_span=resources.gpu_span,
     )
     if not requests.cpu_milli or not requests.memory_bytes:
         what = "memory" if requests.cpu_milli else "cpus"
         raise InvalidInput(f"{where}{what}: no program runs with none", hint="leave it out for the default")
-    if not requests.gpus and (requests.gpu_memory_bytes or requests.gpu_model or requests.gpu_share_milli):
-        what = gpu_memory if requests.gpu_memory_bytes else gpu_model if requests.gpu_model else gpu_share
+    said = {
+        gpu_memory: requests.gpu_memory_bytes,
+        gpu_model: requests.gpu_model,
+        gpu_share: requests.gpu_share_milli,
+        f"gpu{dash}span": requests.gpu_span,
+    }
+    if not requests.gpus and any(said.values()):
+        what = next(name for name, value in said.items() if value)
         raise InvalidInput(f"{where}{what}: set, but gpus is 0", hint="ask for gpus too, or leave it out")
     if requests.gpu_share_milli and requests.gpus > 1:
         raise InvalidInput(
@@ -464,7 +475,7 @@ def _variant(changes: TaskChanges, task: TaskTable, group: str, field: str) -> G
     given = {key: value for key, value in msgspec.structs.asdict(changes.resources).items() if value is not None}
     if given.get("gpus") == 0:
         # What is said of GPUs goes with them.
-        given = {"gpu_memory": 0, "gpu_model": "", "gpu_share": 0, **given}
+        given = {"gpu_memory": 0, "gpu_model": "", "gpu_share": 0, "gpu_span": False, **given}
     return GroupVariant(
         name=group,
         requests=convert_requests(msgspec.structs.replace(task.resources, **given), f"{field}.resources."),

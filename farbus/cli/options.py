@@ -80,6 +80,12 @@ GpuShareOption = Annotated[
         show_default=False,
     ),
 ]
+GpuSpanOption = Annotated[
+    bool,
+    typer.Option(
+        "--gpu-span", help="Take GPUs of several nodes, where no node has so many.", show_default=False
+    ),
+]
 CpusOption = Annotated[str, typer.Option("--cpus", metavar="N", help="Processors: 2, 0.5 or 250m.")]
 MemoryOption = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory, like 512MiB or 4GiB.")]
 RouteOption = Annotated[
@@ -133,7 +139,9 @@ def read_goal(*, slo: str, importance: float | None, deadline: str) -> Goal:
     )
 
 
-def read_requests(*, gpus: int, gpu_memory: str, gpu_model: str, gpu_share: str, cpus: str, memory: str) -> Requests:
+def read_requests(
+    *, gpus: int, gpu_memory: str, gpu_model: str, gpu_share: str, gpu_span: bool, cpus: str, memory: str
+) -> Requests:
     """Turn the options into what each task needs."""
     table = ResourceTable(
         cpus=cpus,
@@ -142,6 +150,7 @@ def read_requests(*, gpus: int, gpu_memory: str, gpu_model: str, gpu_share: str,
         gpu_memory=gpu_memory or 0,
         gpu_model=gpu_model,
         gpu_share=gpu_share or 0,
+        gpu_span=gpu_span,
     )
     return convert_requests(table, "--")
 

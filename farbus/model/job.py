@@ -54,6 +54,8 @@ class Requests(Value, frozen=True, kw_only=True):
     """Part of the model's name that each GPU must have, in any case; empty for any."""
     gpu_share_milli: int = 0
     """Least part of a GPU that others have too, in thousandths; 0 for whole GPUs that nobody shares."""
+    gpu_span: bool = False
+    """Whether the GPUs may be of several nodes, where no node has so many."""
 
     @property
     def gpu_filter(self) -> GpuFilter:

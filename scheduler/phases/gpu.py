@@ -22,8 +22,6 @@ class GpuPhase(DevicePhase):
     name = "gpu"
     kind = DeviceKind.GPU
     noun = "GPU"
-    # The shim speaks to one server: a program's GPUs come from one node.
-    may_span = False
 
     def request(self, pending: PendingJob, group: TaskGroup) -> DeviceRequest | None:
         """Return the GPUs that each task of ``group`` wants."""
@@ -31,7 +29,7 @@ class GpuPhase(DevicePhase):
         wanted = group.requests
         if not wanted.gpus:
             return None
-        return DeviceRequest(wanted.gpus, wanted.gpu_filter, frozenset(group.routes))
+        return DeviceRequest(wanted.gpus, wanted.gpu_filter, frozenset(group.routes), may_span=wanted.gpu_span)
 
     def matches(self, cluster: Cluster, wanted: Hashable) -> Flags:
         """Return which devices have the model in their name and memory enough."""

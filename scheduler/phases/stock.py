@@ -15,11 +15,15 @@ from farbus.scheduler.phases.tables import Integers
 
 
 class DeviceRequest(msgspec.Struct, frozen=True):
-    """What one task wants: ``count`` devices for which ``filter`` holds, by one of ``routes``."""
+    """What one task wants: ``count`` devices for which ``filter`` holds, by one of ``routes``.
+
+    Whether they may be of several nodes at once, where no node has so many, ``may_span`` says.
+    """
 
     count: int
     filter: Hashable
     routes: frozenset[Route]
+    may_span: bool = True
 
 
 class DeviceKey(msgspec.Struct, frozen=True):

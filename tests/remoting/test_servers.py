@@ -76,7 +76,8 @@ def test_program_of_two_servers(two: Servers, build: Build, name: str, transport
 
 
 def test_objects_of_two_servers_do_not_mix(two: Servers, tmp_path: Path) -> None:
-    code, out, err = two.run(build_calls("servers_mixed", tmp_path))
+    (tmp_path / "servers").mkdir()
+    code, out, err = two.run(build_calls("servers/mixed", tmp_path))
     assert code == 0, out + err
     assert "a graph whose work is on the devices of two servers is not supported over remoting" in err
     assert "waiting for an event between two servers can't be captured" in err

@@ -23,6 +23,7 @@ from farbus.cli.options import (
     GpuMemoryOption,
     GpuModelOption,
     GpuShareOption,
+    GpuSpanOption,
     GpusOption,
     ImportanceOption,
     MemoryOption,
@@ -94,6 +95,7 @@ def run(
     gpu_memory: GpuMemoryOption = "",
     gpu_model: GpuModelOption = "",
     gpu_share: GpuShareOption = "",
+    gpu_span: GpuSpanOption = False,
     # Nothing confines a program in its user's own terminal, so by default next to nothing is set aside for it.
     cpus: CpusOption = "100m",
     memory: MemoryOption = "64MiB",
@@ -137,6 +139,7 @@ def run(
                 gpu_memory=gpu_memory,
                 gpu_model=gpu_model,
                 gpu_share=gpu_share,
+                gpu_span=gpu_span,
                 cpus=cpus,
                 memory=memory,
             ),

@@ -27,6 +27,7 @@ from farbus.cli.options import (
     GpuMemoryOption,
     GpuModelOption,
     GpuShareOption,
+    GpuSpanOption,
     GpusOption,
     ImportanceOption,
     MemoryOption,
@@ -57,6 +58,7 @@ _DEFAULTS = {
     "gpu_memory": "",
     "gpu_model": "",
     "gpu_share": "",
+    "gpu_span": False,
     "cpus": "1",
     "memory": "256MiB",
     "routes": None,
@@ -91,6 +93,7 @@ def submit(
     gpu_memory: GpuMemoryOption = "",
     gpu_model: GpuModelOption = "",
     gpu_share: GpuShareOption = "",
+    gpu_span: GpuSpanOption = False,
     cpus: CpusOption = "1",
     memory: MemoryOption = "256MiB",
     routes: RouteOption = None,
@@ -146,6 +149,7 @@ def submit(
                 gpu_memory=gpu_memory or 0,
                 gpu_model=gpu_model,
                 gpu_share=gpu_share or 0,
+                gpu_span=gpu_span,
             ),
             table={"count": count, "node": node, "env": variables},
             carried=carried,
@@ -161,7 +165,7 @@ def submit(
                 hint=f"write farbus submit [options] -- {' '.join(arguments[:3])}",
             )
         given = {"gpus": gpus, "gpu_memory": gpu_memory, "gpu_model": gpu_model, "gpu_share": gpu_share}
-        given |= {"cpus": cpus, "memory": memory, "routes": routes, "count": count}
+        given |= {"gpu_span": gpu_span, "cpus": cpus, "memory": memory, "routes": routes, "count": count}
         for option, value in given.items():
             if value != _DEFAULTS[option]:
                 raise InvalidInput(

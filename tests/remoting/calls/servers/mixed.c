@@ -1,6 +1,6 @@
 /* Objects of two servers in one call: the error that CUDA has for objects of two contexts,
  * and the exact reason where CUDA would do it.  Devices 0 and 1 are two servers'. */
-#include "calls.h"
+#include "../calls.h"
 
 static const char *const PTX =
 	".version 7.0\n.target sm_75\n.address_size 64\n"
