@@ -89,12 +89,13 @@ class SupervisorProgram:
         return int(port) if word == "listening" and port.isdigit() else 0
 
     def session_file(self, servers: Sequence[RemoteServer]) -> bytes:
-        """Return the content of a program's session file: its devices are numbered over ``servers`` in their order."""
-        described = [
-            Server(address=server.address, port=server.port, secret=bytes.fromhex(server.secret), devices=server.devices)
-            for server in servers
-        ]
-        return render_session(described).encode()
+        """Return the content of a program's session file, which numbers its devices over ``servers`` in their order."""
+        return render_session(
+            [
+                Server(address=each.address, port=each.port, secret=bytes.fromhex(each.secret), devices=each.devices)
+                for each in servers
+            ]
+        ).encode()
 
     def client_environment(self, session: Path, shim: Path) -> dict[str, str]:
         """Return the environment that puts the shim of a directory into a program."""
@@ -510,9 +511,7 @@ async def _kill(child: Child) -> None:
 
 def _nearest_first(leases: tuple[PreparedLease, ...]) -> list[PreparedLease]:
     """Return a task's leases as its program numbers their devices: its own node's first, then by node."""
-    return sorted(
-        leases, key=lambda prepared: (prepared.lease.route is not Route.LOCAL, prepared.lease.device_node)
-    )
+    return sorted(leases, key=lambda prepared: (prepared.lease.route is not Route.LOCAL, prepared.lease.device_node))
 
 
 def _needs_supervisor(lease: Lease) -> bool:

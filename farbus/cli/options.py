@@ -82,9 +82,7 @@ GpuShareOption = Annotated[
 ]
 GpuSpanOption = Annotated[
     bool,
-    typer.Option(
-        "--gpu-span", help="Take GPUs of several nodes, where no node has so many.", show_default=False
-    ),
+    typer.Option("--gpu-span", help="Take GPUs of several nodes, where no node has so many.", show_default=False),
 ]
 CpusOption = Annotated[str, typer.Option("--cpus", metavar="N", help="Processors: 2, 0.5 or 250m.")]
 MemoryOption = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory, like 512MiB or 4GiB.")]

@@ -281,7 +281,7 @@ CUresult client_array_copy(const CUDA_MEMCPY3D *copy, CUstream hStream, bool asy
 	    copy->Depth > UINT32_MAX || copy->srcPitch > UINT32_MAX || copy->dstPitch > UINT32_MAX ||
 	    copy->srcHeight > UINT32_MAX || copy->dstHeight > UINT32_MAX)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (farbus_client.session_count == 1)
+	if (client_alone())
 		return array_copy_at(copy, stream, async);
 	at = client_stream_session(stream);
 	source = side_session(copy->srcMemoryType, copy->srcArray, copy->srcHost, copy->srcDevice);

@@ -275,6 +275,12 @@ struct client {
 
 extern struct client farbus_client;
 
+/* Is there one server alone?  Then nothing has to be looked for. */
+static inline bool client_alone(void)
+{
+	return farbus_client.session_count == 1;
+}
+
 /* ---- threads ---- */
 
 /* Most contexts that one thread may push. */
@@ -305,6 +311,8 @@ struct client_context *client_context_get(CUcontext handle);
  * sticky error.  client_enter_any: initialised and connected. */
 CUresult client_enter(void);
 CUresult client_enter_any(void);
+/* The same as client_enter, telling the current context on success. */
+CUresult client_enter_context(struct client_context **current);
 
 /* What travels for a handle; the result that CUDA gives for a wrong one. */
 CUresult client_stream_wire(CUstream stream, uint64_t *wire);

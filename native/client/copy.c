@@ -269,7 +269,7 @@ static bool copy_crosses(const struct client_plane *to, const struct client_plan
 {
 	const struct client_session *session;
 
-	if (farbus_client.session_count == 1)
+	if (client_alone())
 		return false;
 	session = client_stream_session(stream);
 	*across = (struct client_copy){ .to = *to, .from = *from, .extent = *extent };

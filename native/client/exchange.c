@@ -508,7 +508,7 @@ struct client_route client_route_current(void)
 	struct client_route route = { .session = farbus_client.sessions, .context = context_wire() };
 	const struct client_context *context;
 
-	if (farbus_client.session_count == 1)
+	if (client_alone())
 		return route;
 	context = client_context_current();
 	route.session = context ? context->session : session_home();
@@ -586,14 +586,12 @@ static const struct client_context *handle_context(uint64_t handle)
 }
 
 /* Where a request goes whose fixed part is `fixed`. */
-static CUresult route_find(enum wire_op op, const void *fixed, struct client_route *route)
+static CUresult route_claimed(enum wire_op op, const void *fixed, struct client_route *route)
 {
 	const struct wire_op_info *info = &wire_op_infos[op];
 	const struct client_context *claimed = NULL;
 
 	*route = client_route_current();
-	if (farbus_client.session_count == 1)
-		return CUDA_SUCCESS;
 	for (unsigned i = 0; i < sizeof(info->routes) && info->routes[i]; i++) {
 		const struct client_context *context;
 		uint64_t handle;
@@ -610,21 +608,31 @@ static CUresult route_find(enum wire_op op, const void *fixed, struct client_rou
 	return CUDA_SUCCESS;
 }
 
-static void header_fill(struct wire_header *header, enum wire_op op, uint64_t context)
+static inline CUresult route_find(enum wire_op op, const void *fixed, struct client_route *route)
+{
+	if (!client_alone())
+		return route_claimed(op, fixed, route);
+	route->session = farbus_client.sessions;
+	route->context = context_wire();
+	return CUDA_SUCCESS;
+}
+
+static inline void header_fill(struct wire_header *header, enum wire_op op, uint64_t context)
 {
 	header->opcode = (uint16_t)op;
 	header->lane = client_thread()->lane;
 	header->argument = context;
 }
 
-CUresult client_post_to(const struct client_route *route, const struct client_request *request)
+static inline CUresult post(const struct client_route *route, enum wire_op op, const void *fixed,
+			    size_t fixed_bytes, const void *tail, size_t tail_bytes)
 {
 	struct wire_header header;
 	int rc;
 
-	header_fill(&header, request->op, route->context);
-	rc = outbox_append(&route->session->outbox, &header, request->fixed, request->fixed_bytes,
-			   request->tail, request->tail_bytes, NULL, NULL);
+	header_fill(&header, op, route->context);
+	rc = outbox_append(&route->session->outbox, &header, fixed, fixed_bytes, tail, tail_bytes, NULL,
+			   NULL);
 	if (rc) {
 		client_session_fail(route->session, rc);
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
@@ -632,20 +640,19 @@ CUresult client_post_to(const struct client_route *route, const struct client_re
 	return CUDA_SUCCESS;
 }
 
+CUresult client_post_to(const struct client_route *route, const struct client_request *request)
+{
+	return post(route, request->op, request->fixed, request->fixed_bytes, request->tail,
+		    request->tail_bytes);
+}
+
 CUresult client_post(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
 		     size_t tail_bytes)
 {
-	const struct client_request request = {
-		.op = op,
-		.fixed = fixed,
-		.fixed_bytes = fixed_bytes,
-		.tail = tail,
-		.tail_bytes = tail_bytes,
-	};
 	struct client_route route;
 	CUresult result = route_find(op, fixed, &route);
 
-	return result == CUDA_SUCCESS ? client_post_to(&route, &request) : result;
+	return result == CUDA_SUCCESS ? post(&route, op, fixed, fixed_bytes, tail, tail_bytes) : result;
 }
 
 static void register_wait(void *opaque, uint64_t sequence)
@@ -764,7 +771,7 @@ struct client_session *client_stream_session(uint64_t stream)
 {
 	const struct client_context *context;
 
-	if (farbus_client.session_count == 1)
+	if (client_alone())
 		return farbus_client.sessions;
 	context = client_stream_context(stream);
 	return context ? context->session : session_home();
@@ -772,7 +779,8 @@ struct client_session *client_stream_session(uint64_t stream)
 
 void client_stream_pace(uint64_t stream, unsigned weight, size_t pieces)
 {
-	struct client_session *session = client_stream_session(stream);
+	struct client_session *session = client_alone() ? farbus_client.sessions
+							 : client_stream_session(stream);
 	unsigned *behind = &session->behind[(stream ^ stream >> 4) % CLIENT_BEHIND_SLOTS];
 	int cancel;
 

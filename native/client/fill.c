@@ -50,7 +50,7 @@ static CUresult fill(CUdeviceptr device, size_t pitch, uint32_t element, uint32_
 		return span <= range.base + range.bytes - device ? fill_here(&request)
 								 : CUDA_ERROR_INVALID_VALUE;
 	/* As of another device's memory that no peer access leads to. */
-	if (known && range.session != client_stream_session(request.stream))
+	if (known && !client_alone() && range.session != client_stream_session(request.stream))
 		return CUDA_ERROR_INVALID_VALUE;
 	result = client_memory_check(device, span);
 	if (result != CUDA_SUCCESS)

@@ -411,7 +411,7 @@ static CUresult library_bring(struct client_library *library, struct client_sess
 static int library_keep(struct client_library *library, void *packed, size_t bytes,
 			const struct client_jit_options *options)
 {
-	if (farbus_client.session_count == 1 || library->context) {
+	if (client_alone() || library->context) {
 		free(packed);
 		return 0;
 	}

@@ -26,8 +26,10 @@ CUresult client_stream_wire(CUstream stream, uint64_t *wire)
 
 struct client_context *client_stream_context(uint64_t wire)
 {
-	const struct client_stream *stream = handle_get(&farbus_client.handles, HANDLE_STREAM, wire);
+	const struct client_stream *stream = NULL;
 
+	if (wire > wire_of(CU_STREAM_PER_THREAD))
+		stream = handle_get(&farbus_client.handles, HANDLE_STREAM, wire);
 	return stream ? stream->context : client_context_current();
 }
 

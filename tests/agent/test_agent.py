@@ -125,6 +125,11 @@ def supervisors_of(config: AgentConfig) -> list[psutil.Process]:
     return [psutil.Process(keeper["pid"]) for keeper in keepers]
 
 
+def lines_of(file: Path) -> list[str]:
+    """Return a file's lines."""
+    return file.read_text().splitlines()
+
+
 def mode_of(file: Path) -> int | None:
     """Return a file's permissions; None for one that is not there."""
     return file.stat().st_mode & 0o777 if file.exists() else None
@@ -167,7 +172,7 @@ async def test_a_task_with_gpus_of_two_nodes_finds_both_servers_its_own_first(
     together.leases.extend(prepare_client(own, "").leases)
     client = await sessions.command(prepare_client=together)
     assert client.ok, client.error
-    lines = Path(client.environment["FARBUS_SESSION"]).read_text().splitlines()
+    lines = lines_of(Path(client.environment["FARBUS_SESSION"]))
     servers = [line.split() for line in lines if line.startswith("server ")]
     assert [line for line in lines if line.startswith("secret ")] == [f"secret {own.secret}", f"secret {other.secret}"]
     # A program of two drivers there is none: its own node's GPU is served as the other's is.
