@@ -10,6 +10,7 @@
  *
  *	copy:	T: ... gate(g) ...		g reached -> source to here, here to target,
  *						target's helper done -> open g
+ *	in the legacy stream: both devices waited for, the copy, and only then the return
  *
  * T is the stream's server, S the event's.  Helpers are streams of this file's own, so
  * that nothing else which is on its way there is waited for.
@@ -258,14 +259,16 @@ void client_across_lost(struct client_session *session)
 		pthread_mutex_lock(&across_lock);
 		for (wait = waits; wait && wait->source != session; wait = wait->next)
 			;
+		/* Told before the stream can go on; said when the lock is free, since who
+		 * listens to messages may call CUDA. */
 		if (wait) {
-			across_failed(wait->target, "waiting for an event",
-				      CUDA_ERROR_DEVICE_UNAVAILABLE);
+			atomic_store(&wait->target->late, CUDA_ERROR_DEVICE_UNAVAILABLE);
 			wait_hear(wait, &finish);
 		}
 		pthread_mutex_unlock(&across_lock);
 		if (!wait)
 			return;
+		client_message("a stream waited for an event of %s, which is lost", session->peer);
 		if (finish)
 			wait_finish(wait);
 	}
@@ -600,17 +603,35 @@ static CUresult pageable_take(struct across_copy *pending)
 	return CUDA_SUCCESS;
 }
 
-CUresult client_across_copy(const struct client_copy *copy, uint64_t stream, bool async)
+CUresult client_across_settle(uint64_t stream, const struct client_context *one,
+			      const struct client_context *other)
 {
 	const struct wire_stream_synchronize wait = { .stream = stream };
+	const struct client_session *session = client_stream_session(stream);
+	CUresult result = client_call(WIRE_OP_STREAM_SYNCHRONIZE, &wait, sizeof(wait), NULL, 0);
+
+	if (stream != (uint64_t)(uintptr_t)CU_STREAM_LEGACY)
+		return result;
+	if (result == CUDA_SUCCESS && one && one->session != session)
+		result = cuCtxSynchronize_v2(one->handle);
+	if (result == CUDA_SUCCESS && other && other != one && other->session != session)
+		result = cuCtxSynchronize_v2(other->handle);
+	return result;
+}
+
+CUresult client_across_copy(const struct client_copy *copy, uint64_t stream, bool async)
+{
+	const bool legacy = stream == (uint64_t)(uintptr_t)CU_STREAM_LEGACY;
 	struct across_copy *pending;
 	CUresult result = client_across_permit(stream, "a copy");
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	/* CUDA completes a copy to pageable memory before it returns. */
-	if (!async || copy->to.kind == MEMORY_PAGEABLE) {
-		result = client_call(WIRE_OP_STREAM_SYNCHRONIZE, &wait, sizeof(wait), NULL, 0);
+	/* CUDA completes a copy to pageable memory before it returns.  What comes behind one in
+	 * the legacy stream waits for it on every device that has a part in it: where it is
+	 * done, nothing has to. */
+	if (!async || legacy || copy->to.kind == MEMORY_PAGEABLE) {
+		result = client_across_settle(stream, copy->from.context, copy->to.context);
 		return result == CUDA_SUCCESS ? transfer(copy) : result;
 	}
 	pending = calloc(1, sizeof(*pending));

@@ -30,6 +30,10 @@ CUresult client_helper_take(struct client_context *context, struct across_helper
 void client_helper_give(struct across_helper *helper);
 uint64_t client_helper_wire(const struct across_helper *helper);
 
+/* Wait for the stream; and where that is the legacy one, for the contexts of other servers
+ * whose memory takes part in what comes next, as CUDA does.  Each may be NULL. */
+CUresult client_across_settle(uint64_t stream, const struct client_context *one,
+			      const struct client_context *other);
 /* Not in a capture: each run of the graph would have to do it. */
 CUresult client_across_permit(uint64_t stream, const char *what);
 /* Let a stream wait for an event of another server: what is recorded when this is called. */

@@ -246,13 +246,13 @@ static CUresult array_copy_staged(const CUDA_MEMCPY3D *copy)
 static CUresult array_copy_across(const CUDA_MEMCPY3D *copy, uint64_t stream,
 				  struct client_session *source, struct client_session *target)
 {
-	const struct wire_stream_synchronize request = { .stream = stream };
 	struct client_session *one = source ? source : target;
 	struct across_helper *helper;
 	CUresult result = client_across_permit(stream, "a copy");
 
 	if (result == CUDA_SUCCESS)
-		result = client_call(WIRE_OP_STREAM_SYNCHRONIZE, &request, sizeof(request), NULL, 0);
+		result = client_across_settle(stream, source ? client_session_context(source) : NULL,
+					      target ? client_session_context(target) : NULL);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (source && target && source != target)

@@ -26,6 +26,28 @@ static void directions(int *a, int *b)
 	expect_filled(read_back(b, COUNT), 13);
 }
 
+// A copy in the legacy stream is behind all work of both devices, and before what comes later on either.
+static void legacy(int *a, int *b)
+{
+	const size_t bytes = COUNT * sizeof(int);
+
+	CUDA(cudaSetDevice(0));
+	take_time<<<1, 1>>>(a, 100000);
+	fill_with<<<64, 64>>>(a, COUNT, 51);
+	CUDA(cudaSetDevice(1));
+	take_time<<<1, 1>>>(b, 100000);
+	fill_with<<<64, 64>>>(b, COUNT, 52);
+	CUDA(cudaMemcpy(b, a, bytes, cudaMemcpyDeviceToDevice));
+	CUDA(cudaSetDevice(0));
+	fill_with<<<64, 64>>>(a, COUNT, 53);
+	CUDA(cudaSetDevice(1));
+	add_to<<<64, 64>>>(b, b, COUNT, 100);
+	CUDA(cudaSetDevice(0));
+	// The stream is the first device's, the bytes are the second's.
+	expect_filled(read_back(b, COUNT), 51, 100);
+	expect_filled(read_back(a, COUNT), 53);
+}
+
 // Behind the source's work and before the target's, in one stream of either.
 static void in_order(int *a, int *b, int device)
 {
@@ -156,6 +178,7 @@ int main()
 	CUDA(cudaPointerGetAttributes(&where, b));
 	EXPECT(where.device == 1);
 	directions(a, b);
+	legacy(a, b);
 	in_order(a, b, 0);
 	in_order(a, b, 1);
 	rows();
