@@ -31,7 +31,7 @@ from farbus.errors import Conflict, FarbusError, NotFound, TimedOut, Unavailable
 from farbus.linux.files import write_owned
 from farbus.linux.output import START, Position
 from farbus.linux.processes import Child, Processes, Program
-from farbus.linux.users import Users
+from farbus.linux.users import Account, Users
 from farbus.model.address import host_and_port
 from farbus.model.device import Device, Route, whole_of
 from farbus.model.lease import Lease
@@ -69,15 +69,29 @@ class SupervisorProgram:
     """How the remoting package's programs are called: the only place that knows."""
 
     def command(
-        self, *, lease: Lease, address: str, secret_descriptor: int, devices: tuple[Device, ...], library: str
+        self,
+        *,
+        lease: Lease,
+        address: str,
+        secret_descriptor: int,
+        devices: tuple[Device, ...],
+        library: str,
+        tls: bool,
+        local_user: int | None,
     ) -> tuple[str, ...]:
-        """Return the command that serves ``devices`` on a free port of ``address``."""
+        """Return the command that serves ``devices`` on a free port of ``address``.
+
+        Beside root, ``local_user`` may come over this machine's socket; None is the supervisor's own user.
+        """
         command = [sys.executable, "-m", "farbus.remoting.supervisor", "--lease", lease.id]
         command += ["--listen", host_and_port(address, 0), "--secret-fd", str(secret_descriptor)]
         # By UUID: indices change when a GPU is drained (dra-driver-nvidia-gpu issue 427).
         command += ["--visible-devices", ",".join(whole_of(device.id) for device in devices)]
         if any(device.share_milli for device in devices):
             command += ["--memory-limit", str(sum(device.memory_bytes for device in devices))]
+        command += ["--tls", "on" if tls else "off"]
+        if local_user is not None:
+            command += ["--local-user", str(local_user)]
         if library:
             command += ["--libcuda", library]
         return tuple(command)
@@ -92,7 +106,13 @@ class SupervisorProgram:
         """Return the content of a program's session file, which numbers its devices over ``servers`` in their order."""
         return render_session(
             [
-                Server(address=each.address, port=each.port, secret=bytes.fromhex(each.secret), devices=each.devices)
+                Server(
+                    address=each.address,
+                    port=each.port,
+                    secret=bytes.fromhex(each.secret),
+                    devices=each.devices,
+                    tls=each.tls,
+                )
                 for each in servers
             ]
         ).encode()
@@ -110,6 +130,7 @@ class RemoteServer:
     port: int
     secret: str = field(repr=False)
     devices: tuple[str, ...]
+    tls: bool
 
 
 @dataclass
@@ -215,6 +236,8 @@ class RemotingHost:
                         secret_descriptor=secret_reader,
                         devices=devices,
                         library=library,
+                        tls=self._config.remoting_tls == "on",
+                        local_user=self._local_user(lease),
                     ),
                     environment=environment,
                     account=account,
@@ -241,6 +264,14 @@ class RemotingHost:
             child.forget()
             raise Unavailable(f"lease {lease.id}: its supervisor ended with {ended.code}: {said or 'it said nothing'}")
         return child, host_and_port(self._config.address, port)
+
+    def _local_user(self, lease: Lease) -> int | None:
+        """Return the user id as whom a program with this lease runs here, if one can."""
+        try:
+            account = self._account(lease.user)
+        except FarbusError:
+            return None  # its programs run on other nodes, and come by TCP
+        return (account or self._users.myself()).uid
 
     async def _read_port(self, child: Child) -> tuple[int, str]:
         """Return the port, or 0 with the last line that the supervisor said before it ended."""
@@ -372,15 +403,11 @@ class RemotingHost:
         if not any(_needs_supervisor(prepared.lease) for prepared in leases):
             return self._local_environment(leases)
         path = self._session_path(job, task)
-        servers = [await _remote_server(await self._served_here(prepared)) for prepared in _nearest_first(leases)]
-        # Whether a task may run as root is asked when it starts; root's own farbus run may have its file.
-        account = choose_account(
-            user,
-            users=self._users,
-            run_as_self=self._config.run_as_self,
-            allow_root=True,
-            rules=UserRules(user_map=self._config.user_map),
-        )
+        tls = self._config.remoting_tls == "on"
+        servers = [
+            await _remote_server(await self._served_here(prepared), tls=tls) for prepared in _nearest_first(leases)
+        ]
+        account = self._account(user)
         self._sessions.add(path.name)
         write_owned(path, self._supervisor.session_file(servers), account=account)
         paths.shim_library()  # says what to do where it is not built
@@ -403,6 +430,19 @@ class RemotingHost:
             self._serve(lease, child, endpoint, position=START)
             served = self._served[lease.id]
         return PreparedLease(lease=lease, endpoint=served.endpoint)
+
+    def _account(self, user: str) -> Account | None:
+        """Return as whom programs of ``user`` run here; None for the agent's own user.
+
+        Whether a task may run as root is asked when it starts; root's own farbus run may have its file.
+        """
+        return choose_account(
+            user,
+            users=self._users,
+            run_as_self=self._config.run_as_self,
+            allow_root=True,
+            rules=UserRules(user_map=self._config.user_map),
+        )
 
     def _write_specification(
         self, job: str, task: str, environment: dict[str, str], *, session: Path, shim: Path
@@ -484,7 +524,7 @@ class RemotingHost:
             raise FarbusError(f"remove session file {name}: {error.strerror}") from error
 
 
-async def _remote_server(prepared: PreparedLease) -> RemoteServer:
+async def _remote_server(prepared: PreparedLease, *, tls: bool) -> RemoteServer:
     """Return a lease's server with its address in numbers: the shim, a guest in its program, resolves no names."""
     host, _, port = prepared.endpoint.rpartition(":")
     try:
@@ -501,6 +541,7 @@ async def _remote_server(prepared: PreparedLease) -> RemoteServer:
         port=int(port),
         secret=prepared.lease.secret,
         devices=tuple(whole_of(leased.device) for leased in prepared.lease.devices),
+        tls=tls,
     )
 
 

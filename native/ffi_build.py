@@ -34,11 +34,12 @@ server.cdef(
     struct server_options {
         int descriptor;
         const char *libcuda;
-        const uint8_t *secret;
+        uint8_t *secret;
         struct server_status *status;
         const void *sessions;
         uint32_t session_count;
         uint64_t memory_limit;
+        bool tls;
     };
     int server_serve(const struct server_options *options, char *why, int bytes);
     """

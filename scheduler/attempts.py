@@ -155,9 +155,15 @@ class Attempts(Commander):
         job.progress.started_at = self._wall
         job.running_since = self._now
         self.loads.begin(job.job.id, ends_of(run.placement for run in runs), self._now)
-        if job.job.moveable and self.rules.preemption:
-            self._agenda.add(self._now + self.rules.preemption_min_run_s, Look.RIPE, job.job.id)
+        job.ran_before_s = 0.0
+        self._watch_ripe(job)
         self._move_job(job, JobState.RUNNING, "")
+
+    def _watch_ripe(self, job: JobRecord) -> None:
+        """Have a running job looked at once it has run so long that it may be preempted."""
+        if job.job.moveable and self.rules.preemption:
+            ripe_at = job.running_since + self.rules.preemption_min_run_s
+            self._agenda.add(max(self._now, ripe_at), Look.RIPE, job.job.id)
 
     def _prepare(self, job: JobRecord, run: TaskRun) -> None:
         """Ask for the next step towards the start of a task."""
@@ -527,7 +533,9 @@ class Attempts(Commander):
         self._persist.discard(job.job.id)
         self._persist_job(job, new=False)
         status = job.status()
-        run = observed_run(status, self.loads.end(job.job.id, self._now))
+        # The wall clock may have been set meanwhile.
+        seconds = job.ran_before_s + self._now - job.running_since
+        run = observed_run(status, self.loads.end(job.job.id, self._now), seconds=seconds)
         if run is not None:
             self.inference.observe(run)
             self._effects.append(events.PersistRun(run=run))

@@ -209,7 +209,9 @@ class ClusterMachine(MakingRoom):
                 waiting.append(job)
                 continue
             found.running_since = now
+            found.ran_before_s = max(0.0, wall - progress.started_at) if progress.started_at else 0.0
             if state is JobState.RUNNING:
+                self._watch_ripe(found)
                 self.loads.begin(job.id, ends_of(run.placement for run in progress.runs), now)
             self.accounts.take(job.user, jobs=1)
             for run in progress.runs:

@@ -67,6 +67,13 @@ class MakingRoom(Deciding):
         """A job for which room is kept needs no round."""
         return job_id not in self.reservations and super()._may_be_placed(job_id, now)
 
+    def _rules_changed(self, event: events.RulesChanged) -> None:
+        super()._rules_changed(event)
+        for job in self.jobs.values():
+            if job.state is JobState.RUNNING:
+                # Whoever waits has looked already, and sleeps.
+                self._watch_ripe(job)
+
     def _room_planned(self, event: events.RoomPlanned) -> None:
         """Carry a plan out, if it still holds; else nothing happens, and the job waits as before."""
         job = self.jobs.get(event.placement.job)

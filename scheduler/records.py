@@ -177,6 +177,8 @@ class JobRecord(msgspec.Struct, eq=False):
     """Monotonic time at which the time limit ends the job; 0 while nothing is counted."""
     running_since: float = 0.0
     """Monotonic time since which this scheduler knows that it runs, in its present attempt."""
+    ran_before_s: float = 0.0
+    """How long it had run when this scheduler took it over, by the wall clock."""
     late_after: float = 0.0
     """Monotonic time before which no more of its tasks are placed."""
 

@@ -49,18 +49,20 @@ class RoomPlanner:
         machine = self._machine
         if not machine.rules.preemption:
             return None
-        candidates = self._candidates(least_s=machine.rules.preemption_min_run_s)
-        lowest = min((each.job.priority for each in candidates), default=None)
         waiting = [job_id for job_id in missed if job_id in machine.queue]
         for job_id in machine.queue.ordered(waiting)[:MAX_TRIED]:
-            record = machine.jobs[job_id]
-            if lowest is None or record.job.priority <= lowest:
+            # Anew for each: while decisions are waited for, jobs end and are cancelled.
+            record = machine.jobs.get(job_id)
+            if record is None or record.state is not JobState.QUEUED:
+                continue
+            candidates = self._candidates(least_s=machine.rules.preemption_min_run_s)
+            below = [each for each in candidates if each.job.priority < record.job.priority]
+            if not below:
                 return None
             if job_id in machine.reservations or any(
                 miss.permanent or miss.phase in (QUOTA, FAULT) for miss in record.misses
             ):
                 continue
-            below = [each for each in candidates if each.job.priority < record.job.priority]
             try:
                 found = await self._fewest(record.job, [holding_of(machine, each) for each in below])
             except FarbusError as error:
@@ -142,7 +144,8 @@ class RoomPlanner:
             rested = [
                 each
                 for each in self._candidates(least_s=rules.preemption_min_run_s)
-                if wall - each.progress.moved_at >= rules.defragment_pause_s
+                # One that is to come yet was told by a clock that was set back since.
+                if not 0 <= wall - each.progress.moved_at < rules.defragment_pause_s
             ]
             plan = await self._few_moves(record.job, rested, most)
             if plan is not None and plan.moved:

@@ -1,5 +1,6 @@
 #include "transport.h"
 #include "socket.h"
+#include "tls.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -170,6 +171,7 @@ int transport_socket_init(struct transport *transport, int descriptor)
 	transport->ops = family == AF_UNIX ? &unix_ops : &tcp_ops;
 	transport->descriptor = descriptor;
 	transport->shm = NULL;
+	transport->tls = NULL;
 	return 0;
 }
 
@@ -265,6 +267,8 @@ void transport_release(struct transport *transport)
 	transport->descriptor = -1;
 	transport_shm_drop(transport->shm);
 	transport->shm = NULL;
+	transport_tls_drop(transport->tls);
+	transport->tls = NULL;
 }
 
 int transport_write_all(struct transport *transport, const void *data, size_t bytes)

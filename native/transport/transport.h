@@ -1,8 +1,8 @@
 /* transport.h - an ordered stream of bytes in each direction, whatever carries it.
  *
- * The one interface of TCP and Unix sockets (socket.c) and of shared memory (shm.c);
- * above it (outbox.h, inbox.h) nothing knows which one it is.  One that encrypts, or
- * that goes on after its connection was cut, does so behind the same calls: frames
+ * The one interface of TCP and Unix sockets (socket.c), of shared memory (shm.c) and of TLS
+ * over TCP (tls.h); above it (outbox.h, inbox.h) nothing knows which one it is.  One that
+ * goes on after its connection was cut does so behind the same calls: frames
  * carry their sequence numbers, and the stream is cut nowhere but between bytes.
  * RDMA verbs fit as shared memory does: a ring in registered memory that the peer
  * writes, `write` posting work requests, `wait` sleeping on the completion channel.
@@ -50,11 +50,13 @@ struct transport_ops {
 };
 
 struct shm;
+struct tls;
 
 struct transport {
 	const struct transport_ops *ops;
 	int descriptor;			/* close-on-exec; -1: none */
 	struct shm *shm;		/* of a transport over shared memory */
+	struct tls *tls;		/* of one that encrypts */
 };
 
 /* Take over a connected socket (TCP or Unix). */
