@@ -56,7 +56,7 @@ lint: build
 
 # Which programs are compiled for make test, and which only here: tests/softgpu/test_programs.py.
 check-programs: build
-	@FARBUS_ALL_PROGRAMS=1 $(BIN)/python -m pytest -q tests/softgpu/test_programs.py
+	@FARBUS_ALL_PROGRAMS=1 $(BIN)/python -m pytest -q tests/softgpu/test_programs.py tests/remoting/test_coverage.py
 
 # Other examples than make test takes, and each time others: ROUNDS times over.
 ROUNDS ?= 20

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from farbus.model.decision import JobPlacement
 from farbus.model.device import Route
-from farbus.model.job import TaskPlacement, TaskState, TaskStatus
+from farbus.model.job import TaskPlacement, TaskState, TaskStatus, room_of
 from farbus.model.lease import Lease, LeasedDevice
 from farbus.model.states import JobState, LeaseState
 from farbus.scheduler import events
@@ -76,7 +76,8 @@ class Attempts(Commander):
             progress.runs.append(
                 TaskRun(placement=task, group=numbers[group.name], requests=requests, leases=tuple(leases), late=late)
             )
-            self.occupy(task.node, requests)
+            for node, room in room_of(requests, task).items():
+                self.occupy(node, room)
             self._tell(job, describe_placement(task))
         self.generation += 1
         self._index(job)

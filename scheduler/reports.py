@@ -16,8 +16,8 @@ from farbus.api.v1 import types_pb2
 from farbus.errors import InvalidInput
 from farbus.model.device import Device, PoolReach
 from farbus.model.job import MAX_RESOURCE
-from farbus.model.node import Link, Node
-from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, format_bytes
+from farbus.model.node import DIMENSIONS, Link, Node, amounts_of
+from farbus.model.quantity import MAX_BYTES, format_bytes
 
 MAX_DEVICES = 4_096
 """Devices of one node."""
@@ -60,8 +60,8 @@ def read_node(caller: Identity, message: types_pb2.Node) -> Node:
         name = _shown(node.name)
         raise InvalidInput(f"the certificate is of node {caller.name}, but the agent calls itself {name}")
     report = _Report(node.name)
-    report.number("capacity.cpu_milli", node.capacity.cpu_milli, 0, MAX_CPU_MILLI)
-    report.number("capacity.memory_bytes", node.capacity.memory_bytes, 0, MAX_BYTES)
+    for dimension, amount in zip(DIMENSIONS, amounts_of(node.capacity), strict=True):
+        report.number(f"capacity.{dimension.name}", amount, 0, dimension.most)
     for field in ("address", "boot_id", "agent_version", "peer_endpoint"):
         report.text(field, getattr(node, field), MAX_WORD)
     report.pairs("labels", node.labels)

@@ -9,6 +9,7 @@ then by itself, where the rules say so, within their limits.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 
 import structlog
@@ -16,7 +17,8 @@ import structlog
 from farbus.errors import Conflict, FarbusError, NotFound
 from farbus.model.decision import Decision, JobPlacement, PendingJob, Snapshot
 from farbus.model.device import DeviceKind
-from farbus.model.job import Job
+from farbus.model.job import Job, TaskGroup
+from farbus.model.node import DIMENSIONS, Resources
 from farbus.model.operation import MovedJob, RoomPlan
 from farbus.model.states import JobState
 from farbus.scheduler import events
@@ -210,12 +212,19 @@ class RoomPlanner:
 
 def _is_enough(snapshot: Snapshot, job: Job) -> bool:
     """Say whether what is free is enough for a flavour of ``job``, wherever it is."""
-    cpu = sum(view.free.cpu_milli for view in snapshot.nodes)
-    memory = sum(view.free.memory_bytes for view in snapshot.nodes)
+    free = sum((view.free for view in snapshot.nodes), Resources())
+    # Has something of each dimension that all nodes know theirs of.
+    capacity = functools.reduce(Resources.within, (view.capacity for view in snapshot.nodes), _ANY)
     gpus = sum(view.free and view.device.kind is DeviceKind.GPU for view in snapshot.devices)
     return any(
-        sum(group.least * group.requests.cpu_milli for group in groups) <= cpu
-        and sum(group.least * group.requests.memory_bytes for group in groups) <= memory
-        and sum(group.least * group.requests.gpus for group in groups) <= gpus
+        not free.lacks(_least(groups), capacity) and sum(group.least * group.requests.gpus for group in groups) <= gpus
         for groups in (job.in_flavour(name).groups for name in ("", *(each.name for each in job.alternatives)))
     )
+
+
+def _least(groups: Iterable[TaskGroup]) -> Resources:
+    """Return what the tasks take that ``groups`` can't do without."""
+    return sum((group.requests.resources * group.least for group in groups), Resources())
+
+
+_ANY = Resources(**{dimension.name: dimension.most for dimension in DIMENSIONS})

@@ -31,7 +31,7 @@ from farbus.model.device import DeviceStatus, Route
 from farbus.model.explanation import Explanation
 from farbus.model.job import NO_GOAL, FlavourCheck, Goal, Job, JobStatus, Miss, Requests, TaskPlacement
 from farbus.model.lease import LeaseStatus
-from farbus.model.node import NodeStatus
+from farbus.model.node import NodeStatus, Resources
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, RoomPlan
 from farbus.model.profile import ApplicationProfile
 from farbus.model.rules import QuotaStatus
@@ -42,7 +42,7 @@ from farbus.scheduler.engine import Engine, no_such_job
 from farbus.scheduler.explaining import Explaining
 from farbus.scheduler.ledger import job_id_of, job_number
 from farbus.scheduler.operating import Operating
-from farbus.scheduler.queue import validate_job
+from farbus.scheduler.queue import validate_job, with_remote_network
 from farbus.scheduler.quotas import check_rules
 from farbus.scheduler.relay import LogRelay
 from farbus.scheduler.telemetry import node_telemetry
@@ -109,6 +109,7 @@ class ClusterService(ClusterHandler):
         if job.composites:
             job = self._templates.expand(job)
             validate_job(job)
+        job = with_remote_network(job, rules.remote_network_mbit_s)
         check_rules(job, rules, by_operator=caller.is_operator)
         if job.interactive and (not caller.node or any(group.node != caller.node for group in job.groups)):
             raise NotPermitted(
@@ -183,10 +184,10 @@ class ClusterService(ClusterHandler):
         profile = machine.inference.known(job)
         decision = await self._engine.maker.would_be(machine.snapshot(self._now()), alone, profile=profile)
         placements, misses = _parts(decision)
+        room = sum((group.requests.resources * group.count for group in alone.groups), Resources())
         return FlavourCheck(
             alternative=name,
-            cpu_milli=sum(group.count * group.requests.cpu_milli for group in alone.groups),
-            memory_bytes=sum(group.count * group.requests.memory_bytes for group in alone.groups),
+            **msgspec.structs.asdict(room),
             gpus=sum(group.count * group.requests.gpus for group in alone.groups),
             placements=placements,
             misses=misses,

@@ -85,6 +85,24 @@ GpuSpanOption = Annotated[
     typer.Option("--gpu-span", help="Take GPUs of several nodes, where no node has so many.", show_default=False),
 ]
 CpusOption = Annotated[str, typer.Option("--cpus", metavar="N", help="Processors: 2, 0.5 or 250m.")]
+NetworkOption = Annotated[
+    str,
+    typer.Option(
+        "--network",
+        metavar="SPEED",
+        help="Network of its node, beside what remote GPUs take, like 10Gbit/s.",
+        show_default=False,
+    ),
+]
+RemoteNetworkOption = Annotated[
+    str,
+    typer.Option(
+        "--remote-network",
+        metavar="SPEED",
+        help="Network that each remote GPU takes at both ends; else the cluster's figure.",
+        show_default=False,
+    ),
+]
 MemoryOption = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory, like 512MiB or 4GiB.")]
 RouteOption = Annotated[
     list[Route] | None,
@@ -138,17 +156,28 @@ def read_goal(*, slo: str, importance: float | None, deadline: str) -> Goal:
 
 
 def read_requests(
-    *, gpus: int, gpu_memory: str, gpu_model: str, gpu_share: str, gpu_span: bool, cpus: str, memory: str
+    *,
+    gpus: int,
+    gpu_memory: str,
+    gpu_model: str,
+    gpu_share: str,
+    gpu_span: bool,
+    remote_network: str,
+    cpus: str,
+    memory: str,
+    network: str,
 ) -> Requests:
     """Turn the options into what each task needs."""
     table = ResourceTable(
         cpus=cpus,
         memory=memory,
+        network=network or 0,
         gpus=gpus,
         gpu_memory=gpu_memory or 0,
         gpu_model=gpu_model,
         gpu_share=gpu_share or 0,
         gpu_span=gpu_span,
+        remote_network=remote_network or None,
     )
     return convert_requests(table, "--")
 

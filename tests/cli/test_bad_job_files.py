@@ -34,6 +34,8 @@ BAD: dict[str, list[str]] = {
     "min_count": ["-1", "2", "1.5", '"2"'],
     "resources.cpus": ["0", "-1", "nan", "inf", '"2 apples"', '"1e9"', "1e300", "true"],
     "resources.memory": ["0", "-1", '"1 apple"', '"-1GiB"', '"99999999TiB"', "1.5", "true"],
+    "resources.network": ["-1", '"10 apples"', '"-1Gbit/s"', '"9999Tbit/s"', "1e300", "true"],
+    "resources.remote_network": ["-1", '"10GiB"', '"9999Tbit/s"', "nan"],
     "resources.gpus": ["-1", "65", "1.5", '"1"', "true"],
     "resources.gpu_memory": ["-1", '"x"', '"99999999TiB"'],
     "resources.gpu_model": ["7", f'"{LONG}"'],

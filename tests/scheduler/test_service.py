@@ -181,6 +181,20 @@ async def test_operators_alone_raise_priorities_and_time_limits_above_the_users(
         assert (await operator.get_job(job_id)).job.priority == 11
 
 
+async def test_what_a_remote_gpu_takes_of_the_network_is_the_clusters_word_where_the_job_has_none(site: Site) -> None:
+    def with_word(mbit_s: int | None, *, gpus: int = 1) -> Job:
+        made = asked(gpus=gpus)
+        requests = msgspec.structs.replace(made.groups[0].requests, remote_network_mbit_s=mbit_s)
+        return msgspec.structs.replace(made, groups=(msgspec.structs.replace(made.groups[0], requests=requests),))
+
+    async with site.scheduler(remote_network_mbit_s=70), site.client() as client:
+        told = []
+        for own in (with_word(None), with_word(0), with_word(9), with_word(None, gpus=0)):
+            job_id, _ = await client.submit(own)
+            told.append((await client.get_job(job_id)).job.groups[0].requests.remote_network_mbit_s)
+        assert told == [70, 0, 9, None]
+
+
 async def test_before_the_first_node_a_job_is_queued(site: Site) -> None:
     async with site.scheduler(), site.client() as client:
         job_id, _ = await client.submit(asked(gpus=1))

@@ -31,8 +31,10 @@ from farbus.cli.options import (
     GpuSpanOption,
     ImportanceOption,
     MemoryOption,
+    NetworkOption,
     Output,
     OutputOption,
+    RemoteNetworkOption,
     RouteOption,
     ServerOption,
     SloOption,
@@ -46,7 +48,7 @@ from farbus.cli.staging import LocalFile, find_files, parse_stage_in, send_files
 from farbus.cli.tables import format_placement
 from farbus.errors import FarbusError, InvalidInput, Unsatisfiable
 from farbus.model.job import FlavourCheck, Goal, Job, JobStatus
-from farbus.model.quantity import format_bytes, format_cpu
+from farbus.model.quantity import format_bytes, format_cpu, format_network
 
 if TYPE_CHECKING:
     from farbus.api.client import ClusterClient
@@ -59,8 +61,10 @@ _DEFAULTS = {
     "gpu_model": "",
     "gpu_share": "",
     "gpu_span": False,
+    "remote_network": "",
     "cpus": "1",
     "memory": "256MiB",
+    "network": "",
     "routes": None,
     "count": 1,
 }
@@ -96,6 +100,8 @@ def submit(
     gpu_span: GpuSpanOption = False,
     cpus: CpusOption = "1",
     memory: MemoryOption = "256MiB",
+    network: NetworkOption = "",
+    remote_network: RemoteNetworkOption = "",
     routes: RouteOption = None,
     count: Annotated[int, typer.Option("--count", min=1, max=jobfile.MAX_TASKS, help="How many tasks.")] = 1,
     node: Annotated[
@@ -145,11 +151,13 @@ def submit(
             resources=jobfile.ResourceTable(
                 cpus=cpus,
                 memory=memory,
+                network=network or 0,
                 gpus=gpus,
                 gpu_memory=gpu_memory or 0,
                 gpu_model=gpu_model,
                 gpu_share=gpu_share or 0,
                 gpu_span=gpu_span,
+                remote_network=remote_network or None,
             ),
             table={"count": count, "node": node, "env": variables},
             carried=carried,
@@ -165,7 +173,8 @@ def submit(
                 hint=f"write farbus submit [options] -- {' '.join(arguments[:3])}",
             )
         given = {"gpus": gpus, "gpu_memory": gpu_memory, "gpu_model": gpu_model, "gpu_share": gpu_share}
-        given |= {"gpu_span": gpu_span, "cpus": cpus, "memory": memory, "routes": routes, "count": count}
+        given |= {"gpu_span": gpu_span, "cpus": cpus, "memory": memory, "network": network}
+        given |= {"remote_network": remote_network, "routes": routes, "count": count}
         for option, value in given.items():
             if value != _DEFAULTS[option]:
                 raise InvalidInput(
@@ -305,6 +314,7 @@ def _describe_flavour(flavour: FlavourCheck) -> str:
     """Say what one way to run a job needs, and what would become of it."""
     name = f"alternative {flavour.alternative}" if flavour.alternative else "as it stands"
     needs = f"{format_cpu(flavour.cpu_milli)} CPUs, {format_bytes(flavour.memory_bytes)}"
+    needs += f", {format_network(flavour.network_mbit_s)}" if flavour.network_mbit_s else ""
     needs += f", {flavour.gpus} GPU{'s' if flavour.gpus > 1 else ''}" if flavour.gpus else ""
     if flavour.placements:
         nodes = ", ".join(dict.fromkeys(task.node for task in flavour.placements))
