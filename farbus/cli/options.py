@@ -80,6 +80,10 @@ GpuShareOption = Annotated[
         show_default=False,
     ),
 ]
+GpuSpanOption = Annotated[
+    bool,
+    typer.Option("--gpu-span", help="Take GPUs of several nodes, where no node has so many.", show_default=False),
+]
 CpusOption = Annotated[str, typer.Option("--cpus", metavar="N", help="Processors: 2, 0.5 or 250m.")]
 NetworkOption = Annotated[
     str,
@@ -157,6 +161,7 @@ def read_requests(
     gpu_memory: str,
     gpu_model: str,
     gpu_share: str,
+    gpu_span: bool,
     remote_network: str,
     cpus: str,
     memory: str,
@@ -171,6 +176,7 @@ def read_requests(
         gpu_memory=gpu_memory or 0,
         gpu_model=gpu_model,
         gpu_share=gpu_share or 0,
+        gpu_span=gpu_span,
         remote_network=remote_network or None,
     )
     return convert_requests(table, "--")

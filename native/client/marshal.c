@@ -56,7 +56,8 @@ void client_marshal_address(struct marshal *m, CUdeviceptr address)
 {
 	struct client_range range;
 
-	if (client_memory_find(address, &range) && range.session)
+	if ((client_memory_find_reserved(address, &range) || client_memory_find(address, &range)) &&
+	    range.session)
 		claim(m, range.session, range.context, CUDA_ERROR_INVALID_VALUE);
 }
 

@@ -24,6 +24,7 @@ from farbus.cli.options import (
     GpuModelOption,
     GpuShareOption,
     GpusOption,
+    GpuSpanOption,
     ImportanceOption,
     MemoryOption,
     NetworkOption,
@@ -96,6 +97,7 @@ def run(
     gpu_memory: GpuMemoryOption = "",
     gpu_model: GpuModelOption = "",
     gpu_share: GpuShareOption = "",
+    gpu_span: GpuSpanOption = False,
     # Nothing confines a program in its user's own terminal, so by default next to nothing is set aside for it.
     cpus: CpusOption = "100m",
     memory: MemoryOption = "64MiB",
@@ -141,6 +143,7 @@ def run(
                 gpu_memory=gpu_memory,
                 gpu_model=gpu_model,
                 gpu_share=gpu_share,
+                gpu_span=gpu_span,
                 remote_network=remote_network,
                 cpus=cpus,
                 memory=memory,

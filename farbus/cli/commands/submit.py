@@ -28,6 +28,7 @@ from farbus.cli.options import (
     GpuModelOption,
     GpuShareOption,
     GpusOption,
+    GpuSpanOption,
     ImportanceOption,
     MemoryOption,
     NetworkOption,
@@ -59,6 +60,7 @@ _DEFAULTS = {
     "gpu_memory": "",
     "gpu_model": "",
     "gpu_share": "",
+    "gpu_span": False,
     "remote_network": "",
     "cpus": "1",
     "memory": "256MiB",
@@ -95,6 +97,7 @@ def submit(
     gpu_memory: GpuMemoryOption = "",
     gpu_model: GpuModelOption = "",
     gpu_share: GpuShareOption = "",
+    gpu_span: GpuSpanOption = False,
     cpus: CpusOption = "1",
     memory: MemoryOption = "256MiB",
     network: NetworkOption = "",
@@ -153,6 +156,7 @@ def submit(
                 gpu_memory=gpu_memory or 0,
                 gpu_model=gpu_model,
                 gpu_share=gpu_share or 0,
+                gpu_span=gpu_span,
                 remote_network=remote_network or None,
             ),
             table={"count": count, "node": node, "env": variables},
@@ -169,8 +173,8 @@ def submit(
                 hint=f"write farbus submit [options] -- {' '.join(arguments[:3])}",
             )
         given = {"gpus": gpus, "gpu_memory": gpu_memory, "gpu_model": gpu_model, "gpu_share": gpu_share}
-        given |= {"cpus": cpus, "memory": memory, "network": network, "remote_network": remote_network}
-        given |= {"routes": routes, "count": count}
+        given |= {"gpu_span": gpu_span, "cpus": cpus, "memory": memory, "network": network}
+        given |= {"remote_network": remote_network, "routes": routes, "count": count}
         for option, value in given.items():
             if value != _DEFAULTS[option]:
                 raise InvalidInput(
