@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import hmac
 import os
+import secrets
 import selectors
 import signal
 import socket
@@ -30,6 +31,9 @@ HELLO_TIMEOUT_S = 5.0
 PROCESSES_LIMIT = 128
 #: Connections whose hello has not come yet; with more, the oldest is dropped.
 UNHEARD_LIMIT = 64
+
+#: How long a session whose connection was cut is kept, with all that it has on its devices.
+GRACE_S = 30.0
 
 Log = Callable[[str], None]
 
@@ -53,6 +57,7 @@ class Supervisor:
     ``libcuda`` is the path of the driver, ``secret`` the lease's 32 bytes,
     ``visible_devices`` what the servers get as CUDA_VISIBLE_DEVICES (None: all).
     ``memory_limit`` is how many bytes of devices' memory all its servers may have together (0: what there is).
+    ``grace_s`` is how long a session waits for its program after its connection was cut (0: not at all).
     ``log`` gets one line per event worth telling an operator.
     """
 
@@ -67,6 +72,7 @@ class Supervisor:
         environment: dict[str, str] | None = None,
         processes_limit: int = PROCESSES_LIMIT,
         memory_limit: int = 0,
+        grace_s: float = GRACE_S,
         log: Log = _discard,
     ) -> None:
         if len(secret) != session.SECRET_BYTES:
@@ -78,9 +84,12 @@ class Supervisor:
         self._environment = environment or {}
         self._processes_limit = processes_limit
         self._memory_limit = memory_limit
+        self._grace_ms = round(grace_s * 1000)
         self._log = log
         self._lock = threading.Lock()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        #: Of sessions that may be resumed, by number: the server's process id, and where it waits for connections.
+        self._channels: dict[int, tuple[int, socket.socket]] = {}
         self._listener: socket.socket | None = None
         self._local: socket.socket | None = None
         self._thread: threading.Thread | None = None
@@ -147,6 +156,9 @@ class Supervisor:
             child.kill()
         for child in children:
             child.wait()
+        for _, channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
         for descriptor in (self._wake_read, self._wake_write, self._life_read, self._life_write):
             os.close(descriptor)
         if self._status is not None:
@@ -256,6 +268,9 @@ class Supervisor:
             self._log(f"refused {peer}: wrong secret")
             return True
         self._reap()
+        if fields[6]:
+            self._resume(connection, fields[6], peer)
+            return True
         if len(self._processes) >= self._processes_limit:
             self._refuse(
                 connection,
@@ -270,6 +285,23 @@ class Supervisor:
             self._log(f"start a server for {peer}: {error}")
         return True
 
+    def _resume(self, connection: socket.socket, number: int, peer: str) -> None:
+        """Hand a connection to the server whose session goes on over it; the server asks for the session's token."""
+        pid, channel = self._channels.get(number, (0, None))
+        if channel is None:
+            self._refuse(connection, session.HELLO_SESSION, "the session has ended")
+            self._log(f"refused {peer}: it would go on with a session that has ended")
+            return
+        connection.setblocking(True)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        try:
+            socket.send_fds(channel, [b"c"], [connection.fileno()])
+        except OSError as error:
+            # It is ending, or has not taken the ones before: the client comes again.
+            self._log(f"hand {peer} to server {pid}: {error}")
+            return
+        self._log(f"session of server {pid} goes on from {peer}")
+
     def _refuse(self, connection: socket.socket, status: int, text: str) -> None:
         # Take the hello out, or closing resets the connection under the reply.
         with contextlib.suppress(OSError):
@@ -279,9 +311,14 @@ class Supervisor:
     def _spawn(self, connection: socket.socket, *, client_pid: int, program: bytes) -> None:
         assert self._status is not None
         slot = self._status.take()
+        number = secrets.randbits(63) + 1
+        # Never waited for: a server takes what comes, or has its hands full of connections already.
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
-            child = self._start_server(connection, slot)
+            with theirs:
+                child = self._start_server(connection, slot, number, theirs)
         except OSError:
+            ours.close()
             if slot is not None:
                 self._status.give_back(slot)
             raise
@@ -289,15 +326,18 @@ class Supervisor:
             self._status.fill(slot, server_pid=child.pid, client_pid=client_pid, program=program)
         with self._lock:
             self._processes[child.pid] = child
+        self._channels[number] = (child.pid, ours)
 
-    def _start_server(self, connection: socket.socket, slot: int | None) -> subprocess.Popen[bytes]:
+    def _start_server(
+        self, connection: socket.socket, slot: int | None, number: int, channel: socket.socket
+    ) -> subprocess.Popen[bytes]:
         assert self._status is not None
         connection.setblocking(True)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         secret_read, secret_write = os.pipe2(os.O_CLOEXEC)
         try:
             os.write(secret_write, self._secret)
-            descriptors = [connection.fileno(), secret_read, self._life_read]
+            descriptors = [connection.fileno(), secret_read, self._life_read, channel.fileno()]
             command = [
                 sys.executable,
                 "-m",
@@ -306,6 +346,9 @@ class Supervisor:
                 f"--secret-fd={secret_read}",
                 f"--life-fd={self._life_read}",
                 f"--libcuda={self._libcuda}",
+                f"--session={number}",
+                f"--resume-fd={channel.fileno()}",
+                f"--grace-ms={self._grace_ms}",
             ]
             if self._memory_limit:
                 command.append(f"--memory-limit={self._memory_limit}")
@@ -346,6 +389,8 @@ class Supervisor:
                     del self._processes[pid]
                     if self._status is not None:
                         self._status.end(pid)
+                    for number in [each for each, (of, _) in self._channels.items() if of == pid]:
+                        self._channels.pop(number)[1].close()
 
 
 def _endpoint(text: str) -> tuple[str, int]:
@@ -369,6 +414,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--secret-fd", type=int, required=True, help="descriptor with the 32 bytes, raw or as hex")
     parser.add_argument("--life-fd", type=int, help="pipe whose end ends the supervisor")
     parser.add_argument("--visible-devices", help="CUDA_VISIBLE_DEVICES of the servers")
+    parser.add_argument("--grace", type=float, default=GRACE_S, help="seconds that a session may be cut, 0: none")
     parser.add_argument("--memory-limit", type=int, default=0, help="bytes of device memory of the lease, 0: all")
     options = parser.parse_args(arguments)
     prefix = f"farbus remoting {options.lease}".rstrip()
@@ -389,6 +435,7 @@ def main(arguments: Sequence[str]) -> int:
         port=port,
         visible_devices=options.visible_devices,
         memory_limit=options.memory_limit,
+        grace_s=options.grace,
         log=log,
     )
     ended = threading.Event()

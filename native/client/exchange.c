@@ -111,6 +111,7 @@ void client_session_fail(struct client_session *session, int error)
 			       "every CUDA call now fails with CUDA_ERROR_DEVICE_UNAVAILABLE",
 			       session->peer, error == -EPIPE || error == -ECONNRESET
 						      ? "the server or its lease has ended"
+			       : error == -ETIMEDOUT ? "it was cut and did not come back in time"
 						      : strerror(-error));
 	/* A leader reads to the end of the stream, and abandons what waits by itself. */
 	session->transport.ops->shutdown(&session->transport);
@@ -507,6 +508,27 @@ CUresult client_post(enum wire_op op, const void *fixed, size_t fixed_bytes, con
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	}
 	return CUDA_SUCCESS;
+}
+
+CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
+			  size_t tail_bytes)
+{
+	struct client_session *session = &farbus_client.session;
+	struct wire_header header;
+	int rc;
+
+	header_fill(&header, op, context_wire());
+	rc = outbox_lend(&session->outbox, &header, fixed, fixed_bytes, tail, tail_bytes);
+	if (rc) {
+		client_session_fail(session, rc);
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
+	}
+	return CUDA_SUCCESS;
+}
+
+void client_settle(const void *at, size_t bytes)
+{
+	outbox_settle(&farbus_client.session.outbox, at, bytes);
 }
 
 static void register_wait(void *opaque, uint64_t sequence)

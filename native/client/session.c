@@ -178,6 +178,13 @@ static void session_raise_descriptor(struct client_session *session)
 	close(low);
 }
 
+/* What goes over a network; NVML asks anew when its connection is lost. */
+static bool session_may_resume(const struct client_session *session)
+{
+	return !farbus_client.management && client_resume_grace_ms() &&
+	       strcmp(session->transport.ops->name, "tcp") == 0;
+}
+
 /* `shm` is what the hello offers, with its descriptor, which is closed; or NULL. */
 static int session_hello(struct client_session *session, const struct session_file *file,
 			 struct shm *shm, int descriptor, struct wire_hello_reply *reply,
@@ -189,7 +196,8 @@ static int session_hello(struct client_session *session, const struct session_fi
 		.minor = WIRE_PROTOCOL_MINOR,
 		.byte_order = WIRE_BYTE_ORDER,
 		.spec_version = WIRE_SPEC_VERSION,
-		.capabilities = shm ? WIRE_CAPABILITY_SHARED_MEMORY : 0,
+		.capabilities = shm ? WIRE_CAPABILITY_SHARED_MEMORY
+				: session_may_resume(session) ? WIRE_CAPABILITY_RESUME : 0,
 		.process = (uint32_t)getpid(),
 	};
 	int rc;
@@ -384,18 +392,22 @@ int client_session_open(struct client_session *session)
 		client_message("FARBUS_TRANSPORT asks for a server on this machine; "
 			       "no supervisor of this lease listens here");
 	}
-	explicit_bzero(&file, sizeof(file));
 	if (rc) {
+		explicit_bzero(&file, sizeof(file));
 		transport_shm_drop(shm);
 		return session_fail_open(session, rc);
 	}
 	if (reply.status != WIRE_HELLO_OK) {
+		explicit_bzero(&file, sizeof(file));
 		transport_shm_drop(shm);
 		transport_release(&session->transport);
 		return session_refused(session, &reply, text);
 	}
 	memcpy(session->operations, reply.operations, sizeof(session->operations));
 	rc = session_devices(session, reply.device_count);
+	if (!rc && (reply.capabilities & WIRE_CAPABILITY_RESUME))
+		rc = client_resume_begin(session, file.address, file.port, file.secret, reply.session);
+	explicit_bzero(&file, sizeof(file));
 	if (shm && (reply.capabilities & WIRE_CAPABILITY_SHARED_MEMORY))
 		transport_shm_switch(&session->transport, shm, false);
 	else

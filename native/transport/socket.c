@@ -1,4 +1,5 @@
 #include "transport.h"
+#include "resume.h"
 #include "socket.h"
 
 #include <errno.h>
@@ -160,9 +161,9 @@ int transport_socket_init(struct transport *transport, int descriptor)
 	/* A peer whose machine has died sends nothing at all: without keep-alive
 	 * a waiting thread would wait for ever. */
 	(void)setsockopt(descriptor, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
-	one = 15;
+	one = 10;
 	(void)setsockopt(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, &one, sizeof(one));
-	one = 5;
+	one = 3;
 	(void)setsockopt(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, &one, sizeof(one));
 	one = 3;
 	(void)setsockopt(descriptor, IPPROTO_TCP, TCP_KEEPCNT, &one, sizeof(one));
@@ -170,6 +171,7 @@ int transport_socket_init(struct transport *transport, int descriptor)
 	transport->ops = family == AF_UNIX ? &unix_ops : &tcp_ops;
 	transport->descriptor = descriptor;
 	transport->shm = NULL;
+	transport->resume = NULL;
 	return 0;
 }
 
@@ -265,6 +267,8 @@ void transport_release(struct transport *transport)
 	transport->descriptor = -1;
 	transport_shm_drop(transport->shm);
 	transport->shm = NULL;
+	transport_resume_drop(transport->resume);
+	transport->resume = NULL;
 }
 
 int transport_write_all(struct transport *transport, const void *data, size_t bytes)

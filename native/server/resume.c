@@ -1,0 +1,187 @@
+/* A session that goes on after its connection was cut: the supervisor hands over new ones.
+ *
+ * One thread waits for them, also while the connection that there is looks alive: a client that
+ * comes again knows better.  It enters neither the driver nor anything that waits for a client.
+ */
+#include "server.h"
+#include "server_ops.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "../transport/resume.h"
+
+/* The supervisor has seen the whole hello. */
+#define RESUME_HELLO_TIMEOUT_MS 1000
+/* A connection that its peer has closed, and not said why.  Nearly always the program was killed,
+ * and its device's memory should not lie idle for long; but a relay between the nodes
+ * may also have been started again. */
+#define CLOSED_GRACE_MS 5000u
+
+static bool bytes_equal(const uint8_t *a, const uint8_t *b, size_t bytes)
+{
+	uint8_t difference = 0;
+
+	for (size_t i = 0; i < bytes; i++)
+		difference |= a[i] ^ b[i];
+	return difference == 0;
+}
+
+/* One datagram with one descriptor.  -1: the supervisor has gone. */
+static int descriptor_receive(int channel)
+{
+	union {
+		struct cmsghdr header;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control;
+	char byte;
+	struct iovec vector = { .iov_base = &byte, .iov_len = 1 };
+	struct msghdr message = {
+		.msg_iov = &vector,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control),
+	};
+	struct cmsghdr *header;
+	int descriptor = -EAGAIN;
+	ssize_t got = recvmsg(channel, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+
+	if (got < 0)
+		return errno == EAGAIN || errno == EINTR ? -EAGAIN : -EPIPE;
+	if (!got)
+		return -EPIPE;
+	header = CMSG_FIRSTHDR(&message);
+	if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
+	    header->cmsg_len == CMSG_LEN(sizeof(int)))
+		memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
+	return descriptor;
+}
+
+static void resume_answer(struct transport *fresh, const struct server *server,
+			  enum wire_hello_status status, uint64_t received)
+{
+	static const char text[] = "the session has ended, or is another's";
+	const struct wire_hello_reply reply = {
+		.magic = WIRE_HELLO_MAGIC,
+		.major = WIRE_PROTOCOL_MAJOR,
+		.minor = WIRE_PROTOCOL_MINOR,
+		.status = status,
+		.spec_version = WIRE_SPEC_VERSION,
+		.capabilities = WIRE_CAPABILITY_RESUME,
+		.session = status == WIRE_HELLO_OK ? server->resume.session : 0,
+		.text_bytes = status == WIRE_HELLO_OK ? 0 : sizeof(text) - 1,
+	};
+	const struct wire_resumed told = { .received = received };
+
+	/* A few hundred bytes into a fresh socket: nothing to wait for, and whether they
+	 * arrive shows soon enough. */
+	if (transport_write_all(fresh, &reply, sizeof(reply)))
+		return;
+	(void)(status == WIRE_HELLO_OK ? transport_write_all(fresh, &told, sizeof(told))
+				       : transport_write_all(fresh, text, reply.text_bytes));
+}
+
+/* Is it this session's client? */
+static bool hello_proves(const struct server *server, const struct wire_hello *hello)
+{
+	bool secret = bytes_equal(hello->secret, server->resume.secret, WIRE_SECRET_BYTES);
+	bool token = bytes_equal((const uint8_t *)hello->program, server->resume.token,
+				 WIRE_TOKEN_BYTES);
+
+	return hello->magic == WIRE_HELLO_MAGIC && hello->major == WIRE_PROTOCOL_MAJOR &&
+	       hello->byte_order == WIRE_BYTE_ORDER && hello->session == server->resume.session &&
+	       secret && token;
+}
+
+static void connection_take(struct server *server, int descriptor)
+{
+	struct transport fresh;
+	struct wire_hello hello;
+	uint64_t received;
+
+	if (transport_socket_init(&fresh, descriptor)) {
+		close(descriptor);
+		return;
+	}
+	if (transport_read_all(&fresh, &hello, sizeof(hello), RESUME_HELLO_TIMEOUT_MS)) {
+		transport_release(&fresh);
+		return;
+	}
+	if (!hello_proves(server, &hello) ||
+	    transport_resume_hold(&server->transport, hello.received, &received)) {
+		resume_answer(&fresh, server, WIRE_HELLO_SESSION, 0);
+		transport_release(&fresh);
+		return;
+	}
+	resume_answer(&fresh, server, WIRE_HELLO_OK, received);
+	(void)transport_resume_adopt(&server->transport, &fresh, hello.received);
+}
+
+static void *resume_thread(void *opaque)
+{
+	struct server *server = opaque;
+	struct pollfd channel = { .fd = server->resume.channel, .events = POLLIN };
+
+	for (;;) {
+		int descriptor;
+
+		if (poll(&channel, 1, TRANSPORT_LOOK_MS) <= 0) {
+			transport_resume_look(&server->transport);
+			continue;
+		}
+		descriptor = descriptor_receive(channel.fd);
+		if (descriptor == -EPIPE)
+			return NULL;
+		if (descriptor >= 0)
+			connection_take(server, descriptor);
+	}
+}
+
+bool server_resume_may(const struct server *server, const struct server_options *options)
+{
+	return options->resume_channel > 0 && options->session && options->grace_ms &&
+	       strcmp(server->transport.ops->name, "tcp") == 0;
+}
+
+int server_resume_grant(struct server *server, const struct server_options *options)
+{
+	struct wire_resume_grant grant = { .grace_ms = options->grace_ms };
+	int rc;
+
+	if (getrandom(grant.token, sizeof(grant.token), 0) != sizeof(grant.token))
+		return -EIO;
+	server->resume.channel = options->resume_channel;
+	server->resume.session = options->session;
+	server->resume.grace_ms = options->grace_ms;
+	memcpy(server->resume.secret, options->secret, sizeof(server->resume.secret));
+	memcpy(server->resume.token, grant.token, sizeof(server->resume.token));
+	rc = transport_write_all(&server->transport, &grant, sizeof(grant));
+	explicit_bzero(&grant, sizeof(grant));
+	return rc;
+}
+
+int server_resume_start(struct server *server)
+{
+	const struct resume_options options = {
+		.grace_ms = server->resume.grace_ms,
+		.closed_grace_ms = server->resume.grace_ms < CLOSED_GRACE_MS ? server->resume.grace_ms
+									     : CLOSED_GRACE_MS,
+	};
+	pthread_attr_t detached;
+	pthread_t thread;
+	int rc = transport_resume_wrap(&server->transport, &options);
+
+	if (rc)
+		return rc;
+	pthread_attr_init(&detached);
+	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+	rc = pthread_create(&thread, &detached, resume_thread, server);
+	pthread_attr_destroy(&detached);
+	return -rc;
+}
