@@ -19,9 +19,10 @@
 
 /* The supervisor has seen the whole hello. */
 #define RESUME_HELLO_TIMEOUT_MS 1000
-/* A connection that its peer has closed, and not said why.  Nearly always the program was killed,
- * and its device's memory should not lie idle for long; but a relay between the nodes
- * may also have been started again. */
+/* A connection that the client's machine has closed or reset, without a word.  Mostly the program
+ * was killed or has crashed, and its device's memory should not lie idle for long; a program that
+ * lives, behind a relay that was started again, notices within 3 s (TCP_KEEPIDLE in
+ * transport/socket.c) and comes at once. */
 #define CLOSED_GRACE_MS 5000u
 
 static bool bytes_equal(const uint8_t *a, const uint8_t *b, size_t bytes)

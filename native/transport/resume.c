@@ -178,11 +178,11 @@ static int thread_start(void *(*run)(void *), struct resume *resume)
 
 static void *dial_thread(void *opaque);
 
-/* state_lock is held.  -EPIPE as an error means that the peer has closed. */
+/* state_lock is held. */
 static void cut_locked(struct resume *resume, int error)
 {
-	uint32_t grace_ms = error == -EPIPE ? resume->options.closed_grace_ms
-					    : resume->options.grace_ms;
+	bool closed = error == -EPIPE || error == -ECONNRESET;
+	uint32_t grace_ms = closed ? resume->options.closed_grace_ms : resume->options.grace_ms;
 
 	if (!is_up(resume))
 		return;
@@ -350,8 +350,7 @@ static bool record_send(struct resume *resume, bool bare)
 		/* What was lent and is no memory would be none over the next connection. */
 		if (rc == -EFAULT)
 			over(resume, rc);
-		/* EPIPE: a reset, or an end that the reader tells more exactly. */
-		cut(resume, generation, rc == -EPIPE ? -ECONNRESET : rc);
+		cut(resume, generation, rc);
 		return false;
 	}
 	resume->sent = at;
@@ -711,15 +710,21 @@ static void resume_settle(struct transport *transport, const void *at, size_t by
 {
 	struct resume *resume = transport->resume;
 	int cancel = transport_cancel_disable();
+	uint64_t acknowledged;
 
 	pthread_mutex_lock(&resume->out);
+	/* Before those go that are acknowledged by now: what is left is not, up to here. */
+	acknowledged = atomic_load(&resume->acknowledged);
 	loans_prune(resume);
 	for (unsigned i = 0; i < resume->loan_count; i++) {
 		struct loan *loan = &resume->loans[(resume->loan_first + i) % RESUME_LOANS];
+		size_t done;
 
 		if (!loan->bytes || (uintptr_t)loan->at - (uintptr_t)at >= bytes)
 			continue;
-		ring_put(resume, loan->offset, loan->at, loan->bytes);
+		/* The place of what is acknowledged may be another's by now. */
+		done = loan->offset < acknowledged ? (size_t)(acknowledged - loan->offset) : 0;
+		ring_put(resume, loan->offset + done, loan->at + done, loan->bytes - done);
 		loan->bytes = 0;
 	}
 	loans_prune(resume);
@@ -815,7 +820,7 @@ int transport_resume_hold(struct transport *transport, uint64_t peer_received, u
 	if (!peer_is_sane(resume, peer_received))
 		return -EPROTO;
 	pthread_mutex_lock(&resume->state_lock);
-	cut_locked(resume, -ECONNRESET);
+	cut_locked(resume, -ETIMEDOUT);
 	state = atomic_load(&resume->state);
 	pthread_mutex_unlock(&resume->state_lock);
 	if (state == OVER)

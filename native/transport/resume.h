@@ -21,8 +21,8 @@
 
 struct resume_options {
 	uint32_t grace_ms;	/* how long a cut may last */
-	/* The same where the peer's end of the connection was closed and not lost, which
-	 * nearly always means that its process is gone. */
+	/* The same where the peer's machine has closed or reset the connection, and not gone
+	 * silent: mostly the peer's process is gone, and a peer that is not notices at once. */
 	uint32_t closed_grace_ms;
 	/* One attempt to connect and to agree with the peer; NULL: connections are given.  Called on
 	 * a thread of its own while the stream is cut, again after a pause.  On 0, *fresh
