@@ -50,7 +50,7 @@
 _Static_assert((RESUME_WINDOW_BYTES & RESUME_MASK) == 0, "offsets are masked");
 /* Often enough that a window is never short of more than a part of it, rarely enough that
  * acknowledging costs nothing beside what it acknowledges. */
-#define RESUME_ACK_BYTES (RESUME_WINDOW_BYTES / 8)
+#define RESUME_ACK_BYTES (RESUME_WINDOW_BYTES / 16)
 /* From here on the bytes of a record are read to where they belong; less is read together
  * with what follows, and moved over the headers in between. */
 #define RESUME_BULK_BYTES 4096u
@@ -456,8 +456,8 @@ static ssize_t stream_read(struct resume *resume, uint8_t *buffer, size_t bytes)
 	do {
 		size_t most = resume->record_left;
 
-		if (most < RESUME_BULK_BYTES)
-			most += RESUME_BULK_BYTES;
+		/* Behind a large record its follower's header, and nothing else to move. */
+		most += most < RESUME_BULK_BYTES ? RESUME_BULK_BYTES : sizeof(struct record);
 		got = resume->lower.ops->read(&resume->lower, buffer, most < bytes ? most : bytes);
 		if (got > 0)
 			got = records_walk(resume, buffer, (size_t)got);

@@ -14,7 +14,7 @@
 /* Most bytes that a peer may have sent and not seen acknowledged: part of the protocol, since
  * the other side must be able to take so many in while nobody there wants them.  What a network
  * of 25 Gb/s holds in 1.3 ms; a power of two, for it is a ring. */
-#define RESUME_WINDOW_BYTES (4u << 20)
+#define RESUME_WINDOW_BYTES (16u << 20)
 
 /* How often who waits looks whether the network is still there. */
 #define TRANSPORT_LOOK_MS 5000
