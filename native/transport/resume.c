@@ -50,7 +50,7 @@
 _Static_assert((RESUME_WINDOW_BYTES & RESUME_MASK) == 0, "offsets are masked");
 /* Often enough that a window is never short of more than a part of it, rarely enough that
  * acknowledging costs nothing beside what it acknowledges. */
-#define RESUME_ACK_BYTES (RESUME_WINDOW_BYTES / 16)
+#define RESUME_ACK_BYTES (RESUME_WINDOW_BYTES / 8)
 /* From here on the bytes of a record are read to where they belong; less is read together
  * with what follows, and moved over the headers in between. */
 #define RESUME_BULK_BYTES 4096u
