@@ -10,6 +10,7 @@ from farbus.api.exposition import EXAMPLE_ADDRESS
 from farbus.api.identity import valid_name
 from farbus.errors import InvalidInput
 from farbus.model.address import split_address
+from farbus.model.device import MAX_SHARES
 from farbus.model.value import Value
 
 # sun_path of a Unix socket's address has 108 bytes (unix(7)); farbus.api keeps some for itself.
@@ -51,6 +52,10 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     softgpu_library: str = ""
     """Directory of the software GPU's ``libcuda.so.1`` and ``libnvidia-ml.so.1``; empty for where the build puts it."""
 
+    gpu_shares: dict[str, int] = {}
+    """Shares that GPUs are offered as, each to a job of its own, by patterns of UUIDs or models (``"*A100*" = 4``)."""
+    cdi_directory: str = ""
+    """Where container engines look for devices (``/run/cdi``): tasks' remote GPUs are told there; empty for nowhere."""
     remoting_user: str = ""
     """Local user as whom remoting servers run; empty for the agent's own."""
 
@@ -110,6 +115,9 @@ class AgentConfig(Value, frozen=True, kw_only=True):
         ):
             if number < 0:
                 raise InvalidInput(f"{what}: {number} is less than zero")
+        for pattern, shares in self.gpu_shares.items():
+            if not 2 <= shares <= MAX_SHARES:
+                raise InvalidInput(f"gpu_shares: {pattern!r} = {shares} is not from 2 to {MAX_SHARES}")
         if self.program_units not in PROGRAM_UNITS:
             raise InvalidInput(
                 f"program_units: {self.program_units!r} is none of {', '.join(PROGRAM_UNITS)}", hint="leave it out"
@@ -134,6 +142,11 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     def tasks_directory(self) -> Path:
         """Where tasks with files have directories, each its user's alone."""
         return Path(self.state) / "tasks"
+
+    @property
+    def shims_directory(self) -> Path:
+        """Where copies of the shim are, which programs are started with."""
+        return Path(self.state) / "shims"
 
     @property
     def sessions_directory(self) -> Path:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import fnmatch
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -12,7 +13,7 @@ from farbus.errors import FarbusError
 from farbus.linux.node_facts import NodeFacts
 from farbus.linux.nvml import GpuList, Nvml
 from farbus.linux.sysfs import NvmeController, PciFunction, Sysfs
-from farbus.model.device import Device, DeviceKind
+from farbus.model.device import Device, DeviceKind, share_id
 from farbus.model.node import Link, Node, Resources
 
 # PCI class codes (PCI Code and ID Assignment): 3D controller, processing accelerator.
@@ -55,6 +56,33 @@ def gpu_devices(found: GpuList, *, software: bool) -> tuple[Device, ...]:
         )
         for gpu in found.gpus
     )
+
+
+def shared_gpus(gpus: Sequence[Device], shares: Mapping[str, int]) -> tuple[Device, ...]:
+    """Return ``gpus`` with each that a pattern of ``shares`` matches in equal parts instead.
+
+    The first pattern that matches the UUID or the model counts.
+    """
+    found: list[Device] = []
+    for gpu in gpus:
+        number = next(
+            (
+                number
+                for pattern, number in shares.items()
+                if fnmatch.fnmatchcase(gpu.id, pattern) or fnmatch.fnmatchcase(gpu.model.lower(), pattern.lower())
+            ),
+            0,
+        )
+        found += [
+            msgspec.structs.replace(
+                gpu,
+                id=share_id(gpu.id, part),
+                memory_bytes=gpu.memory_bytes // number,
+                share_milli=1000 // number,
+            )
+            for part in range(1, number + 1)
+        ] or [gpu]
+    return tuple(found)
 
 
 def nvme_devices(controllers: Sequence[NvmeController]) -> tuple[Device, ...]:
@@ -102,7 +130,7 @@ async def take_inventory(
             found = await source.nvml.list()
             if found.absent and source.software:
                 troubles.append(f"software GPUs: {found.absent}")
-            devices += gpu_devices(found, software=source.software)
+            devices += shared_gpus(gpu_devices(found, software=source.software), config.gpu_shares)
         except FarbusError as error:
             troubles.append(str(error))
     if config.physical_devices:

@@ -20,20 +20,23 @@ from pathlib import Path
 
 import structlog
 
+from farbus.agent import cdi
 from farbus.agent.accounts import UserRules, choose_account
 from farbus.agent.config import AgentConfig
 from farbus.agent.events import PreparedLease, SupervisorDied
 from farbus.agent.jobs import DEFAULT_PATH
 from farbus.agent.names import file_name
+from farbus.agent.shim_copies import ShimCopies
 from farbus.errors import Conflict, FarbusError, NotFound, TimedOut, Unavailable
 from farbus.linux.files import write_owned
 from farbus.linux.output import START, Position
 from farbus.linux.processes import Child, Processes, Program
 from farbus.linux.users import Users
 from farbus.model.address import host_and_port
-from farbus.model.device import Device, Route
+from farbus.model.device import Device, Route, whole_of
 from farbus.model.lease import Lease
 from farbus.remoting import paths
+from farbus.remoting.launcher import shim_environment
 from farbus.remoting.session import Server, render_session
 
 _log = structlog.get_logger()
@@ -66,13 +69,15 @@ class SupervisorProgram:
     """How the remoting package's programs are called: the only place that knows."""
 
     def command(
-        self, *, lease: Lease, address: str, secret_descriptor: int, devices: tuple[str, ...], library: str
+        self, *, lease: Lease, address: str, secret_descriptor: int, devices: tuple[Device, ...], library: str
     ) -> tuple[str, ...]:
         """Return the command that serves ``devices`` on a free port of ``address``."""
         command = [sys.executable, "-m", "farbus.remoting.supervisor", "--lease", lease.id]
         command += ["--listen", host_and_port(address, 0), "--secret-fd", str(secret_descriptor)]
         # By UUID: indices change when a GPU is drained (dra-driver-nvidia-gpu issue 427).
-        command += ["--visible-devices", ",".join(devices)]
+        command += ["--visible-devices", ",".join(whole_of(device.id) for device in devices)]
+        if any(device.share_milli for device in devices):
+            command += ["--memory-limit", str(sum(device.memory_bytes for device in devices))]
         if library:
             command += ["--libcuda", library]
         return tuple(command)
@@ -90,16 +95,9 @@ class SupervisorProgram:
         )
         return render_session([described]).encode()
 
-    def client_environment(self, session: Path) -> dict[str, str]:
-        """Return the environment that puts the shim into a program."""
-        library = paths.shim_library()
-        # Preloaded as well: the static cudart opens libcuda.so.1 by name, and an rpath of
-        # the program comes before LD_LIBRARY_PATH.
-        return {
-            "FARBUS_SESSION": str(session),
-            "LD_LIBRARY_PATH": str(library.parent),
-            "LD_PRELOAD": str(library),
-        }
+    def client_environment(self, session: Path, shim: Path) -> dict[str, str]:
+        """Return the environment that puts the shim of a directory into a program."""
+        return shim_environment(session=session, library=paths.preloadable(shim / paths.SHIM))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +141,9 @@ class RemotingHost:
         self._supervisor = supervisor
         self._served: dict[str, _Served] = {}
         self._strangers: dict[str, Child] = {}
+        self._shims = ShimCopies(config.shims_directory, paths.shim_directory())
+        self._shims_used: set[Path] = set()
+        """Those of the programs that an earlier agent has started."""
         self._sessions: set[str] = set()
         """Names of session files that are somebody's."""
 
@@ -153,10 +154,10 @@ class RemotingHost:
         if (served := self._served.get(lease.id)) is not None:
             return served.endpoint
         devices = self._leased(lease)
-        if lease.route is Route.LOCAL:
+        if not _needs_supervisor(lease):
             self._served[lease.id] = _Served(lease=lease, child=None, endpoint="")
             return ""
-        if lease.route is not Route.REMOTE:
+        if lease.route not in (Route.LOCAL, Route.REMOTE):
             raise Unavailable(f"lease {lease.id}: this version can't serve the route {lease.route}")
         child, endpoint = await self._start_supervisor(lease, devices)
         self._serve(lease, child, endpoint, position=START)
@@ -180,12 +181,16 @@ class RemotingHost:
 
     async def _start_supervisor(self, lease: Lease, devices: tuple[Device, ...]) -> tuple[Child, str]:
         software = devices[0].software
+        share_milli = devices[0].share_milli
         environment = {
             "PATH": DEFAULT_PATH,
             "LANG": "C.UTF-8",
             "PYTHONPATH": str(paths.package_root()),
             "PYTHONUNBUFFERED": "1",
         }
+        if share_milli:
+            # Heard by NVIDIA's MPS alone, where the node runs it.
+            environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(1, share_milli // 10))
         library = ""
         if software:
             environment |= software_gpu_environment(self._config)
@@ -206,7 +211,7 @@ class RemotingHost:
                         lease=lease,
                         address=self._config.address,
                         secret_descriptor=secret_reader,
-                        devices=tuple(device.id for device in devices),
+                        devices=devices,
                         library=library,
                     ),
                     environment=environment,
@@ -277,7 +282,7 @@ class RemotingHost:
         """Go on serving a lease that an earlier agent has served at ``endpoint``; say whether it is still served."""
         if lease.id in self._served:
             return True
-        if lease.route is Route.LOCAL:
+        if not _needs_supervisor(lease):
             self._served[lease.id] = _Served(lease=lease, child=None, endpoint=endpoint)
             return True
         await self._look()
@@ -297,6 +302,7 @@ class RemotingHost:
         if "FARBUS_SESSION" in environment and not path.is_file():
             return False
         self._sessions.add(path.name)
+        self._shims_used.add(Path(environment.get("LD_PRELOAD", "").partition(":")[0]).parent)
         return True
 
     async def _look(self) -> None:
@@ -330,6 +336,8 @@ class RemotingHost:
         files = tuple(name for name in self.sessions() if name not in self._sessions)
         for name in files:
             self.remove_session(name)
+        self._remove_specifications()
+        self._shims.remove_others(self._shims_used)
         return (*ended, *files)
 
     async def unprepare_devices(self, lease_id: str) -> None:
@@ -359,12 +367,12 @@ class RemotingHost:
         """Return the environment for a task's program; write its session file where a lease is remote."""
         if not leases:
             return {}
-        routes = {prepared.lease.route for prepared in leases}
-        if len(routes) > 1:
+        served = {_needs_supervisor(prepared.lease) for prepared in leases}
+        if len(served) > 1:
             raise Unavailable(
                 f"task {job}/{task}: one program can't use local and remote devices together in this version"
             )
-        if routes == {Route.LOCAL}:
+        if served == {False}:
             return self._local_environment(leases)
         if len(leases) > 1:
             raise Unavailable(
@@ -382,7 +390,33 @@ class RemotingHost:
         )
         self._sessions.add(path.name)
         write_owned(path, self._supervisor.session_file(server), account=account)
-        return self._supervisor.client_environment(path)
+        paths.shim_library()  # says what to do where it is not built
+        shim = self._shims.current()
+        environment = self._supervisor.client_environment(path, shim)
+        if self._config.cdi_directory:
+            environment[cdi.VARIABLE] = self._write_specification(job, task, environment, session=path, shim=shim)
+        return environment
+
+    def _write_specification(
+        self, job: str, task: str, environment: dict[str, str], *, session: Path, shim: Path
+    ) -> str:
+        """Describe a task's devices to container engines; return their name."""
+        name = cdi.device_name(job, task)
+        path = self._specification_path(session.name)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Secrets are in the session file; engines run as anybody.
+            content = cdi.specification(name, environment, session=session, shim=shim)
+            write_owned(path, content, account=None, mode=0o644)
+        except OSError as error:
+            raise Unavailable(
+                f"{path}: {error.strerror}", hint="mend it, or leave cdi_directory out of the agent's settings"
+            ) from error
+        return name
+
+    def _specification_path(self, session: str) -> Path:
+        """Return the file by which container engines find the devices of a session file of that name."""
+        return Path(self._config.cdi_directory) / f"{cdi.PREFIX}{self._config.name}.{session}.json"
 
     def _local_environment(self, leases: tuple[PreparedLease, ...]) -> dict[str, str]:
         devices = [device for prepared in leases for device in self._leased(prepared.lease)]
@@ -419,8 +453,20 @@ class RemotingHost:
         except FileNotFoundError:
             return ()
 
+    def _remove_specifications(self) -> None:
+        """Remove what an earlier agent of this node has told container engines of sessions that are over."""
+        if not self._config.cdi_directory:
+            return
+        kept = {self._specification_path(session).name for session in self._sessions}
+        for path in Path(self._config.cdi_directory).glob(f"{cdi.PREFIX}{self._config.name}.*.json"):
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
+
     def remove_session(self, name: str) -> None:
         """Remove a session file; nothing happens when it is not there."""
+        if self._config.cdi_directory:
+            with contextlib.suppress(OSError):
+                self._specification_path(name).unlink(missing_ok=True)
         path = self._config.sessions_directory / name
         if not os.path.lexists(path):
             # On a read-only disk the kernel refuses to remove also what is not there.
@@ -447,13 +493,19 @@ async def _remote_server(prepared: PreparedLease) -> RemoteServer:
         address=str(found[0][4][0]),
         port=int(port),
         secret=prepared.lease.secret,
-        devices=tuple(leased.device for leased in prepared.lease.devices),
+        devices=tuple(whole_of(leased.device) for leased in prepared.lease.devices),
     )
 
 
 async def _kill(child: Child) -> None:
     child.kill()
     await child.wait()
+
+
+def _needs_supervisor(lease: Lease) -> bool:
+    """Say whether a supervisor serves the lease: also a share of a GPU of the task's own node, which has a limit."""
+    shared = any(whole_of(leased.device) != leased.device for leased in lease.devices)
+    return shared or lease.route is not Route.LOCAL
 
 
 def _program_name(lease_id: str) -> str:

@@ -42,13 +42,27 @@ class Launch:
         library = self.shim / "libcuda.so.1"
         if not library.exists():
             raise UnusableProgram(f"{library}: the shim is not there; run make build")
-        environment = dict(base)
-        environment["FARBUS_SESSION"] = str(self.session)
-        environment["LD_PRELOAD"] = _prepend(str(library), base.get("LD_PRELOAD", ""))
-        environment["LD_LIBRARY_PATH"] = _prepend(str(self.shim), base.get("LD_LIBRARY_PATH", ""))
-        environment["TRITON_LIBCUDA_PATH"] = str(self.shim)
-        environment["NUMBA_CUDA_DRIVER"] = str(library)
-        return environment
+        settings = shim_environment(session=self.session, library=library)
+        for name in SEARCH_PATHS:
+            settings[name] = _prepend(settings[name], base.get(name, ""))
+        return {**base, **settings}
+
+
+SEARCH_PATHS = ("LD_PRELOAD", "LD_LIBRARY_PATH")
+"""Variables that the program may have too: the shim goes in front of what is there."""
+
+
+def shim_environment(*, session: Path, library: Path) -> dict[str, str]:
+    """Return the variables that put the shim ``library`` into a program and tell it of its session file."""
+    return {
+        "FARBUS_SESSION": str(session),
+        # The static cudart opens libcuda.so.1 by name, and an rpath of the program comes before LD_LIBRARY_PATH.
+        "LD_PRELOAD": str(library),
+        "LD_LIBRARY_PATH": str(library.parent),
+        # Where Triton and numba look for the file itself.
+        "TRITON_LIBCUDA_PATH": str(library.parent),
+        "NUMBA_CUDA_DRIVER": str(library),
+    }
 
 
 def _prepend(entry: str, existing: str) -> str:

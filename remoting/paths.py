@@ -22,6 +22,9 @@ from pathlib import Path
 
 from farbus.errors import Unavailable
 
+SHIM = "libcuda.so.1"
+"""The shim's file, called as what it stands for."""
+
 CURE = "run make build"
 """What to do about a native file that is not there."""
 
@@ -45,7 +48,7 @@ def shim_directory() -> Path:
 
 def shim_library() -> Path:
     """Return the shim; raise :class:`Unavailable` where it is not built or can't be preloaded."""
-    return preloadable(require(shim_directory() / "libcuda.so.1", what="the shim"))
+    return preloadable(require(shim_directory() / SHIM, what="the shim"))
 
 
 def software_gpu_directory() -> Path:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import JobPlacement, Snapshot
-from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
+from farbus.model.device import Device, DeviceKind, DeviceStatus, Route, whole_of
 from farbus.model.job import Requests
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import Node, NodeStatus, Resources
@@ -57,6 +57,8 @@ class ClusterState:
         """How loaded the links are that running jobs use."""
         self.listening_since = 0.0
         """Monotonic time since which this scheduler has listened without a break."""
+        self._shares: defaultdict[str, set[str]] = defaultdict(set)
+        """The shares of GPUs that were ever reported."""
         self.shape = 0
         """Counts changes of what nodes have: what was impossible may have become possible."""
         self._views = Views(self)
@@ -78,7 +80,16 @@ class ClusterState:
         """Say whether ``device`` may be leased now."""
         node = self.nodes.get(device.node)
         free = device.present and not device.lease and not device.reserved and device.cordon is None
-        return free and node is not None and node.usable
+        return free and node is not None and node.usable and not self._is_used_otherwise(device)
+
+    def related(self, device_id: str) -> Collection[str]:
+        """Return the shares of a GPU, or the GPU that a share is of: the same hardware by other names."""
+        whole = whole_of(device_id)
+        return self._shares.get(device_id, ()) if whole == device_id else (whole,)
+
+    def _is_used_otherwise(self, device: DeviceRecord) -> bool:
+        """Say whether a lease from before its node's ``gpu_shares`` changed has what this device is a part of."""
+        return any(other in self.devices and self.devices[other].lease for other in self.related(device.id))
 
     def snapshot(self, now: float) -> Snapshot:
         """Return the cluster as a round sees it."""
@@ -203,6 +214,8 @@ class ClusterState:
                     return f"device {place.device} is not free on node {place.node}"
                 if device.device is None or device.device.kind is not DeviceKind.GPU:
                     return f"device {place.device} is not a GPU"
+                if not group.requests.gpu_filter.takes(device.device):
+                    return f"device {place.device} is not what task {task.task} asks for"
                 if place.route not in group.routes or (place.route is Route.LOCAL) != (place.node == task.node):
                     return f"device {place.device} can't reach task {task.task} by route {place.route}"
                 taken.add(place.device)
@@ -251,6 +264,8 @@ class ClusterState:
 
     def new_device(self, device_id: str, owner: str, *, device: Device | None = None, epoch: int = 0) -> DeviceRecord:
         """Return the record of a device that was never heard of, not yet in the books."""
+        if (whole := whole_of(device_id)) != device_id:
+            self._shares[whole].add(device_id)
         return DeviceRecord(id=device_id, node=owner, device=device, epoch=epoch, noted=self._views.changed_devices)
 
     def _record_of(self, kind: CordonKind, name: str) -> NodeRecord | DeviceRecord:

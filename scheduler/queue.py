@@ -33,7 +33,7 @@ from farbus.model.job import (
     StorageRequest,
     TaskGroup,
 )
-from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, MAX_SECONDS, format_bytes
+from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, MAX_SECONDS, MAX_SHARE_MILLI, format_bytes
 from farbus.model.staging import MAX_OUTPUTS, check_digest, check_path
 
 MAX_QUEUED_JOBS = 200_000
@@ -90,6 +90,13 @@ def _validate_requests(requests: Requests, field: str) -> None:
     _check_number(requests.gpus, f"{field}.gpus", least=0, most=MAX_GPUS_PER_TASK)
     _check_number(requests.gpu_memory_bytes, f"{field}.gpu_memory_bytes", least=0, most=MAX_BYTES)
     _check_text(requests.gpu_model, f"{field}.gpu_model", most=MAX_NAME, is_line=True)
+    _check_number(requests.gpu_share_milli, f"{field}.gpu_share_milli", least=0, most=MAX_SHARE_MILLI)
+    _check(
+        not requests.gpu_share_milli or requests.gpus == 1,
+        f"{field}.gpus",
+        f"{requests.gpus} GPUs are asked for, and a share of one",
+        hint="a task has one share, or whole GPUs: set gpus to 1, or leave the share out",
+    )
     if requests.gpus == 0:
         asked = "gpu_memory_bytes" if requests.gpu_memory_bytes else "gpu_model" if requests.gpu_model else ""
         _check(not asked, f"{field}.{asked}", "is set, but no GPU is asked for", hint="set gpus to 1 or more")

@@ -164,9 +164,4 @@ def _may_run(view: NodeView, want: _Want) -> bool:
 
 def _suits(view: DeviceView, requests: Requests) -> bool:
     device = view.device
-    return (
-        requests.gpus > 0
-        and device.kind is DeviceKind.GPU
-        and device.memory_bytes >= requests.gpu_memory_bytes
-        and requests.gpu_model.lower() in device.model.lower()
-    )
+    return requests.gpus > 0 and device.kind is DeviceKind.GPU and requests.gpu_filter.takes(device)

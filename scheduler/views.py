@@ -8,7 +8,7 @@ phases (:class:`farbus.scheduler.phases.cluster.Columns`) know it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -70,6 +70,10 @@ class Books(Protocol):
         """Return what is free on a node."""
         ...
 
+    def related(self, device_id: str) -> Collection[str]:
+        """Return the same hardware by other names."""
+        ...
+
     def is_free(self, device: DeviceRecord) -> bool:
         """Say whether a device may be leased now."""
         ...
@@ -118,6 +122,10 @@ class Views:
         for name in self.changed_nodes:
             self._look_at_node(self._books.nodes[name], now)
             self.changed_devices |= self._books.devices_of_node.get(name, set())
+        for device_id in tuple(self.changed_devices):
+            self.changed_devices.update(
+                other for other in self._books.related(device_id) if other in self._books.devices
+            )
         for device_id in self.changed_devices:
             self._look_at_device(self._books.devices[device_id])
         self.changed_nodes.clear()

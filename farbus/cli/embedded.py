@@ -82,6 +82,10 @@ class Plan(Value, frozen=True, kw_only=True):
     """The node that offers the machine's own devices; empty for none."""
     options: str = ""
     """Further FARBUS_SOFTGPU settings, such as ``sms=4``."""
+    gpu_shares: int = 1
+    """Shares that each GPU is offered as; 1 for whole GPUs."""
+    cdi_directory: str = ""
+    """Where container engines are told of tasks' remote GPUs; empty for nowhere."""
     metrics_port: int = 0
     """Port of the loopback interface where the scheduler serves Prometheus, nodes on those after it; 0 for none."""
     scheduler: dict[str, Any] = {}
@@ -310,12 +314,15 @@ class EmbeddedCluster:
             "end_on_stop": True,
             "orphan_limit_s": ORPHAN_LIMIT_S,
             "program_units": "none",
+            "cdi_directory": self.plan.cdi_directory,
         }
         if node.gpus:
             memory = f"{self.plan.gpu_memory_bytes // 2**20}MiB"
             settings["softgpu"] = f"count={node.gpus},mem={memory}" + (
                 f",{self.plan.options}" if self.plan.options else ""
             )
+            if self.plan.gpu_shares > 1:
+                settings["gpu_shares"] = {"*": self.plan.gpu_shares}
             # Whose GPUs they are: another user's farbus up has nodes of the same names.
             settings["softgpu_node"] = f"farbus-up-{os.getuid()}-{node.name}"
         return self._daemon(f"node {node.name}", "agent", home, settings)
@@ -382,7 +389,9 @@ def describe_gpus(plan: Plan, node: NodePlan) -> str:
     if not node.gpus:
         return "no GPU"
     memory = format_bytes(plan.gpu_memory_bytes)
-    return f"{node.gpus} software GPU{'s' if node.gpus > 1 else ''} with {memory}{' each' if node.gpus > 1 else ''}"
+    shares = f", in {plan.gpu_shares} shares" if plan.gpu_shares > 1 else ""
+    each = " each" if node.gpus > 1 else ""
+    return f"{node.gpus} software GPU{'s' if node.gpus > 1 else ''} with {memory}{each}{shares}"
 
 
 def remove_leftovers(*, directory: Path, state: Path | None, devices: tuple[str, ...]) -> list[str]:

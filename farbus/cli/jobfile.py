@@ -40,7 +40,7 @@ from farbus.model.job import (
     StorageRequest,
     TaskGroup,
 )
-from farbus.model.quantity import parse_bytes, parse_cpu, parse_seconds
+from farbus.model.quantity import parse_bytes, parse_cpu, parse_seconds, parse_share
 from farbus.model.staging import check_path
 
 MAX_TASKS = 4096
@@ -71,6 +71,9 @@ class ResourceTable(msgspec.Struct, forbid_unknown_fields=True, rename=None):
     gpus: Annotated[int, Meta(ge=0, le=MAX_GPUS, description="Number of GPUs.")] = 0
     gpu_memory: Annotated[str | int, Meta(description="Least memory of each GPU.")] = 0
     gpu_model: Annotated[str, Meta(max_length=128, description="Part of the GPU model's name, in any case.")] = ""
+    gpu_share: Annotated[
+        str | int | float, Meta(description="Least part of a GPU, shared with others: 0.25, '1/4' or '25%'.")
+    ] = 0
 
 
 class StageTable(msgspec.Struct, forbid_unknown_fields=True, rename={"source": "from"}):
@@ -151,6 +154,7 @@ class ResourceChanges(msgspec.Struct, forbid_unknown_fields=True):
     gpus: Annotated[int, Meta(ge=0, le=MAX_GPUS, description="Number of GPUs.")] | None = None
     gpu_memory: Annotated[str | int | None, Meta(description="Least memory of each GPU.")] = None
     gpu_model: Annotated[str, Meta(max_length=128, description="Part of the GPU model's name.")] | None = None
+    gpu_share: Annotated[str | int | float | None, Meta(description="Least part of a GPU, shared with others.")] = None
 
 
 class TaskChanges(msgspec.Struct, forbid_unknown_fields=True):
@@ -340,20 +344,27 @@ def _goal(table: JobTable, name: str) -> Goal:
 
 def convert_requests(resources: ResourceTable, where: str) -> Requests:
     """Convert what a task needs; ``where`` begins the errors: the table's path, or ``--`` for options."""
-    gpu_memory, gpu_model = ("gpu-memory", "gpu-model") if where == "--" else ("gpu_memory", "gpu_model")
+    dash = "-" if where == "--" else "_"
+    gpu_memory, gpu_model, gpu_share = f"gpu{dash}memory", f"gpu{dash}model", f"gpu{dash}share"
     requests = Requests(
         cpu_milli=parse_cpu(resources.cpus, what=f"{where}cpus"),
         memory_bytes=parse_bytes(resources.memory, what=f"{where}memory"),
         gpus=resources.gpus,
         gpu_memory_bytes=parse_bytes(resources.gpu_memory, what=f"{where}{gpu_memory}"),
         gpu_model=resources.gpu_model,
+        gpu_share_milli=parse_share(resources.gpu_share, what=f"{where}{gpu_share}"),
     )
     if not requests.cpu_milli or not requests.memory_bytes:
         what = "memory" if requests.cpu_milli else "cpus"
         raise InvalidInput(f"{where}{what}: no program runs with none", hint="leave it out for the default")
-    if not requests.gpus and (requests.gpu_memory_bytes or requests.gpu_model):
-        what = gpu_memory if requests.gpu_memory_bytes else gpu_model
+    if not requests.gpus and (requests.gpu_memory_bytes or requests.gpu_model or requests.gpu_share_milli):
+        what = gpu_memory if requests.gpu_memory_bytes else gpu_model if requests.gpu_model else gpu_share
         raise InvalidInput(f"{where}{what}: set, but gpus is 0", hint="ask for gpus too, or leave it out")
+    if requests.gpu_share_milli and requests.gpus > 1:
+        raise InvalidInput(
+            f"{where}{gpu_share}: a task has one share, or whole GPUs, and gpus is {requests.gpus}",
+            hint="set gpus to 1, or leave the share out",
+        )
     return requests
 
 
@@ -453,7 +464,7 @@ def _variant(changes: TaskChanges, task: TaskTable, group: str, field: str) -> G
     given = {key: value for key, value in msgspec.structs.asdict(changes.resources).items() if value is not None}
     if given.get("gpus") == 0:
         # What is said of GPUs goes with them.
-        given = {"gpu_memory": 0, "gpu_model": "", **given}
+        given = {"gpu_memory": 0, "gpu_model": "", "gpu_share": 0, **given}
     return GroupVariant(
         name=group,
         requests=convert_requests(msgspec.structs.replace(task.resources, **given), f"{field}.resources."),

@@ -71,6 +71,15 @@ GpuModelOption = Annotated[
     str,
     typer.Option("--gpu-model", metavar="TEXT", help="Part of the GPU model's name, in any case.", show_default=False),
 ]
+GpuShareOption = Annotated[
+    str,
+    typer.Option(
+        "--gpu-share",
+        metavar="PART",
+        help="Have a share of a GPU, of at least 0.25, 1/4 or 25%, instead of a whole one.",
+        show_default=False,
+    ),
+]
 CpusOption = Annotated[str, typer.Option("--cpus", metavar="N", help="Processors: 2, 0.5 or 250m.")]
 MemoryOption = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory, like 512MiB or 4GiB.")]
 RouteOption = Annotated[
@@ -124,11 +133,17 @@ def read_goal(*, slo: str, importance: float | None, deadline: str) -> Goal:
     )
 
 
-def read_requests(*, gpus: int, gpu_memory: str, gpu_model: str, cpus: str, memory: str) -> Requests:
+def read_requests(*, gpus: int, gpu_memory: str, gpu_model: str, gpu_share: str, cpus: str, memory: str) -> Requests:
     """Turn the options into what each task needs."""
-    return convert_requests(
-        ResourceTable(cpus=cpus, memory=memory, gpus=gpus, gpu_memory=gpu_memory or 0, gpu_model=gpu_model), "--"
+    table = ResourceTable(
+        cpus=cpus,
+        memory=memory,
+        gpus=gpus,
+        gpu_memory=gpu_memory or 0,
+        gpu_model=gpu_model,
+        gpu_share=gpu_share or 0,
     )
+    return convert_requests(table, "--")
 
 
 def command_app() -> typer.Typer:

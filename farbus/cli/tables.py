@@ -181,6 +181,7 @@ DEVICE_COLUMNS: tuple[Column[DeviceStatus], ...] = (
     Column("COMPUTE", lambda status: status.device.compute_capability, wide=True),
     Column("PCI", lambda status: status.device.pci_address, wide=True),
     Column("CORDONED BY", lambda status: status.cordon, wide=True),
+    Column("SHARE", lambda s: f"{s.device.share_milli / 10:g} %" if s.device.share_milli else "", wide=True),
     Column("SOFTWARE", lambda status: "yes" if status.device.software else "no", wide=True),
     Column("TROUBLE", lambda status: status.trouble, wide=True),
 )

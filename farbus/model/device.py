@@ -37,12 +37,17 @@ class PoolReach(Value, frozen=True, kw_only=True):
     attach_s: float = ATTACH_S
 
 
+MAX_SHARES = 100
+"""Shares of a GPU; NVIDIA's MPS, which limits how much of the processor each has, counts in hundredths."""
+
+
 class Device(Value, frozen=True, kw_only=True):
     """One device as the agent of its node reports it.
 
     ``id`` is a GPU's UUID (``GPU-...``), a drive's serial with its model, or a
     PCI function's stable identity; never an index.  ``memory_bytes`` is a
-    GPU's memory or a drive's capacity.
+    GPU's memory or a drive's capacity.  A share of a GPU is a device of its own,
+    named by :func:`share_id`, with its part of the memory.
     """
 
     id: str
@@ -62,6 +67,37 @@ class Device(Value, frozen=True, kw_only=True):
     """What an in-network device has of each resource that services take: ``stages``, ``sram_bytes``."""
     services: tuple[str, ...] = ()
     """The in-network services that it can run; empty for all."""
+    share_milli: int = 0
+    """The part of a GPU that it is a share of, in thousandths; 0 for a whole device."""
+
+
+def share_id(whole: str, number: int) -> str:
+    """Return the name of a GPU's share ``number``, counted from 1."""
+    return f"{whole}/{number}"
+
+
+def whole_of(device_id: str) -> str:
+    """Return the GPU that a share is of, and a whole device's own name."""
+    return device_id.partition("/")[0]
+
+
+class GpuFilter(Value, frozen=True):
+    """Which GPUs will do.  ``model`` is a part of the model's name in lower case."""
+
+    model: str = ""
+    memory_bytes: int = 0
+    share_milli: int = 0
+    """Least part of a GPU that others have too, in thousandths; 0 for a whole one."""
+
+    def takes(self, device: Device) -> bool:
+        """Say whether ``device``, a GPU, will do."""
+        return (
+            self.model in device.model.lower() and device.memory_bytes >= self.memory_bytes and self.takes_part(device)
+        )
+
+    def takes_part(self, device: Device) -> bool:
+        """Say whether ``device`` is whole, or a share large enough, as asked for."""
+        return device.share_milli >= self.share_milli and (device.share_milli > 0) == (self.share_milli > 0)
 
 
 class DeviceStatus(Value, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import math
 import msgspec
 
 from farbus.model import flavour
-from farbus.model.device import Route
+from farbus.model.device import GpuFilter, Route
 from farbus.model.states import JobState
 from farbus.model.value import Value
 
@@ -52,6 +52,13 @@ class Requests(Value, frozen=True, kw_only=True):
     """Least memory of each GPU."""
     gpu_model: str = ""
     """Part of the model's name that each GPU must have, in any case; empty for any."""
+    gpu_share_milli: int = 0
+    """Least part of a GPU that others have too, in thousandths; 0 for whole GPUs that nobody shares."""
+
+    @property
+    def gpu_filter(self) -> GpuFilter:
+        """Which GPUs will do."""
+        return GpuFilter(self.gpu_model.lower(), self.gpu_memory_bytes, self.gpu_share_milli)
 
 
 class StorageRequest(Value, frozen=True, kw_only=True):

@@ -31,6 +31,8 @@ _BYTES = {
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
+_FRACTION = re.compile(r"\s*([0-9]{1,9})\s*/\s*([0-9]{1,9})\s*")
+
 MAX_BYTES = 2**60
 """Largest amount of memory or storage that a request may name: one exbibyte."""
 
@@ -40,6 +42,10 @@ MAX_CPU_MILLI = 10**9
 MAX_SECONDS = 10.0 * 366 * 86400
 """Longest duration that a request may name: ten years."""
 
+
+MIN_SHARE_MILLI = 10
+MAX_SHARE_MILLI = 500
+"""Least and most of a whole that one of several can have, in thousandths."""
 
 _LARGEST = 1e30
 """More than any quantity in any unit, and so small that its thousandfold is still a number."""
@@ -91,6 +97,23 @@ def parse_cpu(text: str | int | float, *, what: str = "cpus") -> int:
     if result > MAX_CPU_MILLI:
         raise InvalidInput(f"{what}: {_shorten(text)} is more than a million processors")
     return result
+
+
+def parse_share(text: str | int | float, *, what: str = "share") -> int:
+    """Parse a part of a whole that others have too (``0.25``, ``"1/4"``, ``"25%"``) into thousandths; 0 is none."""
+    example = "0.25, 1/4 or 25%"
+    if isinstance(text, str) and (fraction := _FRACTION.fullmatch(text)) is not None and int(fraction[2]):
+        part = int(fraction[1]) / int(fraction[2])
+    else:
+        number, unit = _split(
+            text[:-1] if isinstance(text, str) and text.endswith("%") else text, what, example=example
+        )
+        if unit:
+            raise InvalidInput(f"{what}: unknown unit {_shorten(repr(unit))}", hint=f"write {example}")
+        part = number / 100 if isinstance(text, str) and text.endswith("%") else number
+    if part and not MIN_SHARE_MILLI <= int(part * 1000) <= MAX_SHARE_MILLI:
+        raise InvalidInput(f"{what}: {_shorten(text)} is not from 1 to 50 %", hint="leave it out for the whole")
+    return int(part * 1000)
 
 
 def parse_seconds(text: str | int | float, *, what: str = "time") -> float:

@@ -143,6 +143,18 @@ static CUresult copy_there(const CUDA_MEMCPY3D *copy, uint64_t stream)
 	return client_call(WIRE_OP_ARRAY_COPY, &request, sizeof(request), NULL, 0);
 }
 
+/* The arrays as the server names them that the stream is on. */
+static CUresult arrays_name(CUDA_MEMCPY3D *copy, uint64_t stream)
+{
+	struct client_session *at = client_stream_session(stream), *source = at, *target = at;
+
+	if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY)
+		copy->srcArray = (CUarray)(uintptr_t)client_named_wire(copy->srcArray, &source);
+	if (copy->dstMemoryType == CU_MEMORYTYPE_ARRAY)
+		copy->dstArray = (CUarray)(uintptr_t)client_named_wire(copy->dstArray, &target);
+	return source == at && target == at ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
 CUresult client_array_copy(const CUDA_MEMCPY3D *given, CUstream hStream, bool async)
 {
 	CUDA_MEMCPY3D copy = *given;
@@ -153,6 +165,8 @@ CUresult client_array_copy(const CUDA_MEMCPY3D *given, CUstream hStream, bool as
 
 	if (result == CUDA_SUCCESS)
 		result = client_stream_wire(hStream, &stream);
+	if (result == CUDA_SUCCESS)
+		result = arrays_name(&copy, stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!copy.WidthInBytes || !copy.Height || !copy.Depth)

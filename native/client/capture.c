@@ -81,8 +81,9 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
 {
 	size_t nodes = numDependencies * sizeof(CUgraphNode);
 	size_t edges = dependencyData ? numDependencies * sizeof(CUgraphEdgeData) : 0;
+	struct client_session *session;
 	struct wire_capture_begin_to_graph fixed = {
-		.graph = (uint64_t)(uintptr_t)hGraph,
+		.graph = client_named_wire(hGraph, &session),
 		.mode = (uint32_t)mode,
 		.count = (uint32_t)numDependencies,
 		.has_edges = dependencyData != NULL,
@@ -104,8 +105,18 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
 	tail = malloc(nodes + edges + 1);
 	if (!tail)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (nodes)
-		memcpy(tail, dependencies, nodes);
+	if (session != client_stream_session(fixed.stream)) {
+		client_message("capturing a stream at %s into a graph at %s is not supported over "
+			       "remoting", client_stream_session(fixed.stream)->peer, session->peer);
+		free(tail);
+		return CUDA_ERROR_NOT_SUPPORTED;
+	}
+	for (size_t i = 0; i < numDependencies; i++) {
+		struct client_session *owner;
+		uint64_t node = client_named_wire(dependencies[i], &owner);
+
+		memcpy(tail + i * sizeof(node), &node, sizeof(node));
+	}
 	if (edges)
 		memcpy(tail + nodes, dependencyData, edges);
 	request.tail = tail;
@@ -115,6 +126,12 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
 		atomic_fetch_add(&farbus_client.capturing, 1);
 	free(tail);
 	return result;
+}
+
+/* A graph as the program sees it, from the server of that stream. */
+static CUgraph graph_take(uint64_t stream, uint64_t graph)
+{
+	return (CUgraph)(uintptr_t)client_named_take(client_stream_session(stream), graph);
 }
 
 CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
@@ -131,7 +148,7 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
 	if (result != CUDA_ERROR_ILLEGAL_STATE && result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD &&
 	    atomic_fetch_sub(&farbus_client.capturing, 1) <= 0)
 		atomic_store(&farbus_client.capturing, 0);
-	*phGraph = result == CUDA_SUCCESS ? (CUgraph)(uintptr_t)reply.graph : NULL;
+	*phGraph = result == CUDA_SUCCESS ? graph_take(request.stream, reply.graph) : NULL;
 	return result;
 }
 
@@ -199,7 +216,14 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *capt
 	if (id_out)
 		*id_out = reply.id;
 	if (graph_out)
-		*graph_out = (CUgraph)(uintptr_t)reply.graph;
+		*graph_out = graph_take(stream, reply.graph);
+	for (size_t i = 0; i < reply.count; i++) {
+		uint64_t node;
+
+		memcpy(&node, tail + i * sizeof(node), sizeof(node));
+		node = client_named_take(client_stream_session(stream), node);
+		memcpy(tail + i * sizeof(node), &node, sizeof(node));
+	}
 	free(behind);
 	behind = tail;
 	if (dependencies_out)
@@ -273,8 +297,18 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 	thread = client_thread();
 	before = thread->capture_mode;
 	request.mode = (uint32_t)*mode;
-	if (*mode != before)
-		result = client_post(WIRE_OP_CAPTURE_MODE, &request, sizeof(request), NULL, 0);
+	/* It is the thread's, whichever server's streams are captured. */
+	for (unsigned i = 0; *mode != before && i < farbus_client.session_count; i++) {
+		const struct client_route route = { .session = &farbus_client.sessions[i] };
+		const struct client_request post = {
+			.op = WIRE_OP_CAPTURE_MODE,
+			.fixed = &request,
+			.fixed_bytes = sizeof(request),
+		};
+
+		if (!atomic_load(&route.session->dead))
+			result = client_post_to(&route, &post);
+	}
 	if (result != CUDA_SUCCESS)
 		return result;
 	thread->capture_mode = *mode;

@@ -4,6 +4,10 @@
  * call, starts threads (signals blocked) at cuInit, and answers what it can from
  * the snapshot that the server sent when the session began.
  *
+ * A program's devices may sit at several servers: there is a session for each, and
+ * every object belongs to one.  A request goes to the session of the handles that it
+ * names (wire_op_infos[].routes), and where it names none, to the current context's.
+ *
  * Locks, in the order in which they are taken:
  *	client.init  >  context_lock  >  memory_lock  >  outbox.write  >
  *	outbox.append  >  session.wait_lock
@@ -53,6 +57,10 @@ CUresult client_unsupported(int number);
 /* ---- objects ---- */
 
 struct client_library;
+struct client_session;
+
+/* Most servers of one program: what the server names carries their number in four bits. */
+#define CLIENT_SERVERS 16
 
 struct client_parameter {
 	uint32_t offset;
@@ -72,24 +80,30 @@ struct client_pieces {
 	uint8_t parameters[CLIENT_PIECES_BYTES];
 };
 
+/* A kernel as one server has it. */
+struct client_kernel {
+	uint64_t wire;			/* the server's name for it; 0: it is not there yet */
+	_Atomic uint32_t attributes_known;	/* bit n: attributes[n]; else it is -1 */
+	_Atomic int attributes[CLIENT_FUNCTION_ATTRIBUTES];
+};
+
 /* A kernel; its handle is both its CUkernel and its CUfunction. */
 struct client_function {
 	CUfunction handle;
-	uint64_t wire;			/* the server's name for it */
 	struct client_library *library;
 	char *name;
 	struct client_parameter *parameters;
 	uint32_t parameter_count;
 	uint32_t parameter_bytes;
 	struct client_pieces *pieces;	/* NULL: nothing was set */
-	_Atomic uint32_t attributes_known;	/* bit n: attributes[n]; else it is -1 */
-	_Atomic int attributes[CLIENT_FUNCTION_ATTRIBUTES];
+	struct client_kernel on[];	/* by the session's index */
 };
 
 /* A library or a module: the same thing with a different door. */
 struct client_library {
 	CUlibrary handle;
 	struct client_context *context;	/* of a module; NULL: a library */
+	struct client_session *session;	/* that described its kernels */
 	struct client_library *next;
 	pthread_mutex_t lock;		/* over functions */
 	struct client_function **functions;
@@ -100,6 +114,7 @@ struct client_library {
 
 struct client_context {
 	CUcontext handle;
+	struct client_session *session;
 	int device;			/* ordinal as the program sees it */
 	bool primary;
 	bool active;			/* the server has it */
@@ -131,6 +146,7 @@ struct client_event {
 
 struct client_device {
 	struct wire_device snapshot;
+	struct client_session *session;
 	uint32_t server_ordinal;
 	int pci[3];			/* domain, bus, device */
 	struct client_context *primary;
@@ -141,6 +157,7 @@ struct client_device {
 /* Where the bytes of a copy to host memory go: rows of `width` bytes. */
 struct client_target {
 	struct client_target *next;
+	struct client_session *session;
 	uint64_t sequence;
 	uint8_t *host;
 	size_t pitch;
@@ -153,6 +170,7 @@ struct client_target {
 
 struct client_wait {
 	struct client_wait *next;
+	struct client_session *session;
 	uint64_t sequence;
 	_Atomic uint32_t state;		/* enum client_wait_state; waited on */
 	CUresult result;
@@ -181,6 +199,11 @@ enum client_wait_state { WAIT_PENDING, WAIT_DONE, WAIT_LEAD };
 struct client_resume;
 
 struct client_session {
+	unsigned index;			/* in client.sessions */
+	ino_t socket_inode;		/* of the transport's descriptor */
+	int driver_version;
+	struct client_device *devices;	/* until all sessions are open: then client.devices */
+	int device_count;
 	struct transport transport;
 	struct outbox outbox;
 	struct inbox inbox;
@@ -218,9 +241,10 @@ struct client {
 	pthread_mutex_t init;
 	_Atomic int state;		/* enum client_state */
 	CUresult failure;
-	struct client_session session;
-	ino_t socket_inode;		/* of the session's descriptor */
-	struct client_device *devices;
+	struct client_session sessions[CLIENT_SERVERS];	/* as the session file orders them */
+	unsigned session_count;
+	_Atomic unsigned lost;		/* sessions that are dead */
+	struct client_device *devices;	/* as the program numbers them */
 	int device_count;
 	/* It is NVML's (native/client_nvml): CUDA_VISIBLE_DEVICES is not for it, and its
 	 * few small questions are not worth shared memory. */
@@ -270,8 +294,32 @@ CUresult client_enter_any(void);
 /* What travels for a handle; the result that CUDA gives for a wrong one. */
 CUresult client_stream_wire(CUstream stream, uint64_t *wire);
 CUresult client_event_wire(CUevent event, uint64_t *wire);
+/* As the current context's server names it. */
 CUresult client_function_wire(CUfunction function, uint64_t *wire);
 CUresult client_function_get(CUfunction handle, struct client_function **function);
+/* The kernel as the session's server has it, where it is loaded if need be. */
+CUresult client_function_on(struct client_function *function, struct client_session *session,
+			    struct client_kernel **kernel);
+/* The context that a stream works in, as named on the wire: CUDA's special streams are the
+ * current context's.  NULL: there is none. */
+struct client_context *client_stream_context(uint64_t stream);
+struct client_context *client_event_context(uint64_t event);
+struct client_session *client_stream_session(uint64_t stream);
+
+/* ---- what servers name ----
+ *
+ * Graphs, arrays, pools and their like: a program gets the server's name with the session's
+ * index in it, so that names of two servers differ. */
+
+/* The name for the program; 0 stays 0. */
+static inline uint64_t client_named_take(const struct client_session *session, uint64_t wire)
+{
+	return wire ? wire | session->index : 0;
+}
+
+/* The server's name, and whose it is; what no server can have named stays as it is, and
+ * is the current context's server's to refuse. */
+uint64_t client_named_wire(const void *name, struct client_session **session);
 
 /* ---- talking to the server ---- */
 
@@ -283,6 +331,21 @@ struct client_request {
 	size_t tail_bytes;
 };
 
+/* Where a request goes, and the context that it is made in: its handle, or 0. */
+struct client_route {
+	struct client_session *session;
+	uint64_t context;
+};
+
+/* The current context's, or the first server's that is there. */
+struct client_route client_route_current(void);
+/* An object's of that context: of the current one, if that is of the same server. */
+struct client_route client_route_context(const struct client_context *context);
+/* Something of that server's that no context has. */
+struct client_route client_route_session(struct client_session *session);
+
+/* These go where the handles in `fixed` belong; where those are of two servers the
+ * result is CUDA_ERROR_INVALID_HANDLE, as with objects of two contexts. */
 CUresult client_post(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
 		     size_t tail_bytes);
 /* The same with a tail that may be read where it lies until it is settled. */
@@ -294,13 +357,15 @@ CUresult client_call(enum wire_op op, const void *fixed, size_t fixed_bytes, voi
 /* A call with a tail in either direction, or whose bytes go to a target.  The
  * caller sets reply, reply_bytes, want_tail and target of `wait`. */
 CUresult client_call_wide(const struct client_request *request, struct client_wait *wait);
-/* The same as the context `context` being current, whatever the thread's is. */
-CUresult client_call_as(uint64_t context, const struct client_request *request,
+/* The same to where the caller says. */
+CUresult client_call_to(const struct client_route *route, const struct client_request *request,
 			struct client_wait *wait);
+CUresult client_post_to(const struct client_route *route, const struct client_request *request);
 /* Post a request whose answer is data for `target`, which it takes over. */
 CUresult client_post_target(const struct client_request *request, struct client_target *target);
 
-int client_session_open(struct client_session *session);
+/* Open a session with every server of the session file, and number the devices. */
+CUresult client_sessions_open(struct client *client);
 int client_session_start(struct client_session *session);
 /* The connection is lost: say so once, wake everybody. */
 void client_session_fail(struct client_session *session, int error);
@@ -314,8 +379,8 @@ int client_resume_begin(struct client_session *session, const char *address, con
 			const uint8_t secret[WIRE_SECRET_BYTES], uint64_t number);
 
 /* Host functions and pulled copies on behalf of the server (host.c). */
-void client_host_call(uint64_t token, CUresult status);
-void client_host_pull(uint64_t token);
+void client_host_call(struct client_session *session, uint64_t token, CUresult status);
+void client_host_pull(struct client_session *session, uint64_t token);
 CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host, size_t host_pitch,
 			  size_t width, size_t height, uint64_t stream_wire);
 CUresult client_host_copy_captured(uint64_t device, size_t device_pitch, const void *host,
@@ -332,7 +397,7 @@ bool client_host_kept(void);
 bool client_stream_captured(uint64_t stream);
 /* May anything that is still to run write to this process's memory? */
 bool client_host_busy(void);
-void client_outstanding(int change);
+void client_outstanding(struct client_session *session, int change);
 /* Wait, if needed, before posting more work to a stream (named as on the wire), with
  * that many pieces of copies. */
 void client_stream_pace(uint64_t stream, unsigned weight, size_t pieces);
@@ -346,6 +411,7 @@ struct client_range {
 	uint64_t bytes;
 	enum client_memory_kind kind;
 	struct client_context *context;
+	struct client_session *session;	/* whose addresses they are; NULL: pinned memory */
 	unsigned flags;
 	bool registered;		/* pinned by cuMemHostRegister */
 	bool global;			/* a module's variable */
@@ -403,7 +469,8 @@ void client_jit_collect(struct client_jit_options *out, const CUjit_option *opti
 /* A file's bytes with a zero behind them; malloc'ed. */
 CUresult client_file_read(const char *path, void **data, size_t *bytes);
 /* Send something too large for a frame; the operation that names `blob` comes next. */
-CUresult client_blob_send(uint64_t blob, const void *data, size_t bytes);
+CUresult client_blob_send(const struct client_route *route, uint64_t blob, const void *data,
+			  size_t bytes);
 
 CUresult client_context_make_primary(struct client_device *device);
 void client_libraries_forget(struct client_context *context);

@@ -8,7 +8,7 @@
 
 static pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static struct client_context *context_make(int device)
+static struct client_context *context_make(int device, struct client_session *session)
 {
 	struct client_context *context = calloc(1, sizeof(*context));
 	uint64_t handle;
@@ -16,6 +16,7 @@ static struct client_context *context_make(int device)
 	if (!context)
 		return NULL;
 	context->device = device;
+	context->session = session;
 	context->id = atomic_fetch_add(&farbus_client.next_id, 1) + 1;
 	if (handle_open(&farbus_client.handles, HANDLE_CONTEXT, context, &handle)) {
 		free(context);
@@ -27,7 +28,7 @@ static struct client_context *context_make(int device)
 
 CUresult client_context_make_primary(struct client_device *device)
 {
-	device->primary = context_make((int)(device - farbus_client.devices));
+	device->primary = context_make((int)(device - farbus_client.devices), device->session);
 	if (!device->primary)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	device->primary->primary = true;
@@ -55,6 +56,21 @@ static CUresult device_get(CUdevice ordinal, struct client_device **device)
 	return CUDA_SUCCESS;
 }
 
+/* A call about a device rather than a context. */
+static CUresult device_call(const struct client_device *device, enum wire_op op, const void *fixed,
+			    size_t fixed_bytes)
+{
+	const struct client_route route = client_route_session(device->session);
+	const struct client_request request = {
+		.op = op,
+		.fixed = fixed,
+		.fixed_bytes = fixed_bytes,
+	};
+	struct client_wait wait = { 0 };
+
+	return client_call_to(&route, &request, &wait);
+}
+
 /* ---- primary contexts ---- */
 
 static CUresult primary_activate(struct client_device *device)
@@ -63,7 +79,7 @@ static CUresult primary_activate(struct client_device *device)
 		.device = device->server_ordinal,
 		.context = (uint64_t)(uintptr_t)device->primary->handle,
 	};
-	CUresult result = client_call(WIRE_OP_PRIMARY_RETAIN, &request, sizeof(request), NULL, 0);
+	CUresult result = device_call(device, WIRE_OP_PRIMARY_RETAIN, &request, sizeof(request));
 
 	if (result == CUDA_SUCCESS) {
 		atomic_store(&device->primary->sticky, CUDA_SUCCESS);
@@ -99,7 +115,7 @@ static CUresult primary_end(struct client_device *device, enum wire_op op)
 
 	device->primary->active = false;
 	device->primary->references = 0;
-	result = client_call(op, &request, sizeof(request), NULL, 0);
+	result = device_call(device, op, &request, sizeof(request));
 	context_forget(device->primary);
 	/* The error that the context died of is not this call's. */
 	return client_result_is_sticky(result) ? CUDA_SUCCESS : result;
@@ -151,7 +167,7 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
 	if (result != CUDA_SUCCESS)
 		return result;
 	request.device = device->server_ordinal;
-	result = client_call(WIRE_OP_PRIMARY_SET_FLAGS, &request, sizeof(request), NULL, 0);
+	result = device_call(device, WIRE_OP_PRIMARY_SET_FLAGS, &request, sizeof(request));
 	if (result == CUDA_SUCCESS)
 		device->primary->flags = flags;
 	return result;
@@ -196,13 +212,13 @@ CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 		return result;
 	if (!pctx)
 		return CUDA_ERROR_INVALID_VALUE;
-	context = context_make(dev);
+	context = context_make(dev, device->session);
 	if (!context)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	context->flags = flags;
 	request.device = device->server_ordinal;
 	request.context = (uint64_t)(uintptr_t)context->handle;
-	result = client_call(WIRE_OP_CONTEXT_CREATE, &request, sizeof(request), NULL, 0);
+	result = device_call(device, WIRE_OP_CONTEXT_CREATE, &request, sizeof(request));
 	if (result == CUDA_SUCCESS) {
 		context->active = true;
 		result = thread_push(context->handle);
@@ -470,6 +486,7 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx)
 	const struct client_request request = { .op = WIRE_OP_CONTEXT_SYNCHRONIZE };
 	struct client_wait wait = { 0 };
 	struct client_context *context;
+	struct client_route route;
 	CUresult result;
 
 	if (!ctx)
@@ -479,7 +496,8 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx)
 		result = atomic_load(&context->sticky);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return client_call_as((uint64_t)(uintptr_t)ctx, &request, &wait);
+	route = (struct client_route){ context->session, (uint64_t)(uintptr_t)ctx };
+	return client_call_to(&route, &request, &wait);
 }
 
 /* ---- CUDA 2's way of sharing a context: an older name for counting its users ---- */

@@ -106,13 +106,16 @@ static void session_abandon(struct client_session *session)
 
 void client_session_fail(struct client_session *session, int error)
 {
-	if (!atomic_exchange(&session->dead, true))
-		client_message("the connection to the GPU at %s is lost (%s); "
-			       "every CUDA call now fails with CUDA_ERROR_DEVICE_UNAVAILABLE",
+	if (!atomic_exchange(&session->dead, true)) {
+		atomic_fetch_add(&farbus_client.lost, 1);
+		client_message("the connection to the GPU at %s is lost (%s); every CUDA call %snow "
+			       "fails with CUDA_ERROR_DEVICE_UNAVAILABLE",
 			       session->peer, error == -EPIPE || error == -ECONNRESET
 						      ? "the server or its lease has ended"
 			       : error == -ETIMEDOUT ? "it was cut and did not come back in time"
-						      : strerror(-error));
+						      : strerror(-error),
+			       farbus_client.session_count > 1 ? "that needs it " : "");
+	}
 	/* A leader reads to the end of the stream, and abandons what waits by itself. */
 	session->transport.ops->shutdown(&session->transport);
 	pthread_mutex_lock(&session->wait_lock);
@@ -324,14 +327,14 @@ static int read_frame(struct client_session *session, int timeout_ms)
 			return -EPROTO;
 		rc = inbox_take(&session->inbox, &host_call, sizeof(host_call));
 		if (!rc)
-			client_host_call(host_call.token, (CUresult)host_call.status);
+			client_host_call(session, host_call.token, (CUresult)host_call.status);
 		return rc;
 	case WIRE_EVENT_PULL:
 		if (header.length != sizeof(pull))
 			return -EPROTO;
 		rc = inbox_take(&session->inbox, &pull, sizeof(pull));
 		if (!rc)
-			client_host_pull(pull.token);
+			client_host_pull(session, pull.token);
 		return rc;
 	default:
 		return -EPROTO;
@@ -480,13 +483,6 @@ int client_session_start(struct client_session *session)
 
 /* ---- asking ---- */
 
-static void header_fill(struct wire_header *header, enum wire_op op, uint64_t context)
-{
-	header->opcode = (uint16_t)op;
-	header->lane = client_thread()->lane;
-	header->argument = context;
-}
-
 static uint64_t context_wire(void)
 {
 	const struct client_thread *thread = client_thread();
@@ -494,17 +490,125 @@ static uint64_t context_wire(void)
 	return thread->depth ? (uint64_t)(uintptr_t)thread->contexts[thread->depth - 1] : 0;
 }
 
-CUresult client_post(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
-		     size_t tail_bytes)
+/* The first server that is there; the first at all where none is. */
+static struct client_session *session_home(void)
 {
-	struct client_session *session = &farbus_client.session;
+	struct client *client = &farbus_client;
+
+	for (unsigned i = 0; i < client->session_count; i++)
+		if (!atomic_load(&client->sessions[i].dead))
+			return &client->sessions[i];
+	return &client->sessions[0];
+}
+
+struct client_route client_route_current(void)
+{
+	struct client_route route = { .session = farbus_client.sessions, .context = context_wire() };
+	const struct client_context *context;
+
+	if (farbus_client.session_count == 1)
+		return route;
+	context = client_context_current();
+	route.session = context ? context->session : session_home();
+	return route;
+}
+
+uint64_t client_named_wire(const void *name, struct client_session **session)
+{
+	uint64_t wire = (uint64_t)(uintptr_t)name;
+
+	if (!wire || (wire & 15) >= farbus_client.session_count) {
+		*session = client_route_current().session;
+		return wire;
+	}
+	*session = &farbus_client.sessions[wire & 15];
+	return wire & ~15ull;
+}
+
+struct client_route client_route_context(const struct client_context *context)
+{
+	struct client_route route = client_route_current();
+
+	if (context && context->session != route.session) {
+		route.session = context->session;
+		route.context = (uint64_t)(uintptr_t)context->handle;
+	}
+	return route;
+}
+
+struct client_route client_route_session(struct client_session *session)
+{
+	struct client_route route = client_route_current();
+
+	if (route.session == session)
+		return route;
+	route.session = session;
+	route.context = 0;
+	/* What belongs to a device but to no context is reached through any. */
+	for (int i = 0; i < farbus_client.device_count && !route.context; i++) {
+		const struct client_device *device = &farbus_client.devices[i];
+
+		if (device->session == session && device->primary->active)
+			route.context = (uint64_t)(uintptr_t)device->primary->handle;
+	}
+	return route;
+}
+
+/* The context of a handle that a request may name; NULL: none has it. */
+static const struct client_context *handle_context(uint64_t handle)
+{
+	switch (handle_kind_of(handle)) {
+	case HANDLE_CONTEXT:
+		return client_context_get((CUcontext)(uintptr_t)handle);
+	case HANDLE_EVENT:
+		return client_event_context(handle);
+	default:
+		return client_stream_context(handle);
+	}
+}
+
+/* Where a request goes whose fixed part is `fixed`. */
+static CUresult route_find(enum wire_op op, const void *fixed, struct client_route *route)
+{
+	const struct wire_op_info *info = &wire_op_infos[op];
+	const struct client_context *claimed = NULL;
+
+	*route = client_route_current();
+	if (farbus_client.session_count == 1)
+		return CUDA_SUCCESS;
+	for (unsigned i = 0; i < sizeof(info->routes) && info->routes[i]; i++) {
+		const struct client_context *context;
+		uint64_t handle;
+
+		memcpy(&handle, (const uint8_t *)fixed + 8 * (info->routes[i] - 1u), sizeof(handle));
+		context = handle_context(handle);
+		if (claimed && context && context->session != claimed->session)
+			return CUDA_ERROR_INVALID_HANDLE;
+		if (context)
+			claimed = context;
+	}
+	if (claimed)
+		*route = client_route_context(claimed);
+	return CUDA_SUCCESS;
+}
+
+static void header_fill(struct wire_header *header, enum wire_op op, uint64_t context)
+{
+	header->opcode = (uint16_t)op;
+	header->lane = client_thread()->lane;
+	header->argument = context;
+}
+
+CUresult client_post_to(const struct client_route *route, const struct client_request *request)
+{
 	struct wire_header header;
 	int rc;
 
-	header_fill(&header, op, context_wire());
-	rc = outbox_append(&session->outbox, &header, fixed, fixed_bytes, tail, tail_bytes, NULL, NULL);
+	header_fill(&header, request->op, route->context);
+	rc = outbox_append(&route->session->outbox, &header, request->fixed, request->fixed_bytes,
+			   request->tail, request->tail_bytes, NULL, NULL);
 	if (rc) {
-		client_session_fail(session, rc);
+		client_session_fail(route->session, rc);
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	}
 	return CUDA_SUCCESS;
@@ -513,14 +617,17 @@ CUresult client_post(enum wire_op op, const void *fixed, size_t fixed_bytes, con
 CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
 			  size_t tail_bytes)
 {
-	struct client_session *session = &farbus_client.session;
 	struct wire_header header;
+	struct client_route route;
+	CUresult result = route_find(op, fixed, &route);
 	int rc;
 
-	header_fill(&header, op, context_wire());
-	rc = outbox_lend(&session->outbox, &header, fixed, fixed_bytes, tail, tail_bytes);
+	if (result != CUDA_SUCCESS)
+		return result;
+	header_fill(&header, op, route.context);
+	rc = outbox_lend(&route.session->outbox, &header, fixed, fixed_bytes, tail, tail_bytes);
 	if (rc) {
-		client_session_fail(session, rc);
+		client_session_fail(route.session, rc);
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	}
 	return CUDA_SUCCESS;
@@ -528,13 +635,30 @@ CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes
 
 void client_settle(const void *at, size_t bytes)
 {
-	outbox_settle(&farbus_client.session.outbox, at, bytes);
+	for (unsigned i = 0; i < farbus_client.session_count; i++)
+		outbox_settle(&farbus_client.sessions[i].outbox, at, bytes);
+}
+
+CUresult client_post(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
+		     size_t tail_bytes)
+{
+	const struct client_request request = {
+		.op = op,
+		.fixed = fixed,
+		.fixed_bytes = fixed_bytes,
+		.tail = tail,
+		.tail_bytes = tail_bytes,
+	};
+	struct client_route route;
+	CUresult result = route_find(op, fixed, &route);
+
+	return result == CUDA_SUCCESS ? client_post_to(&route, &request) : result;
 }
 
 static void register_wait(void *opaque, uint64_t sequence)
 {
-	struct client_session *session = &farbus_client.session;
 	struct client_wait *wait = opaque;
+	struct client_session *session = wait->session;
 
 	wait->sequence = sequence;
 	if (wait->target)
@@ -547,8 +671,8 @@ static void register_wait(void *opaque, uint64_t sequence)
 
 static void register_target(void *opaque, uint64_t sequence)
 {
-	struct client_session *session = &farbus_client.session;
 	struct client_target *target = opaque;
+	struct client_session *session = target->session;
 
 	target->sequence = sequence;
 	pthread_mutex_lock(&session->wait_lock);
@@ -557,16 +681,17 @@ static void register_target(void *opaque, uint64_t sequence)
 	pthread_mutex_unlock(&session->wait_lock);
 }
 
-CUresult client_call_as(uint64_t context, const struct client_request *request,
+CUresult client_call_to(const struct client_route *route, const struct client_request *request,
 			struct client_wait *wait)
 {
-	struct client_session *session = &farbus_client.session;
+	struct client_session *session = route->session;
 	struct wire_header header;
 	int rc;
 
 	atomic_store(&wait->state, WAIT_PENDING);
+	wait->session = session;
 	wait->sequence = 0;
-	header_fill(&header, request->op, context);
+	header_fill(&header, request->op, route->context);
 	rc = outbox_append(&session->outbox, &header, request->fixed, request->fixed_bytes,
 			   request->tail, request->tail_bytes, register_wait, wait);
 	if (rc && !wait->sequence) {
@@ -579,12 +704,15 @@ CUresult client_call_as(uint64_t context, const struct client_request *request,
 	if (rc || atomic_load(&session->dead))
 		client_session_fail(session, rc ? rc : -EPIPE);
 	wait_for(session, wait);
-	return context_note((CUcontext)(uintptr_t)context, wait->result);
+	return context_note((CUcontext)(uintptr_t)route->context, wait->result);
 }
 
 CUresult client_call_wide(const struct client_request *request, struct client_wait *wait)
 {
-	return client_call_as(context_wire(), request, wait);
+	struct client_route route;
+	CUresult result = route_find(request->op, request->fixed, &route);
+
+	return result == CUDA_SUCCESS ? client_call_to(&route, request, wait) : result;
 }
 
 CUresult client_call(enum wire_op op, const void *fixed, size_t fixed_bytes, void *reply,
@@ -602,26 +730,28 @@ CUresult client_call(enum wire_op op, const void *fixed, size_t fixed_bytes, voi
 
 CUresult client_post_target(const struct client_request *request, struct client_target *target)
 {
-	struct client_session *session = &farbus_client.session;
+	struct client_route route;
 	struct wire_header header;
+	CUresult result = route_find(request->op, request->fixed, &route);
 	int rc;
 
-	header_fill(&header, request->op, context_wire());
-	rc = outbox_append(&session->outbox, &header, request->fixed, request->fixed_bytes,
+	if (result != CUDA_SUCCESS)
+		return result;
+	target->session = route.session;
+	header_fill(&header, request->op, route.context);
+	rc = outbox_append(&route.session->outbox, &header, request->fixed, request->fixed_bytes,
 			   request->tail, request->tail_bytes, register_target, target);
 	if (!rc)
-		rc = outbox_flush(&session->outbox);
+		rc = outbox_flush(&route.session->outbox);
 	if (rc) {
-		client_session_fail(session, rc);
+		client_session_fail(route.session, rc);
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	}
 	return CUDA_SUCCESS;
 }
 
-void client_outstanding(int change)
+void client_outstanding(struct client_session *session, int change)
 {
-	struct client_session *session = &farbus_client.session;
-
 	pthread_mutex_lock(&session->wait_lock);
 	session->outstanding = (unsigned)((int)session->outstanding + change);
 	if (!session->outstanding) {
@@ -632,9 +762,19 @@ void client_outstanding(int change)
 	pthread_mutex_unlock(&session->wait_lock);
 }
 
+struct client_session *client_stream_session(uint64_t stream)
+{
+	const struct client_context *context;
+
+	if (farbus_client.session_count == 1)
+		return farbus_client.sessions;
+	context = client_stream_context(stream);
+	return context ? context->session : session_home();
+}
+
 void client_stream_pace(uint64_t stream, unsigned weight, size_t pieces)
 {
-	struct client_session *session = &farbus_client.session;
+	struct client_session *session = client_stream_session(stream);
 	unsigned *behind = &session->behind[(stream ^ stream >> 4) % CLIENT_BEHIND_SLOTS];
 	int cancel;
 

@@ -10,17 +10,31 @@ static CUresult function_meant(const void *handle, struct client_function **func
 				      : result;
 }
 
-static CUresult attribute_get(const void *handle, CUfunction_attribute attribute, int *value)
+/* The kernel as it is on a server: a module's on its own, a library's on the one that is
+ * asked about. */
+static CUresult kernel_on(struct client_function *function, struct client_session *session,
+			  struct client_kernel **kernel)
+{
+	if (function->library->context)
+		session = function->library->session;
+	return client_function_on(function, session, kernel);
+}
+
+static CUresult attribute_get(const void *handle, CUfunction_attribute attribute, int *value,
+			      struct client_session *session)
 {
 	struct client_function *function;
+	struct client_kernel *kernel;
 	CUresult result = function_meant(handle, &function);
 
+	if (result == CUDA_SUCCESS)
+		result = kernel_on(function, session, &kernel);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!value || (unsigned)attribute >= CLIENT_FUNCTION_ATTRIBUTES ||
-	    !(function->attributes_known >> attribute & 1))
+	    !(kernel->attributes_known >> attribute & 1))
 		return CUDA_ERROR_INVALID_VALUE;
-	*value = function->attributes[attribute];
+	*value = kernel->attributes[attribute];
 	return CUDA_SUCCESS;
 }
 
@@ -31,18 +45,21 @@ static CUresult attribute_set(const void *handle, CUfunction_attribute attribute
 		.value = value,
 	};
 	struct client_function *function;
+	struct client_kernel *kernel;
 	CUresult result = client_enter();
 
 	if (result == CUDA_SUCCESS)
 		result = client_function_get((CUfunction)(uintptr_t)handle, &function);
+	if (result == CUDA_SUCCESS)
+		result = client_function_on(function, client_route_current().session, &kernel);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if ((unsigned)attribute >= CLIENT_FUNCTION_ATTRIBUTES)
 		return CUDA_ERROR_INVALID_VALUE;
-	request.function = function->wire;
+	request.function = kernel->wire;
 	result = client_call(WIRE_OP_FUNCTION_SET_ATTRIBUTE, &request, sizeof(request), NULL, 0);
 	if (result == CUDA_SUCCESS)
-		function->attributes[attribute] = value;
+		kernel->attributes[attribute] = value;
 	return result;
 }
 
@@ -90,14 +107,14 @@ static CUresult cache_set(const void *handle, CUfunc_cache config)
 
 CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc)
 {
-	return attribute_get(hfunc, attrib, pi);
+	return attribute_get(hfunc, attrib, pi, client_route_current().session);
 }
 
 CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev)
 {
 	if (dev < 0 || dev >= farbus_client.device_count)
 		return CUDA_ERROR_INVALID_DEVICE;
-	return attribute_get(kernel, attrib, pi);
+	return attribute_get(kernel, attrib, pi, farbus_client.devices[dev].session);
 }
 
 CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value)
@@ -108,12 +125,15 @@ CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int v
 CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev)
 {
 	struct client_function *function;
+	struct client_kernel *on;
 	CUresult result = function_meant(kernel, &function);
 
 	if (result == CUDA_SUCCESS)
 		result = client_raw_cuKernelSetAttribute(attrib, val, kernel, dev);
-	if (result == CUDA_SUCCESS && (unsigned)attrib < CLIENT_FUNCTION_ATTRIBUTES)
-		function->attributes[attrib] = val;
+	/* The device is known to be one, now. */
+	if (result == CUDA_SUCCESS && (unsigned)attrib < CLIENT_FUNCTION_ATTRIBUTES &&
+	    kernel_on(function, farbus_client.devices[dev].session, &on) == CUDA_SUCCESS)
+		on->attributes[attrib] = val;
 	return result;
 }
 
@@ -237,16 +257,19 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockS
 						   unsigned int flags)
 {
 	struct client_function *function;
+	struct client_kernel *kernel;
 	CUresult result = client_enter();
 	int limit, warp, per_multiprocessor, best_threads = 0;
 
 	if (result == CUDA_SUCCESS)
 		result = client_function_get(func, &function);
+	if (result == CUDA_SUCCESS)
+		result = client_function_on(function, client_route_current().session, &kernel);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!minGridSize || !blockSize)
 		return CUDA_ERROR_INVALID_VALUE;
-	limit = function->attributes[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
+	limit = kernel->attributes[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
 	warp = device_attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE);
 	per_multiprocessor = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
 	if (limit <= 0)

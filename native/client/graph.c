@@ -276,13 +276,18 @@ CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
 
 CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int flags)
 {
-	const struct wire_graph_dot fixed = { .graph = (uint64_t)(uintptr_t)hGraph, .flags = flags };
+	struct client_session *session;
+	const struct wire_graph_dot fixed = {
+		.graph = client_named_wire(hGraph, &session),
+		.flags = flags,
+	};
 	const struct client_request request = {
 		.op = WIRE_OP_GRAPH_DOT,
 		.fixed = &fixed,
 		.fixed_bytes = sizeof(fixed),
 	};
 	struct client_wait wait = { .want_tail = true };
+	struct client_route route;
 	CUresult result = client_enter_any();
 	FILE *file;
 
@@ -290,7 +295,8 @@ CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int fla
 		return result;
 	if (!path)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = client_call_wide(&request, &wait);
+	route = client_route_session(session);
+	result = client_call_to(&route, &request, &wait);
 	if (result == CUDA_SUCCESS) {
 		file = fopen(path, "we");
 		if (!file || fwrite(wait.tail, 1, wait.tail_bytes, file) != wait.tail_bytes)
@@ -335,7 +341,8 @@ CUresult cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn destro
 	result = client_call(WIRE_OP_USER_OBJECT_CREATE, &request, sizeof(request), &reply,
 			     sizeof(reply));
 	if (result == CUDA_SUCCESS)
-		*object_out = (CUuserObject)(uintptr_t)reply.object;
+		*object_out = (CUuserObject)(uintptr_t)client_named_take(
+			client_route_current().session, reply.object);
 	else
 		client_host_drop(request.token);
 	return result;

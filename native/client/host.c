@@ -10,6 +10,7 @@
 
 struct host_job {
 	struct host_job *next;
+	struct client_session *session;	/* of its stream; a graph's is known when it runs */
 	uint64_t token;
 	CUresult status;		/* what a stream callback is told */
 	bool kept;			/* a graph's: until the server says otherwise */
@@ -41,28 +42,38 @@ static _Atomic unsigned kept_jobs;
 
 bool client_host_busy(void)
 {
-	struct client_session *session = &farbus_client.session;
-	bool busy;
+	bool busy = atomic_load(&kept_jobs);
 
-	pthread_mutex_lock(&session->wait_lock);
-	busy = session->outstanding || session->targets || atomic_load(&kept_jobs);
-	pthread_mutex_unlock(&session->wait_lock);
+	for (unsigned i = 0; i < farbus_client.session_count && !busy; i++) {
+		struct client_session *session = &farbus_client.sessions[i];
+
+		pthread_mutex_lock(&session->wait_lock);
+		busy = session->outstanding || session->targets;
+		pthread_mutex_unlock(&session->wait_lock);
+	}
 	return busy;
 }
 
 /* Send the rows of a pulled copy, packed. */
 static void job_send(const struct host_job *job)
 {
+	const struct client_route route = { .session = job->session };
 	size_t total = job->width * job->height, at = 0;
 	uint8_t *packed = malloc(WIRE_BULK_BYTES);
 
 	if (!packed) {
 		client_message("out of memory while reading pinned memory for the GPU");
-		client_session_fail(&farbus_client.session, -12);
+		client_session_fail(job->session, -12);
 		return;
 	}
 	while (at < total) {
-		const struct wire_pull_data request = { .token = job->token, .offset = at };
+		const struct wire_pull_data fixed = { .token = job->token, .offset = at };
+		struct client_request request = {
+			.op = WIRE_OP_PULL_DATA,
+			.fixed = &fixed,
+			.fixed_bytes = sizeof(fixed),
+			.tail = packed,
+		};
 		size_t bytes = 0;
 
 		while (bytes < WIRE_BULK_BYTES && at + bytes < total) {
@@ -74,16 +85,31 @@ static void job_send(const struct host_job *job)
 			memcpy(packed + bytes, job->host + row * job->pitch + column, now);
 			bytes += now;
 		}
-		if (client_post(WIRE_OP_PULL_DATA, &request, sizeof(request), packed, bytes) !=
-		    CUDA_SUCCESS)
+		request.tail_bytes = bytes;
+		if (client_post_to(&route, &request) != CUDA_SUCCESS)
 			break;
 		at += bytes;
 	}
 	free(packed);
 }
 
+/* Let the stream that waits for the token go on. */
+static void job_tell(const struct host_job *job)
+{
+	const struct client_route route = { .session = job->session };
+	const struct wire_host_done fixed = { .token = job->token };
+	const struct client_request request = {
+		.op = WIRE_OP_HOST_DONE,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
+
+	client_post_to(&route, &request);
+}
+
 static void job_run(struct host_job *job)
 {
+	struct client_session *session = job->session;
 	bool kept;
 
 	if (job->kept && (int32_t)job->status == WIRE_TOKEN_FORGOTTEN) {
@@ -96,24 +122,22 @@ static void job_run(struct host_job *job)
 	if (job->host) {
 		job_send(job);
 	} else {
-		const struct wire_host_done request = { .token = job->token };
-
 		client_thread()->host_function = true;
 		if (job->callback)
 			job->callback(job->stream, job->status, job->argument);
 		else
 			job->function(job->argument);
 		client_thread()->host_function = false;
-		client_post(WIRE_OP_HOST_DONE, &request, sizeof(request), NULL, 0);
+		job_tell(job);
 	}
-	outbox_flush(&farbus_client.session.outbox);
+	outbox_flush(&session->outbox);
 	/* Asked for again only after the server has what was just sent: it may be queued
 	 * anew by now, and is not touched any more. */
 	if (kept)
 		return;
 	handle_close(&farbus_client.handles, HANDLE_TOKEN, job->token);
 	if (!job->quiet)
-		client_outstanding(-1);
+		client_outstanding(session, -1);
 	free(job);
 }
 
@@ -165,12 +189,13 @@ static int job_thread_start(void)
 }
 
 /* The server says that a stream has come to a token. */
-static void job_ready(uint64_t token, CUresult status)
+static void job_ready(struct client_session *session, uint64_t token, CUresult status)
 {
 	struct host_job *job = handle_get(&farbus_client.handles, HANDLE_TOKEN, token);
 
-	if (!job)
+	if (!job || (job->session && job->session != session))
 		return;
+	job->session = session;
 	job->status = status;
 	(void)job_thread_start();
 	pthread_mutex_lock(&job_lock);
@@ -182,14 +207,14 @@ static void job_ready(uint64_t token, CUresult status)
 	pthread_mutex_unlock(&job_lock);
 }
 
-void client_host_call(uint64_t token, CUresult status)
+void client_host_call(struct client_session *session, uint64_t token, CUresult status)
 {
-	job_ready(token, status);
+	job_ready(session, token, status);
 }
 
-void client_host_pull(uint64_t token)
+void client_host_pull(struct client_session *session, uint64_t token)
 {
-	job_ready(token, CUDA_SUCCESS);
+	job_ready(session, token, CUDA_SUCCESS);
 }
 
 /* Name a job and count it, before its request is posted. */
@@ -207,7 +232,7 @@ static CUresult job_open(const struct host_job *template, struct host_job **job)
 	if (template->kept)
 		atomic_fetch_add(&kept_jobs, 1);
 	else if (!template->quiet)
-		client_outstanding(1);
+		client_outstanding(template->session, 1);
 	return CUDA_SUCCESS;
 }
 
@@ -217,7 +242,7 @@ static void job_cancel(struct host_job *job)
 	if (job->kept)
 		atomic_fetch_sub(&kept_jobs, 1);
 	else if (!job->quiet)
-		client_outstanding(-1);
+		client_outstanding(job->session, -1);
 	free(job);
 }
 
@@ -297,6 +322,7 @@ CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host
 			  size_t width, size_t height, uint64_t stream_wire)
 {
 	const struct host_job template = {
+		.session = client_stream_session(stream_wire),
 		.host = host,
 		.pitch = host_pitch,
 		.width = width,
@@ -321,7 +347,7 @@ CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host
 	if (result != CUDA_SUCCESS)
 		job_cancel(job);
 	else
-		outbox_flush(&farbus_client.session.outbox);
+		outbox_flush(&template.session->outbox);
 	return result;
 }
 
@@ -349,7 +375,7 @@ static CUresult host_function_captured(const struct host_job *template, uint64_t
 static CUresult host_function(CUstream stream, const struct host_job *template)
 {
 	struct wire_stream_host_function request;
-	struct host_job *job;
+	struct host_job pending = *template, *job;
 	CUresult result = client_enter();
 
 	if (result == CUDA_SUCCESS)
@@ -359,7 +385,8 @@ static CUresult host_function(CUstream stream, const struct host_job *template)
 	if (client_stream_captured(request.stream))
 		return host_function_captured(template, request.stream);
 	client_stream_pace(request.stream, CLIENT_WEIGHT_HOST_FUNCTION, 0);
-	result = job_open(template, &job);
+	pending.session = client_stream_session(request.stream);
+	result = job_open(&pending, &job);
 	if (result != CUDA_SUCCESS)
 		return result;
 	request.token = job->token;
@@ -367,7 +394,7 @@ static CUresult host_function(CUstream stream, const struct host_job *template)
 	if (result != CUDA_SUCCESS)
 		job_cancel(job);
 	else
-		outbox_flush(&farbus_client.session.outbox);
+		outbox_flush(&pending.session->outbox);
 	return result;
 }
 

@@ -12,16 +12,27 @@
 struct client farbus_client = {
 	.init = PTHREAD_MUTEX_INITIALIZER,
 	.handles = HANDLE_TABLE_INITIALIZER,
-	.session = { .transport = { .descriptor = -1 } },
+	.sessions = { [0 ... CLIENT_SERVERS - 1] = { .transport = { .descriptor = -1 } } },
 };
 
-/* The child of a fork has no session: CUDA answers error 3 there.  Its copy of
- * the descriptor is closed, so that the server sees the parent end. */
+/* A session of the parent's, seen in the child: its copy of the descriptor is closed, so
+ * that the server sees the parent end. */
+static void session_let_go(struct client_session *session)
+{
+	int descriptor = session->transport.descriptor;
+	struct stat status;
+
+	/* A program that has closed all descriptors may own that number now. */
+	if (descriptor >= 0 && fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) &&
+	    status.st_ino == session->socket_inode)
+		close(descriptor);
+	session->transport.descriptor = -1;
+}
+
+/* The child of a fork has no session: CUDA answers error 3 there. */
 static void child_of_fork(void)
 {
 	struct client *client = &farbus_client;
-	int descriptor = client->session.transport.descriptor;
-	struct stat status;
 
 	/* Another thread may have held it: there is none here. */
 	pthread_mutex_init(&client->init, NULL);
@@ -32,11 +43,8 @@ static void child_of_fork(void)
 	default:
 		atomic_store(&client->state, CLIENT_FORKED);
 	}
-	/* A program that has closed all descriptors may own that number now. */
-	if (descriptor >= 0 && fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) &&
-	    status.st_ino == client->socket_inode)
-		close(descriptor);
-	client->session.transport.descriptor = -1;
+	for (unsigned i = 0; i < client->session_count; i++)
+		session_let_go(&client->sessions[i]);
 }
 
 static void fork_watch(void)
@@ -57,7 +65,6 @@ static void client_init_lock(struct client *client)
 static CUresult client_connect(struct client *client)
 {
 	int state = atomic_load(&client->state);
-	struct stat status;
 	CUresult result;
 	int cancel;
 
@@ -69,15 +76,13 @@ static CUresult client_connect(struct client *client)
 		return CUDA_SUCCESS;
 	atomic_store(&client->state, CLIENT_CONNECTING);
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	result = (CUresult)client_session_open(&client->session);
+	result = client_sessions_open(client);
 	pthread_setcancelstate(cancel, &cancel);
 	if (result != CUDA_SUCCESS) {
 		client->failure = result;
 		atomic_store(&client->state, CLIENT_FAILED);
 		return result;
 	}
-	if (fstat(client->session.transport.descriptor, &status) == 0)
-		client->socket_inode = status.st_ino;
 	atomic_store(&client->state, CLIENT_CONNECTED);
 	return CUDA_SUCCESS;
 }
@@ -90,8 +95,11 @@ static CUresult client_start(struct client *client)
 		result = client_context_make_primary(&client->devices[i]);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (client_threads_init() || client_session_start(&client->session))
+	if (client_threads_init())
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	for (unsigned i = 0; i < client->session_count; i++)
+		if (client_session_start(&client->sessions[i]))
+			return CUDA_ERROR_OUT_OF_MEMORY;
 	client_cudart_start();
 	return CUDA_SUCCESS;
 }

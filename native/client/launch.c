@@ -14,6 +14,7 @@
 
 struct launch {
 	struct client_function *function;
+	struct client_kernel *kernel;	/* the same, on the server that it runs on */
 	struct wire_launch fixed;
 	bool checked;			/* the driver must answer */
 	const CUlaunchAttribute *attributes;
@@ -51,7 +52,7 @@ static CUresult geometry_check(const struct launch *launch, int device)
 	};
 	const uint32_t *grid = launch->fixed.grid, *block = launch->fixed.block;
 	uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
-	int most = launch->function->attributes[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
+	int most = launch->kernel->attributes[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
 
 	for (int i = 0; i < 3; i++)
 		if (!grid[i] || !block[i] || grid[i] > limit_of(device, grid_limits[i]) ||
@@ -67,7 +68,7 @@ static CUresult geometry_check(const struct launch *launch, int device)
 
 static CUresult shared_check(const struct launch *launch)
 {
-	int most = launch->function->attributes[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES];
+	int most = launch->kernel->attributes[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES];
 
 	if (most >= 0 && launch->fixed.shared_bytes > (unsigned)most)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -197,21 +198,26 @@ static CUresult launch_send(struct launch *launch)
 
 static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
 {
+	const struct client_context *context = NULL;
 	CUresult result = client_enter();
 
 	if (result == CUDA_SUCCESS)
 		result = client_function_get(f, &launch->function);
 	if (result == CUDA_SUCCESS)
 		result = client_stream_wire(stream, &launch->fixed.stream);
+	if (result == CUDA_SUCCESS) {
+		context = client_context_current();
+		result = client_function_on(launch->function, context->session, &launch->kernel);
+	}
 	if (result == CUDA_SUCCESS)
-		result = geometry_check(launch, client_context_current()->device);
+		result = geometry_check(launch, context->device);
 	if (result == CUDA_SUCCESS)
 		result = shared_check(launch);
 	if (result == CUDA_SUCCESS)
 		result = attributes_check(launch);
 	if (result != CUDA_SUCCESS)
 		return result;
-	launch->fixed.function = launch->function->wire;
+	launch->fixed.function = launch->kernel->wire;
 	return launch_send(launch);
 }
 

@@ -31,13 +31,23 @@ CUresult client_function_get(CUfunction handle, struct client_function **functio
 	return *function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+CUresult client_function_on(struct client_function *function, struct client_session *session,
+			    struct client_kernel **kernel)
+{
+	*kernel = &function->on[session->index];
+	return (*kernel)->wire ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
 CUresult client_function_wire(CUfunction handle, uint64_t *wire)
 {
 	struct client_function *function;
+	struct client_kernel *kernel;
 	CUresult result = client_function_get(handle, &function);
 
 	if (result == CUDA_SUCCESS)
-		*wire = function->wire;
+		result = client_function_on(function, client_route_current().session, &kernel);
+	if (result == CUDA_SUCCESS)
+		*wire = kernel->wire;
 	return result;
 }
 
@@ -53,17 +63,26 @@ static void function_free(struct client_function *function)
 	free(function);
 }
 
+/* What a server says of a kernel that depends on the server. */
+static void kernel_fill(struct client_kernel *on, const struct wire_kernel *kernel)
+{
+	on->attributes_known = kernel->attributes_known;
+	for (int i = 0; i < CLIENT_FUNCTION_ATTRIBUTES; i++)
+		on->attributes[i] = kernel->attributes_known >> i & 1 ? kernel->attributes[i] : -1;
+	on->wire = kernel->handle;
+}
+
 static struct client_function *function_make(struct client_library *library,
 					     const struct wire_kernel *kernel,
 					     const struct wire_parameter *parameters,
 					     const char *name)
 {
-	struct client_function *function = calloc(1, sizeof(*function));
+	struct client_function *function =
+		calloc(1, sizeof(*function) + farbus_client.session_count * sizeof(function->on[0]));
 	uint64_t handle;
 
 	if (!function)
 		return NULL;
-	function->wire = kernel->handle;
 	function->library = library;
 	function->name = strndup(name, kernel->name_bytes);
 	function->parameters = calloc(kernel->parameter_count ? kernel->parameter_count : 1,
@@ -83,9 +102,7 @@ static struct client_function *function_make(struct client_library *library,
 		if (parameters[i].offset + parameters[i].bytes > function->parameter_bytes)
 			function->parameter_bytes = parameters[i].offset + parameters[i].bytes;
 	}
-	function->attributes_known = kernel->attributes_known;
-	for (int i = 0; i < CLIENT_FUNCTION_ATTRIBUTES; i++)
-		function->attributes[i] = kernel->attributes_known >> i & 1 ? kernel->attributes[i] : -1;
+	kernel_fill(&function->on[library->session->index], kernel);
 	return function;
 }
 
@@ -211,14 +228,22 @@ static uint32_t device_architectures(uint32_t *out, uint32_t limit)
 	return count;
 }
 
-CUresult client_blob_send(uint64_t blob, const void *data, size_t bytes)
+CUresult client_blob_send(const struct client_route *route, uint64_t blob, const void *data,
+			  size_t bytes)
 {
 	const uint8_t *from = data;
 
 	for (size_t at = 0; at < bytes;) {
 		const struct wire_blob_part part = { .blob = blob, .total = bytes, .offset = at };
 		size_t now = bytes - at < WIRE_BULK_BYTES ? bytes - at : WIRE_BULK_BYTES;
-		CUresult result = client_post(WIRE_OP_BLOB_PART, &part, sizeof(part), from + at, now);
+		const struct client_request request = {
+			.op = WIRE_OP_BLOB_PART,
+			.fixed = &part,
+			.fixed_bytes = sizeof(part),
+			.tail = from + at,
+			.tail_bytes = now,
+		};
+		CUresult result = client_post_to(route, &request);
 
 		if (result != CUDA_SUCCESS)
 			return result;
@@ -248,9 +273,10 @@ static CUresult library_rest(struct client_library *library, uint32_t total)
 			.reply_bytes = sizeof(reply),
 			.want_tail = true,
 		};
+		const struct client_route route = client_route_session(library->session);
 		uint32_t before = library->function_count;
 
-		result = client_call_wide(&request, &wait);
+		result = client_call_to(&route, &request, &wait);
 		if (result == CUDA_SUCCESS)
 			result = library_add_all(library, wait.tail, wait.tail_bytes);
 		free(wait.tail);
@@ -282,13 +308,14 @@ static CUresult library_send(struct client_library *library, const void *packed,
 		.reply_bytes = sizeof(reply),
 		.want_tail = true,
 	};
+	const struct client_route route = client_route_session(library->session);
 	CUresult result;
 
 	if (handle_open(&farbus_client.handles, HANDLE_BLOB, library, &fixed.blob))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = client_blob_send(fixed.blob, packed, bytes);
+	result = client_blob_send(&route, fixed.blob, packed, bytes);
 	if (result == CUDA_SUCCESS)
-		result = client_call_wide(&request, &wait);
+		result = client_call_to(&route, &request, &wait);
 	handle_close(&farbus_client.handles, HANDLE_BLOB, fixed.blob);
 	if (result == CUDA_SUCCESS)
 		result = library_add_all(library, wait.tail, wait.tail_bytes);
@@ -323,6 +350,7 @@ static CUresult library_load(const void *image, bool module, const struct client
 	}
 	library->handle = (CUlibrary)(uintptr_t)handle;
 	library->context = module ? client_context_current() : NULL;
+	library->session = client_route_current().session;
 	pthread_mutex_init(&library->lock, NULL);
 	result = library_send(library, packed, bytes, options);
 	free(packed);
@@ -351,18 +379,26 @@ static void library_unlink(struct client_library *library)
 
 static CUresult library_unload(const void *handle, bool module)
 {
-	const struct wire_library_unload request = { .library = (uint64_t)(uintptr_t)handle };
+	const struct wire_library_unload fixed = { .library = (uint64_t)(uintptr_t)handle };
+	const struct client_request request = {
+		.op = WIRE_OP_LIBRARY_UNLOAD,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
 	struct client_library *library = library_get(handle);
+	struct client_wait wait = { 0 };
+	struct client_route route;
 	CUresult result;
 
 	if (!library || module != (library->context != NULL))
 		return CUDA_ERROR_INVALID_HANDLE;
-	result = client_call(WIRE_OP_LIBRARY_UNLOAD, &request, sizeof(request), NULL, 0);
+	route = client_route_session(library->session);
+	result = client_call_to(&route, &request, &wait);
 	pthread_mutex_lock(&libraries_lock);
 	library_unlink(library);
 	pthread_mutex_unlock(&libraries_lock);
 	client_memory_forget_library(library);
-	handle_close(&farbus_client.handles, HANDLE_LIBRARY, request.library);
+	handle_close(&farbus_client.handles, HANDLE_LIBRARY, fixed.library);
 	library_free(library);
 	return result;
 }
@@ -520,11 +556,12 @@ static CUresult function_ask(struct client_library *library, const char *name)
 		.reply_bytes = sizeof(reply),
 		.want_tail = true,
 	};
+	const struct client_route route = client_route_session(library->session);
 	CUresult result;
 
 	if (request.tail_bytes > 4096)
 		return CUDA_ERROR_NOT_FOUND;
-	result = client_call_wide(&request, &wait);
+	result = client_call_to(&route, &request, &wait);
 	if (result == CUDA_SUCCESS)
 		result = library_add_all(library, wait.tail, wait.tail_bytes);
 	free(wait.tail);

@@ -44,7 +44,8 @@ CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, void **
 	request.tail_bytes = jit.count * sizeof(jit.pairs[0]);
 	result = client_call_wide(&request, &wait);
 	if (result == CUDA_SUCCESS)
-		*stateOut = (CUlinkState)(uintptr_t)reply.link;
+		*stateOut = (CUlinkState)(uintptr_t)client_named_take(client_route_current().session,
+								      reply.link);
 	return result;
 }
 
@@ -59,8 +60,10 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, si
 			  void **optionValues)
 {
 	struct client_jit_options jit;
+	struct client_session *session;
+	struct client_route route;
 	struct wire_link_add fixed = {
-		.link = (uint64_t)(uintptr_t)state,
+		.link = client_named_wire(state, &session),
 		.type = (uint32_t)type,
 		.blob_bytes = size,
 	};
@@ -88,9 +91,10 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, si
 	request.tail_bytes = pairs + named;
 	if (handle_open(&farbus_client.handles, HANDLE_BLOB, &fixed, &fixed.blob))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = client_blob_send(fixed.blob, data, size);
+	route = client_route_session(session);
+	result = client_blob_send(&route, fixed.blob, data, size);
 	if (result == CUDA_SUCCESS)
-		result = client_call_wide(&request, &wait);
+		result = client_call_to(&route, &request, &wait);
 	handle_close(&farbus_client.handles, HANDLE_BLOB, fixed.blob);
 	return result;
 }
@@ -145,20 +149,21 @@ static void image_forget(CUlinkState state)
 
 CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
 {
+	struct client_session *session;
+	const uint64_t link = client_named_wire(state, &session);
 	struct link_image *image = NULL;
 	uint64_t total = 0, at = 0;
+	struct client_route route;
 	CUresult result = client_enter();
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!cubinOut)
 		return CUDA_ERROR_INVALID_VALUE;
+	route = client_route_session(session);
 	image_forget(state);
 	do {
-		const struct wire_link_complete fixed = {
-			.link = (uint64_t)(uintptr_t)state,
-			.offset = at,
-		};
+		const struct wire_link_complete fixed = { .link = link, .offset = at };
 		const struct client_request request = {
 			.op = WIRE_OP_LINK_COMPLETE,
 			.fixed = &fixed,
@@ -171,7 +176,7 @@ CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
 			.want_tail = true,
 		};
 
-		result = client_call_wide(&request, &wait);
+		result = client_call_to(&route, &request, &wait);
 		if (result == CUDA_SUCCESS && !image) {
 			total = reply.total;
 			image = calloc(1, sizeof(*image));

@@ -1,16 +1,62 @@
 /* Calls that travel as their arguments: the client's half of marshal.h.
  *
  * Objects that the server names (graphs, pools, arrays, ...) look to the program as
- * they travel: their names are never pointers.  Contexts, streams, events and kernels
- * are this side's own, and travel as client.h says. */
+ * they travel, but that the number of their session is put where names have zeros: their
+ * names are never pointers.  Contexts, streams, events and kernels are this side's own,
+ * and travel as client.h says.
+ *
+ * A call goes to the server whose objects it names; to the current context's, if it names
+ * none. */
 #include "marshal.h"
 
 #include <stdlib.h>
 
+/* Most kernels that one call may name. */
+#define KERNELS_LIMIT 8u
+
 struct side {
 	struct wire_call fixed;
 	uint8_t *tail;
+	struct client_route route;
+	bool claimed;			/* something that was named decides the route */
+	bool context;			/* a context did */
+	bool graph;			/* a graph, a node or an executable is named */
+	/* Where kernels' names go, once it is known to which server. */
+	struct {
+		size_t at;
+		struct client_function *function;
+	} kernels[KERNELS_LIMIT];
+	unsigned kernel_count;
 };
+
+/* What is named next is that session's; the context, if there is one. */
+static void claim(struct marshal *m, struct client_session *session,
+		  const struct client_context *context, CUresult mixed)
+{
+	struct side *side = m->side;
+
+	if (side->claimed && side->route.session != session && side->graph) {
+		client_message("a graph whose work is on the devices of two servers is not supported "
+			       "over remoting: it is at %s and names something at %s",
+			       side->route.session->peer, session->peer);
+		marshal_fail(m, CUDA_ERROR_NOT_SUPPORTED);
+	} else if (side->claimed && side->route.session != session) {
+		marshal_fail(m, mixed);
+	} else if (!side->claimed) {
+		side->claimed = true;
+		if (side->route.session != session)
+			side->route = context ? client_route_context(context)
+					      : client_route_session(session);
+	}
+}
+
+void client_marshal_address(struct marshal *m, CUdeviceptr address)
+{
+	struct client_range range;
+
+	if (client_memory_find(address, &range) && range.session)
+		claim(m, range.session, range.context, CUDA_ERROR_INVALID_VALUE);
+}
 
 CUresult client_marshal_begin(struct marshal *m, unsigned number)
 {
@@ -27,7 +73,25 @@ CUresult client_marshal_begin(struct marshal *m, unsigned number)
 	if (!side)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	side->fixed.function = number;
+	side->route = client_route_current();
 	m->side = side;
+	return CUDA_SUCCESS;
+}
+
+/* Put the kernels' names in, as the server that is called has them. */
+static CUresult kernels_name(struct marshal *m)
+{
+	struct side *side = m->side;
+
+	for (unsigned i = 0; i < side->kernel_count; i++) {
+		struct client_kernel *kernel;
+		CUresult result = client_function_on(side->kernels[i].function,
+						     side->route.session, &kernel);
+
+		if (result != CUDA_SUCCESS)
+			return result;
+		memcpy(m->data + side->kernels[i].at, &kernel->wire, sizeof(kernel->wire));
+	}
 	return CUDA_SUCCESS;
 }
 
@@ -49,11 +113,17 @@ CUresult client_marshal_call(struct marshal *m, bool waiting)
 	};
 	CUresult result;
 
+	/* A kernel node without a context gets the current one. */
+	if (side->graph && side->kernel_count && !side->context && client_context_current())
+		claim(m, client_context_current()->session, NULL, CUDA_ERROR_INVALID_HANDLE);
 	if (m->result != CUDA_SUCCESS)
 		return m->result;
 	if (m->failed || m->used > MARSHAL_REQUEST_BYTES)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = client_call_wide(&request, &wait);
+	result = kernels_name(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = client_call_to(&side->route, &request, &wait);
 	side->tail = wait.tail;
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -81,23 +151,51 @@ CUresult client_marshal_end(struct marshal *m, CUresult result)
 
 /* ---- handles ---- */
 
-#define NAMED(type)							\
+/* The session's number goes where the server's names have four zeros.  What no server can
+ * have named travels as it is: the server says what CUDA says of it. */
+static void named_walk(struct marshal *m, uint64_t *handle, bool graph)
+{
+	struct side *side = m->side;
+	unsigned index = *handle & 15;
+	uint64_t wire = *handle;
+
+	if (!m->get && wire && index < farbus_client.session_count) {
+		wire -= index;
+		side->graph = side->graph || graph;
+		claim(m, &farbus_client.sessions[index], NULL, CUDA_ERROR_INVALID_HANDLE);
+	}
+	marshal_plain(m, &wire, sizeof(wire));
+	if (m->get)
+		*handle = client_named_take(side->route.session, wire);
+}
+
+#define NAMED(type, graph)						\
+	void marshal_##type(struct marshal *m, type *handle)		\
+	{								\
+		uint64_t wire = (uint64_t)(uintptr_t)*handle;		\
+									\
+		named_walk(m, &wire, graph);				\
+		*handle = (type)(uintptr_t)wire;			\
+	}
+
+/* Numbers that kernels read, of the current context. */
+#define NUMBERED(type)							\
 	void marshal_##type(struct marshal *m, type *handle)		\
 	{								\
 		marshal_plain(m, handle, sizeof(*handle));		\
 	}
 
-NAMED(CUarray)
-NAMED(CUgraph)
-NAMED(CUgraphExec)
-NAMED(CUgraphNode)
-NAMED(CUlinkState)
-NAMED(CUmemGenericAllocationHandle)
-NAMED(CUmemoryPool)
-NAMED(CUmipmappedArray)
-NAMED(CUsurfObject)
-NAMED(CUtexObject)
-NAMED(CUuserObject)
+NAMED(CUarray, false)
+NAMED(CUgraph, true)
+NAMED(CUgraphExec, true)
+NAMED(CUgraphNode, true)
+NAMED(CUlinkState, false)
+NAMED(CUmemGenericAllocationHandle, false)
+NAMED(CUmemoryPool, false)
+NAMED(CUmipmappedArray, false)
+NUMBERED(CUsurfObject)
+NUMBERED(CUtexObject)
+NAMED(CUuserObject, false)
 
 static void wire_walk(struct marshal *m, uint64_t *wire, CUresult result)
 {
@@ -109,33 +207,50 @@ static void wire_walk(struct marshal *m, uint64_t *wire, CUresult result)
 void marshal_CUcontext(struct marshal *m, CUcontext *handle)
 {
 	uint64_t wire = (uint64_t)(uintptr_t)*handle;
+	const struct client_context *context = m->get ? NULL : client_context_get(*handle);
+	struct side *side = m->side;
 
-	wire_walk(m, &wire,
-		  m->get || !wire || client_context_get(*handle) ? CUDA_SUCCESS
-								 : CUDA_ERROR_INVALID_CONTEXT);
+	if (context) {
+		claim(m, context->session, context, CUDA_ERROR_INVALID_CONTEXT);
+		side->context = true;
+	}
+	wire_walk(m, &wire, m->get || !wire || context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT);
 	*handle = (CUcontext)(uintptr_t)wire;
 }
 
 void marshal_CUstream(struct marshal *m, CUstream *handle)
 {
+	const struct client_context *context;
 	uint64_t wire = 0;
 
 	wire_walk(m, &wire, m->get ? CUDA_SUCCESS : client_stream_wire(*handle, &wire));
-	if (m->get)
+	if (m->get) {
 		*handle = (CUstream)(uintptr_t)wire;
+		return;
+	}
+	context = m->result == CUDA_SUCCESS ? client_stream_context(wire) : NULL;
+	if (context)
+		claim(m, context->session, context, CUDA_ERROR_INVALID_HANDLE);
 }
 
 void marshal_CUevent(struct marshal *m, CUevent *handle)
 {
+	const struct client_context *context;
 	uint64_t wire = 0;
 
 	wire_walk(m, &wire,
 		  m->get || !*handle ? CUDA_SUCCESS : client_event_wire(*handle, &wire));
-	if (m->get)
+	if (m->get) {
 		*handle = (CUevent)(uintptr_t)wire;
+		return;
+	}
+	context = wire ? client_event_context(wire) : NULL;
+	if (context)
+		claim(m, context->session, context, CUDA_ERROR_INVALID_HANDLE);
 }
 
 struct search {
+	const struct client_session *session;
 	uint64_t wire;
 	CUfunction found;
 };
@@ -145,40 +260,59 @@ static void function_compare(void *opaque, uint64_t handle, void *object)
 	struct search *search = opaque;
 	const struct client_function *function = object;
 
-	if (handle_kind_of(handle) == HANDLE_FUNCTION && function->wire == search->wire)
+	if (handle_kind_of(handle) == HANDLE_FUNCTION &&
+	    function->on[search->session->index].wire == search->wire)
 		search->found = function->handle;
 }
 
 void marshal_CUfunction(struct marshal *m, CUfunction *handle)
 {
-	struct search search = { 0 };
+	struct side *side = m->side;
+	struct search search = { .session = side->route.session };
+	struct client_function *function;
+	CUresult result = CUDA_SUCCESS;
 
-	wire_walk(m, &search.wire,
-		  m->get || !*handle ? CUDA_SUCCESS : client_function_wire(*handle, &search.wire));
+	if (!m->get && *handle) {
+		result = client_function_get(*handle, &function);
+		if (result == CUDA_SUCCESS && side->kernel_count == KERNELS_LIMIT)
+			result = CUDA_ERROR_NOT_SUPPORTED;
+		if (result == CUDA_SUCCESS) {
+			side->kernels[side->kernel_count].at = m->used;
+			side->kernels[side->kernel_count++].function = function;
+		}
+	}
+	wire_walk(m, &search.wire, result);
 	if (m->get && search.wire)
 		handle_visit(&farbus_client.handles, function_compare, &search);
 	if (m->get)
 		*handle = search.found;
 }
 
-/* Devices are numbered as CUDA_VISIBLE_DEVICES has it here, and as they are there. */
+/* Devices are numbered over all servers here, as CUDA_VISIBLE_DEVICES has it, and there as
+ * they are there. */
 void marshal_CUdevice(struct marshal *m, CUdevice *device)
 {
 	const struct client *client = &farbus_client;
+	const struct side *side = m->side;
 	int32_t ordinal = *device;
 
 	if (!m->get && ordinal >= 0) {
-		if (ordinal >= client->device_count)
+		if (ordinal >= client->device_count) {
 			marshal_fail(m, CUDA_ERROR_INVALID_DEVICE);
-		else
-			ordinal = (int32_t)client->devices[ordinal].server_ordinal;
+		} else {
+			const struct client_device *named = &client->devices[ordinal];
+
+			claim(m, named->session, NULL, CUDA_ERROR_INVALID_DEVICE);
+			ordinal = (int32_t)named->server_ordinal;
+		}
 	}
 	marshal_plain(m, &ordinal, sizeof(ordinal));
 	if (!m->get)
 		return;
 	*device = ordinal;
 	for (int i = 0; i < client->device_count; i++)
-		if (ordinal >= 0 && client->devices[i].server_ordinal == (uint32_t)ordinal)
+		if (ordinal >= 0 && client->devices[i].session == side->route.session &&
+		    client->devices[i].server_ordinal == (uint32_t)ordinal)
 			*device = i;
 }
 

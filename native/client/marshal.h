@@ -9,6 +9,8 @@
 /* Begin to write the arguments of the entry of that number.  A current context must be
  * sound; there need not be one. */
 CUresult client_marshal_begin(struct marshal *m, unsigned number);
+/* The call is about memory at this address: it goes to the server that has it. */
+void client_marshal_address(struct marshal *m, CUdeviceptr address);
 /* Send them and wait.  On success, and where the call tells results of failures too, the
  * walk goes on reading them. */
 CUresult client_marshal_call(struct marshal *m, bool waiting);

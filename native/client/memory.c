@@ -64,8 +64,10 @@ static int table_insert(struct range_table *table, const struct client_range *ra
 	size_t index = table_search(table, range->base);
 
 	while (index < table->count && table->ranges[index].base < range->base + range->bytes) {
+		const struct client_range *there = &table->ranges[index];
+
 		/* The server has freed it, or it would not give these addresses out again. */
-		if (!table->ranges[index].going && !table->ranges[index].graph)
+		if ((!there->going && !there->graph) || there->session != range->session)
 			return -EEXIST;
 		table_erase(table, index);
 	}
@@ -246,16 +248,19 @@ CUresult client_memory_check(uint64_t address, uint64_t bytes)
 	return result;
 }
 
-int client_memory_add(const struct client_range *range)
+int client_memory_add(const struct client_range *given)
 {
-	bool device = range->kind == MEMORY_DEVICE;
+	struct client_range range = *given;
+	bool device = range.kind == MEMORY_DEVICE;
 	struct range_table *table = device ? &device_table : &host_table;
 	int rc;
 
+	if (device && !range.session)
+		range.session = range.context ? range.context->session : client_route_current().session;
 	pthread_rwlock_wrlock(&memory_lock);
-	rc = table_insert(table, range);
+	rc = table_insert(table, &range);
 	if (!rc && device) {
-		size_t index = table_search(table, range->base);
+		size_t index = table_search(table, range.base);
 		uint64_t low, high;
 
 		own_blocks(table, index, &low, &high);
@@ -445,6 +450,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 	};
 	struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE };
 	struct client_range range;
+	struct client_route route;
 	CUresult result = client_enter_any();
 
 	if (result != CUDA_SUCCESS)
@@ -455,11 +461,14 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 	if (result != CUDA_SUCCESS)
 		return result;
 	/* Whether a graph has allocated it, the server knows. */
-	if (client_memory_find(dptr, &range) && range.graph && range.base == dptr)
-		return client_call_wide(&call, &wait);
+	if (client_memory_find(dptr, &range) && range.graph && range.base == dptr) {
+		route = client_route_context(range.context);
+		return client_call_to(&route, &call, &wait);
+	}
 	if (!memory_leave(dptr, &range))
 		return CUDA_ERROR_INVALID_VALUE;
-	result = client_call_wide(&call, &wait);
+	route = client_route_context(range.context);
+	result = client_call_to(&route, &call, &wait);
 	/* What the call reports may be an earlier operation's failure. */
 	memory_left(&range, wait.result == CUDA_SUCCESS);
 	return result;

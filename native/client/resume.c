@@ -75,7 +75,7 @@ static void resumed(void *opaque)
 
 	/* A child of a fork knows its copy of the descriptor by this. */
 	if (fstat(session->transport.descriptor, &status) == 0)
-		farbus_client.socket_inode = status.st_ino;
+		session->socket_inode = status.st_ino;
 	if (resume->said)
 		client_message("the connection to the GPU at %s is back after %d s", session->peer,
 			       (int)((transport_now_ns() - resume->cut_ns + 500000000u) / 1000000000u));
@@ -193,12 +193,17 @@ int client_resume_begin(struct client_session *session, const char *address, con
 static void __attribute__((destructor)) client_farewell(void)
 {
 	struct client *client = &farbus_client;
-	struct client_session *session = &client->session;
 
-	if (!session->transport.resume || atomic_load(&client->state) == CLIENT_FORKED)
+	if (atomic_load(&client->state) == CLIENT_FORKED)
 		return;
-	client->failure = CUDA_ERROR_DEINITIALIZED;
-	atomic_store(&client->state, CLIENT_FAILED);
-	atomic_store(&session->dead, true);
-	session->transport.ops->shutdown(&session->transport);
+	for (unsigned i = 0; i < client->session_count; i++) {
+		struct client_session *session = &client->sessions[i];
+
+		if (!session->transport.resume)
+			continue;
+		client->failure = CUDA_ERROR_DEINITIALIZED;
+		atomic_store(&client->state, CLIENT_FAILED);
+		atomic_store(&session->dead, true);
+		session->transport.ops->shutdown(&session->transport);
+	}
 }

@@ -1,8 +1,10 @@
-/* Opening a session: the session file, the connection, the hello. */
+/* Opening the sessions: the session file, the connections, the hellos.  Each server has a
+ * session of its own; the program sees the devices of all as one list. */
 #include "client.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,18 +18,24 @@
 #define CONNECT_TIMEOUT_MS 5000
 /* Starting the server process and its driver: seconds on a machine with 8 GPUs. */
 #define HELLO_TIMEOUT_MS 60000
-#define SESSION_FILE_BYTES 16384
+#define SESSION_FILE_BYTES 32768
 /* Programs close and reuse low descriptors (daemons, shells, dup2 onto a fixed number):
  * the session's stays away from those, if the limit allows it. */
 #define DESCRIPTOR_LOWEST 200
 
-struct session_file {
-	char text[SESSION_FILE_BYTES];
+/* A server block of the session file. */
+struct session_server {
 	const char *transport;		/* "tcp" or "unix" */
 	const char *address;
 	const char *port;
 	uint8_t secret[WIRE_SECRET_BYTES];
 	bool has_secret;
+};
+
+struct session_file {
+	char text[SESSION_FILE_BYTES];
+	struct session_server servers[CLIENT_SERVERS];
+	unsigned count;
 };
 
 static bool hex_decode(const char *text, uint8_t *out, size_t bytes)
@@ -72,13 +80,14 @@ static int session_file_load(struct session_file *file, const char *path)
 	return 0;
 }
 
-/* One "key value..." per line.  Unknown keys are for newer shims. */
+/* One "key value..." per line; a server begins a block.  Unknown keys are for newer shims. */
 static int session_file_parse(struct session_file *file, const char *path)
 {
 	char *save = NULL;
-	bool versioned = false;
+	bool versioned = false, whole;
 
 	for (char *line = strtok_r(file->text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+		struct session_server *server = file->count ? &file->servers[file->count - 1] : NULL;
 		char *words = NULL;
 		const char *key = strtok_r(line, " \t", &words);
 
@@ -88,17 +97,27 @@ static int session_file_parse(struct session_file *file, const char *path)
 			const char *version = strtok_r(NULL, " \t", &words);
 
 			versioned = version && strcmp(version, "1") == 0;
-		} else if (strcmp(key, "server") == 0 && !file->transport) {
-			file->transport = strtok_r(NULL, " \t", &words);
-			file->address = strtok_r(NULL, " \t", &words);
-			file->port = strtok_r(NULL, " \t", &words);
-		} else if (strcmp(key, "secret") == 0 && !file->has_secret) {
+		} else if (strcmp(key, "server") == 0) {
+			if (file->count == CLIENT_SERVERS) {
+				client_message("the session file %s names more than %d servers", path,
+					       CLIENT_SERVERS);
+				return -E2BIG;
+			}
+			server = &file->servers[file->count++];
+			server->transport = strtok_r(NULL, " \t", &words);
+			server->address = strtok_r(NULL, " \t", &words);
+			server->port = strtok_r(NULL, " \t", &words);
+		} else if (strcmp(key, "secret") == 0 && server && !server->has_secret) {
 			const char *hex = strtok_r(NULL, " \t", &words);
 
-			file->has_secret = hex && hex_decode(hex, file->secret, sizeof(file->secret));
+			server->has_secret = hex && hex_decode(hex, server->secret, sizeof(server->secret));
 		}
 	}
-	if (!versioned || !file->transport || !file->address || !file->has_secret) {
+	whole = versioned && file->count;
+	for (unsigned i = 0; i < file->count; i++)
+		whole = whole && file->servers[i].transport && file->servers[i].address &&
+			file->servers[i].has_secret;
+	if (!whole) {
 		client_message("the session file %s is malformed or of a newer version; "
 			       "start the program with farbus run", path);
 		return -EINVAL;
@@ -121,7 +140,7 @@ static enum choice session_choice(void)
 }
 
 /* The socket at which a supervisor of this machine listens for this secret. */
-static int session_connect_local(struct client_session *session, const struct session_file *file)
+static int session_connect_local(struct client_session *session, const struct session_server *server)
 {
 	uint8_t message[sizeof(WIRE_LOCAL_DOMAIN) - 1 + WIRE_SECRET_BYTES];
 	uint8_t digest[WIRE_DIGEST_BYTES];
@@ -129,7 +148,7 @@ static int session_connect_local(struct client_session *session, const struct se
 	char *at = name + strlen(name);
 
 	memcpy(message, WIRE_LOCAL_DOMAIN, sizeof(WIRE_LOCAL_DOMAIN) - 1);
-	memcpy(message + sizeof(WIRE_LOCAL_DOMAIN) - 1, file->secret, WIRE_SECRET_BYTES);
+	memcpy(message + sizeof(WIRE_LOCAL_DOMAIN) - 1, server->secret, WIRE_SECRET_BYTES);
 	wire_digest(message, sizeof(message), digest);
 	explicit_bzero(message, sizeof(message));
 	for (int i = 0; i < WIRE_LOCAL_HEX / 2; i++)
@@ -137,27 +156,27 @@ static int session_connect_local(struct client_session *session, const struct se
 	return transport_unix_connect(&session->transport, name, CONNECT_TIMEOUT_MS);
 }
 
-static int session_connect(struct client_session *session, const struct session_file *file,
+static int session_connect(struct client_session *session, const struct session_server *server,
 			   enum choice choice)
 {
-	if (choice != CHOICE_TCP && strcmp(file->transport, "tcp") == 0 && file->port) {
-		int rc = session_connect_local(session, file);
+	if (choice != CHOICE_TCP && strcmp(server->transport, "tcp") == 0 && server->port) {
+		int rc = session_connect_local(session, server);
 
-		snprintf(session->peer, sizeof(session->peer), "%s:%s", file->address, file->port);
+		snprintf(session->peer, sizeof(session->peer), "%s:%s", server->address, server->port);
 		if (!rc || choice != CHOICE_AUTO)
 			return rc;
 	}
-	if (strcmp(file->transport, "tcp") == 0 && file->port) {
-		snprintf(session->peer, sizeof(session->peer), "%s:%s", file->address, file->port);
-		return transport_tcp_connect(&session->transport, file->address, file->port,
+	if (strcmp(server->transport, "tcp") == 0 && server->port) {
+		snprintf(session->peer, sizeof(session->peer), "%s:%s", server->address, server->port);
+		return transport_tcp_connect(&session->transport, server->address, server->port,
 					     CONNECT_TIMEOUT_MS);
 	}
-	if (strcmp(file->transport, "unix") == 0) {
-		snprintf(session->peer, sizeof(session->peer), "%s", file->address);
-		return transport_unix_connect(&session->transport, file->address,
+	if (strcmp(server->transport, "unix") == 0) {
+		snprintf(session->peer, sizeof(session->peer), "%s", server->address);
+		return transport_unix_connect(&session->transport, server->address,
 					      CONNECT_TIMEOUT_MS);
 	}
-	snprintf(session->peer, sizeof(session->peer), "%s", file->address);
+	snprintf(session->peer, sizeof(session->peer), "%s", server->address);
 	return -EPROTONOSUPPORT;
 }
 
@@ -186,7 +205,7 @@ static bool session_may_resume(const struct client_session *session)
 }
 
 /* `shm` is what the hello offers, with its descriptor, which is closed; or NULL. */
-static int session_hello(struct client_session *session, const struct session_file *file,
+static int session_hello(struct client_session *session, const struct session_server *server,
 			 struct shm *shm, int descriptor, struct wire_hello_reply *reply,
 			 char text[WIRE_HELLO_TEXT_BYTES + 1])
 {
@@ -202,7 +221,7 @@ static int session_hello(struct client_session *session, const struct session_fi
 	};
 	int rc;
 
-	memcpy(hello.secret, file->secret, sizeof(hello.secret));
+	memcpy(hello.secret, server->secret, sizeof(hello.secret));
 	strncpy(hello.program, program_invocation_short_name, sizeof(hello.program) - 1);
 	if (shm) {
 		rc = transport_write_descriptor(&session->transport, &hello, sizeof(hello), descriptor);
@@ -251,19 +270,18 @@ static CUresult session_refused(const struct client_session *session,
 
 static int session_devices(struct client_session *session, uint32_t count)
 {
-	struct client *client = &farbus_client;
-
-	client->devices = calloc(count ? count : 1, sizeof(*client->devices));
-	if (!client->devices)
+	session->devices = calloc(count ? count : 1, sizeof(*session->devices));
+	if (!session->devices)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < count; i++) {
-		struct client_device *device = &client->devices[i];
+		struct client_device *device = &session->devices[i];
 		unsigned domain = 0, bus = 0, number = 0;
 		int rc = transport_read_all(&session->transport, &device->snapshot,
 					    sizeof(device->snapshot), HELLO_TIMEOUT_MS);
 
 		if (rc)
 			return rc;
+		device->session = session;
 		device->server_ordinal = i;
 		device->snapshot.name[sizeof(device->snapshot.name) - 1] = 0;
 		device->snapshot.pci_bus_id[sizeof(device->snapshot.pci_bus_id) - 1] = 0;
@@ -273,7 +291,7 @@ static int session_devices(struct client_session *session, uint32_t count)
 		device->pci[1] = (int)bus;
 		device->pci[2] = (int)number;
 	}
-	client->device_count = (int)count;
+	session->device_count = (int)count;
 	return 0;
 }
 
@@ -308,7 +326,7 @@ static int visible_device(const struct client *client, const char *item)
 
 /* CUDA_VISIBLE_DEVICES selects and orders, up to the first item that names no
  * device or one that was named before (CUDA's rule). */
-static int session_visible(struct client *client)
+static int devices_choose(struct client *client)
 {
 	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 	struct client_device *chosen;
@@ -329,7 +347,10 @@ static int session_visible(struct client *client)
 		bool twice = false;
 
 		for (int i = 0; i < count; i++)
-			twice = twice || chosen[i].server_ordinal == (uint32_t)index;
+			twice = twice || (index >= 0 &&
+					  chosen[i].session == client->devices[index].session &&
+					  chosen[i].server_ordinal ==
+						  client->devices[index].server_ordinal);
 		if (index < 0 || twice)
 			break;
 		chosen[count++] = client->devices[index];
@@ -353,18 +374,198 @@ static CUresult session_fail_open(struct client_session *session, int rc)
 	return CUDA_ERROR_DEVICE_UNAVAILABLE;
 }
 
-int client_session_open(struct client_session *session)
+static CUresult session_open(struct client_session *session, const struct session_server *server,
+			     enum choice choice)
 {
-	struct client *client = &farbus_client;
-	const char *path = getenv("FARBUS_SESSION");
+	bool management = farbus_client.management;
 	char text[WIRE_HELLO_TEXT_BYTES + 1];
 	struct wire_hello_reply reply;
-	struct session_file file = { .has_secret = false };
-	enum choice choice = session_choice();
 	struct shm *shm = NULL;
 	int rc, memory = -1;
 
 	session->transport.descriptor = -1;
+	rc = session_connect(session, server, choice);
+	/* Without shared memory the session goes on over the socket. */
+	if (!rc && choice <= CHOICE_SHM && !management &&
+	    strcmp(session->transport.ops->name, "unix") == 0)
+		(void)transport_shm_make(&shm, &memory);
+	if (!rc) {
+		session_raise_descriptor(session);
+		rc = session_hello(session, server, shm, memory, &reply, text);
+	} else if (choice == CHOICE_SHM || choice == CHOICE_UNIX) {
+		client_message("FARBUS_TRANSPORT asks for a server on this machine; "
+			       "no supervisor of this lease listens here");
+	}
+	if (rc) {
+		transport_shm_drop(shm);
+		return session_fail_open(session, rc);
+	}
+	if (reply.status != WIRE_HELLO_OK) {
+		transport_shm_drop(shm);
+		transport_release(&session->transport);
+		return session_refused(session, &reply, text);
+	}
+	memcpy(session->operations, reply.operations, sizeof(session->operations));
+	rc = session_devices(session, reply.device_count);
+	if (!rc && (reply.capabilities & WIRE_CAPABILITY_RESUME))
+		rc = client_resume_begin(session, server->address, server->port, server->secret,
+					 reply.session);
+	if (shm && (reply.capabilities & WIRE_CAPABILITY_SHARED_MEMORY))
+		transport_shm_switch(&session->transport, shm, false);
+	else
+		transport_shm_drop(shm);
+	if (!rc && choice == CHOICE_SHM && !management && !session->transport.shm) {
+		client_message("FARBUS_TRANSPORT asks for shared memory, which this server does not give");
+		rc = -EPROTONOSUPPORT;
+	}
+	if (!rc)
+		rc = inbox_init(&session->inbox, &session->transport);
+	if (!rc)
+		rc = outbox_init(&session->outbox, &session->transport);
+	if (rc)
+		return session_fail_open(session, rc);
+	session->driver_version = reply.driver_version;
+	return CUDA_SUCCESS;
+}
+
+/* ---- all sessions ---- */
+
+/* One of several sessions that are opened at the same time. */
+struct opening {
+	struct client_session *session;
+	const struct session_server *server;
+	enum choice choice;
+	CUresult result;
+	pthread_t thread;
+	bool started;
+};
+
+static void *opening_run(void *opaque)
+{
+	struct opening *opening = opaque;
+
+	opening->result = session_open(opening->session, opening->server, opening->choice);
+	return NULL;
+}
+
+/* The first server's failure in the file's order; each has said its own on stderr. */
+static CUresult sessions_open(struct client *client, const struct session_file *file,
+			      enum choice choice)
+{
+	struct opening openings[CLIENT_SERVERS];
+	CUresult result = CUDA_SUCCESS;
+	sigset_t all, before;
+
+	sigfillset(&all);
+	for (unsigned i = 0; i < file->count; i++) {
+		client->sessions[i].index = i;
+		openings[i] = (struct opening){
+			.session = &client->sessions[i],
+			.server = &file->servers[i],
+			.choice = choice,
+		};
+		/* The last, or the only one, is this thread's. */
+		if (i + 1 < file->count) {
+			pthread_sigmask(SIG_SETMASK, &all, &before);
+			openings[i].started = pthread_create(&openings[i].thread, NULL, opening_run,
+							     &openings[i]) == 0;
+			pthread_sigmask(SIG_SETMASK, &before, NULL);
+		}
+		if (!openings[i].started)
+			opening_run(&openings[i]);
+	}
+	for (unsigned i = 0; i < file->count; i++) {
+		if (openings[i].started)
+			pthread_join(openings[i].thread, NULL);
+		if (result == CUDA_SUCCESS)
+			result = openings[i].result;
+	}
+	client->session_count = file->count;
+	for (unsigned i = 0; i < file->count && result != CUDA_SUCCESS; i++) {
+		if (openings[i].result == CUDA_SUCCESS) {
+			inbox_release(&client->sessions[i].inbox);
+			outbox_release(&client->sessions[i].outbox);
+			transport_release(&client->sessions[i].transport);
+		}
+		free(client->sessions[i].devices);
+		client->sessions[i].devices = NULL;
+	}
+	return result;
+}
+
+static int address_compare(const void *left, const void *right)
+{
+	const struct client_device *a = left, *b = right;
+
+	for (int i = 0; i < 3; i++)
+		if (a->pci[i] != b->pci[i])
+			return a->pci[i] < b->pci[i] ? -1 : 1;
+	return (int)a->server_ordinal - (int)b->server_ordinal;
+}
+
+/* Programs tell devices apart by their PCI addresses, and two servers' may be equal: the
+ * later device is shown in the next PCI domain where that address is free. */
+static void device_place(struct client *client, struct client_device *device)
+{
+	int tried = 0;
+
+	for (int i = 0; i < client->device_count && tried <= client->device_count;) {
+		if (client->devices[i].session == device->session ||
+		    memcmp(client->devices[i].pci, device->pci, sizeof(device->pci)) != 0) {
+			i++;
+			continue;
+		}
+		device->pci[0] = (device->pci[0] + 1) & 0xffff;
+		tried++;
+		i = 0;
+	}
+	if (!tried)
+		return;
+	snprintf(device->snapshot.pci_bus_id, sizeof(device->snapshot.pci_bus_id), "%04x:%02x:%02x.0",
+		 (unsigned)device->pci[0], (unsigned)device->pci[1] & 0xff,
+		 (unsigned)device->pci[2] & 0xff);
+	device->snapshot.attributes[CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID] = device->pci[0];
+}
+
+/* The devices of all sessions as one list: the servers in the file's order, each with its
+ * own order, or by PCI address where CUDA_DEVICE_ORDER asks for that.  Addresses of several
+ * machines have no order among each other. */
+static int devices_number(struct client *client)
+{
+	const char *order = getenv("CUDA_DEVICE_ORDER");
+	bool by_address = order && strcmp(order, "PCI_BUS_ID") == 0;
+	int count = 0;
+
+	for (unsigned i = 0; i < client->session_count; i++)
+		count += client->sessions[i].device_count;
+	client->devices = calloc(count ? (size_t)count : 1, sizeof(*client->devices));
+	if (!client->devices)
+		return -ENOMEM;
+	client->device_count = 0;
+	for (unsigned i = 0; i < client->session_count; i++) {
+		struct client_session *session = &client->sessions[i];
+
+		if (by_address)
+			qsort(session->devices, (size_t)session->device_count,
+			      sizeof(*session->devices), address_compare);
+		for (int k = 0; k < session->device_count; k++) {
+			device_place(client, &session->devices[k]);
+			client->devices[client->device_count++] = session->devices[k];
+		}
+		free(session->devices);
+		session->devices = NULL;
+	}
+	return 0;
+}
+
+CUresult client_sessions_open(struct client *client)
+{
+	const char *path = getenv("FARBUS_SESSION");
+	enum choice choice = session_choice();
+	struct session_file *file;
+	CUresult result;
+	int rc;
+
 	if (choice == CHOICE_UNKNOWN) {
 		client_message("FARBUS_TRANSPORT is \"%s\": set it to auto, shm, unix or tcp",
 			       getenv("FARBUS_TRANSPORT"));
@@ -375,57 +576,35 @@ int client_session_open(struct client_session *session)
 			       "start the program with farbus run");
 		return CUDA_ERROR_NO_DEVICE;
 	}
-	rc = session_file_load(&file, path);
+	file = calloc(1, sizeof(*file));
+	if (!file)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	rc = session_file_load(file, path);
 	if (!rc)
-		rc = session_file_parse(&file, path);
-	if (rc)
-		return rc == -EPERM ? CUDA_ERROR_NOT_PERMITTED : CUDA_ERROR_NO_DEVICE;
-	rc = session_connect(session, &file, choice);
-	/* Without shared memory the session goes on over the socket. */
-	if (!rc && choice <= CHOICE_SHM && !client->management &&
-	    strcmp(session->transport.ops->name, "unix") == 0)
-		(void)transport_shm_make(&shm, &memory);
-	if (!rc) {
-		session_raise_descriptor(session);
-		rc = session_hello(session, &file, shm, memory, &reply, text);
-	} else if (choice == CHOICE_SHM || choice == CHOICE_UNIX) {
-		client_message("FARBUS_TRANSPORT asks for a server on this machine; "
-			       "no supervisor of this lease listens here");
-	}
-	if (rc) {
-		explicit_bzero(&file, sizeof(file));
-		transport_shm_drop(shm);
-		return session_fail_open(session, rc);
-	}
-	if (reply.status != WIRE_HELLO_OK) {
-		explicit_bzero(&file, sizeof(file));
-		transport_shm_drop(shm);
-		transport_release(&session->transport);
-		return session_refused(session, &reply, text);
-	}
-	memcpy(session->operations, reply.operations, sizeof(session->operations));
-	rc = session_devices(session, reply.device_count);
-	if (!rc && (reply.capabilities & WIRE_CAPABILITY_RESUME))
-		rc = client_resume_begin(session, file.address, file.port, file.secret, reply.session);
-	explicit_bzero(&file, sizeof(file));
-	if (shm && (reply.capabilities & WIRE_CAPABILITY_SHARED_MEMORY))
-		transport_shm_switch(&session->transport, shm, false);
+		rc = session_file_parse(file, path);
+	if (!rc)
+		result = sessions_open(client, file, choice);
 	else
-		transport_shm_drop(shm);
-	if (!rc && choice == CHOICE_SHM && !client->management && !session->transport.shm) {
-		client_message("FARBUS_TRANSPORT asks for shared memory, which this server does not give");
-		rc = -EPROTONOSUPPORT;
-	}
+		result = rc == -EPERM ? CUDA_ERROR_NOT_PERMITTED : CUDA_ERROR_NO_DEVICE;
+	explicit_bzero(file, sizeof(*file));
+	free(file);
+	if (result != CUDA_SUCCESS)
+		return result;
+	rc = devices_number(client);
 	if (!rc && !client->management)
-		rc = session_visible(client);
-	if (!rc)
-		rc = inbox_init(&session->inbox, &session->transport);
-	if (!rc)
-		rc = outbox_init(&session->outbox, &session->transport);
+		rc = devices_choose(client);
 	if (rc)
-		return session_fail_open(session, rc);
-	client->driver_version = reply.driver_version < CLIENT_DRIVER_VERSION
-					 ? reply.driver_version
-					 : CLIENT_DRIVER_VERSION;
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	/* What all servers' drivers have. */
+	client->driver_version = CLIENT_DRIVER_VERSION;
+	for (unsigned i = 0; i < client->session_count; i++) {
+		struct client_session *session = &client->sessions[i];
+		struct stat status;
+
+		if (session->driver_version < client->driver_version)
+			client->driver_version = session->driver_version;
+		if (fstat(session->transport.descriptor, &status) == 0)
+			session->socket_inode = status.st_ino;
+	}
 	return CUDA_SUCCESS;
 }

@@ -24,6 +24,20 @@ CUresult client_stream_wire(CUstream stream, uint64_t *wire)
 	return CUDA_SUCCESS;
 }
 
+struct client_context *client_stream_context(uint64_t wire)
+{
+	const struct client_stream *stream = handle_get(&farbus_client.handles, HANDLE_STREAM, wire);
+
+	return stream ? stream->context : client_context_current();
+}
+
+struct client_context *client_event_context(uint64_t wire)
+{
+	const struct client_event *event = handle_get(&farbus_client.handles, HANDLE_EVENT, wire);
+
+	return event ? event->context : NULL;
+}
+
 CUresult client_event_wire(CUevent event, uint64_t *wire)
 {
 	if (!handle_get(&farbus_client.handles, HANDLE_EVENT, wire_of(event)))

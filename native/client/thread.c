@@ -41,7 +41,13 @@ static void thread_end(void *opaque)
 
 	if (atomic_load(&farbus_client.state) != CLIENT_READY)
 		return;
-	client_post(WIRE_OP_LANE_END, NULL, 0, NULL, 0);
+	for (unsigned i = 0; i < farbus_client.session_count; i++) {
+		const struct client_route route = { .session = &farbus_client.sessions[i] };
+		const struct client_request request = { .op = WIRE_OP_LANE_END };
+
+		if (!atomic_load(&route.session->dead))
+			client_post_to(&route, &request);
+	}
 	lane_give(thread->lane);
 	thread->registered = false;
 }
@@ -85,7 +91,8 @@ struct client_context *client_context_current(void)
 	return thread->depth ? client_context_get(thread->contexts[thread->depth - 1]) : NULL;
 }
 
-CUresult client_enter_any(void)
+/* May this thread call CUDA at all? */
+static inline CUresult enter(void)
 {
 	const struct client *client = &farbus_client;
 
@@ -97,16 +104,28 @@ CUresult client_enter_any(void)
 	default:
 		return CUDA_ERROR_NOT_INITIALIZED;
 	}
-	if (thread_state.host_function)
-		return CUDA_ERROR_NOT_PERMITTED;
-	if (atomic_load_explicit(&client->session.dead, memory_order_relaxed))
-		return CUDA_ERROR_DEVICE_UNAVAILABLE;
-	return CUDA_SUCCESS;
+	return thread_state.host_function ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
+}
+
+/* Is there no server left? */
+static bool all_lost(void)
+{
+	return atomic_load_explicit(&farbus_client.lost, memory_order_relaxed) ==
+	       farbus_client.session_count;
+}
+
+CUresult client_enter_any(void)
+{
+	CUresult result = enter();
+
+	if (result == CUDA_SUCCESS && all_lost())
+		result = CUDA_ERROR_DEVICE_UNAVAILABLE;
+	return result;
 }
 
 CUresult client_enter(void)
 {
-	CUresult result = client_enter_any();
+	CUresult result = enter();
 	const struct client_thread *thread;
 	struct client_context *context;
 
@@ -114,10 +133,12 @@ CUresult client_enter(void)
 		return result;
 	thread = client_thread();
 	if (!thread->depth || !thread->contexts[thread->depth - 1])
-		return CUDA_ERROR_INVALID_CONTEXT;
+		return all_lost() ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_ERROR_INVALID_CONTEXT;
 	context = client_context_get(thread->contexts[thread->depth - 1]);
 	if (!context)
-		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+		return all_lost() ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	if (atomic_load_explicit(&context->session->dead, memory_order_relaxed))
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	if (!context->active)
 		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	return atomic_load(&context->sticky);

@@ -15,11 +15,11 @@ struct nvml nvml = {
 /* What native/client/session.c opens a session into: this library's own, which never gets
  * as far as CUDA. */
 struct client farbus_client = {
-	.session = { .transport = { .descriptor = -1 } },
+	.sessions = { [0 ... CLIENT_SERVERS - 1] = { .transport = { .descriptor = -1 } } },
 	.management = true,
 };
 
-static struct client_session *const session = &farbus_client.session;
+static struct client_session *const session = &farbus_client.sessions[0];
 
 /* ---- fork ---- */
 
@@ -98,7 +98,7 @@ static nvmlReturn_t link_open(void)
 	struct stat status;
 
 	link_close();
-	switch (client_session_open(session)) {
+	switch (client_sessions_open(&farbus_client)) {
 	case CUDA_SUCCESS:
 		break;
 	case CUDA_ERROR_NO_DEVICE:

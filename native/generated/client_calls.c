@@ -566,6 +566,7 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph, const C
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.dptr);
 	request_164(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -1616,6 +1617,7 @@ CUresult client_raw_cuIpcCloseMemHandle(CUdeviceptr dptr)
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.dptr);
 	request_271(&m, &a);
 	result = client_marshal_call(&m, true);
 	if (result == CUDA_SUCCESS)
@@ -1631,6 +1633,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.dptr);
 	request_273(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -1676,6 +1679,7 @@ CUresult client_raw_cuMemAddressFree(CUdeviceptr_v2 ptr, size_t size)
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.ptr);
 	request_317(&m, &a);
 	result = client_marshal_call(&m, true);
 	if (result == CUDA_SUCCESS)
@@ -1706,6 +1710,7 @@ CUresult cuMemAdvise(CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice, C
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.devPtr);
 	request_319(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -1721,6 +1726,7 @@ CUresult cuMemAdvise_v2(CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.devPtr);
 	request_320(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -1766,6 +1772,7 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation_v1 *locat
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.ptr);
 	request_339(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -1841,6 +1848,7 @@ CUresult client_raw_cuMemMap(CUdeviceptr_v2 ptr, size_t size, size_t offset, CUm
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.ptr);
 	request_358(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -1961,6 +1969,7 @@ CUresult cuMemPrefetchAsync(CUdeviceptr_v2 devPtr, size_t count, CUdevice_v1 dst
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.devPtr);
 	request_371(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -1976,6 +1985,7 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr_v2 devPtr, size_t count, CUmemLocatio
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.devPtr);
 	request_372(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -2021,6 +2031,7 @@ CUresult client_raw_cuMemSetAccess(CUdeviceptr_v2 ptr, size_t size, const CUmemA
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.ptr);
 	request_378(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -2051,6 +2062,7 @@ CUresult client_raw_cuMemUnmap(CUdeviceptr_v2 ptr, size_t size)
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.ptr);
 	request_380(&m, &a);
 	result = client_marshal_call(&m, true);
 	if (result == CUDA_SUCCESS)
@@ -2156,6 +2168,7 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOff
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.memptr);
 	request_466(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -2351,6 +2364,7 @@ CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr_v2 addr, cuuint32_t
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.addr);
 	request_524(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -2366,6 +2380,7 @@ CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr_v2 addr, cuuint64_t
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.addr);
 	request_526(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -2381,6 +2396,7 @@ CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr_v2 addr, cuuint32_
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.addr);
 	request_528(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
@@ -2396,6 +2412,7 @@ CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr_v2 addr, cuuint64_
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_marshal_address(&m, a.addr);
 	request_530(&m, &a);
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)

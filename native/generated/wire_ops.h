@@ -859,6 +859,8 @@ struct wire_op_info {
 	uint8_t called;		/* has a reply */
 	uint8_t blocking;	/* may wait for the device */
 	uint8_t context;	/* needs a current context */
+	/* Words of the fixed part, from 1, that hold a context, a stream or an event; 0: no more. */
+	uint8_t routes[2];
 };
 
 /* Indexed by opcode, WIRE_OP_LIMIT entries. */

@@ -241,6 +241,15 @@ def generate_params() -> str:
     return "\n".join(out)
 
 
+def _routes(entry: Entry, parameter: Parameter) -> bool:
+    """Whether an address says to which server a call goes; one that is only wished for does not."""
+    return (
+        parameter.ctype.startswith("CUdeviceptr")
+        and parameter.way == "value"
+        and entry.symbol != "cuMemAddressReserve"
+    )
+
+
 def generate_client_calls() -> str:
     """The text of client_calls.c."""
     out = [BANNER, '#include "../client/marshal.h"', '#include "params.h"', ""]
@@ -258,6 +267,7 @@ def generate_client_calls() -> str:
             "",
             "\tif (result != CUDA_SUCCESS)",
             "\t\treturn result;",
+            *(f"\tclient_marshal_address(&m, a.{p.name});" for p in call.parameters if _routes(entry, p)),
             f"\trequest_{entry.number}(&m, &a);",
             f"\tresult = client_marshal_call(&m, {'true' if call.wait else 'false'});",
             "\tif (result == CUDA_SUCCESS)" if not call.errors else "\tif (m.get)",

@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from farbus.remoting.codegen.abi import BANNER
 from farbus.remoting.spec import BULK_BYTES, EVENTS, OPERATIONS, SPEC_VERSION, Answer, Field
 
+#: Kinds of handles that say to which server a request goes, where a program has several.
+_ROUTES = frozenset({"context", "stream", "event"})
+#: Most of them in one request.
+_ROUTES_LIMIT = 2
+
 
 def _padded(fields: Sequence[Field]) -> tuple[list[str], int]:
     """C members with explicit padding, and the size: a multiple of 8 bytes."""
@@ -35,6 +40,18 @@ def _padded(fields: Sequence[Field]) -> tuple[list[str], int]:
 def message_size(fields: Sequence[Field]) -> int:
     """Bytes of a message's fixed part."""
     return _padded(fields)[1]
+
+
+def _routes(fields: Sequence[Field]) -> list[int]:
+    """Where the handles that route a request lie: the number of the 64-bit word, from 1."""
+    words = []
+    for index, field in enumerate(fields):
+        if field.handle in _ROUTES:
+            before = _padded([*fields[:index], field])[1]
+            words.append(before // 8)
+    if len(words) > _ROUTES_LIMIT:
+        raise ValueError(f"{len(words)} handles route one request: at most {_ROUTES_LIMIT} can")
+    return words + [0] * (_ROUTES_LIMIT - len(words))
 
 
 def _struct(name: str, fields: Sequence[Field]) -> list[str]:
@@ -87,6 +104,8 @@ def generate_wire() -> str:
         "\tuint8_t called;\t\t/* has a reply */",
         "\tuint8_t blocking;\t/* may wait for the device */",
         "\tuint8_t context;\t/* needs a current context */",
+        "\t/* Words of the fixed part, from 1, that hold a context, a stream or an event; 0: no more. */",
+        f"\tuint8_t routes[{_ROUTES_LIMIT}];",
         "};",
         "",
         "/* Indexed by opcode, WIRE_OP_LIMIT entries. */",
@@ -111,7 +130,8 @@ def generate_wire_table() -> str:
             f"\t[WIRE_OP_{op.name.upper()}] = {{"
             f' "{op.name}", {message_size(op.request)}, {message_size(op.reply)},'
             f" {op.request_tail}, {op.reply_tail}, {int(op.answer is Answer.CALLED)},"
-            f" {int(op.blocking)}, {int(op.context)} }},"
+            f" {int(op.blocking)}, {int(op.context)},"
+            f" {{ {', '.join(map(str, _routes(op.request)))} }} }},"
         )
     out += ["};", ""]
     return "\n".join(out)

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
-import msgspec
 import numpy as np
 
 from farbus.model.decision import PendingJob
-from farbus.model.device import DeviceKind
+from farbus.model.device import Device, DeviceKind, GpuFilter
 from farbus.model.job import Miss, TaskGroup
 from farbus.model.quantity import format_bytes
 from farbus.scheduler.phases.base import Flags
 from farbus.scheduler.phases.cluster import Cluster
 from farbus.scheduler.phases.device import DevicePhase, DeviceRequest
-
-
-class GpuFilter(msgspec.Struct, frozen=True):
-    """Which GPUs will do: ``model`` is a part of the name in lower case."""
-
-    model: str
-    memory_bytes: int
 
 
 class GpuPhase(DevicePhase):
@@ -39,17 +31,13 @@ class GpuPhase(DevicePhase):
         wanted = group.requests
         if not wanted.gpus:
             return None
-        gpu_filter = GpuFilter(wanted.gpu_model.lower(), wanted.gpu_memory_bytes)
-        return DeviceRequest(wanted.gpus, gpu_filter, frozenset(group.routes))
+        return DeviceRequest(wanted.gpus, wanted.gpu_filter, frozenset(group.routes))
 
     def matches(self, cluster: Cluster, wanted: Hashable) -> Flags:
         """Return which devices have the model in their name and memory enough."""
         assert isinstance(wanted, GpuFilter)
         return np.array(
-            [
-                wanted.model in device.model.lower() and device.memory_bytes >= wanted.memory_bytes
-                for device in cluster.devices
-            ],
+            [wanted.takes(device) for device in cluster.devices],
             bool,
         )
 
@@ -59,6 +47,10 @@ class GpuPhase(DevicePhase):
         gpus = [device for device in cluster.devices if device.kind == DeviceKind.GPU]
         if not gpus:
             return Miss(phase=self.name, resource="gpu", message="the cluster has no GPU", short_by=1, permanent=True)
+        gpus_there = gpus
+        gpus = [device for device in gpus if wanted.takes_part(device)]
+        if not gpus:
+            return self._no_part(gpus_there, wanted)
         named = [device for device in gpus if wanted.model in device.model.lower()]
         if not named:
             there = ", ".join(f"{count} {model}" for model, count in sorted(Counter(d.model for d in gpus).items()))
@@ -80,3 +72,14 @@ class GpuPhase(DevicePhase):
             short_by=wanted.memory_bytes - largest,
             permanent=True,
         )
+
+    def _no_part(self, gpus: Sequence[Device], wanted: GpuFilter) -> Miss:
+        """Say that no GPU is shared, or none whole, or no share so large."""
+        shares = [device.share_milli for device in gpus if device.share_milli]
+        if not wanted.share_milli:
+            message = "all GPUs of the cluster are offered in shares; ask for one (gpu_share)"
+        elif not shares:
+            message = "no GPU of the cluster is offered in shares (gpu_shares of a node's agent)"
+        else:
+            message = f"no share of a GPU is {wanted.share_milli / 10:g} % of it; the largest is {max(shares) / 10:g} %"
+        return Miss(phase=self.name, resource="gpu share", message=message, permanent=True)

@@ -25,7 +25,7 @@ from farbus.api.v1 import session_pb2
 from farbus.errors import NotFound, Unavailable
 from farbus.linux.nvml import FakeNvml, Gpu, GpuList
 from farbus.model.cluster import ClusterInfo, HoldEvent, LogChunk
-from farbus.model.device import DeviceStatus, Route
+from farbus.model.device import Device, DeviceStatus, Route
 from farbus.model.explanation import Explanation
 from farbus.model.job import NO_GOAL, Goal, Job, JobStatus, Requests
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
@@ -349,11 +349,11 @@ listener.accept()
 """
 
     def command(
-        self, *, lease: Lease, address: str, secret_descriptor: int, devices: tuple[str, ...], library: str
+        self, *, lease: Lease, address: str, secret_descriptor: int, devices: tuple[Device, ...], library: str
     ) -> tuple[str, ...]:
-        return (sys.executable, "-c", self.PROGRAM, str(secret_descriptor), address, *devices)
+        return (sys.executable, "-c", self.PROGRAM, str(secret_descriptor), address, *(device.id for device in devices))
 
-    def client_environment(self, session: Path) -> dict[str, str]:
+    def client_environment(self, session: Path, shim: Path) -> dict[str, str]:
         return {"FARBUS_SESSION": str(session)}
 
 

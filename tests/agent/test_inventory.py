@@ -99,3 +99,26 @@ def test_a_setting_that_cannot_be_is_named(field: str, value: object) -> None:
     CONFIG.check()
     with pytest.raises(InvalidInput, match=f"^{field}: "):
         changed(**{field: value}).check()
+
+
+async def test_a_gpu_that_is_shared_is_told_in_equal_parts() -> None:
+    other = Gpu(uuid="GPU-2", name="B GPU", memory_bytes=2**30, pci_address="0000:18:00.0")
+    found = await take_inventory(
+        changed(gpu_shares={"GPU-1": 3, "*gpu*": 2, "*": 4}, physical_devices=True),
+        facts=FakeNodeFacts(),
+        sysfs=FakeSysfs(FUNCTIONS),
+        gpu_sources=[GpuSource(FakeNvml(GpuList(gpus=(GPU, other))), False)],
+    )
+    assert [(device.id, device.memory_bytes, device.share_milli) for device in found.node.devices] == [
+        ("GPU-1/1", 2**30 // 3, 333),
+        ("GPU-1/2", 2**30 // 3, 333),
+        ("GPU-1/3", 2**30 // 3, 333),
+        ("GPU-2/1", 2**29, 500),
+        ("GPU-2/2", 2**29, 500),
+    ]
+
+
+@pytest.mark.parametrize("shares", [-1, 0, 1, 101])
+def test_shares_that_can_not_be(shares: int) -> None:
+    with pytest.raises(InvalidInput, match="gpu_shares: 'A\\*'"):
+        changed(gpu_shares={"A*": shares}).check()

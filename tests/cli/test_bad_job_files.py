@@ -37,6 +37,7 @@ BAD: dict[str, list[str]] = {
     "resources.gpus": ["-1", "65", "1.5", '"1"', "true"],
     "resources.gpu_memory": ["-1", '"x"', '"99999999TiB"'],
     "resources.gpu_model": ["7", f'"{LONG}"'],
+    "resources.gpu_share": ["1", "-0.1", "nan", '"1/1"', '"1/0"', '"60%"', '"0.1%"', '"much"', "true"],
     "node": ["7", f'"{LONG}"'],
     "labels": ["3", "{ a = 1 }"],
     "routes": ["[]", '["teleport"]', '"local"'],

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farbus.errors import InvalidInput
-from farbus.model.quantity import MAX_BYTES, format_bytes, format_cpu, parse_bytes, parse_cpu, parse_seconds
+from farbus.model.quantity import (
+    MAX_BYTES,
+    format_bytes,
+    format_cpu,
+    parse_bytes,
+    parse_cpu,
+    parse_seconds,
+    parse_share,
+)
 
 
 @pytest.mark.parametrize(
@@ -83,3 +91,17 @@ def test_written_bytes_are_read_back_within_what_is_shown(count: int) -> None:
 @given(st.integers(0, 10**6))
 def test_written_processors_are_read_back(milli: int) -> None:
     assert parse_cpu(float(format_cpu(milli))) == pytest.approx(milli, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "milli"),
+    [(0.25, 250), ("0.25", 250), ("1/4", 250), ("25%", 250), ("1/3", 333), (0.5, 500), ("1%", 10), (0, 0), ("0", 0)],
+)
+def test_shares(text: str | float, milli: int) -> None:
+    assert parse_share(text) == milli
+
+
+@pytest.mark.parametrize("text", [1, "1", "0.6", "1/1", "1/0", "0.1%", "25 GiB", "%", "-1/2", 1e-9, float("nan"), True])
+def test_shares_that_are_none(text: str | float) -> None:
+    with pytest.raises(InvalidInput, match="gpu_share"):
+        parse_share(text, what="gpu_share")

@@ -340,7 +340,8 @@ def test_all_wake_together() -> None:
 def test_all_that_a_job_can_ask_for_has_something_that_wakes_it() -> None:
     # Who adds what a job can ask for says in situations.py which gains may serve it: misses under a phase that is not
     # known there wake for anything, those of the phases compute and gpu only for what these fields tell.
-    assert set(Requests.__struct_fields__) == {"cpu_milli", "memory_bytes", "gpus", "gpu_memory_bytes", "gpu_model"}
+    told = {"cpu_milli", "memory_bytes", "gpus", "gpu_memory_bytes", "gpu_model", "gpu_share_milli"}
+    assert set(Requests.__struct_fields__) == told
     told = {"name", "command", "count", "min_count", "requests", "node", "labels", "routes", "storage"}
     # Flavour vectors wake for anything, and so do misses of services.
     told |= {"flavour", "service"}

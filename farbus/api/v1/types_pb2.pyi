@@ -15,7 +15,7 @@ class Resources(_message.Message):
     def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("id", "kind", "model", "memory_bytes", "software", "pci_address", "numa_node", "compute_capability", "attributes", "pool", "bandwidth_bytes_per_s", "resources", "services")
+    __slots__ = ("id", "kind", "model", "memory_bytes", "software", "pci_address", "numa_node", "compute_capability", "attributes", "pool", "bandwidth_bytes_per_s", "resources", "services", "share_milli")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,7 @@ class Device(_message.Message):
     BANDWIDTH_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
     SERVICES_FIELD_NUMBER: _ClassVar[int]
+    SHARE_MILLI_FIELD_NUMBER: _ClassVar[int]
     id: str
     kind: str
     model: str
@@ -56,7 +57,8 @@ class Device(_message.Message):
     bandwidth_bytes_per_s: int
     resources: _containers.ScalarMap[str, int]
     services: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., software: _Optional[bool] = ..., pci_address: _Optional[str] = ..., numa_node: _Optional[int] = ..., compute_capability: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., pool: _Optional[str] = ..., bandwidth_bytes_per_s: _Optional[int] = ..., resources: _Optional[_Mapping[str, int]] = ..., services: _Optional[_Iterable[str]] = ...) -> None: ...
+    share_milli: int
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., software: _Optional[bool] = ..., pci_address: _Optional[str] = ..., numa_node: _Optional[int] = ..., compute_capability: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., pool: _Optional[str] = ..., bandwidth_bytes_per_s: _Optional[int] = ..., resources: _Optional[_Mapping[str, int]] = ..., services: _Optional[_Iterable[str]] = ..., share_milli: _Optional[int] = ...) -> None: ...
 
 class PoolReach(_message.Message):
     __slots__ = ("pool", "attach_s")
@@ -144,18 +146,20 @@ class NodeStatus(_message.Message):
     def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., state: _Optional[str] = ..., free: _Optional[_Union[Resources, _Mapping]] = ..., seen_s: _Optional[float] = ..., cordon: _Optional[str] = ...) -> None: ...
 
 class Requests(_message.Message):
-    __slots__ = ("cpu_milli", "memory_bytes", "gpus", "gpu_memory_bytes", "gpu_model")
+    __slots__ = ("cpu_milli", "memory_bytes", "gpus", "gpu_memory_bytes", "gpu_model", "gpu_share_milli")
     CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
     GPU_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     GPU_MODEL_FIELD_NUMBER: _ClassVar[int]
+    GPU_SHARE_MILLI_FIELD_NUMBER: _ClassVar[int]
     cpu_milli: int
     memory_bytes: int
     gpus: int
     gpu_memory_bytes: int
     gpu_model: str
-    def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., gpus: _Optional[int] = ..., gpu_memory_bytes: _Optional[int] = ..., gpu_model: _Optional[str] = ...) -> None: ...
+    gpu_share_milli: int
+    def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., gpus: _Optional[int] = ..., gpu_memory_bytes: _Optional[int] = ..., gpu_model: _Optional[str] = ..., gpu_share_milli: _Optional[int] = ...) -> None: ...
 
 class TaskGroup(_message.Message):
     __slots__ = ("name", "command", "count", "requests", "node", "labels", "routes", "min_count", "storage", "flavour", "service")

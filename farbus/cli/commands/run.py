@@ -22,6 +22,7 @@ from farbus.cli.options import (
     DeadlineOption,
     GpuMemoryOption,
     GpuModelOption,
+    GpuShareOption,
     GpusOption,
     ImportanceOption,
     MemoryOption,
@@ -92,6 +93,7 @@ def run(
     gpus: GpusOption = 1,
     gpu_memory: GpuMemoryOption = "",
     gpu_model: GpuModelOption = "",
+    gpu_share: GpuShareOption = "",
     # Nothing confines a program in its user's own terminal, so by default next to nothing is set aside for it.
     cpus: CpusOption = "100m",
     memory: MemoryOption = "64MiB",
@@ -130,7 +132,14 @@ def run(
         path = find_program(program[0])
         wish = Wish(
             name=name_from(program[0]),
-            requests=read_requests(gpus=gpus, gpu_memory=gpu_memory, gpu_model=gpu_model, cpus=cpus, memory=memory),
+            requests=read_requests(
+                gpus=gpus,
+                gpu_memory=gpu_memory,
+                gpu_model=gpu_model,
+                gpu_share=gpu_share,
+                cpus=cpus,
+                memory=memory,
+            ),
             routes=tuple(routes) if routes else (Route.LOCAL, Route.REMOTE),
             wait_limit_s=parse_seconds(wait_limit, what="--wait-limit") if wait_limit else 0.0,
             quiet=quiet,

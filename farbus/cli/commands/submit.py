@@ -26,6 +26,7 @@ from farbus.cli.options import (
     DeadlineOption,
     GpuMemoryOption,
     GpuModelOption,
+    GpuShareOption,
     GpusOption,
     ImportanceOption,
     MemoryOption,
@@ -51,7 +52,16 @@ if TYPE_CHECKING:
 
 app = command_app()
 
-_DEFAULTS = {"gpus": 0, "gpu_memory": "", "gpu_model": "", "cpus": "1", "memory": "256MiB", "routes": None, "count": 1}
+_DEFAULTS = {
+    "gpus": 0,
+    "gpu_memory": "",
+    "gpu_model": "",
+    "gpu_share": "",
+    "cpus": "1",
+    "memory": "256MiB",
+    "routes": None,
+    "count": 1,
+}
 
 
 @app.command(
@@ -80,6 +90,7 @@ def submit(
     gpus: GpusOption = 0,
     gpu_memory: GpuMemoryOption = "",
     gpu_model: GpuModelOption = "",
+    gpu_share: GpuShareOption = "",
     cpus: CpusOption = "1",
     memory: MemoryOption = "256MiB",
     routes: RouteOption = None,
@@ -129,7 +140,12 @@ def submit(
             arguments,
             name=name,
             resources=jobfile.ResourceTable(
-                cpus=cpus, memory=memory, gpus=gpus, gpu_memory=gpu_memory or 0, gpu_model=gpu_model
+                cpus=cpus,
+                memory=memory,
+                gpus=gpus,
+                gpu_memory=gpu_memory or 0,
+                gpu_model=gpu_model,
+                gpu_share=gpu_share or 0,
             ),
             table={"count": count, "node": node, "env": variables},
             carried=carried,
@@ -144,8 +160,8 @@ def submit(
                 f"{len(arguments)} job files given, or a command without --",
                 hint=f"write farbus submit [options] -- {' '.join(arguments[:3])}",
             )
-        given = {"gpus": gpus, "gpu_memory": gpu_memory, "gpu_model": gpu_model, "cpus": cpus, "memory": memory}
-        given |= {"routes": routes, "count": count}
+        given = {"gpus": gpus, "gpu_memory": gpu_memory, "gpu_model": gpu_model, "gpu_share": gpu_share}
+        given |= {"cpus": cpus, "memory": memory, "routes": routes, "count": count}
         for option, value in given.items():
             if value != _DEFAULTS[option]:
                 raise InvalidInput(

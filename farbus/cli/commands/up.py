@@ -23,7 +23,7 @@ from farbus.cli.following import say
 from farbus.cli.options import command_app, examples
 from farbus.errors import ExitCode, FarbusError, InvalidInput, TimedOut
 from farbus.linux.children import process_exists, start_detached
-from farbus.model.device import DeviceKind
+from farbus.model.device import MAX_SHARES, DeviceKind
 from farbus.model.node import NodeStatus
 from farbus.model.quantity import parse_bytes
 from farbus.remoting.paths import package_root
@@ -46,6 +46,9 @@ def up(
         str, typer.Option("--nodes", metavar="NAME:GPUS,...", help="The nodes and how many software GPUs each has.")
     ] = DEFAULT_NODES,
     gpu_memory: Annotated[str, typer.Option("--gpu-memory", metavar="SIZE", help="Memory of each GPU.")] = "1GiB",
+    gpu_shares: Annotated[
+        int, typer.Option("--gpu-shares", metavar="N", min=1, max=MAX_SHARES, help="Offer each GPU in N equal shares.")
+    ] = 1,
     physical: Annotated[
         str,
         typer.Option(
@@ -82,6 +85,15 @@ def up(
             show_default=False,
         ),
     ] = None,
+    cdi: Annotated[
+        str,
+        typer.Option(
+            "--cdi",
+            metavar="DIR",
+            help="Tell container engines of remote GPUs there, most look in /run/cdi.",
+            show_default=False,
+        ),
+    ] = "",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once it is ready; stop it by farbus down.")] = (
         False
     ),
@@ -96,6 +108,8 @@ def up(
     plan = Plan(
         nodes=parse_nodes(nodes),
         gpu_memory_bytes=_read_gpu_memory(gpu_memory),
+        gpu_shares=gpu_shares,
+        cdi_directory=str(Path(cdi).resolve()) if cdi else "",
         physical_node=_check_node(physical, nodes),
         metrics_port=metrics or 0,
         scheduler=_read_scheduler_settings(config),
@@ -104,6 +118,8 @@ def up(
     directory = runtime.open_runtime_directory()
     if detach:
         options = [f"--nodes={nodes}", f"--gpu-memory={gpu_memory}", f"--physical={physical}"]
+        options += [f"--gpu-shares={gpu_shares}"]
+        options += [f"--cdi={Path(cdi).resolve()}"] if cdi else []
         options += [f"--metrics={metrics}"] if metrics else []
         options += [f"--config={Path(config).resolve()}"] if config else []
         return _detach(directory, [*options, "--quiet"] if quiet else options, state)

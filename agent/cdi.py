@@ -1,0 +1,49 @@
+"""Remote GPUs in containers: a specification for each task by which container engines put the shim into one.
+
+The Container Device Interface (github.com/cncf-tags/container-device-interface, SPEC.md 0.3.0) lets an engine (podman,
+docker, containerd, CRI-O) look up a device by name in the JSON files of ``/etc/cdi`` and ``/run/cdi``, and edit the
+container as the file says.  A task with remote GPUs has its device's name in FARBUS_CDI_DEVICE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+KIND = "farbus.io/gpu"
+
+VARIABLE = "FARBUS_CDI_DEVICE"
+"""In a task's environment: what it gives its container engine as ``--device``."""
+
+PREFIX = "farbus."
+
+_VERSION = "0.3.0"
+_INSIDE = PurePosixPath("/run/farbus")
+"""Where a container finds the session file and the shim's directory."""
+
+
+def device_name(job: str, task: str) -> str:
+    """Return the qualified name of a task's remote GPUs."""
+    return f"{KIND}={job}.{task}"
+
+
+def specification(name: str, environment: Mapping[str, str], *, session: Path, shim: Path) -> bytes:
+    """Return the file that makes ``name`` a device: what is in ``environment``, with the paths of a container."""
+    moved = {str(session): str(_INSIDE / "session"), str(shim): str(_INSIDE / "lib")}
+
+    def inside(value: str) -> str:
+        for outside, path in moved.items():
+            if value == outside or value.startswith(f"{outside}/"):
+                return path + value.removeprefix(outside)
+        return value
+
+    options = ["ro", "nosuid", "nodev", "bind"]
+    edits = {
+        "env": [f"{key}={inside(value)}" for key, value in sorted(environment.items())],
+        "mounts": [{"hostPath": outside, "containerPath": path, "options": options} for outside, path in moved.items()],
+    }
+    device = {"name": name.partition("=")[2], "containerEdits": edits}
+    content = {"cdiVersion": _VERSION, "kind": KIND, "devices": [device]}
+    return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"

@@ -1,0 +1,31 @@
+"""What container engines are told of a task's remote GPUs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from farbus.agent import cdi
+
+
+def test_the_paths_of_the_environment_are_those_of_the_container() -> None:
+    name = cdi.device_name("j7", "main.0")
+    environment = {
+        "FARBUS_SESSION": "/s/j7.main.0.session",
+        "LD_PRELOAD": "/l/1f/libcuda.so.1",
+        "LD_LIBRARY_PATH": "/l/1f",
+        "OTHER": "/l/1fx",
+    }
+    content = cdi.specification(name, environment, session=Path("/s/j7.main.0.session"), shim=Path("/l/1f"))
+    told = json.loads(content)
+    assert (told["kind"], told["cdiVersion"]) == ("farbus.io/gpu", "0.3.0")
+    (device,) = told["devices"]
+    assert f"{told['kind']}={device['name']}" == name == "farbus.io/gpu=j7.main.0"
+    assert device["containerEdits"]["env"] == [
+        "FARBUS_SESSION=/run/farbus/session",
+        "LD_LIBRARY_PATH=/run/farbus/lib",
+        "LD_PRELOAD=/run/farbus/lib/libcuda.so.1",
+        "OTHER=/l/1fx",
+    ]
+    mounts = {mount["hostPath"]: mount["containerPath"] for mount in device["containerEdits"]["mounts"]}
+    assert mounts == {"/s/j7.main.0.session": "/run/farbus/session", "/l/1f": "/run/farbus/lib"}
