@@ -244,9 +244,7 @@ def generate_params() -> str:
 def _routes(entry: Entry, parameter: Parameter) -> bool:
     """Whether an address says to which server a call goes; one that is only wished for does not."""
     return (
-        parameter.ctype.startswith("CUdeviceptr")
-        and parameter.way == "value"
-        and entry.symbol != "cuMemAddressReserve"
+        parameter.ctype.startswith("CUdeviceptr") and parameter.way == "value" and entry.symbol != "cuMemAddressReserve"
     )
 
 

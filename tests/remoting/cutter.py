@@ -145,9 +145,17 @@ def _close(connection: socket.socket, *, reset: bool) -> None:
 class Cutter:
     """Listens on the loopback and passes connections on to ``target``, one after the other."""
 
-    def __init__(self, target: tuple[str, int], decide: Decide, kind: Kind = Kind.RESET) -> None:
+    def __init__(
+        self,
+        target: tuple[str, int],
+        decide: Decide,
+        kind: Kind = Kind.RESET,
+        hello_cut: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        """``hello_cut``: is the connection of that number, from 1, to be cut behind its hello?"""
         self._target = target
         self._kind = kind
+        self._hello_cut = hello_cut
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._streams = {side: Stream(side, decide) for side in Side}
         self._half_open: list[socket.socket] = []
@@ -165,6 +173,11 @@ class Cutter:
     def __enter__(self) -> Self:
         self._thread.start()
         return self
+
+    def stop(self) -> None:
+        """Cut for good: nobody gets through any more, though nobody is refused."""
+        self._wake.close()
+        self._thread.join()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._wake.close()
@@ -224,8 +237,7 @@ class Cutter:
             while True:
                 for key, _ in selector.select():
                     if key.data is None:
-                        client.close()
-                        server.close()
+                        self._cut(client, server)
                         return False
                     side, other = key.data
                     assert isinstance(key.fileobj, socket.socket)
@@ -234,6 +246,8 @@ class Cutter:
                     except OSError:
                         data = b""
                     passed, cut = self._ways[side].take(data, begins[side])
+                    if side is Side.SERVER and self._hello_cut(self.connections):
+                        passed, cut = b"", True
                     try:
                         other.sendall(passed)
                     except OSError:

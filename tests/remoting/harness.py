@@ -12,7 +12,7 @@ from pathlib import Path
 
 from farbus.remoting.launcher import Launch
 from farbus.remoting.session import Server, write_session
-from farbus.remoting.supervisor import Supervisor
+from farbus.remoting.supervisor import GRACE_S, Supervisor
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
@@ -59,13 +59,18 @@ class Remote:
 
 @contextlib.contextmanager
 def remote_session(
-    *, libcuda: Path, folder: Path, environment: dict[str, str], memory_limit: int = 0
+    *, libcuda: Path, folder: Path, environment: dict[str, str], memory_limit: int = 0, grace_s: float = GRACE_S
 ) -> Iterator[Remote]:
     """A running supervisor whose servers open `libcuda` in `environment`, and its session file in `folder`."""
     secret = secrets.token_bytes(32)
     lines: list[str] = []
     with Supervisor(
-        libcuda=str(libcuda), secret=secret, environment=environment, memory_limit=memory_limit, log=lines.append
+        libcuda=str(libcuda),
+        secret=secret,
+        environment=environment,
+        memory_limit=memory_limit,
+        grace_s=grace_s,
+        log=lines.append,
     ) as supervisor:
         address, port = supervisor.address
         session = folder / f"session-{port}"
