@@ -35,6 +35,8 @@ UNHEARD_LIMIT = 64
 #: How long a session whose connection was cut is kept, with all that it has on its devices.
 GRACE_S = 30.0
 
+_VERSION = f"{session.PROTOCOL_MAJOR}.{session.PROTOCOL_MINOR}"
+
 Log = Callable[[str], None]
 
 
@@ -255,13 +257,13 @@ class Supervisor:
             # Less than a hello, and readable: it has ended, or it is no client.
             return True
         fields = session.HELLO.unpack(data)
-        magic, major, secret = fields[0], fields[1], fields[10]
+        magic, major, minor, secret = fields[0], fields[1], fields[2], fields[10]
         if magic != session.HELLO_MAGIC:
             self._log(f"refused {peer}: not a farbus client")
             return True
         if major != session.PROTOCOL_MAJOR:
             self._refuse(connection, session.HELLO_VERSION, "")
-            self._log(f"refused {peer}: protocol {major}, this is {session.PROTOCOL_MAJOR}")
+            self._log(f"refused {peer}: protocol {major}.{minor}, this is {_VERSION}")
             return True
         if not hmac.compare_digest(secret, self._secret):
             self._refuse(connection, session.HELLO_SECRET, "")

@@ -51,8 +51,10 @@ struct client_entry {
 extern const struct client_entry client_entries[];
 extern const size_t client_entry_count;
 
-/* Say once, by name, that a function is not there. */
+/* Say once, by name, that a function is not there; that this server does not have it. */
 CUresult client_unsupported(int number);
+struct client_session;
+CUresult client_missing(const struct client_session *session, int number);
 
 /* ---- objects ---- */
 
@@ -209,6 +211,7 @@ struct client_session {
 	struct inbox inbox;
 	char peer[160];			/* for messages */
 	uint8_t operations[WIRE_OPERATION_BYTES]; /* bit n: the server has operation n */
+	uint16_t major, minor;		/* of the protocol that the server speaks */
 	struct client_resume *resume;	/* how it goes on after a cut, or NULL: not at all */
 
 	pthread_mutex_t wait_lock;	/* over what follows */
@@ -225,6 +228,7 @@ struct client_session {
 	uint64_t last_call_ns;
 	_Atomic bool dead;
 	_Atomic uint8_t failures_said[WIRE_OP_LIMIT];
+	_Atomic uint8_t missing_said[WIRE_OP_LIMIT];
 };
 
 enum client_state {

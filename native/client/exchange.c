@@ -599,11 +599,27 @@ static void header_fill(struct wire_header *header, enum wire_op op, uint64_t co
 	header->argument = context;
 }
 
+/* Has the session's server the operation?  An older one may not; the hello says. */
+static CUresult session_offers(struct client_session *session, enum wire_op op)
+{
+	if (session->operations[op / 8] >> op % 8 & 1)
+		return CUDA_SUCCESS;
+	if (!atomic_exchange(&session->missing_said[op], 1))
+		client_message("the server at %s does not have %s: it speaks remoting protocol %u.%u, this "
+			       "shim %u.%u; install the same version of farbus on both nodes",
+			       session->peer, wire_op_infos[op].name, session->major, session->minor,
+			       WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 CUresult client_post_to(const struct client_route *route, const struct client_request *request)
 {
 	struct wire_header header;
+	CUresult result = session_offers(route->session, request->op);
 	int rc;
 
+	if (result != CUDA_SUCCESS)
+		return result;
 	header_fill(&header, request->op, route->context);
 	rc = outbox_append(&route->session->outbox, &header, request->fixed, request->fixed_bytes,
 			   request->tail, request->tail_bytes, NULL, NULL);
@@ -622,6 +638,8 @@ CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes
 	CUresult result = route_find(op, fixed, &route);
 	int rc;
 
+	if (result == CUDA_SUCCESS)
+		result = session_offers(route.session, op);
 	if (result != CUDA_SUCCESS)
 		return result;
 	header_fill(&header, op, route.context);
@@ -685,9 +703,12 @@ CUresult client_call_to(const struct client_route *route, const struct client_re
 			struct client_wait *wait)
 {
 	struct client_session *session = route->session;
+	CUresult result = session_offers(session, request->op);
 	struct wire_header header;
 	int rc;
 
+	if (result != CUDA_SUCCESS)
+		return result;
 	atomic_store(&wait->state, WAIT_PENDING);
 	wait->session = session;
 	wait->sequence = 0;
@@ -735,6 +756,8 @@ CUresult client_post_target(const struct client_request *request, struct client_
 	CUresult result = route_find(request->op, request->fixed, &route);
 	int rc;
 
+	if (result == CUDA_SUCCESS)
+		result = session_offers(route.session, request->op);
 	if (result != CUDA_SUCCESS)
 		return result;
 	target->session = route.session;

@@ -406,6 +406,8 @@ static CUresult session_open(struct client_session *session, const struct sessio
 		return session_refused(session, &reply, text);
 	}
 	memcpy(session->operations, reply.operations, sizeof(session->operations));
+	session->major = reply.major;
+	session->minor = reply.minor;
 	rc = session_devices(session, reply.device_count);
 	if (!rc && (reply.capabilities & WIRE_CAPABILITY_RESUME))
 		rc = client_resume_begin(session, server->address, server->port, server->secret,
