@@ -18,6 +18,8 @@ SOCKET_PATH_LIMIT = 100
 
 PROGRAM_UNITS = ("auto", "service", "none")
 
+REMOTING_TLS = ("on", "off")
+
 PEER_PORT = 7412
 """Port on which agents serve each other, beside the scheduler's 7411."""
 
@@ -58,6 +60,9 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     """Where container engines look for devices (``/run/cdi``): tasks' remote GPUs are told there; empty for nowhere."""
     remoting_user: str = ""
     """Local user as whom remoting servers run; empty for the agent's own."""
+    remoting_tls: str = "on"
+    """Encrypt what programs and remoting servers say to each other over TCP (``on``), or not (``off``: on networks that
+    are trusted).  Programs and servers on nodes that differ in this refuse each other."""
 
     run_as_self: bool = False
     """Run tasks as the agent's own user, and only that user's (``farbus up``)."""
@@ -115,6 +120,10 @@ class AgentConfig(Value, frozen=True, kw_only=True):
         ):
             if number < 0:
                 raise InvalidInput(f"{what}: {number} is less than zero")
+        if self.remoting_tls not in REMOTING_TLS:
+            raise InvalidInput(
+                f"remoting_tls: {self.remoting_tls!r} is none of {', '.join(REMOTING_TLS)}", hint="leave it out"
+            )
         for pattern, shares in self.gpu_shares.items():
             if not 2 <= shares <= MAX_SHARES:
                 raise InvalidInput(f"gpu_shares: {pattern!r} = {shares} is not from 2 to {MAX_SHARES}")

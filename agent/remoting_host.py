@@ -31,7 +31,7 @@ from farbus.errors import Conflict, FarbusError, NotFound, TimedOut, Unavailable
 from farbus.linux.files import write_owned
 from farbus.linux.output import START, Position
 from farbus.linux.processes import Child, Processes, Program
-from farbus.linux.users import Users
+from farbus.linux.users import Account, Users
 from farbus.model.address import host_and_port
 from farbus.model.device import Device, Route, whole_of
 from farbus.model.lease import Lease
@@ -69,15 +69,29 @@ class SupervisorProgram:
     """How the remoting package's programs are called: the only place that knows."""
 
     def command(
-        self, *, lease: Lease, address: str, secret_descriptor: int, devices: tuple[Device, ...], library: str
+        self,
+        *,
+        lease: Lease,
+        address: str,
+        secret_descriptor: int,
+        devices: tuple[Device, ...],
+        library: str,
+        tls: bool,
+        local_user: int | None,
     ) -> tuple[str, ...]:
-        """Return the command that serves ``devices`` on a free port of ``address``."""
+        """Return the command that serves ``devices`` on a free port of ``address``.
+
+        Beside root, ``local_user`` may come over this machine's socket; None is the supervisor's own user.
+        """
         command = [sys.executable, "-m", "farbus.remoting.supervisor", "--lease", lease.id]
         command += ["--listen", host_and_port(address, 0), "--secret-fd", str(secret_descriptor)]
         # By UUID: indices change when a GPU is drained (dra-driver-nvidia-gpu issue 427).
         command += ["--visible-devices", ",".join(whole_of(device.id) for device in devices)]
         if any(device.share_milli for device in devices):
             command += ["--memory-limit", str(sum(device.memory_bytes for device in devices))]
+        command += ["--tls", "on" if tls else "off"]
+        if local_user is not None:
+            command += ["--local-user", str(local_user)]
         if library:
             command += ["--libcuda", library]
         return tuple(command)
@@ -91,7 +105,11 @@ class SupervisorProgram:
     def session_file(self, server: RemoteServer) -> bytes:
         """Return the content of a program's session file."""
         described = Server(
-            address=server.address, port=server.port, secret=bytes.fromhex(server.secret), devices=server.devices
+            address=server.address,
+            port=server.port,
+            secret=bytes.fromhex(server.secret),
+            devices=server.devices,
+            tls=server.tls,
         )
         return render_session([described]).encode()
 
@@ -108,6 +126,7 @@ class RemoteServer:
     port: int
     secret: str = field(repr=False)
     devices: tuple[str, ...]
+    tls: bool
 
 
 @dataclass
@@ -213,6 +232,8 @@ class RemotingHost:
                         secret_descriptor=secret_reader,
                         devices=devices,
                         library=library,
+                        tls=self._config.remoting_tls == "on",
+                        local_user=self._local_user(lease),
                     ),
                     environment=environment,
                     account=account,
@@ -239,6 +260,14 @@ class RemotingHost:
             child.forget()
             raise Unavailable(f"lease {lease.id}: its supervisor ended with {ended.code}: {said or 'it said nothing'}")
         return child, host_and_port(self._config.address, port)
+
+    def _local_user(self, lease: Lease) -> int | None:
+        """Return the user id as whom a program with this lease runs here, if one can."""
+        try:
+            account = self._account(lease.user)
+        except FarbusError:
+            return None  # its programs run on other nodes, and come by TCP
+        return (account or self._users.myself()).uid
 
     async def _read_port(self, child: Child) -> tuple[int, str]:
         """Return the port, or 0 with the last line that the supervisor said before it ended."""
@@ -379,15 +408,8 @@ class RemotingHost:
                 f"task {job}/{task}: one program can't use remote devices of several nodes in this version"
             )
         path = self._session_path(job, task)
-        server = await _remote_server(leases[0])
-        # Whether a task may run as root is asked when it starts; root's own farbus run may have its file.
-        account = choose_account(
-            user,
-            users=self._users,
-            run_as_self=self._config.run_as_self,
-            allow_root=True,
-            rules=UserRules(user_map=self._config.user_map),
-        )
+        server = await _remote_server(leases[0], tls=self._config.remoting_tls == "on")
+        account = self._account(user)
         self._sessions.add(path.name)
         write_owned(path, self._supervisor.session_file(server), account=account)
         paths.shim_library()  # says what to do where it is not built
@@ -396,6 +418,19 @@ class RemotingHost:
         if self._config.cdi_directory:
             environment[cdi.VARIABLE] = self._write_specification(job, task, environment, session=path, shim=shim)
         return environment
+
+    def _account(self, user: str) -> Account | None:
+        """Return as whom programs of ``user`` run here; None for the agent's own user.
+
+        Whether a task may run as root is asked when it starts; root's own farbus run may have its file.
+        """
+        return choose_account(
+            user,
+            users=self._users,
+            run_as_self=self._config.run_as_self,
+            allow_root=True,
+            rules=UserRules(user_map=self._config.user_map),
+        )
 
     def _write_specification(
         self, job: str, task: str, environment: dict[str, str], *, session: Path, shim: Path
@@ -477,7 +512,7 @@ class RemotingHost:
             raise FarbusError(f"remove session file {name}: {error.strerror}") from error
 
 
-async def _remote_server(prepared: PreparedLease) -> RemoteServer:
+async def _remote_server(prepared: PreparedLease, *, tls: bool) -> RemoteServer:
     """Return a lease's server with its address in numbers: the shim, a guest in its program, resolves no names."""
     host, _, port = prepared.endpoint.rpartition(":")
     try:
@@ -494,6 +529,7 @@ async def _remote_server(prepared: PreparedLease) -> RemoteServer:
         port=int(port),
         secret=prepared.lease.secret,
         devices=tuple(whole_of(leased.device) for leased in prepared.lease.devices),
+        tls=tls,
     )
 
 

@@ -34,7 +34,7 @@ server.cdef(
     struct server_options {
         int descriptor;
         const char *libcuda;
-        const uint8_t *secret;
+        uint8_t *secret;
         struct server_status *status;
         const void *sessions;
         uint32_t session_count;
@@ -42,6 +42,7 @@ server.cdef(
         uint64_t session;
         int resume_channel;
         uint32_t grace_ms;
+        bool tls;
     };
     int server_serve(const struct server_options *options, char *why, int bytes);
     """

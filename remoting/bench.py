@@ -3,7 +3,7 @@
 Starts a supervisor on this machine, runs native/bench/remoting_bench.c under the
 shim over each transport, and reports medians: ``posted_call`` (microseconds on the
 calling thread), ``round_trip`` beside a bare ping-pong, ``h2d`` and ``d2h`` beside a
-bare copy, ``exec_to_first_kernel`` beside the driver without remoting, and
+bare copy, TLS's ``handshake``, ``exec_to_first_kernel`` beside the driver without remoting, and
 ``first_launch_round_trips``, counted on the wire.  ``--rtt`` and ``--gbps`` put an emulated
 network between the two sides.  Nothing here needs more than the standard library and cffi.
 """
@@ -35,8 +35,10 @@ from farbus.remoting.supervisor import Supervisor
 
 #: The whole measurement takes some seconds; on a loaded machine a minute.
 MEASURE_TIMEOUT_S = 300
-#: What a session can go over on one machine.
-TRANSPORTS = ("shm", "unix", "tcp")
+#: What a session can go over on one machine: ``tls`` is TCP as between nodes, ``tcp`` is without encryption.
+TRANSPORTS = ("shm", "unix", "tls", "tcp")
+#: Those that cross a network.
+REMOTE = ("tls", "tcp")
 #: Starts of a program that each transport is judged by.
 FIRST_KERNELS = 5
 #: Longest emulated round trip: a hello waits 60 s.
@@ -196,11 +198,13 @@ def measure(
     """Run all measurements; raises RuntimeError with one line when that is not possible."""
     network = network or Network()
     program = paths.remoting_bench_program()
-    secret = secrets.token_bytes(32)
+    secret, open_secret = secrets.token_bytes(32), secrets.token_bytes(32)
     with (
         tempfile.TemporaryDirectory(prefix="farbus-bench-") as directory,
         Supervisor(libcuda=libcuda, secret=secret) as supervisor,
+        Supervisor(libcuda=libcuda, secret=open_secret, tls=False) as in_the_clear,
         _through(network, supervisor.address) as supervised,
+        _through(network, in_the_clear.address) as supervised_in_the_clear,
     ):
         session = Path(directory) / "session"
         base = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
@@ -226,32 +230,38 @@ def measure(
 
         results = []
         for transport in transports:
-            environment = {**remote, "FARBUS_TRANSPORT": transport}
-            through = supervised if transport == "tcp" else supervisor.address
-            write_session(session, [Server(address=through[0], port=through[1], secret=secret)])
-            emulated = network if transport == "tcp" else Network()
+            crosses = transport in REMOTE
+            environment = {**remote, "FARBUS_TRANSPORT": "tcp" if crosses else transport}
+            if transport == "tcp":
+                (address, port), mine = supervised_in_the_clear, open_secret
+            else:
+                (address, port), mine = (supervised if crosses else supervisor.address), secret
+            write_session(session, [Server(address=address, port=port, secret=mine, tls=transport != "tcp")])
+            emulated = network if crosses else Network()
             words = (str(emulated.rtt_us), str(emulated.gbps))
             results += _parse(
                 run("measure", transport, *words, environment=environment), transport=transport, network=emulated
             )
             pairs = [(first_kernel_ms(environment), first_kernel_ms(direct)) for _ in range(FIRST_KERNELS)]
-            mine, bare = zip(*pairs, strict=True)
+            started, bare = zip(*pairs, strict=True)
             results.append(
                 Result(
                     name="exec_to_first_kernel",
-                    value=median(mine),
+                    value=median(started),
                     unit="ms",
                     reference=median(bare),
-                    ratio=round(median(mine) / median(bare), 4),
-                    best_ratio=round(min(mine) / min(bare), 4),
+                    ratio=round(median(started) / median(bare), 4),
+                    best_ratio=round(min(started) / min(bare), 4),
                     transport=transport,
                     rtt_us=emulated.rtt_us or None,
                     gbps=emulated.gbps or None,
                 )
             )
-        proxy = CountingProxy(supervisor.address)
-        write_session(session, [Server(address=proxy.address[0], port=proxy.address[1], secret=secret)])
-        # Frames are counted as they are: without the records of a stream that can be resumed.
+        # What is counted must be seen: the same frames without encryption, whose handshake is one round trip more,
+        # and without the records of a stream that can be resumed.
+        proxy = CountingProxy(in_the_clear.address)
+        address, port = proxy.address
+        write_session(session, [Server(address=address, port=port, secret=open_secret, tls=False)])
         run("first-launch", environment={**remote, "FARBUS_TRANSPORT": "tcp", "FARBUS_GRACE_S": "0"})
         proxy.close()
         results.append(Result(name="first_launch_round_trips", value=proxy.round_trips, unit="round trips"))
@@ -285,9 +295,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--gbps", type=float, default=0.0, help="emulated rate, in 10^9 bits per second")
     options = parser.parse_args(list(arguments))
     network = Network(rtt_us=options.rtt, gbps=options.gbps)
-    transports = tuple(options.transport or (("tcp",) if network else TRANSPORTS))
-    if network and transports != ("tcp",):
-        parser.error("--rtt and --gbps are for --transport tcp")
+    transports = tuple(options.transport or (REMOTE if network else TRANSPORTS))
+    if network and not set(transports) <= set(REMOTE):
+        parser.error("--rtt and --gbps are for --transport tls and tcp")
     try:
         results = measure(
             libcuda=options.libcuda, shim=paths.shim_library().parent, transports=transports, network=network

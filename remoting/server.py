@@ -28,15 +28,15 @@ def _watch(descriptor: int) -> None:
     os._exit(0)
 
 
-def read_exactly(descriptor: int, count: int) -> bytes:
-    """Read ``count`` bytes or raise EOFError."""
-    data = b""
-    while len(data) < count:
-        piece = os.read(descriptor, count - len(data))
-        if not piece:
-            raise EOFError(f"expected {count} bytes, got {len(data)}")
-        data += piece
-    return data
+def read_into(descriptor: int, target: bytearray) -> None:
+    """Fill ``target`` or raise EOFError; no other copy of the bytes stays in this process."""
+    read = 0
+    with memoryview(target) as view:
+        while read < len(target):
+            got = os.readv(descriptor, [view[read:]])
+            if not got:
+                raise EOFError(f"expected {len(target)} bytes, got {read}")
+            read += got
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -51,6 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--session", type=int, default=0, help="its number, where it may be resumed")
     parser.add_argument("--resume-fd", type=int, default=0, help="where connections come that go on with it")
     parser.add_argument("--grace-ms", type=int, default=0, help="how long it may be cut")
+    parser.add_argument("--tls", action="store_true", help="go on encrypted behind the hello")
     parser.add_argument("--memory-limit", type=int, default=0, help="bytes of device memory of the lease, 0: all")
     options = parser.parse_args(arguments)
 
@@ -58,7 +59,8 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if options.life_fd is not None:
         threading.Thread(target=_watch, args=(options.life_fd,), daemon=True).start()
-    secret = read_exactly(options.secret_fd, SECRET_BYTES)
+    secret = bytearray(SECRET_BYTES)
+    read_into(options.secret_fd, secret)
     os.close(options.secret_fd)
 
     try:
@@ -71,11 +73,12 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     ffi, lib = native_module.ffi, native_module.lib
     libcuda = ffi.new("char[]", os.fsencode(options.libcuda))
-    key = ffi.new("uint8_t[]", secret)
     native = ffi.new("struct server_options *")
     native.descriptor = options.socket_fd
     native.libcuda = libcuda
-    native.secret = key
+    # The engine clears it when it needs it no more.
+    native.secret = ffi.from_buffer("uint8_t[]", secret, require_writable=True)
+    native.tls = options.tls
     native.memory_limit = options.memory_limit
     native.session = options.session
     native.resume_channel = options.resume_fd

@@ -4,16 +4,18 @@ A session file tells the shim where its GPU is.  It is a text file of mode 0600,
 ``key value...`` per line, with a block per server::
 
     farbus-session 1
-    server tcp 192.0.2.7 41234
+    server tls 192.0.2.7 41234
     secret <64 hexadecimal digits>
     device GPU-...
 
-The shim of today uses the first server; unknown keys are for newer ones.
+``tls`` is TCP with TLS, ``tcp`` is TCP without, ``unix`` a Unix socket.  The shim of today
+uses the first server; unknown keys are for newer ones.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import struct
 import tempfile
@@ -25,15 +27,20 @@ SECRET_BYTES = 32
 
 # wire/hello.h
 HELLO_MAGIC = 0x0A0D5355
-PROTOCOL_MAJOR = 1
+PROTOCOL_MAJOR = 2
 PROTOCOL_MINOR = 1
-HELLO = struct.Struct("<IHHIIQQQII32s48s")
+#: magic, major, minor, byte order, version of the specification, capabilities, session, received,
+#: process, reserved, nonce, proof, program.
+HELLO = struct.Struct("<IHHIIQQQII16s16s48s")
+PROOF_OFFSET, PROOF_BYTES = 64, 16
+TOKEN_BYTES = 32
 HELLO_REPLY = struct.Struct("<IHHIIQQiiII64s")
 LOCAL_NAME, LOCAL_DOMAIN, LOCAL_HEX = "farbus-remoting-", b"farbus remoting local 1", 48
-HELLO_OK, HELLO_VERSION, HELLO_SECRET, HELLO_DRIVER, HELLO_BUSY = range(5)
-HELLO_SESSION = 7
-CAPABILITY_SHARED_MEMORY, CAPABILITY_RESUME = 1, 4
-TOKEN_BYTES = 32
+HELLO_OK, HELLO_VERSION, HELLO_SECRET, HELLO_DRIVER, HELLO_BUSY, HELLO_TLS, HELLO_USER, HELLO_SESSION = range(8)
+CAPABILITY_SHARED_MEMORY, CAPABILITY_TLS, CAPABILITY_RESUME = 1, 2, 4
+
+# wire/proof.h
+_PROOF_LABEL = b"farbus remoting proof 2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +51,8 @@ class Server:
     port: int | None  # None: a Unix socket
     secret: bytes = field(repr=False)
     devices: Sequence[str] = ()
+    tls: bool = True
+    """Encrypt what goes over TCP.  The client believes nobody else about it."""
 
     def __post_init__(self) -> None:
         if len(self.secret) != SECRET_BYTES:
@@ -57,7 +66,7 @@ def render_session(servers: Sequence[Server]) -> str:
         if server.port is None:
             lines.append(f"server unix {server.address}")
         else:
-            lines.append(f"server tcp {server.address} {server.port}")
+            lines.append(f"server {'tls' if server.tls else 'tcp'} {server.address} {server.port}")
         lines.append(f"secret {server.secret.hex()}")
         lines += [f"device {device}" for device in server.devices]
     return "\n".join(lines) + "\n"
@@ -78,6 +87,18 @@ def write_session(path: Path, servers: Sequence[Server]) -> None:
 def local_name(secret: bytes) -> str:
     """Return the abstract Unix socket at which a supervisor of this machine listens: known to who has the secret."""
     return f"\0{LOCAL_NAME}{hashlib.sha256(LOCAL_DOMAIN + secret).hexdigest()[:LOCAL_HEX]}"
+
+
+def prove(hello: bytes, secret: bytes) -> bytes:
+    """Return a hello with its proof: that who sends it has the secret (wire_hello_prove; the nonce is the caller's)."""
+    said = hello[:PROOF_OFFSET] + bytes(PROOF_BYTES) + hello[PROOF_OFFSET + PROOF_BYTES :]
+    proof = hmac.digest(secret, _PROOF_LABEL + said, "sha256")[:PROOF_BYTES]
+    return said[:PROOF_OFFSET] + proof + said[PROOF_OFFSET + PROOF_BYTES :]
+
+
+def proves(hello: bytes, secret: bytes) -> bool:
+    """Say whether who made the hello has the secret; takes the same time whatever the proof is."""
+    return hmac.compare_digest(hello, prove(hello, secret))
 
 
 def hello_refusal(status: int, text: str = "") -> bytes:

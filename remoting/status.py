@@ -50,7 +50,7 @@ class Session:
     sent_bytes: int
     busy_ns: int
     transport: str = ""
-    """``shm``, ``unix`` or ``tcp``; empty before the hello is answered."""
+    """``shm``, ``unix``, ``tcp`` or ``tls``; empty before the hello is answered."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,11 +139,15 @@ class StatusMemory:
         """Return a free slot's number; None when all are taken, and a server then counts nowhere."""
         return self._free.pop() if self._free else None
 
-    def fill(self, slot: int, *, server_pid: int, client_pid: int, program: bytes) -> None:
-        """Say whose the slot is."""
+    def fill(self, slot: int, *, server_pid: int, client: tuple[int, bytes] | None) -> None:
+        """Say whose the slot is: the server's process id, and its client's with the program's name.
+
+        Without ``client`` the server writes that itself, when it has learnt it.
+        """
         self._slots[server_pid] = slot
         at = slot * SLOT_BYTES
-        struct.pack_into("=I48s", self._map, at + 4, client_pid & 0xFFFFFFFF, program)
+        if client is not None:
+            struct.pack_into("=I48s", self._map, at + 4, client[0] & 0xFFFFFFFF, client[1])
         # Last: from now on readers believe it.
         struct.pack_into("=I", self._map, at, server_pid)
 

@@ -3,13 +3,16 @@
 Listens for the lease's client processes, checks their hello, and starts one server
 process for each, so that two programs never share a context or a sticky error.  The
 servers die with the supervisor, and the supervisor with the lease.
+
+The hello proves that its sender has the lease's secret, and no hello is taken twice:
+that is what a server process is started for.  Over TCP the server then makes the client
+prove it again by a TLS handshake (native/transport/tls.h), which nobody can have recorded.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import hmac
 import os
 import secrets
 import selectors
@@ -29,8 +32,17 @@ from farbus.remoting import paths, session, status
 HELLO_TIMEOUT_S = 5.0
 #: Client processes of one lease at the same time: each is a process with a context.
 PROCESSES_LIMIT = 128
-#: Connections whose hello has not come yet; with more, the oldest is dropped.
+#: Connections whose hello has not come yet, or which were refused and have not gone; with more, the
+#: oldest is dropped.
 UNHEARD_LIMIT = 64
+#: What a refused client may still have sent: the beginning of a handshake, behind its hello.
+REFUSED_BYTES = 1 << 16
+#: Nonces of hellos that are remembered, 16 bytes each.  The oldest is forgotten then: a hello so old that is said
+#: again costs a process, which ends with the handshake.
+NONCES_LIMIT = 1 << 16
+#: Who the kernel says owns a process whose user is not mapped here: anybody (user_namespaces(7)).
+_OVERFLOW_USER = "/proc/sys/kernel/overflowuid"
+_USER_MAP = "/proc/self/uid_map"
 
 #: How long a session whose connection was cut is kept, with all that it has on its devices.
 GRACE_S = 30.0
@@ -44,13 +56,30 @@ def _discard(_: str) -> None:
     pass
 
 
+def _credentials(connection: socket.socket) -> tuple[int, int]:
+    """Return the process id and the user id of who connected to a Unix socket, as the kernel saw it then."""
+    pid, user, _ = struct.unpack("=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(pid), int(user)
+
+
 def _peer(connection: socket.socket) -> str:
     """Who is at the other end, for messages: the kernel's word for it, where it is of this machine."""
     if connection.family == socket.AF_UNIX:
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        return "process {} of user {}".format(*struct.unpack("=iii", credentials))
+        return "process {} of user {}".format(*_credentials(connection))
     host, port = connection.getpeername()[:2]
     return f"{host} port {port}"
+
+
+def nobody_in_particular() -> int | None:
+    """Return the user id that the kernel gives for users who are not mapped here; None where all are.
+
+    In a user namespace SO_PEERCRED says 65534 for everybody from outside.  Outside, that is one user.
+    """
+    with open(_USER_MAP) as file:
+        if file.read().split() == ["0", "0", str(2**32 - 1)]:
+            return None
+    with open(_OVERFLOW_USER) as file:
+        return int(file.read())
 
 
 class Supervisor:
@@ -58,6 +87,8 @@ class Supervisor:
 
     ``libcuda`` is the path of the driver, ``secret`` the lease's 32 bytes,
     ``visible_devices`` what the servers get as CUDA_VISIBLE_DEVICES (None: all).
+    ``tls`` is whether connections over TCP are encrypted; a client that has it otherwise is refused.
+    ``local_user`` is the user id that may come over this machine's socket, beside root (None: this process's own).
     ``memory_limit`` is how many bytes of devices' memory all its servers may have together (0: what there is).
     ``grace_s`` is how long a session waits for its program after its connection was cut (0: not at all).
     ``log`` gets one line per event worth telling an operator.
@@ -75,6 +106,8 @@ class Supervisor:
         processes_limit: int = PROCESSES_LIMIT,
         memory_limit: int = 0,
         grace_s: float = GRACE_S,
+        tls: bool = True,
+        local_user: int | None = None,
         log: Log = _discard,
     ) -> None:
         if len(secret) != session.SECRET_BYTES:
@@ -87,6 +120,10 @@ class Supervisor:
         self._processes_limit = processes_limit
         self._memory_limit = memory_limit
         self._grace_ms = round(grace_s * 1000)
+        self._tls = tls
+        self._local_users = {0, os.geteuid() if local_user is None else local_user} - {nobody_in_particular()}
+        self._nonces: dict[bytes, None] = {}  # in the order in which they came
+        self._refused: dict[socket.socket, int] = {}  # bytes that each may still send
         self._log = log
         self._lock = threading.Lock()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -215,19 +252,22 @@ class Supervisor:
                             selector.register(accepted, selectors.EVENT_READ)
                         continue
                     assert isinstance(key.fileobj, socket.socket)
-                    if key.fileobj in unheard and self._hear(key.fileobj):
+                    if key.fileobj in self._refused:
+                        if self._has_gone(key.fileobj):
+                            self._forget(key.fileobj, unheard, selector)
+                    elif key.fileobj in unheard and self._hear(key.fileobj) and key.fileobj not in self._refused:
                         self._forget(key.fileobj, unheard, selector)
                 now = time.monotonic()
                 for connection in [each for each, end in unheard.items() if end <= now]:
                     self._forget(connection, unheard, selector)
                 self._reap()
 
-    @staticmethod
     def _forget(
-        connection: socket.socket, unheard: dict[socket.socket, float], selector: selectors.BaseSelector
+        self, connection: socket.socket, unheard: dict[socket.socket, float], selector: selectors.BaseSelector
     ) -> None:
         selector.unregister(connection)
         del unheard[connection]
+        self._refused.pop(connection, None)
         connection.close()
 
     @staticmethod
@@ -257,20 +297,34 @@ class Supervisor:
             # Less than a hello, and readable: it has ended, or it is no client.
             return True
         fields = session.HELLO.unpack(data)
-        magic, major, minor, secret = fields[0], fields[1], fields[2], fields[10]
+        magic, major, minor, capabilities, nonce = fields[0], fields[1], fields[2], fields[5], fields[10]
         if magic != session.HELLO_MAGIC:
             self._log(f"refused {peer}: not a farbus client")
             return True
         if major != session.PROTOCOL_MAJOR:
-            self._refuse(connection, session.HELLO_VERSION, "")
             self._log(f"refused {peer}: protocol {major}.{minor}, this is {_VERSION}")
+            self._refuse(connection, session.HELLO_VERSION)
             return True
-        if not hmac.compare_digest(secret, self._secret):
-            self._refuse(connection, session.HELLO_SECRET, "")
+        if not session.proves(data, self._secret):
             self._log(f"refused {peer}: wrong secret")
+            self._refuse(connection, session.HELLO_SECRET)
+            return True
+        if connection.family == socket.AF_UNIX and _credentials(connection)[1] not in self._local_users:
+            self._log(f"refused {peer}: the lease is another user's")
+            self._refuse(connection, session.HELLO_USER)
+            return True
+        tls = bool(capabilities & session.CAPABILITY_TLS)
+        if tls != self._encrypts(connection):
+            self._log(f"refused {peer}: it {'asks for TLS, which is off here' if tls else 'does not use TLS'}")
+            self._refuse(connection, session.HELLO_TLS)
+            return True
+        if nonce in self._nonces:
+            self._log(f"refused {peer}: somebody says a hello again that was said before")
+            self._refuse(connection, session.HELLO_SECRET)
             return True
         self._reap()
         if fields[6]:
+            self._remember(nonce)
             self._resume(connection, fields[6], peer)
             return True
         if len(self._processes) >= self._processes_limit:
@@ -280,19 +334,26 @@ class Supervisor:
                 f"this lease already has {self._processes_limit} client processes",
             )
             return True
+        self._remember(nonce)
         try:
-            self._spawn(connection, client_pid=fields[8], program=fields[11])
+            # Within TLS the client tells the server who it is.
+            self._spawn(connection, client=None if tls else (fields[8], fields[12]))
         except OSError as error:
-            self._refuse(connection, session.HELLO_DRIVER, f"start a server: {error}")
             self._log(f"start a server for {peer}: {error}")
+            self._refuse(connection, session.HELLO_DRIVER, f"start a server: {error}")
         return True
+
+    def _remember(self, nonce: bytes) -> None:
+        self._nonces[nonce] = None
+        if len(self._nonces) > NONCES_LIMIT:
+            del self._nonces[next(iter(self._nonces))]
 
     def _resume(self, connection: socket.socket, number: int, peer: str) -> None:
         """Hand a connection to the server whose session goes on over it; the server asks for the session's token."""
         pid, channel = self._channels.get(number, (0, None))
         if channel is None:
-            self._refuse(connection, session.HELLO_SESSION, "the session has ended")
             self._log(f"refused {peer}: it would go on with a session that has ended")
+            self._refuse(connection, session.HELLO_SESSION, "the session has ended")
             return
         connection.setblocking(True)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
@@ -304,13 +365,34 @@ class Supervisor:
             return
         self._log(f"session of server {pid} goes on from {peer}")
 
-    def _refuse(self, connection: socket.socket, status: int, text: str) -> None:
-        # Take the hello out, or closing resets the connection under the reply.
+    def _encrypts(self, connection: socket.socket) -> bool:
+        return self._tls and connection.family != socket.AF_UNIX
+
+    def _refuse(self, connection: socket.socket, status: int, text: str = "") -> None:
+        """Answer a hello with no; the connection stays until the client has gone.
+
+        Closing it with something unread, as a handshake that follows the hello, would reset it
+        under the reply.
+        """
         with contextlib.suppress(OSError):
             connection.recv(session.HELLO.size)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
             connection.send(session.hello_refusal(status, text))
+            connection.shutdown(socket.SHUT_WR)
+            self._refused[connection] = REFUSED_BYTES
 
-    def _spawn(self, connection: socket.socket, *, client_pid: int, program: bytes) -> None:
+    def _has_gone(self, connection: socket.socket) -> bool:
+        """Drop what a refused client still sends; True when that is all, or too much."""
+        try:
+            dropped = len(connection.recv(REFUSED_BYTES))
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        self._refused[connection] -= dropped
+        return not dropped or self._refused[connection] <= 0
+
+    def _spawn(self, connection: socket.socket, *, client: tuple[int, bytes] | None) -> None:
         assert self._status is not None
         slot = self._status.take()
         number = secrets.randbits(63) + 1
@@ -325,7 +407,7 @@ class Supervisor:
                 self._status.give_back(slot)
             raise
         if slot is not None:
-            self._status.fill(slot, server_pid=child.pid, client_pid=client_pid, program=program)
+            self._status.fill(slot, server_pid=child.pid, client=client)
         with self._lock:
             self._processes[child.pid] = child
         self._channels[number] = (child.pid, ours)
@@ -352,6 +434,8 @@ class Supervisor:
                 f"--resume-fd={channel.fileno()}",
                 f"--grace-ms={self._grace_ms}",
             ]
+            if self._encrypts(connection):
+                command.append("--tls")
             if self._memory_limit:
                 command.append(f"--memory-limit={self._memory_limit}")
             if slot is not None:
@@ -418,6 +502,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--visible-devices", help="CUDA_VISIBLE_DEVICES of the servers")
     parser.add_argument("--grace", type=float, default=GRACE_S, help="seconds that a session may be cut, 0: none")
     parser.add_argument("--memory-limit", type=int, default=0, help="bytes of device memory of the lease, 0: all")
+    parser.add_argument("--tls", choices=("on", "off"), default="on", help="encrypt what goes over TCP")
+    parser.add_argument("--local-user", type=int, help="user id that may connect within this machine, beside root")
     options = parser.parse_args(arguments)
     prefix = f"farbus remoting {options.lease}".rstrip()
 
@@ -438,6 +524,8 @@ def main(arguments: Sequence[str]) -> int:
         visible_devices=options.visible_devices,
         memory_limit=options.memory_limit,
         grace_s=options.grace,
+        tls=options.tls == "on",
+        local_user=options.local_user,
         log=log,
     )
     ended = threading.Event()

@@ -25,11 +25,13 @@
 
 #include "../generated/cuda_abi.h"
 #include "../transport/inbox.h"
+#include "../transport/tls.h"
 #include "../transport/transport.h"
 #include "emulator.h"
 
 #define REPEATS 9
 #define COPY_LARGEST ((size_t)64 << 20)
+#define HANDSHAKE_TIMEOUT_MS 60000
 
 static const char ptx[] =
 	".version 6.4\n"
@@ -192,14 +194,26 @@ static void pair_by_tcp(const struct emulated *network, int pair[2])
 	close(listener);
 }
 
+/* Go on encrypted, both sides with the same key. */
+static void bare_encrypt(struct transport *transport, bool server)
+{
+	static const uint8_t key[TLS_KEY_BYTES] = "the key of a measurement";
+	char why[TLS_WHY_BYTES];
+
+	if (transport_tls_start(transport, key, server, HANDSHAKE_TIMEOUT_MS, why)) {
+		fprintf(stderr, "remoting_bench: %s\n", why);
+		exit(1);
+	}
+}
+
 static void peer_start(const char *name, const struct emulated *network, struct bare *peer,
 		       pid_t *child)
 {
-	bool shared = strcmp(name, "shm") == 0;
+	bool shared = strcmp(name, "shm") == 0, encrypted = strcmp(name, "tls") == 0;
 	struct shm *ours = NULL, *theirs = NULL;
 	int pair[2], memory, rc = 0;
 
-	if (strcmp(name, "tcp") == 0)
+	if (encrypted || strcmp(name, "tcp") == 0)
 		pair_by_tcp(network, pair);
 	else if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
 		die("make a pair of sockets", errno);
@@ -219,6 +233,8 @@ static void peer_start(const char *name, const struct emulated *network, struct 
 			die("take the bare transport", -rc);
 		if (shared)
 			transport_shm_switch(&peer->transport, theirs, true);
+		if (encrypted)
+			bare_encrypt(&peer->transport, true);
 		if (inbox_init(&peer->inbox, &peer->transport))
 			die("out of memory", 0);
 		peer_serve(peer);
@@ -231,6 +247,8 @@ static void peer_start(const char *name, const struct emulated *network, struct 
 		close(memory);
 		transport_shm_switch(&peer->transport, ours, false);
 	}
+	if (encrypted)
+		bare_encrypt(&peer->transport, false);
 	if (inbox_init(&peer->inbox, &peer->transport))
 		die("out of memory", 0);
 }
@@ -354,6 +372,38 @@ static void measure_copies(CUdeviceptr device, uint8_t *host, const char *kind, 
 	report("bare_d2h_", kind, &bare_from, bytes);
 }
 
+/* A handshake between two processes that are both awake, and each has had one before. */
+static void measure_handshake(const struct emulated *network)
+{
+	struct samples samples = { .count = 0 };
+
+	for (int r = 0; r < REPEATS; r++) {
+		struct transport transport;
+		int pair[2];
+		char ready;
+		pid_t child;
+
+		pair_by_tcp(network, pair);
+		child = fork();
+		if (child == 0) {
+			close(pair[0]);
+			if (transport_socket_init(&transport, pair[1]) || write(pair[1], "r", 1) != 1)
+				_exit(1);
+			bare_encrypt(&transport, true);
+			_exit(0);
+		}
+		close(pair[1]);
+		if (transport_socket_init(&transport, pair[0]) || read(pair[0], &ready, 1) != 1)
+			die("start the other side of a handshake", 0);
+		begin(&samples);
+		bare_encrypt(&transport, false);
+		end(&samples, 1);
+		transport_release(&transport);
+		waitpid(child, NULL, 0);
+	}
+	report("handshake", "", &samples, 0);
+}
+
 static void measure(const char *transport, const struct emulated *network)
 {
 	static const size_t sizes[] = { 1 << 20, 16 << 20, COPY_LARGEST };
@@ -365,6 +415,8 @@ static void measure(const char *transport, const struct emulated *network)
 	pid_t child;
 
 	peer_start(transport, network, &peer, &child);
+	if (peer.transport.tls)
+		measure_handshake(network);
 	function = first_launch();
 	launch(function);
 	measure_calls(function, &peer);

@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include "../transport/resume.h"
+#include "../transport/tls.h"
+#include "../wire/proof.h"
 
 /* How long a session may be cut.  A switch restarts within seconds, and a person at a
  * terminal waits no longer for a program that stands still. */
@@ -29,6 +31,7 @@ struct client_resume {
 	uint8_t secret[WIRE_SECRET_BYTES];
 	uint8_t token[WIRE_TOKEN_BYTES];
 	uint64_t session;
+	bool tls;
 	/* Of the cut that goes on. */
 	uint64_t cut_ns;
 	uint64_t refused_ns;		/* since when every attempt was; 0: the last was not */
@@ -84,6 +87,35 @@ static void resumed(void *opaque)
 	resume->said = false;
 }
 
+/* Say the hello: whole in the clear, or first without the token, which only the server's TLS hears.
+ * -ENOMSG: the server refuses, in the clear. */
+static int hello_say(const struct client_resume *resume, struct transport *fresh, int timeout_ms,
+		     struct wire_hello *hello)
+{
+	const uint32_t process = (uint32_t)getpid();
+	uint8_t key[WIRE_DIGEST_BYTES];
+	char why[TLS_WHY_BYTES];
+	int rc;
+
+	if (!resume->tls) {
+		hello->process = process;
+		memcpy(hello->program, resume->token, sizeof(resume->token));
+	}
+	rc = wire_hello_prove(hello, resume->secret);
+	if (!rc)
+		rc = transport_write_all(fresh, hello, sizeof(*hello));
+	if (rc || !resume->tls)
+		return rc;
+	wire_hello_key(hello, resume->secret, key);
+	rc = transport_tls_start(fresh, key, false, timeout_ms, why);
+	explicit_bzero(key, sizeof(key));
+	if (rc)
+		return rc;
+	hello->process = process;
+	memcpy(hello->program, resume->token, sizeof(resume->token));
+	return transport_write_all(fresh, hello, sizeof(*hello));
+}
+
 /* Say which session goes on here, and hear what the server has of it. */
 static int resume_hello(struct client_session *session, struct transport *fresh, uint64_t received,
 			int timeout_ms, uint64_t *peer_received)
@@ -95,21 +127,20 @@ static int resume_hello(struct client_session *session, struct transport *fresh,
 		.minor = WIRE_PROTOCOL_MINOR,
 		.byte_order = WIRE_BYTE_ORDER,
 		.spec_version = WIRE_SPEC_VERSION,
-		.capabilities = WIRE_CAPABILITY_RESUME,
+		.capabilities = WIRE_CAPABILITY_RESUME | (resume->tls ? WIRE_CAPABILITY_TLS : 0),
 		.session = resume->session,
 		.received = received,
-		.process = (uint32_t)getpid(),
 	};
 	char text[WIRE_HELLO_TEXT_BYTES];
 	struct wire_hello_reply reply;
 	struct wire_resumed told;
+	bool refused;
 	int rc;
 
-	memcpy(hello.secret, resume->secret, sizeof(hello.secret));
-	memcpy(hello.program, resume->token, sizeof(resume->token));
-	rc = transport_write_all(fresh, &hello, sizeof(hello));
+	rc = hello_say(resume, fresh, timeout_ms, &hello);
 	explicit_bzero(&hello, sizeof(hello));
-	if (!rc)
+	refused = rc == -ENOMSG;
+	if (!rc || refused)
 		rc = transport_read_all(fresh, &reply, sizeof(reply), timeout_ms);
 	if (!rc && (reply.magic != WIRE_HELLO_MAGIC || reply.text_bytes > sizeof(text)))
 		return -EPROTO;
@@ -120,6 +151,9 @@ static int resume_hello(struct client_session *session, struct transport *fresh,
 		return -EAGAIN;
 	if (reply.status != WIRE_HELLO_OK)
 		return -EPIPE;
+	/* Nobody may talk this side out of encryption. */
+	if (refused)
+		return -EPROTO;
 	if (transport_read_all(fresh, &told, sizeof(told), timeout_ms))
 		return -EAGAIN;
 	*peer_received = told.received;
@@ -174,6 +208,7 @@ int client_resume_begin(struct client_session *session, const char *address, con
 	memcpy(resume->token, grant.token, sizeof(resume->token));
 	explicit_bzero(grant.token, sizeof(grant.token));
 	resume->session = number;
+	resume->tls = session->transport.tls != NULL;
 	/* Longer than the server waits is waiting for nothing. */
 	options.grace_ms = client_resume_grace_ms();
 	if (options.grace_ms > grant.grace_ms)

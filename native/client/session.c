@@ -12,7 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../transport/tls.h"
 #include "../wire/digest.h"
+#include "../wire/proof.h"
 
 /* A server on the same network answers in milliseconds; the rest is patience. */
 #define CONNECT_TIMEOUT_MS 5000
@@ -25,7 +27,7 @@
 
 /* A server block of the session file. */
 struct session_server {
-	const char *transport;		/* "tcp" or "unix" */
+	const char *transport;		/* "tls", "tcp" or "unix" */
 	const char *address;
 	const char *port;
 	uint8_t secret[WIRE_SECRET_BYTES];
@@ -125,6 +127,14 @@ static int session_file_parse(struct session_file *file, const char *path)
 	return 0;
 }
 
+/* Is it reached by TCP?  Encrypted or not is the file's word alone: nothing that comes over
+ * the network, or from the environment, changes it. */
+static bool server_is_remote(const struct session_server *server)
+{
+	return (strcmp(server->transport, "tls") == 0 || strcmp(server->transport, "tcp") == 0) &&
+	       server->port;
+}
+
 /* What FARBUS_TRANSPORT asks for. */
 enum choice { CHOICE_AUTO, CHOICE_SHM, CHOICE_UNIX, CHOICE_TCP, CHOICE_UNKNOWN };
 
@@ -159,14 +169,14 @@ static int session_connect_local(struct client_session *session, const struct se
 static int session_connect(struct client_session *session, const struct session_server *server,
 			   enum choice choice)
 {
-	if (choice != CHOICE_TCP && strcmp(server->transport, "tcp") == 0 && server->port) {
+	if (choice != CHOICE_TCP && server_is_remote(server)) {
 		int rc = session_connect_local(session, server);
 
 		snprintf(session->peer, sizeof(session->peer), "%s:%s", server->address, server->port);
 		if (!rc || choice != CHOICE_AUTO)
 			return rc;
 	}
-	if (strcmp(server->transport, "tcp") == 0 && server->port) {
+	if (server_is_remote(server)) {
 		snprintf(session->peer, sizeof(session->peer), "%s:%s", server->address, server->port);
 		return transport_tcp_connect(&session->transport, server->address, server->port,
 					     CONNECT_TIMEOUT_MS);
@@ -204,6 +214,37 @@ static bool session_may_resume(const struct client_session *session)
 	       strcmp(session->transport.ops->name, "tcp") == 0;
 }
 
+/* Go on encrypted behind a hello that was said in the clear, and say all of it.
+ * -ENOMSG: the server refuses, in the clear; -EKEYREJECTED and -ENOPKG: the user has been told. */
+static int session_encrypt(struct client_session *session, const struct session_server *server,
+			   struct wire_hello *hello, const struct wire_hello *whole)
+{
+	uint8_t key[WIRE_DIGEST_BYTES];
+	char why[TLS_WHY_BYTES];
+	int rc;
+
+	wire_hello_key(hello, server->secret, key);
+	rc = transport_tls_start(&session->transport, key, false, HELLO_TIMEOUT_MS, why);
+	explicit_bzero(key, sizeof(key));
+	if (rc == -EACCES || rc == -EPROTONOSUPPORT) {
+		client_message("%s: %s", session->peer, why);
+		return rc == -EACCES ? -EKEYREJECTED : -ENOPKG;
+	}
+	if (rc)
+		return rc;
+	hello->process = whole->process;
+	memcpy(hello->program, whole->program, sizeof(hello->program));
+	return transport_write_all(&session->transport, hello, sizeof(*hello));
+}
+
+/* What a peer sends to be read by a person does nothing to his terminal. */
+static void session_printable(char *text)
+{
+	for (; *text; text++)
+		if ((unsigned char)*text < ' ' || *text == 0x7f)
+			*text = '?';
+}
+
 /* `shm` is what the hello offers, with its descriptor, which is closed; or NULL. */
 static int session_hello(struct client_session *session, const struct session_server *server,
 			 struct shm *shm, int descriptor, struct wire_hello_reply *reply,
@@ -217,20 +258,35 @@ static int session_hello(struct client_session *session, const struct session_se
 		.spec_version = WIRE_SPEC_VERSION,
 		.capabilities = shm ? WIRE_CAPABILITY_SHARED_MEMORY
 				: session_may_resume(session) ? WIRE_CAPABILITY_RESUME : 0,
-		.process = (uint32_t)getpid(),
 	};
+	struct wire_hello whole = { .process = (uint32_t)getpid() };
+	bool encrypt = strcmp(session->transport.ops->name, "tcp") == 0 &&
+		       strcmp(server->transport, "tls") == 0;
+	bool refused;
 	int rc;
 
-	memcpy(hello.secret, server->secret, sizeof(hello.secret));
-	strncpy(hello.program, program_invocation_short_name, sizeof(hello.program) - 1);
+	strncpy(whole.program, program_invocation_short_name, sizeof(whole.program) - 1);
+	if (encrypt) {
+		hello.capabilities |= WIRE_CAPABILITY_TLS;
+	} else {
+		hello.process = whole.process;
+		memcpy(hello.program, whole.program, sizeof(hello.program));
+	}
+	rc = wire_hello_prove(&hello, server->secret);
+	if (rc && shm)
+		close(descriptor);
+	if (rc)
+		return rc;
 	if (shm) {
 		rc = transport_write_descriptor(&session->transport, &hello, sizeof(hello), descriptor);
 		close(descriptor);
 	} else {
 		rc = transport_write_all(&session->transport, &hello, sizeof(hello));
 	}
-	explicit_bzero(&hello, sizeof(hello));
-	if (rc)
+	if (!rc && encrypt)
+		rc = session_encrypt(session, server, &hello, &whole);
+	refused = rc == -ENOMSG;
+	if (rc && !refused)
 		return rc;
 	rc = transport_read_all(&session->transport, reply, sizeof(*reply), HELLO_TIMEOUT_MS);
 	if (rc)
@@ -238,8 +294,12 @@ static int session_hello(struct client_session *session, const struct session_se
 	if (reply->magic != WIRE_HELLO_MAGIC || reply->text_bytes > WIRE_HELLO_TEXT_BYTES ||
 	    reply->device_count > WIRE_DEVICES)
 		return -EPROTO;
+	/* Nobody may talk this side out of encryption. */
+	if (refused && reply->status == WIRE_HELLO_OK)
+		return -EPROTO;
 	rc = transport_read_all(&session->transport, text, reply->text_bytes, HELLO_TIMEOUT_MS);
 	text[rc ? 0 : reply->text_bytes] = 0;
+	session_printable(text);
 	return rc;
 }
 
@@ -257,6 +317,17 @@ static CUresult session_refused(const struct client_session *session,
 		client_message("%s refuses the secret of this session: the lease has ended or the "
 			       "session file is of another one; start the program with farbus run",
 			       session->peer);
+		return CUDA_ERROR_NOT_PERMITTED;
+	case WIRE_HELLO_TLS:
+		if (*text)
+			client_message("%s: %s", session->peer, text);
+		else
+			client_message("%s and this node differ about encryption; set the same remoting_tls "
+				       "for the agents of both", session->peer);
+		return CUDA_ERROR_NOT_PERMITTED;
+	case WIRE_HELLO_USER:
+		client_message("%s refuses user %u of this machine: the lease is another user's",
+			       session->peer, (unsigned)geteuid());
 		return CUDA_ERROR_NOT_PERMITTED;
 	case WIRE_HELLO_DRIVER:
 		client_message("%s: %s", session->peer, *text ? text : "no usable CUDA driver");
@@ -365,6 +436,10 @@ static int devices_choose(struct client *client)
 static CUresult session_fail_open(struct client_session *session, int rc)
 {
 	transport_release(&session->transport);
+	if (rc == -EKEYREJECTED)
+		return CUDA_ERROR_NOT_PERMITTED;
+	if (rc == -ENOPKG)
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	if (rc == -ETIMEDOUT)
 		client_message("%s does not answer; is the agent of that node running?",
 			       session->peer);
@@ -374,6 +449,34 @@ static CUresult session_fail_open(struct client_session *session, int rc)
 	return CUDA_ERROR_DEVICE_UNAVAILABLE;
 }
 
+/* Connect and say hello; *shm is the memory that was offered, to switch to or to drop. */
+static int session_begin(struct client_session *session, const struct session_server *server,
+			 enum choice choice, struct shm **shm, struct wire_hello_reply *reply,
+			 char text[WIRE_HELLO_TEXT_BYTES + 1])
+{
+	int rc = session_connect(session, server, choice), memory = -1;
+
+	if (rc) {
+		if (choice == CHOICE_SHM || choice == CHOICE_UNIX)
+			client_message("FARBUS_TRANSPORT asks for a server on this machine; "
+				       "no supervisor of this lease listens here");
+		return rc;
+	}
+	/* Without shared memory the session goes on over the socket. */
+	if (choice <= CHOICE_SHM && !farbus_client.management &&
+	    strcmp(session->transport.ops->name, "unix") == 0)
+		(void)transport_shm_make(shm, &memory);
+	session_raise_descriptor(session);
+	rc = session_hello(session, server, *shm, memory, reply, text);
+	/* In a container with users of its own this one is somebody else to the supervisor. */
+	if (rc || reply->status != WIRE_HELLO_USER || choice != CHOICE_AUTO || !server_is_remote(server))
+		return rc;
+	transport_shm_drop(*shm);
+	*shm = NULL;
+	transport_release(&session->transport);
+	return session_begin(session, server, CHOICE_TCP, shm, reply, text);
+}
+
 static CUresult session_open(struct client_session *session, const struct session_server *server,
 			     enum choice choice)
 {
@@ -381,21 +484,10 @@ static CUresult session_open(struct client_session *session, const struct sessio
 	char text[WIRE_HELLO_TEXT_BYTES + 1];
 	struct wire_hello_reply reply;
 	struct shm *shm = NULL;
-	int rc, memory = -1;
+	int rc;
 
 	session->transport.descriptor = -1;
-	rc = session_connect(session, server, choice);
-	/* Without shared memory the session goes on over the socket. */
-	if (!rc && choice <= CHOICE_SHM && !management &&
-	    strcmp(session->transport.ops->name, "unix") == 0)
-		(void)transport_shm_make(&shm, &memory);
-	if (!rc) {
-		session_raise_descriptor(session);
-		rc = session_hello(session, server, shm, memory, &reply, text);
-	} else if (choice == CHOICE_SHM || choice == CHOICE_UNIX) {
-		client_message("FARBUS_TRANSPORT asks for a server on this machine; "
-			       "no supervisor of this lease listens here");
-	}
+	rc = session_begin(session, server, choice, &shm, &reply, text);
 	if (rc) {
 		transport_shm_drop(shm);
 		return session_fail_open(session, rc);

@@ -1,7 +1,7 @@
 # remoting.mk - fuzzers of remoting's server, for fuzz-smoke.  They bring their own
 # driver: a session is a process, not a function.
 
-REMOTING_FUZZERS := remoting_server remoting_ring remoting_resume
+REMOTING_FUZZERS := remoting_server remoting_ring remoting_tls remoting_resume
 REMOTING_FUZZ_BUILD := $(BUILD)/fuzz/remoting
 REMOTING_FUZZ_SECONDS ?= 30
 REMOTING_FUZZ_CFLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -Werror -fno-omit-frame-pointer \

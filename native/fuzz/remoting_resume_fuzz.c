@@ -73,8 +73,9 @@ static bool hello_send(struct server *server, int descriptor, uint64_t written)
 	uint64_t changes = random_below(3);
 	uint8_t *bytes = (uint8_t *)&hello;
 
-	memcpy(hello.secret, server->resume.secret, sizeof(hello.secret));
 	memcpy(hello.program, server->resume.token, WIRE_TOKEN_BYTES);
+	if (wire_hello_prove(&hello, server->resume.secret))
+		return false;
 	while (changes--)
 		bytes[random_below(sizeof(hello))] ^= (uint8_t)(1 << random_below(8));
 	if (!random_below(8))
@@ -82,7 +83,7 @@ static bool hello_send(struct server *server, int descriptor, uint64_t written)
 	send_some(descriptor, &hello, sizeof(hello));
 	if (!random_below(4))
 		records_send(descriptor, written);
-	return hello_proves(server, &hello);
+	return hello_proves(server, &hello) && hello_has_token(server, &hello);
 }
 
 /* 0, or what was allowed and must not be. */

@@ -4,7 +4,8 @@
  *        remoting_server 0 LAST		the session whose number is in LAST, once
  * Each session is a process of its own, over a socket or shared memory: hello, a context and some
  * memory, then frames whose fields are drawn from what such a session could hold and
- * from what nobody should send.  The same number gives the same session.  A session
+ * from what nobody should send.  Every eighth says what is no hello, or no handshake behind one,
+ * to a server that wants TLS.  The same number gives the same session.  A session
  * that ends by a signal, by a sanitizer or not at all is a finding.
  */
 #include <errno.h>
@@ -22,6 +23,7 @@
 #include "../transport/transport.h"
 #include "../wire/frame.h"
 #include "../wire/hello.h"
+#include "../wire/proof.h"
 
 #define FRAMES_MAX 60u
 #define TAIL_MAX 8192u
@@ -29,7 +31,7 @@
 
 #define CONTEXT (1ull << 43 | 1ull << 4)
 
-static const uint8_t secret[WIRE_SECRET_BYTES];
+static uint8_t secret[WIRE_SECRET_BYTES];
 static uint64_t random_state, memory;
 /* Every other session goes on over shared memory after the hello. */
 static bool over_memory;
@@ -183,10 +185,12 @@ static bool session_begin(int descriptor)
 		if (transport_shm_make(&shm, &ring))
 			return false;
 		hello.capabilities = WIRE_CAPABILITY_SHARED_MEMORY;
+		if (wire_hello_prove(&hello, secret))
+			return false;
 		if (transport_write_descriptor(&shared, &hello, sizeof(hello), ring))
 			return false;
 		close(ring);
-	} else if (!send_all(descriptor, &hello, sizeof(hello))) {
+	} else if (wire_hello_prove(&hello, secret) || !send_all(descriptor, &hello, sizeof(hello))) {
 		return false;
 	}
 	if (!read_all(descriptor, &reply, sizeof(reply)) || reply.status != WIRE_HELLO_OK)
@@ -247,6 +251,48 @@ static bool frame_send(int descriptor)
 	return send_all(descriptor, frame, sizeof(header) + fixed + tail);
 }
 
+static bool is_preface(uint64_t number)
+{
+	return number % 8 == 7;
+}
+
+/* What comes before a session: a hello, and what should be a handshake. */
+static void preface_send(int descriptor)
+{
+	struct wire_hello hello = {
+		.magic = WIRE_HELLO_MAGIC,
+		.major = WIRE_PROTOCOL_MAJOR,
+		.byte_order = WIRE_BYTE_ORDER,
+		.spec_version = WIRE_SPEC_VERSION,
+		.capabilities = random_below(8) ? WIRE_CAPABILITY_TLS : random_word(),
+	};
+	uint8_t record[512];
+
+	if (wire_hello_prove(&hello, secret))
+		_exit(3);
+	while (!random_below(3))
+		((uint8_t *)&hello)[random_below(sizeof(hello))] ^= (uint8_t)random_next();
+	if (!send_all(descriptor, &hello, random_below(8) ? sizeof(hello) : random_below(sizeof(hello))))
+		return;
+	while (random_below(6)) {
+		size_t bytes = random_below(sizeof(record));
+
+		for (size_t i = 0; i < sizeof(record); i++)
+			record[i] = (uint8_t)random_next();
+		if (random_below(4)) {
+			/* Of a handshake, and as long as it says it is. */
+			record[0] = (uint8_t)(20 + random_below(4));
+			record[1] = record[2] = 3;
+			record[3] = (uint8_t)(bytes >> 8);
+			record[4] = (uint8_t)bytes;
+			record[5] = (uint8_t)random_below(3);	/* ClientHello is 1 */
+			bytes += 5;
+		}
+		if (!send_all(descriptor, record, bytes < sizeof(record) ? bytes : sizeof(record)))
+			return;
+	}
+}
+
 /* The client's side, in a process of its own. */
 static void attack(int descriptor, uint64_t number)
 {
@@ -255,6 +301,13 @@ static void attack(int descriptor, uint64_t number)
 
 	alarm(SESSION_MAX_S);
 	random_state = number;
+	if (is_preface(number)) {
+		preface_send(descriptor);
+		shutdown(descriptor, SHUT_WR);
+		while (recv(descriptor, replies, sizeof(replies), 0) > 0)
+			;
+		_exit(0);
+	}
 	if (!session_begin(descriptor)) {
 		fprintf(stderr, "remoting_server: the session does not begin\n");
 		_exit(3);
@@ -284,6 +337,7 @@ static int session(uint64_t number, const char *libcuda)
 			.descriptor = pair[0],
 			.libcuda = libcuda,
 			.secret = secret,
+			.tls = is_preface(number),
 		};
 		char why[256];
 		int rc;
@@ -291,6 +345,11 @@ static int session(uint64_t number, const char *libcuda)
 		close(pair[1]);
 		alarm(SESSION_MAX_S);
 		rc = server_serve(&options, why, sizeof(why));
+		if (is_preface(number)) {
+			if (!rc)
+				fprintf(stderr, "remoting_server: somebody is let in who has no key\n");
+			_exit(rc ? 0 : 2);
+		}
 		if (rc)
 			fprintf(stderr, "remoting_server: %s\n", why);
 		_exit(rc ? 2 : 0);

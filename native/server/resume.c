@@ -16,9 +16,11 @@
 #include <unistd.h>
 
 #include "../transport/resume.h"
+#include "../transport/tls.h"
+#include "../wire/proof.h"
 
-/* The supervisor has seen the whole hello. */
-#define RESUME_HELLO_TIMEOUT_MS 1000
+/* The supervisor has seen the whole hello; what follows of a handshake comes in round trips. */
+#define RESUME_HELLO_TIMEOUT_MS 3000
 /* A connection that the client's machine has closed or reset, without a word.  Mostly the program
  * was killed or has crashed, and its device's memory should not lie idle for long; a program that
  * lives, behind a relay that was started again, notices within 3 s (TCP_KEEPIDLE in
@@ -88,16 +90,40 @@ static void resume_answer(struct transport *fresh, const struct server *server,
 				       : transport_write_all(fresh, text, reply.text_bytes));
 }
 
-/* Is it this session's client? */
+/* Does it come from who has the secret, for this session, encrypted or not as that is? */
 static bool hello_proves(const struct server *server, const struct wire_hello *hello)
 {
-	bool secret = bytes_equal(hello->secret, server->resume.secret, WIRE_SECRET_BYTES);
-	bool token = bytes_equal((const uint8_t *)hello->program, server->resume.token,
-				 WIRE_TOKEN_BYTES);
+	bool secret = wire_hello_proves(hello, server->resume.secret);
 
 	return hello->magic == WIRE_HELLO_MAGIC && hello->major == WIRE_PROTOCOL_MAJOR &&
 	       hello->byte_order == WIRE_BYTE_ORDER && hello->session == server->resume.session &&
-	       secret && token;
+	       server->resume.tls == !!(hello->capabilities & WIRE_CAPABILITY_TLS) && secret;
+}
+
+/* Does it come from the session's own client, too? */
+static bool hello_has_token(const struct server *server, const struct wire_hello *hello)
+{
+	return bytes_equal((const uint8_t *)hello->program, server->resume.token, WIRE_TOKEN_BYTES);
+}
+
+/* Go on encrypted, where all of the hello is said again. */
+static int hello_encrypt(const struct server *server, struct transport *fresh, struct wire_hello *hello)
+{
+	struct wire_hello clear = *hello;
+	uint8_t key[WIRE_DIGEST_BYTES];
+	char why[TLS_WHY_BYTES];
+	int rc;
+
+	wire_hello_key(hello, server->resume.secret, key);
+	rc = transport_tls_start(fresh, key, true, RESUME_HELLO_TIMEOUT_MS, why);
+	explicit_bzero(key, sizeof(key));
+	if (!rc)
+		rc = transport_read_all(fresh, hello, sizeof(*hello), RESUME_HELLO_TIMEOUT_MS);
+	if (rc)
+		return rc;
+	clear.process = hello->process;
+	memcpy(clear.program, hello->program, sizeof(clear.program));
+	return memcmp(&clear, hello, sizeof(clear)) ? -EPROTO : 0;
 }
 
 static void connection_take(struct server *server, int descriptor)
@@ -110,11 +136,13 @@ static void connection_take(struct server *server, int descriptor)
 		close(descriptor);
 		return;
 	}
-	if (transport_read_all(&fresh, &hello, sizeof(hello), RESUME_HELLO_TIMEOUT_MS)) {
+	if (transport_read_all(&fresh, &hello, sizeof(hello), RESUME_HELLO_TIMEOUT_MS) ||
+	    !hello_proves(server, &hello) ||
+	    (server->resume.tls && hello_encrypt(server, &fresh, &hello))) {
 		transport_release(&fresh);
 		return;
 	}
-	if (!hello_proves(server, &hello) ||
+	if (!hello_has_token(server, &hello) ||
 	    transport_resume_hold(&server->transport, hello.received, &received)) {
 		resume_answer(&fresh, server, WIRE_HELLO_SESSION, 0);
 		transport_release(&fresh);
@@ -150,17 +178,23 @@ bool server_resume_may(const struct server *server, const struct server_options 
 	       strcmp(server->transport.ops->name, "tcp") == 0;
 }
 
-int server_resume_grant(struct server *server, const struct server_options *options)
+/* While the options have the secret. */
+void server_resume_prepare(struct server *server, const struct server_options *options)
 {
-	struct wire_resume_grant grant = { .grace_ms = options->grace_ms };
+	server->resume.channel = options->resume_channel;
+	server->resume.session = options->session;
+	server->resume.grace_ms = options->grace_ms;
+	server->resume.tls = options->tls;
+	memcpy(server->resume.secret, options->secret, sizeof(server->resume.secret));
+}
+
+int server_resume_grant(struct server *server)
+{
+	struct wire_resume_grant grant = { .grace_ms = server->resume.grace_ms };
 	int rc;
 
 	if (getrandom(grant.token, sizeof(grant.token), 0) != sizeof(grant.token))
 		return -EIO;
-	server->resume.channel = options->resume_channel;
-	server->resume.session = options->session;
-	server->resume.grace_ms = options->grace_ms;
-	memcpy(server->resume.secret, options->secret, sizeof(server->resume.secret));
 	memcpy(server->resume.token, grant.token, sizeof(server->resume.token));
 	rc = transport_write_all(&server->transport, &grant, sizeof(grant));
 	explicit_bzero(&grant, sizeof(grant));

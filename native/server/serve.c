@@ -15,10 +15,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
+
+#include "../transport/tls.h"
+#include "../wire/proof.h"
 
 /* The supervisor has seen the whole hello before it starts this process. */
 #define HELLO_TIMEOUT_MS 10000
+/* How long a refused client may take to read why and go. */
+#define REFUSED_TIMEOUT_MS 1000
 
 /* Add to a counter that has one writer at a time: no lock, and readers see whole numbers. */
 static void count(_Atomic uint64_t *counter, uint64_t more)
@@ -289,15 +295,6 @@ static void *server_thread(void *opaque)
 
 /* ---- hello ---- */
 
-static bool secret_equal(const uint8_t *a, const uint8_t *b)
-{
-	uint8_t difference = 0;
-
-	for (size_t i = 0; i < WIRE_SECRET_BYTES; i++)
-		difference |= a[i] ^ b[i];
-	return difference == 0;
-}
-
 static int hello_refuse(struct server *server, enum wire_hello_status status, CUresult result,
 			const char *text)
 {
@@ -315,8 +312,7 @@ static int hello_refuse(struct server *server, enum wire_hello_status status, CU
 	return rc ? rc : transport_write_all(&server->transport, text, reply.text_bytes);
 }
 
-static int hello_accept(struct server *server, const struct server_options *options,
-			uint64_t capabilities)
+static int hello_accept(struct server *server, uint64_t capabilities)
 {
 	struct wire_hello_reply reply = {
 		.magic = WIRE_HELLO_MAGIC,
@@ -325,7 +321,7 @@ static int hello_accept(struct server *server, const struct server_options *opti
 		.status = WIRE_HELLO_OK,
 		.spec_version = WIRE_SPEC_VERSION,
 		.capabilities = capabilities,
-		.session = capabilities & WIRE_CAPABILITY_RESUME ? options->session : 0,
+		.session = capabilities & WIRE_CAPABILITY_RESUME ? server->resume.session : 0,
 		.device_count = (uint32_t)server->device_count,
 	};
 	struct wire_device device;
@@ -339,7 +335,7 @@ static int hello_accept(struct server *server, const struct server_options *opti
 		rc = transport_write_all(&server->transport, &device, sizeof(device));
 	}
 	if (!rc && (capabilities & WIRE_CAPABILITY_RESUME))
-		rc = server_resume_grant(server, options);
+		rc = server_resume_grant(server);
 	return rc;
 }
 
@@ -370,6 +366,50 @@ fail(char *why, int bytes, int rc, const char *format, ...)
 	return rc;
 }
 
+/* Let a refused client read why: to close with something unread would reset the connection. */
+static void hello_drain(struct server *server)
+{
+	uint8_t dropped[4096];
+
+	shutdown(server->transport.descriptor, SHUT_WR);
+	for (int i = 0; i < 16 && server->transport.ops->wait(&server->transport, REFUSED_TIMEOUT_MS) == 0; i++)
+		if (server->transport.ops->read(&server->transport, dropped, sizeof(dropped)) < 0)
+			break;
+}
+
+/* Go on encrypted, and hear the rest of the hello. */
+static int hello_encrypt(struct server *server, struct wire_hello *hello, const uint8_t *secret,
+			 char *why, int bytes)
+{
+	uint8_t key[WIRE_DIGEST_BYTES];
+	char cause[TLS_WHY_BYTES];
+	struct wire_hello clear = *hello;
+	int rc;
+
+	wire_hello_key(hello, secret, key);
+	rc = transport_tls_start(&server->transport, key, true, HELLO_TIMEOUT_MS, cause);
+	explicit_bzero(key, sizeof(key));
+	if (rc == -EPROTONOSUPPORT) {
+		char text[WIRE_HELLO_TEXT_BYTES];
+
+		snprintf(text, sizeof(text), "its node can't encrypt: %s", cause);
+		hello_refuse(server, WIRE_HELLO_TLS, CUDA_SUCCESS, text);
+		hello_drain(server);
+	}
+	if (rc)
+		return fail(why, bytes, rc, "%s", cause);
+	rc = transport_read_all(&server->transport, hello, sizeof(*hello), HELLO_TIMEOUT_MS);
+	if (rc)
+		return fail(why, bytes, rc, "read the client's hello: %s", strerror(-rc));
+	clear.process = hello->process;
+	memcpy(clear.program, hello->program, sizeof(clear.program));
+	if (memcmp(&clear, hello, sizeof(clear)) != 0)
+		return fail(why, bytes, -EPROTO, "the client says one hello in the clear and another encrypted");
+	server->status->client_pid = hello->process;
+	memcpy(server->status->program, hello->program, sizeof(server->status->program));
+	return 0;
+}
+
 static int server_hello(struct server *server, const struct server_options *options, char *why,
 			int bytes)
 {
@@ -394,14 +434,23 @@ static int server_hello(struct server *server, const struct server_options *opti
 		close(memory);
 	else if (memory >= 0)
 		(void)transport_shm_take(&shm, &server->transport, memory);
-	if (!secret_equal(hello.secret, options->secret)) {
+	if (!wire_hello_proves(&hello, options->secret)) {
 		hello_refuse(server, WIRE_HELLO_SECRET, CUDA_SUCCESS, "");
 		return fail(why, bytes, -EACCES, "the client does not have this lease's secret");
 	}
 	granted = shm ? WIRE_CAPABILITY_SHARED_MEMORY
 		  : server_resume_may(server, options) ? hello.capabilities & WIRE_CAPABILITY_RESUME
 						       : 0;
-	explicit_bzero(&hello, sizeof(hello));
+	if (granted & WIRE_CAPABILITY_RESUME)
+		server_resume_prepare(server, options);
+	if (options->tls != !!(hello.capabilities & WIRE_CAPABILITY_TLS)) {
+		hello_refuse(server, WIRE_HELLO_TLS, CUDA_SUCCESS, "");
+		return fail(why, bytes, -EACCES, "the client %s TLS", options->tls ? "does not use" : "asks for");
+	}
+	rc = options->tls ? hello_encrypt(server, &hello, options->secret, why, bytes) : 0;
+	explicit_bzero(options->secret, WIRE_SECRET_BYTES);
+	if (rc)
+		return rc;
 	rc = server_driver_open(server, options->libcuda, text, sizeof(text));
 	if (!rc && options->memory_limit)
 		server_quota_install(server, options->memory_limit);
@@ -415,7 +464,7 @@ static int server_hello(struct server *server, const struct server_options *opti
 		hello_refuse(server, WIRE_HELLO_DRIVER, result, text);
 		return fail(why, bytes, -ENODEV, "%s", text);
 	}
-	rc = hello_accept(server, options, granted);
+	rc = hello_accept(server, granted);
 	if (rc)
 		return fail(why, bytes, rc, "answer the client's hello: %s", strerror(-rc));
 	if (shm)

@@ -7,11 +7,13 @@
 #define FARBUS_SERVER_SERVER_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /* What a server counts while it works: a slot of the memory that it shares with its
  * supervisor (remoting/status.py has the same layout).  The server writes `calls` and
- * what follows, without locks; others may look at any time. */
+ * what follows, without locks; others may look at any time.  Over TLS it also says who
+ * the client is, which is not in the supervisor's sight. */
 struct server_status {
 	uint32_t server_pid;
 	uint32_t client_pid;
@@ -20,7 +22,7 @@ struct server_status {
 	_Atomic uint64_t received_bytes;
 	_Atomic uint64_t sent_bytes;
 	_Atomic uint64_t busy_ns;	/* in calls, waiting for the device included */
-	char transport[8];		/* "shm", "unix" or "tcp", NUL-terminated */
+	char transport[8];		/* "shm", "unix", "tcp" or "tls", NUL-terminated */
 	_Atomic uint64_t memory_bytes;	/* of devices, held; counted where there is a limit */
 };
 _Static_assert(sizeof(struct server_status) == 104, "layout of remoting/status.py");
@@ -31,7 +33,7 @@ _Static_assert(sizeof(struct server_status) == 104, "layout of remoting/status.p
 struct server_options {
 	int descriptor;			/* the connected socket; taken over */
 	const char *libcuda;		/* path of the driver to open */
-	const uint8_t *secret;		/* WIRE_SECRET_BYTES of the lease */
+	uint8_t *secret;		/* WIRE_SECRET_BYTES of the lease; cleared when used */
 	struct server_status *status;	/* NULL: nothing is counted */
 	const void *sessions;		/* the slots of all the lease's servers, or NULL */
 	uint32_t session_count;
@@ -40,6 +42,7 @@ struct server_options {
 	int resume_channel;		/* a Unix socket on which later connections come, one
 					 * descriptor per datagram; 0: none; taken over */
 	uint32_t grace_ms;		/* how long the session may be cut, 0: it ends at once */
+	bool tls;			/* the client has to go on encrypted behind its hello */
 };
 
 /* Serve until the client has gone.  0: it came and went; -errno: it never got as

@@ -468,19 +468,16 @@ static ssize_t stream_read(struct resume *resume, uint8_t *buffer, size_t bytes)
 /* What was met instead of bytes.  -EAGAIN: there may be some later. */
 static ssize_t read_failed(struct resume *resume, ssize_t error)
 {
-	switch (error) {
-	case -EAGAIN:
+	if (error == -EAGAIN)
 		return -EAGAIN;
-	case -ESHUTDOWN:
-		error = -EPIPE;
-		/* fall through */
-	case -EPROTO:
+	/* The peer's word, and not the connection's. */
+	if (resume->failed) {
+		error = resume->failed == -ESHUTDOWN ? -EPIPE : resume->failed;
 		over(resume, (int)error);
 		return error;
-	default:
-		cut(resume, atomic_load(&resume->generation), (int)error);
-		return -EAGAIN;
 	}
+	cut(resume, atomic_load(&resume->generation), (int)error);
+	return -EAGAIN;
 }
 
 /* Read for whoever will.  0, or as read_failed. */
@@ -499,8 +496,10 @@ static ssize_t ahead_read(struct resume *resume)
 		resume->ahead_start = 0;
 	}
 	/* A peer that keeps to its window leaves room for headers. */
-	if (bytes > RESUME_WINDOW_BYTES)
+	if (bytes > RESUME_WINDOW_BYTES) {
+		resume->failed = -EPROTO;
 		return read_failed(resume, -EPROTO);
+	}
 	got = stream_read(resume, resume->ahead + bytes,
 			  RESUME_WINDOW_BYTES + RESUME_BULK_BYTES - bytes);
 	if (got < 0)

@@ -1,6 +1,7 @@
 #include "transport.h"
 #include "resume.h"
 #include "socket.h"
+#include "tls.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -173,6 +174,7 @@ int transport_socket_init(struct transport *transport, int descriptor)
 	transport->descriptor = descriptor;
 	transport->shm = NULL;
 	transport->resume = NULL;
+	transport->tls = NULL;
 	return 0;
 }
 
@@ -270,6 +272,8 @@ void transport_release(struct transport *transport)
 	transport->shm = NULL;
 	transport_resume_drop(transport->resume);
 	transport->resume = NULL;
+	transport_tls_drop(transport->tls);
+	transport->tls = NULL;
 }
 
 int transport_write_all(struct transport *transport, const void *data, size_t bytes)

@@ -1,9 +1,8 @@
 /* transport.h - an ordered stream of bytes in each direction, whatever carries it.
  *
- * The one interface of TCP and Unix sockets (socket.c), of shared memory (shm.c), and
- * of streams that outlive their connection (resume.c);
- * above it (outbox.h, inbox.h) nothing knows which one it is.  One that encrypts
- * does so behind the same calls.
+ * The one interface of TCP and Unix sockets (socket.c), of shared memory (shm.c), of TLS
+ * over TCP (tls.h), and of streams that outlive their connection (resume.h); above it
+ * (outbox.h, inbox.h) nothing knows which one it is.
  * RDMA verbs fit as shared memory does: a ring in registered memory that the peer
  * writes, `write` posting work requests, `wait` sleeping on the completion channel.
  */
@@ -59,12 +58,14 @@ struct transport_ops {
 
 struct shm;
 struct resume;
+struct tls;
 
 struct transport {
 	const struct transport_ops *ops;
 	int descriptor;			/* close-on-exec; -1: none */
 	struct shm *shm;		/* of a transport over shared memory */
 	struct resume *resume;		/* of one that outlives its connection */
+	struct tls *tls;		/* of one that encrypts */
 };
 
 /* Take over a connected socket (TCP or Unix). */

@@ -45,27 +45,89 @@ static void digest_block(uint32_t state[8], const uint8_t block[64])
 	}
 	for (int i = 0; i < 8; i++)
 		state[i] += v[i];
+	/* What is digested may be a secret. */
+	explicit_bzero(words, sizeof(words));
+}
+
+struct digest {
+	uint32_t state[8];
+	uint8_t block[64];
+	uint64_t bytes;
+};
+
+static void digest_start(struct digest *digest)
+{
+	/* FIPS 180-4, 5.3.3 */
+	static const uint32_t first[8] = {
+		0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+		0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19,
+	};
+
+	memcpy(digest->state, first, sizeof(first));
+	digest->bytes = 0;
+}
+
+static void digest_add(struct digest *digest, const void *message, size_t bytes)
+{
+	const uint8_t *at = message;
+
+	while (bytes) {
+		size_t filled = digest->bytes % 64, now = 64 - filled;
+
+		if (now > bytes)
+			now = bytes;
+		memcpy(digest->block + filled, at, now);
+		digest->bytes += now;
+		at += now;
+		bytes -= now;
+		if (filled + now == 64)
+			digest_block(digest->state, digest->block);
+	}
+}
+
+/* What is left of the message, and of a key in it, does not stay in memory. */
+static void digest_end(struct digest *digest, uint8_t result[WIRE_DIGEST_BYTES])
+{
+	static const uint8_t padding[64] = { 0x80 };
+	uint64_t bits = digest->bytes * 8;
+	uint8_t length[8];
+
+	for (int i = 0; i < 8; i++)
+		length[i] = (uint8_t)(bits >> (56 - 8 * i));
+	digest_add(digest, padding, 1 + (119 - digest->bytes % 64) % 64);
+	digest_add(digest, length, sizeof(length));
+	for (int i = 0; i < 32; i++)
+		result[i] = (uint8_t)(digest->state[i / 4] >> (24 - 8 * (i % 4)));
+	explicit_bzero(digest, sizeof(*digest));
 }
 
 void wire_digest(const void *message, size_t bytes, uint8_t digest[WIRE_DIGEST_BYTES])
 {
-	/* FIPS 180-4, 5.3.3 */
-	uint32_t state[8] = {
-		0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-		0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19,
-	};
-	uint8_t padded[128] = { 0 };
-	size_t blocks;
+	struct digest state;
 
-	if (bytes > WIRE_DIGEST_MESSAGE_BYTES)
-		bytes = WIRE_DIGEST_MESSAGE_BYTES;
-	blocks = bytes < 56 ? 1 : 2;
-	memcpy(padded, message, bytes);
-	padded[bytes] = 0x80;
-	padded[64 * blocks - 2] = (uint8_t)(bytes * 8 >> 8);
-	padded[64 * blocks - 1] = (uint8_t)(bytes * 8);
-	for (size_t i = 0; i < blocks; i++)
-		digest_block(state, padded + 64 * i);
-	for (int i = 0; i < 32; i++)
-		digest[i] = (uint8_t)(state[i / 4] >> (24 - 8 * (i % 4)));
+	digest_start(&state);
+	digest_add(&state, message, bytes);
+	digest_end(&state, digest);
+}
+
+void wire_hmac(const uint8_t key[WIRE_DIGEST_BYTES], const char *label, const void *message,
+	       size_t bytes, uint8_t digest[WIRE_DIGEST_BYTES])
+{
+	uint8_t pad[64];
+	struct digest state;
+
+	for (size_t i = 0; i < sizeof(pad); i++)
+		pad[i] = (i < WIRE_DIGEST_BYTES ? key[i] : 0) ^ 0x36;
+	digest_start(&state);
+	digest_add(&state, pad, sizeof(pad));
+	digest_add(&state, label, strlen(label));
+	digest_add(&state, message, bytes);
+	digest_end(&state, digest);
+	for (size_t i = 0; i < sizeof(pad); i++)
+		pad[i] ^= 0x36 ^ 0x5c;
+	digest_start(&state);
+	digest_add(&state, pad, sizeof(pad));
+	digest_add(&state, digest, WIRE_DIGEST_BYTES);
+	digest_end(&state, digest);
+	explicit_bzero(pad, sizeof(pad));
 }

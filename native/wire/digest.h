@@ -1,4 +1,4 @@
-/* digest.h - SHA-256 (FIPS 180-4), for names that only who has a secret can make. */
+/* digest.h - SHA-256 (FIPS 180-4) and HMAC (RFC 2104) over it: what is made of a lease's secret. */
 #ifndef FARBUS_WIRE_DIGEST_H
 #define FARBUS_WIRE_DIGEST_H
 
@@ -6,9 +6,12 @@
 #include <stdint.h>
 
 #define WIRE_DIGEST_BYTES 32u
-/* Longest message, which is all that is needed: two blocks less their padding. */
-#define WIRE_DIGEST_MESSAGE_BYTES 119u
 
 void wire_digest(const void *message, size_t bytes, uint8_t digest[WIRE_DIGEST_BYTES]);
+
+/* HMAC-SHA-256 over `label`, without its NUL, and then the message: a label for every
+ * purpose, none the beginning of another, makes a key of its own for each. */
+void wire_hmac(const uint8_t key[WIRE_DIGEST_BYTES], const char *label, const void *message,
+	       size_t bytes, uint8_t digest[WIRE_DIGEST_BYTES]);
 
 #endif

@@ -1,5 +1,5 @@
-/* hello.h - how a session begins: versions, secret, and the device snapshot; and how it
- * goes on over another connection.
+/* hello.h - how a session begins: versions, proof of the secret, and the device snapshot; and how
+ * it goes on over another connection.
  *
  *	client                          server
  *	wire_hello            ->
@@ -18,9 +18,11 @@
 #include <stdint.h>
 
 #define WIRE_HELLO_MAGIC 0x0a0d5355u	/* "US\r\n": a text protocol never starts so */
-#define WIRE_PROTOCOL_MAJOR 1u		/* peers that differ refuse each other */
+#define WIRE_PROTOCOL_MAJOR 2u		/* peers that differ refuse each other */
 #define WIRE_PROTOCOL_MINOR 1u		/* 1: sessions that are resumed */
 #define WIRE_SECRET_BYTES 32u
+#define WIRE_NONCE_BYTES 16u
+#define WIRE_PROOF_BYTES 16u
 #define WIRE_TOKEN_BYTES 32u
 #define WIRE_BYTE_ORDER 0x01020304u
 
@@ -42,7 +44,8 @@ struct wire_hello {
 	uint64_t received;		/* then: how many bytes of its stream have come */
 	uint32_t process;
 	uint32_t reserved;
-	uint8_t secret[WIRE_SECRET_BYTES];
+	uint8_t nonce[WIRE_NONCE_BYTES]; /* random, never used again */
+	uint8_t proof[WIRE_PROOF_BYTES]; /* that the client has the secret: native/wire/proof.h */
 	char program[48];		/* for the server's log, NUL-terminated; of a
 					 * session that goes on, WIRE_TOKEN_BYTES of its token */
 };
@@ -53,6 +56,9 @@ enum wire_capability {
 	/* Asked for over a Unix socket, with the descriptor of the memory
 	 * (native/transport/shm.c); granted: frames go through that. */
 	WIRE_CAPABILITY_SHARED_MEMORY = 1,
+	/* What follows this hello is TLS (native/transport/tls.h), in which the hello
+	 * is said again, complete: in the clear it has neither process nor program. */
+	WIRE_CAPABILITY_TLS = 2,
 	/* Asked for over TCP; granted: the stream is one of records
 	 * (native/transport/resume.c), and outlives its connection. */
 	WIRE_CAPABILITY_RESUME = 4,
@@ -72,6 +78,8 @@ enum wire_hello_status {
 	WIRE_HELLO_SECRET = 2,		/* not this lease's secret */
 	WIRE_HELLO_DRIVER = 3,		/* no driver, or cuInit failed: see result */
 	WIRE_HELLO_BUSY = 4,		/* too many processes of this lease */
+	WIRE_HELLO_TLS = 5,		/* encrypted or not: the other way round */
+	WIRE_HELLO_USER = 6,		/* not this user over a socket of the machine */
 	WIRE_HELLO_SESSION = 7,		/* no session that could go on: see the text */
 };
 

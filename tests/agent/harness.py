@@ -349,7 +349,15 @@ listener.accept()
 """
 
     def command(
-        self, *, lease: Lease, address: str, secret_descriptor: int, devices: tuple[Device, ...], library: str
+        self,
+        *,
+        lease: Lease,
+        address: str,
+        secret_descriptor: int,
+        devices: tuple[Device, ...],
+        library: str,
+        tls: bool,
+        local_user: int | None,
     ) -> tuple[str, ...]:
         return (sys.executable, "-c", self.PROGRAM, str(secret_descriptor), address, *(device.id for device in devices))
 

@@ -129,7 +129,15 @@ class QuickSupervisor(SmallSupervisor):
     """One that starts in a millisecond, and only says that it listens."""
 
     def command(
-        self, *, lease: Lease, address: str, secret_descriptor: int, devices: tuple[str, ...], library: str
+        self,
+        *,
+        lease: Lease,
+        address: str,
+        secret_descriptor: int,
+        devices: tuple[Device, ...],
+        library: str,
+        tls: bool,
+        local_user: int | None,
     ) -> tuple[str, ...]:
         return ("sh", "-c", f"echo listening {address}:7000; exec sleep 1000")
 

@@ -14,12 +14,13 @@ import pytest
 
 from farbus.agent.config import AgentConfig
 from farbus.agent.daemon import serve
+from farbus.agent.remoting_host import SupervisorProgram
 from farbus.api.authority import Authority, write_credentials
 from farbus.api.client import ClusterClient
 from farbus.api.conversion import to_message
 from farbus.api.identity import Role
 from farbus.api.v1 import session_pb2, types_pb2
-from farbus.errors import Conflict, ExitCode, NotPermitted, Unavailable
+from farbus.errors import Conflict, ExitCode, InvalidInput, NotPermitted, Unavailable
 from farbus.model.device import Route
 from farbus.model.lease import Lease
 from tests.agent.harness import (
@@ -130,6 +131,10 @@ def mode_of(file: Path) -> int | None:
     return file.stat().st_mode & 0o777 if file.exists() else None
 
 
+def text_of(file: Path) -> str:
+    return file.read_text()
+
+
 async def test_a_leased_task_finds_its_session_and_leaves_nothing_behind(
     agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
 ) -> None:
@@ -144,7 +149,7 @@ async def test_a_leased_task_finds_its_session_and_leaves_nothing_behind(
     await sessions.command(start_task=start_task("j1", "sh", "-c", 'cat "$FARBUS_SESSION"'))
     await sessions.exited("j1")
     told = (await sessions.log("j1"))[0].decode()
-    assert f"server tcp {devices.endpoint.replace(':', ' ')}\n" in told
+    assert f"server tls {devices.endpoint.replace(':', ' ')}\n" in told
     assert f"secret {lease().secret}\n" in told
     assert f"device {GPU}\n" in told
     assert (await sessions.command(unprepare_client=unprepare_client("j1"))).ok
@@ -152,6 +157,32 @@ async def test_a_leased_task_finds_its_session_and_leaves_nothing_behind(
     released = await sessions.command(unprepare_devices=session_pb2.UnprepareDevices(lease_id="l1"))
     assert released.ok
     assert not can_connect(devices.endpoint)
+
+
+async def test_encryption_is_off_for_both_sides_where_the_operator_says_so(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(msgspec.structs.replace(config, remoting_tls="off"), doors_with_gpu(config))
+    sessions = scheduler.sessions
+    await sessions.connected()
+    devices = await sessions.command(prepare_devices=prepare_devices(lease()))
+    client = await sessions.command(prepare_client=prepare_client(lease(), devices.endpoint))
+    told = text_of(Path(client.environment["FARBUS_SESSION"]))
+    assert f"server tcp {devices.endpoint.replace(':', ' ')}\n" in told
+
+
+@pytest.mark.parametrize("tls", [True, False])
+def test_a_supervisor_is_told_of_encryption_and_of_the_lease_s_user(tls: bool) -> None:
+    command = SupervisorProgram().command(
+        lease=lease(), address="127.0.0.1", secret_descriptor=7, devices=(), library="", tls=tls, local_user=1234
+    )
+    assert command[command.index("--tls") + 1] == ("on" if tls else "off")
+    assert command[command.index("--local-user") + 1] == "1234"
+
+
+def test_an_unknown_kind_of_encryption_is_refused(config: AgentConfig) -> None:
+    with pytest.raises(InvalidInput, match="remoting_tls: 'maybe' is none of on, off"):
+        msgspec.structs.replace(config, remoting_tls="maybe").check()
 
 
 async def test_a_command_that_comes_again_gets_the_same_outcome(

@@ -54,13 +54,15 @@ def build() -> Callable[[str], Path]:
 
 @pytest.fixture
 def lease(libcuda: Path, tmp_path: Path) -> Iterator[Callable[..., Remote]]:
-    """Start supervisors, each with a session file; keywords are the servers' environment."""
+    """Start supervisors, each with a session file; keywords but ``tls`` are the servers' environment."""
     require(SHIM / "libcuda.so.1", "run make -C native")
     pytest.importorskip("farbus.remoting._server", reason="run python native/ffi_build.py")
     with contextlib.ExitStack() as stack:
 
-        def start(**environment: str) -> Remote:
-            return stack.enter_context(remote_session(libcuda=libcuda, folder=tmp_path, environment=environment))
+        def start(*, tls: bool = True, **environment: str) -> Remote:
+            return stack.enter_context(
+                remote_session(libcuda=libcuda, folder=tmp_path, environment=environment, tls=tls)
+            )
 
         yield start
 

@@ -151,11 +151,16 @@ class Cutter:
         decide: Decide,
         kind: Kind = Kind.RESET,
         hello_cut: Callable[[int], bool] = lambda _: False,
+        cut_bytes: Callable[[], int] | None = None,
     ) -> None:
-        """``hello_cut``: is the connection of that number, from 1, to be cut behind its hello?"""
+        """``hello_cut``: is the connection of that number, from 1, to be cut behind its hello?
+
+        ``cut_bytes``: what travels can't be read, and each connection is cut behind so many bytes of both directions.
+        """
         self._target = target
         self._kind = kind
         self._hello_cut = hello_cut
+        self._cut_bytes = cut_bytes
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._streams = {side: Stream(side, decide) for side in Side}
         self._half_open: list[socket.socket] = []
@@ -227,6 +232,7 @@ class Cutter:
     def _pass(self, client: socket.socket, server: socket.socket) -> bool:
         """Pass bytes on until the connection ends or is cut; False: this network is to end."""
         self._ways = {side: Way(stream) for side, stream in self._streams.items()}
+        left = self._cut_bytes() if self._cut_bytes else 0
         begins = {Side.CLIENT: self._begins_to_server, Side.SERVER: self._begins_to_client}
         for each in (client, server):
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -245,7 +251,11 @@ class Cutter:
                         data = key.fileobj.recv(PIECE_BYTES)
                     except OSError:
                         data = b""
-                    passed, cut = self._ways[side].take(data, begins[side])
+                    if self._cut_bytes:
+                        passed, cut = data[:left], len(data) > left
+                        left -= len(passed)
+                    else:
+                        passed, cut = self._ways[side].take(data, begins[side])
                     if side is Side.SERVER and self._hello_cut(self.connections):
                         passed, cut = b"", True
                     try:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from farbus.remoting import session as wire
 from farbus.remoting.launcher import Launch
 from farbus.remoting.session import Server, write_session
 from farbus.remoting.supervisor import GRACE_S, Supervisor
@@ -21,6 +22,14 @@ SHIM = BUILD / "shim"
 
 #: A program here takes well under a second; a hang must not hold the whole run.
 PROGRAM_TIMEOUT_S = 60
+
+
+def hello(
+    secret: bytes, *, major: int = wire.PROTOCOL_MAJOR, capabilities: int = 0, nonce: bytes = b"", program: bytes = b""
+) -> bytes:
+    """What a client says first; the nonce is a fresh one unless it is given."""
+    said = (wire.HELLO_MAGIC, major, 0, 0x01020304, 1, capabilities, 0, 0, 1, 0)
+    return wire.prove(wire.HELLO.pack(*said, nonce or secrets.token_bytes(16), b"", program), secret)
 
 
 @dataclass(kw_only=True)
@@ -59,7 +68,13 @@ class Remote:
 
 @contextlib.contextmanager
 def remote_session(
-    *, libcuda: Path, folder: Path, environment: dict[str, str], memory_limit: int = 0, grace_s: float = GRACE_S
+    *,
+    libcuda: Path,
+    folder: Path,
+    environment: dict[str, str],
+    memory_limit: int = 0,
+    grace_s: float = GRACE_S,
+    tls: bool = True,
 ) -> Iterator[Remote]:
     """A running supervisor whose servers open `libcuda` in `environment`, and its session file in `folder`."""
     secret = secrets.token_bytes(32)
@@ -70,9 +85,10 @@ def remote_session(
         environment=environment,
         memory_limit=memory_limit,
         grace_s=grace_s,
+        tls=tls,
         log=lines.append,
     ) as supervisor:
         address, port = supervisor.address
         session = folder / f"session-{port}"
-        write_session(session, [Server(address=address, port=port, secret=secret)])
+        write_session(session, [Server(address=address, port=port, secret=secret, tls=tls)])
         yield Remote(supervisor=supervisor, session=session, secret=secret, lines=lines)

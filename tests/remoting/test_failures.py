@@ -15,7 +15,7 @@ import pytest
 from farbus.remoting import session as wire
 from farbus.remoting.launcher import UnusableProgram, check_program
 from farbus.remoting.session import Server, write_session
-from tests.remoting.harness import Remote
+from tests.remoting.harness import Remote, hello
 
 Build = Callable[[str], Path]
 
@@ -129,9 +129,8 @@ def test_driver_that_is_not_one(tmp_path: Path, remote: Remote, build: Build) ->
 
 
 def test_other_protocol_version(remote: Remote) -> None:
-    hello = wire.HELLO.pack(wire.HELLO_MAGIC, 99, 0, 0x01020304, 1, 0, 0, 0, 1, 0, remote.secret, b"test")
     with socket.create_connection(remote.supervisor.address, timeout=PATIENCE_S) as connection:
-        connection.sendall(hello)
+        connection.sendall(hello(remote.secret, major=99))
         reply = wire.HELLO_REPLY.unpack(connection.recv(wire.HELLO_REPLY.size, socket.MSG_WAITALL))
     assert reply[:4] == (wire.HELLO_MAGIC, wire.PROTOCOL_MAJOR, wire.PROTOCOL_MINOR, wire.HELLO_VERSION)
 

@@ -15,7 +15,7 @@ import pytest
 
 from farbus.remoting import session as wire
 from farbus.remoting.spec import OPERATIONS
-from tests.remoting.harness import ROOT
+from tests.remoting.harness import ROOT, hello
 
 SECRET = bytes(range(32))
 HEADER = struct.Struct("<IHHQQ")
@@ -86,7 +86,7 @@ def open_session(libcuda: Path) -> Iterator[Callable[[], Session]]:
         theirs.close()
         os.close(secret_read)
         ours.settimeout(PATIENCE_S)
-        ours.sendall(wire.HELLO.pack(wire.HELLO_MAGIC, 1, 0, 0x01020304, 1, 0, 0, 0, 1, 0, SECRET, b"test"))
+        ours.sendall(hello(SECRET))
         session = Session(process, ours)
         reply = wire.HELLO_REPLY.unpack(session.exactly(wire.HELLO_REPLY.size))
         assert reply[3] == wire.HELLO_OK

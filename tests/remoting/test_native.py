@@ -14,7 +14,7 @@ GLIBC = (2, 28)
 """The oldest glibc of a program that the shim is loaded into."""
 
 
-@pytest.mark.parametrize("name", ["wire_test", "transport_test", "cudart_test"])
+@pytest.mark.parametrize("name", ["wire_test", "transport_test", "tls_test", "cudart_test"])
 def test_native(name: str) -> None:
     if shutil.which("make") is None or shutil.which("cc") is None:
         pytest.skip("make and a C compiler are not installed")

@@ -111,7 +111,9 @@ def against(tmp_path: Path) -> Iterator[Callable[..., Any]]:
             thread = threading.Thread(target=serve, args=arguments, daemon=True)
             thread.start()
             session = tmp_path / "session"
-            write_session(session, [Server(address="127.0.0.1", port=listener.getsockname()[1], secret=SECRET)])
+            write_session(
+                session, [Server(address="127.0.0.1", port=listener.getsockname()[1], secret=SECRET, tls=False)]
+            )
             done = subprocess.run(
                 [sys.executable, "-c", START + program],
                 env=Launch(session=session, shim=SHIM).environment(os.environ),

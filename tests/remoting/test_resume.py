@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import secrets
 import signal
 import socket
 import subprocess
@@ -64,12 +65,18 @@ def at_random(seed: int, mean_bytes: int) -> Decide:
     return decide
 
 
+@pytest.fixture
+def remote(lease: Callable[..., Remote]) -> Remote:
+    """What travels can be read, by the network that cuts between what it reads."""
+    return lease(tls=False)
+
+
 def run_cut(
     remote: Remote, program: Path, decide: Decide, kind: Kind = Kind.RESET, **changes: str
 ) -> tuple[int, str, str, int]:
     with Cutter(remote.supervisor.address, decide, kind) as network:
         address, port = network.address
-        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret)])
+        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret, tls=False)])
         done = remote.run(program, FARBUS_TRANSPORT="tcp", **changes)
         return done.returncode, done.stdout, done.stderr, network.cuts
 
@@ -112,13 +119,31 @@ def test_cut_at_random(remote: Remote, build: Build, name: str, seed: int) -> No
     assert cuts > 0
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["behind_host_function", "rows", "streams_pinned"])
+def test_cut_at_random_under_encryption(lease: Callable[..., Remote], build: Build, name: str, seed: int) -> None:
+    """A handshake, and the hellos, travel too: some connections get no further."""
+    remote, chance = lease(), random.Random(seed)
+    with Cutter(
+        remote.supervisor.address,
+        lambda *_: None,
+        chance.choice(list(Kind)),
+        cut_bytes=lambda: chance.randint(1, 30_000) if network.connections > 1 else 30_000,
+    ) as network:
+        address, port = network.address
+        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret)])
+        done = remote.run(build(f"remoting/{name}"), FARBUS_TRANSPORT="tcp")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+    assert network.cuts > 0
+
+
 def test_cut_again_before_the_resume_is_answered(remote: Remote, build: Build) -> None:
     """Every second connection gets no further than its hello."""
     with Cutter(
         remote.supervisor.address, at_frames(Side.CLIENT, lambda length: length), hello_cut=lambda n: n % 2 == 0
     ) as network:
         address, port = network.address
-        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret)])
+        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret, tls=False)])
         done = remote.run(build("remoting/rows"), FARBUS_TRANSPORT="tcp")
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
     assert network.cuts > 10
@@ -136,7 +161,7 @@ def cut_off(remote: Remote, program: Path, **changes: str) -> Iterator[subproces
     """A program at work whose network has gone, and does not come back."""
     with Cutter(remote.supervisor.address, lambda *_: None) as network:
         address, port = network.address
-        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret)])
+        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret, tls=False)])
         running = started(remote, program, **changes)
         try:
             network.stop()
@@ -151,7 +176,7 @@ def test_after_the_grace_time_every_thread_gets_an_error_and_the_server_goes(
     libcuda: Path, tmp_path: Path, build: Build, name: str
 ) -> None:
     with (
-        remote_session(libcuda=libcuda, folder=tmp_path, environment={}, grace_s=1) as remote,
+        remote_session(libcuda=libcuda, folder=tmp_path, environment={}, grace_s=1, tls=False) as remote,
         cut_off(remote, build(f"remoting/{name}")) as program,
     ):
         (server,) = remote.supervisor.pids
@@ -227,11 +252,11 @@ class Resumer:
     def hello(
         self, *, capabilities: int, session: int = 0, received: int = 0, secret: bytes = b"", program: bytes = b"test"
     ) -> bytes:
-        secret = secret or self.remote.secret
-        return wire.HELLO.pack(
+        said = wire.HELLO.pack(
             *(wire.HELLO_MAGIC, wire.PROTOCOL_MAJOR, wire.PROTOCOL_MINOR, 0x01020304, 1),
-            *(capabilities, session, received, 1, 0, secret, program),
+            *(capabilities, session, received, 1, 0, secrets.token_bytes(16), b"", program),
         )
+        return wire.prove(said, secret or self.remote.secret)
 
     def again(self, **changes: int | bytes) -> int:
         """Ask to go on; return the status."""

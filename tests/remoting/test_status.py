@@ -25,7 +25,7 @@ def test_a_session_that_ends_is_added_to_those_that_ended() -> None:
     memory = StatusMemory(2)
     slot = memory.take()
     assert slot == 1
-    memory.fill(slot, server_pid=10, client_pid=77, program=b"train\0\0")
+    memory.fill(slot, server_pid=10, client=(77, b"train\0\0"))
     count(memory, slot, 5, 100, 200, 3_000_000)
     (session,) = memory.status().sessions
     assert (session.server_pid, session.client_pid, session.program) == (10, 77, "train")
@@ -46,7 +46,7 @@ def test_slots_are_given_out_again_and_run_out() -> None:
     assert memory.take() is None
     memory.give_back(slot)
     assert memory.take() == 1
-    memory.fill(1, server_pid=10, client_pid=1, program=b"")
+    memory.fill(1, server_pid=10, client=(1, b""))
     memory.end(10)
     assert memory.take() == 1
     memory.close()
@@ -61,7 +61,7 @@ def test_the_memory_can_not_be_made_smaller_by_a_server() -> None:
 
 def test_a_name_that_would_move_the_cursor_is_only_text() -> None:
     memory = StatusMemory(1)
-    memory.fill(memory.take() or 0, server_pid=10, client_pid=1, program=b"a\x1b[2J\xff\nb")
+    memory.fill(memory.take() or 0, server_pid=10, client=(1, b"a\x1b[2J\xff\nb"))
     assert memory.status().sessions[0].program == "a?[2J\ufffd?b"
     memory.close()
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import struct
 
 from farbus.remoting import session as wire
 from farbus.remoting.supervisor import UNHEARD_LIMIT
-from tests.remoting.harness import Remote
+from tests.remoting.harness import Remote, hello
 
 PATIENCE_S = 20.0
-
-
-def hello(secret: bytes) -> bytes:
-    return wire.HELLO.pack(wire.HELLO_MAGIC, 1, 0, 0x01020304, 1, 0, 0, 0, 1, 0, secret, b"test")
 
 
 def status_of(connection: socket.socket) -> int:
@@ -52,3 +49,20 @@ def test_a_secret_wrong_by_one_bit(remote: Remote) -> None:
             connection.sendall(hello(bytes(wrong)))
             assert status_of(connection) == wire.HELLO_SECRET
     assert remote.supervisor.pids == ()
+
+
+def test_what_is_nearly_a_hello_gets_nobody_in(remote: Remote) -> None:
+    chance = random.Random(6)
+    for _ in range(200):
+        said = bytearray(hello(remote.secret, capabilities=wire.CAPABILITY_TLS))
+        for _ in range(chance.randint(1, 4)):
+            said[chance.randrange(len(said))] ^= chance.randint(1, 255)
+        said += chance.randbytes(chance.choice((0, 0, 5, 300)))
+        del said[chance.choice((1 << 16, 1 << 16, 12, 127)) :]
+        with socket.create_connection(remote.supervisor.address) as connection:
+            connection.sendall(said)
+    with socket.create_connection(remote.supervisor.address) as connection:
+        connection.sendall(hello(bytes(32)))
+        assert status_of(connection) == wire.HELLO_SECRET
+    assert remote.supervisor.pids == ()
+    assert not remote.supervisor.sessions.ended.sessions

@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from farbus.remoting import bench
 from farbus.remoting import session as wire
 from farbus.remoting.session import Server, write_session
 from farbus.remoting.supervisor import Supervisor
-from tests.remoting.harness import Remote
+from tests.remoting.harness import Remote, hello
 from tests.remoting.test_failures import PATIENCE_S, alive, wait_until
 
 Build = Callable[[str], Path]
@@ -38,9 +39,31 @@ PROGRAMS = (
 )
 
 
-@pytest.fixture(params=["shm", "unix", "tcp"])
-def transport(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@dataclass(frozen=True)
+class Over:
+    """A session's transport: what a program asks for, and whether TCP is encrypted."""
+
+    asked: str
+    tls: bool = True
+
+
+@pytest.fixture(
+    params=[Over("shm"), Over("unix"), Over("tcp"), Over("tcp", tls=False)], ids=["shm", "unix", "tls", "tcp"]
+)
+def over(request: pytest.FixtureRequest) -> Over:
+    assert isinstance(request.param, Over)
+    return request.param
+
+
+@pytest.fixture
+def transport(over: Over) -> str:
+    return over.asked
+
+
+@pytest.fixture
+def remote(lease: Callable[..., Remote], request: pytest.FixtureRequest) -> Remote:
+    """A running supervisor with a session file for it."""
+    return lease(tls=request.getfixturevalue("over").tls) if "over" in request.fixturenames else lease()
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -94,7 +117,7 @@ def waiting(remote: Remote, build: Build, **changes: str) -> Iterator[tuple[int,
 
 
 @pytest.mark.parametrize(
-    ("asked", "used"), [("", "shm"), ("auto", "shm"), ("shm", "shm"), ("unix", "unix"), ("tcp", "tcp")]
+    ("asked", "used"), [("", "shm"), ("auto", "shm"), ("shm", "shm"), ("unix", "unix"), ("tcp", "tls")]
 )
 def test_the_choice_is_what_the_status_says(remote: Remote, build: Build, asked: str, used: str) -> None:
     with waiting(remote, build, FARBUS_TRANSPORT=asked) as (program, server):
@@ -128,7 +151,7 @@ def test_the_local_socket_asks_for_the_secret_too(remote: Remote) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(PATIENCE_S)
         connection.connect(wire.local_name(remote.secret))
-        connection.sendall(wire.HELLO.pack(wire.HELLO_MAGIC, 1, 0, 0x01020304, 1, 1, 0, 0, 1, 0, bytes(32), b"test"))
+        connection.sendall(hello(bytes(32), capabilities=wire.CAPABILITY_SHARED_MEMORY))
         reply = wire.HELLO_REPLY.unpack(connection.recv(wire.HELLO_REPLY.size, socket.MSG_WAITALL))
     assert reply[3] == wire.HELLO_SECRET
     assert any(f"refused process {os.getpid()} of user {os.getuid()}: wrong secret" in line for line in remote.lines)
@@ -147,7 +170,7 @@ def test_an_emulated_network_takes_its_time(remote: Remote, build: Build) -> Non
         done = remote.run(build("remoting/rows"), FARBUS_TRANSPORT="tcp")
         with socket.create_connection((address, port), timeout=PATIENCE_S) as connection:
             began = time.monotonic()
-            connection.sendall(wire.HELLO.pack(wire.HELLO_MAGIC, 99, 0, 0x01020304, 1, 0, 0, 0, 1, 0, bytes(32), b""))
+            connection.sendall(hello(bytes(32), major=99))
             connection.recv(wire.HELLO_REPLY.size, socket.MSG_WAITALL)
             assert time.monotonic() - began >= network.rtt_us * 1e-6
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr

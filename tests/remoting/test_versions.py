@@ -1,7 +1,8 @@
 """Shims and servers of different versions: what both have works, what one lacks is refused by name.
 
-specs/ holds what versions of the protocol had, as recorded when they were current; a new minor
-version adds a file, and no file ever changes.
+specs/ holds what versions of the protocol had behind the hello, as recorded when they were current; a
+new version adds a file, and no file ever changes.  1.0 was the first: what follows speaks of peers that
+have its operations and say the hello of today, as a peer of an older minor version does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from farbus.remoting import session as wire
 from farbus.remoting.codegen import wire as codegen
 from farbus.remoting.session import Server, write_session
 from farbus.remoting.spec import ENTRIES, EVENTS, OPERATIONS, Field
-from tests.remoting.harness import BUILD, ROOT, Remote
+from tests.remoting.harness import BUILD, ROOT, Remote, hello
 from tests.remoting.test_failures import PATIENCE_S, wait_until
 from tests.softgpu.driver_programs import COMPILER
 
@@ -74,6 +75,11 @@ def test_the_current_version_is_recorded() -> None:
     assert CURRENT in {path.stem for path in SPECS.glob("*.json")}
 
 
+@pytest.fixture
+def remote(lease: Callable[..., Remote]) -> Remote:
+    return lease(tls=False)
+
+
 # A newer shim and an older server.
 
 
@@ -107,7 +113,7 @@ def older_server(remote: Remote, libcuda: Path, tmp_path: Path, monkeypatch: pyt
         try:
             assert server.stdout is not None
             port = int(server.stdout.readline())
-            write_session(remote.session, [Server(address="127.0.0.1", port=port, secret=remote.secret)])
+            write_session(remote.session, [Server(address="127.0.0.1", port=port, secret=remote.secret, tls=False)])
             yield
         finally:
             server.kill()
@@ -139,13 +145,10 @@ class OlderShim:
     """Speaks the recorded version, and nothing that came later."""
 
     def __init__(self, remote: Remote, version: str) -> None:
-        major, minor = map(int, version.split("."))
         self.operations = recorded(version)["operations"]
         self.sequence = 0
         self.connection = socket.create_connection(remote.supervisor.address, timeout=PATIENCE_S)
-        self.connection.sendall(
-            wire.HELLO.pack(wire.HELLO_MAGIC, major, minor, 0x01020304, 1, 0, 0, 0, 1, 0, remote.secret, b"older")
-        )
+        self.connection.sendall(hello(remote.secret))
         self.reply = wire.HELLO_REPLY.unpack(self.exactly(wire.HELLO_REPLY.size))
 
     def exactly(self, count: int) -> bytes:
@@ -203,7 +206,7 @@ def test_an_older_shim_works_with_this_server(remote: Remote) -> None:
 
 
 def test_a_function_that_the_server_does_not_know_is_answered(remote: Remote) -> None:
-    shim = OlderShim(remote, "1.1")
+    shim = OlderShim(remote, "2.1")
     shim.exactly(shim.reply[9] * DEVICE_BYTES)
     shim.call("primary_retain", 0, 0, FIRST_CONTEXT)
     for number in (4095, 1 << 20, (1 << 32) - 1):
@@ -218,12 +221,11 @@ def test_a_function_that_the_server_does_not_know_is_answered(remote: Remote) ->
 @pytest.mark.parametrize("major", [0, wire.PROTOCOL_MAJOR + 1, 99])
 def test_a_shim_of_another_major_version_is_told_this_one(remote: Remote, major: int) -> None:
     with socket.create_connection(remote.supervisor.address, timeout=PATIENCE_S) as connection:
-        hello = wire.HELLO.pack(wire.HELLO_MAGIC, major, 7, 0x01020304, 1, 0, 0, 0, 1, 0, remote.secret, b"test")
-        connection.sendall(hello)
+        connection.sendall(hello(remote.secret, major=major))
         reply = wire.HELLO_REPLY.unpack(connection.recv(wire.HELLO_REPLY.size, socket.MSG_WAITALL))
     assert reply[:4] == (wire.HELLO_MAGIC, wire.PROTOCOL_MAJOR, wire.PROTOCOL_MINOR, wire.HELLO_VERSION)
     # It logs once it has answered.
-    line = f": protocol {major}.7, this is {CURRENT}"
+    line = f": protocol {major}.0, this is {CURRENT}"
     wait_until(lambda: any(each.endswith(line) for each in remote.lines), line)
 
 
@@ -240,7 +242,7 @@ def test_a_server_of_another_major_version_is_refused_with_both(remote: Remote, 
 
         threading.Thread(target=answer, daemon=True).start()
         port = listener.getsockname()[1]
-        write_session(remote.session, [Server(address="127.0.0.1", port=port, secret=remote.secret)])
+        write_session(remote.session, [Server(address="127.0.0.1", port=port, secret=remote.secret, tls=False)])
         done = remote.run(build("remoting/events"), FARBUS_TRANSPORT="tcp")
     assert done.returncode == 1
     assert f"127.0.0.1:{port} speaks remoting protocol 9.3 and this shim {CURRENT}" in done.stderr

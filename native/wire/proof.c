@@ -1,0 +1,46 @@
+#include "proof.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/random.h>
+
+static void hello_proof(const struct wire_hello *hello, const uint8_t secret[WIRE_SECRET_BYTES],
+			uint8_t proof[WIRE_DIGEST_BYTES])
+{
+	struct wire_hello said = *hello;
+
+	memset(said.proof, 0, sizeof(said.proof));
+	wire_hmac(secret, WIRE_PROOF_LABEL, &said, sizeof(said), proof);
+}
+
+int wire_hello_prove(struct wire_hello *hello, const uint8_t secret[WIRE_SECRET_BYTES])
+{
+	uint8_t proof[WIRE_DIGEST_BYTES];
+	ssize_t got;
+
+	do {
+		got = getrandom(hello->nonce, sizeof(hello->nonce), 0);
+	} while (got < 0 && errno == EINTR);
+	if (got != (ssize_t)sizeof(hello->nonce))
+		return got < 0 ? -errno : -EIO;
+	hello_proof(hello, secret, proof);
+	memcpy(hello->proof, proof, sizeof(hello->proof));
+	return 0;
+}
+
+bool wire_hello_proves(const struct wire_hello *hello, const uint8_t secret[WIRE_SECRET_BYTES])
+{
+	uint8_t proof[WIRE_DIGEST_BYTES];
+	uint8_t difference = 0;
+
+	hello_proof(hello, secret, proof);
+	for (size_t i = 0; i < sizeof(hello->proof); i++)
+		difference |= hello->proof[i] ^ proof[i];
+	return difference == 0;
+}
+
+void wire_hello_key(const struct wire_hello *hello, const uint8_t secret[WIRE_SECRET_BYTES],
+		    uint8_t key[WIRE_DIGEST_BYTES])
+{
+	wire_hmac(secret, WIRE_TLS_LABEL, hello, sizeof(*hello), key);
+}

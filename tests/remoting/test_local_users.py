@@ -1,0 +1,148 @@
+"""Over this machine's socket come the lease's user and root, by the kernel's word, and nobody else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from farbus.remoting import session as wire
+from farbus.remoting import supervisor as supervisors
+from farbus.remoting.session import Server, write_session
+from farbus.remoting.supervisor import Supervisor
+from tests.remoting.harness import PROGRAM_TIMEOUT_S, SHIM, Remote, hello
+from tests.remoting.test_failures import PATIENCE_S
+
+Build = Callable[[str], Path]
+
+OWNER, STRANGER = 54321, 54322
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users")
+
+
+@pytest.fixture
+def owned(libcuda: Path, tmp_path: Path) -> Iterator[Remote]:
+    """A lease of OWNER's."""
+    lines: list[str] = []
+    secret = os.urandom(32)
+    with Supervisor(libcuda=str(libcuda), secret=secret, local_user=OWNER, log=lines.append) as supervisor:
+        yield Remote(supervisor=supervisor, session=tmp_path / "session", secret=secret, lines=lines)
+
+
+CLIENT = """
+import ctypes, os, socket, sys
+name, said, bytes_of_reply, patience, user, namespace = sys.argv[1:]
+user = int(user)
+# Here, since another user might not get at this Python.
+os.setgroups([])
+os.setresgid(user, user, user)
+os.setresuid(user, user, user)
+if namespace:
+    libc = ctypes.CDLL(None)
+    PR_SET_DUMPABLE, CLONE_NEWUSER = 4, 0x10000000
+    # What has changed its user may not write its own files in /proc.
+    libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+    if libc.unshare(CLONE_NEWUSER):
+        sys.exit("no user namespace")
+    open("/proc/self/uid_map", "w").write(f"0 {user} 1")
+    assert os.geteuid() == 0
+with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+    connection.settimeout(float(patience))
+    connection.connect(chr(0) + name)
+    connection.sendall(bytes.fromhex(said))
+    print(connection.recv(int(bytes_of_reply), socket.MSG_WAITALL).hex())
+"""
+
+
+def status_for(remote: Remote, user: int, *, namespace: bool = False) -> int:
+    """Say hello as ``user``, root of a user namespace of his own if so wished; return the answer's status.
+
+    It asks for encryption, which there is none of within a machine and which is looked at last: nothing is started.
+    """
+    said = hello(remote.secret, capabilities=wire.CAPABILITY_TLS).hex()
+    words = (wire.local_name(remote.secret)[1:], said, str(wire.HELLO_REPLY.size), str(PATIENCE_S))
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", CLIENT, *words, str(user), "namespace" if namespace else ""],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "no user namespace" in done.stderr:
+        pytest.skip("this kernel lets users make no user namespaces")
+    assert done.returncode == 0, done.stderr
+    return int(wire.HELLO_REPLY.unpack(bytes.fromhex(done.stdout))[3])
+
+
+@needs_root
+def test_the_lease_s_user_and_root_are_let_in(owned: Remote) -> None:
+    assert status_for(owned, OWNER) == wire.HELLO_TLS
+    assert status_for(owned, 0) == wire.HELLO_TLS
+
+
+@needs_root
+def test_another_user_is_refused_though_he_has_the_secret(owned: Remote) -> None:
+    assert status_for(owned, STRANGER) == wire.HELLO_USER
+    assert any(f"of user {STRANGER}: the lease is another user's" in line for line in owned.lines)
+    assert owned.supervisor.pids == ()
+
+
+@needs_root
+def test_root_of_a_user_namespace_is_who_he_is_outside(owned: Remote) -> None:
+    assert status_for(owned, STRANGER, namespace=True) == wire.HELLO_USER
+    assert status_for(owned, OWNER, namespace=True) == wire.HELLO_TLS
+
+
+@pytest.mark.parametrize(
+    ("user_map", "nobody"),
+    [("0 0 4294967295", None), ("0 1000 1\n1 100000 65536", 65534), ("0 1000 1", 65534), ("", 65534)],
+)
+def test_a_user_who_is_not_mapped_is_nobody(
+    user_map: str, nobody: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "map").write_text(user_map)
+    (tmp_path / "overflow").write_text("65534\n")
+    monkeypatch.setattr(supervisors, "_USER_MAP", str(tmp_path / "map"))
+    monkeypatch.setattr(supervisors, "_OVERFLOW_USER", str(tmp_path / "overflow"))
+    assert supervisors.nobody_in_particular() == nobody
+    # Not even if the lease is the user's whom the number means elsewhere.
+    inside = Supervisor(libcuda="", secret=bytes(32), local_user=65534)
+    assert inside._local_users == ({0, 65534} if nobody is None else {0})
+
+
+@needs_root
+def test_a_program_of_another_user_goes_on_over_the_network(owned: Remote, build: Build) -> None:
+    """As in a container whose users are others here, and which has this machine's network."""
+    program = build("remoting/rows")
+
+    def run(*command: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            env=owned.environment(**changes),
+            capture_output=True,
+            text=True,
+            timeout=PROGRAM_TIMEOUT_S,
+            check=False,
+            user=STRANGER,
+            group=STRANGER,
+            extra_groups=[],
+        )
+
+    with tempfile.TemporaryDirectory() as place:
+        owned.session = Path(place) / "session"
+        address, port = owned.supervisor.address
+        write_session(owned.session, [Server(address=address, port=port, secret=owned.secret)])
+        os.chown(owned.session, STRANGER, STRANGER)
+        Path(place).chmod(0o755)
+        if any(run("test", "-r", path, LD_PRELOAD="").returncode for path in (owned.session, program, SHIM)):
+            pytest.skip("another user can't get at this checkout")
+        done = run(program)
+        assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+        assert any("the lease is another user's" in line for line in owned.lines)
+        done = run(program, FARBUS_TRANSPORT="shm")
+        assert done.returncode == 1
+        assert f"refuses user {STRANGER} of this machine: the lease is another user's" in done.stderr
