@@ -100,6 +100,7 @@ static int round_run(uint64_t number)
 	    transport_socket_init(&server->transport, ends[0]) ||
 	    transport_resume_wrap(&server->transport, &options))
 		return -1;
+	pthread_mutex_init(&server->resume.lock, NULL);
 	server->resume.session = random_next();
 	random_fill(server->resume.secret, sizeof(server->resume.secret));
 	random_fill(server->resume.token, sizeof(server->resume.token));
@@ -135,7 +136,7 @@ static int round_run(uint64_t number)
 			if (socketpair(AF_UNIX, SOCK_STREAM, 0, fresh) < 0)
 				return -1;
 			proves = hello_send(server, fresh[1], written);
-			connection_take(server, fresh[0]);
+			connection_take(server, fresh[0], ++server->resume.handed);
 			got = recv(fresh[1], data, sizeof(struct wire_hello_reply), MSG_DONTWAIT);
 			accepted = got == (ssize_t)sizeof(struct wire_hello_reply) &&
 				   ((struct wire_hello_reply *)data)->status == WIRE_HELLO_OK;

@@ -1,7 +1,9 @@
 /* A session that goes on after its connection was cut: the supervisor hands over new ones.
  *
  * One thread waits for them, also while the connection that there is looks alive: a client that
- * comes again knows better.  It enters neither the driver nor anything that waits for a client.
+ * comes again knows better.  It enters neither the driver nor anything that waits for a client:
+ * each connection proves on a thread of its own whose it is, since it may be cut meanwhile, and
+ * the next one is then on its way.  The newest that does has the session.
  */
 #include "server.h"
 #include "server_ops.h"
@@ -21,6 +23,8 @@
 
 /* The supervisor has seen the whole hello; what follows of a handshake comes in round trips. */
 #define RESUME_HELLO_TIMEOUT_MS 3000
+/* Connections that prove at one time whose they are; a client makes one after the other. */
+#define RESUME_WAITING_LIMIT 16u
 /* A connection that the client's machine has closed or reset, without a word.  Mostly the program
  * was killed or has crashed, and its device's memory should not lie idle for long; a program that
  * lives, behind a relay that was started again, notices within 3 s (TCP_KEEPIDLE in
@@ -126,11 +130,12 @@ static int hello_encrypt(const struct server *server, struct transport *fresh, s
 	return memcmp(&clear, hello, sizeof(clear)) ? -EPROTO : 0;
 }
 
-static void connection_take(struct server *server, int descriptor)
+static void connection_take(struct server *server, int descriptor, uint64_t number)
 {
 	struct transport fresh;
 	struct wire_hello hello;
 	uint64_t received;
+	bool accepted;
 
 	if (transport_socket_init(&fresh, descriptor)) {
 		close(descriptor);
@@ -142,14 +147,69 @@ static void connection_take(struct server *server, int descriptor)
 		transport_release(&fresh);
 		return;
 	}
-	if (!hello_has_token(server, &hello) ||
-	    transport_resume_hold(&server->transport, hello.received, &received)) {
-		resume_answer(&fresh, server, WIRE_HELLO_SESSION, 0);
+	pthread_mutex_lock(&server->resume.lock);
+	accepted = hello_has_token(server, &hello) && number > server->resume.taken &&
+		   !transport_resume_hold(&server->transport, hello.received, &received);
+	resume_answer(&fresh, server, accepted ? WIRE_HELLO_OK : WIRE_HELLO_SESSION,
+		      accepted ? received : 0);
+	if (accepted) {
+		server->resume.taken = number;
+		(void)transport_resume_adopt(&server->transport, &fresh, hello.received);
+	} else {
 		transport_release(&fresh);
+	}
+	pthread_mutex_unlock(&server->resume.lock);
+}
+
+struct connection {
+	struct server *server;
+	int descriptor;
+	uint64_t number;
+};
+
+static void *connection_thread(void *opaque)
+{
+	struct connection *connection = opaque;
+	struct server_resume *resume = &connection->server->resume;
+
+	connection_take(connection->server, connection->descriptor, connection->number);
+	free(connection);
+	pthread_mutex_lock(&resume->lock);
+	resume->waiting--;
+	pthread_mutex_unlock(&resume->lock);
+	return NULL;
+}
+
+static void connection_start(struct server *server, int descriptor)
+{
+	struct connection *connection = malloc(sizeof(*connection));
+	struct server_resume *resume = &server->resume;
+	pthread_attr_t detached;
+	pthread_t thread;
+	bool room;
+
+	pthread_mutex_lock(&resume->lock);
+	room = connection && resume->waiting < RESUME_WAITING_LIMIT;
+	if (room) {
+		*connection = (struct connection){ server, descriptor, ++resume->handed };
+		resume->waiting++;
+	}
+	pthread_mutex_unlock(&resume->lock);
+	pthread_attr_init(&detached);
+	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+	if (room && !pthread_create(&thread, &detached, connection_thread, connection)) {
+		pthread_attr_destroy(&detached);
 		return;
 	}
-	resume_answer(&fresh, server, WIRE_HELLO_OK, received);
-	(void)transport_resume_adopt(&server->transport, &fresh, hello.received);
+	/* The client comes again. */
+	pthread_attr_destroy(&detached);
+	close(descriptor);
+	free(connection);
+	if (room) {
+		pthread_mutex_lock(&resume->lock);
+		resume->waiting--;
+		pthread_mutex_unlock(&resume->lock);
+	}
 }
 
 static void *resume_thread(void *opaque)
@@ -168,7 +228,7 @@ static void *resume_thread(void *opaque)
 		if (descriptor == -EPIPE)
 			return NULL;
 		if (descriptor >= 0)
-			connection_take(server, descriptor);
+			connection_start(server, descriptor);
 	}
 }
 
@@ -181,6 +241,7 @@ bool server_resume_may(const struct server *server, const struct server_options 
 /* While the options have the secret. */
 void server_resume_prepare(struct server *server, const struct server_options *options)
 {
+	pthread_mutex_init(&server->resume.lock, NULL);
 	server->resume.channel = options->resume_channel;
 	server->resume.session = options->session;
 	server->resume.grace_ms = options->grace_ms;

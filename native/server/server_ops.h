@@ -107,6 +107,11 @@ struct server_resume {
 	bool tls;			/* they are encrypted behind their hello */
 	uint8_t secret[WIRE_SECRET_BYTES];
 	uint8_t token[WIRE_TOKEN_BYTES];
+
+	pthread_mutex_t lock;		/* over the session's going on, and what follows */
+	uint64_t handed;		/* connections that came, which numbers them */
+	uint64_t taken;			/* the number of the one that the session goes on over */
+	unsigned waiting;		/* connections that have not proved yet whose they are */
 };
 
 struct server {

@@ -128,7 +128,7 @@ def test_cut_at_random_under_encryption(lease: Callable[..., Remote], build: Bui
         remote.supervisor.address,
         lambda *_: None,
         chance.choice(list(Kind)),
-        cut_bytes=lambda: chance.randint(1, 30_000) if network.connections > 1 else 30_000,
+        cut_bytes=lambda: chance.randint(1, 60_000) if network.connections > 1 else 30_000,
     ) as network:
         address, port = network.address
         write_session(remote.session, [Server(address=address, port=port, secret=remote.secret)])
