@@ -41,6 +41,7 @@ CAPABILITY_SHARED_MEMORY, CAPABILITY_TLS, CAPABILITY_RESUME = 1, 2, 4
 
 # wire/proof.h
 _PROOF_LABEL = b"farbus remoting proof 2"
+_RESUME_LABEL = b"farbus remoting resume 2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +100,11 @@ def prove(hello: bytes, secret: bytes) -> bytes:
 def proves(hello: bytes, secret: bytes) -> bool:
     """Say whether who made the hello has the secret; takes the same time whatever the proof is."""
     return hmac.compare_digest(hello, prove(hello, secret))
+
+
+def resume_key(secret: bytes, number: int) -> bytes:
+    """What stands in the secret's place in a hello that goes on with the session of that number (wire_resume_key)."""
+    return hmac.digest(secret, _RESUME_LABEL + number.to_bytes(8, "little"), "sha256")
 
 
 def hello_refusal(status: int, text: str = "") -> bytes:

@@ -305,7 +305,8 @@ class Supervisor:
             self._log(f"refused {peer}: protocol {major}.{minor}, this is {_VERSION}")
             self._refuse(connection, session.HELLO_VERSION)
             return True
-        if not session.proves(data, self._secret):
+        key = session.resume_key(self._secret, fields[6]) if fields[6] else self._secret
+        if not session.proves(data, key):
             self._log(f"refused {peer}: wrong secret")
             self._refuse(connection, session.HELLO_SECRET)
             return True

@@ -28,7 +28,7 @@
 struct client_resume {
 	char address[64];
 	char port[16];
-	uint8_t secret[WIRE_SECRET_BYTES];
+	uint8_t key[WIRE_SECRET_BYTES];	/* wire_resume_key */
 	uint8_t token[WIRE_TOKEN_BYTES];
 	uint64_t session;
 	bool tls;
@@ -101,12 +101,12 @@ static int hello_say(const struct client_resume *resume, struct transport *fresh
 		hello->process = process;
 		memcpy(hello->program, resume->token, sizeof(resume->token));
 	}
-	rc = wire_hello_prove(hello, resume->secret);
+	rc = wire_hello_prove(hello, resume->key);
 	if (!rc)
 		rc = transport_write_all(fresh, hello, sizeof(*hello));
 	if (rc || !resume->tls)
 		return rc;
-	wire_hello_key(hello, resume->secret, key);
+	wire_hello_key(hello, resume->key, key);
 	rc = transport_tls_start(fresh, key, false, timeout_ms, why);
 	explicit_bzero(key, sizeof(key));
 	if (rc)
@@ -204,7 +204,7 @@ int client_resume_begin(struct client_session *session, const char *address, con
 		return -ENOMEM;
 	strcpy(resume->address, address);
 	strcpy(resume->port, port);
-	memcpy(resume->secret, secret, sizeof(resume->secret));
+	wire_resume_key(secret, number, resume->key);
 	memcpy(resume->token, grant.token, sizeof(resume->token));
 	explicit_bzero(grant.token, sizeof(grant.token));
 	resume->session = number;

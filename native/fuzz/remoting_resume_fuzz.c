@@ -74,7 +74,7 @@ static bool hello_send(struct server *server, int descriptor, uint64_t written)
 	uint8_t *bytes = (uint8_t *)&hello;
 
 	memcpy(hello.program, server->resume.token, WIRE_TOKEN_BYTES);
-	if (wire_hello_prove(&hello, server->resume.secret))
+	if (wire_hello_prove(&hello, server->resume.key))
 		return false;
 	while (changes--)
 		bytes[random_below(sizeof(hello))] ^= (uint8_t)(1 << random_below(8));
@@ -102,7 +102,7 @@ static int round_run(uint64_t number)
 		return -1;
 	pthread_mutex_init(&server->resume.lock, NULL);
 	server->resume.session = random_next();
-	random_fill(server->resume.secret, sizeof(server->resume.secret));
+	random_fill(server->resume.key, sizeof(server->resume.key));
 	random_fill(server->resume.token, sizeof(server->resume.token));
 	for (steps = (unsigned)random_below(60); steps-- && !rc;) {
 		uint8_t data[2048];

@@ -97,7 +97,7 @@ static void resume_answer(struct transport *fresh, const struct server *server,
 /* Does it come from who has the secret, for this session, encrypted or not as that is? */
 static bool hello_proves(const struct server *server, const struct wire_hello *hello)
 {
-	bool secret = wire_hello_proves(hello, server->resume.secret);
+	bool secret = wire_hello_proves(hello, server->resume.key);
 
 	return hello->magic == WIRE_HELLO_MAGIC && hello->major == WIRE_PROTOCOL_MAJOR &&
 	       hello->byte_order == WIRE_BYTE_ORDER && hello->session == server->resume.session &&
@@ -118,7 +118,7 @@ static int hello_encrypt(const struct server *server, struct transport *fresh, s
 	char why[TLS_WHY_BYTES];
 	int rc;
 
-	wire_hello_key(hello, server->resume.secret, key);
+	wire_hello_key(hello, server->resume.key, key);
 	rc = transport_tls_start(fresh, key, true, RESUME_HELLO_TIMEOUT_MS, why);
 	explicit_bzero(key, sizeof(key));
 	if (!rc)
@@ -246,7 +246,7 @@ void server_resume_prepare(struct server *server, const struct server_options *o
 	server->resume.session = options->session;
 	server->resume.grace_ms = options->grace_ms;
 	server->resume.tls = options->tls;
-	memcpy(server->resume.secret, options->secret, sizeof(server->resume.secret));
+	wire_resume_key(options->secret, options->session, server->resume.key);
 }
 
 int server_resume_grant(struct server *server)

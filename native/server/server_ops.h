@@ -105,7 +105,7 @@ struct server_resume {
 	uint32_t grace_ms;
 	uint64_t session;		/* its number; 0: it is never resumed */
 	bool tls;			/* they are encrypted behind their hello */
-	uint8_t secret[WIRE_SECRET_BYTES];
+	uint8_t key[WIRE_SECRET_BYTES];	/* wire_resume_key */
 	uint8_t token[WIRE_TOKEN_BYTES];
 
 	pthread_mutex_t lock;		/* over the session's going on, and what follows */

@@ -250,13 +250,21 @@ class Resumer:
         return data
 
     def hello(
-        self, *, capabilities: int, session: int = 0, received: int = 0, secret: bytes = b"", program: bytes = b"test"
+        self,
+        *,
+        capabilities: int,
+        session: int = 0,
+        received: int = 0,
+        secret: bytes = b"",
+        key: bytes = b"",
+        program: bytes = b"test",
     ) -> bytes:
         said = wire.HELLO.pack(
             *(wire.HELLO_MAGIC, wire.PROTOCOL_MAJOR, wire.PROTOCOL_MINOR, 0x01020304, 1),
             *(capabilities, session, received, 1, 0, secrets.token_bytes(16), b"", program),
         )
-        return wire.prove(said, secret or self.remote.secret)
+        secret = secret or self.remote.secret
+        return wire.prove(said, key or (wire.resume_key(secret, session) if session else secret))
 
     def again(self, **changes: int | bytes) -> int:
         """Ask to go on; return the status."""
@@ -274,6 +282,8 @@ def test_a_session_goes_on_for_its_client_alone(remote: Remote) -> None:
     assert client.again(program=bytes(wire.TOKEN_BYTES)) == wire.HELLO_SESSION
     assert client.again(program=client.token[:-1] + bytes(1)) == wire.HELLO_SESSION
     assert client.again(secret=bytes(32)) == wire.HELLO_SECRET
+    assert client.again(key=remote.secret) == wire.HELLO_SECRET
+    assert client.again(key=wire.resume_key(remote.secret, client.session + 1)) == wire.HELLO_SECRET
     assert client.again(session=client.session + 1) == wire.HELLO_SESSION
     assert client.again(received=1) == wire.HELLO_SESSION  # more than was ever sent
     assert client.again(received=(1 << 64) - 1) == wire.HELLO_SESSION
