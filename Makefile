@@ -8,13 +8,14 @@ QUIET := --quiet --disable-pip-version-check --no-input --no-warn-script-locatio
 # nvcc from the PATH, else from the PyPI wheels of CUDA 13.
 NVCC_EXTRA := $(if $(shell command -v nvcc 2>/dev/null),,[nvcc])
 
-.PHONY: help build native demo test lint check-programs check-lab campaign fuzz-smoke asan clean
+.PHONY: help build native demo test lint check-programs check-pytorch check-lab campaign fuzz-smoke asan clean
 
 help:
 	@echo 'make demo         start a cluster on this machine, run CUDA programs on a node without a GPU, stop it'
 	@echo 'make test         all tests that can run here (about thirteen minutes)'
 	@echo 'make build        the virtual environment in .venv with the farbus command, and the native parts'
 	@echo 'make check-programs  every CUDA program of tests/programs on the software GPU (ten minutes when none is compiled)'
+	@echo 'make check-pytorch  PyTorch from PyPI on the software GPU, operation by operation (installs 5.5 GB in .venv-pytorch)'
 	@echo 'make check-lab    tests in virtual machines with real systemd (no privileges or acceleration needed; 25 minutes)'
 	@echo 'make campaign     property tests with new random examples, ROUNDS=20 times (a minute or two each)'
 	@echo 'make lint         ruff, mypy and the import contracts alone'
@@ -56,7 +57,13 @@ lint: build
 
 # Which programs are compiled for make test, and which only here: tests/softgpu/test_programs.py.
 check-programs: build
-	@FARBUS_ALL_PROGRAMS=1 $(BIN)/python -m pytest -q tests/softgpu/test_programs.py
+	@FARBUS_ALL_PROGRAMS=1 $(BIN)/python -m pytest -q tests/softgpu/test_programs.py tests/remoting/test_coverage.py
+
+# PyTorch in an environment of its own, which FARBUS_PYTORCH names: tests/pytorch.
+FARBUS_PYTORCH ?= $(CURDIR)/$(VENV)-pytorch
+check-pytorch: build
+	@$(PYTHON) tests/pytorch/environment.py '$(FARBUS_PYTORCH)'
+	@FARBUS_PYTORCH='$(FARBUS_PYTORCH)' $(BIN)/python -m pytest -q -s tests/pytorch
 
 # Other examples than make test takes, and each time others: ROUNDS times over.
 ROUNDS ?= 20

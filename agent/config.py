@@ -45,6 +45,10 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     """Thousandths of processors to offer; 0 for all."""
     memory_bytes: int = 0
     """Memory to offer; 0 for all."""
+    network_mbit_s: int | None = None
+    """Network to offer, in Mbit/s; left out, the speed of the link that has ``address``, as the kernel knows it.
+
+    With 0 nothing is counted against it."""
     physical_devices: bool = True
     """Offer NVIDIA's GPUs and NVMe drives.  Off where several agents share a machine."""
     softgpu: str = ""
@@ -115,6 +119,7 @@ class AgentConfig(Value, frozen=True, kw_only=True):
             ("orphan_limit_s", self.orphan_limit_s),
             ("cpu_milli", self.cpu_milli),
             ("memory_bytes", self.memory_bytes),
+            ("network_mbit_s", self.network_mbit_s or 0),
             ("log_bytes_per_task", self.log_bytes_per_task),
             ("log_bytes", self.log_bytes),
         ):

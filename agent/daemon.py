@@ -83,7 +83,7 @@ STOP_GRACE_S = 10.0
 STOP_MARGIN_S = 20.0
 """Added for what is left after the tasks: supervisors, session files."""
 
-RELOADABLE = frozenset({"labels", "cpu_milli", "memory_bytes", "operators"})
+RELOADABLE = frozenset({"labels", "cpu_milli", "memory_bytes", "network_mbit_s", "operators"})
 """Settings that a running agent can change."""
 
 Reread = Callable[[], Awaitable[AgentConfig]]

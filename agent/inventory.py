@@ -1,4 +1,4 @@
-"""What a node has: devices by what stays the same about them, processors, memory."""
+"""What a node has: devices by what stays the same about them, processors, memory, network."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 from farbus import __version__
 from farbus.agent.config import AgentConfig
 from farbus.errors import FarbusError
+from farbus.linux.links import resolved
 from farbus.linux.node_facts import NodeFacts
 from farbus.linux.nvml import GpuList, Nvml
 from farbus.linux.sysfs import NvmeController, PciFunction, Sysfs
@@ -119,6 +120,17 @@ def accelerator_devices(functions: Sequence[PciFunction], gpus: Sequence[Device]
     )
 
 
+async def _network_mbit_s(config: AgentConfig, facts: NodeFacts) -> int:
+    """Return the speed of the link by which other nodes reach this one; 0 where nobody knows it.
+
+    Not the sum of all: what remote devices cause goes by that one link, whatever others there are for
+    management, storage or storage's replicas.
+    """
+    if config.network_mbit_s is not None:
+        return config.network_mbit_s
+    return facts.link_speed(await resolved(config.address))
+
+
 async def take_inventory(
     config: AgentConfig, *, facts: NodeFacts, sysfs: Sysfs, gpu_sources: Sequence[GpuSource]
 ) -> Inventory:
@@ -144,6 +156,7 @@ async def take_inventory(
         capacity=Resources(
             cpu_milli=config.cpu_milli or facts.cpu_count() * 1000,
             memory_bytes=config.memory_bytes or facts.memory_bytes(),
+            network_mbit_s=await _network_mbit_s(config, facts),
         ),
         labels=config.labels,
         devices=tuple(devices),

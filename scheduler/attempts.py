@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from farbus.model.decision import JobPlacement
 from farbus.model.device import Route
-from farbus.model.job import TaskPlacement, TaskState, TaskStatus
+from farbus.model.job import TaskPlacement, TaskState, TaskStatus, room_of
 from farbus.model.lease import Lease, LeasedDevice
 from farbus.model.states import JobState, LeaseState
 from farbus.scheduler import events
@@ -76,7 +76,8 @@ class Attempts(Commander):
             progress.runs.append(
                 TaskRun(placement=task, group=numbers[group.name], requests=requests, leases=tuple(leases), late=late)
             )
-            self.occupy(task.node, requests)
+            for node, room in room_of(requests, task).items():
+                self.occupy(node, room)
             self._tell(job, describe_placement(task))
         self.generation += 1
         self._index(job)
@@ -155,9 +156,15 @@ class Attempts(Commander):
         job.progress.started_at = self._wall
         job.running_since = self._now
         self.loads.begin(job.job.id, ends_of(run.placement for run in runs), self._now)
-        if job.job.moveable and self.rules.preemption:
-            self._agenda.add(self._now + self.rules.preemption_min_run_s, Look.RIPE, job.job.id)
+        job.ran_before_s = 0.0
+        self._watch_ripe(job)
         self._move_job(job, JobState.RUNNING, "")
+
+    def _watch_ripe(self, job: JobRecord) -> None:
+        """Have a running job looked at once it has run so long that it may be preempted."""
+        if job.job.moveable and self.rules.preemption:
+            ripe_at = job.running_since + self.rules.preemption_min_run_s
+            self._agenda.add(max(self._now, ripe_at), Look.RIPE, job.job.id)
 
     def _prepare(self, job: JobRecord, run: TaskRun) -> None:
         """Ask for the next step towards the start of a task."""
@@ -527,7 +534,9 @@ class Attempts(Commander):
         self._persist.discard(job.job.id)
         self._persist_job(job, new=False)
         status = job.status()
-        run = observed_run(status, self.loads.end(job.job.id, self._now))
+        # The wall clock may have been set meanwhile.
+        seconds = job.ran_before_s + self._now - job.running_since
+        run = observed_run(status, self.loads.end(job.job.id, self._now), seconds=seconds)
         if run is not None:
             self.inference.observe(run)
             self._effects.append(events.PersistRun(run=run))

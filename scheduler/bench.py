@@ -281,7 +281,7 @@ def _kept(snapshot: Snapshot, *, repeats: int, **labels: Any) -> dict[str, Any]:
     kept = columns.Columns()
     kept.of(state.snapshot(0.0))
     names = [view.name for view in snapshot.nodes]
-    used = Requests(cpu_milli=1, memory_bytes=1)
+    used = Resources(cpu_milli=1, memory_bytes=1)
     draw = random.Random(SEED)  # noqa: S311 - a benchmark's dice
 
     def take_up() -> None:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import JobPlacement, Snapshot
 from farbus.model.device import Device, DeviceKind, DeviceStatus, Route, whole_of
-from farbus.model.job import Requests
+from farbus.model.job import add_room, room_of
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import Node, NodeStatus, Resources
 from farbus.model.operation import Cordon, CordonKind
@@ -71,10 +71,8 @@ class ClusterState:
         """Return what is free on ``node``: nothing while it may not be used."""
         if node.node is None or not node.usable:
             return Resources()
-        return Resources(
-            cpu_milli=max(0, node.node.capacity.cpu_milli - node.used_cpu_milli - node.reserved_cpu_milli),
-            memory_bytes=max(0, node.node.capacity.memory_bytes - node.used_memory_bytes - node.reserved_memory_bytes),
-        )
+        capacity = node.node.capacity
+        return (capacity - node.used - node.reserved).within(capacity)
 
     def is_free(self, device: DeviceRecord) -> bool:
         """Say whether ``device`` may be leased now."""
@@ -170,7 +168,7 @@ class ClusterState:
         """Say why ``placement`` can't be committed now; an empty string when it can.
 
         Whatever decided, the ledger has the last word: every task once, on a
-        usable node with room, every device present, free, of the kind asked for.
+        usable node with room in every dimension, every device present, free, of the kind asked for.
         With ``also_free``, by node, and ``also_devices``: once these are free.
         """
         if placement.alternative not in record.job.flavours:
@@ -186,8 +184,7 @@ class ClusterState:
                 return "not every task is placed exactly once"
             if tasks[number] < group.least:
                 return f"{tasks[number]} of the {group.least} tasks that group {group.name} needs are placed"
-        cpu: Counter[str] = Counter()
-        memory: Counter[str] = Counter()
+        room: dict[str, Resources] = {}
         taken: set[str] = set()
         for task in placement.tasks:
             group = asked.groups[wanted[task.task]]
@@ -199,8 +196,7 @@ class ClusterState:
             labels = node.node.labels if node.node is not None else {}
             if any(labels.get(key) != value for key, value in group.labels.items()):
                 return f"node {task.node} does not have the labels of task {task.task}"
-            cpu[task.node] += group.requests.cpu_milli
-            memory[task.node] += group.requests.memory_bytes
+            add_room(room, room_of(group.requests, task))
             if len(task.devices) != group.requests.gpus:
                 return f"task {task.task} has {len(task.devices)} devices of {group.requests.gpus}"
             for place in task.devices:
@@ -219,9 +215,10 @@ class ClusterState:
                 if place.route not in group.routes or (place.route is Route.LOCAL) != (place.node == task.node):
                     return f"device {place.device} can't reach task {task.task} by route {place.route}"
                 taken.add(place.device)
-        for name in cpu:
-            free, more = self.free_of(self.nodes[name]), also_free.get(name, Resources())
-            if cpu[name] > free.cpu_milli + more.cpu_milli or memory[name] > free.memory_bytes + more.memory_bytes:
+        for name, taking in room.items():
+            node = self.nodes[name]
+            free = self.free_of(node) + also_free.get(name, Resources())
+            if node.node is None or free.lacks(taking, node.node.capacity):
                 return f"node {name} has no room"
         return ""
 
@@ -231,26 +228,23 @@ class ClusterState:
 
     # --- accounts ------------------------------------------------------------------------
 
-    def occupy(self, name: str, requests: Requests) -> None:
-        """Count a task's processors and memory against a node."""
+    def occupy(self, name: str, room: Resources) -> None:
+        """Count what tasks take against a node."""
         node = self.node(name)
-        node.used_cpu_milli += requests.cpu_milli
-        node.used_memory_bytes += requests.memory_bytes
+        node.used += room
 
     def vacate(self, run: TaskRun) -> None:
         """Give back what a task's run occupies, once."""
         if run.occupies:
             run.occupies = False
-            node = self.node(run.node)
-            node.used_cpu_milli -= run.requests.cpu_milli
-            node.used_memory_bytes -= run.requests.memory_bytes
+            for name, room in run.room.items():
+                self.node(name).used -= room
             self.generation += 1
 
-    def reserve(self, name: str, requests: Requests, sign: int) -> None:
-        """Keep a task's processors and memory of a node from rounds, or with a ``sign`` of -1 no longer."""
+    def reserve(self, name: str, room: Resources, sign: int) -> None:
+        """Keep what a task will take of a node from rounds, or with a ``sign`` of -1 no longer."""
         node = self.node(name)
-        node.reserved_cpu_milli += sign * requests.cpu_milli
-        node.reserved_memory_bytes += sign * requests.memory_bytes
+        node.reserved = node.reserved + room if sign > 0 else node.reserved - room
 
     def is_gone(self, name: str) -> bool:
         """Say whether a node had no session for the lease time."""
@@ -310,19 +304,16 @@ class ClusterState:
                 assert self.devices[leased.device].epoch == leased.epoch, "a newer grant exists"
         for device_id, device in self.devices.items():
             assert device.lease == holders.get(device_id, ""), f"{device_id} says {device.lease!r}"
-        used_cpu: Counter[str] = Counter()
-        used_memory: Counter[str] = Counter()
+        used: dict[str, Resources] = {}
         for job in self.jobs.values():
             for run in job.progress.runs:
                 if run.occupies:
-                    used_cpu[run.node] += run.requests.cpu_milli
-                    used_memory[run.node] += run.requests.memory_bytes
+                    add_room(used, run.room)
         for name, node in self.nodes.items():
-            assert node.used_cpu_milli == used_cpu[name], f"account of node {name}"
-            assert node.used_memory_bytes == used_memory[name], f"account of node {name}"
+            assert node.used == used.get(name, Resources()), f"account of node {name}"
             if node.node is not None and node.connected:
-                assert node.used_cpu_milli <= node.node.capacity.cpu_milli, f"node {name} is overcommitted"
-                assert node.used_memory_bytes <= node.node.capacity.memory_bytes, f"node {name} is overcommitted"
+                capacity = node.node.capacity
+                assert not capacity.lacks(node.used, capacity), f"node {name} is overcommitted"
         queued = {job_id for job_id, job in self.jobs.items() if job.state is JobState.QUEUED}
         assert set(self.queue) == queued, "queue and jobs differ"
         asleep = {job_id for job_id in queued if self.situations.is_asleep(job_id)}

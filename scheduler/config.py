@@ -8,7 +8,7 @@ from farbus.api.authority import Credentials
 from farbus.api.identity import METHOD_ROLES, Role, valid_name
 from farbus.errors import InvalidInput
 from farbus.model.address import split_address
-from farbus.model.quantity import MAX_SECONDS
+from farbus.model.quantity import MAX_NETWORK_MBIT_S, MAX_SECONDS
 from farbus.model.rules import Rules
 from farbus.scheduler.queue import MAX_PRIORITY
 
@@ -138,6 +138,10 @@ class SchedulerConfig(Rules, frozen=True, kw_only=True):
                 raise InvalidInput(f"quotas: {user!r} is no user's name")
         if abs(self.user_priority) > MAX_PRIORITY:
             raise InvalidInput(f"user_priority: {self.user_priority} is not from -{MAX_PRIORITY} to {MAX_PRIORITY}")
+        if not 0 <= self.remote_network_mbit_s <= MAX_NETWORK_MBIT_S:
+            raise InvalidInput(
+                f"remote_network_mbit_s: {self.remote_network_mbit_s} is not from 0 to {MAX_NETWORK_MBIT_S}"
+            )
         if self.defragment_jobs < 1:
             raise InvalidInput(f"defragment_jobs: {self.defragment_jobs} is less than 1")
         if 0 < self.defragment_interval_s < MIN_DEFRAGMENT_INTERVAL_S:

@@ -36,7 +36,7 @@ from farbus.scheduler.config import SchedulerConfig
 from farbus.scheduler.contents import Limits
 from farbus.scheduler.decision_process import DecisionProcess
 from farbus.scheduler.engine import Engine
-from farbus.scheduler.ledger import Ledger
+from farbus.scheduler.ledger import LEDGER_NAME, Ledger
 from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.metrics import serve_metrics
 from farbus.scheduler.rounds import Decide, DecisionMaker, DecisionThread, decision_maker
@@ -196,7 +196,15 @@ async def _running(config: SchedulerConfig, ledger: Ledger, maker: DecisionMaker
     engine = Engine(machine=machine, ledger=ledger, maker=maker, round_delay_s=config.round_delay_s)
     with _collector_off():
         contents = ledger.load()
-        engine.restore(contents)
+        try:
+            engine.restore(contents)
+        except Exception as error:
+            # Each row could be read, and one names what there is none of.
+            raise FarbusError(
+                f"the ledger {Path(config.state) / LEDGER_NAME} is damaged: its rows do not fit together"
+                f" ({type(error).__name__}: {error})",
+                hint="restore it from a backup; a new one would count the devices' epochs from zero",
+            ) from error
     _log.info(
         "ledger loaded",
         term=ledger.term,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
+from farbus.errors import Unavailable
 from farbus.linux.answerer import serve
 from farbus.scheduler.decision_process import Reader
 from farbus.scheduler.rounds import plan_maker
 
 if __name__ == "__main__":
-    serve(Reader(plan_maker(sys.argv[2])).answer, int(sys.argv[1]))
+    # Nobody is there any more who could be told that its parent has ended.
+    with contextlib.suppress(Unavailable):
+        serve(Reader(plan_maker(sys.argv[2])).answer, int(sys.argv[1]))

@@ -15,20 +15,20 @@ import msgspec
 import numpy as np
 
 from farbus.model.job import Miss, TaskGroup
-from farbus.model.quantity import format_bytes, format_cpu
-from farbus.scheduler.phases.cluster import CPU, MEMORY, Cluster, Flags, Integers, fitting
+from farbus.model.node import DIMENSIONS, amounts_of
+from farbus.scheduler.phases.cluster import Cluster, Flags, Integers, fitting
 
 COMPUTE = "compute"
 
 
 def compute_miss(cluster: Cluster, free: Integers, group: TaskGroup) -> Miss | None:
-    """Say why ``group`` finds no room for processor and memory; None if it does."""
+    """Say why ``group`` finds no room on any node, in all dimensions together; None if it does."""
     misfit = _node_miss(cluster, group)
     if misfit is not None:
         return misfit
     allowed = _allowed(cluster, group)
-    requests = group.requests
-    whole = np.where(allowed, fitting(cluster.capacity, requests.cpu_milli, requests.memory_bytes), 0)
+    demand = amounts_of(group.requests)
+    whole = np.where(allowed, fitting(cluster.capacity, demand), 0)
     if not whole.any():
         return _nearest(cluster, cluster.capacity, allowed, group, permanent=True)
     if int(whole.sum()) < group.count:
@@ -44,7 +44,7 @@ def compute_miss(cluster: Cluster, free: Integers, group: TaskGroup) -> Miss | N
             nodes=int(allowed.sum()),
             nodes_short=int((allowed & (whole == 0)).sum()),
         )
-    now = np.where(allowed, fitting(free, requests.cpu_milli, requests.memory_bytes), 0)
+    now = np.where(allowed, fitting(free, demand), 0)
     if int(now.sum()) >= group.count:
         return None
     if not now.any():
@@ -99,7 +99,7 @@ def _node_miss(cluster: Cluster, group: TaskGroup) -> Miss | None:
 
 def _nearest(cluster: Cluster, free: Integers, allowed: Flags, group: TaskGroup, *, permanent: bool) -> Miss:
     """Name the node that comes closest to room for one task, and what it lacks most of."""
-    demand = np.array([group.requests.cpu_milli, group.requests.memory_bytes], np.int64)
+    demand = np.array(amounts_of(group.requests), np.int64)
     short = (demand - free).clip(min=0)
     # Measured against the demand, so that processors and bytes compare.
     lack = short / np.maximum(demand, 1)
@@ -108,16 +108,15 @@ def _nearest(cluster: Cluster, free: Integers, allowed: Flags, group: TaskGroup,
     column = int(np.argmax(lack[node]))
     missing = int(short[node, column])
     name = cluster.names[node]
-    form = format_cpu if column == CPU else format_bytes
-    amount = form(int(demand[column]))
-    noun = "of memory" if column == MEMORY else "CPU" if amount == "1" else "CPUs"
+    dimension = DIMENSIONS[column]
+    form = dimension.write
     has = form(int(free[node, column]))
     only = f"node {name}" if group.node else f"the closest node, {name},"
-    message = f"a task of group {group.name} needs {amount} {noun}; {only} has {has}"
+    message = f"a task of group {group.name} needs {dimension.describe(int(demand[column]))}; {only} has {has}"
     message += " in all" if permanent else f" free: {form(missing)} short"
     return Miss(
         phase=COMPUTE,
-        resource={CPU: "cpu_milli", MEMORY: "memory_bytes"}[column],
+        resource=dimension.name,
         message=message,
         short_by=missing,
         permanent=permanent,

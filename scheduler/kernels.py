@@ -39,9 +39,32 @@ def _numbers(array: Floats) -> Any:
 
 
 def _rows(kind: str, table: Table) -> Any:
-    """Return the address of a table, whose rows are those of a struct of the kernel."""
+    """Return the address of a table, whose rows are those of a struct of the kernel, which only reads them."""
     assert table.dtype.itemsize == _ffi.sizeof(kind)
     return _ffi.from_buffer(f"{kind}[]", np.ascontiguousarray(table))
+
+
+_WRITTEN = {"int64_t": np.dtype(np.int64), "double": np.dtype(np.float64)}
+
+
+def _written(kind: str, array: Table) -> Any:
+    """Return the address of an array of ``kind`` (a struct for a table) that the kernel writes to.
+
+    Raises ValueError where the kernel could not write to the array itself: what it writes to a copy is lost.
+    """
+    dtype = _WRITTEN.get(kind)
+    if array.dtype == dtype if dtype is not None else array.dtype.itemsize == _ffi.sizeof(kind):
+        try:
+            return _ffi.from_buffer(f"{kind}[]", array, require_writable=True)
+        except (BufferError, ValueError) as error:
+            # Its rows are not one after the other in memory, or it is read-only.
+            raise ValueError(f"a kernel can't write {kind} to this array: {error}") from error
+    raise ValueError(f"a kernel can't write {kind} to this array: it is of {array.dtype}")
+
+
+def _filled(*columns: Integers) -> list[Any]:
+    """Return the addresses of columns that the kernel writes to."""
+    return [_written("int64_t", column) for column in columns]
 
 
 def _failed(status: int, what: str) -> Exception:
@@ -74,7 +97,7 @@ def min_cost_flow(
     network.cost_budget, network.max_flow, network.work = cost_budget, max_flow, work
     columns = [_column(column) for column in (tail, head, capacity, cost, supply)]
     network.tail, network.head, network.capacity, network.cost, network.supply = columns
-    status = _lib.flow_solve(network, _ffi.from_buffer("int64_t[]", units, require_writable=True), effort)
+    status = _lib.flow_solve(network, _written("int64_t", units), effort)
     if status == -errno.ENOMEM:
         raise _failed(status, f"{len(tail)} arcs")
     return units if status == 0 else -status, effort.pivots
@@ -83,7 +106,7 @@ def min_cost_flow(
 def in_order(values: Integers) -> tuple[Integers, Integers]:
     """Return the different ones of ``values`` in the order of their first occurrence, and the row there of each."""
     different, row = np.empty(len(values), np.int64), np.empty(len(values), np.int64)
-    count = _lib.tables_in_order(len(values), _column(values), _column(different), _column(row))
+    count = _lib.tables_in_order(len(values), _column(values), *_filled(different, row))
     if count < 0:
         raise _failed(count, f"{len(values)} values")
     return different[:count].copy(), row
@@ -92,15 +115,15 @@ def in_order(values: Integers) -> tuple[Integers, Integers]:
 def before(queue: Integers, count: Integers) -> Integers:
     """Return the sum of ``count`` over the earlier rows of the same queue; rows are sorted by ``queue``."""
     ahead = np.empty(len(queue), np.int64)
-    _lib.tables_before(len(queue), _column(queue), _column(count), _column(ahead))
+    _lib.tables_before(len(queue), _column(queue), _column(count), *_filled(ahead))
     return ahead
 
 
 def limited(queue: Integers, count: Integers, limit: Integers) -> Integers:
     """Return ``count`` cut so that the rows of queue q sum to no more than ``limit[q]``; the first rows keep theirs."""
     cut = np.empty(len(queue), np.int64)
-    columns = [_column(column) for column in (queue, count, limit, cut)]
-    status = _lib.tables_limited(len(queue), *columns[:2], len(limit), *columns[2:])
+    rows = len(queue), _column(queue), _column(count)
+    status = _lib.tables_limited(*rows, len(limit), _column(limit), *_filled(cut))
     if status < 0:
         raise _failed(status, f"limits of {len(limit)} queues")
     return cut
@@ -113,8 +136,7 @@ def matched(claims: Integers, stock: Integers) -> tuple[Integers, Integers, Inte
     which unit of the stock's row is the first, for each pair that meets.
     """
     pairs = np.empty((4, len(claims) + len(stock)), np.int64)
-    columns = [_column(column) for column in (claims, stock, *pairs)]
-    count = _lib.tables_matched(len(claims), columns[0], len(stock), *columns[1:])
+    count = _lib.tables_matched(len(claims), _column(claims), len(stock), _column(stock), *_filled(*pairs))
     claim, held, units, skipped = pairs[:, :count]
     return claim, held, units, skipped
 
@@ -122,7 +144,7 @@ def matched(claims: Integers, stock: Integers) -> tuple[Integers, Integers, Inte
 def ranges(first: Integers, length: Integers) -> Integers:
     """Return the numbers of all ranges that begin at ``first`` and are ``length`` long, one range after the other."""
     numbers = np.empty(int(length.sum()), np.int64)
-    _lib.tables_ranges(len(first), _column(first), _column(length), _column(numbers))
+    _lib.tables_ranges(len(first), _column(first), _column(length), *_filled(numbers))
     return numbers
 
 
@@ -155,7 +177,7 @@ def write_arcs(
 ) -> None:
     """Replace rows ``at`` of an offer's capacity, cost and least costs; there is no arc where ``capacity`` is 0."""
     native = _ffi.new("struct market_columns *")
-    kept = [_ffi.from_buffer("int64_t[]", column, require_writable=True) for column in columns if column is not None]
+    kept = _filled(*(column for column in columns if column is not None))
     native.places, native.no_arc = len(columns[0]), no_arc
     native.capacity, native.cost = kept[:2]
     native.least = kept[2] if len(kept) > 2 else _ffi.NULL
@@ -186,7 +208,7 @@ def choose(
     choice.units, choice.spare, choice.no_arc = units, spare, no_arc
     # Each arc that is kept holds a unit.
     arcs = np.empty(min(sum([len(offer.place) for offer in offers]), units + spare), kind)
-    count = _lib.market_choose(choice, len(arcs), _rows("struct table_arc", arcs))
+    count = _lib.market_choose(choice, len(arcs), _written("struct table_arc", arcs))
     if count < 0:
         raise _failed(count, f"{len(arcs)} arcs")
     for offer, one in zip(offers, native, strict=True):
@@ -197,7 +219,7 @@ def choose(
 def places(size: int, arcs: Table) -> tuple[Integers, Integers]:
     """Return the different places of a table of ARC, all below ``size``, ascending, and the row there of each arc's."""
     place, row = np.empty(len(arcs), np.int64), np.empty(len(arcs), np.int64)
-    count = _lib.market_places(size, len(arcs), _rows("struct table_arc", arcs), _column(place), _column(row))
+    count = _lib.market_places(size, len(arcs), _rows("struct table_arc", arcs), *_filled(place, row))
     if count < 0:
         raise _failed(count, f"places of {len(arcs)} arcs")
     return place[:count].copy(), row
@@ -218,7 +240,7 @@ def lay_out(
 ) -> tuple[Integers, Integers, Integers, Integers, Integers]:
     """Return tails, heads, capacities, costs and supplies of a network, as native/scheduler/market.h says.
 
-    ``room``, shape (K,), is raised.
+    ``room``, shape (K,), is raised: ValueError where it can't be written to in place.
     """
     plan = _ffi.new("struct market_plan *")
     kept = [_column(column) for column in (row, node, summed, *joins, *claims)]
@@ -234,7 +256,7 @@ def lay_out(
     plan.row, plan.node, plan.summed, plan.join, plan.join_pool, plan.claim_source, plan.claim_count = kept
     total = plan.arcs + plan.places + plan.joins + plan.claims
     columns = [np.empty(length, np.int64) for length in (*[total] * 4, first_pool + len(summed) + len(room) + 1)]
-    status = _lib.market_lay_out(plan, _column(room), *(_column(column) for column in columns))
+    status = _lib.market_lay_out(plan, *_filled(room, *columns))
     if status < 0:
         raise _failed(status, f"a network of {total} arcs")
     tail, head, capacity, cost, supply = columns
@@ -257,8 +279,11 @@ def climb(
     steps: int,
     patience: int,
     least: float,
+    start: tuple[Floats, Floats] | None = None,
 ) -> tuple[float, Floats, Floats]:
     """Return the best lower bound that ``steps`` steps find, and its prices, of the shapes of room and stock.
+
+    The first is at prices ``start``, none of them negative; without, at 0.
 
     ``arcs`` is a table of ARC whose places are rows of ``room`` (K, R); ``need`` has shape (S, tiers, R), ``share``
     (S, T); ``classes`` are sorted by source, the dearest first.
@@ -282,8 +307,11 @@ def climb(
         patience,
         least,
     )
-    here, whole, bound = np.zeros_like(room), np.zeros_like(stock), _ffi.new("double *")
-    status = _lib.bound_climb(problem, _ffi.from_buffer("double[]", here), _ffi.from_buffer("double[]", whole), bound)
+    here, whole = (np.zeros(room.shape), np.zeros(stock.shape)) if start is None else map(np.array, start)
+    assert here.shape == room.shape
+    assert whole.shape == stock.shape
+    bound = _ffi.new("double *")
+    status = _lib.bound_climb(problem, _written("double", here), _written("double", whole), bound)
     if status < 0:
         raise _failed(status, f"the bound of {len(arcs)} arcs")
     return bound[0], here, whole

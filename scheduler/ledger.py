@@ -42,6 +42,8 @@ from farbus.scheduler.events import (
 from farbus.scheduler.records import StoredProgress, job_status
 from farbus.scheduler.store import Store
 
+LEDGER_NAME = "ledger.db"
+"""Its file in the directory."""
 KEEP_ENDED = 100_000
 """Ended jobs, and released leases, that are kept for listings."""
 PRUNE_EVERY = 10_000
@@ -115,7 +117,7 @@ class Ledger:
     """
 
     def __init__(self, directory: str | Path) -> None:
-        self._store = Store(Path(directory) / "ledger.db", _SCHEMA, upgrades=_UPGRADES)
+        self._store = Store(Path(directory) / LEDGER_NAME, _SCHEMA, upgrades=_UPGRADES)
         self._since_prune = 0
         try:
             self.term = self._store.submit(_begin_term).result()

@@ -21,13 +21,12 @@ something that the ledger does not know.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 
 from farbus.model.device import Device
-from farbus.model.job import Job, Requests
+from farbus.model.job import Job, add_room
 from farbus.model.lease import Lease
-from farbus.model.node import Node
+from farbus.model.node import Node, Resources
 from farbus.model.operation import Cordon, CordonKind
 from farbus.model.profile import ApplicationProfile, ObservedRun
 from farbus.model.rules import Rules
@@ -198,8 +197,7 @@ class ClusterMachine(MakingRoom):
             for leased in lease.devices:
                 self.devices[leased.device].lease = lease.id
         waiting: list[Job] = []
-        used_cpu_milli: Counter[str] = Counter()
-        used_memory_bytes: Counter[str] = Counter()
+        used: dict[str, Resources] = {}
         for job, state, progress in jobs:
             found = JobRecord(job=job, state=state, progress=progress)
             self.jobs[job.id] = found
@@ -209,18 +207,19 @@ class ClusterMachine(MakingRoom):
                 waiting.append(job)
                 continue
             found.running_since = now
+            found.ran_before_s = max(0.0, wall - progress.started_at) if progress.started_at else 0.0
             if state is JobState.RUNNING:
+                self._watch_ripe(found)
                 self.loads.begin(job.id, ends_of(run.placement for run in progress.runs), now)
             self.accounts.take(job.user, jobs=1)
             for run in progress.runs:
                 if run.occupies:
-                    used_cpu_milli[run.node] += run.requests.cpu_milli
-                    used_memory_bytes[run.node] += run.requests.memory_bytes
+                    add_room(used, run.room)
             self._index(found)
             if state is JobState.RUNNING and job.time_limit_s and not self._is_arriving(found):
                 self._limit(found)
-        for name in used_cpu_milli:
-            self.occupy(name, Requests(cpu_milli=used_cpu_milli[name], memory_bytes=used_memory_bytes[name]))
+        for name, room in used.items():
+            self.occupy(name, room)
         self._restore_rooms()
         self.queue = type(self.queue)(waiting)
         self.situations = Situations(job.id for job in waiting)

@@ -148,38 +148,38 @@ class Liveness(Attempts):
 
     def _remove_strays(self, record: NodeRecord, hello: events.NodeJoined) -> None:
         """Have the node undo what it holds without right; until then it gets nothing new."""
-        record.strays = frozenset()
+        strays: dict[str, Step] = {}
+
+        def add(verb: Verb, *, job: str = "", task: str = "", lease: str = "") -> None:
+            # What follows the node's name is its own word: a name has no slash, so it is no other node's key.
+            key = f"{record.name}/{lease or f'{job}.{task}'}.{verb}"
+            strays[key] = Step(verb=verb, node=record.name, job=job, task=task, lease=lease, stray=True)
+
         for held in hello.held:
             lease = self.leases.get(held.lease_id)
             if held.device_side and (lease is None or lease.lease.device_node != record.name):
-                step = Step(verb=Verb.UNPREPARE_DEVICES, node=record.name, lease=held.lease_id, stray=True)
-                self._add_stray(record, f"{held.lease_id}.stray", step)
+                add(Verb.UNPREPARE_DEVICES, lease=held.lease_id)
         # Without its end, a task that is asked for again would be answered with how it ended before.
         ended = set()
-        for task in hello.tasks:
-            if self._is_wanted(record.name, task.job_id, task.status.task):
+        for told in hello.tasks:
+            if self._is_wanted(record.name, told.job_id, told.status.task):
                 continue
-            if task.status.state is TaskState.EXITED:
-                ended.add((task.job_id, task.status.task))
+            if told.status.state is TaskState.EXITED:
+                ended.add((told.job_id, told.status.task))
             else:
-                step = Step(verb=Verb.STOP_TASK, node=record.name, job=task.job_id, task=task.status.task, stray=True)
-                self._add_stray(record, f"{task.job_id}.{task.status.task}.stray", step)
+                add(Verb.STOP_TASK, job=told.job_id, task=told.status.task)
         for job_id, held_task in sorted(ended | (hello.clients or frozenset())):
             if not self._is_wanted(record.name, job_id, held_task):
-                step = Step(verb=Verb.UNPREPARE_CLIENT, node=record.name, job=job_id, task=held_task, stray=True)
-                self._add_stray(record, f"{job_id}.{held_task}.stray-client", step)
+                add(Verb.UNPREPARE_CLIENT, job=job_id, task=held_task)
+        record.strays = frozenset(strays)
+        for key, step in strays.items():
+            self._step(key, step)
 
     def _is_wanted(self, node: str, job_id: str, task: str) -> bool:
         """Say whether an attempt has the task on the node, and has not let it go."""
         job = self.jobs.get(job_id)
         run = job.run(task) if job is not None else None
         return run is not None and run.node == node and run.client is not ClientSide.NONE
-
-    def _add_stray(self, record: NodeRecord, key: str, step: Step) -> None:
-        key = f"{record.name}.{key}"
-        record.strays |= {key}
-        self.steps.add(key, step)
-        self._ask(key)
 
     def _settle_stray(self, key: str, step: Step, outcome: events.OutcomeArrived) -> None:
         if not outcome.ok and step.tries < MAX_STOP_TRIES and step.verb is Verb.STOP_TASK:

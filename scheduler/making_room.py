@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from farbus.model.decision import JobPlacement
-from farbus.model.job import Job
+from farbus.model.job import Job, add_room, room_of
 from farbus.model.node import Resources
 from farbus.model.states import JobState
 from farbus.scheduler import events
@@ -67,6 +67,13 @@ class MakingRoom(Deciding):
         """A job for which room is kept needs no round."""
         return job_id not in self.reservations and super()._may_be_placed(job_id, now)
 
+    def _rules_changed(self, event: events.RulesChanged) -> None:
+        super()._rules_changed(event)
+        for job in self.jobs.values():
+            if job.state is JobState.RUNNING:
+                # Whoever waits has looked already, and sleeps.
+                self._watch_ripe(job)
+
     def _room_planned(self, event: events.RoomPlanned) -> None:
         """Carry a plan out, if it still holds; else nothing happens, and the job waits as before."""
         job = self.jobs.get(event.placement.job)
@@ -95,11 +102,7 @@ class MakingRoom(Deciding):
         for each in moved:
             held = holding_of(self, each)
             devices.update(held.devices)
-            for name, has in held.room.items():
-                had = room.get(name, Resources())
-                room[name] = Resources(
-                    cpu_milli=had.cpu_milli + has.cpu_milli, memory_bytes=had.memory_bytes + has.memory_bytes
-                )
+            add_room(room, held.room)
         return self.placement_problem(job, placement, also_free=room, also_devices=devices)
 
     def _reserve(self, placement: JobPlacement) -> None:
@@ -128,7 +131,8 @@ class MakingRoom(Deciding):
         """Keep from rounds what is kept for a job, or with a ``sign`` of -1 give it back to them."""
         asked = requests_of(kept.job, kept.placement)
         for task in kept.placement.tasks:
-            self.reserve(task.node, asked[task.task], sign)
+            for node, room in room_of(asked[task.task], task).items():
+                self.reserve(node, room, sign)
             for place in task.devices:
                 self.devices[place.device].reserved = kept.job.id if sign > 0 else ""
 
@@ -208,11 +212,11 @@ class MakingRoom(Deciding):
             assert device.reserved == devices.get(device_id, ""), f"{device_id} is kept for {device.reserved!r}"
         rooms = {job_id: job.progress.room for job_id, job in self.jobs.items() if job.progress.room is not None}
         assert rooms == {job_id: kept.placement for job_id, kept in self.reservations.items()}, "what the ledger has"
-        cpu = dict.fromkeys(self.nodes, 0)
+        kept_of: dict[str, Resources] = {}
         for job_id, kept in self.reservations.items():
             assert job_id == kept.job.id
             asked = requests_of(kept.job, kept.placement)
             for task in kept.placement.tasks:
-                cpu[task.node] += asked[task.task].cpu_milli
+                add_room(kept_of, room_of(asked[task.task], task))
         for name, node in self.nodes.items():
-            assert node.reserved_cpu_milli == cpu[name], f"what is kept of node {name}"
+            assert node.reserved == kept_of.get(name, Resources()), f"what is kept of node {name}"

@@ -8,14 +8,13 @@ which jobs may end, and in which order.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from farbus.model.decision import Decision, JobPlacement, PendingJob, Snapshot
-from farbus.model.job import Job
+from farbus.model.job import Job, add_room, room_of
 from farbus.model.node import Resources
 from farbus.scheduler.cluster import ClusterState
 from farbus.scheduler.queue import requests_of
@@ -31,7 +30,7 @@ class Holding:
 
     job: str
     room: Mapping[str, Resources] = field(default_factory=dict)
-    """Processors and memory, by node."""
+    """What it takes of nodes, by their names."""
     devices: Mapping[str, str] = field(default_factory=dict)
     """Nodes by the devices that they have."""
     leases: tuple[str, ...] = ()
@@ -55,14 +54,14 @@ class Found:
 def holding_of(books: ClusterState, job: JobRecord) -> Holding:
     """Return what the end of ``job`` would free."""
     room: dict[str, Resources] = {}
+
+    def is_usable(name: str) -> bool:
+        node = books.nodes.get(name)
+        return node is not None and node.usable
+
     for run in job.progress.runs:
-        node = books.nodes.get(run.node)
-        if run.occupies and node is not None and node.usable:
-            had = room.get(run.node, Resources())
-            room[run.node] = Resources(
-                cpu_milli=had.cpu_milli + run.requests.cpu_milli,
-                memory_bytes=had.memory_bytes + run.requests.memory_bytes,
-            )
+        if run.occupies:
+            add_room(room, {name: each for name, each in run.room.items() if is_usable(name)})
     leases = [lease for run in job.progress.runs for lease in run.leases if lease in books.leases]
     return _with_leases(books, job.job.id, leases, room)
 
@@ -89,23 +88,14 @@ def _with_leases(books: ClusterState, job: str, leases: list[str], room: dict[st
 
 def without(snapshot: Snapshot, holdings: Iterable[Holding]) -> Snapshot:
     """Return the cluster as if ``holdings`` had ended; what they do not touch are the same objects."""
-    cpu: Counter[str] = Counter()
-    memory: Counter[str] = Counter()
+    room: dict[str, Resources] = {}
     devices: set[str] = set()
     for held in holdings:
-        for node, resources in held.room.items():
-            cpu[node] += resources.cpu_milli
-            memory[node] += resources.memory_bytes
+        add_room(room, held.room)
         devices.update(held.devices)
     nodes = tuple(
-        msgspec.structs.replace(
-            view,
-            free=Resources(
-                cpu_milli=min(view.capacity.cpu_milli, view.free.cpu_milli + cpu[view.name]),
-                memory_bytes=min(view.capacity.memory_bytes, view.free.memory_bytes + memory[view.name]),
-            ),
-        )
-        if view.name in cpu
+        msgspec.structs.replace(view, free=(view.free + room[view.name]).within(view.capacity))
+        if view.name in room
         else view
         for view in snapshot.nodes
     )
@@ -152,27 +142,19 @@ async def find_opening(
 def needed(snapshot: Snapshot, job: Job, placement: JobPlacement, holdings: Sequence[Holding]) -> tuple[Holding, ...]:
     """Return which of ``holdings`` have to end for ``placement``, and none that need not: the first ones stay first."""
     asked = requests_of(job, placement)
-    cpu: Counter[str] = Counter()
-    memory: Counter[str] = Counter()
+    wanted: dict[str, Resources] = {}
     devices: set[str] = set()
     for task in placement.tasks:
-        requests = asked[task.task]
-        cpu[task.node] += requests.cpu_milli
-        memory[task.node] += requests.memory_bytes
+        add_room(wanted, room_of(asked[task.task], task))
         devices |= {place.device for place in task.devices}
-    views = {view.name: view for view in snapshot.nodes if view.name in cpu}
-    for name, view in views.items():
-        cpu[name] -= view.free.cpu_milli
-        memory[name] -= view.free.memory_bytes
+    views = {view.name: view for view in snapshot.nodes if view.name in wanted}
     chosen = [held for held in holdings if devices & held.devices.keys()]
 
     def short(held: Collection[Holding]) -> list[str]:
-        return [
-            name
-            for name in views
-            if cpu[name] > sum(each.room[name].cpu_milli for each in held if name in each.room)
-            or memory[name] > sum(each.room[name].memory_bytes for each in held if name in each.room)
-        ]
+        free = {name: view.free for name, view in views.items()}
+        for each in held:
+            add_room(free, {name: room for name, room in each.room.items() if name in free})
+        return [name for name, view in views.items() if free[name].lacks(wanted[name], view.capacity)]
 
     for each in holdings:
         lacking = short(chosen)

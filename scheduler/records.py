@@ -23,9 +23,10 @@ from farbus.model.job import (
     TaskPlacement,
     TaskState,
     TaskStatus,
+    room_of,
 )
 from farbus.model.lease import Lease
-from farbus.model.node import Node
+from farbus.model.node import Node, Resources
 from farbus.model.operation import Cordon
 from farbus.model.states import JobState, LeaseState
 from farbus.model.value import Value
@@ -76,7 +77,7 @@ class TaskRun(msgspec.Struct, kw_only=True):
     dropped: str = ""
     """Why it is taken back, while its job goes on; empty where it is not."""
     occupies: bool = True
-    """Whether its processors and memory count against the node."""
+    """Whether what it takes counts against its nodes."""
     client: ClientSide = ClientSide.NONE
     program: Program = Program.NONE
     arriving: bool = False
@@ -98,6 +99,11 @@ class TaskRun(msgspec.Struct, kw_only=True):
     def nodes(self) -> tuple[str, ...]:
         """The nodes that take part in it: its own, and those of its devices."""
         return (self.node, *(place.node for place in self.placement.devices))
+
+    @property
+    def room(self) -> dict[str, Resources]:
+        """What it takes of each of its nodes."""
+        return room_of(self.requests, self.placement)
 
     @property
     def is_alive(self) -> bool:
@@ -177,6 +183,8 @@ class JobRecord(msgspec.Struct, eq=False):
     """Monotonic time at which the time limit ends the job; 0 while nothing is counted."""
     running_since: float = 0.0
     """Monotonic time since which this scheduler knows that it runs, in its present attempt."""
+    ran_before_s: float = 0.0
+    """How long it had run when this scheduler took it over, by the wall clock."""
     late_after: float = 0.0
     """Monotonic time before which no more of its tasks are placed."""
 
@@ -345,11 +353,10 @@ class NodeRecord(msgspec.Struct, kw_only=True, eq=False):
     cordon: Cordon | None = None
     strays: frozenset[str] = frozenset()
     """Slots of commands that remove what the node holds without right."""
-    used_cpu_milli: int = 0
-    used_memory_bytes: int = 0
-    reserved_cpu_milli: int = 0
-    """Kept for waiting jobs, as is the memory."""
-    reserved_memory_bytes: int = 0
+    used: Resources = Resources()
+    """What tasks take of it, those that run here and those that it lends devices to."""
+    reserved: Resources = Resources()
+    """What is kept for waiting jobs."""
     figures: NodeFigures = msgspec.field(default_factory=NodeFigures)
     """What its telemetry says."""
 
@@ -383,9 +390,7 @@ _SEEN_OF_NODES = frozenset(
         "session",
         "strays",
         "cordon",
-        "used_cpu_milli",
-        "used_memory_bytes",
-        "reserved_cpu_milli",
-        "reserved_memory_bytes",
+        "used",
+        "reserved",
     }
 )

@@ -16,8 +16,8 @@ from farbus.api.v1 import types_pb2
 from farbus.errors import InvalidInput
 from farbus.model.device import Device, PoolReach
 from farbus.model.job import MAX_RESOURCE
-from farbus.model.node import Link, Node
-from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI, format_bytes
+from farbus.model.node import DIMENSIONS, Link, Node, amounts_of
+from farbus.model.quantity import MAX_BYTES, format_bytes
 
 MAX_DEVICES = 4_096
 """Devices of one node."""
@@ -37,6 +37,8 @@ MAX_TEXT = 4_096
 """Characters of a reason, an error or a device's name that a node sends."""
 MAX_NUMA_NODE = 4_095
 """Linux's MAX_NUMNODES is at most 1024; other kernels may have more."""
+WHOLE_MILLI = 1_000
+"""A whole device, in thousandths: no share is more."""
 MAX_LINK_MBIT_S = 10**8
 """A hundred terabits a second: more than any link."""
 
@@ -58,8 +60,8 @@ def read_node(caller: Identity, message: types_pb2.Node) -> Node:
         name = _shown(node.name)
         raise InvalidInput(f"the certificate is of node {caller.name}, but the agent calls itself {name}")
     report = _Report(node.name)
-    report.number("capacity.cpu_milli", node.capacity.cpu_milli, 0, MAX_CPU_MILLI)
-    report.number("capacity.memory_bytes", node.capacity.memory_bytes, 0, MAX_BYTES)
+    for dimension, amount in zip(DIMENSIONS, amounts_of(node.capacity), strict=True):
+        report.number(f"capacity.{dimension.name}", amount, 0, dimension.most)
     for field in ("address", "boot_id", "agent_version", "peer_endpoint"):
         report.text(field, getattr(node, field), MAX_WORD)
     report.pairs("labels", node.labels)
@@ -70,9 +72,15 @@ def read_node(caller: Identity, message: types_pb2.Node) -> Node:
         report.pool(f"pools[{index}]", pool)
     for index, link in enumerate(node.links):
         report.link(f"links[{index}]", link)
-    # Words for people: a node in trouble must be able to say so.
-    trouble = "".join(each if each.isprintable() else " " for each in node.trouble[:MAX_TEXT])
-    return msgspec.structs.replace(node, trouble=trouble)
+    return msgspec.structs.replace(node, trouble=in_words(node.trouble))
+
+
+def in_words(text: str) -> str:
+    """Return what a node says to people as far as it is believed: on one line, and not for ever.
+
+    It is never refused: a node in trouble must be able to say so.
+    """
+    return "".join(each if each.isprintable() else " " for each in text[:MAX_TEXT])
 
 
 class _Report:
@@ -114,6 +122,7 @@ class _Report:
             self.text(f"{field}.{name}", getattr(device, name), MAX_WORD)
         self.number(f"{field}.memory_bytes", device.memory_bytes, 0, MAX_BYTES)
         self.number(f"{field}.bandwidth_bytes_per_s", device.bandwidth_bytes_per_s, 0, MAX_BYTES)
+        self.number(f"{field}.share_milli", device.share_milli, 0, WHOLE_MILLI)
         self.number(f"{field}.numa_node", device.numa_node, -1, MAX_NUMA_NODE)
         self.pairs(f"{field}.attributes", device.attributes)
         for what, names in (("resources", device.resources), ("services", device.services)):

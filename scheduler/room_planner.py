@@ -9,6 +9,7 @@ then by itself, where the rules say so, within their limits.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 
 import structlog
@@ -16,7 +17,8 @@ import structlog
 from farbus.errors import Conflict, FarbusError, NotFound
 from farbus.model.decision import Decision, JobPlacement, PendingJob, Snapshot
 from farbus.model.device import DeviceKind
-from farbus.model.job import Job
+from farbus.model.job import Job, TaskGroup
+from farbus.model.node import DIMENSIONS, Resources
 from farbus.model.operation import MovedJob, RoomPlan
 from farbus.model.states import JobState
 from farbus.scheduler import events
@@ -49,18 +51,20 @@ class RoomPlanner:
         machine = self._machine
         if not machine.rules.preemption:
             return None
-        candidates = self._candidates(least_s=machine.rules.preemption_min_run_s)
-        lowest = min((each.job.priority for each in candidates), default=None)
         waiting = [job_id for job_id in missed if job_id in machine.queue]
         for job_id in machine.queue.ordered(waiting)[:MAX_TRIED]:
-            record = machine.jobs[job_id]
-            if lowest is None or record.job.priority <= lowest:
+            # Anew for each: while decisions are waited for, jobs end and are cancelled.
+            record = machine.jobs.get(job_id)
+            if record is None or record.state is not JobState.QUEUED:
+                continue
+            candidates = self._candidates(least_s=machine.rules.preemption_min_run_s)
+            below = [each for each in candidates if each.job.priority < record.job.priority]
+            if not below:
                 return None
             if job_id in machine.reservations or any(
                 miss.permanent or miss.phase in (QUOTA, FAULT) for miss in record.misses
             ):
                 continue
-            below = [each for each in candidates if each.job.priority < record.job.priority]
             try:
                 found = await self._fewest(record.job, [holding_of(machine, each) for each in below])
             except FarbusError as error:
@@ -142,7 +146,8 @@ class RoomPlanner:
             rested = [
                 each
                 for each in self._candidates(least_s=rules.preemption_min_run_s)
-                if wall - each.progress.moved_at >= rules.defragment_pause_s
+                # One that is to come yet was told by a clock that was set back since.
+                if not 0 <= wall - each.progress.moved_at < rules.defragment_pause_s
             ]
             plan = await self._few_moves(record.job, rested, most)
             if plan is not None and plan.moved:
@@ -207,12 +212,19 @@ class RoomPlanner:
 
 def _is_enough(snapshot: Snapshot, job: Job) -> bool:
     """Say whether what is free is enough for a flavour of ``job``, wherever it is."""
-    cpu = sum(view.free.cpu_milli for view in snapshot.nodes)
-    memory = sum(view.free.memory_bytes for view in snapshot.nodes)
+    free = sum((view.free for view in snapshot.nodes), Resources())
+    # Has something of each dimension that all nodes know theirs of.
+    capacity = functools.reduce(Resources.within, (view.capacity for view in snapshot.nodes), _ANY)
     gpus = sum(view.free and view.device.kind is DeviceKind.GPU for view in snapshot.devices)
     return any(
-        sum(group.least * group.requests.cpu_milli for group in groups) <= cpu
-        and sum(group.least * group.requests.memory_bytes for group in groups) <= memory
-        and sum(group.least * group.requests.gpus for group in groups) <= gpus
+        not free.lacks(_least(groups), capacity) and sum(group.least * group.requests.gpus for group in groups) <= gpus
         for groups in (job.in_flavour(name).groups for name in ("", *(each.name for each in job.alternatives)))
     )
+
+
+def _least(groups: Iterable[TaskGroup]) -> Resources:
+    """Return what the tasks take that ``groups`` can't do without."""
+    return sum((group.requests.resources * group.least for group in groups), Resources())
+
+
+_ANY = Resources(**{dimension.name: dimension.most for dimension in DIMENSIONS})

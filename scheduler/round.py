@@ -10,7 +10,7 @@ tasks of all groups, or none.  Optimality is per solve, and certified.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,7 @@ from farbus.scheduler.phases.bound import Opening, Prices
 from farbus.scheduler.phases.budget import Budget
 from farbus.scheduler.phases.cluster import Cluster
 from farbus.scheduler.phases.compute import ComputePhase
+from farbus.scheduler.phases.exact import Search, Verdict
 from farbus.scheduler.phases.flavours import Flavour, Flavours
 from farbus.scheduler.phases.gpu import GpuPhase
 from farbus.scheduler.phases.greedy import serve_greedily
@@ -52,6 +53,9 @@ HOLD_ROUNDS = 30
 MAX_HOLDS = 4
 """Most jobs in one round that are tried first, or have room kept for them, because of their wait."""
 
+MAX_VERDICTS = 1_024
+"""Kinds of jobs of which is kept what was found of them on the idle cluster."""
+
 MAX_EXPLAINED = 256
 """Most different kinds of waiting jobs that are looked at one by one in a round; those of best rank come first."""
 
@@ -72,6 +76,9 @@ PRICED_TASKS, PRICED_ARCS = 2_000, 20_000
 
 ORDERED_ARCS = 2_000_000
 """Most shapes times nodes of a round that is decided with small jobs first, too."""
+
+MAX_WAYS = 2_000
+"""Most flavours of all kinds of jobs together in a round that has a bound: each is looked up before the round."""
 
 ROUND = "round"
 """The phase that misses of the job as a whole are told under."""
@@ -223,8 +230,7 @@ def _best(books: Callable[[], _Round]) -> _Answer:
     jobs = plain.jobs
     if not len(jobs.pending):
         return plain.answer(np.zeros(0, np.int64), _no_gap)
-    if plain.flavours.any_vectors:
-        # Which groups of a job a plan may leave out, the bound does not know.
+    if plain.flavours.ways > MAX_WAYS:
         return plain.answer(np.sort(plain.run()), _no_gap)
     opening = plain.open(prune=plain.tally.prune)
     waiting = np.sort(plain.run())
@@ -232,10 +238,12 @@ def _best(books: Callable[[], _Round]) -> _Answer:
 
     def gap() -> RoundGap:
         score = opening.score(jobs, desks)
-        return RoundGap(score=score, bound=_bound(opening, score))
+        # Where jobs can leave parts of themselves out, no other way is tried that would look for prices.
+        steps = plain.affordable(opening) if plain.flavours.any_vectors and len(waiting) else 0
+        return RoundGap(score=score, bound=_bound(opening, score, steps))
 
     best = plain.answer(waiting, gap)
-    if not len(waiting) or plain.policy.choice != Choice.FLOW:
+    if not len(waiting) or plain.policy.choice != Choice.FLOW or plain.flavours.any_vectors:
         return best
     sizes = Sizes(jobs, desks[0], np.concatenate((plain.cluster.free.sum(axis=0), opening.common)))
     ways = plain.others(opening, sizes, waiting)
@@ -270,8 +278,8 @@ def _best(books: Callable[[], _Round]) -> _Answer:
     return _Answer(best.placed, best.misses, gap_of_the_best)
 
 
-def _bound(opening: Opening, score: int) -> int:
-    return opening.bound(score, min(BOUND_STEPS, BOUND_WORK // max(opening.size, 1)))[0]
+def _bound(opening: Opening, score: int, steps: int = 0) -> int:
+    return opening.bound(score, max(steps, min(BOUND_STEPS, BOUND_WORK // max(opening.size, 1))))[0]
 
 
 class _Round:
@@ -294,6 +302,7 @@ class _Round:
         self.more = np.zeros(0, np.int64)
         """Rows of tasks that were placed beyond what their jobs need."""
         self.idle: _Round | None = None
+        self._verdicts: dict[Hashable, Verdict | None] = {}
         self.desks: list[Desk] = []
         for phase in reversed(phases):
             self.desks.insert(0, phase.open(cluster, policy, tuple(self.desks)))
@@ -303,10 +312,8 @@ class _Round:
     def run(self, sizes: Sizes | None = None) -> Integers:
         """Place what can be placed, all at once or by ``sizes`` the small first; return what waits."""
         rest = np.arange(self.jobs.count)
-        if self.policy.choice != Choice.FLOW:
-            return self._greedily(rest)
         waiting = [np.zeros(0, np.int64)]
-        for long in self._waited_long():
+        for long in self._waited_long() if self.policy.choice == Choice.FLOW else ():
             waiting.append(self._flow(rest[rest < long]))
             rest = rest[rest > long]
             job = np.array([long])
@@ -321,15 +328,9 @@ class _Round:
             desk.end_holds(release=True)
         return left
 
-    def _greedily(self, rows: Integers) -> Integers:
-        def left(rows: Integers) -> Integers:
-            return np.array([row for row in rows.tolist() if not len(self._pass(np.array([row]))[0])], np.int64)
-
-        open_still = np.array(sorted(self.flavours.without), np.int64)
-        waiting = both(left(without(rows, open_still)), without(rows, without(rows, open_still)))
-        more = self._more(waiting)
-        self.more = without(more, left(more))
-        return waiting
+    def _one_by_one(self, rows: Integers) -> Integers:
+        """Place one job after the other; return what waits."""
+        return np.array([row for row in rows.tolist() if not self._placed(row)], np.int64)
 
     def _more(self, waiting: Integers) -> Integers:
         """Return the tasks that placed jobs would have beyond what they need; they come after all jobs."""
@@ -344,12 +345,12 @@ class _Round:
 
     def open(self, *, prune: bool) -> Opening:
         """Note what there is before anything is taken."""
-        desk, jobs, owner = self.desks[0], self.jobs, None
+        desk, jobs, kind = self.desks[0], self.jobs, None
         if self.flavours.any:
-            jobs, owner = self.flavours.laid_out()
+            jobs, kind = self.flavours.laid_out()
         plan = Plan(desk, jobs, desk.wants(jobs, np.arange(len(jobs.pending))), prune=prune)
-        self._first = plan if prune == self.tally.prune and owner is None else None
-        return Opening(plan, owner)
+        self._first = plan if prune == self.tally.prune and kind is None else None
+        return Opening(plan, kind, len(self.jobs.pending))
 
     def others(self, opening: Opening, sizes: Sizes, waiting: Integers) -> list[int]:
         """Return the other ways to decide that are affordable: by how many steps to prices, 0 for small jobs first."""
@@ -384,14 +385,15 @@ class _Round:
         if not len(rows):
             return rows
         open_still = np.array(sorted(self.flavours.without), np.int64)
-        waiting = both(self._refill(without(rows, open_still)), without(rows, without(rows, open_still)))
+        place = self._refill if self.policy.choice == Choice.FLOW else self._one_by_one
+        waiting = both(place(without(rows, open_still)), without(rows, without(rows, open_still)))
         for _ in range(MAX_FLAVOURS):
             for desk in self.desks:
                 desk.clear_pencil()
             turned = self.flavours.retry(self.desks[0], waiting)
             if not len(turned):
                 break
-            waiting = without(waiting, without(turned, self._refill(turned)))
+            waiting = without(waiting, without(turned, place(turned)))
         return waiting
 
     def _refill(self, rows: Integers) -> Integers:
@@ -427,7 +429,7 @@ class _Round:
         """
         pending = self.jobs.pending[int(job[0])]
         alone = self._alone(pending)
-        if not len(alone._pass(np.zeros(1, np.int64))[0]):
+        if not alone._placed(0):
             return False
         plan = []
         for desk, other in zip(self.desks, alone.desks, strict=True):
@@ -492,12 +494,20 @@ class _Round:
         for row in waiting.tolist():
             if tries < MAX_SINGLES and len(hopeless) < MAX_EXPLAINED and form[row] not in hopeless and self._room(row):
                 tries += 1
-                if len(self._pass(np.array([row]))[0]):
+                if self._placed(row):
                     continue
             # What is free only shrinks from here on.
             hopeless.add(form[row])
             left.append(row)
         return np.array(left, np.int64)
+
+    def _placed(self, row: int) -> bool:
+        """Place a job alone: by the phases or, where these could not on the idle cluster either, as a whole."""
+        if len(self._pass(np.array([row]))[0]):
+            return True
+        if self._room(row) and self._verdict(self.jobs.pending[row]) is Verdict.FOUND:
+            return Search(self.desks, self.jobs, row).verdict() is Verdict.FOUND
+        return False
 
     def _room(self, row: int) -> bool:
         return not self._misses(self.jobs.pending[row])
@@ -541,21 +551,28 @@ class _Round:
 
     def _best_to_wait_for(self, flavours: Sequence[Flavour]) -> int:
         """Return the first flavour that the idle cluster could serve; else the job as it stands."""
-        for number, flavour in enumerate(flavours):
-            if self._explain(flavour.example)[1]:
+        answers = [self._explain(flavour.example) for flavour in flavours]
+        for number, (_, feasible) in enumerate(answers):
+            if feasible:
                 return number
-        return 0
+        # Of one about which nobody knows, what is said is less than never.
+        return next((number for number, (misses, _) in enumerate(answers) if not _never(misses)), 0)
 
     def _explain(self, pending: PendingJob) -> tuple[tuple[Miss, ...], bool]:
         misses = self._misses(pending)
-        if any(miss.permanent for miss in misses):
+        if _never(misses):
             return tuple(misses), False
-        feasible = self._feasible_alone(pending)
-        if not feasible:
+        verdict = self._verdict(pending)
+        feasible = verdict in (None, Verdict.FOUND)
+        if verdict is Verdict.NONE:
             message = "each part of the job fits the cluster by itself, but not all of them together"
             # What a policy never does, such as lending devices, no state of the cluster brings.
             message += f" under policy {self.policy.name}"
             misses.append(Miss(phase=ROUND, resource="job", message=message, permanent=True))
+        elif verdict is Verdict.UNKNOWN:
+            message = "each part of the job fits the cluster by itself; no place was found for all of them together, "
+            message += "and it is not known whether there is one"
+            misses.append(Miss(phase=ROUND, resource="job", message=message))
         elif not misses:
             message = "each part of the job has room now, but not where the others have theirs"
             if self.holding:
@@ -564,23 +581,46 @@ class _Round:
             misses.append(Miss(phase=ROUND, resource="job", message=message))
         return tuple(misses), feasible
 
-    def _feasible_alone(self, pending: PendingJob) -> bool:
-        """Say whether the idle cluster could serve the job; its books are kept for the next question."""
+    def _verdict(self, pending: PendingJob) -> Verdict | None:
+        """Return None where the phases find a place on the idle cluster, else what is found by looking at all at once.
+
+        The books of the idle cluster are kept for the next question.
+        """
+        subjects = [self.policy.subject(pending, group) for group in pending.job.groups]
+        question = (self.policy.name, self.forms.asked(pending), *subjects)
+        if question not in self._verdicts:
+            self._verdicts[question] = self._judged(pending, question)
+        return self._verdicts[question]
+
+    def _judged(self, pending: PendingJob, question: Hashable) -> Verdict | None:
         if self.idle is None:
             self.idle = self._alone(pending)
-        idle = self.idle
+        idle, row = self.idle, np.zeros(1, np.int64)
         idle.jobs = self.forms.jobs([(pending, 0)], idle.policy)
-        row = np.zeros(1, np.int64)
         first = idle.desks[0]
         wants = first.wants(idle.jobs, row)
         if len(wants) == 1 and wants["count"][0] == 1:
             # One task: it fits if and only if there is an arc, and no network is needed to see that.
             pool = int(first.pools(wants["source"])[0])
-            if len(first.arcs(wants["source"])):
-                return True
             offers = first.offers(pool) if pool >= 0 else ()
-            return any(len((offer.make() if isinstance(offer, Later) else offer).arcs()) for offer in offers)
-        served, _ = idle._pass(row)
+            fits = len(first.arcs(wants["source"])) or any(
+                len((offer.make() if isinstance(offer, Later) else offer).arcs()) for offer in offers
+            )
+            return None if fits else Verdict.NONE
+        known = idle.cluster.kept.verdicts
+        verdict: Verdict | None = known.get(question)
+        if verdict is None and not len(idle._pass(row)[0]):
+            verdict = Search(idle.desks, idle.jobs, 0).verdict()
+            if verdict is not Verdict.UNKNOWN:
+                # It depends on nothing but nodes and devices.
+                while len(known) >= MAX_VERDICTS:
+                    del known[next(iter(known))]
+                known[question] = verdict
         for desk in idle.desks:
             give_back(desk, idle.jobs, row)
-        return bool(len(served))
+        return verdict
+
+
+def _never(misses: Sequence[Miss]) -> bool:
+    """Say whether no state of the cluster would do."""
+    return any(miss.permanent for miss in misses)

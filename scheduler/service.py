@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import heapq
 import itertools
+import math
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -30,7 +31,7 @@ from farbus.model.device import DeviceStatus, Route
 from farbus.model.explanation import Explanation
 from farbus.model.job import NO_GOAL, FlavourCheck, Goal, Job, JobStatus, Miss, Requests, TaskPlacement
 from farbus.model.lease import LeaseStatus
-from farbus.model.node import NodeStatus
+from farbus.model.node import NodeStatus, Resources
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, RoomPlan
 from farbus.model.profile import ApplicationProfile
 from farbus.model.rules import QuotaStatus
@@ -41,7 +42,7 @@ from farbus.scheduler.engine import Engine, no_such_job
 from farbus.scheduler.explaining import Explaining
 from farbus.scheduler.ledger import job_id_of, job_number
 from farbus.scheduler.operating import Operating
-from farbus.scheduler.queue import validate_job
+from farbus.scheduler.queue import validate_job, with_remote_network
 from farbus.scheduler.quotas import check_rules
 from farbus.scheduler.relay import LogRelay
 from farbus.scheduler.telemetry import node_telemetry
@@ -99,16 +100,16 @@ class ClusterService(ClusterHandler):
             raise NotPermitted(
                 f"user: {caller.name} may not submit a job as {owner}", hint="leave it out, or ask an operator"
             )
-        # A wall clock that was set back puts nobody ahead of those who wait already.
-        self._latest_submission = max(self._latest_submission, time.time())
+        wall = time.time()
         rules = self._engine.machine.rules
         if rules.max_time_limit_s and not job.time_limit_s and not caller.is_operator and not job.interactive:
             job = msgspec.structs.replace(job, time_limit_s=rules.max_time_limit_s)
-        job = msgspec.structs.replace(job, id="", user=owner, submitted_at=self._latest_submission)
+        job = msgspec.structs.replace(job, id="", user=owner, submitted_at=wall)
         validate_job(job)
         if job.composites:
             job = self._templates.expand(job)
             validate_job(job)
+        job = with_remote_network(job, rules.remote_network_mbit_s)
         check_rules(job, rules, by_operator=caller.is_operator)
         if job.interactive and (not caller.node or any(group.node != caller.node for group in job.groups)):
             raise NotPermitted(
@@ -126,11 +127,21 @@ class ClusterService(ClusterHandler):
         if check_only:
             return "", await self._would_be(job)
         self._engine.machine.queue.check_room(job)
-        job = msgspec.structs.replace(job, id=job_id_of(self._next_job))
+        job = msgspec.structs.replace(self._in_turn(job), id=job_id_of(self._next_job))
         self._next_job += 1
         await self._engine.tell(events.JobSubmitted(job=job))
         _log.info("job submitted", job=job.id, user=job.user, name=job.name)
         return job.id, None
+
+    def _in_turn(self, job: Job) -> Job:
+        """Return ``job`` submitted after all others: a wall clock that was set back puts nobody ahead of who waits."""
+        at = max(math.nextafter(self._latest_submission, math.inf), job.submitted_at)
+        self._latest_submission = at
+        goal = job.goal
+        if goal.deadline_s and at > job.submitted_at:
+            # It counts from the submission as it was.
+            goal = msgspec.structs.replace(goal, deadline_s=0.0, deadline_at=job.submitted_at + goal.deadline_s)
+        return msgspec.structs.replace(job, submitted_at=at, goal=goal)
 
     async def _impossible(self, job: Job) -> tuple[Miss, ...]:
         """Return why no state of the present cluster could serve ``job``.
@@ -173,10 +184,10 @@ class ClusterService(ClusterHandler):
         profile = machine.inference.known(job)
         decision = await self._engine.maker.would_be(machine.snapshot(self._now()), alone, profile=profile)
         placements, misses = _parts(decision)
+        room = sum((group.requests.resources * group.count for group in alone.groups), Resources())
         return FlavourCheck(
             alternative=name,
-            cpu_milli=sum(group.count * group.requests.cpu_milli for group in alone.groups),
-            memory_bytes=sum(group.count * group.requests.memory_bytes for group in alone.groups),
+            **msgspec.structs.asdict(room),
             gpus=sum(group.count * group.requests.gpus for group in alone.groups),
             placements=placements,
             misses=misses,
@@ -184,14 +195,14 @@ class ClusterService(ClusterHandler):
 
     async def list_jobs(self, caller: Identity, *, include_ended: bool) -> tuple[JobStatus, ...]:
         """Return the jobs that the caller may see, oldest first."""
+        # First: a job that ends between the two looks is in both, and not in neither.
+        live = tuple(
+            record.status() for record in self._engine.machine.jobs.values() if caller.may_manage(record.job.user)
+        )
         ended: tuple[JobStatus, ...] = ()
         if include_ended:
             user = None if caller.is_operator else caller.name
             ended = await asyncio.wrap_future(self._engine.ledger.ended_jobs(user=user))
-        live = tuple(
-            record.status() for record in self._engine.machine.jobs.values() if caller.may_manage(record.job.user)
-        )
-        # A job may have ended between the two looks.
         known = {status.job.id for status in ended}
         found = ended + tuple(status for status in live if status.job.id not in known)
         return tuple(sorted(found, key=lambda status: job_number(status.job.id)))
@@ -289,15 +300,16 @@ class ClusterService(ClusterHandler):
 
     async def list_leases(self, caller: Identity, *, include_released: bool) -> tuple[LeaseStatus, ...]:
         """Return the leases that the caller may see, without their secrets."""
-        released: tuple[LeaseStatus, ...] = ()
-        if include_released:
-            user = None if caller.is_operator else caller.name
-            released = await asyncio.wrap_future(self._engine.ledger.released_leases(user=user))
+        # First, as of jobs.
         live = tuple(
             status
             for status in self._engine.machine.lease_statuses(self._now())
             if caller.may_manage(status.lease.user)
         )
+        released: tuple[LeaseStatus, ...] = ()
+        if include_released:
+            user = None if caller.is_operator else caller.name
+            released = await asyncio.wrap_future(self._engine.ledger.released_leases(user=user))
         known = {status.lease.id for status in released}
         return released + tuple(status for status in live if status.lease.id not in known)
 

@@ -21,7 +21,7 @@ from farbus.model.telemetry import Telemetry
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.relay import CREDIT_BYTES, LogRelay
-from farbus.scheduler.reports import MAX_TEXT, read_node
+from farbus.scheduler.reports import MAX_WORD, in_words, read_node
 
 _log = structlog.get_logger()
 
@@ -130,6 +130,8 @@ class Sessions(SessionHandler):
             port.close("the scheduler is stopping")
 
     async def _refuse(self, caller: Identity, send: Send, reason: str) -> None:
+        # It may quote what the agent sent.
+        reason = in_words(reason)
         _log.warning("session refused", node=caller.name, reason=reason)
         await send(session_pb2.SchedulerMessage(refused=session_pb2.Refused(reason=reason)))
 
@@ -144,6 +146,8 @@ class Sessions(SessionHandler):
                 hint="install the same version of Farbus on both",
             )
         node = read_node(caller, hello.node)
+        if len(hello.instance) > MAX_WORD:
+            raise InvalidInput(f"node {node.name} reports instance of more than {MAX_WORD} characters")
         present = self._engine.machine.nodes.get(node.name)
         if present is not None and present.connected and present.node is not None:
             # The same agent may be back before its old connection was missed; on another
@@ -158,7 +162,7 @@ class Sessions(SessionHandler):
         return events.NodeJoined(
             node=node,
             session=self._engine.next_session(),
-            held=tuple(from_message(held, events.HeldLease) for held in hello.held),
+            held=tuple(_read_held(held) for held in hello.held),
             tasks=tuple(events.HeldTask(job_id=task.job_id, status=_read_status(task.status)) for task in hello.tasks),
             instance=hello.instance,
             clients=frozenset((held.job_id, held.task) for held in hello.clients) if hello.lists_clients else None,
@@ -197,7 +201,7 @@ class Sessions(SessionHandler):
             done, _ = await asyncio.wait(helpers, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 if (error := task.exception()) is not None:
-                    port.close(f"{type(error).__name__}: {error}")
+                    port.close(in_words(f"{type(error).__name__}: {error}"))
         finally:
             for task in helpers:
                 task.cancel()
@@ -216,7 +220,7 @@ class Sessions(SessionHandler):
             if message.HasField("log_data"):
                 data = message.log_data
                 chunk = from_message(data.chunk, LogChunk) if data.HasField("chunk") else None
-                self.relay.take(name, data.request_id, chunk, end=data.end, error=data.error[:MAX_TEXT])
+                self.relay.take(name, data.request_id, chunk, end=data.end, error=in_words(data.error))
                 continue
             event = _event(name, session, message)
             if event is not None:
@@ -274,8 +278,8 @@ def _event(name: str, session: int, message: session_pb2.NodeMessage) -> events.
                 session=session,
                 command_id=outcome.command_id,
                 ok=outcome.ok,
-                error=outcome.error[:MAX_TEXT] or ("" if outcome.ok else "no reason was given"),
-                endpoint=outcome.endpoint[:MAX_TEXT],
+                error=in_words(outcome.error) or ("" if outcome.ok else "no reason was given"),
+                endpoint=in_words(outcome.endpoint),
                 environment=dict(outcome.environment),
             )
         case "task_changed":
@@ -290,7 +294,7 @@ def _event(name: str, session: int, message: session_pb2.NodeMessage) -> events.
                 session=session,
                 lease_id=ended.lease_id,
                 device_side=ended.device_side,
-                reason=ended.reason[:MAX_TEXT],
+                reason=in_words(ended.reason),
                 job_id=ended.job_id,
                 task=ended.task,
             )
@@ -305,6 +309,11 @@ def _event(name: str, session: int, message: session_pb2.NodeMessage) -> events.
             return None
 
 
+def _read_held(message: session_pb2.HeldLease) -> events.HeldLease:
+    held = from_message(message, events.HeldLease)
+    return msgspec.structs.replace(held, endpoint=in_words(held.endpoint), trouble=in_words(held.trouble))
+
+
 def _read_status(message: types_pb2.TaskStatus) -> TaskStatus:
     status = from_message(message, TaskStatus)
-    return msgspec.structs.replace(status, reason=status.reason[:MAX_TEXT])
+    return msgspec.structs.replace(status, reason=in_words(status.reason))

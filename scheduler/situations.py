@@ -26,6 +26,8 @@ COMPUTE, GPU = "compute", "gpu"
 """Phases whose misses tell what would have to come."""
 ROUTE = "route"
 """The resource of a miss where devices are free that can't be reached now; a loaded network may be to blame."""
+NETWORK = "network_mbit_s"
+"""The resource of a miss where devices are free, and their nodes' links are full: any end of anything may help."""
 FLAVOUR = "flavour"
 """The resource of a miss where a policy would rather decide later how the job is to run: time will tell."""
 ALTERNATIVES = "alternatives"
@@ -63,7 +65,7 @@ class Situations:
     def sleep(self, job: Job, misses: Collection[Miss], *, rounds_waited: int) -> None:
         """Have a job wait until something that it misses changes."""
         self.remove(job.id)
-        phases = frozenset(miss.resource if miss.resource == ROUTE else miss.phase for miss in misses)
+        phases = frozenset(_cause(miss) for miss in misses)
         if len(job.flavours) > 1:
             # The misses tell of one of its flavours; what it gains may serve another.
             phases |= {ALTERNATIVES}
@@ -137,6 +139,12 @@ class Situations:
         self.awake.add(job_id)
 
 
+def _cause(miss: Miss) -> str:
+    """Return what tells which gains may help against ``miss``: its phase, or what it misses beside it."""
+    beside = miss.resource == ROUTE or (miss.resource == NETWORK and miss.phase != COMPUTE)
+    return miss.resource if beside else miss.phase
+
+
 def _gains(phases: frozenset[str], wants: tuple[_Want, ...], gains: Gains) -> bool:
     if phases - {QUOTA, COMPUTE, GPU}:
         # Of a job that finds no room as a whole, and of phases not known here, anything may be the missing piece.
@@ -156,8 +164,7 @@ def _may_run(view: NodeView, want: _Want) -> bool:
     requests, node, labels, _ = want
     return (
         node in ("", view.name)
-        and requests.cpu_milli <= view.capacity.cpu_milli
-        and requests.memory_bytes <= view.capacity.memory_bytes
+        and not view.capacity.lacks(requests.resources, view.capacity)
         and all(view.labels.get(key) == value for key, value in labels)
     )
 

@@ -79,8 +79,9 @@ class StepBook:
         return self._keys.get(command_id)
 
     def ask(self, key: str, now: float) -> Step:
-        """Begin a command for the step; return the step, whose deadline is set."""
+        """Begin a command for the step, instead of an outstanding one; return the step, whose deadline is set."""
         step = self._steps[key]
+        self._keys.pop(step.command_id, None)
         # The first try has the same id in every term, so that a node that did
         # it already says so; a further try is a new question.
         step.command_id = f"{key}.{step.verb}" if step.stray else key

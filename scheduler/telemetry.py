@@ -16,6 +16,9 @@ from farbus.scheduler.records import LeaseRecord, NodeRecord
 
 ANOTHER_USER = "another user"
 
+_MOST = 2**62
+"""Largest whole number that is shown, of either sign: it and what is made of it fit their messages."""
+
 _GPU_FIGURES = {
     "busy_fraction": "gpu_busy_ratio",
     "power_watts": "gpu_power_watts",
@@ -50,8 +53,8 @@ def node_telemetry(state: ClusterState, record: NodeRecord, caller: Identity, no
         seen_s=max(0.0, now - record.seen),
         cpu_milli=record.node.capacity.cpu_milli,
         cpu_busy_fraction=values.get(series("node_cpu_busy_ratio")),
-        memory_bytes=record.node.capacity.memory_bytes if memory is None else int(memory),
-        memory_used_bytes=None if memory is None or available is None else int(memory - available),
+        memory_bytes=record.node.capacity.memory_bytes if memory is None else _whole(memory),
+        memory_used_bytes=None if memory is None or available is None else _whole(memory - available),
         cpu_pressure=values.get(series("node_pressure_cpu_waiting_ratio")),
         memory_pressure=values.get(series("node_pressure_memory_waiting_ratio")),
         io_pressure=values.get(series("node_pressure_io_waiting_ratio")),
@@ -77,6 +80,11 @@ def node_telemetry(state: ClusterState, record: NodeRecord, caller: Identity, no
     )
 
 
+def _whole(value: float) -> int:
+    """Return what a node says as a whole number, whatever it says."""
+    return int(max(-_MOST, min(_MOST, value)))
+
+
 def _gpu(
     status: DeviceStatus, record: LeaseRecord | None, values: Mapping[Series, float], caller: Identity
 ) -> GpuTelemetry:
@@ -87,7 +95,7 @@ def _gpu(
             known[field] = value
     for field, metric in _GPU_COUNTS.items():
         if (value := values.get(series(metric, device.id))) is not None:
-            known[field] = int(value)
+            known[field] = _whole(value)
     whose: dict[str, str] = {}
     if record is not None:
         lease = record.lease
@@ -125,9 +133,9 @@ def _sessions(
                 job=record.lease.job,
                 user=record.lease.user,
                 client_node=record.lease.client_node,
-                client_pid=int(client_pid) if client_pid.isdigit() else 0,
+                client_pid=_whole(int(client_pid)) if client_pid.isascii() and client_pid.isdigit() else 0,
                 program=program,
-                memory_bytes=None if memory is None else int(memory),
+                memory_bytes=None if memory is None else _whole(memory),
                 **{field: known.get(metric, 0.0) for field, metric in _SESSION_FIGURES.items()},
             )
         )

@@ -8,6 +8,7 @@ phases (:class:`farbus.scheduler.phases.cluster.Columns`) know it.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -15,7 +16,7 @@ from typing import Protocol, TypeVar
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import DeviceView, NodeView, Snapshot
 from farbus.model.device import Route
-from farbus.model.node import Resources
+from farbus.model.node import Resources, amounts_of
 from farbus.scheduler.records import DeviceRecord, LeaseRecord, NodeRecord
 
 NODE_MEMORY_S = 3_600.0
@@ -206,8 +207,7 @@ def _has_more(before: NodeView | None, now: NodeView) -> bool:
     """Say whether a node may serve what it could not serve before."""
     return (
         before is None
-        or now.free.cpu_milli > before.free.cpu_milli
-        or now.free.memory_bytes > before.free.memory_bytes
+        or any(map(operator.gt, amounts_of(now.free), amounts_of(before.free)))
         or now.capacity != before.capacity
         or now.labels != before.labels
         or now.rack != before.rack

@@ -18,6 +18,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from farbus.api.audit import AuditLog, AuditRecord, bounded, now_text
 from farbus.api.authority import identity_of
@@ -64,8 +65,12 @@ async def errors_become_status(context: Context, method: str) -> AsyncIterator[N
     try:
         yield
     except FarbusError as error:
-        context.set_trailing_metadata(((HINT_METADATA, _cut(error.hint, MAX_HINT_BYTES).encode()),))
-        await context.abort(code_of(error), _cut(error.message, MAX_ERROR_BYTES))
+        context.set_trailing_metadata(((HINT_METADATA, _line(error.hint, MAX_HINT_BYTES).encode()),))
+        await context.abort(code_of(error), _line(error.message, MAX_ERROR_BYTES))
+    except DecodeError:
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT, f"{method.rpartition('/')[2]}: a message of this call can't be read"
+        )
     except (asyncio.CancelledError, grpc.aio.AbortError):
         raise
     except Exception:
@@ -73,9 +78,24 @@ async def errors_become_status(context: Context, method: str) -> AsyncIterator[N
         await context.abort(grpc.StatusCode.INTERNAL, f"a defect in {method.rpartition('/')[2]}: see the server's log")
 
 
-def _cut(text: str, most_bytes: int) -> str:
-    encoded = text.encode(errors="replace")
-    return text if len(encoded) <= most_bytes else f"{encoded[:most_bytes].decode(errors='ignore')} ..."
+def _line(text: str, most_bytes: int) -> str:
+    """Return ``text``, which may quote what somebody sent, on one line of at most so many bytes, without controls."""
+    # A character takes a byte at least: no more of a quoted megabyte is looked at.
+    shown = "".join(each if each.isprintable() else " " for each in text[: most_bytes + 1])
+    encoded = shown.encode()
+    return shown if len(encoded) <= most_bytes else f"{encoded[:most_bytes].decode(errors='ignore')} ..."
+
+
+def _or_error(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """Return ``read`` with its error for an answer: gRPC would have it that the server has a defect."""
+
+    def read_or_error(data: bytes) -> Any:
+        try:
+            return read(data)
+        except DecodeError as error:
+            return error
+
+    return read_or_error
 
 
 class _OpenCall:
@@ -171,7 +191,9 @@ class Gate(grpc.aio.ServerInterceptor):
             )
         return getattr(grpc, f"{kind}_rpc_method_handler")(  # type: ignore[no-any-return]
             wrapped,
-            request_deserializer=handler.request_deserializer,
+            request_deserializer=handler.request_deserializer
+            if handler.request_streaming
+            else _or_error(handler.request_deserializer),
             response_serializer=handler.response_serializer,
         )
 
@@ -263,6 +285,8 @@ class Gate(grpc.aio.ServerInterceptor):
         if lasts:
             await self._note(call, "begun")
         try:
+            if isinstance(call.request, DecodeError):
+                raise call.request
             yield
         except (asyncio.CancelledError, GeneratorExit):
             # Not waited for: there is nobody left to answer.

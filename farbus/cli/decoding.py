@@ -18,6 +18,11 @@ from farbus.errors import InvalidInput, NotFound
 MAX_FILE_BYTES = 2**20
 """Largest file: far more than anybody writes, and a bound on what a slip of the hand can cost."""
 
+MAX_DOTS = 256
+"""Parts of a dotted key.  tomllib's time for one grows with their square: minutes for what a file can hold."""
+
+_LONG_KEY = re.compile(rf"""(?<![\w"'-])(?:(?:[\w-]++|"[^"\n]*"|'[^'\n]*')[ \t]*+\.[ \t]*+){{{MAX_DOTS}}}""")
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -70,7 +75,10 @@ def decode_fields(text: bytes, *, name: str) -> Any:
     try:
         if is_json:
             return msgspec.json.decode(text)
-        return _without_moments(tomllib.loads(text.decode()))
+        written = text.decode()
+        if _LONG_KEY.search(written):
+            raise InvalidInput(f"{name}: nested too deeply", hint="is it the right file?")
+        return _without_moments(tomllib.loads(written))
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{name}: not UTF-8 text (byte {error.start})", hint="it must be TOML or JSON") from error
     except tomllib.TOMLDecodeError as error:
@@ -113,7 +121,7 @@ def _explain(name: str, message: str, fields: Any, kind: type[msgspec.Struct]) -
     path = re.sub(r"^\.|`$", "", path)
     if path.endswith("[...]"):
         path = path.removesuffix("[...]")
-        path = f"{path}.{_key_of_wrong_value(path, fields)}"
+        path = f"{path}.{_key_of_wrong_item(path, message, fields, kind)}"
     unknown = re.match(r"Object contains unknown field `(.*)`", text, re.DOTALL)
     if unknown is not None:
         known = _fields_at(path, kind)
@@ -133,11 +141,23 @@ def _explain(name: str, message: str, fields: Any, kind: type[msgspec.Struct]) -
     return InvalidInput(f"{name}: {path}: {reason}" if path else f"{name}: {reason}", hint=hint)
 
 
-def _key_of_wrong_value(path: str, fields: Any) -> str:
-    """Return the key, in a table of strings, whose value is none: msgspec leaves it out."""
+def _key_of_wrong_item(path: str, message: str, fields: Any, kind: type[msgspec.Struct]) -> str:
+    """Return the key of the item, in the table at ``path``, that ``message`` is about: msgspec leaves it out.
+
+    The table is left with that item alone.
+    """
+    table = fields
     for step in re.findall(r"[^.\[\]]+", path):
-        fields = fields[int(step)] if isinstance(fields, list) else fields[step]
-    return str(next(key for key, value in fields.items() if not isinstance(value, str)))
+        table = table[int(step)] if isinstance(table, list) else table[step]
+    for key, value in list(table.items()):
+        table.clear()
+        table[key] = value
+        try:
+            msgspec.convert(fields, kind)
+        except msgspec.ValidationError as error:
+            if str(error) == message:
+                return str(key)
+    return "..."
 
 
 _PLAIN_WORDS: Mapping[str, str] = {

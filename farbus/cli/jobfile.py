@@ -40,7 +40,7 @@ from farbus.model.job import (
     StorageRequest,
     TaskGroup,
 )
-from farbus.model.quantity import parse_bytes, parse_cpu, parse_seconds, parse_share
+from farbus.model.quantity import parse_bytes, parse_cpu, parse_network, parse_seconds, parse_share
 from farbus.model.staging import check_path
 
 MAX_TASKS = 4096
@@ -68,9 +68,16 @@ class ResourceTable(msgspec.Struct, forbid_unknown_fields=True, rename=None):
 
     cpus: Annotated[str | int | float, Meta(description="Processors: 2, 0.5 or '250m'.")] = 1
     memory: Annotated[str | int, Meta(description="Memory: '512MiB', '4GiB', or bytes.")] = "256MiB"
+    network: Annotated[
+        str | int | float, Meta(description="Network of its node, beside what remote GPUs take: '10Gbit/s', or Mbit/s.")
+    ] = 0
     gpus: Annotated[int, Meta(ge=0, le=MAX_GPUS, description="Number of GPUs.")] = 0
     gpu_memory: Annotated[str | int, Meta(description="Least memory of each GPU.")] = 0
     gpu_model: Annotated[str, Meta(max_length=128, description="Part of the GPU model's name, in any case.")] = ""
+    remote_network: Annotated[
+        str | int | float | None,
+        Meta(description="Network that each remote GPU takes at both ends; the cluster's figure if left out."),
+    ] = None
     gpu_share: Annotated[
         str | int | float, Meta(description="Least part of a GPU, shared with others: 0.25, '1/4' or '25%'.")
     ] = 0
@@ -151,9 +158,13 @@ class ResourceChanges(msgspec.Struct, forbid_unknown_fields=True):
 
     cpus: Annotated[str | int | float | None, Meta(description="Processors.")] = None
     memory: Annotated[str | int | None, Meta(description="Memory.")] = None
+    network: Annotated[str | int | float | None, Meta(description="Network of its node.")] = None
     gpus: Annotated[int, Meta(ge=0, le=MAX_GPUS, description="Number of GPUs.")] | None = None
     gpu_memory: Annotated[str | int | None, Meta(description="Least memory of each GPU.")] = None
     gpu_model: Annotated[str, Meta(max_length=128, description="Part of the GPU model's name.")] | None = None
+    remote_network: Annotated[
+        str | int | float | None, Meta(description="Network that each remote GPU takes at both ends.")
+    ] = None
     gpu_share: Annotated[str | int | float | None, Meta(description="Least part of a GPU, shared with others.")] = None
 
 
@@ -346,19 +357,30 @@ def convert_requests(resources: ResourceTable, where: str) -> Requests:
     """Convert what a task needs; ``where`` begins the errors: the table's path, or ``--`` for options."""
     dash = "-" if where == "--" else "_"
     gpu_memory, gpu_model, gpu_share = f"gpu{dash}memory", f"gpu{dash}model", f"gpu{dash}share"
+    remote_network = f"remote{dash}network"
     requests = Requests(
         cpu_milli=parse_cpu(resources.cpus, what=f"{where}cpus"),
         memory_bytes=parse_bytes(resources.memory, what=f"{where}memory"),
+        network_mbit_s=parse_network(resources.network, what=f"{where}network"),
         gpus=resources.gpus,
         gpu_memory_bytes=parse_bytes(resources.gpu_memory, what=f"{where}{gpu_memory}"),
         gpu_model=resources.gpu_model,
+        remote_network_mbit_s=None
+        if resources.remote_network is None
+        else parse_network(resources.remote_network, what=f"{where}{remote_network}"),
         gpu_share_milli=parse_share(resources.gpu_share, what=f"{where}{gpu_share}"),
     )
     if not requests.cpu_milli or not requests.memory_bytes:
         what = "memory" if requests.cpu_milli else "cpus"
         raise InvalidInput(f"{where}{what}: no program runs with none", hint="leave it out for the default")
-    if not requests.gpus and (requests.gpu_memory_bytes or requests.gpu_model or requests.gpu_share_milli):
-        what = gpu_memory if requests.gpu_memory_bytes else gpu_model if requests.gpu_model else gpu_share
+    of_gpus = {
+        gpu_memory: requests.gpu_memory_bytes,
+        gpu_model: requests.gpu_model,
+        gpu_share: requests.gpu_share_milli,
+        remote_network: requests.remote_network_mbit_s,
+    }
+    if not requests.gpus and any(of_gpus.values()):
+        what = next(name for name, value in of_gpus.items() if value)
         raise InvalidInput(f"{where}{what}: set, but gpus is 0", hint="ask for gpus too, or leave it out")
     if requests.gpu_share_milli and requests.gpus > 1:
         raise InvalidInput(

@@ -81,6 +81,24 @@ GpuShareOption = Annotated[
     ),
 ]
 CpusOption = Annotated[str, typer.Option("--cpus", metavar="N", help="Processors: 2, 0.5 or 250m.")]
+NetworkOption = Annotated[
+    str,
+    typer.Option(
+        "--network",
+        metavar="SPEED",
+        help="Network of its node, beside what remote GPUs take, like 10Gbit/s.",
+        show_default=False,
+    ),
+]
+RemoteNetworkOption = Annotated[
+    str,
+    typer.Option(
+        "--remote-network",
+        metavar="SPEED",
+        help="Network that each remote GPU takes at both ends; else the cluster's figure.",
+        show_default=False,
+    ),
+]
 MemoryOption = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory, like 512MiB or 4GiB.")]
 RouteOption = Annotated[
     list[Route] | None,
@@ -133,15 +151,27 @@ def read_goal(*, slo: str, importance: float | None, deadline: str) -> Goal:
     )
 
 
-def read_requests(*, gpus: int, gpu_memory: str, gpu_model: str, gpu_share: str, cpus: str, memory: str) -> Requests:
+def read_requests(
+    *,
+    gpus: int,
+    gpu_memory: str,
+    gpu_model: str,
+    gpu_share: str,
+    remote_network: str,
+    cpus: str,
+    memory: str,
+    network: str,
+) -> Requests:
     """Turn the options into what each task needs."""
     table = ResourceTable(
         cpus=cpus,
         memory=memory,
+        network=network or 0,
         gpus=gpus,
         gpu_memory=gpu_memory or 0,
         gpu_model=gpu_model,
         gpu_share=gpu_share or 0,
+        remote_network=remote_network or None,
     )
     return convert_requests(table, "--")
 

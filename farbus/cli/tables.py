@@ -11,7 +11,7 @@ from farbus.model.device import DeviceKind, DeviceStatus
 from farbus.model.job import DevicePlacement, Job, JobStatus, TaskPlacement, TaskState, TaskStatus
 from farbus.model.lease import LeaseStatus
 from farbus.model.node import NodeStatus
-from farbus.model.quantity import format_bytes, format_cpu
+from farbus.model.quantity import format_bytes, format_cpu, format_network
 from farbus.model.states import JOB_STATES
 
 
@@ -146,6 +146,11 @@ def _gpu_count(status: NodeStatus) -> str:
     return str(sum(device.kind is DeviceKind.GPU for device in status.node.devices))
 
 
+def _network(status: NodeStatus) -> str:
+    whole = status.node.capacity.network_mbit_s
+    return f"{format_network(status.free.network_mbit_s)} of {format_network(whole)}" if whole else "not counted"
+
+
 def _labels(status: NodeStatus) -> str:
     return ",".join(f"{key}={value}" for key, value in sorted(status.node.labels.items()))
 
@@ -159,6 +164,7 @@ NODE_COLUMNS: tuple[Column[NodeStatus], ...] = (
         "MEMORY FREE",
         lambda s: f"{format_bytes(s.free.memory_bytes)} of {format_bytes(s.node.capacity.memory_bytes)}",
     ),
+    Column("NETWORK FREE", _network),
     Column("ADDRESS", lambda status: status.node.address),
     Column("SEEN", lambda status: f"{format_age(status.seen_s)} ago"),
     Column("VERSION", lambda status: status.node.agent_version, wide=True),

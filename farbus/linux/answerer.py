@@ -124,6 +124,9 @@ class Answerer:
 def serve(answer: Callable[[bytes], Iterable[bytes]], parent: int) -> None:
     """Answer questions, in parts, until standard input ends; ``parent`` is the process id of who asks."""
     die_with_parent(parent)
+    # Where memory runs out, as by a policy that takes ever more of it, this process ends, and not its parent (proc(5)).
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")
     # A signal to the whole group or service is its parent's to obey: this one ends when nothing more is asked.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

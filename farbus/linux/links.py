@@ -1,20 +1,26 @@
 """The node's network links and their counters, by rtnetlink (rtnetlink(7)) and sysfs.
 
-The one message that is needed is read here with the standard library: pyroute2
+The two messages that are needed are read here with the standard library: pyroute2
 would add 21 MB to an agent that is to stay below 80, and take ten times as
 long for each look.  A contract test compares the two.
 """
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
 import os
 import socket
 import struct
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from farbus.errors import Unavailable
+
+R = TypeVar("R")
 
 # linux/netlink.h, linux/rtnetlink.h, linux/if.h, linux/if_link.h
 _RTM_GETLINK, _NLMSG_ERROR, _NLMSG_DONE = 18, 2, 3
@@ -28,6 +34,14 @@ _COUNT = struct.Struct("=I")
 _TIMEVAL = struct.Struct("@ll")
 _STATS = struct.Struct("=8Q")
 """The first of rtnl_link_stats64: packets, bytes, errors and drops, each received and sent."""
+
+_RTM_GETADDR = 22
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_ADDRESS = struct.Struct("=BBBBI")
+"""struct ifaddrmsg of linux/if_addr.h."""
+_LIST_ADDRESSES = _HEADER.pack(
+    _HEADER.size + _ADDRESS.size, _RTM_GETADDR, _NLM_F_REQUEST | _NLM_F_DUMP, 1, 0
+) + _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
 
 _LIST_LINKS = _HEADER.pack(_HEADER.size + _INFO.size, _RTM_GETLINK, _NLM_F_REQUEST | _NLM_F_DUMP, 1, 0) + _INFO.pack(
     socket.AF_UNSPEC, 0, 0, 0, 0
@@ -99,7 +113,26 @@ class LinkTable:
             for link, _, speed in sorted(physical or told, key=lambda one: one[0].name)
         )
 
+    def speed_of(self, addresses: Iterable[str]) -> int:
+        """Return the speed in Mbit/s of the link with one of the IP ``addresses``; 0 where none has, or nobody knows.
+
+        A bond, a bridge or a VLAN says what its ports come to
+        (Documentation/ABI/testing/sysfs-class-net, ``speed``); loopback and
+        tunnels have none.  Raises :class:`Unavailable` as :meth:`read` does.
+        """
+        wanted = {ipaddress.ip_address(address.partition("%")[0]).packed for address in addresses}
+        for index in self._ask_kernel(self._ask_for_addresses, wanted):
+            try:
+                return _speed(self._sysfs, socket.if_indextoname(index))
+            except OSError:
+                # It has gone meanwhile.
+                continue
+        return 0
+
     def _dump(self) -> list[_Seen]:
+        return self._ask_kernel(self._ask)
+
+    def _ask_kernel(self, ask: Callable[..., list[R]], *arguments: object) -> list[R]:
         try:
             if self._kernel is None:
                 self._kernel = socket.socket(
@@ -107,7 +140,7 @@ class LinkTable:
                 )
                 # By the kernel (socket(7)): Python's own would poll before each call.
                 self._kernel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(_ANSWER_TIMEOUT_S, 0))
-            return self._ask(self._kernel)
+            return ask(self._kernel, *arguments)
         except OSError as error:
             # With its socket goes an answer that comes late: it must not be taken for that to the next question.
             if self._kernel is not None:
@@ -116,8 +149,17 @@ class LinkTable:
             raise Unavailable(f"network links: {error.strerror or error}", hint="is AF_NETLINK allowed?") from error
 
     def _ask(self, kernel: socket.socket) -> list[_Seen]:
-        kernel.send(_LIST_LINKS)
-        found: list[_Seen] = []
+        found = (_read_link(self._answer, at, end) for at, end in self._messages(kernel, _LIST_LINKS))
+        return [seen for seen in found if seen is not None]
+
+    def _ask_for_addresses(self, kernel: socket.socket, wanted: Collection[bytes]) -> list[int]:
+        """Return the indices of the links that have one of ``wanted``."""
+        found = (_read_address(self._answer, at, end) for at, end in self._messages(kernel, _LIST_ADDRESSES))
+        return [index for index, addresses in found if not addresses.isdisjoint(wanted)]
+
+    def _messages(self, kernel: socket.socket, request: bytes) -> Iterator[tuple[int, int]]:
+        """Yield where each message of the answer begins and ends, behind its header, while it is in the buffer."""
+        kernel.send(request)
         while True:
             # The kernel alone sends to this socket: it was never bound to a group.
             received = kernel.recv_into(self._answer)
@@ -125,13 +167,11 @@ class LinkTable:
             while at + _HEADER.size <= received:
                 size, kind, *_ = _HEADER.unpack_from(self._answer, at)
                 if kind == _NLMSG_DONE:
-                    return found
+                    return
                 if kind == _NLMSG_ERROR:
                     number = -struct.unpack_from("=i", self._answer, at + _HEADER.size)[0]
                     raise OSError(number, "the kernel refuses to list them")
-                seen = _read_link(self._answer, at + _HEADER.size, at + size)
-                if seen is not None:
-                    found.append(seen)
+                yield at + _HEADER.size, at + size
                 at += (size + 3) & ~3
 
 
@@ -145,6 +185,34 @@ def _speed(sysfs: str, name: str) -> int:
     except (OSError, ValueError):
         # A virtual link has none, and one that is down does not know.
         return 0
+
+
+async def resolved(host: str) -> tuple[str, ...]:
+    """Return the IP addresses of ``host``, which may be one itself; none where nobody knows it."""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except OSError:
+            return ()
+        return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
+    return (host,)
+
+
+def _read_address(message: bytearray, at: int, end: int) -> tuple[int, frozenset[bytes]]:
+    """Return the index of the link of an RTM_NEWADDR between ``at`` and ``end``, and the addresses that it tells of."""
+    *_, index = _ADDRESS.unpack_from(message, at)
+    found = set()
+    at += _ADDRESS.size
+    while at + _ATTRIBUTE.size <= end:
+        size, kind = _ATTRIBUTE.unpack_from(message, at)
+        if size < _ATTRIBUTE.size:
+            break
+        if kind in (_IFA_ADDRESS, _IFA_LOCAL):
+            found.add(bytes(message[at + _ATTRIBUTE.size : min(at + size, end)]))
+        at += (size + 3) & ~3
+    return index, frozenset(found)
 
 
 def _read_link(message: bytearray, at: int, end: int) -> _Seen | None:

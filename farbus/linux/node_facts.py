@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -72,6 +72,10 @@ class NodeFacts(Protocol):
 
     def links(self) -> tuple[NetworkLink, ...]:
         """Return the links that lead out of the node: no loopback, no virtual bridges."""
+        ...
+
+    def link_speed(self, addresses: Iterable[str]) -> int:
+        """Return the speed in Mbit/s of the link that has one of the IP ``addresses``; 0 where nobody knows it."""
         ...
 
 
@@ -181,10 +185,17 @@ class KernelNodeFacts:
 
     def links(self) -> tuple[NetworkLink, ...]:
         """Ask the kernel by netlink."""
+        return self._link_table().read()
+
+    def link_speed(self, addresses: Iterable[str]) -> int:
+        """Ask the kernel by netlink which link it is, and for its speed by sysfs."""
+        return self._link_table().speed_of(addresses)
+
+    def _link_table(self) -> LinkTable:
         table: LinkTable | None = getattr(self._links, "table", None)
         if table is None:
             table = self._links.table = LinkTable()
-        return table.read()
+        return table
 
 
 def _kibibytes(text: str, name: str) -> int:
@@ -208,6 +219,8 @@ class FakeNodeFacts:
         self.own = ProcessUse(cpu_s=0.0, resident_bytes=2**20, open_files=3)
         self.used = 2**30
         self.link_list: tuple[NetworkLink, ...] = ()
+        self.speeds: dict[str, int] = {}
+        """Speeds of links in Mbit/s, by their addresses."""
 
     def boot_id(self) -> str:
         """Return the set boot id."""
@@ -244,3 +257,7 @@ class FakeNodeFacts:
     def links(self) -> tuple[NetworkLink, ...]:
         """Return the set links."""
         return self.link_list
+
+    def link_speed(self, addresses: Iterable[str]) -> int:
+        """Return the set speed of the first that has one."""
+        return next((self.speeds[address] for address in addresses if address in self.speeds), 0)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Mapping
 
 import msgspec
 
 from farbus.model import flavour
 from farbus.model.device import GpuFilter, Route
+from farbus.model.node import Resources
 from farbus.model.states import JobState
 from farbus.model.value import Value
 
@@ -47,6 +49,8 @@ class Requests(Value, frozen=True, kw_only=True):
 
     cpu_milli: int = 1000
     memory_bytes: int = 256 * 2**20
+    network_mbit_s: int = 0
+    """Of the link of the task's own node, beside what remote devices take."""
     gpus: int = 0
     gpu_memory_bytes: int = 0
     """Least memory of each GPU."""
@@ -54,6 +58,13 @@ class Requests(Value, frozen=True, kw_only=True):
     """Part of the model's name that each GPU must have, in any case; empty for any."""
     gpu_share_milli: int = 0
     """Least part of a GPU that others have too, in thousandths; 0 for whole GPUs that nobody shares."""
+    remote_network_mbit_s: int | None = None
+    """What each GPU that is remote takes of the links at both ends; None for what the cluster's rules say."""
+
+    @property
+    def resources(self) -> Resources:
+        """Return what a task takes of its own node, without what remote devices do."""
+        return Resources(cpu_milli=self.cpu_milli, memory_bytes=self.memory_bytes, network_mbit_s=self.network_mbit_s)
 
     @property
     def gpu_filter(self) -> GpuFilter:
@@ -315,6 +326,27 @@ class TaskPlacement(Value, frozen=True, kw_only=True):
     why: str = ""
 
 
+def room_of(requests: Requests, task: TaskPlacement) -> dict[str, Resources]:
+    """Return what a task takes of each node: what it asks for of its own, and of the network at both ends of GPUs.
+
+    Drives over the network are not counted: what they are given of it is their
+    own limit (``bandwidth_bytes_per_s``).
+    """
+    room = {task.node: requests.resources}
+    each = Resources(network_mbit_s=requests.remote_network_mbit_s or 0)
+    for place in task.devices if each.network_mbit_s else ():
+        if place.route is Route.REMOTE and not place.storage:
+            room[task.node] += each
+            room[place.node] = room.get(place.node, Resources()) + each
+    return room
+
+
+def add_room(rooms: dict[str, Resources], more: Mapping[str, Resources]) -> None:
+    """Add what somebody takes of nodes to ``rooms``, by the nodes' names."""
+    for node, room in more.items():
+        rooms[node] = rooms[node] + room if node in rooms else room
+
+
 class TaskStatus(Value, frozen=True, kw_only=True):
     """What became of a task.  ``exit_code`` is negative for a signal."""
 
@@ -353,6 +385,7 @@ class FlavourCheck(Value, frozen=True, kw_only=True):
     """Its name; empty for the job as it stands."""
     cpu_milli: int = 0
     memory_bytes: int = 0
+    network_mbit_s: int = 0
     gpus: int = 0
     placements: tuple[TaskPlacement, ...] = ()
     misses: tuple[Miss, ...] = ()

@@ -1,7 +1,7 @@
-"""Quantities as people write them: ``512MiB``, ``1.5``, ``250m``, ``10m``, ``2h``.
+"""Quantities as people write them: ``512MiB``, ``1.5``, ``250m``, ``10Gbit/s``, ``10m``, ``2h``.
 
 Everything inside Farbus is an integer in one unit: bytes, thousandths of a
-processor, seconds as float.
+processor, megabits a second; seconds are floats.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _BYTES = {
     "T": 2**40,
 }
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_MBIT_S = {"": 1.0, "kbit": 0.001, "Mbit": 1.0, "Gbit": 1e3, "Tbit": 1e6}
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 _FRACTION = re.compile(r"\s*([0-9]{1,9})\s*/\s*([0-9]{1,9})\s*")
@@ -38,6 +39,9 @@ MAX_BYTES = 2**60
 
 MAX_CPU_MILLI = 10**9
 """Largest number of thousandths of a processor that a request may name: a million processors."""
+
+MAX_NETWORK_MBIT_S = 10**9
+"""Largest speed of a link that a request may name, in Mbit/s: a petabit a second."""
 
 MAX_SECONDS = 10.0 * 366 * 86400
 """Longest duration that a request may name: ten years."""
@@ -99,6 +103,19 @@ def parse_cpu(text: str | int | float, *, what: str = "cpus") -> int:
     return result
 
 
+def parse_network(text: str | int | float, *, what: str = "network") -> int:
+    """Parse a part of a link's speed into Mbit/s, a begun one counting as one; a bare number is Mbit/s."""
+    example = "10Gbit/s or 500Mbit/s"
+    number, unit = _split(text.strip().removesuffix("/s") if isinstance(text, str) else text, what, example=example)
+    if unit not in _MBIT_S:
+        raise InvalidInput(f"{what}: unknown unit {_shorten(repr(unit))}", hint="use Mbit/s, Gbit/s or Tbit/s")
+    # To the last digit that a float is good for, so that 0.7 Gbit/s are 700.
+    result = math.ceil(round(number * _MBIT_S[unit], 6))
+    if result > MAX_NETWORK_MBIT_S:
+        raise InvalidInput(f"{what}: {_shorten(text)} is more than a petabit a second")
+    return result
+
+
 def parse_share(text: str | int | float, *, what: str = "share") -> int:
     """Parse a part of a whole that others have too (``0.25``, ``"1/4"``, ``"25%"``) into thousandths; 0 is none."""
     example = "0.25, 1/4 or 25%"
@@ -140,3 +157,11 @@ def format_bytes(count: int) -> str:
 def format_cpu(milli: int) -> str:
     """Write thousandths of a processor for a person: ``1.5``."""
     return f"{milli / 1000:g}"
+
+
+def format_network(mbit_s: int) -> str:
+    """Write megabits a second for a person: ``10 Gbit/s``."""
+    for unit, size in (("Tbit/s", 10**6), ("Gbit/s", 10**3)):
+        if abs(mbit_s) >= size:
+            return f"{mbit_s / size:g} {unit}"
+    return f"{mbit_s} Mbit/s"

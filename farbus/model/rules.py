@@ -25,6 +25,9 @@ class Rules(Value, frozen=True, kw_only=True):
     """Highest priority of a job that is submitted by somebody who is no operator."""
     max_time_limit_s: float = 0.0
     """Longest time limit of users' jobs, and that of those which name none; 0 for no limit."""
+    remote_network_mbit_s: int = 100
+    """What each remote GPU takes of the links at both ends, in Mbit/s, of jobs that do not say so themselves; 0 for
+    nothing.  Jobs that have been submitted keep what it was."""
     preemption: bool = False
     """Whether jobs of higher priority may take the place of moveable ones of lower priority."""
     preemption_min_run_s: float = 60.0

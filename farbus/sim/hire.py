@@ -387,11 +387,8 @@ class Simulation:
         for task in placement.tasks:
             group = groups[task.task.rpartition(".")[0]]
             view = self._nodes[task.node]
-            free = Resources(
-                cpu_milli=view.free.cpu_milli - sign * group.requests.cpu_milli,
-                memory_bytes=view.free.memory_bytes - sign * group.requests.memory_bytes,
-            )
-            assert free.cpu_milli >= 0, "a node is overcommitted"
+            free = view.free - group.requests.resources * sign
+            assert not free.lacks(Resources(), view.capacity), "a node is overcommitted"
             self._nodes[task.node] = replace(view, free=free)
             for given in task.devices:
                 assert group.service is not None

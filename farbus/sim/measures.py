@@ -15,7 +15,9 @@ import msgspec
 import numpy as np
 
 from farbus.model.device import DeviceKind
-from farbus.model.node import Resources
+from farbus.model.node import DIMENSIONS, Resources
+from farbus.scheduler.costs.fgd import Demand, demand_of
+from farbus.scheduler.phases.cluster import counted
 from farbus.sim.traces import Submission, Trace
 
 if TYPE_CHECKING:
@@ -74,14 +76,17 @@ class Measures:
         rows = {view.name: row for row, view in enumerate(trace.nodes)}
         held = Counter(view.node for view in trace.devices)
         self._free_gpus = np.array([held[name] for name in rows], np.int64)
-        self._room = np.array([(view.free.cpu_milli, view.free.memory_bytes) for view in trace.nodes], np.int64)
-        kinds: Counter[tuple[int, int, int]] = Counter()
+        self._capacity = [view.capacity for view in trace.nodes]
+        self._room = np.zeros((len(rows), len(DIMENSIONS)), np.int64)
+        for row, view in enumerate(trace.nodes):
+            self._room[row] = counted(view.capacity, view.free)
+        kinds: Counter[Demand] = Counter()
         for each in trace.submissions:
             for group in each.job.groups:
                 wanted = group.requests
                 if wanted.gpus:
-                    kinds[wanted.cpu_milli, wanted.memory_bytes, wanted.gpus] += group.count
-        self._kinds = np.array(list(kinds) or [(0, 0, 1)], np.int64)
+                    kinds[demand_of(wanted)] += group.count
+        self._kinds = np.array(list(kinds) or [(*[0] * len(DIMENSIONS), 1)], np.int64)
         weight = np.array(list(kinds.values()) or [1], np.float64)
         self._weight = weight / weight.sum()
         self._fragments = np.zeros(len(rows))
@@ -104,7 +109,7 @@ class Measures:
 
     def room(self, row: int, free: Resources) -> None:
         """Note what is free of a node."""
-        self._room[row] = free.cpu_milli, free.memory_bytes
+        self._room[row] = counted(self._capacity[row], free)
         self._stale.add(row)
 
     def gpus(self, row: int, count: int) -> None:
@@ -172,7 +177,7 @@ class Measures:
         self._stale.clear()
         has = np.column_stack((self._room[rows], self._free_gpus[rows]))
         fits = (self._kinds[None, :, :] <= has[:, None, :]).all(axis=2)
-        self._fragments[rows] = has[:, 2] * (1 - fits @ self._weight)
+        self._fragments[rows] = has[:, -1] * (1 - fits @ self._weight)
 
 
 def offered_load(trace: Trace) -> float:

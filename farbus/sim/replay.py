@@ -26,6 +26,7 @@ import msgspec
 
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import JobMiss, JobPlacement, PendingJob, Snapshot
+from farbus.model.job import add_room, room_of
 from farbus.model.node import Resources
 from farbus.scheduler.collector import collector_paused
 from farbus.scheduler.costs.policy import Choice, Policy
@@ -301,11 +302,7 @@ class Replay:
         changed: dict[str, int] = {}
         for task in run.placement.tasks:
             requests = wanted[task.task.rpartition(".")[0]]
-            before = used.get(task.node, Resources())
-            used[task.node] = Resources(
-                cpu_milli=before.cpu_milli + requests.cpu_milli,
-                memory_bytes=before.memory_bytes + requests.memory_bytes,
-            )
+            add_room(used, room_of(requests, task))
             for device in task.devices:
                 row = self._device_row[device.device]
                 self._devices[row] = msgspec.structs.replace(self._devices[row], free=sign > 0)
@@ -324,12 +321,8 @@ class Replay:
     def _take(self, name: str, amount: Resources, sign: int) -> None:
         row = self._node_row[name]
         view = self._nodes[row]
-        free = Resources(
-            cpu_milli=view.free.cpu_milli + sign * amount.cpu_milli,
-            memory_bytes=view.free.memory_bytes + sign * amount.memory_bytes,
-        )
-        assert free.cpu_milli >= 0, f"{name} is overcommitted"
-        assert free.memory_bytes >= 0, f"{name} is overcommitted"
+        free = view.free + amount * sign
+        assert not free.lacks(Resources(), view.capacity), f"{name} is overcommitted"
         self._nodes[row] = msgspec.structs.replace(view, free=free)
         self.measures.room(row, free)
 

@@ -10,7 +10,7 @@ import msgspec
 
 from farbus.errors import InvalidInput
 from farbus.scheduler.costs.drmaestro import DRMaestroPolicy
-from farbus.scheduler.costs.fgd import FGDPolicy, Workload
+from farbus.scheduler.costs.fgd import Demand, FGDPolicy, Workload, demand_of
 from farbus.scheduler.costs.named import POLICIES, policy_named
 from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.costs.workload_aware import WorkloadAwarePolicy
@@ -148,10 +148,10 @@ def policy_for(name: str, trace: Trace, *, seed: int) -> Policy:
     return policy
 
 
-def tasks_of(trace: Trace) -> Counter[tuple[int, int, int]]:
-    """Return how many tasks of a trace want which processors, memory and GPUs."""
-    tasks: Counter[tuple[int, int, int]] = Counter()
+def tasks_of(trace: Trace) -> Counter[Demand]:
+    """Return how many tasks of a trace want which part of a node, and how many GPUs."""
+    tasks: Counter[Demand] = Counter()
     for each in trace.submissions:
         for group in each.job.groups:
-            tasks[group.requests.cpu_milli, group.requests.memory_bytes, group.requests.gpus] += group.count
+            tasks[demand_of(group.requests)] += group.count
     return tasks

@@ -215,6 +215,16 @@ CUresult client_array_copy(const CUDA_MEMCPY3D *given, CUstream hStream, bool as
 
 /* ---- arrays of one dimension ---- */
 
+static CUresult copy_line(const CUDA_MEMCPY3D *ends, size_t bytes, CUstream stream, bool async)
+{
+	CUDA_MEMCPY3D copy = *ends;
+
+	copy.WidthInBytes = bytes;
+	copy.Height = 1;
+	copy.Depth = 1;
+	return client_array_copy(&copy, stream, async);
+}
+
 CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset,
 			 size_t ByteCount)
 {
@@ -225,12 +235,9 @@ CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, s
 		.dstMemoryType = CU_MEMORYTYPE_ARRAY,
 		.dstArray = dstArray,
 		.dstXInBytes = dstOffset,
-		.WidthInBytes = ByteCount,
-		.Height = 1,
-		.Depth = 1,
 	};
 
-	return client_array_copy(&copy, NULL, false);
+	return copy_line(&copy, ByteCount, NULL, false);
 }
 
 CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount)
@@ -241,12 +248,9 @@ CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffs
 		.srcXInBytes = srcOffset,
 		.dstMemoryType = CU_MEMORYTYPE_DEVICE,
 		.dstDevice = dstDevice,
-		.WidthInBytes = ByteCount,
-		.Height = 1,
-		.Depth = 1,
 	};
 
-	return client_array_copy(&copy, NULL, false);
+	return copy_line(&copy, ByteCount, NULL, false);
 }
 
 CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount)
@@ -257,12 +261,9 @@ CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevi
 		.dstMemoryType = CU_MEMORYTYPE_ARRAY,
 		.dstArray = dstArray,
 		.dstXInBytes = dstOffset,
-		.WidthInBytes = ByteCount,
-		.Height = 1,
-		.Depth = 1,
 	};
 
-	return client_array_copy(&copy, NULL, false);
+	return copy_line(&copy, ByteCount, NULL, false);
 }
 
 static CUresult array_to_host(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount,
@@ -274,12 +275,9 @@ static CUresult array_to_host(void *dstHost, CUarray srcArray, size_t srcOffset,
 		.srcXInBytes = srcOffset,
 		.dstMemoryType = CU_MEMORYTYPE_HOST,
 		.dstHost = dstHost,
-		.WidthInBytes = ByteCount,
-		.Height = 1,
-		.Depth = 1,
 	};
 
-	return client_array_copy(&copy, stream, async);
+	return copy_line(&copy, ByteCount, stream, async);
 }
 
 static CUresult host_to_array(CUarray dstArray, size_t dstOffset, const void *srcHost,
@@ -291,12 +289,9 @@ static CUresult host_to_array(CUarray dstArray, size_t dstOffset, const void *sr
 		.dstMemoryType = CU_MEMORYTYPE_ARRAY,
 		.dstArray = dstArray,
 		.dstXInBytes = dstOffset,
-		.WidthInBytes = ByteCount,
-		.Height = 1,
-		.Depth = 1,
 	};
 
-	return client_array_copy(&copy, stream, async);
+	return copy_line(&copy, ByteCount, stream, async);
 }
 
 CUresult cuMemcpyAtoH_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount)

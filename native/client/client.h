@@ -132,9 +132,12 @@ struct client_context {
 	int greatest_priority;
 };
 
+struct client_green;			/* green.c */
+
 struct client_stream {
 	CUstream handle;
 	struct client_context *context;
+	struct client_green *green;	/* whose it is; or NULL */
 	unsigned flags;
 	int priority;
 	unsigned long long id;
@@ -298,6 +301,8 @@ CUresult client_enter_any(void);
 /* What travels for a handle; the result that CUDA gives for a wrong one. */
 CUresult client_stream_wire(CUstream stream, uint64_t *wire);
 CUresult client_event_wire(CUevent event, uint64_t *wire);
+/* Whose a module is, and its context; CUDA_ERROR_NOT_SUPPORTED for that of a library. */
+CUresult client_module_find(CUmodule module, const struct client_library **library);
 /* As the current context's server names it. */
 CUresult client_function_wire(CUfunction function, uint64_t *wire);
 CUresult client_function_get(CUfunction handle, struct client_function **function);
@@ -451,6 +456,15 @@ void client_memory_forget_library(struct client_library *library);
 void client_memory_forget_context(struct client_context *context);
 CUresult client_memory_allocate(enum wire_op op, const void *request, size_t request_bytes,
 				void *reply, size_t reply_bytes, uint64_t bytes, uint64_t *address);
+
+/* ---- green contexts (green.c) ---- */
+
+/* The one that is current, held for a stream of its; NULL: there is none. */
+struct client_green *client_green_take(void);
+void client_green_release(struct client_green *green);
+bool client_green_has_ended(const struct client_green *green);
+/* Its handle and the context that stands for it; of NULL: of the current one, if any. */
+CUgreenCtx client_green_handle(const struct client_green *green, CUcontext *context);
 
 /* ---- the rest ---- */
 

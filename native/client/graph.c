@@ -190,6 +190,17 @@ CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 	return CUDA_SUCCESS;
 }
 
+CUresult cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+{
+	CUDA_MEMCPY3D kept;
+
+	if (!nodeParams || !host_copy_find(hNode, &kept))
+		return client_raw_cuGraphNodeGetParams(hNode, nodeParams);
+	*nodeParams = (CUgraphNodeParams){ .type = CU_GRAPH_NODE_TYPE_MEMCPY };
+	nodeParams->memcpy.copyParams = kept;
+	return CUDA_SUCCESS;
+}
+
 /* ---- nodes of any kind ---- */
 
 /* The addresses that a node allocates are reserved here, as all of the device's are.  They

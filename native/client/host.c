@@ -251,6 +251,16 @@ bool client_host_kept(void)
 	return atomic_load(&kept_jobs);
 }
 
+static CUresult job_open_token(const struct host_job *template, uint64_t *token)
+{
+	struct host_job *job;
+	CUresult result = job_open(template, &job);
+
+	if (result == CUDA_SUCCESS)
+		*token = job->token;
+	return result;
+}
+
 CUresult client_host_keep(CUhostFn function, void *argument, uint64_t *token)
 {
 	const struct host_job template = {
@@ -258,12 +268,8 @@ CUresult client_host_keep(CUhostFn function, void *argument, uint64_t *token)
 		.argument = argument,
 		.kept = true,
 	};
-	struct host_job *job;
-	CUresult result = job_open(&template, &job);
 
-	if (result == CUDA_SUCCESS)
-		*token = job->token;
-	return result;
+	return job_open_token(&template, token);
 }
 
 CUresult client_host_once(CUhostFn function, void *argument, uint64_t *token)
@@ -273,12 +279,8 @@ CUresult client_host_once(CUhostFn function, void *argument, uint64_t *token)
 		.argument = argument,
 		.quiet = true,
 	};
-	struct host_job *job;
-	CUresult result = job_open(&template, &job);
 
-	if (result == CUDA_SUCCESS)
-		*token = job->token;
-	return result;
+	return job_open_token(&template, token);
 }
 
 void client_host_drop(uint64_t token)
@@ -361,9 +363,13 @@ static CUresult host_function_captured(const struct host_job *template, uint64_t
 	struct host_job kept = *template, *job;
 	CUresult result;
 
-	/* CUDA has no callbacks in graphs, only host functions. */
-	if (template->callback)
-		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	/* CUDA has no callbacks in graphs, only host functions: the capture is lost, as by
+	 * asking the stream whether it is done. */
+	if (template->callback) {
+		const struct wire_stream_query query = { .stream = stream_wire };
+
+		return client_call(WIRE_OP_STREAM_QUERY, &query, sizeof(query), NULL, 0);
+	}
 	kept.kept = true;
 	result = job_open(&kept, &job);
 	if (result != CUDA_SUCCESS)
@@ -390,7 +396,9 @@ static CUresult host_function(CUstream stream, const struct host_job *template)
 	if (result != CUDA_SUCCESS)
 		return result;
 	request.token = job->token;
-	result = client_post(WIRE_OP_STREAM_HOST_FUNCTION, &request, sizeof(request), NULL, 0);
+	_Static_assert(sizeof(struct wire_stream_callback) == sizeof(request), "the same fields");
+	result = client_post(template->callback ? WIRE_OP_STREAM_CALLBACK : WIRE_OP_STREAM_HOST_FUNCTION,
+			     &request, sizeof(request), NULL, 0);
 	if (result != CUDA_SUCCESS)
 		job_cancel(job);
 	else

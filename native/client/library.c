@@ -51,6 +51,20 @@ CUresult client_function_wire(CUfunction handle, uint64_t *wire)
 	return result;
 }
 
+/* Modules of libraries are the libraries to the server, which knows modules alone as theirs. */
+CUresult client_module_find(CUmodule handle, const struct client_library **library)
+{
+	*library = library_get(handle);
+	if (!*library)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (!(*library)->context) {
+		client_message("texture and surface references are found in modules that "
+			       "cuModuleLoad loads, not in libraries");
+		return CUDA_ERROR_NOT_SUPPORTED;
+	}
+	return CUDA_SUCCESS;
+}
+
 /* ---- descriptions from the server ---- */
 
 static void function_free(struct client_function *function)

@@ -161,7 +161,6 @@ CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
 	if (!cubinOut)
 		return CUDA_ERROR_INVALID_VALUE;
 	route = client_route_session(session);
-	image_forget(state);
 	do {
 		const struct wire_link_complete fixed = { .link = link, .offset = at };
 		const struct client_request request = {
@@ -200,6 +199,8 @@ CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
 		free(image);
 		return result;
 	}
+	/* An earlier image stays until there is another. */
+	image_forget(state);
 	image->state = state;
 	pthread_mutex_lock(&images_lock);
 	image->next = images;

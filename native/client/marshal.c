@@ -11,6 +11,8 @@
 
 #include <stdlib.h>
 
+#include "../wire/resource.h"
+
 /* Most kernels that one call may name. */
 #define KERNELS_LIMIT 8u
 
@@ -188,15 +190,19 @@ static void named_walk(struct marshal *m, uint64_t *handle, bool graph)
 	}
 
 NAMED(CUarray, false)
+NAMED(CUdevResourceDesc, false)
 NAMED(CUgraph, true)
 NAMED(CUgraphExec, true)
 NAMED(CUgraphNode, true)
+NAMED(CUgreenCtx, false)
 NAMED(CUlinkState, false)
 NAMED(CUmemGenericAllocationHandle, false)
 NAMED(CUmemoryPool, false)
 NAMED(CUmipmappedArray, false)
 NUMBERED(CUsurfObject)
+NAMED(CUsurfref, false)
 NUMBERED(CUtexObject)
+NAMED(CUtexref, false)
 NAMED(CUuserObject, false)
 
 static void wire_walk(struct marshal *m, uint64_t *wire, CUresult result)
@@ -218,6 +224,42 @@ void marshal_CUcontext(struct marshal *m, CUcontext *handle)
 	}
 	wire_walk(m, &wire, m->get || !wire || context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT);
 	*handle = (CUcontext)(uintptr_t)wire;
+}
+
+void marshal_CUmodule(struct marshal *m, CUmodule *handle)
+{
+	uint64_t wire = (uint64_t)(uintptr_t)*handle;
+	const struct client_library *module;
+	CUresult result = m->get ? CUDA_SUCCESS : client_module_find(*handle, &module);
+
+	if (!m->get && result == CUDA_SUCCESS)
+		claim(m, module->session, module->context, CUDA_ERROR_INVALID_HANDLE);
+	wire_walk(m, &wire, result);
+}
+
+/* The name, and whose it is, are kept where the API has room for what only the driver reads. */
+void marshal_CUdevResource(struct marshal *m, CUdevResource *resource)
+{
+	struct wire_resource wire = { .type = resource->type };
+	struct side *side = m->side;
+	uint32_t index;
+
+	memcpy(&index, resource->_internal_padding + sizeof(wire.name), sizeof(index));
+	if (!m->get && resource->type != CU_DEV_RESOURCE_TYPE_INVALID &&
+	    index < farbus_client.session_count) {
+		memcpy(&wire.name, resource->_internal_padding, sizeof(wire.name));
+		claim(m, &farbus_client.sessions[index], NULL,
+		      CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
+	}
+	marshal_plain(m, &wire, sizeof(wire));
+	if (!m->get)
+		return;
+	index = side->route.session->index;
+	memset(resource, 0, sizeof(*resource));
+	resource->type = wire.type;
+	memcpy(resource->_internal_padding, &wire.name, sizeof(wire.name));
+	memcpy(resource->_internal_padding + sizeof(wire.name), &index, sizeof(index));
+	memcpy(resource->_oversize, wire.told, sizeof(wire.told));
 }
 
 void marshal_CUstream(struct marshal *m, CUstream *handle)
@@ -318,19 +360,40 @@ void marshal_CUdevice(struct marshal *m, CUdevice *device)
 			*device = i;
 }
 
-/* ---- what kernels are given ---- */
+/* ---- what nodes are given ---- */
 
 /* What the driver keeps of a node's parameters, a program reads until it asks again or
  * the node is gone; so the last ones of each thread are kept here. */
 static __thread void *last_parameters[64];
 static __thread unsigned last_parameters_next;
 
+/* Room for the last of them; NULL without memory. */
+static void *last_parameters_make(size_t bytes)
+{
+	void **slot = &last_parameters[last_parameters_next++ % 64];
+
+	free(*slot);
+	*slot = malloc(bytes + 1);
+	return *slot;
+}
+
+void *marshal_lasting(struct marshal *m, void *memory, size_t bytes)
+{
+	void *kept;
+
+	if (!m->get || !m->reply || !memory)
+		return memory;
+	kept = last_parameters_make(bytes);
+	if (kept)
+		memcpy(kept, memory, bytes);
+	return kept;
+}
+
 static void parameters_keep(const struct client_function *function, const uint8_t *buffer,
 			    uint32_t bytes, void ***parameters)
 {
 	size_t pointers = (size_t)function->parameter_count * sizeof(void *);
-	uint8_t *kept = malloc(pointers + bytes + 1);
-	unsigned slot = last_parameters_next++ % 64;
+	uint8_t *kept = last_parameters_make(pointers + bytes);
 
 	*parameters = NULL;
 	if (!kept)
@@ -338,8 +401,6 @@ static void parameters_keep(const struct client_function *function, const uint8_
 	memcpy(kept + pointers, buffer, bytes);
 	for (uint32_t i = 0; i < function->parameter_count; i++)
 		((void **)(void *)kept)[i] = kept + pointers + function->parameters[i].offset;
-	free(last_parameters[slot]);
-	last_parameters[slot] = kept;
 	*parameters = (void **)(void *)kept;
 }
 

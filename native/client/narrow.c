@@ -350,6 +350,43 @@ CUresult cuMemsetD2D32(CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned
 	return cuMemsetD2D32_v2(dstDevice, dstPitch, ui, Width, Height);
 }
 
+/* ---- texture references ---- */
+
+CUresult cuTexRefSetAddress(unsigned int *ByteOffset, CUtexref hTexRef, CUdeviceptr_v1 dptr,
+			    unsigned int bytes)
+{
+	size_t offset;
+	CUresult result = cuTexRefSetAddress_v2(ByteOffset ? &offset : NULL, hTexRef, dptr, bytes);
+
+	if (result == CUDA_SUCCESS && ByteOffset)
+		*ByteOffset = (unsigned int)offset;
+	return result;
+}
+
+CUresult cuTexRefSetAddress2D(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v1 *desc,
+			      CUdeviceptr_v1 dptr, unsigned int Pitch)
+{
+	CUDA_ARRAY_DESCRIPTOR wide;
+
+	if (!desc)
+		return CUDA_ERROR_INVALID_VALUE;
+	wide = (CUDA_ARRAY_DESCRIPTOR){ desc->Width, desc->Height, desc->Format, desc->NumChannels };
+	return cuTexRefSetAddress2D_v3(hTexRef, &wide, dptr, Pitch);
+}
+
+CUresult cuTexRefGetAddress(CUdeviceptr_v1 *pdptr, CUtexref hTexRef)
+{
+	CUdeviceptr address;
+	CUresult result = pdptr ? cuTexRefGetAddress_v2(&address, hTexRef) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (address > UINT_MAX)
+		return CUDA_ERROR_INVALID_VALUE;
+	*pdptr = (CUdeviceptr_v1)address;
+	return CUDA_SUCCESS;
+}
+
 /* A variable lies where the driver has put it. */
 CUresult cuModuleGetGlobal(CUdeviceptr_v1 *dptr, unsigned int *bytes, CUmodule hmod,
 			   const char *name)

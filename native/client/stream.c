@@ -18,8 +18,14 @@ CUresult client_stream_wire(CUstream stream, uint64_t *wire)
 {
 	if (!stream)
 		stream = client_thread()->per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
-	if (stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD && !stream_get(stream))
-		return CUDA_ERROR_INVALID_HANDLE;
+	if (stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD) {
+		const struct client_stream *found = stream_get(stream);
+
+		if (!found)
+			return CUDA_ERROR_INVALID_HANDLE;
+		if (found->green && client_green_has_ended(found->green))
+			return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	}
 	*wire = wire_of(stream);
 	return CUDA_SUCCESS;
 }
@@ -70,10 +76,12 @@ CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int 
 	if (!stream)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	stream->context = client_context_current();
+	stream->green = client_green_take();
 	stream->flags = flags;
 	stream->priority = priority;
 	stream->id = atomic_fetch_add(&farbus_client.next_id, 1) + 1;
 	if (handle_open(&farbus_client.handles, HANDLE_STREAM, stream, &request.stream)) {
+		client_green_release(stream->green);
 		free(stream);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -82,6 +90,7 @@ CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int 
 	result = client_post(WIRE_OP_STREAM_CREATE, &request, sizeof(request), NULL, 0);
 	if (result != CUDA_SUCCESS) {
 		handle_close(&farbus_client.handles, HANDLE_STREAM, request.stream);
+		client_green_release(stream->green);
 		free(stream);
 		return result;
 	}
@@ -107,6 +116,8 @@ CUresult cuStreamDestroy_v2(CUstream hStream)
 	/* Posted before the name is free: its next owner's creation comes behind. */
 	result = client_post(WIRE_OP_STREAM_DESTROY, &request, sizeof(request), NULL, 0);
 	stream = handle_close(&farbus_client.handles, HANDLE_STREAM, request.stream);
+	if (stream)
+		client_green_release(stream->green);
 	free(stream);
 	return result;
 }
@@ -150,24 +161,48 @@ CUresult cuStreamGetPriority(CUstream hStream, int *priority)
 	return CUDA_SUCCESS;
 }
 
+/* The green context of a stream, and the context that stands for it; of a special stream, that
+ * which is current. */
+static CUgreenCtx green_of(const struct client_stream *stream, CUcontext *context)
+{
+	*context = NULL;
+	return stream && !stream->green ? NULL
+					: client_green_handle(stream ? stream->green : NULL, context);
+}
+
 CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
 {
 	const struct client_stream *stream;
+	CUcontext green;
 	CUresult result = stream_meant(hStream, &stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!pctx)
 		return CUDA_ERROR_INVALID_VALUE;
-	*pctx = stream ? stream->context->handle : client_context_current()->handle;
+	green_of(stream, &green);
+	*pctx = green ? green : stream ? stream->context->handle : client_context_current()->handle;
 	return CUDA_SUCCESS;
 }
 
 CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx)
 {
+	const struct client_stream *stream;
+	CUcontext context;
+	CUgreenCtx green;
+	CUresult result = stream_meant(hStream, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	green = green_of(stream, &context);
+	if (green && hStream == CU_STREAM_PER_THREAD)
+		return CUDA_ERROR_INVALID_HANDLE;
 	if (pGreenCtx)
-		*pGreenCtx = NULL;
-	return cuStreamGetCtx(hStream, pCtx);
+		*pGreenCtx = green;
+	if (!pCtx)
+		return CUDA_ERROR_INVALID_VALUE;
+	*pCtx = stream ? stream->context->handle : client_context_current()->handle;
+	return CUDA_SUCCESS;
 }
 
 CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId)
@@ -199,14 +234,14 @@ CUresult cuStreamGetDevice(CUstream hStream, CUdevice *device)
 CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx *phCtx)
 {
 	const struct client_stream *stream;
+	CUcontext context;
 	CUresult result = stream_meant(hStream, &stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!phCtx)
 		return CUDA_ERROR_INVALID_VALUE;
-	/* No stream belongs to one: green contexts are not made here. */
-	*phCtx = NULL;
+	*phCtx = green_of(stream, &context);
 	return CUDA_SUCCESS;
 }
 
@@ -243,6 +278,42 @@ CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 	}
 	*phEvent = event->handle;
 	return CUDA_SUCCESS;
+}
+
+CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
+{
+	struct wire_event_record request = { .flags = flags };
+	const struct client_event *event;
+	CUresult result = client_enter();
+
+	if (result == CUDA_SUCCESS && flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result == CUDA_SUCCESS)
+		result = client_event_wire(hEvent, &request.event);
+	if (result == CUDA_SUCCESS)
+		result = client_stream_wire(hStream, &request.stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (flags & CU_EVENT_RECORD_EXTERNAL && !client_stream_captured(request.stream))
+		return CUDA_ERROR_INVALID_VALUE;
+	result = client_post(WIRE_OP_EVENT_RECORD, &request, sizeof(request), NULL, 0);
+	event = handle_get(&farbus_client.handles, HANDLE_EVENT, request.event);
+	/* Another process may be told of it by other ways as soon as this returns, and wait for
+	 * it then: it must not find it as it was before. */
+	if (result == CUDA_SUCCESS && event && event->flags & CU_EVENT_INTERPROCESS &&
+	    !client_stream_captured(request.stream)) {
+		const struct wire_event_query query = { .event = request.event };
+
+		result = client_call(WIRE_OP_EVENT_QUERY, &query, sizeof(query), NULL, 0);
+		if (result == CUDA_ERROR_NOT_READY)
+			result = CUDA_SUCCESS;
+	}
+	return result;
+}
+
+CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
+{
+	return cuEventRecordWithFlags(hEvent, hStream, CU_EVENT_RECORD_DEFAULT);
 }
 
 CUresult cuEventDestroy_v2(CUevent hEvent)

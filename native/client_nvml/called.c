@@ -103,28 +103,35 @@ static nvmlReturn_t ask_versioned(nvmlDevice_t device, enum nvml_query query, vo
 			 NVML_VERSION_BYTES(version));
 }
 
-static nvmlReturn_t ask_list(nvmlDevice_t device, enum nvml_query query, unsigned a,
-			     unsigned *count, unsigned *out)
+nvmlReturn_t nvml_ask_list(nvmlDevice_t device, const struct nvml_question *question,
+			   unsigned *count, void *out, size_t entry, size_t given)
 {
-	const struct nvml_question question = { .query = query, .arguments = { a } };
-	struct nvml_answer answer;
 	nvmlReturn_t result = nvml_up();
+	struct nvml_answer answer;
 	unsigned room;
 
 	if (result)
 		return result;
 	if (!count || (*count && !out))
 		return NVML_ERROR_INVALID_ARGUMENT;
-	result = nvml_ask(device, &question, &answer);
+	result = nvml_ask(device, question, &answer);
 	if (result)
 		return result;
 	room = *count;
-	*count = (unsigned)(answer.tail_bytes / sizeof(unsigned));
+	*count = (unsigned)(answer.tail_bytes / entry);
 	if (*count > room)
 		return NVML_ERROR_INSUFFICIENT_SIZE;
-	if (*count)
-		memcpy(out, answer.tail, *count * sizeof(unsigned));
+	for (unsigned i = 0; i < *count; i++)
+		memcpy((uint8_t *)out + i * given, answer.tail + i * entry, given);
 	return NVML_SUCCESS;
+}
+
+static nvmlReturn_t ask_list(nvmlDevice_t device, enum nvml_query query, unsigned a,
+			     unsigned *count, unsigned *out)
+{
+	const struct nvml_question question = { .query = query, .arguments = { a } };
+
+	return nvml_ask_list(device, &question, count, out, sizeof(*out), sizeof(*out));
 }
 
 /* A function of that shape; -Wmissing-prototypes is of no use for what a program looks up. */

@@ -62,32 +62,14 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMem
 
 /* ---- processes ---- */
 
-/* NVML's protocol for lists: *count is the room and becomes the length; too little room is
- * an error that says how much there must be.  `bytes` of each entry are given out. */
+/* Each with its first `bytes`. */
 static nvmlReturn_t give_processes(nvmlDevice_t device, unsigned *count, void *out, size_t bytes)
 {
 	const struct nvml_question question = {
 		.query = QUERY_nvmlDeviceGetComputeRunningProcesses_v3,
 	};
-	nvmlReturn_t result = nvml_up();
-	struct nvml_answer answer;
-	unsigned room;
 
-	if (result)
-		return result;
-	if (!count || (*count && !out))
-		return NVML_ERROR_INVALID_ARGUMENT;
-	result = nvml_ask(device, &question, &answer);
-	if (result)
-		return result;
-	room = *count;
-	*count = (unsigned)(answer.tail_bytes / sizeof(nvmlProcessInfo_t));
-	if (*count > room)
-		return NVML_ERROR_INSUFFICIENT_SIZE;
-	for (unsigned i = 0; i < *count; i++)
-		memcpy((uint8_t *)out + i * bytes, answer.tail + i * sizeof(nvmlProcessInfo_t),
-		       bytes);
-	return NVML_SUCCESS;
+	return nvml_ask_list(device, &question, count, out, sizeof(nvmlProcessInfo_t), bytes);
 }
 
 _Static_assert(offsetof(nvmlProcessInfo_t, gpuInstanceId) == sizeof(nvmlProcessInfo_v1_t),

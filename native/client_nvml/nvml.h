@@ -86,6 +86,11 @@ nvmlReturn_t nvml_device(nvmlDevice_t handle, struct nvmlDevice_st *device);
 /* Ask the server about a device. */
 nvmlReturn_t nvml_ask(nvmlDevice_t handle, const struct nvml_question *question,
 		      struct nvml_answer *answer);
+/* NVML's protocol for lists: *count is the room and becomes the length; too little room is an
+ * error that says how much there must be.  The answer has entries of `entry` bytes, of which
+ * the first `given` are given out. */
+nvmlReturn_t nvml_ask_list(nvmlDevice_t device, const struct nvml_question *question,
+			   unsigned *count, void *out, size_t entry, size_t given);
 /* Give a text out; NVML_ERROR_INSUFFICIENT_SIZE where it has no room. */
 nvmlReturn_t nvml_give_text(char *out, unsigned room, const char *text, size_t bytes);
 /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */

@@ -153,6 +153,21 @@ CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
 	return client_marshal_end(&m, result);
 }
 
+CUresult client_raw_cuCtxGetDevResource(CUcontext hCtx, CUdevResource *resource, CUdevResourceType type)
+{
+	struct args_37 a = { .hCtx = hCtx, .resource = (CUdevResource *)resource, .type = type };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 37);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_37(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_37(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
 CUresult cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type)
 {
 	struct args_40 a = { .pExecAffinity = (CUexecAffinityParam *)pExecAffinity, .type = type };
@@ -228,6 +243,51 @@ CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent)
 	return client_marshal_end(&m, result);
 }
 
+CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *phDesc, CUdevResource *resources, unsigned int nbResources)
+{
+	struct args_62 a = { .phDesc = (CUdevResourceDesc *)phDesc, .resources = (CUdevResource *)resources, .nbResources = nbResources };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 62);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_62(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_62(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuDevSmResourceSplit(CUdevResource *results, unsigned int nbGroups, const CUdevResource *input, CUdevResource *remainder, unsigned int flags, CU_DEV_SM_RESOURCE_GROUP_PARAMS *groupParams)
+{
+	struct args_63 a = { .results = (CUdevResource *)results, .nbGroups = nbGroups, .input = (CUdevResource *)input, .remainder = (CUdevResource *)remainder, .flags = flags, .groupParams = (CU_DEV_SM_RESOURCE_GROUP_PARAMS *)groupParams };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 63);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_63(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_63(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuDevSmResourceSplitByCount(CUdevResource *results, unsigned int *nbGroups, const CUdevResource *input, CUdevResource *remainder, unsigned int flags, unsigned int minCount)
+{
+	struct args_64 a = { .results = (CUdevResource *)results, .nbGroups = (unsigned int *)nbGroups, .input = (CUdevResource *)input, .remainder = (CUdevResource *)remainder, .flags = flags, .minCount = minCount };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 64);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_64(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_64(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
 CUresult cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDev)
 {
 	struct args_65 a = { .canAccessPeer = (int *)canAccessPeer, .dev = dev, .peerDev = peerDev };
@@ -255,6 +315,21 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice_v1 dev)
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
 		reply_71(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult client_raw_cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevResourceType type)
+{
+	struct args_72 a = { .device = device, .resource = (CUdevResource *)resource, .type = type };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 72);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_72(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_72(&m, &a);
 	return client_marshal_end(&m, result);
 }
 
@@ -405,6 +480,21 @@ CUresult cuDeviceSetMemPool(CUdevice_v1 dev, CUmemoryPool pool)
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
 		reply_98(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuGraphAddBatchMemOpNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
+{
+	struct args_151 a = { .phGraphNode = (CUgraphNode *)phGraphNode, .hGraph = hGraph, .dependencies = (CUgraphNode *)dependencies, .numDependencies = numDependencies, .nodeParams = (CUDA_BATCH_MEM_OP_NODE_PARAMS *)nodeParams };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 151);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_151(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_151(&m, &a);
 	return client_marshal_end(&m, result);
 }
 
@@ -634,6 +724,36 @@ CUresult client_raw_cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, 
 	return client_marshal_end(&m, result);
 }
 
+CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams_out)
+{
+	struct args_169 a = { .hNode = hNode, .nodeParams_out = (CUDA_BATCH_MEM_OP_NODE_PARAMS *)nodeParams_out };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 169);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_169(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_169(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
+{
+	struct args_170 a = { .hNode = hNode, .nodeParams = (CUDA_BATCH_MEM_OP_NODE_PARAMS *)nodeParams };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 170);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_170(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_170(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
 {
 	struct args_171 a = { .hNode = hNode, .phGraph = (CUgraph *)phGraph };
@@ -766,6 +886,21 @@ CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event)
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
 		reply_181(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
+{
+	struct args_182 a = { .hGraphExec = hGraphExec, .hNode = hNode, .nodeParams = (CUDA_BATCH_MEM_OP_NODE_PARAMS *)nodeParams };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 182);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_182(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_182(&m, &a);
 	return client_marshal_end(&m, result);
 }
 
@@ -1474,6 +1609,21 @@ CUresult cuGraphNodeGetLocalId(CUgraphNode hNode, unsigned int *nodeId)
 	return client_marshal_end(&m, result);
 }
 
+CUresult client_raw_cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+{
+	struct args_236 a = { .hNode = hNode, .nodeParams = (CUgraphNodeParams *)nodeParams };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 236);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_236(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_236(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
 CUresult cuGraphNodeGetToolsId(CUgraphNode hNode, unsigned long long *toolsNodeId)
 {
 	struct args_237 a = { .hNode = hNode, .toolsNodeId = (unsigned long long *)toolsNodeId };
@@ -1606,6 +1756,81 @@ CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream)
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
 		reply_245(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult client_raw_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags)
+{
+	struct args_261 a = { .phCtx = (CUgreenCtx *)phCtx, .desc = desc, .dev = dev, .flags = flags };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 261);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_261(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_261(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult client_raw_cuGreenCtxGetDevResource(CUgreenCtx hCtx, CUdevResource *resource, CUdevResourceType type)
+{
+	struct args_263 a = { .hCtx = hCtx, .resource = (CUdevResource *)resource, .type = type };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 263);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_263(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_263(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long *greenCtxId)
+{
+	struct args_264 a = { .greenCtx = greenCtx, .greenCtxId = (unsigned long long *)greenCtxId };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 264);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_264(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_264(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent)
+{
+	struct args_265 a = { .hCtx = hCtx, .hEvent = hEvent };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 265);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_265(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_265(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent)
+{
+	struct args_267 a = { .hCtx = hCtx, .hEvent = hEvent };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 267);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_267(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_267(&m, &a);
 	return client_marshal_end(&m, result);
 }
 
@@ -2145,6 +2370,36 @@ CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES_v1 *sp
 	return client_marshal_end(&m, result);
 }
 
+CUresult cuModuleGetSurfRef(CUsurfref *pSurfRef, CUmodule hmod, const char *name)
+{
+	struct args_458 a = { .pSurfRef = (CUsurfref *)pSurfRef, .hmod = hmod, .name = (char *)name };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 458);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_458(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_458(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuModuleGetTexRef(CUtexref *pTexRef, CUmodule hmod, const char *name)
+{
+	struct args_459 a = { .pTexRef = (CUtexref *)pTexRef, .hmod = hmod, .name = (char *)name };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 459);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_459(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_459(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
 CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mcHandle, CUdevice dev)
 {
 	struct args_465 a = { .mcHandle = mcHandle, .dev = dev };
@@ -2266,6 +2521,21 @@ CUresult cuOccupancyMaxPotentialClusterSize(int *clusterSize, CUfunction func, c
 	return client_marshal_end(&m, result);
 }
 
+CUresult cuParamSetTexRef(CUfunction hfunc, int texunit, CUtexref hTexRef)
+{
+	struct args_479 a = { .hfunc = hfunc, .texunit = texunit, .hTexRef = hTexRef };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 479);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_479(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_479(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
 CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags)
 {
 	struct args_493 a = { .stream = stream, .count = count, .paramArray = (CUstreamBatchMemOpParams *)paramArray, .flags = flags };
@@ -2308,6 +2578,21 @@ CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAtt
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
 		reply_504(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult client_raw_cuStreamGetDevResource(CUstream hStream, CUdevResource *resource, CUdevResourceType type)
+{
+	struct args_510 a = { .hStream = hStream, .resource = (CUdevResource *)resource, .type = type };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 510);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_510(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_510(&m, &a);
 	return client_marshal_end(&m, result);
 }
 
@@ -2465,6 +2750,36 @@ CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC_v1 *pResDesc, CUsurfObje
 	return client_marshal_end(&m, result);
 }
 
+CUresult cuSurfRefGetArray(CUarray *phArray, CUsurfref hSurfRef)
+{
+	struct args_537 a = { .phArray = (CUarray *)phArray, .hSurfRef = hSurfRef };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 537);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_537(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_537(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuSurfRefSetArray(CUsurfref hSurfRef, CUarray hArray, unsigned int Flags)
+{
+	struct args_538 a = { .hSurfRef = hSurfRef, .hArray = hArray, .Flags = Flags };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 538);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_538(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_538(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
 CUresult cuTensorMapEncodeIm2col(CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides, const int *pixelBoxLowerCorner, const int *pixelBoxUpperCorner, cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill)
 {
 	struct args_539 a = { .tensorMap = (CUtensorMap *)tensorMap, .tensorDataType = tensorDataType, .tensorRank = tensorRank, .globalAddress = (void *)globalAddress, .globalDim = (cuuint64_t *)globalDim, .globalStrides = (cuuint64_t *)globalStrides, .pixelBoxLowerCorner = (int *)pixelBoxLowerCorner, .pixelBoxUpperCorner = (int *)pixelBoxUpperCorner, .channelsPerPixel = channelsPerPixel, .pixelsPerColumn = pixelsPerColumn, .elementStrides = (cuuint32_t *)elementStrides, .interleave = interleave, .swizzle = swizzle, .l2Promotion = l2Promotion, .oobFill = oobFill };
@@ -2597,6 +2912,429 @@ CUresult cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC_v1 *pTexDesc, CUtexObject_v
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
 		reply_547(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefCreate(CUtexref *pTexRef)
+{
+	struct args_548 a = { .pTexRef = (CUtexref *)pTexRef };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 548);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_548(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_548(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefDestroy(CUtexref hTexRef)
+{
+	struct args_549 a = { .hTexRef = hTexRef };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 549);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_549(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_549(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefGetAddress_v2(CUdeviceptr *pdptr, CUtexref hTexRef)
+{
+	struct args_551 a = { .pdptr = (CUdeviceptr *)pdptr, .hTexRef = hTexRef };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 551);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_551(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_551(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefGetAddressMode(CUaddress_mode *pam, CUtexref hTexRef, int dim)
+{
+	struct args_552 a = { .pam = (CUaddress_mode *)pam, .hTexRef = hTexRef, .dim = dim };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 552);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_552(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_552(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefGetArray(CUarray *phArray, CUtexref hTexRef)
+{
+	struct args_553 a = { .phArray = (CUarray *)phArray, .hTexRef = hTexRef };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 553);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_553(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_553(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefGetBorderColor(float *pBorderColor, CUtexref hTexRef)
+{
+	struct args_554 a = { .pBorderColor = (float *)pBorderColor, .hTexRef = hTexRef };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 554);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_554(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_554(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefGetFilterMode(CUfilter_mode *pfm, CUtexref hTexRef)
+{
+	struct args_555 a = { .pfm = (CUfilter_mode *)pfm, .hTexRef = hTexRef };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 555);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_555(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_555(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefGetFlags(unsigned int *pFlags, CUtexref hTexRef)
+{
+	struct args_556 a = { .pFlags = (unsigned int *)pFlags, .hTexRef = hTexRef };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 556);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_556(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_556(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefGetFormat(CUarray_format *pFormat, int *pNumChannels, CUtexref hTexRef)
+{
+	struct args_557 a = { .pFormat = (CUarray_format *)pFormat, .pNumChannels = (int *)pNumChannels, .hTexRef = hTexRef };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 557);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_557(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_557(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefGetMaxAnisotropy(int *pmaxAniso, CUtexref hTexRef)
+{
+	struct args_558 a = { .pmaxAniso = (int *)pmaxAniso, .hTexRef = hTexRef };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 558);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_558(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_558(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefGetMipmapFilterMode(CUfilter_mode *pfm, CUtexref hTexRef)
+{
+	struct args_559 a = { .pfm = (CUfilter_mode *)pfm, .hTexRef = hTexRef };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 559);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_559(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_559(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefGetMipmapLevelBias(float *pbias, CUtexref hTexRef)
+{
+	struct args_560 a = { .pbias = (float *)pbias, .hTexRef = hTexRef };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 560);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_560(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_560(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefGetMipmapLevelClamp(float *pminMipmapLevelClamp, float *pmaxMipmapLevelClamp, CUtexref hTexRef)
+{
+	struct args_561 a = { .pminMipmapLevelClamp = (float *)pminMipmapLevelClamp, .pmaxMipmapLevelClamp = (float *)pmaxMipmapLevelClamp, .hTexRef = hTexRef };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 561);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_561(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_561(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefGetMipmappedArray(CUmipmappedArray *phMipmappedArray, CUtexref hTexRef)
+{
+	struct args_562 a = { .phMipmappedArray = (CUmipmappedArray *)phMipmappedArray, .hTexRef = hTexRef };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 562);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_562(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_562(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefSetAddress_v2(size_t *ByteOffset, CUtexref hTexRef, CUdeviceptr dptr, size_t bytes)
+{
+	struct args_564 a = { .ByteOffset = (size_t *)ByteOffset, .hTexRef = hTexRef, .dptr = dptr, .bytes = bytes };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 564);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	client_marshal_address(&m, a.dptr);
+	request_564(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_564(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefSetAddress2D_v2(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v2 *desc, CUdeviceptr dptr, size_t Pitch)
+{
+	struct args_566 a = { .hTexRef = hTexRef, .desc = (CUDA_ARRAY_DESCRIPTOR_v2 *)desc, .dptr = dptr, .Pitch = Pitch };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 566);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	client_marshal_address(&m, a.dptr);
+	request_566(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_566(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefSetAddress2D_v3(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v2 *desc, CUdeviceptr dptr, size_t Pitch)
+{
+	struct args_567 a = { .hTexRef = hTexRef, .desc = (CUDA_ARRAY_DESCRIPTOR_v2 *)desc, .dptr = dptr, .Pitch = Pitch };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 567);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	client_marshal_address(&m, a.dptr);
+	request_567(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_567(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefSetAddressMode(CUtexref hTexRef, int dim, CUaddress_mode am)
+{
+	struct args_568 a = { .hTexRef = hTexRef, .dim = dim, .am = am };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 568);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_568(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_568(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefSetArray(CUtexref hTexRef, CUarray hArray, unsigned int Flags)
+{
+	struct args_569 a = { .hTexRef = hTexRef, .hArray = hArray, .Flags = Flags };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 569);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_569(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_569(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefSetBorderColor(CUtexref hTexRef, float *pBorderColor)
+{
+	struct args_570 a = { .hTexRef = hTexRef, .pBorderColor = (float *)pBorderColor };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 570);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_570(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_570(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefSetFilterMode(CUtexref hTexRef, CUfilter_mode fm)
+{
+	struct args_571 a = { .hTexRef = hTexRef, .fm = fm };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 571);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_571(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_571(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefSetFlags(CUtexref hTexRef, unsigned int Flags)
+{
+	struct args_572 a = { .hTexRef = hTexRef, .Flags = Flags };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 572);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_572(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_572(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefSetFormat(CUtexref hTexRef, CUarray_format fmt, int NumPackedComponents)
+{
+	struct args_573 a = { .hTexRef = hTexRef, .fmt = fmt, .NumPackedComponents = NumPackedComponents };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 573);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_573(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_573(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefSetMaxAnisotropy(CUtexref hTexRef, unsigned int maxAniso)
+{
+	struct args_574 a = { .hTexRef = hTexRef, .maxAniso = maxAniso };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 574);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_574(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_574(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefSetMipmapFilterMode(CUtexref hTexRef, CUfilter_mode fm)
+{
+	struct args_575 a = { .hTexRef = hTexRef, .fm = fm };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 575);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_575(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_575(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefSetMipmapLevelBias(CUtexref hTexRef, float bias)
+{
+	struct args_576 a = { .hTexRef = hTexRef, .bias = bias };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 576);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_576(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_576(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefSetMipmapLevelClamp(CUtexref hTexRef, float minMipmapLevelClamp, float maxMipmapLevelClamp)
+{
+	struct args_577 a = { .hTexRef = hTexRef, .minMipmapLevelClamp = minMipmapLevelClamp, .maxMipmapLevelClamp = maxMipmapLevelClamp };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 577);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_577(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_577(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuTexRefSetMipmappedArray(CUtexref hTexRef, CUmipmappedArray hMipmappedArray, unsigned int Flags)
+{
+	struct args_578 a = { .hTexRef = hTexRef, .hMipmappedArray = hMipmappedArray, .Flags = Flags };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 578);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_578(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_578(&m, &a);
 	return client_marshal_end(&m, result);
 }
 

@@ -9,14 +9,8 @@ CLIENT_API CUresult cuCheckpointProcessGetState(void);
 CLIENT_API CUresult cuCheckpointProcessLock(void);
 CLIENT_API CUresult cuCheckpointProcessRestore(void);
 CLIENT_API CUresult cuCheckpointProcessUnlock(void);
-CLIENT_API CUresult cuCtxFromGreenCtx(void);
-CLIENT_API CUresult cuCtxGetDevResource(void);
 CLIENT_API CUresult cuDestroyExternalMemory(void);
 CLIENT_API CUresult cuDestroyExternalSemaphore(void);
-CLIENT_API CUresult cuDevResourceGenerateDesc(void);
-CLIENT_API CUresult cuDevSmResourceSplit(void);
-CLIENT_API CUresult cuDevSmResourceSplitByCount(void);
-CLIENT_API CUresult cuDeviceGetDevResource(void);
 CLIENT_API CUresult cuDeviceGetLuid(void);
 CLIENT_API CUresult cuDeviceGetNvSciSyncAttributes(void);
 CLIENT_API CUresult cuDeviceRegisterAsyncNotification(void);
@@ -45,20 +39,15 @@ CLIENT_API CUresult cuGLSetBufferObjectMapFlags(void);
 CLIENT_API CUresult cuGLUnmapBufferObject(void);
 CLIENT_API CUresult cuGLUnmapBufferObjectAsync(void);
 CLIENT_API CUresult cuGLUnregisterBufferObject(void);
-CLIENT_API CUresult cuGraphAddBatchMemOpNode(void);
 CLIENT_API CUresult cuGraphAddExternalSemaphoresSignalNode(void);
 CLIENT_API CUresult cuGraphAddExternalSemaphoresWaitNode(void);
-CLIENT_API CUresult cuGraphBatchMemOpNodeGetParams(void);
-CLIENT_API CUresult cuGraphBatchMemOpNodeSetParams(void);
 CLIENT_API CUresult cuGraphConditionalHandleCreate(void);
-CLIENT_API CUresult cuGraphExecBatchMemOpNodeSetParams(void);
 CLIENT_API CUresult cuGraphExecExternalSemaphoresSignalNodeSetParams(void);
 CLIENT_API CUresult cuGraphExecExternalSemaphoresWaitNodeSetParams(void);
 CLIENT_API CUresult cuGraphExternalSemaphoresSignalNodeGetParams(void);
 CLIENT_API CUresult cuGraphExternalSemaphoresSignalNodeSetParams(void);
 CLIENT_API CUresult cuGraphExternalSemaphoresWaitNodeGetParams(void);
 CLIENT_API CUresult cuGraphExternalSemaphoresWaitNodeSetParams(void);
-CLIENT_API CUresult cuGraphNodeGetParams(void);
 CLIENT_API CUresult cuGraphicsEGLRegisterImage(void);
 CLIENT_API CUresult cuGraphicsGLRegisterBuffer(void);
 CLIENT_API CUresult cuGraphicsGLRegisterImage(void);
@@ -76,13 +65,6 @@ CLIENT_API CUresult cuGraphicsUnmapResources_ptsz(void);
 CLIENT_API CUresult cuGraphicsUnregisterResource(void);
 CLIENT_API CUresult cuGraphicsVDPAURegisterOutputSurface(void);
 CLIENT_API CUresult cuGraphicsVDPAURegisterVideoSurface(void);
-CLIENT_API CUresult cuGreenCtxCreate(void);
-CLIENT_API CUresult cuGreenCtxDestroy(void);
-CLIENT_API CUresult cuGreenCtxGetDevResource(void);
-CLIENT_API CUresult cuGreenCtxGetId(void);
-CLIENT_API CUresult cuGreenCtxRecordEvent(void);
-CLIENT_API CUresult cuGreenCtxStreamCreate(void);
-CLIENT_API CUresult cuGreenCtxWaitEvent(void);
 CLIENT_API CUresult cuImportExternalMemory(void);
 CLIENT_API CUresult cuImportExternalSemaphore(void);
 CLIENT_API CUresult cuLaunchCooperativeKernelMultiDevice(void);
@@ -110,9 +92,6 @@ CLIENT_API CUresult cuMemPrefetchBatchAsync(void);
 CLIENT_API CUresult cuMemPrefetchBatchAsync_ptsz(void);
 CLIENT_API CUresult cuMemRangeGetAttribute(void);
 CLIENT_API CUresult cuMemRangeGetAttributes(void);
-CLIENT_API CUresult cuModuleGetSurfRef(void);
-CLIENT_API CUresult cuModuleGetTexRef(void);
-CLIENT_API CUresult cuParamSetTexRef(void);
 CLIENT_API CUresult cuProfilerInitialize(void);
 CLIENT_API CUresult cuSignalExternalSemaphoresAsync(void);
 CLIENT_API CUresult cuSignalExternalSemaphoresAsync_ptsz(void);
@@ -120,44 +99,9 @@ CLIENT_API CUresult cuStreamAttachMemAsync(void);
 CLIENT_API CUresult cuStreamAttachMemAsync_ptsz(void);
 CLIENT_API CUresult cuStreamBeginRecaptureToGraph(void);
 CLIENT_API CUresult cuStreamBeginRecaptureToGraph_ptsz(void);
-CLIENT_API CUresult cuStreamGetDevResource(void);
-CLIENT_API CUresult cuStreamGetDevResource_ptsz(void);
 CLIENT_API CUresult cuSubgridCreate(void);
 CLIENT_API CUresult cuSubgridWorkerGridCreate(void);
 CLIENT_API CUresult cuSubgridWorksetCreate(void);
-CLIENT_API CUresult cuSurfRefGetArray(void);
-CLIENT_API CUresult cuSurfRefSetArray(void);
-CLIENT_API CUresult cuTexRefCreate(void);
-CLIENT_API CUresult cuTexRefDestroy(void);
-CLIENT_API CUresult cuTexRefGetAddress(void);
-CLIENT_API CUresult cuTexRefGetAddress_v2(void);
-CLIENT_API CUresult cuTexRefGetAddressMode(void);
-CLIENT_API CUresult cuTexRefGetArray(void);
-CLIENT_API CUresult cuTexRefGetBorderColor(void);
-CLIENT_API CUresult cuTexRefGetFilterMode(void);
-CLIENT_API CUresult cuTexRefGetFlags(void);
-CLIENT_API CUresult cuTexRefGetFormat(void);
-CLIENT_API CUresult cuTexRefGetMaxAnisotropy(void);
-CLIENT_API CUresult cuTexRefGetMipmapFilterMode(void);
-CLIENT_API CUresult cuTexRefGetMipmapLevelBias(void);
-CLIENT_API CUresult cuTexRefGetMipmapLevelClamp(void);
-CLIENT_API CUresult cuTexRefGetMipmappedArray(void);
-CLIENT_API CUresult cuTexRefSetAddress(void);
-CLIENT_API CUresult cuTexRefSetAddress_v2(void);
-CLIENT_API CUresult cuTexRefSetAddress2D(void);
-CLIENT_API CUresult cuTexRefSetAddress2D_v2(void);
-CLIENT_API CUresult cuTexRefSetAddress2D_v3(void);
-CLIENT_API CUresult cuTexRefSetAddressMode(void);
-CLIENT_API CUresult cuTexRefSetArray(void);
-CLIENT_API CUresult cuTexRefSetBorderColor(void);
-CLIENT_API CUresult cuTexRefSetFilterMode(void);
-CLIENT_API CUresult cuTexRefSetFlags(void);
-CLIENT_API CUresult cuTexRefSetFormat(void);
-CLIENT_API CUresult cuTexRefSetMaxAnisotropy(void);
-CLIENT_API CUresult cuTexRefSetMipmapFilterMode(void);
-CLIENT_API CUresult cuTexRefSetMipmapLevelBias(void);
-CLIENT_API CUresult cuTexRefSetMipmapLevelClamp(void);
-CLIENT_API CUresult cuTexRefSetMipmappedArray(void);
 CLIENT_API CUresult cuVDPAUCtxCreate_v2(void);
 CLIENT_API CUresult cuVDPAUGetDevice(void);
 CLIENT_API CUresult cuWaitExternalSemaphoresAsync(void);
@@ -197,11 +141,11 @@ const struct client_entry client_entries[] = {
 	{ "cuCtxDetach", "cuCtxDetach", (void *)cuCtxDetach, 2000, 0, NULL, NULL, 30, NULL },
 	{ "cuCtxDisablePeerAccess", "cuCtxDisablePeerAccess", (void *)cuCtxDisablePeerAccess, 4000, 0, NULL, NULL, 31, NULL },
 	{ "cuCtxEnablePeerAccess", "cuCtxEnablePeerAccess", (void *)cuCtxEnablePeerAccess, 4000, 0, NULL, NULL, 32, NULL },
-	{ "cuCtxFromGreenCtx", "cuCtxFromGreenCtx", (void *)cuCtxFromGreenCtx, 12040, 0, NULL, NULL, 33, "a lease's GPUs are not divided into green contexts; whole contexts work" },
+	{ "cuCtxFromGreenCtx", "cuCtxFromGreenCtx", (void *)cuCtxFromGreenCtx, 12040, 0, NULL, NULL, 33, NULL },
 	{ "cuCtxGetApiVersion", "cuCtxGetApiVersion", (void *)cuCtxGetApiVersion, 3020, 0, NULL, NULL, 34, NULL },
 	{ "cuCtxGetCacheConfig", "cuCtxGetCacheConfig", (void *)cuCtxGetCacheConfig, 3020, 0, NULL, NULL, 35, NULL },
 	{ "cuCtxGetCurrent", "cuCtxGetCurrent", (void *)cuCtxGetCurrent, 4000, 0, NULL, NULL, 36, NULL },
-	{ "cuCtxGetDevResource", "cuCtxGetDevResource", (void *)cuCtxGetDevResource, 12040, 0, NULL, NULL, 37, "a lease's GPUs are not divided into green contexts; whole contexts work" },
+	{ "cuCtxGetDevResource", "cuCtxGetDevResource", (void *)cuCtxGetDevResource, 12040, 0, NULL, NULL, 37, NULL },
 	{ "cuCtxGetDevice", "cuCtxGetDevice", (void *)cuCtxGetDevice, 2000, 0, NULL, NULL, 38, NULL },
 	{ "cuCtxGetDevice", "cuCtxGetDevice_v2", (void *)cuCtxGetDevice_v2, 13000, 0, NULL, NULL, 39, NULL },
 	{ "cuCtxGetExecAffinity", "cuCtxGetExecAffinity", (void *)cuCtxGetExecAffinity, 11040, 0, NULL, NULL, 40, NULL },
@@ -226,9 +170,9 @@ const struct client_entry client_entries[] = {
 	{ "cuCtxWaitEvent", "cuCtxWaitEvent", (void *)cuCtxWaitEvent, 12050, 0, NULL, NULL, 59, NULL },
 	{ "cuDestroyExternalMemory", "cuDestroyExternalMemory", (void *)cuDestroyExternalMemory, 10000, 0, NULL, NULL, 60, "memory and semaphores of other APIs live in this machine" },
 	{ "cuDestroyExternalSemaphore", "cuDestroyExternalSemaphore", (void *)cuDestroyExternalSemaphore, 10000, 0, NULL, NULL, 61, "memory and semaphores of other APIs live in this machine" },
-	{ "cuDevResourceGenerateDesc", "cuDevResourceGenerateDesc", (void *)cuDevResourceGenerateDesc, 12040, 0, NULL, NULL, 62, "a lease's GPUs are not divided into green contexts; whole contexts work" },
-	{ "cuDevSmResourceSplit", "cuDevSmResourceSplit", (void *)cuDevSmResourceSplit, 13010, 0, NULL, NULL, 63, "a lease's GPUs are not divided into green contexts; whole contexts work" },
-	{ "cuDevSmResourceSplitByCount", "cuDevSmResourceSplitByCount", (void *)cuDevSmResourceSplitByCount, 12040, 0, NULL, NULL, 64, "a lease's GPUs are not divided into green contexts; whole contexts work" },
+	{ "cuDevResourceGenerateDesc", "cuDevResourceGenerateDesc", (void *)cuDevResourceGenerateDesc, 12040, 0, NULL, NULL, 62, NULL },
+	{ "cuDevSmResourceSplit", "cuDevSmResourceSplit", (void *)cuDevSmResourceSplit, 13010, 0, NULL, NULL, 63, NULL },
+	{ "cuDevSmResourceSplitByCount", "cuDevSmResourceSplitByCount", (void *)cuDevSmResourceSplitByCount, 12040, 0, NULL, NULL, 64, NULL },
 	{ "cuDeviceCanAccessPeer", "cuDeviceCanAccessPeer", (void *)cuDeviceCanAccessPeer, 4000, 0, NULL, NULL, 65, NULL },
 	{ "cuDeviceComputeCapability", "cuDeviceComputeCapability", (void *)cuDeviceComputeCapability, 2000, 0, NULL, NULL, 66, NULL },
 	{ "cuDeviceGet", "cuDeviceGet", (void *)cuDeviceGet, 2000, 0, NULL, NULL, 67, NULL },
@@ -236,7 +180,7 @@ const struct client_entry client_entries[] = {
 	{ "cuDeviceGetByPCIBusId", "cuDeviceGetByPCIBusId", (void *)cuDeviceGetByPCIBusId, 4010, 0, NULL, NULL, 69, NULL },
 	{ "cuDeviceGetCount", "cuDeviceGetCount", (void *)cuDeviceGetCount, 2000, 0, NULL, NULL, 70, NULL },
 	{ "cuDeviceGetDefaultMemPool", "cuDeviceGetDefaultMemPool", (void *)cuDeviceGetDefaultMemPool, 11020, 0, NULL, NULL, 71, NULL },
-	{ "cuDeviceGetDevResource", "cuDeviceGetDevResource", (void *)cuDeviceGetDevResource, 12040, 0, NULL, NULL, 72, "a lease's GPUs are not divided into green contexts; whole contexts work" },
+	{ "cuDeviceGetDevResource", "cuDeviceGetDevResource", (void *)cuDeviceGetDevResource, 12040, 0, NULL, NULL, 72, NULL },
 	{ "cuDeviceGetExecAffinitySupport", "cuDeviceGetExecAffinitySupport", (void *)cuDeviceGetExecAffinitySupport, 11040, 0, NULL, NULL, 73, NULL },
 	{ "cuDeviceGetGraphMemAttribute", "cuDeviceGetGraphMemAttribute", (void *)cuDeviceGetGraphMemAttribute, 11040, 0, NULL, NULL, 74, NULL },
 	{ "cuDeviceGetHostAtomicCapabilities", "cuDeviceGetHostAtomicCapabilities", (void *)cuDeviceGetHostAtomicCapabilities, 13000, 0, NULL, NULL, 75, NULL },
@@ -315,15 +259,15 @@ const struct client_entry client_entries[] = {
 	{ "cuGetExportTable", "cuGetExportTable", (void *)cuGetExportTable, 3000, 0, NULL, NULL, 148, NULL },
 	{ "cuGetProcAddress", "cuGetProcAddress", (void *)cuGetProcAddress, 11030, 0, NULL, NULL, 149, NULL },
 	{ "cuGetProcAddress", "cuGetProcAddress_v2", (void *)cuGetProcAddress_v2, 12000, 0, NULL, NULL, 150, NULL },
-	{ "cuGraphAddBatchMemOpNode", "cuGraphAddBatchMemOpNode", (void *)cuGraphAddBatchMemOpNode, 11070, 0, NULL, NULL, 151, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphAddBatchMemOpNode", "cuGraphAddBatchMemOpNode", (void *)cuGraphAddBatchMemOpNode, 11070, 0, NULL, NULL, 151, NULL },
 	{ "cuGraphAddChildGraphNode", "cuGraphAddChildGraphNode", (void *)cuGraphAddChildGraphNode, 10000, 0, NULL, NULL, 152, NULL },
 	{ "cuGraphAddDependencies", "cuGraphAddDependencies", (void *)cuGraphAddDependencies, 10000, 0, NULL, NULL, 153, NULL },
 	{ "cuGraphAddDependencies", "cuGraphAddDependencies_v2", (void *)cuGraphAddDependencies_v2, 12030, 0, NULL, NULL, 154, NULL },
 	{ "cuGraphAddEmptyNode", "cuGraphAddEmptyNode", (void *)cuGraphAddEmptyNode, 10000, 0, NULL, NULL, 155, NULL },
 	{ "cuGraphAddEventRecordNode", "cuGraphAddEventRecordNode", (void *)cuGraphAddEventRecordNode, 11010, 0, NULL, NULL, 156, NULL },
 	{ "cuGraphAddEventWaitNode", "cuGraphAddEventWaitNode", (void *)cuGraphAddEventWaitNode, 11010, 0, NULL, NULL, 157, NULL },
-	{ "cuGraphAddExternalSemaphoresSignalNode", "cuGraphAddExternalSemaphoresSignalNode", (void *)cuGraphAddExternalSemaphoresSignalNode, 11020, 0, NULL, NULL, 158, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphAddExternalSemaphoresWaitNode", "cuGraphAddExternalSemaphoresWaitNode", (void *)cuGraphAddExternalSemaphoresWaitNode, 11020, 0, NULL, NULL, 159, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphAddExternalSemaphoresSignalNode", "cuGraphAddExternalSemaphoresSignalNode", (void *)cuGraphAddExternalSemaphoresSignalNode, 11020, 0, NULL, NULL, 158, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphAddExternalSemaphoresWaitNode", "cuGraphAddExternalSemaphoresWaitNode", (void *)cuGraphAddExternalSemaphoresWaitNode, 11020, 0, NULL, NULL, 159, "conditions and external semaphores as nodes of graphs have no names here" },
 	{ "cuGraphAddHostNode", "cuGraphAddHostNode", (void *)cuGraphAddHostNode, 10000, 0, NULL, NULL, 160, NULL },
 	{ "cuGraphAddKernelNode", "cuGraphAddKernelNode", (void *)cuGraphAddKernelNode, 10000, 0, NULL, NULL, 161, NULL },
 	{ "cuGraphAddKernelNode", "cuGraphAddKernelNode_v2", (void *)cuGraphAddKernelNode_v2, 12000, 0, NULL, NULL, 162, NULL },
@@ -333,11 +277,11 @@ const struct client_entry client_entries[] = {
 	{ "cuGraphAddMemsetNode", "cuGraphAddMemsetNode", (void *)cuGraphAddMemsetNode, 10000, 0, NULL, NULL, 166, NULL },
 	{ "cuGraphAddNode", "cuGraphAddNode", (void *)cuGraphAddNode, 12020, 0, NULL, NULL, 167, NULL },
 	{ "cuGraphAddNode", "cuGraphAddNode_v2", (void *)cuGraphAddNode_v2, 12030, 0, NULL, NULL, 168, NULL },
-	{ "cuGraphBatchMemOpNodeGetParams", "cuGraphBatchMemOpNodeGetParams", (void *)cuGraphBatchMemOpNodeGetParams, 11070, 0, NULL, NULL, 169, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphBatchMemOpNodeSetParams", "cuGraphBatchMemOpNodeSetParams", (void *)cuGraphBatchMemOpNodeSetParams, 11070, 0, NULL, NULL, 170, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphBatchMemOpNodeGetParams", "cuGraphBatchMemOpNodeGetParams", (void *)cuGraphBatchMemOpNodeGetParams, 11070, 0, NULL, NULL, 169, NULL },
+	{ "cuGraphBatchMemOpNodeSetParams", "cuGraphBatchMemOpNodeSetParams", (void *)cuGraphBatchMemOpNodeSetParams, 11070, 0, NULL, NULL, 170, NULL },
 	{ "cuGraphChildGraphNodeGetGraph", "cuGraphChildGraphNodeGetGraph", (void *)cuGraphChildGraphNodeGetGraph, 10000, 0, NULL, NULL, 171, NULL },
 	{ "cuGraphClone", "cuGraphClone", (void *)cuGraphClone, 10000, 0, NULL, NULL, 172, NULL },
-	{ "cuGraphConditionalHandleCreate", "cuGraphConditionalHandleCreate", (void *)cuGraphConditionalHandleCreate, 12030, 0, NULL, NULL, 173, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphConditionalHandleCreate", "cuGraphConditionalHandleCreate", (void *)cuGraphConditionalHandleCreate, 12030, 0, NULL, NULL, 173, "conditions and external semaphores as nodes of graphs have no names here" },
 	{ "cuGraphCreate", "cuGraphCreate", (void *)cuGraphCreate, 10000, 0, NULL, NULL, 174, NULL },
 	{ "cuGraphDebugDotPrint", "cuGraphDebugDotPrint", (void *)cuGraphDebugDotPrint, 11030, 0, NULL, NULL, 175, NULL },
 	{ "cuGraphDestroy", "cuGraphDestroy", (void *)cuGraphDestroy, 10000, 0, NULL, NULL, 176, NULL },
@@ -346,13 +290,13 @@ const struct client_entry client_entries[] = {
 	{ "cuGraphEventRecordNodeSetEvent", "cuGraphEventRecordNodeSetEvent", (void *)cuGraphEventRecordNodeSetEvent, 11010, 0, NULL, NULL, 179, NULL },
 	{ "cuGraphEventWaitNodeGetEvent", "cuGraphEventWaitNodeGetEvent", (void *)cuGraphEventWaitNodeGetEvent, 11010, 0, NULL, NULL, 180, NULL },
 	{ "cuGraphEventWaitNodeSetEvent", "cuGraphEventWaitNodeSetEvent", (void *)cuGraphEventWaitNodeSetEvent, 11010, 0, NULL, NULL, 181, NULL },
-	{ "cuGraphExecBatchMemOpNodeSetParams", "cuGraphExecBatchMemOpNodeSetParams", (void *)cuGraphExecBatchMemOpNodeSetParams, 11070, 0, NULL, NULL, 182, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExecBatchMemOpNodeSetParams", "cuGraphExecBatchMemOpNodeSetParams", (void *)cuGraphExecBatchMemOpNodeSetParams, 11070, 0, NULL, NULL, 182, NULL },
 	{ "cuGraphExecChildGraphNodeSetParams", "cuGraphExecChildGraphNodeSetParams", (void *)cuGraphExecChildGraphNodeSetParams, 11010, 0, NULL, NULL, 183, NULL },
 	{ "cuGraphExecDestroy", "cuGraphExecDestroy", (void *)cuGraphExecDestroy, 10000, 0, NULL, NULL, 184, NULL },
 	{ "cuGraphExecEventRecordNodeSetEvent", "cuGraphExecEventRecordNodeSetEvent", (void *)cuGraphExecEventRecordNodeSetEvent, 11010, 0, NULL, NULL, 185, NULL },
 	{ "cuGraphExecEventWaitNodeSetEvent", "cuGraphExecEventWaitNodeSetEvent", (void *)cuGraphExecEventWaitNodeSetEvent, 11010, 0, NULL, NULL, 186, NULL },
-	{ "cuGraphExecExternalSemaphoresSignalNodeSetParams", "cuGraphExecExternalSemaphoresSignalNodeSetParams", (void *)cuGraphExecExternalSemaphoresSignalNodeSetParams, 11020, 0, NULL, NULL, 187, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphExecExternalSemaphoresWaitNodeSetParams", "cuGraphExecExternalSemaphoresWaitNodeSetParams", (void *)cuGraphExecExternalSemaphoresWaitNodeSetParams, 11020, 0, NULL, NULL, 188, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExecExternalSemaphoresSignalNodeSetParams", "cuGraphExecExternalSemaphoresSignalNodeSetParams", (void *)cuGraphExecExternalSemaphoresSignalNodeSetParams, 11020, 0, NULL, NULL, 187, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExecExternalSemaphoresWaitNodeSetParams", "cuGraphExecExternalSemaphoresWaitNodeSetParams", (void *)cuGraphExecExternalSemaphoresWaitNodeSetParams, 11020, 0, NULL, NULL, 188, "conditions and external semaphores as nodes of graphs have no names here" },
 	{ "cuGraphExecGetFlags", "cuGraphExecGetFlags", (void *)cuGraphExecGetFlags, 12000, 0, NULL, NULL, 189, NULL },
 	{ "cuGraphExecGetId", "cuGraphExecGetId", (void *)cuGraphExecGetId, 13010, 0, NULL, NULL, 190, NULL },
 	{ "cuGraphExecHostNodeSetParams", "cuGraphExecHostNodeSetParams", (void *)cuGraphExecHostNodeSetParams, 10020, 0, NULL, NULL, 191, NULL },
@@ -363,10 +307,10 @@ const struct client_entry client_entries[] = {
 	{ "cuGraphExecNodeSetParams", "cuGraphExecNodeSetParams", (void *)cuGraphExecNodeSetParams, 12020, 0, NULL, NULL, 196, NULL },
 	{ "cuGraphExecUpdate", "cuGraphExecUpdate", (void *)cuGraphExecUpdate, 10020, 0, NULL, NULL, 197, NULL },
 	{ "cuGraphExecUpdate", "cuGraphExecUpdate_v2", (void *)cuGraphExecUpdate_v2, 12000, 0, NULL, NULL, 198, NULL },
-	{ "cuGraphExternalSemaphoresSignalNodeGetParams", "cuGraphExternalSemaphoresSignalNodeGetParams", (void *)cuGraphExternalSemaphoresSignalNodeGetParams, 11020, 0, NULL, NULL, 199, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphExternalSemaphoresSignalNodeSetParams", "cuGraphExternalSemaphoresSignalNodeSetParams", (void *)cuGraphExternalSemaphoresSignalNodeSetParams, 11020, 0, NULL, NULL, 200, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphExternalSemaphoresWaitNodeGetParams", "cuGraphExternalSemaphoresWaitNodeGetParams", (void *)cuGraphExternalSemaphoresWaitNodeGetParams, 11020, 0, NULL, NULL, 201, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphExternalSemaphoresWaitNodeSetParams", "cuGraphExternalSemaphoresWaitNodeSetParams", (void *)cuGraphExternalSemaphoresWaitNodeSetParams, 11020, 0, NULL, NULL, 202, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExternalSemaphoresSignalNodeGetParams", "cuGraphExternalSemaphoresSignalNodeGetParams", (void *)cuGraphExternalSemaphoresSignalNodeGetParams, 11020, 0, NULL, NULL, 199, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExternalSemaphoresSignalNodeSetParams", "cuGraphExternalSemaphoresSignalNodeSetParams", (void *)cuGraphExternalSemaphoresSignalNodeSetParams, 11020, 0, NULL, NULL, 200, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExternalSemaphoresWaitNodeGetParams", "cuGraphExternalSemaphoresWaitNodeGetParams", (void *)cuGraphExternalSemaphoresWaitNodeGetParams, 11020, 0, NULL, NULL, 201, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExternalSemaphoresWaitNodeSetParams", "cuGraphExternalSemaphoresWaitNodeSetParams", (void *)cuGraphExternalSemaphoresWaitNodeSetParams, 11020, 0, NULL, NULL, 202, "conditions and external semaphores as nodes of graphs have no names here" },
 	{ "cuGraphGetEdges", "cuGraphGetEdges", (void *)cuGraphGetEdges, 10000, 0, NULL, NULL, 203, NULL },
 	{ "cuGraphGetEdges", "cuGraphGetEdges_v2", (void *)cuGraphGetEdges_v2, 12030, 0, NULL, NULL, 204, NULL },
 	{ "cuGraphGetId", "cuGraphGetId", (void *)cuGraphGetId, 13010, 0, NULL, NULL, 205, NULL },
@@ -400,7 +344,7 @@ const struct client_entry client_entries[] = {
 	{ "cuGraphNodeGetDependentNodes", "cuGraphNodeGetDependentNodes_v2", (void *)cuGraphNodeGetDependentNodes_v2, 12030, 0, NULL, NULL, 233, NULL },
 	{ "cuGraphNodeGetEnabled", "cuGraphNodeGetEnabled", (void *)cuGraphNodeGetEnabled, 11060, 0, NULL, NULL, 234, NULL },
 	{ "cuGraphNodeGetLocalId", "cuGraphNodeGetLocalId", (void *)cuGraphNodeGetLocalId, 13010, 0, NULL, NULL, 235, NULL },
-	{ "cuGraphNodeGetParams", "cuGraphNodeGetParams", (void *)cuGraphNodeGetParams, 13020, 0, NULL, NULL, 236, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphNodeGetParams", "cuGraphNodeGetParams", (void *)cuGraphNodeGetParams, 13020, 0, NULL, NULL, 236, NULL },
 	{ "cuGraphNodeGetToolsId", "cuGraphNodeGetToolsId", (void *)cuGraphNodeGetToolsId, 13010, 0, NULL, NULL, 237, NULL },
 	{ "cuGraphNodeGetType", "cuGraphNodeGetType", (void *)cuGraphNodeGetType, 10000, 0, NULL, NULL, 238, NULL },
 	{ "cuGraphNodeSetEnabled", "cuGraphNodeSetEnabled", (void *)cuGraphNodeSetEnabled, 11060, 0, NULL, NULL, 239, NULL },
@@ -425,13 +369,13 @@ const struct client_entry client_entries[] = {
 	{ "cuGraphicsUnregisterResource", "cuGraphicsUnregisterResource", (void *)cuGraphicsUnregisterResource, 3000, 0, NULL, NULL, 258, "graphics interoperability needs the GPU in this machine" },
 	{ "cuGraphicsVDPAURegisterOutputSurface", "cuGraphicsVDPAURegisterOutputSurface", (void *)cuGraphicsVDPAURegisterOutputSurface, 3010, 0, NULL, NULL, 259, "graphics interoperability needs the GPU in this machine" },
 	{ "cuGraphicsVDPAURegisterVideoSurface", "cuGraphicsVDPAURegisterVideoSurface", (void *)cuGraphicsVDPAURegisterVideoSurface, 3010, 0, NULL, NULL, 260, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGreenCtxCreate", "cuGreenCtxCreate", (void *)cuGreenCtxCreate, 12040, 0, NULL, NULL, 261, "a lease's GPUs are not divided into green contexts; whole contexts work" },
-	{ "cuGreenCtxDestroy", "cuGreenCtxDestroy", (void *)cuGreenCtxDestroy, 12040, 0, NULL, NULL, 262, "a lease's GPUs are not divided into green contexts; whole contexts work" },
-	{ "cuGreenCtxGetDevResource", "cuGreenCtxGetDevResource", (void *)cuGreenCtxGetDevResource, 12040, 0, NULL, NULL, 263, "a lease's GPUs are not divided into green contexts; whole contexts work" },
-	{ "cuGreenCtxGetId", "cuGreenCtxGetId", (void *)cuGreenCtxGetId, 12090, 0, NULL, NULL, 264, "a lease's GPUs are not divided into green contexts; whole contexts work" },
-	{ "cuGreenCtxRecordEvent", "cuGreenCtxRecordEvent", (void *)cuGreenCtxRecordEvent, 12040, 0, NULL, NULL, 265, "a lease's GPUs are not divided into green contexts; whole contexts work" },
-	{ "cuGreenCtxStreamCreate", "cuGreenCtxStreamCreate", (void *)cuGreenCtxStreamCreate, 12050, 0, NULL, NULL, 266, "a lease's GPUs are not divided into green contexts; whole contexts work" },
-	{ "cuGreenCtxWaitEvent", "cuGreenCtxWaitEvent", (void *)cuGreenCtxWaitEvent, 12040, 0, NULL, NULL, 267, "a lease's GPUs are not divided into green contexts; whole contexts work" },
+	{ "cuGreenCtxCreate", "cuGreenCtxCreate", (void *)cuGreenCtxCreate, 12040, 0, NULL, NULL, 261, NULL },
+	{ "cuGreenCtxDestroy", "cuGreenCtxDestroy", (void *)cuGreenCtxDestroy, 12040, 0, NULL, NULL, 262, NULL },
+	{ "cuGreenCtxGetDevResource", "cuGreenCtxGetDevResource", (void *)cuGreenCtxGetDevResource, 12040, 0, NULL, NULL, 263, NULL },
+	{ "cuGreenCtxGetId", "cuGreenCtxGetId", (void *)cuGreenCtxGetId, 12090, 0, NULL, NULL, 264, NULL },
+	{ "cuGreenCtxRecordEvent", "cuGreenCtxRecordEvent", (void *)cuGreenCtxRecordEvent, 12040, 0, NULL, NULL, 265, NULL },
+	{ "cuGreenCtxStreamCreate", "cuGreenCtxStreamCreate", (void *)cuGreenCtxStreamCreate, 12050, 0, NULL, NULL, 266, NULL },
+	{ "cuGreenCtxWaitEvent", "cuGreenCtxWaitEvent", (void *)cuGreenCtxWaitEvent, 12040, 0, NULL, NULL, 267, NULL },
 	{ "cuImportExternalMemory", "cuImportExternalMemory", (void *)cuImportExternalMemory, 10000, 0, NULL, NULL, 268, "memory and semaphores of other APIs live in this machine" },
 	{ "cuImportExternalSemaphore", "cuImportExternalSemaphore", (void *)cuImportExternalSemaphore, 10000, 0, NULL, NULL, 269, "memory and semaphores of other APIs live in this machine" },
 	{ "cuInit", "cuInit", (void *)cuInit, 2000, 0, NULL, NULL, 270, NULL },
@@ -622,8 +566,8 @@ const struct client_entry client_entries[] = {
 	{ "cuModuleGetGlobal", "cuModuleGetGlobal", (void *)cuModuleGetGlobal, 2000, 0, NULL, NULL, 455, NULL },
 	{ "cuModuleGetGlobal", "cuModuleGetGlobal_v2", (void *)cuModuleGetGlobal_v2, 3020, 0, NULL, NULL, 456, NULL },
 	{ "cuModuleGetLoadingMode", "cuModuleGetLoadingMode", (void *)cuModuleGetLoadingMode, 11070, 0, NULL, NULL, 457, NULL },
-	{ "cuModuleGetSurfRef", "cuModuleGetSurfRef", (void *)cuModuleGetSurfRef, 3000, 0, NULL, NULL, 458, "texture and surface references left CUDA in version 12" },
-	{ "cuModuleGetTexRef", "cuModuleGetTexRef", (void *)cuModuleGetTexRef, 2000, 0, NULL, NULL, 459, "texture and surface references left CUDA in version 12" },
+	{ "cuModuleGetSurfRef", "cuModuleGetSurfRef", (void *)cuModuleGetSurfRef, 3000, 0, NULL, NULL, 458, NULL },
+	{ "cuModuleGetTexRef", "cuModuleGetTexRef", (void *)cuModuleGetTexRef, 2000, 0, NULL, NULL, 459, NULL },
 	{ "cuModuleLoad", "cuModuleLoad", (void *)cuModuleLoad, 2000, 0, NULL, NULL, 460, NULL },
 	{ "cuModuleLoadData", "cuModuleLoadData", (void *)cuModuleLoadData, 2000, 0, NULL, NULL, 461, NULL },
 	{ "cuModuleLoadDataEx", "cuModuleLoadDataEx", (void *)cuModuleLoadDataEx, 2010, 0, NULL, NULL, 462, NULL },
@@ -643,7 +587,7 @@ const struct client_entry client_entries[] = {
 	{ "cuOccupancyMaxPotentialBlockSizeWithFlags", "cuOccupancyMaxPotentialBlockSizeWithFlags", (void *)cuOccupancyMaxPotentialBlockSizeWithFlags, 7000, 0, NULL, NULL, 476, NULL },
 	{ "cuOccupancyMaxPotentialClusterSize", "cuOccupancyMaxPotentialClusterSize", (void *)cuOccupancyMaxPotentialClusterSize, 11070, 0, NULL, NULL, 477, NULL },
 	{ "cuParamSetSize", "cuParamSetSize", (void *)cuParamSetSize, 2000, 0, NULL, NULL, 478, NULL },
-	{ "cuParamSetTexRef", "cuParamSetTexRef", (void *)cuParamSetTexRef, 2000, 0, NULL, NULL, 479, "texture and surface references left CUDA in version 12" },
+	{ "cuParamSetTexRef", "cuParamSetTexRef", (void *)cuParamSetTexRef, 2000, 0, NULL, NULL, 479, NULL },
 	{ "cuParamSetf", "cuParamSetf", (void *)cuParamSetf, 2000, 0, NULL, NULL, 480, NULL },
 	{ "cuParamSeti", "cuParamSeti", (void *)cuParamSeti, 2000, 0, NULL, NULL, 481, NULL },
 	{ "cuParamSetv", "cuParamSetv", (void *)cuParamSetv, 2000, 0, NULL, NULL, 482, NULL },
@@ -661,7 +605,7 @@ const struct client_entry client_entries[] = {
 	{ "cuStreamBeginCapture", "cuStreamBeginCapture", (void *)cuStreamBeginCapture, 10000, 0, NULL, NULL, 494, NULL },
 	{ "cuStreamBeginCapture", "cuStreamBeginCapture_v2", (void *)cuStreamBeginCapture_v2, 10010, 10010, (void *)cuStreamBeginCapture_v2_ptsz, "cuStreamBeginCapture_v2_ptsz", 495, NULL },
 	{ "cuStreamBeginCaptureToGraph", "cuStreamBeginCaptureToGraph", (void *)cuStreamBeginCaptureToGraph, 12030, 12030, (void *)cuStreamBeginCaptureToGraph_ptsz, "cuStreamBeginCaptureToGraph_ptsz", 496, NULL },
-	{ "cuStreamBeginRecaptureToGraph", "cuStreamBeginRecaptureToGraph", (void *)cuStreamBeginRecaptureToGraph, 13030, 13030, (void *)cuStreamBeginRecaptureToGraph_ptsz, "cuStreamBeginRecaptureToGraph_ptsz", 497, "conditions, batches of memory operations and external semaphores as nodes of graphs have no names here" },
+	{ "cuStreamBeginRecaptureToGraph", "cuStreamBeginRecaptureToGraph", (void *)cuStreamBeginRecaptureToGraph, 13030, 13030, (void *)cuStreamBeginRecaptureToGraph_ptsz, "cuStreamBeginRecaptureToGraph_ptsz", 497, "conditions and external semaphores as nodes of graphs have no names here" },
 	{ "cuStreamCopyAttributes", "cuStreamCopyAttributes", (void *)cuStreamCopyAttributes, 11000, 11000, (void *)cuStreamCopyAttributes_ptsz, "cuStreamCopyAttributes_ptsz", 498, NULL },
 	{ "cuStreamCreate", "cuStreamCreate", (void *)cuStreamCreate, 2000, 0, NULL, NULL, 499, NULL },
 	{ "cuStreamCreateWithPriority", "cuStreamCreateWithPriority", (void *)cuStreamCreateWithPriority, 5050, 0, NULL, NULL, 500, NULL },
@@ -674,7 +618,7 @@ const struct client_entry client_entries[] = {
 	{ "cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v3", (void *)cuStreamGetCaptureInfo_v3, 12030, 12030, (void *)cuStreamGetCaptureInfo_v3_ptsz, "cuStreamGetCaptureInfo_v3_ptsz", 507, NULL },
 	{ "cuStreamGetCtx", "cuStreamGetCtx", (void *)cuStreamGetCtx, 9020, 9020, (void *)cuStreamGetCtx_ptsz, "cuStreamGetCtx_ptsz", 508, NULL },
 	{ "cuStreamGetCtx", "cuStreamGetCtx_v2", (void *)cuStreamGetCtx_v2, 12050, 0, NULL, NULL, 509, NULL },
-	{ "cuStreamGetDevResource", "cuStreamGetDevResource", (void *)cuStreamGetDevResource, 13010, 13010, (void *)cuStreamGetDevResource_ptsz, "cuStreamGetDevResource_ptsz", 510, "a lease's GPUs are not divided into green contexts; whole contexts work" },
+	{ "cuStreamGetDevResource", "cuStreamGetDevResource", (void *)cuStreamGetDevResource, 13010, 13010, (void *)cuStreamGetDevResource_ptsz, "cuStreamGetDevResource_ptsz", 510, NULL },
 	{ "cuStreamGetDevice", "cuStreamGetDevice", (void *)cuStreamGetDevice, 12080, 0, NULL, NULL, 511, NULL },
 	{ "cuStreamGetFlags", "cuStreamGetFlags", (void *)cuStreamGetFlags, 5050, 7000, (void *)cuStreamGetFlags_ptsz, "cuStreamGetFlags_ptsz", 512, NULL },
 	{ "cuStreamGetGreenCtx", "cuStreamGetGreenCtx", (void *)cuStreamGetGreenCtx, 12040, 0, NULL, NULL, 513, NULL },
@@ -695,14 +639,14 @@ const struct client_entry client_entries[] = {
 	{ "cuStreamWriteValue32", "cuStreamWriteValue32_v2", (void *)cuStreamWriteValue32_v2, 11070, 11070, (void *)cuStreamWriteValue32_v2_ptsz, "cuStreamWriteValue32_v2_ptsz", 528, NULL },
 	{ "cuStreamWriteValue64", "cuStreamWriteValue64", (void *)cuStreamWriteValue64, 9000, 9000, (void *)cuStreamWriteValue64_ptsz, "cuStreamWriteValue64_ptsz", 529, NULL },
 	{ "cuStreamWriteValue64", "cuStreamWriteValue64_v2", (void *)cuStreamWriteValue64_v2, 11070, 11070, (void *)cuStreamWriteValue64_v2_ptsz, "cuStreamWriteValue64_v2_ptsz", 530, NULL },
-	{ "cuSubgridCreate", "cuSubgridCreate", (void *)cuSubgridCreate, 13030, 0, NULL, NULL, 531, "a lease's GPUs are not divided into green contexts; whole contexts work" },
-	{ "cuSubgridWorkerGridCreate", "cuSubgridWorkerGridCreate", (void *)cuSubgridWorkerGridCreate, 13030, 0, NULL, NULL, 532, "a lease's GPUs are not divided into green contexts; whole contexts work" },
-	{ "cuSubgridWorksetCreate", "cuSubgridWorksetCreate", (void *)cuSubgridWorksetCreate, 13030, 0, NULL, NULL, 533, "a lease's GPUs are not divided into green contexts; whole contexts work" },
+	{ "cuSubgridCreate", "cuSubgridCreate", (void *)cuSubgridCreate, 13030, 0, NULL, NULL, 531, "CUDA 13.3 alone has it, and it is in no header that was at hand" },
+	{ "cuSubgridWorkerGridCreate", "cuSubgridWorkerGridCreate", (void *)cuSubgridWorkerGridCreate, 13030, 0, NULL, NULL, 532, "CUDA 13.3 alone has it, and it is in no header that was at hand" },
+	{ "cuSubgridWorksetCreate", "cuSubgridWorksetCreate", (void *)cuSubgridWorksetCreate, 13030, 0, NULL, NULL, 533, "CUDA 13.3 alone has it, and it is in no header that was at hand" },
 	{ "cuSurfObjectCreate", "cuSurfObjectCreate", (void *)cuSurfObjectCreate, 5000, 0, NULL, NULL, 534, NULL },
 	{ "cuSurfObjectDestroy", "cuSurfObjectDestroy", (void *)cuSurfObjectDestroy, 5000, 0, NULL, NULL, 535, NULL },
 	{ "cuSurfObjectGetResourceDesc", "cuSurfObjectGetResourceDesc", (void *)cuSurfObjectGetResourceDesc, 5000, 0, NULL, NULL, 536, NULL },
-	{ "cuSurfRefGetArray", "cuSurfRefGetArray", (void *)cuSurfRefGetArray, 3000, 0, NULL, NULL, 537, "texture and surface references left CUDA in version 12" },
-	{ "cuSurfRefSetArray", "cuSurfRefSetArray", (void *)cuSurfRefSetArray, 3000, 0, NULL, NULL, 538, "texture and surface references left CUDA in version 12" },
+	{ "cuSurfRefGetArray", "cuSurfRefGetArray", (void *)cuSurfRefGetArray, 3000, 0, NULL, NULL, 537, NULL },
+	{ "cuSurfRefSetArray", "cuSurfRefSetArray", (void *)cuSurfRefSetArray, 3000, 0, NULL, NULL, 538, NULL },
 	{ "cuTensorMapEncodeIm2col", "cuTensorMapEncodeIm2col", (void *)cuTensorMapEncodeIm2col, 12000, 0, NULL, NULL, 539, NULL },
 	{ "cuTensorMapEncodeIm2colWide", "cuTensorMapEncodeIm2colWide", (void *)cuTensorMapEncodeIm2colWide, 12080, 0, NULL, NULL, 540, NULL },
 	{ "cuTensorMapEncodeTiled", "cuTensorMapEncodeTiled", (void *)cuTensorMapEncodeTiled, 12000, 0, NULL, NULL, 541, NULL },
@@ -712,37 +656,37 @@ const struct client_entry client_entries[] = {
 	{ "cuTexObjectGetResourceDesc", "cuTexObjectGetResourceDesc", (void *)cuTexObjectGetResourceDesc, 5000, 0, NULL, NULL, 545, NULL },
 	{ "cuTexObjectGetResourceViewDesc", "cuTexObjectGetResourceViewDesc", (void *)cuTexObjectGetResourceViewDesc, 5000, 0, NULL, NULL, 546, NULL },
 	{ "cuTexObjectGetTextureDesc", "cuTexObjectGetTextureDesc", (void *)cuTexObjectGetTextureDesc, 5000, 0, NULL, NULL, 547, NULL },
-	{ "cuTexRefCreate", "cuTexRefCreate", (void *)cuTexRefCreate, 2000, 0, NULL, NULL, 548, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefDestroy", "cuTexRefDestroy", (void *)cuTexRefDestroy, 2000, 0, NULL, NULL, 549, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetAddress", "cuTexRefGetAddress", (void *)cuTexRefGetAddress, 2000, 0, NULL, NULL, 550, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
-	{ "cuTexRefGetAddress", "cuTexRefGetAddress_v2", (void *)cuTexRefGetAddress_v2, 3020, 0, NULL, NULL, 551, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetAddressMode", "cuTexRefGetAddressMode", (void *)cuTexRefGetAddressMode, 2000, 0, NULL, NULL, 552, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetArray", "cuTexRefGetArray", (void *)cuTexRefGetArray, 2000, 0, NULL, NULL, 553, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetBorderColor", "cuTexRefGetBorderColor", (void *)cuTexRefGetBorderColor, 8000, 0, NULL, NULL, 554, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetFilterMode", "cuTexRefGetFilterMode", (void *)cuTexRefGetFilterMode, 2000, 0, NULL, NULL, 555, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetFlags", "cuTexRefGetFlags", (void *)cuTexRefGetFlags, 2000, 0, NULL, NULL, 556, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetFormat", "cuTexRefGetFormat", (void *)cuTexRefGetFormat, 2000, 0, NULL, NULL, 557, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetMaxAnisotropy", "cuTexRefGetMaxAnisotropy", (void *)cuTexRefGetMaxAnisotropy, 5000, 0, NULL, NULL, 558, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetMipmapFilterMode", "cuTexRefGetMipmapFilterMode", (void *)cuTexRefGetMipmapFilterMode, 5000, 0, NULL, NULL, 559, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetMipmapLevelBias", "cuTexRefGetMipmapLevelBias", (void *)cuTexRefGetMipmapLevelBias, 5000, 0, NULL, NULL, 560, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetMipmapLevelClamp", "cuTexRefGetMipmapLevelClamp", (void *)cuTexRefGetMipmapLevelClamp, 5000, 0, NULL, NULL, 561, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefGetMipmappedArray", "cuTexRefGetMipmappedArray", (void *)cuTexRefGetMipmappedArray, 5000, 0, NULL, NULL, 562, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetAddress", "cuTexRefSetAddress", (void *)cuTexRefSetAddress, 2000, 0, NULL, NULL, 563, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
-	{ "cuTexRefSetAddress", "cuTexRefSetAddress_v2", (void *)cuTexRefSetAddress_v2, 3020, 0, NULL, NULL, 564, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetAddress2D", "cuTexRefSetAddress2D", (void *)cuTexRefSetAddress2D, 2020, 0, NULL, NULL, 565, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
-	{ "cuTexRefSetAddress2D", "cuTexRefSetAddress2D_v2", (void *)cuTexRefSetAddress2D_v2, 3020, 0, NULL, NULL, 566, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetAddress2D", "cuTexRefSetAddress2D_v3", (void *)cuTexRefSetAddress2D_v3, 4010, 0, NULL, NULL, 567, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetAddressMode", "cuTexRefSetAddressMode", (void *)cuTexRefSetAddressMode, 2000, 0, NULL, NULL, 568, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetArray", "cuTexRefSetArray", (void *)cuTexRefSetArray, 2000, 0, NULL, NULL, 569, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetBorderColor", "cuTexRefSetBorderColor", (void *)cuTexRefSetBorderColor, 8000, 0, NULL, NULL, 570, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetFilterMode", "cuTexRefSetFilterMode", (void *)cuTexRefSetFilterMode, 2000, 0, NULL, NULL, 571, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetFlags", "cuTexRefSetFlags", (void *)cuTexRefSetFlags, 2000, 0, NULL, NULL, 572, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetFormat", "cuTexRefSetFormat", (void *)cuTexRefSetFormat, 2000, 0, NULL, NULL, 573, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetMaxAnisotropy", "cuTexRefSetMaxAnisotropy", (void *)cuTexRefSetMaxAnisotropy, 5000, 0, NULL, NULL, 574, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetMipmapFilterMode", "cuTexRefSetMipmapFilterMode", (void *)cuTexRefSetMipmapFilterMode, 5000, 0, NULL, NULL, 575, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetMipmapLevelBias", "cuTexRefSetMipmapLevelBias", (void *)cuTexRefSetMipmapLevelBias, 5000, 0, NULL, NULL, 576, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetMipmapLevelClamp", "cuTexRefSetMipmapLevelClamp", (void *)cuTexRefSetMipmapLevelClamp, 5000, 0, NULL, NULL, 577, "texture and surface references left CUDA in version 12" },
-	{ "cuTexRefSetMipmappedArray", "cuTexRefSetMipmappedArray", (void *)cuTexRefSetMipmappedArray, 5000, 0, NULL, NULL, 578, "texture and surface references left CUDA in version 12" },
+	{ "cuTexRefCreate", "cuTexRefCreate", (void *)cuTexRefCreate, 2000, 0, NULL, NULL, 548, NULL },
+	{ "cuTexRefDestroy", "cuTexRefDestroy", (void *)cuTexRefDestroy, 2000, 0, NULL, NULL, 549, NULL },
+	{ "cuTexRefGetAddress", "cuTexRefGetAddress", (void *)cuTexRefGetAddress, 2000, 0, NULL, NULL, 550, NULL },
+	{ "cuTexRefGetAddress", "cuTexRefGetAddress_v2", (void *)cuTexRefGetAddress_v2, 3020, 0, NULL, NULL, 551, NULL },
+	{ "cuTexRefGetAddressMode", "cuTexRefGetAddressMode", (void *)cuTexRefGetAddressMode, 2000, 0, NULL, NULL, 552, NULL },
+	{ "cuTexRefGetArray", "cuTexRefGetArray", (void *)cuTexRefGetArray, 2000, 0, NULL, NULL, 553, NULL },
+	{ "cuTexRefGetBorderColor", "cuTexRefGetBorderColor", (void *)cuTexRefGetBorderColor, 8000, 0, NULL, NULL, 554, NULL },
+	{ "cuTexRefGetFilterMode", "cuTexRefGetFilterMode", (void *)cuTexRefGetFilterMode, 2000, 0, NULL, NULL, 555, NULL },
+	{ "cuTexRefGetFlags", "cuTexRefGetFlags", (void *)cuTexRefGetFlags, 2000, 0, NULL, NULL, 556, NULL },
+	{ "cuTexRefGetFormat", "cuTexRefGetFormat", (void *)cuTexRefGetFormat, 2000, 0, NULL, NULL, 557, NULL },
+	{ "cuTexRefGetMaxAnisotropy", "cuTexRefGetMaxAnisotropy", (void *)cuTexRefGetMaxAnisotropy, 5000, 0, NULL, NULL, 558, NULL },
+	{ "cuTexRefGetMipmapFilterMode", "cuTexRefGetMipmapFilterMode", (void *)cuTexRefGetMipmapFilterMode, 5000, 0, NULL, NULL, 559, NULL },
+	{ "cuTexRefGetMipmapLevelBias", "cuTexRefGetMipmapLevelBias", (void *)cuTexRefGetMipmapLevelBias, 5000, 0, NULL, NULL, 560, NULL },
+	{ "cuTexRefGetMipmapLevelClamp", "cuTexRefGetMipmapLevelClamp", (void *)cuTexRefGetMipmapLevelClamp, 5000, 0, NULL, NULL, 561, NULL },
+	{ "cuTexRefGetMipmappedArray", "cuTexRefGetMipmappedArray", (void *)cuTexRefGetMipmappedArray, 5000, 0, NULL, NULL, 562, NULL },
+	{ "cuTexRefSetAddress", "cuTexRefSetAddress", (void *)cuTexRefSetAddress, 2000, 0, NULL, NULL, 563, NULL },
+	{ "cuTexRefSetAddress", "cuTexRefSetAddress_v2", (void *)cuTexRefSetAddress_v2, 3020, 0, NULL, NULL, 564, NULL },
+	{ "cuTexRefSetAddress2D", "cuTexRefSetAddress2D", (void *)cuTexRefSetAddress2D, 2020, 0, NULL, NULL, 565, NULL },
+	{ "cuTexRefSetAddress2D", "cuTexRefSetAddress2D_v2", (void *)cuTexRefSetAddress2D_v2, 3020, 0, NULL, NULL, 566, NULL },
+	{ "cuTexRefSetAddress2D", "cuTexRefSetAddress2D_v3", (void *)cuTexRefSetAddress2D_v3, 4010, 0, NULL, NULL, 567, NULL },
+	{ "cuTexRefSetAddressMode", "cuTexRefSetAddressMode", (void *)cuTexRefSetAddressMode, 2000, 0, NULL, NULL, 568, NULL },
+	{ "cuTexRefSetArray", "cuTexRefSetArray", (void *)cuTexRefSetArray, 2000, 0, NULL, NULL, 569, NULL },
+	{ "cuTexRefSetBorderColor", "cuTexRefSetBorderColor", (void *)cuTexRefSetBorderColor, 8000, 0, NULL, NULL, 570, NULL },
+	{ "cuTexRefSetFilterMode", "cuTexRefSetFilterMode", (void *)cuTexRefSetFilterMode, 2000, 0, NULL, NULL, 571, NULL },
+	{ "cuTexRefSetFlags", "cuTexRefSetFlags", (void *)cuTexRefSetFlags, 2000, 0, NULL, NULL, 572, NULL },
+	{ "cuTexRefSetFormat", "cuTexRefSetFormat", (void *)cuTexRefSetFormat, 2000, 0, NULL, NULL, 573, NULL },
+	{ "cuTexRefSetMaxAnisotropy", "cuTexRefSetMaxAnisotropy", (void *)cuTexRefSetMaxAnisotropy, 5000, 0, NULL, NULL, 574, NULL },
+	{ "cuTexRefSetMipmapFilterMode", "cuTexRefSetMipmapFilterMode", (void *)cuTexRefSetMipmapFilterMode, 5000, 0, NULL, NULL, 575, NULL },
+	{ "cuTexRefSetMipmapLevelBias", "cuTexRefSetMipmapLevelBias", (void *)cuTexRefSetMipmapLevelBias, 5000, 0, NULL, NULL, 576, NULL },
+	{ "cuTexRefSetMipmapLevelClamp", "cuTexRefSetMipmapLevelClamp", (void *)cuTexRefSetMipmapLevelClamp, 5000, 0, NULL, NULL, 577, NULL },
+	{ "cuTexRefSetMipmappedArray", "cuTexRefSetMipmappedArray", (void *)cuTexRefSetMipmappedArray, 5000, 0, NULL, NULL, 578, NULL },
 	{ "cuThreadExchangeStreamCaptureMode", "cuThreadExchangeStreamCaptureMode", (void *)cuThreadExchangeStreamCaptureMode, 10010, 0, NULL, NULL, 579, NULL },
 	{ "cuUserObjectCreate", "cuUserObjectCreate", (void *)cuUserObjectCreate, 11030, 0, NULL, NULL, 580, NULL },
 	{ "cuUserObjectRelease", "cuUserObjectRelease", (void *)cuUserObjectRelease, 11030, 0, NULL, NULL, 581, NULL },

@@ -6,7 +6,9 @@
 
 #include "cuda_abi.h"
 
+CUresult client_raw_cuCtxGetDevResource(CUcontext hCtx, CUdevResource *resource, CUdevResourceType type);
 CUresult client_raw_cuCtxSetFlags(unsigned int flags);
+CUresult client_raw_cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevResourceType type);
 CUresult client_raw_cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams);
 CUresult client_raw_cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_MEMCPY3D_v2 *copyParams, CUcontext ctx);
 CUresult client_raw_cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUgraphNodeParams *nodeParams);
@@ -15,7 +17,10 @@ CUresult client_raw_cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgra
 CUresult client_raw_cuGraphLaunch(CUgraphExec hGraph, CUstream hStream);
 CUresult client_raw_cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D_v2 *nodeParams);
 CUresult client_raw_cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D_v2 *nodeParams);
+CUresult client_raw_cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams);
 CUresult client_raw_cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type);
+CUresult client_raw_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags);
+CUresult client_raw_cuGreenCtxGetDevResource(CUgreenCtx hCtx, CUdevResource *resource, CUdevResourceType type);
 CUresult client_raw_cuIpcCloseMemHandle(CUdeviceptr dptr);
 CUresult client_raw_cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev);
 CUresult client_raw_cuLinkDestroy(CUlinkState state);
@@ -27,6 +32,7 @@ CUresult client_raw_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute
 CUresult client_raw_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value);
 CUresult client_raw_cuMemSetAccess(CUdeviceptr_v2 ptr, size_t size, const CUmemAccessDesc_v1 *desc, size_t count);
 CUresult client_raw_cuMemUnmap(CUdeviceptr_v2 ptr, size_t size);
+CUresult client_raw_cuStreamGetDevResource(CUstream hStream, CUdevResource *resource, CUdevResourceType type);
 CUresult client_raw_cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies, size_t numDependencies, unsigned int flags);
 CUresult client_raw_cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags);
 

@@ -49,18 +49,6 @@ CUresult cuCtxDestroy(CUcontext ctx)
 	return cuCtxDestroy_v2(ctx);
 }
 
-CLIENT_API CUresult cuCtxFromGreenCtx(void);
-CUresult cuCtxFromGreenCtx(void)
-{
-	return client_unsupported(33);
-}
-
-CLIENT_API CUresult cuCtxGetDevResource(void);
-CUresult cuCtxGetDevResource(void)
-{
-	return client_unsupported(37);
-}
-
 CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit)
 {
 	struct wire_context_get_limit request = { 0 };
@@ -125,30 +113,6 @@ CLIENT_API CUresult cuDestroyExternalSemaphore(void);
 CUresult cuDestroyExternalSemaphore(void)
 {
 	return client_unsupported(61);
-}
-
-CLIENT_API CUresult cuDevResourceGenerateDesc(void);
-CUresult cuDevResourceGenerateDesc(void)
-{
-	return client_unsupported(62);
-}
-
-CLIENT_API CUresult cuDevSmResourceSplit(void);
-CUresult cuDevSmResourceSplit(void)
-{
-	return client_unsupported(63);
-}
-
-CLIENT_API CUresult cuDevSmResourceSplitByCount(void);
-CUresult cuDevSmResourceSplitByCount(void)
-{
-	return client_unsupported(64);
-}
-
-CLIENT_API CUresult cuDeviceGetDevResource(void);
-CUresult cuDeviceGetDevResource(void)
-{
-	return client_unsupported(72);
 }
 
 CLIENT_API CUresult cuDeviceGetLuid(void);
@@ -312,23 +276,6 @@ CUresult cuEventQuery(CUevent hEvent)
 	return result;
 }
 
-CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
-{
-	struct wire_event_record request = { 0 };
-	CUresult result;
-
-	result = client_enter();
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = client_event_wire(hEvent, &request.event);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = client_stream_wire(hStream, &request.stream);
-	if (result != CUDA_SUCCESS)
-		return result;
-	return client_post(WIRE_OP_EVENT_RECORD, &request, sizeof(request), NULL, 0);
-}
-
 CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)
 {
 	CUresult result;
@@ -337,26 +284,6 @@ CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)
 	result = cuEventRecord(hEvent, hStream);
 	client_per_thread_end();
 	return result;
-}
-
-CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
-{
-	struct wire_event_record request = { 0 };
-	CUresult result;
-
-	result = client_enter();
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!(flags <= 1))
-		return CUDA_ERROR_INVALID_VALUE;
-	result = client_event_wire(hEvent, &request.event);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = client_stream_wire(hStream, &request.stream);
-	if (result != CUDA_SUCCESS)
-		return result;
-	request.flags = flags;
-	return client_post(WIRE_OP_EVENT_RECORD, &request, sizeof(request), NULL, 0);
 }
 
 CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned int flags)
@@ -474,12 +401,6 @@ CUresult cuGLUnregisterBufferObject(void)
 	return client_unsupported(145);
 }
 
-CLIENT_API CUresult cuGraphAddBatchMemOpNode(void);
-CUresult cuGraphAddBatchMemOpNode(void)
-{
-	return client_unsupported(151);
-}
-
 CLIENT_API CUresult cuGraphAddExternalSemaphoresSignalNode(void);
 CUresult cuGraphAddExternalSemaphoresSignalNode(void)
 {
@@ -492,28 +413,10 @@ CUresult cuGraphAddExternalSemaphoresWaitNode(void)
 	return client_unsupported(159);
 }
 
-CLIENT_API CUresult cuGraphBatchMemOpNodeGetParams(void);
-CUresult cuGraphBatchMemOpNodeGetParams(void)
-{
-	return client_unsupported(169);
-}
-
-CLIENT_API CUresult cuGraphBatchMemOpNodeSetParams(void);
-CUresult cuGraphBatchMemOpNodeSetParams(void)
-{
-	return client_unsupported(170);
-}
-
 CLIENT_API CUresult cuGraphConditionalHandleCreate(void);
 CUresult cuGraphConditionalHandleCreate(void)
 {
 	return client_unsupported(173);
-}
-
-CLIENT_API CUresult cuGraphExecBatchMemOpNodeSetParams(void);
-CUresult cuGraphExecBatchMemOpNodeSetParams(void)
-{
-	return client_unsupported(182);
 }
 
 CLIENT_API CUresult cuGraphExecExternalSemaphoresSignalNodeSetParams(void);
@@ -570,12 +473,6 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec hGraph, CUstream hStream)
 	result = cuGraphLaunch(hGraph, hStream);
 	client_per_thread_end();
 	return result;
-}
-
-CLIENT_API CUresult cuGraphNodeGetParams(void);
-CUresult cuGraphNodeGetParams(void)
-{
-	return client_unsupported(236);
 }
 
 CUresult cuGraphUpload_ptsz(CUgraphExec hGraph, CUstream hStream)
@@ -688,48 +585,6 @@ CLIENT_API CUresult cuGraphicsVDPAURegisterVideoSurface(void);
 CUresult cuGraphicsVDPAURegisterVideoSurface(void)
 {
 	return client_unsupported(260);
-}
-
-CLIENT_API CUresult cuGreenCtxCreate(void);
-CUresult cuGreenCtxCreate(void)
-{
-	return client_unsupported(261);
-}
-
-CLIENT_API CUresult cuGreenCtxDestroy(void);
-CUresult cuGreenCtxDestroy(void)
-{
-	return client_unsupported(262);
-}
-
-CLIENT_API CUresult cuGreenCtxGetDevResource(void);
-CUresult cuGreenCtxGetDevResource(void)
-{
-	return client_unsupported(263);
-}
-
-CLIENT_API CUresult cuGreenCtxGetId(void);
-CUresult cuGreenCtxGetId(void)
-{
-	return client_unsupported(264);
-}
-
-CLIENT_API CUresult cuGreenCtxRecordEvent(void);
-CUresult cuGreenCtxRecordEvent(void)
-{
-	return client_unsupported(265);
-}
-
-CLIENT_API CUresult cuGreenCtxStreamCreate(void);
-CUresult cuGreenCtxStreamCreate(void)
-{
-	return client_unsupported(266);
-}
-
-CLIENT_API CUresult cuGreenCtxWaitEvent(void);
-CUresult cuGreenCtxWaitEvent(void)
-{
-	return client_unsupported(267);
 }
 
 CLIENT_API CUresult cuImportExternalMemory(void);
@@ -1437,18 +1292,6 @@ CUresult cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned char uc, size_t N,
 	return result;
 }
 
-CLIENT_API CUresult cuModuleGetSurfRef(void);
-CUresult cuModuleGetSurfRef(void)
-{
-	return client_unsupported(458);
-}
-
-CLIENT_API CUresult cuModuleGetTexRef(void);
-CUresult cuModuleGetTexRef(void)
-{
-	return client_unsupported(459);
-}
-
 CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func, int numBlocks, int blockSize)
 {
 	struct wire_occupancy_shared request = { 0 };
@@ -1517,12 +1360,6 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CU
 		*numBlocks = reply.blocks;
 	}
 	return result;
-}
-
-CLIENT_API CUresult cuParamSetTexRef(void);
-CUresult cuParamSetTexRef(void)
-{
-	return client_unsupported(479);
 }
 
 CLIENT_API CUresult cuProfilerInitialize(void);
@@ -1697,16 +1534,14 @@ CUresult cuStreamGetCtx_ptsz(CUstream hStream, CUcontext *pctx)
 	return result;
 }
 
-CLIENT_API CUresult cuStreamGetDevResource(void);
-CUresult cuStreamGetDevResource(void)
+CUresult cuStreamGetDevResource_ptsz(CUstream hStream, CUdevResource *resource, CUdevResourceType type)
 {
-	return client_unsupported(510);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuStreamGetDevResource_ptsz(void);
-CUresult cuStreamGetDevResource_ptsz(void)
-{
-	return client_unsupported(510);
+	client_per_thread_begin();
+	result = cuStreamGetDevResource(hStream, resource, type);
+	client_per_thread_end();
+	return result;
 }
 
 CUresult cuStreamGetFlags_ptsz(CUstream hStream, unsigned int *flags)
@@ -1965,204 +1800,6 @@ CLIENT_API CUresult cuSubgridWorksetCreate(void);
 CUresult cuSubgridWorksetCreate(void)
 {
 	return client_unsupported(533);
-}
-
-CLIENT_API CUresult cuSurfRefGetArray(void);
-CUresult cuSurfRefGetArray(void)
-{
-	return client_unsupported(537);
-}
-
-CLIENT_API CUresult cuSurfRefSetArray(void);
-CUresult cuSurfRefSetArray(void)
-{
-	return client_unsupported(538);
-}
-
-CLIENT_API CUresult cuTexRefCreate(void);
-CUresult cuTexRefCreate(void)
-{
-	return client_unsupported(548);
-}
-
-CLIENT_API CUresult cuTexRefDestroy(void);
-CUresult cuTexRefDestroy(void)
-{
-	return client_unsupported(549);
-}
-
-CLIENT_API CUresult cuTexRefGetAddress(void);
-CUresult cuTexRefGetAddress(void)
-{
-	return client_unsupported(550);
-}
-
-CLIENT_API CUresult cuTexRefGetAddress_v2(void);
-CUresult cuTexRefGetAddress_v2(void)
-{
-	return client_unsupported(551);
-}
-
-CLIENT_API CUresult cuTexRefGetAddressMode(void);
-CUresult cuTexRefGetAddressMode(void)
-{
-	return client_unsupported(552);
-}
-
-CLIENT_API CUresult cuTexRefGetArray(void);
-CUresult cuTexRefGetArray(void)
-{
-	return client_unsupported(553);
-}
-
-CLIENT_API CUresult cuTexRefGetBorderColor(void);
-CUresult cuTexRefGetBorderColor(void)
-{
-	return client_unsupported(554);
-}
-
-CLIENT_API CUresult cuTexRefGetFilterMode(void);
-CUresult cuTexRefGetFilterMode(void)
-{
-	return client_unsupported(555);
-}
-
-CLIENT_API CUresult cuTexRefGetFlags(void);
-CUresult cuTexRefGetFlags(void)
-{
-	return client_unsupported(556);
-}
-
-CLIENT_API CUresult cuTexRefGetFormat(void);
-CUresult cuTexRefGetFormat(void)
-{
-	return client_unsupported(557);
-}
-
-CLIENT_API CUresult cuTexRefGetMaxAnisotropy(void);
-CUresult cuTexRefGetMaxAnisotropy(void)
-{
-	return client_unsupported(558);
-}
-
-CLIENT_API CUresult cuTexRefGetMipmapFilterMode(void);
-CUresult cuTexRefGetMipmapFilterMode(void)
-{
-	return client_unsupported(559);
-}
-
-CLIENT_API CUresult cuTexRefGetMipmapLevelBias(void);
-CUresult cuTexRefGetMipmapLevelBias(void)
-{
-	return client_unsupported(560);
-}
-
-CLIENT_API CUresult cuTexRefGetMipmapLevelClamp(void);
-CUresult cuTexRefGetMipmapLevelClamp(void)
-{
-	return client_unsupported(561);
-}
-
-CLIENT_API CUresult cuTexRefGetMipmappedArray(void);
-CUresult cuTexRefGetMipmappedArray(void)
-{
-	return client_unsupported(562);
-}
-
-CLIENT_API CUresult cuTexRefSetAddress(void);
-CUresult cuTexRefSetAddress(void)
-{
-	return client_unsupported(563);
-}
-
-CLIENT_API CUresult cuTexRefSetAddress_v2(void);
-CUresult cuTexRefSetAddress_v2(void)
-{
-	return client_unsupported(564);
-}
-
-CLIENT_API CUresult cuTexRefSetAddress2D(void);
-CUresult cuTexRefSetAddress2D(void)
-{
-	return client_unsupported(565);
-}
-
-CLIENT_API CUresult cuTexRefSetAddress2D_v2(void);
-CUresult cuTexRefSetAddress2D_v2(void)
-{
-	return client_unsupported(566);
-}
-
-CLIENT_API CUresult cuTexRefSetAddress2D_v3(void);
-CUresult cuTexRefSetAddress2D_v3(void)
-{
-	return client_unsupported(567);
-}
-
-CLIENT_API CUresult cuTexRefSetAddressMode(void);
-CUresult cuTexRefSetAddressMode(void)
-{
-	return client_unsupported(568);
-}
-
-CLIENT_API CUresult cuTexRefSetArray(void);
-CUresult cuTexRefSetArray(void)
-{
-	return client_unsupported(569);
-}
-
-CLIENT_API CUresult cuTexRefSetBorderColor(void);
-CUresult cuTexRefSetBorderColor(void)
-{
-	return client_unsupported(570);
-}
-
-CLIENT_API CUresult cuTexRefSetFilterMode(void);
-CUresult cuTexRefSetFilterMode(void)
-{
-	return client_unsupported(571);
-}
-
-CLIENT_API CUresult cuTexRefSetFlags(void);
-CUresult cuTexRefSetFlags(void)
-{
-	return client_unsupported(572);
-}
-
-CLIENT_API CUresult cuTexRefSetFormat(void);
-CUresult cuTexRefSetFormat(void)
-{
-	return client_unsupported(573);
-}
-
-CLIENT_API CUresult cuTexRefSetMaxAnisotropy(void);
-CUresult cuTexRefSetMaxAnisotropy(void)
-{
-	return client_unsupported(574);
-}
-
-CLIENT_API CUresult cuTexRefSetMipmapFilterMode(void);
-CUresult cuTexRefSetMipmapFilterMode(void)
-{
-	return client_unsupported(575);
-}
-
-CLIENT_API CUresult cuTexRefSetMipmapLevelBias(void);
-CUresult cuTexRefSetMipmapLevelBias(void)
-{
-	return client_unsupported(576);
-}
-
-CLIENT_API CUresult cuTexRefSetMipmapLevelClamp(void);
-CUresult cuTexRefSetMipmapLevelClamp(void)
-{
-	return client_unsupported(577);
-}
-
-CLIENT_API CUresult cuTexRefSetMipmappedArray(void);
-CUresult cuTexRefSetMipmappedArray(void)
-{
-	return client_unsupported(578);
 }
 
 CLIENT_API CUresult cuVDPAUCtxCreate_v2(void);

@@ -1144,6 +1144,7 @@ typedef enum CUgraphMem_attribute_enum {
 } CUgraphMem_attribute;
 
 typedef enum CUgraphChildGraphNodeOwnership_enum {
+	CU_GRAPH_CHILD_GRAPH_OWNERSHIP_INVALID = -1,
 	CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE = 0,
 	CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE = 1,
 } CUgraphChildGraphNodeOwnership;
@@ -1262,6 +1263,11 @@ typedef enum CUdevSmResourceSplit_flags_enum {
 	CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING = 1,
 	CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE = 2,
 } CUdevSmResourceSplit_flags;
+
+typedef enum CUdevSmResourceGroup_flags_enum {
+	CU_DEV_SM_RESOURCE_GROUP_DEFAULT = 0,
+	CU_DEV_SM_RESOURCE_GROUP_BACKFILL = 1,
+} CUdevSmResourceGroup_flags;
 
 typedef enum CUdevResourceType_enum {
 	CU_DEV_RESOURCE_TYPE_INVALID = 0,
@@ -2204,6 +2210,14 @@ typedef struct CUdevResource_v1_st {
 	};
 } CUdevResource_v1;
 typedef CUdevResource_v1 CUdevResource;
+
+typedef struct CU_DEV_SM_RESOURCE_GROUP_PARAMS_st {
+	unsigned int smCount;
+	unsigned int coscheduledSmCount;
+	unsigned int preferredCoscheduledSmCount;
+	unsigned int flags;
+	unsigned int reserved[12];
+} CU_DEV_SM_RESOURCE_GROUP_PARAMS;
 
 /* Every CUresult: X(constant, text of cuGetErrorString). */
 #define CUDA_ABI_RESULTS(X) \

@@ -188,6 +188,26 @@ static void reply_32(struct marshal *m, struct args_32 *a)
 	(void)a;
 }
 
+/* cuCtxGetDevResource */
+struct args_37 {
+	CUcontext hCtx;
+	CUdevResource *resource;
+	CUdevResourceType type;
+};
+
+static void request_37(struct marshal *m, struct args_37 *a)
+{
+	marshal_plain(m, &a->type, sizeof(a->type));
+	marshal_CUcontext(m, &a->hCtx);
+	a->resource = marshal_pointer(m, a->resource, 1, sizeof(*a->resource));
+}
+
+static void reply_37(struct marshal *m, struct args_37 *a)
+{
+	if (a->resource)
+		marshal_CUdevResource(m, a->resource);
+}
+
 /* cuCtxGetExecAffinity */
 struct args_40 {
 	CUexecAffinityParam *pExecAffinity;
@@ -275,6 +295,96 @@ static void reply_59(struct marshal *m, struct args_59 *a)
 	(void)a;
 }
 
+/* cuDevResourceGenerateDesc */
+struct args_62 {
+	CUdevResourceDesc *phDesc;
+	CUdevResource *resources;
+	unsigned int nbResources;
+};
+
+static void request_62(struct marshal *m, struct args_62 *a)
+{
+	marshal_plain(m, &a->nbResources, sizeof(a->nbResources));
+	a->phDesc = marshal_pointer(m, a->phDesc, 1, sizeof(*a->phDesc));
+	a->resources = marshal_pointer(m, a->resources, a->nbResources, sizeof(*a->resources));
+	for (size_t i = 0; a->resources && i < (size_t)(a->nbResources); i++)
+		marshal_CUdevResource(m, &a->resources[i]);
+}
+
+static void reply_62(struct marshal *m, struct args_62 *a)
+{
+	if (a->phDesc)
+		marshal_CUdevResourceDesc(m, a->phDesc);
+}
+
+/* cuDevSmResourceSplit */
+struct args_63 {
+	CUdevResource *results;
+	unsigned int nbGroups;
+	CUdevResource *input;
+	CUdevResource *remainder;
+	unsigned int flags;
+	CU_DEV_SM_RESOURCE_GROUP_PARAMS *groupParams;
+};
+
+static void request_63(struct marshal *m, struct args_63 *a)
+{
+	marshal_plain(m, &a->nbGroups, sizeof(a->nbGroups));
+	marshal_plain(m, &a->flags, sizeof(a->flags));
+	a->results = marshal_pointer(m, a->results, a->nbGroups, sizeof(*a->results));
+	a->input = marshal_pointer(m, a->input, 1, sizeof(*a->input));
+	if (a->input)
+		marshal_CUdevResource(m, a->input);
+	a->remainder = marshal_pointer(m, a->remainder, 1, sizeof(*a->remainder));
+	a->groupParams = marshal_pointer(m, a->groupParams, a->nbGroups, sizeof(*a->groupParams));
+	if (a->groupParams)
+		marshal_plain(m, a->groupParams, (a->nbGroups) * sizeof(*a->groupParams));
+}
+
+static void reply_63(struct marshal *m, struct args_63 *a)
+{
+	for (size_t i = 0; a->results && i < (size_t)(a->nbGroups); i++)
+		marshal_CUdevResource(m, &a->results[i]);
+	if (a->remainder)
+		marshal_CUdevResource(m, a->remainder);
+	if (a->groupParams)
+		marshal_plain(m, a->groupParams, (a->nbGroups) * sizeof(*a->groupParams));
+}
+
+/* cuDevSmResourceSplitByCount */
+struct args_64 {
+	CUdevResource *results;
+	unsigned int *nbGroups;
+	CUdevResource *input;
+	CUdevResource *remainder;
+	unsigned int flags;
+	unsigned int minCount;
+	size_t nbGroups_room;
+};
+
+static void request_64(struct marshal *m, struct args_64 *a)
+{
+	marshal_plain(m, &a->flags, sizeof(a->flags));
+	marshal_plain(m, &a->minCount, sizeof(a->minCount));
+	a->nbGroups = marshal_pointer(m, a->nbGroups, 1, sizeof(*a->nbGroups));
+	a->nbGroups_room = marshal_room(m, a->nbGroups, sizeof(*a->nbGroups));
+	a->results = marshal_pointer(m, a->results, a->nbGroups_room, sizeof(*a->results));
+	a->input = marshal_pointer(m, a->input, 1, sizeof(*a->input));
+	if (a->input)
+		marshal_CUdevResource(m, a->input);
+	a->remainder = marshal_pointer(m, a->remainder, 1, sizeof(*a->remainder));
+}
+
+static void reply_64(struct marshal *m, struct args_64 *a)
+{
+	if (a->nbGroups)
+		marshal_plain(m, a->nbGroups, sizeof(*a->nbGroups));
+	for (size_t i = 0; a->results && i < (size_t)(marshal_filled(a->nbGroups ? *a->nbGroups : 0, a->nbGroups_room)); i++)
+		marshal_CUdevResource(m, &a->results[i]);
+	if (a->remainder)
+		marshal_CUdevResource(m, a->remainder);
+}
+
 /* cuDeviceCanAccessPeer */
 struct args_65 {
 	int *canAccessPeer;
@@ -311,6 +421,26 @@ static void reply_71(struct marshal *m, struct args_71 *a)
 {
 	if (a->pool_out)
 		marshal_CUmemoryPool(m, a->pool_out);
+}
+
+/* cuDeviceGetDevResource */
+struct args_72 {
+	CUdevice device;
+	CUdevResource *resource;
+	CUdevResourceType type;
+};
+
+static void request_72(struct marshal *m, struct args_72 *a)
+{
+	marshal_plain(m, &a->type, sizeof(a->type));
+	marshal_CUdevice(m, &a->device);
+	a->resource = marshal_pointer(m, a->resource, 1, sizeof(*a->resource));
+}
+
+static void reply_72(struct marshal *m, struct args_72 *a)
+{
+	if (a->resource)
+		marshal_CUdevResource(m, a->resource);
 }
 
 /* cuDeviceGetExecAffinitySupport */
@@ -519,6 +649,34 @@ static void reply_98(struct marshal *m, struct args_98 *a)
 {
 	(void)m;
 	(void)a;
+}
+
+/* cuGraphAddBatchMemOpNode */
+struct args_151 {
+	CUgraphNode *phGraphNode;
+	CUgraph hGraph;
+	CUgraphNode *dependencies;
+	size_t numDependencies;
+	CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams;
+};
+
+static void request_151(struct marshal *m, struct args_151 *a)
+{
+	marshal_plain(m, &a->numDependencies, sizeof(a->numDependencies));
+	a->phGraphNode = marshal_pointer(m, a->phGraphNode, 1, sizeof(*a->phGraphNode));
+	marshal_CUgraph(m, &a->hGraph);
+	a->dependencies = marshal_pointer(m, a->dependencies, a->numDependencies, sizeof(*a->dependencies));
+	for (size_t i = 0; a->dependencies && i < (size_t)(a->numDependencies); i++)
+		marshal_CUgraphNode(m, &a->dependencies[i]);
+	a->nodeParams = marshal_pointer(m, a->nodeParams, 1, sizeof(*a->nodeParams));
+	if (a->nodeParams)
+		marshal_CUDA_BATCH_MEM_OP_NODE_PARAMS(m, a->nodeParams);
+}
+
+static void reply_151(struct marshal *m, struct args_151 *a)
+{
+	if (a->phGraphNode)
+		marshal_CUgraphNode(m, a->phGraphNode);
 }
 
 /* cuGraphAddChildGraphNode */
@@ -943,6 +1101,44 @@ static void reply_168(struct marshal *m, struct args_168 *a)
 		marshal_CUgraphNodeParams(m, a->nodeParams);
 }
 
+/* cuGraphBatchMemOpNodeGetParams */
+struct args_169 {
+	CUgraphNode hNode;
+	CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams_out;
+};
+
+static void request_169(struct marshal *m, struct args_169 *a)
+{
+	marshal_CUgraphNode(m, &a->hNode);
+	a->nodeParams_out = marshal_pointer(m, a->nodeParams_out, 1, sizeof(*a->nodeParams_out));
+}
+
+static void reply_169(struct marshal *m, struct args_169 *a)
+{
+	if (a->nodeParams_out)
+		marshal_CUDA_BATCH_MEM_OP_NODE_PARAMS(m, a->nodeParams_out);
+}
+
+/* cuGraphBatchMemOpNodeSetParams */
+struct args_170 {
+	CUgraphNode hNode;
+	CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams;
+};
+
+static void request_170(struct marshal *m, struct args_170 *a)
+{
+	marshal_CUgraphNode(m, &a->hNode);
+	a->nodeParams = marshal_pointer(m, a->nodeParams, 1, sizeof(*a->nodeParams));
+	if (a->nodeParams)
+		marshal_CUDA_BATCH_MEM_OP_NODE_PARAMS(m, a->nodeParams);
+}
+
+static void reply_170(struct marshal *m, struct args_170 *a)
+{
+	(void)m;
+	(void)a;
+}
+
 /* cuGraphChildGraphNodeGetGraph */
 struct args_171 {
 	CUgraphNode hNode;
@@ -1096,6 +1292,28 @@ static void request_181(struct marshal *m, struct args_181 *a)
 }
 
 static void reply_181(struct marshal *m, struct args_181 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuGraphExecBatchMemOpNodeSetParams */
+struct args_182 {
+	CUgraphExec hGraphExec;
+	CUgraphNode hNode;
+	CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams;
+};
+
+static void request_182(struct marshal *m, struct args_182 *a)
+{
+	marshal_CUgraphExec(m, &a->hGraphExec);
+	marshal_CUgraphNode(m, &a->hNode);
+	a->nodeParams = marshal_pointer(m, a->nodeParams, 1, sizeof(*a->nodeParams));
+	if (a->nodeParams)
+		marshal_CUDA_BATCH_MEM_OP_NODE_PARAMS(m, a->nodeParams);
+}
+
+static void reply_182(struct marshal *m, struct args_182 *a)
 {
 	(void)m;
 	(void)a;
@@ -1405,7 +1623,7 @@ struct args_203 {
 static void request_203(struct marshal *m, struct args_203 *a)
 {
 	a->numEdges = marshal_pointer(m, a->numEdges, 1, sizeof(*a->numEdges));
-	a->numEdges_room = marshal_room(m, a->numEdges);
+	a->numEdges_room = marshal_room(m, a->numEdges, sizeof(*a->numEdges));
 	marshal_CUgraph(m, &a->hGraph);
 	a->from = marshal_pointer(m, a->from, a->numEdges_room, sizeof(*a->from));
 	a->to = marshal_pointer(m, a->to, a->numEdges_room, sizeof(*a->to));
@@ -1415,9 +1633,9 @@ static void reply_203(struct marshal *m, struct args_203 *a)
 {
 	if (a->numEdges)
 		marshal_plain(m, a->numEdges, sizeof(*a->numEdges));
-	for (size_t i = 0; a->from && i < (size_t)(marshal_filled(a->numEdges, a->numEdges_room)); i++)
+	for (size_t i = 0; a->from && i < (size_t)(marshal_filled(a->numEdges ? *a->numEdges : 0, a->numEdges_room)); i++)
 		marshal_CUgraphNode(m, &a->from[i]);
-	for (size_t i = 0; a->to && i < (size_t)(marshal_filled(a->numEdges, a->numEdges_room)); i++)
+	for (size_t i = 0; a->to && i < (size_t)(marshal_filled(a->numEdges ? *a->numEdges : 0, a->numEdges_room)); i++)
 		marshal_CUgraphNode(m, &a->to[i]);
 }
 
@@ -1434,7 +1652,7 @@ struct args_204 {
 static void request_204(struct marshal *m, struct args_204 *a)
 {
 	a->numEdges = marshal_pointer(m, a->numEdges, 1, sizeof(*a->numEdges));
-	a->numEdges_room = marshal_room(m, a->numEdges);
+	a->numEdges_room = marshal_room(m, a->numEdges, sizeof(*a->numEdges));
 	marshal_CUgraph(m, &a->hGraph);
 	a->from = marshal_pointer(m, a->from, a->numEdges_room, sizeof(*a->from));
 	a->to = marshal_pointer(m, a->to, a->numEdges_room, sizeof(*a->to));
@@ -1445,12 +1663,12 @@ static void reply_204(struct marshal *m, struct args_204 *a)
 {
 	if (a->numEdges)
 		marshal_plain(m, a->numEdges, sizeof(*a->numEdges));
-	for (size_t i = 0; a->from && i < (size_t)(marshal_filled(a->numEdges, a->numEdges_room)); i++)
+	for (size_t i = 0; a->from && i < (size_t)(marshal_filled(a->numEdges ? *a->numEdges : 0, a->numEdges_room)); i++)
 		marshal_CUgraphNode(m, &a->from[i]);
-	for (size_t i = 0; a->to && i < (size_t)(marshal_filled(a->numEdges, a->numEdges_room)); i++)
+	for (size_t i = 0; a->to && i < (size_t)(marshal_filled(a->numEdges ? *a->numEdges : 0, a->numEdges_room)); i++)
 		marshal_CUgraphNode(m, &a->to[i]);
 	if (a->edgeData)
-		marshal_plain(m, a->edgeData, (marshal_filled(a->numEdges, a->numEdges_room)) * sizeof(*a->edgeData));
+		marshal_plain(m, a->edgeData, (marshal_filled(a->numEdges ? *a->numEdges : 0, a->numEdges_room)) * sizeof(*a->edgeData));
 }
 
 /* cuGraphGetId */
@@ -1482,7 +1700,7 @@ struct args_206 {
 static void request_206(struct marshal *m, struct args_206 *a)
 {
 	a->numNodes = marshal_pointer(m, a->numNodes, 1, sizeof(*a->numNodes));
-	a->numNodes_room = marshal_room(m, a->numNodes);
+	a->numNodes_room = marshal_room(m, a->numNodes, sizeof(*a->numNodes));
 	marshal_CUgraph(m, &a->hGraph);
 	a->nodes = marshal_pointer(m, a->nodes, a->numNodes_room, sizeof(*a->nodes));
 }
@@ -1491,7 +1709,7 @@ static void reply_206(struct marshal *m, struct args_206 *a)
 {
 	if (a->numNodes)
 		marshal_plain(m, a->numNodes, sizeof(*a->numNodes));
-	for (size_t i = 0; a->nodes && i < (size_t)(marshal_filled(a->numNodes, a->numNodes_room)); i++)
+	for (size_t i = 0; a->nodes && i < (size_t)(marshal_filled(a->numNodes ? *a->numNodes : 0, a->numNodes_room)); i++)
 		marshal_CUgraphNode(m, &a->nodes[i]);
 }
 
@@ -1506,7 +1724,7 @@ struct args_207 {
 static void request_207(struct marshal *m, struct args_207 *a)
 {
 	a->numRootNodes = marshal_pointer(m, a->numRootNodes, 1, sizeof(*a->numRootNodes));
-	a->numRootNodes_room = marshal_room(m, a->numRootNodes);
+	a->numRootNodes_room = marshal_room(m, a->numRootNodes, sizeof(*a->numRootNodes));
 	marshal_CUgraph(m, &a->hGraph);
 	a->rootNodes = marshal_pointer(m, a->rootNodes, a->numRootNodes_room, sizeof(*a->rootNodes));
 }
@@ -1515,7 +1733,7 @@ static void reply_207(struct marshal *m, struct args_207 *a)
 {
 	if (a->numRootNodes)
 		marshal_plain(m, a->numRootNodes, sizeof(*a->numRootNodes));
-	for (size_t i = 0; a->rootNodes && i < (size_t)(marshal_filled(a->numRootNodes, a->numRootNodes_room)); i++)
+	for (size_t i = 0; a->rootNodes && i < (size_t)(marshal_filled(a->numRootNodes ? *a->numRootNodes : 0, a->numRootNodes_room)); i++)
 		marshal_CUgraphNode(m, &a->rootNodes[i]);
 }
 
@@ -1972,7 +2190,7 @@ struct args_230 {
 static void request_230(struct marshal *m, struct args_230 *a)
 {
 	a->numDependencies = marshal_pointer(m, a->numDependencies, 1, sizeof(*a->numDependencies));
-	a->numDependencies_room = marshal_room(m, a->numDependencies);
+	a->numDependencies_room = marshal_room(m, a->numDependencies, sizeof(*a->numDependencies));
 	marshal_CUgraphNode(m, &a->hNode);
 	a->dependencies = marshal_pointer(m, a->dependencies, a->numDependencies_room, sizeof(*a->dependencies));
 }
@@ -1981,7 +2199,7 @@ static void reply_230(struct marshal *m, struct args_230 *a)
 {
 	if (a->numDependencies)
 		marshal_plain(m, a->numDependencies, sizeof(*a->numDependencies));
-	for (size_t i = 0; a->dependencies && i < (size_t)(marshal_filled(a->numDependencies, a->numDependencies_room)); i++)
+	for (size_t i = 0; a->dependencies && i < (size_t)(marshal_filled(a->numDependencies ? *a->numDependencies : 0, a->numDependencies_room)); i++)
 		marshal_CUgraphNode(m, &a->dependencies[i]);
 }
 
@@ -1997,7 +2215,7 @@ struct args_231 {
 static void request_231(struct marshal *m, struct args_231 *a)
 {
 	a->numDependencies = marshal_pointer(m, a->numDependencies, 1, sizeof(*a->numDependencies));
-	a->numDependencies_room = marshal_room(m, a->numDependencies);
+	a->numDependencies_room = marshal_room(m, a->numDependencies, sizeof(*a->numDependencies));
 	marshal_CUgraphNode(m, &a->hNode);
 	a->dependencies = marshal_pointer(m, a->dependencies, a->numDependencies_room, sizeof(*a->dependencies));
 	a->edgeData = marshal_pointer(m, a->edgeData, a->numDependencies_room, sizeof(*a->edgeData));
@@ -2007,10 +2225,10 @@ static void reply_231(struct marshal *m, struct args_231 *a)
 {
 	if (a->numDependencies)
 		marshal_plain(m, a->numDependencies, sizeof(*a->numDependencies));
-	for (size_t i = 0; a->dependencies && i < (size_t)(marshal_filled(a->numDependencies, a->numDependencies_room)); i++)
+	for (size_t i = 0; a->dependencies && i < (size_t)(marshal_filled(a->numDependencies ? *a->numDependencies : 0, a->numDependencies_room)); i++)
 		marshal_CUgraphNode(m, &a->dependencies[i]);
 	if (a->edgeData)
-		marshal_plain(m, a->edgeData, (marshal_filled(a->numDependencies, a->numDependencies_room)) * sizeof(*a->edgeData));
+		marshal_plain(m, a->edgeData, (marshal_filled(a->numDependencies ? *a->numDependencies : 0, a->numDependencies_room)) * sizeof(*a->edgeData));
 }
 
 /* cuGraphNodeGetDependentNodes */
@@ -2024,7 +2242,7 @@ struct args_232 {
 static void request_232(struct marshal *m, struct args_232 *a)
 {
 	a->numDependentNodes = marshal_pointer(m, a->numDependentNodes, 1, sizeof(*a->numDependentNodes));
-	a->numDependentNodes_room = marshal_room(m, a->numDependentNodes);
+	a->numDependentNodes_room = marshal_room(m, a->numDependentNodes, sizeof(*a->numDependentNodes));
 	marshal_CUgraphNode(m, &a->hNode);
 	a->dependentNodes = marshal_pointer(m, a->dependentNodes, a->numDependentNodes_room, sizeof(*a->dependentNodes));
 }
@@ -2033,7 +2251,7 @@ static void reply_232(struct marshal *m, struct args_232 *a)
 {
 	if (a->numDependentNodes)
 		marshal_plain(m, a->numDependentNodes, sizeof(*a->numDependentNodes));
-	for (size_t i = 0; a->dependentNodes && i < (size_t)(marshal_filled(a->numDependentNodes, a->numDependentNodes_room)); i++)
+	for (size_t i = 0; a->dependentNodes && i < (size_t)(marshal_filled(a->numDependentNodes ? *a->numDependentNodes : 0, a->numDependentNodes_room)); i++)
 		marshal_CUgraphNode(m, &a->dependentNodes[i]);
 }
 
@@ -2049,7 +2267,7 @@ struct args_233 {
 static void request_233(struct marshal *m, struct args_233 *a)
 {
 	a->numDependentNodes = marshal_pointer(m, a->numDependentNodes, 1, sizeof(*a->numDependentNodes));
-	a->numDependentNodes_room = marshal_room(m, a->numDependentNodes);
+	a->numDependentNodes_room = marshal_room(m, a->numDependentNodes, sizeof(*a->numDependentNodes));
 	marshal_CUgraphNode(m, &a->hNode);
 	a->dependentNodes = marshal_pointer(m, a->dependentNodes, a->numDependentNodes_room, sizeof(*a->dependentNodes));
 	a->edgeData = marshal_pointer(m, a->edgeData, a->numDependentNodes_room, sizeof(*a->edgeData));
@@ -2059,10 +2277,10 @@ static void reply_233(struct marshal *m, struct args_233 *a)
 {
 	if (a->numDependentNodes)
 		marshal_plain(m, a->numDependentNodes, sizeof(*a->numDependentNodes));
-	for (size_t i = 0; a->dependentNodes && i < (size_t)(marshal_filled(a->numDependentNodes, a->numDependentNodes_room)); i++)
+	for (size_t i = 0; a->dependentNodes && i < (size_t)(marshal_filled(a->numDependentNodes ? *a->numDependentNodes : 0, a->numDependentNodes_room)); i++)
 		marshal_CUgraphNode(m, &a->dependentNodes[i]);
 	if (a->edgeData)
-		marshal_plain(m, a->edgeData, (marshal_filled(a->numDependentNodes, a->numDependentNodes_room)) * sizeof(*a->edgeData));
+		marshal_plain(m, a->edgeData, (marshal_filled(a->numDependentNodes ? *a->numDependentNodes : 0, a->numDependentNodes_room)) * sizeof(*a->edgeData));
 }
 
 /* cuGraphNodeGetEnabled */
@@ -2101,6 +2319,24 @@ static void reply_235(struct marshal *m, struct args_235 *a)
 {
 	if (a->nodeId)
 		marshal_plain(m, a->nodeId, sizeof(*a->nodeId));
+}
+
+/* cuGraphNodeGetParams */
+struct args_236 {
+	CUgraphNode hNode;
+	CUgraphNodeParams *nodeParams;
+};
+
+static void request_236(struct marshal *m, struct args_236 *a)
+{
+	marshal_CUgraphNode(m, &a->hNode);
+	a->nodeParams = marshal_pointer(m, a->nodeParams, 1, sizeof(*a->nodeParams));
+}
+
+static void reply_236(struct marshal *m, struct args_236 *a)
+{
+	if (a->nodeParams)
+		marshal_CUgraphNodeParams(m, a->nodeParams);
 }
 
 /* cuGraphNodeGetToolsId */
@@ -2290,6 +2526,102 @@ static void request_245(struct marshal *m, struct args_245 *a)
 }
 
 static void reply_245(struct marshal *m, struct args_245 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuGreenCtxCreate */
+struct args_261 {
+	CUgreenCtx *phCtx;
+	CUdevResourceDesc desc;
+	CUdevice dev;
+	unsigned int flags;
+};
+
+static void request_261(struct marshal *m, struct args_261 *a)
+{
+	marshal_plain(m, &a->flags, sizeof(a->flags));
+	a->phCtx = marshal_pointer(m, a->phCtx, 1, sizeof(*a->phCtx));
+	marshal_CUdevResourceDesc(m, &a->desc);
+	marshal_CUdevice(m, &a->dev);
+}
+
+static void reply_261(struct marshal *m, struct args_261 *a)
+{
+	if (a->phCtx)
+		marshal_CUgreenCtx(m, a->phCtx);
+}
+
+/* cuGreenCtxGetDevResource */
+struct args_263 {
+	CUgreenCtx hCtx;
+	CUdevResource *resource;
+	CUdevResourceType type;
+};
+
+static void request_263(struct marshal *m, struct args_263 *a)
+{
+	marshal_plain(m, &a->type, sizeof(a->type));
+	marshal_CUgreenCtx(m, &a->hCtx);
+	a->resource = marshal_pointer(m, a->resource, 1, sizeof(*a->resource));
+}
+
+static void reply_263(struct marshal *m, struct args_263 *a)
+{
+	if (a->resource)
+		marshal_CUdevResource(m, a->resource);
+}
+
+/* cuGreenCtxGetId */
+struct args_264 {
+	CUgreenCtx greenCtx;
+	unsigned long long *greenCtxId;
+};
+
+static void request_264(struct marshal *m, struct args_264 *a)
+{
+	marshal_CUgreenCtx(m, &a->greenCtx);
+	a->greenCtxId = marshal_pointer(m, a->greenCtxId, 1, sizeof(*a->greenCtxId));
+}
+
+static void reply_264(struct marshal *m, struct args_264 *a)
+{
+	if (a->greenCtxId)
+		marshal_plain(m, a->greenCtxId, sizeof(*a->greenCtxId));
+}
+
+/* cuGreenCtxRecordEvent */
+struct args_265 {
+	CUgreenCtx hCtx;
+	CUevent hEvent;
+};
+
+static void request_265(struct marshal *m, struct args_265 *a)
+{
+	marshal_CUgreenCtx(m, &a->hCtx);
+	marshal_CUevent(m, &a->hEvent);
+}
+
+static void reply_265(struct marshal *m, struct args_265 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuGreenCtxWaitEvent */
+struct args_267 {
+	CUgreenCtx hCtx;
+	CUevent hEvent;
+};
+
+static void request_267(struct marshal *m, struct args_267 *a)
+{
+	marshal_CUgreenCtx(m, &a->hCtx);
+	marshal_CUevent(m, &a->hEvent);
+}
+
+static void reply_267(struct marshal *m, struct args_267 *a)
 {
 	(void)m;
 	(void)a;
@@ -3009,6 +3341,46 @@ static void reply_451(struct marshal *m, struct args_451 *a)
 		marshal_plain(m, a->sparseProperties, sizeof(*a->sparseProperties));
 }
 
+/* cuModuleGetSurfRef */
+struct args_458 {
+	CUsurfref *pSurfRef;
+	CUmodule hmod;
+	char *name;
+};
+
+static void request_458(struct marshal *m, struct args_458 *a)
+{
+	a->pSurfRef = marshal_pointer(m, a->pSurfRef, 1, sizeof(*a->pSurfRef));
+	marshal_CUmodule(m, &a->hmod);
+	a->name = marshal_string(m, a->name);
+}
+
+static void reply_458(struct marshal *m, struct args_458 *a)
+{
+	if (a->pSurfRef)
+		marshal_CUsurfref(m, a->pSurfRef);
+}
+
+/* cuModuleGetTexRef */
+struct args_459 {
+	CUtexref *pTexRef;
+	CUmodule hmod;
+	char *name;
+};
+
+static void request_459(struct marshal *m, struct args_459 *a)
+{
+	a->pTexRef = marshal_pointer(m, a->pTexRef, 1, sizeof(*a->pTexRef));
+	marshal_CUmodule(m, &a->hmod);
+	a->name = marshal_string(m, a->name);
+}
+
+static void reply_459(struct marshal *m, struct args_459 *a)
+{
+	if (a->pTexRef)
+		marshal_CUtexref(m, a->pTexRef);
+}
+
 /* cuMulticastAddDevice */
 struct args_465 {
 	CUmemGenericAllocationHandle mcHandle;
@@ -3185,6 +3557,26 @@ static void reply_477(struct marshal *m, struct args_477 *a)
 		marshal_plain(m, a->clusterSize, sizeof(*a->clusterSize));
 }
 
+/* cuParamSetTexRef */
+struct args_479 {
+	CUfunction hfunc;
+	int texunit;
+	CUtexref hTexRef;
+};
+
+static void request_479(struct marshal *m, struct args_479 *a)
+{
+	marshal_plain(m, &a->texunit, sizeof(a->texunit));
+	marshal_CUfunction(m, &a->hfunc);
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_479(struct marshal *m, struct args_479 *a)
+{
+	(void)m;
+	(void)a;
+}
+
 /* cuStreamBatchMemOp_v2 */
 struct args_493 {
 	CUstream stream;
@@ -3245,6 +3637,26 @@ static void reply_504(struct marshal *m, struct args_504 *a)
 {
 	if (a->value)
 		marshal_plain(m, a->value, sizeof(*a->value));
+}
+
+/* cuStreamGetDevResource */
+struct args_510 {
+	CUstream hStream;
+	CUdevResource *resource;
+	CUdevResourceType type;
+};
+
+static void request_510(struct marshal *m, struct args_510 *a)
+{
+	marshal_plain(m, &a->type, sizeof(a->type));
+	marshal_CUstream(m, &a->hStream);
+	a->resource = marshal_pointer(m, a->resource, 1, sizeof(*a->resource));
+}
+
+static void reply_510(struct marshal *m, struct args_510 *a)
+{
+	if (a->resource)
+		marshal_CUdevResource(m, a->resource);
 }
 
 /* cuStreamSetAttribute */
@@ -3461,6 +3873,44 @@ static void reply_536(struct marshal *m, struct args_536 *a)
 {
 	if (a->pResDesc)
 		marshal_CUDA_RESOURCE_DESC(m, a->pResDesc);
+}
+
+/* cuSurfRefGetArray */
+struct args_537 {
+	CUarray *phArray;
+	CUsurfref hSurfRef;
+};
+
+static void request_537(struct marshal *m, struct args_537 *a)
+{
+	a->phArray = marshal_pointer(m, a->phArray, 1, sizeof(*a->phArray));
+	marshal_CUsurfref(m, &a->hSurfRef);
+}
+
+static void reply_537(struct marshal *m, struct args_537 *a)
+{
+	if (a->phArray)
+		marshal_CUarray(m, a->phArray);
+}
+
+/* cuSurfRefSetArray */
+struct args_538 {
+	CUsurfref hSurfRef;
+	CUarray hArray;
+	unsigned int Flags;
+};
+
+static void request_538(struct marshal *m, struct args_538 *a)
+{
+	marshal_plain(m, &a->Flags, sizeof(a->Flags));
+	marshal_CUsurfref(m, &a->hSurfRef);
+	marshal_CUarray(m, &a->hArray);
+}
+
+static void reply_538(struct marshal *m, struct args_538 *a)
+{
+	(void)m;
+	(void)a;
 }
 
 /* cuTensorMapEncodeIm2col */
@@ -3731,6 +4181,544 @@ static void reply_547(struct marshal *m, struct args_547 *a)
 {
 	if (a->pTexDesc)
 		marshal_plain(m, a->pTexDesc, sizeof(*a->pTexDesc));
+}
+
+/* cuTexRefCreate */
+struct args_548 {
+	CUtexref *pTexRef;
+};
+
+static void request_548(struct marshal *m, struct args_548 *a)
+{
+	a->pTexRef = marshal_pointer(m, a->pTexRef, 1, sizeof(*a->pTexRef));
+}
+
+static void reply_548(struct marshal *m, struct args_548 *a)
+{
+	if (a->pTexRef)
+		marshal_CUtexref(m, a->pTexRef);
+}
+
+/* cuTexRefDestroy */
+struct args_549 {
+	CUtexref hTexRef;
+};
+
+static void request_549(struct marshal *m, struct args_549 *a)
+{
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_549(struct marshal *m, struct args_549 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefGetAddress_v2 */
+struct args_551 {
+	CUdeviceptr *pdptr;
+	CUtexref hTexRef;
+};
+
+static void request_551(struct marshal *m, struct args_551 *a)
+{
+	a->pdptr = marshal_pointer(m, a->pdptr, 1, sizeof(*a->pdptr));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_551(struct marshal *m, struct args_551 *a)
+{
+	if (a->pdptr)
+		marshal_plain(m, a->pdptr, sizeof(*a->pdptr));
+}
+
+/* cuTexRefGetAddressMode */
+struct args_552 {
+	CUaddress_mode *pam;
+	CUtexref hTexRef;
+	int dim;
+};
+
+static void request_552(struct marshal *m, struct args_552 *a)
+{
+	marshal_plain(m, &a->dim, sizeof(a->dim));
+	a->pam = marshal_pointer(m, a->pam, 1, sizeof(*a->pam));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_552(struct marshal *m, struct args_552 *a)
+{
+	if (a->pam)
+		marshal_plain(m, a->pam, sizeof(*a->pam));
+}
+
+/* cuTexRefGetArray */
+struct args_553 {
+	CUarray *phArray;
+	CUtexref hTexRef;
+};
+
+static void request_553(struct marshal *m, struct args_553 *a)
+{
+	a->phArray = marshal_pointer(m, a->phArray, 1, sizeof(*a->phArray));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_553(struct marshal *m, struct args_553 *a)
+{
+	if (a->phArray)
+		marshal_CUarray(m, a->phArray);
+}
+
+/* cuTexRefGetBorderColor */
+struct args_554 {
+	float *pBorderColor;
+	CUtexref hTexRef;
+};
+
+static void request_554(struct marshal *m, struct args_554 *a)
+{
+	a->pBorderColor = marshal_pointer(m, a->pBorderColor, 4, sizeof(*a->pBorderColor));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_554(struct marshal *m, struct args_554 *a)
+{
+	if (a->pBorderColor)
+		marshal_plain(m, a->pBorderColor, (4) * sizeof(*a->pBorderColor));
+}
+
+/* cuTexRefGetFilterMode */
+struct args_555 {
+	CUfilter_mode *pfm;
+	CUtexref hTexRef;
+};
+
+static void request_555(struct marshal *m, struct args_555 *a)
+{
+	a->pfm = marshal_pointer(m, a->pfm, 1, sizeof(*a->pfm));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_555(struct marshal *m, struct args_555 *a)
+{
+	if (a->pfm)
+		marshal_plain(m, a->pfm, sizeof(*a->pfm));
+}
+
+/* cuTexRefGetFlags */
+struct args_556 {
+	unsigned int *pFlags;
+	CUtexref hTexRef;
+};
+
+static void request_556(struct marshal *m, struct args_556 *a)
+{
+	a->pFlags = marshal_pointer(m, a->pFlags, 1, sizeof(*a->pFlags));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_556(struct marshal *m, struct args_556 *a)
+{
+	if (a->pFlags)
+		marshal_plain(m, a->pFlags, sizeof(*a->pFlags));
+}
+
+/* cuTexRefGetFormat */
+struct args_557 {
+	CUarray_format *pFormat;
+	int *pNumChannels;
+	CUtexref hTexRef;
+};
+
+static void request_557(struct marshal *m, struct args_557 *a)
+{
+	a->pFormat = marshal_pointer(m, a->pFormat, 1, sizeof(*a->pFormat));
+	a->pNumChannels = marshal_pointer(m, a->pNumChannels, 1, sizeof(*a->pNumChannels));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_557(struct marshal *m, struct args_557 *a)
+{
+	if (a->pFormat)
+		marshal_plain(m, a->pFormat, sizeof(*a->pFormat));
+	if (a->pNumChannels)
+		marshal_plain(m, a->pNumChannels, sizeof(*a->pNumChannels));
+}
+
+/* cuTexRefGetMaxAnisotropy */
+struct args_558 {
+	int *pmaxAniso;
+	CUtexref hTexRef;
+};
+
+static void request_558(struct marshal *m, struct args_558 *a)
+{
+	a->pmaxAniso = marshal_pointer(m, a->pmaxAniso, 1, sizeof(*a->pmaxAniso));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_558(struct marshal *m, struct args_558 *a)
+{
+	if (a->pmaxAniso)
+		marshal_plain(m, a->pmaxAniso, sizeof(*a->pmaxAniso));
+}
+
+/* cuTexRefGetMipmapFilterMode */
+struct args_559 {
+	CUfilter_mode *pfm;
+	CUtexref hTexRef;
+};
+
+static void request_559(struct marshal *m, struct args_559 *a)
+{
+	a->pfm = marshal_pointer(m, a->pfm, 1, sizeof(*a->pfm));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_559(struct marshal *m, struct args_559 *a)
+{
+	if (a->pfm)
+		marshal_plain(m, a->pfm, sizeof(*a->pfm));
+}
+
+/* cuTexRefGetMipmapLevelBias */
+struct args_560 {
+	float *pbias;
+	CUtexref hTexRef;
+};
+
+static void request_560(struct marshal *m, struct args_560 *a)
+{
+	a->pbias = marshal_pointer(m, a->pbias, 1, sizeof(*a->pbias));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_560(struct marshal *m, struct args_560 *a)
+{
+	if (a->pbias)
+		marshal_plain(m, a->pbias, sizeof(*a->pbias));
+}
+
+/* cuTexRefGetMipmapLevelClamp */
+struct args_561 {
+	float *pminMipmapLevelClamp;
+	float *pmaxMipmapLevelClamp;
+	CUtexref hTexRef;
+};
+
+static void request_561(struct marshal *m, struct args_561 *a)
+{
+	a->pminMipmapLevelClamp = marshal_pointer(m, a->pminMipmapLevelClamp, 1, sizeof(*a->pminMipmapLevelClamp));
+	a->pmaxMipmapLevelClamp = marshal_pointer(m, a->pmaxMipmapLevelClamp, 1, sizeof(*a->pmaxMipmapLevelClamp));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_561(struct marshal *m, struct args_561 *a)
+{
+	if (a->pminMipmapLevelClamp)
+		marshal_plain(m, a->pminMipmapLevelClamp, sizeof(*a->pminMipmapLevelClamp));
+	if (a->pmaxMipmapLevelClamp)
+		marshal_plain(m, a->pmaxMipmapLevelClamp, sizeof(*a->pmaxMipmapLevelClamp));
+}
+
+/* cuTexRefGetMipmappedArray */
+struct args_562 {
+	CUmipmappedArray *phMipmappedArray;
+	CUtexref hTexRef;
+};
+
+static void request_562(struct marshal *m, struct args_562 *a)
+{
+	a->phMipmappedArray = marshal_pointer(m, a->phMipmappedArray, 1, sizeof(*a->phMipmappedArray));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_562(struct marshal *m, struct args_562 *a)
+{
+	if (a->phMipmappedArray)
+		marshal_CUmipmappedArray(m, a->phMipmappedArray);
+}
+
+/* cuTexRefSetAddress_v2 */
+struct args_564 {
+	size_t *ByteOffset;
+	CUtexref hTexRef;
+	CUdeviceptr dptr;
+	size_t bytes;
+};
+
+static void request_564(struct marshal *m, struct args_564 *a)
+{
+	marshal_plain(m, &a->dptr, sizeof(a->dptr));
+	marshal_plain(m, &a->bytes, sizeof(a->bytes));
+	a->ByteOffset = marshal_pointer(m, a->ByteOffset, 1, sizeof(*a->ByteOffset));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_564(struct marshal *m, struct args_564 *a)
+{
+	if (a->ByteOffset)
+		marshal_plain(m, a->ByteOffset, sizeof(*a->ByteOffset));
+}
+
+/* cuTexRefSetAddress2D_v2 */
+struct args_566 {
+	CUtexref hTexRef;
+	CUDA_ARRAY_DESCRIPTOR_v2 *desc;
+	CUdeviceptr dptr;
+	size_t Pitch;
+};
+
+static void request_566(struct marshal *m, struct args_566 *a)
+{
+	marshal_plain(m, &a->dptr, sizeof(a->dptr));
+	marshal_plain(m, &a->Pitch, sizeof(a->Pitch));
+	marshal_CUtexref(m, &a->hTexRef);
+	a->desc = marshal_pointer(m, a->desc, 1, sizeof(*a->desc));
+	if (a->desc)
+		marshal_plain(m, a->desc, sizeof(*a->desc));
+}
+
+static void reply_566(struct marshal *m, struct args_566 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetAddress2D_v3 */
+struct args_567 {
+	CUtexref hTexRef;
+	CUDA_ARRAY_DESCRIPTOR_v2 *desc;
+	CUdeviceptr dptr;
+	size_t Pitch;
+};
+
+static void request_567(struct marshal *m, struct args_567 *a)
+{
+	marshal_plain(m, &a->dptr, sizeof(a->dptr));
+	marshal_plain(m, &a->Pitch, sizeof(a->Pitch));
+	marshal_CUtexref(m, &a->hTexRef);
+	a->desc = marshal_pointer(m, a->desc, 1, sizeof(*a->desc));
+	if (a->desc)
+		marshal_plain(m, a->desc, sizeof(*a->desc));
+}
+
+static void reply_567(struct marshal *m, struct args_567 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetAddressMode */
+struct args_568 {
+	CUtexref hTexRef;
+	int dim;
+	CUaddress_mode am;
+};
+
+static void request_568(struct marshal *m, struct args_568 *a)
+{
+	marshal_plain(m, &a->dim, sizeof(a->dim));
+	marshal_plain(m, &a->am, sizeof(a->am));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_568(struct marshal *m, struct args_568 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetArray */
+struct args_569 {
+	CUtexref hTexRef;
+	CUarray hArray;
+	unsigned int Flags;
+};
+
+static void request_569(struct marshal *m, struct args_569 *a)
+{
+	marshal_plain(m, &a->Flags, sizeof(a->Flags));
+	marshal_CUtexref(m, &a->hTexRef);
+	marshal_CUarray(m, &a->hArray);
+}
+
+static void reply_569(struct marshal *m, struct args_569 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetBorderColor */
+struct args_570 {
+	CUtexref hTexRef;
+	float *pBorderColor;
+};
+
+static void request_570(struct marshal *m, struct args_570 *a)
+{
+	marshal_CUtexref(m, &a->hTexRef);
+	a->pBorderColor = marshal_pointer(m, a->pBorderColor, 4, sizeof(*a->pBorderColor));
+	if (a->pBorderColor)
+		marshal_plain(m, a->pBorderColor, (4) * sizeof(*a->pBorderColor));
+}
+
+static void reply_570(struct marshal *m, struct args_570 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetFilterMode */
+struct args_571 {
+	CUtexref hTexRef;
+	CUfilter_mode fm;
+};
+
+static void request_571(struct marshal *m, struct args_571 *a)
+{
+	marshal_plain(m, &a->fm, sizeof(a->fm));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_571(struct marshal *m, struct args_571 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetFlags */
+struct args_572 {
+	CUtexref hTexRef;
+	unsigned int Flags;
+};
+
+static void request_572(struct marshal *m, struct args_572 *a)
+{
+	marshal_plain(m, &a->Flags, sizeof(a->Flags));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_572(struct marshal *m, struct args_572 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetFormat */
+struct args_573 {
+	CUtexref hTexRef;
+	CUarray_format fmt;
+	int NumPackedComponents;
+};
+
+static void request_573(struct marshal *m, struct args_573 *a)
+{
+	marshal_plain(m, &a->fmt, sizeof(a->fmt));
+	marshal_plain(m, &a->NumPackedComponents, sizeof(a->NumPackedComponents));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_573(struct marshal *m, struct args_573 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetMaxAnisotropy */
+struct args_574 {
+	CUtexref hTexRef;
+	unsigned int maxAniso;
+};
+
+static void request_574(struct marshal *m, struct args_574 *a)
+{
+	marshal_plain(m, &a->maxAniso, sizeof(a->maxAniso));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_574(struct marshal *m, struct args_574 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetMipmapFilterMode */
+struct args_575 {
+	CUtexref hTexRef;
+	CUfilter_mode fm;
+};
+
+static void request_575(struct marshal *m, struct args_575 *a)
+{
+	marshal_plain(m, &a->fm, sizeof(a->fm));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_575(struct marshal *m, struct args_575 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetMipmapLevelBias */
+struct args_576 {
+	CUtexref hTexRef;
+	float bias;
+};
+
+static void request_576(struct marshal *m, struct args_576 *a)
+{
+	marshal_plain(m, &a->bias, sizeof(a->bias));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_576(struct marshal *m, struct args_576 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetMipmapLevelClamp */
+struct args_577 {
+	CUtexref hTexRef;
+	float minMipmapLevelClamp;
+	float maxMipmapLevelClamp;
+};
+
+static void request_577(struct marshal *m, struct args_577 *a)
+{
+	marshal_plain(m, &a->minMipmapLevelClamp, sizeof(a->minMipmapLevelClamp));
+	marshal_plain(m, &a->maxMipmapLevelClamp, sizeof(a->maxMipmapLevelClamp));
+	marshal_CUtexref(m, &a->hTexRef);
+}
+
+static void reply_577(struct marshal *m, struct args_577 *a)
+{
+	(void)m;
+	(void)a;
+}
+
+/* cuTexRefSetMipmappedArray */
+struct args_578 {
+	CUtexref hTexRef;
+	CUmipmappedArray hMipmappedArray;
+	unsigned int Flags;
+};
+
+static void request_578(struct marshal *m, struct args_578 *a)
+{
+	marshal_plain(m, &a->Flags, sizeof(a->Flags));
+	marshal_CUtexref(m, &a->hTexRef);
+	marshal_CUmipmappedArray(m, &a->hMipmappedArray);
+}
+
+static void reply_578(struct marshal *m, struct args_578 *a)
+{
+	(void)m;
+	(void)a;
 }
 
 /* cuUserObjectRelease */

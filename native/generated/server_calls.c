@@ -184,6 +184,24 @@ static CUresult call_32(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
+static CUresult call_37(struct server_call *call, struct marshal *m)
+{
+	struct args_37 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuCtxGetDevResource)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_37(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuCtxGetDevResource(a.hCtx, a.resource, a.type);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_37(m, &a);
+	return CUDA_SUCCESS;
+}
+
 static CUresult call_40(struct server_call *call, struct marshal *m)
 {
 	struct args_40 a = { 0 };
@@ -274,6 +292,60 @@ static CUresult call_59(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
+static CUresult call_62(struct server_call *call, struct marshal *m)
+{
+	struct args_62 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuDevResourceGenerateDesc)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_62(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuDevResourceGenerateDesc(a.phDesc, a.resources, a.nbResources);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_62(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_63(struct server_call *call, struct marshal *m)
+{
+	struct args_63 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuDevSmResourceSplit)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_63(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuDevSmResourceSplit(a.results, a.nbGroups, a.input, a.remainder, a.flags, a.groupParams);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_63(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_64(struct server_call *call, struct marshal *m)
+{
+	struct args_64 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuDevSmResourceSplitByCount)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_64(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuDevSmResourceSplitByCount(a.results, a.nbGroups, a.input, a.remainder, a.flags, a.minCount);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_64(m, &a);
+	return CUDA_SUCCESS;
+}
+
 static CUresult call_65(struct server_call *call, struct marshal *m)
 {
 	struct args_65 a = { 0 };
@@ -307,6 +379,24 @@ static CUresult call_71(struct server_call *call, struct marshal *m)
 	if (!server_marshal_answer(m, result, false))
 		return result;
 	reply_71(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_72(struct server_call *call, struct marshal *m)
+{
+	struct args_72 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuDeviceGetDevResource)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_72(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuDeviceGetDevResource(a.device, a.resource, a.type);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_72(m, &a);
 	return CUDA_SUCCESS;
 }
 
@@ -487,6 +577,24 @@ static CUresult call_98(struct server_call *call, struct marshal *m)
 	if (!server_marshal_answer(m, result, false))
 		return result;
 	reply_98(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_151(struct server_call *call, struct marshal *m)
+{
+	struct args_151 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGraphAddBatchMemOpNode)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_151(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGraphAddBatchMemOpNode(a.phGraphNode, a.hGraph, a.dependencies, a.numDependencies, a.nodeParams);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_151(m, &a);
 	return CUDA_SUCCESS;
 }
 
@@ -760,6 +868,42 @@ static CUresult call_168(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
+static CUresult call_169(struct server_call *call, struct marshal *m)
+{
+	struct args_169 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGraphBatchMemOpNodeGetParams)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_169(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGraphBatchMemOpNodeGetParams(a.hNode, a.nodeParams_out);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_169(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_170(struct server_call *call, struct marshal *m)
+{
+	struct args_170 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGraphBatchMemOpNodeSetParams)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_170(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGraphBatchMemOpNodeSetParams(a.hNode, a.nodeParams);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_170(m, &a);
+	return CUDA_SUCCESS;
+}
+
 static CUresult call_171(struct server_call *call, struct marshal *m)
 {
 	struct args_171 a = { 0 };
@@ -921,6 +1065,24 @@ static CUresult call_181(struct server_call *call, struct marshal *m)
 	if (!server_marshal_answer(m, result, false))
 		return result;
 	reply_181(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_182(struct server_call *call, struct marshal *m)
+{
+	struct args_182 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGraphExecBatchMemOpNodeSetParams)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_182(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGraphExecBatchMemOpNodeSetParams(a.hGraphExec, a.hNode, a.nodeParams);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_182(m, &a);
 	return CUDA_SUCCESS;
 }
 
@@ -1771,6 +1933,24 @@ static CUresult call_235(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
+static CUresult call_236(struct server_call *call, struct marshal *m)
+{
+	struct args_236 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGraphNodeGetParams)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_236(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGraphNodeGetParams(a.hNode, a.nodeParams);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_236(m, &a);
+	return CUDA_SUCCESS;
+}
+
 static CUresult call_237(struct server_call *call, struct marshal *m)
 {
 	struct args_237 a = { 0 };
@@ -1930,6 +2110,96 @@ static CUresult call_245(struct server_call *call, struct marshal *m)
 	if (!server_marshal_answer(m, result, false))
 		return result;
 	reply_245(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_261(struct server_call *call, struct marshal *m)
+{
+	struct args_261 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGreenCtxCreate)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_261(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGreenCtxCreate(a.phCtx, a.desc, a.dev, a.flags);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_261(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_263(struct server_call *call, struct marshal *m)
+{
+	struct args_263 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGreenCtxGetDevResource)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_263(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGreenCtxGetDevResource(a.hCtx, a.resource, a.type);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_263(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_264(struct server_call *call, struct marshal *m)
+{
+	struct args_264 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGreenCtxGetId)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_264(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGreenCtxGetId(a.greenCtx, a.greenCtxId);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_264(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_265(struct server_call *call, struct marshal *m)
+{
+	struct args_265 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGreenCtxRecordEvent)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_265(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGreenCtxRecordEvent(a.hCtx, a.hEvent);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_265(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_267(struct server_call *call, struct marshal *m)
+{
+	struct args_267 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGreenCtxWaitEvent)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_267(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGreenCtxWaitEvent(a.hCtx, a.hEvent);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_267(m, &a);
 	return CUDA_SUCCESS;
 }
 
@@ -2567,6 +2837,42 @@ static CUresult call_451(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
+static CUresult call_458(struct server_call *call, struct marshal *m)
+{
+	struct args_458 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuModuleGetSurfRef)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_458(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuModuleGetSurfRef(a.pSurfRef, a.hmod, a.name);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_458(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_459(struct server_call *call, struct marshal *m)
+{
+	struct args_459 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuModuleGetTexRef)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_459(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuModuleGetTexRef(a.pTexRef, a.hmod, a.name);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_459(m, &a);
+	return CUDA_SUCCESS;
+}
+
 static CUresult call_465(struct server_call *call, struct marshal *m)
 {
 	struct args_465 a = { 0 };
@@ -2711,6 +3017,24 @@ static CUresult call_477(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
+static CUresult call_479(struct server_call *call, struct marshal *m)
+{
+	struct args_479 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuParamSetTexRef)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_479(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuParamSetTexRef(a.hfunc, a.texunit, a.hTexRef);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_479(m, &a);
+	return CUDA_SUCCESS;
+}
+
 static CUresult call_493(struct server_call *call, struct marshal *m)
 {
 	struct args_493 a = { 0 };
@@ -2762,6 +3086,24 @@ static CUresult call_504(struct server_call *call, struct marshal *m)
 	if (!server_marshal_answer(m, result, false))
 		return result;
 	reply_504(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_510(struct server_call *call, struct marshal *m)
+{
+	struct args_510 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuStreamGetDevResource)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_510(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuStreamGetDevResource(a.hStream, a.resource, a.type);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_510(m, &a);
 	return CUDA_SUCCESS;
 }
 
@@ -2946,6 +3288,42 @@ static CUresult call_536(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
+static CUresult call_537(struct server_call *call, struct marshal *m)
+{
+	struct args_537 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuSurfRefGetArray)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_537(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuSurfRefGetArray(a.phArray, a.hSurfRef);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_537(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_538(struct server_call *call, struct marshal *m)
+{
+	struct args_538 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuSurfRefSetArray)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_538(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuSurfRefSetArray(a.hSurfRef, a.hArray, a.Flags);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_538(m, &a);
+	return CUDA_SUCCESS;
+}
+
 static CUresult call_539(struct server_call *call, struct marshal *m)
 {
 	struct args_539 a = { 0 };
@@ -3109,6 +3487,511 @@ static CUresult call_547(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
+static CUresult call_548(struct server_call *call, struct marshal *m)
+{
+	struct args_548 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefCreate)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_548(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefCreate(a.pTexRef);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_548(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_549(struct server_call *call, struct marshal *m)
+{
+	struct args_549 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefDestroy)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_549(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	server_marshal_dropping(m, SERVER_CUtexref, (uint64_t)a.hTexRef);
+	result = call->driver->cuTexRefDestroy(a.hTexRef);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_549(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_551(struct server_call *call, struct marshal *m)
+{
+	struct args_551 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefGetAddress_v2)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_551(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefGetAddress_v2(a.pdptr, a.hTexRef);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_551(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_552(struct server_call *call, struct marshal *m)
+{
+	struct args_552 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefGetAddressMode)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_552(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefGetAddressMode(a.pam, a.hTexRef, a.dim);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_552(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_553(struct server_call *call, struct marshal *m)
+{
+	struct args_553 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefGetArray)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_553(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefGetArray(a.phArray, a.hTexRef);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_553(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_554(struct server_call *call, struct marshal *m)
+{
+	struct args_554 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefGetBorderColor)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_554(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefGetBorderColor(a.pBorderColor, a.hTexRef);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_554(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_555(struct server_call *call, struct marshal *m)
+{
+	struct args_555 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefGetFilterMode)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_555(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefGetFilterMode(a.pfm, a.hTexRef);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_555(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_556(struct server_call *call, struct marshal *m)
+{
+	struct args_556 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefGetFlags)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_556(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefGetFlags(a.pFlags, a.hTexRef);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_556(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_557(struct server_call *call, struct marshal *m)
+{
+	struct args_557 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefGetFormat)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_557(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefGetFormat(a.pFormat, a.pNumChannels, a.hTexRef);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_557(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_558(struct server_call *call, struct marshal *m)
+{
+	struct args_558 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefGetMaxAnisotropy)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_558(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefGetMaxAnisotropy(a.pmaxAniso, a.hTexRef);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_558(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_559(struct server_call *call, struct marshal *m)
+{
+	struct args_559 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefGetMipmapFilterMode)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_559(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefGetMipmapFilterMode(a.pfm, a.hTexRef);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_559(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_560(struct server_call *call, struct marshal *m)
+{
+	struct args_560 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefGetMipmapLevelBias)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_560(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefGetMipmapLevelBias(a.pbias, a.hTexRef);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_560(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_561(struct server_call *call, struct marshal *m)
+{
+	struct args_561 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefGetMipmapLevelClamp)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_561(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefGetMipmapLevelClamp(a.pminMipmapLevelClamp, a.pmaxMipmapLevelClamp, a.hTexRef);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_561(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_562(struct server_call *call, struct marshal *m)
+{
+	struct args_562 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefGetMipmappedArray)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_562(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefGetMipmappedArray(a.phMipmappedArray, a.hTexRef);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_562(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_564(struct server_call *call, struct marshal *m)
+{
+	struct args_564 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefSetAddress_v2)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_564(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefSetAddress_v2(a.ByteOffset, a.hTexRef, a.dptr, a.bytes);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_564(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_566(struct server_call *call, struct marshal *m)
+{
+	struct args_566 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefSetAddress2D_v2)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_566(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefSetAddress2D_v2(a.hTexRef, a.desc, a.dptr, a.Pitch);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_566(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_567(struct server_call *call, struct marshal *m)
+{
+	struct args_567 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefSetAddress2D_v3)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_567(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefSetAddress2D_v3(a.hTexRef, a.desc, a.dptr, a.Pitch);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_567(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_568(struct server_call *call, struct marshal *m)
+{
+	struct args_568 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefSetAddressMode)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_568(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefSetAddressMode(a.hTexRef, a.dim, a.am);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_568(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_569(struct server_call *call, struct marshal *m)
+{
+	struct args_569 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefSetArray)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_569(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefSetArray(a.hTexRef, a.hArray, a.Flags);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_569(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_570(struct server_call *call, struct marshal *m)
+{
+	struct args_570 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefSetBorderColor)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_570(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefSetBorderColor(a.hTexRef, a.pBorderColor);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_570(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_571(struct server_call *call, struct marshal *m)
+{
+	struct args_571 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefSetFilterMode)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_571(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefSetFilterMode(a.hTexRef, a.fm);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_571(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_572(struct server_call *call, struct marshal *m)
+{
+	struct args_572 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefSetFlags)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_572(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefSetFlags(a.hTexRef, a.Flags);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_572(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_573(struct server_call *call, struct marshal *m)
+{
+	struct args_573 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefSetFormat)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_573(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefSetFormat(a.hTexRef, a.fmt, a.NumPackedComponents);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_573(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_574(struct server_call *call, struct marshal *m)
+{
+	struct args_574 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefSetMaxAnisotropy)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_574(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefSetMaxAnisotropy(a.hTexRef, a.maxAniso);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_574(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_575(struct server_call *call, struct marshal *m)
+{
+	struct args_575 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefSetMipmapFilterMode)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_575(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefSetMipmapFilterMode(a.hTexRef, a.fm);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_575(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_576(struct server_call *call, struct marshal *m)
+{
+	struct args_576 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefSetMipmapLevelBias)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_576(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefSetMipmapLevelBias(a.hTexRef, a.bias);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_576(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_577(struct server_call *call, struct marshal *m)
+{
+	struct args_577 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefSetMipmapLevelClamp)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_577(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefSetMipmapLevelClamp(a.hTexRef, a.minMipmapLevelClamp, a.maxMipmapLevelClamp);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_577(m, &a);
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_578(struct server_call *call, struct marshal *m)
+{
+	struct args_578 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuTexRefSetMipmappedArray)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_578(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuTexRefSetMipmappedArray(a.hTexRef, a.hMipmappedArray, a.Flags);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_578(m, &a);
+	return CUDA_SUCCESS;
+}
+
 static CUresult call_581(struct server_call *call, struct marshal *m)
 {
 	struct args_581 a = { 0 };
@@ -3157,13 +4040,18 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[12] = { call_12, false },
 	[31] = { call_31, false },
 	[32] = { call_32, false },
+	[37] = { call_37, false },
 	[40] = { call_40, false },
 	[50] = { call_50, false },
 	[51] = { call_51, false },
 	[54] = { call_54, false },
 	[59] = { call_59, false },
+	[62] = { call_62, false },
+	[63] = { call_63, false },
+	[64] = { call_64, false },
 	[65] = { call_65, false },
 	[71] = { call_71, false },
+	[72] = { call_72, false },
 	[73] = { call_73, false },
 	[74] = { call_74, false },
 	[75] = { call_75, false },
@@ -3174,6 +4062,7 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[87] = { call_87, true },
 	[97] = { call_97, false },
 	[98] = { call_98, false },
+	[151] = { call_151, false },
 	[152] = { call_152, false },
 	[153] = { call_153, false },
 	[154] = { call_154, false },
@@ -3189,6 +4078,8 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[166] = { call_166, false },
 	[167] = { call_167, false },
 	[168] = { call_168, false },
+	[169] = { call_169, false },
+	[170] = { call_170, false },
 	[171] = { call_171, false },
 	[172] = { call_172, false },
 	[174] = { call_174, false },
@@ -3198,6 +4089,7 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[179] = { call_179, false },
 	[180] = { call_180, false },
 	[181] = { call_181, false },
+	[182] = { call_182, false },
 	[183] = { call_183, false },
 	[184] = { call_184, false },
 	[185] = { call_185, false },
@@ -3245,6 +4137,7 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[233] = { call_233, false },
 	[234] = { call_234, false },
 	[235] = { call_235, false },
+	[236] = { call_236, false },
 	[237] = { call_237, false },
 	[238] = { call_238, false },
 	[239] = { call_239, false },
@@ -3254,6 +4147,11 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[243] = { call_243, false },
 	[244] = { call_244, false },
 	[245] = { call_245, false },
+	[261] = { call_261, false },
+	[263] = { call_263, false },
+	[264] = { call_264, false },
+	[265] = { call_265, false },
+	[267] = { call_267, false },
 	[271] = { call_271, true },
 	[273] = { call_273, false },
 	[283] = { call_283, false },
@@ -3289,6 +4187,8 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[449] = { call_449, false },
 	[450] = { call_450, false },
 	[451] = { call_451, false },
+	[458] = { call_458, false },
+	[459] = { call_459, false },
 	[465] = { call_465, false },
 	[466] = { call_466, false },
 	[467] = { call_467, false },
@@ -3297,9 +4197,11 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[470] = { call_470, false },
 	[474] = { call_474, false },
 	[477] = { call_477, false },
+	[479] = { call_479, false },
 	[493] = { call_493, false },
 	[498] = { call_498, false },
 	[504] = { call_504, false },
+	[510] = { call_510, false },
 	[518] = { call_518, false },
 	[520] = { call_520, false },
 	[521] = { call_521, false },
@@ -3310,6 +4212,8 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[534] = { call_534, false },
 	[535] = { call_535, false },
 	[536] = { call_536, false },
+	[537] = { call_537, false },
+	[538] = { call_538, false },
 	[539] = { call_539, false },
 	[540] = { call_540, false },
 	[541] = { call_541, false },
@@ -3319,6 +4223,34 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[545] = { call_545, false },
 	[546] = { call_546, false },
 	[547] = { call_547, false },
+	[548] = { call_548, false },
+	[549] = { call_549, false },
+	[551] = { call_551, false },
+	[552] = { call_552, false },
+	[553] = { call_553, false },
+	[554] = { call_554, false },
+	[555] = { call_555, false },
+	[556] = { call_556, false },
+	[557] = { call_557, false },
+	[558] = { call_558, false },
+	[559] = { call_559, false },
+	[560] = { call_560, false },
+	[561] = { call_561, false },
+	[562] = { call_562, false },
+	[564] = { call_564, false },
+	[566] = { call_566, false },
+	[567] = { call_567, false },
+	[568] = { call_568, false },
+	[569] = { call_569, false },
+	[570] = { call_570, false },
+	[571] = { call_571, false },
+	[572] = { call_572, false },
+	[573] = { call_573, false },
+	[574] = { call_574, false },
+	[575] = { call_575, false },
+	[576] = { call_576, false },
+	[577] = { call_577, false },
+	[578] = { call_578, false },
 	[581] = { call_581, false },
 	[582] = { call_582, false },
 };

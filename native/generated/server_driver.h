@@ -31,9 +31,11 @@ struct server_driver {
 	CUresult (*cuCtxDetach)(CUcontext ctx);
 	CUresult (*cuCtxDisablePeerAccess)(CUcontext peerContext);
 	CUresult (*cuCtxEnablePeerAccess)(CUcontext peerContext, unsigned int Flags);
+	CUresult (*cuCtxFromGreenCtx)(CUcontext *pContext, CUgreenCtx hCtx);
 	CUresult (*cuCtxGetApiVersion)(CUcontext ctx, unsigned int *version);
 	CUresult (*cuCtxGetCacheConfig)(CUfunc_cache *pconfig);
 	CUresult (*cuCtxGetCurrent)(CUcontext *pctx);
+	CUresult (*cuCtxGetDevResource)(CUcontext hCtx, CUdevResource *resource, CUdevResourceType type);
 	CUresult (*cuCtxGetDevice)(CUdevice *device);
 	CUresult (*cuCtxGetDevice_v2)(CUdevice *device, CUcontext ctx);
 	CUresult (*cuCtxGetExecAffinity)(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type);
@@ -54,6 +56,9 @@ struct server_driver {
 	CUresult (*cuCtxSynchronize)(void);
 	CUresult (*cuCtxSynchronize_v2)(CUcontext ctx);
 	CUresult (*cuCtxWaitEvent)(CUcontext hCtx, CUevent hEvent);
+	CUresult (*cuDevResourceGenerateDesc)(CUdevResourceDesc *phDesc, CUdevResource *resources, unsigned int nbResources);
+	CUresult (*cuDevSmResourceSplit)(CUdevResource *results, unsigned int nbGroups, const CUdevResource *input, CUdevResource *remainder, unsigned int flags, CU_DEV_SM_RESOURCE_GROUP_PARAMS *groupParams);
+	CUresult (*cuDevSmResourceSplitByCount)(CUdevResource *results, unsigned int *nbGroups, const CUdevResource *input, CUdevResource *remainder, unsigned int flags, unsigned int minCount);
 	CUresult (*cuDeviceCanAccessPeer)(int *canAccessPeer, CUdevice dev, CUdevice peerDev);
 	CUresult (*cuDeviceComputeCapability)(int *major, int *minor, CUdevice dev);
 	CUresult (*cuDeviceGet)(CUdevice *device, int ordinal);
@@ -61,6 +66,7 @@ struct server_driver {
 	CUresult (*cuDeviceGetByPCIBusId)(CUdevice *dev, const char *pciBusId);
 	CUresult (*cuDeviceGetCount)(int *count);
 	CUresult (*cuDeviceGetDefaultMemPool)(CUmemoryPool *pool_out, CUdevice_v1 dev);
+	CUresult (*cuDeviceGetDevResource)(CUdevice device, CUdevResource *resource, CUdevResourceType type);
 	CUresult (*cuDeviceGetExecAffinitySupport)(int *pi, CUexecAffinityType type, CUdevice dev);
 	CUresult (*cuDeviceGetGraphMemAttribute)(CUdevice device, CUgraphMem_attribute attr, void *value);
 	CUresult (*cuDeviceGetHostAtomicCapabilities)(unsigned int *capabilities, const CUatomicOperation *operations, unsigned int count, CUdevice dev);
@@ -109,6 +115,7 @@ struct server_driver {
 	CUresult (*cuGetExportTable)(const void **ppExportTable, const CUuuid *pExportTableId);
 	CUresult (*cuGetProcAddress)(const char *symbol, void **pfn, int driverVersion, cuuint64_t flags);
 	CUresult (*cuGetProcAddress_v2)(const char *symbol, void **pfn, int driverVersion, cuuint64_t flags, CUdriverProcAddressQueryResult *symbolFound);
+	CUresult (*cuGraphAddBatchMemOpNode)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams);
 	CUresult (*cuGraphAddChildGraphNode)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUgraph childGraph);
 	CUresult (*cuGraphAddDependencies)(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, size_t numDependencies);
 	CUresult (*cuGraphAddDependencies_v2)(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edgeData, size_t numDependencies);
@@ -124,6 +131,8 @@ struct server_driver {
 	CUresult (*cuGraphAddMemsetNode)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_MEMSET_NODE_PARAMS_v1 *memsetParams, CUcontext ctx);
 	CUresult (*cuGraphAddNode)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUgraphNodeParams *nodeParams);
 	CUresult (*cuGraphAddNode_v2)(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, CUgraphNodeParams *nodeParams);
+	CUresult (*cuGraphBatchMemOpNodeGetParams)(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams_out);
+	CUresult (*cuGraphBatchMemOpNodeSetParams)(CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams);
 	CUresult (*cuGraphChildGraphNodeGetGraph)(CUgraphNode hNode, CUgraph *phGraph);
 	CUresult (*cuGraphClone)(CUgraph *phGraphClone, CUgraph originalGraph);
 	CUresult (*cuGraphCreate)(CUgraph *phGraph, unsigned int flags);
@@ -134,6 +143,7 @@ struct server_driver {
 	CUresult (*cuGraphEventRecordNodeSetEvent)(CUgraphNode hNode, CUevent event);
 	CUresult (*cuGraphEventWaitNodeGetEvent)(CUgraphNode hNode, CUevent *event_out);
 	CUresult (*cuGraphEventWaitNodeSetEvent)(CUgraphNode hNode, CUevent event);
+	CUresult (*cuGraphExecBatchMemOpNodeSetParams)(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams);
 	CUresult (*cuGraphExecChildGraphNodeSetParams)(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraph childGraph);
 	CUresult (*cuGraphExecDestroy)(CUgraphExec hGraphExec);
 	CUresult (*cuGraphExecEventRecordNodeSetEvent)(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event);
@@ -181,6 +191,7 @@ struct server_driver {
 	CUresult (*cuGraphNodeGetDependentNodes_v2)(CUgraphNode hNode, CUgraphNode *dependentNodes, CUgraphEdgeData *edgeData, size_t *numDependentNodes);
 	CUresult (*cuGraphNodeGetEnabled)(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled);
 	CUresult (*cuGraphNodeGetLocalId)(CUgraphNode hNode, unsigned int *nodeId);
+	CUresult (*cuGraphNodeGetParams)(CUgraphNode hNode, CUgraphNodeParams *nodeParams);
 	CUresult (*cuGraphNodeGetToolsId)(CUgraphNode hNode, unsigned long long *toolsNodeId);
 	CUresult (*cuGraphNodeGetType)(CUgraphNode hNode, CUgraphNodeType *type);
 	CUresult (*cuGraphNodeSetEnabled)(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled);
@@ -190,6 +201,13 @@ struct server_driver {
 	CUresult (*cuGraphRemoveDependencies_v2)(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edgeData, size_t numDependencies);
 	CUresult (*cuGraphRetainUserObject)(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags);
 	CUresult (*cuGraphUpload)(CUgraphExec hGraph, CUstream hStream);
+	CUresult (*cuGreenCtxCreate)(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags);
+	CUresult (*cuGreenCtxDestroy)(CUgreenCtx hCtx);
+	CUresult (*cuGreenCtxGetDevResource)(CUgreenCtx hCtx, CUdevResource *resource, CUdevResourceType type);
+	CUresult (*cuGreenCtxGetId)(CUgreenCtx greenCtx, unsigned long long *greenCtxId);
+	CUresult (*cuGreenCtxRecordEvent)(CUgreenCtx hCtx, CUevent hEvent);
+	CUresult (*cuGreenCtxStreamCreate)(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags, int priority);
+	CUresult (*cuGreenCtxWaitEvent)(CUgreenCtx hCtx, CUevent hEvent);
 	CUresult (*cuInit)(unsigned int Flags);
 	CUresult (*cuIpcCloseMemHandle)(CUdeviceptr dptr);
 	CUresult (*cuIpcGetEventHandle)(CUipcEventHandle *pHandle, CUevent event);
@@ -356,6 +374,8 @@ struct server_driver {
 	CUresult (*cuModuleGetGlobal)(CUdeviceptr_v1 *dptr, unsigned int *bytes, CUmodule hmod, const char *name);
 	CUresult (*cuModuleGetGlobal_v2)(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name);
 	CUresult (*cuModuleGetLoadingMode)(CUmoduleLoadingMode *mode);
+	CUresult (*cuModuleGetSurfRef)(CUsurfref *pSurfRef, CUmodule hmod, const char *name);
+	CUresult (*cuModuleGetTexRef)(CUtexref *pTexRef, CUmodule hmod, const char *name);
 	CUresult (*cuModuleLoad)(CUmodule *module, const char *fname);
 	CUresult (*cuModuleLoadData)(CUmodule *module, const void *image);
 	CUresult (*cuModuleLoadDataEx)(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options, void **optionValues);
@@ -375,6 +395,7 @@ struct server_driver {
 	CUresult (*cuOccupancyMaxPotentialBlockSizeWithFlags)(int *minGridSize, int *blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags);
 	CUresult (*cuOccupancyMaxPotentialClusterSize)(int *clusterSize, CUfunction func, const CUlaunchConfig *config);
 	CUresult (*cuParamSetSize)(CUfunction hfunc, unsigned int numbytes);
+	CUresult (*cuParamSetTexRef)(CUfunction hfunc, int texunit, CUtexref hTexRef);
 	CUresult (*cuParamSetf)(CUfunction hfunc, int offset, float value);
 	CUresult (*cuParamSeti)(CUfunction hfunc, int offset, unsigned int value);
 	CUresult (*cuParamSetv)(CUfunction hfunc, int offset, void *ptr, unsigned int numbytes);
@@ -399,6 +420,7 @@ struct server_driver {
 	CUresult (*cuStreamGetCaptureInfo_v3)(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out, const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out);
 	CUresult (*cuStreamGetCtx)(CUstream hStream, CUcontext *pctx);
 	CUresult (*cuStreamGetCtx_v2)(CUstream hStream, CUcontext *pctx, CUgreenCtx *pGreenCtx);
+	CUresult (*cuStreamGetDevResource)(CUstream hStream, CUdevResource *resource, CUdevResourceType type);
 	CUresult (*cuStreamGetDevice)(CUstream hStream, CUdevice *device);
 	CUresult (*cuStreamGetFlags)(CUstream hStream, unsigned int *flags);
 	CUresult (*cuStreamGetGreenCtx)(CUstream hStream, CUgreenCtx *phCtx);
@@ -418,6 +440,8 @@ struct server_driver {
 	CUresult (*cuSurfObjectCreate)(CUsurfObject_v1 *pSurfObject, const CUDA_RESOURCE_DESC_v1 *pResDesc);
 	CUresult (*cuSurfObjectDestroy)(CUsurfObject_v1 surfObject);
 	CUresult (*cuSurfObjectGetResourceDesc)(CUDA_RESOURCE_DESC_v1 *pResDesc, CUsurfObject_v1 surfObject);
+	CUresult (*cuSurfRefGetArray)(CUarray *phArray, CUsurfref hSurfRef);
+	CUresult (*cuSurfRefSetArray)(CUsurfref hSurfRef, CUarray hArray, unsigned int Flags);
 	CUresult (*cuTensorMapEncodeIm2col)(CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides, const int *pixelBoxLowerCorner, const int *pixelBoxUpperCorner, cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill);
 	CUresult (*cuTensorMapEncodeIm2colWide)(CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides, int pixelBoxLowerCornerWidth, int pixelBoxUpperCornerWidth, cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill);
 	CUresult (*cuTensorMapEncodeTiled)(CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides, const cuuint32_t *boxDim, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill);
@@ -427,6 +451,37 @@ struct server_driver {
 	CUresult (*cuTexObjectGetResourceDesc)(CUDA_RESOURCE_DESC_v1 *pResDesc, CUtexObject_v1 texObject);
 	CUresult (*cuTexObjectGetResourceViewDesc)(CUDA_RESOURCE_VIEW_DESC_v1 *pResViewDesc, CUtexObject_v1 texObject);
 	CUresult (*cuTexObjectGetTextureDesc)(CUDA_TEXTURE_DESC_v1 *pTexDesc, CUtexObject_v1 texObject);
+	CUresult (*cuTexRefCreate)(CUtexref *pTexRef);
+	CUresult (*cuTexRefDestroy)(CUtexref hTexRef);
+	CUresult (*cuTexRefGetAddress)(CUdeviceptr_v1 *pdptr, CUtexref hTexRef);
+	CUresult (*cuTexRefGetAddress_v2)(CUdeviceptr *pdptr, CUtexref hTexRef);
+	CUresult (*cuTexRefGetAddressMode)(CUaddress_mode *pam, CUtexref hTexRef, int dim);
+	CUresult (*cuTexRefGetArray)(CUarray *phArray, CUtexref hTexRef);
+	CUresult (*cuTexRefGetBorderColor)(float *pBorderColor, CUtexref hTexRef);
+	CUresult (*cuTexRefGetFilterMode)(CUfilter_mode *pfm, CUtexref hTexRef);
+	CUresult (*cuTexRefGetFlags)(unsigned int *pFlags, CUtexref hTexRef);
+	CUresult (*cuTexRefGetFormat)(CUarray_format *pFormat, int *pNumChannels, CUtexref hTexRef);
+	CUresult (*cuTexRefGetMaxAnisotropy)(int *pmaxAniso, CUtexref hTexRef);
+	CUresult (*cuTexRefGetMipmapFilterMode)(CUfilter_mode *pfm, CUtexref hTexRef);
+	CUresult (*cuTexRefGetMipmapLevelBias)(float *pbias, CUtexref hTexRef);
+	CUresult (*cuTexRefGetMipmapLevelClamp)(float *pminMipmapLevelClamp, float *pmaxMipmapLevelClamp, CUtexref hTexRef);
+	CUresult (*cuTexRefGetMipmappedArray)(CUmipmappedArray *phMipmappedArray, CUtexref hTexRef);
+	CUresult (*cuTexRefSetAddress)(unsigned int *ByteOffset, CUtexref hTexRef, CUdeviceptr_v1 dptr, unsigned int bytes);
+	CUresult (*cuTexRefSetAddress_v2)(size_t *ByteOffset, CUtexref hTexRef, CUdeviceptr dptr, size_t bytes);
+	CUresult (*cuTexRefSetAddress2D)(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v1 *desc, CUdeviceptr_v1 dptr, unsigned int Pitch);
+	CUresult (*cuTexRefSetAddress2D_v2)(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v2 *desc, CUdeviceptr dptr, size_t Pitch);
+	CUresult (*cuTexRefSetAddress2D_v3)(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v2 *desc, CUdeviceptr dptr, size_t Pitch);
+	CUresult (*cuTexRefSetAddressMode)(CUtexref hTexRef, int dim, CUaddress_mode am);
+	CUresult (*cuTexRefSetArray)(CUtexref hTexRef, CUarray hArray, unsigned int Flags);
+	CUresult (*cuTexRefSetBorderColor)(CUtexref hTexRef, float *pBorderColor);
+	CUresult (*cuTexRefSetFilterMode)(CUtexref hTexRef, CUfilter_mode fm);
+	CUresult (*cuTexRefSetFlags)(CUtexref hTexRef, unsigned int Flags);
+	CUresult (*cuTexRefSetFormat)(CUtexref hTexRef, CUarray_format fmt, int NumPackedComponents);
+	CUresult (*cuTexRefSetMaxAnisotropy)(CUtexref hTexRef, unsigned int maxAniso);
+	CUresult (*cuTexRefSetMipmapFilterMode)(CUtexref hTexRef, CUfilter_mode fm);
+	CUresult (*cuTexRefSetMipmapLevelBias)(CUtexref hTexRef, float bias);
+	CUresult (*cuTexRefSetMipmapLevelClamp)(CUtexref hTexRef, float minMipmapLevelClamp, float maxMipmapLevelClamp);
+	CUresult (*cuTexRefSetMipmappedArray)(CUtexref hTexRef, CUmipmappedArray hMipmappedArray, unsigned int Flags);
 	CUresult (*cuThreadExchangeStreamCaptureMode)(CUstreamCaptureMode *mode);
 	CUresult (*cuUserObjectCreate)(CUuserObject *object_out, void *ptr, CUhostFn destroy, unsigned int initialRefcount, unsigned int flags);
 	CUresult (*cuUserObjectRelease)(CUuserObject object, unsigned int count);
@@ -459,9 +514,11 @@ struct server_driver {
 	X(cuCtxDetach, "cuCtxDetach", 2000) \
 	X(cuCtxDisablePeerAccess, "cuCtxDisablePeerAccess", 4000) \
 	X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", 4000) \
+	X(cuCtxFromGreenCtx, "cuCtxFromGreenCtx", 12040) \
 	X(cuCtxGetApiVersion, "cuCtxGetApiVersion", 3020) \
 	X(cuCtxGetCacheConfig, "cuCtxGetCacheConfig", 3020) \
 	X(cuCtxGetCurrent, "cuCtxGetCurrent", 4000) \
+	X(cuCtxGetDevResource, "cuCtxGetDevResource", 12040) \
 	X(cuCtxGetDevice, "cuCtxGetDevice", 2000) \
 	X(cuCtxGetDevice_v2, "cuCtxGetDevice", 13000) \
 	X(cuCtxGetExecAffinity, "cuCtxGetExecAffinity", 11040) \
@@ -482,6 +539,9 @@ struct server_driver {
 	X(cuCtxSynchronize, "cuCtxSynchronize", 2000) \
 	X(cuCtxSynchronize_v2, "cuCtxSynchronize", 13000) \
 	X(cuCtxWaitEvent, "cuCtxWaitEvent", 12050) \
+	X(cuDevResourceGenerateDesc, "cuDevResourceGenerateDesc", 12040) \
+	X(cuDevSmResourceSplit, "cuDevSmResourceSplit", 13010) \
+	X(cuDevSmResourceSplitByCount, "cuDevSmResourceSplitByCount", 12040) \
 	X(cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer", 4000) \
 	X(cuDeviceComputeCapability, "cuDeviceComputeCapability", 2000) \
 	X(cuDeviceGet, "cuDeviceGet", 2000) \
@@ -489,6 +549,7 @@ struct server_driver {
 	X(cuDeviceGetByPCIBusId, "cuDeviceGetByPCIBusId", 4010) \
 	X(cuDeviceGetCount, "cuDeviceGetCount", 2000) \
 	X(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", 11020) \
+	X(cuDeviceGetDevResource, "cuDeviceGetDevResource", 12040) \
 	X(cuDeviceGetExecAffinitySupport, "cuDeviceGetExecAffinitySupport", 11040) \
 	X(cuDeviceGetGraphMemAttribute, "cuDeviceGetGraphMemAttribute", 11040) \
 	X(cuDeviceGetHostAtomicCapabilities, "cuDeviceGetHostAtomicCapabilities", 13000) \
@@ -537,6 +598,7 @@ struct server_driver {
 	X(cuGetExportTable, "cuGetExportTable", 3000) \
 	X(cuGetProcAddress, "cuGetProcAddress", 11030) \
 	X(cuGetProcAddress_v2, "cuGetProcAddress", 12000) \
+	X(cuGraphAddBatchMemOpNode, "cuGraphAddBatchMemOpNode", 11070) \
 	X(cuGraphAddChildGraphNode, "cuGraphAddChildGraphNode", 10000) \
 	X(cuGraphAddDependencies, "cuGraphAddDependencies", 10000) \
 	X(cuGraphAddDependencies_v2, "cuGraphAddDependencies", 12030) \
@@ -552,6 +614,8 @@ struct server_driver {
 	X(cuGraphAddMemsetNode, "cuGraphAddMemsetNode", 10000) \
 	X(cuGraphAddNode, "cuGraphAddNode", 12020) \
 	X(cuGraphAddNode_v2, "cuGraphAddNode", 12030) \
+	X(cuGraphBatchMemOpNodeGetParams, "cuGraphBatchMemOpNodeGetParams", 11070) \
+	X(cuGraphBatchMemOpNodeSetParams, "cuGraphBatchMemOpNodeSetParams", 11070) \
 	X(cuGraphChildGraphNodeGetGraph, "cuGraphChildGraphNodeGetGraph", 10000) \
 	X(cuGraphClone, "cuGraphClone", 10000) \
 	X(cuGraphCreate, "cuGraphCreate", 10000) \
@@ -562,6 +626,7 @@ struct server_driver {
 	X(cuGraphEventRecordNodeSetEvent, "cuGraphEventRecordNodeSetEvent", 11010) \
 	X(cuGraphEventWaitNodeGetEvent, "cuGraphEventWaitNodeGetEvent", 11010) \
 	X(cuGraphEventWaitNodeSetEvent, "cuGraphEventWaitNodeSetEvent", 11010) \
+	X(cuGraphExecBatchMemOpNodeSetParams, "cuGraphExecBatchMemOpNodeSetParams", 11070) \
 	X(cuGraphExecChildGraphNodeSetParams, "cuGraphExecChildGraphNodeSetParams", 11010) \
 	X(cuGraphExecDestroy, "cuGraphExecDestroy", 10000) \
 	X(cuGraphExecEventRecordNodeSetEvent, "cuGraphExecEventRecordNodeSetEvent", 11010) \
@@ -609,6 +674,7 @@ struct server_driver {
 	X(cuGraphNodeGetDependentNodes_v2, "cuGraphNodeGetDependentNodes", 12030) \
 	X(cuGraphNodeGetEnabled, "cuGraphNodeGetEnabled", 11060) \
 	X(cuGraphNodeGetLocalId, "cuGraphNodeGetLocalId", 13010) \
+	X(cuGraphNodeGetParams, "cuGraphNodeGetParams", 13020) \
 	X(cuGraphNodeGetToolsId, "cuGraphNodeGetToolsId", 13010) \
 	X(cuGraphNodeGetType, "cuGraphNodeGetType", 10000) \
 	X(cuGraphNodeSetEnabled, "cuGraphNodeSetEnabled", 11060) \
@@ -618,6 +684,13 @@ struct server_driver {
 	X(cuGraphRemoveDependencies_v2, "cuGraphRemoveDependencies", 12030) \
 	X(cuGraphRetainUserObject, "cuGraphRetainUserObject", 11030) \
 	X(cuGraphUpload, "cuGraphUpload", 11010) \
+	X(cuGreenCtxCreate, "cuGreenCtxCreate", 12040) \
+	X(cuGreenCtxDestroy, "cuGreenCtxDestroy", 12040) \
+	X(cuGreenCtxGetDevResource, "cuGreenCtxGetDevResource", 12040) \
+	X(cuGreenCtxGetId, "cuGreenCtxGetId", 12090) \
+	X(cuGreenCtxRecordEvent, "cuGreenCtxRecordEvent", 12040) \
+	X(cuGreenCtxStreamCreate, "cuGreenCtxStreamCreate", 12050) \
+	X(cuGreenCtxWaitEvent, "cuGreenCtxWaitEvent", 12040) \
 	X(cuInit, "cuInit", 2000) \
 	X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010) \
 	X(cuIpcGetEventHandle, "cuIpcGetEventHandle", 4010) \
@@ -784,6 +857,8 @@ struct server_driver {
 	X(cuModuleGetGlobal, "cuModuleGetGlobal", 2000) \
 	X(cuModuleGetGlobal_v2, "cuModuleGetGlobal", 3020) \
 	X(cuModuleGetLoadingMode, "cuModuleGetLoadingMode", 11070) \
+	X(cuModuleGetSurfRef, "cuModuleGetSurfRef", 3000) \
+	X(cuModuleGetTexRef, "cuModuleGetTexRef", 2000) \
 	X(cuModuleLoad, "cuModuleLoad", 2000) \
 	X(cuModuleLoadData, "cuModuleLoadData", 2000) \
 	X(cuModuleLoadDataEx, "cuModuleLoadDataEx", 2010) \
@@ -803,6 +878,7 @@ struct server_driver {
 	X(cuOccupancyMaxPotentialBlockSizeWithFlags, "cuOccupancyMaxPotentialBlockSizeWithFlags", 7000) \
 	X(cuOccupancyMaxPotentialClusterSize, "cuOccupancyMaxPotentialClusterSize", 11070) \
 	X(cuParamSetSize, "cuParamSetSize", 2000) \
+	X(cuParamSetTexRef, "cuParamSetTexRef", 2000) \
 	X(cuParamSetf, "cuParamSetf", 2000) \
 	X(cuParamSeti, "cuParamSeti", 2000) \
 	X(cuParamSetv, "cuParamSetv", 2000) \
@@ -827,6 +903,7 @@ struct server_driver {
 	X(cuStreamGetCaptureInfo_v3, "cuStreamGetCaptureInfo", 12030) \
 	X(cuStreamGetCtx, "cuStreamGetCtx", 9020) \
 	X(cuStreamGetCtx_v2, "cuStreamGetCtx", 12050) \
+	X(cuStreamGetDevResource, "cuStreamGetDevResource", 13010) \
 	X(cuStreamGetDevice, "cuStreamGetDevice", 12080) \
 	X(cuStreamGetFlags, "cuStreamGetFlags", 5050) \
 	X(cuStreamGetGreenCtx, "cuStreamGetGreenCtx", 12040) \
@@ -846,6 +923,8 @@ struct server_driver {
 	X(cuSurfObjectCreate, "cuSurfObjectCreate", 5000) \
 	X(cuSurfObjectDestroy, "cuSurfObjectDestroy", 5000) \
 	X(cuSurfObjectGetResourceDesc, "cuSurfObjectGetResourceDesc", 5000) \
+	X(cuSurfRefGetArray, "cuSurfRefGetArray", 3000) \
+	X(cuSurfRefSetArray, "cuSurfRefSetArray", 3000) \
 	X(cuTensorMapEncodeIm2col, "cuTensorMapEncodeIm2col", 12000) \
 	X(cuTensorMapEncodeIm2colWide, "cuTensorMapEncodeIm2colWide", 12080) \
 	X(cuTensorMapEncodeTiled, "cuTensorMapEncodeTiled", 12000) \
@@ -855,6 +934,37 @@ struct server_driver {
 	X(cuTexObjectGetResourceDesc, "cuTexObjectGetResourceDesc", 5000) \
 	X(cuTexObjectGetResourceViewDesc, "cuTexObjectGetResourceViewDesc", 5000) \
 	X(cuTexObjectGetTextureDesc, "cuTexObjectGetTextureDesc", 5000) \
+	X(cuTexRefCreate, "cuTexRefCreate", 2000) \
+	X(cuTexRefDestroy, "cuTexRefDestroy", 2000) \
+	X(cuTexRefGetAddress, "cuTexRefGetAddress", 2000) \
+	X(cuTexRefGetAddress_v2, "cuTexRefGetAddress", 3020) \
+	X(cuTexRefGetAddressMode, "cuTexRefGetAddressMode", 2000) \
+	X(cuTexRefGetArray, "cuTexRefGetArray", 2000) \
+	X(cuTexRefGetBorderColor, "cuTexRefGetBorderColor", 8000) \
+	X(cuTexRefGetFilterMode, "cuTexRefGetFilterMode", 2000) \
+	X(cuTexRefGetFlags, "cuTexRefGetFlags", 2000) \
+	X(cuTexRefGetFormat, "cuTexRefGetFormat", 2000) \
+	X(cuTexRefGetMaxAnisotropy, "cuTexRefGetMaxAnisotropy", 5000) \
+	X(cuTexRefGetMipmapFilterMode, "cuTexRefGetMipmapFilterMode", 5000) \
+	X(cuTexRefGetMipmapLevelBias, "cuTexRefGetMipmapLevelBias", 5000) \
+	X(cuTexRefGetMipmapLevelClamp, "cuTexRefGetMipmapLevelClamp", 5000) \
+	X(cuTexRefGetMipmappedArray, "cuTexRefGetMipmappedArray", 5000) \
+	X(cuTexRefSetAddress, "cuTexRefSetAddress", 2000) \
+	X(cuTexRefSetAddress_v2, "cuTexRefSetAddress", 3020) \
+	X(cuTexRefSetAddress2D, "cuTexRefSetAddress2D", 2020) \
+	X(cuTexRefSetAddress2D_v2, "cuTexRefSetAddress2D", 3020) \
+	X(cuTexRefSetAddress2D_v3, "cuTexRefSetAddress2D", 4010) \
+	X(cuTexRefSetAddressMode, "cuTexRefSetAddressMode", 2000) \
+	X(cuTexRefSetArray, "cuTexRefSetArray", 2000) \
+	X(cuTexRefSetBorderColor, "cuTexRefSetBorderColor", 8000) \
+	X(cuTexRefSetFilterMode, "cuTexRefSetFilterMode", 2000) \
+	X(cuTexRefSetFlags, "cuTexRefSetFlags", 2000) \
+	X(cuTexRefSetFormat, "cuTexRefSetFormat", 2000) \
+	X(cuTexRefSetMaxAnisotropy, "cuTexRefSetMaxAnisotropy", 5000) \
+	X(cuTexRefSetMipmapFilterMode, "cuTexRefSetMipmapFilterMode", 5000) \
+	X(cuTexRefSetMipmapLevelBias, "cuTexRefSetMipmapLevelBias", 5000) \
+	X(cuTexRefSetMipmapLevelClamp, "cuTexRefSetMipmapLevelClamp", 5000) \
+	X(cuTexRefSetMipmappedArray, "cuTexRefSetMipmappedArray", 5000) \
 	X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010) \
 	X(cuUserObjectCreate, "cuUserObjectCreate", 11030) \
 	X(cuUserObjectRelease, "cuUserObjectRelease", 11030) \

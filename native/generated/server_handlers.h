@@ -25,6 +25,10 @@ CUresult serve_primary_reset(struct server_call *call);
 CUresult serve_context_create(struct server_call *call);
 /* Destroy a context with all it holds. */
 CUresult serve_context_destroy(struct server_call *call);
+/* Let a context of the client's name stand for a green context. */
+CUresult serve_green_enter(struct server_call *call);
+/* Destroy a green context, and what stood for it (0: nothing did). */
+CUresult serve_green_destroy(struct server_call *call);
 /* Bytes for device memory. */
 CUresult serve_copy_to_device(struct server_call *call);
 /* Packed rows for device memory. */
@@ -65,6 +69,8 @@ CUresult serve_capture_end(struct server_call *call);
 CUresult serve_capture_begin_to_graph(struct server_call *call);
 /* Is the stream captured, into which graph, behind which nodes (the tail: their names, then edges' data)? */
 CUresult serve_capture_info(struct server_call *call);
+/* The same as stream_host_function for a callback, which is told of an error that came before. */
+CUresult serve_stream_callback(struct server_call *call);
 /* How far captures forbid this thread's calls. */
 CUresult serve_capture_mode(struct server_call *call);
 /* Make an event under the client's handle. */

@@ -40,6 +40,10 @@ enum wire_op {
 	WIRE_OP_CONTEXT_SET_LIMIT = 0x0018,
 	/* The range of stream priorities. */
 	WIRE_OP_CONTEXT_STREAM_PRIORITIES = 0x0019,
+	/* Let a context of the client's name stand for a green context. */
+	WIRE_OP_GREEN_ENTER = 0x001a,
+	/* Destroy a green context, and what stood for it (0: nothing did). */
+	WIRE_OP_GREEN_DESTROY = 0x001b,
 	/* Free and total bytes of the device. */
 	WIRE_OP_MEMORY_INFO = 0x0020,
 	/* Allocate device memory. */
@@ -102,6 +106,8 @@ enum wire_op {
 	WIRE_OP_CAPTURE_BEGIN_TO_GRAPH = 0x004a,
 	/* Is the stream captured, into which graph, behind which nodes (the tail: their names, then edges' data)? */
 	WIRE_OP_CAPTURE_INFO = 0x004b,
+	/* The same as stream_host_function for a callback, which is told of an error that came before. */
+	WIRE_OP_STREAM_CALLBACK = 0x004c,
 	/* How far captures forbid this thread's calls. */
 	WIRE_OP_CAPTURE_MODE = 0x0048,
 	/* Make an event under the client's handle. */
@@ -252,6 +258,20 @@ struct wire_context_stream_priorities_reply {
 	int32_t greatest;
 };
 _Static_assert(sizeof(struct wire_context_stream_priorities_reply) == 8, "wire layout");
+
+struct wire_green_enter {
+	uint64_t green;
+	uint32_t device;
+	uint32_t reserved;
+	uint64_t context;
+};
+_Static_assert(sizeof(struct wire_green_enter) == 24, "wire layout");
+
+struct wire_green_destroy {
+	uint64_t green;
+	uint64_t context;
+};
+_Static_assert(sizeof(struct wire_green_destroy) == 16, "wire layout");
 
 struct wire_memory_info_reply {
 	uint64_t free;
@@ -530,6 +550,12 @@ struct wire_capture_info_reply {
 	uint8_t pad0[4];
 };
 _Static_assert(sizeof(struct wire_capture_info_reply) == 32, "wire layout");
+
+struct wire_stream_callback {
+	uint64_t token;
+	uint64_t stream;
+};
+_Static_assert(sizeof(struct wire_stream_callback) == 16, "wire layout");
 
 struct wire_capture_mode {
 	uint32_t mode;

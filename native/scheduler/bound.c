@@ -309,6 +309,8 @@ int bound_climb(const struct bound_problem *problem, double *place_price, double
 	if (c.way && c.start && c.class_start && c.value && c.sum && c.here && c.whole) {
 		c.over = c.here + prices;
 		c.over_whole = c.whole + problem->commons;
+		memcpy(c.here, place_price, prices * sizeof(double));
+		memcpy(c.whole, common_price, (size_t)problem->commons * sizeof(double));
 		climb_prepare(&c);
 		*bound = climb_run(&c);
 	} else {

@@ -41,7 +41,8 @@ struct bound_problem {
 };
 
 /*
- * Writes the prices of the best bound, places x R and T, and returns 0 and the bound; or
+ * Begins at the prices given, places x R and T, none negative, and writes those of the best bound; returns 0 and
+ * the bound; or
  *	-EINVAL	an index is outside of its range
  *	-ENOMEM
  */

@@ -96,6 +96,7 @@ static bool unsafe(enum wire_op op)
 	case WIRE_OP_MEMORY_FREE:
 	case WIRE_OP_EVENT_QUERY:
 	case WIRE_OP_EVENT_SYNCHRONIZE:
+	case WIRE_OP_CONTEXT_SYNCHRONIZE:
 		return true;
 	default:
 		return false;
@@ -171,7 +172,7 @@ CUresult serve_capture_begin_to_graph(struct server_call *call)
 	const struct wire_capture_begin_to_graph *request = call->request;
 	CUgraphNode *nodes = NULL;
 	CUgraphEdgeData *edges = NULL;
-	uint64_t graph, owner, real;
+	CUgraph graph = server_object(call->server, SERVER_CUgraph, request->graph);
 	uint32_t count = request->count;
 	CUstream stream;
 	CUresult result = server_resolve_stream(call, request->stream, &stream);
@@ -185,7 +186,7 @@ CUresult serve_capture_begin_to_graph(struct server_call *call)
 		return result;
 	if (!call->driver->cuStreamBeginCaptureToGraph)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	if (!server_named(call->server, SERVER_CUgraph, request->graph, &graph, &owner))
+	if (!graph)
 		return CUDA_ERROR_INVALID_VALUE;
 	nodes = calloc(count + 1, sizeof(*nodes));
 	edges = calloc(count + 1, sizeof(*edges));
@@ -195,16 +196,16 @@ CUresult serve_capture_begin_to_graph(struct server_call *call)
 		uint64_t name;
 
 		memcpy(&name, call->tail + i * sizeof(name), sizeof(name));
-		if (!server_named(call->server, SERVER_CUgraphNode, name, &real, &owner))
+		nodes[i] = server_object(call->server, SERVER_CUgraphNode, name);
+		if (!nodes[i])
 			result = CUDA_ERROR_INVALID_VALUE;
-		nodes[i] = (CUgraphNode)(uintptr_t)real;
 		if (request->has_edges)
 			memcpy(&edges[i], call->tail + count * sizeof(name) + i * sizeof(edges[i]),
 			       sizeof(edges[i]));
 	}
 	if (result == CUDA_SUCCESS)
 		result = call->driver->cuStreamBeginCaptureToGraph(
-			stream, (CUgraph)(uintptr_t)graph, count ? nodes : NULL,
+			stream, graph, count ? nodes : NULL,
 			request->has_edges ? edges : NULL, count, CU_STREAM_CAPTURE_MODE_RELAXED);
 	if (result == CUDA_SUCCESS)
 		capture_note(call, stream, request->mode);

@@ -215,6 +215,7 @@ static CUresult kernels_describe(struct server_call *call, const struct server_l
 
 static void library_free(struct server *server, struct server_library *library)
 {
+	server_name_drop(server, SERVER_CUmodule, (uint64_t)(uintptr_t)library);
 	for (uint32_t i = 0; i < library->count; i++)
 		handle_close(&server->functions, HANDLE_FUNCTION, library->handles[i]);
 	image_unpacked_release(&library->image);
@@ -325,7 +326,7 @@ CUresult serve_library_load(struct server_call *call)
 
 	if (!library)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	library->context = call->context;
+	library->context = call->context ? call->context->base : NULL;
 	library->is_module = request->is_module;
 	library->packed = server_blob_take(call->server, request->blob, request->blob_bytes);
 	if (!library->packed) {
@@ -384,6 +385,17 @@ CUresult server_resolve_library(struct server_call *call, uint64_t handle, CUlib
 		return CUDA_ERROR_INVALID_HANDLE;
 	*library = found->library;
 	return CUDA_SUCCESS;
+}
+
+CUresult server_resolve_module(struct server_call *call, uint64_t handle, CUmodule *module,
+			       uint64_t *name)
+{
+	struct server_library *found = handle_get(&call->server->objects, HANDLE_LIBRARY, handle);
+
+	if (!found || !found->is_module)
+		return CUDA_ERROR_INVALID_HANDLE;
+	*module = found->module;
+	return server_name(call->server, SERVER_CUmodule, (uint64_t)(uintptr_t)found, 0, false, name);
 }
 
 CUresult serve_library_unload(struct server_call *call)

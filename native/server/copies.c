@@ -621,16 +621,6 @@ CUresult serve_fill(struct server_call *call)
 
 /* ---- arrays ---- */
 
-static CUresult array_of(struct server_call *call, uint64_t name, CUarray *array)
-{
-	uint64_t real, owner;
-
-	if (!server_named(call->server, SERVER_CUarray, name, &real, &owner))
-		return CUDA_ERROR_INVALID_HANDLE;
-	*array = (CUarray)(uintptr_t)real;
-	return CUDA_SUCCESS;
-}
-
 CUresult serve_array_write(struct server_call *call)
 {
 	const struct wire_array_write *request = call->request;
@@ -654,8 +644,9 @@ CUresult serve_array_write(struct server_call *call)
 	    request->width * request->height != call->tail_bytes)
 		return SERVER_MALFORMED;
 	result = server_resolve_stream(call, request->stream, &stream);
-	if (result == CUDA_SUCCESS)
-		result = array_of(call, request->array, &rows.dstArray);
+	rows.dstArray = server_object(call->server, SERVER_CUarray, request->array);
+	if (result == CUDA_SUCCESS && !rows.dstArray)
+		result = CUDA_ERROR_INVALID_HANDLE;
 	if (result == CUDA_SUCCESS)
 		result = staging_take(call, &staging);
 	if (result != CUDA_SUCCESS)
@@ -686,8 +677,9 @@ CUresult serve_array_read(struct server_call *call)
 	if (!server_plane_sane(request->width, request->width, request->height))
 		return SERVER_MALFORMED;
 	result = server_resolve_stream(call, request->stream, &stream);
-	if (result == CUDA_SUCCESS)
-		result = array_of(call, request->array, &rows.srcArray);
+	rows.srcArray = server_object(call->server, SERVER_CUarray, request->array);
+	if (result == CUDA_SUCCESS && !rows.srcArray)
+		result = CUDA_ERROR_INVALID_HANDLE;
 	if (result == CUDA_SUCCESS)
 		result = staging_take(call, &staging);
 	if (result != CUDA_SUCCESS)
@@ -739,16 +731,18 @@ CUresult serve_array_copy(struct server_call *call)
 	CUresult result = server_resolve_stream(call, request->stream, &stream);
 
 	if (request->source_is_array) {
-		if (result == CUDA_SUCCESS)
-			result = array_of(call, request->source, &copy.srcArray);
+		copy.srcArray = server_object(call->server, SERVER_CUarray, request->source);
+		if (result == CUDA_SUCCESS && !copy.srcArray)
+			result = CUDA_ERROR_INVALID_HANDLE;
 	} else {
 		copy.srcDevice = request->source;
 		copy.srcPitch = request->source_pitch & UINT32_MAX;
 		copy.srcHeight = request->source_pitch >> 32;
 	}
 	if (request->target_is_array) {
-		if (result == CUDA_SUCCESS)
-			result = array_of(call, request->target, &copy.dstArray);
+		copy.dstArray = server_object(call->server, SERVER_CUarray, request->target);
+		if (result == CUDA_SUCCESS && !copy.dstArray)
+			result = CUDA_ERROR_INVALID_HANDLE;
 	} else {
 		copy.dstDevice = request->target;
 		copy.dstPitch = request->target_pitch & UINT32_MAX;

@@ -9,19 +9,19 @@ CUresult serve_graph_dot(struct server_call *call)
 {
 	const struct wire_graph_dot *request = call->request;
 	char path[] = "/tmp/farbus-graph-XXXXXX";
-	uint64_t graph, owner;
+	CUgraph graph = server_object(call->server, SERVER_CUgraph, request->graph);
 	CUresult result;
 	ssize_t got;
 	int file;
 
 	if (!call->driver->cuGraphDebugDotPrint)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	if (!server_named(call->server, SERVER_CUgraph, request->graph, &graph, &owner))
+	if (!graph)
 		return CUDA_ERROR_INVALID_VALUE;
 	file = mkstemp(path);
 	if (file < 0)
 		return CUDA_ERROR_OPERATING_SYSTEM;
-	result = call->driver->cuGraphDebugDotPrint((CUgraph)(uintptr_t)graph, path, request->flags);
+	result = call->driver->cuGraphDebugDotPrint(graph, path, request->flags);
 	unlink(path);
 	if (result == CUDA_SUCCESS) {
 		/* It may have made the file anew. */

@@ -59,10 +59,9 @@ static void token_done(struct host_token *token)
 
 /* In the stream: ask, and wait.  When the session ends the process does, so a
  * failure to send needs no way out of here: the token may still be in use. */
-static void token_ask(void *opaque)
+static void token_ask_status(struct host_token *token, CUresult status)
 {
-	struct host_token *token = opaque;
-	const struct wire_host_call call = { .token = token->handle };
+	const struct wire_host_call call = { .token = token->handle, .status = (int32_t)status };
 	const struct wire_pull pull = { .token = token->handle };
 	bool is_call = token->event == WIRE_EVENT_HOST_CALL;
 
@@ -84,6 +83,18 @@ static void token_ask(void *opaque)
 		pthread_mutex_unlock(&token->asking);
 	else if (is_call)
 		free(token);
+}
+
+static void token_ask(void *token)
+{
+	token_ask_status(token, CUDA_SUCCESS);
+}
+
+/* A callback is asked for after an error, too, and told of it. */
+static void token_ask_callback(CUstream stream, CUresult status, void *token)
+{
+	(void)stream;
+	token_ask_status(token, status);
 }
 
 /* ---- what graphs ask ---- */
@@ -216,6 +227,30 @@ CUresult serve_user_object_create(struct server_call *call)
 	return result;
 }
 
+/* A token under the client's name, for a function of the client's that is called once. */
+static CUresult call_open(struct server_call *call, uint64_t name, struct host_token **out)
+{
+	struct host_token *token = token_make(call, name, WIRE_EVENT_HOST_CALL);
+
+	if (!token)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (handle_bind(&call->server->objects, HANDLE_TOKEN, name, token)) {
+		free(token);
+		return SERVER_MALFORMED;
+	}
+	*out = token;
+	return CUDA_SUCCESS;
+}
+
+static CUresult call_result(struct server_call *call, struct host_token *token, CUresult result)
+{
+	if (result != CUDA_SUCCESS) {
+		handle_close(&call->server->objects, HANDLE_TOKEN, token->handle);
+		free(token);
+	}
+	return result;
+}
+
 CUresult serve_stream_host_function(struct server_call *call)
 {
 	const struct wire_stream_host_function *request = call->request;
@@ -223,21 +258,28 @@ CUresult serve_stream_host_function(struct server_call *call)
 	CUstream stream;
 	CUresult result = server_resolve_stream(call, request->stream, &stream);
 
+	if (result == CUDA_SUCCESS)
+		result = call_open(call, request->token, &token);
 	if (result != CUDA_SUCCESS)
 		return result;
-	token = token_make(call, request->token, WIRE_EVENT_HOST_CALL);
-	if (!token)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (handle_bind(&call->server->objects, HANDLE_TOKEN, request->token, token)) {
-		free(token);
-		return SERVER_MALFORMED;
-	}
-	result = call->driver->cuLaunchHostFunc(stream, token_ask, token);
-	if (result != CUDA_SUCCESS) {
-		handle_close(&call->server->objects, HANDLE_TOKEN, request->token);
-		free(token);
-	}
-	return result;
+	return call_result(call, token, call->driver->cuLaunchHostFunc(stream, token_ask, token));
+}
+
+CUresult serve_stream_callback(struct server_call *call)
+{
+	const struct wire_stream_callback *request = call->request;
+	struct host_token *token;
+	CUstream stream;
+	CUresult result = server_resolve_stream(call, request->stream, &stream);
+
+	if (!call->driver->cuStreamAddCallback)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if (result == CUDA_SUCCESS)
+		result = call_open(call, request->token, &token);
+	if (result != CUDA_SUCCESS)
+		return result;
+	return call_result(call, token,
+			   call->driver->cuStreamAddCallback(stream, token_ask_callback, token, 0));
 }
 
 CUresult serve_host_done(struct server_call *call)
@@ -348,11 +390,64 @@ static void token_release(void *opaque)
 	free(token);
 }
 
+/* A token under the client's name, for so many bytes of the client's memory: `kept` for every
+ * run of a graph, or to come once. */
+static CUresult pull_open(struct server_call *call, uint64_t name, uint64_t bytes, bool kept,
+			  struct host_token **out)
+{
+	struct host_token *token = token_make(call, name, WIRE_EVENT_PULL);
+	CUresult result;
+
+	if (!token)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	token->kept = kept;
+	token->total = bytes;
+	token->missing = kept ? 0 : bytes;
+	result = pinned_take(call, bytes, &token->pinned);
+	if (result != CUDA_SUCCESS) {
+		free(token);
+		return result;
+	}
+	if (handle_bind(&call->server->objects, HANDLE_TOKEN, name, token)) {
+		token_release(token);
+		return SERVER_MALFORMED;
+	}
+	*out = token;
+	return CUDA_SUCCESS;
+}
+
+/* Between rows of the device and pinned memory, where they lie packed. */
+static CUDA_MEMCPY2D packed_rows(bool to_device, const struct server_pinned *pinned,
+				 CUdeviceptr device, uint64_t pitch, uint64_t width, uint64_t height)
+{
+	CUDA_MEMCPY2D rows = { .WidthInBytes = width, .Height = height };
+
+	if (height <= 1)
+		pitch = width;
+	if (to_device) {
+		rows.srcMemoryType = CU_MEMORYTYPE_HOST;
+		rows.srcHost = pinned->memory;
+		rows.srcPitch = width;
+		rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+		rows.dstDevice = device;
+		rows.dstPitch = pitch;
+	} else {
+		rows.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+		rows.srcDevice = device;
+		rows.srcPitch = pitch;
+		rows.dstMemoryType = CU_MEMORYTYPE_HOST;
+		rows.dstHost = pinned->memory;
+		rows.dstPitch = width;
+	}
+	return rows;
+}
+
 CUresult serve_copy_pinned_to_device(struct server_call *call)
 {
 	const struct wire_copy_pinned_to_device *request = call->request;
 	const struct server_driver *driver = call->driver;
 	struct host_token *token;
+	CUDA_MEMCPY2D rows;
 	CUstream stream;
 	CUresult result = server_resolve_stream(call, request->stream, &stream);
 
@@ -361,36 +456,17 @@ CUresult serve_copy_pinned_to_device(struct server_call *call)
 	if (!request->width || !request->height ||
 	    request->width > (1ull << 40) / request->height)
 		return SERVER_MALFORMED;
-	token = token_make(call, request->token, WIRE_EVENT_PULL);
-	if (!token)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	token->total = request->width * request->height;
-	token->missing = token->total;
-	result = pinned_take(call, token->total, &token->pinned);
-	if (result != CUDA_SUCCESS) {
-		free(token);
+	result = pull_open(call, request->token, request->width * request->height, false, &token);
+	if (result != CUDA_SUCCESS)
 		return result;
-	}
-	if (handle_bind(&call->server->objects, HANDLE_TOKEN, request->token, token)) {
-		token_release(token);
-		return SERVER_MALFORMED;
-	}
 	result = driver->cuLaunchHostFunc(stream, token_ask, token);
 	if (result != CUDA_SUCCESS) {
 		handle_close(&call->server->objects, HANDLE_TOKEN, request->token);
 		token_release(token);
 		return result;
 	}
-	const CUDA_MEMCPY2D rows = {
-		.srcMemoryType = CU_MEMORYTYPE_HOST,
-		.srcHost = token->pinned->memory,
-		.srcPitch = request->width,
-		.dstMemoryType = CU_MEMORYTYPE_DEVICE,
-		.dstDevice = request->device,
-		.dstPitch = request->height > 1 ? request->pitch : request->width,
-		.WidthInBytes = request->width,
-		.Height = request->height,
-	};
+	rows = packed_rows(true, token->pinned, request->device, request->pitch, request->width,
+			   request->height);
 	result = driver->cuMemcpy2DAsync_v2(&rows, stream);
 	driver->cuLaunchHostFunc(stream, token_release, token);
 	return result;
@@ -402,6 +478,7 @@ CUresult serve_capture_copy_to_device(struct server_call *call)
 	const struct wire_capture_copy_to_device *request = call->request;
 	const struct server_driver *driver = call->driver;
 	struct host_token *token;
+	CUDA_MEMCPY2D rows;
 	CUstream stream;
 	CUresult result = server_resolve_stream(call, request->stream, &stream);
 
@@ -409,31 +486,12 @@ CUresult serve_capture_copy_to_device(struct server_call *call)
 		return result;
 	if (!server_plane_sane(request->pitch, request->width, request->height))
 		return SERVER_MALFORMED;
-	token = token_make(call, request->token, WIRE_EVENT_PULL);
-	if (!token)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	token->kept = true;
-	token->total = request->width * request->height;
-	result = pinned_take(call, token->total, &token->pinned);
-	if (result != CUDA_SUCCESS) {
-		free(token);
+	result = pull_open(call, request->token, request->width * request->height, true, &token);
+	if (result != CUDA_SUCCESS)
 		return result;
-	}
-	if (handle_bind(&call->server->objects, HANDLE_TOKEN, request->token, token)) {
-		token_release(token);
-		return SERVER_MALFORMED;
-	}
 	result = driver->cuLaunchHostFunc(stream, token_ask, token);
-	const CUDA_MEMCPY2D rows = {
-		.srcMemoryType = CU_MEMORYTYPE_HOST,
-		.srcHost = token->pinned->memory,
-		.srcPitch = request->width,
-		.dstMemoryType = CU_MEMORYTYPE_DEVICE,
-		.dstDevice = request->device,
-		.dstPitch = request->height > 1 ? request->pitch : request->width,
-		.WidthInBytes = request->width,
-		.Height = request->height,
-	};
+	rows = packed_rows(true, token->pinned, request->device, request->pitch, request->width,
+			   request->height);
 	if (result == CUDA_SUCCESS)
 		result = driver->cuMemcpy2DAsync_v2(&rows, stream);
 	server_token_settle(call, token, server_capture_graph(call, stream), result == CUDA_SUCCESS);
@@ -475,6 +533,7 @@ CUresult serve_capture_copy_to_host(struct server_call *call)
 {
 	const struct wire_capture_copy_to_host *request = call->request;
 	struct replayed_data *data;
+	CUDA_MEMCPY2D rows;
 	CUstream stream;
 	CUresult result = server_resolve_stream(call, request->stream, &stream);
 
@@ -494,16 +553,8 @@ CUresult serve_capture_copy_to_host(struct server_call *call)
 		free(data);
 		return result;
 	}
-	const CUDA_MEMCPY2D rows = {
-		.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-		.srcDevice = request->device,
-		.srcPitch = request->height > 1 ? request->pitch : request->width,
-		.dstMemoryType = CU_MEMORYTYPE_HOST,
-		.dstHost = data->pinned->memory,
-		.dstPitch = request->width,
-		.WidthInBytes = request->width,
-		.Height = request->height,
-	};
+	rows = packed_rows(false, data->pinned, request->device, request->pitch, request->width,
+			   request->height);
 	result = call->driver->cuMemcpy2DAsync_v2(&rows, stream);
 	if (result == CUDA_SUCCESS)
 		result = call->driver->cuLaunchHostFunc(stream, replayed_data_send, data);

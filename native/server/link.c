@@ -21,16 +21,6 @@ static CUresult jit_options(struct wire_reader *reader, uint32_t count, CUjit_op
 	return reader->failed ? SERVER_MALFORMED : CUDA_SUCCESS;
 }
 
-static CUresult link_of(struct server_call *call, uint64_t name, CUlinkState *link)
-{
-	uint64_t real, owner;
-
-	if (!server_named(call->server, SERVER_CUlinkState, name, &real, &owner))
-		return CUDA_ERROR_INVALID_HANDLE;
-	*link = (CUlinkState)(uintptr_t)real;
-	return CUDA_SUCCESS;
-}
-
 CUresult serve_link_create(struct server_call *call)
 {
 	const struct wire_link_create *request = call->request;
@@ -58,7 +48,7 @@ CUresult serve_link_add(struct server_call *call)
 	struct wire_reader reader = { .at = call->tail, .left = call->tail_bytes };
 	CUjit_option options[JIT_OPTIONS_LIMIT];
 	void *values[JIT_OPTIONS_LIMIT];
-	CUlinkState link;
+	CUlinkState link = server_object(call->server, SERVER_CUlinkState, request->link);
 	CUresult result = jit_options(&reader, request->jit_count, options, values);
 	char *name;
 	void *data;
@@ -73,8 +63,8 @@ CUresult serve_link_add(struct server_call *call)
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	else if (reader.left)
 		memcpy(name, reader.at, reader.left);
-	if (result == CUDA_SUCCESS)
-		result = link_of(call, request->link, &link);
+	if (result == CUDA_SUCCESS && !link)
+		result = CUDA_ERROR_INVALID_HANDLE;
 	if (result == CUDA_SUCCESS && !call->driver->cuLinkAddData_v2)
 		result = CUDA_ERROR_NOT_SUPPORTED;
 	if (result == CUDA_SUCCESS)
@@ -90,14 +80,14 @@ CUresult serve_link_complete(struct server_call *call)
 {
 	const struct wire_link_complete *request = call->request;
 	struct wire_link_complete_reply *reply = call->reply;
-	CUlinkState link;
+	CUlinkState link = server_object(call->server, SERVER_CUlinkState, request->link);
 	size_t bytes = 0, now;
 	const void *kept;
+	CUresult result;
 	void *image;
-	CUresult result = link_of(call, request->link, &link);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	if (!link)
+		return CUDA_ERROR_INVALID_HANDLE;
 	if (!call->driver->cuLinkComplete)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	if (!request->offset) {

@@ -15,6 +15,7 @@ struct side {
 	enum server_type subject_type;
 	CUgraph graph;			/* the first graph that was read: the one it is about */
 	uint64_t graph_name;
+	uint64_t module_name;		/* of the module that was read */
 	bool again;			/* an object that is shown once more has one more holder */
 	enum server_type dropping;
 	uint64_t dropped;
@@ -117,7 +118,7 @@ static bool is_subject(enum server_type type)
 }
 
 /* Where a new object lies: nodes in the graph that the call is about or in that of its
- * node, a graph in a node, a level or plane in its array. */
+ * node, a graph in a node, a level or plane in its array, a reference in its module. */
 static uint64_t owner_of(struct marshal *m, enum server_type type)
 {
 	const struct side *side = m->side;
@@ -131,6 +132,8 @@ static uint64_t owner_of(struct marshal *m, enum server_type type)
 	}
 	if (type == SERVER_CUgraph && !side->graph && side->subject_type == SERVER_CUgraphNode)
 		return side->subject;
+	if (type == SERVER_CUtexref || type == SERVER_CUsurfref)
+		return side->module_name;
 	if (type == SERVER_CUarray &&
 	    (side->subject_type == SERVER_CUmipmappedArray || side->subject_type == SERVER_CUarray))
 		return side->subject;
@@ -178,15 +181,19 @@ static void walk(struct marshal *m, enum server_type type, uint64_t *real, CUres
 	}
 
 NAMED(CUarray, CUDA_ERROR_INVALID_HANDLE)
+NAMED(CUdevResourceDesc, CUDA_ERROR_INVALID_VALUE)
 NAMED(CUgraph, CUDA_ERROR_INVALID_VALUE)
 NAMED(CUgraphExec, CUDA_ERROR_INVALID_VALUE)
 NAMED(CUgraphNode, CUDA_ERROR_INVALID_VALUE)
+NAMED(CUgreenCtx, CUDA_ERROR_INVALID_CONTEXT)
 NAMED(CUlinkState, CUDA_ERROR_INVALID_HANDLE)
 NAMED(CUmemGenericAllocationHandle, CUDA_ERROR_INVALID_VALUE)
 NAMED(CUmemoryPool, CUDA_ERROR_INVALID_VALUE)
 NAMED(CUmipmappedArray, CUDA_ERROR_INVALID_HANDLE)
 NAMED(CUsurfObject, CUDA_ERROR_INVALID_VALUE)
+NAMED(CUsurfref, CUDA_ERROR_INVALID_HANDLE)
 NAMED(CUtexObject, CUDA_ERROR_INVALID_VALUE)
+NAMED(CUtexref, CUDA_ERROR_INVALID_HANDLE)
 NAMED(CUuserObject, CUDA_ERROR_INVALID_VALUE)
 
 /* ---- objects that the client has named ---- */
@@ -254,6 +261,22 @@ void marshal_CUfunction(struct marshal *m, CUfunction *handle)
 		marshal_fail(m, result);
 }
 
+void marshal_CUmodule(struct marshal *m, CUmodule *module)
+{
+	struct side *side = m->side;
+	uint64_t wire = 0;
+	CUresult result = CUDA_SUCCESS;
+
+	marshal_plain(m, &wire, sizeof(wire));
+	if (!m->get)
+		return;
+	*module = NULL;
+	if (!m->failed)
+		result = server_resolve_module(side->call, wire, module, &side->module_name);
+	if (result != CUDA_SUCCESS)
+		marshal_fail(m, result);
+}
+
 void marshal_CUdevice(struct marshal *m, CUdevice *device)
 {
 	const struct server *server = call_of(m)->server;
@@ -270,6 +293,29 @@ void marshal_CUdevice(struct marshal *m, CUdevice *device)
 		*device = server->devices[ordinal];
 	else if (ordinal >= 0)
 		marshal_fail(m, CUDA_ERROR_INVALID_DEVICE);
+}
+
+void marshal_CUdevResource(struct marshal *m, CUdevResource *resource)
+{
+	struct wire_resource wire = { 0 };
+	CUresult result = CUDA_SUCCESS;
+
+	if (!m->get)
+		result = server_resource_name(call_of(m)->server, resource, &wire);
+	marshal_plain(m, &wire, sizeof(wire));
+	if (m->get && !m->failed)
+		result = server_resource_find(call_of(m)->server, &wire, resource);
+	if (result != CUDA_SUCCESS && m->get)
+		marshal_fail(m, result);
+	else if (result != CUDA_SUCCESS)
+		m->failed = true;
+}
+
+void *marshal_lasting(struct marshal *m, void *memory, size_t bytes)
+{
+	(void)m;
+	(void)bytes;
+	return memory;
 }
 
 /* ---- what kernels are given ---- */

@@ -110,11 +110,19 @@ bool server_named(struct server *server, enum server_type type, uint64_t wire, u
 		named = handle_get(&server->functions, HANDLE_NAMED, wire);
 	if (named && named->type == type) {
 		*real = named->real;
-		*owner = named->owner ? named->owner->wire : 0;
+		if (owner)
+			*owner = named->owner ? named->owner->wire : 0;
 		found = true;
 	}
 	pthread_mutex_unlock(&names->lock);
 	return found;
+}
+
+void *server_object(struct server *server, enum server_type type, uint64_t wire)
+{
+	uint64_t real;
+
+	return server_named(server, type, wire, &real, NULL) ? (void *)(uintptr_t)real : NULL;
 }
 
 /* With all its parts, the innermost first: without recursion, since graphs may lie in

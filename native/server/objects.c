@@ -128,7 +128,7 @@ CUresult serve_lane_end(struct server_call *call)
 
 /* ---- contexts ---- */
 
-static CUresult context_bind(struct server_call *call, uint64_t handle, CUcontext real,
+CUresult server_context_bind(struct server_call *call, uint64_t handle, CUcontext real,
 			     CUdevice device, struct server_context **out)
 {
 	struct server_context *context = calloc(1, sizeof(*context));
@@ -137,6 +137,7 @@ static CUresult context_bind(struct server_call *call, uint64_t handle, CUcontex
 	if (!context)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	context->server = call->server;
+	context->base = context;
 	context->handle = handle;
 	context->real = real;
 	context->device = device;
@@ -154,7 +155,7 @@ static CUresult context_bind(struct server_call *call, uint64_t handle, CUcontex
 
 /* The context is gone for the driver.  The object stays: other threads may hold
  * it; their number is bounded by how often a client makes contexts. */
-static void context_gone(struct server *server, struct server_context *context)
+void server_context_gone(struct server *server, struct server_context *context)
 {
 	handle_close(&server->objects, HANDLE_CONTEXT, context->handle);
 	atomic_fetch_add(&server->context_epoch, 1);
@@ -184,7 +185,7 @@ CUresult serve_primary_retain(struct server_call *call)
 	result = call->driver->cuDevicePrimaryCtxRetain(&real, device);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = context_bind(call, request->context, real, device, &context);
+	result = server_context_bind(call, request->context, real, device, &context);
 	if (result != CUDA_SUCCESS) {
 		call->driver->cuDevicePrimaryCtxRelease_v2(device);
 		return result;
@@ -215,7 +216,7 @@ CUresult serve_primary_release(struct server_call *call)
 
 	if (!context)
 		return CUDA_ERROR_INVALID_CONTEXT;
-	context_gone(call->server, context);
+	server_context_gone(call->server, context);
 	result = call->driver->cuDevicePrimaryCtxRelease_v2(context->device);
 	server_libraries_forget(context);
 	return result;
@@ -229,7 +230,7 @@ CUresult serve_primary_reset(struct server_call *call)
 
 	if (!context)
 		return CUDA_ERROR_INVALID_CONTEXT;
-	context_gone(call->server, context);
+	server_context_gone(call->server, context);
 	result = call->driver->cuDevicePrimaryCtxReset_v2(context->device);
 	/* The reference of primary_retain outlives a reset. */
 	call->driver->cuDevicePrimaryCtxRelease_v2(context->device);
@@ -254,7 +255,7 @@ CUresult serve_context_create(struct server_call *call)
 		return result;
 	call->driver->cuCtxPopCurrent_v2(&popped);
 	call->thread->current = NULL;
-	result = context_bind(call, request->context, real, device, &context);
+	result = server_context_bind(call, request->context, real, device, &context);
 	if (result != CUDA_SUCCESS)
 		call->driver->cuCtxDestroy_v2(real);
 	return result;
@@ -269,7 +270,7 @@ CUresult serve_context_destroy(struct server_call *call)
 
 	if (!context || context->primary)
 		return CUDA_ERROR_INVALID_CONTEXT;
-	context_gone(call->server, context);
+	server_context_gone(call->server, context);
 	call->thread->current = NULL;
 	result = call->driver->cuCtxDestroy_v2(context->real);
 	server_libraries_forget(context);

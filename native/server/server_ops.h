@@ -14,6 +14,7 @@
 #include "../wire/frame.h"
 #include "../wire/handle.h"
 #include "../wire/hello.h"
+#include "../wire/resource.h"
 #include "server.h"
 
 /* Calls that may wait for the device at the same time: one per lane, and one thread
@@ -44,15 +45,20 @@ struct server_capture {
 /* Kinds of objects that the server names; SERVER_<type> for the walk of that type. */
 enum server_type {
 	SERVER_CUarray = 1,
+	SERVER_CUdevResourceDesc,
 	SERVER_CUgraph,
 	SERVER_CUgraphExec,
 	SERVER_CUgraphNode,
+	SERVER_CUgreenCtx,
 	SERVER_CUlinkState,
 	SERVER_CUmemGenericAllocationHandle,
 	SERVER_CUmemoryPool,
 	SERVER_CUmipmappedArray,
+	SERVER_CUmodule,
 	SERVER_CUsurfObject,
+	SERVER_CUsurfref,
 	SERVER_CUtexObject,
+	SERVER_CUtexref,
 	SERVER_CUuserObject,
 };
 
@@ -75,6 +81,7 @@ struct server_lane_stream {
 
 struct server_context {
 	struct server *server;
+	struct server_context *base;	/* whose modules are used here; itself, but for green ones */
 	uint64_t handle;
 	CUcontext real;
 	CUdevice device;
@@ -151,6 +158,8 @@ struct server {
 	struct server_blob *blobs;
 	uint64_t blob_bytes;
 	struct server_context *primaries[WIRE_DEVICES];
+	struct server_resource *resources;	/* green.c */
+	unsigned resource_count;
 	struct server_management *management;	/* management.c; made by the first query */
 };
 
@@ -209,6 +218,9 @@ void server_quota_install(struct server *server, uint64_t limit);
 /* The modules of a context that the driver has destroyed. */
 void server_libraries_forget(struct server_context *context);
 CUresult server_resolve_library(struct server_call *call, uint64_t handle, CUlibrary *library);
+/* A module, and the name (named.c) under which its references lie. */
+CUresult server_resolve_module(struct server_call *call, uint64_t handle, CUmodule *module,
+			       uint64_t *name);
 CUresult server_resolve_function(struct server_call *call, uint64_t handle, CUfunction *function);
 
 /* The client's name of a kernel that the driver shows, or 0. */
@@ -216,13 +228,27 @@ uint64_t server_function_name(struct server_call *call, CUfunction function);
 /* A blob that has arrived whole; its data becomes the caller's.  NULL: there is none such. */
 void *server_blob_take(struct server *server, uint64_t handle, uint64_t bytes);
 
+/* objects.c: a context of the driver's under the client's handle, and the end of that. */
+CUresult server_context_bind(struct server_call *call, uint64_t handle, CUcontext real,
+			     CUdevice device, struct server_context **out);
+void server_context_gone(struct server *server, struct server_context *context);
+
+/* green.c: what the driver keeps in a resource stays here. */
+CUresult server_resource_name(struct server *server, const CUdevResource *resource,
+			      struct wire_resource *wire);
+CUresult server_resource_find(struct server *server, const struct wire_resource *wire,
+			      CUdevResource *resource);
+
 /* named.c: objects that are named here.  The name of `real`, making it if it has none, in
  * `owner` (a name, or 0); `again` counts one more holder of what is there already. */
 struct server_names *server_names_make(void);
 CUresult server_name(struct server *server, enum server_type type, uint64_t real, uint64_t owner,
 		     bool again, uint64_t *wire);
+/* `owner`: gets the name of what it lies in, or is NULL. */
 bool server_named(struct server *server, enum server_type type, uint64_t wire, uint64_t *real,
 		  uint64_t *owner);
+/* The driver's object of that name and type, or NULL. */
+void *server_object(struct server *server, enum server_type type, uint64_t wire);
 /* What a link has made, the driver's until the link is destroyed; `image`: keep that. */
 const void *server_named_image(struct server *server, uint64_t wire, const void *image,
 			       size_t *bytes);

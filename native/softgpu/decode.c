@@ -131,14 +131,81 @@ static struct instruction *emit_bound(struct decoder *decoder, const struct form
 	return instruction;
 }
 
+/* min and max of three inputs (PTX 8.8): one of two, and one with its result.  .abs goes
+ * for every input. */
+static bool decode_three_inputs(struct decoder *decoder)
+{
+	struct statement *statement = decoder->statement;
+	const char *flush, *nan;
+	struct instruction *instruction;
+	int32_t sources[3], dst;
+
+	if ((!statement_is(statement, "min") && !statement_is(statement, "max")) ||
+	    statement->operand_count != 4 || statement->type_count != 1 ||
+	    statement->types[0].kind != 'f' || statement->types[0].bytes != 4)
+		return false;
+	flush = statement_has(statement, "ftz") ? ".ftz" : "";
+	nan = statement_has(statement, "NaN") ? ".NaN" : "";
+	for (unsigned k = 0; k < 3; k++) {
+		sources[k] = decode_source(decoder, &statement->operands[k + 1], 4);
+		if (statement_has(statement, "abs")) {
+			dst = decode_slot(decoder, 4);
+			instruction = decode_emit(decoder, "abs.f32");
+			instruction->dst = dst;
+			instruction->a = sources[k];
+			sources[k] = dst;
+		}
+	}
+	for (unsigned k = 1; k < 3; k++) {
+		dst = k == 1 ? decode_slot(decoder, 4)
+			     : decode_destination(decoder, &statement->operands[0], 4);
+		instruction = decode_emitf(decoder, "%s%s%s.f32", statement->opcode, flush, nan);
+		instruction->dst = dst;
+		instruction->a = sources[0];
+		instruction->b = sources[k];
+		sources[0] = dst;
+	}
+	return true;
+}
+
+/* add, sub and fma of mixed precision (PTX 8.6: add.f32.f16): the narrow inputs become f32,
+ * exactly, and the rest of the statement is that of f32. */
+static void widen_inputs(struct decoder *decoder)
+{
+	struct statement *statement = decoder->statement;
+	bool fma = statement_is(statement, "fma");
+	unsigned last = statement->modifier_count - 1, narrow = fma ? 2 : 1;
+	const struct ptx_type *types = statement->types;
+
+	if ((!fma && !statement_is(statement, "add") && !statement_is(statement, "sub")) ||
+	    statement->type_count != 2 || types[0].kind != 'f' || types[0].bytes != 4 ||
+	    types[1].bytes != 2 || (types[1].kind != 'f' && types[1].kind != 'h'))
+		return;
+	for (unsigned k = 1; k <= narrow && k < statement->operand_count; k++) {
+		struct operand *operand = &statement->operands[k];
+		int32_t from = decode_source(decoder, operand, 2), to = decode_slot(decoder, 4);
+		struct instruction *instruction =
+			decode_emit(decoder, types[1].kind == 'h' ? "cvt.f32.bf16" : "cvt.f32.f16");
+
+		instruction->dst = to;
+		instruction->a = from;
+		*operand = (struct operand){ .kind = OPERAND_REGISTER, .bytes = 4, .slot = to };
+	}
+	statement->modifier_count = last;
+	statement->type_count = 1;
+}
+
 void decode_plain(struct decoder *decoder)
 {
 	struct statement *statement = decoder->statement;
-	const struct form *form = find_form(decoder, true);
-	const struct form *saturate;
+	const struct form *form, *saturate;
 	struct instruction *instruction;
 	int32_t dst;
 
+	if (decode_three_inputs(decoder))
+		return;
+	widen_inputs(decoder);
+	form = find_form(decoder, true);
 	if (form && form->operands) {
 		emit_bound(decoder, form);
 		return;

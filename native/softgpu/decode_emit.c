@@ -246,6 +246,8 @@ static int32_t read_variable(struct decoder *decoder, const struct operand *oper
 	if (variable->is_declaration)
 		ptx_fail(decoder->parser, ENGINE_UNRESOLVED, "variable %s is defined nowhere",
 			 variable->name);
+	if (variable->space == SPACE_REFERENCE)
+		decode_unsupported(decoder, "the address of a texture or surface reference");
 	if (variable->is_dynamic) {
 		int32_t slot = decode_slot(decoder, 4);
 		struct instruction *instruction = decode_emit(decoder, "@dynamic_shared");

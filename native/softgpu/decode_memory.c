@@ -39,6 +39,8 @@ static struct address variable_address(struct decoder *decoder, const struct ope
 	if (variable->is_declaration)
 		ptx_fail(decoder->parser, ENGINE_UNRESOLVED, "variable %s is defined nowhere",
 			 variable->name);
+	if (variable->space == SPACE_REFERENCE)
+		decode_unsupported(decoder, "the address of a texture or surface reference");
 	if (variable->is_dynamic)
 		return (struct address){ "shared", decode_source(decoder, operand, 4), 0, true };
 	return (struct address){

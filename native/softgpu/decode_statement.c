@@ -228,6 +228,22 @@ bool statement_has_prefix(struct statement *statement, const char *prefix)
 	return false;
 }
 
+/* ptxas takes .ftz behind the type too (ex2.approx.f32.ftz, which cuDNN has); forms have it
+ * before. */
+static void put_flushing_first(struct statement *statement)
+{
+	struct modifier *modifiers = statement->modifiers;
+	unsigned last = statement->modifier_count - 1;
+	struct modifier flushing;
+
+	if (statement->modifier_count < 2 || statement->type_count != 1 ||
+	    modifiers[last].length != 3 || memcmp(modifiers[last].text, "ftz", 3))
+		return;
+	flushing = modifiers[last];
+	modifiers[last] = modifiers[last - 1];
+	modifiers[last - 1] = flushing;
+}
+
 static void split_opcode(struct decoder *decoder, const struct ptx_token *token)
 {
 	struct statement *statement = decoder->statement;
@@ -255,6 +271,7 @@ static void split_opcode(struct decoder *decoder, const struct ptx_token *token)
 				   &statement->types[statement->type_count]))
 			statement->type_count++;
 	}
+	put_flushing_first(statement);
 }
 
 /* The opcode has been taken; everything up to the ';' follows. */

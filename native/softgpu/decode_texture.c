@@ -31,6 +31,26 @@ static struct texture_access *take_access(struct decoder *decoder)
 	return access;
 }
 
+/* A handle in a register, or the name of a reference. */
+static void bind_object(struct decoder *decoder, struct texture_access *access,
+			const struct operand *operand)
+{
+	const struct variable *variable = operand->variable;
+
+	if (operand->base == OPERAND_VARIABLE && variable->space == SPACE_REFERENCE &&
+	    !operand->addend) {
+		if (variable->is_declaration)
+			ptx_fail(decoder->parser, ENGINE_UNRESOLVED, "reference %s is defined nowhere",
+				 variable->name);
+		access->object = -1;
+		access->reference = (uint32_t)variable->address;
+		return;
+	}
+	if (operand->base != OPERAND_REGISTER || operand->bytes != 8 || operand->addend)
+		decode_unsupported(decoder, "objects that are not in a register");
+	access->object = operand->slot;
+}
+
 /* [object, {coordinates}] */
 static void bind_texel(struct decoder *decoder, struct texture_access *access,
 		       const struct operand *operand)
@@ -38,12 +58,11 @@ static void bind_texel(struct decoder *decoder, struct texture_access *access,
 	const struct operand *elements = &decoder->statement->elements[operand->first_element];
 	unsigned needed = geometries[access->geometry].coordinates;
 
-	if (operand->kind != OPERAND_TEXEL || operand->base != OPERAND_REGISTER ||
-	    operand->bytes != 8 || operand->addend)
-		decode_unsupported(decoder, "objects that are not in a register");
+	if (operand->kind != OPERAND_TEXEL)
+		decode_unsupported(decoder, NULL);
 	if (operand->element_count < needed)
 		decode_unsupported(decoder, "too few coordinates");
-	access->object = operand->slot;
+	bind_object(decoder, access, operand);
 	for (unsigned k = 0; k < needed; k++)
 		access->coordinates[k] = decode_source(decoder, &elements[k], 4);
 }
@@ -171,10 +190,9 @@ static void decode_query(struct decoder *decoder)
 	const struct form *form = decode_find_form(decoder);
 	const struct operand *object = &statement->operands[1];
 
-	if (!form || statement->operand_count != 2 || object->kind != OPERAND_ADDRESS ||
-	    object->base != OPERAND_REGISTER || object->bytes != 8)
+	if (!form || statement->operand_count != 2 || object->kind != OPERAND_ADDRESS)
 		decode_unsupported(decoder, NULL);
-	access->object = object->slot;
+	bind_object(decoder, access, object);
 	access->values[0] = decode_destination(decoder, &statement->operands[0], 4);
 	decode_emitf(decoder, "%.*s", (int)strcspn(form->names, " "), form->names)->target = access;
 }

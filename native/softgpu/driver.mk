@@ -31,7 +31,23 @@ SOFTGPU_CUDART_FLAGS := $(if $(filter 0,$(CUDART_HANDSHAKE)),,-DCUDART_HANDSHAKE
 
 .PHONY: softgpu-driver
 all: softgpu-driver
-softgpu-driver: $(SOFTGPU_BUILD)/libcuda.so.1 $(SOFTGPU_BUILD)/libnvidia-ml.so.1
+softgpu-driver: $(SOFTGPU_BUILD)/libcuda.so.1 $(SOFTGPU_BUILD)/libnvidia-ml.so.1 softgpu-compilers
+
+# Stand-ins for compilers whose machine code the software GPU can't run, in a folder of their
+# own: only who asks for them finds them.  NVRTC's SONAME names CUDA's major version.
+SOFTGPU_COMPILERS := $(addprefix $(SOFTGPU_BUILD)/compilers/,ptxas libnvrtc.so.12 libnvrtc.so.13)
+.PHONY: softgpu-compilers
+softgpu-compilers: $(SOFTGPU_COMPILERS)
+
+$(SOFTGPU_BUILD)/compilers/ptxas: softgpu/compilers/ptxas
+	@mkdir -p $(@D)
+	install -m 755 $< $@
+
+$(SOFTGPU_BUILD)/compilers/libnvrtc.so.%: softgpu/compilers/nvrtc.c
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 -Wall -Wextra -Werror -fPIC -fvisibility=hidden $(SOFTGPU_CFLAGS) -shared \
+		-Wl,-soname,$(@F) -Wl,-z,defs -o $@.new $< -ldl -pthread
+	mv -f $@.new $@
 
 $(SOFTGPU_BUILD)/driver_%.o: softgpu/driver_%.c
 	@mkdir -p $(@D)

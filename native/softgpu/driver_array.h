@@ -41,7 +41,12 @@ void driver_array_end_context(struct CUctx_st *context);
 /* driver_mipmap.c */
 CUresult driver_mipmap_of(CUmipmappedArray handle, struct CUmipmappedArray_st **mipmap);
 void driver_mipmap_end_context(struct CUctx_st *context);
-/* driver_texture.c */
+/* driver_texture.c: the engine's handle for a texture, or without `texture` for a surface, as
+ * objects and references have it.  The caller removes it. */
+CUresult driver_texture_make(const CUDA_RESOURCE_DESC *resource, const CUDA_TEXTURE_DESC *texture,
+			     const CUDA_RESOURCE_VIEW_DESC *view, uint64_t *handle);
+/* May kernels write to it as a surface? */
+CUresult driver_surface_check(CUarray array);
 void driver_texture_end_context(struct CUctx_st *context);
 
 #endif

@@ -57,7 +57,7 @@ static int parse_bytes(const char *text, uint64_t *bytes)
 
 static int parse_capability(const char *text, uint32_t *sm)
 {
-	static const uint32_t known[] = { 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121 };
+	static const uint32_t known[] = { 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121, 130 };
 	unsigned major, minor;
 	int used = 0;
 
@@ -153,7 +153,7 @@ int board_options_read(struct board_options *options, struct board_diagnostic *w
 		else
 			snprintf(why->text, sizeof why->text,
 				 "FARBUS_SOFTGPU: %.20s=%.40s is not a value that it can have "
-				 "(count 0-%d, cc 7.5-12.1, mem 16MiB-1TiB, sms 1-256, "
+				 "(count 0-%d, cc 7.5-13.0, mem 16MiB-1TiB, sms 1-256, "
 				 "workers 0-1024, watchdog_s and grace_s 0-86400, "
 				 "strict and deterministic 0 or 1)",
 				 item, value, BOARD_COUNT_MAX);

@@ -406,6 +406,14 @@ CUresult driver_capture_host(struct CUstream_st *stream, const CUDA_HOST_NODE_PA
 	return result ? result : add(stream, &payload);
 }
 
+CUresult driver_capture_words(struct CUstream_st *stream, const CUDA_BATCH_MEM_OP_NODE_PARAMS *params)
+{
+	struct graph_payload payload;
+	CUresult result = driver_graph_words(stream->context, params, &payload);
+
+	return result ? result : add(stream, &payload);
+}
+
 CUresult driver_capture_event_node(struct CUstream_st *stream, CUgraphNodeType type, CUevent event)
 {
 	struct graph_payload payload;

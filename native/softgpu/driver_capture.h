@@ -56,6 +56,7 @@ CUresult driver_capture_kernel(struct CUstream_st *stream, const CUlaunchConfig 
 CUresult driver_capture_copy(struct CUstream_st *stream, const CUDA_MEMCPY3D *params);
 CUresult driver_capture_fill(struct CUstream_st *stream, const CUDA_MEMSET_NODE_PARAMS *params);
 CUresult driver_capture_host(struct CUstream_st *stream, const CUDA_HOST_NODE_PARAMS *params);
+CUresult driver_capture_words(struct CUstream_st *stream, const CUDA_BATCH_MEM_OP_NODE_PARAMS *params);
 CUresult driver_capture_event_node(struct CUstream_st *stream, CUgraphNodeType type, CUevent event);
 CUresult driver_capture_alloc(struct CUstream_st *stream, size_t bytes, CUdeviceptr *address);
 CUresult driver_capture_free(struct CUstream_st *stream, CUdeviceptr address);

@@ -4,6 +4,7 @@
 #include "driver_capture.h"
 #include "driver_cudart.h"
 #include "driver_graph_memory.h"
+#include "driver_green.h"
 #include "driver_handle.h"
 #include "driver_memory.h"
 #include "driver_module.h"
@@ -22,6 +23,7 @@ static pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
 struct context_stack {
 	unsigned depth;
 	struct CUctx_st *contexts[DRIVER_CONTEXT_STACK_MAX];
+	struct CUgreenCtx_st *greens[DRIVER_CONTEXT_STACK_MAX];	/* or NULL */
 };
 
 static _Thread_local struct context_stack stack;
@@ -31,8 +33,10 @@ static pthread_once_t stack_once = PTHREAD_ONCE_INIT;
 static void stack_end(void *unused)
 {
 	(void)unused;
-	while (stack.depth)
-		driver_context_drop(stack.contexts[--stack.depth]);
+	while (stack.depth) {
+		driver_green_drop(stack.greens[--stack.depth]);
+		driver_context_drop(stack.contexts[stack.depth]);
+	}
 }
 
 static void stack_make_key(void)
@@ -40,7 +44,7 @@ static void stack_make_key(void)
 	pthread_key_create(&stack_key, stack_end);
 }
 
-static CUresult stack_push(struct CUctx_st *context)
+static CUresult stack_push(struct CUctx_st *context, struct CUgreenCtx_st *green)
 {
 	if (stack.depth == DRIVER_CONTEXT_STACK_MAX)
 		return CUDA_ERROR_INVALID_CONTEXT;
@@ -48,6 +52,8 @@ static CUresult stack_push(struct CUctx_st *context)
 	pthread_once(&stack_once, stack_make_key);
 	pthread_setspecific(stack_key, &stack);
 	driver_context_hold(context);
+	driver_green_hold(green);
+	stack.greens[stack.depth] = green;
 	stack.contexts[stack.depth++] = context;
 	return CUDA_SUCCESS;
 }
@@ -57,9 +63,23 @@ struct CUctx_st *driver_context_top(void)
 	return stack.depth ? stack.contexts[stack.depth - 1] : NULL;
 }
 
+struct CUgreenCtx_st *driver_context_top_green(void)
+{
+	return stack.depth ? stack.greens[stack.depth - 1] : NULL;
+}
+
+/* As the program names it. */
+static CUcontext stack_top_handle(void)
+{
+	struct CUgreenCtx_st *green = driver_context_top_green();
+
+	return green ? (CUcontext)(void *)&green->as_context : driver_context_top();
+}
+
 static void stack_pop(void)
 {
-	driver_context_drop(stack.contexts[--stack.depth]);
+	driver_green_drop(stack.greens[--stack.depth]);
+	driver_context_drop(stack.contexts[stack.depth]);
 }
 
 /* ---- life ---- */
@@ -249,7 +269,9 @@ CUresult driver_context_current(struct CUctx_st **context)
 		return result;
 	if (!top)
 		return CUDA_ERROR_INVALID_CONTEXT;
-	if (!__atomic_load_n(&top->active, __ATOMIC_ACQUIRE))
+	if (!__atomic_load_n(&top->active, __ATOMIC_ACQUIRE) ||
+	    (driver_context_top_green() &&
+	     __atomic_load_n(&driver_context_top_green()->ended, __ATOMIC_ACQUIRE)))
 		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	*context = top;
 	return CUDA_SUCCESS;
@@ -438,7 +460,7 @@ static CUresult context_create(CUcontext *out, unsigned flags, CUdevice ordinal)
 	result = context_activate(context);
 	pthread_mutex_unlock(&context_lock);
 	if (!result)
-		result = stack_push(context);
+		result = stack_push(context, NULL);
 	if (result) {
 		context_destroy(context);
 		return result;
@@ -513,15 +535,15 @@ DRIVER_EXPORT CUresult cuCtxDetach(CUcontext context)
 
 /* ---- the stack ---- */
 
-DRIVER_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
+DRIVER_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext handle)
 {
+	struct CUgreenCtx_st *green;
+	struct CUctx_st *context;
 	CUresult result = driver_ready();
 
-	if (result)
-		return result;
-	if (!driver_handle_is(context, DRIVER_KIND_CONTEXT))
-		return CUDA_ERROR_INVALID_CONTEXT;
-	return stack_push(context);
+	if (!result)
+		result = driver_context_named(handle, &context, &green);
+	return result ? result : stack_push(context, green);
 }
 
 DRIVER_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *out)
@@ -533,24 +555,26 @@ DRIVER_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *out)
 	if (!stack.depth)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (out)
-		*out = driver_context_top();
+		*out = stack_top_handle();
 	stack_pop();
 	return CUDA_SUCCESS;
 }
 
-DRIVER_EXPORT CUresult cuCtxSetCurrent(CUcontext context)
+DRIVER_EXPORT CUresult cuCtxSetCurrent(CUcontext handle)
 {
+	struct CUgreenCtx_st *green = NULL;
+	struct CUctx_st *context = NULL;
 	CUresult result = driver_ready();
 
+	if (!result && handle)
+		result = driver_context_named(handle, &context, &green);
 	if (result)
 		return result;
-	if (context && !driver_handle_is(context, DRIVER_KIND_CONTEXT))
-		return CUDA_ERROR_INVALID_CONTEXT;
-	if (context == driver_context_top())
+	if (handle == stack_top_handle())
 		return CUDA_SUCCESS;
 	if (stack.depth)
 		stack_pop();
-	return context ? stack_push(context) : CUDA_SUCCESS;
+	return context ? stack_push(context, green) : CUDA_SUCCESS;
 }
 
 DRIVER_EXPORT CUresult cuCtxGetCurrent(CUcontext *out)
@@ -561,6 +585,6 @@ DRIVER_EXPORT CUresult cuCtxGetCurrent(CUcontext *out)
 		return result;
 	if (!out)
 		return CUDA_ERROR_INVALID_VALUE;
-	*out = driver_context_top();
+	*out = stack_top_handle();
 	return CUDA_SUCCESS;
 }

@@ -58,6 +58,8 @@ void driver_context_drop(struct CUctx_st *context);
 bool driver_context_flags_are_valid(unsigned flags);
 /* The top of the calling thread's stack, whatever its state, or NULL. */
 struct CUctx_st *driver_context_top(void);
+/* The green context that is current, or NULL. */
+struct CUgreenCtx_st *driver_context_top_green(void);
 /* The prologue of every call that works in the current context: ready, a
  * context there and alive, and no sticky error. */
 CUresult driver_context_enter(struct CUctx_st **context);

@@ -2,24 +2,20 @@
 #include "driver_context.h"
 
 #include "driver_capture.h"
-#include "driver_handle.h"
+#include "driver_green.h"
 #include "driver_memory.h"
 #include "driver_stream.h"
 
 /* The context that a call with an optional context means. */
 static CUresult context_or_current(CUcontext wanted, struct CUctx_st **context)
 {
+	struct CUgreenCtx_st *green;
 	CUresult result;
 
 	if (!wanted)
 		return driver_context_current(context);
 	result = driver_ready();
-	if (result)
-		return result;
-	if (!driver_handle_is(wanted, DRIVER_KIND_CONTEXT))
-		return CUDA_ERROR_INVALID_CONTEXT;
-	*context = wanted;
-	return CUDA_SUCCESS;
+	return result ? result : driver_context_named(wanted, context, &green);
 }
 
 DRIVER_EXPORT CUresult cuCtxGetDevice(CUdevice *ordinal)

@@ -79,6 +79,7 @@ CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice device, 
 		stream);
 CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation location,
 		unsigned int flags, CUstream stream);
+CUresult cuStreamGetDevResource(CUstream stream, CUdevResource *resource, CUdevResourceType type);
 CUresult cuEventRecord(CUevent event, CUstream stream);
 
 static CUstream own(CUstream stream)
@@ -157,6 +158,12 @@ DRIVER_EXPORT CUresult cuStreamGetId_ptsz(CUstream stream, unsigned long long *i
 DRIVER_EXPORT CUresult cuStreamGetCtx_ptsz(CUstream stream, CUcontext *context)
 {
 	return cuStreamGetCtx(own(stream), context);
+}
+
+DRIVER_EXPORT CUresult cuStreamGetDevResource_ptsz(CUstream stream, CUdevResource *resource,
+		CUdevResourceType type)
+{
+	return cuStreamGetDevResource(own(stream), resource, type);
 }
 
 DRIVER_EXPORT CUresult cuStreamGetCtx_v2_ptsz(CUstream stream, CUcontext *context, CUgreenCtx *green)

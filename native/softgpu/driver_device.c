@@ -23,6 +23,9 @@ static const struct driver_capability capabilities[] = {
 	{ 110, 48, 24, 233472, 232448, 1024, 128 },
 	{ 120, 48, 24, 102400, 101376, 1024, 128 },
 	{ 121, 48, 24, 102400, 101376, 1024, 128 },
+	/* No GPU has it: newer than all, so that libraries with code for those that they know
+	 * (cuBLAS, cuDNN) take their PTX. */
+	{ 130, 64, 32, 233472, 232448, 1024, 128 },
 };
 
 static struct {

@@ -2,6 +2,7 @@
 
 #include "driver_capture.h"
 #include "driver_event_share.h"
+#include "driver_green.h"
 #include "driver_handle.h"
 #include "driver_memory.h"
 #include "driver_stream.h"
@@ -444,17 +445,20 @@ DRIVER_EXPORT CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start,
 /* ---- events of whole contexts ---- */
 
 /* Recorded behind all that the context's streams have been given, by an operation of a
- * stream of its own that waits for them. */
-DRIVER_EXPORT CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
+ * stream of its own that waits for them; of a green context, its own streams. */
+DRIVER_EXPORT CUresult cuCtxRecordEvent(CUcontext handle, CUevent event)
 {
+	struct CUgreenCtx_st *green;
+	struct CUctx_st *context;
 	struct CUstream_st *stream, **streams;
 	CUresult result = event_of(event);
 	size_t count;
 
 	if (result)
 		return result;
-	if (!driver_handle_is(context, DRIVER_KIND_CONTEXT))
-		return CUDA_ERROR_INVALID_CONTEXT;
+	result = driver_context_named(handle, &context, &green);
+	if (result)
+		return result;
 	if (event->context != context)
 		return CUDA_ERROR_INVALID_HANDLE;
 	result = driver_context_state(context);
@@ -469,10 +473,12 @@ DRIVER_EXPORT CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
 	for (size_t k = 0; streams && k < count; k++) {
 		struct driver_point point;
 
-		driver_stream_point(streams[k], &point);
-		if (!result)
-			result = wait_for(stream, &point);
-		driver_point_drop(&point);
+		if (!green || streams[k]->green == green) {
+			driver_stream_point(streams[k], &point);
+			if (!result)
+				result = wait_for(stream, &point);
+			driver_point_drop(&point);
+		}
 		driver_stream_drop(streams[k]);
 	}
 	free(streams);
@@ -484,24 +490,26 @@ DRIVER_EXPORT CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
 }
 
 /* What the context's streams are given from now on waits for the event. */
-DRIVER_EXPORT CUresult cuCtxWaitEvent(CUcontext context, CUevent event)
+DRIVER_EXPORT CUresult cuCtxWaitEvent(CUcontext handle, CUevent event)
 {
+	struct CUgreenCtx_st *green;
+	struct CUctx_st *context;
 	struct CUstream_st **streams;
 	CUresult result = event_of(event);
 	size_t count;
 
 	if (result)
 		return result;
-	if (!driver_handle_is(context, DRIVER_KIND_CONTEXT))
-		return CUDA_ERROR_INVALID_CONTEXT;
-	result = driver_context_state(context);
+	result = driver_context_named(handle, &context, &green);
+	if (!result)
+		result = driver_context_state(context);
 	if (result)
 		return result;
 	streams = driver_stream_list(context, &count);
 	if (!streams)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	for (size_t k = 0; k < count; k++) {
-		if (!result && !streams[k]->capture)
+		if (!result && !streams[k]->capture && (!green || streams[k]->green == green))
 			result = driver_event_submit_wait(event, streams[k]);
 		driver_stream_drop(streams[k]);
 	}

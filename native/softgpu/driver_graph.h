@@ -39,6 +39,7 @@ struct graph_work {
 		CUDA_MEMCPY3D copy;
 		CUDA_MEMSET_NODE_PARAMS fill;
 		CUDA_HOST_NODE_PARAMS host;
+		CUDA_BATCH_MEM_OP_NODE_PARAMS words;	/* paramArray lies in the operation */
 	};
 };
 
@@ -124,6 +125,8 @@ CUresult driver_graph_memcpy(struct CUctx_st *context, const CUDA_MEMCPY3D *para
 CUresult driver_graph_memset(struct CUctx_st *context, const CUDA_MEMSET_NODE_PARAMS *params,
 			     struct graph_payload *payload);
 CUresult driver_graph_host(const CUDA_HOST_NODE_PARAMS *params, struct graph_payload *payload);
+CUresult driver_graph_words(struct CUctx_st *context, const CUDA_BATCH_MEM_OP_NODE_PARAMS *params,
+			    struct graph_payload *payload);
 CUresult driver_graph_event(CUgraphNodeType type, CUevent event, struct graph_payload *payload);
 void driver_graph_payload_drop(struct graph_payload *payload);
 void driver_graph_work_drop(struct graph_work *work);
@@ -157,7 +160,8 @@ CUresult driver_graph_update(struct CUgraph_st *into, const struct CUgraph_st *f
 bool driver_graph_users_copy(struct CUgraph_st *to, const struct CUgraph_st *from);
 void driver_graph_users_drop(struct CUgraph_st *graph);
 
-/* ---- what operations are made of: driver_launch.c, driver_copy.c, driver_stream.c ---- */
+/* ---- what operations are made of: driver_launch.c, driver_copy.c, driver_memop.c,
+ * driver_stream.c ---- */
 
 struct driver_launch_view {
 	struct CUfunc_st *function;
@@ -165,8 +169,10 @@ struct driver_launch_view {
 	bool cooperative;
 };
 
-/* Check a launch as cuLaunchKernelEx does, and make its operation. */
-CUresult driver_launch_prepare(struct CUctx_st *context, const CUlaunchConfig *config,
+/* Check a launch as cuLaunchKernelEx does, and make its operation.  `green`: of its stream, or
+ * NULL. */
+CUresult driver_launch_prepare(struct CUctx_st *context, const struct CUgreenCtx_st *green,
+			       const CUlaunchConfig *config,
 			       CUfunction function, void **params, void **extra,
 			       struct driver_operation **operation);
 void driver_launch_look(const struct driver_operation *operation, struct driver_launch_view *view);
@@ -175,6 +181,10 @@ bool driver_launch_is_possible(const struct driver_operation *operation);
 CUresult driver_copy_prepare(const CUDA_MEMCPY3D *copy, struct driver_operation **operation);
 CUresult driver_fill_prepare(const CUDA_MEMSET_NODE_PARAMS *params,
 			     struct driver_operation **operation);
+/* Operations on words of memory; *kept becomes the array in the operation. */
+CUresult driver_words_prepare(struct CUctx_st *context, const CUstreamBatchMemOpParams *operations,
+			      unsigned count, unsigned flags, struct driver_operation **operation,
+			      CUstreamBatchMemOpParams **kept);
 CUresult driver_host_prepare(CUhostFn function, void *argument,
 			     struct driver_operation **operation);
 

@@ -18,6 +18,7 @@ static const char *const type_names[] = {
 	[CU_GRAPH_NODE_TYPE_WAIT_EVENT] = "EVENT_WAIT",
 	[CU_GRAPH_NODE_TYPE_EVENT_RECORD] = "EVENT_RECORD",
 	[CU_GRAPH_NODE_TYPE_MEM_ALLOC] = "MEM_ALLOC", [CU_GRAPH_NODE_TYPE_MEM_FREE] = "MEM_FREE",
+	[CU_GRAPH_NODE_TYPE_BATCH_MEM_OP] = "BATCH_MEM_OP",
 };
 
 static const char *memory_name(CUmemorytype type)

@@ -2,6 +2,7 @@
 #include "driver_graph.h"
 
 #include "driver_graph_memory.h"
+#include "driver_green.h"
 #include "driver_handle.h"
 #include "driver_module.h"
 
@@ -12,17 +13,15 @@
 
 static CUresult context_or_current(CUcontext wanted, struct CUctx_st **context)
 {
+	struct CUgreenCtx_st *green;
 	CUresult result;
 
 	if (!wanted)
 		return driver_context_enter(context);
 	result = driver_ready();
-	if (result)
-		return result;
-	if (!driver_handle_is(wanted, DRIVER_KIND_CONTEXT))
-		return CUDA_ERROR_INVALID_CONTEXT;
-	*context = wanted;
-	return driver_context_state(wanted);
+	if (!result)
+		result = driver_context_named(wanted, context, &green);
+	return result ? result : driver_context_state(*context);
 }
 
 /* A function belongs to a context; a kernel runs in the one that is said. */
@@ -73,6 +72,16 @@ static CUresult memset_payload(const CUDA_MEMSET_NODE_PARAMS *params, CUcontext 
 	CUresult result = context_or_current(wanted, &context);
 
 	return result ? result : driver_graph_memset(context, params, payload);
+}
+
+static CUresult words_payload(const CUDA_BATCH_MEM_OP_NODE_PARAMS *params,
+			      struct graph_payload *payload)
+{
+	struct CUctx_st *context;
+	CUresult result = params ? context_or_current(params->ctx, &context) :
+				   CUDA_ERROR_INVALID_VALUE;
+
+	return result ? result : driver_graph_words(context, params, payload);
 }
 
 static CUresult event_payload(CUgraphNodeType type, CUevent event, struct graph_payload *payload)
@@ -193,6 +202,16 @@ DRIVER_EXPORT CUresult cuGraphAddHostNode(CUgraphNode *out, CUgraph graph,
 	return result ? result : add(out, graph, dependencies, NULL, count, &payload);
 }
 
+DRIVER_EXPORT CUresult cuGraphAddBatchMemOpNode(CUgraphNode *out, CUgraph graph,
+						const CUgraphNode *dependencies, size_t count,
+						const CUDA_BATCH_MEM_OP_NODE_PARAMS *params)
+{
+	struct graph_payload payload;
+	CUresult result = words_payload(params, &payload);
+
+	return result ? result : add(out, graph, dependencies, NULL, count, &payload);
+}
+
 DRIVER_EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph,
 						const CUgraphNode *dependencies, size_t count,
 						CUgraph child)
@@ -293,7 +312,7 @@ static CUresult add_moved(CUgraphNode *out, CUgraph graph, const CUgraphNode *de
 }
 
 /* What the general form says, for all types that have no answer of their own.  Semaphores of
- * other APIs, operations on words of memory and conditions set by kernels are not there. */
+ * other APIs and conditions set by kernels are not there. */
 static CUresult general_payload(const CUgraphNodeParams *params, const CUlaunchAttribute *attributes,
 				unsigned attribute_count, struct graph_payload *payload)
 {
@@ -324,8 +343,9 @@ static CUresult general_payload(const CUgraphNodeParams *params, const CUlaunchA
 		return driver_unsupported("a conditional node of a graph");
 	case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL:
 	case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT:
+		return driver_unsupported("a graph's node for external semaphores");
 	case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
-		return driver_unsupported("a graph's node for external semaphores or stream memory operations");
+		return words_payload((const CUDA_BATCH_MEM_OP_NODE_PARAMS *)&params->memOp, payload);
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
 	}
@@ -383,6 +403,8 @@ DEFINE_GET(cuGraphKernelNodeGetParams_v2, KERNEL, CUDA_KERNEL_NODE_PARAMS,
 DEFINE_GET(cuGraphMemcpyNodeGetParams, MEMCPY, CUDA_MEMCPY3D, node->payload.work->copy)
 DEFINE_GET(cuGraphMemsetNodeGetParams, MEMSET, CUDA_MEMSET_NODE_PARAMS, node->payload.work->fill)
 DEFINE_GET(cuGraphHostNodeGetParams, HOST, CUDA_HOST_NODE_PARAMS, node->payload.work->host)
+DEFINE_GET(cuGraphBatchMemOpNodeGetParams, BATCH_MEM_OP, CUDA_BATCH_MEM_OP_NODE_PARAMS,
+	   node->payload.work->words)
 DEFINE_GET(cuGraphChildGraphNodeGetGraph, GRAPH, CUgraph, node->payload.child)
 DEFINE_GET(cuGraphEventRecordNodeGetEvent, EVENT_RECORD, CUevent, node->payload.event)
 DEFINE_GET(cuGraphEventWaitNodeGetEvent, WAIT_EVENT, CUevent, node->payload.event)
@@ -401,6 +423,65 @@ DRIVER_EXPORT CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *typ
 		*type = node->payload.type;
 	driver_graph_unlock();
 	return type ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* What the node does, by its type; pointers lead to what the node owns. */
+static void describe(const struct graph_payload *payload, CUgraphNodeParams *params)
+{
+	const struct graph_work *work = payload->work;
+
+	switch (payload->type) {
+	case CU_GRAPH_NODE_TYPE_KERNEL:
+		memcpy(&params->kernel, &work->kernel.params, sizeof work->kernel.params);
+		break;
+	case CU_GRAPH_NODE_TYPE_MEMCPY:
+		params->memcpy.copyCtx = work->context;
+		params->memcpy.copyParams = work->copy;
+		break;
+	case CU_GRAPH_NODE_TYPE_MEMSET:
+		memcpy(&params->memset, &work->fill, sizeof work->fill);
+		params->memset.ctx = work->context;
+		break;
+	case CU_GRAPH_NODE_TYPE_HOST:
+		memcpy(&params->host, &work->host, sizeof work->host);
+		break;
+	case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+		memcpy(&params->memOp, &work->words, sizeof work->words);
+		break;
+	case CU_GRAPH_NODE_TYPE_GRAPH:
+		params->graph.graph = payload->child;
+		params->graph.ownership = CU_GRAPH_CHILD_GRAPH_OWNERSHIP_INVALID;
+		break;
+	case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+		params->eventWait.event = payload->event;
+		break;
+	case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+		params->eventRecord.event = payload->event;
+		break;
+	case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+		memcpy(&params->alloc, driver_graph_allocation_params(payload->allocation),
+		       sizeof params->alloc);
+		break;
+	case CU_GRAPH_NODE_TYPE_MEM_FREE:
+		params->free.dptr = driver_graph_allocation_address(payload->allocation);
+		break;
+	default:	/* empty */
+		break;
+	}
+}
+
+DRIVER_EXPORT CUresult cuGraphNodeGetParams(CUgraphNode node, CUgraphNodeParams *params)
+{
+	CUresult result = driver_graph_enter_node(node);
+
+	if (result)
+		return result;
+	if (params) {
+		*params = (CUgraphNodeParams){ .type = node->payload.type };
+		describe(&node->payload, params);
+	}
+	driver_graph_unlock();
+	return params ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* ---- changing ---- */
@@ -525,6 +606,15 @@ static CUresult set_host(CUgraphExec executable, CUgraphNode node,
 	return result ? result : change(executable, node, &payload);
 }
 
+static CUresult set_words(CUgraphExec executable, CUgraphNode node,
+			  const CUDA_BATCH_MEM_OP_NODE_PARAMS *params)
+{
+	struct graph_payload payload;
+	CUresult result = words_payload(params, &payload);
+
+	return result ? result : change(executable, node, &payload);
+}
+
 static CUresult set_event(CUgraphExec executable, CUgraphNode node, CUgraphNodeType type,
 			  CUevent event)
 {
@@ -617,6 +707,21 @@ DRIVER_EXPORT CUresult cuGraphExecHostNodeSetParams(CUgraphExec executable, CUgr
 	CUresult result = check_executable(executable);
 
 	return result ? result : set_host(executable, node, params);
+}
+
+DRIVER_EXPORT CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode node,
+						      const CUDA_BATCH_MEM_OP_NODE_PARAMS *params)
+{
+	return set_words(NULL, node, params);
+}
+
+DRIVER_EXPORT CUresult
+cuGraphExecBatchMemOpNodeSetParams(CUgraphExec executable, CUgraphNode node,
+				   const CUDA_BATCH_MEM_OP_NODE_PARAMS *params)
+{
+	CUresult result = check_executable(executable);
+
+	return result ? result : set_words(executable, node, params);
 }
 
 DRIVER_EXPORT CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode node, CUevent event)

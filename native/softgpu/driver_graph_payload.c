@@ -97,7 +97,7 @@ CUresult driver_graph_kernel(struct CUctx_st *context, const CUlaunchConfig *con
 {
 	struct driver_operation *operation;
 	struct graph_work *work;
-	CUresult result = driver_launch_prepare(context, config, function, params, extra,
+	CUresult result = driver_launch_prepare(context, NULL, config, function, params, extra,
 						&operation);
 
 	if (result)
@@ -182,6 +182,27 @@ CUresult driver_graph_host(const CUDA_HOST_NODE_PARAMS *params, struct graph_pay
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	work->host = *params;
 	*payload = (struct graph_payload){ .type = CU_GRAPH_NODE_TYPE_HOST, .work = work };
+	return CUDA_SUCCESS;
+}
+
+CUresult driver_graph_words(struct CUctx_st *context, const CUDA_BATCH_MEM_OP_NODE_PARAMS *params,
+			    struct graph_payload *payload)
+{
+	CUstreamBatchMemOpParams *kept;
+	struct driver_operation *operation;
+	struct graph_work *work;
+	CUresult result = driver_words_prepare(context, params->paramArray, params->count,
+					       params->flags, &operation, &kept);
+
+	if (result)
+		return result;
+	work = work_make(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, context, operation);
+	if (!work)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	work->words = *params;
+	work->words.ctx = context;
+	work->words.paramArray = kept;
+	*payload = (struct graph_payload){ .type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .work = work };
 	return CUDA_SUCCESS;
 }
 

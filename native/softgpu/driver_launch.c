@@ -1,10 +1,12 @@
 #include "driver_capture.h"
 #include "driver_graph.h"
+#include "driver_green.h"
 #include "driver_handle.h"
 #include "driver_memory.h"
 #include "driver_module.h"
 #include "driver_occupancy.h"
 #include "driver_peer.h"
+#include "driver_reference.h"
 #include "driver_stream.h"
 
 #include <stdio.h>
@@ -22,6 +24,7 @@ struct launch_operation {
 	struct CUfunc_st *function;
 	uint64_t function_id;		/* as it was when this was prepared */
 	struct geometry geometry;
+	uint64_t *references;		/* textures and surfaces as they were then; or NULL */
 	_Alignas(16) unsigned char params[];
 };
 
@@ -47,7 +50,10 @@ static CUresult run_launch(struct driver_operation *operation, CUresult state)
 		.function = launch->function->code,
 		.dynamic_shared_bytes = geometry->dynamic_shared,
 		.params = launch->params,
+		.references = launch->references,
 		.cooperative = geometry->cooperative,
+		.multiprocessors = launch->function->module->context->device->model->multiprocessors,
+		.partition = driver_green_running ? driver_green_running->partition.bits : NULL,
 		.cancel = &launch->function->module->context->cancel,
 		.timeout_ns = driver_options()->watchdog_ns,
 		.print = print,
@@ -72,7 +78,10 @@ static CUresult run_launch(struct driver_operation *operation, CUresult state)
 
 static void release_launch(struct driver_operation *operation)
 {
-	free(operation);
+	struct launch_operation *launch = (struct launch_operation *)operation;
+
+	driver_references_release(launch->references);
+	free(launch);
 }
 
 /* ---- checks: what CUDA reports from the call itself ---- */
@@ -110,6 +119,7 @@ static CUresult check_geometry(const struct CUfunc_st *function, const struct ge
 }
 
 static CUresult check_cooperative(const struct CUfunc_st *function,
+				  const struct CUgreenCtx_st *green,
 				  const struct geometry *geometry)
 {
 	const struct driver_device *device = function->module->context->device;
@@ -118,7 +128,7 @@ static CUresult check_cooperative(const struct CUfunc_st *function,
 
 	if (!geometry->cooperative)
 		return CUDA_SUCCESS;
-	room = (uint64_t)device->model->multiprocessors *
+	room = (uint64_t)driver_green_multiprocessors(green, device) *
 	       driver_occupancy_blocks(function, geometry->block[0] * geometry->block[1] *
 						 geometry->block[2], geometry->dynamic_shared);
 	return blocks <= room ? CUDA_SUCCESS : CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
@@ -258,7 +268,8 @@ static CUresult apply_attribute(const CUlaunchAttribute *attribute, struct geome
 	}
 }
 
-CUresult driver_launch_prepare(struct CUctx_st *context, const CUlaunchConfig *config,
+CUresult driver_launch_prepare(struct CUctx_st *context, const struct CUgreenCtx_st *green,
+			       const CUlaunchConfig *config,
 			       CUfunction handle, void **params, void **extra,
 			       struct driver_operation **out)
 {
@@ -283,7 +294,7 @@ CUresult driver_launch_prepare(struct CUctx_st *context, const CUlaunchConfig *c
 	if (!result)
 		result = settle_cluster(function, &geometry);
 	if (!result)
-		result = check_cooperative(function, &geometry);
+		result = check_cooperative(function, green, &geometry);
 	if (!result)
 		result = check_supported(function);
 	if (result)
@@ -292,6 +303,8 @@ CUresult driver_launch_prepare(struct CUctx_st *context, const CUlaunchConfig *c
 	if (!operation)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = gather_params(&function->info, params, extra, operation->params);
+	if (!result)
+		result = driver_references_take(function->module, &operation->references);
 	if (result) {
 		free(operation);
 		return result;
@@ -339,7 +352,8 @@ static CUresult launch(CUfunction handle, const CUlaunchConfig *config, void **p
 		return result;
 	if (capturing)
 		return driver_capture_kernel(stream, config, handle, params, extra);
-	result = driver_launch_prepare(stream->context, config, handle, params, extra, &operation);
+	result = driver_launch_prepare(stream->context, stream->green, config, handle, params,
+				       extra, &operation);
 	return result ? result : driver_stream_submit(stream, operation, 0, NULL);
 }
 

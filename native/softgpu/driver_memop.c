@@ -3,8 +3,9 @@
  * What is waited for may come from anywhere: from another stream, another process or the
  * program itself, where it has the memory too.  So a wait looks again and again, with
  * pauses that grow: nothing tells of a store. */
+#include "driver_capture.h"
+#include "driver_graph.h"
 #include "driver_memory.h"
-#include "driver_stream.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 
 struct memop_operation {
 	struct driver_operation base;
-	struct CUctx_st *context;	/* the stream's, which outlives what is queued in it */
+	struct CUctx_st *context;	/* the stream's or node's, which outlives the operation */
 	unsigned count;
 	CUstreamBatchMemOpParams operations[];
 };
@@ -129,17 +130,14 @@ static CUresult check(const CUstreamBatchMemOpParams *operation)
 	return driver_memory_check(operation->waitValue.address, bytes);
 }
 
-DRIVER_EXPORT CUresult cuStreamBatchMemOp_v2(CUstream handle, unsigned int count,
-					     CUstreamBatchMemOpParams *operations,
-					     unsigned int flags)
+CUresult driver_words_prepare(struct CUctx_st *context, const CUstreamBatchMemOpParams *operations,
+			      unsigned count, unsigned flags, struct driver_operation **operation,
+			      CUstreamBatchMemOpParams **kept)
 {
 	struct memop_operation *batch;
-	struct CUstream_st *stream;
-	CUresult result = driver_stream_enter(handle, &stream);
+	CUresult result = CUDA_SUCCESS;
 	bool waits = false;
 
-	if (result)
-		return result;
 	if (!operations || !count || count >= BATCH_MAX || flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	for (unsigned k = 0; k < count && !result; k++) {
@@ -156,11 +154,37 @@ DRIVER_EXPORT CUresult cuStreamBatchMemOp_v2(CUstream handle, unsigned int count
 	batch->base.release = release_batch;
 	/* It reads memory that stays where it is while another process writes it. */
 	batch->base.is_idle = waits;
-	batch->context = stream->context;
+	batch->context = context;
 	batch->count = count;
 	for (unsigned k = 0; k < count; k++)
 		batch->operations[k] = operations[k];
-	return driver_stream_submit(stream, &batch->base, waits ? 0 : DRIVER_SUBMIT_SHORT, NULL);
+	if (kept)
+		*kept = batch->operations;
+	*operation = &batch->base;
+	return CUDA_SUCCESS;
+}
+
+DRIVER_EXPORT CUresult cuStreamBatchMemOp_v2(CUstream handle, unsigned int count,
+					     CUstreamBatchMemOpParams *operations,
+					     unsigned int flags)
+{
+	const CUDA_BATCH_MEM_OP_NODE_PARAMS params = {
+		.count = count, .paramArray = operations, .flags = flags,
+	};
+	struct driver_operation *operation;
+	struct CUstream_st *stream;
+	bool capturing;
+	CUresult result = driver_stream_enter_or_capture(handle, &stream, &capturing);
+
+	if (!result && capturing)
+		return driver_capture_words(stream, &params);
+	if (!result)
+		result = driver_words_prepare(stream->context, operations, count, flags,
+					      &operation, NULL);
+	if (result)
+		return result;
+	return driver_stream_submit(stream, operation,
+				    operation->is_idle ? 0 : DRIVER_SUBMIT_SHORT, NULL);
 }
 
 static CUresult one(CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr address,

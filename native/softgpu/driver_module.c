@@ -2,6 +2,7 @@
 
 #include "driver_handle.h"
 #include "driver_memory.h"
+#include "driver_reference.h"
 #include "driver_stream.h"
 
 #include <pthread.h>
@@ -76,10 +77,15 @@ CUresult driver_module_load(struct CUctx_st *context, struct CUlib_st *library,
 		free(module);
 		return result;
 	}
-	if (driver_handle_add(module, DRIVER_KIND_MODULE)) {
+	result = driver_references_make(module);
+	if (!result && driver_handle_add(module, DRIVER_KIND_MODULE)) {
+		driver_references_free(module);
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	if (result) {
 		engine_module_unload(module->engine);
 		free(module);
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		return result;
 	}
 	module->context = context;
 	module->library = library;
@@ -104,6 +110,7 @@ void driver_module_unload(struct CUmod_st *module)
 		driver_handle_remove(function, DRIVER_KIND_FUNCTION);
 		free(function);
 	}
+	driver_references_free(module);
 	engine_module_unload(module->engine);
 	free(module);
 }

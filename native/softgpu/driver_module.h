@@ -40,6 +40,7 @@ struct CUmod_st {
 	struct CUlib_st *library;	/* or NULL */
 	struct engine_module *engine;
 	struct CUfunc_st *functions;	/* those that were asked for */
+	struct driver_references *references;	/* driver_reference.c; NULL: it has none */
 };
 
 struct CUkern_st {

@@ -1,5 +1,6 @@
 #include "driver_occupancy.h"
 
+#include "driver_green.h"
 #include "driver_handle.h"
 
 /* The arithmetic is that of the CUDA Occupancy Calculator (CUDA C++ Best
@@ -131,7 +132,8 @@ static CUresult max_potential(int *grid, int *block, CUfunction handle,
 	}
 	*block = (int)best_threads;
 	*grid = (int)(best_blocks *
-		      function->module->context->device->model->multiprocessors);
+		      driver_green_multiprocessors(driver_context_top_green(),
+						   function->module->context->device));
 	return CUDA_SUCCESS;
 }
 
@@ -213,7 +215,8 @@ static CUresult clustered(CUfunction handle, const CUlaunchConfig *config, const
 	if (!threads || threads > DRIVER_THREADS_PER_BLOCK)
 		return CUDA_ERROR_INVALID_VALUE;
 	*resident = driver_occupancy_blocks(*function, (uint32_t)threads, config->sharedMemBytes) *
-		    (*function)->module->context->device->model->multiprocessors;
+		    driver_green_multiprocessors(driver_context_top_green(),
+						 (*function)->module->context->device);
 	return CUDA_SUCCESS;
 }
 

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "driver_stream.h"
 
+#include "driver_green.h"
 #include "driver_handle.h"
 
 #include <errno.h>
@@ -45,6 +46,7 @@ static void stream_drop(struct CUstream_st *stream)
 	pthread_cond_destroy(&stream->work);
 	pthread_cond_destroy(&stream->done);
 	driver_context_drop(stream->context);
+	driver_green_drop(stream->green);
 	free(stream);
 }
 
@@ -336,7 +338,11 @@ static void stream_run(struct CUstream_st *stream, struct driver_operation *oper
 	pthread_mutex_unlock(&queue_lock);
 	state = __atomic_load_n(&context->error, __ATOMIC_ACQUIRE);
 	if (!state || operation->run_when_failed) {
-		CUresult result = operation->run(operation, state);
+		CUresult result;
+
+		driver_green_running = stream->green;
+		result = operation->run(operation, state);
+		driver_green_running = NULL;
 
 		if (result)
 			driver_context_fail(context, result);

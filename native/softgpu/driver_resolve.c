@@ -367,7 +367,59 @@
 	PLAIN(cuTexObjectDestroy, 5000, cuTexObjectDestroy) \
 	PLAIN(cuTexObjectGetResourceDesc, 5000, cuTexObjectGetResourceDesc) \
 	PLAIN(cuTexObjectGetResourceViewDesc, 5000, cuTexObjectGetResourceViewDesc) \
+	PLAIN(cuGraphAddBatchMemOpNode, 11070, cuGraphAddBatchMemOpNode) \
+	PLAIN(cuGraphBatchMemOpNodeGetParams, 11070, cuGraphBatchMemOpNodeGetParams) \
+	PLAIN(cuGraphBatchMemOpNodeSetParams, 11070, cuGraphBatchMemOpNodeSetParams) \
+	PLAIN(cuGraphExecBatchMemOpNodeSetParams, 11070, cuGraphExecBatchMemOpNodeSetParams) \
+	PLAIN(cuGraphNodeGetParams, 13020, cuGraphNodeGetParams) \
+	PLAIN(cuCtxFromGreenCtx, 12040, cuCtxFromGreenCtx) \
+	PLAIN(cuCtxGetDevResource, 12040, cuCtxGetDevResource) \
+	PLAIN(cuDevResourceGenerateDesc, 12040, cuDevResourceGenerateDesc) \
+	PLAIN(cuDevSmResourceSplit, 13010, cuDevSmResourceSplit) \
+	PLAIN(cuDevSmResourceSplitByCount, 12040, cuDevSmResourceSplitByCount) \
+	PLAIN(cuDeviceGetDevResource, 12040, cuDeviceGetDevResource) \
+	PLAIN(cuGreenCtxCreate, 12040, cuGreenCtxCreate) \
+	PLAIN(cuGreenCtxDestroy, 12040, cuGreenCtxDestroy) \
+	PLAIN(cuGreenCtxGetDevResource, 12040, cuGreenCtxGetDevResource) \
+	PLAIN(cuGreenCtxGetId, 12090, cuGreenCtxGetId) \
+	PLAIN(cuGreenCtxRecordEvent, 12040, cuGreenCtxRecordEvent) \
+	PLAIN(cuGreenCtxStreamCreate, 12050, cuGreenCtxStreamCreate) \
+	PLAIN(cuGreenCtxWaitEvent, 12040, cuGreenCtxWaitEvent) \
+	STREAM(cuStreamGetDevResource, 13010, cuStreamGetDevResource, cuStreamGetDevResource_ptsz, 13010) \
 	PLAIN(cuTexObjectGetTextureDesc, 5000, cuTexObjectGetTextureDesc) \
+	PLAIN(cuModuleGetSurfRef, 3000, cuModuleGetSurfRef) \
+	PLAIN(cuModuleGetTexRef, 2000, cuModuleGetTexRef) \
+	PLAIN(cuParamSetTexRef, 2000, cuParamSetTexRef) \
+	PLAIN(cuSurfRefGetArray, 3000, cuSurfRefGetArray) \
+	PLAIN(cuSurfRefSetArray, 3000, cuSurfRefSetArray) \
+	PLAIN(cuTexRefCreate, 2000, cuTexRefCreate) \
+	PLAIN(cuTexRefDestroy, 2000, cuTexRefDestroy) \
+	PLAIN(cuTexRefGetAddress, 3020, cuTexRefGetAddress_v2) \
+	PLAIN(cuTexRefGetAddressMode, 2000, cuTexRefGetAddressMode) \
+	PLAIN(cuTexRefGetArray, 2000, cuTexRefGetArray) \
+	PLAIN(cuTexRefGetBorderColor, 8000, cuTexRefGetBorderColor) \
+	PLAIN(cuTexRefGetFilterMode, 2000, cuTexRefGetFilterMode) \
+	PLAIN(cuTexRefGetFlags, 2000, cuTexRefGetFlags) \
+	PLAIN(cuTexRefGetFormat, 2000, cuTexRefGetFormat) \
+	PLAIN(cuTexRefGetMaxAnisotropy, 5000, cuTexRefGetMaxAnisotropy) \
+	PLAIN(cuTexRefGetMipmapFilterMode, 5000, cuTexRefGetMipmapFilterMode) \
+	PLAIN(cuTexRefGetMipmapLevelBias, 5000, cuTexRefGetMipmapLevelBias) \
+	PLAIN(cuTexRefGetMipmapLevelClamp, 5000, cuTexRefGetMipmapLevelClamp) \
+	PLAIN(cuTexRefGetMipmappedArray, 5000, cuTexRefGetMipmappedArray) \
+	PLAIN(cuTexRefSetAddress, 3020, cuTexRefSetAddress_v2) \
+	PLAIN(cuTexRefSetAddress2D, 3020, cuTexRefSetAddress2D_v2) \
+	PLAIN(cuTexRefSetAddress2D, 4010, cuTexRefSetAddress2D_v3) \
+	PLAIN(cuTexRefSetAddressMode, 2000, cuTexRefSetAddressMode) \
+	PLAIN(cuTexRefSetArray, 2000, cuTexRefSetArray) \
+	PLAIN(cuTexRefSetBorderColor, 8000, cuTexRefSetBorderColor) \
+	PLAIN(cuTexRefSetFilterMode, 2000, cuTexRefSetFilterMode) \
+	PLAIN(cuTexRefSetFlags, 2000, cuTexRefSetFlags) \
+	PLAIN(cuTexRefSetFormat, 2000, cuTexRefSetFormat) \
+	PLAIN(cuTexRefSetMaxAnisotropy, 5000, cuTexRefSetMaxAnisotropy) \
+	PLAIN(cuTexRefSetMipmapFilterMode, 5000, cuTexRefSetMipmapFilterMode) \
+	PLAIN(cuTexRefSetMipmapLevelBias, 5000, cuTexRefSetMipmapLevelBias) \
+	PLAIN(cuTexRefSetMipmapLevelClamp, 5000, cuTexRefSetMipmapLevelClamp) \
+	PLAIN(cuTexRefSetMipmappedArray, 5000, cuTexRefSetMipmappedArray) \
 	PLAIN(cuThreadExchangeStreamCaptureMode, 10010, cuThreadExchangeStreamCaptureMode) \
 	PLAIN(cuUserObjectCreate, 11030, cuUserObjectCreate) \
 	PLAIN(cuUserObjectRelease, 11030, cuUserObjectRelease) \

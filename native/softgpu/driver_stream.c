@@ -2,6 +2,7 @@
 
 #include "driver_capture.h"
 #include "driver_graph.h"
+#include "driver_green.h"
 #include "driver_handle.h"
 #include "driver_memory.h"
 
@@ -40,6 +41,7 @@ static void thread_make_key(void)
 
 static CUresult stream_of_thread(struct CUctx_st *context, struct CUstream_st **stream)
 {
+	struct CUgreenCtx_st *green = driver_context_top_green();
 	struct thread_stream *entry, **link;
 	struct thread_stream *first;
 
@@ -53,7 +55,7 @@ static CUresult stream_of_thread(struct CUctx_st *context, struct CUstream_st **
 			free(entry);
 			continue;
 		}
-		if (entry->context == context) {
+		if (entry->context == context && entry->stream->green == green) {
 			pthread_setspecific(thread_key, first);
 			*stream = entry->stream;
 			return CUDA_SUCCESS;
@@ -70,6 +72,8 @@ static CUresult stream_of_thread(struct CUctx_st *context, struct CUstream_st **
 		free(entry);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
+	driver_green_hold(green);
+	entry->stream->green = green;
 	entry->stream->per_thread = true;
 	/* One reference is the context's, one the thread's. */
 	driver_stream_hold(entry->stream);
@@ -91,6 +95,11 @@ CUresult driver_stream_of(CUstream handle, struct CUstream_st **stream)
 		if (handle == CU_STREAM_PER_THREAD)
 			return stream_of_thread(context, stream);
 		*stream = context->legacy;
+		if (driver_context_top_green()) {
+			*stream = driver_context_top_green()->stream;
+			if (driver_stream_has_ended(*stream))
+				return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+		}
 		return CUDA_SUCCESS;
 	}
 	result = driver_ready();
@@ -98,6 +107,8 @@ CUresult driver_stream_of(CUstream handle, struct CUstream_st **stream)
 		return result;
 	if (!driver_handle_is(handle, DRIVER_KIND_STREAM))
 		return CUDA_ERROR_INVALID_HANDLE;
+	if (handle->green && __atomic_load_n(&handle->green->ended, __ATOMIC_ACQUIRE))
+		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	*stream = handle;
 	return CUDA_SUCCESS;
 }
@@ -124,6 +135,13 @@ CUresult driver_stream_enter_or_capture(CUstream handle, struct CUstream_st **st
 
 /* ---- the API ---- */
 
+/* Those outside the range are clamped, says cuda.h. */
+int driver_stream_priority(int wanted)
+{
+	return wanted > DRIVER_PRIORITY_LEAST ? DRIVER_PRIORITY_LEAST :
+	       wanted < DRIVER_PRIORITY_GREATEST ? DRIVER_PRIORITY_GREATEST : wanted;
+}
+
 static CUresult stream_create(CUstream *out, unsigned flags, int priority)
 {
 	struct CUctx_st *context;
@@ -137,10 +155,9 @@ static CUresult stream_create(CUstream *out, unsigned flags, int priority)
 	stream = driver_stream_make(context, flags);
 	if (!stream)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	/* Priorities outside the range are clamped, says cuda.h. */
-	stream->priority = priority > DRIVER_PRIORITY_LEAST ? DRIVER_PRIORITY_LEAST :
-			   priority < DRIVER_PRIORITY_GREATEST ? DRIVER_PRIORITY_GREATEST :
-			   priority;
+	stream->green = driver_context_top_green();
+	driver_green_hold(stream->green);
+	stream->priority = driver_stream_priority(priority);
 	if (driver_handle_add(stream, DRIVER_KIND_STREAM)) {
 		driver_stream_drop(stream);
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -286,15 +303,24 @@ DRIVER_EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
 		return result;
 	if (!context)
 		return CUDA_ERROR_INVALID_VALUE;
-	*context = stream->context;
+	*context = stream->green ? (CUcontext)(void *)&stream->green->as_context : stream->context;
 	return CUDA_SUCCESS;
 }
 
 DRIVER_EXPORT CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *context, CUgreenCtx *green)
 {
+	struct CUstream_st *stream;
+	CUresult result = driver_stream_of(handle, &stream);
+
+	if (result)
+		return result;
+	if (handle == CU_STREAM_PER_THREAD && stream->green)
+		return CUDA_ERROR_INVALID_HANDLE;
 	if (green)
-		*green = NULL;
-	return cuStreamGetCtx(handle, context);
+		*green = stream->green;
+	if (context)
+		*context = stream->context;
+	return context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 DRIVER_EXPORT CUresult cuStreamGetDevice(CUstream handle, CUdevice *ordinal)

@@ -61,6 +61,7 @@ enum {
 
 struct CUstream_st {
 	struct CUctx_st *context;	/* held */
+	struct CUgreenCtx_st *green;	/* held; NULL: a stream of the context alone */
 	struct CUstream_st *next;	/* of the context */
 	uint64_t id;
 	unsigned references;		/* under the queue lock */
@@ -101,6 +102,8 @@ void driver_stream_point(struct CUstream_st *stream, struct driver_point *point)
 /* Is everything complete that synchronising with the stream would wait for? */
 bool driver_stream_is_quiet(struct CUstream_st *stream);
 
+/* A priority within the range, to which others are brought. */
+int driver_stream_priority(int wanted);
 CUresult driver_stream_make_legacy(struct CUctx_st *context);
 /* Wait until no operation of any stream runs, then act before the next one does.
  * `act` must call nothing of the streams. */

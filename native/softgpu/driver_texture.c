@@ -166,19 +166,52 @@ static CUresult sampler_of(const CUDA_TEXTURE_DESC *texture, const struct engine
 
 /* ---- objects ---- */
 
-/* `sampler`: NULL for surfaces. */
-static CUresult add(struct object *object, const struct engine_mipmap *mipmap,
-		    const struct engine_sampler *sampler, unsigned long long *out)
+CUresult driver_texture_make(const CUDA_RESOURCE_DESC *resource, const CUDA_TEXTURE_DESC *texture,
+			     const CUDA_RESOURCE_VIEW_DESC *view, uint64_t *handle)
 {
-	if (engine_mipmap_add(mipmap, sampler, &object->handle)) {
-		free(object);
+	struct engine_image levels[ENGINE_LEVELS_MAX];
+	struct engine_mipmap mipmap = { .levels = levels };
+	struct engine_sampler sampler;
+	CUresult result = levels_of(resource, view, levels, &mipmap.level_count);
+
+	if (result)
+		return result;
+	if (texture) {
+		result = sampler_of(texture, &levels[0], &sampler);
+		if (!result && ((unsigned)texture->mipmapFilterMode > CU_TR_FILTER_MODE_LINEAR ||
+				(mipmap.level_count > 1 && !sampler.normalized_coordinates)))
+			result = CUDA_ERROR_INVALID_VALUE;
+		if (result)
+			return result;
+		mipmap.linear = texture->mipmapFilterMode == CU_TR_FILTER_MODE_LINEAR;
+		mipmap.bias = texture->mipmapLevelBias;
+		mipmap.least = texture->minMipmapLevelClamp;
+		mipmap.most = texture->maxMipmapLevelClamp;
+	}
+	return engine_mipmap_add(&mipmap, texture ? &sampler : NULL, handle) ?
+		       CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+/* `object` is a copy of what becomes the new one. */
+static CUresult add(const struct object *object, unsigned long long *out)
+{
+	struct object *kept = malloc(sizeof *kept);
+	CUresult result;
+
+	if (!kept)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	*kept = *object;
+	result = driver_texture_make(&kept->resource, kept->is_surface ? NULL : &kept->texture,
+				     kept->has_view ? &kept->view : NULL, &kept->handle);
+	if (result) {
+		free(kept);
+		return result;
 	}
 	pthread_mutex_lock(&objects.lock);
-	object->next = objects.first;
-	objects.first = object;
+	kept->next = objects.first;
+	objects.first = kept;
 	pthread_mutex_unlock(&objects.lock);
-	*out = object->handle;
+	*out = kept->handle;
 	return CUDA_SUCCESS;
 }
 
@@ -186,12 +219,8 @@ DRIVER_EXPORT CUresult cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_D
 					 const CUDA_TEXTURE_DESC *texture,
 					 const CUDA_RESOURCE_VIEW_DESC *view)
 {
-	struct engine_image levels[ENGINE_LEVELS_MAX];
-	struct engine_mipmap mipmap = { .levels = levels };
-	struct engine_sampler sampler;
-	struct CUctx_st *context;
-	struct object *object;
-	CUresult result = driver_context_enter(&context);
+	struct object object = { 0 };
+	CUresult result = driver_context_enter(&object.context);
 
 	if (result)
 		return result;
@@ -199,57 +228,38 @@ DRIVER_EXPORT CUresult cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_D
 		return CUDA_ERROR_INVALID_VALUE;
 	if (view && view->format)
 		return driver_unsupported("resource views that change the format");
-	result = levels_of(resource, view, levels, &mipmap.level_count);
-	if (!result)
-		result = sampler_of(texture, &levels[0], &sampler);
-	if (!result && ((unsigned)texture->mipmapFilterMode > CU_TR_FILTER_MODE_LINEAR ||
-			(mipmap.level_count > 1 && !sampler.normalized_coordinates)))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result)
-		return result;
-	mipmap.linear = texture->mipmapFilterMode == CU_TR_FILTER_MODE_LINEAR;
-	mipmap.bias = texture->mipmapLevelBias;
-	mipmap.least = texture->minMipmapLevelClamp;
-	mipmap.most = texture->maxMipmapLevelClamp;
-	object = calloc(1, sizeof *object);
-	if (!object)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	object->context = context;
-	object->resource = *resource;
-	object->texture = *texture;
-	object->has_view = view;
+	object.resource = *resource;
+	object.texture = *texture;
+	object.has_view = view;
 	if (view)
-		object->view = *view;
-	return add(object, &mipmap, &sampler, out);
+		object.view = *view;
+	return add(&object, out);
+}
+
+CUresult driver_surface_check(CUarray handle)
+{
+	struct CUarray_st *array;
+	CUresult result = driver_array_of(handle, &array);
+
+	if (!result && !(array->descriptor.Flags & DRIVER_ARRAY_SURFACE))
+		result = CUDA_ERROR_INVALID_VALUE;
+	return result;
 }
 
 DRIVER_EXPORT CUresult cuSurfObjectCreate(CUsurfObject *out, const CUDA_RESOURCE_DESC *resource)
 {
-	struct engine_image image;
-	const struct engine_mipmap alone = { .levels = &image, .level_count = 1 };
-	struct CUctx_st *context;
-	struct CUarray_st *array;
-	struct object *object;
-	CUresult result = driver_context_enter(&context);
+	struct object object = { .is_surface = true };
+	CUresult result = driver_context_enter(&object.context);
 
 	if (result)
 		return result;
 	if (!out || !resource || resource->resType != CU_RESOURCE_TYPE_ARRAY)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = driver_array_of(resource->res.array.hArray, &array);
-	if (!result && !(array->descriptor.Flags & DRIVER_ARRAY_SURFACE))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (!result)
-		result = image_of(resource, &image);
+	result = driver_surface_check(resource->res.array.hArray);
 	if (result)
 		return result;
-	object = calloc(1, sizeof *object);
-	if (!object)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	object->context = context;
-	object->is_surface = true;
-	object->resource = *resource;
-	return add(object, &alone, NULL, out);
+	object.resource = *resource;
+	return add(&object, out);
 }
 
 /* Takes the object out of the list; NULL when there is none. */

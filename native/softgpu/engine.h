@@ -118,6 +118,13 @@ struct engine_variable_info {
 	bool is_managed;
 };
 
+/* A texture or surface reference (.texref, .surfref): a name in the module that stands for what
+ * each launch says. */
+struct engine_reference_info {
+	const char *name;
+	bool is_surface;
+};
+
 size_t engine_module_function_count(const struct engine_module *module);
 struct engine_function *engine_module_function_at(const struct engine_module *module, size_t index);
 /* Entry functions and device functions by mangled name; NULL if not there. */
@@ -128,6 +135,10 @@ enum engine_status engine_module_variable(const struct engine_module *module, co
 					  struct engine_variable_info *info);
 void engine_module_variable_at(const struct engine_module *module, size_t index,
 			       struct engine_variable_info *info);
+
+size_t engine_module_reference_count(const struct engine_module *module);
+void engine_module_reference_at(const struct engine_module *module, size_t index,
+				struct engine_reference_info *info);
 
 /* The memory that a kernel may use.  Loads, stores, atomics and cp.async by pointer are
  * looked at in modules that were loaded with asks_reach, other accesses always. */
@@ -146,7 +157,14 @@ struct engine_launch {
 	uint32_t cluster[3];		/* 1,1,1 or 0 when none */
 	uint32_t dynamic_shared_bytes;
 	const void *params;		/* info.param_bytes bytes, read during the call */
+	/* Handles of textures and surfaces for the references of the function's module, in
+	 * their order; 0: bound to nothing.  NULL where the module has none. */
+	const uint64_t *references;
 	bool cooperative;		/* all blocks resident together; grid sync works */
+	uint32_t multiprocessors;	/* of the device; 0: one */
+	/* Those that the blocks may use, a bit each: they get that share of the workers.
+	 * NULL: all. */
+	const uint64_t *partition;
 	/* Set from another thread to stop the launch early; may be NULL. */
 	const volatile int *cancel;
 	uint64_t timeout_ns;		/* 0: none */

@@ -66,6 +66,24 @@ impossible:
 	return false;
 }
 
+/* All multiprocessors and helpers, or the share that the launch may use of both. */
+static void plan_share(struct launch *launch)
+{
+	const struct engine_launch *request = launch->request;
+	uint32_t all = request->multiprocessors ? request->multiprocessors : 1, own = 0;
+	unsigned threads;
+
+	launch->multiprocessors = all;
+	launch->helpers_most = UINT32_MAX;
+	if (!request->partition)
+		return;
+	for (uint32_t k = 0; k < (all + 63) / 64; k++)
+		own += (uint32_t)__builtin_popcountll(request->partition[k]);
+	launch->multiprocessors = own ? own : 1;
+	threads = pool_threads() * launch->multiprocessors / all;
+	launch->helpers_most = threads ? threads - 1 : 0;
+}
+
 enum engine_status engine_launch(const struct engine_launch *request,
 				 struct engine_diagnostic *why)
 {
@@ -93,6 +111,7 @@ enum engine_status engine_launch(const struct engine_launch *request,
 	/* Cooperative groups read the size of the workspace from its first word. */
 	launch.workspace[0] = sizeof(launch.workspace);
 	plan_memory(&launch);
+	plan_share(&launch);
 	if (pool_options.strict)
 		launch.number = strict_next_launch();
 	pool_run(&launch);

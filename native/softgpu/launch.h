@@ -38,6 +38,8 @@ struct launch {
 	uint64_t gang_total, gang_blocks;
 	uint32_t cluster[3], cluster_blocks;
 	struct crew crew;
+	uint32_t multiprocessors;	/* that the blocks may use */
+	unsigned helpers_most;		/* threads beside the one that launches */
 	int32_t fuel;			/* back edges of a warp's turn */
 	bool is_explicit_cluster;
 	uint32_t number;		/* in strict mode */
@@ -131,6 +133,8 @@ bool gang_wants_help(const struct launch *launch);
 /* ---- pool.c ---- */
 extern struct engine_options pool_options;
 void pool_run(struct launch *launch);
+/* How many threads run the blocks of a launch, the launching one included. */
+unsigned pool_threads(void);
 void pool_call_helpers(struct launch *launch);
 void pool_fail(struct launch *launch, enum engine_status status,
 	       const struct engine_diagnostic *why);

@@ -22,6 +22,12 @@ static enum engine_status apply_fix(const struct initializer_fix *fix,
 		unit_function(fix->unit, fix->symbol, fix->symbol_length);
 	uint64_t value;
 
+	if (variable && variable->space == SPACE_REFERENCE) {
+		snprintf(why->text, sizeof(why->text),
+			 "PTX line %u: the address of a texture or surface reference (%.*s)",
+			 fix->line, (int)fix->symbol_length, fix->symbol);
+		return ENGINE_UNSUPPORTED;
+	}
 	if (variable && !variable->is_declaration) {
 		value = variable->address;
 	} else if (function) {
@@ -267,6 +273,20 @@ void engine_function_info(const struct engine_function *function, struct engine_
 		.ptx_version = function->ptx_version,
 	};
 	memcpy(info->required_cluster, function->cluster, sizeof(info->required_cluster));
+}
+
+size_t engine_module_reference_count(const struct engine_module *module)
+{
+	return module->reference_count;
+}
+
+void engine_module_reference_at(const struct engine_module *module, size_t index,
+				struct engine_reference_info *info)
+{
+	*info = (struct engine_reference_info){
+		.name = module->references[index]->name,
+		.is_surface = module->references[index]->is_surface,
+	};
 }
 
 size_t engine_module_variable_count(const struct engine_module *module)

@@ -14,7 +14,7 @@
 
 struct call_site;
 
-enum variable_space { SPACE_GLOBAL, SPACE_CONST, SPACE_SHARED };
+enum variable_space { SPACE_GLOBAL, SPACE_CONST, SPACE_SHARED, SPACE_REFERENCE };
 
 struct variable {
 	const char *name;
@@ -25,7 +25,8 @@ struct variable {
 	bool is_managed;
 	bool is_weak;
 	char *memory;		/* global and const */
-	uint64_t address;	/* what the kernel sees; an offset for shared */
+	uint64_t address;	/* what the kernel sees; an offset for shared, a place for references */
+	bool is_surface;	/* of a reference: .surfref, else .texref */
 };
 
 struct parameter {
@@ -106,6 +107,8 @@ struct engine_module {
 	size_t public_function_count;
 	struct variable **public_variables;		/* global and const */
 	size_t public_variable_count;
+	struct variable **references;	/* .texref and .surfref, by their place */
+	size_t reference_count;
 	struct initializer_fix *fixes;
 	size_t fix_count;
 	uint32_t shared_bytes;	/* of variables at module level */

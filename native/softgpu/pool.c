@@ -82,6 +82,8 @@ static void slot_give_back(struct slot *slot)
 /* Under pool.mutex, or before helpers are called. */
 static bool has_blocks(const struct launch *launch)
 {
+	if (launch->helpers >= launch->helpers_most)
+		return false;
 	if (launch->request->cooperative)
 		return gang_wants_help(launch);
 	return atomic_load_explicit(&launch->next_gang, memory_order_relaxed) <
@@ -147,6 +149,11 @@ static unsigned workers_by_options(void)
 		online = 1;
 	/* The launching thread is one of them. */
 	return online > WORKERS_MAX ? WORKERS_MAX : (unsigned)online - 1;
+}
+
+unsigned pool_threads(void)
+{
+	return workers_by_options() + 1;
 }
 
 /* Under pool.mutex.  A forked child has none of its parent's threads. */

@@ -168,6 +168,11 @@ static void place_variable(struct ptx_parser *parser, struct variable *variable)
 {
 	struct engine_module *module = parser->module;
 
+	if (variable->space == SPACE_REFERENCE) {
+		variable->address = module->reference_count;
+		*(ARENA_PUSH(&module->arena, module->references, module->reference_count)) = variable;
+		return;
+	}
 	if (variable->space == SPACE_SHARED) {
 		uint32_t align = (uint32_t)variable->align;
 
@@ -193,10 +198,52 @@ static void place_variable(struct ptx_parser *parser, struct variable *variable)
 		module->const_bytes += (uint32_t)((variable->size + 15) & ~(size_t)15);
 }
 
+/* A new variable, seen by all texts or by this one alone. */
+static struct variable *add_variable(struct ptx_parser *parser, struct linkage linkage,
+				     const char *name, uint32_t length)
+{
+	struct engine_module *module = parser->module;
+	struct variable *variable = ARENA_NEW(&module->arena, struct variable);
+
+	variable->name = arena_strndup(&module->arena, name, length);
+	*(ARENA_PUSH(&module->arena, module->variables, module->variable_count)) = variable;
+	name_map_set(linkage_is_local(linkage) ? &parser->unit->variable_names
+					       : &module->variable_names,
+		     &module->arena, variable->name, length, variable);
+	return variable;
+}
+
+/* ".global .texref a, b;": names without memory.  What they stand for, and how it is sampled,
+ * the driver is told (PTX ISA 5.3, "Texture Sampler and Surface Types"). */
+static void declare_references(struct ptx_parser *parser, struct linkage linkage)
+{
+	bool is_surface = ptx_is(parser, ".surfref");
+
+	ptx_advance(parser);
+	do {
+		uint32_t length;
+		const char *name = ptx_take_name(parser, &length);
+		struct variable *variable = unit_variable(parser->unit, name, length);
+
+		if (ptx_is(parser, "[") || ptx_is(parser, "="))
+			ptx_fail(parser, ENGINE_UNSUPPORTED,
+				 "arrays and initializers of references (%.*s)", (int)length, name);
+		if (!variable)
+			variable = add_variable(parser, linkage, name, length);
+		else if (!variable->is_declaration)
+			continue;
+		variable->space = SPACE_REFERENCE;
+		variable->is_surface = is_surface;
+		variable->is_declaration = linkage.is_extern;
+		if (!linkage.is_extern)
+			place_variable(parser, variable);
+	} while (ptx_accept(parser, ","));
+	ptx_expect(parser, ";");
+}
+
 static void declare_variables(struct ptx_parser *parser, enum variable_space space,
 			      struct linkage linkage)
 {
-	struct engine_module *module = parser->module;
 	struct ptx_declarator base;
 	bool is_managed = false;
 
@@ -209,6 +256,10 @@ static void declare_variables(struct ptx_parser *parser, enum variable_space spa
 			ptx_advance(parser);
 		}
 	}
+	if (space == SPACE_GLOBAL && (ptx_is(parser, ".texref") || ptx_is(parser, ".surfref"))) {
+		declare_references(parser, linkage);
+		return;
+	}
 	ptx_take_object_type(parser, &base);
 	do {
 		struct ptx_declarator declarator = base;
@@ -219,16 +270,8 @@ static void declare_variables(struct ptx_parser *parser, enum variable_space spa
 		is_declaration = linkage.is_extern && space != SPACE_SHARED;
 		variable = unit_variable(parser->unit, declarator.name, declarator.length);
 		fresh = !variable || (variable->is_declaration && !is_declaration);
-		if (!variable) {
-			variable = ARENA_NEW(&module->arena, struct variable);
-			variable->name = arena_strndup(&module->arena, declarator.name,
-						       declarator.length);
-			*(ARENA_PUSH(&module->arena, module->variables,
-				     module->variable_count)) = variable;
-			name_map_set(linkage_is_local(linkage) ? &parser->unit->variable_names
-							       : &module->variable_names,
-				     &module->arena, variable->name, declarator.length, variable);
-		}
+		if (!variable)
+			variable = add_variable(parser, linkage, declarator.name, declarator.length);
 		if (fresh) {
 			variable->space = space;
 			variable->size = declarator.bytes;

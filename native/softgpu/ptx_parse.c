@@ -178,10 +178,8 @@ void ptx_take_object_type(struct ptx_parser *parser, struct ptx_declarator *base
 		lanes = 2;
 	else if (ptx_accept(parser, ".v4"))
 		lanes = 4;
-	if (ptx_is(parser, ".texref") || ptx_is(parser, ".surfref") ||
-	    ptx_is(parser, ".samplerref"))
-		ptx_fail(parser, ENGINE_UNSUPPORTED, "texture and surface references (%.*s)",
-			 (int)parser->lexer.token.length, parser->lexer.token.text);
+	if (ptx_is(parser, ".samplerref"))
+		ptx_fail(parser, ENGINE_UNSUPPORTED, "samplers apart from textures (.samplerref)");
 	base->type = ptx_take_type(parser);
 	if (!base->type.bytes)
 		ptx_fail(parser, ENGINE_INVALID_PTX, "an object of type .pred");

@@ -20,6 +20,24 @@ static uint64_t global_timer(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* Blocks go round the multiprocessors that the launch may use; those of a cluster stay apart,
+ * as on a device. */
+static uint32_t multiprocessor_of(const struct block *block)
+{
+	const struct launch *launch = block->launch;
+	const uint32_t *grid = launch->request->grid;
+	uint64_t number = block->index[0] +
+			  (block->index[1] + (uint64_t)block->index[2] * grid[1]) * grid[0];
+	uint32_t place = (uint32_t)(number % launch->multiprocessors);
+
+	if (!launch->request->partition)
+		return place;
+	for (uint32_t k = 0; k < launch->request->multiprocessors; k++)
+		if (launch->request->partition[k / 64] >> k % 64 & 1 && !place--)
+			return k;
+	return 0;
+}
+
 uint64_t special_read(const struct warp *warp, enum special_register which)
 {
 	const struct block *block = warp->block;
@@ -90,8 +108,9 @@ uint64_t special_read(const struct warp *warp, enum special_register which)
 	case SPECIAL_IS_EXPLICIT_CLUSTER:
 		return launch->is_explicit_cluster;
 	case SPECIAL_NSMID:
-		return 1;
+		return request->multiprocessors ? request->multiprocessors : 1;
 	case SPECIAL_SMID:
+		return multiprocessor_of(block);
 	case SPECIAL_GRIDID:
 		return 0;
 	}

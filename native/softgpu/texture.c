@@ -6,6 +6,9 @@
  */
 #include "texture.h"
 
+#include "launch.h"
+#include "module.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -128,9 +131,16 @@ void engine_texture_remove(uint64_t handle)
 const struct texture *texture_of_lane(struct warp *w, const struct instruction *i, bool surface, u32 l)
 {
 	const struct texture_access *access = i->target;
-	u64 handle = REGISTER(u64, access->object)[l];
+	const uint64_t *references = w->block->launch->request->references;
+	u64 handle = access->object >= 0 ? REGISTER(u64, access->object)[l]
+					 : references ? references[access->reference] : 0;
 	const struct texture *texture = texture_find(handle);
 
+	if (!texture && access->object < 0)
+		warp_fail(w, ENGINE_ILLEGAL_ADDRESS, "the reference %s is bound to nothing that it can fetch from "
+			  "(PTX line %u)",
+			  w->block->launch->function->module->references[access->reference]->name,
+			  i->line);
 	if (!texture || texture->is_surface != surface)
 		warp_fail(w, ENGINE_ILLEGAL_ADDRESS, "%#llx is no %s object (PTX line %u)",
 			  (unsigned long long)handle, surface ? "surface" : "texture", i->line);

@@ -23,7 +23,8 @@ struct texture_access {
 	uint8_t component;		/* of a gather */
 	uint8_t bytes;			/* of an element of a surface access, or of a result */
 	uint8_t count;			/* elements */
-	int32_t object;			/* slot of the handle */
+	int32_t object;			/* slot of the handle, or -1 */
+	uint32_t reference;		/* then its place among the module's references */
 	int32_t coordinates[TEXTURE_COORDINATES_MAX];	/* slots, the layer first */
 	enum texture_level level;	/* how it is said which level of a mipmap is wanted */
 	int32_t level_slot;

@@ -112,9 +112,12 @@ char *marshal_string(struct marshal *m, char *text)
 	return text;
 }
 
-size_t marshal_room(struct marshal *m, size_t *count)
+size_t marshal_room(struct marshal *m, void *count, size_t bytes)
 {
-	uint64_t room = !m->get && count ? *count : 0;
+	uint64_t room = 0;
+
+	if (!m->get && count)
+		memcpy(&room, count, bytes);	/* little-endian, as all of this is */
 
 	if (room > MARSHAL_LIST_LIMIT)
 		room = MARSHAL_LIST_LIMIT;
@@ -124,6 +127,6 @@ size_t marshal_room(struct marshal *m, size_t *count)
 		room = 0;
 	}
 	if (m->get && count)
-		*count = room;
+		memcpy(count, &room, bytes);
 	return room;
 }

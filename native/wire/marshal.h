@@ -55,16 +55,21 @@ void marshal_plain(struct marshal *m, void *data, size_t bytes);
 /* Whether a pointer leads anywhere.  Reading: memory for `count` elements, or NULL. */
 void *marshal_pointer(struct marshal *m, void *pointer, size_t count, size_t size);
 
+/* What the program reads after the call, as the driver keeps a node's parameters: `memory`
+ * of the walk, or where the client reads a reply, a copy of it that lasts (client/marshal.c). */
+void *marshal_lasting(struct marshal *m, void *memory, size_t bytes);
+
 /* A string with its end; NULL stays NULL. */
 char *marshal_string(struct marshal *m, char *text);
 
-/* How many elements there is room for, at most MARSHAL_LIST_LIMIT. */
-size_t marshal_room(struct marshal *m, size_t *count);
+/* How many elements there is room for, at most MARSHAL_LIST_LIMIT; `count` is a size_t or an
+ * unsigned int of `bytes`, or NULL. */
+size_t marshal_room(struct marshal *m, void *count, size_t bytes);
 
 /* How many elements a list holds once the call has told its length. */
-static inline size_t marshal_filled(const size_t *count, size_t room)
+static inline size_t marshal_filled(size_t count, size_t room)
 {
-	return !count ? 0 : *count < room ? *count : room;
+	return count < room ? count : room;
 }
 
 /* Note the first failure. */
@@ -78,18 +83,24 @@ static inline void marshal_fail(struct marshal *m, CUresult result)
  * or the driver's own on either end.  NULL travels as NULL. */
 void marshal_CUarray(struct marshal *m, CUarray *handle);
 void marshal_CUcontext(struct marshal *m, CUcontext *handle);
+void marshal_CUdevResource(struct marshal *m, CUdevResource *resource);
+void marshal_CUdevResourceDesc(struct marshal *m, CUdevResourceDesc *handle);
 void marshal_CUdevice(struct marshal *m, CUdevice *device);
 void marshal_CUevent(struct marshal *m, CUevent *handle);
 void marshal_CUfunction(struct marshal *m, CUfunction *handle);
 void marshal_CUgraph(struct marshal *m, CUgraph *handle);
 void marshal_CUgraphExec(struct marshal *m, CUgraphExec *handle);
 void marshal_CUgraphNode(struct marshal *m, CUgraphNode *handle);
+void marshal_CUgreenCtx(struct marshal *m, CUgreenCtx *handle);
 void marshal_CUlinkState(struct marshal *m, CUlinkState *handle);
 void marshal_CUmemGenericAllocationHandle(struct marshal *m, CUmemGenericAllocationHandle *handle);
 void marshal_CUmemoryPool(struct marshal *m, CUmemoryPool *handle);
 void marshal_CUmipmappedArray(struct marshal *m, CUmipmappedArray *handle);
+void marshal_CUmodule(struct marshal *m, CUmodule *handle);
 void marshal_CUstream(struct marshal *m, CUstream *handle);
 void marshal_CUsurfObject(struct marshal *m, CUsurfObject *handle);
+void marshal_CUsurfref(struct marshal *m, CUsurfref *handle);
+void marshal_CUtexref(struct marshal *m, CUtexref *handle);
 void marshal_CUtexObject(struct marshal *m, CUtexObject *handle);
 void marshal_CUuserObject(struct marshal *m, CUuserObject *handle);
 

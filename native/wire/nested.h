@@ -54,7 +54,23 @@ WALK marshal_CUDA_MEM_ALLOC_NODE_PARAMS(struct marshal *m, CUDA_MEM_ALLOC_NODE_P
 	for (size_t i = 0; access && i < count; i++)
 		marshal_CUmemAccessDesc(m, &access[i]);
 	if (m->get)
-		node->accessDescs = access;
+		node->accessDescs = marshal_lasting(m, access, count * sizeof(*access));
+}
+
+WALK marshal_CUDA_BATCH_MEM_OP_NODE_PARAMS(struct marshal *m, CUDA_BATCH_MEM_OP_NODE_PARAMS *node)
+{
+	CUstreamBatchMemOpParams *operations = node->paramArray;
+	size_t count = node->count;
+
+	marshal_plain(m, node, sizeof(*node));
+	marshal_CUcontext(m, &node->ctx);
+	if (m->get)
+		count = node->count;
+	operations = marshal_pointer(m, operations, count, sizeof(*operations));
+	if (operations)
+		marshal_plain(m, operations, count * sizeof(*operations));
+	if (m->get)
+		node->paramArray = marshal_lasting(m, operations, count * sizeof(*operations));
 }
 
 WALK marshal_CUDA_KERNEL_NODE_PARAMS_v1(struct marshal *m, CUDA_KERNEL_NODE_PARAMS_v1 *node)
@@ -175,7 +191,9 @@ WALK marshal_CUgraphNodeParams(struct marshal *m, CUgraphNodeParams *node)
 	_Static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS_v2) == sizeof(CUDA_KERNEL_NODE_PARAMS_v3) &&
 			       sizeof(CUDA_MEM_ALLOC_NODE_PARAMS_v1) ==
 				       sizeof(CUDA_MEM_ALLOC_NODE_PARAMS_v2) &&
-			       sizeof(CUDA_HOST_NODE_PARAMS_v1) == sizeof(CUDA_HOST_NODE_PARAMS_v2),
+			       sizeof(CUDA_HOST_NODE_PARAMS_v1) == sizeof(CUDA_HOST_NODE_PARAMS_v2) &&
+			       sizeof(CUDA_BATCH_MEM_OP_NODE_PARAMS_v1) ==
+				       sizeof(CUDA_BATCH_MEM_OP_NODE_PARAMS_v2),
 		       "versions that differ in name only");
 	if (++m->depth > MARSHAL_DEPTH_LIMIT)
 		m->failed = true;
@@ -206,11 +224,15 @@ WALK marshal_CUgraphNodeParams(struct marshal *m, CUgraphNodeParams *node)
 	case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
 		marshal_CUDA_MEM_ALLOC_NODE_PARAMS(m, (CUDA_MEM_ALLOC_NODE_PARAMS *)&node->alloc);
 		break;
+	case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+		marshal_CUDA_BATCH_MEM_OP_NODE_PARAMS(m,
+						      (CUDA_BATCH_MEM_OP_NODE_PARAMS *)&node->memOp);
+		break;
 	case CU_GRAPH_NODE_TYPE_EMPTY:
 	case CU_GRAPH_NODE_TYPE_MEM_FREE:
 		break;
 	default:
-		/* Semaphores, batches and conditions name what has no name here. */
+		/* Semaphores and conditions name what has no name here. */
 		marshal_fail(m, CUDA_ERROR_NOT_SUPPORTED);
 		break;
 	}

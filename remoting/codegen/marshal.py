@@ -21,7 +21,10 @@ _WALKED = frozenset(
     {
         "CUarray",
         "CUcontext",
+        "CUdevResource",
+        "CUdevResourceDesc",
         "CUdevice",
+        "CUDA_BATCH_MEM_OP_NODE_PARAMS",
         "CUDA_GRAPH_INSTANTIATE_PARAMS",
         "CUDA_HOST_NODE_PARAMS",
         "CUDA_KERNEL_NODE_PARAMS_v1",
@@ -36,6 +39,7 @@ _WALKED = frozenset(
         "CUgraphExecUpdateResultInfo",
         "CUgraphNode",
         "CUgraphNodeParams",
+        "CUgreenCtx",
         "CUkernel",
         "CUlaunchConfig",
         "CUlinkState",
@@ -46,9 +50,12 @@ _WALKED = frozenset(
         "CUmemPoolProps",
         "CUmemoryPool",
         "CUmipmappedArray",
+        "CUmodule",
         "CUstream",
         "CUsurfObject",
+        "CUsurfref",
         "CUtexObject",
+        "CUtexref",
         "CUuserObject",
     }
 )
@@ -174,7 +181,7 @@ def _request(call: Call) -> list[str]:
     for name in sorted(rooms):
         out += [
             f"\ta->{name} = marshal_pointer(m, a->{name}, 1, sizeof(*a->{name}));",
-            f"\ta->{name}_room = marshal_room(m, a->{name});",
+            f"\ta->{name}_room = marshal_room(m, a->{name}, sizeof(*a->{name}));",
         ]
     for parameter in call.parameters:
         name = parameter.name
@@ -213,7 +220,10 @@ def _reply(call: Call) -> list[str]:
         elif parameter.way in ("out", "inout"):
             out += _each(parameter, _expression(call, parameter.count) if parameter.count else "")
         elif parameter.way == "list":
-            out += _each(parameter, f"marshal_filled(a->{parameter.count}, a->{parameter.count}_room)")
+            out += _each(
+                parameter,
+                f"marshal_filled(a->{parameter.count} ? *a->{parameter.count} : 0, a->{parameter.count}_room)",
+            )
     return out
 
 

@@ -985,6 +985,7 @@ ENUMS: Final[dict[str, dict[str, int]]] = {
         "CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH": 3,
     },
     "CUgraphChildGraphNodeOwnership": {
+        "CU_GRAPH_CHILD_GRAPH_OWNERSHIP_INVALID": -1,
         "CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE": 0,
         "CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE": 1,
     },
@@ -1086,6 +1087,10 @@ ENUMS: Final[dict[str, dict[str, int]]] = {
         "CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING": 1,
         "CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE": 2,
     },
+    "CUdevSmResourceGroup_flags": {
+        "CU_DEV_SM_RESOURCE_GROUP_DEFAULT": 0,
+        "CU_DEV_SM_RESOURCE_GROUP_BACKFILL": 1,
+    },
     "CUdevResourceType": {
         "CU_DEV_RESOURCE_TYPE_INVALID": 0,
         "CU_DEV_RESOURCE_TYPE_SM": 1,
@@ -1095,6 +1100,15 @@ ENUMS: Final[dict[str, dict[str, int]]] = {
         "CU_LOG_LEVEL_WARNING": 1,
     },
 }
+
+#: Constants that came after CUDA 13.0, as its successors' cuda.h has them.
+NEWER_CONSTANTS: Final = frozenset(
+    {
+        "CU_DEV_SM_RESOURCE_GROUP_BACKFILL",
+        "CU_DEV_SM_RESOURCE_GROUP_DEFAULT",
+        "CU_GRAPH_CHILD_GRAPH_OWNERSHIP_INVALID",
+    }
+)
 
 #: What cuGetErrorString answers, by CUresult.  Programs print and compare
 #: these texts, so they are part of the interface.

@@ -177,6 +177,23 @@ OPERATIONS: Final = (
         reply="i32 least, i32 greatest",
         driver="cuCtxGetStreamPriorityRange(&least, &greatest)",
     ),
+    _op(
+        0x001A,
+        "green_enter",
+        _CALLED,
+        "u64 green, u32 device, u32 reserved, u64 context",
+        "Let a context of the client's name stand for a green context.",
+        context=False,
+    ),
+    _op(
+        0x001B,
+        "green_destroy",
+        _CALLED,
+        "u64 green, u64 context",
+        "Destroy a green context, and what stood for it (0: nothing did).",
+        context=False,
+        blocking=True,
+    ),
     # memory
     _op(
         0x0020,
@@ -411,6 +428,13 @@ OPERATIONS: Final = (
         "Is the stream captured, into which graph, behind which nodes (the tail: their names, then edges' data)?",
         reply="u32 status, u32 count, u64 id, u64 graph, u32 has_edges",
         reply_tail=BULK_BYTES,
+    ),
+    _op(
+        0x004C,
+        "stream_callback",
+        _POSTED,
+        "u64 token, stream stream",
+        "The same as stream_host_function for a callback, which is told of an error that came before.",
     ),
     _op(0x0048, "capture_mode", _POSTED, "u32 mode", "How far captures forbid this thread's calls.", context=False),
     _op(0x0050, "event_create", _POSTED, "u64 event, u32 flags", "Make an event under the client's handle."),

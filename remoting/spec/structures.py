@@ -97,6 +97,9 @@ SCALARS: Final = (
     "unsigned int CUdeviceptr_v1",
 )
 
+#: Structures that came after CUDA 13.0.
+NEWER_STRUCTURES: Final = frozenset({"CU_DEV_SM_RESOURCE_GROUP_PARAMS"})
+
 #: Typedefs of structures and enumerations ("underlying name"), each emitted as
 #: soon as what it names is there.
 ALIASES: Final = (
@@ -949,4 +952,11 @@ struct CUdevResource_v1
     CUdevSmResource sm
     unsigned char _oversize[48]
   }
+
+struct CU_DEV_SM_RESOURCE_GROUP_PARAMS
+  unsigned int smCount
+  unsigned int coscheduledSmCount
+  unsigned int preferredCoscheduledSmCount
+  unsigned int flags
+  unsigned int reserved[12]
 """

@@ -6,8 +6,9 @@ from collections.abc import Hashable
 
 import numpy as np
 
+from farbus.model.node import DIMENSIONS
 from farbus.scheduler.costs.policy import Integers, Policy, to_cost
-from farbus.scheduler.phases.cluster import Cluster
+from farbus.scheduler.phases.cluster import PACKED, Cluster
 
 PACKING = 1.0
 """Cost of a node that would stay all but empty; a node that the task fills exactly costs nothing."""
@@ -24,6 +25,10 @@ REMOTE = 2.0
 OTHER_RACK = 0.2
 """Cost of a device in another rack."""
 
+_PACKING_DIMENSIONS = sum(dimension.packs for dimension in DIMENSIONS)
+_EVEN = np.full(_PACKING_DIMENSIONS, 1 / _PACKING_DIMENSIONS)
+"""Weights of a mean: over rows as short as these a product takes half the time that a sum does."""
+
 
 class DefaultPolicy(Policy):
     """Best fit for processor and memory, local before remote devices, small remainders before large sets."""
@@ -35,15 +40,15 @@ class DefaultPolicy(Policy):
         cluster: Cluster,
         nodes: Integers,
         free: Integers,
-        demand: tuple[int, int],
+        demand: tuple[int, ...],
         spare: Integers,
         subject: Hashable,
     ) -> Integers:
-        """Return the mean share of the node that stays free, with a charge for stranding devices."""
+        """Return the mean share of processors and memory that stays free, with a charge for stranding devices."""
         del subject
-        left = np.maximum(free - np.array(demand, np.int64), 0)
-        share = left / np.maximum(cluster.capacity[nodes], 1)
-        return to_cost(PACKING * ((share[:, 0] + share[:, 1]) / 2) + SPARE_DEVICES * (spare > 0))
+        left = np.maximum(free[:, PACKED] - np.array(demand[PACKED], np.int64), 0)
+        share = left / np.maximum(cluster.capacity[nodes][:, PACKED], 1)
+        return to_cost(PACKING * (share @ _EVEN) + SPARE_DEVICES * (spare > 0))
 
     def near_cost(self, wanted: int, available: Integers, subject: Hashable) -> Integers:
         """Return KubeComp's best fit (eq. 1): nothing for a set that is used up, more the more is left over."""

@@ -12,7 +12,7 @@ fragmented there, and a task goes to the node of least F_n-(M) - F_n(M), n-
 being the node with the task.  Where it departs:
 
 * Farbus's GPUs are exclusive: each R_ng is 0 or 1, so that the second line is 0, and F_n(m) is the number of
-  free GPUs of a node on which m has no room for processors, memory or GPUs.
+  free GPUs of a node on which m has no room for processors, memory, network or GPUs.
 * Costs are not negative: the difference is raised by the GPUs that the task takes, which lies from 0 to the number
   of the node's free ones, and is the same for all nodes.
 * The paper takes the target workload M from the past of its cluster; so does the simulator.  Of a scheduler's own
@@ -32,6 +32,8 @@ import numpy as np
 import numpy.typing as npt
 
 from farbus.model.decision import PendingJob
+from farbus.model.job import Requests
+from farbus.model.node import DIMENSIONS, amounts_of
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.policy import SCALE, Floats, Integers, to_cost
 from farbus.scheduler.phases.cluster import Cluster
@@ -51,13 +53,18 @@ PERIOD = 4_096
 MEMORY = 65_536
 """Tasks that are remembered: beyond it old ones count half, so that a new mix of work is learned.  Jobs, too."""
 
-Demand = tuple[int, int, int]
-"""What one task wants: thousandths of processors, bytes of memory, GPUs."""
+Demand = tuple[int, ...]
+"""What one task wants of each dimension of nodes, and GPUs."""
+
+
+def demand_of(requests: Requests) -> Demand:
+    """Return what a task of ``requests`` wants."""
+    return (*amounts_of(requests), requests.gpus)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
-    """M: the demands of K classes of tasks, int64 of shape (K, 3), and the popularity of each, which add up to 1."""
+    """M: the demands of K classes of tasks, int64 of shape (K, R + 1), and their popularities, which add up to 1."""
 
     demands: Integers
     popularity: Floats
@@ -67,19 +74,19 @@ class Workload:
         """Return the workload in which each demand is as popular as ``tasks`` says, one against the other."""
         most = sorted(tasks.items(), key=lambda item: (-item[1], item[0]))[:MAX_CLASSES]
         counts = np.array([count for _, count in most], np.float64)
-        demands = np.array([demand for demand, _ in most], np.int64).reshape(-1, 3)
+        demands = np.array([demand for demand, _ in most], np.int64).reshape(-1, len(DIMENSIONS) + 1)
         return Workload(demands, counts / max(counts.sum(), 1.0))
 
     def fragments(self, has: Integers) -> Floats:
-        """Return F_n(M) in GPUs for nodes that have ``has`` left, shape (N, 3): processors, memory and GPUs."""
+        """Return F_n(M) in GPUs for nodes that have ``has`` left, shape (N, R + 1): each dimension, and GPUs."""
         useless = np.zeros(len(has))
         # Of most nodes of a busy cluster no GPU is free.
-        rows = np.flatnonzero(has[:, 2] > 0)
+        rows = np.flatnonzero(has[:, -1] > 0)
         left = has[rows]
-        fits = np.broadcast_to(self.demands[:, 2] > 0, (len(rows), len(self.demands)))
-        for column in range(has.shape[1]):
+        fits = np.broadcast_to(self.demands[:, -1] > 0, (len(rows), len(self.demands)))
+        for column in np.flatnonzero(self.demands.any(axis=0)).tolist():
             fits = fits & (self.demands[:, column] <= left[:, column, None])
-        useless[rows] = left[:, 2] * (self.popularity.sum() - fits @ self.popularity)
+        useless[rows] = left[:, -1] * (self.popularity.sum() - fits @ self.popularity)
         return useless
 
 
@@ -102,8 +109,7 @@ class History:
                 continue
             self._jobs[job.id] = None
             for group in job.groups:
-                wanted = group.requests
-                self._tasks[wanted.cpu_milli, wanted.memory_bytes, wanted.gpus] += group.count
+                self._tasks[demand_of(group.requests)] += group.count
                 self._total += group.count
         while len(self._jobs) > MEMORY:
             self._jobs.popitem(last=False)
@@ -120,7 +126,7 @@ class History:
         return Workload.of(self._tasks)
 
 
-NOTHING = Workload(np.zeros((0, 3), np.int64), np.zeros(0))
+NOTHING = Workload(np.zeros((0, len(DIMENSIONS) + 1), np.int64), np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -149,7 +155,7 @@ class FGDPolicy(DefaultPolicy):
         cluster: Cluster,
         nodes: Integers,
         free: Integers,
-        demand: tuple[int, int],
+        demand: tuple[int, ...],
         spare: Integers,
         subject: Hashable,
     ) -> Integers:
@@ -158,7 +164,7 @@ class FGDPolicy(DefaultPolicy):
         return to_cost(PACKING * packing / SCALE)
 
     def devices_cost(
-        self, cluster: Cluster, nodes: Integers, free: Integers, demand: tuple[int, int], devices: Integers, taken: int
+        self, cluster: Cluster, nodes: Integers, free: Integers, demand: tuple[int, ...], devices: Integers, taken: int
     ) -> Integers:
         """Return F_n-(M) - F_n(M) + the GPUs taken, a GPU being 1; what has no room costs anything."""
         del cluster, nodes

@@ -19,7 +19,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from farbus.scheduler.costs.policy import FORBIDDEN, Integers, Policy, to_cost
-from farbus.scheduler.phases.cluster import Cluster
+from farbus.scheduler.phases.cluster import PACKED, Cluster
 
 
 class FirmamentPolicy(Policy):
@@ -32,14 +32,14 @@ class FirmamentPolicy(Policy):
         cluster: Cluster,
         nodes: Integers,
         free: Integers,
-        demand: tuple[int, int],
+        demand: tuple[int, ...],
         spare: Integers,
         subject: Hashable,
     ) -> Integers:
         """Return the mean share of the node that would be in use."""
         del spare, subject
-        left = (free - np.array(demand, np.int64)).clip(min=0)
-        return to_cost(1 - (left / cluster.capacity[nodes].clip(min=1)).mean(axis=1))
+        left = (free[:, PACKED] - np.array(demand[PACKED], np.int64)).clip(min=0)
+        return to_cost(1 - (left / cluster.capacity[nodes, PACKED].clip(min=1)).mean(axis=1))
 
     def near_cost(self, wanted: int, available: Integers, subject: Hashable) -> Integers:
         """Return nothing: a machine with room is as good as another."""

@@ -62,9 +62,10 @@ from msgspec.structs import replace
 from farbus.model.decision import Neighbour, PendingJob
 from farbus.model.flavour import Standing, standing, undecided
 from farbus.model.job import Job, TaskGroup
+from farbus.model.node import DIMENSIONS, amounts_of
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.policy import FORBIDDEN, Integers, ServiceSites, to_cost
-from farbus.scheduler.phases.cluster import Cluster
+from farbus.scheduler.phases.cluster import PACKED, Cluster
 from farbus.scheduler.phases.topology import Tree, tree_of
 
 Floats = npt.NDArray[np.float64]
@@ -221,7 +222,7 @@ class HirePolicy(DefaultPolicy):
         cluster: Cluster,
         nodes: Integers,
         free: Integers,
-        demand: tuple[int, int],
+        demand: tuple[int, ...],
         spare: Integers,
         subject: Hashable,
     ) -> Integers:
@@ -231,10 +232,11 @@ class HirePolicy(DefaultPolicy):
         near = self._locality(cluster, what)[nodes]
         if what.service:
             return to_cost(near / 5)
-        taken = np.broadcast_to(np.array(demand, np.float64), free.shape)
-        mean, spread = utilisation(taken, free.astype(np.float64))
-        used = 1 - free / cluster.capacity[nodes].clip(min=1)
-        used[cluster.capacity[nodes] == 0] = 0
+        left, capacity = free[:, PACKED], cluster.capacity[nodes, PACKED]
+        taken = np.broadcast_to(np.array(demand[PACKED], np.float64), left.shape)
+        mean, spread = utilisation(taken, left.astype(np.float64))
+        used = 1 - left / capacity.clip(min=1)
+        used[capacity == 0] = 0
         cost = (mean + spread + near + 1 + priority(what.priority)) / 5 + sink(used)
         return np.where(_is_network(cluster)[nodes], FORBIDDEN, to_cost(cost))
 
@@ -294,10 +296,10 @@ def _demand(job: Job) -> tuple[Integers, int]:
     """Return what the groups take that are in every flavour, and how many tasks they have; all where there is none."""
     start = undecided(job.vectors)
     groups = [group for group in job.groups if standing(group.flavour, start) is Standing.DECIDED] or list(job.groups)
-    total = np.zeros(2, np.int64)
+    total = np.zeros(len(DIMENSIONS), np.int64)
     for group in groups:
         if group.service is None:
-            total += np.array((group.requests.cpu_milli, group.requests.memory_bytes), np.int64) * group.count
+            total += np.array(amounts_of(group.requests), np.int64) * group.count
     return total, sum(group.count for group in job.groups)
 
 

@@ -218,14 +218,13 @@ def ends_of(placements: Iterable[TaskPlacement]) -> frozenset[str]:
     )
 
 
-def observed_run(status: JobStatus, network_load: float) -> ObservedRun | None:
-    """Return what a job that has ended tells of its application; None for one that tells nothing.
+def observed_run(status: JobStatus, network_load: float, *, seconds: float) -> ObservedRun | None:
+    """Return what a job that has ended after ``seconds`` tells of its application; None for one that tells nothing.
 
     A job tells how long it takes when it succeeded, by itself and not by a
     person's hand (interactive).  ``network_load`` is the mean of the busiest of
     the nodes at either end of its remote devices, 0 without any.
     """
-    seconds = status.ended_at - status.started_at
     useful = status.state is JobState.SUCCEEDED and status.started_at and not status.job.interactive
     if not useful or not 0 < seconds <= MAX_SECONDS:
         return None

@@ -112,7 +112,7 @@ class KubeCompPolicy(DefaultPolicy):
         cluster: Cluster,
         nodes: Integers,
         free: Integers,
-        demand: tuple[int, int],
+        demand: tuple[int, ...],
         spare: Integers,
         subject: Hashable,
     ) -> Integers:

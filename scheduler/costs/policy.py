@@ -215,18 +215,20 @@ class Policy(abc.ABC):
         cluster: Cluster,
         nodes: Integers,
         free: Integers,
-        demand: tuple[int, int],
+        demand: tuple[int, ...],
         spare: Integers,
         subject: Hashable,
     ) -> Integers:
-        """Return the cost of one more task of ``demand`` (thousandths of processors, bytes) on each of ``nodes``.
+        """Return the cost of one more task of ``demand`` (thousandths of processors, bytes, ...) on each of ``nodes``.
 
-        ``nodes`` are N rows, ``free`` is int64 of shape (N, 2); ``spare`` counts free
-        devices that the task does not use.
+        ``nodes`` are N rows, ``free`` is int64 of shape (N, R), with the columns
+        of :attr:`~farbus.scheduler.phases.cluster.Cluster.free`, of which
+        :data:`~farbus.scheduler.phases.cluster.PACKED` are those to pack by;
+        ``spare`` counts free devices that the task does not use.
         """
 
     def devices_cost(
-        self, cluster: Cluster, nodes: Integers, free: Integers, demand: tuple[int, int], devices: Integers, taken: int
+        self, cluster: Cluster, nodes: Integers, free: Integers, demand: tuple[int, ...], devices: Integers, taken: int
     ) -> Integers:
         """Return what a task costs beyond :meth:`node_cost` by what it leaves of the devices of each of ``nodes``.
 

@@ -131,6 +131,24 @@ class Alternatives:
         return row
 
 
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """All ways in which tasks can be served with devices, as of now: ``times`` bundles of ``size`` of one node each.
+
+    ``free`` (D,) are the devices that may be in them, those that the filter ``wanted`` accepts; ``own`` (M,) says which
+    nodes may use their own; ``lends`` (A, M) who may lend to clients of each area, and ``area`` (M,) in which one a
+    node is, negative where nobody lends to it.  Nobody lends to itself.
+    """
+
+    wanted: Hashable
+    size: int
+    times: int
+    free: Flags
+    own: Flags
+    area: Integers
+    lends: Flags
+
+
 class Outlook(abc.ABC):
     """What a later phase expects for one task of a group on each node, as far as it can tell now.
 
@@ -145,6 +163,8 @@ class Outlook(abc.ABC):
     near_cost: Integers
     total: int
     floor: int
+    network: int = 0
+    """Mbit/s of the task's own node that a task takes which is served from elsewhere, whatever way that is done."""
     size: int = 0
     """Devices of one task, all of which come out of what :meth:`Desk.spare` counts; 0 where that can't be said."""
 
@@ -202,6 +222,14 @@ class Desk(abc.ABC):
         The answer is a table of ``WANT`` in the order of jobs.
         """
 
+    def reserve(self, jobs: Jobs, wants: Table) -> Table:
+        """Set aside what ``wants`` may need besides units of this resource, until notes are cleared.
+
+        Returns them as they may be served: what could not be set aside is of another source.
+        """
+        del jobs
+        return wants
+
     @abc.abstractmethod
     def pools(self, sources: Integers) -> Integers:
         """Return the number of the aggregator through which each source reaches places at a cost shared by all.
@@ -250,6 +278,13 @@ class Desk(abc.ABC):
         taken.  The first unit at a place fits if :meth:`offers` or
         :meth:`arcs` had room for it, which is why rounds of solving end.
         """
+
+    def awarded(self, awards: Table) -> Table:
+        """Take note of whose the units are that were taken: what was set aside for them is used.
+
+        Returns them with the sources that the wants had at first.
+        """
+        return awards
 
     def size(self, shape: int) -> int:
         """Return the number of devices of one unit."""
@@ -310,6 +345,11 @@ class Desk(abc.ABC):
         del key
         return 0
 
+    def outlook_network(self, key: Hashable) -> int:
+        """Return ``outlook(key).network``, which does not depend on what is free."""
+        del key
+        return 0
+
     def stocks(self, keys: Sequence[Hashable]) -> tuple[Integers, Flags] | None:
         """Return what devices are free for tasks of outlooks ``keys``; None where devices are not what is counted.
 
@@ -317,6 +357,11 @@ class Desk(abc.ABC):
         suit a key are in the stock.
         """
         del keys
+        return None
+
+    def ways(self, key: Hashable) -> Ways | None:
+        """Return all ways to serve tasks of ``key``; None where what is handed out is chosen by more than its node."""
+        del key
         return None
 
     def near_room(self, key: Hashable, places: Integers) -> Integers:

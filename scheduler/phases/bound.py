@@ -23,7 +23,7 @@ import numpy.typing as npt
 from farbus.scheduler import kernels
 from farbus.scheduler.phases.base import FAR, NEAR, NO_ARC, Desk
 from farbus.scheduler.phases.jobs import Jobs
-from farbus.scheduler.phases.tables import Integers
+from farbus.scheduler.phases.tables import Integers, Table, distinct
 
 if TYPE_CHECKING:
     from farbus.scheduler.phases.market import Plan
@@ -78,36 +78,73 @@ def weights(tier: Integers) -> Integers:
 
 
 class _Flavoured:
-    """The jobs of an opening that have alternatives: for the bound each takes what is cheapest of all its flavours.
+    """The jobs of an opening that have several flavours.
 
-    How many tasks an arc is for is not looked at, which makes the bound no larger.
+    A job of these that waits costs as much as the tasks of that of its flavours which has the fewest; one that is
+    placed costs what its tasks cost in the flavour that it was placed in.  For the bound each takes the flavour
+    that is cheapest at the prices, in which each task takes its cheapest arc or waits.
+
+    That costs no more than any plan does.  Let x be a plan, and p prices, none of them negative.  What x uses of a
+    resource is no more than there is, so x costs at least L = cost(x) + p (use(x) - room).  L is a sum over
+    jobs, less p room, which is the same for all plans.  The summand of a job that is placed in flavour f is the
+    sum over its tasks of c + p u, for the arc that each of them has; no arc of a task has less than its cheapest one,
+    whether others leave room on it or not, and the least over all flavours is no more than that of f.
+    The summand of a job that waits is w n, with n the tasks of some flavour, of which the sum of the lesser of w and
+    the cheapest arc is no more.  So the sum of these least summands bounds L, and L bounds the plan.
     """
 
-    def __init__(self, plan: Plan, owner: Integers) -> None:
-        row = plan.wants["job"]
-        first = owner < 0
-        first[np.unique(owner, return_index=True)[1]] = True
-        self.own = first[row]
-        """Wants of the jobs themselves, without those of their other flavours."""
-        self.plain = owner[row] < 0
-        """Wants of jobs without alternatives."""
-        self._wants = plan.wants[~self.plain]
-        self._source = plan.want_source[~self.plain]
-        self._owner = owner
+    def __init__(self, plan: Plan, kind: Integers, jobs: int) -> None:
+        """Take what ``plan`` wants: of so many jobs first, then of one of each kind in each of its flavours."""
+        rows, row = len(kind), plan.wants["job"]
+        self.jobs = jobs
+        self.own = row < self.jobs
+        """Wants of jobs as they are now."""
+        self.plain = self.own & (kind[row] < 0)
+        """Wants of jobs that have one flavour."""
+        self.kind = kind[: self.jobs]
+        self._kinds = int(kind.max(initial=-1)) + 1
+        self._of = kind[self.jobs :]
+        self._row = row[~self.own] - self.jobs
+        self._count, self._source = plan.wants["count"][~self.own], plan.want_source[~self.own]
+        tasks = np.bincount(self._row, weights=self._count, minlength=rows - self.jobs)
+        self.fewest = self._least(tasks.astype(np.float64)).astype(np.int64)
+        """Tasks by kind, in the flavour that has the fewest."""
 
-    def least(self, source: Integers, value: Floats, weight: Integers, sources: int) -> float:
-        """Return what all these jobs cost at the least.
+    def _least(self, cost: Floats) -> Floats:
+        """Return the least of each kind, of what each of its flavours costs."""
+        least = np.full(self._kinds, np.inf)
+        np.minimum.at(least, self._of, cost)
+        return least
 
-        ``source`` and ``value`` are those of the arcs, ``weight`` the price of waiting by job.
+    def waiting(self, weight: Integers, placed: Integers) -> int:
+        """Return what the waiting of these jobs costs but for that of ``placed``; ``weight`` is the price by job."""
+        waits = self.kind >= 0
+        waits[placed] = False
+        rows = np.flatnonzero(waits)
+        return int(weight[rows] @ self.fewest[self.kind[rows]])
+
+    def least(self, cheapest: Floats, weight: Integers) -> tuple[float, list[Integers]]:
+        """Return what all these jobs cost at the least, and what they want then: sources, units and prices of waiting.
+
+        ``cheapest`` is what the cheapest arc of each source costs, prices included, ``weight`` the price of waiting by
+        job.
         """
-        cheapest = np.full(sources, np.inf)
-        np.minimum.at(cheapest, source, value)
-        cost = self._wants["count"] * np.minimum(cheapest[self._source], weight[self._wants["job"]])
-        rows, row = np.unique(self._wants["job"], return_inverse=True)
-        total = np.bincount(row.reshape(-1), weights=cost, minlength=len(rows))
-        least = np.full(int(self._owner.max()) + 1, np.inf)
-        np.minimum.at(least, self._owner[rows], total)
-        return float(least[np.isfinite(least)].sum())
+        mine = np.flatnonzero(self.kind >= 0)
+        total, chosen = 0.0, [np.zeros((3, 0), np.int64)]
+        for price in np.unique(weight[mine]).tolist():
+            each = self._count * np.minimum(cheapest[self._source], price)
+            cost = np.bincount(self._row, weights=each, minlength=len(self._of)).astype(np.float64)
+            jobs = np.bincount(self.kind[mine[weight[mine] == price]], minlength=self._kinds)
+            total += float(self._least(cost)[jobs > 0] @ jobs[jobs > 0])
+            # Rows of one kind follow one another: the first of its cheapest flavours.
+            order = np.lexsort((cost, self._of))
+            first = order[np.unique(self._of[order], return_index=True)[1]]
+            taken = np.zeros(len(self._of), np.int64)
+            taken[first] = jobs
+            rows = np.flatnonzero(taken[self._row])
+            count = self._count[rows] * taken[self._row[rows]]
+            chosen.append(np.stack((self._source[rows], count, np.full(len(rows), price))))
+        return total, list(np.concatenate(chosen, axis=1))
 
 
 class Opening:
@@ -116,15 +153,15 @@ class Opening:
     Arcs that pruning left out are known by what they cost at least.
     """
 
-    def __init__(self, plan: Plan, owner: Integers | None = None) -> None:
-        """Note what is there; ``owner`` says of which job each row of the plan's jobs is a flavour, -1 for none.
+    def __init__(self, plan: Plan, kind: Integers | None = None, jobs: int = 0) -> None:
+        """Note what is there, for the plan's jobs; where some have several flavours these are the first ``jobs`` rows.
 
-        The rows of jobs come before those of their other flavours.
+        Then come one of each kind in each of its flavours; ``kind`` is that of each row, -1 for none.
         """
         self._plan: Plan | None = plan
         self._desk = desk = plan.desk
         # All else of the plan stays what it is, and is looked at when somebody asks.
-        self._flavoured = _Flavoured(plan, owner) if owner is not None and (owner >= 0).any() else None
+        self._flavoured = _Flavoured(plan, kind, jobs) if kind is not None and (kind >= 0).any() else None
         self._own = np.ones(len(plan.wants), bool) if self._flavoured is None else self._flavoured.own
         self._all_wants = plan.wants.copy()
         self._wants = self._all_wants[self._own]
@@ -132,7 +169,7 @@ class Opening:
         """``common`` is what the whole cluster had: see :meth:`Desk.common`."""
         self.sources, self.tasks = len(plan.sources), int(self._wants["count"].sum())
         shapes = desk.split(plan.sources)[0]
-        least = {shape: desk.elsewhere(shape) for shape in np.unique(shapes).tolist()}
+        least = {shape: desk.elsewhere(shape) for shape in distinct(shapes).tolist()}
         self._elsewhere = np.array([least[shape] for shape in shapes.tolist()], np.int64)
         """For each source what a unit costs at least that has its devices from elsewhere."""
 
@@ -175,16 +212,11 @@ class Opening:
             row, tier = divmod(pair, FAR + 1)
             self._need[row, tier] = desk.need(int(shapes[row]), tier)
         self._share, self._need = self._share[shape], self._need[shape]
-        # The price of waiting by source: tasks of equal price are one class, the dearest first.
         self._want_source = plan.want_source[self._own]
         plain = self._flavoured.plain if self._flavoured is not None else self._own
-        source, wants = plan.want_source[plain], self._all_wants[plain]
-        price = self._weight[wants["job"]]
-        most = int(price.max(initial=0)) + 1
-        classes, class_of = np.unique(source * most + (most - 1 - price), return_inverse=True)
-        self._class_source, self._class_price = classes // most, most - 1 - classes % most
-        self._class_count = np.bincount(class_of, weights=wants["count"], minlength=len(classes)).astype(np.int64)
-        self._units = np.bincount(source, weights=wants["count"], minlength=len(self._sources)).astype(np.int64)
+        wants = self._all_wants[plain]
+        self._plain = [plan.want_source[plain], wants["count"], self._weight[wants["job"]]]
+        """Sources, units and prices of waiting of jobs that have one flavour."""
         # Units in which the resources are comparable.
         self._room_scale = np.maximum(self._need.max(axis=(0, 1), initial=0), 1.0)
         self._whole_scale = np.maximum(self._share.max(axis=0, initial=0), 1.0)
@@ -206,8 +238,7 @@ class Opening:
         self._lay_out()
         first, later = desks[0], desks[1:]
         awards = jobs.awards(first.phase).table
-        waiting = int(self._wants["count"] @ self._weight[self._wants["job"]])
-        waiting -= int(awards["count"] @ self._weight[awards["job"]])
+        waiting = self._waiting(awards)
         if not len(awards):
             return waiting
         size = first.cluster.size
@@ -234,6 +265,17 @@ class Opening:
             + int(near @ self._cost_of(source, place, near=True))
             + int((count - near) @ self._cost_of(source, place, near=False))
         )
+
+    def _waiting(self, awards: Table) -> int:
+        """Return what the waiting of those costs who are not among ``awards``."""
+        wants = self._wants
+        if self._flavoured is None:
+            return int(wants["count"] @ self._weight[wants["job"]]) - int(awards["count"] @ self._weight[awards["job"]])
+        # A job that has flavours is placed whole, in whichever of them.
+        kind, tasks = self._flavoured.kind, wants["count"] * self._weight[wants["job"]]
+        given = awards["count"] * self._weight[awards["job"]]
+        plain = int(tasks[kind[wants["job"]] < 0].sum()) - int(given[kind[awards["job"]] < 0].sum())
+        return plain + self._flavoured.waiting(self._weight, awards["job"])
 
     def _cost_of(self, source: Integers, place: Integers, *, near: bool) -> Integers:
         """Return what an arc of each source to a place cost, at the least where it is not among the kept ones."""
@@ -276,34 +318,98 @@ class Opening:
         """
         self._lay_out()
         room, stock = self._room / self._room_scale, self._stock / self._whole_scale
-        arcs = self._relaxed
-        need, share = self._need / self._room_scale, self._share / self._whole_scale
-        best, here, whole = 0.0, np.zeros_like(room), np.zeros_like(stock)
-        if len(self._class_count):
-            best, here, whole = kernels.climb(
-                arcs,
-                room=room,
-                stock=stock,
-                need=need,
-                share=share,
-                units=self._units,
-                limit=self._limit,
-                beyond=self._beyond,
-                no_arc=NO_ARC,
-                classes=(self._class_source, self._class_count, self._class_price),
-                score=score,
-                steps=max(steps, 1),
-                patience=PATIENCE,
-                least=LEAST_STEP,
-            )
+        best, here, whole = self._climb(self._plain, score, steps)
         if self._flavoured is not None:
-            # At the prices that are the best for all others: any are valid.
-            value = arcs["cost"] + (need[arcs["source"], arcs["tier"]] * here[arcs["place"]]).sum(axis=1)
-            outside = np.flatnonzero(self._beyond < NO_ARC)
-            source = np.concatenate((arcs["source"], outside))
-            value = np.concatenate((value, self._beyond[outside])) + (share @ whole)[source]
-            best += self._flavoured.least(source, value, self._weight, len(self._sources))
+            # Beside them the prices as if each job had the flavour alone that it has now: any are valid.
+            own = [self._want_source, self._wants["count"], self._weight[self._wants["job"]]]
+            best, here, whole = self._with_flavours(score, steps, [(here, whole), self._climb(own, score, steps)[1:]])
         amount = abs(best) + float((here * room).sum() + whole @ stock)
         places = np.zeros((self._desk.cluster.size, self._room.shape[1]))
         places[self._places] = here / self._room_scale
         return int(np.floor(best - SLACK * amount)), Prices(places, whole / self._whole_scale)
+
+    def _with_flavours(
+        self, score: int, steps: int, starts: Sequence[tuple[Floats, Floats]]
+    ) -> tuple[float, Floats, Floats]:
+        """Return the best bound and its prices, where jobs have flavours: those to start with, and steps from the best.
+
+        Steps go where all would go if arcs had room for everybody, which is what jobs with flavours are taken for; of
+        the others that is not true, and any direction is valid.
+        """
+
+        def value(here: Floats, whole: Floats) -> tuple[float, Floats, Floats]:
+            total, over, over_whole = self._flavoured_least(here, whole)
+            return total + self._climb(self._plain, score, 1, (here, whole))[0], over, over_whole
+
+        found = [(value(*start), start) for start in starts]
+        (best, over, over_whole), (here, whole) = max(found, key=lambda each: each[0][0])
+        kept, length, idle, at = (here, whole, over, over_whole), 1.0, 0, best
+        for _ in range(steps):
+            over, over_whole = over * ((here > 0) | (over > 0)), over_whole * ((whole > 0) | (over_whole > 0))
+            norm = float((over * over).sum() + over_whole @ over_whole)
+            if score - best < 1 or not norm or length < LEAST_STEP:
+                break
+            by = length * max(score - at, 0) / norm
+            here, whole = np.maximum(here + by * over, 0), np.maximum(whole + by * over_whole, 0)
+            at, over, over_whole = value(here, whole)
+            if at > best + 0.5:
+                best, kept, idle = at, (here, whole, over, over_whole), 0
+            elif (idle := idle + 1) >= PATIENCE:
+                (here, whole, over, over_whole), length, idle, at = kept, length / 2, 0, best
+        return best, kept[0], kept[1]
+
+    def _climb(
+        self, asked: Sequence[Integers], score: int, steps: int, start: tuple[Floats, Floats] | None = None
+    ) -> tuple[float, Floats, Floats]:
+        """Return bound and prices for what is asked: sources, units and prices of waiting."""
+        room, stock = self._room / self._room_scale, self._stock / self._whole_scale
+        source, count, price = asked
+        if not len(source):
+            here, whole = start or (np.zeros_like(room), np.zeros_like(stock))
+            return -float((here * room).sum() + whole @ stock), here, whole
+        # Tasks of equal price are one class, the dearest first.
+        most = int(price.max()) + 1
+        classes, class_of = np.unique(source * most + (most - 1 - price), return_inverse=True)
+        counts = np.bincount(class_of, weights=count, minlength=len(classes)).astype(np.int64)
+        return kernels.climb(
+            self._relaxed,
+            room=room,
+            stock=stock,
+            need=self._need / self._room_scale,
+            share=self._share / self._whole_scale,
+            units=np.bincount(source, weights=count, minlength=len(self._sources)).astype(np.int64),
+            limit=self._limit,
+            beyond=self._beyond,
+            no_arc=NO_ARC,
+            classes=(classes // most, counts, most - 1 - classes % most),
+            score=score,
+            steps=max(steps, 1),
+            patience=PATIENCE,
+            least=LEAST_STEP,
+            start=start,
+        )
+
+    def _flavoured_least(self, here: Floats, whole: Floats) -> tuple[float, Floats, Floats]:
+        """Return what the jobs with flavours cost at the least at these prices, without those of the room itself.
+
+        Beside it by how much all jobs exceed what places and the cluster have where each task goes by its cheapest arc.
+        """
+        assert self._flavoured is not None
+        arcs, need, share = self._relaxed, self._need / self._room_scale, self._share / self._whole_scale
+        use = need[arcs["source"], arcs["tier"]]
+        value = arcs["cost"] + (use * here[arcs["place"]]).sum(axis=1)
+        outside = np.flatnonzero(self._beyond < NO_ARC)
+        source = np.concatenate((arcs["source"], outside))
+        value = np.concatenate((value, self._beyond[outside])) + (share @ whole)[source]
+        cheapest = np.full(len(self._sources), np.inf)
+        np.minimum.at(cheapest, source, value)
+        total, chosen = self._flavoured.least(cheapest, self._weight)
+        wanting, count, price = (np.concatenate(pair) for pair in zip(self._plain, chosen, strict=True))
+        units = np.bincount(wanting, weights=count * (cheapest[wanting] < price), minlength=len(cheapest))
+        arc = np.full(len(cheapest), len(value))
+        at = np.flatnonzero(value == cheapest[source])
+        arc[source[at[::-1]]] = at[::-1]
+        over = -self._room / self._room_scale
+        inside = np.flatnonzero(arc < len(arcs))
+        np.add.at(over, arcs["place"][arc[inside]], use[arc[inside]] * units[inside, None])
+        return total, over, units @ share - self._stock / self._whole_scale

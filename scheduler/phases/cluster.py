@@ -20,15 +20,22 @@ from farbus.model.cluster import LinkLoad, network_load
 from farbus.model.decision import DeviceView, NodeView, Snapshot, StorageShare
 from farbus.model.device import ATTACH_S, Device
 from farbus.model.job import ServiceRequest
-from farbus.model.node import Resources
+from farbus.model.node import DIMENSIONS, Resources, amounts_of
+from farbus.scheduler.phases.room import Room
 from farbus.scheduler.phases.tables import distinct
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
-CPU, MEMORY = 0, 1
-"""Columns of the vector resources: thousandths of a processor, bytes."""
+CPU, MEMORY, NETWORK = range(len(DIMENSIONS))
+"""Columns of the vector resources: thousandths of a processor, bytes, Mbit/s."""
+
+PACKED = slice(sum(dimension.packs for dimension in DIMENSIONS))
+"""The columns that policies go by where they pack or spread tasks."""
+
+UNCOUNTED = 2**40
+"""Stands for a capacity that nobody knows: more than a round could take, and no sum over a cluster overflows."""
 
 MAX_UNITS = 2**20
 """Most units that one place can offer and one group can want: above any cluster, below any overflow."""
@@ -100,6 +107,10 @@ class Kept:
         """Nodes of which a snapshot says something else than the one before."""
         self.desks: dict[str, Any] = {}
         """The desk of each phase, by the phase's name; what it keeps follows what is free."""
+        self.room: Room | None = None
+        """See :meth:`Cluster.room`."""
+        self.verdicts: dict[Hashable, Any] = {}
+        """Of the idle cluster: what was found of jobs that the phases could not place there, by what they ask for."""
         self._size = size
         self._idle: Kept | None = None
 
@@ -112,6 +123,7 @@ class Kept:
     def forget(self) -> None:
         """Forget everything: a round broke off, and nobody knows what is half done."""
         self.desks.clear()
+        self.room = None
         self._idle = None
 
 
@@ -142,8 +154,9 @@ class Fabric:
 class Cluster:
     """One snapshot as arrays.  M nodes, D devices.
 
-    ``capacity`` and ``free`` are int64 of shape (M, 2), columns ``CPU`` and
-    ``MEMORY``.  ``schedulable`` is false for a node that only lends devices.
+    ``capacity`` and ``free`` are int64 of shape (M, R), with a column for each
+    of :data:`farbus.model.node.DIMENSIONS`; what nobody knows is ``UNCOUNTED``.
+    ``schedulable`` is false for a node that only lends devices.
     Devices are sorted by node, memory and id, so that the first that fits is
     the least that fits; those of node m are ``device_start[m]`` up to
     ``device_start[m + 1]``.
@@ -187,6 +200,13 @@ class Cluster:
     def size(self) -> int:
         """Return the number of nodes."""
         return len(self.names)
+
+    def room(self) -> Room:
+        """Return what is free during the round, which its desks share."""
+        kept = self.kept
+        if kept.room is None:
+            kept.room = Room(self.free, NETWORK, changes=kept.changes, links=Changes(self.size))
+        return kept.room
 
     def labelled(self, wanted: tuple[tuple[str, str], ...]) -> Flags:
         """Return which nodes may run tasks and have all of the ``wanted`` labels."""
@@ -268,9 +288,11 @@ def from_snapshot(snapshot: Snapshot) -> Cluster:
     names = tuple(sorted(dict.fromkeys((*nodes, *places, *map(pool_place, pools)))))
     index = dict(zip(names, range(len(names)), strict=True))
     views = [nodes.get(name, _NO_NODE) for name in names]
-    capacity, free = (
-        np.stack([np.fromiter(map(column, views), np.int64, len(views)) for column in columns], axis=1)
-        for columns in (_CAPACITY, _FREE)
+    capacity, free = _counted(
+        *(
+            np.stack([np.fromiter(map(column, views), np.int64, len(views)) for column in columns], axis=1)
+            for columns in (_CAPACITY, _FREE)
+        )
     )
     racks = {name: number for number, name in enumerate(sorted({view.rack for view in nodes.values()}))}
     racks[_NO_NODE.rack] = racks.get(_NO_NODE.rack, -1)
@@ -288,8 +310,8 @@ def from_snapshot(snapshot: Snapshot) -> Cluster:
     return Cluster(
         names=names,
         index=index,
-        capacity=capacity.clip(min=0),
-        free=np.minimum(free.clip(min=0), capacity.clip(min=0)),
+        capacity=capacity,
+        free=free,
         schedulable=known,
         labels=tuple([view.labels for view in views]),
         rack=np.where(known, rack, -1),
@@ -310,14 +332,30 @@ def from_snapshot(snapshot: Snapshot) -> Cluster:
 
 _NO_NODE = NodeView(name="", capacity=Resources(), free=Resources())
 """Stands where there is no node: a fabric pool, or a node that only lends devices."""
-_CAPACITY = operator.attrgetter("capacity.cpu_milli"), operator.attrgetter("capacity.memory_bytes")
-_FREE = operator.attrgetter("free.cpu_milli"), operator.attrgetter("free.memory_bytes")
+_CAPACITY = [operator.attrgetter(f"capacity.{dimension.name}") for dimension in DIMENSIONS]
+_FREE = [operator.attrgetter(f"free.{dimension.name}") for dimension in DIMENSIONS]
+_UNKNOWABLE = [column for column, dimension in enumerate(DIMENSIONS) if dimension.may_be_unknown]
 _ORDER = operator.attrgetter("device.memory_bytes"), operator.attrgetter("device.id")
 
 
 def pool_place(pool: str) -> str:
     """Return the name of the place of devices that no node has; no node is called so."""
     return f"pool {pool}"
+
+
+def _counted(capacity: Integers, free: Integers) -> tuple[Integers, Integers]:
+    """Return what nodes have and what of it is free, without nonsense, ``UNCOUNTED`` where that is not known."""
+    capacity, free = capacity.clip(min=0), free.clip(min=0)
+    for column in _UNKNOWABLE:
+        unknown = capacity[:, column] == 0
+        capacity[unknown, column] = free[unknown, column] = UNCOUNTED
+    return capacity, np.minimum(free, capacity)
+
+
+def counted(capacity: Resources, free: Resources) -> Integers:
+    """Return what of one node is free as a row of :attr:`Cluster.free`."""
+    row: Integers = _counted(np.array([amounts_of(capacity)], np.int64), np.array([amounts_of(free)], np.int64))[1][0]
+    return row
 
 
 def _is_free(view: DeviceView) -> bool:
@@ -422,9 +460,9 @@ class Columns:
         instances = dict(cluster.device_instances)
         rows = np.array([cluster.index[view.name] for _, view in nodes], np.int64)
         cluster.kept.snapshots.note(rows)
-        for row, (_, view) in zip(rows.tolist(), nodes, strict=True):
-            room = (max(view.free.cpu_milli, 0), max(view.free.memory_bytes, 0))
-            free[row] = np.minimum(room, cluster.capacity[row])
+        if nodes:
+            capacity = np.array([amounts_of(view.capacity) for _, view in nodes], np.int64)
+            free[rows] = _counted(capacity, np.array([amounts_of(view.free) for _, view in nodes], np.int64))[1]
         for _, device in devices:
             row = self._device_rows[device.device.id]
             device_free[row] = _is_free(device) and bool(cluster.device_certain[row])
@@ -449,11 +487,10 @@ class Columns:
         )
 
 
-def fitting(free: Integers, cpu_milli: int, memory_bytes: int) -> Integers:
-    """Return how many tasks fit into each row of ``free`` (M, 2), at most :data:`MAX_UNITS`."""
+def fitting(free: Integers, demand: Sequence[int]) -> Integers:
+    """Return how many tasks of ``demand`` fit into each row of ``free`` (M, R), at most :data:`MAX_UNITS`."""
     count = np.full(len(free), MAX_UNITS, np.int64)
-    if cpu_milli:
-        count = np.minimum(count, free[:, CPU] // cpu_milli)
-    if memory_bytes:
-        count = np.minimum(count, free[:, MEMORY] // memory_bytes)
+    for column, wanted in enumerate(demand):
+        if wanted:
+            count = np.minimum(count, free[:, column] // wanted)
     return count

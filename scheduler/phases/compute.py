@@ -1,4 +1,4 @@
-"""Phase 1: processor and memory.  Decides the node, with an eye on what later phases can bring there.
+"""Phase 1: processors, memory and network.  Decides the node, with an eye on what later phases can bring there.
 
 A group of equal tasks is one want.  Its shape is its requests, labels and
 what later phases look ahead to; groups of one shape share an aggregator whose
@@ -19,6 +19,7 @@ import numpy as np
 
 from farbus.model.decision import PendingJob
 from farbus.model.job import Miss, TaskGroup
+from farbus.model.node import amounts_of
 from farbus.scheduler.costs.policy import FORBIDDEN, Choice, Policy
 from farbus.scheduler.explain import compute_miss
 from farbus.scheduler.phases.base import (
@@ -39,24 +40,24 @@ from farbus.scheduler.phases.base import (
     Outlook,
     Phase,
 )
-from farbus.scheduler.phases.cluster import MAX_UNITS, NEVER, Cluster, fitting
+from farbus.scheduler.phases.cluster import MAX_UNITS, NETWORK, NEVER, Cluster, fitting
 from farbus.scheduler.phases.jobs import Form, Jobs, both
 from farbus.scheduler.phases.reasons import Reasons, told
-from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, ranges, table
+from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, distinct, ranges, table
 
 
 class TaskShape(msgspec.Struct, frozen=True):
     """What tells the tasks of phase 1 apart; ``keys`` are those of the later phases' outlooks, by their number."""
 
-    cpu_milli: int
-    memory_bytes: int
+    demand: tuple[int, ...]
+    """Of each of :data:`farbus.model.node.DIMENSIONS`."""
     labels: tuple[tuple[str, str], ...]
     keys: tuple[tuple[int, Hashable], ...]
     subject: Hashable
 
 
 class ComputePhase(Phase):
-    """Processor and memory, as a plug-in of the round."""
+    """Processors, memory and network, as a plug-in of the round."""
 
     name = "compute"
 
@@ -89,7 +90,7 @@ class _Arcs:
 
 
 class ComputeDesk(Desk):
-    """Free processors and memory during one round."""
+    """Free processors, memory and network during one round."""
 
     phase = "compute"
 
@@ -97,7 +98,9 @@ class ComputeDesk(Desk):
         super().__init__(cluster)
         self.policy = policy
         self.later = later
-        self.free = cluster.free.copy()
+        self.room_of_nodes = cluster.room()
+        self.room_of_nodes.renew(cluster.free)
+        self.free = self.room_of_nodes.free
         self._sources: dict[Form, list[int]] = {}
         self._holds: list[tuple[int, Integers]] = []
         self._arcs: dict[int, _Arcs] = {}
@@ -117,9 +120,7 @@ class ComputeDesk(Desk):
         snapshot, change = self._moments
         kept = cluster.kept
         rows = both(kept.changes.since(change), kept.snapshots.since(min(snapshot, cluster.moment)))
-        rows = rows[(self.free[rows] != cluster.free[rows]).any(axis=1)]
-        self.free[rows] = cluster.free[rows]
-        kept.changes.note(rows)
+        kept.changes.note(self.room_of_nodes.renew(cluster.free, rows))
         self._moments = cluster.moment, kept.changes.now
 
     def wants(self, jobs: Jobs, rows: Integers) -> Table:
@@ -152,9 +153,8 @@ class ComputeDesk(Desk):
             key = desk.outlook_key(pending, group)
             if key is not None:
                 keys.append((number, key))
-        requests, labels = group.requests, tuple(sorted(group.labels.items()))
-        subject = self.policy.subject(pending, group)
-        shape = self.number(TaskShape(requests.cpu_milli, requests.memory_bytes, labels, tuple(keys), subject))
+        labels, subject = tuple(sorted(group.labels.items())), self.policy.subject(pending, group)
+        shape = self.number(TaskShape(amounts_of(group.requests), labels, tuple(keys), subject))
         site = self.cluster.index.get(group.node, NOWHERE) if group.node else ANYWHERE
         return int(self.source(shape, site))
 
@@ -181,7 +181,7 @@ class ComputeDesk(Desk):
             return (kept.near,)
         # Where several have no arc at all, their sum is beyond an int64.
         floor = min(NO_ARC, sum(look.floor for look in looks))
-        far = Later(FAR, floor, lambda: self._far(kept, looks))
+        far = Later(FAR, floor, lambda: self._far(kept, shape, looks))
         if len(looks) == 1:
             return (kept.near, far)
         return (kept.near, Later(MIXED, 0, lambda: self._mixed(kept, looks)), far)
@@ -201,7 +201,7 @@ class ComputeDesk(Desk):
         bound = np.flatnonzero(site >= 0)
         if not len(bound):
             return parts[0]
-        for number in np.unique(shape[bound]).tolist():
+        for number in distinct(shape[bound]).tolist():
             rows = bound[shape[bound] == number]
             for each in self.offers(number):
                 offer = each.make() if isinstance(each, Later) else each
@@ -220,15 +220,17 @@ class ComputeDesk(Desk):
         return min((look.total for look in self._outlooks(self._shape(pool))), default=MAX_UNITS)
 
     def room(self, places: Integers) -> Integers:
-        """Return processors, memory, and the devices of each later phase."""
+        """Return processors, memory, network, and the devices of each later phase."""
         devices = [np.broadcast_to(desk.spare(places), len(places)) for desk in self.later]
         return np.concatenate((self.free[places], *(column[:, None] for column in devices)), axis=1)
 
     def need(self, shape: int, tier: int) -> Integers:
-        """Return requests, and the node's own devices where a near arc counts on them."""
+        """Return requests, the node's own devices where a near arc counts on them, and network where a far one does."""
         what = self._shape(shape)
         devices = self.share(shape) if tier == NEAR else np.zeros(len(self.later), np.int64)
-        return np.concatenate((_demand(what), devices))
+        demand = _demand(what)
+        demand[NETWORK] += self._far_network(what) if tier == FAR else 0
+        return np.concatenate((demand, devices))
 
     def common(self) -> Integers:
         """Return the devices of each later phase on all nodes."""
@@ -243,14 +245,31 @@ class ComputeDesk(Desk):
         return sizes
 
     def take(self, shape: int, places: Integers, tiers: Integers, counts: Integers) -> tuple[Integers, Integers]:
-        """Reserve processors and memory; near units also pencil the nodes' devices in."""
+        """Reserve what tasks ask for; near units also pencil the nodes' devices in, far ones the nodes' network."""
         what = self._shape(shape)
-        counts = np.minimum(counts, fitting(self.free[places], what.cpu_milli, what.memory_bytes))
+        counts = np.minimum(counts, fitting(self.free[places], what.demand))
+        lent = self._far_network(what)
+        far = np.flatnonzero(tiers == FAR) if lent else np.zeros(0, np.int64)
+        if len(far):
+            counts[far] = np.minimum(counts[far], self._far_fit(what, lent, places[far]))
         if what.keys:
             counts = self._pencil_in(what, places, tiers, counts)
         self.free[places] -= counts[:, None] * _demand(what)
         self.cluster.kept.changes.note(places)
+        if what.demand[NETWORK]:
+            self.room_of_nodes.links.note(places)
+        if len(far):
+            self.room_of_nodes.pencil(places[far], counts[far] * lent)
         return counts, np.zeros(0, np.int64)
+
+    def _far_network(self, shape: TaskShape) -> int:
+        """Return what a task with devices from elsewhere alone takes of its node's network for them."""
+        return sum(self.later[number].outlook_network(key) for number, key in shape.keys)
+
+    def _far_fit(self, shape: TaskShape, lent: int, nodes: Integers) -> Integers:
+        """Return how many tasks with devices from elsewhere the network of each of ``nodes`` has room for."""
+        fit: Integers = self.free[nodes, NETWORK] // (shape.demand[NETWORK] + lent)
+        return fit
 
     def _pencil_in(self, shape: TaskShape, places: Integers, tiers: Integers, counts: Integers) -> Integers:
         """Keep the nodes' devices in mind for the tasks that count on them; return how many tasks can."""
@@ -269,35 +288,49 @@ class ComputeDesk(Desk):
         return counts
 
     def give_back(self, awards: Table, devices: Integers) -> None:
-        """Free processors and memory again."""
+        """Free what was taken again."""
         del devices
         self.cluster.kept.changes.note(awards["place"].copy())
         shapes, _ = self.split(awards["source"])
-        for number in np.unique(shapes).tolist():
+        for number in distinct(shapes).tolist():
             shape = self._shape(number)
             theirs = awards[shapes == number]
             np.add.at(self.free, theirs["place"], theirs["count"][:, None] * _demand(shape))
+            if shape.demand[NETWORK]:
+                self.room_of_nodes.links.note(theirs["place"].copy())
+            lent = self._far_network(shape)
+            far = theirs[theirs["tier"] == FAR] if lent else theirs[:0]
+            if len(far):
+                self.room_of_nodes.pencil(far["place"].copy(), -far["count"] * lent)
             near = theirs[theirs["tier"] != FAR]
             for desk, key in shape.keys if len(near) else ():
                 self.later[desk].pencil(key, near["place"], -near["count"])
 
     def hold(self, shape: Hashable, award: Table, devices: Integers) -> bool:
-        """Take as much of the processors and memory as is free."""
+        """Take as much of what the tasks ask for as is free."""
         del devices
         assert isinstance(shape, TaskShape)
         place, demand = int(award["place"]), int(award["count"]) * _demand(shape)
         kept = np.minimum(self.free[place], demand)
-        self.free[place] -= kept
-        self.cluster.kept.changes.note(np.array([place]))
+        self._change(place, -kept)
         self._holds.append((place, kept))
         return bool((kept == demand).all())
 
     def end_holds(self, *, release: bool) -> None:
         """Free what was held, or leave it taken."""
         for place, kept in self._holds if release else ():
-            self.free[place] += kept
-            self.cluster.kept.changes.note(np.array([place]))
+            self._change(place, kept)
         self._holds.clear()
+
+    def _change(self, place: int, by: Integers) -> None:
+        self.free[place] += by
+        rows = np.array([place])
+        self.cluster.kept.changes.note(rows)
+        self.room_of_nodes.links.note(rows)
+
+    def clear_pencil(self) -> None:
+        """Forget what was kept in mind of the nodes' network."""
+        self.room_of_nodes.clear_pencil()
 
     def reasons(self, awards: Table, first: Mapping[int, Alternatives]) -> Reasons:
         """Name the next best node."""
@@ -306,7 +339,7 @@ class ComputeDesk(Desk):
         kind = np.where(sites >= 0, _NAMED, np.where(awards["pool"] < 0, _KEPT, NONE_KNOWN))
         other, dearer = np.full(len(awards), -1, np.int64), np.zeros(len(awards), np.int64)
         pool = np.where(kind == NONE_KNOWN, awards["pool"], -1)
-        for number in np.unique(pool).tolist():
+        for number in distinct(pool).tolist():
             if number in first:
                 rows = np.flatnonzero(pool == number)
                 found = first[number].beside(place[rows], cost[rows], place[rows])
@@ -345,9 +378,9 @@ class ComputeDesk(Desk):
         for number, desk in enumerate(self.later):
             if number not in used:
                 spare += desk.spare(rows)
-        demand = (shape.cpu_milli, shape.memory_bytes)
+        demand = shape.demand
         cost = self.policy.node_cost(self.cluster, rows, free, demand, spare, shape.subject)
-        fit = fitting(free, shape.cpu_milli, shape.memory_bytes)
+        fit = fitting(free, demand)
         fit[~self.cluster.labelled(shape.labels)[rows] | (cost == FORBIDDEN)] = 0
         near = cost
         if self.policy.prices_devices:
@@ -364,12 +397,15 @@ class ComputeDesk(Desk):
             cost = cost + look.near_cost[rows]
         kept.near.write(rows, fit, cost)
 
-    def _far(self, kept: _Arcs, looks: Sequence[Outlook]) -> Offer:
+    def _far(self, kept: _Arcs, shape: TaskShape, looks: Sequence[Outlook]) -> Offer:
         """Offer nodes that are lent all that later phases bring."""
         rows = np.flatnonzero(kept.fit > kept.near.capacity)
         capacity, cost = kept.fit[rows] - kept.near.capacity[rows], kept.cost[rows]
         if len(looks) > 1:
             capacity -= self._mixed(kept, looks).capacity[rows]
+        lent = sum(look.network for look in looks)
+        if lent:
+            capacity = np.minimum(capacity, self._far_fit(shape, lent, rows))
         for look in looks:
             far, far_cost = look.far(rows)
             capacity[~far] = 0
@@ -410,4 +446,4 @@ _REASONS = {
 
 
 def _demand(shape: TaskShape) -> Integers:
-    return np.array((shape.cpu_milli, shape.memory_bytes), np.int64)
+    return np.array(shape.demand, np.int64)

@@ -29,14 +29,16 @@ from farbus.scheduler.phases.base import (
     Later,
     Offer,
     Outlook,
+    Ways,
 )
-from farbus.scheduler.phases.cluster import Changes, Cluster
+from farbus.scheduler.phases.cluster import NEVER, Changes, Cluster
 from farbus.scheduler.phases.device_outlook import DeviceOutlook
-from farbus.scheduler.phases.jobs import Jobs
+from farbus.scheduler.phases.jobs import Jobs, both
 from farbus.scheduler.phases.moving import MovingOutlook, moving_miss
 from farbus.scheduler.phases.reasons import Reasons, literal, told
+from farbus.scheduler.phases.remote_network import RemoteNetwork
 from farbus.scheduler.phases.stock import Bundle, DeviceKey, DeviceRequest, Lenders, Stock
-from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, in_order, ranges, table
+from farbus.scheduler.phases.tables import ARC, Integers, Table, distinct, ranges, table, wants_by_node
 
 if TYPE_CHECKING:
     from farbus.scheduler.phases.device import DevicePhase
@@ -89,6 +91,7 @@ class DeviceDesk(Desk):
         self.marks = Changes(cluster.size)
         """The rows of nodes of which other devices are free; ``Kept.changes`` also tells of those pencilled in."""
         self._free = cluster.device_free.copy()
+        self.network = RemoteNetwork(self)
         # What no node has, nobody can lend.
         self._zones = np.where(cluster.fabric.is_pool, -1, kind.zones(cluster))
         self._sites = policy.sites(cluster)
@@ -203,6 +206,12 @@ class DeviceDesk(Desk):
         assert isinstance(key, DeviceKey)
         return key.request.count
 
+    def outlook_network(self, key: Hashable) -> int:
+        """Return what a task takes of its node's network where others lend to it, and nothing can be moved there."""
+        assert isinstance(key, DeviceKey)
+        wanted = key.request.count * key.request.network_mbit_s
+        return 0 if not wanted or self.moves(key.request) else wanted
+
     def stocks(self, keys: Sequence[Hashable]) -> tuple[Integers, Flags]:
         """Return what is free for each filter of ``keys``, and of all devices of the kind."""
         filters: dict[Hashable, int] = {}
@@ -220,16 +229,32 @@ class DeviceDesk(Desk):
             within[filters[one], filters[two]] = self.cluster.memo[memo]
         return np.array([stock.free_total for stock in stocks], np.int64), within[row]
 
+    def ways(self, key: Hashable) -> Ways | None:
+        """Return who may use its own devices, and who lends to whom; None where devices may be moved."""
+        assert isinstance(key, DeviceKey)
+        request, stock = key.request, self.stock(key.request.filter)
+        if self.moves(request):
+            return None
+        spans = self.spans(request)
+        size, times = (1, request.count) if spans else (request.count, 1)
+        lends = np.zeros((len(self.areas), self.cluster.size), bool)
+        if Route.REMOTE in request.routes:
+            lends[:, stock.nodes] = self.lenders(Bundle(key, size)).capacity > 0
+        own = self.outlook(key).near > 0
+        return Ways(request.filter, size, times, stock.accepted & self._free, own, self.area_of, lends)
+
     def lenders(self, bundle: Bundle) -> Lenders:
         """Return the bundles that nodes could lend to each area now, and what each would cost."""
         stock = self.stock(bundle.key.request.filter)
         lenders = self._lenders.get(bundle)
-        if lenders is not None and lenders.moment == self.marks.now:
+        if lenders is not None and (lenders.moment, lenders.linked) == self.moments(bundle):
             return lenders
         if lenders is None:
             lenders = self._lenders[bundle] = Lenders(stock, len(self.areas))
         rows = self.marks.since(lenders.moment)
-        lenders.moment = self.marks.now
+        if bundle.network:
+            rows = both(rows, self.network.room.links.since(lenders.linked))
+        lenders.moment, lenders.linked = self.moments(bundle)
         rows = stock.row[rows]
         rows = rows[rows >= 0]
         step = max(1, MAX_PRICED // max(len(rows), 1))
@@ -238,13 +263,20 @@ class DeviceDesk(Desk):
         lenders.sum_up()
         return lenders
 
+    def moments(self, bundle: Bundle) -> tuple[int, int]:
+        """Return the moments of what lenders of ``bundle`` depend on: free devices, and network where it counts."""
+        return self.marks.now, self.network.room.links.now if bundle.network else NEVER
+
     def _write_lenders(self, lenders: Lenders, stock: Stock, bundle: Bundle, rows: Integers, areas: slice) -> None:
         """Bring lenders ``rows`` to some areas up to date, all of them in one question."""
         nodes = stock.nodes[rows]
         free = stock.free[nodes]
         zones, sites = self._ends[areas].T
         pairs = (len(zones), len(rows))
-        bundles = np.where(self._zones[nodes] == zones[:, None], free // bundle.size, 0)
+        bundles = free // bundle.size
+        if bundle.network:
+            bundles = np.minimum(bundles, self.network.room.network[nodes] // bundle.network)
+        bundles = np.where(self._zones[nodes] == zones[:, None], bundles, 0)
         cost = self.policy.far_cost(
             self.cluster,
             np.broadcast_to(nodes, pairs).reshape(-1),
@@ -285,17 +317,10 @@ class DeviceDesk(Desk):
 
     def wants(self, jobs: Jobs, rows: Integers) -> Table:
         """Return one want per group and node that phase 1 chose."""
-        awards = jobs.awards("compute").of(rows)
-        # A group that has tasks of several tiers at a node wants for all of them at once.
-        span = self.cluster.size
-        groups = int(awards["group"].max(initial=0)) + 1
-        _, row = in_order((awards["job"] * groups + awards["group"]) * span + awards["place"])
-        _, first = np.unique(row, return_index=True)
-        wants = table(WANT, len(first), job=awards["job"][first], group=awards["group"][first])
-        np.add.at(wants["count"], row, awards["count"])
-        place = awards["place"][first]
+        wants, place = wants_by_node(jobs.awards("compute").of(rows))
+        groups = int(wants["group"].max(initial=0)) + 1
         kind = jobs.form[wants["job"]] * groups + wants["group"]
-        for number in np.unique(kind).tolist():
+        for number in distinct(kind).tolist():
             theirs = kind == number
             form = jobs.forms[number // groups]
             key = self.outlook_key(form.example, form.groups[number % groups])
@@ -312,15 +337,23 @@ class DeviceDesk(Desk):
                 wants["source"][theirs] = self.source(self.number(Bundle(key, size)), place[theirs])
         return wants[wants["count"] > 0]
 
+    def reserve(self, jobs: Jobs, wants: Table) -> Table:
+        """Set aside what wants may take of the network of their own nodes."""
+        return self.network.reserve(jobs, wants)
+
+    def awarded(self, awards: Table) -> Table:
+        """Take what was set aside for those who have been lent devices."""
+        return self.network.awarded(awards)
+
     def pools(self, sources: Integers) -> Integers:
         """Return the aggregators that lend to the sources' nodes, -1 where nobody may."""
         pools = np.full(len(sources), -1, np.int64)
         shapes, sites = self.split(sources)
-        for number in np.unique(shapes).tolist():
-            bundle = self._bundle(number)
+        for number in distinct(shapes).tolist():
+            bundle = self.bundle(number)
             request = bundle.key.request
             rows = np.flatnonzero((shapes == number) & (self._zones[sites] >= 0))
-            if Route.REMOTE not in request.routes or not len(rows):
+            if Route.REMOTE not in request.routes or bundle.lone or not len(rows):
                 continue
             # Where the own node's devices may be used directly, no optimal flow leads back to it through the
             # aggregator; where they may not, it must be kept out of it.
@@ -339,24 +372,25 @@ class DeviceDesk(Desk):
         """Return the number of a pool; ``without`` is one more than the row of who may not lend, or 0."""
         number = self._pool_numbers.setdefault((shape, area, without), len(self._pools))
         if number == len(self._pools):
-            self._pools.append(_Pool(self._bundle(shape), area, without - 1))
+            self._pools.append(_Pool(self.bundle(shape), area, without - 1))
         return number
 
-    def _bundle(self, number: int) -> Bundle:
+    def bundle(self, number: int) -> Bundle:
+        """Return the shape with that number."""
         bundle = self.shapes[number]
         assert isinstance(bundle, Bundle)
         return bundle
 
     def size(self, shape: int) -> int:
         """Return the number of devices of a bundle."""
-        return self._bundle(shape).size
+        return self.bundle(shape).size
 
     def arcs(self, sources: Integers) -> Table:
         """Return the local route, the tasks' own nodes, and the fabric pools from which devices can be moved there."""
         shapes, sites = self.split(sources)
         parts = [np.zeros(0, ARC)]
-        for number in np.unique(shapes).tolist():
-            bundle = self._bundle(number)
+        for number in distinct(shapes).tolist():
+            bundle = self.bundle(number)
             request = bundle.key.request
             if Route.LOCAL not in request.routes or bundle.size != request.count:
                 continue
@@ -366,8 +400,8 @@ class DeviceDesk(Desk):
             room = np.where(cost == FORBIDDEN, 0, free // bundle.size)
             arcs = table(ARC, len(rows), source=rows, place=sites[rows], tier=NEAR, capacity=room, cost=cost)
             parts.append(arcs[room > 0])
-        for number in np.unique(shapes).tolist():
-            bundle = self._bundle(number)
+        for number in distinct(shapes).tolist():
+            bundle = self.bundle(number)
             if bundle.site >= 0:
                 arcs = self._moves_of(bundle)
                 arcs["source"] = np.flatnonzero(shapes == number)[0]
@@ -418,7 +452,7 @@ class DeviceDesk(Desk):
 
     def floor(self, shape: int) -> int:
         """Return the least that any lender or pool would cost any node."""
-        bundle = self._bundle(shape)
+        bundle = self.bundle(shape)
         look = self.outlook(bundle.key)
         return look.floor // (bundle.key.request.count // bundle.size)
 
@@ -431,12 +465,13 @@ class DeviceDesk(Desk):
         return free
 
     def take(self, shape: int, places: Integers, tiers: Integers, counts: Integers) -> tuple[Integers, Integers]:
-        """Reserve whole bundles: the least devices of each place that will do."""
-        del tiers
-        bundle = self._bundle(shape)
-        if bundle.site >= 0 and self.cluster.fabric.is_pool[places].any():
-            return self._take_moved(bundle, places, counts)
-        return self._take_whole(bundle, places, counts)
+        """Reserve whole bundles: the least devices of each place that will do, and network of those that lend."""
+        bundle = self.bundle(shape)
+        counts = self.network.fit(shape, places, tiers, counts)
+        moved = bundle.site >= 0 and self.cluster.fabric.is_pool[places].any()
+        counts, devices = (self._take_moved if moved else self._take_whole)(bundle, places, counts)
+        self.network.take(shape, places, tiers, counts)
+        return counts, devices
 
     def _take_whole(self, bundle: Bundle, places: Integers, counts: Integers) -> tuple[Integers, Integers]:
         """Reserve bundles that are where they are used, or lent."""
@@ -489,20 +524,22 @@ class DeviceDesk(Desk):
         return unit
 
     def give_back(self, awards: Table, devices: Integers) -> None:
-        """Free the devices again."""
-        del awards
+        """Free the devices again, and the network that they took."""
+        self.network.give_back(awards)
         self._mark(devices, free=True)
 
     def hold(self, shape: Hashable, award: Table, devices: Integers) -> bool:
-        """Take those of the devices that are free."""
-        del shape, award
+        """Take those of the devices that are free, and the network for them."""
+        assert isinstance(shape, Bundle)
+        reaches = self.network.hold(shape.network, award)
         kept = devices[self._free[devices]]
         self._mark(kept, free=False)
         self._holds += kept.tolist()
-        return len(kept) == len(devices)
+        return reaches and len(kept) == len(devices)
 
     def end_holds(self, *, release: bool) -> None:
         """Free what was held, or leave it taken."""
+        self.network.end_holds(release=release)
         if release:
             self._mark(np.array(self._holds, np.int64), free=True)
         self._holds.clear()
@@ -528,7 +565,7 @@ class DeviceDesk(Desk):
         kind = np.where(local, _LOCAL_IS_CHEAP, NONE_KNOWN)
         kind[pool < 0] = NONE_KNOWN
         other, dearer = np.full(len(awards), -1, np.int64), np.zeros(len(awards), np.int64)
-        for number in np.unique(pool).tolist():
+        for number in distinct(pool).tolist():
             if number in first:
                 rows = np.flatnonzero(pool == number)
                 found = first[number].beside(place[rows], cost[rows], sites[rows])
@@ -538,7 +575,7 @@ class DeviceDesk(Desk):
         def text(number: int) -> str:
             number, kind = divmod(number, len(_ENDS))
             shape, whence = divmod(number, len(_WHENCE))
-            bundle = self._bundle(shape)
+            bundle = self.bundle(shape)
             routes = bundle.key.request.routes
             noun = f"{bundle.size} {self.kind.noun}{'s' if bundle.size != 1 else ''}"
             end = _ENDS[kind] if Route.REMOTE in routes else " (the job allows no other route)" * (len(routes) == 1)
@@ -568,7 +605,7 @@ class DeviceDesk(Desk):
                     remote=Route.REMOTE in request.routes,
                     may_span=self.kind.may_span,
                 )
-                miss = self._miss(request, need) or self._held_back(pending, group, need.site)
+                miss = self._miss(request, need) or self._held_back(pending, group, request, need.site)
             if miss is not None:
                 found.append(miss)
         return found
@@ -584,12 +621,13 @@ class DeviceDesk(Desk):
         misses = [miss for miss in found if miss is not None]
         return min(misses, key=lambda miss: miss.permanent) if len(misses) == len(found) else None
 
-    def _held_back(self, pending: PendingJob, group: TaskGroup, site: int) -> Miss | None:
+    def _held_back(self, pending: PendingJob, group: TaskGroup, request: DeviceRequest, site: int) -> Miss | None:
         """Say when there are free devices, but no arc leads to any of them."""
         look = self.outlook(self.outlook_key(pending, group))
         served = (look.near > 0) | look.far(np.arange(self.cluster.size))[0]
-        if served[site] if site >= 0 else served.any():
-            return None
+        miss = self.network.miss(request, group, served)
+        if miss is not None or (served[site] if site >= 0 else served.any()):
+            return miss
         return Miss(
             phase=self.phase,
             resource="route",

@@ -23,7 +23,7 @@ class DeviceOutlook(Outlook):
     def __init__(self, desk: DeviceDesk, key: DeviceKey) -> None:
         size = desk.cluster.size
         self.moment = NEVER
-        self._marked = NEVER
+        self._marked: tuple[int, int] = (NEVER, NEVER)
         self.near = np.zeros(size, np.int64)
         self.near_cost = np.zeros(size, np.int64)
         self.bundles = np.zeros(size, np.int64)
@@ -37,6 +37,7 @@ class DeviceOutlook(Outlook):
         self._bundle = Bundle(key, 1 if self.spans else request.count)
         self._times = request.count if self.spans else 1
         self._moving = desk.moving(key)
+        self.network = desk.outlook_network(key)
 
     def write(self, rows: Integers) -> None:
         """Bring nodes ``rows`` up to date, and what is known of the whole cluster."""
@@ -51,9 +52,10 @@ class DeviceOutlook(Outlook):
         if Route.LOCAL in request.routes and not self.spans:
             near = np.minimum(free, desk.spare(rows)).clip(min=0) // request.count
             self.near[rows] = np.where((cost == FORBIDDEN) | desk.cluster.fabric.is_pool[rows], 0, near)
-        if self._marked == desk.marks.now:
+        moments = desk.moments(self._bundle)
+        if self._marked == moments:
             return
-        self._marked = desk.marks.now
+        self._marked = moments
         self.total = stock.free_total // request.count if self.spans else self._bundles
         self._lenders = desk.lenders(self._bundle) if Route.REMOTE in request.routes else None
         least = NO_ARC if self._lenders is None else int(self._lenders.least.min(initial=NO_ARC))
@@ -78,6 +80,9 @@ class DeviceOutlook(Outlook):
             own = np.flatnonzero(row >= 0)
             left[own] -= self._lenders.capacity[area[own], row[own]]
             far = (left >= self._times) & (area >= 0)
+            taken = self._bundle.network * self._times
+            if taken:
+                far &= desk.network.room.network[nodes] >= taken
             cost = np.where(far, self._lenders.least[area] * self._times, 0)
         if self._moving is not None:
             moved, moving_cost = self._moving.far(nodes)

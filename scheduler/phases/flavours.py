@@ -243,33 +243,34 @@ class Flavours:
         self._jobs.replace(row, turned, self._followers[key])
 
     def laid_out(self) -> tuple[Jobs, Integers]:
-        """Return all jobs, then the other flavours of those that have alternatives, and of which job each row is one.
+        """Return all jobs and, after them, one of each kind in each of its flavours; also the kind of each row.
 
-        -1 stands for a job without alternatives.
+        Jobs of a kind have the same flavours; the kind is -1 for jobs that have none.
         """
         jobs = self._jobs
-        entries, forms, tiers = list(jobs.pending), list(jobs.forms), jobs.tier.tolist()
-        form, owner = jobs.form.tolist(), [-1] * len(jobs.pending)
-        made: dict[tuple[int, str], int] = {}
+        forms, kind, kinds = list(jobs.forms), [-1] * len(jobs.pending), dict[int, int]()
+        entries, tiers, form = list(jobs.pending), jobs.tier.tolist(), jobs.form.tolist()
         for row, entry in enumerate(jobs.pending):
             original = self._original.get(row, entry)
-            if not original.job.alternatives:
+            if not (original.job.alternatives or original.job.is_polymorphic):
                 continue
-            owner[row] = row
-            own = self._chosen[row].name if row in self._chosen else ""
-            for name in ("", *(each.name for each in original.job.alternatives)):
-                if name == own:
-                    continue
-                key = (self._form.get(row, int(jobs.form[row])), name)
-                turned = _in_flavour(original, name)
-                if key not in made:
-                    made[key] = len(forms)
+            asked = self._form.get(row, int(jobs.form[row]))
+            if asked not in kinds:
+                kinds[asked] = len(kinds)
+                for name in original.job.flavours:
+                    turned = _in_flavour(original, name)
+                    entries.append(turned)
+                    form.append(len(forms))
                     forms.append(Form(turned))
-                entries.append(turned)
-                form.append(made[key])
-                tiers.append(tiers[row])
-                owner.append(row)
-        return Jobs(entries, np.array(tiers, np.int64), np.array(form, np.int64), forms), np.array(owner, np.int64)
+                    tiers.append(tiers[row])
+                    kind.append(kinds[asked])
+            kind[row] = kinds[asked]
+        return Jobs(entries, np.array(tiers, np.int64), np.array(form, np.int64), forms), np.array(kind, np.int64)
+
+    @property
+    def ways(self) -> int:
+        """Return how many flavours all kinds of jobs have together."""
+        return sum(len(flavours) for flavours in self._of.values())
 
     def of(self, row: int) -> tuple[Flavour, ...]:
         """Return the flavours of a job, which those of jobs that are alike share; empty without alternatives."""

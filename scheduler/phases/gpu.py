@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from farbus.model.decision import PendingJob
-from farbus.model.device import Device, DeviceKind, GpuFilter
+from farbus.model.device import Device, DeviceKind, GpuFilter, Route
 from farbus.model.job import Miss, TaskGroup
 from farbus.model.quantity import format_bytes
 from farbus.scheduler.phases.base import Flags
@@ -31,7 +31,8 @@ class GpuPhase(DevicePhase):
         wanted = group.requests
         if not wanted.gpus:
             return None
-        return DeviceRequest(wanted.gpus, wanted.gpu_filter, frozenset(group.routes))
+        network = wanted.remote_network_mbit_s or 0 if Route.REMOTE in group.routes else 0
+        return DeviceRequest(wanted.gpus, wanted.gpu_filter, frozenset(group.routes), network)
 
     def matches(self, cluster: Cluster, wanted: Hashable) -> Flags:
         """Return which devices have the model in their name and memory enough."""

@@ -26,7 +26,7 @@ def serve_greedily(desk: Desk, jobs: Jobs, rows: Integers, choice: Choice, draw:
     served = []
     for row in rows.tolist():
         job = np.array([row])
-        wants = desk.wants(jobs, job)
+        wants = desk.reserve(jobs, desk.wants(jobs, job))
         if all(_serve(desk, jobs, want, choice, draw) for want in wants):
             served.append(row)
         else:
@@ -60,7 +60,7 @@ def _serve(desk: Desk, jobs: Jobs, want: Table, choice: Choice, draw: random.Ran
         award = table(AWARD, 1, pool=pool, place=place, tier=tier, count=1, cost=cost, size=desk.size(shape))
         for column in ("job", "group", "source"):
             award[column] = want[column]
-        jobs.awards(desk.phase).add(award, devices)
+        jobs.awards(desk.phase).add(desk.awarded(award), devices)
     return True
 
 

@@ -26,7 +26,7 @@ from farbus.scheduler.phases.cluster import MAX_UNITS, Cluster
 from farbus.scheduler.phases.jobs import Jobs
 from farbus.scheduler.phases.reasons import Reasons, literal, told
 from farbus.scheduler.phases.services import ServiceDevices
-from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, in_order, table
+from farbus.scheduler.phases.tables import ARC, Integers, Table, table, wants_by_node
 
 MAX_KEPT_SHAPES = 1_024
 """Shapes that a desk is kept with; those of jobs that ended are forgotten with it."""
@@ -223,14 +223,8 @@ class InNetworkDesk(Desk):
 
     def wants(self, jobs: Jobs, rows: Integers) -> Table:
         """Return one want per group and node that phase 1 chose."""
-        awards = jobs.awards("compute").of(rows)
-        span = self.cluster.size
-        groups = int(awards["group"].max(initial=0)) + 1
-        _, row = in_order((awards["job"] * groups + awards["group"]) * span + awards["place"])
-        _, first = np.unique(row, return_index=True)
-        wants = table(WANT, len(first), job=awards["job"][first], group=awards["group"][first])
-        np.add.at(wants["count"], row, awards["count"])
-        for number, place in enumerate(awards["place"][first].tolist()):
+        wants, places = wants_by_node(jobs.awards("compute").of(rows))
+        for number, place in enumerate(places.tolist()):
             form = jobs.form_of(int(wants["job"][number]))
             key = self.outlook_key(form.example, form.groups[int(wants["group"][number])])
             if key is None:

@@ -17,12 +17,11 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from farbus.model import flavour
+from farbus.errors import InvalidInput
 from farbus.model.decision import PendingJob
-from farbus.model.job import MAX_ALTERNATIVE_COST, MAX_DRIVES, MAX_RESOURCE, Job, TaskGroup
-from farbus.model.quantity import MAX_BYTES, MAX_CPU_MILLI
+from farbus.model.job import Job, TaskGroup
 from farbus.scheduler.costs.policy import Policy, Waiting, ranked
-from farbus.scheduler.phases.cluster import MAX_UNITS
+from farbus.scheduler.phases.checks import check_demand
 from farbus.scheduler.phases.tables import AWARD, Integers, Table, ranges
 
 if TYPE_CHECKING:
@@ -227,18 +226,18 @@ class Forms:
 
     def _look(self, entry: PendingJob) -> _Read:
         job = entry.job
-        fault = _fault(job) or _alternative_fault(job) or _flavour_fault(job)
+        fault = _fault(job)
         if fault:
             return _Read(job, fault, -1, job)
-        asked = self._asked(entry)
+        asked = self.asked(entry)
         for each in job.alternatives:
             alternative = replace(entry, job=job.in_flavour(each.name))
-            asked = (*asked, (each.name, each.cost), *self._asked(alternative))
+            asked = (*asked, (each.name, each.cost), *self.asked(alternative))
         asks = _Asks(asked)
         least, more = _parts(job)
         return _Read(job, "", self._asks.setdefault(asks, len(self._asks)), least, more)
 
-    def _asked(self, entry: PendingJob) -> tuple[Hashable, ...]:
+    def asked(self, entry: PendingJob) -> tuple[Hashable, ...]:
         """Return what each group asks for."""
         return tuple(
             (
@@ -303,96 +302,12 @@ class _Asks:
 
 
 def _fault(job: Job) -> str:
-    """Say why ``job`` can't be scheduled whatever the cluster looks like."""
-    if not job.groups:
-        return "the job has no tasks"
-    names = [group.name for group in job.groups]
-    if len(set(names)) != len(names):
-        return "two groups of the job have the same name"
-    for group in job.groups:
-        wanted = group.requests
-        limits = (
-            ("count", group.count, 1, MAX_UNITS),
-            ("min_count", group.min_count, 0, group.count),
-            ("cpu_milli", wanted.cpu_milli, 0, MAX_CPU_MILLI),
-            ("memory_bytes", wanted.memory_bytes, 0, MAX_BYTES),
-            ("gpus", wanted.gpus, 0, MAX_UNITS),
-            ("gpu_memory_bytes", wanted.gpu_memory_bytes, 0, MAX_BYTES),
-        )
-        fault = _outside(f"group {group.name}", limits) or _storage_fault(group) or _service_fault(group)
-        if fault:
-            return fault
-        if group.count * max(wanted.gpus, 1) > MAX_UNITS:
-            return f"group {group.name}: {group.count} tasks with {wanted.gpus} GPUs each are more than {MAX_UNITS}"
-        if wanted.gpus and not group.routes:
-            return f"group {group.name}: wants GPUs but allows no route to them"
-    return ""
-
-
-def _outside(whose: str, limits: Iterable[tuple[str, int, int, int]]) -> str:
-    """Return which value, by its name, is not between its least and its most; empty where all are."""
-    for name, value, least, most in limits:
-        if not least <= value <= most:
-            return f"{whose}: {name} is {value}, not between {least} and {most}"
-    return ""
-
-
-def _alternative_fault(job: Job) -> str:
-    names = ["", *(each.name for each in job.alternatives)]
-    if len(set(names)) != len(names):
-        return "two alternatives of the job have the same name, or one has none"
-    for each in job.alternatives:
-        if not 0 <= each.cost <= MAX_ALTERNATIVE_COST:
-            return f"alternative {each.name}: cost is {each.cost}, not between 0 and {MAX_ALTERNATIVE_COST}"
-        fault = _fault(job.in_flavour(each.name))
-        if fault:
-            return f"alternative {each.name}: {fault}"
-    return ""
-
-
-def _flavour_fault(job: Job) -> str:
-    if job.composites:
-        return "the job's composites were not expanded"
-    if not job.is_polymorphic:
-        return ""
-    if job.alternatives:
-        return "a job has alternatives or flavour vectors, not both"
-    for group in job.groups:
-        if not flavour.is_vector(group.flavour):
-            return f"group {group.name}: flavour is no vector of at most {flavour.MAX_DECISIONS} of 0, 1 and x"
-        if group.least < group.count:
-            return "a job with flavour vectors needs all of its tasks: min_count is not for it"
-    if len(job.flavours) > flavour.MAX_FLAVOURS:
-        return f"the job's flavour vectors have more than {flavour.MAX_FLAVOURS} ends"
-    return ""
-
-
-def _service_fault(group: TaskGroup) -> str:
-    request = group.service
-    for kind, amounts in (("own", request.own), ("shared", request.shared)) if request is not None else ():
-        limits = ((f"{kind}.{name}", amount, 0, MAX_RESOURCE) for name, amount in amounts.items())
-        fault = _outside(f"group {group.name}: service", limits)
-        if fault:
-            return fault
-    return ""
-
-
-def _storage_fault(group: TaskGroup) -> str:
-    names = [request.name for request in group.storage]
-    if len(set(names)) != len(names):
-        return f"group {group.name}: two storages have the same name"
-    for request in group.storage:
-        limits = (
-            ("size_bytes", request.size_bytes, 1, MAX_BYTES),
-            ("bandwidth_bytes_per_s", request.bandwidth_bytes_per_s, 0, MAX_BYTES),
-            ("devices", request.devices, 0, MAX_DRIVES),
-        )
-        fault = _outside(f"group {group.name}: storage {request.name}", limits)
-        if fault:
-            return fault
-        if not request.routes and not group.routes:
-            return f"group {group.name}: wants storage but allows no route to it"
-    return ""
+    """Say why ``job`` can't be decided on whatever the cluster looks like; empty for nothing."""
+    try:
+        check_demand(job)
+    except InvalidInput as error:
+        return error.message
+    return "composites: they were not expanded" if job.composites else ""
 
 
 # Rows of jobs are small numbers, so that looking them up beats sorting them, as NumPy's functions of sets do.

@@ -94,7 +94,7 @@ def serve(
     leave at most one partial job per bottleneck).  A job that is not returned
     holds nothing at this desk.
     """
-    wants = desk.wants(jobs, rows) if plan is None else plan.wants.copy()
+    wants = desk.reserve(jobs, desk.wants(jobs, rows)) if plan is None else plan.wants.copy()
     awards = jobs.awards(desk.phase)
     active = np.zeros(len(jobs.pending), bool)
     active[rows] = True
@@ -300,7 +300,7 @@ class Plan:
         pooled = self._award_pool >= 0
         shapes = self.desk.split(self.sources)[0]
         floor = np.full(len(self.sources), NO_ARC - 1, np.int64)
-        for shape in np.unique(shapes[pooled]).tolist():
+        for shape in distinct(shapes[pooled]).tolist():
             floor[pooled & (shapes == shape)] = self.desk.floor(shape)
         return bool((least <= floor).all())
 
@@ -391,7 +391,7 @@ class Plan:
         tail, tiers = self.tail[: self.placing], self.table["tier"]
         places = self.table["place"]
         shapes = self._shapes_of(tail)
-        for shape in np.unique(shapes).tolist():
+        for shape in distinct(shapes).tolist():
             rows = np.flatnonzero(shapes == shape)
             charged[rows] += self.prices.surcharge(self.desk, shape, places[rows], tiers[rows])
         return charged
@@ -512,7 +512,7 @@ class Plan:
         )
         length = units * given["size"]
         awards["first"] = np.cumsum(length) - length
-        self.jobs.awards(self.desk.phase).add(awards, devices[ranges(first, length)])
+        self.jobs.awards(self.desk.phase).add(self.desk.awarded(awards), devices[ranges(first, length)])
         np.subtract.at(self.wants["count"], self.claims[claim], units)
 
     def _take(self, flow: Integers) -> tuple[Table, Integers, bool]:

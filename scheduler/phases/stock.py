@@ -15,11 +15,15 @@ from farbus.scheduler.phases.tables import Integers
 
 
 class DeviceRequest(msgspec.Struct, frozen=True):
-    """What one task wants: ``count`` devices for which ``filter`` holds, by one of ``routes``."""
+    """What one task wants: ``count`` devices for which ``filter`` holds, by one of ``routes``.
+
+    Each that is remote takes ``network_mbit_s`` of the links of both nodes.
+    """
 
     count: int
     filter: Hashable
     routes: frozenset[Route]
+    network_mbit_s: int = 0
 
 
 class DeviceKey(msgspec.Struct, frozen=True):
@@ -37,12 +41,19 @@ class Bundle(msgspec.Struct, frozen=True):
     """What one unit of flow is: ``size`` devices.
 
     One that may be recomposed takes what is at hand at its ``site`` and has
-    the rest moved there: it is another at each site.
+    the rest moved there: it is another at each site.  One that is ``lone`` is
+    lent nothing: its node's network has no room for that.
     """
 
     key: DeviceKey
     size: int
     site: int = ANY_SITE
+    lone: bool = False
+
+    @property
+    def network(self) -> int:
+        """Mbit/s that it takes of the links of both nodes when it is lent."""
+        return self.size * self.key.request.network_mbit_s
 
 
 class Stock:
@@ -83,6 +94,8 @@ class Lenders:
 
     def __init__(self, stock: Stock, areas: int) -> None:
         self.moment = NEVER
+        self.linked = NEVER
+        """The moment of the nodes' network that this is of, where that matters."""
         self.offers = [Offer(FAR, stock.nodes) for _ in range(areas)]
         self.capacity = np.zeros((areas, len(stock.nodes)), np.int64)
         self.cost = np.full((areas, len(stock.nodes)), NO_ARC, np.int64)

@@ -39,7 +39,7 @@ from farbus.scheduler.phases.jobs import Jobs
 from farbus.scheduler.phases.reasons import Reasons, literal, told
 from farbus.scheduler.phases.stock import ANY_SITE
 from farbus.scheduler.phases.storage_outlook import StorageOutlook
-from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, in_order, table
+from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, wants_by_node
 
 NO_DRIVE = -1
 """Fills up the drives of a unit to as many as its shape may have."""
@@ -233,22 +233,18 @@ class StorageDesk(Desk):
         """Return one want for each storage request of a group, and node that phase 1 chose."""
         if not any(group.storage for form in jobs.forms for group in form.groups):
             return np.zeros(0, WANT)
-        awards = jobs.awards("compute").of(rows)
+        tasks, places = wants_by_node(jobs.awards("compute").of(rows))
         parts = [np.zeros(0, WANT)]
-        span, groups = self.cluster.size, int(awards["group"].max(initial=0)) + 1
-        kind = jobs.form[awards["job"]] * groups + awards["group"]
+        groups = int(tasks["group"].max(initial=0)) + 1
+        kind = jobs.form[tasks["job"]] * groups + tasks["group"]
         for number in np.unique(kind).tolist():
             form = jobs.forms[number // groups]
             shapes = self.shapes_of(form.example, form.groups[number % groups])
-            theirs = awards[kind == number] if shapes else awards[:0]
-            _, row = in_order(theirs["job"] * span + theirs["place"])
-            _, first = np.unique(row, return_index=True)
-            count = np.bincount(row, weights=theirs["count"]).astype(np.int64)
-            place = theirs["place"][first]
+            theirs = np.flatnonzero(kind == number)
+            sites = places[theirs].tolist()
             for shape in shapes:
-                source = np.array([self.source(self.number(self._at(shape, site)), site) for site in place.tolist()])
-                wants = table(WANT, len(first), job=theirs["job"][first], group=number % groups, count=count)
-                wants["source"] = source
+                wants = tasks[theirs]
+                wants["source"] = [self.source(self.number(self._at(shape, site)), site) for site in sites]
                 parts.append(wants)
         wants = np.concatenate(parts)
         return wants[np.lexsort((wants["source"], wants["group"], wants["job"]))]

@@ -29,6 +29,7 @@ __all__ = [
     "matched",
     "ranges",
     "table",
+    "wants_by_node",
 ]
 
 Integers = npt.NDArray[np.int64]
@@ -82,3 +83,18 @@ def ahead(queue: Integers, count: Integers) -> Integers:
     total = np.empty(len(queue), np.int64)
     total[order] = before(queue[order], count[order])
     return total
+
+
+def wants_by_node(awards: Table) -> tuple[Table, Integers]:
+    """Return one want for each group and place of ``awards``, which are of one phase, and those places.
+
+    A group that was awarded units of several tiers at a place wants for all of them at once.  Wants are in the order
+    in which their first award is; what their sources are is left to the caller.
+    """
+    span, groups = int(awards["place"].max(initial=0)) + 1, int(awards["group"].max(initial=0)) + 1
+    spots, row = in_order((awards["job"] * groups + awards["group"]) * span + awards["place"])
+    group, place = np.divmod(spots, span)
+    job, group = np.divmod(group, groups)
+    wants = table(WANT, len(spots), job=job, group=group)
+    np.add.at(wants["count"], row, awards["count"])
+    return wants, place

@@ -14,6 +14,7 @@ from farbus.linux.sysfs import FakeSysfs, NvmeController, PciFunction
 from farbus.model.device import DeviceKind
 from farbus.model.node import Link
 
+NETWORK = "network_mbit_s"
 CONFIG = AgentConfig(
     name="n1",
     scheduler="head:7411",
@@ -70,6 +71,25 @@ async def test_links_that_are_up_are_told() -> None:
     assert found.node.links == (Link(name="eth0", speed_mbit_s=25_000),)
 
 
+@pytest.mark.parametrize(
+    ("offered", "known", "told"),
+    [
+        (None, {"10.0.0.1": 25_000}, 25_000),
+        (None, {"10.9.9.9": 1000}, 0),
+        (5000, {"10.0.0.1": 25_000}, 5000),
+        (0, {}, 0),
+    ],
+    ids=["of the link with the address", "unknown", "set", "set to nothing"],
+)
+async def test_the_network_of_a_node_is_that_of_the_link_with_its_address(
+    offered: int | None, known: dict[str, int], told: int
+) -> None:
+    facts = FakeNodeFacts()
+    facts.speeds = known
+    found = await take_inventory(changed(network_mbit_s=offered), facts=facts, sysfs=FakeSysfs(), gpu_sources=[])
+    assert found.node.capacity.network_mbit_s == told
+
+
 async def test_a_driver_that_does_not_answer_is_a_trouble_and_hides_no_other() -> None:
     broken = FakeNvml()
     broken.trouble = Unavailable("NVML: Unknown Error")
@@ -93,7 +113,14 @@ async def test_software_gpus_that_are_not_there_are_a_trouble_and_real_ones_are_
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("name", "a/b"), ("scheduler", "head"), ("address", ""), ("socket", "/s" * 60), ("memory_bytes", -1)],
+    [
+        ("name", "a/b"),
+        ("scheduler", "head"),
+        ("address", ""),
+        ("socket", "/s" * 60),
+        ("memory_bytes", -1),
+        ("network_mbit_s", -1),
+    ],
 )
 def test_a_setting_that_cannot_be_is_named(field: str, value: object) -> None:
     CONFIG.check()

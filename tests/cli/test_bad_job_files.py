@@ -34,6 +34,8 @@ BAD: dict[str, list[str]] = {
     "min_count": ["-1", "2", "1.5", '"2"'],
     "resources.cpus": ["0", "-1", "nan", "inf", '"2 apples"', '"1e9"', "1e300", "true"],
     "resources.memory": ["0", "-1", '"1 apple"', '"-1GiB"', '"99999999TiB"', "1.5", "true"],
+    "resources.network": ["-1", '"10 apples"', '"-1Gbit/s"', '"9999Tbit/s"', "1e300", "true"],
+    "resources.remote_network": ["-1", '"10GiB"', '"9999Tbit/s"', "nan"],
     "resources.gpus": ["-1", "65", "1.5", '"1"', "true"],
     "resources.gpu_memory": ["-1", '"x"', '"99999999TiB"'],
     "resources.gpu_model": ["7", f'"{LONG}"'],
@@ -70,6 +72,7 @@ BAD: dict[str, list[str]] = {
     "flavour": ["3", '"012"', f'"{LONG}"'],
     "service": [
         "3", "{}", '{ name = "" }', '{ name = "a", own = { x = -1 } }', '{ name = "a", shared = { x = 1.5 } }',
+        '{ name = "a", own = { x = "6MiB" } }',
         '{ name = "a", own = { "" = 1 } }', '{ name = "a", speed = 1 }', f'{{ name = "{LONG}" }}',
     ],
     "composite": [
@@ -146,3 +149,18 @@ def test_a_file_of_ten_megabytes_is_refused_without_being_read(tmp_path: Path) -
         file.truncate(10 * 2**20)
     with pytest.raises(InvalidInput, match="larger than 1 MiB, which no job file is"):
         read_file(str(path), what="job file")
+
+
+@pytest.mark.parametrize("part", ["a", '"a"', "'a b'", "a "])
+@pytest.mark.parametrize("start", ["", "[", "labels = { "])
+def test_a_key_of_a_hundred_thousand_parts_is_refused_at_once(start: str, part: str) -> None:
+    # Its reading would take minutes.
+    with pytest.raises(InvalidInput, match=r"job\.toml: nested too deeply"):
+        parse(f"{start}{'.'.join([part] * 100_000)} = 1")
+
+
+@pytest.mark.parametrize("wrong", ['"6MiB"', "-1", "1.5", "99999999999999"])
+def test_of_a_table_the_wrong_item_is_named(wrong: str) -> None:
+    text = f'command = ["x"]\nservice = {{ name = "a", own = {{ stages = 1, sram_bytes = {wrong} }} }}'
+    with pytest.raises(InvalidInput, match=r"service\.own\.sram_bytes: expected an integer"):
+        parse(text)

@@ -43,6 +43,8 @@ memory = "2GiB"
 gpus = 2
 gpu_memory = "8GiB"
 gpu_model = "H200"
+network = "10Gbit/s"
+remote_network = "1.5Gbit/s"
 """
 
 
@@ -57,7 +59,13 @@ def test_every_field_arrives() -> None:
     assert (group.name, group.count, group.node, group.labels) == ("main", 2, "gamma", {"rack": "r1"})
     assert group.routes == (Route.REMOTE,)
     assert group.requests == Requests(
-        cpu_milli=1500, memory_bytes=2 * 2**30, gpus=2, gpu_memory_bytes=8 * 2**30, gpu_model="H200"
+        cpu_milli=1500,
+        memory_bytes=2 * 2**30,
+        network_mbit_s=10_000,
+        gpus=2,
+        gpu_memory_bytes=8 * 2**30,
+        gpu_model="H200",
+        remote_network_mbit_s=1500,
     )
 
 
@@ -105,6 +113,12 @@ MISTAKES = {
     ),
     'command = ["a"]\n[resources]\nmemory = "5XB"': (
         "job.toml: resources.memory: unknown unit 'XB'; use B, KiB, MiB, GiB, TiB, kB, MB, GB or TB"
+    ),
+    'command = ["a"]\n[resources]\nnetwork = "10GB"': (
+        "job.toml: resources.network: unknown unit 'GB'; use Mbit/s, Gbit/s or Tbit/s"
+    ),
+    'command = ["a"]\n[resources]\nremote_network = "1Gbit/s"': (
+        "job.toml: resources.remote_network: set, but gpus is 0; ask for gpus too, or leave it out"
     ),
     'command = ["a"]\n[resources]\ngpu_memory = "1GiB"': (
         "job.toml: resources.gpu_memory: set, but gpus is 0; ask for gpus too, or leave it out"

@@ -10,7 +10,8 @@ from farbus.cli.listing import plain_table, printable, terminal_table
 from farbus.cli.tables import DEVICE_COLUMNS, JOB_COLUMNS, LEASE_COLUMNS, NODE_COLUMNS
 from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
-from farbus.model.states import DeviceState, LeaseState
+from farbus.model.node import Node, NodeStatus, Resources
+from farbus.model.states import DeviceState, LeaseState, NodeState
 
 UUIDS = [f"GPU-8f2d6c1e-0000-4000-8000-00000000000{number}" for number in range(3)]
 
@@ -86,3 +87,14 @@ def test_states_have_their_colour_and_heads_are_bold() -> None:
     assert {style for _, style in (*head, *title)} == {"bold"}
     assert [piece.strip() for piece, style in row if style == "cyan"] == ["leased"]
     assert [style for _, style in identity] == [""]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "free", "cell"),
+    [(25_000, 24_900, "24.9 Gbit/s of 25 Gbit/s"), (100, 0, "0 Mbit/s of 100 Mbit/s"), (0, 0, "not counted")],
+)
+def test_the_network_of_a_node_is_listed(capacity: int, free: int, cell: str) -> None:
+    node = Node(name="a", address="a", boot_id="b", agent_version="1", capacity=Resources(network_mbit_s=capacity))
+    status = NodeStatus(node=node, state=NodeState.READY, free=Resources(network_mbit_s=free))
+    (column,) = (column for column in NODE_COLUMNS if column.title == "NETWORK FREE")
+    assert column.cell(status) == cell

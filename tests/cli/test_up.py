@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from farbus.cli.commands.up import _read_scheduler_settings
+from farbus.cli.commands.up import _further_gpu_settings, _read_scheduler_settings
 from farbus.cli.embedded import EmbeddedCluster, Plan, parse_nodes
 from farbus.cli.runtime import RunningCluster
 from farbus.errors import Conflict, InvalidInput
@@ -25,6 +25,14 @@ from farbus.model.value import from_json
 from tests.cli.conftest import Farbus, clean_environment
 
 NODES = "--nodes=left:0,right:0"
+
+
+@pytest.mark.parametrize(
+    ("settings", "further"),
+    [("", ""), ("count=2,mem=1GiB", ""), ("cc=13.0", "cc=13.0"), ("sms=4,count=2,,cc=8.0", "sms=4,cc=8.0")],
+)
+def test_gpus_get_the_settings_that_no_option_is_for(settings: str, further: str) -> None:
+    assert _further_gpu_settings(settings) == further
 
 
 class Up:

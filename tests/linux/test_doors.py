@@ -171,6 +171,35 @@ def test_what_sysfs_says_of_links_is_asked_for_when_their_carrier_has_changed(
     assert [link.speed_mbit for link in table.read()] == [25000]
 
 
+def test_the_speed_of_a_link_is_found_by_its_address(tmp_path: Path) -> None:
+    from pyroute2 import IPRoute
+
+    with IPRoute() as kernel:
+        index = {message["index"]: message.get_attr("IFLA_IFNAME") for message in kernel.get_links()}
+        addresses = {message.get_attr("IFA_ADDRESS"): index[message["index"]] for message in kernel.get_addr()}
+    assert addresses
+    for number, name in enumerate(sorted(set(addresses.values()))):
+        (tmp_path / "class/net" / name).mkdir(parents=True)
+        (tmp_path / "class/net" / name / "speed").write_text(f"{1000 + number}\n")
+    table = LinkTable(sysfs=str(tmp_path))
+    for address, name in addresses.items():
+        speed = int((tmp_path / "class/net" / name / "speed").read_text())
+        assert table.speed_of([address]) == speed
+    # TEST-NET-1 of RFC 5737: nobody has it.
+    assert table.speed_of(["192.0.2.1"]) == 0
+    assert table.speed_of([]) == 0
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "::1", "fe80::1%eth0"])
+async def test_an_address_needs_no_resolution(host: str) -> None:
+    assert await links.resolved(host) == (host,)
+
+
+async def test_a_host_is_resolved_and_one_that_nobody_knows_has_no_address() -> None:
+    assert {"127.0.0.1", "::1"} & set(await links.resolved("localhost"))
+    assert await links.resolved("nobody.invalid") == ()
+
+
 def test_links_are_told_again_with_a_new_socket_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     table = LinkTable()
     names = [link.name for link in table.read()]

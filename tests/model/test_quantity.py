@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from farbus.errors import InvalidInput
 from farbus.model.quantity import (
     MAX_BYTES,
+    MAX_NETWORK_MBIT_S,
     format_bytes,
     format_cpu,
+    format_network,
     parse_bytes,
     parse_cpu,
+    parse_network,
     parse_seconds,
     parse_share,
 )
@@ -67,6 +70,25 @@ def test_processors(text: str | float, milli: int) -> None:
 def test_processors_that_are_none(text: str) -> None:
     with pytest.raises(InvalidInput, match="cpus"):
         parse_cpu(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "mbit_s"),
+    [("10Gbit/s", 10_000), ("0.7 Gbit/s", 700), ("25Gbit", 25_000), (250, 250), ("1Tbit/s", 10**6), ("10kbit/s", 1)],
+)
+def test_network(text: str | float, mbit_s: int) -> None:
+    assert parse_network(text) == mbit_s
+
+
+@pytest.mark.parametrize("text", ["10GB/s", "fast", "-1Mbit/s", "9999Tbit/s", "Gbit/s"])
+def test_network_that_is_none(text: str) -> None:
+    with pytest.raises(InvalidInput, match="network"):
+        parse_network(text)
+
+
+@given(st.integers(0, MAX_NETWORK_MBIT_S))
+def test_written_network_is_read_back(mbit_s: int) -> None:
+    assert parse_network(format_network(mbit_s)) == pytest.approx(mbit_s, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from farbus.remoting.codegen.abi import structures
-from farbus.remoting.spec.enums import ENUMS
-from farbus.remoting.spec.structures import MACROS
+from farbus.remoting.spec.enums import ENUMS, NEWER_CONSTANTS
+from farbus.remoting.spec.structures import MACROS, NEWER_STRUCTURES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,13 +29,19 @@ def toolkit_include() -> Path | None:
     return None
 
 
+def constants_of_13_0() -> list[str]:
+    return [name for constants in ENUMS.values() for name in constants if name not in NEWER_CONSTANTS]
+
+
 def facts(header: str, include: Path, directory: Path) -> list[str]:
     lines = []
     for structure in structures():
         name = structure.name
+        if name in NEWER_STRUCTURES:
+            continue
         lines.append(f'printf("{name} %zu %zu\\n", sizeof({name}), _Alignof({name}));')
         lines += [f'printf("{name}.{m} %zu\\n", offsetof({name}, {m}));' for m in structure.members]
-    lines += [f'printf("{c} %lld\\n", (long long){c});' for constants in ENUMS.values() for c in constants]
+    lines += [f'printf("{c} %lld\\n", (long long){c});' for c in constants_of_13_0()]
     lines += [f'printf("{m} %lld\\n", (long long){m});' for m in MACROS]
     body = "\n".join(lines)
     source = directory / "facts.c"

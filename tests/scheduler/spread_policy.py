@@ -8,7 +8,7 @@ import numpy as np
 
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.policy import Integers, to_cost
-from farbus.scheduler.phases.cluster import Cluster
+from farbus.scheduler.phases.cluster import PACKED, Cluster
 
 
 class SpreadPolicy(DefaultPolicy):
@@ -21,10 +21,10 @@ class SpreadPolicy(DefaultPolicy):
         cluster: Cluster,
         nodes: Integers,
         free: Integers,
-        demand: tuple[int, int],
+        demand: tuple[int, ...],
         spare: Integers,
         subject: Hashable,
     ) -> Integers:
         """Return the larger of the shares of processors and memory that are in use with the task, from 0 to 1."""
-        left = np.maximum(free - np.array(demand, np.int64), 0)
-        return to_cost(1.0 - (left / np.maximum(cluster.capacity[nodes], 1)).min(axis=1))
+        left = np.maximum(free[:, PACKED] - np.array(demand[PACKED], np.int64), 0)
+        return to_cost(1.0 - (left / np.maximum(cluster.capacity[nodes, PACKED], 1)).min(axis=1))

@@ -20,6 +20,7 @@ from farbus.model.telemetry import DeviceTelemetry, Telemetry
 from farbus.scheduler.figures import NodeFigures
 from farbus.scheduler.queue import validate_job
 from farbus.scheduler.reports import MAX_DEVICES, MAX_NODE_BYTES, read_node
+from farbus.scheduler.sessions import _read_held
 from tests.scheduler.scripted import job, node
 
 HUGE = 2**62
@@ -83,8 +84,11 @@ BAD_JOBS: dict[str, list[Any]] = {
     "groups.min_count": [-1, 2, 4_097, 2**31 - 1],
     "groups.requests.cpu_milli": [0, -1, HUGE],
     "groups.requests.memory_bytes": [0, -1, HUGE],
+    "groups.requests.network_mbit_s": [-1, HUGE],
+    "groups.requests.remote_network_mbit_s": [-1, HUGE],
     "groups.requests.gpus": [-1, 2**31 - 1],
     "groups.requests.gpu_memory_bytes": [-1, HUGE],
+    "groups.requests.gpu_share_milli": [-1, 1_001, 2**31 - 1],
     "groups.requests.gpu_model": [LONG, "a\0", "a\nb"],
     "groups.node": [LONG, "a\0", "a\nb"],
     "groups.labels": [{"": "x"}, {LONG: "x"}, {"x": LONG}, {"a\n": "x"}, {"a": "b\n"}, MANY],
@@ -110,8 +114,11 @@ BAD_JOBS: dict[str, list[Any]] = {
     "alternatives.groups.name": ["", "other", LONG],
     "alternatives.groups.requests.cpu_milli": [0, -1, HUGE],
     "alternatives.groups.requests.memory_bytes": [0, -1, HUGE],
+    "alternatives.groups.requests.network_mbit_s": [-1, HUGE],
+    "alternatives.groups.requests.remote_network_mbit_s": [-1, HUGE],
     "alternatives.groups.requests.gpus": [-1, 2**31 - 1],
     "alternatives.groups.requests.gpu_memory_bytes": [-1, HUGE],
+    "alternatives.groups.requests.gpu_share_milli": [-1, 1_001, 2**31 - 1],
     "alternatives.groups.requests.gpu_model": [LONG, "a\0", "a\nb"],
     "alternatives.groups.labels": [{"": "x"}, {LONG: "x"}, {"x": LONG}, {"a\n": "x"}, {"a": "b\n"}, MANY],
     "alternatives.groups.routes": [[], ["teleport"], ["local", "local"], [""]],
@@ -218,6 +225,7 @@ BAD_NODES: dict[str, list[Any]] = {
     "agent_version": [LONG, "a\nb"],
     "capacity.cpu_milli": [-1, HUGE],
     "capacity.memory_bytes": [-1, HUGE],
+    "capacity.network_mbit_s": [-1, HUGE],
     "labels": [{LONG: "x"}, {"x": LONG}, {"": "x"}, {"a\nb": "x"}, {"a": "\x1b[2J"}, MANY],
     "devices": [[types_pb2.Device(id="GPU-1", kind="gpu", model="m")] * 2],
     "devices.id": ["", LONG, "a\nb", "a,b"],
@@ -228,6 +236,7 @@ BAD_NODES: dict[str, list[Any]] = {
     "devices.services": [[""], [LONG], ["a\nb"], ["a"] * 999],
     "devices.bandwidth_bytes_per_s": [-1, HUGE],
     "devices.pci_address": [LONG, "a\nb"],
+    "devices.share_milli": [-1, 1_001, 2**31 - 1],
     "devices.numa_node": [-2, 2**31 - 1],
     "devices.compute_capability": [LONG, "a\nb"],
     "devices.attributes": [{LONG: "x"}, {"x": LONG}, MANY],
@@ -278,6 +287,14 @@ def test_a_nodes_trouble_is_cut_and_put_on_one_line() -> None:
     message.trouble = "disk:\n" + LONG
     assert len(read_node(CALLER, message).trouble) <= 4_096
     assert read_node(CALLER, message).trouble.isprintable()
+
+
+def test_why_a_lease_is_kept_is_cut_and_put_on_one_line() -> None:
+    said = session_pb2.HeldLease(lease_id="j1-1-0", trouble="wedged:\n" + LONG, endpoint="a\x1b[2J")
+    held = _read_held(said)
+    assert len(held.trouble) <= 4_096
+    assert held.trouble.isprintable()
+    assert held.endpoint.isprintable()
 
 
 def test_a_node_that_says_too_much_is_refused() -> None:

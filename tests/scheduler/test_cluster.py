@@ -159,7 +159,7 @@ def test_a_job_runs_as_the_alternative_that_was_chosen(cluster: Cluster) -> None
     cluster.tell(decided(cluster, plan))
     (run,) = cluster.machine.jobs["j5"].progress.runs
     assert run.requests == Requests(cpu_milli=3000)
-    assert cluster.machine.node("c").used_cpu_milli >= 3000
+    assert cluster.machine.node("c").used.cpu_milli >= 3000
     assert any("alternative cpu" in line for line in cluster.machine.jobs["j5"].progress.story)
     cluster.machine.check_invariants(now=cluster.now)
 

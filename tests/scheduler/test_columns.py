@@ -16,7 +16,16 @@ from farbus.model.device import PoolReach, Route
 from farbus.model.node import Resources
 from farbus.scheduler import bench
 from farbus.scheduler.costs.default import DefaultPolicy
-from farbus.scheduler.phases.cluster import MAX_NOTES, NEVER, Changes, Cluster, Columns, Fabric, from_snapshot
+from farbus.scheduler.phases.cluster import (
+    MAX_NOTES,
+    NEVER,
+    UNCOUNTED,
+    Changes,
+    Cluster,
+    Columns,
+    Fabric,
+    from_snapshot,
+)
 from farbus.scheduler.phases.jobs import Forms
 from farbus.scheduler.round import PHASES, decide, decide_on
 from tests.scheduler.worlds import after, gpu, job, node, pending_jobs, snapshots, world
@@ -100,9 +109,9 @@ def test_only_the_rows_of_what_changed_are_written() -> None:
     after = columns.of(Snapshot(nodes=(world.nodes[0], fuller), devices=world.devices))
     assert after.names is before.names
     assert after.devices is before.devices
-    assert after.free.tolist() == [before.free[0].tolist(), [1000, 1]]
+    assert after.free.tolist() == [before.free[0].tolist(), [1000, 1, UNCOUNTED]]
     # An earlier round's columns stay as they were.
-    assert before.free[1].tolist() != [1000, 1]
+    assert before.free[1].tolist() != after.free[1].tolist()
 
 
 def test_what_was_found_about_labels_is_kept_within_a_limit() -> None:

@@ -7,9 +7,11 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from farbus.api.client import ClusterClient
+from farbus.model.job import Goal
 from farbus.model.states import JobState, LeaseState, NodeState
 from farbus.scheduler import events
 from tests.scheduler.light_agent import LightAgent
@@ -178,3 +180,37 @@ def test_a_boot_gives_an_interactive_job_no_new_time_limit() -> None:
     cluster.settle()
     assert cluster.state_of("j1") == "failed"
     assert cluster.reason_of("j1") == "it ran longer than its time limit of 300 s"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("jump_s", [-YEAR_S, -3_600.0, 3_600.0, YEAR_S])
+def test_a_wall_clock_that_is_set_while_a_job_runs_teaches_no_other_time(jump_s: float, restarted: bool) -> None:
+    cluster = Cluster(node("a"))
+    cluster.join()
+    cluster.submit(job())
+    cluster.settle()
+    cluster.pass_time(20.0)
+    if restarted:
+        cluster.restart()
+        cluster.join()
+    cluster.wall_ahead += jump_s
+    cluster.pass_time(10.0)
+    cluster.tell(cluster.agents["a"].exit("j1", "main.0"))
+    cluster.settle()
+    (run,) = cluster.memory.decoded_runs()
+    assert run.seconds == pytest.approx(30.0)
+
+
+async def test_a_clock_that_was_ahead_for_a_while_spoils_no_later_deadline(
+    site: Site, set_clock: Callable[[float], None]
+) -> None:
+    async with site.scheduler(), site.client() as client:
+        set_clock(YEAR_S)
+        ids = [(await client.submit(job("")))[0]]
+        set_clock(0.0)
+        due_at = time.time() + 3_600.0
+        for goal in (Goal(deadline_at=due_at), Goal(deadline_s=3_600.0)):
+            ids.append((await client.submit(msgspec.structs.replace(job(""), goal=goal)))[0])
+        first, *others = [(await client.get_job(job_id)).job for job_id in ids]
+        assert [each.due_at for each in others] == [pytest.approx(due_at, abs=60.0)] * 2
+        assert first.submitted_at < others[0].submitted_at < others[1].submitted_at

@@ -84,6 +84,21 @@ async def test_a_damaged_ledger_is_refused_in_one_line(site: Site, spoil: Callab
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("spoil", ["DELETE FROM devices", "UPDATE nodes SET seen_at = 'never'"])
+async def test_a_ledger_whose_rows_do_not_fit_together_is_refused_in_one_line(site: Site, spoil: str) -> None:
+    async with site.scheduler(), site.client() as client, site.agent(LightAgent(node("a", 1))) as agent:
+        job_id, _ = await client.submit(job("", gpus=1))
+        await agent.until(events.StartTask, job_id)
+    with sqlite3.connect(ledger(site)) as connection:
+        connection.execute(spoil)
+    connection.close()
+    with pytest.raises(FarbusError, match="is damaged") as refused:
+        async with site.scheduler():
+            pass
+    assert str(ledger(site)) in str(refused.value)
+    assert str(refused.value).isprintable()
+
+
 async def test_an_empty_ledger_is_refused_where_there_was_one(site: Site) -> None:
     await submit(site, 1)
     os.truncate(ledger(site), 0)

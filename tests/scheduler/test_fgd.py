@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,7 +19,7 @@ from farbus.scheduler.round import decide
 from tests.scheduler.worlds import GIB, gpu, job, node, node_of
 
 CPU = 1000
-SMALL, LARGE, PLAIN = (1 * CPU, GIB, 1), (8 * CPU, GIB, 2), (1 * CPU, GIB, 0)
+SMALL, LARGE, PLAIN = (1 * CPU, GIB, 0, 1), (8 * CPU, GIB, 0, 2), (1 * CPU, GIB, 0, 0)
 
 
 def policy(*tasks: fgd.Demand) -> FGDPolicy:
@@ -28,46 +30,49 @@ def test_fragments_are_the_popularity_of_what_finds_no_room_times_what_is_free()
     workload = Workload.of({SMALL: 3, LARGE: 1})
     has = np.array(
         [
-            (8 * CPU, GIB, 4),  # room for both
-            (4 * CPU, GIB, 4),  # none for a large one: a quarter of four
-            (8 * CPU, GIB, 1),  # a GPU short for a large one: a quarter of one
-            (0, GIB, 3),  # no processors: all are fragments
-            (8 * CPU, GIB, 0),
+            (8 * CPU, GIB, 9, 4),  # room for both
+            (4 * CPU, GIB, 9, 4),  # none for a large one: a quarter of four
+            (8 * CPU, GIB, 9, 1),  # a GPU short for a large one: a quarter of one
+            (0, GIB, 9, 3),  # no processors: all are fragments
+            (8 * CPU, GIB, 9, 0),
         ]
     )
     assert workload.fragments(has).tolist() == [0, 1, 0.25, 3, 0]
 
 
 def test_for_a_task_without_gpus_all_free_ones_are_fragments() -> None:
-    assert Workload.of({SMALL: 1, PLAIN: 1}).fragments(np.array([(8 * CPU, GIB, 4)])).tolist() == [2]
+    assert Workload.of({SMALL: 1, PLAIN: 1}).fragments(np.array([(8 * CPU, GIB, 9, 4)])).tolist() == [2]
 
 
 def test_the_price_is_the_growth_of_fragments_and_what_is_taken() -> None:
     world = columns.from_snapshot(Snapshot(nodes=(node("a"),), devices=()))
-    free, devices = np.array([(8 * CPU, GIB)]), np.array([2])
+    free, devices = np.array([(8 * CPU, GIB, 9)]), np.array([2])
     price = policy(SMALL, LARGE).devices_cost
     # A small task leaves one GPU, of no use for a large one: half a GPU more than before, and one taken.
-    assert price(world, np.zeros(1, int), free, (CPU, 0), devices, 1).tolist() == [1500]
+    assert price(world, np.zeros(1, int), free, (CPU, 0, 0), devices, 1).tolist() == [1500]
     # Without a GPU it leaves two that a large one has no processors for.
-    assert price(world, np.zeros(1, int), free, (CPU, 0), devices, 0).tolist() == [1000]
+    assert price(world, np.zeros(1, int), free, (CPU, 0, 0), devices, 0).tolist() == [1000]
     # A large task takes both and leaves nothing to be fragments.
-    assert price(world, np.zeros(1, int), free, LARGE[:2], devices, 2).tolist() == [2000]
+    assert price(world, np.zeros(1, int), free, LARGE[:3], devices, 2).tolist() == [2000]
+
+
+AMOUNT = st.integers(0, 9)
 
 
 @given(
-    tasks=st.dictionaries(st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 4)), st.floats(0.1, 9)),
-    free=st.tuples(st.integers(0, 9), st.integers(0, 9)),
-    demand=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+    tasks=st.dictionaries(st.tuples(AMOUNT, AMOUNT, AMOUNT, st.integers(0, 4)), st.floats(0.1, 9)),
+    free=st.tuples(AMOUNT, AMOUNT, AMOUNT),
+    demand=st.tuples(AMOUNT, AMOUNT, AMOUNT),
     devices=st.integers(0, 8),
     part=st.integers(0, 8),
 )
 @settings(max_examples=200)
 def test_no_price_is_negative_or_more_than_the_free_devices(
-    tasks: dict[fgd.Demand, float], free: tuple[int, int], demand: tuple[int, int], devices: int, part: int
+    tasks: dict[fgd.Demand, float], free: tuple[int, ...], demand: tuple[int, ...], devices: int, part: int
 ) -> None:
-    demand, taken = (min(demand[0], free[0]), min(demand[1], free[1])), min(part, devices)
+    demand, taken = tuple(map(min, demand, free)), min(part, devices)
     workload = Workload.of(tasks)
-    before, after = ((*free, devices), (free[0] - demand[0], free[1] - demand[1], devices - taken))
+    before, after = ((*free, devices), (*map(operator.sub, free, demand), devices - taken))
     growth = (workload.fragments(np.array([after])) - workload.fragments(np.array([before])))[0] + taken
     assert -1e-9 <= growth <= devices + 1e-9
 
@@ -129,7 +134,7 @@ def test_what_was_asked_for_long_ago_counts_less(monkeypatch: pytest.MonkeyPatch
     for number in range(400):
         history.take([job(f"new{number}", gpus=2)])
     workload = history.workload()
-    assert workload.demands[0][2] == 2
+    assert workload.demands[0][-1] == 2
     assert workload.popularity[0] > 0.9
 
 

@@ -16,6 +16,7 @@ from farbus.model.decision import Snapshot
 from farbus.model.device import Route
 from farbus.model.job import DevicePlacement, Goal, Job, JobStatus, TaskPlacement
 from farbus.model.profile import ApplicationProfile, FlavourTime, ObservedRun
+from farbus.model.quantity import MAX_SECONDS
 from farbus.model.states import JobState
 from farbus.scheduler import events
 from farbus.scheduler.costs import drmaestro, inference
@@ -123,29 +124,30 @@ def ended(state: JobState = JobState.SUCCEEDED, *, interactive: bool = False, ro
 def test_a_job_that_succeeded_is_observed_with_its_user_route_and_load() -> None:
     status = ended()
     shape = inference.shape_of(status.job)
-    seen = observed_run(status, 0.7)
+    seen = observed_run(status, 0.7, seconds=30.0)
     assert seen == ObservedRun(
         application="nw", user="u", shape=shape, flavour=Route.REMOTE, network_load=0.7, seconds=30.0
     )
-    seen = observed_run(ended(route=Route.LOCAL), 0.0)
+    seen = observed_run(ended(route=Route.LOCAL), 0.0, seconds=30.0)
     assert seen == ObservedRun(application="nw", user="u", shape=shape, flavour=Route.LOCAL, seconds=30.0)
 
 
 def test_a_job_is_remembered_under_the_application_that_it_states() -> None:
     status = ended()
     status = msgspec.structs.replace(status, job=msgspec.structs.replace(status.job, application="solver"))
-    seen = observed_run(status, 0.0)
+    seen = observed_run(status, 0.0, seconds=30.0)
     assert seen is not None
     assert seen.application == "solver"
 
 
 def test_jobs_that_failed_or_were_in_a_persons_hands_tell_nothing() -> None:
-    assert observed_run(ended(JobState.FAILED), 0.0) is None
-    assert observed_run(ended(interactive=True), 0.0) is None
+    assert observed_run(ended(JobState.FAILED), 0.0, seconds=30.0) is None
+    assert observed_run(ended(interactive=True), 0.0, seconds=30.0) is None
 
 
-def test_the_clock_of_a_run_that_was_set_back_tells_nothing() -> None:
-    assert observed_run(msgspec.structs.replace(ended(), ended_at=900.0), 0.0) is None
+@pytest.mark.parametrize("seconds", [0.0, -1.0, MAX_SECONDS * 2])
+def test_a_run_of_no_time_or_of_more_than_there_can_be_tells_nothing(seconds: float) -> None:
+    assert observed_run(ended(), 0.0, seconds=seconds) is None
 
 
 # One learner for policies and for people.
@@ -153,7 +155,7 @@ def test_the_clock_of_a_run_that_was_set_back_tells_nothing() -> None:
 
 def seen(seconds: float, like: Job) -> ObservedRun:
     status = JobStatus(job=like, state=JobState.SUCCEEDED, started_at=100.0, ended_at=100.0 + seconds)
-    found = observed_run(status, 0.0)
+    found = observed_run(status, 0.0, seconds=seconds)
     assert found is not None
     return found
 

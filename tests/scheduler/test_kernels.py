@@ -68,7 +68,7 @@ class Relaxation:
         self.share = np.array(table(self.sources, commons)).reshape(self.sources, commons)
         self.score, self.steps = draw(st.integers(0, 99)), draw(st.integers(1, 12))
 
-    def climb(self) -> tuple[float, np.ndarray, np.ndarray]:
+    def climb(self, start: tuple[np.ndarray, np.ndarray] | None = None) -> tuple[float, np.ndarray, np.ndarray]:
         return kernels.climb(
             arcs_of(self.arcs),
             room=self.room,
@@ -84,6 +84,7 @@ class Relaxation:
             steps=self.steps,
             patience=2,
             least=0.01,
+            start=start,
         )
 
     def relaxed(self, here: np.ndarray, whole: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
@@ -152,6 +153,17 @@ def test_first_step_towards_the_bound_is_what_a_loop_does(problem: Relaxation) -
     # Later steps may part: where two ways cost the same to the last digit but one, either may be taken.
     problem.steps = min(problem.steps, 2)
     assert problem.climb()[0] == pytest.approx(problem.stepped(), abs=1e-6)
+
+
+@given(RELAXATIONS, st.integers(0, 3))
+@settings(max_examples=100)
+def test_the_first_bound_is_that_of_the_prices_to_start_with(problem: Relaxation, price: int) -> None:
+    start = np.full(problem.room.shape, price / 2), np.full(problem.stock.shape, price / 4)
+    problem.steps = 1
+    bound, here, whole = problem.climb(start)
+    assert bound == pytest.approx(problem.relaxed(*start)[0], abs=1e-6)
+    assert (here == start[0]).all()
+    assert (whole == start[1]).all()
 
 
 def test_many_ways_of_one_source_are_taken_by_cost() -> None:
@@ -345,6 +357,33 @@ def test_a_network_with_an_end_that_does_not_exist_is_refused(wrong: dict[str, A
     kernels.lay_out(arcs_of([(0, 0, 0, 1, 1)]), **arguments)
     with pytest.raises(ValueError, match="EINVAL"):
         kernels.lay_out(arcs_of([(0, 0, 0, 1, 1)]), **(arguments | wrong))
+
+
+def read_only(length: int) -> Integers:
+    """Return a column that nobody may write to."""
+    made = np.zeros(length, np.int64)
+    made.flags.writeable = False
+    return made
+
+
+@pytest.mark.parametrize("room", [np.zeros(4, np.int64)[::2], np.zeros(2), np.zeros(2, np.int32), read_only(2)])
+def test_what_a_kernel_can_not_write_in_place_is_refused_not_lost(room: Integers) -> None:
+    with pytest.raises(ValueError, match="can't write int64_t to this array"):
+        kernels.lay_out(
+            arcs_of([(0, 0, 0, 2, 1), (0, 1, 0, 2, 1)]),
+            column([0, 1]),
+            own=2,
+            node=column([0]),
+            first_pool=1,
+            summed=column([]),
+            room=room,
+            joins=(column([]), column([])),
+            claims=(column([]), column([])),
+            units=3,
+        )
+    with pytest.raises(ValueError, match="can't write int64_t to this array"):
+        kernels.write_arcs((room, column([0, 0]), None), column([0]), column([1]), column([1]), no_arc=NO_ARC)
+    assert not room.any()
 
 
 def test_a_queue_without_a_limit_is_refused() -> None:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from farbus.model.device import Route
+from farbus.model.job import TaskState, TaskStatus
 from farbus.model.states import LeaseState
 from farbus.scheduler import events
 from farbus.scheduler.attempts import MAX_FAILURES
@@ -308,6 +309,34 @@ def test_a_returned_node_lets_go_of_the_ended_tasks_of_jobs_that_were_given_up()
     cluster.settle()
     assert not cluster.agents["c"].tasks
     assert not cluster.machine.nodes["c"].strays
+
+
+def test_what_a_node_says_twice_that_it_holds_is_removed_once() -> None:
+    cluster = Cluster(node("a", 1))
+    stray = events.HeldTask(job_id="j9", status=TaskStatus(task="main.0", state=TaskState.RUNNING))
+    held = events.HeldLease(lease_id="j9-1-0", device_side=True)
+    agent = cluster.agents["a"]
+    agent.session = 7
+    cluster.tell(events.NodeJoined(node=agent.node, session=7, held=(held, held), tasks=(stray, stray)))
+    asked = list(agent.inbox)
+    assert [type(command) for command in asked] == [events.UnprepareDevices, events.StopTask]
+    # Each answer comes twice, too.
+    for command in (*asked, *asked):
+        cluster.tell(agent.answer(command))
+    cluster.settle()
+    assert not cluster.machine.nodes["a"].strays
+    cluster.tell(events.NodeLost(node="a", session=7, reason="closed"))
+
+
+def test_what_one_node_says_that_it_holds_keeps_no_other_from_use() -> None:
+    cluster = Cluster(node("a"), node("a.b"))
+    running = TaskStatus(task="main.0", state=TaskState.RUNNING)
+    for session, (name, job_id) in enumerate((("a", "b.j9"), ("a.b", "j9")), start=1):
+        cluster.agents[name].session = session
+        stray = events.HeldTask(job_id=job_id, status=running)
+        cluster.tell(events.NodeJoined(node=cluster.agents[name].node, session=session, tasks=(stray,)))
+    cluster.settle()
+    assert all(record.usable for record in cluster.machine.nodes.values())
 
 
 def test_a_second_attempt_is_not_answered_with_the_end_of_the_first() -> None:

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from farbus.errors import Conflict, NotFound
 from farbus.model.job import TaskState, TaskStatus
+from farbus.model.node import Resources
 from farbus.model.operation import Cordon, CordonKind
 from farbus.model.rules import Quota, Rules
 from farbus.scheduler import events
@@ -374,8 +375,8 @@ class AnyOrder(RuleBasedStateMachine):
             assert not agent.client_side, agent
             assert not agent.tasks, agent
         for record in cluster.machine.nodes.values():
-            assert not record.used_cpu_milli
-            assert not record.reserved_cpu_milli
+            assert record.used == Resources()
+            assert record.reserved == Resources()
             assert not record.strays
         assert len(cluster.ended) + len(waiting) == self.jobs
 

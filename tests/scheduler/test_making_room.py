@@ -15,6 +15,7 @@ from farbus.model.node import Node
 from farbus.model.operation import Cordon, CordonKind
 from farbus.model.rules import Quota, Rules
 from farbus.scheduler import events
+from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.making_room import RESERVATION_S
 from farbus.scheduler.room_planner import RoomPlanner
 from farbus.scheduler.rounds import DecisionMaker, DecisionThread
@@ -447,3 +448,67 @@ def test_where_what_is_free_is_not_enough_nobody_is_asked() -> None:
     asked = cluster.maker.asked
     assert look(cluster) is None
     assert cluster.maker.asked == asked
+
+
+class Ruled(Planned):
+    """A cluster whose scheduler has its rules from its configuration whenever it is started."""
+
+    def _start(self) -> ClusterMachine:
+        machine = super()._start()
+        machine.rules = Rules(preemption=True, preemption_min_run_s=MIN_RUN_S)
+        return machine
+
+
+def test_who_waits_over_a_restart_takes_the_place_of_a_job_once_that_has_run_long_enough() -> None:
+    cluster = Ruled(node("a", 1))
+    cluster.work(moveable("j1", gpus=1), job("j2", gpus=1, priority=5))
+    cluster.restart()
+    cluster.join()
+    cluster.settle()
+    assert cluster.states("j1", "j2") == ["running", "queued"]
+    cluster.pass_time(MIN_RUN_S)
+    cluster.settle()
+    assert cluster.states("j1", "j2") == ["queued", "running"]
+
+
+def test_who_waits_takes_the_place_of_a_job_when_the_operator_allows_it() -> None:
+    cluster = Planned(node("a", 1), preemption=False)
+    cluster.work(moveable("j1", gpus=1), job("j2", gpus=1, priority=5))
+    cluster.pass_time(MIN_RUN_S)
+    cluster.settle()
+    assert cluster.states("j1", "j2") == ["running", "queued"]
+    cluster.rule()
+    cluster.pass_time(1.0)
+    cluster.settle()
+    assert cluster.states("j1", "j2") == ["queued", "running"]
+
+
+async def test_a_plan_goes_by_what_is_there_when_it_is_looked_for() -> None:
+    cluster = Planned(node("a"), node("b", 1))
+    cluster.work(moveable("j1", on="a"), moveable("j2", gpus=1, on="b"))
+    cluster.pass_time(MIN_RUN_S)
+    # The first that waits can't be helped; while that is found out, one of those who could have ended for it ends.
+    waiting = [
+        job("j3", gpus=3, priority=6),
+        job("j4", gpus=1, on="b", priority=5),
+        job("j5", gpus=1, on="b", priority=5),
+    ]
+    for each in waiting:
+        cluster.submit(each)
+
+    class Ending(DecisionMaker):
+        """Has a job end, and one that waits be cancelled, while the first decision is made."""
+
+        async def decide(self, snapshot: Snapshot, pending: tuple[PendingJob, ...], **_: object) -> Decision:
+            if cluster.state_of("j1") == "running":
+                for name in ("j1", "j4"):
+                    cluster.tell(events.JobCancelled(job_id=name, reason="by its owner"))
+                while cluster.step("a") is not None:
+                    pass
+            return first_fit(snapshot, pending)
+
+    planner = RoomPlanner(cluster.machine, Ending(DecisionThread(first_fit)), lambda: cluster.now)
+    plan = await planner.preempt([each.id for each in waiting])
+    assert cluster.states("j1", "j4") == ["cancelled", "cancelled"]
+    assert plan is not None
+    assert (plan.placement.job, plan.moved) == ("j5", ("j2",))

@@ -13,7 +13,7 @@ from ortools.sat.python import cp_model
 
 from farbus.model.decision import Decision, NodeView, PendingJob, RoundGap, Snapshot
 from farbus.model.device import Route
-from farbus.model.node import Resources
+from farbus.model.node import Resources, amounts_of
 from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy, RandomPolicy
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.named import POLICIES
@@ -37,7 +37,7 @@ def costs_of(snapshot: Snapshot, pending: list[PendingJob]) -> list[list[int | N
     rows = []
     for entry in pending:
         wanted = entry.job.groups[0].requests
-        demand = (wanted.cpu_milli, wanted.memory_bytes)
+        demand = amounts_of(wanted)
         cost = POLICY.node_cost(table, np.arange(table.size), table.free, demand, spare, None).tolist()
         fits = (table.free >= np.array(demand)).all(axis=1).tolist()
         rows.append([each if room else None for each, room in zip(cost, fits, strict=True)])

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.workload_aware import WorkloadAwarePolicy
 from farbus.scheduler.phases.jobs import Forms
-from farbus.scheduler.phases.tables import ahead, before, in_order, limited, matched, ranges
+from farbus.scheduler.phases.tables import AWARD, ahead, before, in_order, limited, matched, ranges, wants_by_node
 from farbus.scheduler.round import PHASES
 from tests.scheduler.worlds import job
 
@@ -52,6 +52,19 @@ def test_units_meet_as_they_would_one_by_one(claims: list[int], cuts: list[int])
     wanting = [row for row, amount in enumerate(claims) for _ in range(amount)]
     given_out = [(row, n) for row, amount in enumerate(stock) for n in range(amount)]
     assert ours == [(c, *unit) for c, unit in zip(wanting, given_out, strict=True)]
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 2)] * 3, st.integers(1, 3)), max_size=12))
+def test_a_group_wants_once_for_all_that_it_was_awarded_at_a_node(rows: list[tuple[int, int, int, int]]) -> None:
+    awards = np.zeros(len(rows), AWARD)
+    sums: dict[tuple[int, int, int], int] = {}
+    for at, (job_row, group, place, count) in enumerate(rows):
+        awards[["job", "group", "place", "count"]][at] = (job_row, group, place, count)
+        sums[job_row, group, place] = sums.get((job_row, group, place), 0) + count
+    wants, places = wants_by_node(awards)
+    found = zip(wants["job"].tolist(), wants["group"].tolist(), places.tolist(), strict=True)
+    assert dict(zip(found, wants["count"].tolist(), strict=True)) == sums
+    assert list(sums) == list(zip(wants["job"].tolist(), wants["group"].tolist(), places.tolist(), strict=True))
 
 
 @given(st.lists(st.integers(0, 5), max_size=12))

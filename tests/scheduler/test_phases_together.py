@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from farbus.model.decision import Decision, DeviceView, NodeView, PendingJob, Snapshot, StorageShare
 from farbus.model.device import Route
-from farbus.model.job import Alternative, GroupVariant, TaskGroup
+from farbus.model.job import Alternative, GroupVariant, TaskGroup, add_room, room_of
 from farbus.model.node import Resources
 from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy, RandomPolicy
 from farbus.scheduler.costs.default import DefaultPolicy
@@ -98,15 +98,14 @@ def after(snapshot: Snapshot, pending: list[PendingJob], decision: Decision) -> 
     requests = {
         (entry.job.id, part.name): part.requests for entry in as_chosen(pending, decision) for part in entry.job.groups
     }
-    used: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+    used: dict[str, Resources] = {}
     shares: defaultdict[str, list[StorageShare]] = defaultdict(list)
     whole: set[str] = set()
     moving: dict[str, str] = {}
     for placement in decision.placements:
         for task in placement.tasks:
             wanted = requests[placement.job, task.task.rsplit(".", 1)[0]]
-            used[task.node][0] += wanted.cpu_milli
-            used[task.node][1] += wanted.memory_bytes
+            add_room(used, room_of(wanted, task))
             for device in task.devices:
                 if device.route is Route.RECOMPOSED:
                     moving[device.device] = task.node
@@ -119,9 +118,7 @@ def after(snapshot: Snapshot, pending: list[PendingJob], decision: Decision) -> 
     def node(view: NodeView) -> NodeView:
         if view.name not in used:
             return view
-        cpu, memory = used[view.name]
-        free = Resources(cpu_milli=view.free.cpu_milli - cpu, memory_bytes=view.free.memory_bytes - memory)
-        return msgspec.structs.replace(view, free=free)
+        return msgspec.structs.replace(view, free=view.free - used[view.name])
 
     def device(view: DeviceView) -> DeviceView:
         name = view.device.id

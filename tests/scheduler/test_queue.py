@@ -10,10 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farbus.errors import InvalidInput, Unavailable
+from farbus.model.decision import PendingJob, Snapshot
 from farbus.model.device import Route
-from farbus.model.job import Alternative, GroupVariant, Job, Requests, StorageRequest
+from farbus.model.job import Alternative, GroupVariant, Job, Requests, ServiceRequest, StorageRequest
 from farbus.scheduler import queue as queue_module
+from farbus.scheduler.costs.default import DefaultPolicy
+from farbus.scheduler.phases.checks import check_demand
 from farbus.scheduler.queue import JobQueue, task_names, validate_job
+from farbus.scheduler.round import decide
 from tests.scheduler.scripted import job
 
 
@@ -85,6 +89,42 @@ def test_a_refusal_names_the_field_and_the_reason(bad: Job, told: str) -> None:
         validate_job(bad)
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        changed(groups=()),
+        changed(groups=job().groups * 2),
+        with_group(count=0),
+        with_group(count=5000),
+        with_group(min_count=2),
+        with_group(requests=Requests(cpu_milli=-1)),
+        with_group(requests=Requests(memory_bytes=2**61)),
+        with_group(requests=Requests(gpus=2000)),
+        # More GPUs than a round can count: let in at the door until both had the same checks.
+        with_group(count=4096, requests=Requests(gpus=1024)),
+        with_group(requests=Requests(gpus=1), routes=()),
+        with_group(storage=(StorageRequest(name="s", size_bytes=0),)),
+        with_group(storage=(StorageRequest(name="s", size_bytes=1),) * 2),
+        with_group(service=ServiceRequest(name="cache", own={"stages": -1})),
+        with_group(flavour="2"),
+        changed(alternatives=(Alternative(name="a"),) * 2),
+        changed(alternatives=(Alternative(name="a", cost=-1),)),
+        changed(
+            alternatives=(
+                Alternative(name="a", groups=(GroupVariant(name=job().groups[0].name, requests=Requests(gpus=-1)),)),
+            )
+        ),
+    ],
+)
+def test_what_no_round_could_decide_on_is_refused_when_it_is_submitted_in_the_same_words(bad: Job) -> None:
+    with pytest.raises(InvalidInput):
+        validate_job(bad)
+    with pytest.raises(InvalidInput) as refused:
+        check_demand(bad)
+    (missed,) = decide(Snapshot(nodes=(), devices=()), [PendingJob(job=bad)], policy=DefaultPolicy()).misses
+    assert [miss.message for miss in missed.misses] == [refused.value.message]
 
 
 def test_an_interactive_job_has_one_task_without_a_command_on_a_named_node() -> None:

@@ -410,6 +410,8 @@ def test_names_do_not_matter(snapshot: Snapshot, pending: list[PendingJob]) -> N
                     gpus=part.requests.gpus,
                     gpu_model=part.requests.gpu_model,
                     gpu_memory_gib=part.requests.gpu_memory_bytes // 2**30,
+                    network=part.requests.network_mbit_s,
+                    remote=part.requests.remote_network_mbit_s,
                     routes=part.routes,
                     node=named(part.node),
                     labels=part.labels,
@@ -477,7 +479,7 @@ def test_each_group_has_the_tasks_it_needs() -> None:
 
 def test_no_job_needs_more_tasks_than_it_has() -> None:
     decision = run(cluster(node("a")), job("j", count=2, min_count=3))
-    assert "min_count is 3" in decision.misses[0].misses[0].message
+    assert "groups[0].min_count: 3 is more than 2" in decision.misses[0].misses[0].message
 
 
 def test_the_clock_is_only_read_for_the_report() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -21,6 +22,11 @@ from farbus.scheduler.decision_process import MAX_KNOWN_JOBS, DecisionFault, Dec
 from farbus.scheduler.rounds import FAULT, MAX_FAULTY, DecisionMaker, DecisionThread, decision_maker
 from tests.scheduler.scripted import first_fit
 from tests.scheduler.worlds import gpu, job, node
+
+
+def oom_score(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
 
 WORLD = Snapshot(nodes=(node("a", memory_gib=100), node("b")), devices=(gpu("g0", "a"), gpu("g1", "b")))
 
@@ -140,6 +146,11 @@ async def test_a_process_decides_as_this_one_does(process: DecisionProcess) -> N
         there = await process.ask(world, pending, limit_s=60.0)
         assert there.placements == here(world, pending).placements
         assert [miss.misses for miss in there.misses] == [miss.misses for miss in here(world, pending).misses]
+
+
+async def test_where_memory_runs_out_the_process_ends_before_its_parent(process: DecisionProcess) -> None:
+    await process.ask(WORLD, (), limit_s=60.0)
+    assert oom_score(process.pid) == 1_000
 
 
 async def test_the_report_follows_the_plan(process: DecisionProcess) -> None:

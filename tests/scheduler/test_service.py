@@ -7,6 +7,7 @@ import re
 import socket
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,6 +25,8 @@ from farbus.model.series import SeriesEncoder
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
 from farbus.model.telemetry import Telemetry
 from farbus.scheduler import events
+from farbus.scheduler.engine import Engine
+from farbus.scheduler.ledger import Contents, Ledger
 from tests.scheduler.light_agent import LightAgent
 from tests.scheduler.scripted import job, node
 from tests.scheduler.site import Site
@@ -176,6 +179,20 @@ async def test_operators_alone_raise_priorities_and_time_limits_above_the_users(
         assert (await client.get_job(job_id)).job.time_limit_s == 60.0
         job_id, _ = await operator.submit(asked(priority=11, time_limit_s=61.0))
         assert (await operator.get_job(job_id)).job.priority == 11
+
+
+async def test_what_a_remote_gpu_takes_of_the_network_is_the_clusters_word_where_the_job_has_none(site: Site) -> None:
+    def with_word(mbit_s: int | None, *, gpus: int = 1) -> Job:
+        made = asked(gpus=gpus)
+        requests = msgspec.structs.replace(made.groups[0].requests, remote_network_mbit_s=mbit_s)
+        return msgspec.structs.replace(made, groups=(msgspec.structs.replace(made.groups[0], requests=requests),))
+
+    async with site.scheduler(remote_network_mbit_s=70), site.client() as client:
+        told = []
+        for own in (with_word(None), with_word(0), with_word(9), with_word(None, gpus=0)):
+            job_id, _ = await client.submit(own)
+            told.append((await client.get_job(job_id)).job.groups[0].requests.remote_network_mbit_s)
+        assert told == [70, 0, 9, None]
 
 
 async def test_before_the_first_node_a_job_is_queued(site: Site) -> None:
@@ -674,3 +691,24 @@ async def test_a_node_that_speaks_as_another_loses_its_session(site: Site, kind:
         while {status.node.name: status.state for status in await client.list_nodes()}["liar"] is not NodeState.LOST:
             pass
         assert await client.list_devices() == devices
+
+
+async def test_a_job_that_ends_while_jobs_are_listed_is_listed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    engines: list[Engine] = []
+    restore, ended_jobs = Engine.restore, Ledger.ended_jobs
+
+    def restore_noted(self: Engine, contents: Contents) -> None:
+        engines.append(self)
+        restore(self, contents)
+
+    def ended_jobs_before_an_end(self: Ledger, *, user: str | None) -> Any:
+        found = ended_jobs(self, user=user)
+        found.result()
+        engines[0].tell(events.JobCancelled(job_id="j1", reason="by its owner"))
+        return found
+
+    monkeypatch.setattr(Engine, "restore", restore_noted)
+    monkeypatch.setattr(Ledger, "ended_jobs", ended_jobs_before_an_end)
+    async with site.scheduler(), site.client() as client:
+        await client.submit(asked())
+        assert [status.job.id for status in await client.list_jobs(include_ended=True)] == ["j1"]

@@ -9,7 +9,7 @@ from farbus.model.cluster import LinkLoad
 from farbus.model.decision import Decision, JobMiss, NodeView, PendingJob, RoundReport, Snapshot
 from farbus.model.device import PoolReach, Route
 from farbus.model.job import Alternative, GroupVariant, Miss, Requests, TaskGroup, TaskState, TaskStatus
-from farbus.model.node import Node, Resources
+from farbus.model.node import DIMENSIONS, Node, Resources
 from farbus.model.rules import Quota, Rules
 from farbus.scheduler import events, round, situations
 from farbus.scheduler.deciding import LOAD_LOOK_S, LOAD_PATIENCE, MAX_ROUND_SHAPES, SET_ASIDE_S
@@ -340,8 +340,8 @@ def test_all_wake_together() -> None:
 def test_all_that_a_job_can_ask_for_has_something_that_wakes_it() -> None:
     # Who adds what a job can ask for says in situations.py which gains may serve it: misses under a phase that is not
     # known there wake for anything, those of the phases compute and gpu only for what these fields tell.
-    told = {"cpu_milli", "memory_bytes", "gpus", "gpu_memory_bytes", "gpu_model", "gpu_share_milli"}
-    assert set(Requests.__struct_fields__) == told
+    asked = {"gpus", "gpu_memory_bytes", "gpu_model", "gpu_share_milli", "remote_network_mbit_s"}
+    assert set(Requests.__struct_fields__) == asked | {dimension.name for dimension in DIMENSIONS}
     told = {"name", "command", "count", "min_count", "requests", "node", "labels", "routes", "storage"}
     # Flavour vectors wake for anything, and so do misses of services.
     told |= {"flavour", "service"}

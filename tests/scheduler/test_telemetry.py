@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
+
+from farbus.api.conversion import to_message
 from farbus.api.identity import Identity, Role
-from farbus.model.metrics import series
-from farbus.model.series import SeriesEncoder
+from farbus.api.v1 import cluster_pb2
+from farbus.model.metrics import METRICS, series
+from farbus.model.series import MAX_STEP, MAX_STEPS, SeriesEncoder, SeriesStart, TelemetryUpdate
 from farbus.model.telemetry import SessionTelemetry, Telemetry
 from farbus.scheduler import events
 from farbus.scheduler.telemetry import node_telemetry
@@ -37,6 +43,42 @@ def test_a_node_shows_the_sessions_with_its_devices() -> None:
 
 def test_what_a_node_tells_of_anothers_sessions_is_not_shown() -> None:
     assert not any(shown("b").values())
+
+
+@pytest.mark.parametrize("client_pid", ["\N{SUPERSCRIPT TWO}", "9" * 200])
+def test_figures_that_can_not_be_are_shown_all_the_same(client_pid: str) -> None:
+    cluster = Cluster(node("a", 1), node("c"))
+    cluster.join()
+    cluster.submit(job(gpus=1, on="c"))
+    cluster.settle()
+    (lease,) = cluster.machine.leases
+    whose = (lease, "1", client_pid, "program")
+    told = {
+        series("node_memory_total_bytes"): math.inf,
+        series("node_memory_available_bytes"): -math.inf,
+        series("gpu_memory_used_bytes", "GPU-a-0"): math.inf,
+        series("gpu_last_xid", "GPU-a-0"): -math.inf,
+        series("session_calls_per_second", *whose): math.inf,
+        series("session_memory_bytes", *whose): math.inf,
+    }
+    update = TelemetryUpdate(
+        started=tuple(
+            SeriesStart(
+                series=number,
+                metric=each.metric,
+                labels=dict(zip(METRICS[each.metric].labels, each.labels, strict=True)),
+                step=MAX_STEP,
+            )
+            for number, each in enumerate(told)
+        ),
+        series=tuple(range(len(told))),
+        values=tuple(int(math.copysign(MAX_STEPS, value)) for value in told.values()),
+    )
+    session = cluster.agents["a"].session
+    cluster.tell(events.HeartbeatArrived(node="a", session=session, telemetry=Telemetry(update=update)))
+    shown = node_telemetry(cluster.machine, cluster.machine.nodes["a"], ADA, cluster.now)
+    message = to_message(shown, cluster_pb2.NodeTelemetry)
+    assert len(message.gpus) == len(message.sessions) == 1
 
 
 def test_the_clients_node_shows_no_session_of_the_devices_node() -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from farbus.model.decision import Decision, DeviceView, NodeView, PendingJob, Snapshot
 from farbus.model.device import Device, DeviceKind, Route
-from farbus.model.job import Goal, Job, Requests, TaskGroup
+from farbus.model.job import Goal, Job, Requests, TaskGroup, add_room, room_of
 from farbus.model.node import Resources
 
 GIB = 2**30
@@ -20,10 +20,12 @@ NOW = 1e9
 
 
 def node(name: str, *, cpus: int = 8, memory_gib: int = 32, free_cpus: int | None = None, **more: Any) -> NodeView:
-    capacity = Resources(cpu_milli=cpus * 1000, memory_bytes=memory_gib * GIB)
+    network = more.pop("network", 0)
+    capacity = Resources(cpu_milli=cpus * 1000, memory_bytes=memory_gib * GIB, network_mbit_s=network)
     free = Resources(
         cpu_milli=(cpus if free_cpus is None else free_cpus) * 1000,
         memory_bytes=more.pop("free_memory_gib", memory_gib) * GIB,
+        network_mbit_s=more.pop("free_network", network),
     )
     return NodeView(name=name, capacity=capacity, free=free, **more)
 
@@ -34,7 +36,8 @@ def gpu(name: str, on: str, *, memory_gib: int = 80, model: str = "Software A100
 
 
 def group(name: str = "main", *, count: int = 1, cpus: float = 1, memory_gib: int = 1, **more: Any) -> TaskGroup:
-    wanted = {key: more.pop(key) for key in ("gpus", "gpu_model") if key in more}
+    names = {"gpus": "gpus", "gpu_model": "gpu_model", "network": "network_mbit_s", "remote": "remote_network_mbit_s"}
+    wanted = {name: more.pop(key) for key, name in names.items() if key in more}
     if "gpu_memory_gib" in more:
         wanted["gpu_memory_bytes"] = more.pop("gpu_memory_gib") * GIB
     requests = Requests(cpu_milli=round(cpus * 1000), memory_bytes=memory_gib * GIB, **wanted)
@@ -70,6 +73,7 @@ def check_decision(snapshot: Snapshot, pending: Sequence[PendingJob], decision: 
     nodes = {view.name: view for view in snapshot.nodes}
     devices = {view.device.id: view for view in snapshot.devices}
     used: Counter[tuple[str, str]] = Counter()
+    wires: Counter[str] = Counter()
     given: Counter[str] = Counter()
     for placement in decision.placements:
         wanted = {
@@ -85,6 +89,7 @@ def check_decision(snapshot: Snapshot, pending: Sequence[PendingJob], decision: 
             tasks = wanted[task.task]
             used[task.node, "cpu"] += tasks.requests.cpu_milli
             used[task.node, "memory"] += tasks.requests.memory_bytes
+            wires[task.node] += tasks.requests.network_mbit_s
             assert tasks.node in ("", task.node)
             assert all(nodes[task.node].labels.get(key) == value for key, value in tasks.labels.items())
             assert len(task.devices) == tasks.requests.gpus
@@ -92,6 +97,10 @@ def check_decision(snapshot: Snapshot, pending: Sequence[PendingJob], decision: 
             for device in task.devices:
                 view = devices[device.device]
                 given[device.device] += 1
+                if device.route == Route.REMOTE:
+                    # Both ends.
+                    wires[task.node] += tasks.requests.remote_network_mbit_s or 0
+                    wires[device.node] += tasks.requests.remote_network_mbit_s or 0
                 assert view.free
                 assert device.node == view.node
                 assert device.route in tasks.routes
@@ -103,6 +112,9 @@ def check_decision(snapshot: Snapshot, pending: Sequence[PendingJob], decision: 
     for (name, what), amount in used.items():
         free = nodes[name].free
         assert amount <= (free.cpu_milli if what == "cpu" else free.memory_bytes), f"{name} is overcommitted in {what}"
+    for name, amount in wires.items():
+        counted = name in nodes and nodes[name].capacity.network_mbit_s
+        assert not counted or amount <= nodes[name].free.network_mbit_s, f"{name} is overcommitted in network"
     assert all(count == 1 for count in given.values()), "a device is given out once"
     for miss in decision.misses:
         assert miss.misses
@@ -119,24 +131,19 @@ def node_of(decision: Decision, name: str) -> list[str]:
 def after(snapshot: Snapshot, pending: Sequence[PendingJob], decision: Decision) -> Snapshot:
     """Return the cluster with what ``decision`` placed in place."""
     jobs = {entry.job.id: entry.job for entry in pending}
-    used: Counter[tuple[str, str]] = Counter()
+    used: dict[str, Resources] = {}
     taken: set[str] = set()
     for placement in decision.placements:
         requests = {tasks.name: tasks.requests for tasks in jobs[placement.job].groups}
         for task in placement.tasks:
-            wanted = requests[task.task.rsplit(".", 1)[0]]
-            used[task.node, "cpu"] += wanted.cpu_milli
-            used[task.node, "memory"] += wanted.memory_bytes
+            add_room(used, room_of(requests[task.task.rsplit(".", 1)[0]], task))
             taken |= {device.device for device in task.devices}
     return Snapshot(
         nodes=tuple(
             NodeView(
                 name=view.name,
                 capacity=view.capacity,
-                free=Resources(
-                    cpu_milli=view.free.cpu_milli - used[view.name, "cpu"],
-                    memory_bytes=view.free.memory_bytes - used[view.name, "memory"],
-                ),
+                free=view.free - used.get(view.name, Resources()),
                 labels=view.labels,
                 rack=view.rack,
             )
@@ -159,6 +166,7 @@ def snapshots(draw: st.DrawFn, *, most_nodes: int = 5) -> Snapshot:
     nodes, devices = [], []
     for number in range(count):
         cpus, memory = draw(st.integers(1, 8)), draw(st.integers(1, 16))
+        network = draw(st.sampled_from((0, 0, 100, 250, 1000)))
         nodes.append(
             node(
                 f"n{number}",
@@ -166,6 +174,8 @@ def snapshots(draw: st.DrawFn, *, most_nodes: int = 5) -> Snapshot:
                 memory_gib=memory,
                 free_cpus=draw(st.integers(0, cpus)),
                 free_memory_gib=draw(st.integers(0, memory)),
+                network=network,
+                free_network=draw(st.sampled_from((network, network // 2))),
                 rack=draw(st.sampled_from(("", "r1", "r2"))),
                 labels=draw(st.sampled_from(({}, {"disk": "ssd"}))),
             )
@@ -198,6 +208,8 @@ def pending_jobs(draw: st.DrawFn, *, most: int = 8) -> list[PendingJob]:
                 gpus=draw(st.sampled_from((0, 0, 1, 1, 2, 4))),
                 gpu_model=draw(st.sampled_from(("", "", "a100"))),
                 gpu_memory_gib=draw(st.sampled_from((0, 0, 40))),
+                network=draw(st.sampled_from((0, 0, 50, 200))),
+                remote=draw(st.sampled_from((None, 0, 100, 100, 150))),
                 routes=draw(st.sampled_from(ROUTES)),
                 node=draw(st.sampled_from(("", "", "", "n0", "n1", "n9"))),
                 labels=draw(st.sampled_from(({}, {}, {"disk": "ssd"}))),

@@ -109,7 +109,10 @@ class Launch(ctypes.Structure):
         ("cluster", ctypes.c_uint32 * 3),
         ("dynamic_shared_bytes", ctypes.c_uint32),
         ("params", ctypes.c_void_p),
+        ("references", ctypes.c_void_p),
         ("cooperative", ctypes.c_bool),
+        ("multiprocessors", ctypes.c_uint32),
+        ("partition", ctypes.c_void_p),
         ("cancel", ctypes.c_void_p),
         ("timeout_ns", ctypes.c_uint64),
         ("print", PRINT),
@@ -319,8 +322,14 @@ class Module:
         timeout_ns: int = 20_000_000_000,
         cancel: ctypes.c_int | None = None,
         on_print: Callable[[str], None] | None = None,
+        multiprocessors: int = 0,
+        partition: int = 0,
     ) -> None:
-        """Run a kernel. Arrays are passed by address; numpy and ctypes scalars by value."""
+        """Run a kernel. Arrays are passed by address; numpy and ctypes scalars by value.
+
+        `partition`: a bit for each of the device's `multiprocessors` that it may use; 0: all.
+        """
+        part = (ctypes.c_uint64 * 4)(*(partition >> shift & 2**64 - 1 for shift in (0, 64, 128, 192)))
         function = self._find(name)
         info = self._info(function)
         assert info.param_count == len(args), f"{name} takes {info.param_count} parameters"
@@ -344,6 +353,8 @@ class Module:
             dynamic_shared_bytes=shared,
             params=ctypes.addressof(buffer),
             cooperative=cooperative,
+            multiprocessors=multiprocessors,
+            partition=ctypes.addressof(part) if partition else None,
             cancel=ctypes.addressof(cancel) if cancel is not None else None,
             timeout_ns=timeout_ns,
             print=emit,

@@ -83,6 +83,24 @@ with Module(sys.argv[1]) as module:
 print(len(threads))
 """
 
+SHARE_OF_THREADS = """
+import sys, threading
+import numpy as np
+from tests.softgpu.engine import Module, configure
+configure(workers=4)
+partition, expected = int(sys.argv[2]), int(sys.argv[3])
+enough = np.zeros(1, np.int32)
+threads, lines = set(), 0
+def heard(text):
+    global lines
+    lines += 1
+    threads.add(threading.get_native_id())
+    enough[0] = len(threads) >= expected and lines > 4000
+with Module(sys.argv[1]) as module:
+    module.launch("k", 8, 1, enough, cooperative=True, on_print=heard, multiprocessors=8, partition=partition)
+print(len(threads))
+"""
+
 EVERY_ROUND = """
 import sys
 import numpy as np
@@ -108,6 +126,12 @@ def in_own_process(script: str, *arguments: str) -> str:
 def test_blocks_run_on_several_threads() -> None:
     """Ends only when two threads have been heard of."""
     assert in_own_process(TWO_THREADS, TALKING) == "2\n"
+
+
+@pytest.mark.parametrize(("partition", "threads"), [(0b1, 1), (0b110, 1), (0b11110000, 2)])
+def test_part_of_the_multiprocessors_has_its_share_of_the_threads(partition: int, threads: int) -> None:
+    """Four threads for eight multiprocessors: ends only when the share has been heard of, and a good while later."""
+    assert in_own_process(SHARE_OF_THREADS, TALKING, str(partition), str(threads)) == f"{threads}\n"
 
 
 @pytest.mark.parametrize("workers", ["1", "2", "5"])

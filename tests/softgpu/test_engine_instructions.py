@@ -435,6 +435,36 @@ def test_minimum_and_maximum_prefer_numbers_and_order_zeros(op: str, kind: str) 
         assert_same_floats(np.array([value]), np.array([expected]))
 
 
+@pytest.mark.parametrize("op", ["min", "max"])
+@pytest.mark.parametrize("modifiers", ["", ".NaN", ".ftz", ".NaN.abs", ".abs"])
+def test_minimum_and_maximum_of_three(op: str, modifiers: str) -> None:
+    """As two of two inputs, of whose meaning the test above is sure; .abs goes for each input."""
+    columns = grid_of(["f32"] * 3, f"three {op}")
+    got = run(module_of(f"{op}{modifiers}.f32 %d, %s0, %s1, %s2", "f32", ["f32"] * 3), "f32", columns)
+    if ".abs" in modifiers:
+        columns = [np.abs(column) for column in columns]
+    of_two = modifiers.removesuffix(".abs")
+    two = module_of(f"{op}{of_two}.f32 %d, %s0, %s1", "f32", ["f32", "f32"])
+    assert_same_floats(got, run(two, "f32", [run(two, "f32", columns[:2]), columns[2]]))
+
+
+@pytest.mark.parametrize("operation", ["add", "sub.rz", "add.sat", "fma.rn"])
+@pytest.mark.parametrize("narrow", ["f16", "bf16"])
+def test_mixed_precision_is_that_of_f32(operation: str, narrow: str) -> None:
+    """The narrow inputs are exact as f32: as converting them first."""
+    narrow_count = 2 if operation.startswith("fma") else 1
+    sources = ["f16"] * narrow_count + ["f32"]
+    columns = grid_of(sources, f"mixed {operation}")
+    inputs = [f"%s{n}" for n in range(len(sources))]
+    got = run(module_of(f"{operation}.f32.{narrow} %d, {', '.join(inputs)}", "f32", sources), "f32", columns)
+    wide = [f"%w{n}" for n in range(narrow_count)]
+    prologue = f".reg .b32 {', '.join(wide)};" + "".join(
+        f"cvt.f32.{narrow} {to}, {source};" for to, source in zip(wide, inputs, strict=False)
+    )
+    same = f"{operation}.f32 %d, {', '.join([*wide, inputs[-1]])}"
+    assert_same_floats(got, run(module_of(same, "f32", sources, prologue=prologue), "f32", columns))
+
+
 def flushed(values: np.ndarray) -> np.ndarray:
     return np.where(np.abs(values) < np.float32(2.0**-126), np.copysign(np.float32(0), values), values)
 
@@ -445,6 +475,14 @@ def test_ftz_flushes_inputs_and_results(op: str) -> None:
     got = run(module_of(f"{op}.ftz.f32 %d, %s0, %s1", "f32", ["f32", "f32"]), "f32", columns)
     with np.errstate(all="ignore"):
         assert_same_floats(got, flushed(BINARY[op](flushed(columns[0]), flushed(columns[1]))))
+
+
+def test_ftz_may_stand_behind_the_type() -> None:
+    columns = grid_of(["f32"], "ftz behind")
+    usual, other = (
+        run(module_of(f"ex2.approx.{tail} %d, %s0", "f32", ["f32"]), "f32", columns) for tail in ("ftz.f32", "f32.ftz")
+    )
+    assert_same_floats(other, usual)
 
 
 @pytest.mark.parametrize(

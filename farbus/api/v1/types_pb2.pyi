@@ -7,12 +7,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Resources(_message.Message):
-    __slots__ = ("cpu_milli", "memory_bytes")
+    __slots__ = ("cpu_milli", "memory_bytes", "network_mbit_s")
     CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_MBIT_S_FIELD_NUMBER: _ClassVar[int]
     cpu_milli: int
     memory_bytes: int
-    def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    network_mbit_s: int
+    def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., network_mbit_s: _Optional[int] = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("id", "kind", "model", "memory_bytes", "software", "pci_address", "numa_node", "compute_capability", "attributes", "pool", "bandwidth_bytes_per_s", "resources", "services", "share_milli")
@@ -146,20 +148,24 @@ class NodeStatus(_message.Message):
     def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., state: _Optional[str] = ..., free: _Optional[_Union[Resources, _Mapping]] = ..., seen_s: _Optional[float] = ..., cordon: _Optional[str] = ...) -> None: ...
 
 class Requests(_message.Message):
-    __slots__ = ("cpu_milli", "memory_bytes", "gpus", "gpu_memory_bytes", "gpu_model", "gpu_share_milli")
+    __slots__ = ("cpu_milli", "memory_bytes", "gpus", "gpu_memory_bytes", "gpu_model", "gpu_share_milli", "network_mbit_s", "remote_network_mbit_s")
     CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
     GPU_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     GPU_MODEL_FIELD_NUMBER: _ClassVar[int]
     GPU_SHARE_MILLI_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_MBIT_S_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_NETWORK_MBIT_S_FIELD_NUMBER: _ClassVar[int]
     cpu_milli: int
     memory_bytes: int
     gpus: int
     gpu_memory_bytes: int
     gpu_model: str
     gpu_share_milli: int
-    def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., gpus: _Optional[int] = ..., gpu_memory_bytes: _Optional[int] = ..., gpu_model: _Optional[str] = ..., gpu_share_milli: _Optional[int] = ...) -> None: ...
+    network_mbit_s: int
+    remote_network_mbit_s: int
+    def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., gpus: _Optional[int] = ..., gpu_memory_bytes: _Optional[int] = ..., gpu_model: _Optional[str] = ..., gpu_share_milli: _Optional[int] = ..., network_mbit_s: _Optional[int] = ..., remote_network_mbit_s: _Optional[int] = ...) -> None: ...
 
 class TaskGroup(_message.Message):
     __slots__ = ("name", "command", "count", "requests", "node", "labels", "routes", "min_count", "storage", "flavour", "service")
@@ -420,20 +426,22 @@ class Miss(_message.Message):
     def __init__(self, phase: _Optional[str] = ..., resource: _Optional[str] = ..., message: _Optional[str] = ..., short_by: _Optional[int] = ..., permanent: _Optional[bool] = ..., nodes: _Optional[int] = ..., nodes_short: _Optional[int] = ..., closest: _Optional[str] = ..., closest_short_by: _Optional[int] = ...) -> None: ...
 
 class FlavourCheck(_message.Message):
-    __slots__ = ("alternative", "cpu_milli", "memory_bytes", "gpus", "placements", "misses")
+    __slots__ = ("alternative", "cpu_milli", "memory_bytes", "gpus", "placements", "misses", "network_mbit_s")
     ALTERNATIVE_FIELD_NUMBER: _ClassVar[int]
     CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
     PLACEMENTS_FIELD_NUMBER: _ClassVar[int]
     MISSES_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_MBIT_S_FIELD_NUMBER: _ClassVar[int]
     alternative: str
     cpu_milli: int
     memory_bytes: int
     gpus: int
     placements: _containers.RepeatedCompositeFieldContainer[TaskPlacement]
     misses: _containers.RepeatedCompositeFieldContainer[Miss]
-    def __init__(self, alternative: _Optional[str] = ..., cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., gpus: _Optional[int] = ..., placements: _Optional[_Iterable[_Union[TaskPlacement, _Mapping]]] = ..., misses: _Optional[_Iterable[_Union[Miss, _Mapping]]] = ...) -> None: ...
+    network_mbit_s: int
+    def __init__(self, alternative: _Optional[str] = ..., cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., gpus: _Optional[int] = ..., placements: _Optional[_Iterable[_Union[TaskPlacement, _Mapping]]] = ..., misses: _Optional[_Iterable[_Union[Miss, _Mapping]]] = ..., network_mbit_s: _Optional[int] = ...) -> None: ...
 
 class JobStatus(_message.Message):
     __slots__ = ("job", "state", "reason", "placements", "tasks", "misses", "rounds_waited", "started_at", "ended_at", "story", "alternative", "tasks_waiting", "flavours")

@@ -30,8 +30,10 @@ from farbus.cli.options import (
     GpusOption,
     ImportanceOption,
     MemoryOption,
+    NetworkOption,
     Output,
     OutputOption,
+    RemoteNetworkOption,
     RouteOption,
     ServerOption,
     SloOption,
@@ -45,7 +47,7 @@ from farbus.cli.staging import LocalFile, find_files, parse_stage_in, send_files
 from farbus.cli.tables import format_placement
 from farbus.errors import FarbusError, InvalidInput, Unsatisfiable
 from farbus.model.job import FlavourCheck, Goal, Job, JobStatus
-from farbus.model.quantity import format_bytes, format_cpu
+from farbus.model.quantity import format_bytes, format_cpu, format_network
 
 if TYPE_CHECKING:
     from farbus.api.client import ClusterClient
@@ -57,8 +59,10 @@ _DEFAULTS = {
     "gpu_memory": "",
     "gpu_model": "",
     "gpu_share": "",
+    "remote_network": "",
     "cpus": "1",
     "memory": "256MiB",
+    "network": "",
     "routes": None,
     "count": 1,
 }
@@ -93,6 +97,8 @@ def submit(
     gpu_share: GpuShareOption = "",
     cpus: CpusOption = "1",
     memory: MemoryOption = "256MiB",
+    network: NetworkOption = "",
+    remote_network: RemoteNetworkOption = "",
     routes: RouteOption = None,
     count: Annotated[int, typer.Option("--count", min=1, max=jobfile.MAX_TASKS, help="How many tasks.")] = 1,
     node: Annotated[
@@ -142,10 +148,12 @@ def submit(
             resources=jobfile.ResourceTable(
                 cpus=cpus,
                 memory=memory,
+                network=network or 0,
                 gpus=gpus,
                 gpu_memory=gpu_memory or 0,
                 gpu_model=gpu_model,
                 gpu_share=gpu_share or 0,
+                remote_network=remote_network or None,
             ),
             table={"count": count, "node": node, "env": variables},
             carried=carried,
@@ -161,7 +169,8 @@ def submit(
                 hint=f"write farbus submit [options] -- {' '.join(arguments[:3])}",
             )
         given = {"gpus": gpus, "gpu_memory": gpu_memory, "gpu_model": gpu_model, "gpu_share": gpu_share}
-        given |= {"cpus": cpus, "memory": memory, "routes": routes, "count": count}
+        given |= {"cpus": cpus, "memory": memory, "network": network, "remote_network": remote_network}
+        given |= {"routes": routes, "count": count}
         for option, value in given.items():
             if value != _DEFAULTS[option]:
                 raise InvalidInput(
@@ -301,6 +310,7 @@ def _describe_flavour(flavour: FlavourCheck) -> str:
     """Say what one way to run a job needs, and what would become of it."""
     name = f"alternative {flavour.alternative}" if flavour.alternative else "as it stands"
     needs = f"{format_cpu(flavour.cpu_milli)} CPUs, {format_bytes(flavour.memory_bytes)}"
+    needs += f", {format_network(flavour.network_mbit_s)}" if flavour.network_mbit_s else ""
     needs += f", {flavour.gpus} GPU{'s' if flavour.gpus > 1 else ''}" if flavour.gpus else ""
     if flavour.placements:
         nodes = ", ".join(dict.fromkeys(task.node for task in flavour.placements))

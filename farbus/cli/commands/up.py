@@ -108,6 +108,7 @@ def up(
     plan = Plan(
         nodes=parse_nodes(nodes),
         gpu_memory_bytes=_read_gpu_memory(gpu_memory),
+        options=_further_gpu_settings(os.environ.get("FARBUS_SOFTGPU", "")),
         gpu_shares=gpu_shares,
         cdi_directory=str(Path(cdi).resolve()) if cdi else "",
         physical_node=_check_node(physical, nodes),
@@ -132,6 +133,11 @@ def _read_gpu_memory(text: str) -> int:
     if size < 2**24:
         raise InvalidInput(f"--gpu-memory {text}: too little for any program", hint="use at least 16MiB")
     return size
+
+
+def _further_gpu_settings(settings: str) -> str:
+    """Return what ``settings`` (FARBUS_SOFTGPU) says beyond number and memory, which options say."""
+    return ",".join(item for item in settings.split(",") if item and item.partition("=")[0] not in {"count", "mem"})
 
 
 def _read_scheduler_settings(path: str) -> dict[str, Any]:

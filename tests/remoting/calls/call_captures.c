@@ -120,6 +120,10 @@ static void test_mode(void)
 	EXPECT(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 	REQUIRE(!graph);
 
+	CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+	EXPECT(cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	EXPECT(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+
 	CHECK(cuStreamBeginCapture(stream));
 	CHECK(cuMemsetD32Async(word, 30, 1, stream));
 	CHECK(cuStreamEndCapture(stream, &graph));

@@ -48,7 +48,7 @@ int main(void)
 	char path[] = "/tmp/farbus-link-XXXXXX";
 	int file = mkstemp(path);
 	CUlinkState state;
-	void *image;
+	void *image, *again;
 	size_t bytes;
 	FILE *out;
 
@@ -61,6 +61,8 @@ int main(void)
 	CHECK(cuLinkAddFile_v2(state, CU_JIT_INPUT_PTX, path, 0, NULL, NULL));
 	CHECK(cuLinkComplete(state, &image, &bytes));
 	REQUIRE(bytes > 0);
+	/* What there is stays when there is no other. */
+	EXPECT(cuLinkComplete(state, &again, NULL), CUDA_ERROR_INVALID_HANDLE);
 	expect_answer(image);
 	CHECK(cuLinkDestroy(state));
 	EXPECT(cuLinkDestroy(state), CUDA_ERROR_INVALID_HANDLE);

@@ -67,6 +67,26 @@ static void test_peers(void)
 	CHECK(cuMemFree_v2(target));
 }
 
+/* The table by which cudart finds the primary context (native/cudart/tables.c). */
+static void export_tables(CUcontext primary)
+{
+	static const unsigned char name[16] = { 0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a,
+						0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9 };
+	CUresult (*context_of)(CUcontext *context, CUdevice device);
+	const void *table = NULL;
+	CUcontext context;
+	CUuuid uuid;
+
+	memcpy(&uuid, name, sizeof(name));
+	CHECK(cuGetExportTable(&table, &uuid));
+	REQUIRE(*(const size_t *)table > 2 * sizeof(void *));
+	memcpy(&context_of, (const char *)table + 2 * sizeof(void *), sizeof(context_of));
+	CHECK(context_of(&context, 0));
+	REQUIRE(context == primary);
+	memset(&uuid, 0x11, sizeof(uuid));
+	EXPECT(cuGetExportTable(&table, &uuid), CUDA_ERROR_INVALID_VALUE);
+}
+
 int main(void)
 {
 	static int here[1024];
@@ -77,7 +97,7 @@ int main(void)
 	size_t count;
 	int calls = 0;
 
-	begin();
+	export_tables(begin());
 	CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 	test_batches();
 	test_peers();

@@ -51,6 +51,55 @@ static void planes(CUdeviceptr_v1 to)
 	CHECK(cuMemFree(plane));
 }
 
+/* Texture references name the same memory; what they fetch, call_references.c shows. */
+static void textures(CUdeviceptr_v1 memory, CUdeviceptr_v1 second)
+{
+	const CUDA_ARRAY_DESCRIPTOR_v1 shape = { 4, 1, CU_AD_FORMAT_UNSIGNED_INT32, 1 };
+	CUdeviceptr_v1 told;
+	unsigned offset = 1;
+	CUtexref made;
+	int channels;
+	CUarray_format format;
+
+	CHECK(cuTexRefCreate(&made));
+	EXPECT(cuTexRefGetAddress(&told, made), CUDA_ERROR_INVALID_VALUE);
+	CHECK(cuTexRefSetAddress(&offset, made, memory + 16, 16));
+	REQUIRE_EQUAL(offset, 16);
+	CHECK(cuTexRefGetAddress(&told, made));
+	REQUIRE_EQUAL(told, memory + 16);
+	CHECK(cuTexRefSetAddress2D(made, &shape, second, 32));
+	CHECK(cuTexRefGetAddress(&told, made));
+	REQUIRE_EQUAL(told, second);
+	CHECK(cuTexRefGetFormat(&format, &channels, made));
+	REQUIRE(format == CU_AD_FORMAT_UNSIGNED_INT32 && channels == 1);
+	EXPECT(cuTexRefSetAddress2D(made, NULL, second, 32), CUDA_ERROR_INVALID_VALUE);
+	CHECK(cuTexRefDestroy(made));
+}
+
+/* Where a variable lies is the driver's choice: its size is told, and an address of 32 bits
+ * where it has one. */
+static void variables(void)
+{
+	CUdeviceptr_v1 address;
+	CUdeviceptr wide;
+	unsigned bytes = 0;
+	CUmodule module;
+	size_t size;
+
+	CHECK(cuModuleLoadData(&module, code));
+	CHECK(cuModuleGetGlobal(NULL, &bytes, module, "counter"));
+	REQUIRE_EQUAL(bytes, 4);
+	EXPECT(cuModuleGetGlobal(NULL, &bytes, module, "none"), CUDA_ERROR_NOT_FOUND);
+	CHECK(cuModuleGetGlobal_v2(&wide, &size, module, "counter"));
+	if (wide >> 32) {
+		EXPECT(cuModuleGetGlobal(&address, NULL, module, "counter"), CUDA_ERROR_NOT_SUPPORTED);
+	} else {
+		CHECK(cuModuleGetGlobal(&address, NULL, module, "counter"));
+		REQUIRE_EQUAL(address, wide);
+	}
+	CHECK(cuModuleUnload(module));
+}
+
 int main(void)
 {
 	CUDA_ARRAY_DESCRIPTOR shape = { 16, 0, CU_AD_FORMAT_UNSIGNED_INT32, 1 };
@@ -101,6 +150,8 @@ int main(void)
 		CHECK(cuLaunchKernel(store_kernel(), 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
 		REQUIRE_EQUAL(at32(second), 123);
 	}
+	textures(memory, second);
+	variables();
 	CHECK(cuMemFree(memory));
 	EXPECT(cuMemFree(memory), CUDA_ERROR_INVALID_VALUE);
 	EXPECT(cuMemGetAddressRange(&base, &size, memory), CUDA_ERROR_NOT_FOUND);
