@@ -120,7 +120,7 @@ def older_server(remote: Remote, libcuda: Path, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("older_server")
-@pytest.mark.parametrize("name", ["rows", "events", "host_functions", "streams_pinned"])
+@pytest.mark.parametrize("name", ["rows", "events", "handed_over", "streams_pinned"])
 def test_a_shim_works_with_an_older_server(remote: Remote, build: Build, name: str) -> None:
     done = remote.run(build(f"remoting/{name}"), FARBUS_TRANSPORT="tcp")
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
