@@ -51,8 +51,10 @@ struct client_entry {
 extern const struct client_entry client_entries[];
 extern const size_t client_entry_count;
 
-/* Say once, by name, that a function is not there. */
+/* Say once, by name, that a function is not there; that this server does not have it. */
 CUresult client_unsupported(int number);
+struct client_session;
+CUresult client_missing(const struct client_session *session, int number);
 
 /* ---- objects ---- */
 
@@ -216,6 +218,8 @@ enum client_wait_state { WAIT_PENDING, WAIT_DONE, WAIT_LEAD };
 #define CLIENT_BEHIND_PIECES 512
 #define CLIENT_BEHIND_SLOTS 64
 
+struct client_resume;
+
 struct client_session {
 	unsigned index;			/* in client.sessions */
 	ino_t socket_inode;		/* of the transport's descriptor */
@@ -227,6 +231,8 @@ struct client_session {
 	struct inbox inbox;
 	char peer[160];			/* for messages */
 	uint8_t operations[WIRE_OPERATION_BYTES]; /* bit n: the server has operation n */
+	uint16_t major, minor;		/* of the protocol that the server speaks */
+	struct client_resume *resume;	/* how it goes on after a cut, or NULL: not at all */
 
 	pthread_mutex_t wait_lock;	/* over what follows */
 	pthread_cond_t receiver_wake;
@@ -243,6 +249,7 @@ struct client_session {
 	uint64_t last_call_ns;
 	_Atomic bool dead;
 	_Atomic uint8_t failures_said[WIRE_OP_LIMIT];
+	_Atomic uint8_t missing_said[WIRE_OP_LIMIT];
 };
 
 enum client_state {
@@ -380,6 +387,10 @@ struct client_route client_route_session(struct client_session *session);
  * result is CUDA_ERROR_INVALID_HANDLE, as with objects of two contexts. */
 CUresult client_post(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
 		     size_t tail_bytes);
+/* The same with a tail that may be read where it lies until it is settled. */
+CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
+			  size_t tail_bytes);
+void client_settle(const void *at, size_t bytes);
 CUresult client_call(enum wire_op op, const void *fixed, size_t fixed_bytes, void *reply,
 		     size_t reply_bytes);
 /* A call with a tail in either direction, or whose bytes go to a target.  The
@@ -399,6 +410,14 @@ CUresult client_sessions_open(struct client *client);
 int client_session_start(struct client_session *session);
 /* The connection is lost: say so once, wake everybody. */
 void client_session_fail(struct client_session *session, int error);
+
+/* ---- going on after a cut (resume.c) ---- */
+
+/* How long a session of this process may be cut, in milliseconds; 0: it ends at once. */
+uint32_t client_resume_grace_ms(void);
+/* The server has granted it: read how, and go on over a transport that outlives its connection. */
+int client_resume_begin(struct client_session *session, const char *address, const char *port,
+			const uint8_t secret[WIRE_SECRET_BYTES], uint64_t number);
 
 /* Host functions and pulled copies on behalf of the server (host.c). */
 void client_host_call(struct client_session *session, uint64_t token, CUresult status);

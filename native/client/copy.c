@@ -49,6 +49,7 @@ static CUresult stream_wait(uint64_t stream)
 #define COPY_PIECE_BYTES (256u << 10)
 _Static_assert(COPY_PIECE_BYTES <= WIRE_BULK_BYTES, "a piece is one frame's bulk");
 
+/* The caller settles what is lent here. */
 static CUresult send_linear(uint64_t device, const uint8_t *host, size_t bytes, uint64_t stream)
 {
 	while (bytes) {
@@ -57,7 +58,7 @@ static CUresult send_linear(uint64_t device, const uint8_t *host, size_t bytes, 
 		CUresult result;
 
 		client_stream_pace(stream, CLIENT_WEIGHT_WORK, 1);
-		result = client_post(WIRE_OP_COPY_TO_DEVICE, &request, sizeof(request), host, now);
+		result = client_post_lent(WIRE_OP_COPY_TO_DEVICE, &request, sizeof(request), host, now);
 
 		if (result != CUDA_SUCCESS)
 			return result;
@@ -301,7 +302,11 @@ static CUresult copy(const struct client_plane *to, const struct client_plane *f
 	if (to->kind == MEMORY_DEVICE) {
 		result = copy_to_device(to, from, extent, stream, async);
 		/* A synchronous copy reports what went wrong before it. */
-		return result == CUDA_SUCCESS && !async ? stream_wait(stream) : result;
+		if (result == CUDA_SUCCESS && !async)
+			result = stream_wait(stream);
+		/* Behind the answer there is nothing left that could be asked for again. */
+		client_settle((const void *)(uintptr_t)from->address, plane_span(from, extent));
+		return result;
 	}
 	if (from->kind == MEMORY_DEVICE)
 		return copy_to_host(to, from, extent, stream, async);

@@ -112,6 +112,7 @@ void client_session_fail(struct client_session *session, int error)
 			       "fails with CUDA_ERROR_DEVICE_UNAVAILABLE",
 			       session->peer, error == -EPIPE || error == -ECONNRESET
 						      ? "the server or its lease has ended"
+			       : error == -ETIMEDOUT ? "it was cut and did not come back in time"
 						      : strerror(-error),
 			       farbus_client.session_count > 1 ? "that needs it " : "");
 	}
@@ -624,12 +625,28 @@ static inline void header_fill(struct wire_header *header, enum wire_op op, uint
 	header->argument = context;
 }
 
+/* Has the session's server the operation?  An older one may not; the hello says. */
+static CUresult session_offers(struct client_session *session, enum wire_op op)
+{
+	if (session->operations[op / 8] >> op % 8 & 1)
+		return CUDA_SUCCESS;
+	if (!atomic_exchange(&session->missing_said[op], 1))
+		client_message("the server at %s does not have %s: it speaks remoting protocol %u.%u, this "
+			       "shim %u.%u; install the same version of farbus on both nodes",
+			       session->peer, wire_op_infos[op].name, session->major, session->minor,
+			       WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 static inline CUresult post(const struct client_route *route, enum wire_op op, const void *fixed,
 			    size_t fixed_bytes, const void *tail, size_t tail_bytes)
 {
 	struct wire_header header;
+	CUresult result = session_offers(route->session, op);
 	int rc;
 
+	if (result != CUDA_SUCCESS)
+		return result;
 	header_fill(&header, op, route->context);
 	rc = outbox_append(&route->session->outbox, &header, fixed, fixed_bytes, tail, tail_bytes, NULL,
 			   NULL);
@@ -644,6 +661,33 @@ CUresult client_post_to(const struct client_route *route, const struct client_re
 {
 	return post(route, request->op, request->fixed, request->fixed_bytes, request->tail,
 		    request->tail_bytes);
+}
+
+CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
+			  size_t tail_bytes)
+{
+	struct wire_header header;
+	struct client_route route;
+	CUresult result = route_find(op, fixed, &route);
+	int rc;
+
+	if (result == CUDA_SUCCESS)
+		result = session_offers(route.session, op);
+	if (result != CUDA_SUCCESS)
+		return result;
+	header_fill(&header, op, route.context);
+	rc = outbox_lend(&route.session->outbox, &header, fixed, fixed_bytes, tail, tail_bytes);
+	if (rc) {
+		client_session_fail(route.session, rc);
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
+	}
+	return CUDA_SUCCESS;
+}
+
+void client_settle(const void *at, size_t bytes)
+{
+	for (unsigned i = 0; i < farbus_client.session_count; i++)
+		outbox_settle(&farbus_client.sessions[i].outbox, at, bytes);
 }
 
 CUresult client_post(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
@@ -685,9 +729,12 @@ CUresult client_call_to(const struct client_route *route, const struct client_re
 			struct client_wait *wait)
 {
 	struct client_session *session = route->session;
+	CUresult result = session_offers(session, request->op);
 	struct wire_header header;
 	int rc;
 
+	if (result != CUDA_SUCCESS)
+		return result;
 	atomic_store(&wait->state, WAIT_PENDING);
 	wait->session = session;
 	wait->sequence = 0;
@@ -739,9 +786,12 @@ CUresult client_post_target(const struct client_request *request, struct client_
 CUresult client_post_target_to(const struct client_route *route, const struct client_request *request,
 			       struct client_target *target)
 {
+	CUresult result = session_offers(route->session, request->op);
 	struct wire_header header;
 	int rc;
 
+	if (result != CUDA_SUCCESS)
+		return result;
 	target->session = route->session;
 	header_fill(&header, request->op, route->context);
 	rc = outbox_append(&route->session->outbox, &header, request->fixed, request->fixed_bytes,

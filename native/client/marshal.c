@@ -128,6 +128,8 @@ CUresult client_marshal_call(struct marshal *m, bool waiting)
 		return result;
 	result = client_call_to(&side->route, &request, &wait);
 	side->tail = wait.tail;
+	if (result == (CUresult)WIRE_RESULT_UNKNOWN)
+		result = client_missing(side->route.session, (int)side->fixed.function);
 	if (result != CUDA_SUCCESS)
 		return result;
 	marshal_reader(m, wait.tail, wait.tail_bytes);
