@@ -78,10 +78,12 @@ class SupervisorProgram:
         library: str,
         tls: bool,
         local_user: int | None,
+        grace_s: float,
     ) -> tuple[str, ...]:
         """Return the command that serves ``devices`` on a free port of ``address``.
 
         Beside root, ``local_user`` may come over this machine's socket; None is the supervisor's own user.
+        A session whose connection was cut is kept for ``grace_s`` seconds.
         """
         command = [sys.executable, "-m", "farbus.remoting.supervisor", "--lease", lease.id]
         command += ["--listen", host_and_port(address, 0), "--secret-fd", str(secret_descriptor)]
@@ -89,7 +91,7 @@ class SupervisorProgram:
         command += ["--visible-devices", ",".join(whole_of(device.id) for device in devices)]
         if any(device.share_milli for device in devices):
             command += ["--memory-limit", str(sum(device.memory_bytes for device in devices))]
-        command += ["--tls", "on" if tls else "off"]
+        command += ["--tls", "on" if tls else "off", "--grace", f"{grace_s:g}"]
         if local_user is not None:
             command += ["--local-user", str(local_user)]
         if library:
@@ -238,6 +240,7 @@ class RemotingHost:
                         library=library,
                         tls=self._config.remoting_tls == "on",
                         local_user=self._local_user(lease),
+                        grace_s=self._config.remoting_grace_s,
                     ),
                     environment=environment,
                     account=account,

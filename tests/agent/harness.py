@@ -358,6 +358,7 @@ listener.accept()
         library: str,
         tls: bool,
         local_user: int | None,
+        grace_s: float,
     ) -> tuple[str, ...]:
         return (sys.executable, "-c", self.PROGRAM, str(secret_descriptor), address, *(device.id for device in devices))
 

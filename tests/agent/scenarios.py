@@ -138,6 +138,7 @@ class QuickSupervisor(SmallSupervisor):
         library: str,
         tls: bool,
         local_user: int | None,
+        grace_s: float,
     ) -> tuple[str, ...]:
         return ("sh", "-c", f"echo listening {address}:7000; exec sleep 1000")
 

@@ -197,12 +197,20 @@ async def test_encryption_is_off_for_both_sides_where_the_operator_says_so(
 
 
 @pytest.mark.parametrize("tls", [True, False])
-def test_a_supervisor_is_told_of_encryption_and_of_the_lease_s_user(tls: bool) -> None:
+def test_a_supervisor_is_told_of_encryption_the_lease_s_user_and_patience(tls: bool) -> None:
     command = SupervisorProgram().command(
-        lease=lease(), address="127.0.0.1", secret_descriptor=7, devices=(), library="", tls=tls, local_user=1234
+        lease=lease(),
+        address="127.0.0.1",
+        secret_descriptor=7,
+        devices=(),
+        library="",
+        tls=tls,
+        local_user=1234,
+        grace_s=7.5,
     )
     assert command[command.index("--tls") + 1] == ("on" if tls else "off")
     assert command[command.index("--local-user") + 1] == "1234"
+    assert command[command.index("--grace") + 1] == "7.5"
 
 
 def test_an_unknown_kind_of_encryption_is_refused(config: AgentConfig) -> None:
