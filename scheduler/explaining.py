@@ -59,6 +59,7 @@ class Explaining:
             expected_s=machine.inference.expected_s(status.job),
             cordons=machine.cordons(),
             troubled=[record for record in connected if record.trouble],
+            lost=sorted(name for name, record in machine.nodes.items() if not record.connected) if connected else (),
         )
         opening = None
         phases = {miss.phase for miss in status.misses}

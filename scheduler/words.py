@@ -91,6 +91,7 @@ def explain_job(
     expected_s: float | None = None,
     cordons: Sequence[Cordon] = (),
     troubled: Sequence[NodeRecord] = (),
+    lost: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Say why a job is where it is: what it waits for, where it went and why there; see :func:`describe_wishes`."""
     lines = []
@@ -110,6 +111,9 @@ def explain_job(
         lines += [f"node {node.name} takes nothing new: {node.trouble}" for node in troubled[:MAX_CORDONS]]
         if len(troubled) > MAX_CORDONS:
             lines.append(f"{len(troubled) - MAX_CORDONS} more nodes take nothing new")
+        lines += [f"node {name} is lost: until it is back nothing of it is free" for name in lost[:MAX_CORDONS]]
+        if len(lost) > MAX_CORDONS:
+            lines.append(f"{len(lost) - MAX_CORDONS} more nodes are lost")
         if status.rounds_waited:
             lines.append("the cluster could serve it if nothing else ran")
             lines.append(f"rounds that left it waiting: {status.rounds_waited}")

@@ -32,6 +32,7 @@ from farbus.cli.runtime import RunningCluster, RunningNode
 from farbus.errors import FarbusError, InvalidInput, TimedOut
 from farbus.linux.children import Service, processes_naming, start_service
 from farbus.linux.remnants import end_programs
+from farbus.model.device import whole_of
 from farbus.model.node import NodeStatus
 from farbus.model.quantity import format_bytes
 from farbus.model.states import NodeState
@@ -398,7 +399,7 @@ def remove_leftovers(*, directory: Path, state: Path | None, devices: tuple[str,
     """Remove what a ``farbus up`` leaves on disk and in memory; return what was there.
 
     ``directory`` has the sockets and, unless the user chose another place,
-    the ``state``.  ``devices`` are identities of software GPUs.  Processes
+    the ``state``.  ``devices`` are identities of software GPUs, or of shares of them.  Processes
     that are still there are killed first: programs by their keepers, which
     outlive ``farbus up`` for a while.
     """
@@ -408,7 +409,7 @@ def remove_leftovers(*, directory: Path, state: Path | None, devices: tuple[str,
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             found.append(f"process {pid}")
-    for device in devices:
+    for device in {whole_of(device) for device in devices}:
         board = SHARED_MEMORY / f"farbus-softgpu-{device.removeprefix('GPU-')}"
         with contextlib.suppress(FileNotFoundError):
             board.unlink()

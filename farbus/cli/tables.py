@@ -103,7 +103,7 @@ def describe_job(status: JobStatus) -> list[str]:
             words.append(f"- {tasks[name].reason}")
         lines.append(" ".join(words))
     lines += [f"  {line}" for line in _describe_wishes(status.job)]
-    lines += [f"  waits for {miss.resource}: {miss.message}" for miss in status.misses]
+    lines += [f"  waits: {miss.phase}: {miss.message}" for miss in status.misses]
     lines += [f"  {line}" for line in status.story]
     return [printable(line) for line in lines]
 

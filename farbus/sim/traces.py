@@ -38,7 +38,7 @@ MAX_GPUS = 1024
 
 
 class Shares(enum.StrEnum):
-    """What becomes of jobs that want a part of a GPU: Farbus's GPUs are exclusive."""
+    """What becomes of jobs that want a part of a GPU: shares are cut by operators, and no trace says how."""
 
     WHOLE = "whole"
     """They are given a whole one."""

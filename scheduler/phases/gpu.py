@@ -76,9 +76,11 @@ class GpuPhase(DevicePhase):
         """Say that no GPU is shared, or none whole, or no share so large."""
         shares = [device.share_milli for device in gpus if device.share_milli]
         if not wanted.share_milli:
-            message = "all GPUs of the cluster are offered in shares; ask for one (gpu_share)"
+            message = (
+                "all GPUs of the cluster are offered in shares; ask for one (gpu_share in a job file, --gpu-share)"
+            )
         elif not shares:
-            message = "no GPU of the cluster is offered in shares (gpu_shares of a node's agent)"
+            message = "no GPU of the cluster is offered in shares (gpu_shares of a node's agent); ask for a whole one"
         else:
             message = f"no share of a GPU is {wanted.share_milli / 10:g} % of it; the largest is {max(shares) / 10:g} %"
         return Miss(phase=self.name, resource="gpu share", message=message, permanent=True)

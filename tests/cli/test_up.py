@@ -16,8 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from farbus.cli.commands.up import _further_gpu_settings, _read_scheduler_settings
-from farbus.cli.embedded import EmbeddedCluster, Plan, parse_nodes
+from farbus.cli import embedded
+from farbus.cli.commands.up import _further_gpu_settings, _read_scheduler_settings, what_to_try
+from farbus.cli.embedded import EmbeddedCluster, Plan, parse_nodes, remove_leftovers
 from farbus.cli.runtime import RunningCluster
 from farbus.errors import Conflict, InvalidInput
 from farbus.linux.children import process_exists
@@ -33,6 +34,23 @@ NODES = "--nodes=left:0,right:0"
 )
 def test_gpus_get_the_settings_that_no_option_is_for(settings: str, further: str) -> None:
     assert _further_gpu_settings(settings) == further
+
+
+@pytest.mark.parametrize(("shares", "asks"), [(1, "--gpus 1"), (4, "--gpus 1 --gpu-share 1/4")])
+def test_what_it_says_to_try_works_with_whole_gpus_and_with_shares(shares: int, asks: str) -> None:
+    said = [line.split("   ")[0].strip() for line in what_to_try(shares)]
+    assert {f"farbus run {asks} -- ./program", f"farbus submit {asks} -- ./program"} <= set(said)
+
+
+def test_the_memory_of_gpus_that_were_offered_in_shares_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "SHARED_MEMORY", tmp_path)
+    board = tmp_path / "farbus-softgpu-a"
+    board.touch()
+    removed = remove_leftovers(directory=tmp_path / "up", state=None, devices=("GPU-a/1", "GPU-a/2"))
+    assert removed == [str(board)]
+    assert not board.exists()
 
 
 class Up:

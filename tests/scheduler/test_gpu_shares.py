@@ -46,8 +46,16 @@ def test_whole_gpus_and_shares_go_to_those_who_ask_for_them() -> None:
     ("milli", "parts", "says"),
     [
         (500, SHARED, "no share of a GPU is 50 % of it; the largest is 25 %"),
-        (250, SHARED[:2], "no GPU of the cluster is offered in shares (gpu_shares of a node's agent)"),
-        (0, (SHARED[0], *SHARED[2:]), "all GPUs of the cluster are offered in shares; ask for one (gpu_share)"),
+        (
+            250,
+            SHARED[:2],
+            "no GPU of the cluster is offered in shares (gpu_shares of a node's agent); ask for a whole one",
+        ),
+        (
+            0,
+            (SHARED[0], *SHARED[2:]),
+            "all GPUs of the cluster are offered in shares; ask for one (gpu_share in a job file, --gpu-share)",
+        ),
     ],
 )
 def test_who_asks_for_what_is_not_offered_is_told_so(milli: int, parts: tuple[Any, ...], says: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from farbus.model.explanation import Holder, Opening
 from farbus.model.job import JobStatus
 from farbus.model.states import JobState
-from farbus.scheduler.words import describe_opening, explain_job
+from farbus.scheduler.words import MAX_CORDONS, describe_opening, explain_job
 from tests.scheduler.worlds import group, job
 
 
@@ -37,3 +37,11 @@ def test_an_expected_time_names_the_rivals(ahead: int, told: str) -> None:
     holder = Holder(job="k", user="u", ends_in_s=30.0, basis="time limit")
     opening = Opening(holders=(holder,), expected_s=30.0, placements=())
     assert describe_opening(opening, ahead=ahead)[-1] == told
+
+
+def test_nodes_that_are_lost_are_named_to_who_waits() -> None:
+    status = JobStatus(job=job("j", group()).job, state=JobState.QUEUED)
+    lines = explain_job(status, ahead=0, nodes=1, now=0.0, lost=("a", "b"))
+    assert "node b is lost: until it is back nothing of it is free" in lines
+    lines = explain_job(status, ahead=0, nodes=1, now=0.0, lost=[f"n{number}" for number in range(MAX_CORDONS + 2)])
+    assert lines[-1] == "2 more nodes are lost"

@@ -85,10 +85,11 @@ TELL_EXIT_S = 15.0
     epilog=examples(
         "farbus run --gpus 1 -- ./program                    one GPU, wherever there is one",
         "farbus run --gpus 2 --gpu-memory 8GiB -- ./train    two, each with 8 GiB or more",
+        "farbus run --gpu-share 1/4 -- ./infer               a quarter of one, where GPUs are offered in shares",
         "farbus run --gpus 1 -- python train.py              scripts too",
         "",
-        "It ends with the program's exit code (128 + n for signal n), or with 125 when devices could not be had, "
-        "126 when the program can't be executed, 127 when there is none of that name.",
+        "It ends with the program's exit code (128 + n for signal n), or with 125 when devices could not be had "
+        "or an option has a wrong value, 126 when the program can't be executed, 127 when there is none of that name.",
     ),
 )
 def run(

@@ -165,7 +165,7 @@ REPLAY_COLUMNS: tuple[Column[replays.Row], ...] = (
         "farbus sim run openb --nodes openb_node_list_gpu_node.csv --pods openb_pod_list_default.csv",
         "farbus sim run openb --nodes NODES --pods PODS --policy all --compress 200 --shrink 8 -o json",
         "",
-        "Jobs that share a GPU in the trace (gpu_milli) get a whole one: Farbus's GPUs are exclusive.",
+        "Jobs that share a GPU in the trace (gpu_milli) get a whole one: operators cut shares, not jobs.",
     ),
 )
 def openb(

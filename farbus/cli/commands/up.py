@@ -37,6 +37,8 @@ app = command_app()
         "farbus up --detach                         in the background, until farbus down",
         "farbus up --nodes head:0,big:4,small:1     other nodes: name and number of GPUs",
         "farbus up --config scheduler.toml          another policy, quotas: docs/cli.md shows a file",
+        "farbus up --gpu-shares 4                   then farbus run --gpu-share 1/4 -- ./program",
+        "sudo farbus up --cdi /run/cdi              for containers: docs/install.md",
         "",
         "While it runs, other commands of yours find it by themselves.",
     )
@@ -253,11 +255,7 @@ def _welcome(plan: Plan, cluster: EmbeddedCluster, seconds: float, *, quiet: boo
         if quiet
         else [
             "",
-            "Try, in another terminal:",
-            "  farbus nodes                          what is there",
-            "  farbus run --gpus 1 -- ./program      a CUDA program, with a GPU of another node",
-            "  farbus submit --gpus 1 -- ./program   the same, as a job",
-            "  farbus demo                           a guided tour",
+            *what_to_try(plan.gpu_shares),
             "",
             f"Logs: {cluster.state / 'logs'}",
             "Stop it with Ctrl-C, or farbus down.",
@@ -265,6 +263,21 @@ def _welcome(plan: Plan, cluster: EmbeddedCluster, seconds: float, *, quiet: boo
     )
     typer.echo("\n".join(lines))
     sys.stdout.flush()
+
+
+def what_to_try(gpu_shares: int) -> list[str]:
+    """Return lines of commands that work here; ``gpu_shares`` is how many shares each GPU is offered in."""
+    gpu, article = (
+        (f"--gpus 1 --gpu-share 1/{gpu_shares}", "a share of a GPU") if gpu_shares > 1 else ("--gpus 1", "a GPU")
+    )
+    commands = {
+        "farbus nodes": "what is there",
+        f"farbus run {gpu} -- ./program": f"a CUDA program, with {article} of another node",
+        f"farbus submit {gpu} -- ./program": "the same, as a job",
+        "farbus demo": "a guided tour, of a cluster of its own",
+    }
+    width = max(map(len, commands))
+    return ["Try, in another terminal:", *(f"  {command:<{width}}   {what}" for command, what in commands.items())]
 
 
 def _detach(directory: Path, options: list[str], state: str) -> int:
