@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from farbus.cli.jobfile import MAX_GPUS, ResourceTable, convert_requests, parse_deadline
+from farbus.cli.jobfile import MAX_GPUS, ResourceTable, parse_deadline
 from farbus.errors import InvalidInput
 from farbus.model.device import Route
-from farbus.model.job import MAX_IMPORTANCE, Goal, Requests
+from farbus.model.job import MAX_IMPORTANCE, Goal
 from farbus.model.quantity import parse_seconds
 
 
@@ -155,7 +155,7 @@ def read_goal(*, slo: str, importance: float | None, deadline: str) -> Goal:
     )
 
 
-def read_requests(
+def resource_table(
     *,
     gpus: int,
     gpu_memory: str,
@@ -166,9 +166,9 @@ def read_requests(
     cpus: str,
     memory: str,
     network: str,
-) -> Requests:
-    """Turn the options into what each task needs."""
-    table = ResourceTable(
+) -> ResourceTable:
+    """Return what each task needs as a job file would say it; options that were left out are empty."""
+    return ResourceTable(
         cpus=cpus,
         memory=memory,
         network=network or 0,
@@ -179,7 +179,6 @@ def read_requests(
         gpu_span=gpu_span,
         remote_network=remote_network or None,
     )
-    return convert_requests(table, "--")
 
 
 def command_app() -> typer.Typer:

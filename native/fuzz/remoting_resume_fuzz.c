@@ -1,30 +1,20 @@
 /* Fuzzer of sessions that are resumed: records and acknowledgements that are none, hellos that
  * are nearly right, connections that end anywhere.
  *
- *	remoting_resume SECONDS LAST	rounds by number; the number of the one that
- *					runs is in LAST, so that one that ends badly can be
- *					had again:
- *	remoting_resume 0 LAST		runs that one
- *
  * Only a hello with the secret, the number and the token may change a session, and only to where
  * the peer can be.
  */
 #include "../server/resume.c"
 
-#include <stdio.h>
 #include <sys/wait.h>
-#include <time.h>
+
+#include "rounds.h"
 
 static uint64_t random_state;
 
-/* splitmix64 */
 static uint64_t random_next(void)
 {
-	uint64_t z = random_state += 0x9e3779b97f4a7c15ull;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-	return z ^ z >> 31;
+	return random_of(&random_state);
 }
 
 static uint64_t random_below(uint64_t limit)
@@ -161,41 +151,20 @@ static int round_run(uint64_t number)
 	return rc;
 }
 
+/* A process each: threads of a round may outlast it. */
+static int round_apart(uint64_t number)
+{
+	int status = 0;
+	pid_t round = fork();
+
+	if (round == 0) {
+		alarm(20);
+		_exit(round_run(number) & 0xff);
+	}
+	return round < 0 || waitpid(round, &status, 0) < 0 ? -1 : status;
+}
+
 int main(int argc, char **argv)
 {
-	unsigned long long number = 0;
-	time_t end;
-	FILE *last;
-
-	if (argc != 3) {
-		fprintf(stderr, "usage: %s SECONDS LAST\n", argv[0]);
-		return 2;
-	}
-	if (atoi(argv[1]) == 0) {
-		last = fopen(argv[2], "r");
-		if (!last || fscanf(last, "%llu", &number) != 1)
-			return 2;
-		return round_run(number);
-	}
-	for (end = time(NULL) + atoi(argv[1]); time(NULL) < end; number++) {
-		int status = 0;
-		pid_t round;
-
-		last = fopen(argv[2], "w");
-		if (!last || fprintf(last, "%llu\n", number) < 0 || fclose(last))
-			return 2;
-		/* A process each: threads of a round may outlast it. */
-		round = fork();
-		if (round == 0) {
-			alarm(20);
-			_exit(round_run(number) & 0xff);
-		}
-		if (round < 0 || waitpid(round, &status, 0) < 0 || status) {
-			fprintf(stderr, "remoting_resume: round %llu ended with status %#x\n", number,
-				(unsigned)status);
-			return 1;
-		}
-	}
-	printf("remoting_resume: %llu rounds\n", number);
-	return 0;
+	return rounds_run(argc, argv, "remoting_resume", round_apart);
 }
