@@ -273,3 +273,13 @@ def test_what_was_placed_as_a_whole_has_taken_its_network(network: int, placed: 
     decision = decide(snapshot, pending, policy=DefaultPolicy())
     check_decision(snapshot, pending, decision)
     assert len(decision.placements) == placed
+
+
+def test_what_a_job_would_have_on_the_idle_cluster_is_free_there_for_the_next_question() -> None:
+    snapshot, entry = ring(2)
+    first, *devices = snapshot.devices
+    snapshot = Snapshot(nodes=snapshot.nodes, devices=(replace(first, free=False), *devices))
+    # Its two parts fit the node one by one: so the idle cluster is asked about it before room is kept for the next.
+    halves = job("halves", *(group(name, cpus=60, node="n00") for name in ("one", "two")), priority=9)
+    decision = decide(snapshot, [halves, replace(entry, rounds_waited=HOLD_ROUNDS)], policy=DefaultPolicy())
+    assert {missed.job: missed.feasible_alone for missed in decision.misses} == {"halves": False, "j": True}
