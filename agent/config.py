@@ -67,6 +67,8 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     remoting_tls: str = "on"
     """Encrypt what programs and remoting servers say to each other over TCP (``on``), or not (``off``: on networks that
     are trusted).  Programs and servers on nodes that differ in this refuse each other."""
+    remoting_grace_s: float = 30.0
+    """How long a remoting server waits for its program when their connection was cut; 0: not at all."""
 
     run_as_self: bool = False
     """Run tasks as the agent's own user, and only that user's (``farbus up``)."""
@@ -117,6 +119,7 @@ class AgentConfig(Value, frozen=True, kw_only=True):
             )
         for what, number in (
             ("orphan_limit_s", self.orphan_limit_s),
+            ("remoting_grace_s", self.remoting_grace_s),
             ("cpu_milli", self.cpu_milli),
             ("memory_bytes", self.memory_bytes),
             ("network_mbit_s", self.network_mbit_s or 0),

@@ -14,7 +14,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,10 +78,12 @@ class SupervisorProgram:
         library: str,
         tls: bool,
         local_user: int | None,
+        grace_s: float,
     ) -> tuple[str, ...]:
         """Return the command that serves ``devices`` on a free port of ``address``.
 
         Beside root, ``local_user`` may come over this machine's socket; None is the supervisor's own user.
+        A session whose connection was cut is kept for ``grace_s`` seconds.
         """
         command = [sys.executable, "-m", "farbus.remoting.supervisor", "--lease", lease.id]
         command += ["--listen", host_and_port(address, 0), "--secret-fd", str(secret_descriptor)]
@@ -89,7 +91,7 @@ class SupervisorProgram:
         command += ["--visible-devices", ",".join(whole_of(device.id) for device in devices)]
         if any(device.share_milli for device in devices):
             command += ["--memory-limit", str(sum(device.memory_bytes for device in devices))]
-        command += ["--tls", "on" if tls else "off"]
+        command += ["--tls", "on" if tls else "off", "--grace", f"{grace_s:g}"]
         if local_user is not None:
             command += ["--local-user", str(local_user)]
         if library:
@@ -102,16 +104,20 @@ class SupervisorProgram:
         port = rest.rpartition(":")[2]
         return int(port) if word == "listening" and port.isdigit() else 0
 
-    def session_file(self, server: RemoteServer) -> bytes:
-        """Return the content of a program's session file."""
-        described = Server(
-            address=server.address,
-            port=server.port,
-            secret=bytes.fromhex(server.secret),
-            devices=server.devices,
-            tls=server.tls,
-        )
-        return render_session([described]).encode()
+    def session_file(self, servers: Sequence[RemoteServer]) -> bytes:
+        """Return the content of a program's session file, which numbers its devices over ``servers`` in their order."""
+        return render_session(
+            [
+                Server(
+                    address=each.address,
+                    port=each.port,
+                    secret=bytes.fromhex(each.secret),
+                    devices=each.devices,
+                    tls=each.tls,
+                )
+                for each in servers
+            ]
+        ).encode()
 
     def client_environment(self, session: Path, shim: Path) -> dict[str, str]:
         """Return the environment that puts the shim of a directory into a program."""
@@ -234,6 +240,7 @@ class RemotingHost:
                         library=library,
                         tls=self._config.remoting_tls == "on",
                         local_user=self._local_user(lease),
+                        grace_s=self._config.remoting_grace_s,
                     ),
                     environment=environment,
                     account=account,
@@ -311,11 +318,11 @@ class RemotingHost:
         """Go on serving a lease that an earlier agent has served at ``endpoint``; say whether it is still served."""
         if lease.id in self._served:
             return True
-        if not _needs_supervisor(lease):
-            self._served[lease.id] = _Served(lease=lease, child=None, endpoint=endpoint)
-            return True
         await self._look()
         child = self._strangers.get(_program_name(lease.id))
+        if child is None and not _needs_supervisor(lease):
+            self._served[lease.id] = _Served(lease=lease, child=None, endpoint=endpoint)
+            return True
         if child is None or not child.running:
             # One that has ended serves nobody: it is left to end_strangers.
             return False
@@ -396,28 +403,36 @@ class RemotingHost:
         """Return the environment for a task's program; write its session file where a lease is remote."""
         if not leases:
             return {}
-        served = {_needs_supervisor(prepared.lease) for prepared in leases}
-        if len(served) > 1:
-            raise Unavailable(
-                f"task {job}/{task}: one program can't use local and remote devices together in this version"
-            )
-        if served == {False}:
+        if not any(_needs_supervisor(prepared.lease) for prepared in leases):
             return self._local_environment(leases)
-        if len(leases) > 1:
-            raise Unavailable(
-                f"task {job}/{task}: one program can't use remote devices of several nodes in this version"
-            )
         path = self._session_path(job, task)
-        server = await _remote_server(leases[0], tls=self._config.remoting_tls == "on")
+        tls = self._config.remoting_tls == "on"
+        servers = [
+            await _remote_server(await self._served_here(prepared), tls=tls) for prepared in _nearest_first(leases)
+        ]
         account = self._account(user)
         self._sessions.add(path.name)
-        write_owned(path, self._supervisor.session_file(server), account=account)
+        write_owned(path, self._supervisor.session_file(servers), account=account)
         paths.shim_library()  # says what to do where it is not built
         shim = self._shims.current()
         environment = self._supervisor.client_environment(path, shim)
         if self._config.cdi_directory:
             environment[cdi.VARIABLE] = self._write_specification(job, task, environment, session=path, shim=shim)
         return environment
+
+    async def _served_here(self, prepared: PreparedLease) -> PreparedLease:
+        """Serve this node's own devices by remoting, for a program that has another node's beside them."""
+        lease = prepared.lease
+        if _needs_supervisor(lease):
+            return prepared
+        served = self._served.get(lease.id)
+        if served is None:
+            raise NotFound(f"lease {lease.id}: its devices are not prepared on node {self._config.name}")
+        if served.child is None:
+            child, endpoint = await self._start_supervisor(lease, self._leased(lease))
+            self._serve(lease, child, endpoint, position=START)
+            served = self._served[lease.id]
+        return PreparedLease(lease=lease, endpoint=served.endpoint)
 
     def _account(self, user: str) -> Account | None:
         """Return as whom programs of ``user`` run here; None for the agent's own user.
@@ -536,6 +551,11 @@ async def _remote_server(prepared: PreparedLease, *, tls: bool) -> RemoteServer:
 async def _kill(child: Child) -> None:
     child.kill()
     await child.wait()
+
+
+def _nearest_first(leases: tuple[PreparedLease, ...]) -> list[PreparedLease]:
+    """Return a task's leases as its program numbers their devices: its own node's first, then by node."""
+    return sorted(leases, key=lambda prepared: (prepared.lease.route is not Route.LOCAL, prepared.lease.device_node))
 
 
 def _needs_supervisor(lease: Lease) -> bool:

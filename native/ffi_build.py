@@ -39,6 +39,9 @@ server.cdef(
         const void *sessions;
         uint32_t session_count;
         uint64_t memory_limit;
+        uint64_t session;
+        int resume_channel;
+        uint32_t grace_ms;
         bool tls;
     };
     int server_serve(const struct server_options *options, char *why, int bytes);

@@ -48,6 +48,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--libcuda", required=True, help="the driver to open")
     parser.add_argument("--status-fd", type=int, help="the supervisor's status memory")
     parser.add_argument("--status-slot", type=int, default=0, help="this server's place in it")
+    parser.add_argument("--session", type=int, default=0, help="its number, where it may be resumed")
+    parser.add_argument("--resume-fd", type=int, default=0, help="where connections come that go on with it")
+    parser.add_argument("--grace-ms", type=int, default=0, help="how long it may be cut")
     parser.add_argument("--tls", action="store_true", help="go on encrypted behind the hello")
     parser.add_argument("--memory-limit", type=int, default=0, help="bytes of device memory of the lease, 0: all")
     options = parser.parse_args(arguments)
@@ -77,6 +80,9 @@ def main(arguments: Sequence[str]) -> int:
     native.secret = ffi.from_buffer("uint8_t[]", secret, require_writable=True)
     native.tls = options.tls
     native.memory_limit = options.memory_limit
+    native.session = options.session
+    native.resume_channel = options.resume_fd
+    native.grace_ms = options.grace_ms
     if options.status_fd is not None:
         memory = mmap.mmap(options.status_fd, 0)
         os.close(options.status_fd)

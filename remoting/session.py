@@ -28,18 +28,20 @@ SECRET_BYTES = 32
 # wire/hello.h
 HELLO_MAGIC = 0x0A0D5355
 PROTOCOL_MAJOR = 2
-PROTOCOL_MINOR = 0
+PROTOCOL_MINOR = 1
 #: magic, major, minor, byte order, version of the specification, capabilities, session, received,
 #: process, reserved, nonce, proof, program.
 HELLO = struct.Struct("<IHHIIQQQII16s16s48s")
 PROOF_OFFSET, PROOF_BYTES = 64, 16
+TOKEN_BYTES = 32
 HELLO_REPLY = struct.Struct("<IHHIIQQiiII64s")
 LOCAL_NAME, LOCAL_DOMAIN, LOCAL_HEX = "farbus-remoting-", b"farbus remoting local 1", 48
-HELLO_OK, HELLO_VERSION, HELLO_SECRET, HELLO_DRIVER, HELLO_BUSY, HELLO_TLS, HELLO_USER = range(7)
-CAPABILITY_SHARED_MEMORY, CAPABILITY_TLS = 1, 2
+HELLO_OK, HELLO_VERSION, HELLO_SECRET, HELLO_DRIVER, HELLO_BUSY, HELLO_TLS, HELLO_USER, HELLO_SESSION = range(8)
+CAPABILITY_SHARED_MEMORY, CAPABILITY_TLS, CAPABILITY_RESUME = 1, 2, 4
 
 # wire/proof.h
 _PROOF_LABEL = b"farbus remoting proof 2"
+_RESUME_LABEL = b"farbus remoting resume 2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +100,11 @@ def prove(hello: bytes, secret: bytes) -> bytes:
 def proves(hello: bytes, secret: bytes) -> bool:
     """Say whether who made the hello has the secret; takes the same time whatever the proof is."""
     return hmac.compare_digest(hello, prove(hello, secret))
+
+
+def resume_key(secret: bytes, number: int) -> bytes:
+    """What stands in the secret's place in a hello that goes on with the session of that number (wire_resume_key)."""
+    return hmac.digest(secret, _RESUME_LABEL + number.to_bytes(8, "little"), "sha256")
 
 
 def hello_refusal(status: int, text: str = "") -> bytes:

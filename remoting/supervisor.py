@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import secrets
 import selectors
 import signal
 import socket
@@ -42,6 +43,11 @@ NONCES_LIMIT = 1 << 16
 #: Who the kernel says owns a process whose user is not mapped here: anybody (user_namespaces(7)).
 _OVERFLOW_USER = "/proc/sys/kernel/overflowuid"
 _USER_MAP = "/proc/self/uid_map"
+
+#: How long a session whose connection was cut is kept, with all that it has on its devices.
+GRACE_S = 30.0
+
+_VERSION = f"{session.PROTOCOL_MAJOR}.{session.PROTOCOL_MINOR}"
 
 Log = Callable[[str], None]
 
@@ -84,6 +90,7 @@ class Supervisor:
     ``tls`` is whether connections over TCP are encrypted; a client that has it otherwise is refused.
     ``local_user`` is the user id that may come over this machine's socket, beside root (None: this process's own).
     ``memory_limit`` is how many bytes of devices' memory all its servers may have together (0: what there is).
+    ``grace_s`` is how long a session waits for its program after its connection was cut (0: not at all).
     ``log`` gets one line per event worth telling an operator.
     """
 
@@ -98,6 +105,7 @@ class Supervisor:
         environment: dict[str, str] | None = None,
         processes_limit: int = PROCESSES_LIMIT,
         memory_limit: int = 0,
+        grace_s: float = GRACE_S,
         tls: bool = True,
         local_user: int | None = None,
         log: Log = _discard,
@@ -111,6 +119,7 @@ class Supervisor:
         self._environment = environment or {}
         self._processes_limit = processes_limit
         self._memory_limit = memory_limit
+        self._grace_ms = round(grace_s * 1000)
         self._tls = tls
         self._local_users = {0, os.geteuid() if local_user is None else local_user} - {nobody_in_particular()}
         self._nonces: dict[bytes, None] = {}  # in the order in which they came
@@ -118,6 +127,8 @@ class Supervisor:
         self._log = log
         self._lock = threading.Lock()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        #: Of sessions that may be resumed, by number: the server's process id, and where it waits for connections.
+        self._channels: dict[int, tuple[int, socket.socket]] = {}
         self._listener: socket.socket | None = None
         self._local: socket.socket | None = None
         self._thread: threading.Thread | None = None
@@ -184,6 +195,9 @@ class Supervisor:
             child.kill()
         for child in children:
             child.wait()
+        for _, channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
         for descriptor in (self._wake_read, self._wake_write, self._life_read, self._life_write):
             os.close(descriptor)
         if self._status is not None:
@@ -283,15 +297,16 @@ class Supervisor:
             # Less than a hello, and readable: it has ended, or it is no client.
             return True
         fields = session.HELLO.unpack(data)
-        magic, major, capabilities, nonce = fields[0], fields[1], fields[5], fields[10]
+        magic, major, minor, capabilities, nonce = fields[0], fields[1], fields[2], fields[5], fields[10]
         if magic != session.HELLO_MAGIC:
             self._log(f"refused {peer}: not a farbus client")
             return True
         if major != session.PROTOCOL_MAJOR:
-            self._log(f"refused {peer}: protocol {major}, this is {session.PROTOCOL_MAJOR}")
+            self._log(f"refused {peer}: protocol {major}.{minor}, this is {_VERSION}")
             self._refuse(connection, session.HELLO_VERSION)
             return True
-        if not session.proves(data, self._secret):
+        key = session.resume_key(self._secret, fields[6]) if fields[6] else self._secret
+        if not session.proves(data, key):
             self._log(f"refused {peer}: wrong secret")
             self._refuse(connection, session.HELLO_SECRET)
             return True
@@ -309,6 +324,10 @@ class Supervisor:
             self._refuse(connection, session.HELLO_SECRET)
             return True
         self._reap()
+        if fields[6]:
+            self._remember(nonce)
+            self._resume(connection, fields[6], peer)
+            return True
         if len(self._processes) >= self._processes_limit:
             self._refuse(
                 connection,
@@ -316,9 +335,7 @@ class Supervisor:
                 f"this lease already has {self._processes_limit} client processes",
             )
             return True
-        self._nonces[nonce] = None
-        if len(self._nonces) > NONCES_LIMIT:
-            del self._nonces[next(iter(self._nonces))]
+        self._remember(nonce)
         try:
             # Within TLS the client tells the server who it is.
             self._spawn(connection, client=None if tls else (fields[8], fields[12]))
@@ -326,6 +343,28 @@ class Supervisor:
             self._log(f"start a server for {peer}: {error}")
             self._refuse(connection, session.HELLO_DRIVER, f"start a server: {error}")
         return True
+
+    def _remember(self, nonce: bytes) -> None:
+        self._nonces[nonce] = None
+        if len(self._nonces) > NONCES_LIMIT:
+            del self._nonces[next(iter(self._nonces))]
+
+    def _resume(self, connection: socket.socket, number: int, peer: str) -> None:
+        """Hand a connection to the server whose session goes on over it; the server asks for the session's token."""
+        pid, channel = self._channels.get(number, (0, None))
+        if channel is None:
+            self._log(f"refused {peer}: it would go on with a session that has ended")
+            self._refuse(connection, session.HELLO_SESSION, "the session has ended")
+            return
+        connection.setblocking(True)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        try:
+            socket.send_fds(channel, [b"c"], [connection.fileno()])
+        except OSError as error:
+            # It is ending, or has not taken the ones before: the client comes again.
+            self._log(f"hand {peer} to server {pid}: {error}")
+            return
+        self._log(f"session of server {pid} goes on from {peer}")
 
     def _encrypts(self, connection: socket.socket) -> bool:
         return self._tls and connection.family != socket.AF_UNIX
@@ -357,9 +396,14 @@ class Supervisor:
     def _spawn(self, connection: socket.socket, *, client: tuple[int, bytes] | None) -> None:
         assert self._status is not None
         slot = self._status.take()
+        number = secrets.randbits(63) + 1
+        # Never waited for: a server takes what comes, or has its hands full of connections already.
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
-            child = self._start_server(connection, slot)
+            with theirs:
+                child = self._start_server(connection, slot, number, theirs)
         except OSError:
+            ours.close()
             if slot is not None:
                 self._status.give_back(slot)
             raise
@@ -367,15 +411,18 @@ class Supervisor:
             self._status.fill(slot, server_pid=child.pid, client=client)
         with self._lock:
             self._processes[child.pid] = child
+        self._channels[number] = (child.pid, ours)
 
-    def _start_server(self, connection: socket.socket, slot: int | None) -> subprocess.Popen[bytes]:
+    def _start_server(
+        self, connection: socket.socket, slot: int | None, number: int, channel: socket.socket
+    ) -> subprocess.Popen[bytes]:
         assert self._status is not None
         connection.setblocking(True)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         secret_read, secret_write = os.pipe2(os.O_CLOEXEC)
         try:
             os.write(secret_write, self._secret)
-            descriptors = [connection.fileno(), secret_read, self._life_read]
+            descriptors = [connection.fileno(), secret_read, self._life_read, channel.fileno()]
             command = [
                 sys.executable,
                 "-m",
@@ -384,6 +431,9 @@ class Supervisor:
                 f"--secret-fd={secret_read}",
                 f"--life-fd={self._life_read}",
                 f"--libcuda={self._libcuda}",
+                f"--session={number}",
+                f"--resume-fd={channel.fileno()}",
+                f"--grace-ms={self._grace_ms}",
             ]
             if self._encrypts(connection):
                 command.append("--tls")
@@ -426,6 +476,8 @@ class Supervisor:
                     del self._processes[pid]
                     if self._status is not None:
                         self._status.end(pid)
+                    for number in [each for each, (of, _) in self._channels.items() if of == pid]:
+                        self._channels.pop(number)[1].close()
 
 
 def _endpoint(text: str) -> tuple[str, int]:
@@ -449,6 +501,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--secret-fd", type=int, required=True, help="descriptor with the 32 bytes, raw or as hex")
     parser.add_argument("--life-fd", type=int, help="pipe whose end ends the supervisor")
     parser.add_argument("--visible-devices", help="CUDA_VISIBLE_DEVICES of the servers")
+    parser.add_argument("--grace", type=float, default=GRACE_S, help="seconds that a session may be cut, 0: none")
     parser.add_argument("--memory-limit", type=int, default=0, help="bytes of device memory of the lease, 0: all")
     parser.add_argument("--tls", choices=("on", "off"), default="on", help="encrypt what goes over TCP")
     parser.add_argument("--local-user", type=int, help="user id that may connect within this machine, beside root")
@@ -471,6 +524,7 @@ def main(arguments: Sequence[str]) -> int:
         port=port,
         visible_devices=options.visible_devices,
         memory_limit=options.memory_limit,
+        grace_s=options.grace,
         tls=options.tls == "on",
         local_user=options.local_user,
         log=log,

@@ -86,7 +86,7 @@ def _validate_requests(requests: Requests, field: str) -> None:
         hint="a task has one share, or whole GPUs: set gpus to 1, or leave the share out",
     )
     if requests.gpus == 0:
-        parts = ("gpu_memory_bytes", "gpu_model", "remote_network_mbit_s")
+        parts = ("gpu_memory_bytes", "gpu_model", "remote_network_mbit_s", "gpu_span")
         asked = next((part for part in parts if getattr(requests, part)), "")
         check(not asked, f"{field}.{asked}", "is set, but no GPU is asked for", hint="set gpus to 1 or more")
 

@@ -81,6 +81,9 @@ class ResourceTable(msgspec.Struct, forbid_unknown_fields=True, rename=None):
     gpu_share: Annotated[
         str | int | float, Meta(description="Least part of a GPU, shared with others: 0.25, '1/4' or '25%'.")
     ] = 0
+    gpu_span: Annotated[bool, Meta(description="Whether they may be of several nodes, where no node has so many.")] = (
+        False
+    )
 
 
 class StageTable(msgspec.Struct, forbid_unknown_fields=True, rename={"source": "from"}):
@@ -166,6 +169,7 @@ class ResourceChanges(msgspec.Struct, forbid_unknown_fields=True):
         str | int | float | None, Meta(description="Network that each remote GPU takes at both ends.")
     ] = None
     gpu_share: Annotated[str | int | float | None, Meta(description="Least part of a GPU, shared with others.")] = None
+    gpu_span: Annotated[bool, Meta(description="Whether they may be of several nodes.")] | None = None
 
 
 class TaskChanges(msgspec.Struct, forbid_unknown_fields=True):
@@ -369,6 +373,7 @@ def convert_requests(resources: ResourceTable, where: str) -> Requests:
         if resources.remote_network is None
         else parse_network(resources.remote_network, what=f"{where}{remote_network}"),
         gpu_share_milli=parse_share(resources.gpu_share, what=f"{where}{gpu_share}"),
+        gpu_span=resources.gpu_span,
     )
     if not requests.cpu_milli or not requests.memory_bytes:
         what = "memory" if requests.cpu_milli else "cpus"
@@ -378,6 +383,7 @@ def convert_requests(resources: ResourceTable, where: str) -> Requests:
         gpu_model: requests.gpu_model,
         gpu_share: requests.gpu_share_milli,
         remote_network: requests.remote_network_mbit_s,
+        f"gpu{dash}span": requests.gpu_span,
     }
     if not requests.gpus and any(of_gpus.values()):
         what = next(name for name, value in of_gpus.items() if value)
@@ -486,7 +492,7 @@ def _variant(changes: TaskChanges, task: TaskTable, group: str, field: str) -> G
     given = {key: value for key, value in msgspec.structs.asdict(changes.resources).items() if value is not None}
     if given.get("gpus") == 0:
         # What is said of GPUs goes with them.
-        given = {"gpu_memory": 0, "gpu_model": "", "gpu_share": 0, **given}
+        given = {"gpu_memory": 0, "gpu_model": "", "gpu_share": 0, "gpu_span": False, **given}
     return GroupVariant(
         name=group,
         requests=convert_requests(msgspec.structs.replace(task.resources, **given), f"{field}.resources."),

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from farbus.cli.jobfile import MAX_GPUS, ResourceTable, convert_requests, parse_deadline
+from farbus.cli.jobfile import MAX_GPUS, ResourceTable, parse_deadline
 from farbus.errors import InvalidInput
 from farbus.model.device import Route
-from farbus.model.job import MAX_IMPORTANCE, Goal, Requests
+from farbus.model.job import MAX_IMPORTANCE, Goal
 from farbus.model.quantity import parse_seconds
 
 
@@ -79,6 +79,10 @@ GpuShareOption = Annotated[
         help="Have a share of a GPU, of at least 0.25, 1/4 or 25%, instead of a whole one.",
         show_default=False,
     ),
+]
+GpuSpanOption = Annotated[
+    bool,
+    typer.Option("--gpu-span", help="Take GPUs of several nodes, where no node has so many.", show_default=False),
 ]
 CpusOption = Annotated[str, typer.Option("--cpus", metavar="N", help="Processors: 2, 0.5 or 250m.")]
 NetworkOption = Annotated[
@@ -151,19 +155,20 @@ def read_goal(*, slo: str, importance: float | None, deadline: str) -> Goal:
     )
 
 
-def read_requests(
+def resource_table(
     *,
     gpus: int,
     gpu_memory: str,
     gpu_model: str,
     gpu_share: str,
+    gpu_span: bool,
     remote_network: str,
     cpus: str,
     memory: str,
     network: str,
-) -> Requests:
-    """Turn the options into what each task needs."""
-    table = ResourceTable(
+) -> ResourceTable:
+    """Return what each task needs as a job file would say it; options that were left out are empty."""
+    return ResourceTable(
         cpus=cpus,
         memory=memory,
         network=network or 0,
@@ -171,9 +176,9 @@ def read_requests(
         gpu_memory=gpu_memory or 0,
         gpu_model=gpu_model,
         gpu_share=gpu_share or 0,
+        gpu_span=gpu_span,
         remote_network=remote_network or None,
     )
-    return convert_requests(table, "--")
 
 
 def command_app() -> typer.Typer:

@@ -58,6 +58,8 @@ class Requests(Value, frozen=True, kw_only=True):
     """Part of the model's name that each GPU must have, in any case; empty for any."""
     gpu_share_milli: int = 0
     """Least part of a GPU that others have too, in thousandths; 0 for whole GPUs that nobody shares."""
+    gpu_span: bool = False
+    """Whether the GPUs may be of several nodes, where no node has so many."""
     remote_network_mbit_s: int | None = None
     """What each GPU that is remote takes of the links at both ends; None for what the cluster's rules say."""
 

@@ -1,6 +1,6 @@
 /* Copies to and from arrays, whose layout only the driver knows: the server is told which
  * rows, and the bytes of this process travel packed. */
-#include "client.h"
+#include "across.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -143,38 +143,19 @@ static CUresult copy_there(const CUDA_MEMCPY3D *copy, uint64_t stream)
 	return client_call(WIRE_OP_ARRAY_COPY, &request, sizeof(request), NULL, 0);
 }
 
-/* The arrays as the server names them that the stream is on. */
-static CUresult arrays_name(CUDA_MEMCPY3D *copy, uint64_t stream)
-{
-	struct client_session *at = client_stream_session(stream), *source = at, *target = at;
-
-	if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY)
-		copy->srcArray = (CUarray)(uintptr_t)client_named_wire(copy->srcArray, &source);
-	if (copy->dstMemoryType == CU_MEMORYTYPE_ARRAY)
-		copy->dstArray = (CUarray)(uintptr_t)client_named_wire(copy->dstArray, &target);
-	return source == at && target == at ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
-CUresult client_array_copy(const CUDA_MEMCPY3D *given, CUstream hStream, bool async)
+/* A copy in a stream of the server that has the arrays, and names them as here. */
+static CUresult array_copy_at(const CUDA_MEMCPY3D *given, uint64_t stream, bool async)
 {
 	CUDA_MEMCPY3D copy = *given;
-	CUresult result = client_enter();
+	CUresult result = CUDA_SUCCESS;
+	struct client_session *session;
 	CUdeviceptr address;
-	uint64_t stream;
 	size_t pitch, slice;
 
-	if (result == CUDA_SUCCESS)
-		result = client_stream_wire(hStream, &stream);
-	if (result == CUDA_SUCCESS)
-		result = arrays_name(&copy, stream);
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!copy.WidthInBytes || !copy.Height || !copy.Depth)
-		return CUDA_SUCCESS;
-	if (copy.WidthInBytes > UINT32_MAX || copy.Height > UINT32_MAX || copy.Depth > UINT32_MAX ||
-	    copy.srcPitch > UINT32_MAX || copy.dstPitch > UINT32_MAX ||
-	    copy.srcHeight > UINT32_MAX || copy.dstHeight > UINT32_MAX)
-		return CUDA_ERROR_INVALID_VALUE;
+	if (copy.srcMemoryType == CU_MEMORYTYPE_ARRAY)
+		copy.srcArray = (CUarray)(uintptr_t)client_named_wire(copy.srcArray, &session);
+	if (copy.dstMemoryType == CU_MEMORYTYPE_ARRAY)
+		copy.dstArray = (CUarray)(uintptr_t)client_named_wire(copy.dstArray, &session);
 	address = copy.srcDevice;
 	if (copy.srcMemoryType != CU_MEMORYTYPE_ARRAY &&
 	    on_host(copy.srcMemoryType, copy.srcHost, &address)) {
@@ -211,6 +192,103 @@ CUresult client_array_copy(const CUDA_MEMCPY3D *given, CUstream hStream, bool as
 		result = client_call(WIRE_OP_STREAM_SYNCHRONIZE, &request, sizeof(request), NULL, 0);
 	}
 	return result;
+}
+
+/* Whose a side is; NULL: this process's. */
+static struct client_session *side_session(CUmemorytype type, CUarray array, const void *host,
+					   CUdeviceptr device)
+{
+	struct client_session *session = NULL;
+	struct client_range range;
+
+	if (type == CU_MEMORYTYPE_ARRAY)
+		client_named_wire(array, &session);
+	else if (!on_host(type, host, &device) && client_memory_find(device, &range))
+		session = range.session;
+	return session;
+}
+
+/* Between two servers: a slice at a time through this process. */
+static CUresult array_copy_staged(const CUDA_MEMCPY3D *copy)
+{
+	size_t slice = copy->WidthInBytes * copy->Height;
+	uint8_t *staged = malloc(slice);
+	CUresult result = staged ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+
+	for (size_t z = 0; z < copy->Depth && result == CUDA_SUCCESS; z++) {
+		CUDA_MEMCPY3D out = *copy, in = *copy;
+
+		out.Depth = in.Depth = 1;
+		out.srcZ += z;
+		out.dstMemoryType = in.srcMemoryType = CU_MEMORYTYPE_HOST;
+		out.dstHost = staged;
+		in.srcHost = staged;
+		out.dstPitch = in.srcPitch = copy->WidthInBytes;
+		out.dstHeight = in.srcHeight = copy->Height;
+		out.dstXInBytes = out.dstY = out.dstZ = 0;
+		in.srcXInBytes = in.srcY = in.srcZ = 0;
+		in.dstZ += z;
+		/* The bytes here are packed, whatever slices look like on the other side. */
+		if (!out.srcHeight)
+			out.srcHeight = copy->Height;
+		if (!in.dstHeight)
+			in.dstHeight = copy->Height;
+		result = cuMemcpy3D_v2(&out);
+		if (result == CUDA_SUCCESS)
+			result = cuMemcpy3D_v2(&in);
+	}
+	free(staged);
+	return result;
+}
+
+/* In a stream that is not of the arrays' server: when it has come there, and before the
+ * call returns. */
+static CUresult array_copy_across(const CUDA_MEMCPY3D *copy, uint64_t stream,
+				  struct client_session *source, struct client_session *target)
+{
+	struct client_session *one = source ? source : target;
+	struct across_helper *helper;
+	CUresult result = client_across_permit(stream, "a copy");
+
+	if (result == CUDA_SUCCESS)
+		result = client_across_settle(stream, source ? client_session_context(source) : NULL,
+					      target ? client_session_context(target) : NULL);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (source && target && source != target)
+		return array_copy_staged(copy);
+	result = client_helper_take(client_session_context(one), &helper);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = array_copy_at(copy, client_helper_wire(helper), false);
+	client_helper_give(helper);
+	return result;
+}
+
+CUresult client_array_copy(const CUDA_MEMCPY3D *copy, CUstream hStream, bool async)
+{
+	struct client_session *at, *source, *target;
+	CUresult result = client_enter();
+	uint64_t stream;
+
+	if (result == CUDA_SUCCESS)
+		result = client_stream_wire(hStream, &stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!copy->WidthInBytes || !copy->Height || !copy->Depth)
+		return CUDA_SUCCESS;
+	if (copy->WidthInBytes > UINT32_MAX || copy->Height > UINT32_MAX ||
+	    copy->Depth > UINT32_MAX || copy->srcPitch > UINT32_MAX || copy->dstPitch > UINT32_MAX ||
+	    copy->srcHeight > UINT32_MAX || copy->dstHeight > UINT32_MAX)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (client_alone())
+		return array_copy_at(copy, stream, async);
+	at = client_stream_session(stream);
+	source = side_session(copy->srcMemoryType, copy->srcArray, copy->srcHost, copy->srcDevice);
+	target = side_session(copy->dstMemoryType, copy->dstArray, copy->dstHost, copy->dstDevice);
+	if ((!source || source == at) && (!target || target == at))
+		return array_copy_at(copy, stream, async);
+	return array_copy_across(copy, stream, source, target);
 }
 
 /* ---- arrays of one dimension ---- */

@@ -154,6 +154,7 @@ CUresult cuMemcpy3DBatchAsync_v2(size_t numParams, CUDA_MEMCPY3D_BATCH_OP *opLis
 static CUresult copy_peer(const CUDA_MEMCPY3D_PEER *peer, CUstream stream, bool async)
 {
 	CUDA_MEMCPY3D copy;
+	CUresult result;
 
 	if (!peer)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -185,7 +186,10 @@ static CUresult copy_peer(const CUDA_MEMCPY3D_PEER *peer, CUstream stream, bool 
 		.Height = peer->Height,
 		.Depth = peer->Depth,
 	};
-	return async ? cuMemcpy3DAsync_v2(&copy, stream) : cuMemcpy3D_v2(&copy);
+	if (async)
+		return cuMemcpy3DAsync_v2(&copy, stream);
+	result = client_peer_settle(peer->dstContext, peer->srcContext);
+	return result == CUDA_SUCCESS ? cuMemcpy3D_v2(&copy) : result;
 }
 
 CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy)

@@ -51,8 +51,10 @@ struct client_entry {
 extern const struct client_entry client_entries[];
 extern const size_t client_entry_count;
 
-/* Say once, by name, that a function is not there. */
+/* Say once, by name, that a function is not there; that this server does not have it. */
 CUresult client_unsupported(int number);
+struct client_session;
+CUresult client_missing(const struct client_session *session, int number);
 
 /* ---- objects ---- */
 
@@ -82,7 +84,7 @@ struct client_pieces {
 
 /* A kernel as one server has it. */
 struct client_kernel {
-	uint64_t wire;			/* the server's name for it; 0: it is not there yet */
+	_Atomic uint64_t wire;		/* the server's name for it; 0: it is not there yet */
 	_Atomic uint32_t attributes_known;	/* bit n: attributes[n]; else it is -1 */
 	_Atomic int attributes[CLIENT_FUNCTION_ATTRIBUTES];
 };
@@ -99,7 +101,17 @@ struct client_function {
 	struct client_kernel on[];	/* by the session's index */
 };
 
-/* A library or a module: the same thing with a different door. */
+/* Options of the just-in-time compiler that travel: pairs of option and value. */
+#define CLIENT_JIT_OPTIONS 64u
+
+struct client_jit_options {
+	uint64_t pairs[CLIENT_JIT_OPTIONS][2];
+	uint32_t count;
+};
+
+/* A library or a module: the same thing with a different door.  A module is its context's;
+ * a library is loaded at the server that is current then, and at others when it is used
+ * there. */
 struct client_library {
 	CUlibrary handle;
 	struct client_context *context;	/* of a module; NULL: a library */
@@ -109,7 +121,12 @@ struct client_library {
 	struct client_function **functions;
 	uint32_t function_count;
 	uint32_t function_room;
-	bool enumerated;		/* functions holds all there are */
+	_Atomic uint32_t loaded;	/* bit n: the session of index n has it */
+	uint32_t listed;		/* bit n: that one has described all kernels */
+	/* What other servers are sent when a kernel is first used there; NULL: there is one. */
+	void *image;
+	size_t image_bytes;
+	struct client_jit_options *options;
 };
 
 struct client_context {
@@ -128,6 +145,8 @@ struct client_context {
 	_Atomic int priorities_known;
 	int least_priority;
 	int greatest_priority;
+	struct across_helper *helpers;	/* idle ones (across.c), and how often it has ended */
+	unsigned epoch;
 };
 
 struct client_green;			/* green.c */
@@ -199,6 +218,8 @@ enum client_wait_state { WAIT_PENDING, WAIT_DONE, WAIT_LEAD };
 #define CLIENT_BEHIND_PIECES 512
 #define CLIENT_BEHIND_SLOTS 64
 
+struct client_resume;
+
 struct client_session {
 	unsigned index;			/* in client.sessions */
 	ino_t socket_inode;		/* of the transport's descriptor */
@@ -210,12 +231,15 @@ struct client_session {
 	struct inbox inbox;
 	char peer[160];			/* for messages */
 	uint8_t operations[WIRE_OPERATION_BYTES]; /* bit n: the server has operation n */
+	uint16_t major, minor;		/* of the protocol that the server speaks */
+	struct client_resume *resume;	/* how it goes on after a cut, or NULL: not at all */
 
 	pthread_mutex_t wait_lock;	/* over what follows */
 	pthread_cond_t receiver_wake;
 	struct client_wait *waits;
 	struct client_target *targets;	/* of asynchronous copies */
 	_Atomic unsigned outstanding;	/* host functions and pulled copies */
+	unsigned awaited;		/* gates that nothing is paced behind */
 	pthread_cond_t settled;		/* outstanding has become 0, or the session is dead */
 	unsigned behind[CLIENT_BEHIND_SLOTS]; /* work posted to streams since it was 0 */
 	size_t behind_pieces;
@@ -225,6 +249,7 @@ struct client_session {
 	uint64_t last_call_ns;
 	_Atomic bool dead;
 	_Atomic uint8_t failures_said[WIRE_OP_LIMIT];
+	_Atomic uint8_t missing_said[WIRE_OP_LIMIT];
 };
 
 enum client_state {
@@ -260,6 +285,12 @@ struct client {
 
 extern struct client farbus_client;
 
+/* Is there one server alone?  Then nothing has to be looked for. */
+static inline bool client_alone(void)
+{
+	return farbus_client.session_count == 1;
+}
+
 /* ---- threads ---- */
 
 /* Most contexts that one thread may push. */
@@ -290,6 +321,8 @@ struct client_context *client_context_get(CUcontext handle);
  * sticky error.  client_enter_any: initialised and connected. */
 CUresult client_enter(void);
 CUresult client_enter_any(void);
+/* The same as client_enter, telling the current context on success. */
+CUresult client_enter_context(struct client_context **current);
 
 /* What travels for a handle; the result that CUDA gives for a wrong one. */
 CUresult client_stream_wire(CUstream stream, uint64_t *wire);
@@ -343,6 +376,10 @@ struct client_route {
 struct client_route client_route_current(void);
 /* An object's of that context: of the current one, if that is of the same server. */
 struct client_route client_route_context(const struct client_context *context);
+/* A stream's: of its own context. */
+struct client_route client_route_stream(uint64_t stream);
+/* A primary context at that server; NULL: none is active. */
+struct client_context *client_session_context(const struct client_session *session);
 /* Something of that server's that no context has. */
 struct client_route client_route_session(struct client_session *session);
 
@@ -350,6 +387,10 @@ struct client_route client_route_session(struct client_session *session);
  * result is CUDA_ERROR_INVALID_HANDLE, as with objects of two contexts. */
 CUresult client_post(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
 		     size_t tail_bytes);
+/* The same with a tail that may be read where it lies until it is settled. */
+CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
+			  size_t tail_bytes);
+void client_settle(const void *at, size_t bytes);
 CUresult client_call(enum wire_op op, const void *fixed, size_t fixed_bytes, void *reply,
 		     size_t reply_bytes);
 /* A call with a tail in either direction, or whose bytes go to a target.  The
@@ -361,12 +402,22 @@ CUresult client_call_to(const struct client_route *route, const struct client_re
 CUresult client_post_to(const struct client_route *route, const struct client_request *request);
 /* Post a request whose answer is data for `target`, which it takes over. */
 CUresult client_post_target(const struct client_request *request, struct client_target *target);
+CUresult client_post_target_to(const struct client_route *route, const struct client_request *request,
+			       struct client_target *target);
 
 /* Open a session with every server of the session file, and number the devices. */
 CUresult client_sessions_open(struct client *client);
 int client_session_start(struct client_session *session);
 /* The connection is lost: say so once, wake everybody. */
 void client_session_fail(struct client_session *session, int error);
+
+/* ---- going on after a cut (resume.c) ---- */
+
+/* How long a session of this process may be cut, in milliseconds; 0: it ends at once. */
+uint32_t client_resume_grace_ms(void);
+/* The server has granted it: read how, and go on over a transport that outlives its connection. */
+int client_resume_begin(struct client_session *session, const char *address, const char *port,
+			const uint8_t secret[WIRE_SECRET_BYTES], uint64_t number);
 
 /* Host functions and pulled copies on behalf of the server (host.c). */
 void client_host_call(struct client_session *session, uint64_t token, CUresult status);
@@ -381,6 +432,17 @@ CUresult client_host_copy_captured(uint64_t device, size_t device_pitch, const v
 CUresult client_host_keep(CUhostFn function, void *argument, uint64_t *token);
 CUresult client_host_once(CUhostFn function, void *argument, uint64_t *token);
 void client_host_drop(uint64_t token);
+/* Stop a stream: when it comes there, `reached` is called on a thread of this library's,
+ * which may call CUDA; it goes on when the gate is opened, which ends the gate.  What is
+ * posted behind it is paced, unless nothing will be.  `gate` may be NULL. */
+struct host_job;
+CUresult client_gate_close(uint64_t stream, bool paced,
+			   void (*reached)(struct host_job *gate, void *opaque), void *opaque,
+			   struct host_job **gate);
+void client_gate_open(struct host_job *gate);
+/* The server is gone: what waits for its events goes on (across.c). */
+void client_across_lost(struct client_session *session);
+void client_across_forget(struct client_context *context);
 /* May any graph call host functions or read memory of this process? */
 bool client_host_kept(void);
 /* Is the stream (named as on the wire) being captured? */
@@ -418,6 +480,8 @@ struct client_range {
 
 /* The range that holds the address; false: the driver does not know it. */
 bool client_memory_find(uint64_t address, struct client_range *range);
+/* The addresses that were reserved and hold it, mapped or not. */
+bool client_memory_find_reserved(uint64_t address, struct client_range *range);
 /* CUDA_SUCCESS if [address, address + bytes) is in one allocation on the device. */
 CUresult client_memory_check(uint64_t address, uint64_t bytes);
 /* Take a device range into the table, reserving its addresses here.
@@ -435,8 +499,21 @@ bool client_memory_set_sync(uint64_t address, bool sync);
 bool client_memory_remove(uint64_t base, enum client_memory_kind kind, struct client_range *range);
 void client_memory_forget_library(struct client_library *library);
 void client_memory_forget_context(struct client_context *context);
-CUresult client_memory_allocate(enum wire_op op, const void *request, size_t request_bytes,
-				void *reply, size_t reply_bytes, uint64_t bytes, uint64_t *address);
+/* Find memory or addresses that are free here, too: `take` asks for some and fills in the
+ * range's base and length; what is taken in this process is kept until others are found,
+ * and then given back.  With `fill`, plain memory of growing length is taken in between, so
+ * that the driver looks further. */
+struct client_placement {
+	CUresult (*take)(void *opaque, unsigned attempt, struct client_range *range);
+	void (*give)(void *opaque, const struct client_range *range, uint64_t address);
+	void *opaque;
+	bool fill;
+};
+
+CUresult client_memory_place(const struct client_placement *placement, struct client_range *range);
+
+/* The context in which to reach a device's memory; NULL: its server has none. */
+struct client_context *client_memory_context(const struct client_range *range);
 
 /* ---- green contexts (green.c) ---- */
 
@@ -449,20 +526,15 @@ CUgreenCtx client_green_handle(const struct client_green *green, CUcontext *cont
 
 /* ---- the rest ---- */
 
+/* Wait for both contexts, if they are two servers': what CUDA orders by itself. */
+CUresult client_peer_settle(CUcontext target, CUcontext source);
+
 /* A copy of which one side at least is an array (array.c). */
 CUresult client_array_copy(const CUDA_MEMCPY3D *copy, CUstream stream, bool async);
 
 /* A launch's parameters as one buffer of WIRE_KERNEL_PARAMETERS bytes (launch.c). */
 CUresult client_parameters_gather(const struct client_function *function, void *const *parameters,
 				  void *const *extra, uint8_t *buffer, uint32_t *bytes);
-/* Options of the just-in-time compiler that travel: pairs of option and value. */
-#define CLIENT_JIT_OPTIONS 64u
-
-struct client_jit_options {
-	uint64_t pairs[CLIENT_JIT_OPTIONS][2];
-	uint32_t count;
-};
-
 void client_jit_collect(struct client_jit_options *out, const CUjit_option *options,
 			void *const *values, unsigned count);
 /* A file's bytes with a zero behind them; malloc'ed. */
@@ -471,6 +543,8 @@ CUresult client_file_read(const char *path, void **data, size_t *bytes);
 CUresult client_blob_send(const struct client_route *route, uint64_t blob, const void *data,
 			  size_t bytes);
 
+/* Wait for the current context, and for the devices of the other servers. */
+CUresult client_contexts_synchronize(void);
 CUresult client_context_make_primary(struct client_device *device);
 void client_libraries_forget(struct client_context *context);
 CUresult client_module_load(CUmodule *module, const void *image);

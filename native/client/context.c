@@ -42,6 +42,7 @@ static void context_forget(struct client_context *context)
 	cudart_context_destroyed(context->handle);
 	client_memory_forget_context(context);
 	client_libraries_forget(context);
+	client_across_forget(context);
 }
 
 static CUresult device_get(CUdevice ordinal, struct client_device **device)
@@ -498,6 +499,21 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx)
 		return result;
 	route = (struct client_route){ context->session, (uint64_t)(uintptr_t)ctx };
 	return client_call_to(&route, &request, &wait);
+}
+
+CUresult client_contexts_synchronize(void)
+{
+	const struct client_context *current = client_context_current();
+	CUresult result = cuCtxSynchronize();
+
+	for (int i = 0; i < farbus_client.device_count && result == CUDA_SUCCESS; i++) {
+		const struct client_device *device = &farbus_client.devices[i];
+
+		if (device->primary->active && current && device->session != current->session &&
+		    !atomic_load(&device->session->dead))
+			result = cuCtxSynchronize_v2(device->primary->handle);
+	}
+	return result;
 }
 
 /* ---- CUDA 2's way of sharing a context: an older name for counting its users ---- */

@@ -5,25 +5,13 @@
  * stream gets there.  Bytes for the host are written by whoever reads the inbox,
  * before the reply or event that tells of the copy's end.
  */
-#include "client.h"
+#include "across.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows of `width` bytes on one side; height 1: pitch does not matter. */
-struct plane {
-	uint64_t address;
-	size_t pitch;
-	enum client_memory_kind kind;
-};
-
-struct extent {
-	size_t width;
-	size_t height;
-};
-
 /* SIZE_MAX, which nothing is as large as, where the sum is beyond it. */
-static size_t plane_span(const struct plane *plane, const struct extent *extent)
+static size_t plane_span(const struct client_plane *plane, const struct client_extent *extent)
 {
 	size_t span;
 
@@ -33,7 +21,7 @@ static size_t plane_span(const struct plane *plane, const struct extent *extent)
 	return span;
 }
 
-static CUresult plane_check(const struct plane *plane, const struct extent *extent)
+static CUresult plane_check(const struct client_plane *plane, const struct client_extent *extent)
 {
 	if (plane->kind != MEMORY_DEVICE)
 		return plane->address ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -61,6 +49,7 @@ static CUresult stream_wait(uint64_t stream)
 #define COPY_PIECE_BYTES (256u << 10)
 _Static_assert(COPY_PIECE_BYTES <= WIRE_BULK_BYTES, "a piece is one frame's bulk");
 
+/* The caller settles what is lent here. */
 static CUresult send_linear(uint64_t device, const uint8_t *host, size_t bytes, uint64_t stream)
 {
 	while (bytes) {
@@ -69,7 +58,7 @@ static CUresult send_linear(uint64_t device, const uint8_t *host, size_t bytes, 
 		CUresult result;
 
 		client_stream_pace(stream, CLIENT_WEIGHT_WORK, 1);
-		result = client_post(WIRE_OP_COPY_TO_DEVICE, &request, sizeof(request), host, now);
+		result = client_post_lent(WIRE_OP_COPY_TO_DEVICE, &request, sizeof(request), host, now);
 
 		if (result != CUDA_SUCCESS)
 			return result;
@@ -80,8 +69,8 @@ static CUresult send_linear(uint64_t device, const uint8_t *host, size_t bytes, 
 	return CUDA_SUCCESS;
 }
 
-static CUresult send_rows(const struct plane *device, const struct plane *host,
-			  const struct extent *extent, uint64_t stream)
+static CUresult send_rows(const struct client_plane *device, const struct client_plane *host,
+			  const struct client_extent *extent, uint64_t stream)
 {
 	size_t rows = WIRE_BULK_BYTES / extent->width;
 	const uint8_t *from = (const uint8_t *)(uintptr_t)host->address;
@@ -119,8 +108,8 @@ static CUresult send_rows(const struct plane *device, const struct plane *host,
 	return result;
 }
 
-static CUresult copy_to_device(const struct plane *device, const struct plane *host,
-			       const struct extent *extent, uint64_t stream, bool async)
+static CUresult copy_to_device(const struct client_plane *device, const struct client_plane *host,
+			       const struct client_extent *extent, uint64_t stream, bool async)
 {
 	bool linear = extent->height == 1 ||
 		      (device->pitch == extent->width && host->pitch == extent->width);
@@ -137,8 +126,8 @@ static CUresult copy_to_device(const struct plane *device, const struct plane *h
 
 /* ---- to the host ---- */
 
-static void target_fill(struct client_target *target, const struct plane *host,
-			const struct extent *extent)
+static void target_fill(struct client_target *target, const struct client_plane *host,
+			const struct client_extent *extent)
 {
 	memset(target, 0, sizeof(*target));
 	target->host = (uint8_t *)(uintptr_t)host->address;
@@ -148,8 +137,8 @@ static void target_fill(struct client_target *target, const struct plane *host,
 	target->missing = extent->width * extent->height;
 }
 
-static CUresult copy_to_host(const struct plane *host, const struct plane *device,
-			     const struct extent *extent, uint64_t stream, bool async)
+static CUresult copy_to_host(const struct client_plane *host, const struct client_plane *device,
+			     const struct client_extent *extent, uint64_t stream, bool async)
 {
 	const struct wire_copy_to_host fixed = {
 		.device = device->address,
@@ -187,8 +176,8 @@ static CUresult copy_to_host(const struct plane *host, const struct plane *devic
 
 /* ---- on the device ---- */
 
-static CUresult copy_on_device(const struct plane *to, const struct plane *from,
-			       const struct extent *extent, uint64_t stream)
+static CUresult copy_on_device(const struct client_plane *to, const struct client_plane *from,
+			       const struct client_extent *extent, uint64_t stream)
 {
 	client_stream_pace(stream, CLIENT_WEIGHT_WORK, 0);
 	if (extent->height == 1 || (to->pitch == extent->width && from->pitch == extent->width)) {
@@ -215,8 +204,8 @@ static CUresult copy_on_device(const struct plane *to, const struct plane *from,
 }
 
 /* CUDA makes copies within host memory itself, after the stream's work. */
-static CUresult copy_on_host(const struct plane *to, const struct plane *from,
-			     const struct extent *extent, uint64_t stream)
+static CUresult copy_on_host(const struct client_plane *to, const struct client_plane *from,
+			     const struct client_extent *extent, uint64_t stream)
 {
 	CUresult result = stream_wait(stream);
 
@@ -229,8 +218,8 @@ static CUresult copy_on_host(const struct plane *to, const struct plane *from,
 /* ---- in a captured stream ---- */
 
 /* Each run of the graph reads or writes host memory then; nothing of it travels now. */
-static CUresult copy_captured(const struct plane *to, const struct plane *from,
-			      const struct extent *extent, uint64_t stream)
+static CUresult copy_captured(const struct client_plane *to, const struct client_plane *from,
+			      const struct client_extent *extent, uint64_t stream)
 {
 	struct client_target *kept;
 	struct wire_capture_copy_to_host fixed = {
@@ -264,9 +253,37 @@ static CUresult copy_captured(const struct plane *to, const struct plane *from,
 
 /* ---- the one way all copies go ---- */
 
-static CUresult copy(const struct plane *to, const struct plane *from, const struct extent *extent,
-		     uint64_t stream, bool async)
+/* Whose the plane's memory is; NULL: this process's. */
+static struct client_context *plane_context(const struct client_plane *plane)
 {
+	struct client_range range;
+
+	return plane->kind == MEMORY_DEVICE && client_memory_find(plane->address, &range)
+		       ? client_memory_context(&range)
+		       : NULL;
+}
+
+/* Does the stream have nothing to do with one of the sides?  Then *across is the copy. */
+static bool copy_crosses(const struct client_plane *to, const struct client_plane *from,
+			 const struct client_extent *extent, uint64_t stream,
+			 struct client_copy *across)
+{
+	const struct client_session *session;
+
+	if (client_alone())
+		return false;
+	session = client_stream_session(stream);
+	*across = (struct client_copy){ .to = *to, .from = *from, .extent = *extent };
+	across->to.context = plane_context(to);
+	across->from.context = plane_context(from);
+	return (across->to.context && across->to.context->session != session) ||
+	       (across->from.context && across->from.context->session != session);
+}
+
+static CUresult copy(const struct client_plane *to, const struct client_plane *from,
+		     const struct client_extent *extent, uint64_t stream, bool async)
+{
+	struct client_copy across;
 	CUresult result;
 
 	if (!extent->width || !extent->height)
@@ -276,6 +293,8 @@ static CUresult copy(const struct plane *to, const struct plane *from, const str
 		result = plane_check(from, extent);
 	if (result != CUDA_SUCCESS)
 		return result;
+	if (copy_crosses(to, from, extent, stream, &across))
+		return client_across_copy(&across, stream, async);
 	if (to->kind == MEMORY_DEVICE && from->kind == MEMORY_DEVICE)
 		return copy_on_device(to, from, extent, stream);
 	if (async && client_stream_captured(stream))
@@ -283,7 +302,11 @@ static CUresult copy(const struct plane *to, const struct plane *from, const str
 	if (to->kind == MEMORY_DEVICE) {
 		result = copy_to_device(to, from, extent, stream, async);
 		/* A synchronous copy reports what went wrong before it. */
-		return result == CUDA_SUCCESS && !async ? stream_wait(stream) : result;
+		if (result == CUDA_SUCCESS && !async)
+			result = stream_wait(stream);
+		/* Behind the answer there is nothing left that could be asked for again. */
+		client_settle((const void *)(uintptr_t)from->address, plane_span(from, extent));
+		return result;
 	}
 	if (from->kind == MEMORY_DEVICE)
 		return copy_to_host(to, from, extent, stream, async);
@@ -294,9 +317,9 @@ static CUresult copy_linear(uint64_t to, enum client_memory_kind to_kind, uint64
 			    enum client_memory_kind from_kind, size_t bytes, CUstream stream,
 			    bool async)
 {
-	const struct plane target = { .address = to, .pitch = bytes, .kind = to_kind };
-	const struct plane source = { .address = from, .pitch = bytes, .kind = from_kind };
-	const struct extent extent = { .width = bytes, .height = 1 };
+	const struct client_plane target = { .address = to, .pitch = bytes, .kind = to_kind };
+	const struct client_plane source = { .address = from, .pitch = bytes, .kind = from_kind };
+	const struct client_extent extent = { .width = bytes, .height = 1 };
 	CUresult result = client_enter();
 	uint64_t wire;
 
@@ -368,8 +391,8 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size
 			   true);
 }
 
-/* All devices of a session share one address space, so the contexts say nothing
- * that the addresses do not; they are checked as CUDA checks them. */
+/* All devices share one address space, so the contexts say nothing that the addresses do
+ * not; they are checked as CUDA checks them. */
 CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
 			   CUcontext srcContext, size_t ByteCount, CUstream hStream)
 {
@@ -378,10 +401,28 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdevice
 	return cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream);
 }
 
+CUresult client_peer_settle(CUcontext target, CUcontext source)
+{
+	const struct client_context *to = client_context_get(target);
+	const struct client_context *from = client_context_get(source);
+	CUresult result = CUDA_SUCCESS;
+
+	if (!to || !from || to->session == from->session)
+		return CUDA_SUCCESS;
+	result = cuCtxSynchronize_v2(target);
+	return result == CUDA_SUCCESS ? cuCtxSynchronize_v2(source) : result;
+}
+
+/* CUDA does it behind and before all work of both contexts. */
 CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
 		      CUcontext srcContext, size_t ByteCount)
 {
-	return cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, NULL);
+	CUresult result = client_peer_settle(dstContext, srcContext);
+
+	if (result == CUDA_SUCCESS)
+		result = cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
+					   NULL);
+	return result == CUDA_SUCCESS ? client_peer_settle(dstContext, srcContext) : result;
 }
 
 /* ---- two and three dimensions ---- */
@@ -399,7 +440,7 @@ struct side {
 };
 
 static CUresult side_plane(const struct side *side, size_t width, size_t height, size_t depth,
-			   struct plane *plane)
+			   struct client_plane *plane)
 {
 	uint64_t base;
 
@@ -434,10 +475,10 @@ static CUresult side_plane(const struct side *side, size_t width, size_t height,
 static CUresult copy_box(const struct side *to, const struct side *from, size_t width, size_t height,
 			 size_t depth, CUstream stream, bool async)
 {
-	const struct extent extent = { .width = width, .height = height };
+	const struct client_extent extent = { .width = width, .height = height };
 	size_t to_slice = to->slice_height ? to->slice_height : height;
 	size_t from_slice = from->slice_height ? from->slice_height : height;
-	struct plane target, source;
+	struct client_plane target, source;
 	CUresult result = client_enter();
 	uint64_t wire;
 

@@ -112,6 +112,7 @@ void client_session_fail(struct client_session *session, int error)
 			       "fails with CUDA_ERROR_DEVICE_UNAVAILABLE",
 			       session->peer, error == -EPIPE || error == -ECONNRESET
 						      ? "the server or its lease has ended"
+			       : error == -ETIMEDOUT ? "it was cut and did not come back in time"
 						      : strerror(-error),
 			       farbus_client.session_count > 1 ? "that needs it " : "");
 	}
@@ -123,6 +124,8 @@ void client_session_fail(struct client_session *session, int error)
 	pthread_cond_broadcast(&session->settled);
 	pthread_cond_signal(&session->receiver_wake);
 	pthread_mutex_unlock(&session->wait_lock);
+	if (farbus_client.session_count > 1)
+		client_across_lost(session);
 }
 
 /* ---- reading; the caller is the leader ---- */
@@ -352,7 +355,8 @@ static void leader_step_down(struct client_session *session)
 	session->leader_wait = NULL;
 	if (session->waits)
 		wait_set(session, session->waits, WAIT_LEAD);
-	else if (session->receiver_parked || session->targets || session->outstanding)
+	else if (session->receiver_parked || session->targets || session->outstanding ||
+		 session->awaited)
 		pthread_cond_signal(&session->receiver_wake);
 	pthread_mutex_unlock(&session->wait_lock);
 }
@@ -403,7 +407,7 @@ static void *receiver_thread(void *opaque)
 
 	pthread_mutex_lock(&session->wait_lock);
 	while (!atomic_load(&session->dead)) {
-		bool expected = session->targets || session->outstanding;
+		bool expected = session->targets || session->outstanding || session->awaited;
 		bool recent = transport_now_ns() - session->last_call_ns < RECEIVER_PAUSE_NS;
 		int rc;
 
@@ -505,7 +509,7 @@ struct client_route client_route_current(void)
 	struct client_route route = { .session = farbus_client.sessions, .context = context_wire() };
 	const struct client_context *context;
 
-	if (farbus_client.session_count == 1)
+	if (client_alone())
 		return route;
 	context = client_context_current();
 	route.session = context ? context->session : session_home();
@@ -528,28 +532,44 @@ struct client_route client_route_context(const struct client_context *context)
 {
 	struct client_route route = client_route_current();
 
-	if (context && context->session != route.session) {
+	if (context && (context->session != route.session || !route.context)) {
 		route.session = context->session;
 		route.context = (uint64_t)(uintptr_t)context->handle;
 	}
 	return route;
 }
 
-struct client_route client_route_session(struct client_session *session)
+struct client_route client_route_stream(uint64_t stream)
 {
-	struct client_route route = client_route_current();
+	const struct client_context *context = client_stream_context(stream);
 
-	if (route.session == session)
-		return route;
-	route.session = session;
-	route.context = 0;
-	/* What belongs to a device but to no context is reached through any. */
-	for (int i = 0; i < farbus_client.device_count && !route.context; i++) {
+	if (!context)
+		return client_route_current();
+	return (struct client_route){ context->session, (uint64_t)(uintptr_t)context->handle };
+}
+
+struct client_context *client_session_context(const struct client_session *session)
+{
+	for (int i = 0; i < farbus_client.device_count; i++) {
 		const struct client_device *device = &farbus_client.devices[i];
 
 		if (device->session == session && device->primary->active)
-			route.context = (uint64_t)(uintptr_t)device->primary->handle;
+			return device->primary;
 	}
+	return NULL;
+}
+
+struct client_route client_route_session(struct client_session *session)
+{
+	struct client_route route = client_route_current();
+	const struct client_context *context;
+
+	if (route.session == session)
+		return route;
+	/* What belongs to a device but to no context is reached through any. */
+	context = client_session_context(session);
+	route.session = session;
+	route.context = context ? (uint64_t)(uintptr_t)context->handle : 0;
 	return route;
 }
 
@@ -567,14 +587,12 @@ static const struct client_context *handle_context(uint64_t handle)
 }
 
 /* Where a request goes whose fixed part is `fixed`. */
-static CUresult route_find(enum wire_op op, const void *fixed, struct client_route *route)
+static CUresult route_claimed(enum wire_op op, const void *fixed, struct client_route *route)
 {
 	const struct wire_op_info *info = &wire_op_infos[op];
 	const struct client_context *claimed = NULL;
 
 	*route = client_route_current();
-	if (farbus_client.session_count == 1)
-		return CUDA_SUCCESS;
 	for (unsigned i = 0; i < sizeof(info->routes) && info->routes[i]; i++) {
 		const struct client_context *context;
 		uint64_t handle;
@@ -591,21 +609,47 @@ static CUresult route_find(enum wire_op op, const void *fixed, struct client_rou
 	return CUDA_SUCCESS;
 }
 
-static void header_fill(struct wire_header *header, enum wire_op op, uint64_t context)
+static inline CUresult route_find(enum wire_op op, const void *fixed, struct client_route *route)
+{
+	if (!client_alone())
+		return route_claimed(op, fixed, route);
+	route->session = farbus_client.sessions;
+	route->context = context_wire();
+	return CUDA_SUCCESS;
+}
+
+static inline void header_fill(struct wire_header *header, enum wire_op op, uint64_t context)
 {
 	header->opcode = (uint16_t)op;
 	header->lane = client_thread()->lane;
 	header->argument = context;
 }
 
-CUresult client_post_to(const struct client_route *route, const struct client_request *request)
+/* Has the session's server the operation?  An older one may not; the hello says. */
+static CUresult session_offers(struct client_session *session, enum wire_op op)
+{
+	if (session->operations[op / 8] >> op % 8 & 1)
+		return CUDA_SUCCESS;
+	if (!atomic_exchange(&session->missing_said[op], 1))
+		client_message("the server at %s does not have %s: it speaks remoting protocol %u.%u, this "
+			       "shim %u.%u; install the same version of farbus on both nodes",
+			       session->peer, wire_op_infos[op].name, session->major, session->minor,
+			       WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static inline CUresult post(const struct client_route *route, enum wire_op op, const void *fixed,
+			    size_t fixed_bytes, const void *tail, size_t tail_bytes)
 {
 	struct wire_header header;
+	CUresult result = session_offers(route->session, op);
 	int rc;
 
-	header_fill(&header, request->op, route->context);
-	rc = outbox_append(&route->session->outbox, &header, request->fixed, request->fixed_bytes,
-			   request->tail, request->tail_bytes, NULL, NULL);
+	if (result != CUDA_SUCCESS)
+		return result;
+	header_fill(&header, op, route->context);
+	rc = outbox_append(&route->session->outbox, &header, fixed, fixed_bytes, tail, tail_bytes, NULL,
+			   NULL);
 	if (rc) {
 		client_session_fail(route->session, rc);
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
@@ -613,20 +657,46 @@ CUresult client_post_to(const struct client_route *route, const struct client_re
 	return CUDA_SUCCESS;
 }
 
+CUresult client_post_to(const struct client_route *route, const struct client_request *request)
+{
+	return post(route, request->op, request->fixed, request->fixed_bytes, request->tail,
+		    request->tail_bytes);
+}
+
+CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
+			  size_t tail_bytes)
+{
+	struct wire_header header;
+	struct client_route route;
+	CUresult result = route_find(op, fixed, &route);
+	int rc;
+
+	if (result == CUDA_SUCCESS)
+		result = session_offers(route.session, op);
+	if (result != CUDA_SUCCESS)
+		return result;
+	header_fill(&header, op, route.context);
+	rc = outbox_lend(&route.session->outbox, &header, fixed, fixed_bytes, tail, tail_bytes);
+	if (rc) {
+		client_session_fail(route.session, rc);
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
+	}
+	return CUDA_SUCCESS;
+}
+
+void client_settle(const void *at, size_t bytes)
+{
+	for (unsigned i = 0; i < farbus_client.session_count; i++)
+		outbox_settle(&farbus_client.sessions[i].outbox, at, bytes);
+}
+
 CUresult client_post(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
 		     size_t tail_bytes)
 {
-	const struct client_request request = {
-		.op = op,
-		.fixed = fixed,
-		.fixed_bytes = fixed_bytes,
-		.tail = tail,
-		.tail_bytes = tail_bytes,
-	};
 	struct client_route route;
 	CUresult result = route_find(op, fixed, &route);
 
-	return result == CUDA_SUCCESS ? client_post_to(&route, &request) : result;
+	return result == CUDA_SUCCESS ? post(&route, op, fixed, fixed_bytes, tail, tail_bytes) : result;
 }
 
 static void register_wait(void *opaque, uint64_t sequence)
@@ -659,9 +729,12 @@ CUresult client_call_to(const struct client_route *route, const struct client_re
 			struct client_wait *wait)
 {
 	struct client_session *session = route->session;
+	CUresult result = session_offers(session, request->op);
 	struct wire_header header;
 	int rc;
 
+	if (result != CUDA_SUCCESS)
+		return result;
 	atomic_store(&wait->state, WAIT_PENDING);
 	wait->session = session;
 	wait->sequence = 0;
@@ -705,20 +778,28 @@ CUresult client_call(enum wire_op op, const void *fixed, size_t fixed_bytes, voi
 CUresult client_post_target(const struct client_request *request, struct client_target *target)
 {
 	struct client_route route;
-	struct wire_header header;
 	CUresult result = route_find(request->op, request->fixed, &route);
+
+	return result == CUDA_SUCCESS ? client_post_target_to(&route, request, target) : result;
+}
+
+CUresult client_post_target_to(const struct client_route *route, const struct client_request *request,
+			       struct client_target *target)
+{
+	CUresult result = session_offers(route->session, request->op);
+	struct wire_header header;
 	int rc;
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	target->session = route.session;
-	header_fill(&header, request->op, route.context);
-	rc = outbox_append(&route.session->outbox, &header, request->fixed, request->fixed_bytes,
+	target->session = route->session;
+	header_fill(&header, request->op, route->context);
+	rc = outbox_append(&route->session->outbox, &header, request->fixed, request->fixed_bytes,
 			   request->tail, request->tail_bytes, register_target, target);
 	if (!rc)
-		rc = outbox_flush(&route.session->outbox);
+		rc = outbox_flush(&route->session->outbox);
 	if (rc) {
-		client_session_fail(route.session, rc);
+		client_session_fail(route->session, rc);
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	}
 	return CUDA_SUCCESS;
@@ -740,7 +821,7 @@ struct client_session *client_stream_session(uint64_t stream)
 {
 	const struct client_context *context;
 
-	if (farbus_client.session_count == 1)
+	if (client_alone())
 		return farbus_client.sessions;
 	context = client_stream_context(stream);
 	return context ? context->session : session_home();
@@ -748,7 +829,8 @@ struct client_session *client_stream_session(uint64_t stream)
 
 void client_stream_pace(uint64_t stream, unsigned weight, size_t pieces)
 {
-	struct client_session *session = client_stream_session(stream);
+	struct client_session *session = client_alone() ? farbus_client.sessions
+							 : client_stream_session(stream);
 	unsigned *behind = &session->behind[(stream ^ stream >> 4) % CLIENT_BEHIND_SLOTS];
 	int cancel;
 

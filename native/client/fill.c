@@ -32,6 +32,7 @@ static CUresult fill(CUdeviceptr device, size_t pitch, uint32_t element, uint32_
 	CUresult result = client_enter();
 	struct client_range range;
 	size_t span;
+	bool known;
 
 	if (result == CUDA_SUCCESS)
 		result = client_stream_wire(stream, &request.stream);
@@ -44,9 +45,13 @@ static CUresult fill(CUdeviceptr device, size_t pitch, uint32_t element, uint32_
 	    __builtin_mul_overflow(height - 1, pitch, &span) ||
 	    __builtin_add_overflow(span, width * element, &span))
 		return CUDA_ERROR_INVALID_VALUE;
-	if (client_memory_find(device, &range) && range.kind == MEMORY_PINNED)
+	known = client_memory_find(device, &range);
+	if (known && range.kind == MEMORY_PINNED)
 		return span <= range.base + range.bytes - device ? fill_here(&request)
 								 : CUDA_ERROR_INVALID_VALUE;
+	/* As of another device's memory that no peer access leads to. */
+	if (known && !client_alone() && range.session != client_stream_session(request.stream))
+		return CUDA_ERROR_INVALID_VALUE;
 	result = client_memory_check(device, span);
 	if (result != CUDA_SUCCESS)
 		return result;

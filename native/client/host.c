@@ -20,6 +20,8 @@ struct host_job {
 	CUstreamCallback callback;
 	CUstream stream;
 	void *argument;
+	/* or a gate */
+	void (*reached)(struct host_job *gate, void *opaque);
 	/* or a pulled copy */
 	const uint8_t *host;
 	size_t pitch;
@@ -116,6 +118,10 @@ static void job_run(struct host_job *job)
 		handle_close(&farbus_client.handles, HANDLE_TOKEN, job->token);
 		atomic_fetch_sub(&kept_jobs, 1);
 		free(job);
+		return;
+	}
+	if (job->reached) {
+		job->reached(job, job->argument);
 		return;
 	}
 	kept = job->kept;
@@ -289,6 +295,69 @@ void client_host_drop(uint64_t token)
 
 	if (job)
 		job_cancel(job);
+}
+
+/* ---- gates ---- */
+
+static void awaited_change(struct client_session *session, int change)
+{
+	pthread_mutex_lock(&session->wait_lock);
+	session->awaited = (unsigned)((int)session->awaited + change);
+	pthread_mutex_unlock(&session->wait_lock);
+}
+
+CUresult client_gate_close(uint64_t stream, bool paced,
+			   void (*reached)(struct host_job *gate, void *opaque), void *opaque,
+			   struct host_job **gate)
+{
+	const struct client_route route = client_route_stream(stream);
+	const struct host_job template = {
+		.session = route.session,
+		.quiet = !paced,
+		.argument = opaque,
+		.reached = reached,
+	};
+	struct wire_stream_host_function fixed = { .stream = stream };
+	const struct client_request request = {
+		.op = WIRE_OP_STREAM_HOST_FUNCTION,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
+	struct host_job *job;
+	CUresult result;
+
+	if (paced)
+		client_stream_pace(stream, CLIENT_WEIGHT_HOST_FUNCTION, 0);
+	else
+		awaited_change(route.session, 1);
+	result = job_open(&template, &job);
+	if (result == CUDA_SUCCESS) {
+		fixed.token = job->token;
+		if (gate)
+			*gate = job;
+		result = client_post_to(&route, &request);
+		if (result != CUDA_SUCCESS)
+			job_cancel(job);
+	}
+	if (result == CUDA_SUCCESS)
+		outbox_flush(&route.session->outbox);
+	else if (!paced)
+		awaited_change(route.session, -1);
+	return result;
+}
+
+void client_gate_open(struct host_job *gate)
+{
+	struct client_session *session = gate->session;
+
+	job_tell(gate);
+	outbox_flush(&session->outbox);
+	handle_close(&farbus_client.handles, HANDLE_TOKEN, gate->token);
+	if (gate->quiet)
+		awaited_change(session, -1);
+	else
+		client_outstanding(session, -1);
+	free(gate);
 }
 
 /* A copy in a captured stream: each run of the graph reads the bytes anew. */

@@ -165,6 +165,24 @@ CUresult client_unsupported(int number)
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
+CUresult client_missing(const struct client_session *session, int number)
+{
+	static _Atomic unsigned char said[4096];
+
+	for (size_t i = 0; i < client_entry_count; i++) {
+		if (client_entries[i].number != number)
+			continue;
+		if (number < (int)sizeof(said) && !atomic_exchange(&said[number], 1))
+			client_message("the server at %s does not have %s: it speaks remoting protocol "
+				       "%u.%u, this shim %u.%u; install the same version of farbus on "
+				       "both nodes", session->peer, client_entries[i].symbol,
+				       session->major, session->minor, WIRE_PROTOCOL_MAJOR,
+				       WIRE_PROTOCOL_MINOR);
+		break;
+	}
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 /* The first entry of that name, or client_entry_count. */
 static size_t entry_first(const char *name)
 {

@@ -198,15 +198,16 @@ static CUresult launch_send(struct launch *launch)
 
 static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
 {
-	const struct client_context *context = NULL;
-	CUresult result = client_enter();
+	struct client_context *context;
+	CUresult result = client_enter_context(&context);
 
 	if (result == CUDA_SUCCESS)
 		result = client_function_get(f, &launch->function);
 	if (result == CUDA_SUCCESS)
 		result = client_stream_wire(stream, &launch->fixed.stream);
 	if (result == CUDA_SUCCESS) {
-		context = client_context_current();
+		if (!client_alone())
+			context = client_stream_context(launch->fixed.stream);
 		result = client_function_on(launch->function, context->session, &launch->kernel);
 	}
 	if (result == CUDA_SUCCESS)

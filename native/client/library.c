@@ -31,11 +31,15 @@ CUresult client_function_get(CUfunction handle, struct client_function **functio
 	return *function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+static CUresult function_bring(struct client_function *function, struct client_session *session);
+
 CUresult client_function_on(struct client_function *function, struct client_session *session,
 			    struct client_kernel **kernel)
 {
 	*kernel = &function->on[session->index];
-	return (*kernel)->wire ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+	return atomic_load_explicit(&(*kernel)->wire, memory_order_acquire)
+		       ? CUDA_SUCCESS
+		       : function_bring(function, session);
 }
 
 CUresult client_function_wire(CUfunction handle, uint64_t *wire)
@@ -83,10 +87,11 @@ static void kernel_fill(struct client_kernel *on, const struct wire_kernel *kern
 	on->attributes_known = kernel->attributes_known;
 	for (int i = 0; i < CLIENT_FUNCTION_ATTRIBUTES; i++)
 		on->attributes[i] = kernel->attributes_known >> i & 1 ? kernel->attributes[i] : -1;
-	on->wire = kernel->handle;
+	atomic_store_explicit(&on->wire, kernel->handle, memory_order_release);
 }
 
 static struct client_function *function_make(struct client_library *library,
+					     const struct client_session *session,
 					     const struct wire_kernel *kernel,
 					     const struct wire_parameter *parameters,
 					     const char *name)
@@ -116,7 +121,7 @@ static struct client_function *function_make(struct client_library *library,
 		if (parameters[i].offset + parameters[i].bytes > function->parameter_bytes)
 			function->parameter_bytes = parameters[i].offset + parameters[i].bytes;
 	}
-	kernel_fill(&function->on[library->session->index], kernel);
+	kernel_fill(&function->on[session->index], kernel);
 	return function;
 }
 
@@ -129,8 +134,43 @@ static bool parameters_sane(const struct wire_kernel *kernel, const struct wire_
 	return true;
 }
 
-/* Add one described kernel; the library's lock is held or it is not yet public. */
-static CUresult library_add(struct client_library *library, struct wire_reader *reader)
+/* A kernel that another server has described; `hint` is where it probably is. */
+static struct client_function *function_same(const struct client_library *library, const char *name,
+					     size_t bytes, uint32_t hint)
+{
+	for (uint32_t i = 0; i < library->function_count; i++) {
+		struct client_function *function =
+			library->functions[(hint + i) % library->function_count];
+
+		if (strncmp(function->name, name, bytes) == 0 && !function->name[bytes])
+			return function;
+	}
+	return NULL;
+}
+
+/* Two servers' drivers must see the same parameters, for they are sent to either. */
+static CUresult function_agree(const struct client_function *function, const struct wire_kernel *kernel,
+			       const struct wire_parameter *parameters)
+{
+	bool agree = true;
+
+	if (!kernel->parameters_known || function->parameter_count == UINT32_MAX)
+		return CUDA_SUCCESS;
+	agree = function->parameter_count == kernel->parameter_count;
+	for (uint32_t i = 0; agree && i < kernel->parameter_count; i++)
+		agree = function->parameters[i].offset == parameters[i].offset &&
+			function->parameters[i].bytes == parameters[i].bytes;
+	if (agree)
+		return CUDA_SUCCESS;
+	client_message("two servers' drivers describe the parameters of %s differently",
+		       function->name);
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* Add one kernel that the session's server describes, the `index`th of this answer; the
+ * library's lock is held or it is not yet public. */
+static CUresult library_add(struct client_library *library, const struct client_session *session,
+			    struct wire_reader *reader, uint32_t index)
 {
 	const struct wire_parameter *parameters;
 	struct client_function *function;
@@ -148,6 +188,14 @@ static CUresult library_add(struct client_library *library, struct wire_reader *
 	name = wire_read_bytes(reader, (kernel.name_bytes + 7u) & ~7u);
 	if (reader->failed || !parameters_sane(&kernel, parameters))
 		return CUDA_ERROR_UNKNOWN;
+	function = function_same(library, name, strnlen(name, kernel.name_bytes), index);
+	if (function) {
+		CUresult result = function_agree(function, &kernel, parameters);
+
+		if (result == CUDA_SUCCESS)
+			kernel_fill(&function->on[session->index], &kernel);
+		return result;
+	}
 	if (library->function_count == library->function_room) {
 		uint32_t room = library->function_room ? 2 * library->function_room : 16;
 		void *functions = realloc(library->functions, room * sizeof(*library->functions));
@@ -157,20 +205,22 @@ static CUresult library_add(struct client_library *library, struct wire_reader *
 		library->functions = functions;
 		library->function_room = room;
 	}
-	function = function_make(library, &kernel, parameters, name);
+	function = function_make(library, session, &kernel, parameters, name);
 	if (!function)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	library->functions[library->function_count++] = function;
 	return CUDA_SUCCESS;
 }
 
-static CUresult library_add_all(struct client_library *library, const uint8_t *tail, size_t bytes)
+/* `count` kernels were described before, and are more then. */
+static CUresult library_add_all(struct client_library *library, const struct client_session *session,
+				const struct client_wait *wait, uint32_t *count)
 {
-	struct wire_reader reader = { .at = tail, .left = bytes };
+	struct wire_reader reader = { .at = wait->tail, .left = wait->tail_bytes };
 	CUresult result = CUDA_SUCCESS;
 
 	while (reader.left && result == CUDA_SUCCESS)
-		result = library_add(library, &reader);
+		result = library_add(library, session, &reader, (*count)++);
 	if (result == CUDA_ERROR_UNKNOWN)
 		client_message("the server's description of a kernel is malformed");
 	return result;
@@ -181,6 +231,8 @@ static void library_free(struct client_library *library)
 	for (uint32_t i = 0; i < library->function_count; i++)
 		function_free(library->functions[i]);
 	free(library->functions);
+	free(library->options);
+	free(library->image);
 	free(library);
 }
 
@@ -267,14 +319,16 @@ CUresult client_blob_send(const struct client_route *route, uint64_t blob, const
 }
 
 /* The kernels that one reply could not hold. */
-static CUresult library_rest(struct client_library *library, uint32_t total)
+static CUresult library_rest(struct client_library *library, struct client_session *session,
+			     uint32_t count, uint32_t total)
 {
+	const struct client_route route = client_route_session(session);
 	CUresult result = CUDA_SUCCESS;
 
-	while (library->function_count < total && result == CUDA_SUCCESS) {
+	while (count < total && result == CUDA_SUCCESS) {
 		const struct wire_library_kernels fixed = {
 			.library = (uint64_t)(uintptr_t)library->handle,
-			.first = library->function_count,
+			.first = count,
 		};
 		const struct client_request request = {
 			.op = WIRE_OP_LIBRARY_KERNELS,
@@ -287,22 +341,23 @@ static CUresult library_rest(struct client_library *library, uint32_t total)
 			.reply_bytes = sizeof(reply),
 			.want_tail = true,
 		};
-		const struct client_route route = client_route_session(library->session);
-		uint32_t before = library->function_count;
+		uint32_t before = count;
 
 		result = client_call_to(&route, &request, &wait);
 		if (result == CUDA_SUCCESS)
-			result = library_add_all(library, wait.tail, wait.tail_bytes);
+			result = library_add_all(library, session, &wait, &count);
 		free(wait.tail);
-		if (result == CUDA_SUCCESS && library->function_count == before)
+		if (result == CUDA_SUCCESS && count == before)
 			result = CUDA_ERROR_UNKNOWN;
 	}
 	return result;
 }
 
-static CUresult library_send(struct client_library *library, const void *packed, size_t bytes,
+static CUresult library_send(struct client_library *library, struct client_session *session,
+			     const void *packed, size_t bytes,
 			     const struct client_jit_options *options)
 {
+	const struct client_route route = client_route_session(session);
 	struct wire_library_load fixed = {
 		.library = (uint64_t)(uintptr_t)library->handle,
 		.blob_bytes = bytes,
@@ -322,7 +377,7 @@ static CUresult library_send(struct client_library *library, const void *packed,
 		.reply_bytes = sizeof(reply),
 		.want_tail = true,
 	};
-	const struct client_route route = client_route_session(library->session);
+	uint32_t count = 0;
 	CUresult result;
 
 	if (handle_open(&farbus_client.handles, HANDLE_BLOB, library, &fixed.blob))
@@ -331,14 +386,56 @@ static CUresult library_send(struct client_library *library, const void *packed,
 	if (result == CUDA_SUCCESS)
 		result = client_call_to(&route, &request, &wait);
 	handle_close(&farbus_client.handles, HANDLE_BLOB, fixed.blob);
-	if (result == CUDA_SUCCESS)
-		result = library_add_all(library, wait.tail, wait.tail_bytes);
 	if (result == CUDA_SUCCESS) {
-		library->enumerated = reply.enumerated;
-		result = library_rest(library, reply.kernel_count);
+		/* From here on it is to be unloaded there, too. */
+		atomic_fetch_or(&library->loaded, 1u << session->index);
+		result = library_add_all(library, session, &wait, &count);
 	}
+	if (result == CUDA_SUCCESS)
+		result = library_rest(library, session, count, reply.kernel_count);
+	if (result == CUDA_SUCCESS && reply.enumerated)
+		library->listed |= 1u << session->index;
 	free(wait.tail);
 	return result;
+}
+
+static bool library_on(const struct client_library *library, const struct client_session *session)
+{
+	return atomic_load(&library->loaded) >> session->index & 1;
+}
+
+/* Load it at a server where it is not yet. */
+static CUresult library_bring(struct client_library *library, struct client_session *session)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (library_on(library, session))
+		return CUDA_SUCCESS;
+	if (!library->image)
+		return CUDA_ERROR_INVALID_HANDLE;
+	pthread_mutex_lock(&library->lock);
+	if (!library_on(library, session))
+		result = library_send(library, session, library->image, library->image_bytes,
+				      library->options);
+	pthread_mutex_unlock(&library->lock);
+	return result;
+}
+
+/* Keep what other servers will be sent. */
+static int library_keep(struct client_library *library, void *packed, size_t bytes,
+			const struct client_jit_options *options)
+{
+	if (client_alone() || library->context) {
+		free(packed);
+		return 0;
+	}
+	library->image = packed;
+	library->image_bytes = bytes;
+	library->options = malloc(sizeof(*options));
+	if (!library->options)
+		return -ENOMEM;
+	*library->options = *options;
+	return 0;
 }
 
 static CUresult library_load(const void *image, bool module, const struct client_jit_options *options,
@@ -366,8 +463,9 @@ static CUresult library_load(const void *image, bool module, const struct client
 	library->context = module ? client_context_current() : NULL;
 	library->session = client_route_current().session;
 	pthread_mutex_init(&library->lock, NULL);
-	result = library_send(library, packed, bytes, options);
-	free(packed);
+	result = library_send(library, library->session, packed, bytes, options);
+	if (library_keep(library, packed, bytes, options) && result == CUDA_SUCCESS)
+		result = CUDA_ERROR_OUT_OF_MEMORY;
 	if (result != CUDA_SUCCESS) {
 		handle_close(&farbus_client.handles, HANDLE_LIBRARY, handle);
 		library_free(library);
@@ -400,14 +498,23 @@ static CUresult library_unload(const void *handle, bool module)
 		.fixed_bytes = sizeof(fixed),
 	};
 	struct client_library *library = library_get(handle);
-	struct client_wait wait = { 0 };
-	struct client_route route;
-	CUresult result;
+	CUresult result = CUDA_SUCCESS;
 
 	if (!library || module != (library->context != NULL))
 		return CUDA_ERROR_INVALID_HANDLE;
-	route = client_route_session(library->session);
-	result = client_call_to(&route, &request, &wait);
+	for (unsigned i = 0; i < farbus_client.session_count; i++) {
+		const struct client_route route = client_route_session(&farbus_client.sessions[i]);
+		struct client_wait wait = { 0 };
+		CUresult unloaded;
+
+		/* It went with a server that is lost, unless that was its only one. */
+		if (!library_on(library, route.session) ||
+		    (atomic_load(&route.session->dead) && route.session != library->session))
+			continue;
+		unloaded = client_call_to(&route, &request, &wait);
+		if (result == CUDA_SUCCESS)
+			result = unloaded;
+	}
 	pthread_mutex_lock(&libraries_lock);
 	library_unlink(library);
 	pthread_mutex_unlock(&libraries_lock);
@@ -552,7 +659,8 @@ static struct client_function *function_known(const struct client_library *libra
 }
 
 /* Drivers before 12.4 cannot list the kernels of a library: ask for this one. */
-static CUresult function_ask(struct client_library *library, const char *name)
+static CUresult function_ask(struct client_library *library, struct client_session *session,
+			     const char *name)
 {
 	const struct wire_library_function fixed = {
 		.library = (uint64_t)(uintptr_t)library->handle,
@@ -570,15 +678,40 @@ static CUresult function_ask(struct client_library *library, const char *name)
 		.reply_bytes = sizeof(reply),
 		.want_tail = true,
 	};
-	const struct client_route route = client_route_session(library->session);
+	const struct client_route route = client_route_session(session);
+	uint32_t count = 0;
 	CUresult result;
 
 	if (request.tail_bytes > 4096)
 		return CUDA_ERROR_NOT_FOUND;
 	result = client_call_to(&route, &request, &wait);
 	if (result == CUDA_SUCCESS)
-		result = library_add_all(library, wait.tail, wait.tail_bytes);
+		result = library_add_all(library, session, &wait, &count);
 	free(wait.tail);
+	return result;
+}
+
+static bool library_listed(const struct client_library *library, const struct client_session *session)
+{
+	return library->listed >> session->index & 1;
+}
+
+/* A kernel that is not known to be on that server: a module's is on one alone. */
+static CUresult function_bring(struct client_function *function, struct client_session *session)
+{
+	struct client_library *library = function->library;
+	CUresult result = CUDA_ERROR_INVALID_HANDLE;
+
+	if (!library->context)
+		result = library_bring(library, session);
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&library->lock);
+	if (!function->on[session->index].wire && !library_listed(library, session))
+		result = function_ask(library, session, function->name);
+	if (result == CUDA_SUCCESS && !function->on[session->index].wire)
+		result = CUDA_ERROR_NOT_FOUND;
+	pthread_mutex_unlock(&library->lock);
 	return result;
 }
 
@@ -597,8 +730,8 @@ static CUresult function_find(const void *handle, const char *name, CUfunction *
 		return CUDA_ERROR_INVALID_HANDLE;
 	pthread_mutex_lock(&library->lock);
 	found = function_known(library, name);
-	if (!found && !library->enumerated) {
-		result = function_ask(library, name);
+	if (!found && !library_listed(library, library->session)) {
+		result = function_ask(library, library->session, name);
 		found = function_known(library, name);
 	}
 	pthread_mutex_unlock(&library->lock);
@@ -629,7 +762,7 @@ static CUresult function_count(const void *handle, unsigned *count, struct clien
 	*library = library_get(handle);
 	if (!*library)
 		return CUDA_ERROR_INVALID_HANDLE;
-	if (!(*library)->enumerated)
+	if (!library_listed(*library, (*library)->session))
 		return CUDA_ERROR_NOT_SUPPORTED;
 	*count = (*library)->function_count;
 	return CUDA_SUCCESS;
@@ -772,6 +905,7 @@ static CUresult global_find(const void *handle, const char *name, CUdeviceptr *a
 	struct wire_library_global_reply reply;
 	struct client_wait wait = { .reply = &reply, .reply_bytes = sizeof(reply) };
 	struct client_range range = { .kind = MEMORY_DEVICE, .global = true };
+	struct client_route route;
 	CUresult result = client_enter();
 
 	if (result != CUDA_SUCCESS)
@@ -781,15 +915,20 @@ static CUresult global_find(const void *handle, const char *name, CUdeviceptr *a
 	range.library = library_get(handle);
 	if (!range.library)
 		return CUDA_ERROR_INVALID_HANDLE;
+	/* A library has one in each context; a module is of one. */
+	range.context = range.library->context ? range.library->context : client_context_current();
+	route = client_route_context(range.context);
+	result = library_bring(range.library, route.session);
+	if (result != CUDA_SUCCESS)
+		return result;
 	request.tail_bytes = strlen(name) + 1;
 	if (request.tail_bytes > 4096)
 		return CUDA_ERROR_NOT_FOUND;
-	result = client_call_wide(&request, &wait);
+	result = client_call_to(&route, &request, &wait);
 	if (result != CUDA_SUCCESS)
 		return result;
 	range.base = reply.address;
 	range.bytes = reply.bytes;
-	range.context = client_context_current();
 	if (reply.bytes && client_memory_add(&range)) {
 		struct client_range known;
 

@@ -56,7 +56,8 @@ void client_marshal_address(struct marshal *m, CUdeviceptr address)
 {
 	struct client_range range;
 
-	if (client_memory_find(address, &range) && range.session)
+	if ((client_memory_find_reserved(address, &range) || client_memory_find(address, &range)) &&
+	    range.session)
 		claim(m, range.session, range.context, CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -127,6 +128,8 @@ CUresult client_marshal_call(struct marshal *m, bool waiting)
 		return result;
 	result = client_call_to(&side->route, &request, &wait);
 	side->tail = wait.tail;
+	if (result == (CUresult)WIRE_RESULT_UNKNOWN)
+		result = client_missing(side->route.session, (int)side->fixed.function);
 	if (result != CUDA_SUCCESS)
 		return result;
 	marshal_reader(m, wait.tail, wait.tail_bytes);

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #define BLOCK_BYTES (2ull << 20)
-/* Attempts to find addresses that are free on both sides; each keeps twice as
- * many bytes away from the next. */
+/* Attempts to find addresses that are free on both sides; where fillers are taken, each
+ * keeps twice as many bytes away from the next. */
 #define PLACEMENT_ATTEMPTS 12
 
 /* Ranges sorted by base, none overlapping another. */
@@ -154,6 +154,20 @@ bool client_memory_find(uint64_t address, struct client_range *range)
 	return found;
 }
 
+bool client_memory_find_reserved(uint64_t address, struct client_range *range)
+{
+	const struct client_range *found;
+
+	pthread_rwlock_rdlock(&memory_lock);
+	found = table_find(&device_table, address);
+	if (found && found->reserved)
+		*range = *found;
+	else
+		found = NULL;
+	pthread_rwlock_unlock(&memory_lock);
+	return found;
+}
+
 /* Is all of it mapped and accessible, whatever number of mappings it takes?  The lock is held. */
 static bool mapped_all(uint64_t address, uint64_t bytes)
 {
@@ -167,6 +181,13 @@ static bool mapped_all(uint64_t address, uint64_t bytes)
 		address = found->base + found->bytes;
 	}
 	return true;
+}
+
+struct client_context *client_memory_context(const struct client_range *range)
+{
+	if (range->context && range->context->active && range->context->session == range->session)
+		return range->context;
+	return client_session_context(range->session);
 }
 
 int client_memory_opened(uint64_t base, int change)
@@ -347,69 +368,135 @@ void client_memory_forget_context(struct client_context *context)
 
 /* ---- device memory ---- */
 
-static void free_quietly(uint64_t address)
+static void free_quietly(const struct client_route *route, uint64_t address)
 {
-	const struct wire_memory_free request = { .address = address };
+	const struct wire_memory_free fixed = { .address = address };
+	const struct client_request request = {
+		.op = WIRE_OP_MEMORY_FREE,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
+	struct client_wait wait = { 0 };
 
-	client_call(WIRE_OP_MEMORY_FREE, &request, sizeof(request), NULL, 0);
+	client_call_to(route, &request, &wait);
 }
 
-/* Ask for memory until its addresses are free here too.  What collides is kept
- * until the end, and a growing filler with it, so that the driver gives others. */
-CUresult client_memory_allocate(enum wire_op op, const void *request, size_t request_bytes,
-				void *reply, size_t reply_bytes, uint64_t bytes, uint64_t *address)
+/* Memory that is only to be in the way; 0: there is none. */
+static uint64_t filler_take(const struct client_route *route, uint64_t bytes)
 {
-	uint64_t kept[2 * PLACEMENT_ATTEMPTS];
-	unsigned kept_count = 0;
-	struct client_range range = {
-		.kind = MEMORY_DEVICE,
-		.context = client_context_current(),
+	const struct wire_memory_alloc fixed = { .bytes = bytes };
+	const struct client_request request = {
+		.op = WIRE_OP_MEMORY_ALLOC,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
 	};
+	struct wire_memory_alloc_reply reply;
+	struct client_wait wait = { .reply = &reply, .reply_bytes = sizeof(reply) };
+
+	return client_call_to(route, &request, &wait) == CUDA_SUCCESS ? reply.address : 0;
+}
+
+CUresult client_memory_place(const struct client_placement *placement, struct client_range *range)
+{
+	uint64_t kept[PLACEMENT_ATTEMPTS], fillers[PLACEMENT_ATTEMPTS];
+	const struct client_route route = client_route_context(range->context);
+	unsigned kept_count = 0, filler_count = 0;
 	CUresult result = CUDA_SUCCESS;
 	int rc = -EEXIST;
 
 	for (unsigned attempt = 0; attempt < PLACEMENT_ATTEMPTS && rc == -EEXIST; attempt++) {
-		result = client_call(op, request, request_bytes, reply, reply_bytes);
+		result = placement->take(placement->opaque, attempt, range);
 		if (result != CUDA_SUCCESS)
 			break;
-		range.base = *address;
-		/* A pitched allocation's size is known from its reply only. */
-		range.bytes = op == WIRE_OP_MEMORY_ALLOC_PITCH
-				      ? ((struct wire_memory_alloc_pitch_reply *)reply)->pitch * bytes
-				      : bytes;
-		rc = client_memory_add(&range);
-		if (rc) {
-			struct wire_memory_alloc filler = { .bytes = BLOCK_BYTES << attempt };
-			struct wire_memory_alloc_reply filled;
-
-			kept[kept_count++] = *address;
-			if (client_call(WIRE_OP_MEMORY_ALLOC, &filler, sizeof(filler), &filled,
-					sizeof(filled)) == CUDA_SUCCESS)
-				kept[kept_count++] = filled.address;
+		rc = client_memory_add(range);
+		if (!rc)
+			break;
+		kept[kept_count++] = range->base;
+		if (placement->fill) {
+			fillers[filler_count] = filler_take(&route, BLOCK_BYTES << attempt);
+			filler_count += fillers[filler_count] != 0;
 		}
 	}
 	while (kept_count)
-		free_quietly(kept[--kept_count]);
+		placement->give(placement->opaque, range, kept[--kept_count]);
+	while (filler_count)
+		free_quietly(&route, fillers[--filler_count]);
 	if (result == CUDA_SUCCESS && rc) {
 		client_message("no addresses for %llu bytes are free both here and on the GPU",
-			       (unsigned long long)range.bytes);
+			       (unsigned long long)range->bytes);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	return result;
+}
+
+/* An allocation by an operation of its own. */
+struct allocation {
+	struct client_route route;
+	struct client_request request;
+	void *reply;
+	size_t reply_bytes;
+	const uint64_t *address;	/* in the reply */
+	const uint64_t *pitch;		/* of one whose rows are padded; else NULL */
+	uint64_t bytes;			/* of it, or of rows */
+};
+
+static CUresult allocation_take(void *opaque, unsigned attempt, struct client_range *range)
+{
+	struct allocation *allocation = opaque;
+	struct client_wait wait = {
+		.reply = allocation->reply,
+		.reply_bytes = allocation->reply_bytes,
+	};
+	CUresult result = client_call_to(&allocation->route, &allocation->request, &wait);
+
+	(void)attempt;
+	if (result != CUDA_SUCCESS)
+		return result;
+	range->base = *allocation->address;
+	range->bytes = allocation->pitch ? *allocation->pitch * allocation->bytes : allocation->bytes;
+	return CUDA_SUCCESS;
+}
+
+static void allocation_give(void *opaque, const struct client_range *range, uint64_t address)
+{
+	const struct allocation *allocation = opaque;
+
+	(void)range;
+	free_quietly(&allocation->route, address);
+}
+
+static CUresult allocate(struct allocation *allocation, struct client_context *context)
+{
+	const struct client_placement placement = {
+		.take = allocation_take,
+		.give = allocation_give,
+		.opaque = allocation,
+		.fill = true,
+	};
+	struct client_range range = { .kind = MEMORY_DEVICE, .context = context };
+
+	allocation->route = client_route_context(context);
+	return client_memory_place(&placement, &range);
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
 	const struct wire_memory_alloc request = { .bytes = bytesize };
 	struct wire_memory_alloc_reply reply;
+	struct allocation allocation = {
+		.request = { WIRE_OP_MEMORY_ALLOC, &request, sizeof(request), NULL, 0 },
+		.reply = &reply,
+		.reply_bytes = sizeof(reply),
+		.address = &reply.address,
+		.bytes = bytesize,
+	};
 	CUresult result = client_enter();
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!dptr || !bytesize)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = client_memory_allocate(WIRE_OP_MEMORY_ALLOC, &request, sizeof(request), &reply,
-					sizeof(reply), bytesize, &reply.address);
+	result = allocate(&allocation, client_context_current());
 	if (result == CUDA_SUCCESS)
 		*dptr = reply.address;
 	return result;
@@ -424,6 +511,14 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInByt
 		.element = ElementSizeBytes,
 	};
 	struct wire_memory_alloc_pitch_reply reply;
+	struct allocation allocation = {
+		.request = { WIRE_OP_MEMORY_ALLOC_PITCH, &request, sizeof(request), NULL, 0 },
+		.reply = &reply,
+		.reply_bytes = sizeof(reply),
+		.address = &reply.address,
+		.pitch = &reply.pitch,
+		.bytes = Height,
+	};
 	CUresult result = client_enter();
 
 	if (result != CUDA_SUCCESS)
@@ -431,8 +526,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInByt
 	if (!dptr || !pPitch || !WidthInBytes || !Height ||
 	    (ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16))
 		return CUDA_ERROR_INVALID_VALUE;
-	result = client_memory_allocate(WIRE_OP_MEMORY_ALLOC_PITCH, &request, sizeof(request), &reply,
-					sizeof(reply), Height, &reply.address);
+	result = allocate(&allocation, client_context_current());
 	if (result == CUDA_SUCCESS) {
 		*dptr = reply.address;
 		*pPitch = reply.pitch;
@@ -474,10 +568,27 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 	return result;
 }
 
+/* The context whose memory a stream allocates: the current one, where the stream is of the
+ * same server. */
+static struct client_context *stream_context(uint64_t stream)
+{
+	struct client_context *current = client_context_current();
+	struct client_context *context = client_stream_context(stream);
+
+	return context && current && context->session != current->session ? context : current;
+}
+
 CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
 	struct wire_memory_alloc_async request = { .bytes = bytesize };
 	struct wire_memory_alloc_async_reply reply;
+	struct allocation allocation = {
+		.request = { WIRE_OP_MEMORY_ALLOC_ASYNC, &request, sizeof(request), NULL, 0 },
+		.reply = &reply,
+		.reply_bytes = sizeof(reply),
+		.address = &reply.address,
+		.bytes = bytesize,
+	};
 	CUresult result = client_enter();
 
 	if (result == CUDA_SUCCESS)
@@ -486,8 +597,7 @@ CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 		return result;
 	if (!dptr || !bytesize)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = client_memory_allocate(WIRE_OP_MEMORY_ALLOC_ASYNC, &request, sizeof(request), &reply,
-					sizeof(reply), bytesize, &reply.address);
+	result = allocate(&allocation, stream_context(request.stream));
 	if (result == CUDA_SUCCESS)
 		*dptr = reply.address;
 	/* In a captured stream it is the graph that will have it. */
@@ -506,6 +616,13 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 		result = client_stream_wire(hStream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
+	if (client_memory_find(dptr, &range) && range.session &&
+	    range.session != client_stream_session(request.stream)) {
+		client_message("freeing memory of %s in a stream of %s is not supported over remoting: "
+			       "free it in a stream of its own device", range.session->peer,
+			       client_stream_session(request.stream)->peer);
+		return CUDA_ERROR_NOT_SUPPORTED;
+	}
 	if (client_memory_find(dptr, &range) && range.base == dptr &&
 	    (range.graph || client_stream_captured(request.stream))) {
 		client_memory_set_graph(dptr);
@@ -592,7 +709,7 @@ CUresult cuMemFreeHost(void *p)
 		return CUDA_ERROR_INVALID_VALUE;
 	/* Copies that are still to write there must be over, as with a GPU. */
 	if (client_host_busy()) {
-		result = cuCtxSynchronize();
+		result = client_contexts_synchronize();
 		if (result != CUDA_SUCCESS)
 			return result;
 	}
@@ -657,7 +774,7 @@ CUresult cuMemHostUnregister(void *p)
 	    range.base != (uint64_t)(uintptr_t)p)
 		return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 	if (client_host_busy()) {
-		result = cuCtxSynchronize();
+		result = client_contexts_synchronize();
 		if (result != CUDA_SUCCESS)
 			return result;
 	}

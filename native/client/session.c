@@ -207,6 +207,13 @@ static void session_raise_descriptor(struct client_session *session)
 	close(low);
 }
 
+/* What goes over a network; NVML asks anew when its connection is lost. */
+static bool session_may_resume(const struct client_session *session)
+{
+	return !farbus_client.management && client_resume_grace_ms() &&
+	       strcmp(session->transport.ops->name, "tcp") == 0;
+}
+
 /* Go on encrypted behind a hello that was said in the clear, and say all of it.
  * -ENOMSG: the server refuses, in the clear; -EKEYREJECTED and -ENOPKG: the user has been told. */
 static int session_encrypt(struct client_session *session, const struct session_server *server,
@@ -249,7 +256,8 @@ static int session_hello(struct client_session *session, const struct session_se
 		.minor = WIRE_PROTOCOL_MINOR,
 		.byte_order = WIRE_BYTE_ORDER,
 		.spec_version = WIRE_SPEC_VERSION,
-		.capabilities = shm ? WIRE_CAPABILITY_SHARED_MEMORY : 0,
+		.capabilities = shm ? WIRE_CAPABILITY_SHARED_MEMORY
+				: session_may_resume(session) ? WIRE_CAPABILITY_RESUME : 0,
 	};
 	struct wire_hello whole = { .process = (uint32_t)getpid() };
 	bool encrypt = strcmp(session->transport.ops->name, "tcp") == 0 &&
@@ -490,7 +498,12 @@ static CUresult session_open(struct client_session *session, const struct sessio
 		return session_refused(session, &reply, text);
 	}
 	memcpy(session->operations, reply.operations, sizeof(session->operations));
+	session->major = reply.major;
+	session->minor = reply.minor;
 	rc = session_devices(session, reply.device_count);
+	if (!rc && (reply.capabilities & WIRE_CAPABILITY_RESUME))
+		rc = client_resume_begin(session, server->address, server->port, server->secret,
+					 reply.session);
 	if (shm && (reply.capabilities & WIRE_CAPABILITY_SHARED_MEMORY))
 		transport_shm_switch(&session->transport, shm, false);
 	else

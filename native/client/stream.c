@@ -1,5 +1,5 @@
 /* Streams and events: named here, made on the server by posted messages. */
-#include "client.h"
+#include "across.h"
 
 #include <stdlib.h>
 
@@ -32,8 +32,10 @@ CUresult client_stream_wire(CUstream stream, uint64_t *wire)
 
 struct client_context *client_stream_context(uint64_t wire)
 {
-	const struct client_stream *stream = handle_get(&farbus_client.handles, HANDLE_STREAM, wire);
+	const struct client_stream *stream = NULL;
 
+	if (wire > wire_of(CU_STREAM_PER_THREAD))
+		stream = handle_get(&farbus_client.handles, HANDLE_STREAM, wire);
 	return stream ? stream->context : client_context_current();
 }
 
@@ -246,6 +248,27 @@ CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx *phCtx)
 }
 
 /* ---- events ---- */
+
+CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
+{
+	struct wire_stream_wait_event request = { .flags = Flags };
+	const struct client_context *recorded;
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (Flags > 1)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = client_stream_wire(hStream, &request.stream);
+	if (result == CUDA_SUCCESS)
+		result = client_event_wire(hEvent, &request.event);
+	if (result != CUDA_SUCCESS)
+		return result;
+	recorded = client_event_context(request.event);
+	if (recorded && recorded->session != client_stream_session(request.stream))
+		return client_across_wait(request.stream, request.event);
+	return client_post(WIRE_OP_STREAM_WAIT_EVENT, &request, sizeof(request), NULL, 0);
+}
 
 CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 {

@@ -123,7 +123,7 @@ CUresult client_enter_any(void)
 	return result;
 }
 
-CUresult client_enter(void)
+CUresult client_enter_context(struct client_context **current)
 {
 	CUresult result = enter();
 	const struct client_thread *thread;
@@ -141,5 +141,13 @@ CUresult client_enter(void)
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	if (!context->active)
 		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	*current = context;
 	return atomic_load(&context->sticky);
+}
+
+CUresult client_enter(void)
+{
+	struct client_context *current;
+
+	return client_enter_context(&current);
 }

@@ -2,50 +2,56 @@
  * travelling as they are, which is that every address is reserved in this process, too. */
 #include "client.h"
 
-#include <errno.h>
 #include <string.h>
 
 #include "marshal.h"
 
-/* Attempts to find addresses that are free on both sides. */
-#define PLACEMENT_ATTEMPTS 12u
+struct reservation {
+	size_t alignment;
+	CUdeviceptr wish;
+	unsigned long long flags;
+};
+
+static CUresult reservation_take(void *opaque, unsigned attempt, struct client_range *range)
+{
+	const struct reservation *reservation = opaque;
+	CUdeviceptr address = 0;
+	CUresult result = client_raw_cuMemAddressReserve(&address, range->bytes, reservation->alignment,
+							 attempt ? 0 : reservation->wish,
+							 reservation->flags);
+
+	range->base = address;
+	return result;
+}
+
+static void reservation_give(void *opaque, const struct client_range *range, uint64_t address)
+{
+	(void)opaque;
+	client_raw_cuMemAddressFree(address, range->bytes);
+}
 
 CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
 			     unsigned long long flags)
 {
-	CUdeviceptr kept[PLACEMENT_ATTEMPTS];
-	CUdeviceptr address = 0;
-	unsigned kept_count = 0;
+	struct reservation reservation = { alignment, addr, flags };
+	const struct client_placement placement = {
+		.take = reservation_take,
+		.give = reservation_give,
+		.opaque = &reservation,
+	};
+	struct client_range range = {
+		.kind = MEMORY_DEVICE,
+		.bytes = size,
+		.context = client_context_current(),
+		.reserved = true,
+	};
 	CUresult result;
-	int rc = -EEXIST;
 
 	if (!ptr)
 		return CUDA_ERROR_INVALID_VALUE;
-	do {
-		struct client_range range = {
-			.kind = MEMORY_DEVICE,
-			.bytes = size,
-			.context = client_context_current(),
-			.reserved = true,
-		};
-
-		result = client_raw_cuMemAddressReserve(&address, size, alignment,
-							kept_count ? 0 : addr, flags);
-		range.base = address;
-		if (result != CUDA_SUCCESS)
-			break;
-		rc = client_memory_add(&range);
-		if (!rc)
-			*ptr = range.base;
-		else
-			kept[kept_count++] = range.base;
-	} while (rc == -EEXIST && kept_count < PLACEMENT_ATTEMPTS);
-	while (kept_count)
-		client_raw_cuMemAddressFree(kept[--kept_count], size);
-	if (result == CUDA_SUCCESS && rc) {
-		client_message("no addresses for %zu bytes are free both here and on the GPU", size);
-		result = CUDA_ERROR_OUT_OF_MEMORY;
-	}
+	result = client_memory_place(&placement, &range);
+	if (result == CUDA_SUCCESS)
+		*ptr = range.base;
 	return result;
 }
 
@@ -62,14 +68,28 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
 		  unsigned long long flags)
 {
-	const struct client_range range = {
+	struct client_range range = {
 		.kind = MEMORY_DEVICE,
 		.base = ptr,
 		.bytes = size,
 		.context = client_context_current(),
 	};
-	CUresult result = client_raw_cuMemMap(ptr, size, offset, handle, flags);
+	struct client_session *session;
+	struct client_range reserved;
+	CUresult result;
 
+	client_named_wire((const void *)(uintptr_t)handle, &session);
+	if (client_memory_find_reserved(ptr, &reserved)) {
+		range.session = reserved.session;
+		if (reserved.session != session) {
+			client_message("mapping memory of %s at addresses that were reserved at %s is "
+				       "not supported over remoting: reserve them while a device of the "
+				       "memory's server is current", session->peer,
+				       reserved.session->peer);
+			return CUDA_ERROR_NOT_SUPPORTED;
+		}
+	}
+	result = client_raw_cuMemMap(ptr, size, offset, handle, flags);
 	if (result == CUDA_SUCCESS && client_memory_map(&range)) {
 		client_raw_cuMemUnmap(ptr, size);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -99,46 +119,58 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
 	return result;
 }
 
+struct pool_allocation {
+	CUmemoryPool pool;
+	CUstream stream;
+};
+
+static CUresult pool_take(void *opaque, unsigned attempt, struct client_range *range)
+{
+	const struct pool_allocation *allocation = opaque;
+	CUdeviceptr address = 0;
+	CUresult result = client_raw_cuMemAllocFromPoolAsync(&address, range->bytes, allocation->pool,
+							     allocation->stream);
+
+	(void)attempt;
+	range->base = address;
+	return result;
+}
+
+static void pool_give(void *opaque, const struct client_range *range, uint64_t address)
+{
+	const struct pool_allocation *allocation = opaque;
+	struct wire_memory_free_async request = { .address = address };
+
+	(void)range;
+	if (client_stream_wire(allocation->stream, &request.stream) == CUDA_SUCCESS)
+		client_post(WIRE_OP_MEMORY_FREE_ASYNC, &request, sizeof(request), NULL, 0);
+}
+
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
 				 CUstream hStream)
 {
-	CUdeviceptr kept[PLACEMENT_ATTEMPTS];
-	CUdeviceptr address = 0;
-	unsigned kept_count = 0;
+	struct pool_allocation allocation = { pool, hStream };
+	const struct client_placement placement = {
+		.take = pool_take,
+		.give = pool_give,
+		.opaque = &allocation,
+	};
+	struct client_range range = {
+		.kind = MEMORY_DEVICE,
+		.bytes = bytesize,
+		.context = client_context_current(),
+		.pool = pool,
+	};
 	CUresult result;
-	int rc = -EEXIST;
 
 	if (!dptr)
 		return CUDA_ERROR_INVALID_VALUE;
-	do {
-		struct client_range range = {
-			.kind = MEMORY_DEVICE,
-			.bytes = bytesize,
-			.context = client_context_current(),
-			.pool = pool,
-		};
-
-		result = client_raw_cuMemAllocFromPoolAsync(&address, bytesize, pool, hStream);
-		range.base = address;
-		if (result != CUDA_SUCCESS)
-			break;
-		rc = client_memory_add(&range);
-		if (!rc)
-			*dptr = range.base;
-		else
-			kept[kept_count++] = range.base;
-	} while (rc == -EEXIST && kept_count < PLACEMENT_ATTEMPTS);
-	while (kept_count) {
-		struct wire_memory_free_async request = { .address = kept[--kept_count] };
-
-		if (client_stream_wire(hStream, &request.stream) == CUDA_SUCCESS)
-			client_post(WIRE_OP_MEMORY_FREE_ASYNC, &request, sizeof(request), NULL, 0);
-	}
-	if (result == CUDA_SUCCESS && rc) {
-		client_message("no addresses for %zu bytes are free both here and on the GPU",
-			       bytesize);
-		result = CUDA_ERROR_OUT_OF_MEMORY;
-	}
+	/* The pool and the stream say where it is, not the current context. */
+	if (pool)
+		client_named_wire(pool, &range.session);
+	result = client_memory_place(&placement, &range);
+	if (result == CUDA_SUCCESS)
+		*dptr = range.base;
 	return result;
 }
 

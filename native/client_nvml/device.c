@@ -5,6 +5,9 @@
 #include <string.h>
 #include <strings.h>
 
+/* NVML_TOPOLOGY_SYSTEM of nvml.h. */
+#define TOPOLOGY_SYSTEM 50u
+
 void nvml_uuid_format(const uint8_t uuid[16], char text[41])
 {
 	const uint8_t *b = uuid;
@@ -326,7 +329,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t first,
 							     unsigned int *level)
 {
 	struct nvml_question question = { .query = QUERY_nvmlDeviceGetTopologyCommonAncestor };
-	struct nvmlDevice_st device;
+	struct nvmlDevice_st device, other;
 	struct nvml_answer answer;
 	nvmlReturn_t result = nvml_device(second, &device);
 
@@ -334,6 +337,14 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t first,
 		return result;
 	if (!level)
 		return NVML_ERROR_INVALID_ARGUMENT;
+	result = nvml_device(first, &other);
+	if (result)
+		return result;
+	if (other.server != device.server) {
+		/* Nothing is nearer than the network. */
+		*level = TOPOLOGY_SYSTEM;
+		return NVML_SUCCESS;
+	}
 	question.arguments[0] = device.ordinal;
 	result = nvml_ask(first, &question, &answer);
 	if (!result)

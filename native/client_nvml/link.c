@@ -19,8 +19,6 @@ struct client farbus_client = {
 	.management = true,
 };
 
-static struct client_session *const session = &farbus_client.sessions[0];
-
 /* ---- fork ---- */
 
 static void fork_prepare(void)
@@ -37,20 +35,23 @@ static void fork_parent(void)
  * the descriptor is closed, so that the server sees the parent end. */
 static void fork_child(void)
 {
-	int descriptor = session->transport.descriptor;
-	struct stat status;
-
 	pthread_mutex_unlock(&nvml.lock);
 	/* Another thread may have held it: there is none here. */
 	pthread_mutex_init(&nvml.link, NULL);
-	/* A program that has closed all descriptors may own that number now. */
-	if (nvml.connected && fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) &&
-	    status.st_ino == nvml.socket_inode)
-		close(descriptor);
-	session->transport.descriptor = -1;
+	for (unsigned i = 0; i < farbus_client.session_count; i++) {
+		struct client_session *session = &farbus_client.sessions[i];
+		int descriptor = session->transport.descriptor;
+		struct stat status;
+
+		/* A program that has closed all descriptors may own that number now. */
+		if (nvml.connected && fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) &&
+		    status.st_ino == session->socket_inode)
+			close(descriptor);
+		session->transport.descriptor = -1;
+	}
 	nvml.stale = nvml.connected;
 	nvml.connected = false;
-	nvml.lost = false;
+	nvml.lost = 0;
 }
 
 static void fork_watch(void)
@@ -81,7 +82,9 @@ static void link_unlock(int cancel)
 
 static void link_close(void)
 {
-	if (nvml.connected || nvml.stale) {
+	for (unsigned i = 0; (nvml.connected || nvml.stale) && i < farbus_client.session_count; i++) {
+		struct client_session *session = &farbus_client.sessions[i];
+
 		transport_release(&session->transport);
 		inbox_release(&session->inbox);
 		outbox_release(&session->outbox);
@@ -95,8 +98,6 @@ static void link_close(void)
 
 static nvmlReturn_t link_open(void)
 {
-	struct stat status;
-
 	link_close();
 	switch (client_sessions_open(&farbus_client)) {
 	case CUDA_SUCCESS:
@@ -112,14 +113,13 @@ static nvmlReturn_t link_open(void)
 	default:
 		return NVML_ERROR_UNKNOWN;
 	}
-	nvml.socket_inode = fstat(session->transport.descriptor, &status) == 0 ? status.st_ino : 0;
 	nvml.connected = true;
 	nvml.sequence = 0;
 	return NVML_SUCCESS;
 }
 
 /* Read exactly, until `end` at the latest. */
-static int link_read(void *data, size_t bytes, uint64_t end)
+static int link_read(struct client_session *session, void *data, size_t bytes, uint64_t end)
 {
 	uint64_t now = transport_now_ns();
 
@@ -129,7 +129,8 @@ static int link_read(void *data, size_t bytes, uint64_t end)
 				  (int)((end - now) / 1000000u) + 1);
 }
 
-static int link_send(uint32_t ordinal, const struct nvml_question *question)
+static int link_send(struct client_session *session, uint32_t ordinal,
+		     const struct nvml_question *question)
 {
 	struct wire_management request = {
 		.query = (uint32_t)question->query,
@@ -152,11 +153,12 @@ static int link_send(uint32_t ordinal, const struct nvml_question *question)
 }
 
 /* 0, or -errno when the connection is of no use any more. */
-static int link_receive(struct wire_management_reply *reply, struct nvml_answer *answer)
+static int link_receive(struct client_session *session, struct wire_management_reply *reply,
+			struct nvml_answer *answer)
 {
 	uint64_t end = transport_now_ns() + NVML_ANSWER_TIMEOUT_MS * 1000000ull;
 	struct wire_header header;
-	int rc = link_read(&header, sizeof(header), end);
+	int rc = link_read(session, &header, sizeof(header), end);
 
 	if (rc)
 		return rc;
@@ -170,38 +172,42 @@ static int link_receive(struct wire_management_reply *reply, struct nvml_answer 
 	}
 	if (header.length < sizeof(*reply) || header.length - sizeof(*reply) > NVML_TAIL_BYTES)
 		return -EPROTO;
-	rc = link_read(reply, sizeof(*reply), end);
+	rc = link_read(session, reply, sizeof(*reply), end);
 	if (rc)
 		return rc;
 	memcpy(answer->values, reply->values, sizeof(answer->values));
 	answer->tail_bytes = header.length - sizeof(*reply);
-	return answer->tail_bytes ? link_read(answer->tail, answer->tail_bytes, end) : 0;
+	return answer->tail_bytes ? link_read(session, answer->tail, answer->tail_bytes, end) : 0;
 }
 
-static bool server_answers(void)
+static bool server_answers(const struct client_session *session)
 {
 	return session->operations[WIRE_OP_MANAGEMENT / 8] >> WIRE_OP_MANAGEMENT % 8 & 1;
 }
 
-static nvmlReturn_t link_ask(uint32_t ordinal, const struct nvml_question *question,
-			     struct nvml_answer *answer)
+static nvmlReturn_t link_ask(const struct nvmlDevice_st *device,
+			     const struct nvml_question *question, struct nvml_answer *answer)
 {
+	struct client_session *session = &farbus_client.sessions[device->server];
 	struct wire_management_reply reply = { 0 };
 	int rc;
 
 	answer->tail_bytes = 0;
 	memset(answer->values, 0, sizeof(answer->values));
-	if (!server_answers())
+	if (!server_answers(session))
 		return NVML_ERROR_NOT_SUPPORTED;
-	rc = link_send(ordinal, question);
+	rc = link_send(session, device->ordinal, question);
 	if (!rc)
-		rc = link_receive(&reply, answer);
+		rc = link_receive(session, &reply, answer);
 	if (!rc)
 		return (nvmlReturn_t)reply.status;
 	client_message("the connection to the GPU at %s is lost for NVML: %s", session->peer,
 		       strerror(-rc));
-	nvml.lost = true;
-	link_close();
+	nvml.lost |= 1u << device->server;
+	/* The others go on. */
+	session->transport.ops->shutdown(&session->transport);
+	if (farbus_client.session_count == 1)
+		link_close();
 	return rc == -ETIMEDOUT ? NVML_ERROR_TIMEOUT : NVML_ERROR_GPU_IS_LOST;
 }
 
@@ -217,14 +223,14 @@ nvmlReturn_t nvml_ask(nvmlDevice_t handle, const struct nvml_question *question,
 	cancel = link_lock();
 	/* NVML may have been shut down before this thread's turn came. */
 	result = nvml_up();
-	if (!result && nvml.lost)
+	if (!result && nvml.lost >> device.server & 1)
 		result = NVML_ERROR_GPU_IS_LOST;
 	if (!result && !nvml.connected) {
 		result = link_open();
-		nvml.lost = result != NVML_SUCCESS;
+		nvml.lost = result != NVML_SUCCESS ? UINT32_MAX : 0;
 	}
 	if (!result)
-		result = link_ask(device.ordinal, question, answer);
+		result = link_ask(&device, question, answer);
 	link_unlock(cancel);
 	return result;
 }
@@ -235,6 +241,8 @@ static int device_order(const void *left, const void *right)
 {
 	const struct nvmlDevice_st *a = left, *b = right;
 
+	if (a->server != b->server)
+		return a->server < b->server ? -1 : 1;
 	if (a->domain != b->domain)
 		return a->domain < b->domain ? -1 : 1;
 	if (a->bus != b->bus)
@@ -249,6 +257,7 @@ static void device_take(struct nvmlDevice_st *device, const struct client_device
 	const struct wire_device *snapshot = &from->snapshot;
 
 	*device = (struct nvmlDevice_st){
+		.server = from->session->index,
 		.ordinal = from->server_ordinal,
 		.total_bytes = snapshot->total_bytes,
 		.domain = (unsigned)from->pci[0],
@@ -268,11 +277,11 @@ static nvmlReturn_t version_take(enum nvml_query query, char text[NVML_VERSION_T
 {
 	const struct nvml_question question = { .query = query };
 	struct nvml_answer answer;
-	nvmlReturn_t result = link_ask(0, &question, &answer);
+	nvmlReturn_t result = link_ask(&nvml.devices[0], &question, &answer);
 
 	text[0] = 0;
 	if (result)
-		return nvml.connected ? NVML_SUCCESS : result;
+		return nvml.connected && !nvml.lost ? NVML_SUCCESS : result;
 	if (answer.tail_bytes >= NVML_VERSION_TEXT_BYTES)
 		answer.tail_bytes = NVML_VERSION_TEXT_BYTES - 1;
 	memcpy(text, answer.tail, answer.tail_bytes);
@@ -284,10 +293,10 @@ static nvmlReturn_t pci_take(struct nvmlDevice_st *device)
 {
 	const struct nvml_question question = { .query = QUERY_nvmlDeviceGetPciInfo_v3 };
 	struct nvml_answer answer;
-	nvmlReturn_t result = link_ask(device->ordinal, &question, &answer);
+	nvmlReturn_t result = link_ask(device, &question, &answer);
 
 	if (result)
-		return nvml.connected ? NVML_SUCCESS : result;
+		return nvml.connected && !nvml.lost ? NVML_SUCCESS : result;
 	device->pci_device = (unsigned)answer.values[0];
 	device->pci_subsystem = (unsigned)answer.values[1];
 	return NVML_SUCCESS;
@@ -300,7 +309,7 @@ static nvmlReturn_t nvml_start(void)
 	nvmlReturn_t result;
 	unsigned count;
 
-	nvml.lost = false;
+	nvml.lost = 0;
 	result = link_open();
 	if (result)
 		return result;

@@ -10,8 +10,8 @@
  *	down -----------> up ------------------------> down
  *			  |  idle: no connection
  *			  |  connected: a question was asked
- *			  |  lost: every question is answered NVML_ERROR_GPU_IS_LOST at once;
- *			  v	   what the snapshot tells is still told
+ *			  |  lost: every question about a device of that server is answered
+ *			  v	   NVML_ERROR_GPU_IS_LOST at once; what the snapshot tells is still told
  *
  * Locks, in the order in which they are taken: link (over the connection; held while the
  * server answers, which has a limit) > lock (over the rest; never held while waiting).
@@ -35,6 +35,7 @@
 
 /* What is known of a device from nvmlInit on.  A handle points to one of nvml.devices. */
 struct nvmlDevice_st {
+	unsigned server;			/* index of its session */
 	uint32_t ordinal;			/* the server's */
 	char name[256];
 	uint8_t uuid[16];
@@ -47,15 +48,15 @@ struct nvmlDevice_st {
 struct nvml {
 	pthread_mutex_t link;
 	bool connected;
-	bool lost;
+	uint32_t lost;			/* bit n: the server of session n */
 	bool stale;			/* a fork's child has the parent's buffers still */
 	uint64_t sequence;
-	ino_t socket_inode;
 
 	pthread_mutex_t lock;		/* over what follows */
 	unsigned users;			/* nvmlInit without nvmlShutdown */
 	unsigned count;
-	struct nvmlDevice_st devices[WIRE_DEVICES];	/* by PCI address, as NVML orders them */
+	/* By server and PCI address, as NVML orders them. */
+	struct nvmlDevice_st devices[CLIENT_SERVERS * WIRE_DEVICES];
 	char driver_version[NVML_VERSION_TEXT_BYTES];	/* "": not known */
 	char library_version[NVML_VERSION_TEXT_BYTES];
 	int cuda_version;

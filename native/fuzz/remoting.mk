@@ -1,7 +1,7 @@
 # remoting.mk - fuzzers of remoting's server, for fuzz-smoke.  They bring their own
 # driver: a session is a process, not a function.
 
-REMOTING_FUZZERS := remoting_server remoting_ring remoting_tls
+REMOTING_FUZZERS := remoting_server remoting_ring remoting_tls remoting_resume
 REMOTING_FUZZ_BUILD := $(BUILD)/fuzz/remoting
 REMOTING_FUZZ_SECONDS ?= 30
 REMOTING_FUZZ_CFLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -Werror -fno-omit-frame-pointer \
@@ -13,7 +13,10 @@ $(REMOTING_FUZZ_BUILD)/%.o: %.c
 	$(CC) $(REMOTING_FUZZ_CFLAGS) -c $< -o $@
 
 $(REMOTING_FUZZERS:%=$(REMOTING_FUZZ_BUILD)/%): $(REMOTING_FUZZ_BUILD)/%: $(REMOTING_FUZZ_BUILD)/fuzz/%_fuzz.o $(REMOTING_FUZZ_OBJECTS)
-	$(CC) $(REMOTING_FUZZ_CFLAGS) -o $@ $^ -ldl
+	$(CC) $(REMOTING_FUZZ_CFLAGS) -o $@ $< $(filter-out $(OWN_OBJECTS),$(REMOTING_FUZZ_OBJECTS)) -ldl
+
+# It includes that source.
+$(REMOTING_FUZZ_BUILD)/remoting_resume: OWN_OBJECTS = $(REMOTING_FUZZ_BUILD)/server/resume.o
 
 .PHONY: fuzz-remoting fuzz-smoke
 fuzz-smoke: fuzz-remoting

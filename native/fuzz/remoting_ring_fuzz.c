@@ -1,10 +1,8 @@
 /* remoting_ring_fuzz.c - a hostile peer at a session's shared memory.
  *
- * Usage: remoting_ring SECONDS LAST
- *        remoting_ring 0 LAST		the round whose number is in LAST, once
  * Each round writes and reads frames through one end while indices, flags and bytes
  * of the memory are drawn anew between the calls.  Whatever they are, a call moves at
- * most what it was given, or refuses.  The same number gives the same round.
+ * most what it was given, or refuses.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -17,6 +15,7 @@
 
 #include "../transport/inbox.h"
 #include "../transport/transport.h"
+#include "rounds.h"
 
 #define STEPS 200u
 #define MOVED_MAX (96u << 10)
@@ -25,14 +24,9 @@
 
 static uint64_t random_state;
 
-/* splitmix64 (G. Steele et al., "Fast splittable pseudorandom number generators", 2014) */
 static uint64_t random_next(void)
 {
-	uint64_t mixed = random_state += 0x9e3779b97f4a7c15u;
-
-	mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9u;
-	mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebu;
-	return mixed ^ mixed >> 31;
+	return random_of(&random_state);
 }
 
 static void scribble(uint8_t *memory, size_t bytes)
@@ -109,33 +103,14 @@ static int round_run(uint64_t number)
 	return rc;
 }
 
+static int round_timed(uint64_t number)
+{
+	/* One that waits for ever ends here, its number in the file. */
+	alarm(20);
+	return round_run(number);
+}
+
 int main(int argc, char **argv)
 {
-	unsigned long long number = 0;
-	time_t end;
-	FILE *last;
-
-	if (argc != 3) {
-		fprintf(stderr, "usage: %s SECONDS LAST\n", argv[0]);
-		return 2;
-	}
-	if (atoi(argv[1]) == 0) {
-		last = fopen(argv[2], "r");
-		if (!last || fscanf(last, "%llu", &number) != 1)
-			return 2;
-		return round_run(number);
-	}
-	for (end = time(NULL) + atoi(argv[1]); time(NULL) < end; number++) {
-		last = fopen(argv[2], "w");
-		if (!last || fprintf(last, "%llu\n", number) < 0 || fclose(last))
-			return 2;
-		/* One that waits for ever ends here, its number in the file. */
-		alarm(20);
-		if (round_run(number)) {
-			fprintf(stderr, "remoting_ring: round %llu moved what it must not\n", number);
-			return 1;
-		}
-	}
-	printf("remoting_ring: %llu rounds\n", number);
-	return 0;
+	return rounds_run(argc, argv, "remoting_ring", round_timed);
 }

@@ -1,7 +1,5 @@
 /* remoting_server_fuzz.c - hostile sessions at the remoting server.
  *
- * Usage: remoting_server SECONDS LAST
- *        remoting_server 0 LAST		the session whose number is in LAST, once
  * Each session is a process of its own, over a socket or shared memory: hello, a context and some
  * memory, then frames whose fields are drawn from what such a session could hold and
  * from what nobody should send.  Every eighth says what is no hello, or no handshake behind one,
@@ -15,7 +13,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "../generated/wire_ops.h"
@@ -24,6 +21,7 @@
 #include "../wire/frame.h"
 #include "../wire/hello.h"
 #include "../wire/proof.h"
+#include "rounds.h"
 
 #define FRAMES_MAX 60u
 #define TAIL_MAX 8192u
@@ -37,14 +35,9 @@ static uint64_t random_state, memory;
 static bool over_memory;
 static struct transport shared;
 
-/* splitmix64 (G. Steele et al., "Fast splittable pseudorandom number generators", 2014) */
 static uint64_t random_next(void)
 {
-	uint64_t mixed = random_state += 0x9e3779b97f4a7c15u;
-
-	mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9u;
-	mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebu;
-	return mixed ^ mixed >> 31;
+	return random_of(&random_state);
 }
 
 static uint64_t random_below(uint64_t bound)
@@ -324,7 +317,7 @@ static void attack(int descriptor, uint64_t number)
 }
 
 /* 0, or what went wrong. */
-static int session(uint64_t number, const char *libcuda)
+static int session(uint64_t number)
 {
 	int pair[2], attacked, status;
 	pid_t server, client;
@@ -335,7 +328,7 @@ static int session(uint64_t number, const char *libcuda)
 	if (server == 0) {
 		const struct server_options options = {
 			.descriptor = pair[0],
-			.libcuda = libcuda,
+			.libcuda = getenv("FARBUS_FUZZ_LIBCUDA"),
 			.secret = secret,
 			.tls = is_preface(number),
 		};
@@ -367,34 +360,9 @@ static int session(uint64_t number, const char *libcuda)
 
 int main(int argc, char **argv)
 {
-	const char *libcuda = getenv("FARBUS_FUZZ_LIBCUDA");
-	unsigned long long number = 0;
-	time_t end;
-	FILE *last;
-
-	if (argc != 3 || !libcuda) {
-		fprintf(stderr, "usage: FARBUS_FUZZ_LIBCUDA=libcuda.so.1 %s SECONDS LAST\n", argv[0]);
+	if (!getenv("FARBUS_FUZZ_LIBCUDA")) {
+		fprintf(stderr, "%s: set FARBUS_FUZZ_LIBCUDA to a libcuda.so.1\n", argv[0]);
 		return 2;
 	}
-	if (atoi(argv[1]) == 0) {
-		last = fopen(argv[2], "r");
-		if (!last || fscanf(last, "%llu", &number) != 1)
-			return 2;
-		return session(number, libcuda) != 0;
-	}
-	for (end = time(NULL) + atoi(argv[1]); time(NULL) < end; number++) {
-		int status;
-
-		last = fopen(argv[2], "w");
-		if (!last || fprintf(last, "%llu\n", number) < 0 || fclose(last))
-			return 2;
-		status = session(number, libcuda);
-		if (status) {
-			fprintf(stderr, "remoting_server: session %llu ended with status %#x\n", number,
-				(unsigned)status);
-			return 1;
-		}
-	}
-	printf("remoting_server: %llu sessions\n", number);
-	return 0;
+	return rounds_run(argc, argv, "remoting_server", session);
 }

@@ -1,7 +1,5 @@
 /* remoting_tls_fuzz.c - hostile bytes at TLS: in the handshake of both sides, and in records.
  *
- * Usage: remoting_tls SECONDS LAST
- *        remoting_tls 0 LAST		the connection whose number is in LAST, once
  * A client and a server talk through somebody who flips, drops, repeats, inserts and cuts.
  * The same number makes the same changes to the same places.  A sanitizer's finding, bytes that
  * arrive and were not sent, and a side that does not end are findings.
@@ -15,6 +13,7 @@
 #include <unistd.h>
 
 #include "../transport/tls.h"
+#include "rounds.h"
 
 #define CONNECTION_MAX_S 20u
 /* Who waits for what was dropped gives up then. */
@@ -24,16 +23,6 @@
 
 static const uint8_t key[TLS_KEY_BYTES] = { 7 };
 static uint8_t sent[SENT_BYTES];
-
-/* splitmix64 (G. Steele et al., "Fast splittable pseudorandom number generators", 2014) */
-static uint64_t random_next(uint64_t *state)
-{
-	uint64_t mixed = *state += 0x9e3779b97f4a7c15u;
-
-	mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9u;
-	mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebu;
-	return mixed ^ mixed >> 31;
-}
 
 static void finding(const char *what)
 {
@@ -59,14 +48,14 @@ struct middle {
 
 static void middle_choose(struct middle *middle)
 {
-	middle->count = (unsigned)(random_next(&middle->state) % (CHANGES_MAX + 1));
+	middle->count = (unsigned)(random_of(&middle->state) % (CHANGES_MAX + 1));
 	for (unsigned i = 0; i < middle->count; i++) {
 		/* The handshake's few hundred bytes as often as all that follows. */
-		size_t most = random_next(&middle->state) % 2 ? 400 : SENT_BYTES;
+		size_t most = random_of(&middle->state) % 2 ? 400 : SENT_BYTES;
 
-		middle->changes[i].at = random_next(&middle->state) % most;
-		middle->changes[i].change = (enum change)(random_next(&middle->state) % CHANGES);
-		middle->changes[i].value = (uint8_t)random_next(&middle->state);
+		middle->changes[i].at = random_of(&middle->state) % most;
+		middle->changes[i].change = (enum change)(random_of(&middle->state) % CHANGES);
+		middle->changes[i].value = (uint8_t)random_of(&middle->state);
 	}
 }
 
@@ -134,7 +123,7 @@ static void *side_write(void *opaque)
 	size_t at = 0;
 
 	while (at < SENT_BYTES) {
-		size_t bytes = 1 + random_next(&side->state) % 20000;
+		size_t bytes = 1 + random_of(&side->state) % 20000;
 
 		if (bytes > SENT_BYTES - at)
 			bytes = SENT_BYTES - at;
@@ -208,31 +197,15 @@ static void connection(uint64_t number)
 	close(right[1]);
 }
 
+static int round_run(uint64_t number)
+{
+	connection(number);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
-	uint64_t number = 0, end;
-	FILE *last;
-
-	if (argc != 3)
-		return 2;
 	for (size_t i = 0; i < SENT_BYTES; i++)
 		sent[i] = (uint8_t)(i * 2654435761u >> 11);
-	end = transport_now_ns() + strtoull(argv[1], NULL, 10) * 1000000000u;
-	if (strtoull(argv[1], NULL, 10) == 0) {
-		last = fopen(argv[2], "r");
-		if (!last || fscanf(last, "%llu", (unsigned long long *)&number) != 1)
-			return 2;
-		connection(number);
-		return 0;
-	}
-	do {
-		last = fopen(argv[2], "w");
-		if (!last)
-			return 2;
-		fprintf(last, "%llu\n", (unsigned long long)number);
-		fclose(last);
-		connection(number++);
-	} while (transport_now_ns() < end);
-	printf("remoting_tls: %llu connections\n", (unsigned long long)number);
-	return 0;
+	return rounds_run(argc, argv, "remoting_tls", round_run);
 }

@@ -123,7 +123,7 @@ CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES_v1 *sparsePrope
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuCtxDisablePeerAccess(CUcontext peerContext)
+CUresult client_raw_cuCtxDisablePeerAccess(CUcontext peerContext)
 {
 	struct args_31 a = { .peerContext = peerContext };
 	struct marshal m;
@@ -138,7 +138,7 @@ CUresult cuCtxDisablePeerAccess(CUcontext peerContext)
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
+CUresult client_raw_cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
 {
 	struct args_32 a = { .peerContext = peerContext, .Flags = Flags };
 	struct marshal m;
@@ -288,7 +288,7 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource *results, unsigned int *nbGro
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDev)
+CUresult client_raw_cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDev)
 {
 	struct args_65 a = { .canAccessPeer = (int *)canAccessPeer, .dev = dev, .peerDev = peerDev };
 	struct marshal m;
@@ -393,7 +393,7 @@ CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice_v1 dev)
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int *capabilities, const CUatomicOperation *operations, unsigned int count, CUdevice srcDevice, CUdevice dstDevice)
+CUresult client_raw_cuDeviceGetP2PAtomicCapabilities(unsigned int *capabilities, const CUatomicOperation *operations, unsigned int count, CUdevice srcDevice, CUdevice dstDevice)
 {
 	struct args_80 a = { .capabilities = (unsigned int *)capabilities, .operations = (CUatomicOperation *)operations, .count = count, .srcDevice = srcDevice, .dstDevice = dstDevice };
 	struct marshal m;
@@ -408,7 +408,7 @@ CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int *capabilities, const CUat
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice)
+CUresult client_raw_cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice)
 {
 	struct args_81 a = { .value = (int *)value, .attrib = attrib, .srcDevice = srcDevice, .dstDevice = dstDevice };
 	struct marshal m;

@@ -1654,26 +1654,6 @@ CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream hStream, CUgraphNode
 	return result;
 }
 
-CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
-{
-	struct wire_stream_wait_event request = { 0 };
-	CUresult result;
-
-	result = client_enter();
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!(Flags <= 1))
-		return CUDA_ERROR_INVALID_VALUE;
-	result = client_stream_wire(hStream, &request.stream);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = client_event_wire(hEvent, &request.event);
-	if (result != CUDA_SUCCESS)
-		return result;
-	request.flags = Flags;
-	return client_post(WIRE_OP_STREAM_WAIT_EVENT, &request, sizeof(request), NULL, 0);
-}
-
 CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int Flags)
 {
 	CUresult result;

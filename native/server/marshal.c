@@ -35,8 +35,10 @@ static CUresult serve_marshalled(struct server_call *call, uint32_t function, bo
 	struct marshal m;
 	CUresult result;
 
-	if (function >= SERVER_MARSHALLED || !server_marshalled[function].serve ||
-	    server_marshalled[function].wait != waiting)
+	/* A newer client's: it hears that, and goes on. */
+	if (function >= SERVER_MARSHALLED || !server_marshalled[function].serve)
+		return (CUresult)WIRE_RESULT_UNKNOWN;
+	if (server_marshalled[function].wait != waiting)
 		return SERVER_MALFORMED;
 	/* Without a context of the client's, the driver must not find one of another call. */
 	if (!call->context) {

@@ -73,9 +73,11 @@ int server_send_begin(struct server *server, uint16_t opcode, uint16_t lane, uin
 		{ .iov_base = (void *)fixed, .iov_len = fixed_bytes },
 	};
 
+	const struct transport_ops *ops = server->transport.ops;
+
 	pthread_mutex_lock(&server->write);
 	count(&server->status->sent_bytes, sizeof(header) + header.length);
-	return server->transport.ops->write(&server->transport, vector, 2);
+	return (ops->append ? ops->append : ops->write)(&server->transport, vector, 2);
 }
 
 CUresult server_take(struct server_call *call, void *target, size_t bytes)
@@ -319,6 +321,7 @@ static int hello_accept(struct server *server, uint64_t capabilities)
 		.status = WIRE_HELLO_OK,
 		.spec_version = WIRE_SPEC_VERSION,
 		.capabilities = capabilities,
+		.session = capabilities & WIRE_CAPABILITY_RESUME ? server->resume.session : 0,
 		.device_count = (uint32_t)server->device_count,
 	};
 	struct wire_device device;
@@ -331,6 +334,8 @@ static int hello_accept(struct server *server, uint64_t capabilities)
 		server_driver_describe(server, server->devices[i], &device);
 		rc = transport_write_all(&server->transport, &device, sizeof(device));
 	}
+	if (!rc && (capabilities & WIRE_CAPABILITY_RESUME))
+		rc = server_resume_grant(server);
 	return rc;
 }
 
@@ -411,6 +416,7 @@ static int server_hello(struct server *server, const struct server_options *opti
 	struct wire_hello hello;
 	char text[WIRE_HELLO_TEXT_BYTES];
 	struct shm *shm = NULL;
+	uint64_t granted;
 	CUresult result;
 	int rc, memory;
 
@@ -432,6 +438,11 @@ static int server_hello(struct server *server, const struct server_options *opti
 		hello_refuse(server, WIRE_HELLO_SECRET, CUDA_SUCCESS, "");
 		return fail(why, bytes, -EACCES, "the client does not have this lease's secret");
 	}
+	granted = shm ? WIRE_CAPABILITY_SHARED_MEMORY
+		  : server_resume_may(server, options) ? hello.capabilities & WIRE_CAPABILITY_RESUME
+						       : 0;
+	if (granted & WIRE_CAPABILITY_RESUME)
+		server_resume_prepare(server, options);
 	if (options->tls != !!(hello.capabilities & WIRE_CAPABILITY_TLS)) {
 		hello_refuse(server, WIRE_HELLO_TLS, CUDA_SUCCESS, "");
 		return fail(why, bytes, -EACCES, "the client %s TLS", options->tls ? "does not use" : "asks for");
@@ -453,11 +464,16 @@ static int server_hello(struct server *server, const struct server_options *opti
 		hello_refuse(server, WIRE_HELLO_DRIVER, result, text);
 		return fail(why, bytes, -ENODEV, "%s", text);
 	}
-	rc = hello_accept(server, shm ? WIRE_CAPABILITY_SHARED_MEMORY : 0);
+	rc = hello_accept(server, granted);
 	if (rc)
 		return fail(why, bytes, rc, "answer the client's hello: %s", strerror(-rc));
 	if (shm)
 		transport_shm_switch(&server->transport, shm, true);
+	if (granted & WIRE_CAPABILITY_RESUME) {
+		rc = server_resume_start(server);
+		if (rc)
+			return fail(why, bytes, rc, "prepare to be resumed: %s", strerror(-rc));
+	}
 	strncpy(server->status->transport, server->transport.ops->name,
 		sizeof(server->status->transport) - 1);
 	return 0;

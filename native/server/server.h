@@ -38,6 +38,10 @@ struct server_options {
 	const void *sessions;		/* the slots of all the lease's servers, or NULL */
 	uint32_t session_count;
 	uint64_t memory_limit;		/* bytes of devices' memory that the lease has, 0: all */
+	uint64_t session;		/* its number at the supervisor, 0: it has none */
+	int resume_channel;		/* a Unix socket on which later connections come, one
+					 * descriptor per datagram; 0: none; taken over */
+	uint32_t grace_ms;		/* how long the session may be cut, 0: it ends at once */
 	bool tls;			/* the client has to go on encrypted behind its hello */
 };
 

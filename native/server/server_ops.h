@@ -106,8 +106,24 @@ struct server_blob {
 	uint8_t *data;
 };
 
+/* What a later connection must prove to go on with the session (resume.c). */
+struct server_resume {
+	int channel;			/* where the supervisor hands over connections */
+	uint32_t grace_ms;
+	uint64_t session;		/* its number; 0: it is never resumed */
+	bool tls;			/* they are encrypted behind their hello */
+	uint8_t key[WIRE_SECRET_BYTES];	/* wire_resume_key */
+	uint8_t token[WIRE_TOKEN_BYTES];
+
+	pthread_mutex_t lock;		/* over the session's going on, and what follows */
+	uint64_t handed;		/* connections that came, which numbers them */
+	uint64_t taken;			/* the number of the one that the session goes on over */
+	unsigned waiting;		/* connections that have not proved yet whose they are */
+};
+
 struct server {
 	struct transport transport;
+	struct server_resume resume;
 	struct inbox inbox;		/* the leader's */
 	struct server_status *status;	/* calls: the leader's; sent_bytes: under `write` */
 	struct server_status unseen;	/* the status where nobody looks */
@@ -268,6 +284,12 @@ void server_text_flush(struct server *server);
 /* driver.c */
 int server_driver_open(struct server *server, const char *path, char *why, size_t bytes);
 void server_driver_describe(struct server *server, CUdevice device, struct wire_device *out);
+/* May this session be resumed?  Then tell the client how, as the hello's end, and go on so. */
+bool server_resume_may(const struct server *server, const struct server_options *options);
+void server_resume_prepare(struct server *server, const struct server_options *options);
+int server_resume_grant(struct server *server);
+int server_resume_start(struct server *server);
+
 void server_driver_operations(const struct server *server, uint8_t *bits, size_t bytes);
 
 #endif

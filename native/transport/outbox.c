@@ -118,10 +118,11 @@ static int outbox_fail(struct outbox *outbox, int error)
 	return error;
 }
 
-/* The write lock is held: write what is collected, then `extra`. */
+/* The write lock is held: write what is collected, then `extra`, whose last part may be lent. */
 static int outbox_write(struct outbox *outbox, uint8_t *collected, size_t bytes,
-			const struct iovec *extra, int extra_count)
+			const struct iovec *extra, int extra_count, bool lend)
 {
+	const struct transport_ops *ops = outbox->transport->ops;
 	struct iovec vector[4];
 	int count = 0, rc;
 
@@ -132,7 +133,7 @@ static int outbox_write(struct outbox *outbox, uint8_t *collected, size_t bytes,
 			vector[count++] = extra[i];
 	if (!count)
 		return 0;
-	rc = outbox->transport->ops->write(outbox->transport, vector, count);
+	rc = (lend && ops->lend ? ops->lend : ops->write)(outbox->transport, vector, count);
 	return rc ? outbox_fail(outbox, rc) : 0;
 }
 
@@ -154,7 +155,7 @@ int outbox_flush(struct outbox *outbox)
 	outbox->filled = 0;
 	pthread_mutex_unlock(&outbox->append);
 	if (!rc)
-		rc = outbox_write(outbox, collected, bytes, NULL, 0);
+		rc = outbox_write(outbox, collected, bytes, NULL, 0, false);
 	pthread_mutex_unlock(&outbox->write);
 	return rc;
 }
@@ -162,7 +163,7 @@ int outbox_flush(struct outbox *outbox)
 /* A frame whose tail is not copied: it leaves under the write lock, so that the
  * order of sequence numbers stays the order of the bytes. */
 static int outbox_append_large(struct outbox *outbox, struct wire_header *header,
-			       const struct iovec *parts, int part_count,
+			       const struct iovec *parts, int part_count, bool lend,
 			       outbox_register on_sequence, void *opaque)
 {
 	struct iovec vector[3];
@@ -190,7 +191,7 @@ static int outbox_append_large(struct outbox *outbox, struct wire_header *header
 	vector[0] = (struct iovec){ .iov_base = header, .iov_len = sizeof(*header) };
 	for (int i = 0; i < part_count; i++)
 		vector[i + 1] = parts[i];
-	rc = outbox_write(outbox, collected, bytes, vector, part_count + 1);
+	rc = outbox_write(outbox, collected, bytes, vector, part_count + 1, lend);
 	pthread_mutex_unlock(&outbox->write);
 	return rc;
 }
@@ -220,8 +221,8 @@ static int outbox_append_direct(struct outbox *outbox, struct wire_header *heade
 	return rc;
 }
 
-int outbox_append(struct outbox *outbox, struct wire_header *header, const void *fixed,
-		  size_t fixed_bytes, const void *tail, size_t tail_bytes,
+static int append(struct outbox *outbox, struct wire_header *header, const void *fixed,
+		  size_t fixed_bytes, const void *tail, size_t tail_bytes, bool lend,
 		  outbox_register on_sequence, void *opaque)
 {
 	size_t total = sizeof(*header) + fixed_bytes + tail_bytes;
@@ -236,9 +237,8 @@ int outbox_append(struct outbox *outbox, struct wire_header *header, const void 
 	header->length = (uint32_t)(fixed_bytes + tail_bytes);
 	if (outbox->transport->ops->direct)
 		return outbox_append_direct(outbox, header, parts, 2, on_sequence, opaque);
-	if (tail_bytes >= OUTBOX_COPY_BYTES) {
-		return outbox_append_large(outbox, header, parts, 2, on_sequence, opaque);
-	}
+	if (tail_bytes >= OUTBOX_COPY_BYTES)
+		return outbox_append_large(outbox, header, parts, 2, lend, on_sequence, opaque);
 	pthread_mutex_lock(&outbox->append);
 	while (OUTBOX_BYTES - outbox->filled < total && !outbox->error) {
 		pthread_mutex_unlock(&outbox->append);
@@ -270,4 +270,25 @@ int outbox_append(struct outbox *outbox, struct wire_header *header, const void 
 	if (wake)
 		futex_wake(&outbox->asleep);
 	return 0;
+}
+
+int outbox_append(struct outbox *outbox, struct wire_header *header, const void *fixed,
+		  size_t fixed_bytes, const void *tail, size_t tail_bytes,
+		  outbox_register on_sequence, void *opaque)
+{
+	return append(outbox, header, fixed, fixed_bytes, tail, tail_bytes, false, on_sequence, opaque);
+}
+
+int outbox_lend(struct outbox *outbox, struct wire_header *header, const void *fixed,
+		size_t fixed_bytes, const void *tail, size_t tail_bytes)
+{
+	return append(outbox, header, fixed, fixed_bytes, tail, tail_bytes, true, NULL, NULL);
+}
+
+void outbox_settle(struct outbox *outbox, const void *at, size_t bytes)
+{
+	const struct transport_ops *ops = outbox->transport->ops;
+
+	if (bytes >= OUTBOX_COPY_BYTES && ops->settle)
+		ops->settle(outbox->transport, at, bytes);
 }

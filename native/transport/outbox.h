@@ -51,6 +51,13 @@ int outbox_append(struct outbox *outbox, struct wire_header *header, const void 
 		  size_t fixed_bytes, const void *tail, size_t tail_bytes,
 		  outbox_register on_sequence, void *opaque);
 
+/* The same with a tail that the transport may read where it lies until outbox_settle: its
+ * memory stays as it is until then.  Not for tails that a reply is waited for. */
+int outbox_lend(struct outbox *outbox, struct wire_header *header, const void *fixed,
+		size_t fixed_bytes, const void *tail, size_t tail_bytes);
+/* What was lent of this memory is the caller's again. */
+void outbox_settle(struct outbox *outbox, const void *at, size_t bytes);
+
 /* Write all that was appended before the call. */
 int outbox_flush(struct outbox *outbox);
 

@@ -1,9 +1,8 @@
 /* transport.h - an ordered stream of bytes in each direction, whatever carries it.
  *
- * The one interface of TCP and Unix sockets (socket.c), of shared memory (shm.c) and of TLS
- * over TCP (tls.h); above it (outbox.h, inbox.h) nothing knows which one it is.  One that
- * goes on after its connection was cut does so behind the same calls: frames
- * carry their sequence numbers, and the stream is cut nowhere but between bytes.
+ * The one interface of TCP and Unix sockets (socket.c), of shared memory (shm.c), of TLS
+ * over TCP (tls.h), and of streams that outlive their connection (resume.h); above it
+ * (outbox.h, inbox.h) nothing knows which one it is.
  * RDMA verbs fit as shared memory does: a ring in registered memory that the peer
  * writes, `write` posting work requests, `wait` sleeping on the completion channel.
  */
@@ -43,6 +42,14 @@ struct transport_ops {
 	void (*taken)(struct transport *transport, size_t bytes);
 	ssize_t (*room)(struct transport *transport, void **at, size_t bytes);
 	int (*written)(struct transport *transport, size_t bytes);
+	/* Like write, but the vector's last part may be read where it lies until it is settled:
+	 * NULL where write has no use for that. */
+	int (*lend)(struct transport *transport, struct iovec *vector, int count);
+	/* What was lent of this memory is the caller's again.  From any thread. */
+	void (*settle)(struct transport *transport, const void *at, size_t bytes);
+	/* Like write, but it may leave together with what is written next, which follows at once;
+	 * NULL where that saves nothing. */
+	int (*append)(struct transport *transport, struct iovec *vector, int count);
 	/* All the memory that peek and room lead into. */
 	void (*memory)(struct transport *transport, void **at, size_t *bytes);
 	/* End the stream in both directions: waiters and writers wake. */
@@ -50,12 +57,14 @@ struct transport_ops {
 };
 
 struct shm;
+struct resume;
 struct tls;
 
 struct transport {
 	const struct transport_ops *ops;
 	int descriptor;			/* close-on-exec; -1: none */
 	struct shm *shm;		/* of a transport over shared memory */
+	struct resume *resume;		/* of one that outlives its connection */
 	struct tls *tls;		/* of one that encrypts */
 };
 

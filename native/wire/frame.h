@@ -31,4 +31,7 @@ _Static_assert(sizeof(struct wire_header) == 24, "wire layout");
 /* Most threads of one client process: more share lane 0 and wait for each other. */
 #define WIRE_LANES 4096u
 
+/* A reply's result, and no CUresult: the server does not know that function of the driver. */
+#define WIRE_RESULT_UNKNOWN 0x7fffffffu
+
 #endif

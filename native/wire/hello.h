@@ -1,8 +1,13 @@
-/* hello.h - how a session begins: versions, proof of the secret, and the device snapshot.
+/* hello.h - how a session begins: versions, proof of the secret, and the device snapshot; and how
+ * it goes on over another connection.
  *
  *	client                          server
  *	wire_hello            ->
- *	                      <-        wire_hello_reply, text, wire_device[device_count]
+ *	                      <-        wire_hello_reply, text, wire_device[device_count],
+ *	                                wire_resume_grant if WIRE_CAPABILITY_RESUME
+ *
+ *	wire_hello, session   ->
+ *	                      <-        wire_hello_reply, text, wire_resumed if it is OK
  *
  * Both messages begin with the same 16 bytes in every version of the protocol,
  * so that peers of different versions can tell each other apart and say so.
@@ -14,10 +19,11 @@
 
 #define WIRE_HELLO_MAGIC 0x0a0d5355u	/* "US\r\n": a text protocol never starts so */
 #define WIRE_PROTOCOL_MAJOR 2u		/* peers that differ refuse each other */
-#define WIRE_PROTOCOL_MINOR 0u
+#define WIRE_PROTOCOL_MINOR 1u		/* 1: sessions that are resumed */
 #define WIRE_SECRET_BYTES 32u
 #define WIRE_NONCE_BYTES 16u
 #define WIRE_PROOF_BYTES 16u
+#define WIRE_TOKEN_BYTES 32u
 #define WIRE_BYTE_ORDER 0x01020304u
 
 /* Most devices of one session: a chassis of 16 with room. */
@@ -34,13 +40,14 @@ struct wire_hello {
 	uint32_t byte_order;
 	uint32_t spec_version;
 	uint64_t capabilities;		/* enum wire_capability bits */
-	uint64_t session;		/* 0: a new one; reserved for resuming */
-	uint64_t received;		/* reserved for resuming: last sequence seen */
+	uint64_t session;		/* 0: a new one; else the one that goes on here */
+	uint64_t received;		/* then: how many bytes of its stream have come */
 	uint32_t process;
 	uint32_t reserved;
 	uint8_t nonce[WIRE_NONCE_BYTES]; /* random, never used again */
 	uint8_t proof[WIRE_PROOF_BYTES]; /* that the client has the secret: native/wire/proof.h */
-	char program[48];		/* for the server's log, NUL-terminated */
+	char program[48];		/* for the server's log, NUL-terminated; of a
+					 * session that goes on, WIRE_TOKEN_BYTES of its token */
 };
 _Static_assert(sizeof(struct wire_hello) == 128, "wire layout");
 
@@ -52,6 +59,9 @@ enum wire_capability {
 	/* What follows this hello is TLS (native/transport/tls.h), in which the hello
 	 * is said again, complete: in the clear it has neither process nor program. */
 	WIRE_CAPABILITY_TLS = 2,
+	/* Asked for over TCP; granted: the stream is one of records
+	 * (native/transport/resume.c), and outlives its connection. */
+	WIRE_CAPABILITY_RESUME = 4,
 };
 
 /* A supervisor also listens on a Unix socket of the abstract namespace, named
@@ -70,6 +80,7 @@ enum wire_hello_status {
 	WIRE_HELLO_BUSY = 4,		/* too many processes of this lease */
 	WIRE_HELLO_TLS = 5,		/* encrypted or not: the other way round */
 	WIRE_HELLO_USER = 6,		/* not this user over a socket of the machine */
+	WIRE_HELLO_SESSION = 7,		/* no session that could go on: see the text */
 };
 
 struct wire_hello_reply {
@@ -79,7 +90,7 @@ struct wire_hello_reply {
 	uint32_t status;		/* enum wire_hello_status */
 	uint32_t spec_version;
 	uint64_t capabilities;
-	uint64_t session;
+	uint64_t session;		/* its number, if it may be resumed */
 	int32_t result;			/* CUresult of the driver's cuInit */
 	int32_t driver_version;
 	uint32_t device_count;
@@ -87,6 +98,19 @@ struct wire_hello_reply {
 	uint8_t operations[WIRE_OPERATION_BYTES]; /* bit n: operation n is there */
 };
 _Static_assert(sizeof(struct wire_hello_reply) == 112, "wire layout");
+
+/* What proves that a later connection belongs to this session. */
+struct wire_resume_grant {
+	uint8_t token[WIRE_TOKEN_BYTES];
+	uint32_t grace_ms;		/* how long the server keeps a session that is cut */
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_resume_grant) == 40, "wire layout");
+
+struct wire_resumed {
+	uint64_t received;		/* how many bytes of the session's stream have come */
+};
+_Static_assert(sizeof(struct wire_resumed) == 8, "wire layout");
 
 struct wire_device {
 	char name[256];

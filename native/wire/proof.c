@@ -44,3 +44,13 @@ void wire_hello_key(const struct wire_hello *hello, const uint8_t secret[WIRE_SE
 {
 	wire_hmac(secret, WIRE_TLS_LABEL, hello, sizeof(*hello), key);
 }
+
+void wire_resume_key(const uint8_t secret[WIRE_SECRET_BYTES], uint64_t session,
+		     uint8_t key[WIRE_SECRET_BYTES])
+{
+	uint8_t number[8];
+
+	for (int i = 0; i < 8; i++)
+		number[i] = (uint8_t)(session >> 8 * i);
+	wire_hmac(secret, WIRE_RESUME_LABEL, number, sizeof(number), key);
+}

@@ -299,8 +299,8 @@ ENTRIES: Final = (
     _e(28, "cuCtxDestroy", 2000, "cuCtxDestroy", CALLED, "CUcontext ctx", same_as="cuCtxDestroy_v2"),
     _e(29, "cuCtxDestroy", 4000, "cuCtxDestroy_v2", CALLED, "CUcontext ctx"),
     _e(30, "cuCtxDetach", 2000, "cuCtxDetach", LOCAL, "CUcontext ctx"),
-    _m(31, "cuCtxDisablePeerAccess", 4000, "cuCtxDisablePeerAccess", "CUcontext peerContext", ""),
-    _m(32, "cuCtxEnablePeerAccess", 4000, "cuCtxEnablePeerAccess", "CUcontext peerContext, unsigned int Flags", ""),
+    _m(31, "cuCtxDisablePeerAccess", 4000, "cuCtxDisablePeerAccess", "CUcontext peerContext", "hand"),
+    _m(32, "cuCtxEnablePeerAccess", 4000, "cuCtxEnablePeerAccess", "CUcontext peerContext, unsigned int Flags", "hand"),
     _e(33, "cuCtxFromGreenCtx", 12040, "cuCtxFromGreenCtx", CALLED, "CUcontext *pContext, CUgreenCtx hCtx"),
     _e(34, "cuCtxGetApiVersion", 3020, "cuCtxGetApiVersion", LOCAL, "CUcontext ctx, unsigned int *version"),
     _e(35, "cuCtxGetCacheConfig", 3020, "cuCtxGetCacheConfig", LOCAL, "CUfunc_cache *pconfig"),
@@ -392,7 +392,12 @@ ENTRIES: Final = (
         "list:results[nbGroups]",
     ),
     _m(
-        65, "cuDeviceCanAccessPeer", 4000, "cuDeviceCanAccessPeer", "int *canAccessPeer, CUdevice dev, CUdevice peerDev"
+        65,
+        "cuDeviceCanAccessPeer",
+        4000,
+        "cuDeviceCanAccessPeer",
+        "int *canAccessPeer, CUdevice dev, CUdevice peerDev",
+        "hand",
     ),
     _e(
         66,
@@ -463,7 +468,7 @@ ENTRIES: Final = (
         13000,
         "cuDeviceGetP2PAtomicCapabilities",
         "unsigned int *capabilities, const CUatomicOperation *operations, unsigned int count, CUdevice srcDevice, CUdevice dstDevice",
-        "out:capabilities[count] in:operations[count]",
+        "out:capabilities[count] in:operations[count] hand",
     ),
     _m(
         81,
@@ -471,6 +476,7 @@ ENTRIES: Final = (
         8000,
         "cuDeviceGetP2PAttribute",
         "int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice",
+        "hand",
     ),
     _e(82, "cuDeviceGetPCIBusId", 4010, "cuDeviceGetPCIBusId", LOCAL, "char *pciBusId, int len, CUdevice dev"),
     _e(83, "cuDeviceGetProperties", 2000, "cuDeviceGetProperties", LOCAL, "CUdevprop_v1 *prop, CUdevice dev"),
@@ -2885,7 +2891,6 @@ ENTRIES: Final = (
         POSTED,
         "CUstream hStream, CUevent hEvent, unsigned int Flags",
         per_thread=(7000, "_ptsz"),
-        via="stream_wait_event(stream=hStream, event=hEvent, flags=Flags) when Flags <= 1",
     ),
     _e(
         523,

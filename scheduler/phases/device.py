@@ -38,8 +38,6 @@ class DevicePhase(Phase):
     kind: DeviceKind
     noun: str
     """What a person calls the device: ``GPU``."""
-    may_span: bool = True
-    """Whether a task can use devices of several nodes at once, where no node has enough."""
 
     @abc.abstractmethod
     def request(self, pending: PendingJob, group: TaskGroup) -> DeviceRequest | None:

@@ -155,7 +155,7 @@ class DeviceDesk(Desk):
 
     def spans(self, request: DeviceRequest) -> bool:
         """Say whether a bundle must come from several nodes: when none has so many devices, free or not."""
-        if not self.kind.may_span or Route.REMOTE not in request.routes:
+        if not request.may_span or Route.REMOTE not in request.routes:
             return False
         stock = self.stock(request.filter)
         if Route.RECOMPOSED in request.routes and stock.movable is not None:
@@ -357,7 +357,7 @@ class DeviceDesk(Desk):
                 continue
             # Where the own node's devices may be used directly, no optimal flow leads back to it through the
             # aggregator; where they may not, it must be kept out of it.
-            direct = Route.LOCAL in request.routes and bundle.size == request.count
+            direct = Route.LOCAL in request.routes
             kept_out = (self.stock(request.filter).total[sites[rows]] > 0) & (not direct)
             without = np.where(kept_out, sites[rows], -1)
             # Bundles that differ only in where they might be recomposed are lent alike.
@@ -392,11 +392,12 @@ class DeviceDesk(Desk):
         for number in distinct(shapes).tolist():
             bundle = self.bundle(number)
             request = bundle.key.request
-            if Route.LOCAL not in request.routes or bundle.size != request.count:
+            if Route.LOCAL not in request.routes:
                 continue
             rows = np.flatnonzero(shapes == number)
             free = self.stock(request.filter).free[sites[rows]]
-            cost = self.policy.near_cost(request.count, free, bundle.key.subject)
+            # Of a bundle from several nodes, the task's own may have a part.
+            cost = self.policy.near_cost(bundle.size, free, bundle.key.subject)
             room = np.where(cost == FORBIDDEN, 0, free // bundle.size)
             arcs = table(ARC, len(rows), source=rows, place=sites[rows], tier=NEAR, capacity=room, cost=cost)
             parts.append(arcs[room > 0])
@@ -603,7 +604,7 @@ class DeviceDesk(Desk):
                     site=self.cluster.index.get(group.node, -1),
                     local=Route.LOCAL in request.routes,
                     remote=Route.REMOTE in request.routes,
-                    may_span=self.kind.may_span,
+                    may_span=request.may_span,
                 )
                 miss = self._miss(request, need) or self._held_back(pending, group, request, need.site)
             if miss is not None:

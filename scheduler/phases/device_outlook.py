@@ -59,7 +59,9 @@ class DeviceOutlook(Outlook):
         self.total = stock.free_total // request.count if self.spans else self._bundles
         self._lenders = desk.lenders(self._bundle) if Route.REMOTE in request.routes else None
         least = NO_ARC if self._lenders is None else int(self._lenders.least.min(initial=NO_ARC))
-        self.floor = min(NO_ARC, least * self._times)
+        # Some of a bundle from several nodes may be at hand already; never all of it.
+        at_hand = self._times - 1 if self.spans and Route.LOCAL in request.routes else 0
+        self.floor = min(NO_ARC, least * (self._times - at_hand))
         if self._moving is not None:
             desk.write_moving(self._moving, request.filter)
             self.floor = min(self.floor, self._moving.floor)
@@ -79,11 +81,15 @@ class DeviceOutlook(Outlook):
             left = self._lenders.lent[area]
             own = np.flatnonzero(row >= 0)
             left[own] -= self._lenders.capacity[area[own], row[own]]
-            far = (left >= self._times) & (area >= 0)
-            taken = self._bundle.network * self._times
-            if taken:
-                far &= desk.network.room.network[nodes] >= taken
-            cost = np.where(far, self._lenders.least[area] * self._times, 0)
+            # Of a bundle from several nodes, the task's own may have a part.
+            lent = np.full(len(nodes), self._times)
+            if self.spans and Route.LOCAL in request.routes:
+                at_hand = np.minimum(stock.free[nodes], desk.spare(nodes)).clip(min=0)
+                lent = (lent - at_hand).clip(min=0)
+            far = (left >= lent) & (area >= 0)
+            if self._bundle.network:
+                far &= desk.network.room.network[nodes] >= self._bundle.network * lent
+            cost = np.where(far, self._lenders.least[area] * lent, 0)
         if self._moving is not None:
             moved, moving_cost = self._moving.far(nodes)
             cost = np.where(moved & (~far | (moving_cost < cost)), moving_cost, cost)

@@ -22,8 +22,6 @@ class GpuPhase(DevicePhase):
     name = "gpu"
     kind = DeviceKind.GPU
     noun = "GPU"
-    # The shim speaks to one server: a program's GPUs come from one node.
-    may_span = False
 
     def request(self, pending: PendingJob, group: TaskGroup) -> DeviceRequest | None:
         """Return the GPUs that each task of ``group`` wants."""
@@ -32,7 +30,7 @@ class GpuPhase(DevicePhase):
         if not wanted.gpus:
             return None
         network = wanted.remote_network_mbit_s or 0 if Route.REMOTE in group.routes else 0
-        return DeviceRequest(wanted.gpus, wanted.gpu_filter, frozenset(group.routes), network)
+        return DeviceRequest(wanted.gpus, wanted.gpu_filter, frozenset(group.routes), network, wanted.gpu_span)
 
     def matches(self, cluster: Cluster, wanted: Hashable) -> Flags:
         """Return which devices have the model in their name and memory enough."""

@@ -18,12 +18,14 @@ class DeviceRequest(msgspec.Struct, frozen=True):
     """What one task wants: ``count`` devices for which ``filter`` holds, by one of ``routes``.
 
     Each that is remote takes ``network_mbit_s`` of the links of both nodes.
+    Whether they may be of several nodes at once, where no node has so many, ``may_span`` says.
     """
 
     count: int
     filter: Hashable
     routes: frozenset[Route]
     network_mbit_s: int = 0
+    may_span: bool = True
 
 
 class DeviceKey(msgspec.Struct, frozen=True):

@@ -25,7 +25,6 @@ from farbus.linux.kept import KeptProcesses
 from farbus.linux.processes import Child, Program
 from farbus.linux.users import SystemUsers
 from farbus.model.device import Device, DeviceKind
-from farbus.model.lease import Lease
 from tests.agent.harness import GPU, MYSELF, SmallSupervisor, lease
 
 OWNER = "kill-harness"
@@ -128,17 +127,7 @@ class Give:
 class QuickSupervisor(SmallSupervisor):
     """One that starts in a millisecond, and only says that it listens."""
 
-    def command(
-        self,
-        *,
-        lease: Lease,
-        address: str,
-        secret_descriptor: int,
-        devices: tuple[Device, ...],
-        library: str,
-        tls: bool,
-        local_user: int | None,
-    ) -> tuple[str, ...]:
+    def command(self, *, address: str, **_: object) -> tuple[str, ...]:
         return ("sh", "-c", f"echo listening {address}:7000; exec sleep 1000")
 
 

@@ -159,6 +159,31 @@ async def test_a_leased_task_finds_its_session_and_leaves_nothing_behind(
     assert not can_connect(devices.endpoint)
 
 
+async def test_a_task_with_gpus_of_two_nodes_finds_both_servers_its_own_first(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(config, doors_with_gpu(config))
+    sessions = scheduler.sessions
+    await sessions.connected()
+    own, other = lease(route=Route.LOCAL), msgspec.structs.replace(lease("l2"), device_node="a0", secret="7f" * 32)
+    devices = await sessions.command(prepare_devices=prepare_devices(own))
+    assert (devices.ok, devices.endpoint) == (True, "")
+    together = prepare_client(other, "127.0.0.9:7")
+    together.leases.extend(prepare_client(own, "").leases)
+    client = await sessions.command(prepare_client=together)
+    assert client.ok, client.error
+    lines = text_of(Path(client.environment["FARBUS_SESSION"])).splitlines()
+    servers = [line.split() for line in lines if line.startswith("server ")]
+    assert [line for line in lines if line.startswith("secret ")] == [f"secret {own.secret}", f"secret {other.secret}"]
+    # A program of two drivers there is none: its own node's GPU is served as the other's is.
+    endpoint = ":".join(servers[0][2:])
+    assert servers[1][2:] == ["127.0.0.9", "7"]
+    assert len(supervisors_of(config)) == 1
+    assert (await sessions.command(unprepare_client=unprepare_client("j1"))).ok
+    assert (await sessions.command(unprepare_devices=session_pb2.UnprepareDevices(lease_id="l1"))).ok
+    assert not can_connect(endpoint)
+
+
 async def test_encryption_is_off_for_both_sides_where_the_operator_says_so(
     agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
 ) -> None:
@@ -172,12 +197,20 @@ async def test_encryption_is_off_for_both_sides_where_the_operator_says_so(
 
 
 @pytest.mark.parametrize("tls", [True, False])
-def test_a_supervisor_is_told_of_encryption_and_of_the_lease_s_user(tls: bool) -> None:
+def test_a_supervisor_is_told_of_encryption_the_lease_s_user_and_patience(tls: bool) -> None:
     command = SupervisorProgram().command(
-        lease=lease(), address="127.0.0.1", secret_descriptor=7, devices=(), library="", tls=tls, local_user=1234
+        lease=lease(),
+        address="127.0.0.1",
+        secret_descriptor=7,
+        devices=(),
+        library="",
+        tls=tls,
+        local_user=1234,
+        grace_s=7.5,
     )
     assert command[command.index("--tls") + 1] == ("on" if tls else "off")
     assert command[command.index("--local-user") + 1] == "1234"
+    assert command[command.index("--grace") + 1] == "7.5"
 
 
 def test_an_unknown_kind_of_encryption_is_refused(config: AgentConfig) -> None:

@@ -40,6 +40,7 @@ BAD: dict[str, list[str]] = {
     "resources.gpu_memory": ["-1", '"x"', '"99999999TiB"'],
     "resources.gpu_model": ["7", f'"{LONG}"'],
     "resources.gpu_share": ["1", "-0.1", "nan", '"1/1"', '"1/0"', '"60%"', '"0.1%"', '"much"', "true"],
+    "resources.gpu_span": ["1", '"yes"'],
     "node": ["7", f'"{LONG}"'],
     "labels": ["3", "{ a = 1 }"],
     "routes": ["[]", '["teleport"]', '"local"'],

@@ -13,7 +13,7 @@ from pathlib import Path
 from farbus.remoting import session as wire
 from farbus.remoting.launcher import Launch
 from farbus.remoting.session import Server, write_session
-from farbus.remoting.supervisor import Supervisor
+from farbus.remoting.supervisor import GRACE_S, Supervisor
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
@@ -68,7 +68,13 @@ class Remote:
 
 @contextlib.contextmanager
 def remote_session(
-    *, libcuda: Path, folder: Path, environment: dict[str, str], memory_limit: int = 0, tls: bool = True
+    *,
+    libcuda: Path,
+    folder: Path,
+    environment: dict[str, str],
+    memory_limit: int = 0,
+    grace_s: float = GRACE_S,
+    tls: bool = True,
 ) -> Iterator[Remote]:
     """A running supervisor whose servers open `libcuda` in `environment`, and its session file in `folder`."""
     secret = secrets.token_bytes(32)
@@ -78,6 +84,7 @@ def remote_session(
         secret=secret,
         environment=environment,
         memory_limit=memory_limit,
+        grace_s=grace_s,
         tls=tls,
         log=lines.append,
     ) as supervisor:

@@ -60,8 +60,12 @@ def test_the_shim_needs_libc_only(remote: Remote) -> None:
     shim = remote.environment()["LD_PRELOAD"].split(":")[0]
     dynamic = subprocess.run(["readelf", "-d", shim], capture_output=True, text=True, check=True).stdout
     needed = [line.split("[")[1].rstrip("]") for line in dynamic.splitlines() if "(NEEDED)" in line]
-    # All parts of glibc: the loader, for thread-local variables, and where threads were before 2.34.
-    assert {name for name in needed if not name.startswith("ld-linux")} <= {"libc.so.6", "libpthread.so.0"}
+    # All parts of glibc: the loader, for thread-local variables, and where threads and dlopen were before 2.34.
+    assert {name for name in needed if not name.startswith("ld-linux")} <= {
+        "libc.so.6",
+        "libpthread.so.0",
+        "libdl.so.2",
+    }
     assert "Library soname: [libcuda.so.1]" in dynamic
 
 

@@ -140,6 +140,7 @@ BAD_JOBS: dict[str, list[Any]] = {
 GIVEN_BY_THE_SCHEDULER = {"id", "submitted_at"}
 ANY_VALUE = {
     "interactive", "moveable", "goal", "groups.requests", "alternatives.groups.requests", "groups.service",
+    "groups.requests.gpu_span", "alternatives.groups.requests.gpu_span",
 }  # fmt: skip
 """Flags, and what holds the others; what they can't be beside others stands in the tests of the queue."""
 

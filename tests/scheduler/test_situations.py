@@ -340,7 +340,7 @@ def test_all_wake_together() -> None:
 def test_all_that_a_job_can_ask_for_has_something_that_wakes_it() -> None:
     # Who adds what a job can ask for says in situations.py which gains may serve it: misses under a phase that is not
     # known there wake for anything, those of the phases compute and gpu only for what these fields tell.
-    asked = {"gpus", "gpu_memory_bytes", "gpu_model", "gpu_share_milli", "remote_network_mbit_s"}
+    asked = {"gpus", "gpu_memory_bytes", "gpu_model", "gpu_share_milli", "remote_network_mbit_s", "gpu_span"}
     assert set(Requests.__struct_fields__) == asked | {dimension.name for dimension in DIMENSIONS}
     told = {"name", "command", "count", "min_count", "requests", "node", "labels", "routes", "storage"}
     # Flavour vectors wake for anything, and so do misses of services.

@@ -148,7 +148,7 @@ class NodeStatus(_message.Message):
     def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., state: _Optional[str] = ..., free: _Optional[_Union[Resources, _Mapping]] = ..., seen_s: _Optional[float] = ..., cordon: _Optional[str] = ...) -> None: ...
 
 class Requests(_message.Message):
-    __slots__ = ("cpu_milli", "memory_bytes", "gpus", "gpu_memory_bytes", "gpu_model", "gpu_share_milli", "network_mbit_s", "remote_network_mbit_s")
+    __slots__ = ("cpu_milli", "memory_bytes", "gpus", "gpu_memory_bytes", "gpu_model", "gpu_share_milli", "network_mbit_s", "remote_network_mbit_s", "gpu_span")
     CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +157,7 @@ class Requests(_message.Message):
     GPU_SHARE_MILLI_FIELD_NUMBER: _ClassVar[int]
     NETWORK_MBIT_S_FIELD_NUMBER: _ClassVar[int]
     REMOTE_NETWORK_MBIT_S_FIELD_NUMBER: _ClassVar[int]
+    GPU_SPAN_FIELD_NUMBER: _ClassVar[int]
     cpu_milli: int
     memory_bytes: int
     gpus: int
@@ -165,7 +166,8 @@ class Requests(_message.Message):
     gpu_share_milli: int
     network_mbit_s: int
     remote_network_mbit_s: int
-    def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., gpus: _Optional[int] = ..., gpu_memory_bytes: _Optional[int] = ..., gpu_model: _Optional[str] = ..., gpu_share_milli: _Optional[int] = ..., network_mbit_s: _Optional[int] = ..., remote_network_mbit_s: _Optional[int] = ...) -> None: ...
+    gpu_span: bool
+    def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., gpus: _Optional[int] = ..., gpu_memory_bytes: _Optional[int] = ..., gpu_model: _Optional[str] = ..., gpu_share_milli: _Optional[int] = ..., network_mbit_s: _Optional[int] = ..., remote_network_mbit_s: _Optional[int] = ..., gpu_span: _Optional[bool] = ...) -> None: ...
 
 class TaskGroup(_message.Message):
     __slots__ = ("name", "command", "count", "requests", "node", "labels", "routes", "min_count", "storage", "flavour", "service")

@@ -15,7 +15,7 @@ import typer
 from farbus.cli.completion import complete_up_node
 from farbus.cli.connection import Target, connect, find_target
 from farbus.cli.following import AGAIN_S, closing, resumed, say
-from farbus.cli.jobfile import name_from
+from farbus.cli.jobfile import convert_requests, name_from
 from farbus.cli.options import (
     ApplicationOption,
     CpusOption,
@@ -24,6 +24,7 @@ from farbus.cli.options import (
     GpuModelOption,
     GpuShareOption,
     GpusOption,
+    GpuSpanOption,
     ImportanceOption,
     MemoryOption,
     NetworkOption,
@@ -35,7 +36,7 @@ from farbus.cli.options import (
     command_app,
     examples,
     read_goal,
-    read_requests,
+    resource_table,
 )
 from farbus.cli.program import find_program, merge_environment
 from farbus.cli.tables import format_devices
@@ -96,6 +97,7 @@ def run(
     gpu_memory: GpuMemoryOption = "",
     gpu_model: GpuModelOption = "",
     gpu_share: GpuShareOption = "",
+    gpu_span: GpuSpanOption = False,
     # Nothing confines a program in its user's own terminal, so by default next to nothing is set aside for it.
     cpus: CpusOption = "100m",
     memory: MemoryOption = "64MiB",
@@ -134,18 +136,20 @@ def run(
     """
     with _errors_of_run():
         path = find_program(program[0])
+        resources = resource_table(
+            gpus=gpus,
+            gpu_memory=gpu_memory,
+            gpu_model=gpu_model,
+            gpu_share=gpu_share,
+            gpu_span=gpu_span,
+            remote_network=remote_network,
+            cpus=cpus,
+            memory=memory,
+            network=network,
+        )
         wish = Wish(
             name=name_from(program[0]),
-            requests=read_requests(
-                gpus=gpus,
-                gpu_memory=gpu_memory,
-                gpu_model=gpu_model,
-                gpu_share=gpu_share,
-                remote_network=remote_network,
-                cpus=cpus,
-                memory=memory,
-                network=network,
-            ),
+            requests=convert_requests(resources, "--"),
             routes=tuple(routes) if routes else (Route.LOCAL, Route.REMOTE),
             wait_limit_s=parse_seconds(wait_limit, what="--wait-limit") if wait_limit else 0.0,
             quiet=quiet,

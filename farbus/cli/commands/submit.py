@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -28,6 +28,7 @@ from farbus.cli.options import (
     GpuModelOption,
     GpuShareOption,
     GpusOption,
+    GpuSpanOption,
     ImportanceOption,
     MemoryOption,
     NetworkOption,
@@ -42,6 +43,7 @@ from farbus.cli.options import (
     examples,
     has_dashes,
     read_goal,
+    resource_table,
 )
 from farbus.cli.staging import LocalFile, find_files, parse_stage_in, send_files
 from farbus.cli.tables import format_placement
@@ -59,6 +61,7 @@ _DEFAULTS = {
     "gpu_memory": "",
     "gpu_model": "",
     "gpu_share": "",
+    "gpu_span": False,
     "remote_network": "",
     "cpus": "1",
     "memory": "256MiB",
@@ -95,6 +98,7 @@ def submit(
     gpu_memory: GpuMemoryOption = "",
     gpu_model: GpuModelOption = "",
     gpu_share: GpuShareOption = "",
+    gpu_span: GpuSpanOption = False,
     cpus: CpusOption = "1",
     memory: MemoryOption = "256MiB",
     network: NetworkOption = "",
@@ -141,20 +145,14 @@ def submit(
     carried = [parse_stage_in(word) for word in stage_in or []]
     tables, directory = carried, jobfile.current_directory()
     goal = read_goal(slo=slo, importance=importance, deadline=deadline)
+    given: dict[str, Any] = {"gpus": gpus, "gpu_memory": gpu_memory, "gpu_model": gpu_model, "gpu_share": gpu_share}
+    given |= {"gpu_span": gpu_span, "remote_network": remote_network}
+    given |= {"cpus": cpus, "memory": memory, "network": network}
     if has_dashes(ctx):
         job = _command_job(
             arguments,
             name=name,
-            resources=jobfile.ResourceTable(
-                cpus=cpus,
-                memory=memory,
-                network=network or 0,
-                gpus=gpus,
-                gpu_memory=gpu_memory or 0,
-                gpu_model=gpu_model,
-                gpu_share=gpu_share or 0,
-                remote_network=remote_network or None,
-            ),
+            resources=resource_table(**given),
             table={"count": count, "node": node, "env": variables},
             carried=carried,
             kept=stage_out or [],
@@ -168,10 +166,7 @@ def submit(
                 f"{len(arguments)} job files given, or a command without --",
                 hint=f"write farbus submit [options] -- {' '.join(arguments[:3])}",
             )
-        given = {"gpus": gpus, "gpu_memory": gpu_memory, "gpu_model": gpu_model, "gpu_share": gpu_share}
-        given |= {"cpus": cpus, "memory": memory, "network": network, "remote_network": remote_network}
-        given |= {"routes": routes, "count": count}
-        for option, value in given.items():
+        for option, value in (given | {"routes": routes, "count": count}).items():
             if value != _DEFAULTS[option]:
                 raise InvalidInput(
                     f"--{option.replace('_', '-')} is for a command after --",

@@ -1,0 +1,244 @@
+/* A session that goes on after its connection was cut: the client dials again. */
+#include "client.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../transport/resume.h"
+#include "../transport/tls.h"
+#include "../wire/proof.h"
+
+/* How long a session may be cut.  A switch restarts within seconds, and a person at a
+ * terminal waits no longer for a program that stands still. */
+#define GRACE_DEFAULT_MS 30000u
+#define GRACE_MOST_S 86400u
+/* One attempt to connect.  Whoever answers does so in milliseconds; a lost first packet is
+ * sent again after one second. */
+#define DIAL_TIMEOUT_MS 3000
+/* A machine that refuses so long is up, and has no supervisor of this lease any more. */
+#define REFUSED_NS 1000000000u
+/* A cut that is over sooner is nobody's affair. */
+#define QUIET_NS 2000000000u
+#define GRANT_TIMEOUT_MS 10000
+
+struct client_resume {
+	char address[64];
+	char port[16];
+	uint8_t key[WIRE_SECRET_BYTES];	/* wire_resume_key */
+	uint8_t token[WIRE_TOKEN_BYTES];
+	uint64_t session;
+	bool tls;
+	/* Of the cut that goes on. */
+	uint64_t cut_ns;
+	uint64_t refused_ns;		/* since when every attempt was; 0: the last was not */
+	bool said;
+};
+
+uint32_t client_resume_grace_ms(void)
+{
+	const char *text = getenv("FARBUS_GRACE_S");
+	unsigned long seconds;
+	char *end;
+
+	if (!text || !*text)
+		return GRACE_DEFAULT_MS;
+	seconds = strtoul(text, &end, 10);
+	if (*end || *text == '-' || seconds > GRACE_MOST_S) {
+		client_message("FARBUS_GRACE_S is \"%s\": set it to seconds, at most %u; taking %u",
+			       text, GRACE_MOST_S, GRACE_DEFAULT_MS / 1000);
+		return GRACE_DEFAULT_MS;
+	}
+	return (uint32_t)seconds * 1000;
+}
+
+/* Say once per cut that calls wait. */
+static void say_cut(struct client_session *session, int left_ms)
+{
+	struct client_resume *resume = session->resume;
+	uint64_t now = transport_now_ns();
+
+	if (!resume->cut_ns)
+		resume->cut_ns = now;
+	if (resume->said || now - resume->cut_ns < QUIET_NS)
+		return;
+	resume->said = true;
+	client_message("the connection to the GPU at %s is cut; CUDA calls wait up to %d s for it",
+		       session->peer, (left_ms + 999) / 1000);
+}
+
+static void resumed(void *opaque)
+{
+	struct client_session *session = opaque;
+	struct client_resume *resume = session->resume;
+	struct stat status;
+
+	/* A child of a fork knows its copy of the descriptor by this. */
+	if (fstat(session->transport.descriptor, &status) == 0)
+		session->socket_inode = status.st_ino;
+	if (resume->said)
+		client_message("the connection to the GPU at %s is back after %d s", session->peer,
+			       (int)((transport_now_ns() - resume->cut_ns + 500000000u) / 1000000000u));
+	resume->cut_ns = 0;
+	resume->refused_ns = 0;
+	resume->said = false;
+}
+
+/* Say the hello: whole in the clear, or first without the token, which only the server's TLS hears.
+ * -ENOMSG: the server refuses, in the clear. */
+static int hello_say(const struct client_resume *resume, struct transport *fresh, int timeout_ms,
+		     struct wire_hello *hello)
+{
+	const uint32_t process = (uint32_t)getpid();
+	uint8_t key[WIRE_DIGEST_BYTES];
+	char why[TLS_WHY_BYTES];
+	int rc;
+
+	if (!resume->tls) {
+		hello->process = process;
+		memcpy(hello->program, resume->token, sizeof(resume->token));
+	}
+	rc = wire_hello_prove(hello, resume->key);
+	if (!rc)
+		rc = transport_write_all(fresh, hello, sizeof(*hello));
+	if (rc || !resume->tls)
+		return rc;
+	wire_hello_key(hello, resume->key, key);
+	rc = transport_tls_start(fresh, key, false, timeout_ms, why);
+	explicit_bzero(key, sizeof(key));
+	if (rc)
+		return rc;
+	hello->process = process;
+	memcpy(hello->program, resume->token, sizeof(resume->token));
+	return transport_write_all(fresh, hello, sizeof(*hello));
+}
+
+/* Say which session goes on here, and hear what the server has of it. */
+static int resume_hello(struct client_session *session, struct transport *fresh, uint64_t received,
+			int timeout_ms, uint64_t *peer_received)
+{
+	struct client_resume *resume = session->resume;
+	struct wire_hello hello = {
+		.magic = WIRE_HELLO_MAGIC,
+		.major = WIRE_PROTOCOL_MAJOR,
+		.minor = WIRE_PROTOCOL_MINOR,
+		.byte_order = WIRE_BYTE_ORDER,
+		.spec_version = WIRE_SPEC_VERSION,
+		.capabilities = WIRE_CAPABILITY_RESUME | (resume->tls ? WIRE_CAPABILITY_TLS : 0),
+		.session = resume->session,
+		.received = received,
+	};
+	char text[WIRE_HELLO_TEXT_BYTES];
+	struct wire_hello_reply reply;
+	struct wire_resumed told;
+	bool refused;
+	int rc;
+
+	rc = hello_say(resume, fresh, timeout_ms, &hello);
+	explicit_bzero(&hello, sizeof(hello));
+	refused = rc == -ENOMSG;
+	if (!rc || refused)
+		rc = transport_read_all(fresh, &reply, sizeof(reply), timeout_ms);
+	if (!rc && (reply.magic != WIRE_HELLO_MAGIC || reply.text_bytes > sizeof(text)))
+		return -EPROTO;
+	if (!rc)
+		rc = transport_read_all(fresh, text, reply.text_bytes, timeout_ms);
+	/* Cut again: the network is not back yet. */
+	if (rc)
+		return -EAGAIN;
+	if (reply.status != WIRE_HELLO_OK)
+		return -EPIPE;
+	/* Nobody may talk this side out of encryption. */
+	if (refused)
+		return -EPROTO;
+	if (transport_read_all(fresh, &told, sizeof(told), timeout_ms))
+		return -EAGAIN;
+	*peer_received = told.received;
+	return 0;
+}
+
+static int dial(void *opaque, uint64_t received, int left_ms, struct transport *fresh,
+		uint64_t *peer_received)
+{
+	struct client_session *session = opaque;
+	struct client_resume *resume = session->resume;
+	int timeout_ms = left_ms < DIAL_TIMEOUT_MS ? left_ms : DIAL_TIMEOUT_MS;
+	uint64_t now = transport_now_ns();
+	int rc;
+
+	say_cut(session, left_ms);
+	rc = transport_tcp_connect(fresh, resume->address, resume->port, timeout_ms);
+	if (!rc) {
+		resume->refused_ns = 0;
+		rc = resume_hello(session, fresh, received, timeout_ms, peer_received);
+		if (rc)
+			transport_release(fresh);
+		return rc;
+	}
+	if (rc != -ECONNREFUSED)
+		resume->refused_ns = 0;
+	else if (!resume->refused_ns)
+		resume->refused_ns = now;
+	else if (now - resume->refused_ns >= REFUSED_NS)
+		return -EPIPE;
+	return -EAGAIN;
+}
+
+int client_resume_begin(struct client_session *session, const char *address, const char *port,
+			const uint8_t secret[WIRE_SECRET_BYTES], uint64_t number)
+{
+	struct resume_options options = { .dial = dial, .resumed = resumed, .opaque = session };
+	struct wire_resume_grant grant;
+	struct client_resume *resume;
+	int rc = transport_read_all(&session->transport, &grant, sizeof(grant), GRANT_TIMEOUT_MS);
+
+	if (rc)
+		return rc;
+	if (strlen(address) >= sizeof(resume->address) || strlen(port) >= sizeof(resume->port))
+		return -ENAMETOOLONG;
+	resume = calloc(1, sizeof(*resume));
+	if (!resume)
+		return -ENOMEM;
+	strcpy(resume->address, address);
+	strcpy(resume->port, port);
+	wire_resume_key(secret, number, resume->key);
+	memcpy(resume->token, grant.token, sizeof(resume->token));
+	explicit_bzero(grant.token, sizeof(grant.token));
+	resume->session = number;
+	resume->tls = session->transport.tls != NULL;
+	/* Longer than the server waits is waiting for nothing. */
+	options.grace_ms = client_resume_grace_ms();
+	if (options.grace_ms > grant.grace_ms)
+		options.grace_ms = grant.grace_ms;
+	options.closed_grace_ms = options.grace_ms;
+	rc = transport_resume_wrap(&session->transport, &options);
+	if (rc) {
+		free(resume);
+		return rc;
+	}
+	session->resume = resume;
+	return 0;
+}
+
+/* The program ends: tell the server, which else would wait whether it was only cut.  What is still
+ * to come of CUDA calls, in other libraries' destructors, is told what a driver tells then. */
+static void __attribute__((destructor)) client_farewell(void)
+{
+	struct client *client = &farbus_client;
+
+	if (atomic_load(&client->state) == CLIENT_FORKED)
+		return;
+	for (unsigned i = 0; i < client->session_count; i++) {
+		struct client_session *session = &client->sessions[i];
+
+		if (!session->transport.resume)
+			continue;
+		client->failure = CUDA_ERROR_DEINITIALIZED;
+		atomic_store(&client->state, CLIENT_FAILED);
+		atomic_store(&session->dead, true);
+		session->transport.ops->shutdown(&session->transport);
+	}
+}

@@ -1,0 +1,267 @@
+/* Streams that outlive their connections: order, windows, loans, ends; and impossible peers. */
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "../transport/resume.h"
+
+#undef NDEBUG
+
+#define PATIENCE_MS 60000
+#define STREAM_BYTES ((size_t)96 << 20)
+
+/* Both ends in one process; the client's dialling is the server's being given a connection. */
+struct pair {
+	struct transport client;
+	struct transport server;
+	pthread_mutex_t lock;
+	unsigned dials;
+	unsigned refusals;	/* dials to come that fail */
+	bool away;		/* nobody answers any more */
+};
+
+static int dial(void *opaque, uint64_t received, int left_ms, struct transport *fresh,
+		uint64_t *peer_received)
+{
+	struct pair *pair = opaque;
+	struct transport other;
+	int ends[2], rc;
+
+	(void)left_ms;
+	pthread_mutex_lock(&pair->lock);
+	rc = pair->away || (pair->refusals && pair->refusals--) ? -EAGAIN : 0;
+	if (!rc) {
+		pair->dials++;
+		assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+		assert(transport_socket_init(fresh, ends[0]) == 0);
+		assert(transport_socket_init(&other, ends[1]) == 0);
+		rc = transport_resume_hold(&pair->server, received, peer_received);
+		if (!rc)
+			rc = transport_resume_adopt(&pair->server, &other, received);
+		else
+			transport_release(&other);
+		if (rc)
+			transport_release(fresh);
+	}
+	pthread_mutex_unlock(&pair->lock);
+	return rc;
+}
+
+static void pair_make(struct pair *pair, uint32_t grace_ms)
+{
+	struct resume_options options = {
+		.grace_ms = grace_ms, .closed_grace_ms = grace_ms, .dial = dial, .opaque = pair,
+	};
+	int ends[2];
+
+	memset(pair, 0, sizeof(*pair));
+	pthread_mutex_init(&pair->lock, NULL);
+	assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+	assert(transport_socket_init(&pair->client, ends[0]) == 0);
+	assert(transport_socket_init(&pair->server, ends[1]) == 0);
+	assert(transport_resume_wrap(&pair->client, &options) == 0);
+	options.dial = NULL;
+	assert(transport_resume_wrap(&pair->server, &options) == 0);
+}
+
+static uint8_t pattern(size_t at)
+{
+	return (uint8_t)(at * 2654435761u >> 11);
+}
+
+static uint32_t random_next(uint32_t *state)
+{
+	*state = *state * 1664525u + 1013904223u;
+	return *state >> 8;
+}
+
+struct end {
+	struct transport *transport;
+	uint32_t seed;
+	bool lends;
+	bool in_place;
+	_Atomic bool *done;
+};
+
+/* Writes of all sizes, by every way there is. */
+static void *write_all(void *opaque)
+{
+	struct end *end = opaque;
+	struct transport *transport = end->transport;
+	uint8_t *bytes = malloc(1 << 20);
+	size_t at = 0;
+
+	while (at < STREAM_BYTES) {
+		size_t now = random_next(&end->seed) % (random_next(&end->seed) % 4 ? 300 : 1 << 20) + 1;
+
+		if (now > STREAM_BYTES - at)
+			now = STREAM_BYTES - at;
+		if (end->in_place && random_next(&end->seed) % 2) {
+			void *where;
+			ssize_t room = transport->ops->room(transport, &where, now);
+
+			assert(room > 0);
+			for (ssize_t i = 0; i < room; i++)
+				((uint8_t *)where)[i] = pattern(at + (size_t)i);
+			assert(transport->ops->written(transport, (size_t)room) == 0);
+			at += (size_t)room;
+			continue;
+		}
+		for (size_t i = 0; i < now; i++)
+			bytes[i] = pattern(at + i);
+		struct iovec vector[2] = {
+			{ .iov_base = bytes, .iov_len = now / 3 },
+			{ .iov_base = bytes + now / 3, .iov_len = now - now / 3 },
+		};
+		assert((end->lends ? transport->ops->lend : transport->ops->write)(transport, vector, 2) == 0);
+		/* From here on the memory is ours, and is written to. */
+		if (end->lends)
+			transport->ops->settle(transport, bytes, now);
+		at += now;
+	}
+	free(bytes);
+	return NULL;
+}
+
+static void *read_all(void *opaque)
+{
+	struct end *end = opaque;
+	uint8_t *bytes = malloc(1 << 20);
+	size_t at = 0;
+
+	while (at < STREAM_BYTES) {
+		size_t now = random_next(&end->seed) % (1 << 18) + 1;
+
+		if (now > STREAM_BYTES - at)
+			now = STREAM_BYTES - at;
+		assert(transport_read_all(end->transport, bytes, now, PATIENCE_MS) == 0);
+		for (size_t i = 0; i < now; i++)
+			assert(bytes[i] == pattern(at + i));
+		at += now;
+	}
+	free(bytes);
+	atomic_store(end->done, true);
+	return NULL;
+}
+
+static void test_both_streams_arrive_whole_however_often_they_are_cut(void)
+{
+	_Atomic bool done[2] = { false, false };
+	struct pair pair;
+	struct end ends[4] = {
+		{ &pair.client, 1, true, false, NULL }, { &pair.server, 2, false, true, NULL },
+		{ &pair.server, 3, false, false, &done[0] }, { &pair.client, 4, false, false, &done[1] },
+	};
+	pthread_t threads[4];
+	unsigned cuts = 0;
+	uint32_t seed = 5;
+
+	pair_make(&pair, PATIENCE_MS);
+	for (int i = 0; i < 4; i++)
+		assert(pthread_create(&threads[i], NULL, i < 2 ? write_all : read_all, &ends[i]) == 0);
+	while (!atomic_load(&done[0]) || !atomic_load(&done[1])) {
+		usleep(random_next(&seed) % 4000);
+		pthread_mutex_lock(&pair.lock);
+		pair.refusals = random_next(&seed) % 8 ? 0 : 1;
+		pthread_mutex_unlock(&pair.lock);
+		/* Either end, one direction or both. */
+		shutdown(random_next(&seed) % 2 ? pair.client.descriptor : pair.server.descriptor,
+			 (int)(random_next(&seed) % 3));
+		cuts++;
+	}
+	for (int i = 0; i < 4; i++)
+		pthread_join(threads[i], NULL);
+	assert(pair.dials > 3);
+	printf("%u cuts, %u connections\n", cuts, pair.dials);
+	pair.client.ops->shutdown(&pair.client);
+	pair.server.ops->shutdown(&pair.server);
+}
+
+static void test_two_writers_whom_nobody_reads_do_not_wait_for_each_other(void)
+{
+	/* More than the sockets hold in either direction, and less than the windows. */
+	const size_t bytes = RESUME_WINDOW_BYTES - 1000;
+	uint8_t *sent = calloc(1, bytes), *got = malloc(bytes);
+	struct pair pair;
+
+	pair_make(&pair, PATIENCE_MS);
+	/* While it is cut, the window takes all; it is sent again once both are back. */
+	pthread_mutex_lock(&pair.lock);
+	shutdown(pair.client.descriptor, SHUT_RDWR);
+	assert(pair.client.ops->read(&pair.client, got, 1) == -EAGAIN);
+	assert(transport_write_all(&pair.client, sent, bytes) == 0);
+	assert(transport_write_all(&pair.server, sent, bytes) == 0);
+	pthread_mutex_unlock(&pair.lock);
+	assert(transport_read_all(&pair.server, got, bytes, PATIENCE_MS) == 0);
+	assert(transport_read_all(&pair.client, got, bytes, PATIENCE_MS) == 0);
+	pair.client.ops->shutdown(&pair.client);
+	pair.server.ops->shutdown(&pair.server);
+	free(sent);
+	free(got);
+}
+
+static void test_after_the_grace_time_reading_and_writing_are_errors(void)
+{
+	uint8_t *bytes = calloc(1, RESUME_WINDOW_BYTES);
+	struct pair pair;
+
+	pair_make(&pair, 50);
+	pthread_mutex_lock(&pair.lock);
+	pair.away = true;
+	pthread_mutex_unlock(&pair.lock);
+	shutdown(pair.client.descriptor, SHUT_RDWR);
+	assert(transport_read_all(&pair.client, bytes, 1, PATIENCE_MS) == -ETIMEDOUT);
+	assert(transport_read_all(&pair.server, bytes, 1, PATIENCE_MS) == -ETIMEDOUT);
+	assert(transport_write_all(&pair.client, bytes, 1) == -EPIPE);
+	assert(transport_write_all(&pair.server, bytes, RESUME_WINDOW_BYTES) == -EPIPE);
+	free(bytes);
+}
+
+static void test_an_end_that_is_said_is_not_waited_for(void)
+{
+	struct pair pair;
+	char byte;
+
+	pair_make(&pair, PATIENCE_MS);
+	assert(transport_write_all(&pair.client, "x", 1) == 0);
+	pair.client.ops->shutdown(&pair.client);
+	assert(transport_read_all(&pair.server, &byte, 1, PATIENCE_MS) == 0 && byte == 'x');
+	assert(transport_read_all(&pair.server, &byte, 1, PATIENCE_MS) == -EPIPE);
+	assert(pair.client.ops->read(&pair.client, &byte, 1) == -EPIPE);
+	assert(pair.dials == 0);
+}
+
+static void test_a_peer_can_t_have_what_was_never_sent(void)
+{
+	uint64_t received = 77;
+	struct pair pair;
+	char byte;
+
+	pair_make(&pair, PATIENCE_MS);
+	assert(transport_write_all(&pair.server, "xy", 2) == 0);
+	assert(transport_resume_hold(&pair.server, 3, &received) == -EPROTO);
+	assert(transport_resume_hold(&pair.server, ~0ull, &received) == -EPROTO);
+	assert(received == 77);
+	/* And nothing was cut by the question. */
+	assert(transport_read_all(&pair.client, &byte, 1, PATIENCE_MS) == 0 && byte == 'x');
+	assert(pair.dials == 0);
+	pair.client.ops->shutdown(&pair.client);
+	pair.server.ops->shutdown(&pair.server);
+}
+
+int main(void)
+{
+	test_an_end_that_is_said_is_not_waited_for();
+	test_a_peer_can_t_have_what_was_never_sent();
+	test_after_the_grace_time_reading_and_writing_are_errors();
+	test_two_writers_whom_nobody_reads_do_not_wait_for_each_other();
+	test_both_streams_arrive_whole_however_often_they_are_cut();
+	puts("ok");
+	return 0;
+}

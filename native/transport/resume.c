@@ -1,0 +1,1012 @@
+/* Two streams of bytes, one in each direction, over one connection after the other.
+ *
+ *	written		bytes that the writer was given			(out)
+ *	sent		of those, how many this connection has had	(out)
+ *	acknowledged	how many the peer's reader has taken		(in)
+ *	consumed	bytes of the peer's that our reader has taken	(in)
+ *	told		what of that the peer knows			(out)
+ *
+ *	acknowledged <= sent <= written <= acknowledged + RESUME_WINDOW_BYTES
+ *
+ * On the wire a stream is cut into records: a header of 8 bytes, and bytes of the stream.  Every
+ * header acknowledges; a reader that has taken RESUME_ACK_BYTES since the last one sends
+ * a record without bytes.  What is not acknowledged stays: in a ring where the byte at an offset
+ * has its place, or, where the writer has lent it, in the writer's memory, with its place in the
+ * ring kept free until the loan is settled.
+ *
+ * A writer without room in the window must hear of acknowledgements, and there may be nobody who
+ * reads.  It then reads ahead, which takes at most the peer's window: both sides can always
+ * take in all that the other may send, so that two writers never wait for each other.
+ *
+ *	UP	connected
+ *	CUT	not: who reads, waits; who writes goes on until the window is full
+ *	OVER	for ever: the grace time has passed, the peer has said so, or this side
+ *
+ * A connection goes from UP to CUT once, by whoever meets the error; everything that follows
+ * takes the place of the lower transport under all three locks.  Its descriptor keeps its number
+ * (dup3(2)), so that nobody who sleeps on it, or is about to, ever meets a stranger's.
+ *
+ * Locks, in the order in which they are taken: out > in > state_lock.
+ */
+#include "resume.h"
+#include "socket.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RESUME_MASK (RESUME_WINDOW_BYTES - 1)
+_Static_assert((RESUME_WINDOW_BYTES & RESUME_MASK) == 0, "offsets are masked");
+/* Often enough that a window is never short of more than a part of it, rarely enough that
+ * acknowledging costs nothing beside what it acknowledges. */
+#define RESUME_ACK_BYTES (RESUME_WINDOW_BYTES / 8)
+/* From here on the bytes of a record are read to where they belong; less is read together
+ * with what follows, and moved over the headers in between. */
+#define RESUME_BULK_BYTES 4096u
+/* Pieces of a record that go to the lower transport in one call. */
+#define RESUME_PIECES 16
+#define RESUME_LOANS 512u
+/* A loan costs a place in the list: less than this is copied sooner than that. */
+#define RESUME_LOAN_BYTES (16u << 10)
+/* How often a writer without room looks by itself: another reader may have taken the
+ * acknowledgement that it sleeps for. */
+#define RESUME_ROOM_MS 5
+/* No answer from the peer's kernel to what was sent for so long: the network between is gone,
+ * though nothing has said so.  The kernel itself would go on for a quarter of an hour. */
+#define RESUME_SILENCE_NS 20000000000u
+/* Between attempts to connect: the first at once, then from 20 ms twice as long each time. */
+#define RESUME_PAUSE_MIN_MS 20
+#define RESUME_PAUSE_MAX_MS 2000
+
+struct record {
+	uint32_t length;		/* of the bytes that follow, or RECORD_END */
+	uint32_t acknowledged;		/* the lower half */
+};
+_Static_assert(sizeof(struct record) == 8, "wire layout");
+
+/* The sender has ended the stream: nothing will be resumed. */
+#define RECORD_END UINT32_MAX
+
+struct loan {
+	uint64_t offset;
+	size_t bytes;			/* 0: settled */
+	const uint8_t *at;
+};
+
+enum { UP, CUT, OVER };
+
+struct resume {
+	struct transport lower;
+	struct transport_ops ops;
+	struct resume_options options;
+	int descriptor;
+	bool buffers;			/* the lower transport holds bytes that the kernel has not */
+
+	pthread_mutex_t out;
+	uint8_t *ring;
+	uint64_t base;			/* the offset that lies at the ring's beginning */
+	_Atomic uint64_t written;
+	uint64_t sent;
+	_Atomic uint64_t told;
+	struct loan loans[RESUME_LOANS];
+	unsigned loan_first;
+	unsigned loan_count;
+
+	pthread_mutex_t in;
+	_Atomic uint64_t acknowledged;
+	_Atomic uint64_t consumed;
+	struct record header;
+	size_t header_bytes;		/* of it that have come */
+	size_t record_left;		/* bytes of the record that have not */
+	int failed;			/* what was met behind the bytes that were read, or 0 */
+	uint8_t *ahead;			/* what was read ahead of who reads, or NULL */
+	size_t ahead_start;
+	_Atomic size_t ahead_bytes;
+
+	_Atomic bool due;		/* an acknowledgement is */
+
+	pthread_mutex_t state_lock;
+	pthread_cond_t changed;
+	_Atomic int state;
+	_Atomic uint64_t generation;	/* of connections */
+	int error;			/* of a stream that is over */
+	uint64_t deadline_ns;		/* of one that is cut */
+	bool dialling;			/* a thread is at it */
+	uint64_t silent_ns;		/* since when nothing was answered, 0: it was */
+	uint64_t looked_ns;
+};
+
+/* ---- states ---- */
+
+static bool is_up(struct resume *resume)
+{
+	return atomic_load(&resume->state) == UP;
+}
+
+/* state_lock is held. */
+static void over_locked(struct resume *resume, int error)
+{
+	if (atomic_load(&resume->state) == OVER)
+		return;
+	resume->error = error;
+	atomic_store(&resume->state, OVER);
+	resume->lower.ops->shutdown(&resume->lower);
+	pthread_cond_broadcast(&resume->changed);
+}
+
+static void over(struct resume *resume, int error)
+{
+	pthread_mutex_lock(&resume->state_lock);
+	over_locked(resume, error);
+	pthread_mutex_unlock(&resume->state_lock);
+}
+
+static void until_set(struct timespec *until, uint64_t ns)
+{
+	until->tv_sec = (time_t)(ns / 1000000000u);
+	until->tv_nsec = (long)(ns % 1000000000u);
+}
+
+/* Start a thread that gets no signals.  0 or -errno. */
+static int thread_start(void *(*run)(void *), struct resume *resume)
+{
+	pthread_attr_t detached;
+	sigset_t all, before;
+	pthread_t thread;
+	int rc;
+
+	pthread_attr_init(&detached);
+	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = pthread_create(&thread, &detached, run, resume);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&detached);
+	return -rc;
+}
+
+static void *dial_thread(void *opaque);
+
+/* state_lock is held. */
+static void cut_locked(struct resume *resume, int error)
+{
+	bool closed = error == -EPIPE || error == -ECONNRESET;
+	uint32_t grace_ms = closed ? resume->options.closed_grace_ms : resume->options.grace_ms;
+
+	if (!is_up(resume))
+		return;
+	atomic_store(&resume->state, CUT);
+	resume->deadline_ns = transport_now_ns() + (uint64_t)grace_ms * 1000000u;
+	/* Whoever writes or sleeps finds out. */
+	resume->lower.ops->shutdown(&resume->lower);
+	if (resume->options.dial && !resume->dialling) {
+		int rc = thread_start(dial_thread, resume);
+
+		resume->dialling = !rc;
+		if (rc)
+			over_locked(resume, rc);
+	}
+	pthread_cond_broadcast(&resume->changed);
+}
+
+/* An error was met on the connection of that generation. */
+static void cut(struct resume *resume, uint64_t generation, int error)
+{
+	pthread_mutex_lock(&resume->state_lock);
+	if (atomic_load(&resume->generation) == generation)
+		cut_locked(resume, error);
+	pthread_mutex_unlock(&resume->state_lock);
+}
+
+/* Wait while the stream is cut.  0, -ETIMEDOUT, or the error that it is over with. */
+static int up_await(struct resume *resume, int timeout_ms)
+{
+	uint64_t end = transport_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000u;
+	int cancel = transport_cancel_disable(), rc = 0;
+
+	pthread_mutex_lock(&resume->state_lock);
+	while (atomic_load(&resume->state) == CUT && !rc) {
+		uint64_t until_ns = resume->deadline_ns, now = transport_now_ns();
+		struct timespec until;
+
+		if (now >= until_ns) {
+			over_locked(resume, -ETIMEDOUT);
+			break;
+		}
+		if (timeout_ms >= 0 && now >= end) {
+			rc = -ETIMEDOUT;
+			break;
+		}
+		if (timeout_ms >= 0 && end < until_ns)
+			until_ns = end;
+		until_set(&until, until_ns);
+		pthread_cond_timedwait(&resume->changed, &resume->state_lock, &until);
+	}
+	if (atomic_load(&resume->state) == OVER)
+		rc = resume->error;
+	pthread_mutex_unlock(&resume->state_lock);
+	transport_cancel_restore(cancel);
+	return rc;
+}
+
+/* Is the network still there?  Only the kernel knows whether the peer's answers. */
+static void look(struct resume *resume)
+{
+	uint64_t now = transport_now_ns();
+	socklen_t size = sizeof(struct tcp_info);
+	struct tcp_info info;
+
+	pthread_mutex_lock(&resume->state_lock);
+	if (!is_up(resume) || now - resume->looked_ns < (uint64_t)TRANSPORT_LOOK_MS * 1000000u / 2)
+		goto out;
+	resume->looked_ns = now;
+	memset(&info, 0, sizeof(info));
+	if (getsockopt(resume->descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ||
+	    (!info.tcpi_unacked && !info.tcpi_probes)) {
+		resume->silent_ns = 0;
+		goto out;
+	}
+	if (!resume->silent_ns ||
+	    (uint64_t)info.tcpi_last_ack_recv * 1000000u < now - resume->silent_ns)
+		resume->silent_ns = now;
+	if (now - resume->silent_ns >= RESUME_SILENCE_NS)
+		cut_locked(resume, -ETIMEDOUT);
+out:
+	pthread_mutex_unlock(&resume->state_lock);
+}
+
+/* ---- writing; `out` is held ---- */
+
+static uint64_t window_room(struct resume *resume)
+{
+	return RESUME_WINDOW_BYTES - (atomic_load(&resume->written) - atomic_load(&resume->acknowledged));
+}
+
+static void loans_prune(struct resume *resume)
+{
+	uint64_t acknowledged = atomic_load(&resume->acknowledged);
+
+	while (resume->loan_count) {
+		const struct loan *first = &resume->loans[resume->loan_first];
+
+		if (first->bytes && first->offset + first->bytes > acknowledged)
+			return;
+		resume->loan_first = (resume->loan_first + 1) % RESUME_LOANS;
+		resume->loan_count--;
+	}
+}
+
+/* Before anything is added: a stream that is all acknowledged begins at the ring's beginning
+ * again, which is still in the processor's cache. */
+static void ring_rewind(struct resume *resume)
+{
+	uint64_t written = atomic_load(&resume->written);
+
+	if (written == atomic_load(&resume->acknowledged)) {
+		loans_prune(resume);
+		resume->base = written;
+	}
+}
+
+/* Where a byte of the stream lies, and how many lie behind it. */
+static size_t stream_piece(struct resume *resume, uint64_t offset, size_t most, const uint8_t **at)
+{
+	size_t index = (offset - resume->base) & RESUME_MASK;
+
+	for (unsigned i = 0; i < resume->loan_count; i++) {
+		const struct loan *loan = &resume->loans[(resume->loan_first + i) % RESUME_LOANS];
+
+		if (!loan->bytes || loan->offset + loan->bytes <= offset)
+			continue;
+		if (loan->offset <= offset) {
+			size_t skipped = (size_t)(offset - loan->offset);
+
+			*at = loan->at + skipped;
+			return most < loan->bytes - skipped ? most : loan->bytes - skipped;
+		}
+		if (most > loan->offset - offset)
+			most = (size_t)(loan->offset - offset);
+		break;
+	}
+	*at = resume->ring + index;
+	return most < RESUME_WINDOW_BYTES - index ? most : RESUME_WINDOW_BYTES - index;
+}
+
+/* Send one record: of what was not sent, as much as goes at once, or nothing but its header.
+ * false: the connection is cut. */
+static bool record_send(struct resume *resume, bool bare)
+{
+	uint64_t consumed = atomic_load(&resume->consumed);
+	uint64_t generation = atomic_load(&resume->generation);
+	uint64_t at = resume->sent, end = atomic_load(&resume->written);
+	struct iovec vector[1 + RESUME_PIECES];
+	struct record record;
+	int count = 1, rc;
+
+	while (!bare && at < end && count <= RESUME_PIECES) {
+		const uint8_t *from;
+		size_t bytes = stream_piece(resume, at, (size_t)(end - at), &from);
+
+		vector[count++] = (struct iovec){ .iov_base = (void *)from, .iov_len = bytes };
+		at += bytes;
+	}
+	record.length = (uint32_t)(at - resume->sent);
+	record.acknowledged = (uint32_t)consumed;
+	vector[0] = (struct iovec){ .iov_base = &record, .iov_len = sizeof(record) };
+	atomic_store(&resume->due, false);
+	rc = resume->lower.ops->write(&resume->lower, vector, count);
+	if (rc) {
+		/* What was lent and is no memory would be none over the next connection. */
+		if (rc == -EFAULT)
+			over(resume, rc);
+		cut(resume, generation, rc);
+		return false;
+	}
+	resume->sent = at;
+	atomic_store(&resume->told, consumed);
+	return true;
+}
+
+/* Send what was not sent.  While the stream is cut it stays, and is no error. */
+static int stream_flush(struct resume *resume)
+{
+	while (resume->sent < atomic_load(&resume->written) && is_up(resume) &&
+	       record_send(resume, false))
+		;
+	return atomic_load(&resume->state) == OVER ? -EPIPE : 0;
+}
+
+static bool socket_writable(struct resume *resume)
+{
+	return transport_poll(resume->descriptor, POLLOUT, 0) == 0;
+}
+
+/* Acknowledge if that is due, and if nobody writes: who does, does it, here, afterwards.  It
+ * never waits: a reader that waits for room may be what the peer's reader waits for. */
+static void acknowledge(struct resume *resume)
+{
+	while (atomic_load(&resume->due) && is_up(resume) &&
+	       pthread_mutex_trylock(&resume->out) == 0) {
+		bool now = is_up(resume) && socket_writable(resume);
+
+		if (now)
+			(void)record_send(resume, true);
+		pthread_mutex_unlock(&resume->out);
+		if (!now)
+			return;
+	}
+}
+
+static void out_unlock(struct resume *resume)
+{
+	pthread_mutex_unlock(&resume->out);
+	acknowledge(resume);
+}
+
+/* ---- reading; `in` is held ---- */
+
+static int header_take(struct resume *resume)
+{
+	uint64_t before = atomic_load(&resume->acknowledged);
+	uint64_t acknowledged = before + (uint32_t)(resume->header.acknowledged - (uint32_t)before);
+
+	resume->header_bytes = 0;
+	if (acknowledged > atomic_load(&resume->written))
+		return -EPROTO;
+	atomic_store(&resume->acknowledged, acknowledged);
+	if (resume->header.length == RECORD_END)
+		return -ESHUTDOWN;
+	if (resume->header.length > RESUME_WINDOW_BYTES)
+		return -EPROTO;
+	resume->record_left = resume->header.length;
+	return 0;
+}
+
+/* Take the headers out of what was read: how many bytes of the stream it holds, or an error. */
+static ssize_t records_walk(struct resume *resume, uint8_t *bytes, size_t got)
+{
+	size_t kept = 0;
+
+	for (size_t at = 0; at < got;) {
+		size_t now = got - at;
+
+		if (resume->record_left) {
+			if (now > resume->record_left)
+				now = resume->record_left;
+			if (kept != at)
+				memmove(bytes + kept, bytes + at, now);
+			resume->record_left -= now;
+			kept += now;
+		} else {
+			size_t missing = sizeof(resume->header) - resume->header_bytes;
+
+			if (now > missing)
+				now = missing;
+			memcpy((uint8_t *)&resume->header + resume->header_bytes, bytes + at, now);
+			resume->header_bytes += now;
+			if (resume->header_bytes == sizeof(resume->header)) {
+				resume->failed = header_take(resume);
+				if (resume->failed)
+					return kept ? (ssize_t)kept : resume->failed;
+			}
+		}
+		at += now;
+	}
+	return (ssize_t)kept;
+}
+
+/* The stream's next bytes from the connection, at least one: -EAGAIN, or why there are none. */
+static ssize_t stream_read(struct resume *resume, uint8_t *buffer, size_t bytes)
+{
+	ssize_t got;
+
+	if (resume->failed)
+		return resume->failed;
+	do {
+		size_t most = resume->record_left;
+
+		/* Behind a large record its follower's header, and nothing else to move. */
+		most += most < RESUME_BULK_BYTES ? RESUME_BULK_BYTES : sizeof(struct record);
+		got = resume->lower.ops->read(&resume->lower, buffer, most < bytes ? most : bytes);
+		if (got > 0)
+			got = records_walk(resume, buffer, (size_t)got);
+	} while (!got);
+	return got;
+}
+
+/* What was met instead of bytes.  -EAGAIN: there may be some later. */
+static ssize_t read_failed(struct resume *resume, ssize_t error)
+{
+	if (error == -EAGAIN)
+		return -EAGAIN;
+	/* The peer's word, and not the connection's. */
+	if (resume->failed) {
+		error = resume->failed == -ESHUTDOWN ? -EPIPE : resume->failed;
+		over(resume, (int)error);
+		return error;
+	}
+	cut(resume, atomic_load(&resume->generation), (int)error);
+	return -EAGAIN;
+}
+
+/* Read for whoever will.  0, or as read_failed. */
+static ssize_t ahead_read(struct resume *resume)
+{
+	size_t bytes = atomic_load(&resume->ahead_bytes);
+	ssize_t got;
+
+	if (!resume->ahead) {
+		resume->ahead = malloc(RESUME_WINDOW_BYTES + RESUME_BULK_BYTES);
+		if (!resume->ahead)
+			return -ENOMEM;
+	}
+	if (resume->ahead_start) {
+		memmove(resume->ahead, resume->ahead + resume->ahead_start, bytes);
+		resume->ahead_start = 0;
+	}
+	/* A peer that keeps to its window leaves room for headers. */
+	if (bytes > RESUME_WINDOW_BYTES) {
+		resume->failed = -EPROTO;
+		return read_failed(resume, -EPROTO);
+	}
+	got = stream_read(resume, resume->ahead + bytes,
+			  RESUME_WINDOW_BYTES + RESUME_BULK_BYTES - bytes);
+	if (got < 0)
+		return read_failed(resume, got);
+	atomic_store(&resume->ahead_bytes, bytes + (size_t)got);
+	return 0;
+}
+
+static ssize_t resume_read(struct transport *transport, void *buffer, size_t bytes)
+{
+	struct resume *resume = transport->resume;
+	int cancel = transport_cancel_disable();
+	ssize_t got = -EAGAIN;
+
+	pthread_mutex_lock(&resume->in);
+	if (atomic_load(&resume->state) == OVER) {
+		got = resume->error;
+	} else if (is_up(resume)) {
+		size_t ahead = atomic_load(&resume->ahead_bytes);
+
+		if (ahead) {
+			got = (ssize_t)(bytes < ahead ? bytes : ahead);
+			memcpy(buffer, resume->ahead + resume->ahead_start, (size_t)got);
+			resume->ahead_start += (size_t)got;
+			atomic_store(&resume->ahead_bytes, ahead - (size_t)got);
+		} else {
+			got = stream_read(resume, buffer, bytes);
+			if (got < 0)
+				got = read_failed(resume, got);
+		}
+	}
+	if (got > 0) {
+		uint64_t consumed = atomic_load(&resume->consumed) + (uint64_t)got;
+
+		atomic_store(&resume->consumed, consumed);
+		if (consumed - atomic_load(&resume->told) >= RESUME_ACK_BYTES)
+			atomic_store(&resume->due, true);
+	}
+	pthread_mutex_unlock(&resume->in);
+	acknowledge(resume);
+	transport_cancel_restore(cancel);
+	return got;
+}
+
+/* Has the lower transport bytes that the socket does not tell of? */
+static bool lower_has(struct resume *resume)
+{
+	bool has;
+
+	if (!resume->buffers)
+		return false;
+	pthread_mutex_lock(&resume->in);
+	has = is_up(resume) && resume->lower.ops->wait(&resume->lower, 0) == 0;
+	pthread_mutex_unlock(&resume->in);
+	return has;
+}
+
+static int resume_wait(struct transport *transport, int timeout_ms)
+{
+	struct resume *resume = transport->resume;
+	uint64_t end = transport_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000u;
+
+	for (;;) {
+		int left = TRANSPORT_LOOK_MS, rc;
+
+		if (timeout_ms >= 0) {
+			uint64_t now = transport_now_ns(), ms = now < end ? (end - now + 999999u) / 1000000u : 0;
+
+			if (ms < (uint64_t)left)
+				left = (int)ms;
+		}
+		if (!is_up(resume)) {
+			rc = up_await(resume, timeout_ms < 0 ? -1 : left);
+			if (rc && rc != -ETIMEDOUT)
+				return 0;	/* reading says what */
+			if (atomic_load(&resume->state) == OVER)
+				return 0;
+			if (rc && transport_now_ns() >= end)
+				return rc;
+			continue;
+		}
+		if (atomic_load(&resume->ahead_bytes) || lower_has(resume))
+			return 0;
+		/* The last acknowledgement found the socket full. */
+		rc = transport_poll(resume->descriptor,
+				    atomic_load(&resume->due) ? POLLIN | POLLOUT : POLLIN, left);
+		acknowledge(resume);
+		if (rc != -ETIMEDOUT)
+			return 0;
+		look(resume);
+		if (timeout_ms >= 0 && transport_now_ns() >= end)
+			return -ETIMEDOUT;
+	}
+}
+
+/* ---- writing, from above ---- */
+
+/* `out` is held, and is let go meanwhile.  Send, and wait for room in the window. */
+static int window_await(struct resume *resume)
+{
+	int rc = stream_flush(resume);
+
+	while (!rc && !window_room(resume)) {
+		ssize_t read = 0;
+
+		out_unlock(resume);
+		rc = up_await(resume, -1);
+		if (!rc) {
+			pthread_mutex_lock(&resume->in);
+			if (is_up(resume) && !window_room(resume))
+				read = ahead_read(resume);
+			pthread_mutex_unlock(&resume->in);
+			if (read == -EAGAIN && is_up(resume))
+				(void)transport_poll(resume->descriptor, POLLIN, RESUME_ROOM_MS);
+			else if (read == -ENOMEM)
+				rc = -ENOMEM;
+			look(resume);
+		}
+		pthread_mutex_lock(&resume->out);
+		if (!rc)
+			rc = stream_flush(resume);
+	}
+	return rc;
+}
+
+static void ring_put(struct resume *resume, uint64_t offset, const uint8_t *from, size_t bytes)
+{
+	size_t index = (offset - resume->base) & RESUME_MASK;
+	size_t first = RESUME_WINDOW_BYTES - index;
+
+	if (first > bytes)
+		first = bytes;
+	memcpy(resume->ring + index, from, first);
+	memcpy(resume->ring, from + first, bytes - first);
+}
+
+/* Add to the stream; `out` is held. */
+static int stream_add(struct resume *resume, const uint8_t *from, size_t bytes, bool lend)
+{
+	while (bytes) {
+		uint64_t written = atomic_load(&resume->written);
+		uint64_t room = window_room(resume);
+		size_t now = bytes;
+
+		if (!room) {
+			int rc = window_await(resume);
+
+			if (rc)
+				return rc;
+			ring_rewind(resume);
+			continue;
+		}
+		if (now > room)
+			now = (size_t)room;
+		if (lend && now >= RESUME_LOAN_BYTES)
+			loans_prune(resume);
+		if (lend && now >= RESUME_LOAN_BYTES && resume->loan_count < RESUME_LOANS) {
+			unsigned last = (resume->loan_first + resume->loan_count++) % RESUME_LOANS;
+
+			resume->loans[last] = (struct loan){ .offset = written, .bytes = now, .at = from };
+		} else {
+			ring_put(resume, written, from, now);
+		}
+		atomic_store(&resume->written, written + now);
+		from += now;
+		bytes -= now;
+	}
+	return 0;
+}
+
+static int stream_write(struct transport *transport, struct iovec *vector, int count, bool lend,
+			bool flush)
+{
+	struct resume *resume = transport->resume;
+	int cancel = transport_cancel_disable(), rc = 0;
+
+	pthread_mutex_lock(&resume->out);
+	if (atomic_load(&resume->state) == OVER)
+		rc = -EPIPE;
+	ring_rewind(resume);
+	for (int i = 0; i < count && !rc; i++)
+		rc = stream_add(resume, vector[i].iov_base, vector[i].iov_len, lend && i == count - 1);
+	if (!rc && flush)
+		rc = stream_flush(resume);
+	out_unlock(resume);
+	transport_cancel_restore(cancel);
+	return rc;
+}
+
+static int resume_write(struct transport *transport, struct iovec *vector, int count)
+{
+	return stream_write(transport, vector, count, false, true);
+}
+
+static int resume_lend(struct transport *transport, struct iovec *vector, int count)
+{
+	return stream_write(transport, vector, count, true, true);
+}
+
+static int resume_append(struct transport *transport, struct iovec *vector, int count)
+{
+	return stream_write(transport, vector, count, false, false);
+}
+
+/* What the peer has not acknowledged goes to the place that the ring has for it. */
+static void resume_settle(struct transport *transport, const void *at, size_t bytes)
+{
+	struct resume *resume = transport->resume;
+	int cancel = transport_cancel_disable();
+	uint64_t acknowledged;
+
+	pthread_mutex_lock(&resume->out);
+	/* Before those go that are acknowledged by now: what is left is not, up to here. */
+	acknowledged = atomic_load(&resume->acknowledged);
+	loans_prune(resume);
+	for (unsigned i = 0; i < resume->loan_count; i++) {
+		struct loan *loan = &resume->loans[(resume->loan_first + i) % RESUME_LOANS];
+		size_t done;
+
+		if (!loan->bytes || (uintptr_t)loan->at - (uintptr_t)at >= bytes)
+			continue;
+		/* The place of what is acknowledged may be another's by now. */
+		done = loan->offset < acknowledged ? (size_t)(acknowledged - loan->offset) : 0;
+		ring_put(resume, loan->offset + done, loan->at + done, loan->bytes - done);
+		loan->bytes = 0;
+	}
+	loans_prune(resume);
+	out_unlock(resume);
+	transport_cancel_restore(cancel);
+}
+
+static ssize_t resume_room(struct transport *transport, void **at, size_t bytes)
+{
+	struct resume *resume = transport->resume;
+	uint64_t written, room;
+	size_t index;
+	int rc = 0;
+
+	pthread_mutex_lock(&resume->out);
+	ring_rewind(resume);
+	if (!window_room(resume))
+		rc = window_await(resume);
+	written = atomic_load(&resume->written);
+	room = window_room(resume);
+	index = (written - resume->base) & RESUME_MASK;
+	*at = resume->ring + index;
+	if (room > RESUME_WINDOW_BYTES - index)
+		room = RESUME_WINDOW_BYTES - index;
+	out_unlock(resume);
+	return rc ? rc : (ssize_t)(room < bytes ? room : bytes);
+}
+
+static int resume_written(struct transport *transport, size_t bytes)
+{
+	struct resume *resume = transport->resume;
+	int rc;
+
+	pthread_mutex_lock(&resume->out);
+	atomic_store(&resume->written, atomic_load(&resume->written) + bytes);
+	rc = stream_flush(resume);
+	out_unlock(resume);
+	return rc;
+}
+
+static void resume_memory(struct transport *transport, void **at, size_t *bytes)
+{
+	*at = transport->resume->ring;
+	*bytes = RESUME_WINDOW_BYTES;
+}
+
+/* End the stream, and say so to a peer that would wait for its continuation.  Said where that
+ * costs no waiting: a peer that was not told waits for its grace time. */
+static void resume_shutdown(struct transport *transport)
+{
+	struct resume *resume = transport->resume;
+	int cancel = transport_cancel_disable();
+
+	if (is_up(resume) && pthread_mutex_trylock(&resume->out) == 0) {
+		struct record record = {
+			.length = RECORD_END,
+			.acknowledged = (uint32_t)atomic_load(&resume->consumed),
+		};
+		struct iovec vector = { .iov_base = &record, .iov_len = sizeof(record) };
+
+		if (is_up(resume) && socket_writable(resume))
+			(void)resume->lower.ops->write(&resume->lower, &vector, 1);
+		pthread_mutex_unlock(&resume->out);
+	}
+	over(resume, -EPIPE);
+	transport_cancel_restore(cancel);
+}
+
+/* ---- from one connection to the next ---- */
+
+static void *replay_thread(void *opaque)
+{
+	struct resume *resume = opaque;
+
+	pthread_mutex_lock(&resume->out);
+	(void)stream_flush(resume);
+	out_unlock(resume);
+	return NULL;
+}
+
+static bool peer_is_sane(struct resume *resume, uint64_t peer_received)
+{
+	uint64_t acknowledged = atomic_load(&resume->acknowledged);
+
+	return peer_received >= acknowledged && peer_received <= atomic_load(&resume->written);
+}
+
+int transport_resume_hold(struct transport *transport, uint64_t peer_received, uint64_t *received)
+{
+	struct resume *resume = transport->resume;
+	int state;
+
+	if (!peer_is_sane(resume, peer_received))
+		return -EPROTO;
+	pthread_mutex_lock(&resume->state_lock);
+	cut_locked(resume, -ETIMEDOUT);
+	state = atomic_load(&resume->state);
+	pthread_mutex_unlock(&resume->state_lock);
+	if (state == OVER)
+		return -EPIPE;
+	/* Nobody reads any more while it is cut: this number stays. */
+	pthread_mutex_lock(&resume->in);
+	*received = atomic_load(&resume->consumed);
+	pthread_mutex_unlock(&resume->in);
+	return 0;
+}
+
+int transport_resume_adopt(struct transport *transport, struct transport *fresh,
+			   uint64_t peer_received)
+{
+	struct resume *resume = transport->resume;
+	bool replay = false;
+	int rc = 0;
+
+	/* Who holds these for long does so over a connection that was shut down. */
+	pthread_mutex_lock(&resume->out);
+	pthread_mutex_lock(&resume->in);
+	pthread_mutex_lock(&resume->state_lock);
+	if (atomic_load(&resume->state) != CUT)
+		rc = -EPIPE;
+	else if (!peer_is_sane(resume, peer_received))
+		rc = -EPROTO;
+	else if (dup3(fresh->descriptor, resume->descriptor, O_CLOEXEC) < 0)
+		rc = -errno;
+	if (!rc) {
+		struct transport old = resume->lower;
+
+		resume->lower = *fresh;
+		close(resume->lower.descriptor);
+		resume->lower.descriptor = resume->descriptor;
+		/* What else it has; the descriptor is the new one's. */
+		old.descriptor = -1;
+		*fresh = old;
+		atomic_store(&resume->acknowledged, peer_received);
+		resume->sent = peer_received;
+		atomic_store(&resume->told, atomic_load(&resume->consumed));
+		resume->header_bytes = 0;
+		resume->record_left = 0;
+		resume->failed = 0;
+		resume->ahead_start = 0;
+		atomic_store(&resume->ahead_bytes, 0);
+		resume->silent_ns = 0;
+		atomic_store(&resume->due, false);
+		atomic_fetch_add(&resume->generation, 1);
+		atomic_store(&resume->state, UP);
+		pthread_cond_broadcast(&resume->changed);
+		replay = resume->sent < atomic_load(&resume->written);
+	}
+	pthread_mutex_unlock(&resume->state_lock);
+	pthread_mutex_unlock(&resume->in);
+	out_unlock(resume);
+	transport_release(fresh);
+	/* On a thread of its own: this one must hear of yet another connection. */
+	if (replay && thread_start(replay_thread, resume))
+		replay_thread(resume);
+	return rc;
+}
+
+/* One attempt.  0, -EAGAIN, or why there is no use in another. */
+static int dial_once(struct transport *transport)
+{
+	struct resume *resume = transport->resume;
+	const struct resume_options *options = &resume->options;
+	uint64_t received, peer_received, deadline, now = transport_now_ns();
+	struct transport fresh = { .descriptor = -1 };
+	int rc;
+
+	pthread_mutex_lock(&resume->state_lock);
+	deadline = resume->deadline_ns;
+	pthread_mutex_unlock(&resume->state_lock);
+	if (now >= deadline)
+		return -ETIMEDOUT;
+	rc = transport_resume_hold(transport, atomic_load(&resume->acknowledged), &received);
+	if (!rc)
+		rc = options->dial(options->opaque, received, (int)((deadline - now) / 1000000u) + 1,
+				   &fresh, &peer_received);
+	if (!rc)
+		rc = transport_resume_adopt(transport, &fresh, peer_received);
+	if (!rc && options->resumed)
+		options->resumed(options->opaque);
+	return rc;
+}
+
+static void *dial_thread(void *opaque)
+{
+	struct resume *resume = opaque;
+	struct transport self = { .ops = &resume->ops, .descriptor = resume->descriptor, .resume = resume };
+	uint64_t pause_ms = 0;
+
+	pthread_mutex_lock(&resume->state_lock);
+	while (atomic_load(&resume->state) == CUT) {
+		uint64_t until_ns = transport_now_ns() + pause_ms * 1000000u;
+		struct timespec until;
+		int rc = 0;
+
+		if (until_ns > resume->deadline_ns)
+			until_ns = resume->deadline_ns;
+		until_set(&until, until_ns);
+		while (pause_ms && atomic_load(&resume->state) == CUT && rc != ETIMEDOUT)
+			rc = pthread_cond_timedwait(&resume->changed, &resume->state_lock, &until);
+		if (atomic_load(&resume->state) != CUT)
+			break;
+		pthread_mutex_unlock(&resume->state_lock);
+		rc = dial_once(&self);
+		pause_ms = rc ? pause_ms * 2 : 0;
+		if (rc && pause_ms < RESUME_PAUSE_MIN_MS)
+			pause_ms = RESUME_PAUSE_MIN_MS;
+		if (pause_ms > RESUME_PAUSE_MAX_MS)
+			pause_ms = RESUME_PAUSE_MAX_MS;
+		if (rc && rc != -EAGAIN)
+			over(resume, rc);
+		pthread_mutex_lock(&resume->state_lock);
+	}
+	resume->dialling = false;
+	pthread_mutex_unlock(&resume->state_lock);
+	return NULL;
+}
+
+void transport_resume_look(struct transport *transport)
+{
+	look(transport->resume);
+}
+
+/* ---- */
+
+static const struct transport_ops resume_ops = {
+	.write = resume_write,
+	.read = resume_read,
+	.wait = resume_wait,
+	.room = resume_room,
+	.written = resume_written,
+	.lend = resume_lend,
+	.settle = resume_settle,
+	.append = resume_append,
+	.memory = resume_memory,
+	.shutdown = resume_shutdown,
+};
+
+int transport_resume_wrap(struct transport *transport, const struct resume_options *options)
+{
+	struct resume *resume = calloc(1, sizeof(*resume));
+	pthread_condattr_t attributes;
+
+	if (!resume)
+		return -ENOMEM;
+	/* Pages that no stream ever fills cost nothing. */
+	resume->ring = mmap(NULL, RESUME_WINDOW_BYTES, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (resume->ring == MAP_FAILED) {
+		free(resume);
+		return -ENOMEM;
+	}
+	(void)madvise(resume->ring, RESUME_WINDOW_BYTES, MADV_DONTFORK);
+	resume->lower = *transport;
+	resume->options = *options;
+	resume->descriptor = transport->descriptor;
+	resume->buffers = strcmp(transport->ops->name, "tcp") != 0;
+	resume->ops = resume_ops;
+	resume->ops.name = transport->ops->name;
+	pthread_mutex_init(&resume->out, NULL);
+	pthread_mutex_init(&resume->in, NULL);
+	pthread_mutex_init(&resume->state_lock, NULL);
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	pthread_cond_init(&resume->changed, &attributes);
+	pthread_condattr_destroy(&attributes);
+	atomic_store(&resume->state, UP);
+	*transport = (struct transport){
+		.ops = &resume->ops,
+		.descriptor = resume->descriptor,
+		.resume = resume,
+	};
+	return 0;
+}
+
+/* Nobody uses it any more, and its descriptor is closed. */
+void transport_resume_drop(struct resume *resume)
+{
+	if (!resume)
+		return;
+	resume->lower.descriptor = -1;
+	transport_release(&resume->lower);
+	munmap(resume->ring, RESUME_WINDOW_BYTES);
+	free(resume->ahead);
+	free(resume);
+}

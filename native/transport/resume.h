@@ -1,0 +1,54 @@
+/* resume.h - a stream of bytes that outlives the connections that carry it.
+ *
+ * Wraps a connected transport (TCP, or what encrypts it) behind the same calls.  Each
+ * direction counts its bytes; the writer keeps what the peer has not acknowledged, at most
+ * RESUME_WINDOW_BYTES, and sends it again over the connection that comes after a cut.
+ * Who makes that connection is not this layer's affair: the client dials (`dial`), the server
+ * is given one (transport_resume_hold, then transport_resume_adopt).
+ */
+#ifndef FARBUS_TRANSPORT_RESUME_H
+#define FARBUS_TRANSPORT_RESUME_H
+
+#include "transport.h"
+
+/* Most bytes that a peer may have sent and not seen acknowledged: part of the protocol, since
+ * the other side must be able to take so many in while nobody there wants them.  What a network
+ * of 25 Gb/s holds in 1.3 ms; a power of two, for it is a ring. */
+#define RESUME_WINDOW_BYTES (16u << 20)
+
+/* How often who waits looks whether the network is still there. */
+#define TRANSPORT_LOOK_MS 5000
+
+struct resume_options {
+	uint32_t grace_ms;	/* how long a cut may last */
+	/* The same where the peer's machine has closed or reset the connection, and not gone
+	 * silent: mostly the peer's process is gone, and a peer that is not notices at once. */
+	uint32_t closed_grace_ms;
+	/* One attempt to connect and to agree with the peer; NULL: connections are given.  Called on
+	 * a thread of its own while the stream is cut, again after a pause.  On 0, *fresh
+	 * is connected and *peer_received what the peer has of this side's stream; -EAGAIN: try
+	 * again; anything else ends the stream.  `left_ms` is what is left of the grace time. */
+	int (*dial)(void *opaque, uint64_t received, int left_ms, struct transport *fresh,
+		    uint64_t *peer_received);
+	/* The stream goes on over the connection that was dialled. */
+	void (*resumed)(void *opaque);
+	void *opaque;
+};
+
+/* Go on over `transport`, which begins its stream here.  0 or -ENOMEM, and it is as it was. */
+int transport_resume_wrap(struct transport *transport, const struct resume_options *options);
+void transport_resume_drop(struct resume *resume);
+
+/* A peer that has received so much of this side's stream comes with a new connection: give up the
+ * one there is, whatever it looks like, and say what was received.  -EPROTO: it can't have; then
+ * nothing has changed.  -EPIPE: the stream has ended. */
+int transport_resume_hold(struct transport *transport, uint64_t peer_received, uint64_t *received);
+/* Go on over `fresh`, which is taken over in any case.  0, -EPROTO or -EPIPE, as above. */
+int transport_resume_adopt(struct transport *transport, struct transport *fresh,
+			   uint64_t peer_received);
+
+/* For who waits elsewhere: is the network still there?  As often as it likes, but at least every
+ * TRANSPORT_LOOK_MS, for a thread that writes can't look itself. */
+void transport_resume_look(struct transport *transport);
+
+#endif

@@ -1,0 +1,280 @@
+"""A network that cuts: passes connections of one session on, and cuts them where it is told to.
+
+It reads what it passes on: hello, records (native/transport/resume.c) and the frames in them, in both
+directions, so that a cut can be put at any byte of the session's two streams.  What it has
+taken in and not passed on is lost with the connection, as in a real network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import selectors
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from farbus.remoting import session as wire
+
+RECORD = struct.Struct("<II")
+RECORD_END = 0xFFFFFFFF
+HEADER_BYTES = 24
+DEVICE_BYTES = 1392
+GRANT_BYTES = 40
+PIECE_BYTES = 1 << 16
+
+
+class Kind(enum.Enum):
+    """What the two sides notice of a cut."""
+
+    RESET = "reset"  # both are reset
+    END = "end"  # both see the connection's end
+    HALF = "half"  # the client is reset; to the server the connection looks alive
+
+
+class Side(enum.Enum):
+    CLIENT = "to_server"
+    SERVER = "to_client"
+
+
+#: Asked once for every frame of a side's stream, when its first bytes come: its number, counted from 1, and
+#: its length.  Answers behind how many of its bytes to cut, or None.
+Decide = Callable[[Side, int, int], int | None]
+
+
+class Stream:
+    """One side's stream, over all connections."""
+
+    def __init__(self, side: Side, decide: Decide) -> None:
+        self.offset = 0  # of the first byte that was never passed on
+        self._side = side
+        self._decide = decide
+        self._number = 0
+        self._header = b""
+        self._left = 0  # bytes of the frame behind its header
+        self._cut: int | None = None  # how many bytes on
+
+    def add(self, data: bytes) -> int | None:
+        """Take in new bytes; return how many are to be passed on, if a cut comes behind them."""
+        at = 0
+        while at < len(data):
+            if self._left:
+                now = min(self._left, len(data) - at)
+                self._left -= now
+            else:
+                now = min(HEADER_BYTES - len(self._header), len(data) - at)
+                self._header += data[at : at + now]
+            if self._cut is not None and self._cut <= now:
+                # Behind a whole header its payload is still to come.
+                self._left += now - self._cut
+                now, self._cut = self._cut, None
+                self.offset += now
+                self._begin()
+                return at + now
+            if self._cut is not None:
+                self._cut -= now
+            at += now
+            self.offset += now
+            if self._begin():
+                length = HEADER_BYTES + self._left
+                cut = self._decide(self._side, self._number, length)
+                if cut is not None and cut <= HEADER_BYTES:
+                    return at
+                self._cut = None if cut is None else min(cut, length) - HEADER_BYTES
+        return None
+
+    def _begin(self) -> bool:
+        if self._left or len(self._header) < HEADER_BYTES:
+            return False
+        self._left = int.from_bytes(self._header[:4], "little")
+        self._header = b""
+        self._number += 1
+        return True
+
+
+class Way:
+    """One direction of one connection: finds the stream in what travels."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.start: int | None = None  # the stream's offset at which this connection begins
+        self._greeting = b""
+        self._record = b""
+        self._left = 0
+        self._at = 0
+
+    def take(self, data: bytes, begins: Callable[[bytes], int | None]) -> tuple[bytes, bool]:
+        """Return what to pass on, and whether the connection is cut behind it."""
+        passed = 0
+        while passed < len(data):
+            if self.start is None:
+                self._greeting += data[passed : passed + 1]
+                passed += 1
+                self.start = begins(self._greeting)
+                self._at = self.start or 0
+            elif not self._left:
+                self._record += data[passed : passed + 1]
+                passed += 1
+                if len(self._record) == RECORD.size:
+                    (self._left, _) = RECORD.unpack(self._record)
+                    self._record = b""
+                    if self._left == RECORD_END:
+                        return data, False
+            else:
+                piece = data[passed : passed + self._left]
+                known = max(0, min(len(piece), self.stream.offset - self._at))
+                cut = self.stream.add(piece[known:])
+                taken = len(piece) if cut is None else known + cut
+                passed += taken
+                self._left -= taken
+                self._at += taken
+                if cut is not None:
+                    return data[:passed], True
+        return data, False
+
+
+def _close(connection: socket.socket, *, reset: bool) -> None:
+    if reset:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+class Cutter:
+    """Listens on the loopback and passes connections on to ``target``, one after the other."""
+
+    def __init__(
+        self,
+        target: tuple[str, int],
+        decide: Decide,
+        kind: Kind = Kind.RESET,
+        hello_cut: Callable[[int], bool] = lambda _: False,
+        cut_bytes: Callable[[], int] | None = None,
+    ) -> None:
+        """``hello_cut``: is the connection of that number, from 1, to be cut behind its hello?
+
+        ``cut_bytes``: what travels can't be read, and each connection is cut behind so many bytes of both directions.
+        """
+        self._target = target
+        self._kind = kind
+        self._hello_cut = hello_cut
+        self._cut_bytes = cut_bytes
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._streams = {side: Stream(side, decide) for side in Side}
+        self._half_open: list[socket.socket] = []
+        self._received = 0
+        self.cuts = 0
+        self.connections = 0
+        self._wake, self._woken = socket.socketpair()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self._listener.getsockname()[:2]
+        return str(host), int(port)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Cut for good: nobody gets through any more, though nobody is refused."""
+        self._wake.close()
+        self._thread.join()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._wake.close()
+        self._thread.join()
+        self._listener.close()
+        self._woken.close()
+        for each in self._half_open:
+            each.close()
+
+    def _run(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._woken, selectors.EVENT_READ)
+            selector.register(self._listener, selectors.EVENT_READ)
+            while True:
+                ready = [key.fileobj for key, _ in selector.select()]
+                if self._woken in ready:
+                    return
+                client, _ = self._listener.accept()
+                try:
+                    server = socket.create_connection(self._target)
+                except OSError:
+                    client.close()
+                    continue
+                self.connections += 1
+                if not self._pass(client, server):
+                    return
+
+    def _begins_to_server(self, greeting: bytes) -> int | None:
+        if len(greeting) < wire.HELLO.size:
+            return None
+        fields = wire.HELLO.unpack(greeting)
+        self._resumed = bool(fields[6])
+        self._received = fields[7]
+        return 0 if not self._resumed else -1  # told by the answer
+
+    def _begins_to_client(self, greeting: bytes) -> int | None:
+        if len(greeting) < wire.HELLO_REPLY.size:
+            return None
+        fields = wire.HELLO_REPLY.unpack(greeting[: wire.HELLO_REPLY.size])
+        tail = fields[10] + (8 if self._resumed else fields[9] * DEVICE_BYTES + GRANT_BYTES)
+        if len(greeting) < wire.HELLO_REPLY.size + tail:
+            return None
+        if self._resumed:
+            self._ways[Side.CLIENT]._at = int.from_bytes(greeting[-8:], "little")
+        return self._received
+
+    def _pass(self, client: socket.socket, server: socket.socket) -> bool:
+        """Pass bytes on until the connection ends or is cut; False: this network is to end."""
+        self._ways = {side: Way(stream) for side, stream in self._streams.items()}
+        left = self._cut_bytes() if self._cut_bytes else 0
+        begins = {Side.CLIENT: self._begins_to_server, Side.SERVER: self._begins_to_client}
+        for each in (client, server):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._woken, selectors.EVENT_READ)
+            selector.register(client, selectors.EVENT_READ, (Side.CLIENT, server))
+            selector.register(server, selectors.EVENT_READ, (Side.SERVER, client))
+            while True:
+                for key, _ in selector.select():
+                    if key.data is None:
+                        self._cut(client, server)
+                        return False
+                    side, other = key.data
+                    assert isinstance(key.fileobj, socket.socket)
+                    try:
+                        data = key.fileobj.recv(PIECE_BYTES)
+                    except OSError:
+                        data = b""
+                    if self._cut_bytes:
+                        passed, cut = data[:left], len(data) > left
+                        left -= len(passed)
+                    else:
+                        passed, cut = self._ways[side].take(data, begins[side])
+                    if side is Side.SERVER and self._hello_cut(self.connections):
+                        passed, cut = b"", True
+                    try:
+                        other.sendall(passed)
+                    except OSError:
+                        data = b""
+                    if cut:
+                        self.cuts += 1
+                        self._cut(client, server)
+                        return True
+                    if not data:
+                        with contextlib.suppress(OSError):
+                            client.close()
+                            server.close()
+                        return True
+
+    def _cut(self, client: socket.socket, server: socket.socket) -> None:
+        _close(client, reset=self._kind is not Kind.END)
+        if self._kind is Kind.HALF:
+            self._half_open.append(server)
+        else:
+            _close(server, reset=self._kind is Kind.RESET)
