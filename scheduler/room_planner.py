@@ -218,7 +218,7 @@ def _is_enough(snapshot: Snapshot, job: Job) -> bool:
     gpus = sum(view.free and view.device.kind is DeviceKind.GPU for view in snapshot.devices)
     return any(
         not free.lacks(_least(groups), capacity) and sum(group.least * group.requests.gpus for group in groups) <= gpus
-        for groups in (job.in_flavour(name).groups for name in ("", *(each.name for each in job.alternatives)))
+        for groups in (job.in_flavour(name).groups for name in job.flavours)
     )
 
 

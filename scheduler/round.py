@@ -429,6 +429,8 @@ class _Round:
         """
         pending = self.jobs.pending[int(job[0])]
         alone = self._alone(pending)
+        # Its desks are those of the idle cluster that questions are asked of, and keep what it takes.
+        self.idle = None
         if not alone._placed(0):
             return False
         plan = []

@@ -137,7 +137,8 @@ class Ways:
 
     ``free`` (D,) are the devices that may be in them, those that the filter ``wanted`` accepts; ``own`` (M,) says which
     nodes may use their own; ``lends`` (A, M) who may lend to clients of each area, and ``area`` (M,) in which one a
-    node is, negative where nobody lends to it.  Nobody lends to itself.
+    node is, negative where nobody lends to it.  Nobody lends to itself.  A bundle that is lent takes ``network`` Mbit/s
+    of the links of both nodes.
     """
 
     wanted: Hashable
@@ -147,6 +148,7 @@ class Ways:
     own: Flags
     area: Integers
     lends: Flags
+    network: int = 0
 
 
 class Outlook(abc.ABC):

@@ -237,11 +237,11 @@ class DeviceDesk(Desk):
             return None
         spans = self.spans(request)
         size, times = (1, request.count) if spans else (request.count, 1)
-        lends = np.zeros((len(self.areas), self.cluster.size), bool)
+        lends, bundle = np.zeros((len(self.areas), self.cluster.size), bool), Bundle(key, size)
         if Route.REMOTE in request.routes:
-            lends[:, stock.nodes] = self.lenders(Bundle(key, size)).capacity > 0
+            lends[:, stock.nodes] = self.lenders(bundle).capacity > 0
         own = self.outlook(key).near > 0
-        return Ways(request.filter, size, times, stock.accepted & self._free, own, self.area_of, lends)
+        return Ways(request.filter, size, times, stock.accepted & self._free, own, self.area_of, lends, bundle.network)
 
     def lenders(self, bundle: Bundle) -> Lenders:
         """Return the bundles that nodes could lend to each area now, and what each would cost."""

@@ -17,6 +17,8 @@ of area a.
 * Devices of a node that several filters accept go round if and only if, of
   any of the filters, what they take together is no more than the devices that
   one of them accepts (Hall again): a row for each set of filters.
+* A bundle that is lent takes of the network at both ends, and of both ends its node is known: so the row of a node's
+  network has what runs there, what it is lent and what it lends.
 * Of nodes that are alike in all that counts no more are looked at than the job
   has tasks and bundles: a plan never uses more, and any of them are as good.
 
@@ -35,7 +37,8 @@ from typing import Any
 
 import numpy as np
 
-from farbus.scheduler.phases.base import ANYWHERE, FAR, NO_ARC, Desk, Flags, Later, Ways
+from farbus.scheduler.phases.base import ANYWHERE, FAR, MIXED, NEAR, NO_ARC, Desk, Flags, Later, Ways
+from farbus.scheduler.phases.cluster import NETWORK
 from farbus.scheduler.phases.jobs import Jobs
 from farbus.scheduler.phases.market import give_back
 from farbus.scheduler.phases.tables import AWARD, Integers, Table, ranges, table
@@ -173,20 +176,25 @@ class Search:
 
         model, nodes, first = cp_model.CpModel(), self._nodes(), self.desks[0]
         plan, counts = _Plan({}, [], [], []), self.wants["count"].tolist()
-        room = first.room(np.array(nodes, np.int64)).tolist()
-        demand = [first.need(shape, FAR).tolist() for shape in self.shapes.tolist()]
-        for row, node in enumerate(nodes):
-            here = {}
+        room = dict(zip(nodes, first.room(np.array(nodes, np.int64)).tolist(), strict=True))
+        # Without what devices take, wherever they come from: that is in the rows of their phases.
+        demand = [first.need(shape, MIXED).tolist() for shape in self.shapes.tolist()]
+        uses: dict[tuple[int, int], list[Any]] = {}
+        for node in nodes:
             for group, count in enumerate(counts):
                 if self.fit[group, node]:
-                    here[group] = model.new_int_var(0, min(count, int(self.fit[group, node])), "")
-                    plan.runs[group, node] = here[group]
-            for column, amount in enumerate(room[row]):
-                model.add(sum(demand[group][column] * tasks for group, tasks in here.items()) <= amount)
+                    tasks = model.new_int_var(0, min(count, int(self.fit[group, node])), "")
+                    plan.runs[group, node] = tasks
+                    for column, amount in enumerate(demand[group]):
+                        uses.setdefault((node, column), []).append(amount * tasks)
         for group, count in enumerate(counts):
             model.add(sum(tasks for (number, _), tasks in plan.runs.items() if number == group) == count)
-        for needs in self.needs:
+        for at, needs in enumerate(self.needs):
             self._add_phase(model, nodes, needs, plan)
+            for node, network in self._network(plan, at):
+                uses.setdefault((node, NETWORK), []).append(network)
+        for (node, column), used in uses.items():
+            model.add(sum(used) <= room[node][column])
         model.minimize(sum(tasks for phase in plan.far for tasks in phase.values()))
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
@@ -230,6 +238,16 @@ class Search:
         plan.far.append(far)
         plan.lent.append(lent)
 
+    def _network(self, plan: _Plan, phase: int) -> Iterator[tuple[int, Any]]:
+        """Return what bundles that are lent take of the links of nodes: of those of their tasks, and of the lenders."""
+        ways = {group: need.ways for group, need in self.needs[phase].items() if need.ways.network}
+        for (group, node), tasks in plan.far[phase].items():
+            if group in ways:
+                yield node, ways[group].times * ways[group].network * tasks
+        for (group, _, node), bundles in plan.lent[phase].items():
+            if group in ways:
+                yield node, ways[group].network * bundles
+
     # The answer.
 
     def _carry_out(self, plan: _Plan) -> bool:
@@ -238,7 +256,7 @@ class Search:
         serves: list[list[tuple[int, int]]] = [[] for _ in self.wants]
         for (group, node), count in plan.runs.items():
             serves[group].append((node, count))
-        good = self._award(self.desks[0], self.wants, serves)
+        good = self._award_tasks(serves)
         number = {group: want for want, group in enumerate(self.wants["group"].tolist())}
         for at, (desk, needs) in enumerate(zip(self.desks[1:], self.needs, strict=True)):
             if not good:
@@ -250,30 +268,56 @@ class Search:
             wants = wants[np.argsort(many, kind="stable")]
             sites = desk.split(wants["source"])[1].tolist()
             serves = [given[number[group]][site] for group, site in zip(wants["group"].tolist(), sites, strict=True)]
-            good = self._award(desk, wants, serves)
+            good = self._award_devices(desk, wants, serves)
         if not good:
             for desk in self.desks:
                 give_back(desk, self.jobs, row)
         return good
 
-    def _award(self, desk: Desk, wants: Table, serves: list[list[tuple[int, int]]]) -> bool:
-        """Serve each want with units of places, each named with its number; say whether all of them fitted."""
-        pools = desk.pools(wants["source"])
-        costs = [_cheapest(desk, wants["source"][at : at + 1], int(pool)) for at, pool in enumerate(pools)]
-        for want, pool, cost, places in zip(wants, pools, costs, serves, strict=True):
-            shape = int(desk.split(want["source"])[0])
-            for place, count in places:
-                if not count:
-                    continue
-                taken, devices = desk.take(shape, np.array([place]), np.array([FAR]), np.array([count]))
-                award = table(AWARD, 1, pool=pool, place=place, tier=FAR, count=taken, cost=cost[place])
-                award["size"] = desk.size(shape)
-                for column in ("job", "group", "source"):
-                    award[column] = want[column]
-                self.jobs.awards(desk.phase).add(award[taken > 0], devices)
-                if taken[0] < count:
+    def _award_tasks(self, serves: list[list[tuple[int, int]]]) -> bool:
+        """Place so many tasks of each want on each node; say whether all of them fitted."""
+        first = self.desks[0]
+        for want, cost, nodes in zip(self.wants, self._costs(first, self.wants), serves, strict=True):
+            for node, count in nodes:
+                # Where each has its devices is known: nothing need be kept in mind for it.
+                fits = self._award(first, want, cost, node, MIXED, count)
+                for desk in self.desks:
+                    desk.clear_pencil()
+                if not fits:
                     return False
         return True
+
+    def _award_devices(self, desk: Desk, wants: Table, serves: list[list[tuple[int, int]]]) -> bool:
+        """Serve each want with units of places, each named with its number; say whether all of them fitted."""
+        sites = desk.split(wants["source"])[1].tolist()
+        for want, cost, site, places in zip(wants, self._costs(desk, wants), sites, serves, strict=True):
+            lent = want.reshape(1).copy()
+            lent["count"] = sum(count for place, count in places if place != site)
+            if lent["count"] and not np.array_equal(desk.reserve(self.jobs, lent), lent):
+                return False
+            for place, count in places:
+                if not self._award(desk, want, cost, place, NEAR if place == site else FAR, count):
+                    return False
+        return True
+
+    def _award(self, desk: Desk, want: Table, costs: tuple[int, Integers], place: int, tier: int, count: int) -> bool:
+        """Serve a want with units of a place; say whether all of them fitted."""
+        if not count:
+            return True
+        pool, cost = costs
+        shape = int(desk.split(want["source"])[0])
+        taken, devices = desk.take(shape, np.array([place]), np.array([tier]), np.array([count]))
+        award = table(AWARD, 1, pool=pool, place=place, tier=tier, count=taken, cost=cost[place])
+        award["size"] = desk.size(shape)
+        for column in ("job", "group", "source"):
+            award[column] = want[column]
+        self.jobs.awards(desk.phase).add(desk.awarded(award[taken > 0]), devices)
+        return bool(taken[0] == count)
+
+    def _costs(self, desk: Desk, wants: Table) -> list[tuple[int, Integers]]:
+        """Return for each want its pool, and the least that a unit costs at each node, before any is taken."""
+        sources, pools = wants["source"], desk.pools(wants["source"]).tolist()
+        return [(pool, _cheapest(desk, sources[row : row + 1], pool)) for row, pool in enumerate(pools)]
 
 
 @dataclass(slots=True)

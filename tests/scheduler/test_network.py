@@ -337,3 +337,11 @@ def test_moves_are_looked_for_only_where_all_links_together_have_room(network: i
     assert _is_enough(snapshot, job("j", network=network).job) is enough
     # Where somebody's link is not counted, any job may have its room there.
     assert _is_enough(world(*snapshot.nodes, node("c")), job("j", network=network).job)
+
+
+def test_what_flavours_leave_out_need_not_be_free() -> None:
+    snapshot = world(node("a", cpus=4))
+    either = job("j", group("small", cpus=3, flavour="0"), group("large", cpus=2, gpus=1, flavour="1")).job
+    assert _is_enough(snapshot, either)
+    neither = job("j", group("small", cpus=5, flavour="0"), group("large", cpus=2, gpus=1, flavour="1")).job
+    assert not _is_enough(snapshot, neither)

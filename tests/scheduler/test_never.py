@@ -192,10 +192,12 @@ def test_never_is_what_trying_everything_says(
     assert bool(alone.placements) == possible, "the idle cluster takes what it can hold"
 
 
-def ring(nodes: int, *, free: bool = True) -> tuple[Snapshot, PendingJob]:
+def ring(nodes: int, *, free: bool = True, network: int = 0, remote: int = 0) -> tuple[Snapshot, PendingJob]:
     """Return nodes with one GPU each, and a job of as many tasks that each want one of another node."""
-    parts = [part for n in range(nodes) for part in (node(f"n{n:02}", cpus=99), gpu(f"g{n:02}", f"n{n:02}", free=free))]
-    return world(*parts), job("j", group(count=nodes, gpus=1, routes=REMOTE))
+    names = [f"{number:02}" for number in range(nodes)]
+    hosts = [node(f"n{name}", cpus=99, network=network) for name in names]
+    devices = [gpu(f"g{name}", f"n{name}", free=free) for name in names]
+    return world(*hosts, *devices), job("j", group(count=nodes, gpus=1, remote=remote, routes=REMOTE))
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 40])
@@ -239,3 +241,45 @@ def test_what_was_found_of_a_job_is_kept_for_as_long_as_nodes_and_devices_are_th
     monkeypatch.setattr("farbus.scheduler.phases.exact.MAX_UNITS", 0)
     (missed,) = decide_on(columns.of(snapshot), [entry], policy=DefaultPolicy(), forms=forms).misses
     assert missed.feasible_alone
+
+
+def test_who_uses_its_own_devices_takes_no_network_for_them() -> None:
+    ring_of_two, entry = ring(2)
+    snapshot = world(*ring_of_two.nodes, *ring_of_two.devices, node("own", cpus=99, network=50), gpu("g", "own"))
+    beside = group("beside", gpus=1, remote=100, node="own", routes=(Route.LOCAL, Route.REMOTE))
+    entry = job("j", *entry.job.groups, beside)
+    decision = decide(snapshot, [entry], policy=DefaultPolicy())
+    check_decision(snapshot, [entry], decision)
+    assert len(decision.placements) == 1
+
+
+@pytest.mark.parametrize(("network", "placed"), [(199, 0), (200, 1)])
+def test_each_link_carries_what_its_node_is_lent_and_what_it_lends(network: int, placed: int) -> None:
+    snapshot, entry = ring(2, network=network, remote=100)
+    decision = decide(snapshot, [entry], policy=DefaultPolicy())
+    check_decision(snapshot, [entry], decision)
+    assert len(decision.placements) == placed
+    assert told_never(decision) == (not placed)
+
+
+@pytest.mark.parametrize(("network", "placed"), [(399, 1), (400, 2)])
+def test_what_was_placed_as_a_whole_has_taken_its_network(network: int, placed: int) -> None:
+    snapshot, _ = ring(2, network=network)
+    more = [gpu(f"h{view.device.id}", view.node, model="H100") for view in snapshot.devices]
+    snapshot = world(*snapshot.nodes, *snapshot.devices, *more)
+    pending = [
+        job(model, group(count=2, gpus=1, gpu_model=model, remote=100, routes=REMOTE)) for model in ("a100", "h100")
+    ]
+    decision = decide(snapshot, pending, policy=DefaultPolicy())
+    check_decision(snapshot, pending, decision)
+    assert len(decision.placements) == placed
+
+
+def test_what_a_job_would_have_on_the_idle_cluster_is_free_there_for_the_next_question() -> None:
+    snapshot, entry = ring(2)
+    first, *devices = snapshot.devices
+    snapshot = Snapshot(nodes=snapshot.nodes, devices=(replace(first, free=False), *devices))
+    # Its two parts fit the node one by one: so the idle cluster is asked about it before room is kept for the next.
+    halves = job("halves", *(group(name, cpus=60, node="n00") for name in ("one", "two")), priority=9)
+    decision = decide(snapshot, [halves, replace(entry, rounds_waited=HOLD_ROUNDS)], policy=DefaultPolicy())
+    assert {missed.job: missed.feasible_alone for missed in decision.misses} == {"halves": False, "j": True}
