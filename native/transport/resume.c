@@ -612,7 +612,8 @@ static int window_await(struct resume *resume)
 			if (is_up(resume) && !window_room(resume))
 				read = ahead_read(resume);
 			pthread_mutex_unlock(&resume->in);
-			if (read == -EAGAIN && is_up(resume))
+			/* What was just read may have been the acknowledgement. */
+			if (read == -EAGAIN && is_up(resume) && !window_room(resume))
 				(void)transport_poll(resume->descriptor, POLLIN, RESUME_ROOM_MS);
 			else if (read == -ENOMEM)
 				rc = -ENOMEM;
