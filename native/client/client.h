@@ -417,7 +417,8 @@ void client_session_fail(struct client_session *session, int error);
 uint32_t client_resume_grace_ms(void);
 /* The server has granted it: read how, and go on over a transport that outlives its connection. */
 int client_resume_begin(struct client_session *session, const char *address, const char *port,
-			const uint8_t secret[WIRE_SECRET_BYTES], uint64_t number);
+			const uint8_t secret[WIRE_SECRET_BYTES],
+			const struct wire_hello_reply *reply);
 
 /* Host functions and pulled copies on behalf of the server (host.c). */
 void client_host_call(struct client_session *session, uint64_t token, CUresult status);

@@ -257,7 +257,8 @@ static int session_hello(struct client_session *session, const struct session_se
 		.byte_order = WIRE_BYTE_ORDER,
 		.spec_version = WIRE_SPEC_VERSION,
 		.capabilities = shm ? WIRE_CAPABILITY_SHARED_MEMORY
-				: session_may_resume(session) ? WIRE_CAPABILITY_RESUME : 0,
+				: session_may_resume(session)
+					? WIRE_CAPABILITY_RESUME | WIRE_CAPABILITY_WINDOWS : 0,
 	};
 	struct wire_hello whole = { .process = (uint32_t)getpid() };
 	bool encrypt = strcmp(session->transport.ops->name, "tcp") == 0 &&
@@ -503,7 +504,7 @@ static CUresult session_open(struct client_session *session, const struct sessio
 	rc = session_devices(session, reply.device_count);
 	if (!rc && (reply.capabilities & WIRE_CAPABILITY_RESUME))
 		rc = client_resume_begin(session, server->address, server->port, server->secret,
-					 reply.session);
+					 &reply);
 	if (shm && (reply.capabilities & WIRE_CAPABILITY_SHARED_MEMORY))
 		transport_shm_switch(&session->transport, shm, false);
 	else

@@ -439,10 +439,11 @@ static int server_hello(struct server *server, const struct server_options *opti
 		return fail(why, bytes, -EACCES, "the client does not have this lease's secret");
 	}
 	granted = shm ? WIRE_CAPABILITY_SHARED_MEMORY
-		  : server_resume_may(server, options) ? hello.capabilities & WIRE_CAPABILITY_RESUME
-						       : 0;
+		  : server_resume_may(server, options) && hello.capabilities & WIRE_CAPABILITY_RESUME
+			    ? hello.capabilities & (WIRE_CAPABILITY_RESUME | WIRE_CAPABILITY_WINDOWS)
+			    : 0;
 	if (granted & WIRE_CAPABILITY_RESUME)
-		server_resume_prepare(server, options);
+		server_resume_prepare(server, options, granted);
 	if (options->tls != !!(hello.capabilities & WIRE_CAPABILITY_TLS)) {
 		hello_refuse(server, WIRE_HELLO_TLS, CUDA_SUCCESS, "");
 		return fail(why, bytes, -EACCES, "the client %s TLS", options->tls ? "does not use" : "asks for");

@@ -112,6 +112,7 @@ struct server_resume {
 	uint32_t grace_ms;
 	uint64_t session;		/* its number; 0: it is never resumed */
 	bool tls;			/* they are encrypted behind their hello */
+	bool grows;			/* the client knows of windows that grow */
 	uint8_t key[WIRE_SECRET_BYTES];	/* wire_resume_key */
 	uint8_t token[WIRE_TOKEN_BYTES];
 
@@ -286,7 +287,8 @@ int server_driver_open(struct server *server, const char *path, char *why, size_
 void server_driver_describe(struct server *server, CUdevice device, struct wire_device *out);
 /* May this session be resumed?  Then tell the client how, as the hello's end, and go on so. */
 bool server_resume_may(const struct server *server, const struct server_options *options);
-void server_resume_prepare(struct server *server, const struct server_options *options);
+void server_resume_prepare(struct server *server, const struct server_options *options,
+			   uint64_t granted);
 int server_resume_grant(struct server *server);
 int server_resume_start(struct server *server);
 

@@ -53,10 +53,11 @@ static int dial(void *opaque, uint64_t received, int left_ms, struct transport *
 	return rc;
 }
 
-static void pair_make(struct pair *pair, uint32_t grace_ms)
+static void pair_make(struct pair *pair, uint32_t grace_ms, bool grows)
 {
 	struct resume_options options = {
-		.grace_ms = grace_ms, .closed_grace_ms = grace_ms, .dial = dial, .opaque = pair,
+		.grace_ms = grace_ms, .closed_grace_ms = grace_ms, .grows = grows, .dial = dial,
+		.opaque = pair,
 	};
 	int ends[2];
 
@@ -150,7 +151,7 @@ static void *read_all(void *opaque)
 	return NULL;
 }
 
-static void test_both_streams_arrive_whole_however_often_they_are_cut(void)
+static void test_both_streams_arrive_whole_however_often_they_are_cut(bool grows)
 {
 	_Atomic bool done[2] = { false, false };
 	struct pair pair;
@@ -162,7 +163,7 @@ static void test_both_streams_arrive_whole_however_often_they_are_cut(void)
 	unsigned cuts = 0;
 	uint32_t seed = 5;
 
-	pair_make(&pair, PATIENCE_MS);
+	pair_make(&pair, PATIENCE_MS, grows);
 	for (int i = 0; i < 4; i++)
 		assert(pthread_create(&threads[i], NULL, i < 2 ? write_all : read_all, &ends[i]) == 0);
 	while (!atomic_load(&done[0]) || !atomic_load(&done[1])) {
@@ -190,7 +191,7 @@ static void test_two_writers_whom_nobody_reads_do_not_wait_for_each_other(void)
 	uint8_t *sent = calloc(1, bytes), *got = malloc(bytes);
 	struct pair pair;
 
-	pair_make(&pair, PATIENCE_MS);
+	pair_make(&pair, PATIENCE_MS, false);
 	/* While it is cut, the window takes all; it is sent again once both are back. */
 	pthread_mutex_lock(&pair.lock);
 	shutdown(pair.client.descriptor, SHUT_RDWR);
@@ -206,12 +207,76 @@ static void test_two_writers_whom_nobody_reads_do_not_wait_for_each_other(void)
 	free(got);
 }
 
+struct reading {
+	struct transport *transport;
+	uint8_t *bytes;
+	size_t count;
+};
+
+static void *read_some(void *opaque)
+{
+	struct reading *reading = opaque;
+
+	assert(transport_read_all(reading->transport, reading->bytes, reading->count, PATIENCE_MS) == 0);
+	return NULL;
+}
+
+/* Write so much while the server reads it; its answer acknowledges all of it. */
+static void exchange(struct pair *pair, const uint8_t *bytes, size_t count)
+{
+	struct reading reading = { .transport = &pair->server, .bytes = malloc(count), .count = count };
+	pthread_t thread;
+	char answer;
+
+	assert(pthread_create(&thread, NULL, read_some, &reading) == 0);
+	assert(transport_write_all(&pair->client, bytes, count) == 0);
+	pthread_join(thread, NULL);
+	assert(memcmp(reading.bytes, bytes, count) == 0);
+	free(reading.bytes);
+	assert(transport_write_all(&pair->server, "a", 1) == 0);
+	assert(transport_read_all(&pair->client, &answer, 1, PATIENCE_MS) == 0);
+}
+
+/* Where everything is acknowledged, there is room for a whole window. */
+static size_t window_of(struct transport *transport)
+{
+	void *at;
+
+	return (size_t)transport->ops->room(transport, &at, SIZE_MAX / 2);
+}
+
+static void test_a_window_grows_with_what_the_network_holds(void)
+{
+	const size_t bytes = RESUME_WINDOW_FIRST - (RESUME_WINDOW_FIRST >> 2);
+	uint8_t *sent = malloc(8 * RESUME_WINDOW_FIRST);
+	struct pair pair;
+
+	for (size_t i = 0; i < 8 * RESUME_WINDOW_FIRST; i++)
+		sent[i] = pattern(i);
+	pair_make(&pair, PATIENCE_MS, true);
+	assert(window_of(&pair.client) == RESUME_WINDOW_FIRST);
+	/* The first round, so the shortest: the network holds what was acknowledged in it. */
+	exchange(&pair, sent, bytes);
+	assert(window_of(&pair.client) == 2 * RESUME_WINDOW_FIRST);
+	exchange(&pair, sent, 8 * RESUME_WINDOW_FIRST);
+	assert(window_of(&pair.client) <= RESUME_WINDOW_MOST);
+	pair.client.ops->shutdown(&pair.client);
+	pair.server.ops->shutdown(&pair.server);
+	/* A peer that knows nothing of it has the window that it always had. */
+	pair_make(&pair, PATIENCE_MS, false);
+	exchange(&pair, sent, bytes);
+	assert(window_of(&pair.client) == RESUME_WINDOW_BYTES);
+	pair.client.ops->shutdown(&pair.client);
+	pair.server.ops->shutdown(&pair.server);
+	free(sent);
+}
+
 static void test_after_the_grace_time_reading_and_writing_are_errors(void)
 {
 	uint8_t *bytes = calloc(1, RESUME_WINDOW_BYTES);
 	struct pair pair;
 
-	pair_make(&pair, 50);
+	pair_make(&pair, 50, false);
 	pthread_mutex_lock(&pair.lock);
 	pair.away = true;
 	pthread_mutex_unlock(&pair.lock);
@@ -228,7 +293,7 @@ static void test_an_end_that_is_said_is_not_waited_for(void)
 	struct pair pair;
 	char byte;
 
-	pair_make(&pair, PATIENCE_MS);
+	pair_make(&pair, PATIENCE_MS, false);
 	assert(transport_write_all(&pair.client, "x", 1) == 0);
 	pair.client.ops->shutdown(&pair.client);
 	assert(transport_read_all(&pair.server, &byte, 1, PATIENCE_MS) == 0 && byte == 'x');
@@ -243,7 +308,7 @@ static void test_a_peer_can_t_have_what_was_never_sent(void)
 	struct pair pair;
 	char byte;
 
-	pair_make(&pair, PATIENCE_MS);
+	pair_make(&pair, PATIENCE_MS, false);
 	assert(transport_write_all(&pair.server, "xy", 2) == 0);
 	assert(transport_resume_hold(&pair.server, 3, &received) == -EPROTO);
 	assert(transport_resume_hold(&pair.server, ~0ull, &received) == -EPROTO);
@@ -261,7 +326,9 @@ int main(void)
 	test_a_peer_can_t_have_what_was_never_sent();
 	test_after_the_grace_time_reading_and_writing_are_errors();
 	test_two_writers_whom_nobody_reads_do_not_wait_for_each_other();
-	test_both_streams_arrive_whole_however_often_they_are_cut();
+	test_both_streams_arrive_whole_however_often_they_are_cut(false);
+	test_both_streams_arrive_whole_however_often_they_are_cut(true);
+	test_a_window_grows_with_what_the_network_holds();
 	puts("ok");
 	return 0;
 }

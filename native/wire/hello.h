@@ -62,6 +62,9 @@ enum wire_capability {
 	/* Asked for over TCP; granted: the stream is one of records
 	 * (native/transport/resume.c), and outlives its connection. */
 	WIRE_CAPABILITY_RESUME = 4,
+	/* Asked for with that; granted: windows grow beyond RESUME_WINDOW_BYTES, and
+	 * readers acknowledge more often (native/transport/resume.h). */
+	WIRE_CAPABILITY_WINDOWS = 8,
 };
 
 /* A supervisor also listens on a Unix socket of the abstract namespace, named
