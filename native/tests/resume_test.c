@@ -259,7 +259,7 @@ static void test_a_window_grows_with_what_the_network_holds(void)
 	exchange(&pair, sent, bytes);
 	assert(window_of(&pair.client) == 2 * RESUME_WINDOW_FIRST);
 	exchange(&pair, sent, 8 * RESUME_WINDOW_FIRST);
-	assert(window_of(&pair.client) <= RESUME_WINDOW_MOST);
+	assert(window_of(&pair.client) <= RESUME_WINDOW_BYTES);
 	pair.client.ops->shutdown(&pair.client);
 	pair.server.ops->shutdown(&pair.server);
 	/* A peer that knows nothing of it has the window that it always had. */

@@ -814,7 +814,7 @@ static ssize_t resume_room(struct transport *transport, void **at, size_t bytes)
 {
 	struct resume *resume = transport->resume;
 	uint64_t written, room;
-	size_t index;
+	size_t index, end;
 	int rc = 0;
 
 	pthread_mutex_lock(&resume->out);
@@ -825,8 +825,11 @@ static ssize_t resume_room(struct transport *transport, void **at, size_t bytes)
 	room = window_room(resume);
 	index = (written - resume->base) & (resume->window - 1);
 	*at = resume->ring + index;
-	if (room > resume->window - index)
-		room = resume->window - index;
+	/* Not across the end of what resume_memory tells: drivers take memory for one or the other. */
+	end = index < RESUME_WINDOW_BYTES && RESUME_WINDOW_BYTES < resume->window ? RESUME_WINDOW_BYTES
+										  : resume->window;
+	if (room > end - index)
+		room = end - index;
 	out_unlock(resume);
 	return rc ? rc : (ssize_t)(room < bytes ? room : bytes);
 }
