@@ -91,7 +91,7 @@ static bool send_some(int descriptor, const char **at, size_t *bytes)
 		if (sent <= 0)
 			return false;
 		memcpy(room, *at, (size_t)sent);
-		if (shared.ops->written(&shared, (size_t)sent))
+		if (shared.ops->written(&shared, (size_t)sent, false))
 			return false;
 	} else {
 		sent = send(descriptor, *at, *bytes, MSG_NOSIGNAL | MSG_DONTWAIT);

@@ -110,7 +110,7 @@ static void *write_all(void *opaque)
 			assert(room > 0);
 			for (ssize_t i = 0; i < room; i++)
 				((uint8_t *)where)[i] = pattern(at + (size_t)i);
-			assert(transport->ops->written(transport, (size_t)room) == 0);
+			assert(transport->ops->written(transport, (size_t)room, false) == 0);
 			at += (size_t)room;
 			continue;
 		}

@@ -834,11 +834,13 @@ static ssize_t resume_room(struct transport *transport, void **at, size_t bytes)
 	return rc ? rc : (ssize_t)(room < bytes ? room : bytes);
 }
 
-static int resume_written(struct transport *transport, size_t bytes)
+static int resume_written(struct transport *transport, size_t bytes, bool more)
 {
 	struct resume *resume = transport->resume;
 	int rc;
 
+	/* The network has something to do meanwhile. */
+	(void)more;
 	pthread_mutex_lock(&resume->out);
 	atomic_store(&resume->written, atomic_load(&resume->written) + bytes);
 	rc = stream_flush(resume);
