@@ -54,7 +54,8 @@ class Result:
     """One figure, with what it is compared to: ``ratio`` is value / reference.
 
     ``value`` and ``reference`` are medians, ``best_ratio`` is of the best of each: what noise of
-    the machine spares.  ``processor_us`` is the program's own processor time per call or copy.
+    the machine spares.  ``wire_ratio`` compares a copy with the transport alone, without a device to come to
+    rest in (native/bench/remoting_bench.c says what each does).  ``processor_us`` is the program's own processor time per call or copy.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Result:
     reference: float | None = None
     ratio: float | None = None
     best_ratio: float | None = None
+    wire_ratio: float | None = None
     processor_us: float | None = None
     transport: str | None = None
     rtt_us: float | None = None
@@ -147,9 +149,10 @@ def _parse(output: str, *, transport: str, network: Network) -> list[Result]:
         rows[name, int(bytes_moved)] = _Row(*map(float, figures))
     results = []
     for (name, count), row in rows.items():
-        if name.startswith("bare_"):
+        if name.startswith(("bare_", "wire_")):
             continue
         bare = rows.get((f"bare_{name}", count))
+        wire = rows.get((f"wire_{name}", count), bare)
         direction, _, memory = name.partition("_")
         copy = direction in ("h2d", "d2h")
 
@@ -165,6 +168,7 @@ def _parse(output: str, *, transport: str, network: Network) -> list[Result]:
                 reference=figure(bare.median_us) if bare else None,
                 ratio=round(figure(row.median_us) / figure(bare.median_us), 4) if bare else None,
                 best_ratio=round(figure(row.least_us) / figure(bare.least_us), 4) if bare else None,
+                wire_ratio=round(wire.median_us / row.median_us, 4) if wire and copy else None,
                 processor_us=row.processor_us,
                 transport=transport,
                 rtt_us=network.rtt_us or None,
@@ -314,6 +318,8 @@ def main(arguments: Sequence[str]) -> int:
         beside = ""
         if result.reference:
             beside = f"   bare {result.reference:9.3f}   ratio {result.ratio:5.2f}, best {result.best_ratio:5.2f}"
+        if result.wire_ratio:
+            beside += f", wire {result.wire_ratio:5.2f}"
         print(f"{result.name:24} {result.transport or '':5} {label:16} {result.value:9.3f} {result.unit:11}{beside}")
     return 0
 

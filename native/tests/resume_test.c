@@ -141,7 +141,7 @@ static void *read_all(void *opaque)
 
 		if (now > STREAM_BYTES - at)
 			now = STREAM_BYTES - at;
-		assert(transport_read_all(end->transport, bytes, now, PATIENCE_MS) == 0);
+		int rc_ = transport_read_all(end->transport, bytes, now, PATIENCE_MS); if (rc_) { fprintf(stderr, "rc %d at %zu\n", rc_, at); abort(); }
 		for (size_t i = 0; i < now; i++)
 			assert(bytes[i] == pattern(at + i));
 		at += now;

@@ -119,6 +119,18 @@ def test_cut_at_random(remote: Remote, build: Build, name: str, seed: int) -> No
     assert cuts > 0
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_copies_of_all_sizes_cut_at_random(remote: Remote, build: Build, seed: int) -> None:
+    code, out, err, cuts = run_cut(
+        remote,
+        build("remoting/copies_of_all_sizes"),
+        at_random(seed, mean_bytes=1 << 20),
+        random.Random(seed).choice(list(Kind)),
+    )
+    assert (code, out, err) == (0, "ok\n", "")
+    assert cuts > 0
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["behind_host_function", "rows", "streams_pinned"])
 def test_cut_at_random_under_encryption(lease: Callable[..., Remote], build: Build, name: str, seed: int) -> None:
