@@ -81,11 +81,11 @@ def test_copies_of_all_sizes(remote: Remote, build: Build, transport: str, seed:
 
 def test_copies_through_windows_that_grow(remote: Remote, build: Build) -> None:
     """A network that holds more than the server has pinned of what it sends from."""
-    network = bench.Network(rtt_us=20_000)
+    network = bench.Network(rtt_us=60_000)
     with bench._through(network, remote.supervisor.address) as (address, port):
         write_session(remote.session, [Server(address=address, port=port, secret=remote.secret)])
         program = build("remoting/copies_of_all_sizes")
-        done = remote.run(program, "48000", "12", "1", FARBUS_TRANSPORT="tcp")
+        done = remote.run(program, "48000", "16", "1", FARBUS_TRANSPORT="tcp")
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 
 
