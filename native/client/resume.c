@@ -26,8 +26,8 @@
 #define GRANT_TIMEOUT_MS 10000
 
 struct client_resume {
-	char address[64];
-	char port[16];
+	char *address;
+	char *port;
 	uint8_t key[WIRE_SECRET_BYTES];	/* wire_resume_key */
 	uint8_t token[WIRE_TOKEN_BYTES];
 	uint64_t session;
@@ -139,6 +139,9 @@ static int resume_hello(struct client_session *session, struct transport *fresh,
 
 	rc = hello_say(resume, fresh, timeout_ms, &hello);
 	explicit_bzero(&hello, sizeof(hello));
+	/* Nor will there be encryption later. */
+	if (rc == -EPROTONOSUPPORT)
+		return rc;
 	refused = rc == -ENOMSG;
 	if (!rc || refused)
 		rc = transport_read_all(fresh, &reply, sizeof(reply), timeout_ms);
@@ -197,13 +200,11 @@ int client_resume_begin(struct client_session *session, const char *address, con
 
 	if (rc)
 		return rc;
-	if (strlen(address) >= sizeof(resume->address) || strlen(port) >= sizeof(resume->port))
-		return -ENAMETOOLONG;
 	resume = calloc(1, sizeof(*resume));
 	if (!resume)
 		return -ENOMEM;
-	strcpy(resume->address, address);
-	strcpy(resume->port, port);
+	resume->address = strdup(address);
+	resume->port = strdup(port);
 	wire_resume_key(secret, number, resume->key);
 	memcpy(resume->token, grant.token, sizeof(resume->token));
 	explicit_bzero(grant.token, sizeof(grant.token));
@@ -214,13 +215,24 @@ int client_resume_begin(struct client_session *session, const char *address, con
 	if (options.grace_ms > grant.grace_ms)
 		options.grace_ms = grant.grace_ms;
 	options.closed_grace_ms = options.grace_ms;
-	rc = transport_resume_wrap(&session->transport, &options);
-	if (rc) {
-		free(resume);
-		return rc;
-	}
+	rc = resume->address && resume->port ? transport_resume_wrap(&session->transport, &options) : -ENOMEM;
 	session->resume = resume;
-	return 0;
+	if (rc)
+		client_resume_drop(session);
+	return rc;
+}
+
+void client_resume_drop(struct client_session *session)
+{
+	struct client_resume *resume = session->resume;
+
+	session->resume = NULL;
+	if (!resume)
+		return;
+	free(resume->address);
+	free(resume->port);
+	explicit_bzero(resume, sizeof(*resume));
+	free(resume);
 }
 
 /* The program ends: tell the server, which else would wait whether it was only cut.  What is still
