@@ -255,6 +255,23 @@ def test_where_openssl_has_ended_with_the_program_a_cut_is_the_end(
     assert "it was cut and did not come back in time" not in err
 
 
+def test_the_child_of_a_fork_has_no_copy_of_a_connection_that_is_dialled(remote: Remote, tmp_path: Path) -> None:
+    """Or the server would not hear that its client has ended."""
+    with Cutter(remote.supervisor.address, lambda *_: None) as network:
+        address, port = network.address
+        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret, tls=False)])
+        program = remote.start(build_calls("forked_dial", tmp_path), FARBUS_TRANSPORT="tcp")
+        try:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "1\n"
+            network.stop()
+            out, err = program.communicate(timeout=PATIENCE_S)
+        finally:
+            program.kill()
+            program.communicate()
+    assert (out, err) == ("0\n", "")
+
+
 def test_a_server_with_a_long_name_is_resumed(remote: Remote, build: Build) -> None:
     with Cutter(remote.supervisor.address, at_random(1, mean_bytes=20_000)) as network:
         name = "0" * 200 + "177.0.0.1"  # an octal number

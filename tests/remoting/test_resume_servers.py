@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from farbus.remoting.session import Server, write_session
-from tests.remoting.cutter import Cutter, Decide, Kind
+from tests.remoting.cutter import Cutter, Decide, Kind, Side
 from tests.remoting.harness import Remote, remote_session
 from tests.remoting.test_failures import PATIENCE_S, wait_until
-from tests.remoting.test_resume import CLOSED_GRACE_S, at_random
+from tests.remoting.test_resume import CLOSED_GRACE_S, CUTS_EACH, at_frames, at_random
 
 Build = Callable[[str], Path]
 
@@ -66,6 +66,25 @@ def test_servers_are_cut_each_by_itself(
         done = remotes[0].run(build(f"remoting/servers/{name}"), FARBUS_SESSION=str(session), FARBUS_TRANSPORT="tcp")
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
     assert [network.cuts > 0 for network in networks] == list(cut)
+
+
+@pytest.mark.parametrize("side", Side)
+@pytest.mark.parametrize("index", [0, 1])
+def test_copies_between_servers_are_cut_behind_every_frame(
+    libcuda: Path, tmp_path: Path, build: Build, index: int, side: Side
+) -> None:
+    """One of the two; the other's frames of the same copies come meanwhile."""
+    with (
+        two_servers(libcuda, tmp_path, tls=False) as remotes,
+        Cutter(remotes[index].supervisor.address, at_frames(side, lambda length: length)) as network,
+    ):
+        addresses = [remote.supervisor.address for remote in remotes]
+        addresses[index] = network.address
+        session = tmp_path / "session"
+        write_sessions(session, remotes, addresses, tls=False)
+        done = remotes[0].run(build("remoting/servers/copies"), FARBUS_SESSION=str(session), FARBUS_TRANSPORT="tcp")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+    assert network.cuts >= CUTS_EACH
 
 
 @pytest.mark.parametrize("seed", [0, 1])
