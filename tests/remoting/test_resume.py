@@ -296,13 +296,13 @@ def test_a_server_with_a_long_name_is_resumed(remote: Remote, build: Build) -> N
 class Resumer:
     """A session of our own, to come again with."""
 
-    def __init__(self, remote: Remote) -> None:
+    def __init__(self, remote: Remote, *, capabilities: int = wire.CAPABILITY_RESUME) -> None:
         self.remote = remote
         self.connection = socket.create_connection(remote.supervisor.address, timeout=PATIENCE_S)
-        self.connection.sendall(self.hello(capabilities=wire.CAPABILITY_RESUME))
+        self.connection.sendall(self.hello(capabilities=capabilities))
         reply = wire.HELLO_REPLY.unpack(self.exactly(self.connection, wire.HELLO_REPLY.size))
         assert reply[3] == wire.HELLO_OK
-        assert reply[5] == wire.CAPABILITY_RESUME
+        assert reply[5] == capabilities
         self.session = reply[6]
         self.exactly(self.connection, reply[9] * DEVICE_BYTES)
         self.token = self.exactly(self.connection, GRANT_BYTES)[: wire.TOKEN_BYTES]
@@ -373,16 +373,17 @@ def ask(connection: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("what", "record"),
+    ("what", "record", "also"),
     [
-        ("longer than the window", RECORD.pack((16 << 20) + 1, 0)),
-        ("an acknowledgement of what was not sent", RECORD.pack(0, 1)),
-        ("an acknowledgement that goes back", RECORD.pack(0, 0xFFFFFFFF)),
+        ("longer than the window", RECORD.pack((16 << 20) + 1, 0), 0),
+        ("longer than any window", RECORD.pack((128 << 20) + 1, 0), wire.CAPABILITY_WINDOWS),
+        ("an acknowledgement of what was not sent", RECORD.pack(0, 1), 0),
+        ("an acknowledgement that goes back", RECORD.pack(0, 0xFFFFFFFF), wire.CAPABILITY_WINDOWS),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_an_impossible_record_ends_the_session(remote: Remote, what: str, record: bytes) -> None:
-    client = Resumer(remote)
+def test_an_impossible_record_ends_the_session(remote: Remote, what: str, record: bytes, also: int) -> None:
+    client = Resumer(remote, capabilities=wire.CAPABILITY_RESUME | also)
     client.connection.sendall(record)
     with contextlib.suppress(ConnectionResetError):
         while client.connection.recv(1 << 16):
