@@ -1,5 +1,5 @@
 /* Contexts: stacks and handles here, lives on the server. */
-#include "client.h"
+#include "managed.h"
 #include "marshal.h"
 
 #include <stdlib.h>
@@ -40,6 +40,7 @@ CUresult client_context_make_primary(struct client_device *device)
 static void context_forget(struct client_context *context)
 {
 	cudart_context_destroyed(context->handle);
+	client_managed_forget_context(context);
 	client_memory_forget_context(context);
 	client_libraries_forget(context);
 	client_across_forget(context);

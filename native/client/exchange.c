@@ -6,7 +6,7 @@
  * so that what the server sends by itself (data of asynchronous copies, host
  * functions, errors, printed text) arrives without further calls.
  */
-#include "client.h"
+#include "managed.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -751,7 +751,10 @@ CUresult client_call_to(const struct client_route *route, const struct client_re
 	if (rc || atomic_load(&session->dead))
 		client_session_fail(session, rc ? rc : -EPIPE);
 	wait_for(session, wait);
-	return context_note((CUcontext)(uintptr_t)route->context, wait->result);
+	result = context_note((CUcontext)(uintptr_t)route->context, wait->result);
+	if (client_managed_any() && wait->result == CUDA_SUCCESS)
+		client_managed_called(route, request);
+	return result;
 }
 
 CUresult client_call_wide(const struct client_request *request, struct client_wait *wait)

@@ -1,0 +1,45 @@
+// What CUDA says of a managed pointer, and of a device that has such memory.
+#include "../check.h"
+
+#include <cuda.h>
+
+__managed__ int variable = 3;
+
+static void described(void *at, void *base, size_t bytes)
+{
+	cudaPointerAttributes known;
+	CUdeviceptr start;
+	size_t length;
+
+	CUDA(cudaPointerGetAttributes(&known, at));
+	EXPECT(known.type == cudaMemoryTypeManaged);
+	EXPECT(known.devicePointer == at && known.hostPointer == at && known.device == 0);
+	EXPECT(cuMemGetAddressRange(&start, &length, (CUdeviceptr)at) == CUDA_SUCCESS);
+	EXPECT((void *)start == base && length == bytes);
+}
+
+int main()
+{
+	int managed, concurrent, pageable;
+	char *data, *other;
+
+	CUDA(cudaDeviceGetAttribute(&managed, cudaDevAttrManagedMemory, 0));
+	CUDA(cudaDeviceGetAttribute(&concurrent, cudaDevAttrConcurrentManagedAccess, 0));
+	CUDA(cudaDeviceGetAttribute(&pageable, cudaDevAttrPageableMemoryAccess, 0));
+	EXPECT(managed == 1);
+	CUDA(cudaMallocManaged(&data, 10000));
+	CUDA(cudaMallocManaged(&other, 10000));
+	described(data, data, 10000);
+	described(data + 9999, data, 10000);
+	described(other, other, 10000);
+	described(&variable, &variable, sizeof(variable));
+	cudaPointerAttributes known;
+	CUDA(cudaPointerGetAttributes(&known, &managed));
+	EXPECT(known.type == cudaMemoryTypeUnregistered);
+	void *plain;
+	CUDA(cudaMalloc(&plain, 100));
+	CUDA(cudaPointerGetAttributes(&known, plain));
+	EXPECT(known.type == cudaMemoryTypeDevice && !known.hostPointer);
+	EXPECT(variable == 3);
+	return passed();
+}

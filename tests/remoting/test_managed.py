@@ -1,0 +1,38 @@
+"""Managed memory: one behaviour per program, as on a GPU of this machine."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.remoting.harness import BUILD, PROGRAM_TIMEOUT_S, PROGRAMS, Remote
+from tests.softgpu import driver_programs
+
+Build = Callable[[str], Path]
+
+BEHAVIOURS = sorted(path.stem for path in (PROGRAMS / "remoting" / "managed").glob("*.cu"))
+#: Pages that come when they are touched, and copies when the program has waited.
+MODES = ["paging", "copies"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", BEHAVIOURS)
+def test_program(remote: Remote, build: Build, name: str, mode: str) -> None:
+    done = remote.run(build(f"remoting/managed/{name}"), FARBUS_MANAGED_MEMORY=mode)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", ""), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", BEHAVIOURS)
+def test_program_on_the_software_gpu_itself(build: Build, tmp_path: Path, name: str) -> None:
+    done = subprocess.run(
+        [build(f"remoting/managed/{name}")],
+        env=driver_programs.environment(str(tmp_path), "", LD_LIBRARY_PATH=str(BUILD / "softgpu"), LD_BIND_NOW=""),
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_TIMEOUT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
