@@ -614,7 +614,7 @@ static CUresult copy_array(const CUDA_MEMCPY3D *given, CUstream stream, bool asy
 		copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
 		copy.dstDevice = address_of(copy.dstHost);
 	}
-	result = client_managed_before(wire);
+	result = client_managed_before(wire, false);
 	if (result == CUDA_SUCCESS)
 		result = client_array_copy(&copy, stream, async);
 	client_managed_after(wire);

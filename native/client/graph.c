@@ -332,7 +332,7 @@ CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream)
 
 	managed = managed && client_stream_wire(hStream, &stream) == CUDA_SUCCESS;
 	if (managed)
-		result = client_managed_before(stream);
+		result = client_managed_before(stream, true);
 	if (result == CUDA_SUCCESS)
 		result = client_raw_cuGraphLaunch(hGraph, hStream);
 	if (managed)

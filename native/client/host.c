@@ -130,7 +130,7 @@ static void job_run(struct host_job *job)
 		job_send(job);
 	} else {
 		if (client_managed_any())
-			client_managed_host_begin();
+			client_managed_host_begin(job->wire);
 		client_thread()->host_function = true;
 		if (job->callback)
 			job->callback(job->stream, job->status, job->argument);

@@ -185,7 +185,7 @@ static CUresult launch_send_with(struct launch *launch, uint8_t *tail)
 	client_stream_pace(launch->fixed.stream, CLIENT_WEIGHT_WORK, 0);
 	if (!client_managed_any())
 		return launch_post(launch, &request);
-	result = client_managed_before(launch->fixed.stream);
+	result = client_managed_before(launch->fixed.stream, false);
 	if (result == CUDA_SUCCESS)
 		result = launch_post(launch, &request);
 	client_managed_after(launch->fixed.stream);

@@ -63,26 +63,30 @@ static bool visible(const struct managed_block *block, uint64_t stream)
 		return true;
 	if (!stream_there(block->stream))
 		return true;
+	if (!stream)
+		return client_pages_behind(block->stream, 0);
 	return block->stream == stream && (!block->lane || block->lane == client_thread()->lane);
 }
 
-/* Variables have no block: every stream may use them. */
-static CUresult flush_region(struct managed_region *region, uint64_t stream)
+/* Variables have no block: every stream may use them.  `attached`: what is attached to the
+ * stream alone. */
+static CUresult flush_region(struct managed_region *region, uint64_t stream, bool attached)
 {
 	CUresult result = CUDA_SUCCESS;
 
 	if (!region->block_count)
-		return client_pages_flush(region, 0, region->pages, false);
+		return attached ? CUDA_SUCCESS
+				: client_pages_flush(region, 0, region->pages, false);
 	for (size_t i = 0; i < region->block_count && result == CUDA_SUCCESS; i++) {
 		const struct managed_block *block = &region->blocks[i];
 
-		if (visible(block, stream))
+		if (visible(block, stream) && (!attached || block->attach == ATTACH_STREAM))
 			result = client_pages_flush(region, block->first, block->count, false);
 	}
 	return result;
 }
 
-static CUresult flush_all(uint64_t stream)
+static CUresult flush_all(uint64_t stream, bool attached)
 {
 	CUresult result = CUDA_SUCCESS;
 
@@ -90,7 +94,7 @@ static CUresult flush_all(uint64_t stream)
 		struct managed_region *region = client_pages_at(i);
 
 		if (region->warm)
-			result = flush_region(region, stream);
+			result = flush_region(region, stream, attached);
 	}
 	return result == CUDA_SUCCESS ? client_pages_sent() : result;
 }
@@ -102,15 +106,34 @@ static bool captured(uint64_t stream)
 	       client_stream_captured(stream);
 }
 
-CUresult client_managed_before(uint64_t stream)
+/* Host functions that run, by their streams: memory is theirs meanwhile.  Work that comes
+ * behind one gets what it leaves when it ends. */
+static struct {
+	uint64_t *streams;
+	size_t count, room;
+} running;
+
+static CUresult flush_for(uint64_t stream)
+{
+	bool behind = false;
+
+	for (size_t i = 0; i < running.count; i++) {
+		if (running.streams[i] == stream)
+			return CUDA_SUCCESS;
+		behind = behind || client_pages_behind(stream, running.streams[i]);
+	}
+	return flush_all(stream, behind);
+}
+
+CUresult client_managed_before(uint64_t stream, bool graph)
 {
 	CUresult result;
 
 	if (captured(stream))
 		return CUDA_SUCCESS;
 	client_pages_lock();
-	client_pages_active(stream);
-	result = flush_all(stream);
+	client_pages_active(stream, graph);
+	result = flush_for(stream);
 	if (result == CUDA_SUCCESS)
 		result = client_pages_order(stream);
 	client_pages_unlock();
@@ -123,9 +146,9 @@ void client_managed_after(uint64_t stream)
 	if (captured(stream))
 		return;
 	client_pages_lock();
-	client_pages_active(stream);
+	client_pages_active(stream, false);
 	if (!client_pages_paging())
-		flush_all(stream);
+		flush_for(stream);
 	client_pages_unlock();
 }
 
@@ -157,7 +180,7 @@ CUresult client_managed_before_range(uint64_t stream, uint64_t address, uint64_t
 		return CUDA_SUCCESS;
 	client_pages_lock();
 	if (writes)
-		client_pages_active(stream);
+		client_pages_active(stream, false);
 	result = flush_range(address, bytes, !writes);
 	if (result == CUDA_SUCCESS)
 		result = client_pages_order(stream);
@@ -170,7 +193,7 @@ void client_managed_after_range(uint64_t stream, uint64_t address, uint64_t byte
 	if (!writes || captured(stream))
 		return;
 	client_pages_lock();
-	client_pages_active(stream);
+	client_pages_active(stream, false);
 	if (!client_pages_paging())
 		flush_range(address, bytes, false);
 	client_pages_unlock();
@@ -178,8 +201,9 @@ void client_managed_after_range(uint64_t stream, uint64_t address, uint64_t byte
 
 /* ---- when the program has waited ---- */
 
-/* Copies: bring back all that nothing runs on. */
-static void bring_all(bool all)
+/* Copies: bring back all that nothing runs on, but what waits for a host function (0, or its
+ * stream; CLIENT_PAGES_NONE: for none). */
+static void bring_all(uint64_t but)
 {
 	bool away = false, quiet;
 
@@ -187,9 +211,7 @@ static void bring_all(bool all)
 		away = client_pages_at(i)->away;
 	if (!away)
 		return;
-	if (!all)
-		client_pages_ask();
-	quiet = all || !client_pages_any_active();
+	quiet = !client_pages_ask(but);
 	for (size_t i = 0; i < client_pages_count(); i++) {
 		struct managed_region *region = client_pages_at(i);
 
@@ -211,7 +233,7 @@ static void bring_all(bool all)
 static void waited(void)
 {
 	if (!client_pages_paging()) {
-		bring_all(false);
+		bring_all(CLIENT_PAGES_NONE);
 		return;
 	}
 	for (size_t i = 0; i < client_pages_count(); i++)
@@ -252,15 +274,26 @@ void client_managed_called(const struct client_route *route, const struct client
 	client_pages_unlock();
 }
 
-/* CUDA lets a host function use managed memory while nothing else runs.  What runs is not
- * asked: where it must not, whatever it sees is not looked at. */
-void client_managed_host_begin(void)
+/* CUDA lets a host function use managed memory while nothing else runs. */
+void client_managed_host_begin(uint64_t stream)
 {
 	client_pages_lock();
+	if (running.count == running.room) {
+		size_t room = running.room ? 2 * running.room : 16;
+		uint64_t *grown = realloc(running.streams, room * sizeof(*grown));
+
+		/* Without it, pages go while the function runs: they come back with paging. */
+		if (grown) {
+			running.streams = grown;
+			running.room = room;
+		}
+	}
+	if (running.count < running.room)
+		running.streams[running.count++] = stream;
 	if (client_pages_paging())
 		waited();
 	else
-		bring_all(true);
+		bring_all(stream);
 	client_pages_unlock();
 }
 
@@ -268,7 +301,13 @@ void client_managed_host_begin(void)
 void client_managed_host_end(uint64_t stream)
 {
 	client_pages_lock();
-	flush_all(stream);
+	for (size_t i = 0; i < running.count; i++) {
+		if (running.streams[i] == stream) {
+			running.streams[i] = running.streams[--running.count];
+			break;
+		}
+	}
+	flush_for(stream);
 	client_pages_settle();
 	client_pages_unlock();
 }
@@ -643,7 +682,7 @@ CUresult client_managed_variable(struct client_library *library, struct client_c
 	if (result == CUDA_SUCCESS) {
 		atomic_store(&farbus_client.managed, true);
 		if (!client_pages_paging())
-			bring_all(false);
+			bring_all(CLIENT_PAGES_NONE);
 	}
 	client_pages_unlock();
 	return result;

@@ -15,7 +15,7 @@ bool client_managed_offered(void);
 
 /* Around posting work to a stream (named as on the wire) that may use whatever the stream
  * may: kernels and graphs.  No lock may be held. */
-CUresult client_managed_before(uint64_t stream);
+CUresult client_managed_before(uint64_t stream, bool graph);
 void client_managed_after(uint64_t stream);
 /* Around posting work that reads or writes [address, address + bytes) and nothing else. */
 CUresult client_managed_before_range(uint64_t stream, uint64_t address, uint64_t bytes, bool writes);
@@ -24,7 +24,7 @@ void client_managed_after_range(uint64_t stream, uint64_t address, uint64_t byte
 /* A call has succeeded; it may have waited for the device. */
 void client_managed_called(const struct client_route *route, const struct client_request *request);
 /* Around a host function that a stream waits for; 0: a graph's. */
-void client_managed_host_begin(void);
+void client_managed_host_begin(uint64_t stream);
 void client_managed_host_end(uint64_t stream);
 
 /* cuMemFree of a managed allocation; false: it is none. */

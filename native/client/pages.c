@@ -27,6 +27,7 @@ struct active {
 	uint64_t stream;
 	CUcontext context;
 	uint16_t lane;			/* of the stream per thread; else 0 */
+	bool graph;			/* a graph was launched there */
 };
 
 /* A stream that is known to come behind a home's generation. */
@@ -302,6 +303,20 @@ static void populated(uint64_t address, size_t count, bool *there)
 		there[i] = !known || entries[i] & PAGEMAP_THERE;
 }
 
+/* Nobody may write a page between its being sent and its being taken away: who does waits,
+ * and finds it again as it was sent.  With copies the program's own rules say so. */
+static CUresult hold(const struct managed_region *region, size_t first, size_t count)
+{
+	uint64_t address = page_address(region, first), bytes = count * PAGE_BYTES;
+	int rc = 0;
+
+	if (managed.paging && region->state[first] == PAGE_FRESH)
+		rc = paging_register(address, bytes);
+	if (managed.paging && !rc)
+		rc = paging_protect(address, bytes, true);
+	return rc ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+}
+
 static CUresult send_fresh(struct managed_region *region, size_t first, size_t count)
 {
 	CUresult result = CUDA_SUCCESS;
@@ -348,24 +363,14 @@ static CUresult send_changed(struct managed_region *region, size_t first, size_t
 	return result;
 }
 
-/* Pages of any state but FREE are away from here on; who touches them waits, or is wrong. */
+/* Pages of any state but FREE, registered where faults are served, are away from here on; who
+ * touches them waits, or is wrong. */
 static CUresult take_away(struct managed_region *region, size_t first, size_t count)
 {
 	uint64_t address = page_address(region, first), bytes = count * PAGE_BYTES;
-	int rc = 0;
 
-	if (!managed.paging) {
-		rc = mprotect(pointer(address), bytes, PROT_NONE);
-	} else {
-		for (size_t i = first, run; i < first + count && !rc; i += run) {
-			run = state_run(region, i, first + count);
-			if (region->state[i] == PAGE_FRESH)
-				rc = paging_register(page_address(region, i), run * PAGE_BYTES);
-		}
-		if (!rc)
-			rc = madvise(pointer(address), bytes, MADV_DONTNEED);
-	}
-	if (rc)
+	if (managed.paging ? madvise(pointer(address), bytes, MADV_DONTNEED)
+			   : mprotect(pointer(address), bytes, PROT_NONE))
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	state_set(region, first, count, PAGE_AWAY);
 	return CUDA_SUCCESS;
@@ -382,17 +387,22 @@ CUresult client_pages_flush(struct managed_region *region, size_t first, size_t 
 		run = state_run(region, i, end);
 		switch (region->state[i]) {
 		case PAGE_FRESH:
-			result = send_fresh(region, i, run);
+			/* Kept ones stay plain memory, and are sent again next time. */
+			if (!keep)
+				result = hold(region, i, run);
+			if (result == CUDA_SUCCESS)
+				result = send_fresh(region, i, run);
 			break;
 		case PAGE_DIRTY:
 			if (!managed.paging) {
 				result = send_changed(region, i, run);
 				break;
 			}
-			result = transfer(region, SEND, i, run, NULL);
-			if (keep && result == CUDA_SUCCESS &&
-			    !paging_protect(page_address(region, i), run * PAGE_BYTES, true))
+			result = hold(region, i, run);
+			if (result == CUDA_SUCCESS) {
+				result = transfer(region, SEND, i, run, NULL);
 				state_set(region, i, run, PAGE_CLEAN);
+			}
 			break;
 		default:
 			break;
@@ -525,6 +535,14 @@ static void fault_missing(struct managed_region *region, size_t page, bool write
 		paging_wake(address, PAGE_BYTES);
 }
 
+/* It was to be sent when the session was lost. */
+static void fault_fresh(struct managed_region *region, size_t page)
+{
+	memset(managed.bounce, 0, PAGE_BYTES);
+	if (paging_fill(page_address(region, page), managed.bounce, PAGE_BYTES, false))
+		paging_wake(page_address(region, page), PAGE_BYTES);
+}
+
 /* A page that is to be written becomes DIRTY, and so do those behind it when that goes on. */
 static void fault_protected(struct managed_region *region, size_t page)
 {
@@ -534,7 +552,7 @@ static void fault_protected(struct managed_region *region, size_t page)
 	for (end = page; end < region->pages && end < page + run && region->state[end] == PAGE_CLEAN; end++)
 		;
 	if (end == page) {
-		if (region->state[page] == PAGE_DIRTY)
+		if (region->state[page] == PAGE_DIRTY || region->state[page] == PAGE_FRESH)
 			paging_protect(page_address(region, page), PAGE_BYTES, false);
 		paging_wake(page_address(region, page), PAGE_BYTES);
 		return;
@@ -558,6 +576,8 @@ void client_pages_fault(uint64_t address, bool write, bool protected_page)
 			fault_protected(region, page);
 		else if (region->state[page] == PAGE_AWAY)
 			fault_missing(region, page, write);
+		else if (region->state[page] == PAGE_FRESH)
+			fault_fresh(region, page);
 		else
 			paging_wake(page_address(region, page), PAGE_BYTES);
 	} else {
@@ -651,13 +671,17 @@ CUresult client_pages_settle(void)
 	return result;
 }
 
-void client_pages_active(uint64_t stream)
+void client_pages_active(uint64_t stream, bool graph)
 {
-	const struct active key = active_of(stream);
+	struct active key = active_of(stream);
 
-	for (unsigned i = 0; i < managed.active_count; i++)
-		if (active_same(&managed.active[i], &key))
+	key.graph = graph;
+	for (unsigned i = 0; i < managed.active_count; i++) {
+		if (active_same(&managed.active[i], &key)) {
+			managed.active[i].graph |= graph;
 			return;
+		}
+	}
 	if (managed.active_count < ACTIVE_LIMIT)
 		managed.active[managed.active_count++] = key;
 	else
@@ -677,12 +701,27 @@ bool client_pages_any_active(void)
 	return managed.active_count || managed.active_others;
 }
 
-/* Does waiting for CUDA's legacy stream wait for that one? */
-static bool behind_legacy(uint64_t stream)
+/* Does CUDA's legacy stream wait for that one, and the other way round? */
+static bool blocking(uint64_t stream)
 {
 	const struct client_stream *found = handle_get(&farbus_client.handles, HANDLE_STREAM, stream);
 
-	return found && !(found->flags & CU_STREAM_NON_BLOCKING);
+	return stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD ||
+	       (found && !(found->flags & CU_STREAM_NON_BLOCKING));
+}
+
+bool client_pages_behind(uint64_t stream, uint64_t other)
+{
+	const uint64_t legacy = (uint64_t)(uintptr_t)CU_STREAM_LEGACY;
+
+	if (!other) {
+		for (unsigned i = 0; i < managed.active_count; i++)
+			if (managed.active[i].graph && managed.active[i].stream == stream)
+				return true;
+		return false;
+	}
+	return stream == other || (other == legacy && blocking(stream)) ||
+	       (stream == legacy && blocking(other));
 }
 
 /* The program has waited for the stream, or with 0 for the whole context. */
@@ -700,7 +739,7 @@ void client_pages_quiet(const struct client_context *context, uint64_t stream)
 		if (stream)
 			quiet = active_same(at, &key) ||
 				(quiet && stream == (uint64_t)(uintptr_t)CU_STREAM_LEGACY &&
-				 behind_legacy(at->stream));
+				 blocking(at->stream));
 		if (!quiet)
 			managed.active[kept++] = *at;
 	}
@@ -709,10 +748,10 @@ void client_pages_quiet(const struct client_context *context, uint64_t stream)
 		managed.active_others = false;
 }
 
-/* Ask for each stream that may have work whether it has. */
-void client_pages_ask(void)
+bool client_pages_ask(uint64_t but)
 {
 	unsigned kept = 0;
+	bool busy = managed.active_others;
 
 	for (unsigned i = 0; i < managed.active_count; i++) {
 		const struct active at = managed.active[i];
@@ -725,8 +764,9 @@ void client_pages_ask(void)
 		struct client_context *context = client_context_get(at.context);
 		struct client_route route;
 		CUresult result = CUDA_ERROR_NOT_READY;
+		bool waits = but != CLIENT_PAGES_NONE && client_pages_behind(at.stream, but);
 
-		if (context && (!at.lane || at.lane == client_thread()->lane)) {
+		if (context && !waits && (!at.lane || at.lane == client_thread()->lane)) {
 			route = (struct client_route){ context->session,
 						       (uint64_t)(uintptr_t)at.context };
 			for (int n = 0; n < ASK_ATTEMPTS && result == CUDA_ERROR_NOT_READY; n++) {
@@ -735,10 +775,13 @@ void client_pages_ask(void)
 				result = own_call(&route, &request, &wait);
 			}
 		}
-		if (result != CUDA_SUCCESS)
-			managed.active[kept++] = at;
+		if (result == CUDA_SUCCESS)
+			continue;
+		managed.active[kept++] = at;
+		busy = busy || !waits;
 	}
 	managed.active_count = kept;
+	return busy;
 }
 
 /* ---- homes ---- */
@@ -932,7 +975,9 @@ CUresult client_pages_known(struct managed_region *region)
 {
 	if (map(region->base, region->pages * PAGE_BYTES, PROT_READ | PROT_WRITE))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	state_set(region, 0, region->pages, PAGE_FRESH);
+	if (managed.paging && paging_register(region->base, region->pages * PAGE_BYTES))
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	state_set(region, 0, region->pages, PAGE_CLEAN);
 	return take_away(region, 0, region->pages);
 }
 

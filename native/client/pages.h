@@ -116,7 +116,7 @@ CUresult client_pages_order(uint64_t stream);
 CUresult client_pages_settle(void);
 
 /* Work that may use managed memory has been posted to the stream; it is over. */
-void client_pages_active(uint64_t stream);
+void client_pages_active(uint64_t stream, bool graph);
 bool client_pages_is_active(uint64_t stream, uint16_t lane);
 bool client_pages_any_active(void);
 
@@ -125,7 +125,12 @@ CUresult client_pages_bring(struct managed_region *region, size_t first, size_t 
 CUresult client_pages_bring_finish(void);
 void client_pages_drop_clean(struct managed_region *region);
 void client_pages_quiet(const struct client_context *context, uint64_t stream);
-void client_pages_ask(void);
+/* Ask for each stream that may have work whether it has, but for those behind that one (0: where
+ * graphs were launched; CLIENT_PAGES_NONE: none).  Has any? */
+#define CLIENT_PAGES_NONE UINT64_MAX
+bool client_pages_ask(uint64_t but);
+/* Does what is posted to the stream come behind a host function in the other?  0: a graph's. */
+bool client_pages_behind(uint64_t stream, uint64_t other);
 void client_pages_home_forget(const struct client_context *context);
 
 #endif
