@@ -50,7 +50,7 @@ def test_mapped_host_memory_is_refused_with_its_reason(remote: Remote, build: Bu
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["attributes", "host_functions", "reuse"])
+@pytest.mark.parametrize("name", ["attributes", "copies", "host_functions"])
 def test_cut_behind_every_frame(lease: Callable[..., Remote], build: Build, name: str, mode: str) -> None:
     """Faults and what is fetched wait until the session goes on."""
     decide = at_frames(Side.SERVER, lambda length: length)

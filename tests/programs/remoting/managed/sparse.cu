@@ -11,7 +11,7 @@ __global__ void change(unsigned *data, size_t count, size_t stride)
 
 int main()
 {
-	const size_t count = (256u << 20) / sizeof(unsigned), stride = 999983;
+	const size_t count = (96u << 20) / sizeof(unsigned), stride = 999983;
 	unsigned *data;
 
 	CUDA(cudaMallocManaged(&data, count * sizeof(unsigned)));
