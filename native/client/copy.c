@@ -254,13 +254,6 @@ static CUresult copy_captured(const struct client_plane *to, const struct client
 
 /* ---- the one way all copies go ---- */
 
-static bool managed_at(uint64_t address)
-{
-	struct client_range range;
-
-	return client_managed_any() && client_memory_find(address, &range) && range.managed;
-}
-
 /* Whose the plane's memory is; NULL: this process's. */
 static struct client_context *plane_context(const struct client_plane *plane)
 {
@@ -324,7 +317,7 @@ static CUresult copy_plain(const struct client_plane *to, const struct client_pl
 static CUresult copy(const struct client_plane *to, const struct client_plane *from,
 		     const struct client_extent *extent, uint64_t stream, bool async)
 {
-	bool reads = managed_at(from->address), writes = managed_at(to->address);
+	bool reads = client_managed_at(from->address), writes = client_managed_at(to->address);
 	size_t to_span, from_span;
 	CUresult result = CUDA_SUCCESS;
 
@@ -374,7 +367,7 @@ static enum client_memory_kind host_kind(const void *pointer)
 {
 	enum client_memory_kind kind = kind_of(address_of(pointer));
 
-	if (kind == MEMORY_DEVICE && managed_at(address_of(pointer)))
+	if (kind == MEMORY_DEVICE && client_managed_at(address_of(pointer)))
 		return MEMORY_DEVICE;
 	return kind == MEMORY_PINNED ? MEMORY_PINNED : MEMORY_PAGEABLE;
 }
@@ -597,36 +590,12 @@ CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
 	return copy_2d(pCopy, hStream, true);
 }
 
-/* With an array on one side; managed memory is named as the device's. */
-static CUresult copy_array(const CUDA_MEMCPY3D *given, CUstream stream, bool async)
-{
-	CUDA_MEMCPY3D copy = *given;
-	CUresult result;
-	uint64_t wire;
-
-	if (!client_managed_any() || client_stream_wire(stream, &wire) != CUDA_SUCCESS)
-		return client_array_copy(given, stream, async);
-	if (copy.srcMemoryType == CU_MEMORYTYPE_HOST && managed_at(address_of(copy.srcHost))) {
-		copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-		copy.srcDevice = address_of(copy.srcHost);
-	}
-	if (copy.dstMemoryType == CU_MEMORYTYPE_HOST && managed_at(address_of(copy.dstHost))) {
-		copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-		copy.dstDevice = address_of(copy.dstHost);
-	}
-	result = client_managed_before(wire, false);
-	if (result == CUDA_SUCCESS)
-		result = client_array_copy(&copy, stream, async);
-	client_managed_after(wire);
-	return result == CUDA_SUCCESS && !async ? stream_wait(wire) : result;
-}
-
 static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
 {
 	if (!copy || copy->srcLOD || copy->dstLOD)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY)
-		return copy_array(copy, stream, async);
+		return client_array_copy(copy, stream, async);
 	const struct side to = {
 		.type = copy->dstMemoryType,
 		.host = copy->dstHost,

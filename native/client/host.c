@@ -19,7 +19,7 @@ struct host_job {
 	CUhostFn function;
 	CUstreamCallback callback;
 	CUstream stream;
-	uint64_t wire;			/* its stream; 0: a graph's */
+	uint64_t wire;			/* its stream's client_managed_key; 0: a graph's */
 	void *argument;
 	/* or a gate */
 	void (*reached)(struct host_job *gate, void *opaque);
@@ -466,7 +466,7 @@ static CUresult host_function(CUstream stream, const struct host_job *template)
 		return host_function_captured(template, request.stream);
 	client_stream_pace(request.stream, CLIENT_WEIGHT_HOST_FUNCTION, 0);
 	pending.session = client_stream_session(request.stream);
-	pending.wire = request.stream;
+	pending.wire = client_managed_key(request.stream);
 	result = job_open(&pending, &job);
 	if (result != CUDA_SUCCESS)
 		return result;

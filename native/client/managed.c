@@ -18,6 +18,13 @@ static _Atomic bool primary_held;	/* for variables, by this file */
 /* What no cuMemAdvise has said: no device, no location. */
 #define LOCATION_NONE (-2)
 
+bool client_managed_at(uint64_t address)
+{
+	struct client_range range;
+
+	return client_managed_any() && client_memory_find(address, &range) && range.managed;
+}
+
 bool client_managed_offered(void)
 {
 	const struct client_session *session = farbus_client.sessions;
@@ -51,7 +58,8 @@ static CUresult refuse(void)
 /* Memory that is attached to a stream which is no more is everybody's. */
 static bool stream_there(uint64_t stream)
 {
-	return stream <= (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD ||
+	return (uint32_t)stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD ||
+	       stream == (uint64_t)(uintptr_t)CU_STREAM_LEGACY ||
 	       handle_get(&farbus_client.handles, HANDLE_STREAM, stream);
 }
 
@@ -65,7 +73,7 @@ static bool visible(const struct managed_block *block, uint64_t stream)
 		return true;
 	if (!stream)
 		return client_pages_behind(block->stream, 0);
-	return block->stream == stream && (!block->lane || block->lane == client_thread()->lane);
+	return block->stream == stream;
 }
 
 /* Variables have no block: every stream may use them.  `attached`: what is attached to the
@@ -133,7 +141,7 @@ CUresult client_managed_before(uint64_t stream, bool graph)
 		return CUDA_SUCCESS;
 	client_pages_lock();
 	client_pages_active(stream, graph);
-	result = flush_for(stream);
+	result = flush_for(client_managed_key(stream));
 	if (result == CUDA_SUCCESS)
 		result = client_pages_order(stream);
 	client_pages_unlock();
@@ -148,7 +156,7 @@ void client_managed_after(uint64_t stream)
 	client_pages_lock();
 	client_pages_active(stream, false);
 	if (!client_pages_paging())
-		flush_for(stream);
+		flush_for(client_managed_key(stream));
 	client_pages_unlock();
 }
 
@@ -223,7 +231,7 @@ static void bring_all(uint64_t but)
 			const struct managed_block *block = &region->blocks[n];
 			bool own = block->attach != ATTACH_GLOBAL && stream_there(block->stream);
 
-			if (quiet || (own && !client_pages_is_active(block->stream, block->lane)))
+			if (quiet || (own && !client_pages_is_active(block->stream)))
 				client_pages_bring(region, block->first, block->count);
 		}
 	}
@@ -561,6 +569,11 @@ bool client_managed_free(uint64_t address, CUresult *result)
 	/* Work that may still use it ends first, as with any memory.  Host functions may have
 	 * to end for that, and they need the lock. */
 	waited_for = cuCtxSynchronize_v2(context->handle);
+	if (waited_for == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ||
+	    waited_for == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) {
+		*result = waited_for;
+		return true;
+	}
 	client_pages_lock();
 	region = client_pages_find(address);
 	block = region ? client_pages_block(region, (address - region->base) / PAGE_BYTES) : NULL;
@@ -781,9 +794,7 @@ CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t lengt
 		block->attach = flags == CU_MEM_ATTACH_HOST     ? ATTACH_HOST
 				: flags == CU_MEM_ATTACH_SINGLE ? ATTACH_STREAM
 								: ATTACH_GLOBAL;
-		block->stream = stream;
-		block->lane = stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD ? client_thread()->lane
-										   : 0;
+		block->stream = client_managed_key(stream);
 	}
 	client_pages_unlock();
 	return CUDA_SUCCESS;

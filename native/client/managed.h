@@ -10,8 +10,19 @@ static inline bool client_managed_any(void)
 	return atomic_load_explicit(&farbus_client.managed, memory_order_relaxed);
 }
 
+/* Is it an address of managed memory? */
+bool client_managed_at(uint64_t address);
+
 /* May a program have some?  Not with GPUs of several servers, nor of one that is older. */
 bool client_managed_offered(void);
+
+/* A stream's name on the wire, with the lane in CUDA's own per thread: no two threads' are one. */
+static inline uint64_t client_managed_key(uint64_t stream)
+{
+	return stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD
+		       ? stream | (uint64_t)client_thread()->lane << 32
+		       : stream;
+}
 
 /* Around posting work to a stream (named as on the wire) that may use whatever the stream
  * may: kernels and graphs.  No lock may be held. */
@@ -23,7 +34,7 @@ void client_managed_after_range(uint64_t stream, uint64_t address, uint64_t byte
 
 /* A call has succeeded; it may have waited for the device. */
 void client_managed_called(const struct client_route *route, const struct client_request *request);
-/* Around a host function that a stream waits for; 0: a graph's. */
+/* Around a host function that a stream (its key) waits for; 0: a graph's. */
 void client_managed_host_begin(uint64_t stream);
 void client_managed_host_end(uint64_t stream);
 

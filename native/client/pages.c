@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -52,16 +53,35 @@ static struct {
 	bool lost_said;
 } managed = { .lock = PTHREAD_MUTEX_INITIALIZER, .pagemap = -1 };
 
+/* What the holder was before; of one thread at a time. */
+static sigset_t signals_before;
+static int cancel_before;
+
+/* A handler of the program's that touched managed memory here would wait for a fault that
+ * waits for this thread; a thread that was cancelled here would keep all others out. */
 void client_pages_lock(void)
 {
+	sigset_t all, before;
+	int cancel;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	pthread_mutex_lock(&managed.lock);
+	signals_before = before;
+	cancel_before = cancel;
 	client_thread()->managed = true;
 }
 
 void client_pages_unlock(void)
 {
+	sigset_t before = signals_before;
+	int cancel = cancel_before;
+
 	client_thread()->managed = false;
 	pthread_mutex_unlock(&managed.lock);
+	pthread_setcancelstate(cancel, &cancel);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 bool client_pages_paging(void)
@@ -688,10 +708,15 @@ void client_pages_active(uint64_t stream, bool graph)
 		managed.active_others = true;
 }
 
-bool client_pages_is_active(uint64_t stream, uint16_t lane)
+static uint64_t active_key(const struct active *at)
+{
+	return at->stream | (uint64_t)at->lane << 32;
+}
+
+bool client_pages_is_active(uint64_t key)
 {
 	for (unsigned i = 0; i < managed.active_count; i++)
-		if (managed.active[i].stream == stream && managed.active[i].lane == lane)
+		if (active_key(&managed.active[i]) == key)
 			return true;
 	return managed.active_others;
 }
@@ -706,7 +731,7 @@ static bool blocking(uint64_t stream)
 {
 	const struct client_stream *found = handle_get(&farbus_client.handles, HANDLE_STREAM, stream);
 
-	return stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD ||
+	return (uint32_t)stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD ||
 	       (found && !(found->flags & CU_STREAM_NON_BLOCKING));
 }
 
@@ -716,7 +741,7 @@ bool client_pages_behind(uint64_t stream, uint64_t other)
 
 	if (!other) {
 		for (unsigned i = 0; i < managed.active_count; i++)
-			if (managed.active[i].graph && managed.active[i].stream == stream)
+			if (managed.active[i].graph && active_key(&managed.active[i]) == stream)
 				return true;
 		return false;
 	}
@@ -764,7 +789,7 @@ bool client_pages_ask(uint64_t but)
 		struct client_context *context = client_context_get(at.context);
 		struct client_route route;
 		CUresult result = CUDA_ERROR_NOT_READY;
-		bool waits = but != CLIENT_PAGES_NONE && client_pages_behind(at.stream, but);
+		bool waits = but != CLIENT_PAGES_NONE && client_pages_behind(active_key(&at), but);
 
 		if (context && !waits && (!at.lane || at.lane == client_thread()->lane)) {
 			route = (struct client_route){ context->session,
@@ -794,10 +819,15 @@ struct managed_home *client_pages_home(struct client_context *context, CUresult 
 		if (home->context == context)
 			return home;
 	home = calloc(1, sizeof(*home));
-	*result = home ? cuStreamCreate(&home->stream, CU_STREAM_NON_BLOCKING)
-		       : CUDA_ERROR_OUT_OF_MEMORY;
-	if (*result == CUDA_SUCCESS)
-		*result = cuEventCreate(&home->event, CU_EVENT_DISABLE_TIMING);
+	*result = home ? cuCtxPushCurrent_v2(context->handle) : CUDA_ERROR_OUT_OF_MEMORY;
+	if (*result == CUDA_SUCCESS) {
+		CUcontext pushed;
+
+		*result = cuStreamCreate(&home->stream, CU_STREAM_NON_BLOCKING);
+		if (*result == CUDA_SUCCESS)
+			*result = cuEventCreate(&home->event, CU_EVENT_DISABLE_TIMING);
+		cuCtxPopCurrent_v2(&pushed);
+	}
 	if (*result != CUDA_SUCCESS) {
 		free(home);
 		return NULL;

@@ -34,8 +34,7 @@ struct managed_block {
 	uint64_t bytes;			/* as asked for */
 	struct client_context *context;
 	enum managed_attach attach;
-	uint64_t stream;		/* that it is attached to, or was last */
-	uint16_t lane;			/* of CUDA's stream per thread */
+	uint64_t stream;		/* key of the one that it is attached to, or was last */
 	int advice[4];			/* by CUmem_range_attribute - 1 */
 };
 
@@ -117,7 +116,7 @@ CUresult client_pages_settle(void);
 
 /* Work that may use managed memory has been posted to the stream; it is over. */
 void client_pages_active(uint64_t stream, bool graph);
-bool client_pages_is_active(uint64_t stream, uint16_t lane);
+bool client_pages_is_active(uint64_t key);
 bool client_pages_any_active(void);
 
 /* Copies: bring back all of the block that is away.  Posted; they are there after finish. */
@@ -129,7 +128,8 @@ void client_pages_quiet(const struct client_context *context, uint64_t stream);
  * graphs were launched; CLIENT_PAGES_NONE: none).  Has any? */
 #define CLIENT_PAGES_NONE UINT64_MAX
 bool client_pages_ask(uint64_t but);
-/* Does what is posted to the stream come behind a host function in the other?  0: a graph's. */
+/* Does what is posted to the stream come behind a host function in the other?  Both are keys;
+ * 0: a graph's. */
 bool client_pages_behind(uint64_t stream, uint64_t other);
 void client_pages_home_forget(const struct client_context *context);
 

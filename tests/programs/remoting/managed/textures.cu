@@ -44,5 +44,11 @@ int main()
 				   cudaMemcpyDeviceToHost));
 	for (int i = 0; i < n; i++)
 		EXPECT(out[i] == data[i]);
+	// The same by CUDA's oldest names, which lead elsewhere.
+	for (int i = 0; i < n; i++)
+		data[i] = (float)i;
+	CUDA(cudaMemcpyToArray(array, 0, 0, data, 100 * sizeof(float), cudaMemcpyHostToDevice));
+	CUDA(cudaMemcpyFromArray(out + 200, array, 0, 0, 100 * sizeof(float), cudaMemcpyDeviceToHost));
+	EXPECT(out[200] == 0 && out[299] == 99);
 	return passed();
 }
