@@ -180,7 +180,7 @@ for index in range(2):
 
 
 def test_a_server_that_goes_after_nvml_began_loses_its_own_devices(two: Servers) -> None:
-    first, second = two.remotes
+    first = two.remotes[0]
     program = first.start(sys.executable, "-c", LATER, FARBUS_SESSION=str(two.session))
     assert program.stdout is not None
     assert program.stdout.readline() == "waiting\n"
