@@ -80,7 +80,6 @@ def test_program_of_two_servers(two: Servers, build: Build, name: str, transport
 
 
 def test_objects_of_two_servers_do_not_mix(two: Servers, tmp_path: Path) -> None:
-    (tmp_path / "servers").mkdir()
     code, out, err = two.run(build_calls("servers/mixed", tmp_path))
     assert code == 0, out + err
     assert "a graph whose work is on the devices of two servers is not supported over remoting" in err
@@ -98,6 +97,15 @@ def test_the_end_of_one_server_leaves_the_other(two: Servers, build: Build) -> N
     out, err = program.communicate(timeout=60)
     assert (program.returncode, out) == (0, "ok\n"), out + err
     assert err.count("the connection to the GPU at ") == 1
+
+
+def test_copies_that_are_posted_to_a_lost_server_leave_nothing_behind(two: Servers, tmp_path: Path) -> None:
+    program = two.remotes[0].start(build_calls("servers/posted_to_lost", tmp_path), FARBUS_SESSION=str(two.session))
+    assert program.stdout is not None
+    assert program.stdout.readline() == "waiting\n"
+    two.remotes[1].supervisor.stop()
+    out, err = program.communicate("\n", timeout=60)
+    assert (program.returncode, out) == (0, "ok\n"), out + err
 
 
 def listed(servers: Servers, build: Build, **changes: str) -> str:

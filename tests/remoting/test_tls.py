@@ -405,7 +405,7 @@ def test_with_openssl_1_1_a_program_that_is_cut_while_it_exits_is_resumed(
     with Cutter(remote.supervisor.address, lambda *_: None, cut_bytes=lambda: 100_000) as network:
         address, port = network.address
         write_session(remote.session, [Server(address=address, port=port, secret=remote.secret)])
-        done = remote.run(build_calls("late", tmp_path), **NETWORK, **changes)
+        done = remote.run(build_calls("resume/late", tmp_path), **NETWORK, **changes)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
     assert network.cuts > 0
 
