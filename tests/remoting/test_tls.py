@@ -603,9 +603,10 @@ def test_a_handshake_that_stalls_is_given_up(remote: Remote) -> None:
 
 
 @pytest.mark.slow
-def test_64_programs_at_once(remote: Remote, build: Build) -> None:
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_64_programs_at_once(remote: Remote, build: Build, transport: str) -> None:
     program = build("remoting/rows")
-    running = [remote.start(program, **NETWORK) for _ in range(64)]
+    running = [remote.start(program, FARBUS_TRANSPORT=transport) for _ in range(64)]
     ends = [each.communicate(timeout=300) for each in running]
     assert [each.returncode for each in running] == [0] * 64, [err for _, err in ends if err]
     assert [out for out, _ in ends] == ["ok\n"] * 64
