@@ -502,6 +502,9 @@ static CUresult library_unload(const void *handle, bool module)
 
 	if (!library || module != (library->context != NULL))
 		return CUDA_ERROR_INVALID_HANDLE;
+	/* Before the server does it: its variables' addresses may be another thread's before this one hears. */
+	client_managed_forget_library(library);
+	client_memory_forget_library(library);
 	for (unsigned i = 0; i < farbus_client.session_count; i++) {
 		const struct client_route route = client_route_session(&farbus_client.sessions[i]);
 		struct client_wait wait = { 0 };
@@ -518,8 +521,6 @@ static CUresult library_unload(const void *handle, bool module)
 	pthread_mutex_lock(&libraries_lock);
 	library_unlink(library);
 	pthread_mutex_unlock(&libraries_lock);
-	client_managed_forget_library(library);
-	client_memory_forget_library(library);
 	handle_close(&farbus_client.handles, HANDLE_LIBRARY, fixed.library);
 	library_free(library);
 	return result;

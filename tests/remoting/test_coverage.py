@@ -60,7 +60,7 @@ def build_calls(name: str, folder: Path) -> Path:
     """Compile calls/<name>.c; any libcuda.so.1 may be loaded with it."""
     if not driver_programs.COMPILER:
         pytest.skip("no C compiler")
-    program = folder / name
+    program = folder / Path(name).name
     subprocess.run(
         [
             driver_programs.COMPILER, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", str(CALLS / f"{name}.c"),
