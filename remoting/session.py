@@ -28,7 +28,7 @@ SECRET_BYTES = 32
 # wire/hello.h
 HELLO_MAGIC = 0x0A0D5355
 PROTOCOL_MAJOR = 2
-PROTOCOL_MINOR = 1
+PROTOCOL_MINOR = 2
 #: magic, major, minor, byte order, version of the specification, capabilities, session, received,
 #: process, reserved, nonce, proof, program.
 HELLO = struct.Struct("<IHHIIQQQII16s16s48s")

@@ -93,6 +93,8 @@ CUresult serve_function_set_attribute(struct server_call *call);
 CUresult serve_function_set_cache(struct server_call *call);
 /* More of the kernels' descriptions, when one reply could not hold all. */
 CUresult serve_library_kernels(struct server_call *call);
+/* A variable by name (tail), and whether it is managed memory. */
+CUresult serve_library_variable(struct server_call *call);
 /* Launch a kernel; the tail holds the attributes, then the parameter buffer. */
 CUresult serve_launch(struct server_call *call);
 /* The same for launches whose limits only the driver knows (cooperative, clusters). */

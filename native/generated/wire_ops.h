@@ -136,6 +136,8 @@ enum wire_op {
 	WIRE_OP_FUNCTION_SET_CACHE = 0x0065,
 	/* More of the kernels' descriptions, when one reply could not hold all. */
 	WIRE_OP_LIBRARY_KERNELS = 0x0066,
+	/* A variable by name (tail), and whether it is managed memory. */
+	WIRE_OP_LIBRARY_VARIABLE = 0x0067,
 	/* Launch a kernel; the tail holds the attributes, then the parameter buffer. */
 	WIRE_OP_LAUNCH = 0x0070,
 	/* The same for launches whose limits only the driver knows (cooperative, clusters). */
@@ -675,6 +677,19 @@ struct wire_library_kernels_reply {
 	uint32_t reserved;
 };
 _Static_assert(sizeof(struct wire_library_kernels_reply) == 8, "wire layout");
+
+struct wire_library_variable {
+	uint64_t library;
+};
+_Static_assert(sizeof(struct wire_library_variable) == 8, "wire layout");
+
+struct wire_library_variable_reply {
+	uint64_t address;
+	uint64_t bytes;
+	uint32_t managed;
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_library_variable_reply) == 24, "wire layout");
 
 struct wire_launch {
 	uint64_t function;

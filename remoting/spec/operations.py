@@ -527,6 +527,15 @@ OPERATIONS: Final = (
         reply_tail=BULK_BYTES,
         context=False,
     ),
+    _op(
+        0x0067,
+        "library_variable",
+        _CALLED,
+        "library library",
+        "A variable by name (tail), and whether it is managed memory.",
+        reply="u64 address, u64 bytes, u32 managed, u32 reserved",
+        request_tail=4096,
+    ),
     # launches
     _op(
         0x0070,
