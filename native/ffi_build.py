@@ -31,7 +31,9 @@ server = cffi.FFI()
 server.cdef(
     """
     struct server_status;
+    struct server;
     struct server_options {
+        struct server *prepared;
         int descriptor;
         const char *libcuda;
         uint8_t *secret;
@@ -44,6 +46,7 @@ server.cdef(
         uint32_t grace_ms;
         bool tls;
     };
+    struct server *server_prepare(const struct server_options *options);
     int server_serve(const struct server_options *options, char *why, int bytes);
     """
 )

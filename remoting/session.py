@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SECRET_BYTES = 32
+from farbus.remoting.assignment import SECRET_BYTES as SECRET_BYTES
 
 # wire/hello.h
 HELLO_MAGIC = 0x0A0D5355

@@ -1,8 +1,9 @@
 """The remoting supervisor: one per lease.
 
 Listens for the lease's client processes, checks their hello, and starts one server
-process for each, so that two programs never share a context or a sticky error.  The
-servers die with the supervisor, and the supervisor with the lease.
+process for each, so that two programs never share a context or a sticky error.  One
+process that has its driver ready, but neither client nor context, is kept in reserve for the
+next.  The servers die with the supervisor, and the supervisor with the lease.
 
 The hello proves that its sender has the lease's secret, and no hello is taken twice:
 that is what a server process is started for.  Over TCP the server then makes the client
@@ -24,9 +25,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Self
 
-from farbus.remoting import paths, session, status
+from farbus.remoting import assignment, paths, session, status
 
 #: A client sends its hello in the same breath as it connects.
 HELLO_TIMEOUT_S = 5.0
@@ -46,6 +48,10 @@ _USER_MAP = "/proc/self/uid_map"
 
 #: How long a session whose connection was cut is kept, with all that it has on its devices.
 GRACE_S = 30.0
+
+#: A server for the next client is started this long after a client has come, so that its start does not take
+#: processor time from the program that has just begun.
+RESERVE_DELAY_S = 0.5
 
 _VERSION = f"{session.PROTOCOL_MAJOR}.{session.PROTOCOL_MINOR}"
 
@@ -82,6 +88,19 @@ def nobody_in_particular() -> int | None:
         return int(file.read())
 
 
+@dataclass(frozen=True)
+class _Server:
+    """A server's process, and where it gets its client and later connections."""
+
+    child: subprocess.Popen[bytes]
+    channel: socket.socket
+
+    def end(self) -> None:
+        self.channel.close()
+        self.child.kill()
+        self.child.wait()
+
+
 class Supervisor:
     """Accepts clients of one lease and runs a server process for each.
 
@@ -91,6 +110,7 @@ class Supervisor:
     ``local_user`` is the user id that may come over this machine's socket, beside root (None: this process's own).
     ``memory_limit`` is how many bytes of devices' memory all its servers may have together (0: what there is).
     ``grace_s`` is how long a session waits for its program after its connection was cut (0: not at all).
+    ``reserve`` is whether a server is kept ready for the client that comes next.
     ``log`` gets one line per event worth telling an operator.
     """
 
@@ -108,6 +128,7 @@ class Supervisor:
         grace_s: float = GRACE_S,
         tls: bool = True,
         local_user: int | None = None,
+        reserve: bool = True,
         log: Log = _discard,
     ) -> None:
         if len(secret) != session.SECRET_BYTES:
@@ -135,6 +156,9 @@ class Supervisor:
         self._wake_read = self._wake_write = -1
         self._life_read = self._life_write = -1
         self._status: status.StatusMemory | None = None
+        self._reserve: _Server | None = None
+        self._reserve_due: float | None = 0.0 if reserve else None
+        self._reserves = reserve
 
     @property
     def address(self) -> tuple[str, int]:
@@ -149,6 +173,12 @@ class Supervisor:
         """Process ids of the servers that are running."""
         with self._lock:
             return tuple(pid for pid, child in self._processes.items() if child.poll() is None)
+
+    @property
+    def reserve(self) -> int | None:
+        """Process id of the server that waits for a client; None while there is none."""
+        with self._lock:
+            return self._reserve.child.pid if self._reserve is not None else None
 
     @property
     def sessions(self) -> status.Status:
@@ -191,6 +221,9 @@ class Supervisor:
         with self._lock:
             children = list(self._processes.values())
             self._processes.clear()
+            reserve, self._reserve = self._reserve, None
+        if reserve is not None:
+            reserve.end()
         for child in children:
             child.kill()
         for child in children:
@@ -235,7 +268,10 @@ class Supervisor:
                 selector.register(self._local, selectors.EVENT_READ)
             selector.register(self._wake_read, selectors.EVENT_READ)
             while True:
-                timeout = 1.0 if unheard or self._processes else None
+                self._keep_reserve()
+                timeout = 1.0 if unheard or self._processes or self._reserve else None
+                if self._reserve_due is not None:
+                    timeout = max(0.0, min(timeout or 1.0, self._reserve_due - time.monotonic()))
                 for key, _ in selector.select(timeout):
                     if key.fileobj == self._wake_read:
                         for connection in unheard:
@@ -397,61 +433,91 @@ class Supervisor:
         assert self._status is not None
         slot = self._status.take()
         number = secrets.randbits(63) + 1
-        # Never waited for: a server takes what comes, or has its hands full of connections already.
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
-            with theirs:
-                child = self._start_server(connection, slot, number, theirs)
+            server = self._assign(connection, slot, number)
         except OSError:
-            ours.close()
             if slot is not None:
                 self._status.give_back(slot)
             raise
         if slot is not None:
-            self._status.fill(slot, server_pid=child.pid, client=client)
+            self._status.fill(slot, server_pid=server.child.pid, client=client)
         with self._lock:
-            self._processes[child.pid] = child
-        self._channels[number] = (child.pid, ours)
+            self._processes[server.child.pid] = server.child
+        self._channels[number] = (server.child.pid, server.channel)
+        if self._reserves:
+            self._reserve_due = time.monotonic() + RESERVE_DELAY_S
 
-    def _start_server(
-        self, connection: socket.socket, slot: int | None, number: int, channel: socket.socket
-    ) -> subprocess.Popen[bytes]:
-        assert self._status is not None
+    def _assign(self, connection: socket.socket, slot: int | None, number: int) -> _Server:
+        """Give a client to the server in reserve, or else to a new one."""
         connection.setblocking(True)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        flags = assignment.FLAG_TLS if self._encrypts(connection) else 0
+        data = assignment.ASSIGNMENT.pack(number, assignment.NO_SLOT if slot is None else slot, flags)
         secret_read, secret_write = os.pipe2(os.O_CLOEXEC)
         try:
             os.write(secret_write, self._secret)
-            descriptors = [connection.fileno(), secret_read, self._life_read, channel.fileno()]
-            command = [
-                sys.executable,
-                "-m",
-                "farbus.remoting.server",
-                f"--socket-fd={connection.fileno()}",
-                f"--secret-fd={secret_read}",
-                f"--life-fd={self._life_read}",
-                f"--libcuda={self._libcuda}",
-                f"--session={number}",
-                f"--resume-fd={channel.fileno()}",
-                f"--grace-ms={self._grace_ms}",
-            ]
-            if self._encrypts(connection):
-                command.append("--tls")
-            if self._memory_limit:
-                command.append(f"--memory-limit={self._memory_limit}")
-            if slot is not None:
-                descriptors.append(self._status.descriptor)
-                command += [f"--status-fd={self._status.descriptor}", f"--status-slot={slot}"]
-            return subprocess.Popen(
-                command,
-                pass_fds=descriptors,
-                env=self._child_environment(),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            descriptors = [connection.fileno(), secret_read]
+            with self._lock:
+                server, self._reserve = self._reserve, None
+            if server is not None:
+                try:
+                    socket.send_fds(server.channel, [data], descriptors)
+                    return server
+                except OSError:
+                    server.end()  # its driver did not start, or it was killed
+            server = self._start_server()
+            try:
+                socket.send_fds(server.channel, [data], descriptors)
+            except OSError:
+                server.end()
+                raise
+            return server
         finally:
             os.close(secret_read)
             os.close(secret_write)
+
+    def _start_server(self, *options: str) -> _Server:
+        assert self._status is not None
+        # Never waited for: a server takes what comes, or has its hands full of connections already.
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        command = [
+            sys.executable,
+            "-m",
+            "farbus.remoting.server",
+            f"--channel-fd={theirs.fileno()}",
+            f"--life-fd={self._life_read}",
+            f"--libcuda={self._libcuda}",
+            f"--grace-ms={self._grace_ms}",
+            f"--memory-limit={self._memory_limit}",
+            f"--status-fd={self._status.descriptor}",
+            *options,
+        ]
+        try:
+            with theirs:
+                child = subprocess.Popen(
+                    command,
+                    pass_fds=[theirs.fileno(), self._life_read, self._status.descriptor],
+                    env=self._child_environment(),
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+        except OSError:
+            ours.close()
+            raise
+        return _Server(child, ours)
+
+    def _keep_reserve(self) -> None:
+        """Start the server of the client that comes next, when it is time."""
+        if self._reserve is not None or self._reserve_due is None or time.monotonic() < self._reserve_due:
+            return
+        self._reserve_due = None
+        try:
+            server = self._start_server("--reserve")
+        except OSError as error:
+            self._log(f"start a server in reserve: {error}")
+            return
+        with self._lock:
+            self._reserve = server
 
     def _child_environment(self) -> dict[str, str]:
         """This process's environment, without what would put the shim under the server."""
@@ -471,6 +537,10 @@ class Supervisor:
 
     def _reap(self) -> None:
         with self._lock:
+            if self._reserve is not None and self._reserve.child.poll() is not None:
+                # Not started again before a client has come: it would end as this one.
+                self._reserve.end()
+                self._reserve = None
             for pid, child in list(self._processes.items()):
                 if child.poll() is not None:
                     del self._processes[pid]

@@ -90,6 +90,21 @@ static int container_bytes(const uint8_t *container, uint64_t left, uint64_t *by
 	return 0;
 }
 
+/* For whom code was compiled: for its architecture and what came later, for one device
+ * (sm_90a), or for the devices of a family (sm_100f). */
+enum entry_scope {
+	SCOPE_COMMON,
+	SCOPE_DEVICE,
+	SCOPE_FAMILY,
+	SCOPES,
+};
+
+static enum entry_scope entry_scope(const struct entry *entry)
+{
+	return entry->flags & ENTRY_DEVICE ? SCOPE_DEVICE
+	       : entry->flags & ENTRY_FAMILY ? SCOPE_FAMILY : SCOPE_COMMON;
+}
+
 /* Code for sm_90a runs on that device alone, for sm_100f in that family alone; other
  * cubins on the same major, other PTX from its architecture on upwards. */
 static bool entry_fits(const struct entry *entry, uint32_t device)
@@ -101,40 +116,42 @@ static bool entry_fits(const struct entry *entry, uint32_t device)
 	return entry->architecture <= device;
 }
 
-/* Which entries of a container to send: for each architecture the newest cubin and the
- * newest PTX that fit, both of the common code and of that for a device or family, for
- * the driver chooses between these. */
-static int container_choose(const uint8_t *container, uint64_t total, const uint32_t *devices,
-			    uint32_t device_count, uint8_t *chosen, size_t limit, size_t *count)
+/* Linker options, intermediate code and whatever comes later: nobody says for whom. */
+static bool entry_is_code(const struct entry *entry)
 {
-	for (uint32_t d = 0; d < device_count; d++) {
-		struct {
-			uint64_t rank;	/* architecture + 1; 0: none */
-			size_t index;
-		} best[2][2] = { 0 };
-		uint64_t offset = CONTAINER_HEADER;
-		size_t index = 0;
-		struct entry entry;
+	return entry->kind == ENTRY_PTX || entry->kind == ENTRY_CUBIN;
+}
 
-		for (; offset < total; offset += entry.bytes, index++) {
-			bool is_ptx, is_special;
+/* Which entries of a container a device's driver may take: of cubins and of PTX (which it
+ * takes where no cubin fits, or where it is told to prefer it), and of each scope, the newest
+ * that fit.  Of equal ones all: which of them is the driver's affair.  What is no code always
+ * goes.  -EINVAL: malformed. */
+static int container_choose(const uint8_t *container, uint64_t total, uint32_t device,
+			    uint8_t *chosen, size_t limit, size_t *count)
+{
+	uint64_t newest[2][SCOPES] = { 0 };	/* architecture + 1; 0: none */
+
+	for (int pass = 0; pass < 2; pass++) {
+		uint64_t offset = CONTAINER_HEADER;
+		struct entry entry;
+		size_t index = 0;
+
+		for (; total - offset >= ENTRY_HEADER; offset += entry.bytes, index++) {
+			uint64_t *rank;
 
 			if (index == limit || entry_read(container + offset, total - offset, &entry))
 				return -EINVAL;
-			is_ptx = entry.kind == ENTRY_PTX;
-			is_special = entry.flags & (ENTRY_DEVICE | ENTRY_FAMILY);
-			/* What is neither (linker options and the like) always goes. */
-			if (!is_ptx && entry.kind != ENTRY_CUBIN) {
+			if (!entry_is_code(&entry)) {
 				chosen[index] = 1;
-			} else if (entry_fits(&entry, devices[d]) &&
-				   entry.architecture + 1ull > best[is_ptx][is_special].rank) {
-				best[is_ptx][is_special].rank = entry.architecture + 1ull;
-				best[is_ptx][is_special].index = index;
+				continue;
 			}
-		}
-		for (unsigned i = 0; i < 4; i++) {
-			if (best[i / 2][i % 2].rank)
-				chosen[best[i / 2][i % 2].index] = 1;
+			if (!entry_fits(&entry, device))
+				continue;
+			rank = &newest[entry.kind == ENTRY_PTX][entry_scope(&entry)];
+			if (pass == 0 && entry.architecture + 1ull > *rank)
+				*rank = entry.architecture + 1ull;
+			else if (pass == 1 && entry.architecture + 1ull == *rank)
+				chosen[index] = 1;
 		}
 		*count = index;
 	}
@@ -144,8 +161,9 @@ static int container_choose(const uint8_t *container, uint64_t total, const uint
 /* Most entries of one container: kinds times architectures times files. */
 #define ENTRIES_LIMIT 65536u
 
-/* Copy a container with only what the devices can use; out NULL: just measure. */
-static int container_filter(const uint8_t *container, const uint32_t *devices,
+/* Copy a container of which `left` bytes may be touched with only what the devices can use;
+ * out NULL: just measure. */
+static int container_filter(const uint8_t *container, uint64_t left, const uint32_t *devices,
 			    uint32_t device_count, uint8_t *out, size_t *bytes)
 {
 	uint64_t total, offset = CONTAINER_HEADER, kept = 0;
@@ -154,15 +172,19 @@ static int container_filter(const uint8_t *container, const uint32_t *devices,
 	bool any = false;
 	int rc;
 
-	rc = container_bytes(container, UINT64_MAX, &total);
+	if (!container)
+		return -EINVAL;
+	rc = container_bytes(container, left, &total);
 	if (rc)
 		return rc;
 	chosen = calloc(ENTRIES_LIMIT, 1);
 	if (!chosen)
 		return -ENOMEM;
-	rc = container_choose(container, total, devices, device_count, chosen, ENTRIES_LIMIT, &count);
-	if (rc)
-		goto out;
+	for (uint32_t d = 0; d < device_count; d++) {
+		rc = container_choose(container, total, devices[d], chosen, ENTRIES_LIMIT, &count);
+		if (rc)
+			goto out;
+	}
 	for (size_t i = 0; i < count; i++)
 		any = any || chosen[i];
 	/* Nothing fits: send all and let the driver say what it says. */
@@ -244,7 +266,7 @@ static int pack_wrapper(const struct wrapper *wrapper, const uint32_t *devices,
 	for (uint32_t i = 0; i < parts; i++) {
 		const void *container = i ? wrapper->prelinked[i - 1] : wrapper->data;
 
-		rc = container_filter(container, devices, device_count,
+		rc = container_filter(container, UINT64_MAX, devices, device_count,
 				      out ? out + at + 8 : NULL, &part);
 		if (rc)
 			return rc;
@@ -277,7 +299,7 @@ static int pack_plain(const uint8_t *image, const uint32_t *devices, uint32_t de
 	head->part_count = 1;
 	if (load_u32(image) == CONTAINER_MAGIC) {
 		head->form = WIRE_IMAGE_CONTAINER;
-		rc = container_filter(image, devices, device_count,
+		rc = container_filter(image, UINT64_MAX, devices, device_count,
 				      out ? out + sizeof(*head) + 8 : NULL, &part);
 		if (rc)
 			return rc;
@@ -341,6 +363,34 @@ int image_pack(const void *image, const uint32_t *architectures, uint32_t archit
 	return 0;
 }
 
+int image_filter(const void *container, size_t bytes, const uint32_t *architectures,
+		 uint32_t architecture_count, void **filtered, size_t *filtered_bytes)
+{
+	uint64_t total;
+	uint8_t *out;
+	size_t size;
+	int rc;
+
+	rc = container_bytes(container, bytes, &total);
+	if (!rc && total != bytes)
+		rc = -EINVAL;
+	if (!rc)
+		rc = container_filter(container, bytes, architectures, architecture_count, NULL, &size);
+	if (rc)
+		return rc;
+	out = malloc(size);
+	if (!out)
+		return -ENOMEM;
+	rc = container_filter(container, bytes, architectures, architecture_count, out, &size);
+	if (rc) {
+		free(out);
+		return rc;
+	}
+	*filtered = out;
+	*filtered_bytes = size;
+	return 0;
+}
+
 /* A container whose entries all lie within it. */
 static int container_check(const uint8_t *container, uint64_t bytes)
 {
@@ -349,7 +399,7 @@ static int container_check(const uint8_t *container, uint64_t bytes)
 
 	if (container_bytes(container, bytes, &total) || total != bytes)
 		return -EINVAL;
-	for (; offset < total; offset += entry.bytes)
+	for (; total - offset >= ENTRY_HEADER; offset += entry.bytes)
 		if (entry_read(container + offset, total - offset, &entry))
 			return -EINVAL;
 	return 0;

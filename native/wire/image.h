@@ -51,6 +51,11 @@ struct image_unpacked {
 int image_pack(const void *image, const uint32_t *architectures, uint32_t architecture_count,
 	       void **packed, size_t *bytes);
 
+/* What of a bare container of `bytes` bytes a linker for those devices can use; malloc'ed.
+ * -EINVAL: it is not one container and nothing else; -ENOMEM. */
+int image_filter(const void *container, size_t bytes, const uint32_t *architectures,
+		 uint32_t architecture_count, void **filtered, size_t *filtered_bytes);
+
 /* Check a packed image from the wire and make it what a driver takes.
  * -EINVAL: malformed; -ENOMEM. */
 int image_unpack(const void *packed, size_t bytes, struct image_unpacked *out);

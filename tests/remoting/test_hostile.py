@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from farbus.remoting import assignment
 from farbus.remoting import session as wire
 from farbus.remoting.spec import OPERATIONS
 from tests.remoting.harness import ROOT, hello
@@ -74,16 +75,19 @@ def open_session(libcuda: Path) -> Iterator[Callable[[], Session]]:
         secret_read, secret_write = os.pipe()
         os.write(secret_write, SECRET)
         os.close(secret_write)
+        channel, its_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "farbus.remoting.server", f"--libcuda={libcuda}"),
-                *(f"--socket-fd={theirs.fileno()}", f"--secret-fd={secret_read}"),
+                f"--channel-fd={its_channel.fileno()}",
             ],
-            pass_fds=(theirs.fileno(), secret_read),
+            pass_fds=(its_channel.fileno(),),
             cwd=ROOT,
             stderr=subprocess.DEVNULL,
         )
-        theirs.close()
+        with theirs, channel, its_channel:
+            data = assignment.ASSIGNMENT.pack(0, assignment.NO_SLOT, 0)
+            socket.send_fds(channel, [data], [theirs.fileno(), secret_read])
         os.close(secret_read)
         ours.settimeout(PATIENCE_S)
         ours.sendall(hello(SECRET))
