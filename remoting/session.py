@@ -23,7 +23,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from farbus.remoting.assignment import SECRET_BYTES as SECRET_BYTES
+from farbus.remoting import assignment
+
+SECRET_BYTES = assignment.SECRET_BYTES
 
 # wire/hello.h
 HELLO_MAGIC = 0x0A0D5355

@@ -17,12 +17,13 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from farbus.remoting.assignment import SLOT_BYTES as SLOT_BYTES
+from farbus.remoting import assignment
 
 MEMORY_NAME = "farbus-remoting-status"
 MAGIC = 0x46425354
 VERSION = 1
 
+SLOT_BYTES = assignment.SLOT_BYTES
 #: magic, version, sequence (odd while it changes), then of ended sessions: how many, calls, bytes
 #: received, bytes sent, nanoseconds busy.
 HEAD = struct.Struct("=IIQ5Q")
