@@ -44,6 +44,8 @@ server.cdef(
         uint64_t session;
         int resume_channel;
         uint32_t grace_ms;
+        const char *image_directory;
+        uint64_t image_bytes;
         bool tls;
     };
     struct server *server_prepare(const struct server_options *options);

@@ -66,6 +66,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--status-fd", type=int, help="the supervisor's status memory")
     parser.add_argument("--grace-ms", type=int, default=0, help="how long the session may be cut")
     parser.add_argument("--memory-limit", type=int, default=0, help="bytes of device memory of the lease, 0: all")
+    parser.add_argument("--image-directory", help="where GPU code is kept for later programs of the same user")
+    parser.add_argument("--image-bytes", type=int, default=0, help="how much of it")
     parser.add_argument("--reserve", action="store_true", help="get the driver ready before there is a client")
     options = parser.parse_args(arguments)
 
@@ -85,6 +87,10 @@ def main(arguments: Sequence[str]) -> int:
     native.libcuda = libcuda
     native.memory_limit = options.memory_limit
     native.grace_ms = options.grace_ms
+    if options.image_directory and options.image_bytes:
+        image_directory = ffi.new("char[]", os.fsencode(options.image_directory))
+        native.image_directory = image_directory
+        native.image_bytes = options.image_bytes
     channel = socket.socket(fileno=options.channel_fd)
     may_resume = True
     if options.reserve:

@@ -26,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from farbus.remoting import assignment, paths, session, status
@@ -52,6 +53,10 @@ GRACE_S = 30.0
 #: A server for the next client is started this long after a client has come, so that its start does not take
 #: processor time from the program that has just begun.
 RESERVE_DELAY_S = 0.5
+
+#: GPU code that is kept of one user's programs: what PyTorch and its libraries load on one device is some hundreds
+#: of megabytes.
+IMAGE_BYTES = 2 << 30
 
 _VERSION = f"{session.PROTOCOL_MAJOR}.{session.PROTOCOL_MINOR}"
 
@@ -111,6 +116,8 @@ class Supervisor:
     ``memory_limit`` is how many bytes of devices' memory all its servers may have together (0: what there is).
     ``grace_s`` is how long a session waits for its program after its connection was cut (0: not at all).
     ``reserve`` is whether a server is kept ready for the client that comes next.
+    ``image_directory`` is where GPU code is kept for later programs (None: nowhere), ``image_bytes`` how much of it
+    (0: none).  It must be this process's user's, whom alone it lets in, and one user's programs' only.
     ``log`` gets one line per event worth telling an operator.
     """
 
@@ -129,6 +136,8 @@ class Supervisor:
         tls: bool = True,
         local_user: int | None = None,
         reserve: bool = True,
+        image_directory: Path | None = None,
+        image_bytes: int = IMAGE_BYTES,
         log: Log = _discard,
     ) -> None:
         if len(secret) != session.SECRET_BYTES:
@@ -145,6 +154,8 @@ class Supervisor:
         self._local_users = {0, os.geteuid() if local_user is None else local_user} - {nobody_in_particular()}
         self._nonces: dict[bytes, None] = {}  # in the order in which they came
         self._refused: dict[socket.socket, int] = {}  # bytes that each may still send
+        self._image_directory = image_directory
+        self._image_bytes = image_bytes
         self._log = log
         self._lock = threading.Lock()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -492,6 +503,8 @@ class Supervisor:
             f"--status-fd={self._status.descriptor}",
             *options,
         ]
+        if self._image_directory is not None:
+            command += [f"--image-directory={self._image_directory}", f"--image-bytes={self._image_bytes}"]
         try:
             with theirs:
                 child = subprocess.Popen(
@@ -575,6 +588,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--memory-limit", type=int, default=0, help="bytes of device memory of the lease, 0: all")
     parser.add_argument("--tls", choices=("on", "off"), default="on", help="encrypt what goes over TCP")
     parser.add_argument("--local-user", type=int, help="user id that may connect within this machine, beside root")
+    parser.add_argument("--image-directory", type=Path, help="where GPU code is kept for its user's later programs")
+    parser.add_argument("--image-bytes", type=int, default=IMAGE_BYTES, help="how much of it, 0: none")
     options = parser.parse_args(arguments)
     prefix = f"farbus remoting {options.lease}".rstrip()
 
@@ -597,6 +612,8 @@ def main(arguments: Sequence[str]) -> int:
         grace_s=options.grace,
         tls=options.tls == "on",
         local_user=options.local_user,
+        image_directory=options.image_directory,
+        image_bytes=options.image_bytes,
         log=log,
     )
     ended = threading.Event()

@@ -10,25 +10,36 @@ static CUresult function_meant(const void *handle, struct client_function **func
 				      : result;
 }
 
-/* The kernel as it is on a server: a module's on its own, a library's on the one that is
+/* The kernel as it is on a device: a module's on its own, a library's on the one that is
  * asked about. */
-static CUresult kernel_on(struct client_function *function, struct client_session *session,
-			  struct client_kernel **kernel)
+static CUresult kernel_on(struct client_function *function, int device, struct client_kernel **kernel)
 {
 	if (function->library->context)
-		session = function->library->session;
-	return client_function_on(function, session, kernel);
+		device = function->library->context->device;
+	return client_function_on(function, device, kernel);
 }
 
-static CUresult attribute_get(const void *handle, CUfunction_attribute attribute, int *value,
-			      struct client_session *session)
+/* The device of the current context; without one, of the first that there is. */
+static int device_current(void)
+{
+	const struct client_context *context = client_context_current();
+
+	if (context)
+		return context->device;
+	for (int i = 0; i < farbus_client.device_count; i++)
+		if (!atomic_load(&farbus_client.devices[i].session->dead))
+			return i;
+	return 0;
+}
+
+static CUresult attribute_get(const void *handle, CUfunction_attribute attribute, int *value, int device)
 {
 	struct client_function *function;
 	struct client_kernel *kernel;
 	CUresult result = function_meant(handle, &function);
 
 	if (result == CUDA_SUCCESS)
-		result = kernel_on(function, session, &kernel);
+		result = kernel_on(function, device, &kernel);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!value || (unsigned)attribute >= CLIENT_FUNCTION_ATTRIBUTES ||
@@ -51,7 +62,7 @@ static CUresult attribute_set(const void *handle, CUfunction_attribute attribute
 	if (result == CUDA_SUCCESS)
 		result = client_function_get((CUfunction)(uintptr_t)handle, &function);
 	if (result == CUDA_SUCCESS)
-		result = client_function_on(function, client_route_current().session, &kernel);
+		result = client_function_on(function, device_current(), &kernel);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if ((unsigned)attribute >= CLIENT_FUNCTION_ATTRIBUTES)
@@ -107,14 +118,14 @@ static CUresult cache_set(const void *handle, CUfunc_cache config)
 
 CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc)
 {
-	return attribute_get(hfunc, attrib, pi, client_route_current().session);
+	return attribute_get(hfunc, attrib, pi, device_current());
 }
 
 CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev)
 {
 	if (dev < 0 || dev >= farbus_client.device_count)
 		return CUDA_ERROR_INVALID_DEVICE;
-	return attribute_get(kernel, attrib, pi, farbus_client.devices[dev].session);
+	return attribute_get(kernel, attrib, pi, dev);
 }
 
 CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value)
@@ -132,7 +143,7 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel ker
 		result = client_raw_cuKernelSetAttribute(attrib, val, kernel, dev);
 	/* The device is known to be one, now. */
 	if (result == CUDA_SUCCESS && (unsigned)attrib < CLIENT_FUNCTION_ATTRIBUTES &&
-	    kernel_on(function, farbus_client.devices[dev].session, &on) == CUDA_SUCCESS)
+	    kernel_on(function, dev, &on) == CUDA_SUCCESS)
 		on->attributes[attrib] = val;
 	return result;
 }
@@ -264,7 +275,7 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockS
 	if (result == CUDA_SUCCESS)
 		result = client_function_get(func, &function);
 	if (result == CUDA_SUCCESS)
-		result = client_function_on(function, client_route_current().session, &kernel);
+		result = client_function_on(function, client_context_current()->device, &kernel);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!minGridSize || !blockSize)

@@ -457,6 +457,10 @@ static int server_hello(struct server *server, const struct server_options *opti
 						       : 0;
 	if (granted & WIRE_CAPABILITY_RESUME)
 		server_resume_prepare(server, options);
+	if (options->image_directory && hello.capabilities & WIRE_CAPABILITY_IMAGES)
+		server->images = server_images_open(options->image_directory, options->image_bytes);
+	if (server->images)
+		granted |= WIRE_CAPABILITY_IMAGES;
 	if (options->tls != !!(hello.capabilities & WIRE_CAPABILITY_TLS)) {
 		hello_refuse(server, WIRE_HELLO_TLS, CUDA_SUCCESS, "");
 		return fail(why, bytes, -EACCES, "the client %s TLS", options->tls ? "does not use" : "asks for");

@@ -46,6 +46,8 @@ struct server_options {
 	int resume_channel;		/* a Unix socket on which later connections come, one
 					 * descriptor per datagram; 0: none; taken over */
 	uint32_t grace_ms;		/* how long the session may be cut, 0: it ends at once */
+	const char *image_directory;	/* where images are kept for later programs; NULL: nowhere */
+	uint64_t image_bytes;		/* of all that are kept */
 	bool tls;			/* the client has to go on encrypted behind its hello */
 };
 

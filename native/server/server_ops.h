@@ -11,6 +11,7 @@
 #include "../generated/server_handlers.h"
 #include "../transport/inbox.h"
 #include "../transport/transport.h"
+#include "../wire/digest.h"
 #include "../wire/frame.h"
 #include "../wire/handle.h"
 #include "../wire/hello.h"
@@ -150,6 +151,7 @@ struct server {
 	pthread_mutex_t text_lock;	/* over reading it */
 
 	struct server_names *names;
+	struct server_images *images;	/* kept of earlier programs (images.c); NULL: none are */
 	uint8_t capture_modes[WIRE_LANES];	/* CUstreamCaptureMode of each lane; the leader's */
 
 	pthread_mutex_t lock;		/* over what follows */
@@ -282,6 +284,19 @@ int server_text_start(struct server *server);
 void server_text_flush(struct server *server);
 
 /* driver.c */
+/* Bytes behind every image, zero, so that a malformed one ends there. */
+#define SERVER_IMAGE_SLACK 16u
+
+/* Images that are kept in a directory of this process's user, who alone may enter it; NULL:
+ * there is none such.  `limit` is for the bytes of all of them. */
+struct server_images *server_images_open(const char *path, uint64_t limit);
+/* The image of that digest and length, malloc'ed; NULL: it is not there. */
+void *server_image_find(struct server_images *images, const uint8_t digest[WIRE_DIGEST_BYTES],
+			uint64_t bytes);
+/* Keep an image, if its digest is that, and nothing hinders it. */
+void server_image_keep(struct server_images *images, const uint8_t digest[WIRE_DIGEST_BYTES],
+		       const void *data, uint64_t bytes);
+
 int server_driver_open(struct server *server, const char *path, char *why, size_t bytes);
 void server_driver_describe(struct server *server, CUdevice device, struct wire_device *out);
 /* May this session be resumed?  Then tell the client how, as the hello's end, and go on so. */

@@ -1,4 +1,5 @@
-/* digest.h - SHA-256 (FIPS 180-4) and HMAC (RFC 2104) over it: what is made of a lease's secret. */
+/* digest.h - SHA-256 (FIPS 180-4) and HMAC (RFC 2104) over it: what is made of a lease's
+ * secret, and the names under which images are kept. */
 #ifndef FARBUS_WIRE_DIGEST_H
 #define FARBUS_WIRE_DIGEST_H
 

@@ -527,6 +527,30 @@ OPERATIONS: Final = (
         reply_tail=BULK_BYTES,
         context=False,
     ),
+    _op(
+        0x0067,
+        "image_load",
+        _CALLED,
+        "u64 library, u64 blob, u64 bytes, u64 digest[4], u32 device, u32 is_module, u32 jit_count,"
+        " u32 info_bytes, u32 error_bytes",
+        "library_load for an image that was sent as a blob, or (blob 0) is at the server under its digest, where it"
+        " is kept if there is one.  Attributes are those on `device`; the tail begins with what the compiler said.",
+        reply="i32 result, u32 is_absent, u32 kernel_count, u32 enumerated, u32 info_bytes, u32 error_bytes",
+        blocking=True,
+        context=False,
+        request_tail=4096,
+        reply_tail=BULK_BYTES,
+    ),
+    _op(
+        0x0068,
+        "library_attributes",
+        _CALLED,
+        "library library, u32 device, u32 first",
+        "The attributes of a library's kernels on a device, as many as one reply holds.",
+        reply="u32 kernel_count, u32 reserved",
+        context=False,
+        reply_tail=BULK_BYTES,
+    ),
     # launches
     _op(
         0x0070,
