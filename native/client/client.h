@@ -105,9 +105,6 @@ struct client_function {
 /* Options of the just-in-time compiler that travel: pairs of option and value. */
 #define CLIENT_JIT_OPTIONS 64u
 
-/* Most bytes of what the just-in-time compiler says that are passed on. */
-#define CLIENT_JIT_LOG_BYTES (64u << 10)
-
 /* Where the program wants what the compiler says; the buffer NULL: nowhere. */
 struct client_jit_log {
 	char *buffer;
@@ -423,6 +420,9 @@ CUresult client_post_target(const struct client_request *request, struct client_
 CUresult client_post_target_to(const struct client_route *route, const struct client_request *request,
 			       struct client_target *target);
 
+/* Has the session's server the operation?  An older one may not; the hello says. */
+bool client_session_has(const struct client_session *session, enum wire_op op);
+
 /* Open a session with every server of the session file, and number the devices. */
 CUresult client_sessions_open(struct client *client);
 int client_session_start(struct client_session *session);
@@ -556,6 +556,8 @@ CUresult client_parameters_gather(const struct client_function *function, void *
 /* What of a program's options travels; logs are said to be empty until they are written. */
 void client_jit_collect(struct client_jit_options *out, const CUjit_option *options,
 			void *const *values, unsigned count);
+/* A log ends with a zero, as far as there is room, and its length is told without that. */
+void client_jit_log_write(const struct client_jit_log *log, const void *text, size_t bytes);
 /* The architectures (10 * major + minor) of the devices, without doubles: of `only`, or of all
  * (-1), and what the options name; at most WIRE_DEVICES + 1. */
 uint32_t client_architectures(int only, const struct client_jit_options *options, uint32_t *out);

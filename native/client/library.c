@@ -16,6 +16,7 @@
 
 #include "../wire/digest.h"
 #include "../wire/image.h"
+#include "../wire/jit.h"
 #include "../wire/kernel.h"
 
 /* An image of at least so many bytes is asked for by its digest first, where servers keep
@@ -273,25 +274,6 @@ static void library_free(struct client_library *library)
 
 /* ---- loading ---- */
 
-/* Options of the just-in-time compiler that are plain numbers; the others are
- * buffers of this process, which stay untouched. */
-static bool jit_option_travels(CUjit_option option)
-{
-	switch (option) {
-	case CU_JIT_MAX_REGISTERS:
-	case CU_JIT_OPTIMIZATION_LEVEL:
-	case CU_JIT_TARGET_FROM_CUCONTEXT:
-	case CU_JIT_TARGET:
-	case CU_JIT_FALLBACK_STRATEGY:
-	case CU_JIT_GENERATE_DEBUG_INFO:
-	case CU_JIT_GENERATE_LINE_INFO:
-	case CU_JIT_CACHE_MODE:
-		return true;
-	default:
-		return false;
-	}
-}
-
 /* A program may have either option without the other: then nothing is written. */
 static void jit_log_find(struct client_jit_log *log, const CUjit_option *options,
 			 void *const *values, unsigned count, CUjit_option buffer, CUjit_option room)
@@ -302,7 +284,7 @@ static void jit_log_find(struct client_jit_log *log, const CUjit_option *options
 		if (options[i] == room) {
 			uintptr_t bytes = (uintptr_t)values[i] & UINT32_MAX;
 
-			log->room = bytes < CLIENT_JIT_LOG_BYTES ? (uint32_t)bytes : CLIENT_JIT_LOG_BYTES;
+			log->room = bytes < WIRE_JIT_LOG_BYTES ? (uint32_t)bytes : WIRE_JIT_LOG_BYTES;
 			log->filled = (void **)(uintptr_t)&values[i];
 			*log->filled = NULL;
 		}
@@ -311,8 +293,7 @@ static void jit_log_find(struct client_jit_log *log, const CUjit_option *options
 		log->room = 0;
 }
 
-/* A log ends with a zero, as far as there is room, and its length is told without that. */
-static void jit_log_write(const struct client_jit_log *log, const void *text, size_t bytes)
+void client_jit_log_write(const struct client_jit_log *log, const void *text, size_t bytes)
 {
 	if (!log->room)
 		return;
@@ -337,7 +318,7 @@ void client_jit_collect(struct client_jit_options *out, const CUjit_option *opti
 		if (options[i] == CU_JIT_TARGET)
 			/* Above are what its code may use that others have not (90a, 100f). */
 			out->target = (uint32_t)(uintptr_t)values[i] & 0xffff;
-		if (!jit_option_travels(options[i]) || out->count == CLIENT_JIT_OPTIONS)
+		if (!wire_jit_option_travels(options[i]) || out->count == CLIENT_JIT_OPTIONS)
 			continue;
 		out->pairs[out->count][0] = (uint64_t)options[i];
 		out->pairs[out->count][1] = (uint64_t)(uintptr_t)values[i];
@@ -450,7 +431,7 @@ static CUresult library_rest(struct client_library *library, struct client_sessi
 	return result;
 }
 
-static bool session_has(const struct client_session *session, enum wire_op op)
+bool client_session_has(const struct client_session *session, enum wire_op op)
 {
 	return session->operations[op / 8] >> op % 8 & 1;
 }
@@ -558,8 +539,8 @@ static CUresult load_image(struct client_library *library, const struct client_r
 		return CUDA_ERROR_UNKNOWN;
 	}
 	if (!reply.is_absent) {
-		jit_log_write(&options->info, info, reply.info_bytes);
-		jit_log_write(&options->error, error, reply.error_bytes);
+		client_jit_log_write(&options->info, info, reply.info_bytes);
+		client_jit_log_write(&options->error, error, reply.error_bytes);
 	}
 	*loaded = (struct loaded){
 		.result = (CUresult)reply.result,
@@ -581,7 +562,7 @@ static CUresult load_anyhow(struct client_library *library, const struct client_
 			    const struct client_jit_options *options, struct loaded *loaded)
 {
 	uint8_t digest[WIRE_DIGEST_BYTES] = { 0 };
-	bool newer = session_has(route->session, WIRE_OP_IMAGE_LOAD);
+	bool newer = client_session_has(route->session, WIRE_OP_IMAGE_LOAD);
 	uint64_t blob;
 	CUresult result;
 
@@ -668,8 +649,8 @@ static int library_keep(struct client_library *library, void *packed, size_t byt
 	return 0;
 }
 
-static CUresult library_load(const void *image, bool module, const struct client_jit_options *options,
-			     struct client_library **out)
+static CUresult library_load(const void *image, uint64_t left, bool module,
+			     const struct client_jit_options *options, struct client_library **out)
 {
 	const struct client_context *context = module ? client_context_current() : NULL;
 	uint32_t architectures[WIRE_DEVICES + 1];
@@ -683,7 +664,7 @@ static CUresult library_load(const void *image, bool module, const struct client
 	size_t bytes;
 	int rc;
 
-	rc = image_pack(image, architectures, architecture_count, &packed, &bytes);
+	rc = image_pack(image, left, architectures, architecture_count, &packed, &bytes);
 	if (rc)
 		return rc == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_IMAGE;
 	library = calloc(1, sizeof(*library));
@@ -811,10 +792,20 @@ CUresult client_file_read(const char *path, void **data, size_t *length)
 
 /* ---- modules ---- */
 
+static CUresult module_load(CUmodule *module, const void *image, uint64_t left,
+			    const struct client_jit_options *options)
+{
+	struct client_library *library;
+	CUresult result = library_load(image, left, true, options, &library);
+
+	if (result == CUDA_SUCCESS)
+		*module = (CUmodule)library->handle;
+	return result;
+}
+
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions,
 			    CUjit_option *options, void **optionValues)
 {
-	struct client_library *library;
 	struct client_jit_options collected;
 	CUresult result = client_enter();
 
@@ -823,10 +814,7 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int nu
 	if (!module || !image)
 		return CUDA_ERROR_INVALID_VALUE;
 	client_jit_collect(&collected, options, optionValues, numOptions);
-	result = library_load(image, true, &collected, &library);
-	if (result == CUDA_SUCCESS)
-		*module = (CUmodule)library->handle;
-	return result;
+	return module_load(module, image, WIRE_IMAGE_ENDLESS, &collected);
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
@@ -841,6 +829,7 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
 
 CUresult cuModuleLoad(CUmodule *module, const char *fname)
 {
+	const struct client_jit_options none = { 0 };
 	CUresult result = client_enter();
 	void *image;
 	size_t length;
@@ -852,7 +841,7 @@ CUresult cuModuleLoad(CUmodule *module, const char *fname)
 	result = client_file_read(fname, &image, &length);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = cuModuleLoadData(module, image);
+	result = module_load(module, image, length + 1, &none);
 	free(image);
 	return result;
 }
@@ -1034,7 +1023,7 @@ static CUresult function_describe(struct client_function *function, int device)
 	if (result != CUDA_SUCCESS)
 		return result;
 	pthread_mutex_lock(&library->lock);
-	if (!session_has(session, WIRE_OP_LIBRARY_ATTRIBUTES) && !kernel->described)
+	if (!client_session_has(session, WIRE_OP_LIBRARY_ATTRIBUTES) && !kernel->described)
 		function_describe_alike(function, device);
 	for (; result == CUDA_SUCCESS && count && !kernel->described; first += count)
 		result = library_describe_some(library, device, first, &count);
@@ -1151,13 +1140,25 @@ int client_module_visit(CUmodule module, void (*visit)(void *opaque, CUfunction 
 
 /* ---- libraries ---- */
 
+static CUresult library_load_bounded(CUlibrary *library, const void *code, uint64_t left,
+				     CUjit_option *options, void **values, unsigned count)
+{
+	struct client_library *loaded;
+	struct client_jit_options collected;
+	CUresult result;
+
+	client_jit_collect(&collected, options, values, count);
+	result = library_load(code, left, false, &collected, &loaded);
+	if (result == CUDA_SUCCESS)
+		*library = loaded->handle;
+	return result;
+}
+
 CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions,
 			   void **jitOptionsValues, unsigned int numJitOptions,
 			   CUlibraryOption *libraryOptions, void **libraryOptionValues,
 			   unsigned int numLibraryOptions)
 {
-	struct client_library *loaded;
-	struct client_jit_options collected;
 	CUresult result = client_enter_any();
 
 	/* Both library options are about memory of this process: the image is
@@ -1169,11 +1170,8 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
 		return result;
 	if (!library || !code)
 		return CUDA_ERROR_INVALID_VALUE;
-	client_jit_collect(&collected, jitOptions, jitOptionsValues, numJitOptions);
-	result = library_load(code, false, &collected, &loaded);
-	if (result == CUDA_SUCCESS)
-		*library = loaded->handle;
-	return result;
+	return library_load_bounded(library, code, WIRE_IMAGE_ENDLESS, jitOptions, jitOptionsValues,
+				    numJitOptions);
 }
 
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
@@ -1185,6 +1183,9 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_o
 	void *image;
 	size_t length;
 
+	(void)libraryOptions;
+	(void)libraryOptionValues;
+	(void)numLibraryOptions;
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!library || !fileName)
@@ -1192,8 +1193,8 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_o
 	result = client_file_read(fileName, &image, &length);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = cuLibraryLoadData(library, image, jitOptions, jitOptionsValues, numJitOptions,
-				   libraryOptions, libraryOptionValues, numLibraryOptions);
+	result = library_load_bounded(library, image, length + 1, jitOptions, jitOptionsValues,
+				      numJitOptions);
 	free(image);
 	return result;
 }

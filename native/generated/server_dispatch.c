@@ -410,6 +410,7 @@ const server_handler server_handlers[WIRE_OP_LIMIT] = {
 	[WIRE_OP_USER_OBJECT_CREATE] = serve_user_object_create,
 	[WIRE_OP_LINK_CREATE] = serve_link_create,
 	[WIRE_OP_LINK_ADD] = serve_link_add,
+	[WIRE_OP_LINK_LOG] = serve_link_log,
 	[WIRE_OP_GRAPH_DOT] = serve_graph_dot,
 	[WIRE_OP_EVENT_OPEN] = serve_event_open,
 	[WIRE_OP_EVENT_SHARE] = serve_event_share,

@@ -111,6 +111,8 @@ CUresult serve_user_object_create(struct server_call *call);
 CUresult serve_link_create(struct server_call *call);
 /* Add an input that was sent as a blob; the tail holds the options, then its name. */
 CUresult serve_link_add(struct server_call *call);
+/* What the last link_add or link_complete had to say; link_create has the sizes of the logs among its options. */
+CUresult serve_link_log(struct server_call *call);
 /* A graph as text for graphviz, as far as one frame holds it. */
 CUresult serve_graph_dot(struct server_call *call);
 /* Open another process's event under the client's handle. */

@@ -75,6 +75,7 @@ const struct wire_op_info wire_op_infos[WIRE_OP_LIMIT] = {
 	[WIRE_OP_USER_OBJECT_CREATE] = { "user_object_create", 16, 8, 0, 0, 1, 0, 0, { 0, 0 } },
 	[WIRE_OP_LINK_CREATE] = { "link_create", 8, 8, 4096, 0, 1, 0, 1, { 0, 0 } },
 	[WIRE_OP_LINK_ADD] = { "link_add", 32, 0, 8192, 0, 1, 1, 1, { 0, 0 } },
+	[WIRE_OP_LINK_LOG] = { "link_log", 8, 8, 0, 1048576, 1, 0, 0, { 0, 0 } },
 	[WIRE_OP_GRAPH_DOT] = { "graph_dot", 16, 0, 0, 1048576, 1, 0, 0, { 0, 0 } },
 	[WIRE_OP_EVENT_OPEN] = { "event_open", 72, 0, 0, 0, 1, 0, 1, { 0, 0 } },
 	[WIRE_OP_EVENT_SHARE] = { "event_share", 8, 64, 0, 0, 1, 0, 1, { 1, 0 } },

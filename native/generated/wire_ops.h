@@ -156,6 +156,8 @@ enum wire_op {
 	WIRE_OP_LINK_CREATE = 0x0084,
 	/* Add an input that was sent as a blob; the tail holds the options, then its name. */
 	WIRE_OP_LINK_ADD = 0x0085,
+	/* What the last link_add or link_complete had to say; link_create has the sizes of the logs among its options. */
+	WIRE_OP_LINK_LOG = 0x008b,
 	/* A graph as text for graphviz, as far as one frame holds it. */
 	WIRE_OP_GRAPH_DOT = 0x0087,
 	/* Open another process's event under the client's handle. */
@@ -810,6 +812,17 @@ struct wire_link_add {
 	uint64_t blob_bytes;
 };
 _Static_assert(sizeof(struct wire_link_add) == 32, "wire layout");
+
+struct wire_link_log {
+	uint64_t link;
+};
+_Static_assert(sizeof(struct wire_link_log) == 8, "wire layout");
+
+struct wire_link_log_reply {
+	uint32_t info_bytes;
+	uint32_t error_bytes;
+};
+_Static_assert(sizeof(struct wire_link_log_reply) == 8, "wire layout");
 
 struct wire_graph_dot {
 	uint64_t graph;

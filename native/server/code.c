@@ -7,6 +7,7 @@
 
 #include "../wire/cursor.h"
 #include "../wire/image.h"
+#include "../wire/jit.h"
 #include "../wire/kernel.h"
 
 /* Most bytes of images on their way at one time. */
@@ -28,14 +29,11 @@ struct server_library {
 	bool enumerated;
 };
 
-/* Most bytes of one of the compiler's logs that are passed on. */
-#define JIT_LOG_BYTES (64u << 10)
-
 /* What the compiler says of an image. */
 struct jit_logs {
 	uint32_t info_room, error_room;	/* 0: nobody asks */
 	uint32_t info_bytes, error_bytes;
-	char info[JIT_LOG_BYTES], error[JIT_LOG_BYTES];
+	char info[WIRE_JIT_LOG_BYTES], error[WIRE_JIT_LOG_BYTES];
 };
 
 /* What both ways to load an image ask for. */
@@ -323,6 +321,24 @@ static CUresult library_enumerate(struct server_call *call, struct server_librar
 	return library->enumerated ? result : CUDA_SUCCESS;
 }
 
+CUresult server_jit_options(struct wire_reader *reader, uint32_t count, CUjit_option *options,
+			    void **values, unsigned *taken)
+{
+	if (count > WIRE_JIT_OPTIONS)
+		return SERVER_MALFORMED;
+	*taken = 0;
+	for (uint32_t i = 0; i < count; i++) {
+		CUjit_option option = (CUjit_option)wire_read_u64(reader);
+		uint64_t value = wire_read_u64(reader);
+
+		if (!wire_jit_option_travels(option))
+			continue;
+		options[*taken] = option;
+		values[(*taken)++] = (void *)(uintptr_t)value;
+	}
+	return reader->failed ? SERVER_MALFORMED : CUDA_SUCCESS;
+}
+
 /* Let the driver write its logs; the options behind the program's. */
 static unsigned logs_ask(struct jit_logs *logs, CUjit_option *options, void **values)
 {
@@ -358,22 +374,17 @@ static void logs_take(struct jit_logs *logs, void *const *values)
 static CUresult library_open(struct server_call *call, struct server_library *library,
 			     const struct load *load)
 {
-	CUjit_option options[64 + 4];
-	void *values[64 + 4];
+	CUjit_option options[WIRE_JIT_OPTIONS + 4];
+	void *values[WIRE_JIT_OPTIONS + 4];
 	struct wire_reader reader = { .at = call->tail, .left = call->tail_bytes };
-	unsigned count = load->jit_count;
-	CUresult result;
+	unsigned own, count;
+	CUresult result = server_jit_options(&reader, load->jit_count, options, values, &own);
 
-	if (count > 64)
-		return SERVER_MALFORMED;
-	for (uint32_t i = 0; i < count; i++) {
-		options[i] = (CUjit_option)wire_read_u64(&reader);
-		values[i] = (void *)(uintptr_t)wire_read_u64(&reader);
-	}
-	if (reader.failed)
-		return SERVER_MALFORMED;
+	if (result != CUDA_SUCCESS)
+		return result;
+	count = own;
 	if (load->logs)
-		count += logs_ask(load->logs, options + count, values + count);
+		count += logs_ask(load->logs, options + own, values + own);
 	if (library->is_module)
 		result = call->driver->cuModuleLoadDataEx(&library->module, library->image.image, count,
 							  options, values);
@@ -383,7 +394,7 @@ static CUresult library_open(struct server_call *call, struct server_library *li
 		result = call->driver->cuLibraryLoadData(&library->library, library->image.image,
 							 options, values, count, NULL, NULL, 0);
 	if (load->logs)
-		logs_take(load->logs, values + load->jit_count);
+		logs_take(load->logs, values + own);
 	return result;
 }
 
@@ -496,7 +507,7 @@ CUresult serve_image_load(struct server_call *call)
 	CUresult result;
 
 	if (request->device >= (uint32_t)call->server->device_count ||
-	    request->info_bytes > JIT_LOG_BYTES || request->error_bytes > JIT_LOG_BYTES)
+	    request->info_bytes > WIRE_JIT_LOG_BYTES || request->error_bytes > WIRE_JIT_LOG_BYTES)
 		return SERVER_MALFORMED;
 	load.device = call->server->devices[request->device];
 	load.packed = image_take(call, request);

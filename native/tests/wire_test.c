@@ -100,7 +100,7 @@ static void test_only_fitting_code_travels(void)
 	const uint8_t *image;
 	void *packed;
 
-	assert(image_pack(container, &ampere, 1, &packed, &packed_bytes) == 0);
+	assert(image_pack(container, WIRE_IMAGE_ENDLESS, &ampere, 1, &packed, &packed_bytes) == 0);
 	/* The newest cubin of the same major, and the newest PTX not newer. */
 	assert(packed_bytes == sizeof(struct wire_image) + 8 + 16 + 2 * 80);
 	assert(image_unpack(packed, packed_bytes, &unpacked) == 0);
@@ -121,7 +121,7 @@ static unsigned entries_sent(const uint32_t (*entries)[2], size_t count, uint32_
 	unsigned sent = 0;
 	void *packed;
 
-	assert(image_pack(container, &device, 1, &packed, &packed_bytes) == 0);
+	assert(image_pack(container, WIRE_IMAGE_ENDLESS, &device, 1, &packed, &packed_bytes) == 0);
 	assert(image_unpack(packed, packed_bytes, &unpacked) == 0);
 	image = unpacked.image;
 	for (size_t at = 16; at < packed_bytes - sizeof(struct wire_image) - 8; at += 80)
@@ -161,7 +161,7 @@ static void test_wrappers_keep_their_prelinked_parts(void)
 	size_t packed_bytes;
 	void *packed;
 
-	assert(image_pack(&wrapper, &device, 1, &packed, &packed_bytes) == 0);
+	assert(image_pack(&wrapper, WIRE_IMAGE_ENDLESS, &device, 1, &packed, &packed_bytes) == 0);
 	assert(image_unpack(packed, packed_bytes, &unpacked) == 0);
 	out = (void *)unpacked.image;
 	assert(out->magic == 0x466243b1 && out->version == 2);
@@ -186,7 +186,7 @@ static void test_damaged_images_are_refused_or_harmless(void)
 	uint32_t random = 1;
 	void *packed;
 
-	assert(image_pack(container, &device, 1, &packed, &packed_bytes) == 0);
+	assert(image_pack(container, WIRE_IMAGE_ENDLESS, &device, 1, &packed, &packed_bytes) == 0);
 	for (size_t cut = 0; cut < packed_bytes; cut++) {
 		copy = malloc(cut ? cut : 1);
 		assert(copy);

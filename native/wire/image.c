@@ -10,6 +10,7 @@
 #define CONTAINER_MAGIC 0xba55ed50u
 #define CONTAINER_HEADER 16u
 #define ENTRY_HEADER 48u	/* the part of it that is read here */
+#define ELF_MAGIC 0x464c457fu
 #define ENTRY_PTX 1u
 #define ENTRY_DEVICE 0x100000u	/* compute_90a; the bits are observed in nvcc 13.0's */
 #define ENTRY_FAMILY 0x200000u	/* compute_100f */
@@ -254,6 +255,14 @@ static bool is_elf(const uint8_t *image)
 	return memcmp(image, ELFMAG, SELFMAG) == 0;
 }
 
+/* The first four bytes; 0 of what ends before, as PTX can: no magic has a zero in it. */
+static uint32_t magic_of(const uint8_t *image, uint64_t left)
+{
+	size_t looked = left < 4 ? (size_t)left : 4;
+
+	return looked < 4 || memchr(image, 0, looked) ? 0 : load_u32(image);
+}
+
 static int pack_wrapper(const struct wrapper *wrapper, const uint32_t *devices,
 			uint32_t device_count, struct wire_image *head, uint8_t *out, size_t *bytes)
 {
@@ -288,7 +297,7 @@ static int pack_wrapper(const struct wrapper *wrapper, const uint32_t *devices,
 	return 0;
 }
 
-static int pack_plain(const uint8_t *image, const uint32_t *devices, uint32_t device_count,
+static int pack_plain(const uint8_t *image, uint64_t left, const uint32_t *devices, uint32_t device_count,
 		      struct wire_image *head, uint8_t *out, size_t *bytes)
 {
 	uint64_t size = 0;
@@ -297,21 +306,23 @@ static int pack_plain(const uint8_t *image, const uint32_t *devices, uint32_t de
 
 	head->wrapper_version = 0;
 	head->part_count = 1;
-	if (load_u32(image) == CONTAINER_MAGIC) {
+	if (magic_of(image, left) == CONTAINER_MAGIC) {
 		head->form = WIRE_IMAGE_CONTAINER;
-		rc = container_filter(image, UINT64_MAX, devices, device_count,
+		rc = container_filter(image, left, devices, device_count,
 				      out ? out + sizeof(*head) + 8 : NULL, &part);
 		if (rc)
 			return rc;
 		size = part;
-	} else if (is_elf(image)) {
+	} else if (magic_of(image, left) == ELF_MAGIC) {
 		head->form = WIRE_IMAGE_CUBIN;
-		rc = cubin_bytes(image, UINT64_MAX, &size);
+		rc = cubin_bytes(image, left, &size);
 		if (rc)
 			return rc;
 	} else {
 		head->form = WIRE_IMAGE_PTX;
-		size = strlen((const char *)image) + 1;
+		size = left == UINT64_MAX ? strlen((const char *)image) : strnlen((const char *)image, left);
+		if (size++ == left)
+			return -EINVAL;
 	}
 	if (size > WIRE_IMAGE_BYTES)
 		return -EFBIG;
@@ -324,35 +335,36 @@ static int pack_plain(const uint8_t *image, const uint32_t *devices, uint32_t de
 	return 0;
 }
 
-static int pack_any(const void *image, const uint32_t *devices, uint32_t device_count,
+static int pack_any(const void *image, uint64_t left, const uint32_t *devices, uint32_t device_count,
 		    struct wire_image *head, uint8_t *out, size_t *bytes)
 {
-	uint32_t magic = load_u32(image);
-
-	if (magic == WRAPPER_MAGIC) {
+	if (magic_of(image, left) == WRAPPER_MAGIC) {
 		struct wrapper wrapper;
 
+		/* Its pointers are for the process that it lies in. */
+		if (left != UINT64_MAX)
+			return -EINVAL;
 		memcpy(&wrapper, image, sizeof(wrapper));
 		return pack_wrapper(&wrapper, devices, device_count, head, out, bytes);
 	}
-	return pack_plain(image, devices, device_count, head, out, bytes);
+	return pack_plain(image, left, devices, device_count, head, out, bytes);
 }
 
-int image_pack(const void *image, const uint32_t *architectures, uint32_t architecture_count,
-	       void **packed, size_t *bytes)
+int image_pack(const void *image, uint64_t left, const uint32_t *architectures,
+	       uint32_t architecture_count, void **packed, size_t *bytes)
 {
 	struct wire_image head = { 0 };
 	uint8_t *out;
 	size_t size;
 	int rc;
 
-	rc = pack_any(image, architectures, architecture_count, &head, NULL, &size);
+	rc = pack_any(image, left, architectures, architecture_count, &head, NULL, &size);
 	if (rc)
 		return rc;
 	out = calloc(1, size);
 	if (!out)
 		return -ENOMEM;
-	rc = pack_any(image, architectures, architecture_count, &head, out, &size);
+	rc = pack_any(image, left, architectures, architecture_count, &head, out, &size);
 	if (rc) {
 		free(out);
 		return rc;

@@ -632,6 +632,16 @@ OPERATIONS: Final = (
         request_tail=8192,
     ),
     _op(
+        0x008B,
+        "link_log",
+        _CALLED,
+        "u64 link",
+        "What the last link_add or link_complete had to say; link_create has the sizes of the logs among its options.",
+        reply="u32 info_bytes, u32 error_bytes",
+        context=False,
+        reply_tail=BULK_BYTES,
+    ),
+    _op(
         0x0087,
         "graph_dot",
         _CALLED,

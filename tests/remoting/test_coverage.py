@@ -21,8 +21,8 @@ CALLS = Path(__file__).parent / "calls"
 BORROWED = sorted(
     {name for name in CHECKED.values() if name.startswith("driver_")}
     # Copy nodes that name memory of the program; modules of contexts that are made and destroyed again and again;
-    # attributes of a kernel on two devices; what the compiler says of PTX that it refuses.
-    | {"driver_graph_nodes", "driver_peer_instructions", "driver_library", "driver_module"}
+    # attributes of a kernel on two devices; what compiler and linker say.
+    | {"driver_graph_nodes", "driver_peer_instructions", "driver_library", "driver_link", "driver_module"}
 )
 #: Programs of the software GPU's own tests that can't end well through the shim, and why.
 NOT_OVER_REMOTING = {
@@ -31,7 +31,6 @@ NOT_OVER_REMOTING = {
     "driver_capture_nodes": "a captured copy of the program's memory is two nodes",
     "driver_error_sticky": "a primary context that is reset is active again at once, as it is still retained",
     "driver_ipc_others": "managed memory is refused",
-    "driver_link": "the linker's log stays on the server",
     "driver_memory_errors": "managed memory is refused",
     "driver_peer_access": "managed memory is refused",
     "driver_pointer_attributes": "managed memory is refused",
