@@ -99,6 +99,7 @@ struct client_function {
 	uint32_t parameter_count;
 	uint32_t parameter_bytes;
 	struct client_pieces *pieces;	/* NULL: nothing was set */
+	struct client_occupancy *occupancy;	/* what was asked before (function.c), or NULL */
 	struct client_kernel on[];	/* by the device */
 };
 
@@ -139,6 +140,9 @@ struct client_library {
 	struct client_jit_options *options;
 };
 
+/* Limits of a context, by their CUlimit, that are remembered. */
+#define CLIENT_LIMITS 32
+
 struct client_context {
 	CUcontext handle;
 	struct client_session *session;
@@ -152,6 +156,9 @@ struct client_context {
 	_Atomic CUfunc_cache cache;
 	_Atomic CUresult sticky;	/* what every later call returns */
 	_Atomic CUresult late;		/* a posted operation's; the next called one reports it */
+	_Atomic uint32_t limits_known;	/* bit n: limits[n] is what the driver said */
+	_Atomic uint64_t limits[CLIENT_LIMITS];
+	_Atomic unsigned limits_epoch;	/* how often they were forgotten */
 	_Atomic int priorities_known;
 	int least_priority;
 	int greatest_priority;

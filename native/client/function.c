@@ -2,6 +2,77 @@
 #include "client.h"
 #include "marshal.h"
 
+#include <stdlib.h>
+
+/* ---- occupancy that was asked before ----
+ *
+ * A driver computes it from the kernel, the device and what is asked: the same each time, until
+ * an attribute of the kernel is set. */
+
+#define OCCUPANCY_KNOWN 32u
+
+struct client_occupancy {
+	unsigned count;			/* ever; the newest OCCUPANCY_KNOWN are there */
+	unsigned epoch;			/* counts what was set */
+	struct occupancy {
+		enum wire_op op;
+		int device;
+		int32_t blocks, block_size;
+		uint32_t flags;
+		uint64_t shared;
+		uint64_t value;
+	} known[OCCUPANCY_KNOWN];
+};
+
+static pthread_mutex_t occupancy_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool occupancy_same(const struct occupancy *a, const struct occupancy *b)
+{
+	return a->op == b->op && a->device == b->device && a->blocks == b->blocks &&
+	       a->block_size == b->block_size && a->flags == b->flags && a->shared == b->shared;
+}
+
+/* Was it asked before?  Else *epoch is to be shown when it is known. */
+static bool occupancy_find(struct client_function *function, struct occupancy *asked, unsigned *epoch)
+{
+	const struct client_occupancy *occupancy;
+	bool found = false;
+
+	pthread_mutex_lock(&occupancy_lock);
+	if (!function->occupancy)
+		function->occupancy = calloc(1, sizeof(*function->occupancy));
+	occupancy = function->occupancy;
+	*epoch = occupancy ? occupancy->epoch : 0;
+	for (unsigned i = 0; occupancy && !found && i < occupancy->count && i < OCCUPANCY_KNOWN; i++) {
+		found = occupancy_same(&occupancy->known[i], asked);
+		if (found)
+			asked->value = occupancy->known[i].value;
+	}
+	pthread_mutex_unlock(&occupancy_lock);
+	return found;
+}
+
+static void occupancy_keep(struct client_function *function, const struct occupancy *told, unsigned epoch)
+{
+	struct client_occupancy *occupancy;
+
+	pthread_mutex_lock(&occupancy_lock);
+	occupancy = function->occupancy;
+	if (occupancy && occupancy->epoch == epoch)
+		occupancy->known[occupancy->count++ % OCCUPANCY_KNOWN] = *told;
+	pthread_mutex_unlock(&occupancy_lock);
+}
+
+static void occupancy_forget(struct client_function *function)
+{
+	pthread_mutex_lock(&occupancy_lock);
+	if (function->occupancy) {
+		function->occupancy->epoch++;
+		function->occupancy->count = 0;
+	}
+	pthread_mutex_unlock(&occupancy_lock);
+}
+
 static CUresult function_meant(const void *handle, struct client_function **function)
 {
 	CUresult result = client_enter_any();
@@ -71,6 +142,7 @@ static CUresult attribute_set(const void *handle, CUfunction_attribute attribute
 	result = client_call(WIRE_OP_FUNCTION_SET_ATTRIBUTE, &request, sizeof(request), NULL, 0);
 	if (result == CUDA_SUCCESS)
 		kernel->attributes[attribute] = value;
+	occupancy_forget(function);
 	return result;
 }
 
@@ -105,15 +177,20 @@ static CUresult name_get(const void *handle, const char **name)
 static CUresult cache_set(const void *handle, CUfunc_cache config)
 {
 	struct wire_function_set_cache request = { .preference = config };
+	struct client_function *function;
 	CUresult result = client_enter();
 
+	if (result == CUDA_SUCCESS)
+		result = client_function_get((CUfunction)(uintptr_t)handle, &function);
 	if (result == CUDA_SUCCESS)
 		result = client_function_wire((CUfunction)(uintptr_t)handle, &request.function);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (config > CU_FUNC_CACHE_PREFER_EQUAL)
 		return CUDA_ERROR_INVALID_VALUE;
-	return client_post(WIRE_OP_FUNCTION_SET_CACHE, &request, sizeof(request), NULL, 0);
+	result = client_post(WIRE_OP_FUNCTION_SET_CACHE, &request, sizeof(request), NULL, 0);
+	occupancy_forget(function);
+	return result;
 }
 
 CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc)
@@ -145,6 +222,8 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel ker
 	if (result == CUDA_SUCCESS && (unsigned)attrib < CLIENT_FUNCTION_ATTRIBUTES &&
 	    kernel_on(function, dev, &on) == CUDA_SUCCESS)
 		on->attributes[attrib] = val;
+	if (result == CUDA_SUCCESS)
+		occupancy_forget(function);
 	return result;
 }
 
@@ -258,6 +337,79 @@ static int device_attribute(CUdevice_attribute attribute)
 
 	cuDeviceGetAttribute(&value, attribute, client_context_current()->device);
 	return value;
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func,
+							      int blockSize, size_t dynamicSMemSize,
+							      unsigned int flags)
+{
+	struct occupancy asked = { .op = WIRE_OP_OCCUPANCY_BLOCKS, .block_size = blockSize,
+				   .flags = flags, .shared = dynamicSMemSize };
+	struct wire_occupancy_blocks request = { .block_size = blockSize, .flags = flags,
+						 .dynamic_shared = dynamicSMemSize };
+	struct wire_occupancy_blocks_reply reply;
+	struct client_function *function;
+	CUresult result = client_enter();
+	unsigned epoch;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!numBlocks)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = client_function_get(func, &function);
+	if (result == CUDA_SUCCESS)
+		result = client_function_wire(func, &request.function);
+	if (result != CUDA_SUCCESS)
+		return result;
+	asked.device = client_context_current()->device;
+	if (!occupancy_find(function, &asked, &epoch)) {
+		result = client_call(asked.op, &request, sizeof(request), &reply, sizeof(reply));
+		if (result != CUDA_SUCCESS)
+			return result;
+		asked.value = (uint64_t)(uint32_t)reply.blocks;
+		occupancy_keep(function, &asked, epoch);
+	}
+	*numBlocks = (int)asked.value;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize,
+						     size_t dynamicSMemSize)
+{
+	return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize,
+								    dynamicSMemSize, 0);
+}
+
+CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func, int numBlocks,
+						 int blockSize)
+{
+	struct occupancy asked = { .op = WIRE_OP_OCCUPANCY_SHARED, .blocks = numBlocks,
+				   .block_size = blockSize };
+	struct wire_occupancy_shared request = { .blocks = numBlocks, .block_size = blockSize };
+	struct wire_occupancy_shared_reply reply;
+	struct client_function *function;
+	CUresult result = client_enter();
+	unsigned epoch;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!dynamicSmemSize)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = client_function_get(func, &function);
+	if (result == CUDA_SUCCESS)
+		result = client_function_wire(func, &request.function);
+	if (result != CUDA_SUCCESS)
+		return result;
+	asked.device = client_context_current()->device;
+	if (!occupancy_find(function, &asked, &epoch)) {
+		result = client_call(asked.op, &request, sizeof(request), &reply, sizeof(reply));
+		if (result != CUDA_SUCCESS)
+			return result;
+		asked.value = reply.bytes;
+		occupancy_keep(function, &asked, epoch);
+	}
+	*dynamicSmemSize = asked.value;
+	return CUDA_SUCCESS;
 }
 
 /* The block size with the most resident threads, and the grid that fills the

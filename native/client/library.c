@@ -102,6 +102,7 @@ static void function_free(struct client_function *function)
 	handle_close(&farbus_client.handles, HANDLE_FUNCTION,
 		     (uint64_t)(uintptr_t)function->handle);
 	free(function->pieces);
+	free(function->occupancy);
 	free(function->parameters);
 	free(function->name);
 	free(function);
