@@ -140,9 +140,49 @@ static void test_code_for_one_device_or_family_leaves_the_common_code_to_others(
 	};
 
 	assert(entries_sent(entries, 6, 90) == 0x03);
-	assert(entries_sent(entries, 6, 100) == 0x1d);
+	assert(entries_sent(entries, 6, 100) == 0x3d);
 	assert(entries_sent(entries, 6, 103) == 0x2d);
 	assert(entries_sent(entries, 6, 120) == 0x01);
+}
+
+static void test_which_of_equal_entries_is_taken_is_the_driver_s_affair(void)
+{
+	static const uint32_t entries[][2] = {
+		{ 2, 80 }, { 2, 86 }, { 2, 86 }, { 1, 75 }, { 1, 75 }, { 1, 70 }, { 8, 90 },
+	};
+
+	assert(entries_sent(entries, 7, 86) == 0x5e);
+	assert(entries_sent(entries, 7, 80) == 0x59);
+}
+
+static void test_an_image_in_a_file_ends_with_the_file(void)
+{
+	static const uint32_t entries[][2] = { { 1, 75 } };
+	const uint32_t device = 80;
+	size_t bytes, packed_bytes;
+	uint8_t *container = container_make(entries, 1, &bytes), *cut;
+	struct { uint32_t magic, version; const void *data, *prelinked; } wrapper = {
+		0x466243b1, 1, container, NULL,
+	};
+	void *packed;
+
+	assert(image_pack(container, bytes, &device, 1, &packed, &packed_bytes) == 0);
+	free(packed);
+	for (size_t left = 0; left < bytes; left++) {
+		cut = malloc(left ? left : 1);
+		assert(cut);
+		memcpy(cut, container, left);
+		assert(image_pack(cut, left, &device, 1, &packed, &packed_bytes) == -EINVAL);
+		free(cut);
+	}
+	assert(image_pack("no end", 6, &device, 1, &packed, &packed_bytes) == -EINVAL);
+	/* Pointers in a file lead anywhere. */
+	assert(image_pack(&wrapper, sizeof(wrapper), &device, 1, &packed, &packed_bytes) == -EINVAL);
+	assert(image_filter(container, bytes - 1, &device, 1, &packed, &packed_bytes) == -EINVAL);
+	assert(image_filter(container, bytes, &device, 1, &packed, &packed_bytes) == 0);
+	assert(packed_bytes == bytes && memcmp(packed, container, bytes) == 0);
+	free(packed);
+	free(container);
 }
 
 static void test_wrappers_keep_their_prelinked_parts(void)
@@ -229,6 +269,8 @@ int main(void)
 	test_only_fitting_code_travels();
 	test_code_for_one_device_or_family_leaves_the_common_code_to_others();
 	test_wrappers_keep_their_prelinked_parts();
+	test_which_of_equal_entries_is_taken_is_the_driver_s_affair();
+	test_an_image_in_a_file_ends_with_the_file();
 	test_damaged_images_are_refused_or_harmless();
 	test_readers_stop_at_the_end();
 	puts("ok");

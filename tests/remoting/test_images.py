@@ -229,7 +229,14 @@ def test_what_a_killed_server_left_half_written_is_removed(node: Node, image: Ca
 
 
 SETS = {
-    "every architecture": ["75,[sm_75,compute_75]", "80,sm_80", "86,sm_86", "90,sm_90", "100,sm_100", "120,[sm_120,compute_120]"],
+    "every architecture": [
+        "75,[sm_75,compute_75]",
+        "80,sm_80",
+        "86,sm_86",
+        "90,sm_90",
+        "100,sm_100",
+        "120,[sm_120,compute_120]",
+    ],
     "PTX of three": ["75,compute_75", "86,compute_86", "100,compute_100"],
     "PTX of one": ["75,compute_75"],
     "PTX for later devices": ["120,compute_120"],
