@@ -266,7 +266,7 @@ static int session_hello(struct client_session *session, const struct session_se
 	int rc;
 
 	/* Within a machine a copy costs less than a digest. */
-	if (strcmp(session->transport.ops->name, "tcp") == 0)
+	if (strcmp(session->transport.ops->name, "tcp") == 0 && wire_digest_is_fast())
 		hello.capabilities |= WIRE_CAPABILITY_IMAGES;
 	strncpy(whole.program, program_invocation_short_name, sizeof(whole.program) - 1);
 	if (encrypt) {

@@ -457,7 +457,7 @@ static int server_hello(struct server *server, const struct server_options *opti
 						       : 0;
 	if (granted & WIRE_CAPABILITY_RESUME)
 		server_resume_prepare(server, options);
-	if (options->image_directory && hello.capabilities & WIRE_CAPABILITY_IMAGES)
+	if (options->image_directory && hello.capabilities & WIRE_CAPABILITY_IMAGES && wire_digest_is_fast())
 		server->images = server_images_open(options->image_directory, options->image_bytes);
 	if (server->images)
 		granted |= WIRE_CAPABILITY_IMAGES;
