@@ -5,7 +5,8 @@ shim over each transport, and reports medians: ``posted_call`` (microseconds on 
 calling thread), ``round_trip`` beside a bare ping-pong, ``h2d`` and ``d2h`` beside a
 bare copy, TLS's ``handshake``, ``exec_to_first_kernel`` beside the driver without
 remoting (``_cold``: where no server is in reserve), and ``first_launch_round_trips``,
-counted on the wire.  ``--rtt`` and ``--gbps`` put an emulated network between the two sides.  Nothing here needs more than the standard library and cffi.
+counted on the wire.  ``--rtt`` and ``--gbps`` put an emulated network between the two sides.
+Nothing here needs more than the standard library and cffi.
 """
 
 from __future__ import annotations
