@@ -455,48 +455,47 @@ class Supervisor:
         return not dropped or self._refused[connection] <= 0
 
     def _spawn(self, connection: socket.socket, *, client: tuple[int, bytes] | None) -> None:
-        assert self._status is not None
-        slot = self._status.take()
-        number = secrets.randbits(63) + 1
-        try:
-            server = self._assign(connection, slot, number)
-        except OSError:
-            if slot is not None:
-                self._status.give_back(slot)
-            raise
-        if slot is not None:
-            self._status.fill(slot, server_pid=server.child.pid, client=client)
-        with self._lock:
-            self._processes[server.child.pid] = server.child
-        self._channels[number] = (server.child.pid, server.channel)
-        if self._reserves:
-            self._reserve_due = time.monotonic() + RESERVE_DELAY_S
-
-    def _assign(self, connection: socket.socket, slot: int | None, number: int) -> _Server:
         """Give a client to the server in reserve, or else to a new one."""
         connection.setblocking(True)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        if self._reserves:
+            self._reserve_due = time.monotonic() + RESERVE_DELAY_S
+        with self._lock:
+            reserve, self._reserve = self._reserve, None
+        if reserve is not None:
+            try:
+                self._assign(reserve, connection, client)
+            except OSError:
+                pass  # its driver did not start, or it was killed
+            else:
+                return
+        self._assign(self._start_server(), connection, client)
+
+    def _assign(self, server: _Server, connection: socket.socket, client: tuple[int, bytes] | None) -> None:
+        """Give a client to a server; raises OSError when it can't be, and ends the server then."""
+        assert self._status is not None
+        slot = self._status.take()
+        number = secrets.randbits(63) + 1
+        pid = server.child.pid
+        # All is written down before the server knows its client: who has had an answer finds his server there.
+        if slot is not None:
+            self._status.fill(slot, server_pid=pid, client=client)
+        with self._lock:
+            self._processes[pid] = server.child
+        self._channels[number] = (pid, server.channel)
         flags = assignment.FLAG_TLS if self._encrypts(connection) else 0
         data = assignment.ASSIGNMENT.pack(number, assignment.NO_SLOT if slot is None else slot, flags)
         secret_read, secret_write = os.pipe2(os.O_CLOEXEC)
         try:
             os.write(secret_write, self._secret)
-            descriptors = [connection.fileno(), secret_read]
+            socket.send_fds(server.channel, [data], [connection.fileno(), secret_read])
+        except OSError:
+            del self._channels[number]
             with self._lock:
-                server, self._reserve = self._reserve, None
-            if server is not None:
-                try:
-                    socket.send_fds(server.channel, [data], descriptors)
-                    return server
-                except OSError:
-                    server.end()  # its driver did not start, or it was killed
-            server = self._start_server()
-            try:
-                socket.send_fds(server.channel, [data], descriptors)
-            except OSError:
-                server.end()
-                raise
-            return server
+                del self._processes[pid]
+            self._status.withdraw(pid)
+            server.end()
+            raise
         finally:
             os.close(secret_read)
             os.close(secret_write)
