@@ -34,9 +34,23 @@ context, word, module, function = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c
 check(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
 check(driver.cuCtxSetCurrent(context))
 check(driver.cuMemAlloc_v2(ctypes.byref(word), ctypes.c_size_t(4)))
+def load_whole(data):
+    return driver.cuModuleLoadData(ctypes.byref(module), data + bytes(16))
+def load_linked(data):
+    link, image, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t()
+    check(driver.cuLinkCreate_v2(0, None, None, ctypes.byref(link)))
+    fat_binary = 2
+    result = driver.cuLinkAddData_v2(link, fat_binary, data, ctypes.c_size_t(len(data)), b"input", 0, None, None)
+    if not result:
+        result = driver.cuLinkComplete(link, ctypes.byref(image), ctypes.byref(size))
+    if not result:
+        result = driver.cuModuleLoadData(ctypes.byref(module), image)
+    check(driver.cuLinkDestroy(link))
+    return result
+load = {"whole": load_whole, "linked": load_linked}[sys.argv[1]]
 rows = []
-for path in sys.argv[1:]:
-    result = driver.cuModuleLoadData(ctypes.byref(module), open(path, "rb").read() + bytes(16))
+for path in sys.argv[2:]:
+    result = load(open(path, "rb").read())
     if not result:
         result = driver.cuModuleGetFunction(ctypes.byref(function), module, b"store")
     if result:
@@ -70,8 +84,8 @@ ret;
     return text.encode() + b"//" + b"x" * size + b"\n"
 
 
-def loaded(remote: Remote, *paths: Path) -> list[list[int]]:
-    done = remote.run(sys.executable, "-c", LOADER, *paths, FARBUS_TRANSPORT="tcp")
+def loaded(remote: Remote, *paths: Path, how: str = "whole") -> list[list[int]]:
+    done = remote.run(sys.executable, "-c", LOADER, how, *paths, FARBUS_TRANSPORT="tcp")
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     rows: list[list[int]] = json.loads(done.stdout)
     return rows
@@ -292,22 +306,23 @@ def broken(fatbins: list[Path], tmp_path_factory: pytest.TempPathFactory) -> lis
     return made
 
 
+@pytest.mark.parametrize("how", ["whole", "linked"])
 @pytest.mark.parametrize("capability", DEVICES)
 def test_what_is_sent_gives_what_the_whole_gives(
-    libcuda: Path, fatbins: list[Path], broken: list[Path], tmp_path: Path, capability: str
+    libcuda: Path, fatbins: list[Path], broken: list[Path], tmp_path: Path, capability: str, how: str
 ) -> None:
     if "FARBUS_TEST_LIBCUDA" in os.environ:
         pytest.skip("another device than the software GPU has the capability that it has")
     environment = {"FARBUS_SOFTGPU": f"cc={capability}", "FARBUS_SOFTGPU_NODE": str(tmp_path)}
     whole = subprocess.run(
-        [sys.executable, "-c", LOADER, *fatbins, *broken],
+        [sys.executable, "-c", LOADER, how, *fatbins, *broken],
         env=os.environ | environment | {"LD_LIBRARY_PATH": str(BUILD / "softgpu")},
         capture_output=True,
         text=True,
         check=True,
     )
     with remote_session(libcuda=libcuda, folder=tmp_path, environment=environment) as remote:
-        assert loaded(remote, *fatbins, *broken) == json.loads(whole.stdout)
+        assert loaded(remote, *fatbins, *broken, how=how) == json.loads(whole.stdout)
 
 
 def test_a_program_for_many_devices_sends_little(node: Node, fatbins: list[Path]) -> None:
