@@ -39,11 +39,11 @@ CUresult client_function_get(CUfunction handle, struct client_function **functio
 
 int client_session_device(const struct client_session *session)
 {
-	int device = 0;
-
-	while (farbus_client.devices[device].session != session)
-		device++;
-	return device;
+	/* Only servers of devices are asked for anything (session_home). */
+	for (int i = 0; i < farbus_client.device_count; i++)
+		if (farbus_client.devices[i].session == session)
+			return i;
+	return 0;
 }
 
 static CUresult function_bring(struct client_function *function, struct client_session *session);
