@@ -9,7 +9,7 @@
  * names (wire_op_infos[].routes), and where it names none, to the current context's.
  *
  * Locks, in the order in which they are taken:
- *	client.init  >  context_lock  >  memory_lock  >  outbox.write  >
+ *	client.init  >  context_lock  >  pages (pages.h)  >  memory_lock  >  outbox.write  >
  *	outbox.append  >  session.wait_lock
  */
 #ifndef FARBUS_CLIENT_CLIENT_H
@@ -299,6 +299,7 @@ struct client {
 	_Atomic unsigned long long next_id;
 	_Atomic bool captured;		/* some stream has been captured */
 	_Atomic int capturing;		/* captures that go on */
+	_Atomic bool managed;		/* there is, or was, managed memory */
 };
 
 extern struct client farbus_client;
@@ -319,6 +320,7 @@ struct client_thread {
 	uint16_t lane;
 	unsigned per_thread;		/* inside a _ptds or _ptsz entry */
 	bool host_function;		/* runs one for a stream: no CUDA call is allowed */
+	bool managed;			/* holds the lock of pages.h */
 	unsigned depth;
 	CUcontext contexts[CLIENT_CONTEXT_STACK];
 	CUstreamCaptureMode capture_mode;
@@ -507,6 +509,7 @@ struct client_range {
 	int opened;			/* another process's memory: how often it was opened */
 	bool graph;			/* a graph's: freed and allocated again by its runs */
 	bool going;			/* the server is asked to free it */
+	bool managed;			/* managed memory (managed.c) */
 	struct client_library *library;
 	unsigned long long id;
 };

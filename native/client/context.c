@@ -1,5 +1,5 @@
 /* Contexts: stacks and handles here, lives on the server. */
-#include "client.h"
+#include "managed.h"
 #include "marshal.h"
 
 #include <stdlib.h>
@@ -36,11 +36,11 @@ CUresult client_context_make_primary(struct client_device *device)
 	return CUDA_SUCCESS;
 }
 
-/* What a context leaves behind when it ends: its objects are gone with it. */
+/* What a context leaves behind when it ends: its objects are gone with it.  Its addresses were
+ * forgotten before the server was asked: another thread may get them before this one hears. */
 static void context_forget(struct client_context *context)
 {
 	cudart_context_destroyed(context->handle);
-	client_memory_forget_context(context);
 	client_libraries_forget(context);
 	client_across_forget(context);
 }
@@ -127,6 +127,8 @@ static CUresult primary_end(struct client_device *device, enum wire_op op)
 	device->primary->active = false;
 	limits_forget(device->primary);
 	device->primary->references = 0;
+	client_managed_forget_context(device->primary);
+	client_memory_forget_context(device->primary);
 	result = device_call(device, op, &request, sizeof(request));
 	context_forget(device->primary);
 	/* The error that the context died of is not this call's. */
@@ -273,6 +275,8 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
 	context = client_context_get(ctx);
 	if (!context || context->primary)
 		return CUDA_ERROR_INVALID_CONTEXT;
+	client_managed_forget_context(context);
+	client_memory_forget_context(context);
 	result = client_call(WIRE_OP_CONTEXT_DESTROY, &request, sizeof(request), NULL, 0);
 	context_forget(context);
 	/* The handle stays known to other threads that have it current: they are

@@ -5,7 +5,7 @@
  * and a module are one kind of object, and so are CUkernel and CUfunction: CUDA
  * accepts either where it takes a function.
  */
-#include "client.h"
+#include "managed.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -717,6 +717,9 @@ static CUresult library_unload(const void *handle, bool module)
 
 	if (!library || module != (library->context != NULL))
 		return CUDA_ERROR_INVALID_HANDLE;
+	/* Before the server does it: its variables' addresses may be another thread's before this one hears. */
+	client_managed_forget_library(library);
+	client_memory_forget_library(library);
 	for (unsigned i = 0; i < farbus_client.session_count; i++) {
 		const struct client_route route = client_route_session(&farbus_client.sessions[i]);
 		struct client_wait wait = { 0 };
@@ -733,7 +736,6 @@ static CUresult library_unload(const void *handle, bool module)
 	pthread_mutex_lock(&libraries_lock);
 	library_unlink(library);
 	pthread_mutex_unlock(&libraries_lock);
-	client_memory_forget_library(library);
 	handle_close(&farbus_client.handles, HANDLE_LIBRARY, fixed.library);
 	library_free(library);
 	return result;
@@ -1223,18 +1225,24 @@ CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
 
 /* ---- variables ---- */
 
-static CUresult global_find(const void *handle, const char *name, CUdeviceptr *address,
+/* A server of protocol 2.1 does not say what is managed: there nothing is. */
+CUresult client_global_find(const void *handle, const char *name, bool managed, CUdeviceptr *address,
 			    size_t *bytes)
 {
-	const struct wire_library_global fixed = { .library = (uint64_t)(uintptr_t)handle };
+	const struct wire_library_variable fixed = { .library = (uint64_t)(uintptr_t)handle };
 	struct client_request request = {
-		.op = WIRE_OP_LIBRARY_GLOBAL,
+		.op = client_managed_offered() ? WIRE_OP_LIBRARY_VARIABLE : WIRE_OP_LIBRARY_GLOBAL,
 		.fixed = &fixed,
 		.fixed_bytes = sizeof(fixed),
 		.tail = name,
 	};
-	struct wire_library_global_reply reply;
-	struct client_wait wait = { .reply = &reply, .reply_bytes = sizeof(reply) };
+	struct wire_library_variable_reply reply = { 0 };
+	struct client_wait wait = {
+		.reply = &reply,
+		.reply_bytes = request.op == WIRE_OP_LIBRARY_VARIABLE
+				       ? sizeof(reply)
+				       : sizeof(struct wire_library_global_reply),
+	};
 	struct client_range range = { .kind = MEMORY_DEVICE, .global = true };
 	struct client_route route;
 	CUresult result = client_enter();
@@ -1258,8 +1266,11 @@ static CUresult global_find(const void *handle, const char *name, CUdeviceptr *a
 	result = client_call_to(&route, &request, &wait);
 	if (result != CUDA_SUCCESS)
 		return result;
+	if (managed && !reply.managed)
+		return CUDA_ERROR_NOT_FOUND;
 	range.base = reply.address;
 	range.bytes = reply.bytes;
+	range.managed = reply.managed;
 	if (reply.bytes && client_memory_add(&range)) {
 		struct client_range known;
 
@@ -1271,6 +1282,12 @@ static CUresult global_find(const void *handle, const char *name, CUdeviceptr *a
 			return CUDA_ERROR_OUT_OF_MEMORY;
 		}
 	}
+	if (reply.managed && reply.bytes) {
+		result = client_managed_variable(range.library, range.context, reply.address,
+						 reply.bytes);
+		if (result != CUDA_SUCCESS)
+			return result;
+	}
 	if (address)
 		*address = reply.address;
 	if (bytes)
@@ -1280,10 +1297,10 @@ static CUresult global_find(const void *handle, const char *name, CUdeviceptr *a
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name)
 {
-	return global_find(hmod, name, dptr, bytes);
+	return client_global_find(hmod, name, false, dptr, bytes);
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
 {
-	return global_find(library, name, dptr, bytes);
+	return client_global_find(library, name, false, dptr, bytes);
 }

@@ -547,12 +547,14 @@ static void *opening_run(void *opaque)
 	return NULL;
 }
 
-/* The first server's failure in the file's order; each has said its own on stderr. */
+/* The first server's failure in the file's order; each has said its own on stderr.  NVML does with
+ * those that answer, if one does: the others' sessions are dead, and have no device. */
 static CUresult sessions_open(struct client *client, const struct session_file *file,
 			      enum choice choice)
 {
 	struct opening openings[CLIENT_SERVERS];
 	CUresult result = CUDA_SUCCESS;
+	bool some = false;
 	sigset_t all, before;
 
 	sigfillset(&all);
@@ -578,8 +580,15 @@ static CUresult sessions_open(struct client *client, const struct session_file *
 			pthread_join(openings[i].thread, NULL);
 		if (result == CUDA_SUCCESS)
 			result = openings[i].result;
+		if (openings[i].result != CUDA_SUCCESS)
+			client->sessions[i].device_count = 0;
+		else
+			some = true;
+		atomic_store(&client->sessions[i].dead, openings[i].result != CUDA_SUCCESS);
 	}
 	client->session_count = file->count;
+	if (client->management && some)
+		result = CUDA_SUCCESS;
 	for (unsigned i = 0; i < file->count && result != CUDA_SUCCESS; i++) {
 		if (openings[i].result == CUDA_SUCCESS) {
 			/* Said, or a server that may be resumed waits for this program. */
@@ -703,6 +712,8 @@ CUresult client_sessions_open(struct client *client)
 		struct client_session *session = &client->sessions[i];
 		struct stat status;
 
+		if (atomic_load(&session->dead))
+			continue;
 		if (session->driver_version < client->driver_version)
 			client->driver_version = session->driver_version;
 		if (fstat(session->transport.descriptor, &status) == 0)

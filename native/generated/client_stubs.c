@@ -622,12 +622,6 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void 
 	return result;
 }
 
-CLIENT_API CUresult cuLibraryGetManaged(void);
-CUresult cuLibraryGetManaged(void)
-{
-	return client_unsupported(298);
-}
-
 CLIENT_API CUresult cuLibraryGetUnifiedFunction(void);
 CUresult cuLibraryGetUnifiedFunction(void)
 {
@@ -654,40 +648,30 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr_v2 *dptr, size_t bytesize, CUm
 	return result;
 }
 
-CLIENT_API CUresult cuMemAllocManaged(void);
-CUresult cuMemAllocManaged(void)
-{
-	return client_unsupported(327);
-}
-
 CLIENT_API CUresult cuMemBatchDecompressAsync(void);
 CUresult cuMemBatchDecompressAsync(void)
 {
 	return client_unsupported(330);
 }
 
-CLIENT_API CUresult cuMemDiscardAndPrefetchBatchAsync(void);
-CUresult cuMemDiscardAndPrefetchBatchAsync(void)
+CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream)
 {
-	return client_unsupported(332);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuMemDiscardAndPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(void);
-CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(void)
+CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags, CUstream hStream)
 {
-	return client_unsupported(332);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuMemDiscardBatchAsync(void);
-CUresult cuMemDiscardBatchAsync(void)
-{
-	return client_unsupported(333);
-}
-
-CLIENT_API CUresult cuMemDiscardBatchAsync_ptsz(void);
-CUresult cuMemDiscardBatchAsync_ptsz(void)
-{
-	return client_unsupported(333);
+	client_per_thread_begin();
+	result = cuMemDiscardBatchAsync(dptrs, sizes, count, flags, hStream);
+	client_per_thread_end();
+	return result;
 }
 
 CLIENT_API CUresult cuMemExportToShareableHandle(void);
@@ -815,28 +799,14 @@ CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr_v2 devPtr, size_t count, CUmemLo
 	return result;
 }
 
-CLIENT_API CUresult cuMemPrefetchBatchAsync(void);
-CUresult cuMemPrefetchBatchAsync(void)
+CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream)
 {
-	return client_unsupported(373);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuMemPrefetchBatchAsync_ptsz(void);
-CUresult cuMemPrefetchBatchAsync_ptsz(void)
-{
-	return client_unsupported(373);
-}
-
-CLIENT_API CUresult cuMemRangeGetAttribute(void);
-CUresult cuMemRangeGetAttribute(void)
-{
-	return client_unsupported(374);
-}
-
-CLIENT_API CUresult cuMemRangeGetAttributes(void);
-CUresult cuMemRangeGetAttributes(void)
-{
-	return client_unsupported(375);
+	client_per_thread_begin();
+	result = cuMemPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
+	client_per_thread_end();
+	return result;
 }
 
 CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
@@ -1287,16 +1257,14 @@ CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, v
 	return result;
 }
 
-CLIENT_API CUresult cuStreamAttachMemAsync(void);
-CUresult cuStreamAttachMemAsync(void)
+CUresult cuStreamAttachMemAsync_ptsz(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags)
 {
-	return client_unsupported(491);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuStreamAttachMemAsync_ptsz(void);
-CUresult cuStreamAttachMemAsync_ptsz(void)
-{
-	return client_unsupported(491);
+	client_per_thread_begin();
+	result = cuStreamAttachMemAsync(hStream, dptr, length, flags);
+	client_per_thread_end();
+	return result;
 }
 
 CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags)

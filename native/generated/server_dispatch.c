@@ -400,6 +400,7 @@ const server_handler server_handlers[WIRE_OP_LIMIT] = {
 	[WIRE_OP_FUNCTION_SET_ATTRIBUTE] = serve_function_set_attribute,
 	[WIRE_OP_FUNCTION_SET_CACHE] = serve_function_set_cache,
 	[WIRE_OP_LIBRARY_KERNELS] = serve_library_kernels,
+	[WIRE_OP_LIBRARY_VARIABLE] = serve_library_variable,
 	[WIRE_OP_IMAGE_LOAD] = serve_image_load,
 	[WIRE_OP_LIBRARY_ATTRIBUTES] = serve_library_attributes,
 	[WIRE_OP_LAUNCH] = serve_launch,

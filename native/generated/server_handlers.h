@@ -93,6 +93,8 @@ CUresult serve_function_set_attribute(struct server_call *call);
 CUresult serve_function_set_cache(struct server_call *call);
 /* More of the kernels' descriptions, when one reply could not hold all. */
 CUresult serve_library_kernels(struct server_call *call);
+/* A variable by name (tail), and whether it is managed memory. */
+CUresult serve_library_variable(struct server_call *call);
 /* library_load for an image that was sent as a blob, or (blob 0) is at the server under its digest, where it is kept if there is one.  Attributes are those on `device`; the tail begins with what the compiler said. */
 CUresult serve_image_load(struct server_call *call);
 /* The attributes of a library's kernels on a device, as many as one reply holds. */

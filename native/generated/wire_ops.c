@@ -65,6 +65,7 @@ const struct wire_op_info wire_op_infos[WIRE_OP_LIMIT] = {
 	[WIRE_OP_FUNCTION_SET_ATTRIBUTE] = { "function_set_attribute", 16, 0, 0, 0, 1, 0, 1, { 0, 0 } },
 	[WIRE_OP_FUNCTION_SET_CACHE] = { "function_set_cache", 16, 0, 0, 0, 0, 0, 1, { 0, 0 } },
 	[WIRE_OP_LIBRARY_KERNELS] = { "library_kernels", 16, 8, 0, 1048576, 1, 0, 0, { 0, 0 } },
+	[WIRE_OP_LIBRARY_VARIABLE] = { "library_variable", 8, 24, 4096, 0, 1, 0, 1, { 0, 0 } },
 	[WIRE_OP_IMAGE_LOAD] = { "image_load", 80, 24, 4096, 1048576, 1, 1, 0, { 0, 0 } },
 	[WIRE_OP_LIBRARY_ATTRIBUTES] = { "library_attributes", 16, 8, 0, 1048576, 1, 0, 0, { 0, 0 } },
 	[WIRE_OP_LAUNCH] = { "launch", 56, 0, 65536, 0, 0, 0, 1, { 2, 0 } },

@@ -136,8 +136,10 @@ enum wire_op {
 	WIRE_OP_FUNCTION_SET_CACHE = 0x0065,
 	/* More of the kernels' descriptions, when one reply could not hold all. */
 	WIRE_OP_LIBRARY_KERNELS = 0x0066,
+	/* A variable by name (tail), and whether it is managed memory. */
+	WIRE_OP_LIBRARY_VARIABLE = 0x0067,
 	/* library_load for an image that was sent as a blob, or (blob 0) is at the server under its digest, where it is kept if there is one.  Attributes are those on `device`; the tail begins with what the compiler said. */
-	WIRE_OP_IMAGE_LOAD = 0x0067,
+	WIRE_OP_IMAGE_LOAD = 0x0069,
 	/* The attributes of a library's kernels on a device, as many as one reply holds. */
 	WIRE_OP_LIBRARY_ATTRIBUTES = 0x0068,
 	/* Launch a kernel; the tail holds the attributes, then the parameter buffer. */
@@ -681,6 +683,19 @@ struct wire_library_kernels_reply {
 	uint32_t reserved;
 };
 _Static_assert(sizeof(struct wire_library_kernels_reply) == 8, "wire layout");
+
+struct wire_library_variable {
+	uint64_t library;
+};
+_Static_assert(sizeof(struct wire_library_variable) == 8, "wire layout");
+
+struct wire_library_variable_reply {
+	uint64_t address;
+	uint64_t bytes;
+	uint32_t managed;
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_library_variable_reply) == 24, "wire layout");
 
 struct wire_image_load {
 	uint64_t library;

@@ -683,6 +683,45 @@ CUresult serve_library_global(struct server_call *call)
 	return result;
 }
 
+/* Of a library the driver finds managed variables apart; of a module's it knows the address. */
+CUresult serve_library_variable(struct server_call *call)
+{
+	const struct wire_library_variable *request = call->request;
+	struct wire_library_variable_reply *reply = call->reply;
+	struct server_library *library =
+		handle_get(&call->server->objects, HANDLE_LIBRARY, request->library);
+	const char *name = tail_name(call);
+	CUdeviceptr address = 0;
+	size_t bytes = 0;
+	CUresult result;
+	int managed = 0;
+
+	if (!name)
+		return SERVER_MALFORMED;
+	if (!library)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (library->is_module) {
+		result = call->driver->cuModuleGetGlobal_v2(&address, &bytes, library->module, name);
+		if (result == CUDA_SUCCESS && call->driver->cuPointerGetAttribute &&
+		    call->driver->cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+							address) != CUDA_SUCCESS)
+			managed = 0;
+	} else {
+		result = CUDA_ERROR_NOT_FOUND;
+		if (call->driver->cuLibraryGetManaged)
+			result = call->driver->cuLibraryGetManaged(&address, &bytes, library->library,
+								   name);
+		managed = result == CUDA_SUCCESS;
+		if (result != CUDA_SUCCESS)
+			result = call->driver->cuLibraryGetGlobal(&address, &bytes, library->library,
+								  name);
+	}
+	reply->address = address;
+	reply->bytes = bytes;
+	reply->managed = managed != 0;
+	return result;
+}
+
 CUresult serve_library_function(struct server_call *call)
 {
 	const struct wire_library_function *request = call->request;

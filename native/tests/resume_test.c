@@ -22,6 +22,7 @@ struct pair {
 	struct transport client;
 	struct transport server;
 	pthread_mutex_t lock;
+	unsigned asked;
 	unsigned dials;
 	unsigned refusals;	/* dials to come that fail */
 	bool away;		/* nobody answers any more */
@@ -36,6 +37,7 @@ static int dial(void *opaque, uint64_t received, int left_ms, struct transport *
 
 	(void)left_ms;
 	pthread_mutex_lock(&pair->lock);
+	pair->asked++;
 	rc = pair->away || (pair->refusals && pair->refusals--) ? -EAGAIN : 0;
 	if (!rc) {
 		pair->dials++;
@@ -307,6 +309,48 @@ static void test_an_end_that_is_said_is_not_waited_for(void)
 	assert(pair.dials == 0);
 }
 
+static struct pair *ending;
+static const struct transport_ops *ending_below;
+
+/* The peer hangs up as soon as it has heard of the end, and this side's reader sees that first. */
+static int write_and_hear_the_end(struct transport *transport, struct iovec *vector, int count)
+{
+	const bool end = *(const uint32_t *)vector[0].iov_base == UINT32_MAX;
+	int rc = ending_below->write(transport, vector, count);
+	char byte;
+
+	if (!end)
+		return rc;
+	shutdown(ending->server.descriptor, SHUT_RDWR);
+	assert(ending->client.ops->wait(&ending->client, PATIENCE_MS) == 0);
+	(void)ending->client.ops->read(&ending->client, &byte, 1);
+	yield();
+	return rc;
+}
+
+static void test_who_has_said_the_end_dials_nobody(void)
+{
+	struct resume_options options = { .grace_ms = PATIENCE_MS, .closed_grace_ms = PATIENCE_MS, .dial = dial };
+	struct transport_ops ops;
+	struct pair pair = { 0 };
+	int ends[2];
+
+	pthread_mutex_init(&pair.lock, NULL);
+	options.opaque = &pair;
+	ending = &pair;
+	assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+	assert(transport_socket_init(&pair.client, ends[0]) == 0);
+	assert(transport_socket_init(&pair.server, ends[1]) == 0);
+	ending_below = pair.client.ops;
+	ops = *ending_below;
+	ops.write = write_and_hear_the_end;
+	pair.client.ops = &ops;
+	pair.away = true;
+	assert(transport_resume_wrap(&pair.client, &options) == 0);
+	pair.client.ops->shutdown(&pair.client);
+	assert(pair.asked == 0);
+}
+
 static void test_a_peer_can_t_have_what_was_never_sent(void)
 {
 	uint64_t received = 77;
@@ -328,6 +372,7 @@ static void test_a_peer_can_t_have_what_was_never_sent(void)
 int main(void)
 {
 	test_an_end_that_is_said_is_not_waited_for();
+	test_who_has_said_the_end_dials_nobody();
 	test_a_peer_can_t_have_what_was_never_sent();
 	test_after_the_grace_time_reading_and_writing_are_errors();
 	test_who_sleeps_meets_the_new_connection();

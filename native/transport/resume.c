@@ -128,6 +128,7 @@ struct resume {
 	int error;			/* of a stream that is over */
 	uint64_t deadline_ns;		/* of one that is cut */
 	bool dialling;			/* a thread is at it */
+	bool ending;			/* this side is about to say the end: no cut matters any more */
 	_Atomic unsigned sleepers;	/* in poll(2) on the descriptor */
 	uint64_t silent_ns;		/* since when nothing was answered, 0: it was */
 	uint64_t looked_ns;
@@ -192,6 +193,10 @@ static void cut_locked(struct resume *resume, int error)
 
 	if (!is_up(resume))
 		return;
+	if (resume->ending) {
+		over_locked(resume, -EPIPE);
+		return;
+	}
 	atomic_store(&resume->state, CUT);
 	resume->deadline_ns = transport_now_ns() + (uint64_t)grace_ms * 1000000u;
 	/* Whoever writes or sleeps finds out. */
@@ -812,6 +817,10 @@ static void resume_shutdown(struct transport *transport)
 	struct resume *resume = transport->resume;
 	int cancel = transport_cancel_disable();
 
+	/* The peer may hang up before this thread goes on, and another one sees it. */
+	pthread_mutex_lock(&resume->state_lock);
+	resume->ending = true;
+	pthread_mutex_unlock(&resume->state_lock);
 	if (is_up(resume) && pthread_mutex_trylock(&resume->out) == 0) {
 		struct record record = {
 			.length = RECORD_END,

@@ -529,6 +529,15 @@ OPERATIONS: Final = (
     ),
     _op(
         0x0067,
+        "library_variable",
+        _CALLED,
+        "library library",
+        "A variable by name (tail), and whether it is managed memory.",
+        reply="u64 address, u64 bytes, u32 managed, u32 reserved",
+        request_tail=4096,
+    ),
+    _op(
+        0x0069,
         "image_load",
         _CALLED,
         "u64 library, u64 blob, u64 bytes, u64 digest[4], u32 device, u32 is_module, u32 jit_count,"

@@ -242,14 +242,14 @@ def run_late(remote: Remote, *command: str | Path) -> tuple[int, str, str]:
 
 def test_a_program_that_is_cut_while_it_exits_is_resumed(lease: Callable[..., Remote], tmp_path: Path) -> None:
     """OpenSSL tears itself down in an exit handler; programs free their memory behind that."""
-    assert run_late(lease(), build_calls("late", tmp_path)) == (0, "ok\n", "")
+    assert run_late(lease(), build_calls("resume/late", tmp_path)) == (0, "ok\n", "")
 
 
 def test_where_openssl_has_ended_with_the_program_a_cut_is_the_end(
     lease: Callable[..., Remote], tmp_path: Path
 ) -> None:
     """The program used OpenSSL before CUDA did: it ends before the program does."""
-    code, out, err = run_late(lease(), build_calls("late", tmp_path), "libcrypto.so.3")
+    code, out, err = run_late(lease(), build_calls("resume/late", tmp_path), "libcrypto.so.3")
     assert (code, out) == (0, "error 46\n")
     assert err.count("the connection to the GPU at ") == 1
     assert "it was cut and did not come back in time" not in err
@@ -260,7 +260,7 @@ def test_the_child_of_a_fork_has_no_copy_of_a_connection_that_is_dialled(remote:
     with Cutter(remote.supervisor.address, lambda *_: None) as network:
         address, port = network.address
         write_session(remote.session, [Server(address=address, port=port, secret=remote.secret, tls=False)])
-        program = remote.start(build_calls("forked_dial", tmp_path), FARBUS_TRANSPORT="tcp")
+        program = remote.start(build_calls("resume/forked_dial", tmp_path), FARBUS_TRANSPORT="tcp")
         try:
             assert program.stdout is not None
             assert program.stdout.readline() == "1\n"
