@@ -23,7 +23,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SECRET_BYTES = 32
+from farbus.remoting import assignment
+
+SECRET_BYTES = assignment.SECRET_BYTES
 
 # wire/hello.h
 HELLO_MAGIC = 0x0A0D5355
@@ -37,7 +39,7 @@ TOKEN_BYTES = 32
 HELLO_REPLY = struct.Struct("<IHHIIQQiiII64s")
 LOCAL_NAME, LOCAL_DOMAIN, LOCAL_HEX = "farbus-remoting-", b"farbus remoting local 1", 48
 HELLO_OK, HELLO_VERSION, HELLO_SECRET, HELLO_DRIVER, HELLO_BUSY, HELLO_TLS, HELLO_USER, HELLO_SESSION = range(8)
-CAPABILITY_SHARED_MEMORY, CAPABILITY_TLS, CAPABILITY_RESUME, CAPABILITY_WINDOWS = 1, 2, 4, 8
+CAPABILITY_SHARED_MEMORY, CAPABILITY_TLS, CAPABILITY_RESUME, CAPABILITY_WINDOWS, CAPABILITY_IMAGES = 1, 2, 4, 8, 16
 
 # wire/proof.h
 _PROOF_LABEL = b"farbus remoting proof 2"

@@ -493,15 +493,16 @@ static uint64_t context_wire(void)
 	return thread->depth ? (uint64_t)(uintptr_t)thread->contexts[thread->depth - 1] : 0;
 }
 
-/* The first server that is there; the first at all where none is. */
+/* The server of the first device whose server is there; of the first device where none is.  A
+ * server whose devices the program does not see (CUDA_VISIBLE_DEVICES) is nobody's home. */
 static struct client_session *session_home(void)
 {
 	struct client *client = &farbus_client;
 
-	for (unsigned i = 0; i < client->session_count; i++)
-		if (!atomic_load(&client->sessions[i].dead))
-			return &client->sessions[i];
-	return &client->sessions[0];
+	for (int i = 0; i < client->device_count; i++)
+		if (!atomic_load(&client->devices[i].session->dead))
+			return client->devices[i].session;
+	return client->device_count ? client->devices[0].session : &client->sessions[0];
 }
 
 struct client_route client_route_current(void)

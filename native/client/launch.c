@@ -224,7 +224,7 @@ static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
 	if (result == CUDA_SUCCESS) {
 		if (!client_alone())
 			context = client_stream_context(launch->fixed.stream);
-		result = client_function_on(launch->function, context->session, &launch->kernel);
+		result = client_function_on(launch->function, context->device, &launch->kernel);
 	}
 	if (result == CUDA_SUCCESS)
 		result = geometry_check(launch, context->device);

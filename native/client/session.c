@@ -266,6 +266,9 @@ static int session_hello(struct client_session *session, const struct session_se
 	bool refused;
 	int rc;
 
+	/* Within a machine a copy costs less than a digest. */
+	if (strcmp(session->transport.ops->name, "tcp") == 0 && wire_digest_is_fast())
+		hello.capabilities |= WIRE_CAPABILITY_IMAGES;
 	strncpy(whole.program, program_invocation_short_name, sizeof(whole.program) - 1);
 	if (encrypt) {
 		hello.capabilities |= WIRE_CAPABILITY_TLS;
@@ -502,6 +505,7 @@ static CUresult session_open(struct client_session *session, const struct sessio
 	memcpy(session->operations, reply.operations, sizeof(session->operations));
 	session->major = reply.major;
 	session->minor = reply.minor;
+	session->keeps_images = reply.capabilities & WIRE_CAPABILITY_IMAGES;
 	rc = session_devices(session, reply.device_count);
 	if (!rc && (reply.capabilities & WIRE_CAPABILITY_RESUME))
 		rc = client_resume_begin(session, server->address, server->port, server->secret,

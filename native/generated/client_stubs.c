@@ -49,25 +49,6 @@ CUresult cuCtxDestroy(CUcontext ctx)
 	return cuCtxDestroy_v2(ctx);
 }
 
-CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit)
-{
-	struct wire_context_get_limit request = { 0 };
-	struct wire_context_get_limit_reply reply;
-	CUresult result;
-
-	result = client_enter();
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!pvalue)
-		return CUDA_ERROR_INVALID_VALUE;
-	request.limit = limit;
-	result = client_call(WIRE_OP_CONTEXT_GET_LIMIT, &request, sizeof(request), &reply, sizeof(reply));
-	if (result == CUDA_SUCCESS) {
-		*pvalue = reply.value;
-	}
-	return result;
-}
-
 CUresult cuCtxPopCurrent(CUcontext *pctx)
 {
 	return cuCtxPopCurrent_v2(pctx);
@@ -76,20 +57,6 @@ CUresult cuCtxPopCurrent(CUcontext *pctx)
 CUresult cuCtxPushCurrent(CUcontext ctx)
 {
 	return cuCtxPushCurrent_v2(ctx);
-}
-
-CUresult cuCtxSetLimit(CUlimit limit, size_t value)
-{
-	struct wire_context_set_limit request = { 0 };
-	CUresult result;
-
-	result = client_enter();
-	if (result != CUDA_SUCCESS)
-		return result;
-	request.limit = limit;
-	request.value = value;
-	result = client_call(WIRE_OP_CONTEXT_SET_LIMIT, &request, sizeof(request), NULL, 0);
-	return result;
 }
 
 CUresult cuCtxSynchronize(void)
@@ -1259,76 +1226,6 @@ CUresult cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned char uc, size_t N,
 	client_per_thread_begin();
 	result = cuMemsetD8Async(dstDevice, uc, N, hStream);
 	client_per_thread_end();
-	return result;
-}
-
-CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func, int numBlocks, int blockSize)
-{
-	struct wire_occupancy_shared request = { 0 };
-	struct wire_occupancy_shared_reply reply;
-	CUresult result;
-
-	result = client_enter();
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!dynamicSmemSize)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = client_function_wire(func, &request.function);
-	if (result != CUDA_SUCCESS)
-		return result;
-	request.blocks = numBlocks;
-	request.block_size = blockSize;
-	result = client_call(WIRE_OP_OCCUPANCY_SHARED, &request, sizeof(request), &reply, sizeof(reply));
-	if (result == CUDA_SUCCESS) {
-		*dynamicSmemSize = reply.bytes;
-	}
-	return result;
-}
-
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize)
-{
-	struct wire_occupancy_blocks request = { 0 };
-	struct wire_occupancy_blocks_reply reply;
-	CUresult result;
-
-	result = client_enter();
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!numBlocks)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = client_function_wire(func, &request.function);
-	if (result != CUDA_SUCCESS)
-		return result;
-	request.block_size = blockSize;
-	request.dynamic_shared = dynamicSMemSize;
-	result = client_call(WIRE_OP_OCCUPANCY_BLOCKS, &request, sizeof(request), &reply, sizeof(reply));
-	if (result == CUDA_SUCCESS) {
-		*numBlocks = reply.blocks;
-	}
-	return result;
-}
-
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize, unsigned int flags)
-{
-	struct wire_occupancy_blocks request = { 0 };
-	struct wire_occupancy_blocks_reply reply;
-	CUresult result;
-
-	result = client_enter();
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!numBlocks)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = client_function_wire(func, &request.function);
-	if (result != CUDA_SUCCESS)
-		return result;
-	request.block_size = blockSize;
-	request.dynamic_shared = dynamicSMemSize;
-	request.flags = flags;
-	result = client_call(WIRE_OP_OCCUPANCY_BLOCKS, &request, sizeof(request), &reply, sizeof(reply));
-	if (result == CUDA_SUCCESS) {
-		*numBlocks = reply.blocks;
-	}
 	return result;
 }
 

@@ -331,7 +331,6 @@ ENTRIES: Final = (
         "cuCtxGetLimit",
         CALLED,
         "size_t *pvalue, CUlimit limit",
-        via="context_get_limit(limit=limit) -> value=pvalue",
     ),
     _e(44, "cuCtxGetSharedMemConfig", 4020, "cuCtxGetSharedMemConfig", LOCAL, "CUsharedconfig *pConfig"),
     _e(
@@ -358,7 +357,6 @@ ENTRIES: Final = (
         "cuCtxSetLimit",
         CALLED,
         "CUlimit limit, size_t value",
-        via="context_set_limit(limit=limit, value=value)",
     ),
     _e(56, "cuCtxSetSharedMemConfig", 4020, "cuCtxSetSharedMemConfig", LOCAL, "CUsharedconfig config"),
     _e(57, "cuCtxSynchronize", 2000, "cuCtxSynchronize", CALLED, "void", via="context_synchronize()"),
@@ -2608,7 +2606,6 @@ ENTRIES: Final = (
         "cuOccupancyAvailableDynamicSMemPerBlock",
         CALLED,
         "size_t *dynamicSmemSize, CUfunction func, int numBlocks, int blockSize",
-        via="occupancy_shared(function=func, blocks=numBlocks, block_size=blockSize) -> bytes=dynamicSmemSize",
     ),
     _e(
         472,
@@ -2617,7 +2614,6 @@ ENTRIES: Final = (
         "cuOccupancyMaxActiveBlocksPerMultiprocessor",
         CALLED,
         "int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize",
-        via="occupancy_blocks(function=func, block_size=blockSize, dynamic_shared=dynamicSMemSize) -> blocks=numBlocks",
     ),
     _e(
         473,
@@ -2626,7 +2622,6 @@ ENTRIES: Final = (
         "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
         CALLED,
         "int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize, unsigned int flags",
-        via="occupancy_blocks(function=func, block_size=blockSize, dynamic_shared=dynamicSMemSize, flags=flags) -> blocks=numBlocks",
     ),
     _m(
         474,

@@ -18,6 +18,7 @@ from farbus.remoting.session import Server, write_session
 from tests.remoting.conftest import require
 from tests.remoting.harness import SHIM, Remote, remote_session
 from tests.remoting.test_coverage import build_calls
+from tests.remoting.test_images import ptx
 
 Build = Callable[[str], Path]
 
@@ -127,6 +128,32 @@ def test_devices_are_chosen_by_uuid_over_all_servers(start: Start, build: Build)
     servers = start("count=1,sms=4", "count=1,sms=8")
     (one,) = gpus(servers.remotes[1])
     assert listed(servers, build, CUDA_VISIBLE_DEVICES=one).split()[1:-1] == ["8"]
+
+
+#: Load a library without a context, and ask for what is so on the only device.
+LOADER = """
+import ctypes, sys
+driver = ctypes.CDLL("libcuda.so.1")
+def check(result):
+    assert result == 0, result
+library, kernel, value = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
+check(driver.cuInit(0))
+check(driver.cuLibraryLoadData(ctypes.byref(library), sys.stdin.buffer.read() + bytes(8), None, None, 0, None, None, 0))
+check(driver.cuLibraryGetKernel(ctypes.byref(kernel), library, b"store"))
+check(driver.cuKernelGetAttribute(ctypes.byref(value), 0, kernel, 0))
+print(value.value)
+"""
+
+
+def test_a_library_is_loaded_where_the_program_sees_a_device(start: Start, tmp_path: Path) -> None:
+    servers = start("count=1", "count=1")
+    (one,) = gpus(servers.remotes[1])
+    script = tmp_path / "load.sh"
+    (tmp_path / "store.ptx").write_bytes(ptx(1, 0))
+    (tmp_path / "load.py").write_text(LOADER)
+    script.write_text(f"exec {sys.executable} {tmp_path}/load.py < {tmp_path}/store.ptx\n")
+    status, out, said = servers.run("sh", script, CUDA_VISIBLE_DEVICES=one)
+    assert (status, out.strip(), said) == (0, "1024", "")
 
 
 def gpus(remote: Remote) -> list[str]:
