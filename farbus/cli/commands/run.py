@@ -75,7 +75,7 @@ class Wish(Value, frozen=True, kw_only=True):
 
 
 QUIET_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM)
-"""Signals by which programs are ended on purpose.  Of others a line tells: no shell does, which sees this command's exit."""
+"""Ends that somebody wished for.  Of other signals a line tells: a shell sees this command exit, and says nothing."""
 
 TELL_ONCE_S = 3.0
 """How long a program's end waits for the agent's answer to its exit code."""
