@@ -27,6 +27,14 @@ class Dialect(enum.StrEnum):
     """DMTF's Redfish, with Fabrics and CompositionService."""
 
 
+class RedfishStyle(enum.StrEnum):
+    """By which Redfish resources a chassis says, and is told, what is assigned."""
+
+    ZONES = "zones"
+    CONNECTIONS = "connections"
+    BLOCKS = "blocks"
+
+
 class FabricStep(enum.StrEnum):
     """What a chassis is asked to do, as it is measured."""
 

@@ -10,9 +10,16 @@ makes the second of the first.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from farbus.model.fabric import ChassisView, FabricDevice, FabricStep
+
+
+class Answer(NamedTuple):
+    """What a chassis says to a request: yes or no, and in its own words why. Only reading tells what it did."""
+
+    accepted: bool
+    remark: str = ""
 
 
 class Driver(Protocol):
@@ -30,14 +37,14 @@ class Driver(Protocol):
         """
         ...
 
-    async def ask_assign(self, device: FabricDevice, port: str) -> bool:
+    async def ask_assign(self, device: FabricDevice, port: str) -> Answer:
         """Ask for ``device`` to be assigned to ``port``; return what the chassis answers, which is a hint.
 
         Raises as :meth:`read` does; then too it may have happened.
         """
         ...
 
-    async def ask_unassign(self, device: FabricDevice) -> bool:
+    async def ask_unassign(self, device: FabricDevice) -> Answer:
         """Ask for ``device`` to be taken from the port where it was read; as :meth:`ask_assign`."""
         ...
 

@@ -46,6 +46,10 @@ class OutcomeUnknown(TimedOut):
     """A step was asked for, and no reading could tell what became of it: read again before anything else is done."""
 
 
+class MoveUndone(Conflict):
+    """A device could not be assigned to its new port, and is back at the old one."""
+
+
 class MoveStranded(FarbusError):
     """A device was unassigned, and could be assigned neither to its new port nor back to the old one."""
 
