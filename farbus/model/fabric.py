@@ -77,6 +77,11 @@ class FabricDevice(Value, frozen=True, kw_only=True):
         return not self.port
 
 
+def device_uuid(kind: DeviceKind, uuid: str) -> str:
+    """Return a UUID as the node's driver names it: a GPU's is ``GPU-...`` (NVML), whatever the chassis leaves out."""
+    return f"GPU-{uuid}" if kind is DeviceKind.GPU and uuid and not uuid.startswith("GPU-") else uuid
+
+
 class ChassisView(Value, frozen=True, kw_only=True):
     """What one reading of a chassis gave, checked.
 

@@ -21,7 +21,7 @@ from farbus.hotplug.fabric.driver import Answer
 from farbus.hotplug.fabric.errors import BadReply
 from farbus.hotplug.fabric.http import Reply, Request, Transport, check_status, decode_reply, remark
 from farbus.model.device import DeviceKind
-from farbus.model.fabric import ChassisView, FabricDevice, FabricPort
+from farbus.model.fabric import ChassisView, FabricDevice, FabricPort, device_uuid
 
 RESOURCES = "/h3api/v1/resources"
 ALLOCATION = "/h3api/v1/allocation"
@@ -104,10 +104,12 @@ class H3Driver:
             if (value or name == "Dev_GID") and (len(value) > MAX_FIELD or not _NAME.fullmatch(value)):
                 raise BadReply(f"chassis {self.chassis}: {request}: {name} of a device is {remark(value)!r}")
         known = self._known.get(handle, KnownDevice())
+        kind = known.kind or KINDS.get(row.get("dev_type", "").upper(), DeviceKind.PCI)
+        uuid = device_uuid(kind, uuid)
         return FabricDevice(
             id=uuid or known.serial or handle,
             handle=handle,
-            kind=known.kind or KINDS.get(row.get("dev_type", "").upper(), DeviceKind.PCI),
+            kind=kind,
             model=known.model,
             serial=known.serial,
             uuid=uuid,

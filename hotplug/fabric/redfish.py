@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -33,7 +33,7 @@ from farbus.hotplug.fabric.errors import BadReply, ChassisBusy, ChassisRefused
 from farbus.hotplug.fabric.http import Reply, Request, Transport, check_status, decode_reply, remark
 from farbus.linux.clock import Clock
 from farbus.model.device import DeviceKind
-from farbus.model.fabric import ChassisView, FabricDevice, FabricPort, RedfishStyle
+from farbus.model.fabric import ChassisView, FabricDevice, FabricPort, RedfishStyle, device_uuid
 
 ROOT = "/redfish/v1/"
 SESSIONS = "/redfish/v1/SessionService/Sessions"
@@ -244,11 +244,7 @@ class RedfishDriver:
         self._logging_in = asyncio.Lock()
         self._expand = False
         self._functions: dict[tuple[str, str], _PCIeFunction] = {}
-        self._style: _Style = {
-            RedfishStyle.ZONES: _Zones,
-            RedfishStyle.CONNECTIONS: _Connections,
-            RedfishStyle.BLOCKS: _Blocks,
-        }[style](self)
+        self._style = STYLES[style](self)
         self._assigned: Assigned | None = None
 
     async def read(self) -> ChassisView:
@@ -286,13 +282,15 @@ class RedfishDriver:
             functions = await self.members(device.PCIeFunctions.uri, _PCIeFunction) if device.PCIeFunctions else []
             self._functions[key] = functions[0] if functions else _PCIeFunction()
         function = self._functions[key]
+        kind = _kind(function.ClassCode or "")
+        uuid = device_uuid(kind, device.UUID or "")
         return FabricDevice(
-            id=device.UUID or device.SerialNumber or device.Id,
+            id=uuid or device.SerialNumber or device.Id,
             handle=device.Id,
-            kind=_kind(function.ClassCode or ""),
+            kind=kind,
             model=remark(device.Model or ""),
             serial=device.SerialNumber or "",
-            uuid=device.UUID or "",
+            uuid=uuid,
             vendor_id=_number(function.VendorId),
             device_id=_number(function.DeviceId),
             slot=remark(device.Name),
@@ -633,6 +631,13 @@ class _Blocks:
         system = known.ports[port]
         body = {"ResourceBlock": {"@odata.id": block.uri}, "ResourceBlockETag": block.etag}
         return await self._driver.change("POST", f"{system}/Actions/ComputerSystem.{action}", body)
+
+
+STYLES: Mapping[RedfishStyle, Callable[[RedfishDriver], _Style]] = {
+    RedfishStyle.ZONES: _Zones,
+    RedfishStyle.CONNECTIONS: _Connections,
+    RedfishStyle.BLOCKS: _Blocks,
+}
 
 
 def _retry_after_s(reply: Reply) -> float:

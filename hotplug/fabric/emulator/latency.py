@@ -1,0 +1,111 @@
+"""How long a chassis takes: distributions that have the moments and quantiles that were measured.
+
+A measured table gives mean, standard deviation, smallest, median, nine tenths
+and largest.  The quantile function that is drawn from goes through the four of
+them: a power of its argument below the median and above nine tenths, a line
+between.  The two powers are what mean and standard deviation decide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from farbus.model.fabric import FabricStep
+
+MAX_POWER = 64.0
+STEPS = 60
+"""Halvings of an interval of powers: more than a double can tell."""
+
+
+class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A row of a table of measured times, in seconds."""
+
+    mean_s: float
+    sd_s: float
+    min_s: float
+    p50_s: float
+    p90_s: float
+    max_s: float
+
+
+KUBECOMP: Mapping[FabricStep, Measured] = {
+    FabricStep.LIST: Measured(mean_s=3.32, sd_s=1.40, min_s=1.00, p50_s=3.19, p90_s=5.17, max_s=8.81),
+    FabricStep.UNASSIGN: Measured(mean_s=7.29, sd_s=1.59, min_s=5.01, p50_s=7.09, p90_s=9.70, max_s=13.4),
+    FabricStep.ASSIGN: Measured(mean_s=13.59, sd_s=2.68, min_s=6.01, p50_s=13.5, p90_s=16.6, max_s=18.2),
+}
+"""Times of an H3 Falcon 4005 with 8 GPUs and 2 nodes, from the log archive of KubeComp's testbed (72 to 74 of each)."""
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A distribution over times; ``below`` and ``above`` are its two powers."""
+
+    row: Measured
+    below: float
+    above: float
+
+    def at(self, part: float) -> float:
+        """Return the time that ``part`` (0 to 1) of all do not exceed, in seconds."""
+        row = self.row
+        if part < 0.5:
+            return row.min_s + (row.p50_s - row.min_s) * (part / 0.5) ** self.below
+        if part < 0.9:
+            return row.p50_s + (row.p90_s - row.p50_s) * (part - 0.5) / 0.4
+        return row.p90_s + (row.max_s - row.p90_s) * ((part - 0.9) / 0.1) ** self.above
+
+    @property
+    def mean_s(self) -> float:
+        """The expected time."""
+        return _moment(self.row, self.below, self.above, 1)
+
+    @property
+    def sd_s(self) -> float:
+        """The standard deviation."""
+        return math.sqrt(max(0.0, _moment(self.row, self.below, self.above, 2) - self.mean_s**2))
+
+
+def fit(row: Measured) -> Latency:
+    """Return the distribution of ``row``; where no powers give both moments, the mean is kept and sd is nearest."""
+    assert row.min_s <= row.p50_s <= row.p90_s <= row.max_s
+    best = min(
+        (_with_above(row, 1.1**step) for step in range(-30, 44)), key=lambda latency: abs(latency.sd_s - row.sd_s)
+    )
+    # Around the best of a coarse grid the standard deviation is monotonic in the upper power.
+    low, high = best.above / 1.1, min(MAX_POWER, best.above * 1.1)
+    for _ in range(STEPS):
+        thirds = low + (high - low) / 3, high - (high - low) / 3
+        misses = [abs(_with_above(row, above).sd_s - row.sd_s) for above in thirds]
+        low, high = (low, thirds[1]) if misses[0] <= misses[1] else (thirds[0], high)
+    return _with_above(row, (low + high) / 2)
+
+
+def _with_above(row: Measured, above: float) -> Latency:
+    """Return the distribution with that upper power whose mean is right, as far as the lower power can make it so."""
+    low, high = 1 / MAX_POWER, MAX_POWER
+    for _ in range(STEPS):
+        below = math.sqrt(low * high)
+        # A larger power below the median means shorter times.
+        if _moment(row, below, above, 1) > row.mean_s:
+            low = below
+        else:
+            high = below
+    return Latency(row, math.sqrt(low * high), above)
+
+
+def _moment(row: Measured, below: float, above: float, order: int) -> float:
+    """Return the first or second moment: integrals of ``(a + d * t**k) ** order`` over each part."""
+    parts = (
+        (0.5, row.min_s, row.p50_s - row.min_s, below),
+        (0.4, row.p50_s, row.p90_s - row.p50_s, 1.0),
+        (0.1, row.p90_s, row.max_s - row.p90_s, above),
+    )
+    if order == 1:
+        return sum(weight * (start + width / (power + 1)) for weight, start, width, power in parts)
+    return sum(
+        weight * (start**2 + 2 * start * width / (power + 1) + width**2 / (2 * power + 1))
+        for weight, start, width, power in parts
+    )
